@@ -1,0 +1,61 @@
+//! What a runner is told when it is started: written by a provider into the instance's directory (`runner.json`, 0600),
+//! read by the runner. Everything else reaches it through its desired document.
+
+use serde::{Deserialize, Serialize};
+
+pub const BOOT_FILE: &str = "runner.json";
+/// Held with `flock` for as long as the runner lives; a free lock means the process is gone.
+pub const LOCK_FILE: &str = "runner.lock";
+/// 0600 unix socket on which the runner proves its identity by nonce and takes `shutdown`.
+pub const SOCKET_FILE: &str = "runner.sock";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// `repl-<control_id>-<manifest>-<instance>`.
+    pub name: String,
+    pub nonce: String,
+    pub instance: crate::InstanceId,
+    pub control_id: String,
+    /// `unix:/path/control.sock` or `http(s)://host:port`.
+    pub control_url: String,
+    /// HMAC(installation key, name), so that it survives loss of the database.
+    pub token: String,
+    /// What this instance was made for; jobs are limited to it where the system allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_milli: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<i64>,
+    pub timings: BootTimings,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootTimings {
+    pub heartbeat_every_ms: i64,
+    pub degraded_after_ms: i64,
+    pub panic_after_ms: i64,
+    pub log_spool_bytes: u64,
+}
+
+impl Default for BootTimings {
+    fn default() -> Self {
+        BootTimings { heartbeat_every_ms: 10_000, degraded_after_ms: 120_000, panic_after_ms: 900_000, log_spool_bytes: 1 << 30 }
+    }
+}
+
+/// One line of JSON to the runner's socket, answered by one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum SocketAsk {
+    Identify,
+    /// Ends the runner and every process of every job on it.
+    Shutdown { nonce: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketAnswer {
+    pub name: String,
+    pub nonce: String,
+    pub pid: i32,
+    #[serde(default)]
+    pub refused: Option<String>,
+}

@@ -1,0 +1,122 @@
+//! Money: `i64` micro-credits with checked arithmetic, shown as decimal credits. Never a float.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, Sub};
+use std::str::FromStr;
+
+pub const MICRO: i64 = 1_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Credits(pub i64);
+
+impl Credits {
+    pub const ZERO: Credits = Credits(0);
+
+    pub const fn whole(credits: i64) -> Credits {
+        Credits(credits * MICRO)
+    }
+    pub fn micro(self) -> i64 {
+        self.0
+    }
+    pub fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+    /// The price of `ms` at this hourly rate, rounded down: what is not a whole micro-credit is not charged.
+    pub fn per_hour_for(self, ms: i64) -> Credits {
+        Credits((i128::from(self.0) * i128::from(ms.max(0)) / i128::from(crate::time::HOUR)) as i64)
+    }
+}
+
+// Overflow of money is a bug, never a number: panics are caught at the transaction and nothing is written.
+impl Add for Credits {
+    type Output = Credits;
+    fn add(self, other: Credits) -> Credits {
+        Credits(self.0.checked_add(other.0).expect("credits overflow"))
+    }
+}
+impl Sub for Credits {
+    type Output = Credits;
+    fn sub(self, other: Credits) -> Credits {
+        Credits(self.0.checked_sub(other.0).expect("credits overflow"))
+    }
+}
+impl Sum for Credits {
+    fn sum<I: Iterator<Item = Credits>>(all: I) -> Credits {
+        all.fold(Credits::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Credits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let n = self.0.unsigned_abs();
+        let fraction = format!("{:06}", n % MICRO as u64);
+        let fraction = fraction.trim_end_matches('0');
+        if fraction.is_empty() {
+            write!(f, "{sign}{}", n / MICRO as u64)
+        } else {
+            write!(f, "{sign}{}.{fraction}", n / MICRO as u64)
+        }
+    }
+}
+impl fmt::Debug for Credits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}cr")
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not an amount of credits: write a positive decimal number like 5 or 0.25")]
+pub struct BadCredits {
+    pub text: String,
+}
+
+impl FromStr for Credits {
+    type Err = BadCredits;
+    fn from_str(text: &str) -> Result<Credits, BadCredits> {
+        let bad = || BadCredits { text: text.to_owned() };
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+        if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 6 || text.ends_with('.') {
+            return Err(bad());
+        }
+        let micro: i64 = format!("{fraction:0<6}").parse().map_err(|_| bad())?;
+        let whole: i64 = whole.parse().map_err(|_| bad())?;
+        whole.checked_mul(MICRO).and_then(|w| w.checked_add(micro)).map(Credits).ok_or_else(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn amounts_read_and_show() {
+        for (text, micro) in [("5", 5_000_000), ("0.25", 250_000), ("0.000001", 1), ("1000000", 1_000_000_000_000)] {
+            assert_eq!(text.parse::<Credits>().unwrap(), Credits(micro));
+            assert_eq!(Credits(micro).to_string(), text);
+        }
+        for text in ["-1", "", "1.", ".5", "1e3", "0.0000001", "99999999999999999999"] {
+            assert!(text.parse::<Credits>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn time_is_charged_by_the_millisecond_and_rounded_down() {
+        let hourly = Credits(10_000);
+        assert_eq!(hourly.per_hour_for(3_600_000), Credits(10_000));
+        assert_eq!(hourly.per_hour_for(359), Credits(0));
+        assert_eq!(hourly.per_hour_for(360), Credits(1));
+    }
+
+    proptest! {
+        #[test]
+        fn every_amount_reads_back(micro in 0i64..i64::MAX) {
+            prop_assert_eq!(Credits(micro).to_string().parse::<Credits>().unwrap(), Credits(micro));
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What is true and what may happen next. Pure: no clock, no randomness, no I/O.
+
+pub mod boot;
+pub mod credits;
+pub mod id;
+pub mod refused;
+pub mod time;
+
+pub use credits::Credits;
+pub use id::*;
+pub use refused::{Effect, Failure, Refused, Trouble, TroubleKind};
+pub use time::Timestamp;
+
+/// What a life did with an event: moved on, with rows to write, or it had happened already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome<E, C> {
+    Moved { next: E, consequences: Vec<C> },
+    Unchanged,
+}
+
+pub fn moved<E, C>(next: E, consequences: impl Into<Vec<C>>) -> Result<Outcome<E, C>, Refused> {
+    Ok(Outcome::Moved { next, consequences: consequences.into() })
+}
+
+/// A repeated event: reported twice, asked twice.
+pub fn unchanged<E, C>() -> Result<Outcome<E, C>, Refused> {
+    Ok(Outcome::Unchanged)
+}

@@ -1,0 +1,150 @@
+//! The two ways in which something does not happen: the rules say no (`Refused`), or the world failed (`Trouble`).
+//! A third, a bug, is an assertion.
+
+use crate::credits::Credits;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The rules say no. Each has a code a program can match and a sentence that names the fix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("no such {what}: {id}")]
+    NotFound { what: &'static str, id: String },
+    #[error("{what} is {state}: it cannot {event}")]
+    NotFrom { what: &'static str, state: String, event: String, allowed: Vec<&'static str> },
+    #[error("need {needed} credits, have {available}: add credits or lower --budget")]
+    Unaffordable { needed: Credits, available: Credits },
+    #[error("{field}: {why}")]
+    Invalid { field: String, why: String },
+    #[error("{why}")]
+    Conflict { why: String },
+    #[error("somebody else changed {what} meanwhile")]
+    Stale { what: &'static str },
+    #[error("another holder has taken over {what}")]
+    Fenced { what: String },
+    #[error("epoch {given} of {job} is over: {current} is current")]
+    OldEpoch { job: String, given: i64, current: i64 },
+    #[error("expected log offset {expected}, got {given}")]
+    LogGap { expected: i64, given: i64 },
+    #[error("the idempotency key was used with another request: use a new key")]
+    KeyReused,
+    #[error("a request with this idempotency key is still under way: try again in {after_ms} ms")]
+    KeyBusy { after_ms: i64 },
+    #[error("not signed in: {why}")]
+    Unauthorized { why: String },
+    #[error("this token may not {what}: it lacks the scope {scope}")]
+    Forbidden { what: String, scope: &'static str },
+    #[error("held until {until:?} by {by}: release it or use --force")]
+    Held { until: Timestamp, by: String },
+    #[error("{what} is larger than {limit}")]
+    TooLarge { what: &'static str, limit: String },
+    #[error("{what} is gone: {why}")]
+    Gone { what: &'static str, why: String },
+}
+
+impl Refused {
+    /// Stable name of this refusal in problem documents and `--json`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refused::NotFound { .. } => "not_found",
+            Refused::NotFrom { .. } => "invalid_state_transition",
+            Refused::Unaffordable { .. } => "insufficient_credits",
+            Refused::Invalid { .. } => "invalid",
+            Refused::Conflict { .. } => "conflict",
+            Refused::Stale { .. } => "stale",
+            Refused::Fenced { .. } => "fenced",
+            Refused::OldEpoch { .. } => "old_epoch",
+            Refused::LogGap { .. } => "log_gap",
+            Refused::KeyReused => "idempotency_key_reused",
+            Refused::KeyBusy { .. } => "idempotency_key_busy",
+            Refused::Unauthorized { .. } => "unauthorized",
+            Refused::Forbidden { .. } => "forbidden",
+            Refused::Held { .. } => "held",
+            Refused::TooLarge { .. } => "too_large",
+            Refused::Gone { .. } => "gone",
+        }
+    }
+
+    pub fn not_from(what: &'static str, state: impl ToString, event: impl ToString, allowed: &[&'static str]) -> Refused {
+        Refused::NotFrom { what, state: state.to_string(), event: event.to_string(), allowed: allowed.to_vec() }
+    }
+    pub fn not_found(what: &'static str, id: impl ToString) -> Refused {
+        Refused::NotFound { what, id: id.to_string() }
+    }
+    pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Refused {
+        Refused::Invalid { field: field.into(), why: why.into() }
+    }
+}
+
+/// Whether something may have happened in the world although we did not hear so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    None,
+    /// Look by name before trying again.
+    Perhaps,
+}
+
+/// Which kind of trouble, for those who decide what to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TroubleKind {
+    Capacity,
+    Auth,
+    RateLimit,
+    Quota,
+    InvalidSpec,
+    Region,
+    Network,
+    Timeout,
+    NotFound,
+    DiskFull,
+    Database,
+    Internal,
+}
+
+/// The world failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Trouble {
+    pub kind: TroubleKind,
+    pub what: String,
+    pub retry: bool,
+    pub effect: Effect,
+}
+
+impl Trouble {
+    pub fn new(kind: TroubleKind, what: impl Into<String>) -> Trouble {
+        let retry = matches!(
+            kind,
+            TroubleKind::Capacity | TroubleKind::RateLimit | TroubleKind::Network | TroubleKind::Timeout | TroubleKind::DiskFull | TroubleKind::Database
+        );
+        let effect = if kind == TroubleKind::Timeout { Effect::Perhaps } else { Effect::None };
+        Trouble { kind, what: what.into(), retry, effect }
+    }
+    pub fn internal(what: impl Into<String>) -> Trouble {
+        Trouble::new(TroubleKind::Internal, what)
+    }
+    pub fn perhaps(mut self) -> Trouble {
+        self.effect = Effect::Perhaps;
+        self
+    }
+}
+
+/// Why something did not happen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+}
+
+impl Failure {
+    pub fn refused(&self) -> Option<&Refused> {
+        match self {
+            Failure::Refused(refused) => Some(refused),
+            Failure::Trouble(_) => None,
+        }
+    }
+}

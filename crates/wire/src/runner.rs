@@ -1,0 +1,287 @@
+//! The runner protocol, `/runner/v1/…`. The runner dials out; the control plane answers. Fields are only added, unknown ones ignored.
+//!
+//! | call | body → answer |
+//! |---|---|
+//! | `POST register` | [`Register`] → [`Registered`] |
+//! | `GET desired?session=N` | SSE, event `desired`, data [`Desired`]: at once, then whenever it changes; `event: superseded` ends an older session |
+//! | `POST heartbeat` | [`Heartbeat`] → [`Beat`] |
+//! | `POST report` | [`ReportBatch`] → [`ReportAnswer`]: durable when answered |
+//! | `GET blobs/{hash}` | the bytes |
+//! | `PUT jobs/{job}/artifacts?epoch=E&path=P` | the bytes → 204 |
+//!
+//! Authorization: `Bearer <name>.<token>` with name and token of the boot file.
+
+use crate::Base64;
+use model::{InstanceId, JobId, RunId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Register {
+    pub name: String,
+    pub nonce: String,
+    pub version: String,
+    pub host: String,
+    /// Every job this runner knows of, ended or not, until the control plane no longer lists it.
+    pub jobs: Vec<KnownJob>,
+    #[serde(default)]
+    pub cpu_milli: Option<i64>,
+    #[serde(default)]
+    pub memory_bytes: Option<i64>,
+    /// How processes of a dead keeper are ended here: `cgroup`, `pid_namespace` or `sweep`.
+    #[serde(default)]
+    pub containment: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct KnownJob {
+    pub job: JobId,
+    pub epoch: i64,
+    pub ended: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Registered {
+    pub session: i64,
+    pub control_plane_id: String,
+    pub desired: Desired,
+}
+
+/// All that an instance should be doing. Level-triggered: the runner reconciles itself with the newest version.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Desired {
+    pub version: i64,
+    pub instance: InstanceId,
+    pub jobs: Vec<DesiredJob>,
+    /// Workdirs that must stay (live or held); any other `work_N` is deleted.
+    pub kept_workdirs: Vec<String>,
+    /// End all processes and exit.
+    #[serde(default)]
+    pub shutdown: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DesiredJob {
+    pub job: JobId,
+    pub run: RunId,
+    /// Given with the job; changes only when the job goes to another allocation. An epoch that ended is never started again.
+    pub epoch: i64,
+    pub state: DesiredState,
+    /// Name of the folder below the instance's directory, e.g. `work_1`.
+    pub workdir: String,
+    /// Where the command starts, relative to the workdir.
+    #[serde(default)]
+    pub working_dir: Option<String>,
+    pub command: Command,
+    pub env: BTreeMap<String, String>,
+    /// Values reach the process's environment; the journal holds names only; masked in logs (6 bytes and longer).
+    #[serde(default)]
+    pub secrets: BTreeMap<String, Secret>,
+    pub files: Vec<SyncFile>,
+    /// Globs below the workdir, uploaded when the command has ended.
+    #[serde(default)]
+    pub artifacts: Vec<String>,
+    /// Of active time; enforced here.
+    #[serde(default)]
+    pub max_duration_ms: Option<i64>,
+    pub stop_duration_ms: i64,
+    /// One pipe for both streams: their exact order, all as stdout.
+    #[serde(default)]
+    pub merge: bool,
+    pub on_lost_control: OnLostControl,
+    /// How far the control plane's durable log of this job and epoch reaches.
+    pub log_offset: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DesiredState {
+    Running,
+    Frozen,
+    /// SIGTERM to the tree, `stop_duration`, SIGKILL.
+    Stopped,
+    /// SIGKILL at once.
+    Aborted,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// `sh -c TEXT` (`SHELL` is not consulted).
+    Shell(String),
+    Argv(Vec<String>),
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLostControl {
+    Finish,
+    Stop,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SyncFile {
+    /// Relative to the workdir; no `..`, not absolute.
+    pub path: String,
+    /// BLAKE3 in hex.
+    pub hash: String,
+    pub size: i64,
+    /// Permission bits.
+    pub mode: u32,
+    /// The bytes themselves when there are at most 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline: Option<Base64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Heartbeat {
+    pub session: i64,
+    pub observed_version: i64,
+    pub nonce: String,
+    #[serde(default)]
+    pub usage: Usage,
+    pub jobs: Vec<KnownJob>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Usage {
+    pub cpu_milli: i64,
+    pub memory_bytes: i64,
+    pub disk_free_bytes: i64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Beat {
+    pub control_plane_id: String,
+    pub desired_version: i64,
+    /// False when a newer session has registered: this process must exit and leave keepers alone.
+    pub session_current: bool,
+}
+
+/// Facts and log bytes travel together, so that a start and its first output cost one wait.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReportBatch {
+    pub session: i64,
+    /// In the order they happened. Repeated until acknowledged; repeats change nothing.
+    pub facts: Vec<Fact>,
+    pub logs: Vec<LogChunk>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Fact {
+    pub job: JobId,
+    pub epoch: i64,
+    /// Runner's wall clock, for people; never decides anything.
+    pub at_ms: i64,
+    pub what: What,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum What {
+    /// The runner has the job and is fetching its files.
+    Accepted,
+    /// Files are in place.
+    SyncComplete { fetched_blobs: i64, fetched_bytes: i64 },
+    /// The command was started.
+    Started,
+    /// Everything of the job is gone: processes, pipes; log is complete up to `final_offset`; artifacts are uploaded.
+    Ended {
+        /// Exit status when it ended by itself or by our signal.
+        #[serde(default)]
+        exit_code: Option<i32>,
+        #[serde(default)]
+        signal: Option<i32>,
+        /// Why the runner ended it or could not run it; none when the command simply ended.
+        #[serde(default)]
+        cause: Option<EndCause>,
+        #[serde(default)]
+        message: Option<String>,
+        final_offset: i64,
+        /// Time in which the command ran and was not frozen.
+        active_ms: i64,
+        /// Whether the command was ever started.
+        started: bool,
+    },
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndCause {
+    /// Asked for by the desired document.
+    Stopped,
+    Aborted,
+    MaxDuration,
+    OutOfMemory,
+    DiskFull,
+    /// Files could not be brought into place.
+    SyncFailed,
+    /// The command could not be started, or the keeper died.
+    ExecutorError,
+    ControlLost,
+    Interrupted,
+    #[serde(other)]
+    Unknown,
+}
+
+/// Consecutive frames of one job's byte sequence. `offset` counts payload bytes of all streams together.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LogChunk {
+    pub job: JobId,
+    pub epoch: i64,
+    pub offset: i64,
+    pub frames: Vec<Frame>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Frame {
+    pub stream: Stream,
+    /// Runner's wall clock when the bytes were read from the pipe.
+    pub at_ms: i64,
+    /// At most 64 KiB.
+    pub data: Base64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+    /// Notes of the runner itself: what it fetched, why it killed.
+    Runner,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReportAnswer {
+    /// For every job in the batch: how far its durable log reaches now. A runner whose chunk began beyond it sends again from there.
+    pub log_offsets: BTreeMap<JobId, i64>,
+    /// Facts that were refused (an old epoch, an unknown job): the runner drops them and ends that job's processes.
+    pub refused: Vec<RefusedFact>,
+    pub session_current: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RefusedFact {
+    pub job: JobId,
+    pub epoch: i64,
+    pub code: String,
+    pub message: String,
+}
