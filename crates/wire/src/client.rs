@@ -1,0 +1,289 @@
+//! Transport to a control plane: JSON, streamed bodies and server-sent events over a unix socket, http or https.
+//! Owns no routes and never tries again on its own: what an answer means, and whether to repeat, is the caller's business.
+
+mod sse;
+
+pub use sse::{Event, EventParser, Events};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use reqwest::Method;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A plain question is answered within this; streams have no limit in sum.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// What is read of an answer that is not a problem document, to show it to a person.
+const SHOWN_OF_A_STRANGE_ANSWER: usize = 200;
+
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+    root: String,
+    token: Option<String>,
+}
+
+/// Why a question was not answered as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody answered, or the connection broke: the effect is unknown once the request had left.
+    #[error("cannot reach the control plane: {0}")]
+    Unreachable(String),
+    #[error("{0}")]
+    Problem(Problem),
+    /// Somebody answered who does not speak this protocol.
+    #[error("unexpected answer: {0}")]
+    Protocol(String),
+}
+
+impl ClientError {
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            ClientError::Problem(problem) => Some(problem),
+            _ => None,
+        }
+    }
+}
+
+/// An RFC 9457 problem document.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Problem {
+    pub status: u16,
+    pub code: String,
+    pub title: String,
+    pub detail: String,
+    /// What the reader can do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+    /// The actions that are possible instead of a refused one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.detail.is_empty() { &self.title } else { &self.detail })
+    }
+}
+
+impl Client {
+    /// `base` is `unix:/path/to.sock`, `http://host:port` or `https://host`.
+    pub fn new(base: &str, token: Option<&str>) -> Result<Client, ClientError> {
+        let bad = |why: &str| ClientError::Protocol(format!("`{base}` is not an address of a control plane: {why}"));
+        let builder = reqwest::Client::builder()
+            .no_proxy()
+            .http1_only()
+            .tcp_nodelay(true)
+            .connect_timeout(CONNECT_WITHIN)
+            .redirect(reqwest::redirect::Policy::none())
+            .tls_backend_preconfigured(tls(base.starts_with("https:")));
+        let (builder, root) = if let Some(path) = base.strip_prefix("unix:") {
+            if !path.starts_with('/') {
+                return Err(bad("a socket needs an absolute path, as in unix:/run/control.sock"));
+            }
+            (builder.unix_socket(std::path::PathBuf::from(path)), "http://localhost".to_owned())
+        } else if base.starts_with("http://") || base.starts_with("https://") {
+            (builder, base.trim_end_matches('/').to_owned())
+        } else {
+            return Err(bad("it begins with unix:, http:// or https://"));
+        };
+        reqwest::Url::parse(&root).map_err(|error| bad(&error.to_string()))?;
+        let http = builder.build().map_err(|error| bad(&chain(&error)))?;
+        Ok(Client { http, base: base.to_owned(), root, token: token.map(str::to_owned) })
+    }
+
+    /// The address as it was given.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// `path` begins with `/` and is already encoded; see [`encode`] for parts of it that are not ours.
+    pub fn request(&self, method: Method, path: &str) -> Request {
+        let mut builder = self.http.request(method, format!("{}{path}", self.root));
+        if let Some(token) = &self.token {
+            builder = builder.bearer_auth(token);
+        }
+        Request { builder, has_query: path.contains('?'), query: String::new() }
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.request(Method::GET, path).within(ANSWER_WITHIN).send().await?.json().await
+    }
+
+    pub async fn post<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
+        self.request(Method::POST, path).json(body).within(ANSWER_WITHIN).send().await?.json().await
+    }
+
+    /// A DELETE, or any other call whose answer has no body that matters.
+    pub async fn call(&self, method: Method, path: &str) -> Result<(), ClientError> {
+        self.request(method, path).within(ANSWER_WITHIN).send().await.map(drop)
+    }
+
+    /// Follows server-sent events; `last_event_id` resumes behind that event.
+    pub async fn events(&self, path: &str, last_event_id: Option<&str>) -> Result<Events, ClientError> {
+        let mut request = self.request(Method::GET, path).header("accept", "text/event-stream");
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        let response = tokio::time::timeout(ANSWER_WITHIN, request.send())
+            .await
+            .map_err(|_| ClientError::Unreachable("no answer to a request for events".to_owned()))??;
+        Ok(response.events())
+    }
+}
+
+/// One question on its way.
+#[must_use = "a request does nothing until it is sent"]
+pub struct Request {
+    builder: reqwest::RequestBuilder,
+    has_query: bool,
+    query: String,
+}
+
+impl Request {
+    pub fn query(mut self, name: &str, value: impl ToString) -> Request {
+        let joint = if self.has_query || !self.query.is_empty() { '&' } else { '?' };
+        self.query.push(joint);
+        self.query.push_str(&encode(name));
+        self.query.push('=');
+        self.query.push_str(&encode(&value.to_string()));
+        self
+    }
+    pub fn header(mut self, name: &str, value: &str) -> Request {
+        self.builder = self.builder.header(name, value);
+        self
+    }
+    pub fn json<B: Serialize + ?Sized>(mut self, body: &B) -> Request {
+        self.builder = self.builder.json(body);
+        self
+    }
+    pub fn bytes(mut self, body: impl Into<Bytes>) -> Request {
+        self.builder = self.builder.body(body.into());
+        self
+    }
+    /// A body that is never in memory as a whole; `length` is announced when known.
+    pub fn stream<S, E>(mut self, body: S, length: Option<u64>) -> Request
+    where
+        S: Stream<Item = Result<Bytes, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+    {
+        if let Some(length) = length {
+            self.builder = self.builder.header("content-length", length);
+        }
+        self.builder = self.builder.body(reqwest::Body::wrap_stream(body));
+        self
+    }
+    /// Limits the whole exchange, body included; without it there is none.
+    pub fn within(mut self, limit: Duration) -> Request {
+        self.builder = self.builder.timeout(limit);
+        self
+    }
+
+    /// Any status outside 200–299 is an error.
+    pub async fn send(self) -> Result<Response, ClientError> {
+        let (http, request) = self.builder.build_split();
+        let mut request = request.map_err(|error| ClientError::Protocol(chain(&error)))?;
+        if !self.query.is_empty() {
+            let url = format!("{}{}", request.url(), self.query);
+            *request.url_mut() = reqwest::Url::parse(&url).map_err(|error| ClientError::Protocol(error.to_string()))?;
+        }
+        let response = http.execute(request).await.map_err(|error| ClientError::Unreachable(chain(&error)))?;
+        if response.status().is_success() { Ok(Response { response }) } else { Err(refused(response).await) }
+    }
+}
+
+/// An answer whose head has arrived and says it went well.
+#[derive(Debug)]
+pub struct Response {
+    response: reqwest::Response,
+}
+
+impl Response {
+    pub fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name).and_then(|value| value.to_str().ok())
+    }
+    pub async fn json<T: DeserializeOwned>(self) -> Result<T, ClientError> {
+        let body = self.bytes().await?;
+        serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(format!("{error} in {}", excerpt(&body))))
+    }
+    pub async fn bytes(self) -> Result<Bytes, ClientError> {
+        self.response.bytes().await.map_err(|error| ClientError::Unreachable(chain(&error)))
+    }
+    /// The next piece of the body; `None` at its end. A body cut short is an error, never an end.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
+        self.response.chunk().await.map_err(|error| ClientError::Unreachable(chain(&error)))
+    }
+    pub fn events(self) -> Events {
+        Events::new(self)
+    }
+}
+
+/// Percent-encodes what is not plainly safe in one part of a path or query.
+pub fn encode(part: &str) -> String {
+    let mut encoded = String::with_capacity(part.len());
+    for byte in part.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+async fn refused(response: reqwest::Response) -> ClientError {
+    let status = response.status();
+    let Ok(body) = response.bytes().await else {
+        return ClientError::Unreachable(format!("the connection broke in an answer {status}"));
+    };
+    match serde_json::from_slice::<Problem>(&body) {
+        Ok(mut problem) if !problem.code.is_empty() || !problem.title.is_empty() => {
+            problem.status = status.as_u16();
+            ClientError::Problem(problem)
+        }
+        _ => ClientError::Protocol(format!("{status}: {}", excerpt(&body))),
+    }
+}
+
+fn excerpt(body: &[u8]) -> String {
+    String::from_utf8_lossy(&body[..body.len().min(SHOWN_OF_A_STRANGE_ANSWER)]).into_owned()
+}
+
+/// The roots of the public web for https; without it there is nothing to trust and none is loaded.
+fn tls(https: bool) -> rustls::ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    if https {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring speaks TLS 1.2 and 1.3")
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+/// reqwest hides the reason behind its sources; a person needs the last one.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! The client against a server of canned bytes on a unix socket.
+
+use super::*;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+
+/// Answers each connection with the next text and hands back what was asked.
+async fn canned(answers: Vec<String>) -> (Client, tokio::sync::mpsc::UnboundedReceiver<String>, std::path::PathBuf) {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("wire-client-{}-{number}.sock", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    let (asked, questions) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let mut head = vec![0; 64 << 10];
+            let read = peer.read(&mut head).await.unwrap();
+            asked.send(String::from_utf8_lossy(&head[..read]).into_owned()).unwrap();
+            peer.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (Client::new(&format!("unix:{}", path.display()), Some("rmd_x")).unwrap(), questions, path)
+}
+
+fn answer(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+}
+
+#[tokio::test]
+async fn questions_carry_the_token_and_an_encoded_query() {
+    let (client, mut questions, path) = canned(vec![answer("200 OK", "{\"ok\":true}")]).await;
+    let got: Value = client.request(Method::GET, "/a?b=c").query("path", "out/ä b&c").send().await.unwrap().json().await.unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert_eq!(got, json!({"ok": true}));
+    let asked = questions.recv().await.unwrap();
+    assert!(asked.starts_with("GET /a?b=c&path=out%2F%C3%A4%20b%26c HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.contains("authorization: Bearer rmd_x\r\n"), "{asked}");
+}
+
+#[tokio::test]
+async fn answers_that_are_not_fine_have_a_type() {
+    let problem = r#"{"status":409,"code":"invalid_state_transition","title":"Conflict","detail":"run is completed","allowed":["retry"]}"#;
+    let answers = vec![answer("409 Conflict", problem), answer("502 Bad Gateway", "<html>"), answer("200 OK", "nonsense")];
+    let (client, _questions, path) = canned(answers).await;
+    let error = client.get::<Value>("/runs/x").await.unwrap_err();
+    let refused = error.problem().unwrap();
+    assert_eq!((refused.status, &*refused.code, &*refused.allowed), (409, "invalid_state_transition", &["retry".to_owned()][..]));
+    assert_eq!(error.to_string(), "run is completed");
+    assert!(matches!(client.get::<Value>("/").await, Err(ClientError::Protocol(_))));
+    assert!(matches!(client.get::<Value>("/").await, Err(ClientError::Protocol(_))));
+    std::fs::remove_file(path).unwrap();
+    assert!(matches!(client.get::<Value>("/").await, Err(ClientError::Unreachable(_))));
+}
+
+#[tokio::test]
+async fn a_body_cut_short_is_not_an_end() {
+    let (client, _questions, path) = canned(vec!["HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf".to_owned()]).await;
+    let mut response = client.request(Method::GET, "/").send().await.unwrap();
+    let end = loop {
+        match response.chunk().await {
+            Ok(Some(_)) => continue,
+            end => break end,
+        }
+    };
+    std::fs::remove_file(path).unwrap();
+    assert!(matches!(end, Err(ClientError::Unreachable(_))), "{end:?}");
+}
+
+#[tokio::test]
+async fn events_arrive_and_the_stream_ends() {
+    let stream = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: hi\n\nid: 1\nevent: desired\ndata: {}\n\n";
+    let (client, mut questions, path) = canned(vec![stream.to_owned()]).await;
+    let mut events = client.events("/desired", Some("0")).await.unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(questions.recv().await.unwrap().contains("last-event-id: 0\r\n"));
+    let event = events.next().await.unwrap().unwrap();
+    assert_eq!((&*event.id, &*event.event, &*event.data), ("1", "desired", "{}"));
+    assert_eq!(events.next().await.unwrap(), None);
+}
+
+#[test]
+fn an_address_is_read_at_the_edge() {
+    for good in ["unix:/tmp/x.sock", "http://127.0.0.1:7", "https://control.example.org/"] {
+        assert!(Client::new(good, None).is_ok(), "{good}");
+    }
+    for bad in ["", "unix:x.sock", "127.0.0.1:7", "ftp://x", "http://"] {
+        assert!(matches!(Client::new(bad, None), Err(ClientError::Protocol(_))), "{bad}");
+    }
+}
