@@ -34,7 +34,7 @@ pub enum ClientError {
     #[error("cannot reach the control plane: {0}")]
     Unreachable(String),
     #[error("{0}")]
-    Problem(Problem),
+    Problem(Box<Problem>),
     /// Somebody answered who does not speak this protocol.
     #[error("unexpected answer: {0}")]
     Protocol(String),
@@ -248,7 +248,7 @@ async fn refused(response: reqwest::Response) -> ClientError {
     match serde_json::from_slice::<Problem>(&body) {
         Ok(mut problem) if !problem.code.is_empty() || !problem.title.is_empty() => {
             problem.status = status.as_u16();
-            ClientError::Problem(problem)
+            ClientError::Problem(Box::new(problem))
         }
         _ => ClientError::Protocol(format!("{status}: {}", excerpt(&body))),
     }
