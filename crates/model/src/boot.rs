@@ -38,7 +38,12 @@ pub struct BootTimings {
 
 impl Default for BootTimings {
     fn default() -> Self {
-        BootTimings { heartbeat_every_ms: 10_000, degraded_after_ms: 120_000, panic_after_ms: 900_000, log_spool_bytes: 1 << 30 }
+        BootTimings {
+            heartbeat_every_ms: 10_000,
+            degraded_after_ms: 120_000,
+            panic_after_ms: 900_000,
+            log_spool_bytes: 1 << 30,
+        }
     }
 }
 
@@ -48,7 +53,9 @@ impl Default for BootTimings {
 pub enum SocketAsk {
     Identify,
     /// Ends the runner and every process of every job on it.
-    Shutdown { nonce: String },
+    Shutdown {
+        nonce: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,10 +1,29 @@
 //! What is true and what may happen next. Pure: no clock, no randomness, no I/O.
+//!
+//! Every entity with a status has one function `step(&entity, &event, at)`; what it decides is data for the caller to write down.
 
+pub mod agent;
+pub mod allocation;
+pub mod attempt;
 pub mod boot;
 pub mod credits;
+pub mod hold;
 pub mod id;
+pub mod instance;
+pub mod job;
+pub mod ledger;
+pub mod manifest;
+pub mod names;
+pub mod pool;
+pub mod recovery;
 pub mod refused;
+pub mod run;
+pub mod spec;
+pub mod step;
+pub mod task;
 pub mod time;
+pub mod words;
+pub mod workflow;
 
 pub use credits::Credits;
 pub use id::*;

@@ -65,7 +65,12 @@ impl Refused {
         }
     }
 
-    pub fn not_from(what: &'static str, state: impl ToString, event: impl ToString, allowed: &[&'static str]) -> Refused {
+    pub fn not_from(
+        what: &'static str,
+        state: impl ToString,
+        event: impl ToString,
+        allowed: &[&'static str],
+    ) -> Refused {
         Refused::NotFrom { what, state: state.to_string(), event: event.to_string(), allowed: allowed.to_vec() }
     }
     pub fn not_found(what: &'static str, id: impl ToString) -> Refused {
@@ -117,7 +122,12 @@ impl Trouble {
     pub fn new(kind: TroubleKind, what: impl Into<String>) -> Trouble {
         let retry = matches!(
             kind,
-            TroubleKind::Capacity | TroubleKind::RateLimit | TroubleKind::Network | TroubleKind::Timeout | TroubleKind::DiskFull | TroubleKind::Database
+            TroubleKind::Capacity
+                | TroubleKind::RateLimit
+                | TroubleKind::Network
+                | TroubleKind::Timeout
+                | TroubleKind::DiskFull
+                | TroubleKind::Database
         );
         let effect = if kind == TroubleKind::Timeout { Effect::Perhaps } else { Effect::None };
         Trouble { kind, what: what.into(), retry, effect }

@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn durations_read_as_people_write_them() {
-        let good = [("90s", 90 * SECOND), ("5m", 5 * MINUTE), ("2h30m", 150 * MINUTE), ("1d", DAY), ("250ms", 250), ("0s", 0)];
+        let good =
+            [("90s", 90 * SECOND), ("5m", 5 * MINUTE), ("2h30m", 150 * MINUTE), ("1d", DAY), ("250ms", 250), ("0s", 0)];
         for (text, ms) in good {
             assert_eq!(parse_duration(text), Ok(ms), "{text}");
         }
@@ -141,7 +142,11 @@ mod tests {
         assert_eq!(due(&[]), 150);
         assert_eq!(due(&[out(0, 100)]), 150, "before the wait began");
         assert_eq!(due(&[out(90, 120)]), 170, "only the part inside counts");
-        assert_eq!(due(&[out(110, 120), out(155, 1000)]), 1005, "an outage that begins inside the longer wait counts too");
+        assert_eq!(
+            due(&[out(110, 120), out(155, 1000)]),
+            1005,
+            "an outage that begins inside the longer wait counts too"
+        );
         assert_eq!(due(&[out(200, 300)]), 150, "after it ended");
     }
 

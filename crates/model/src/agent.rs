@@ -1,0 +1,144 @@
+//! The life of an agent: a run's logical worker, a sequence of tasks. A plain task has one; a system agent carries a cause nobody else has.
+
+use crate::run::{LastError, RunOutcome};
+use crate::{AgentId, Outcome, Refused, RunId, Timestamp, moved, unchanged, words};
+use serde::{Deserialize, Serialize};
+
+words! {
+    pub enum AgentStatus { Pending = "pending", Running = "running", Paused = "paused", Completed = "completed", Failed = "failed", Cancelled = "cancelled" }
+}
+words! {
+    pub enum AgentKind { Rank = "rank", Planned = "planned", System = "system" }
+}
+
+impl AgentStatus {
+    pub fn is_end(self) -> bool {
+        matches!(self, AgentStatus::Completed | AgentStatus::Failed | AgentStatus::Cancelled)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agent {
+    pub id: AgentId,
+    pub run: RunId,
+    pub attempt: i64,
+    pub plan_version: i64,
+    pub sequence: i64,
+    pub kind: AgentKind,
+    pub name: String,
+    pub status: AgentStatus,
+    pub outcome: Option<RunOutcome>,
+    pub tries: i64,
+    pub due_at: Option<Timestamp>,
+    pub task_count: i64,
+    pub last_error: Option<LastError>,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentEvent {
+    Begun,
+    TasksEnded { outcome: RunOutcome },
+    Failed { error: LastError },
+    ToBeRetried { at: Timestamp, error: LastError },
+    Skipped { error: LastError },
+    Held,
+    Woken,
+    Cancelled,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentConsequence {
+    /// To the run: one of its agents has ended.
+    ChildEnded {
+        ended: AgentStatus,
+    },
+    WakeAt {
+        at: Timestamp,
+    },
+    Publish {
+        kind: &'static str,
+    },
+}
+
+use AgentConsequence as C;
+use AgentEvent as E;
+use AgentStatus as S;
+
+pub fn step(agent: &Agent, event: &AgentEvent, at: Timestamp) -> Result<Outcome<Agent, C>, Refused> {
+    let mut next = agent.clone();
+    match (agent.status, event) {
+        (S::Pending, E::Begun) => {
+            next.status = S::Running;
+            next.started_at = agent.started_at.or(Some(at));
+            next.due_at = None;
+            next.tries += 1;
+            moved(next, [C::Publish { kind: "agent.running" }])
+        }
+        (S::Running, E::Begun) => unchanged(),
+        (S::Running, E::TasksEnded { outcome }) => {
+            next.outcome = Some(*outcome);
+            end(next, S::Completed, at, None)
+        }
+        (S::Pending | S::Running | S::Paused, E::Skipped { error }) => {
+            next.outcome = Some(RunOutcome::Skipped);
+            end(next, S::Completed, at, Some(error.clone()))
+        }
+        (S::Pending | S::Running | S::Paused, E::Failed { error }) => end(next, S::Failed, at, Some(error.clone())),
+        (S::Running, E::ToBeRetried { at: due, error }) => {
+            // Never rests in failed: the run keeps an open agent (R2).
+            next.status = S::Pending;
+            next.due_at = Some(*due);
+            next.last_error = Some(error.clone());
+            moved(next, [C::WakeAt { at: *due }, C::Publish { kind: "agent.pending" }])
+        }
+        (S::Pending | S::Running, E::Held) => {
+            next.status = S::Paused;
+            moved(next, [C::Publish { kind: "agent.paused" }])
+        }
+        (S::Paused, E::Held) => unchanged(),
+        (S::Paused, E::Woken) => {
+            next.status = S::Pending;
+            moved(next, [C::WakeAt { at }, C::Publish { kind: "agent.pending" }])
+        }
+        (S::Pending | S::Running, E::Woken) => unchanged(),
+        (S::Pending | S::Running | S::Paused, E::Cancelled) => end(next, S::Cancelled, at, None),
+        (S::Completed, E::TasksEnded { .. } | E::Skipped { .. }) | (S::Failed, E::Failed { .. }) => unchanged(),
+        (ended, E::Cancelled) if ended.is_end() => unchanged(), // an end is a sink
+        (state, event) => Err(Refused::not_from("agent", state, name(event), &[])),
+    }
+}
+
+fn end(
+    mut next: Agent,
+    to: AgentStatus,
+    at: Timestamp,
+    error: Option<LastError>,
+) -> Result<Outcome<Agent, C>, Refused> {
+    next.status = to;
+    next.ended_at = Some(at);
+    next.due_at = None;
+    if error.is_some() {
+        next.last_error = error;
+    }
+    let kind = match to {
+        S::Completed => "agent.completed",
+        S::Failed => "agent.failed",
+        _ => "agent.cancelled",
+    };
+    moved(next, [C::ChildEnded { ended: to }, C::Publish { kind }])
+}
+
+pub fn name(event: &AgentEvent) -> &'static str {
+    match event {
+        E::Begun => "begun",
+        E::TasksEnded { .. } => "tasks_ended",
+        E::Failed { .. } => "failed",
+        E::ToBeRetried { .. } => "to_be_retried",
+        E::Skipped { .. } => "skipped",
+        E::Held => "held",
+        E::Woken => "woken",
+        E::Cancelled => "cancelled",
+    }
+}

@@ -1,0 +1,155 @@
+//! The life of an allocation: the binding of a job to an instance. `AVAILABLE` ones are the warm pool.
+
+use crate::hold::Hold;
+use crate::{AllocationId, InstanceId, JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, moved, unchanged, words};
+use serde::{Deserialize, Serialize};
+
+words! {
+    /// Spelled as the execution document spells them.
+    pub enum AllocationStatus { Available = "AVAILABLE", Claimed = "CLAIMED", Active = "ACTIVE", Complete = "COMPLETE", Failed = "FAILED" }
+}
+
+impl AllocationStatus {
+    pub fn is_live(self) -> bool {
+        matches!(self, AllocationStatus::Claimed | AllocationStatus::Active)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    pub id: AllocationId,
+    pub org: OrgId,
+    pub manifest: Option<ManifestId>,
+    pub instance: InstanceId,
+    pub job: Option<JobId>,
+    pub status: AllocationStatus,
+    pub debug_hold_until: Option<Timestamp>,
+    /// Extensions so far, for the keys of their reservations.
+    pub extensions: i64,
+    pub user: String,
+    pub workdir: String,
+    /// Set once the workdir has been given up; it may be deleted from then on.
+    pub workdir_released: bool,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub completed_at: Option<Timestamp>,
+    pub version: i64,
+}
+
+impl Allocation {
+    /// The hold of a finished allocation, while it lasts.
+    pub fn hold(&self) -> Option<Hold> {
+        let (until, completed) = (self.debug_hold_until?, self.completed_at?);
+        (self.status == AllocationStatus::Complete && !self.workdir_released)
+            .then_some(Hold { until, completed_at: completed })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllocationEvent {
+    Claimed {
+        job: JobId,
+    },
+    /// Compensation: the claim is undone; the next user gets a clean folder.
+    RolledBack {
+        workdir: String,
+    },
+    SyncComplete,
+    RunFinished {
+        hold_until: Timestamp,
+    },
+    /// Sync failure, lost machine, spot interruption: never an exit code.
+    LifecycleFailed,
+    HoldExtended {
+        until: Timestamp,
+    },
+    HoldEnded,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllocationConsequence {
+    /// Open a new slot on the same instance if it is healthy.
+    Replenish,
+    TellRunner,
+    WakePool,
+    WakeAt {
+        at: Timestamp,
+    },
+}
+
+use AllocationConsequence as C;
+use AllocationEvent as E;
+use AllocationStatus as S;
+
+pub fn step(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Result<Outcome<Allocation, C>, Refused> {
+    let mut next = slot.clone();
+    next.updated_at = at;
+    match (slot.status, event) {
+        (S::Available, E::Claimed { job }) => {
+            next.status = S::Claimed;
+            next.job = Some(*job);
+            moved(next, [C::TellRunner])
+        }
+        (S::Claimed | S::Active, E::Claimed { job }) if slot.job == Some(*job) => unchanged(),
+        (S::Claimed, E::RolledBack { workdir }) => {
+            next.status = S::Available;
+            next.job = None;
+            next.workdir = workdir.clone();
+            moved(next, [C::TellRunner, C::WakePool])
+        }
+        (S::Available, E::RolledBack { .. }) => unchanged(),
+        (S::Claimed, E::SyncComplete) => {
+            next.status = S::Active;
+            moved(next, [])
+        }
+        (S::Active, E::SyncComplete) => unchanged(),
+        (S::Active, E::RunFinished { hold_until }) => {
+            next.status = S::Complete;
+            next.completed_at = Some(at);
+            next.debug_hold_until = Some(*hold_until);
+            moved(next, [C::WakeAt { at: *hold_until }, C::TellRunner, C::Replenish])
+        }
+        (S::Available | S::Claimed | S::Active, E::LifecycleFailed) => {
+            next.status = S::Failed;
+            next.completed_at = Some(at);
+            next.workdir_released = true;
+            moved(next, [C::TellRunner, C::WakePool])
+        }
+        (S::Complete, E::HoldExtended { until }) if slot.hold().is_some() => {
+            // A hold is never shortened.
+            if slot.debug_hold_until.is_some_and(|held| held >= *until) {
+                return unchanged();
+            }
+            next.debug_hold_until = Some(*until);
+            moved(next, [C::WakeAt { at: *until }])
+        }
+        (S::Complete, E::HoldEnded) if slot.workdir_released => unchanged(),
+        (S::Complete, E::HoldEnded) => {
+            next.workdir_released = true;
+            next.debug_hold_until = Some(slot.debug_hold_until.map_or(at, |held| held.min(at)));
+            moved(next, [C::TellRunner, C::WakePool])
+        }
+        (S::Complete, E::RunFinished { .. }) | (S::Failed, E::LifecycleFailed) => unchanged(),
+        // First write wins: a failure that comes after the completion changes nothing, and the other way round.
+        (S::Complete, E::LifecycleFailed) | (S::Failed, E::RunFinished { .. } | E::SyncComplete | E::HoldEnded) => {
+            unchanged()
+        }
+        (state, event) => Err(Refused::not_from("allocation", state, name(event), &[])),
+    }
+}
+
+pub fn deadline(slot: &Allocation) -> Option<Timestamp> {
+    slot.hold().map(|hold| hold.until)
+}
+
+pub fn name(event: &AllocationEvent) -> &'static str {
+    match event {
+        E::Claimed { .. } => "claimed",
+        E::RolledBack { .. } => "rolled_back",
+        E::SyncComplete => "sync_complete",
+        E::RunFinished { .. } => "run_finished",
+        E::LifecycleFailed => "lifecycle_failed",
+        E::HoldExtended { .. } => "hold_extended",
+        E::HoldEnded => "hold_ended",
+    }
+}

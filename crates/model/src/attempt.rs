@@ -1,0 +1,82 @@
+//! One try of a whole run: money and counters live here. Never reopened.
+
+use crate::{Credits, Outcome, Refused, RunId, Timestamp, moved, unchanged, words};
+use serde::{Deserialize, Serialize};
+
+words! {
+    pub enum AttemptStatus { Open = "open", Completed = "completed", Failed = "failed", Cancelled = "cancelled" }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    pub run: RunId,
+    pub number: i64,
+    pub status: AttemptStatus,
+    pub reserved: Credits,
+    pub charged: Credits,
+    pub refunded: Credits,
+    /// What a provider billed beyond the reservation; never collected.
+    pub uncollected: Credits,
+    pub opened_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+}
+
+impl Attempt {
+    pub fn left(&self) -> Credits {
+        self.reserved - self.charged - self.refunded
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptEvent {
+    Reserved(Credits),
+    Charged(Credits),
+    Ended(AttemptStatus),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptConsequence {
+    Reserve(Credits),
+    Charge(Credits),
+    Refund(Credits),
+}
+
+use AttemptConsequence as C;
+use AttemptEvent as E;
+use AttemptStatus as S;
+
+/// A completed attempt is charged at least this (R19).
+pub const MINIMUM_CHARGE: Credits = Credits(1);
+
+pub fn step(attempt: &Attempt, event: &AttemptEvent, at: Timestamp) -> Result<Outcome<Attempt, C>, Refused> {
+    let mut next = attempt.clone();
+    match (attempt.status, *event) {
+        (S::Open, E::Reserved(amount)) => {
+            next.reserved = attempt.reserved + amount;
+            moved(next, [C::Reserve(amount)])
+        }
+        (S::Open, E::Charged(asked)) => {
+            // Never above what was set aside: the rest is on us and on record.
+            let amount = asked.min(attempt.left());
+            next.charged = attempt.charged + amount;
+            next.uncollected = attempt.uncollected + (asked - amount);
+            moved(next, [C::Charge(amount)])
+        }
+        (S::Open, E::Ended(status)) if status != S::Open => {
+            let mut rows = Vec::new();
+            if status == S::Completed && next.charged < MINIMUM_CHARGE {
+                let least = (MINIMUM_CHARGE - next.charged).min(next.left());
+                next.charged = next.charged + least;
+                rows.push(C::Charge(least));
+            }
+            let rest = next.left();
+            next.refunded = next.refunded + rest;
+            next.status = status;
+            next.ended_at = Some(at);
+            rows.push(C::Refund(rest));
+            moved(next, rows)
+        }
+        (ended, E::Ended(_)) if ended != S::Open => unchanged(),
+        (status, event) => Err(Refused::not_from("attempt", status, format!("{event:?}"), &[])),
+    }
+}

@@ -1,0 +1,208 @@
+//! The life of an instance: a machine (or a process standing for one). Terminating it is conditional on nobody living on it.
+
+use crate::spec::{OnLostControl, Resources};
+use crate::time::{MINUTE, SECOND};
+use crate::{InstanceId, ManifestId, OrgId, Outcome, PoolId, Refused, Timestamp, WorkflowId, moved, unchanged, words};
+use serde::{Deserialize, Serialize};
+
+words! {
+    pub enum InstanceStatus {
+        Spawning = "spawning", Booting = "booting", Ready = "ready", Unreachable = "unreachable", Draining = "draining",
+        Terminating = "terminating", Terminated = "terminated", Lost = "lost",
+    }
+}
+
+impl InstanceStatus {
+    /// Still somebody's to pay for or to clean up.
+    pub fn is_open(self) -> bool {
+        self != InstanceStatus::Terminated
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    pub id: InstanceId,
+    pub org: OrgId,
+    pub pool: PoolId,
+    pub manifest: ManifestId,
+    /// The workflow that is changing it, for its `workflow_state`.
+    pub workflow: Option<WorkflowId>,
+    pub provider: String,
+    pub region: String,
+    pub name: String,
+    pub nonce: String,
+    /// What the provider calls it; none until it is bound.
+    pub handle: Option<String>,
+    pub status: InstanceStatus,
+    pub resources: Resources,
+    pub init_checksum: Option<String>,
+    pub on_lost_control: OnLostControl,
+    /// Credits per hour, in micro-credits.
+    pub price_micro: i64,
+    pub desired_version: i64,
+    pub observed_version: i64,
+    pub session: i64,
+    pub workdirs: i64,
+    pub created_at: Timestamp,
+    pub ready_at: Option<Timestamp>,
+    pub last_seen_at: Option<Timestamp>,
+    /// Since when nobody has used it; none while a job lives here.
+    pub idle_since: Option<Timestamp>,
+    pub terminating_at: Option<Timestamp>,
+    pub terminated_at: Option<Timestamp>,
+    /// Tries to bring a vanished runner process back since it was last heard.
+    pub respawns: i64,
+    pub host: Option<String>,
+    pub runner_version: Option<String>,
+    pub containment: Option<String>,
+    pub version: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InstanceEvent {
+    /// The provider has it: we know which.
+    Bound {
+        handle: String,
+    },
+    Registered {
+        host: String,
+        runner_version: String,
+        containment: Option<String>,
+    },
+    Heard,
+    FellSilent,
+    GaveUpOn,
+    DrainAsked,
+    /// Conditional in the store on no live allocation and, where it matters, no hold.
+    TerminateAsked,
+    ProviderConfirmedGone,
+    SpawnFailed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InstanceConsequence {
+    TellRunner,
+    JobsSilent,
+    JobsHeard,
+    JobsGone,
+    SlotsFailed,
+    WakePool,
+    Publish { kind: &'static str },
+}
+
+use InstanceConsequence as C;
+use InstanceEvent as E;
+use InstanceStatus as S;
+
+pub const UNREACHABLE_AFTER_MS: i64 = 60 * SECOND;
+pub const LOST_AFTER_MS: i64 = 15 * MINUTE;
+pub const FORCE_TERMINATE_AFTER_MS: i64 = 25 * MINUTE;
+pub const SPAWN_LIMIT_MS: i64 = 10 * MINUTE;
+
+pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result<Outcome<Instance, C>, Refused> {
+    let mut next = instance.clone();
+    match (instance.status, event) {
+        (S::Spawning, E::Bound { handle }) => {
+            next.handle = Some(handle.clone());
+            next.status = S::Booting;
+            moved(next, [C::Publish { kind: "instance.booting" }])
+        }
+        (state, E::Bound { handle }) if state.is_open() => {
+            if instance.handle.as_ref() == Some(handle) {
+                return unchanged();
+            }
+            next.handle = Some(handle.clone());
+            moved(next, [])
+        }
+        (
+            S::Spawning | S::Booting | S::Unreachable | S::Lost | S::Ready,
+            E::Registered { host, runner_version, containment },
+        ) => {
+            let was_ready = instance.status == S::Ready;
+            next.status = S::Ready;
+            next.session += 1;
+            next.host = Some(host.clone());
+            next.runner_version = Some(runner_version.clone());
+            next.containment = containment.clone();
+            next.ready_at = instance.ready_at.or(Some(at));
+            next.last_seen_at = Some(at);
+            next.respawns = 0;
+            if was_ready {
+                moved(next, [C::JobsHeard])
+            } else {
+                moved(next, [C::JobsHeard, C::WakePool, C::Publish { kind: "instance.ready" }])
+            }
+        }
+        (S::Draining | S::Terminating, E::Registered { .. }) => {
+            next.session += 1;
+            next.last_seen_at = Some(at);
+            moved(next, [C::TellRunner])
+        }
+        (S::Unreachable | S::Lost, E::Heard) => {
+            next.status = S::Ready;
+            next.last_seen_at = Some(at);
+            next.respawns = 0;
+            moved(next, [C::JobsHeard, C::WakePool, C::Publish { kind: "instance.ready" }])
+        }
+        (state, E::Heard) if state.is_open() => {
+            next.last_seen_at = Some(at);
+            moved(next, [])
+        }
+        (S::Ready, E::FellSilent) => {
+            next.status = S::Unreachable;
+            moved(next, [C::JobsSilent, C::Publish { kind: "instance.unreachable" }])
+        }
+        (S::Unreachable | S::Lost, E::FellSilent) => unchanged(),
+        (S::Unreachable, E::GaveUpOn) => {
+            next.status = S::Lost;
+            moved(next, [C::Publish { kind: "instance.lost" }])
+        }
+        (S::Lost, E::GaveUpOn) => unchanged(),
+        (S::Ready | S::Unreachable, E::DrainAsked) => {
+            next.status = S::Draining;
+            moved(next, [C::Publish { kind: "instance.draining" }])
+        }
+        (S::Draining, E::DrainAsked) => unchanged(),
+        (S::Spawning | S::Booting | S::Ready | S::Unreachable | S::Draining | S::Lost, E::TerminateAsked) => {
+            next.status = S::Terminating;
+            next.terminating_at = Some(at);
+            next.desired_version += 1;
+            moved(next, [C::SlotsFailed, C::TellRunner, C::Publish { kind: "instance.terminating" }])
+        }
+        (S::Terminating | S::Terminated, E::TerminateAsked | E::DrainAsked | E::FellSilent | E::GaveUpOn) => {
+            unchanged()
+        }
+        // The only way to the end: somebody who can see the machine says that it is not there.
+        (state, E::ProviderConfirmedGone | E::SpawnFailed) if state.is_open() => {
+            next.status = S::Terminated;
+            next.terminated_at = Some(at);
+            moved(next, [C::SlotsFailed, C::JobsGone, C::WakePool, C::Publish { kind: "instance.terminated" }])
+        }
+        (S::Terminated, E::ProviderConfirmedGone | E::SpawnFailed) => unchanged(),
+        (state, event) => Err(Refused::not_from("instance", state, name(event), &[])),
+    }
+}
+
+/// A wait for a sign of life; our outages do not count towards it.
+pub fn deadline(instance: &Instance) -> Option<(Timestamp, i64, InstanceEvent)> {
+    let seen = instance.last_seen_at.unwrap_or(instance.created_at);
+    match instance.status {
+        S::Ready => Some((seen, UNREACHABLE_AFTER_MS, E::FellSilent)),
+        S::Unreachable => Some((seen, LOST_AFTER_MS, E::GaveUpOn)),
+        _ => None,
+    }
+}
+
+pub fn name(event: &InstanceEvent) -> &'static str {
+    match event {
+        E::Bound { .. } => "bound",
+        E::Registered { .. } => "registered",
+        E::Heard => "heard",
+        E::FellSilent => "fell_silent",
+        E::GaveUpOn => "gave_up_on",
+        E::DrainAsked => "drain_asked",
+        E::TerminateAsked => "terminate_asked",
+        E::ProviderConfirmedGone => "provider_confirmed_gone",
+        E::SpawnFailed => "spawn_failed",
+    }
+}

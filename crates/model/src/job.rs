@@ -1,0 +1,465 @@
+//! The life of a job: one submission of an agent onto one instance. Its end is decided by its reason, and only when nothing of it is left.
+
+use crate::agent::AgentStatus;
+use crate::run::{Phase, RunReason};
+use crate::spec::RetryEvent;
+use crate::time::{DAY, MINUTE, SECOND};
+use crate::{
+    AgentId, AllocationId, InstanceId, JobId, OrgId, Outcome, PoolId, Refused, RunId, Timestamp, WorkflowId, moved,
+    unchanged, words,
+};
+use serde::{Deserialize, Serialize};
+
+words! {
+    pub enum JobStatus {
+        Submitted = "submitted", Provisioning = "provisioning", Pulling = "pulling", Running = "running", Terminating = "terminating",
+        Done = "done", Failed = "failed", Terminated = "terminated", Aborted = "aborted",
+    }
+}
+words! {
+    pub enum JobReason {
+        DoneByRunner = "done_by_runner", ExitedWithError = "exited_with_error", LimitsExceeded = "limits_exceeded", ExecutorError = "executor_error",
+        VolumeError = "volume_error", ImageError = "image_error", PortsBindError = "ports_bind_error", GatewayError = "gateway_error",
+        NoCapacity = "no_capacity", BootLimit = "boot_limit", SyncLimit = "sync_limit",
+        Interrupted = "interrupted", InstanceLost = "instance_lost", ControlLost = "control_lost",
+        MaxDuration = "max_duration", Inactivity = "inactivity", UtilizationPolicy = "utilization_policy", Budget = "budget",
+        ScaledDown = "scaled_down", Superseded = "superseded", TerminatedByUser = "terminated_by_user", TerminatedByServer = "terminated_by_server",
+        AbortedByUser = "aborted_by_user",
+    }
+}
+
+impl JobStatus {
+    pub fn is_end(self) -> bool {
+        matches!(self, JobStatus::Done | JobStatus::Failed | JobStatus::Terminated | JobStatus::Aborted)
+    }
+}
+
+impl JobReason {
+    pub fn end(self) -> JobStatus {
+        use JobReason::*;
+        match self {
+            DoneByRunner => JobStatus::Done,
+            ExitedWithError | LimitsExceeded | ExecutorError | VolumeError | ImageError | PortsBindError
+            | GatewayError | NoCapacity | BootLimit | SyncLimit | Interrupted | InstanceLost | ControlLost => {
+                JobStatus::Failed
+            }
+            MaxDuration | Inactivity | UtilizationPolicy | Budget | ScaledDown | Superseded | TerminatedByUser
+            | TerminatedByServer => JobStatus::Terminated,
+            AbortedByUser => JobStatus::Aborted,
+        }
+    }
+
+    /// What a retry policy may react to.
+    pub fn retry_event(self) -> Option<RetryEvent> {
+        use JobReason::*;
+        match self {
+            ExitedWithError | LimitsExceeded | ExecutorError | VolumeError | ImageError | PortsBindError
+            | GatewayError => Some(RetryEvent::Error),
+            NoCapacity | BootLimit | SyncLimit => Some(RetryEvent::NoCapacity),
+            Interrupted | InstanceLost | ControlLost => Some(RetryEvent::Interruption),
+            _ => None,
+        }
+    }
+
+    /// How the agent ends when this job has.
+    pub fn agent_end(self) -> AgentStatus {
+        match (self, self.end()) {
+            (JobReason::MaxDuration | JobReason::Budget | JobReason::UtilizationPolicy, _) => AgentStatus::Failed,
+            (JobReason::Inactivity, _) | (_, JobStatus::Done) => AgentStatus::Completed,
+            (_, JobStatus::Failed) => AgentStatus::Failed,
+            _ => AgentStatus::Cancelled,
+        }
+    }
+
+    pub fn run_reason(self) -> RunReason {
+        match self {
+            JobReason::MaxDuration => RunReason::Deadline,
+            JobReason::Budget => RunReason::Budget,
+            _ => RunReason::JobFailed,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: JobId,
+    pub org: OrgId,
+    pub run: RunId,
+    pub attempt: i64,
+    pub agent: AgentId,
+    pub submission: i64,
+    pub workflow: WorkflowId,
+    pub pool: PoolId,
+    pub status: JobStatus,
+    /// Place in the pool's waiting list, given under the pool's lock.
+    pub queue_seq: Option<i64>,
+    pub instance: Option<InstanceId>,
+    pub allocation: Option<AllocationId>,
+    pub warm: bool,
+    pub epoch: i64,
+    pub reason: Option<JobReason>,
+    pub message: Option<String>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub submitted_at: Timestamp,
+    pub placed_at: Option<Timestamp>,
+    pub accepted_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+    pub started_at: Option<Timestamp>,
+    pub stop_asked_at: Option<Timestamp>,
+    pub abort: bool,
+    pub remove_at: Option<Timestamp>,
+    /// When the runner said that nothing of it is left, or it was fenced.
+    pub gone_at: Option<Timestamp>,
+    pub fenced: bool,
+    pub ended_at: Option<Timestamp>,
+    pub stop_duration_ms: i64,
+    pub silent_since: Option<Timestamp>,
+    pub lost: bool,
+    pub final_offset: Option<i64>,
+    pub logged_to: i64,
+    pub log_cut: bool,
+    pub active_ms: i64,
+    /// Compute is charged up to here.
+    pub charged_to: Option<Timestamp>,
+    pub synced_blobs: i64,
+    pub version: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobEvent {
+    Queued {
+        seq: i64,
+    },
+    Placed {
+        instance: InstanceId,
+        allocation: AllocationId,
+        warm: bool,
+    },
+    /// The slot was lost before the runner had the job: back to the list.
+    PlaceLost,
+    WaitedTooLong,
+    ProviderRefused {
+        why: String,
+    },
+    Accepted,
+    SyncComplete {
+        blobs: i64,
+    },
+    CommandStarted,
+    Ended {
+        reason: JobReason,
+        exit_code: Option<i32>,
+        signal: Option<i32>,
+        message: Option<String>,
+        final_offset: i64,
+        active_ms: i64,
+    },
+    Logged {
+        to: i64,
+    },
+    FellSilent,
+    HeardAgain,
+    GaveUpOn,
+    StopAsked {
+        reason: JobReason,
+        abort: bool,
+    },
+    LimitPassed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobConsequence {
+    /// The instance's desired document changed.
+    TellRunner,
+    SlotActive,
+    /// `clean`: the runner said that nothing is left; otherwise the slot failed and the instance is suspect.
+    SlotEnded {
+        clean: bool,
+    },
+    LeaveQueue,
+    /// To the agent: this submission has ended.
+    ChildEnded {
+        reason: JobReason,
+    },
+    GatherLogs,
+    Publish {
+        kind: &'static str,
+    },
+}
+
+use JobConsequence as C;
+use JobEvent as E;
+use JobStatus as S;
+
+pub const WAIT_LIMIT_MS: i64 = DAY;
+pub const BOOT_LIMIT_MS: i64 = 10 * MINUTE;
+pub const SYNC_LIMIT_MS: i64 = 10 * MINUTE;
+/// After `stop_duration` the runner kills; this much later we fence.
+pub const FENCE_AFTER_MS: i64 = 60 * SECOND;
+/// How long an end waits for the tail of its log before it is marked as cut.
+pub const LOG_TAIL_LIMIT_MS: i64 = 60 * SECOND;
+
+type Step = Result<Outcome<Job, C>, Refused>;
+
+pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
+    let mut next = job.clone();
+    match (job.status, event) {
+        (S::Submitted, E::Queued { seq }) => {
+            next.queue_seq = Some(*seq);
+            moved(next, [C::Publish { kind: "job.queued" }])
+        }
+        (S::Submitted, E::Placed { instance, allocation, warm }) => {
+            next.status = S::Provisioning;
+            next.queue_seq = None;
+            next.instance = Some(*instance);
+            next.allocation = Some(*allocation);
+            next.warm = *warm;
+            next.epoch += 1;
+            next.placed_at = Some(at);
+            moved(next, [C::TellRunner, C::Publish { kind: "job.provisioning" }])
+        }
+        (S::Provisioning, E::PlaceLost) if job.accepted_at.is_none() => {
+            next.status = S::Submitted;
+            next.instance = None;
+            next.allocation = None;
+            next.placed_at = None;
+            moved(next, [C::Publish { kind: "job.submitted" }])
+        }
+        (S::Submitted, E::WaitedTooLong) => {
+            stop(next, JobReason::NoCapacity, at, Some("waited 24 h for a free machine".into()))
+        }
+        (S::Submitted | S::Provisioning, E::ProviderRefused { why }) => {
+            stop(next, JobReason::NoCapacity, at, Some(why.clone()))
+        }
+        (S::Provisioning, E::Accepted) => {
+            next.status = S::Pulling;
+            next.accepted_at = Some(at);
+            moved(next, [C::Publish { kind: "job.pulling" }])
+        }
+        (S::Pulling | S::Running | S::Terminating, E::Accepted) => unchanged(),
+        (S::Pulling, E::SyncComplete { blobs }) => {
+            next.status = S::Running;
+            next.running_at = Some(at);
+            next.charged_to = Some(at);
+            next.synced_blobs = *blobs;
+            moved(next, [C::SlotActive, C::Publish { kind: "job.running" }])
+        }
+        (S::Running | S::Terminating, E::SyncComplete { .. }) => unchanged(),
+        (S::Running | S::Terminating, E::CommandStarted) if job.started_at.is_some() => unchanged(),
+        (S::Running | S::Terminating, E::CommandStarted) => {
+            next.started_at = Some(at);
+            moved(next, [C::Publish { kind: "job.started" }])
+        }
+        (S::Provisioning | S::Pulling | S::Running, E::Ended { .. }) => {
+            gone(&mut next, event, at);
+            next.status = S::Terminating;
+            next.reason = reason_of(event);
+            ripe(next, at)
+        }
+        (S::Terminating, E::Ended { .. }) if job.gone_at.is_some() => unchanged(),
+        (S::Terminating, E::Ended { .. }) => {
+            // Whoever asked for the end first has named its reason; the runner only says how it went.
+            gone(&mut next, event, at);
+            ripe(next, at)
+        }
+        (S::Pulling | S::Running | S::Terminating, E::Logged { to }) if *to <= job.logged_to => unchanged(),
+        (S::Provisioning | S::Pulling | S::Running, E::Logged { to }) => {
+            next.logged_to = *to;
+            moved(next, [])
+        }
+        (S::Terminating, E::Logged { to }) => {
+            next.logged_to = *to;
+            ripe(next, at)
+        }
+        (S::Provisioning | S::Pulling | S::Running | S::Terminating, E::FellSilent) if job.silent_since.is_some() => {
+            unchanged()
+        }
+        (S::Provisioning | S::Pulling | S::Running | S::Terminating, E::FellSilent) => {
+            next.silent_since = Some(at);
+            moved(next, [C::Publish { kind: "job.unreachable" }])
+        }
+        (S::Submitted, E::FellSilent | E::HeardAgain) => unchanged(),
+        (_, E::HeardAgain) if job.silent_since.is_none() => unchanged(),
+        (S::Provisioning | S::Pulling | S::Running | S::Terminating, E::HeardAgain) => {
+            next.silent_since = None;
+            next.lost = false;
+            moved(next, [C::Publish { kind: "job.reachable" }])
+        }
+        // The machine is surely gone (the provider says so): nothing of the job can be left.
+        (S::Provisioning | S::Pulling | S::Running, E::GaveUpOn) => {
+            next.status = S::Terminating;
+            next.reason = Some(JobReason::InstanceLost);
+            next.message = Some("the machine is gone".into());
+            fence(next, at)
+        }
+        (S::Terminating, E::GaveUpOn) if job.gone_at.is_none() => fence(next, at),
+        (S::Terminating, E::GaveUpOn) => unchanged(),
+        (S::Submitted | S::Provisioning | S::Pulling | S::Running, E::StopAsked { reason, abort }) => {
+            next.abort = *abort;
+            stop(next, *reason, at, None)
+        }
+        (S::Terminating, E::StopAsked { abort: true, .. }) if !job.abort && job.gone_at.is_none() => {
+            next.abort = true;
+            moved(next, [C::TellRunner])
+        }
+        (S::Terminating, E::StopAsked { .. }) => unchanged(),
+        (S::Provisioning, E::LimitPassed) => {
+            stop(next, JobReason::BootLimit, at, Some("the machine did not take the job within 10 minutes".into()))
+        }
+        (S::Pulling, E::LimitPassed) => {
+            stop(next, JobReason::SyncLimit, at, Some("files were not in place within 10 minutes".into()))
+        }
+        (S::Terminating, E::LimitPassed) if job.gone_at.is_none() => fence(next, at),
+        (S::Terminating, E::LimitPassed) => {
+            next.log_cut = next.final_offset.is_some_and(|end| next.logged_to < end);
+            finish(next, at)
+        }
+        (
+            ended,
+            E::Ended { .. }
+            | E::Logged { .. }
+            | E::StopAsked { .. }
+            | E::LimitPassed
+            | E::FellSilent
+            | E::GaveUpOn
+            | E::CommandStarted
+            | E::SyncComplete { .. }
+            | E::Accepted,
+        ) if ended.is_end() => unchanged(),
+        (state, event) => Err(Refused::not_from("job", state, name(event), &[])),
+    }
+}
+
+/// When this job must be looked at although nobody reports. Waits for others' signs of life are counted without our outages by the caller.
+pub fn deadline(job: &Job) -> Option<Wait> {
+    match job.status {
+        S::Submitted => Some(Wait { from: job.submitted_at, ms: WAIT_LIMIT_MS, event: E::WaitedTooLong }),
+        S::Provisioning => Some(Wait { from: job.placed_at?, ms: BOOT_LIMIT_MS, event: E::LimitPassed }),
+        S::Pulling => Some(Wait { from: job.accepted_at?, ms: SYNC_LIMIT_MS, event: E::LimitPassed }),
+        S::Terminating => match job.gone_at {
+            Some(gone) => Some(Wait { from: gone, ms: LOG_TAIL_LIMIT_MS, event: E::LimitPassed }),
+            None => {
+                let grace = if job.abort { 0 } else { job.stop_duration_ms };
+                Some(Wait { from: job.stop_asked_at?, ms: grace + FENCE_AFTER_MS, event: E::LimitPassed })
+            }
+        },
+        S::Running | S::Done | S::Failed | S::Terminated | S::Aborted => None,
+    }
+}
+
+/// A wait for somebody else: over `ms` after `from`, our own outages taken out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    pub from: Timestamp,
+    pub ms: i64,
+    pub event: JobEvent,
+}
+
+pub fn phase(job: &Job) -> Option<Phase> {
+    Some(match job.status {
+        S::Submitted => Phase::Queued,
+        S::Terminating if job.silent_since.is_some() && job.gone_at.is_none() => Phase::Fencing,
+        S::Terminating => Phase::Terminating,
+        _ if job.lost => Phase::Lost,
+        _ if job.silent_since.is_some() => Phase::Unreachable,
+        S::Provisioning => Phase::Provisioning,
+        S::Pulling => Phase::Pulling,
+        S::Running => Phase::Running,
+        _ => return None,
+    })
+}
+
+/// Whether the command may have begun: after that nothing is repeated unless the policy says so.
+pub fn may_have_started(job: &Job) -> bool {
+    job.running_at.is_some()
+}
+
+fn gone(next: &mut Job, event: &JobEvent, at: Timestamp) {
+    if let E::Ended { exit_code, signal, message, final_offset, active_ms, .. } = event {
+        next.exit_code = *exit_code;
+        next.signal = *signal;
+        next.message = message.clone().or(next.message.take());
+        next.final_offset = Some(*final_offset);
+        next.active_ms = *active_ms;
+        next.gone_at = Some(at);
+        next.remove_at = None;
+    }
+}
+
+fn reason_of(event: &JobEvent) -> Option<JobReason> {
+    match event {
+        E::Ended { reason, .. } => Some(*reason),
+        _ => None,
+    }
+}
+
+fn stop(mut next: Job, reason: JobReason, at: Timestamp, message: Option<String>) -> Step {
+    let placed = next.status != S::Submitted;
+    next.status = S::Terminating;
+    next.reason = Some(reason);
+    next.message = message.or(next.message.take());
+    next.stop_asked_at = Some(at);
+    if !placed {
+        next.queue_seq = None;
+        next.gone_at = Some(at);
+        next.final_offset = Some(0);
+        let Outcome::Moved { next, mut consequences } = ripe(next, at)? else { return unchanged() };
+        consequences.insert(0, C::LeaveQueue);
+        return moved(next, consequences);
+    }
+    next.remove_at = Some(at + if next.abort { 0 } else { next.stop_duration_ms });
+    moved(next, [C::TellRunner, C::Publish { kind: "job.terminating" }])
+}
+
+/// Nobody answers and the bound has passed: whatever this epoch still says is refused from now on.
+fn fence(mut next: Job, at: Timestamp) -> Step {
+    next.fenced = true;
+    next.gone_at = Some(at);
+    next.log_cut = true;
+    finish(next, at)
+}
+
+/// Ends the job if nothing of it is left and its log is complete; otherwise waits for the tail.
+fn ripe(next: Job, at: Timestamp) -> Step {
+    let complete = next.final_offset.is_some_and(|end| next.logged_to >= end);
+    if next.gone_at.is_some() && complete {
+        return finish(next, at);
+    }
+    moved(next, [C::Publish { kind: "job.terminating" }])
+}
+
+fn finish(mut next: Job, at: Timestamp) -> Step {
+    let reason = next.reason.expect("a terminating job has a reason");
+    next.status = reason.end();
+    next.ended_at = Some(at);
+    next.remove_at = None;
+    let mut consequences = Vec::new();
+    if next.allocation.is_some() {
+        consequences.push(C::SlotEnded { clean: !next.fenced });
+    }
+    consequences.push(C::GatherLogs);
+    consequences.push(C::Publish { kind: "job.ended" });
+    consequences.push(C::ChildEnded { reason });
+    moved(next, consequences)
+}
+
+pub fn name(event: &JobEvent) -> &'static str {
+    match event {
+        E::Queued { .. } => "queued",
+        E::Placed { .. } => "placed",
+        E::PlaceLost => "place_lost",
+        E::WaitedTooLong => "waited_too_long",
+        E::ProviderRefused { .. } => "provider_refused",
+        E::Accepted => "accepted",
+        E::SyncComplete { .. } => "sync_complete",
+        E::CommandStarted => "started",
+        E::Ended { .. } => "ended",
+        E::Logged { .. } => "logged",
+        E::FellSilent => "fell_silent",
+        E::HeardAgain => "heard_again",
+        E::GaveUpOn => "gave_up_on",
+        E::StopAsked { .. } => "stop_asked",
+        E::LimitPassed => "limit_passed",
+    }
+}

@@ -1,0 +1,87 @@
+//! The life of a manifest: the owner of every resource a workflow makes. Sealed with its outcome, also after a failure (R128).
+
+use crate::time::{HOUR, MINUTE};
+use crate::workflow::{Intent, WorkflowStatus};
+use crate::{ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, unchanged, words};
+use serde::{Deserialize, Serialize};
+
+words! {
+    pub enum ManifestStatus { Draft = "DRAFT", Sealed = "SEALED", Deleted = "DELETED" }
+}
+words! {
+    pub enum ResourceKind {
+        Allocation = "allocation", Run = "run", Artifact = "artifact", Feature = "feature", Object = "object", Instance = "instance", Snapshot = "snapshot",
+    }
+}
+
+impl ResourceKind {
+    /// What is cleaned up first has the larger number.
+    pub fn priority(self) -> i64 {
+        match self {
+            ResourceKind::Allocation => 90,
+            ResourceKind::Run => 80,
+            ResourceKind::Artifact => 70,
+            ResourceKind::Feature => 65,
+            ResourceKind::Object => 60,
+            ResourceKind::Instance => 50,
+            ResourceKind::Snapshot => 10,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub id: ManifestId,
+    pub org: OrgId,
+    pub workflow: WorkflowId,
+    pub intent: Intent,
+    pub status: ManifestStatus,
+    pub outcome: Option<WorkflowStatus>,
+    pub created_at: Timestamp,
+    pub sealed_at: Option<Timestamp>,
+    pub retain_until: Option<Timestamp>,
+    pub deleted_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ManifestEvent {
+    WorkflowEnded {
+        outcome: WorkflowStatus,
+    },
+    /// Everything it owned has gone or belongs to others now.
+    Emptied,
+}
+
+/// How long what a workflow made is kept for others to claim; none: for ever.
+pub fn retention_ms(intent: Intent) -> Option<i64> {
+    match intent {
+        Intent::LaunchRun => Some(30 * MINUTE),
+        Intent::TerminateInstance => Some(5 * MINUTE),
+        Intent::CreateSnapshot => None,
+        Intent::CleanupManifest => Some(24 * HOUR),
+    }
+}
+
+use ManifestEvent as E;
+use ManifestStatus as S;
+
+pub fn step(manifest: &Manifest, event: &ManifestEvent, at: Timestamp) -> Result<Outcome<Manifest, ()>, Refused> {
+    let mut next = manifest.clone();
+    match (manifest.status, event) {
+        (S::Draft, E::WorkflowEnded { outcome }) => {
+            next.status = S::Sealed;
+            next.outcome = Some(*outcome);
+            next.sealed_at = Some(at);
+            next.retain_until = retention_ms(manifest.intent).map(|ms| at + ms);
+            moved(next, [])
+        }
+        (S::Sealed, E::WorkflowEnded { outcome }) if manifest.outcome == Some(*outcome) => unchanged(),
+        (S::Sealed, E::Emptied) => {
+            next.status = S::Deleted;
+            next.deleted_at = Some(at);
+            moved(next, [])
+        }
+        (S::Deleted, E::Emptied | E::WorkflowEnded { .. }) => unchanged(),
+        (state, event) => Err(Refused::not_from("manifest", state, format!("{event:?}"), &[])),
+    }
+}

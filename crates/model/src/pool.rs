@@ -1,0 +1,135 @@
+//! Placement as a pure decision: which slot a job gets, or what must happen before it can have one.
+
+use crate::spec::Resources;
+use crate::{AllocationId, InstanceId, OrgId};
+
+/// An `AVAILABLE` allocation on a ready instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    pub allocation: AllocationId,
+    pub instance: InstanceId,
+    pub org: OrgId,
+    pub resources: Resources,
+    pub init_checksum: Option<String>,
+    pub version: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    pub org: OrgId,
+    pub resources: Resources,
+    pub init_checksum: Option<String>,
+}
+
+/// What is there beside the slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Instances that exist or are being made or unmade.
+    pub instances: i64,
+    pub max_instances: i64,
+    /// Instances on their way to an end: room that is about to come.
+    pub ending: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placement {
+    Claim(Slot),
+    Spawn,
+    /// The pool is full and this idle machine serves nobody who waits: it goes first.
+    Retire(InstanceId),
+    Wait,
+}
+
+/// 100: prepared for exactly this; 50: vanilla, needs its init; none: excluded.
+pub fn score(slot: &Slot, wish: &Wish) -> Option<i64> {
+    if slot.org != wish.org || !slot.resources.satisfies(&wish.resources) {
+        return None;
+    }
+    match (&slot.init_checksum, &wish.init_checksum) {
+        (have, want) if have == want => Some(100),
+        (None, Some(_)) => Some(50),
+        _ => None,
+    }
+}
+
+/// The head of the waiting list against the pool as it is. Ties go to the smallest machine, then the lowest id,
+/// so that the decision is the same whoever makes it.
+pub fn place(wish: &Wish, slots: &[Slot], room: Room) -> Placement {
+    let best =
+        slots.iter().filter_map(|slot| score(slot, wish).map(|score| (score, slot))).max_by_key(|(score, slot)| {
+            (*score, std::cmp::Reverse(size(&slot.resources)), std::cmp::Reverse(slot.allocation))
+        });
+    if let Some((_, slot)) = best {
+        return Placement::Claim(slot.clone());
+    }
+    if room.instances < room.max_instances {
+        return Placement::Spawn;
+    }
+    if room.ending > 0 {
+        return Placement::Wait;
+    }
+    match slots.iter().min_by_key(|slot| slot.allocation) {
+        Some(idle) => Placement::Retire(idle.instance),
+        None => Placement::Wait,
+    }
+}
+
+fn size(resources: &Resources) -> (i64, i64) {
+    (resources.memory_bytes.unwrap_or(i64::MAX), resources.cpu_milli.unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(id: i64, memory: Option<i64>, init: Option<&str>) -> Slot {
+        Slot {
+            allocation: AllocationId(id),
+            instance: InstanceId(id),
+            org: OrgId(1),
+            resources: Resources { cpu_milli: None, memory_bytes: memory },
+            init_checksum: init.map(str::to_owned),
+            version: 1,
+        }
+    }
+    fn wish(memory: Option<i64>, init: Option<&str>) -> Wish {
+        Wish {
+            org: OrgId(1),
+            resources: Resources { cpu_milli: None, memory_bytes: memory },
+            init_checksum: init.map(str::to_owned),
+        }
+    }
+    const FULL: Room = Room { instances: 2, max_instances: 2, ending: 0 };
+
+    #[test]
+    fn the_prepared_machine_goes_before_the_vanilla_one() {
+        let slots = [slot(1, None, None), slot(2, None, Some("x"))];
+        assert_eq!(place(&wish(None, Some("x")), &slots, FULL), Placement::Claim(slots[1].clone()));
+        assert_eq!(place(&wish(None, None), &slots, FULL), Placement::Claim(slots[0].clone()));
+    }
+
+    #[test]
+    fn the_smallest_that_is_enough_is_taken() {
+        let slots = [slot(1, Some(800), None), slot(2, Some(400), None), slot(3, Some(100), None)];
+        assert_eq!(place(&wish(Some(200), None), &slots, FULL), Placement::Claim(slots[1].clone()));
+    }
+
+    #[test]
+    fn a_full_pool_gives_up_an_idle_machine_that_fits_nobody() {
+        let slots = [slot(1, Some(100), None)];
+        assert_eq!(place(&wish(Some(200), None), &slots, FULL), Placement::Retire(InstanceId(1)));
+        assert_eq!(
+            place(&wish(Some(200), None), &slots, Room { ending: 1, ..FULL }),
+            Placement::Wait,
+            "one is on its way out already"
+        );
+        assert_eq!(place(&wish(Some(200), None), &[], FULL), Placement::Wait);
+        assert_eq!(place(&wish(Some(200), None), &slots, Room { instances: 1, ..FULL }), Placement::Spawn);
+    }
+
+    #[test]
+    fn another_orgs_machine_is_never_claimed() {
+        let theirs = Slot { org: OrgId(2), ..slot(1, None, None) };
+        assert_eq!(place(&wish(None, None), std::slice::from_ref(&theirs), FULL), Placement::Retire(InstanceId(1)));
+    }
+}

@@ -1,0 +1,494 @@
+//! The life of a run. One `match`; ends go through a termination reason and the finaliser, never straight.
+
+use crate::spec::RunSpec;
+use crate::time::{DAY, MINUTE, SECOND};
+use crate::{OrgId, Outcome, Refused, RunId, Timestamp, moved, unchanged, words};
+use serde::{Deserialize, Serialize};
+
+words! {
+    pub enum RunStatus {
+        Created = "created", Pending = "pending", Running = "running", Paused = "paused", Resuming = "resuming",
+        Retrying = "retrying", Completed = "completed", Failed = "failed", Cancelled = "cancelled",
+    }
+}
+
+impl RunStatus {
+    pub fn is_end(self) -> bool {
+        matches!(self, RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled)
+    }
+}
+
+words! {
+    /// Where the run's jobs are, for people; derived, never decided upon.
+    pub enum Phase {
+        Queued = "queued", Provisioning = "provisioning", Pulling = "pulling", Running = "running", Terminating = "terminating",
+        Unreachable = "unreachable", Lost = "lost", Fencing = "fencing",
+    }
+}
+words! {
+    pub enum RunReason {
+        AllDone = "all_done", JobFailed = "job_failed", AgentFailed = "agent_failed", StoppedByUser = "stopped_by_user",
+        AbortedByUser = "aborted_by_user", RetryLimit = "retry_limit", Deadline = "deadline", Budget = "budget",
+        PlannerFailed = "planner_failed", EscalationAborted = "escalation_aborted", Poisoned = "poisoned",
+        QueueTimeout = "queue_timeout", PauseTimeout = "pause_timeout", ResumeFailed = "resume_failed",
+    }
+}
+
+impl RunReason {
+    pub fn end(self) -> RunStatus {
+        match self {
+            RunReason::AllDone => RunStatus::Completed,
+            RunReason::StoppedByUser | RunReason::AbortedByUser | RunReason::PauseTimeout => RunStatus::Cancelled,
+            _ => RunStatus::Failed,
+        }
+    }
+}
+
+words! {
+    pub enum RunOutcome { Success = "success", Partial = "partial", Skipped = "skipped" }
+}
+words! {
+    pub enum PauseReason { Asked = "asked", Escalated = "escalated" }
+}
+words! {
+    pub enum Ticket { Resume = "resume", Skip = "skip", Retry = "retry", Abort = "abort" }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastError {
+    pub code: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Termination {
+    pub reason: RunReason,
+    pub at: Timestamp,
+    /// Kill at once instead of asking first.
+    pub abort: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub id: RunId,
+    pub org: OrgId,
+    pub name: String,
+    pub spec: RunSpec,
+    pub status: RunStatus,
+    pub phase: Option<Phase>,
+    pub outcome: Option<RunOutcome>,
+    pub pause_asked: bool,
+    pub pause_reason: Option<PauseReason>,
+    pub termination: Option<Termination>,
+    pub attempt: i64,
+    pub max_attempts: i64,
+    pub plan_version: i64,
+    pub agent_count: i64,
+    pub task_count: i64,
+    pub step_count: i64,
+    /// Submissions by infrastructure in this attempt.
+    pub submission: i64,
+    pub created_at: Timestamp,
+    pub queued_at: Option<Timestamp>,
+    pub running_at: Option<Timestamp>,
+    pub completed_at: Option<Timestamp>,
+    pub cancelled_at: Option<Timestamp>,
+    pub deleted_at: Option<Timestamp>,
+    /// When the present status was reached; every state's deadline counts from here.
+    pub since: Timestamp,
+    pub retry_at: Option<Timestamp>,
+    /// Active time collected so far, and since when it is running on.
+    pub active_ms: i64,
+    pub active_since: Option<Timestamp>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub last_error: Option<LastError>,
+    pub late_evidence: Vec<String>,
+    /// No earlier than any time already stored in this run.
+    pub last_at: Timestamp,
+    pub version: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunEvent {
+    Started,
+    Deleted,
+    PickedUp,
+    WaitedTooLong,
+    AllAgentsCompleted {
+        outcome: RunOutcome,
+    },
+    AgentGoesOn,
+    AgentFailed {
+        reason: RunReason,
+        error: LastError,
+    },
+    InfrastructureFailed {
+        retry_after_ms: i64,
+    },
+    PauseAsked,
+    EverythingHeld {
+        why: PauseReason,
+    },
+    MaxDurationPassed,
+    WorkItemDied {
+        cause: String,
+    },
+    ResumeAsked,
+    TicketResolved {
+        ticket: Ticket,
+    },
+    PauseExpired,
+    AgentsWoken,
+    ResumeFailed {
+        cause: String,
+    },
+    RetryAsked,
+    RetryCame,
+    CancelAsked {
+        abort: bool,
+    },
+    /// Every live agent has ended: the finaliser's event, and nobody else's.
+    Finalised,
+}
+
+impl RunEvent {
+    pub fn name(&self) -> &'static str {
+        match self {
+            RunEvent::Started => "start",
+            RunEvent::Deleted => "delete",
+            RunEvent::PickedUp => "picked_up",
+            RunEvent::WaitedTooLong => "waited_too_long",
+            RunEvent::AllAgentsCompleted { .. } => "all_agents_completed",
+            RunEvent::AgentGoesOn => "agent_goes_on",
+            RunEvent::AgentFailed { .. } => "agent_failed",
+            RunEvent::InfrastructureFailed { .. } => "infrastructure_failed",
+            RunEvent::PauseAsked => "pause",
+            RunEvent::EverythingHeld { .. } => "everything_held",
+            RunEvent::MaxDurationPassed => "max_duration_passed",
+            RunEvent::WorkItemDied { .. } => "work_item_died",
+            RunEvent::ResumeAsked => "resume",
+            RunEvent::TicketResolved { .. } => "ticket_resolved",
+            RunEvent::PauseExpired => "pause_expired",
+            RunEvent::AgentsWoken => "agents_woken",
+            RunEvent::ResumeFailed { .. } => "resume_failed",
+            RunEvent::RetryAsked => "retry",
+            RunEvent::RetryCame => "retry_came",
+            RunEvent::CancelAsked { .. } => "cancel",
+            RunEvent::Finalised => "finalised",
+        }
+    }
+}
+
+/// Rows to write in the same transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunConsequence {
+    OpenAttempt,
+    Reserve,
+    WakeDispatch,
+    CreateAgents,
+    WakeAgents,
+    HoldAgents,
+    /// Ask every live job to stop; agents without one end at once.
+    StopAgents {
+        abort: bool,
+        failed: bool,
+    },
+    /// Charge what was used, refund the rest, date the artifacts.
+    Settle,
+    Publish {
+        kind: &'static str,
+    },
+}
+
+use RunConsequence as C;
+use RunEvent as E;
+use RunStatus as S;
+
+pub const PENDING_LIMIT_MS: i64 = DAY;
+pub const PAUSED_LIMIT_MS: i64 = 7 * DAY;
+pub const RESUMING_LIMIT_MS: i64 = 5 * MINUTE;
+/// The runner enforces `max_duration`; the control plane only this much later.
+pub const ENFORCE_GRACE_MS: i64 = 60 * SECOND;
+
+type Step = Result<Outcome<Run, RunConsequence>, Refused>;
+
+pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
+    if run.deleted_at.is_some() {
+        return if *event == E::Deleted { unchanged() } else { Err(Refused::not_found("run", run.id)) };
+    }
+    match (run.status, event) {
+        (S::Created, E::Started) => {
+            go(run, S::Pending, at, |r| r.queued_at = Some(at), [C::OpenAttempt, C::Reserve, C::WakeDispatch])
+        }
+        (S::Pending | S::Running | S::Paused | S::Resuming | S::Retrying, E::Started) => unchanged(),
+        (S::Completed | S::Failed | S::Cancelled, E::Started) => unchanged(), // passed in this attempt (R22)
+
+        (S::Created | S::Completed | S::Failed | S::Cancelled, E::Deleted) => {
+            go(run, run.status, at, |r| r.deleted_at = Some(at), [])
+        }
+
+        (S::Pending, E::PickedUp) => go(run, S::Running, at, |r| r.running_at = Some(at), [C::CreateAgents]),
+        (S::Running, E::PickedUp) => unchanged(),
+        (S::Pending | S::Retrying, E::WaitedTooLong) => {
+            end(run, RunReason::QueueTimeout, at, "waited 24 h without being picked up")
+        }
+
+        // A termination reason stands: what children report now is evidence, not a new decision.
+        (
+            S::Running | S::Paused | S::Resuming | S::Pending | S::Retrying,
+            E::AllAgentsCompleted { .. }
+            | E::AgentFailed { .. }
+            | E::InfrastructureFailed { .. }
+            | E::MaxDurationPassed,
+        ) if run.termination.is_some() => unchanged(),
+        (S::Running, E::AllAgentsCompleted { outcome }) => {
+            let mut next = run.clone();
+            next.outcome = Some(*outcome);
+            next.termination = Some(Termination { reason: RunReason::AllDone, at, abort: false });
+            moved(next, [])
+        }
+        (S::Running, E::AgentGoesOn) => unchanged(),
+        (S::Running, E::AgentFailed { reason, error }) => {
+            let mut next = run.clone();
+            next.last_error = Some(error.clone());
+            terminate(next, *reason, at, false)
+        }
+        (S::Running, E::InfrastructureFailed { retry_after_ms }) => go(
+            run,
+            S::Retrying,
+            at,
+            |r| {
+                r.submission += 1;
+                r.retry_at = Some(at + *retry_after_ms);
+            },
+            [],
+        ),
+
+        (S::Running, E::PauseAsked) if run.termination.is_none() => {
+            if run.pause_asked {
+                return unchanged();
+            }
+            let mut next = run.clone();
+            next.pause_asked = true;
+            moved(next, [C::HoldAgents])
+        }
+        (S::Paused, E::PauseAsked) => unchanged(),
+        (S::Running, E::EverythingHeld { why }) if run.termination.is_none() => go(
+            run,
+            S::Paused,
+            at,
+            |r| {
+                r.pause_asked = false;
+                r.pause_reason = Some(*why);
+            },
+            [],
+        ),
+        (S::Paused, E::ResumeAsked | E::TicketResolved { ticket: Ticket::Resume | Ticket::Skip })
+            if run.termination.is_none() =>
+        {
+            go(run, S::Resuming, at, |r| r.pause_reason = None, [C::WakeAgents])
+        }
+        (S::Resuming | S::Running, E::ResumeAsked) => unchanged(),
+        (S::Paused, E::TicketResolved { ticket: Ticket::Retry }) if run.termination.is_none() => go(
+            run,
+            S::Retrying,
+            at,
+            |r| {
+                r.pause_reason = None;
+                r.retry_at = Some(at);
+            },
+            [],
+        ),
+        (S::Paused, E::TicketResolved { ticket: Ticket::Abort }) => {
+            end(run, RunReason::EscalationAborted, at, "the escalation was resolved by abort")
+        }
+        (S::Paused, E::PauseExpired) => end(run, RunReason::PauseTimeout, at, "paused for 7 days"),
+        (S::Resuming, E::AgentsWoken) => go(run, S::Running, at, |_| {}, []),
+        (S::Resuming, E::ResumeFailed { cause }) => end(run, RunReason::ResumeFailed, at, cause),
+
+        (S::Running, E::MaxDurationPassed) => end(run, RunReason::Deadline, at, "max_duration of active time passed"),
+        (status, E::WorkItemDied { cause }) if !status.is_end() => end(run, RunReason::Poisoned, at, cause),
+
+        (S::Failed, E::RetryAsked) if run.attempt < run.max_attempts => {
+            go(run, S::Retrying, at, reopened, [C::OpenAttempt, C::Reserve, C::WakeDispatch])
+        }
+        (S::Retrying, E::RetryAsked) => unchanged(),
+        (S::Retrying, E::RetryCame) => go(run, S::Pending, at, |r| r.retry_at = None, [C::WakeDispatch]),
+        (S::Pending, E::RetryCame) => unchanged(),
+
+        (S::Cancelled, E::CancelAsked { .. }) => unchanged(),
+        (S::Created, E::CancelAsked { .. }) => go(
+            run,
+            S::Cancelled,
+            at,
+            |r| {
+                r.cancelled_at = Some(at);
+            },
+            [],
+        ), // R16: nothing was reserved
+        (status, E::CancelAsked { abort }) if !status.is_end() => {
+            let reason = if *abort { RunReason::AbortedByUser } else { RunReason::StoppedByUser };
+            terminate(run.clone(), reason, at, *abort)
+        }
+
+        (status, E::Finalised) if status.is_end() => unchanged(),
+        (status, E::Finalised) if status != S::Created => match &run.termination {
+            Some(termination) => finalised(run, termination.reason.end(), at),
+            None => Err(refuse(run, event)),
+        },
+        _ => Err(refuse(run, event)),
+    }
+}
+
+/// The next moment at which this run must be looked at even if nothing happens.
+pub fn deadline(run: &Run) -> Option<(Timestamp, RunEvent)> {
+    if run.termination.is_some() {
+        return None; // the jobs' own deadlines carry the end
+    }
+    match run.status {
+        S::Pending => Some((run.since + PENDING_LIMIT_MS, E::WaitedTooLong)),
+        S::Retrying => match run.retry_at {
+            Some(due) => Some((due, E::RetryCame)),
+            None => Some((run.since + PENDING_LIMIT_MS, E::WaitedTooLong)),
+        },
+        S::Running => {
+            let (max, since) = (run.spec.max_duration_ms?, run.active_since?);
+            Some((since + (max - run.active_ms).max(0) + ENFORCE_GRACE_MS, E::MaxDurationPassed))
+        }
+        S::Paused => Some((run.since + PAUSED_LIMIT_MS, E::PauseExpired)),
+        S::Resuming => Some((
+            run.since + RESUMING_LIMIT_MS,
+            E::ResumeFailed { cause: "resuming took longer than 5 minutes".into() },
+        )),
+        S::Created | S::Completed | S::Failed | S::Cancelled => None,
+    }
+}
+
+/// The actions a person may ask for now.
+pub fn allowed(run: &Run) -> Vec<&'static str> {
+    match run.status {
+        S::Created => vec!["start", "cancel", "delete"],
+        S::Pending | S::Retrying | S::Resuming => vec!["cancel"],
+        S::Running => vec!["pause", "cancel"],
+        S::Paused => vec!["resume", "cancel"],
+        S::Failed if run.attempt < run.max_attempts => vec!["retry", "delete"],
+        S::Completed | S::Failed | S::Cancelled => vec!["delete"],
+    }
+}
+
+/// What the run shows as its phase: the most advanced of its jobs, or the trouble all running ones share.
+pub fn phase(terminating: bool, jobs: &[Phase]) -> Option<Phase> {
+    if terminating {
+        return Some(Phase::Terminating);
+    }
+    if jobs.is_empty() {
+        return None;
+    }
+    let troubled = |p: &Phase| matches!(p, Phase::Unreachable | Phase::Lost | Phase::Fencing);
+    let started: Vec<&Phase> = jobs.iter().filter(|p| troubled(p) || **p == Phase::Running).collect();
+    if !started.is_empty() && started.iter().all(|p| troubled(p)) {
+        return started.first().map(|p| **p);
+    }
+    let rank = |p: &Phase| match p {
+        Phase::Queued => 0,
+        Phase::Provisioning => 1,
+        Phase::Pulling => 2,
+        _ => 3,
+    };
+    let top = jobs.iter().max_by_key(|p| rank(p)).copied()?;
+    Some(if troubled(&top) { Phase::Running } else { top })
+}
+
+fn refuse(run: &Run, event: &RunEvent) -> Refused {
+    Refused::NotFrom {
+        what: "run",
+        state: run.status.to_string(),
+        event: event.name().replace('_', " "),
+        allowed: allowed(run),
+    }
+}
+
+fn go(run: &Run, to: RunStatus, at: Timestamp, change: impl FnOnce(&mut Run), consequences: impl Into<Vec<C>>) -> Step {
+    let mut next = run.clone();
+    next.status = to;
+    if to != run.status {
+        next.since = at;
+    }
+    change(&mut next);
+    let mut consequences = consequences.into();
+    consequences.push(C::Publish { kind: if next.deleted_at.is_some() { "run.deleted" } else { published(to) } });
+    moved(next, consequences)
+}
+
+fn published(status: RunStatus) -> &'static str {
+    match status {
+        S::Created => "run.created",
+        S::Pending => "run.pending",
+        S::Running => "run.running",
+        S::Paused => "run.paused",
+        S::Resuming => "run.resuming",
+        S::Retrying => "run.retrying",
+        S::Completed => "run.completed",
+        S::Failed => "run.failed",
+        S::Cancelled => "run.cancelled",
+    }
+}
+
+fn end(run: &Run, reason: RunReason, at: Timestamp, why: &str) -> Step {
+    let mut next = run.clone();
+    if run.termination.is_none() {
+        next.last_error = Some(LastError { code: reason.to_string(), message: why.to_owned(), cause: None });
+    }
+    terminate(next, reason, at, false)
+}
+
+/// The first reason wins; a later abort only makes the same end quicker.
+fn terminate(mut next: Run, reason: RunReason, at: Timestamp, abort: bool) -> Step {
+    match &mut next.termination {
+        None => next.termination = Some(Termination { reason, at, abort }),
+        Some(first) if abort && !first.abort => first.abort = true,
+        Some(_) => return unchanged(),
+    }
+    let failed = next.termination.as_ref().is_some_and(|t| t.reason.end() == S::Failed);
+    moved(next, [C::StopAgents { abort, failed }, C::Publish { kind: "run.terminating" }])
+}
+
+fn finalised(run: &Run, to: RunStatus, at: Timestamp) -> Step {
+    go(
+        run,
+        to,
+        at,
+        |r| {
+            if let Some(since) = r.active_since.take() {
+                r.active_ms += at.since(since);
+            }
+            r.phase = None;
+            r.pause_asked = false;
+            r.pause_reason = None;
+            if to == S::Cancelled { r.cancelled_at = Some(at) } else { r.completed_at = Some(at) }
+        },
+        [C::Settle],
+    )
+}
+
+/// A new attempt starts from a clean sheet; what the old one left stays with the attempt's own rows.
+fn reopened(run: &mut Run) {
+    run.attempt += 1;
+    run.submission = 1;
+    run.termination = None;
+    run.outcome = None;
+    run.completed_at = None;
+    run.running_at = None;
+    run.exit_code = None;
+    run.signal = None;
+    run.last_error = None;
+    run.active_ms = 0;
+    run.active_since = None;
+    run.agent_count = 0;
+    run.task_count = 0;
+    run.step_count = 0;
+    run.retry_at = Some(run.since);
+}

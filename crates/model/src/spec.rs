@@ -1,0 +1,243 @@
+//! What a user asked for: the run's specification as it was accepted, defaults filled in. Never changes after submission.
+
+use crate::time::{DAY, SECOND};
+use crate::{Credits, Refused, words};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+words! {
+    pub enum RunKind { Task = "task", Service = "service", DevEnvironment = "dev-environment", Agents = "agents" }
+}
+words! {
+    pub enum Priority { High = "high", Normal = "normal" }
+}
+words! {
+    /// What the parent does when a child has failed for good.
+    pub enum FailureMode { FailFast = "fail-fast", Continue = "continue", Retry = "retry" }
+}
+words! {
+    /// What a runner does when it has lost its control plane for good.
+    pub enum OnLostControl { Finish = "finish", Stop = "stop" }
+}
+words! {
+    /// What a retry policy may react to.
+    pub enum RetryEvent { Error = "error", NoCapacity = "no-capacity", Interruption = "interruption" }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    Shell(String),
+    Argv(Vec<String>),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_milli: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<i64>,
+}
+
+impl Resources {
+    /// Whether a machine made for `self` is large enough for `asked`. A machine made for nothing in particular has the host's whole.
+    pub fn satisfies(&self, asked: &Resources) -> bool {
+        let enough = |have: Option<i64>, want: Option<i64>| match (have, want) {
+            (_, None) | (None, Some(_)) => true,
+            (Some(have), Some(want)) => have >= want,
+        };
+        enough(self.cpu_milli, asked.cpu_milli) && enough(self.memory_bytes, asked.memory_bytes)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRef {
+    pub path: String,
+    pub hash: String,
+    pub size: i64,
+    pub mode: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retry {
+    /// First attempt included.
+    pub max_attempts: i64,
+    pub on_events: Vec<RetryEvent>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunSpec {
+    pub kind: RunKind,
+    pub command: Command,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Names only; values are looked up when the job is delivered.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    #[serde(default)]
+    pub files: Vec<FileRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    #[serde(default)]
+    pub resources: Resources,
+    pub provider: String,
+    pub region: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_duration_ms: Option<i64>,
+    pub stop_duration_ms: i64,
+    /// Asked for with `--hold`; otherwise 5 or 15 minutes by outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_ms: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Credits>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    pub priority: Priority,
+    #[serde(default)]
+    pub artifacts: Vec<String>,
+    #[serde(default)]
+    pub merge: bool,
+    pub on_lost_control: OnLostControl,
+    pub failure_mode: FailureMode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_checksum: Option<String>,
+}
+
+pub const DEFAULT_MAX_DURATION_MS: i64 = DAY;
+pub const DEFAULT_STOP_DURATION_MS: i64 = 10 * SECOND;
+pub const DEFAULT_MAX_ATTEMPTS: i64 = 3;
+
+// Bounds of what one run may ask for; each keeps one row, one document or one environment of reasonable size.
+const MAX_COMMAND_BYTES: usize = 128 * 1024;
+const MAX_ENV: usize = 500;
+const MAX_FILES: usize = 20_000;
+const MAX_ATTEMPTS: i64 = 100;
+const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
+
+impl RunSpec {
+    /// Everything that can be refused by looking at the specification alone.
+    pub fn check(&self) -> Result<(), Refused> {
+        if self.kind != RunKind::Task {
+            return Err(Refused::invalid("type", format!("`{}` is not supported here: use task", self.kind)));
+        }
+        let length = match &self.command {
+            Command::Shell(text) => text.len(),
+            Command::Argv(argv) => argv.iter().map(String::len).sum(),
+        };
+        let empty = match &self.command {
+            Command::Shell(text) => text.trim().is_empty(),
+            Command::Argv(argv) => argv.first().is_none_or(String::is_empty),
+        };
+        check(!empty, "commands", "a command is needed, e.g. -c 'echo hello'")?;
+        check(
+            length <= MAX_COMMAND_BYTES,
+            "commands",
+            "longer than 128 KiB: put it into a file and send it with --file",
+        )?;
+        check(self.env.len() <= MAX_ENV, "env", "more than 500 variables")?;
+        for name in self.env.keys().chain(&self.secrets) {
+            check(
+                is_variable(name),
+                "env",
+                format!("`{name}` is not a variable name: letters, digits and _, not beginning with a digit"),
+            )?;
+            check(!name.starts_with("REPL_"), "env", format!("`{name}`: names beginning with REPL_ are ours"))?;
+        }
+        check(self.files.len() <= MAX_FILES, "files", "more than 20,000 files: send an archive")?;
+        for file in &self.files {
+            check(is_inside(&file.path), "files", format!("`{}` must stay below the working folder", file.path))?;
+            check(is_hash(&file.hash), "files", format!("`{}` is not a BLAKE3 hash in hex", file.hash))?;
+        }
+        if let Some(dir) = &self.working_dir {
+            check(is_inside(dir), "working_dir", format!("`{dir}` must stay below the run's folder"))?;
+        }
+        for glob in &self.artifacts {
+            check(is_inside(glob), "artifacts", format!("`{glob}` must stay below the run's folder"))?;
+        }
+        check(self.max_duration_ms.is_none_or(|ms| ms > 0), "max_duration", "must be longer than nothing, e.g. 2h")?;
+        check(self.stop_duration_ms >= 0, "stop_duration", "must not be negative, e.g. 10s")?;
+        check(self.hold_ms.is_none_or(|ms| (0..=DAY).contains(&ms)), "hold", "must lie between 0s and 24h")?;
+        check(
+            self.budget.is_none_or(|b| b > Credits::ZERO),
+            "budget",
+            "must be a positive number of credits, e.g. 5 or 0.25",
+        )?;
+        check(self.resources.cpu_milli.is_none_or(|c| c > 0), "cpu", "must be positive, e.g. 2 or 0.5")?;
+        check(
+            self.resources.memory_bytes.is_none_or(|m| m >= MIN_MEMORY_BYTES),
+            "memory",
+            "must be at least 4MB, e.g. 512MB or 2GB",
+        )?;
+        if let Some(retry) = &self.retry {
+            check(
+                (1..=MAX_ATTEMPTS).contains(&retry.max_attempts),
+                "retry",
+                "must lie between 1 and 100 attempts, the first included",
+            )?;
+        }
+        Ok(())
+    }
+
+    pub fn max_attempts(&self) -> i64 {
+        self.retry.as_ref().map_or(DEFAULT_MAX_ATTEMPTS, |retry| retry.max_attempts)
+    }
+    /// Whether the policy itself (not a person) tries again after such an end.
+    pub fn retries_on(&self, event: RetryEvent) -> bool {
+        self.retry.as_ref().is_some_and(|retry| retry.on_events.contains(&event))
+    }
+}
+
+fn check(ok: bool, field: &str, why: impl Into<String>) -> Result<(), Refused> {
+    if ok { Ok(()) } else { Err(Refused::invalid(field, why)) }
+}
+
+/// A name the shell would accept.
+fn is_variable(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// A relative path that cannot leave the folder it is relative to.
+pub fn is_inside(path: &str) -> bool {
+    !path.is_empty()
+        && path.len() <= 4096
+        && !path.starts_with('/')
+        && !path.contains('\0')
+        && path.split('/').all(|part| part != "..")
+}
+
+pub fn is_hash(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_satisfies_what_is_no_larger() {
+        let of = |cpu, memory| Resources { cpu_milli: cpu, memory_bytes: memory };
+        let table = [
+            (of(None, None), of(Some(1), Some(1)), true),
+            (of(Some(2000), Some(100)), of(None, None), true),
+            (of(Some(2000), Some(100)), of(Some(2000), Some(100)), true),
+            (of(Some(1000), Some(100)), of(Some(2000), Some(100)), false),
+            (of(None, Some(99)), of(Some(1), Some(100)), false),
+        ];
+        for (machine, asked, enough) in table {
+            assert_eq!(machine.satisfies(&asked), enough, "{machine:?} for {asked:?}");
+        }
+    }
+
+    #[test]
+    fn paths_stay_inside() {
+        for (path, inside) in
+            [("a/b", true), ("a..b", true), ("../a", false), ("a/../../b", false), ("/etc/passwd", false), ("", false)]
+        {
+            assert_eq!(is_inside(path), inside, "{path}");
+        }
+    }
+}

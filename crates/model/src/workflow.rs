@@ -1,0 +1,470 @@
+//! The life of a workflow and its nodes: a durable DAG held in one document. Patterns change the document; blueprints are data.
+
+use crate::{JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, unchanged, words};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+words! {
+    pub enum Intent { LaunchRun = "launch-run", TerminateInstance = "terminate-instance", CreateSnapshot = "create-snapshot", CleanupManifest = "cleanup-manifest" }
+}
+words! {
+    pub enum WorkflowStatus {
+        Pending = "pending", Running = "running", RollingBack = "rolling_back", Completed = "completed", Failed = "failed", Cancelled = "cancelled",
+    }
+}
+words! {
+    pub enum NodeStatus { Pending = "pending", Running = "running", Completed = "completed", Failed = "failed", Skipped = "skipped" }
+}
+
+impl WorkflowStatus {
+    pub fn is_end(self) -> bool {
+        matches!(self, WorkflowStatus::Completed | WorkflowStatus::Failed | WorkflowStatus::Cancelled)
+    }
+}
+impl NodeStatus {
+    pub fn is_end(self) -> bool {
+        !matches!(self, NodeStatus::Pending | NodeStatus::Running)
+    }
+}
+
+/// Choose one of two nodes; with `on_error`, a failed first choice gives way to the second.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Branch {
+    /// Logical name of the node whose output decides, and the boolean field in it.
+    pub decided_by: String,
+    pub field: String,
+    pub then: String,
+    pub otherwise: String,
+    pub on_error: bool,
+}
+
+/// The same work with other parameters when a node has failed and was compensated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alternative {
+    pub parameters: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    pub name: String,
+    /// What downstream looks outputs up by: an alternative or fall-back takes the place of what it replaces.
+    pub logical: String,
+    pub kind: String,
+    pub after: Vec<String>,
+    pub status: NodeStatus,
+    pub idempotent: bool,
+    pub timeout_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<Branch>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
+    #[serde(default)]
+    pub parameters: Value,
+    pub tries: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+}
+
+impl Node {
+    pub fn new(name: &str, after: &[&str], timeout_ms: i64) -> Node {
+        Node {
+            name: name.to_owned(),
+            logical: name.to_owned(),
+            kind: name.to_owned(),
+            after: after.iter().map(|a| (*a).to_owned()).collect(),
+            status: NodeStatus::Pending,
+            idempotent: true,
+            timeout_ms,
+            branch: None,
+            alternatives: Vec::new(),
+            parameters: Value::Null,
+            tries: 0,
+            waiting_until: None,
+            output: None,
+            error: None,
+            started_at: None,
+            ended_at: None,
+        }
+    }
+    pub fn as_logical(mut self, logical: &str) -> Node {
+        self.logical = logical.to_owned();
+        self
+    }
+    pub fn branching(mut self, branch: Branch) -> Node {
+        self.branch = Some(branch);
+        self
+    }
+    pub fn with_alternatives(mut self, alternatives: Vec<Alternative>) -> Node {
+        self.alternatives = alternatives;
+        self
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workflow {
+    pub id: WorkflowId,
+    pub org: OrgId,
+    pub intent: Intent,
+    pub manifest: ManifestId,
+    pub parent: Option<WorkflowId>,
+    pub depth: i64,
+    pub job: Option<JobId>,
+    pub instance: Option<crate::InstanceId>,
+    pub input: Value,
+    pub status: WorkflowStatus,
+    pub cancel_asked: bool,
+    pub nodes: Vec<Node>,
+    pub error: Option<String>,
+    pub created_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    pub version: i64,
+}
+
+pub const MAX_SUBWORKFLOW_DEPTH: i64 = 3;
+pub const MAX_ALTERNATIVES: usize = 3;
+pub const MAX_FAN_OUT: usize = 16;
+pub const COMPENSATION_LIMIT_MS: i64 = 5 * crate::time::MINUTE;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkflowEvent {
+    Begun,
+    NodeBegun {
+        node: String,
+    },
+    NodeWaits {
+        node: String,
+        until: Timestamp,
+    },
+    NodeDone {
+        node: String,
+        output: Value,
+    },
+    NodeFailed {
+        node: String,
+        error: String,
+    },
+    /// The failed node's effects are undone, or left to the orphan scan.
+    Compensated {
+        node: String,
+    },
+    /// An idempotent node whose holder died is done again.
+    NodeTakenOver {
+        node: String,
+    },
+    CancelAsked,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkflowConsequence {
+    Compensate {
+        node: String,
+    },
+    /// The manifest is sealed, the parent told.
+    Ended {
+        outcome: WorkflowStatus,
+    },
+}
+
+use NodeStatus as N;
+use WorkflowConsequence as C;
+use WorkflowEvent as E;
+use WorkflowStatus as S;
+
+type Step = Result<Outcome<Workflow, C>, Refused>;
+
+pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
+    let mut next = workflow.clone();
+    match (workflow.status, event) {
+        (S::Pending, E::Begun) => {
+            next.status = S::Running;
+            settle_branches(&mut next, at);
+            moved(next, [])
+        }
+        (S::Running, E::Begun) => unchanged(),
+        (S::Running, E::NodeBegun { node }) => {
+            let node = open(&mut next, node)?;
+            if node.status == N::Running {
+                return unchanged();
+            }
+            node.status = N::Running;
+            node.tries += 1;
+            node.started_at = node.started_at.or(Some(at));
+            moved(next, [])
+        }
+        (S::Running, E::NodeWaits { node, until }) => {
+            let node = open(&mut next, node)?;
+            if node.status == N::Running && node.waiting_until == Some(*until) {
+                return unchanged();
+            }
+            if node.status == N::Pending {
+                node.tries += 1;
+                node.started_at = Some(at);
+            }
+            node.status = N::Running;
+            node.waiting_until = Some(*until);
+            moved(next, [])
+        }
+        (S::Running, E::NodeDone { node, output }) => {
+            if find(workflow, node)?.status.is_end() {
+                return unchanged();
+            }
+            close(&mut next, node, N::Completed, at);
+            open_any(&mut next, node).output = Some(output.clone());
+            settle_branches(&mut next, at);
+            concluded(next, at)
+        }
+        (S::Running, E::NodeFailed { node, error }) => {
+            if find(workflow, node)?.status.is_end() {
+                return unchanged();
+            }
+            close(&mut next, node, N::Failed, at);
+            open_any(&mut next, node).error = Some(error.clone());
+            next.status = S::RollingBack;
+            moved(next, [C::Compensate { node: node.clone() }])
+        }
+        (S::RollingBack, E::Compensated { node }) => {
+            next.status = S::Running;
+            if fall_back(&mut next, node) || alternative(&mut next, node) {
+                return moved(next, []);
+            }
+            let error = find(workflow, node)?.error.clone();
+            finish(next, S::Failed, error, at)
+        }
+        (S::Running, E::NodeTakenOver { node }) => {
+            let node = open(&mut next, node)?;
+            if node.status == N::Pending {
+                return unchanged();
+            }
+            if !node.idempotent {
+                return step(
+                    workflow,
+                    &E::NodeFailed {
+                        node: node.name.clone(),
+                        error: "its worker died and it cannot be repeated".into(),
+                    },
+                    at,
+                );
+            }
+            node.status = N::Pending;
+            moved(next, [])
+        }
+        (S::Pending | S::Running | S::RollingBack, E::CancelAsked) => {
+            next.cancel_asked = true;
+            finish(next, S::Cancelled, Some("cancelled".into()), at)
+        }
+        (ended, _) if ended.is_end() => unchanged(), // evidence after the end changes nothing
+        (state, event) => Err(Refused::not_from("workflow", state, name(event), &[])),
+    }
+}
+
+/// The nodes that may begin now, in the order of the document.
+pub fn ready(workflow: &Workflow) -> Vec<&Node> {
+    if workflow.status != S::Running {
+        return Vec::new();
+    }
+    workflow
+        .nodes
+        .iter()
+        .filter(|node| node.status == N::Pending && node.branch.is_none() && is_ready(workflow, node))
+        .collect()
+}
+
+/// The output under a logical name, whoever produced it.
+pub fn output<'w>(workflow: &'w Workflow, logical: &str) -> Option<&'w Value> {
+    workflow
+        .nodes
+        .iter()
+        .rev()
+        .filter(|n| n.logical == logical && n.status == N::Completed)
+        .find_map(|n| n.output.as_ref())
+}
+
+/// Logical names with their outputs, for people.
+pub fn outputs(workflow: &Workflow) -> BTreeMap<&str, &Value> {
+    workflow.nodes.iter().filter_map(|n| n.output.as_ref().map(|o| (n.logical.as_str(), o))).collect()
+}
+
+/// Refuses what is not a DAG, names unknown nodes, or exceeds a pattern's limit.
+pub fn check(nodes: &[Node]) -> Result<(), Refused> {
+    let refuse = |why: String| Err(Refused::invalid("workflow", why));
+    for (i, node) in nodes.iter().enumerate() {
+        if nodes[..i].iter().any(|earlier| earlier.name == node.name) {
+            return refuse(format!("two nodes are named {}", node.name));
+        }
+        // A node may only follow nodes before it: no cycle can be written down.
+        if let Some(unknown) = node.after.iter().find(|after| !nodes[..i].iter().any(|earlier| earlier.name == **after))
+        {
+            return refuse(format!("{} follows {unknown}, which does not stand before it", node.name));
+        }
+        if node.alternatives.len() >= MAX_ALTERNATIVES {
+            return refuse(format!("{} has more than {MAX_ALTERNATIVES} tries", node.name));
+        }
+        if let Some(branch) = &node.branch
+            && !(nodes.iter().any(|n| n.name == branch.then) && nodes.iter().any(|n| n.name == branch.otherwise))
+        {
+            return refuse(format!("{} branches to a node that is not there", node.name));
+        }
+    }
+    Ok(())
+}
+
+/// When a node that runs or waits is looked at again.
+pub fn deadline(workflow: &Workflow) -> Option<Timestamp> {
+    if workflow.status != S::Running {
+        return None;
+    }
+    workflow.nodes.iter().filter(|n| n.status == N::Running).filter_map(|n| n.waiting_until).min()
+}
+
+fn is_ready(workflow: &Workflow, node: &Node) -> bool {
+    let before: Vec<&Node> =
+        node.after.iter().filter_map(|name| workflow.nodes.iter().find(|n| n.name == *name)).collect();
+    let settled = before.iter().all(|n| matches!(n.status, N::Completed | N::Skipped) || replaced(workflow, n));
+    settled && (before.is_empty() || before.iter().any(|n| n.status == N::Completed))
+}
+
+/// A failed node whose fall-back or alternative has done its work no longer stands in the way.
+fn replaced(workflow: &Workflow, node: &Node) -> bool {
+    node.status == N::Failed
+        && workflow.nodes.iter().any(|n| n.logical == node.logical && n.name != node.name && n.status == N::Completed)
+}
+
+/// Branches are decided as soon as what decides them is known; the path not taken is skipped.
+fn settle_branches(workflow: &mut Workflow, at: Timestamp) {
+    let due: Vec<(usize, Branch)> = workflow
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| n.status == N::Pending && is_ready(workflow, n))
+        .filter_map(|(i, n)| n.branch.clone().map(|b| (i, b)))
+        .collect();
+    for (i, branch) in due {
+        let first = output(workflow, &branch.decided_by)
+            .and_then(|o| o.get(&branch.field))
+            .and_then(Value::as_bool)
+            .unwrap_or(false);
+        let skipped = if first { &branch.otherwise } else { &branch.then };
+        close(workflow, skipped, N::Skipped, at);
+        let node = &mut workflow.nodes[i];
+        node.status = N::Completed;
+        node.started_at = Some(at);
+        node.ended_at = Some(at);
+        node.output = Some(serde_json::json!({ "took": if first { &branch.then } else { &branch.otherwise } }));
+    }
+}
+
+/// Conditional branch with `on_error`: the other path is opened again.
+fn fall_back(workflow: &mut Workflow, failed: &str) -> bool {
+    let other = workflow
+        .nodes
+        .iter()
+        .filter_map(|n| n.branch.as_ref())
+        .find(|b| b.on_error && b.then == failed)
+        .map(|b| b.otherwise.clone());
+    let Some(node) =
+        other.and_then(|name| workflow.nodes.iter_mut().find(|n| n.name == name && n.status == N::Skipped))
+    else {
+        return false;
+    };
+    node.status = N::Pending;
+    node.ended_at = None;
+    true
+}
+
+/// Retry-with-alternative: a new node under the same logical name, with its own parameters.
+fn alternative(workflow: &mut Workflow, failed: &str) -> bool {
+    let Some(i) = workflow.nodes.iter().position(|n| n.name == failed) else { return false };
+    if workflow.nodes[i].alternatives.is_empty() {
+        return false;
+    }
+    let mut rest = workflow.nodes[i].alternatives.clone();
+    let chosen = rest.remove(0);
+    let template = &workflow.nodes[i];
+    let number = workflow.nodes.iter().filter(|n| n.logical == template.logical).count() + 1;
+    let mut node = Node::new(&format!("{}#{number}", template.logical), &[], template.timeout_ms)
+        .as_logical(&template.logical)
+        .with_alternatives(rest);
+    node.kind = template.kind.clone();
+    node.after = template.after.clone();
+    node.idempotent = template.idempotent;
+    node.parameters = chosen.parameters;
+    workflow.nodes.insert(i + 1, node);
+    true
+}
+
+fn concluded(next: Workflow, at: Timestamp) -> Step {
+    let open = next
+        .nodes
+        .iter()
+        .any(|n| matches!(n.status, N::Running) || (n.status == N::Pending && !unreachable_node(&next, n)));
+    if open { moved(next, []) } else { finish(next, S::Completed, None, at) }
+}
+
+/// A node whose predecessors were all skipped will never run.
+fn unreachable_node(workflow: &Workflow, node: &Node) -> bool {
+    !node.after.is_empty()
+        && node.after.iter().all(|name| workflow.nodes.iter().any(|n| n.name == *name && n.status == N::Skipped))
+}
+
+fn finish(mut next: Workflow, outcome: WorkflowStatus, error: Option<String>, at: Timestamp) -> Step {
+    for node in &mut next.nodes {
+        match node.status {
+            N::Pending => node.status = N::Skipped,
+            N::Running => {
+                node.status = N::Failed;
+                node.error = error.clone();
+                node.ended_at = Some(at);
+            }
+            _ => {}
+        }
+        node.waiting_until = None;
+    }
+    next.status = outcome;
+    next.error = error;
+    next.ended_at = Some(at);
+    moved(next, [C::Ended { outcome }])
+}
+
+fn find<'w>(workflow: &'w Workflow, name: &str) -> Result<&'w Node, Refused> {
+    workflow.nodes.iter().find(|n| n.name == name).ok_or_else(|| Refused::not_found("node", name))
+}
+
+fn open<'w>(workflow: &'w mut Workflow, name: &str) -> Result<&'w mut Node, Refused> {
+    let node = workflow.nodes.iter_mut().find(|n| n.name == name).ok_or_else(|| Refused::not_found("node", name))?;
+    if node.status.is_end() { Err(Refused::not_from("node", node.status, "begin", &[])) } else { Ok(node) }
+}
+
+fn open_any<'w>(workflow: &'w mut Workflow, name: &str) -> &'w mut Node {
+    workflow.nodes.iter_mut().find(|n| n.name == name).expect("looked up before")
+}
+
+fn close(workflow: &mut Workflow, name: &str, status: NodeStatus, at: Timestamp) {
+    if let Some(node) = workflow.nodes.iter_mut().find(|n| n.name == name && !n.status.is_end()) {
+        node.status = status;
+        node.waiting_until = None;
+        node.started_at = node.started_at.or(Some(at));
+        node.ended_at = Some(at);
+    }
+}
+
+pub fn name(event: &WorkflowEvent) -> &'static str {
+    match event {
+        E::Begun => "begun",
+        E::NodeBegun { .. } => "node_begun",
+        E::NodeWaits { .. } => "node_waits",
+        E::NodeDone { .. } => "node_done",
+        E::NodeFailed { .. } => "node_failed",
+        E::Compensated { .. } => "compensated",
+        E::NodeTakenOver { .. } => "node_taken_over",
+        E::CancelAsked => "cancel",
+    }
+}
