@@ -1,1 +1,3 @@
+//! The `repl` binary.
+
 fn main() {}

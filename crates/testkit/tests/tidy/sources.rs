@@ -1,0 +1,243 @@
+//! Rules about Rust sources: what code may not do in which crate, and how a file looks. Judges shipped code; tests are
+//! judged only where a rule says so.
+
+use crate::lexer::has_word;
+use crate::tree::{Complaint, File, Tree};
+
+/// Past this, look for the second noun.
+const MOST_LINES: usize = 700;
+
+const CLOCKS: &[&str] =
+    &["SystemTime", "Instant", "sleep", "sleep_until", "interval", "tokio::time", "Utc::now", "UNIX_EPOCH"];
+const WORLD: &[&str] = &[
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::env",
+    "std::process",
+    "std::thread",
+    "std::os",
+    "tokio",
+    "async fn",
+    // Their order is luck, and luck comes from outside.
+    "HashMap",
+    "HashSet",
+    "RandomState",
+    "rand",
+];
+const PRINTING: &[&str] = &["println!", "eprintln!", "print!", "eprint!", "dbg!", "io::stdout"];
+/// Crates that live in real time and say so once; everywhere else clippy's word stands.
+const IN_REAL_TIME: &[&str] = &["server", "runner", "adapters", "cli"];
+const EMPTY_NAMES: &[&str] = &["Manager", "Helper", "Processor", "Util", "Utils"];
+const EMPTY_FILES: &[&str] = &["utils.rs", "util.rs", "helpers.rs", "helper.rs", "common.rs", "misc.rs", "types.rs"];
+
+pub fn the_model_touches_nothing(tree: &Tree) -> Vec<Complaint> {
+    let words: Vec<&str> = CLOCKS.iter().chain(WORLD).copied().collect();
+    shipped_by(tree, "model").flat_map(|file| naming(file, &words, "the model has no I/O, clock or luck")).collect()
+}
+
+pub fn the_engine_never_asks_the_time(tree: &Tree) -> Vec<Complaint> {
+    shipped_by(tree, "engine")
+        .flat_map(|file| naming(file, CLOCKS, "in the engine time arrives as an argument"))
+        .collect()
+}
+
+pub fn only_the_cli_prints(tree: &Tree) -> Vec<Complaint> {
+    let others = tree.shipped().filter(|file| file.krate() != "cli");
+    others.flat_map(|file| naming(file, PRINTING, "printing for people belongs to the cli")).collect()
+}
+
+pub fn sql_is_written_in_the_store(tree: &Tree) -> Vec<Complaint> {
+    let others = tree.rust().filter(|file| file.krate() != "store" && !is_about_rules(file));
+    others
+        .flat_map(|file| {
+            let found = file.lexed.strings.iter().filter(|(_, text)| is_sql(text));
+            found.map(|(line, _)| file.complain(*line, "SQL is written in the store, as a `const` with its promise"))
+        })
+        .collect()
+}
+
+/// In what is shipped and in migrations. A test may try it, to see it refused.
+pub fn a_ledger_row_is_never_changed(tree: &Tree) -> Vec<Complaint> {
+    let what = "a ledger row is never changed: write a correcting one";
+    let mut complaints = Vec::new();
+    for file in tree.shipped() {
+        let shipped = file.shipped_lines();
+        let found = file.lexed.strings.iter().filter(|(line, text)| *line <= shipped && changes_ledger(text));
+        complaints.extend(found.map(|(line, _)| file.complain(*line, what)));
+    }
+    for file in tree.files.iter().filter(|file| file.path.ends_with(".sql")) {
+        let mut line = 1;
+        for statement in file.text.split(';') {
+            if changes_ledger(statement) {
+                complaints.push(file.complain(line, what));
+            }
+            line += statement.matches('\n').count();
+        }
+    }
+    complaints
+}
+
+/// A field somebody newer sends must not break somebody older.
+pub fn the_wire_ignores_what_it_does_not_know(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in shipped_by(tree, "wire") {
+        complaints.extend(naming(file, &["deny_unknown_fields"], "unknown fields are ignored on the wire"));
+        let closed = read_enums(file).into_iter().filter(|it| it.is_plain() && !has_word(&it.body, "Unknown"));
+        complaints.extend(
+            closed.map(|it| file.complain(it.line, "a wire enum keeps an `Unknown` arm for what newer ones say")),
+        );
+    }
+    complaints
+}
+
+pub fn only_some_crates_live_in_real_time(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in tree.shipped().filter(|file| !IN_REAL_TIME.contains(&file.krate())) {
+        for (line, code) in file.code().filter(|(_, code)| has_word(code, "disallowed_methods")) {
+            if file.krate() != "store" {
+                complaints.push(file.complain(line, format!("only {IN_REAL_TIME:?} live in real time")));
+            } else if has_word(code, "allow") {
+                complaints.push(file.complain(line, "the store's clock says `#[expect(…)]`, at the function"));
+            }
+        }
+    }
+    complaints
+}
+
+pub fn every_file_says_what_it_owns(tree: &Tree) -> Vec<Complaint> {
+    let silent = tree.rust().filter(|file| !file.text.starts_with("//! "));
+    silent.map(|file| file.complain(1, "opens with `//!`: what it owns, what it never does")).collect()
+}
+
+pub fn no_file_is_too_long(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in tree.rust() {
+        let lines = file.code().filter(|(_, code)| !code.trim().is_empty()).count();
+        if lines > MOST_LINES {
+            complaints.push(
+                file.complain(1, format!("{lines} lines of code, {MOST_LINES} at most: look for the second noun")),
+            );
+        }
+    }
+    complaints
+}
+
+pub fn nothing_is_left_undone(tree: &Tree) -> Vec<Complaint> {
+    tree.rust()
+        .flat_map(|file| {
+            let lines = file.lexed.code.lines().enumerate();
+            lines
+                .filter(|(_, code)| has_word(code, "todo!") || has_word(code, "unimplemented!"))
+                .map(|(at, _)| file.complain(at + 1, "no stubs: what is there works"))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+pub fn names_say_something(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in tree.rust() {
+        if EMPTY_FILES.iter().any(|name| file.path.ends_with(&format!("/{name}"))) {
+            complaints.push(file.complain(1, "name the file after the noun it owns"));
+        }
+        for (line, code) in file.code() {
+            let declared = ["struct ", "enum ", "trait ", "type "].iter().find_map(|kind| declared_after(code, kind));
+            if let Some(name) = declared.filter(|name| EMPTY_NAMES.iter().any(|empty| name.ends_with(empty))) {
+                complaints.push(file.complain(line, format!("`{name}`: use a name a person would say")));
+            }
+        }
+    }
+    complaints
+}
+
+fn shipped_by<'t>(tree: &'t Tree, krate: &'static str) -> impl Iterator<Item = &'t File> {
+    tree.shipped().filter(move |file| file.krate() == krate)
+}
+
+fn naming(file: &File, words: &[&str], why: &str) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (line, code) in file.code() {
+        let found = words.iter().filter(|word| has_word(code, word));
+        complaints.extend(found.map(|word| file.complain(line, format!("`{word}`: {why}"))));
+    }
+    complaints
+}
+
+/// These rules have to show what they refuse.
+fn is_about_rules(file: &File) -> bool {
+    file.path.starts_with("crates/testkit/tests/tidy/")
+}
+
+fn is_sql(text: &str) -> bool {
+    let flat = flatten(text);
+    let starts = |start: &str| flat.starts_with(start);
+    (starts("select ") && flat.contains(" from "))
+        || (starts("update ") && flat.contains(" set "))
+        || (starts("with ") && flat.contains(" as ( select "))
+        || (starts("with ") && flat.contains(" as (select "))
+        || ["insert into ", "replace into ", "delete from ", "create table ", "create index ", "create unique index "]
+            .into_iter()
+            .any(starts)
+        || ["alter table ", "drop table ", "drop index ", "create trigger ", "pragma ", "truncate "]
+            .into_iter()
+            .any(starts)
+}
+
+fn changes_ledger(text: &str) -> bool {
+    let flat = flatten(text);
+    let names_it = |verb: &str| {
+        flat.match_indices(verb).any(|(at, _)| {
+            let table = flat[at + verb.len()..].trim_start_matches("only ").trim_start_matches("table ");
+            table.trim_start_matches('"').starts_with("ledger")
+        })
+    };
+    names_it("update ")
+        || names_it("delete from ")
+        || names_it("truncate ")
+        || names_it("replace into ")
+        || (names_it("insert into ") && flat.contains(" do update"))
+}
+
+/// Lower case, one blank between words, no SQL comments.
+fn flatten(text: &str) -> String {
+    let bare = text.lines().map(|line| line.split("--").next().unwrap_or("")).collect::<Vec<_>>().join(" ");
+    bare.replace("\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+}
+
+fn declared_after(code: &str, kind: &str) -> Option<String> {
+    let rest = code.trim_start().strip_prefix("pub ").unwrap_or(code.trim_start()).strip_prefix(kind)?;
+    Some(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
+}
+
+struct Enum {
+    line: usize,
+    attributes: String,
+    body: String,
+}
+
+impl Enum {
+    /// Of words, or tagged: both can have a last arm for the unknown. Untagged data is told apart by its fields.
+    fn is_plain(&self) -> bool {
+        let tagged = has_word(&self.attributes, "tag");
+        has_word(&self.attributes, "Deserialize") && (tagged || !self.body.contains(['(', '{']))
+    }
+}
+
+fn read_enums(file: &File) -> Vec<Enum> {
+    let (mut enums, mut attributes) = (Vec::new(), String::new());
+    let lines: Vec<(usize, &str)> = file.code().collect();
+    for (at, (number, line)) in lines.iter().enumerate() {
+        let line = line.trim();
+        if line.starts_with("#[") {
+            attributes.push_str(line);
+        } else if declared_after(line, "enum ").is_some() {
+            let body = lines[at + 1..].iter().map(|(_, line)| *line).take_while(|line| !line.starts_with('}'));
+            let body = body.filter(|line| !line.trim_start().starts_with("#[")).collect::<Vec<_>>().join("\n");
+            enums.push(Enum { line: *number, attributes: std::mem::take(&mut attributes), body });
+        } else if !line.is_empty() {
+            attributes.clear();
+        }
+    }
+    enums
+}
