@@ -117,7 +117,11 @@ impl Client {
         self.request(Method::GET, path).within(ANSWER_WITHIN).send().await?.json().await
     }
 
-    pub async fn post<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
+    pub async fn post<B: Serialize + ?Sized, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ClientError> {
         self.request(Method::POST, path).json(body).within(ANSWER_WITHIN).send().await?.json().await
     }
 

@@ -45,7 +45,8 @@ impl Events {
                 return Ok(Some(event));
             }
             let silent = |_| ClientError::Unreachable("the stream of events fell silent".to_owned());
-            let Some(bytes) = tokio::time::timeout(self.silent_for, self.response.chunk()).await.map_err(silent)?? else {
+            let Some(bytes) = tokio::time::timeout(self.silent_for, self.response.chunk()).await.map_err(silent)??
+            else {
                 return Ok(None);
             };
             self.ready.extend(self.parser.feed(&bytes)?);

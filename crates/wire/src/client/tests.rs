@@ -31,7 +31,8 @@ fn answer(status: &str, body: &str) -> String {
 #[tokio::test]
 async fn questions_carry_the_token_and_an_encoded_query() {
     let (client, mut questions, path) = canned(vec![answer("200 OK", "{\"ok\":true}")]).await;
-    let got: Value = client.request(Method::GET, "/a?b=c").query("path", "out/ä b&c").send().await.unwrap().json().await.unwrap();
+    let got: Value =
+        client.request(Method::GET, "/a?b=c").query("path", "out/ä b&c").send().await.unwrap().json().await.unwrap();
     std::fs::remove_file(path).unwrap();
     assert_eq!(got, json!({"ok": true}));
     let asked = questions.recv().await.unwrap();
@@ -42,11 +43,15 @@ async fn questions_carry_the_token_and_an_encoded_query() {
 #[tokio::test]
 async fn answers_that_are_not_fine_have_a_type() {
     let problem = r#"{"status":409,"code":"invalid_state_transition","title":"Conflict","detail":"run is completed","allowed":["retry"]}"#;
-    let answers = vec![answer("409 Conflict", problem), answer("502 Bad Gateway", "<html>"), answer("200 OK", "nonsense")];
+    let answers =
+        vec![answer("409 Conflict", problem), answer("502 Bad Gateway", "<html>"), answer("200 OK", "nonsense")];
     let (client, _questions, path) = canned(answers).await;
     let error = client.get::<Value>("/runs/x").await.unwrap_err();
     let refused = error.problem().unwrap();
-    assert_eq!((refused.status, &*refused.code, &*refused.allowed), (409, "invalid_state_transition", &["retry".to_owned()][..]));
+    assert_eq!(
+        (refused.status, &*refused.code, &*refused.allowed),
+        (409, "invalid_state_transition", &["retry".to_owned()][..])
+    );
     assert_eq!(error.to_string(), "run is completed");
     assert!(matches!(client.get::<Value>("/").await, Err(ClientError::Protocol(_))));
     assert!(matches!(client.get::<Value>("/").await, Err(ClientError::Protocol(_))));
