@@ -1,0 +1,75 @@
+//! What every provider can do. Handles are text: any process of ours can go on with them. Never decides whether something should happen.
+
+use model::boot::Boot;
+use model::spec::{OnLostControl, Resources};
+use model::{Credits, Trouble};
+use std::future::Future;
+use std::pin::Pin;
+
+/// An act in the world: it may fail, and it may have happened although it failed (`Trouble::effect`).
+pub type Act<'a, T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send + 'a>>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    pub regions: Vec<String>,
+    /// As many instances as may exist at once.
+    pub max_instances: i64,
+    /// The workdir outlives the runner: a hold does not need the machine.
+    pub workdir_survives_runner: bool,
+    /// The machine costs its owner money while it exists.
+    pub paid: bool,
+    pub default_on_lost_control: OnLostControl,
+    /// Login user of allocations.
+    pub user: String,
+}
+
+/// A machine to be made. The row with this name stands before the call is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    pub boot: Boot,
+    pub region: String,
+    pub resources: Resources,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Handle(pub String);
+
+/// What the provider knows of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// It exists and is the one with our nonce.
+    Alive,
+    /// The machine is there, its runner is not: spawning again by name brings it back.
+    RunnerGone,
+    /// Surely gone.
+    Gone,
+    /// Something is there under the name, but it is not ours (nonce): hands off.
+    Stranger,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub name: String,
+    pub handle: Handle,
+    pub alive: bool,
+}
+
+pub trait Provider: Send + Sync {
+    fn name(&self) -> &str;
+    fn capabilities(&self) -> Capabilities;
+    /// Credits per instance-hour.
+    fn price(&self, resources: &Resources) -> Credits;
+    /// Idempotent by name: a machine that exists already is returned (its runner started again if it is gone).
+    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle>;
+    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>>;
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen>;
+    /// Ends the machine and everything on it; done when it is surely gone or `Trouble` says that it is still going. Gone already is fine.
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()>;
+    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>>;
+    /// Deletes a workdir whose runner is gone (only where workdirs survive their runner).
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()>;
+    /// Forgets a terminated machine of which nothing is kept any more.
+    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()>;
+    /// Where a workdir is, for people.
+    fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String>;
+}
