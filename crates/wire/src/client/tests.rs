@@ -6,10 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
 /// Answers each connection with the next text and hands back what was asked.
-async fn canned(answers: Vec<String>) -> (Client, tokio::sync::mpsc::UnboundedReceiver<String>, std::path::PathBuf) {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("wire-client-{}-{number}.sock", std::process::id()));
+async fn canned(answers: Vec<String>) -> (Client, tokio::sync::mpsc::UnboundedReceiver<String>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
     let listener = UnixListener::bind(&path).unwrap();
     let (asked, questions) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -21,7 +20,7 @@ async fn canned(answers: Vec<String>) -> (Client, tokio::sync::mpsc::UnboundedRe
             peer.write_all(answer.as_bytes()).await.unwrap();
         }
     });
-    (Client::new(&format!("unix:{}", path.display()), Some("rmd_x")).unwrap(), questions, path)
+    (Client::new(&format!("unix:{}", path.display()), Some("rmd_x")).unwrap(), questions, dir)
 }
 
 fn answer(status: &str, body: &str) -> String {
@@ -30,10 +29,10 @@ fn answer(status: &str, body: &str) -> String {
 
 #[tokio::test]
 async fn questions_carry_the_token_and_an_encoded_query() {
-    let (client, mut questions, path) = canned(vec![answer("200 OK", "{\"ok\":true}")]).await;
+    let (client, mut questions, dir) = canned(vec![answer("200 OK", "{\"ok\":true}")]).await;
     let got: Value =
         client.request(Method::GET, "/a?b=c").query("path", "out/ä b&c").send().await.unwrap().json().await.unwrap();
-    std::fs::remove_file(path).unwrap();
+    dir.close().unwrap();
     assert_eq!(got, json!({"ok": true}));
     let asked = questions.recv().await.unwrap();
     assert!(asked.starts_with("GET /a?b=c&path=out%2F%C3%A4%20b%26c HTTP/1.1\r\n"), "{asked}");
@@ -45,7 +44,7 @@ async fn answers_that_are_not_fine_have_a_type() {
     let problem = r#"{"status":409,"code":"invalid_state_transition","title":"Conflict","detail":"run is completed","allowed":["retry"]}"#;
     let answers =
         vec![answer("409 Conflict", problem), answer("502 Bad Gateway", "<html>"), answer("200 OK", "nonsense")];
-    let (client, _questions, path) = canned(answers).await;
+    let (client, _questions, dir) = canned(answers).await;
     let error = client.get::<Value>("/runs/x").await.unwrap_err();
     let refused = error.problem().unwrap();
     assert_eq!(
@@ -55,13 +54,13 @@ async fn answers_that_are_not_fine_have_a_type() {
     assert_eq!(error.to_string(), "run is completed");
     assert!(matches!(client.get::<Value>("/").await, Err(ClientError::Protocol(_))));
     assert!(matches!(client.get::<Value>("/").await, Err(ClientError::Protocol(_))));
-    std::fs::remove_file(path).unwrap();
+    dir.close().unwrap();
     assert!(matches!(client.get::<Value>("/").await, Err(ClientError::Unreachable(_))));
 }
 
 #[tokio::test]
 async fn a_body_cut_short_is_not_an_end() {
-    let (client, _questions, path) = canned(vec!["HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf".to_owned()]).await;
+    let (client, _questions, dir) = canned(vec!["HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf".to_owned()]).await;
     let mut response = client.request(Method::GET, "/").send().await.unwrap();
     let end = loop {
         match response.chunk().await {
@@ -69,16 +68,16 @@ async fn a_body_cut_short_is_not_an_end() {
             end => break end,
         }
     };
-    std::fs::remove_file(path).unwrap();
+    dir.close().unwrap();
     assert!(matches!(end, Err(ClientError::Unreachable(_))), "{end:?}");
 }
 
 #[tokio::test]
 async fn events_arrive_and_the_stream_ends() {
     let stream = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: hi\n\nid: 1\nevent: desired\ndata: {}\n\n";
-    let (client, mut questions, path) = canned(vec![stream.to_owned()]).await;
+    let (client, mut questions, dir) = canned(vec![stream.to_owned()]).await;
     let mut events = client.events("/desired", Some("0")).await.unwrap();
-    std::fs::remove_file(path).unwrap();
+    dir.close().unwrap();
     assert!(questions.recv().await.unwrap().contains("last-event-id: 0\r\n"));
     let event = events.next().await.unwrap().unwrap();
     assert_eq!((&*event.id, &*event.event, &*event.data), ("1", "desired", "{}"));
