@@ -169,6 +169,12 @@ rules! {
             ("README.md", concat!("from https://pypi", ".org/simple")),
         ];
         accepts &[("crates/runner/src/a.rs", concat!("let dir = format!(\"{home}/wo", "rk/1\");"))];
+    texts::the_glossary_knows_every_state
+        refuses &[("crates/model/src/run.rs", "words! {\n    pub enum RunStatus { Open = \"open\" }\n}")];
+        accepts &[
+            ("crates/model/src/run.rs", "words! {\n    pub enum RunStatus {\n        Open = \"open\",\n    }\n}\nconst A: &str = \"a\";"),
+            ("GLOSSARY.md", "| run | `open` | |"),
+        ];
     texts::documents_name_only_what_exists
         refuses &[
             ("README.md", "see `crates/model/src/gone.rs`"),

@@ -2,7 +2,7 @@
 //! and no document that names a file which is not there.
 
 use crate::lexer::has_word;
-use crate::tree::{Complaint, Tree};
+use crate::tree::{Complaint, File, Tree};
 
 /// Put together here, so that this file does not name them itself.
 const MARKS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
@@ -57,6 +57,34 @@ pub fn documents_name_only_what_exists(tree: &Tree) -> Vec<Complaint> {
         }
     }
     complaints
+}
+
+/// A word for a state that people meet is a word they can look up.
+pub fn the_glossary_knows_every_state(tree: &Tree) -> Vec<Complaint> {
+    let glossary = tree.files.iter().find(|file| file.path == "GLOSSARY.md").map_or("", |file| file.text.as_str());
+    let mut complaints = Vec::new();
+    for file in tree.shipped().filter(|file| file.krate() == "model") {
+        for line in state_lines(file) {
+            let words = file.lexed.strings.iter().filter(|(at, _)| *at == line);
+            let unknown = words.filter(|(_, word)| !glossary.contains(&format!("`{word}`")));
+            complaints
+                .extend(unknown.map(|(_, word)| file.complain(line, format!("GLOSSARY.md does not know `{word}`"))));
+        }
+    }
+    complaints
+}
+
+/// The lines of every `enum …Status { … }` and of `enum Phase { … }`.
+fn state_lines(file: &File) -> Vec<usize> {
+    let (mut lines, mut inside) = (Vec::new(), false);
+    for (number, code) in file.code() {
+        inside |= code.contains("enum ") && (code.contains("Status {") || code.contains("enum Phase {"));
+        if inside {
+            lines.push(number);
+        }
+        inside &= !code.contains('}');
+    }
+    lines
 }
 
 /// `{home}` + the path is somebody's own folder and fine; the path from the root of a disk is not.
