@@ -120,7 +120,10 @@ pub struct Job {
     pub logged_to: i64,
     pub log_cut: bool,
     pub active_ms: i64,
-    /// Compute is charged up to here.
+    /// Credits per hour of the machine it is on, in micro-credits.
+    pub price_micro: i64,
+    /// Compute is charged up to here, in so many windows.
+    pub windows: i64,
     pub charged_to: Option<Timestamp>,
     pub synced_blobs: i64,
     pub version: i64,
@@ -209,12 +212,13 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.queue_seq = Some(*seq);
             moved(next, [C::Publish { kind: "job.queued" }])
         }
-        (S::Submitted, E::Placed { instance, allocation, warm }) => {
+        (S::Submitted, E::Placed { instance, allocation, warm, price_micro }) => {
             next.status = S::Provisioning;
             next.queue_seq = None;
             next.instance = Some(*instance);
             next.allocation = Some(*allocation);
             next.warm = *warm;
+            next.price_micro = *price_micro;
             next.epoch += 1;
             next.placed_at = Some(at);
             moved(next, [C::TellRunner, C::Publish { kind: "job.provisioning" }])
