@@ -1,0 +1,122 @@
+//! One connection to one database: runs a statement, gives back rows, and puts errors into our words.
+//! Never begins or ends a transaction; that belongs to whoever owns the thread.
+
+use crate::sql::Sql;
+use crate::value::{Row, Value};
+use model::{Failure, Refused, Trouble, TroubleKind};
+use rusqlite::ErrorCode;
+use rusqlite::types::ValueRef;
+
+pub(crate) enum Conn {
+    Lite(rusqlite::Connection),
+}
+
+impl Conn {
+    pub(crate) fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
+        match self {
+            Conn::Lite(lite) => lite_exec(lite, sql.text, args),
+        }
+    }
+
+    pub(crate) fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
+        match self {
+            Conn::Lite(lite) => lite_rows(lite, sql.text, args),
+        }
+    }
+
+    /// `args` are the rows one after the other, `columns` values each.
+    pub(crate) fn insert_many(&mut self, sql: &Sql, columns: usize, args: &[Value]) -> Result<u64, Failure> {
+        let text = sql.for_rows(args.len() / columns, columns);
+        match self {
+            Conn::Lite(lite) => lite_exec(lite, &text, args),
+        }
+    }
+
+    /// False when SQLite has ended the transaction by itself, as it does on a full disk.
+    pub(crate) fn in_transaction(&self) -> bool {
+        match self {
+            Conn::Lite(lite) => !lite.is_autocommit(),
+        }
+    }
+
+    pub(crate) fn lite(&self) -> &rusqlite::Connection {
+        match self {
+            Conn::Lite(lite) => lite,
+        }
+    }
+}
+
+fn lite_exec(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<u64, Failure> {
+    let run = || {
+        let mut statement = lite.prepare_cached(text)?;
+        bind(&mut statement, args)?;
+        statement.raw_execute()
+    };
+    run().map(|changed| changed as u64).map_err(|e| lite_failure(e, text))
+}
+
+fn lite_rows(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<Vec<Row>, Failure> {
+    let run = || {
+        let mut statement = lite.prepare_cached(text)?;
+        bind(&mut statement, args)?;
+        let columns = statement.column_count();
+        let (mut rows, mut found) = (statement.raw_query(), Vec::new());
+        while let Some(row) = rows.next()? {
+            let values = (0..columns).map(|i| row.get_ref(i).map(owned)).collect::<Result<_, _>>()?;
+            found.push(Row(values));
+        }
+        Ok(found)
+    };
+    run().map_err(|e| lite_failure(e, text))
+}
+
+/// SQLite numbers `$2` by first appearance, not by its digits, so arguments are bound by name.
+fn bind(statement: &mut rusqlite::CachedStatement<'_>, args: &[Value]) -> rusqlite::Result<()> {
+    for index in 1..=statement.parameter_count() {
+        let number: Option<usize> = statement.parameter_name(index).and_then(|name| name[1..].parse().ok());
+        let value = number
+            .and_then(|n| args.get(n - 1))
+            .unwrap_or_else(|| panic!("a statement names more arguments than it was given"));
+        match value {
+            Value::Null => statement.raw_bind_parameter(index, rusqlite::types::Null)?,
+            Value::Int(n) => statement.raw_bind_parameter(index, n)?,
+            Value::Text(text) => statement.raw_bind_parameter(index, text)?,
+            Value::Blob(bytes) => statement.raw_bind_parameter(index, bytes)?,
+        }
+    }
+    Ok(())
+}
+
+fn owned(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(n) => Value::Int(n),
+        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+        ValueRef::Real(x) => {
+            panic!("a statement answered with the real number {x}: columns are integers, text and bytes")
+        }
+    }
+}
+
+pub(crate) fn lite_failure(error: rusqlite::Error, doing: &str) -> Failure {
+    use rusqlite::ffi::{SQLITE_CONSTRAINT_PRIMARYKEY, SQLITE_CONSTRAINT_UNIQUE};
+    let code = error.sqlite_error().map(|e| (e.code, e.extended_code));
+    let doing = doing.split_whitespace().take(6).collect::<Vec<_>>().join(" ");
+    match code {
+        Some((ErrorCode::DiskFull, _)) => {
+            Trouble::new(TroubleKind::DiskFull, "the disk of the database is full: free some space").into()
+        }
+        Some((ErrorCode::ConstraintViolation, SQLITE_CONSTRAINT_UNIQUE | SQLITE_CONSTRAINT_PRIMARYKEY)) => {
+            Refused::Conflict { why: format!("already there: {error}") }.into()
+        }
+        Some((ErrorCode::ConstraintViolation, _)) => {
+            Trouble::internal(format!("the database's rules forbid `{doing} …`: {error}")).into()
+        }
+        Some((
+            ErrorCode::SystemIoFailure | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::CannotOpen,
+            _,
+        )) => Trouble::new(TroubleKind::Database, format!("the database failed at `{doing} …`: {error}")).into(),
+        _ => Trouble::internal(format!("`{doing} …`: {error}")).into(),
+    }
+}

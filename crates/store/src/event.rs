@@ -1,0 +1,88 @@
+//! Events: what happened, numbered without gaps per run, or per org for what concerns no run.
+//! Never changed after they are written; never published before their commit.
+
+use crate::args;
+use crate::sql::Sql;
+use crate::tx::Tx;
+use crate::value::Row;
+use model::{Failure, OrgId, RunId, Timestamp, Trouble};
+use std::collections::BTreeMap;
+
+/// Staged with `tx.event(…)`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    pub org: OrgId,
+    /// None: the org's own stream.
+    pub run: Option<RunId>,
+    pub kind: &'static str,
+    pub body: serde_json::Value,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    pub seq: i64,
+    pub at: Timestamp,
+    pub kind: String,
+    pub body: serde_json::Value,
+}
+
+/// The next events of a stream after number `after`, at most `limit`.
+pub fn after(tx: &mut Tx, org: OrgId, run: Option<RunId>, after: i64, limit: i64) -> Result<Vec<Event>, Failure> {
+    tx.rows(&AFTER, &args![org, stream(run), after, limit])?.iter().map(read).collect()
+}
+
+/// The newest number of a stream; 0 when nothing has happened yet.
+pub fn last(tx: &mut Tx, org: OrgId, run: Option<RunId>) -> Result<i64, Failure> {
+    tx.row(&LAST, &args![org, stream(run)])?.map_or(Ok(0), |row| row.int(0))
+}
+
+pub(crate) fn flush(tx: &mut Tx, events: Vec<NewEvent>) -> Result<(), Failure> {
+    let mut streams: BTreeMap<(OrgId, i64), Vec<NewEvent>> = BTreeMap::new();
+    for event in events {
+        streams.entry((event.org, stream(event.run))).or_default().push(event);
+    }
+    let (at, mut rows) = (tx.at(), Vec::new());
+    for ((org, stream), events) in streams {
+        let last =
+            tx.row(&ADVANCE, &args![org, stream, events.len() as i64])?.expect("an upsert returns its row").int(0)?;
+        let first = last - events.len() as i64 + 1;
+        rows.extend(
+            events
+                .into_iter()
+                .zip(first..)
+                .map(|(event, seq)| args![org, stream, seq, at, event.kind, event.body.to_string()]),
+        );
+    }
+    tx.insert_many(&WRITE, rows)?;
+    Ok(())
+}
+
+/// Run ids are never 0, so it stands for the org's own stream.
+fn stream(run: Option<RunId>) -> i64 {
+    run.map_or(0, |run| run.0)
+}
+
+fn read(row: &Row) -> Result<Event, Failure> {
+    let body = serde_json::from_str(row.str(3)?)
+        .map_err(|e| Trouble::internal(format!("an event's body is not JSON: {e}")))?;
+    Ok(Event { seq: row.int(0)?, at: row.at(1)?, kind: row.text(2)?, body })
+}
+
+pub(crate) const ALL: &[&Sql] = &[&ADVANCE, &WRITE, &AFTER, &LAST];
+
+/// The counter row is the lock: two transactions of one stream number one after the other.
+const ADVANCE: Sql = Sql::new(
+    "INSERT INTO event_heads (org_id, run_id, last) VALUES ($1, $2, $3)
+         ON CONFLICT (org_id, run_id) DO UPDATE SET last = event_heads.last + excluded.last
+      RETURNING last",
+);
+
+const WRITE: Sql = Sql::new("INSERT INTO events (org_id, run_id, seq, at, kind, body) VALUES ($1, $2, $3, $4, $5, $6)");
+
+const AFTER: Sql = Sql::new(
+    "SELECT seq, at, kind, body FROM events
+      WHERE org_id = $1 AND run_id = $2 AND seq > $3
+      ORDER BY seq LIMIT $4",
+);
+
+const LAST: Sql = Sql::new("SELECT last FROM event_heads WHERE org_id = $1 AND run_id = $2");

@@ -1,0 +1,91 @@
+//! Hints: "look again", sent after a commit and coalesced. The database is the truth; a lost hint costs at most one rescan.
+//! Never carries anything a reader would have to believe.
+
+use model::{InstanceId, JobId, RunId};
+use std::collections::BTreeSet;
+use tokio::sync::broadcast;
+
+/// A receiver that falls further behind is told so (`Lagged`) and rescans.
+const BACKLOG: usize = 4096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Hint {
+    /// A work item may have become due. Also sent whenever hints may have been missed.
+    Work,
+    /// Something about this run changed.
+    Run(RunId),
+    /// The instance's desired document changed.
+    Instance(InstanceId),
+    /// More log bytes of this job are durable.
+    Logs(JobId),
+}
+
+impl Hint {
+    pub(crate) fn to_line(self) -> String {
+        match self {
+            Hint::Work => "w".to_owned(),
+            Hint::Run(id) => format!("r{}", id.0),
+            Hint::Instance(id) => format!("i{}", id.0),
+            Hint::Logs(id) => format!("l{}", id.0),
+        }
+    }
+
+    /// Hints of a newer process that we do not know are dropped.
+    pub(crate) fn from_line(line: &str) -> Option<Hint> {
+        let number = || line.get(1..).and_then(|n| n.parse().ok());
+        match line.as_bytes().first()? {
+            b'w' => Some(Hint::Work),
+            b'r' => number().map(RunId).map(Hint::Run),
+            b'i' => number().map(InstanceId).map(Hint::Instance),
+            b'l' => number().map(JobId).map(Hint::Logs),
+            _ => None,
+        }
+    }
+}
+
+/// Sends what was committed to every listener in this process and, on PostgreSQL, to the others.
+#[derive(Clone)]
+pub(crate) struct Hints {
+    here: broadcast::Sender<Hint>,
+    others: Option<std::sync::mpsc::Sender<BTreeSet<Hint>>>,
+}
+
+impl Hints {
+    pub(crate) fn new(others: Option<std::sync::mpsc::Sender<BTreeSet<Hint>>>) -> Hints {
+        Hints { here: broadcast::Sender::new(BACKLOG), others }
+    }
+
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Hint> {
+        self.here.subscribe()
+    }
+
+    pub(crate) fn committed(&self, hints: BTreeSet<Hint>) {
+        self.heard(&hints);
+        if let Some(others) = self.others.as_ref().filter(|_| !hints.is_empty()) {
+            // The notifier ends only with the store; then nobody is left to tell.
+            let _ = others.send(hints);
+        }
+    }
+
+    /// From another process, or about to be: local listeners only.
+    pub(crate) fn heard(&self, hints: &BTreeSet<Hint>) {
+        for hint in hints {
+            // An error means that nobody listens.
+            let _ = self.here.send(*hint);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hint_reads_back() {
+        for hint in [Hint::Work, Hint::Run(RunId(7)), Hint::Instance(InstanceId(8)), Hint::Logs(JobId(9))] {
+            assert_eq!(Hint::from_line(&hint.to_line()), Some(hint));
+        }
+        assert_eq!(Hint::from_line("z1"), None);
+        assert_eq!(Hint::from_line(""), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! New ids, from a block this process has taken for itself. Blocks are taken in their own transaction, so a rolled-back
+//! closure leaves a gap and nothing else. Never gives the same id twice, nor the one whose slug is `none`.
+
+use crate::sql::Sql;
+use std::sync::Mutex;
+
+pub(crate) const TAKE_BLOCK: Sql = Sql::new("UPDATE ids SET next = next + $1 WHERE id = 1 RETURNING next");
+
+/// Small, so that ids stay short to type although every restart loses the rest of a block.
+const BLOCK: i64 = 1024;
+/// A transaction begins with at least so many; one that needs more runs again after a larger block was taken.
+const ENOUGH: i64 = 256;
+
+pub(crate) struct Ids(Mutex<Block>);
+
+struct Block {
+    next: i64,
+    end: i64,
+    /// Set by a transaction that ran dry.
+    wanted: i64,
+}
+
+impl Ids {
+    pub(crate) fn new() -> Ids {
+        Ids(Mutex::new(Block { next: 0, end: 0, wanted: 0 }))
+    }
+
+    /// How large a block must be taken before the next transaction begins, if any.
+    pub(crate) fn short_of(&self) -> Option<i64> {
+        let block = self.0.lock().expect("no panic while ids are locked");
+        let left = block.end - block.next;
+        (left < ENOUGH.max(block.wanted)).then_some(BLOCK.max(2 * block.wanted))
+    }
+
+    /// The block `next - size .. next` is ours now. What is left of the old one is a gap.
+    pub(crate) fn add(&self, next: i64, size: i64) {
+        let mut block = self.0.lock().expect("no panic while ids are locked");
+        // Another thread may have brought a larger block meanwhile.
+        if next - size > block.next {
+            *block = Block { next: next - size, end: next, wanted: 0 };
+        }
+    }
+
+    /// `used` tells how many this transaction has taken, so that a dry run asks for enough the next time.
+    pub(crate) fn take(&self, used: i64) -> Option<i64> {
+        let mut block = self.0.lock().expect("no panic while ids are locked");
+        if model::unslug("none") == Some(block.next) {
+            block.next += 1;
+        }
+        if block.next >= block.end {
+            block.wanted = block.wanted.max(2 * (used + ENOUGH));
+            return None;
+        }
+        block.next += 1;
+        Some(block.next - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_that_reads_none_is_never_given() {
+        let none = model::unslug("none").unwrap();
+        let ids = Ids::new();
+        ids.add(none + 2, 4);
+        assert_eq!(std::iter::from_fn(|| ids.take(0)).collect::<Vec<_>>(), [none - 2, none - 1, none + 1]);
+    }
+
+    #[test]
+    fn a_transaction_that_ran_dry_gets_a_larger_block() {
+        let ids = Ids::new();
+        assert_eq!(ids.short_of(), Some(BLOCK));
+        ids.add(BLOCK + 1, BLOCK);
+        assert_eq!(ids.short_of(), None);
+        let used = std::iter::from_fn(|| ids.take(BLOCK)).count() as i64;
+        assert_eq!(used, BLOCK);
+        assert!(ids.short_of().unwrap() > 2 * BLOCK);
+    }
+}

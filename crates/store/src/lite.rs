@@ -1,0 +1,257 @@
+//! SQLite: one writer that groups commits, a few readers on snapshots of the file. The only place that says BEGIN and COMMIT to SQLite.
+//! Never acknowledges anything before the commit it belongs to is on disk.
+
+use crate::conn::{Conn, lite_failure};
+use crate::crash::{self, Moment};
+use crate::ids::TAKE_BLOCK;
+use crate::migrate::Part;
+use crate::queue::{Job, Queue, run_caught};
+use crate::tx::{Context, Tx};
+use crate::{Hint, args};
+use model::{Failure, Refused, Trouble, TroubleKind};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A group stops growing at either, so that nobody waits long for the others.
+const GROUP_CLOSURES: usize = 64;
+const GROUP_WORK: Duration = Duration::from_millis(5);
+/// Statements are a few hundred, times the row counts of multi-row inserts.
+const CACHED_STATEMENTS: usize = 1024;
+
+/// The connection that writes. There is one per file.
+pub(crate) struct Writer {
+    conn: Option<Conn>,
+    context: Arc<Context>,
+    /// The logs' file has no ids and no hints of its own.
+    gives_ids: bool,
+}
+
+/// A closure that has run in the open group.
+struct Ran {
+    job: Box<dyn Job>,
+    verdict: Result<(), Failure>,
+    hints: BTreeSet<Hint>,
+    out_of_ids: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(conn: Connection, context: Arc<Context>, gives_ids: bool) -> Writer {
+        Writer { conn: Some(Conn::Lite(conn)), context, gives_ids }
+    }
+
+    /// Until the queue is closed and empty.
+    pub(crate) fn serve(mut self, queue: &Queue) {
+        while let Some(first) = queue.wait(3) {
+            let mut first = Some(first);
+            self.group(|| first.take().or_else(|| queue.take()));
+        }
+    }
+
+    /// Takes what waits, never waits for more, commits once, then answers everybody.
+    fn group(&mut self, mut next: impl FnMut() -> Option<Box<dyn Job>>) {
+        let started = Instant::now();
+        let mut group = Vec::new();
+        if let Err(failure) = self.begin() {
+            return next().into_iter().for_each(|job| job.answer(Err(failure.clone())));
+        }
+        while group.len() < GROUP_CLOSURES && (group.is_empty() || started.elapsed() < GROUP_WORK) {
+            let Some(job) = next() else { break };
+            group.push(self.run(job));
+            if self.lite().is_autocommit() {
+                return self.again(group);
+            }
+        }
+        match self.commit(&group) {
+            Ok(()) => self.release(group),
+            Err(_) => self.again(group),
+        }
+    }
+
+    /// The group's transaction is gone and nothing of it was written: each closure runs again by itself.
+    fn again(&mut self, group: Vec<Ran>) {
+        for ran in group {
+            self.alone(ran.job);
+        }
+    }
+
+    /// A transaction of one closure.
+    pub(crate) fn alone(&mut self, job: Box<dyn Job>) {
+        if let Err(failure) = self.begin() {
+            return job.answer(Err(failure));
+        }
+        let mut ran = self.run(job);
+        if self.lite().is_autocommit() {
+            ran.verdict = Err(disk_full());
+        } else if let Err(failure) = self.commit(std::slice::from_ref(&ran)) {
+            ran.verdict = Err(failure);
+        }
+        self.release(vec![ran]);
+    }
+
+    /// Runs one closure in a savepoint; a refusal or a panic takes back its own rows only.
+    fn run(&mut self, mut job: Box<dyn Job>) -> Ran {
+        self.tell("SAVEPOINT closure");
+        let mut tx = Tx::new(
+            self.conn.take().expect("the writer has its connection between closures"),
+            self.context.clone(),
+            job.reads(),
+        );
+        let result = run_caught(&mut *job, &mut tx);
+        let ended = tx.end();
+        self.conn = Some(ended.conn);
+        // A closure that swallowed a statement's error has not succeeded.
+        let verdict = result.and(ended.broken.map_or(Ok(()), Err));
+        if verdict.is_err() || job.reads() {
+            self.tell("ROLLBACK TO closure");
+        }
+        self.tell("RELEASE closure");
+        Ran { job, verdict, hints: ended.hints, out_of_ids: ended.out_of_ids }
+    }
+
+    fn begin(&mut self) -> Result<(), Failure> {
+        self.take_ids()?;
+        self.lite().execute_batch("BEGIN IMMEDIATE").map_err(|e| lite_failure(e, "BEGIN"))
+    }
+
+    /// Commits, or leaves nothing. An I/O error here ends the process: what a failed fsync left on disk is unknown, and trying
+    /// again may report success for pages the system has already dropped.
+    fn commit(&mut self, group: &[Ran]) -> Result<(), Failure> {
+        let wrote = || group.iter().filter(|ran| ran.verdict.is_ok() && !ran.job.reads());
+        for ran in wrote() {
+            if crash::reached(self.context.crash.as_ref(), ran.job.name(), Moment::Before) {
+                self.tell("ROLLBACK");
+                return Err(Trouble::internal("crashed before the commit").into());
+            }
+        }
+        let result = self.lite().execute_batch("COMMIT");
+        if let Err(error) = result {
+            if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
+                tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
+                std::process::abort();
+            }
+            self.tell("ROLLBACK");
+            return Err(lite_failure(error, "COMMIT"));
+        }
+        for ran in wrote() {
+            if crash::reached(self.context.crash.as_ref(), ran.job.name(), Moment::After) {
+                return Err(Trouble::internal("crashed after the commit").perhaps().into());
+            }
+        }
+        Ok(())
+    }
+
+    /// After the commit: answers and hints. A closure that ran out of ids wrote nothing and runs again.
+    fn release(&mut self, group: Vec<Ran>) {
+        let (dry, group): (Vec<Ran>, Vec<Ran>) = group.into_iter().partition(|ran| ran.out_of_ids);
+        let full = group
+            .iter()
+            .any(|ran| matches!(&ran.verdict, Err(Failure::Trouble(trouble)) if trouble.kind == TroubleKind::DiskFull));
+        let wrote = group.iter().any(|ran| ran.verdict.is_ok() && !ran.job.reads());
+        if full || wrote {
+            self.context.disk_full.store(full, Ordering::Relaxed);
+        }
+        let mut hints = BTreeSet::new();
+        for ran in group {
+            if ran.verdict.is_ok() {
+                hints.extend(ran.hints);
+            }
+            ran.job.answer(ran.verdict);
+        }
+        self.context.hints.committed(hints);
+        self.again(dry);
+    }
+
+    /// In its own transaction, before the next one begins.
+    fn take_ids(&mut self) -> Result<(), Failure> {
+        if let Some(size) = self.context.ids.short_of().filter(|_| self.gives_ids) {
+            let rows = self
+                .conn
+                .as_mut()
+                .expect("the writer has its connection between closures")
+                .rows(&TAKE_BLOCK, &args![size])?;
+            self.context.ids.add(rows[0].int(0)?, size);
+        }
+        Ok(())
+    }
+
+    fn lite(&self) -> &Connection {
+        self.conn.as_ref().expect("the writer has its connection between closures").lite()
+    }
+
+    /// Words that fail only when the transaction is gone already, which the callers check.
+    fn tell(&self, words: &str) {
+        let _ = self.lite().execute_batch(words);
+    }
+}
+
+/// Reads on a snapshot of their own, and never waits for the writer.
+pub(crate) fn serve_reads(conn: Connection, context: Arc<Context>, queue: &Queue) {
+    let mut conn = Some(Conn::Lite(conn));
+    while let Some(mut job) = queue.wait(3) {
+        let reader = conn.take().expect("the reader has its connection between closures");
+        if let Err(error) = reader.lite().execute_batch("BEGIN DEFERRED") {
+            conn = Some(reader);
+            job.answer(Err(lite_failure(error, "BEGIN")));
+            continue;
+        }
+        let mut tx = Tx::new(reader, context.clone(), true);
+        let result = run_caught(&mut *job, &mut tx);
+        let ended = tx.end();
+        // Nothing was written: ending a read cannot fail in a way that matters.
+        let _ = ended.conn.lite().execute_batch("ROLLBACK");
+        conn = Some(ended.conn);
+        job.answer(result.and(ended.broken.map_or(Ok(()), Err)));
+    }
+}
+
+/// Opens the file for its one writer, and brings it to our schema.
+pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failure> {
+    let mut conn = Connection::open(path).map_err(|e| cannot_open(path, e))?;
+    set_up(&conn).map_err(|e| cannot_open(path, e))?;
+    let mode: String =
+        conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(|e| cannot_open(path, e))?;
+    if mode != "wal" {
+        return Err(Trouble::new(
+            TroubleKind::Database,
+            format!("{} does not support write-ahead logging", path.display()),
+        )
+        .into());
+    }
+    part.migrate_lite(&mut conn)?;
+    Ok(conn)
+}
+
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, Failure> {
+    let conn = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(|e| cannot_open(path, e))?;
+    set_up(&conn).map_err(|e| cannot_open(path, e))?;
+    Ok(conn)
+}
+
+pub(crate) fn open_memory(part: &Part) -> Result<Connection, Failure> {
+    let mut conn = Connection::open_in_memory().map_err(|e| cannot_open(Path::new(":memory:"), e))?;
+    set_up(&conn).map_err(|e| cannot_open(Path::new(":memory:"), e))?;
+    part.migrate_lite(&mut conn)?;
+    Ok(conn)
+}
+
+fn set_up(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
+    conn.busy_timeout(Duration::from_secs(5))?;
+    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY;")
+}
+
+fn cannot_open(path: &Path, error: rusqlite::Error) -> Failure {
+    if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) {
+        return Refused::Conflict { why: format!("{} is not a database of ours", path.display()) }.into();
+    }
+    Trouble::new(TroubleKind::Database, format!("cannot open {}: {error}", path.display())).into()
+}
+
+fn disk_full() -> Failure {
+    Trouble::new(TroubleKind::DiskFull, "the disk of the database is full: free some space").into()
+}

@@ -1,0 +1,130 @@
+//! A statement: text written once for both databases, and the row lock that only PostgreSQL needs.
+//! Never decides what runs when.
+
+use std::borrow::Cow;
+
+/// `const SAVE: Sql = Sql::new("UPDATE …");` with `$1` placeholders, BIGINT, TEXT and BLOB columns only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sql {
+    pub text: &'static str,
+    pub lock: Lock,
+    pub rank: Option<Rank>,
+}
+
+/// Appended on PostgreSQL only: SQLite has one writer, so every row is locked there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lock {
+    None,
+    /// Passed by an update that leaves the key alone, blocks a claim.
+    KeyShare,
+    /// The ordinary lock of a row about to be changed.
+    NoKeyUpdate,
+    /// Takes what nobody holds and steps over the rest.
+    SkipLocked,
+}
+
+/// The order in which one transaction may lock rows. Debug builds assert it for statements that name their rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    WorkItem,
+    Run,
+    Agent,
+    Task,
+    Step,
+    Job,
+    Workflow,
+    Pool,
+    Allocation,
+    Instance,
+    Manifest,
+    Org,
+    Wakes,
+}
+
+impl Sql {
+    pub const fn new(text: &'static str) -> Sql {
+        Sql { text, lock: Lock::None, rank: None }
+    }
+    pub const fn key_share(self) -> Sql {
+        Sql { lock: Lock::KeyShare, ..self }
+    }
+    pub const fn no_key_update(self) -> Sql {
+        Sql { lock: Lock::NoKeyUpdate, ..self }
+    }
+    pub const fn skip_locked(self) -> Sql {
+        Sql { lock: Lock::SkipLocked, ..self }
+    }
+    /// Names the entity this statement locks, so that the order of locks is asserted.
+    pub const fn locks(self, rank: Rank) -> Sql {
+        Sql { rank: Some(rank), ..self }
+    }
+
+    /// The text for PostgreSQL.
+    pub fn with_lock(&self) -> Cow<'static, str> {
+        let clause = match self.lock {
+            Lock::None => return Cow::Borrowed(self.text),
+            Lock::KeyShare => "FOR KEY SHARE",
+            Lock::NoKeyUpdate => "FOR NO KEY UPDATE",
+            Lock::SkipLocked => "FOR UPDATE SKIP LOCKED",
+        };
+        Cow::Owned(format!("{} {clause}", self.text))
+    }
+
+    /// A one-row `INSERT … VALUES ($1, …) …` as a statement of `rows` rows. The tuple's placeholders are renumbered for each row,
+    /// so the rest of the statement may not use any.
+    pub(crate) fn for_rows(&self, rows: usize, columns: usize) -> String {
+        let start = self.text.find("VALUES (").expect("a multi-row insert has VALUES (…)") + "VALUES ".len();
+        let end = start + closing(&self.text[start..]);
+        let (head, tuple, tail) = (&self.text[..start], &self.text[start..end], &self.text[end..]);
+        let tuples: Vec<String> = (0..rows).map(|row| renumbered(tuple, row * columns)).collect();
+        format!("{head}{}{tail}", tuples.join(", "))
+    }
+}
+
+/// Where the parenthesis that `text` opens with is closed.
+fn closing(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' if depth == 1 => return at + 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    panic!("VALUES ( is never closed in: {text}");
+}
+
+fn renumbered(tuple: &str, by: usize) -> String {
+    let mut out = String::with_capacity(tuple.len() + 8);
+    let mut rest = tuple;
+    while let Some(dollar) = rest.find('$') {
+        let digits = rest[dollar + 1..].bytes().take_while(u8::is_ascii_digit).count();
+        let number: usize = rest[dollar + 1..dollar + 1 + digits].parse().expect("a placeholder is $ and a number");
+        out.push_str(&rest[..=dollar]);
+        out.push_str(&(number + by).to_string());
+        rest = &rest[dollar + 1 + digits..];
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_row_becomes_many() {
+        let one = Sql::new("INSERT INTO t (a, b, c) VALUES ($1, 1, coalesce($2, 0)) ON CONFLICT DO NOTHING");
+        assert_eq!(
+            one.for_rows(2, 2),
+            "INSERT INTO t (a, b, c) VALUES ($1, 1, coalesce($2, 0)), ($3, 1, coalesce($4, 0)) ON CONFLICT DO NOTHING"
+        );
+    }
+
+    #[test]
+    fn only_postgres_sees_the_lock() {
+        let held = Sql::new("SELECT a FROM t").key_share();
+        assert_eq!(held.text, "SELECT a FROM t");
+        assert_eq!(held.with_lock(), "SELECT a FROM t FOR KEY SHARE");
+    }
+}

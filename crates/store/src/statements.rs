@@ -1,0 +1,11 @@
+//! Every statement of the crate, so that one test prepares all of them on both databases and looks at their plans.
+//! A module with statements lists them in its `ALL` and is named here.
+
+use crate::sql::Sql;
+
+const MODULES: &[&[&Sql]] =
+    &[crate::event::ALL, crate::ledger::ALL, crate::org::ALL, crate::work::ALL, crate::worker::ALL];
+
+pub fn all() -> impl Iterator<Item = &'static Sql> {
+    MODULES.iter().copied().flatten().copied()
+}

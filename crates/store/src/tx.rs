@@ -1,0 +1,208 @@
+//! One transaction as a closure sees it: statements that run at once, and rows that are staged and flushed at the end in the
+//! order locks demand (events, ledger, wakes and finishes). Never commits; never reaches outside the database.
+
+use crate::conn::Conn;
+use crate::crash::CrashHook;
+use crate::event::NewEvent;
+use crate::hint::{Hint, Hints};
+use crate::ids::Ids;
+use crate::ledger::Entry;
+use crate::sql::{Rank, Sql};
+use crate::value::{Row, Value};
+use crate::work::{Finish, WorkKind};
+use crate::{Clock, event, ledger, work};
+use model::{Failure, Timestamp, Trouble};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Rows of one multi-row statement; more are sent in several.
+const ROWS_AT_ONCE: usize = 64;
+
+pub struct Tx {
+    conn: Conn,
+    context: Arc<Context>,
+    read_only: bool,
+    at: Timestamp,
+    /// The first statement error. Everything after it fails too, on both databases alike, and nothing is committed.
+    broken: Option<Failure>,
+    ids_used: i64,
+    out_of_ids: bool,
+    rank: Option<Rank>,
+    staged: Staged,
+}
+
+/// What outlives a transaction: shared by all threads of one store.
+pub(crate) struct Context {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Ids,
+    pub(crate) hints: Hints,
+    pub(crate) crash: Option<CrashHook>,
+    pub(crate) disk_full: AtomicBool,
+}
+
+#[derive(Default)]
+struct Staged {
+    events: Vec<NewEvent>,
+    entries: Vec<Entry>,
+    wakes: BTreeMap<(WorkKind, i64), Timestamp>,
+    finishes: BTreeMap<(WorkKind, i64), Finish>,
+    hints: BTreeSet<Hint>,
+}
+
+impl Tx {
+    pub(crate) fn new(conn: Conn, context: Arc<Context>, read_only: bool) -> Tx {
+        let at = context.clock.now();
+        Tx {
+            conn,
+            context,
+            read_only,
+            at,
+            broken: None,
+            ids_used: 0,
+            out_of_ids: false,
+            rank: None,
+            staged: Staged::default(),
+        }
+    }
+
+    /// The time of this transaction: the store's clock on SQLite, the database's on PostgreSQL.
+    pub fn at(&mut self) -> Timestamp {
+        self.at
+    }
+
+    /// A run's time never goes backwards, whatever the clock does: raises `at()` to `last`, and returns it.
+    pub fn not_before(&mut self, last: Timestamp) -> Timestamp {
+        self.at = self.at().max(last);
+        self.at
+    }
+
+    /// Runs a statement; how many rows it changed.
+    pub fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
+        debug_assert!(!self.read_only, "a read may not write: {}", sql.text);
+        self.ready(sql)?;
+        let result = self.conn.exec(sql, args);
+        self.noting(result)
+    }
+
+    pub fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
+        self.ready(sql)?;
+        let result = self.conn.rows(sql, args);
+        self.noting(result)
+    }
+
+    /// The only row, if there is one.
+    pub fn row(&mut self, sql: &Sql, args: &[Value]) -> Result<Option<Row>, Failure> {
+        let mut rows = self.rows(sql, args)?;
+        debug_assert!(rows.len() < 2, "one row was expected from {}", sql.text);
+        Ok(rows.pop())
+    }
+
+    /// Many rows by one statement: `sql` is the insert of a single row, `… VALUES ($1, $2) …`, and is repeated.
+    pub fn insert_many<const N: usize>(&mut self, sql: &Sql, rows: Vec<[Value; N]>) -> Result<u64, Failure> {
+        let mut changed = 0;
+        let mut rows = rows.into_iter().peekable();
+        while rows.peek().is_some() {
+            self.ready(sql)?;
+            let flat: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
+            let result = self.conn.insert_many(sql, N, &flat);
+            changed += self.noting(result)?;
+        }
+        Ok(changed)
+    }
+
+    /// An id nobody else has or will have. When the process's block is used up the closure runs again with a larger one.
+    pub fn next_id(&mut self) -> i64 {
+        debug_assert!(!self.read_only, "a read needs no ids");
+        let id = self.context.ids.take(self.ids_used);
+        self.ids_used += 1;
+        id.unwrap_or_else(|| {
+            self.out_of_ids = true;
+            self.broken.get_or_insert_with(|| Trouble::internal("the block of ids is used up").into());
+            0
+        })
+    }
+
+    /// Sent after the commit, once.
+    pub fn hint(&mut self, hint: Hint) {
+        self.staged.hints.insert(hint);
+    }
+
+    /// The item of this subject is looked at again, at `at` or earlier. Staged: the last statement of the transaction.
+    pub fn wake(&mut self, kind: WorkKind, subject: i64, at: Timestamp) {
+        let due = self.staged.wakes.entry((kind, subject)).or_insert(at);
+        *due = at.min(*due);
+    }
+
+    /// Staged; numbered without gaps in its run's stream (or its org's, without a run) when the transaction ends.
+    pub fn event(&mut self, event: NewEvent) {
+        self.staged.events.push(event);
+    }
+
+    /// Staged; the org's balance moves, and is judged, when the transaction ends.
+    pub fn ledger(&mut self, entry: Entry) {
+        self.staged.entries.push(entry);
+    }
+
+    pub(crate) fn finish(&mut self, item: (WorkKind, i64), finish: Finish) {
+        self.staged.finishes.insert(item, finish);
+    }
+
+    /// Writes what was staged, in the order of locks. Called once, after the closure.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        let staged = std::mem::take(&mut self.staged);
+        debug_assert!(
+            !self.read_only || (staged.events.is_empty() && staged.entries.is_empty() && staged.wakes.is_empty()),
+            "a read may not write"
+        );
+        let mut hints = staged.hints;
+        hints.extend(staged.events.iter().filter_map(|event| event.run).map(Hint::Run));
+        if !staged.wakes.is_empty() || !staged.finishes.is_empty() {
+            hints.insert(Hint::Work);
+        }
+        event::flush(self, staged.events)?;
+        ledger::flush(self, staged.entries)?;
+        work::flush(self, staged.wakes, staged.finishes)?;
+        self.staged.hints = hints;
+        Ok(())
+    }
+
+    /// Gives the connection back, with what is to be told after the commit.
+    pub(crate) fn end(self) -> Ended {
+        Ended { conn: self.conn, broken: self.broken, out_of_ids: self.out_of_ids, hints: self.staged.hints }
+    }
+
+    fn ready(&mut self, sql: &Sql) -> Result<(), Failure> {
+        if let Some(rank) = sql.rank {
+            debug_assert!(
+                self.rank.is_none_or(|last| last <= rank),
+                "{rank:?} is locked after {:?}: {}",
+                self.rank,
+                sql.text
+            );
+            self.rank = self.rank.max(Some(rank));
+        }
+        if self.broken.is_none() && !self.conn.in_transaction() {
+            // Whatever ran now would be committed by itself.
+            self.broken = Some(
+                Trouble::new(model::TroubleKind::DiskFull, "the database ended the transaction: its disk is full")
+                    .into(),
+            );
+        }
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    fn noting<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
+        if let Err(failure) = &result {
+            self.broken.get_or_insert_with(|| failure.clone());
+        }
+        result
+    }
+}
+
+pub(crate) struct Ended {
+    pub(crate) conn: Conn,
+    pub(crate) broken: Option<Failure>,
+    pub(crate) out_of_ids: bool,
+    pub(crate) hints: BTreeSet<Hint>,
+}

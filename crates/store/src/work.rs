@@ -1,0 +1,325 @@
+//! Work items: one row per (kind, subject) that says when the subject is to be looked at. They cannot be lost (a wake raises
+//! `gen`, a finish that saw an older `gen` leaves the item due) nor doubled (every claim raises `fence`, every holder checks it first).
+//! Never knows what the work is.
+
+use crate::args;
+use crate::sql::{Rank, Sql};
+use crate::tx::Tx;
+use crate::value::{Row, Value};
+use crate::worker::{self, Worker};
+use model::{Failure, Refused, Timestamp, Trouble};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+/// Deaths of its holder after which an item is claimed alone, so that the next one proves something about it.
+const SUSPECT_AFTER: i64 = 2;
+/// Deaths alone after which the item is given up and its subject fails.
+const DEAD_AFTER: i64 = 5;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WorkKind {
+    Run,
+    Job,
+    Workflow,
+    Instance,
+    Allocation,
+    Pool,
+    Gather,
+    Sweep,
+}
+
+/// A claimed item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    pub kind: WorkKind,
+    pub subject: i64,
+    /// What its holder has seen: a wake after it makes the item due again.
+    pub generation: i64,
+    pub fence: i64,
+    /// Its holders died too often: fail the subject with that cause instead of working on it.
+    pub dead: bool,
+}
+
+impl Item {
+    /// For a holder that has read everything again after `hold`: wakes up to `generation` are answered by it.
+    pub fn seen(self, generation: i64) -> Item {
+        Item { generation, ..self }
+    }
+}
+
+/// Leases up to `limit` due items to this worker. Items nobody holds or whose holder is dead come oldest first;
+/// one that is suspected of killing its holders is given alone, when nothing else is leased here.
+pub fn claim(tx: &mut Tx, by: &Worker, limit: i64) -> Result<Vec<Item>, Failure> {
+    worker::check(tx, by)?;
+    let held = tx.row(&HELD, &args![by.id, by.boot])?.expect("a count is a row");
+    let (holding, alone) = (held.int(0)?, held.opt_int(1)? == Some(1));
+    if alone {
+        return Ok(Vec::new());
+    }
+    let at = tx.at();
+    let mut found = Vec::new();
+    for row in tx.rows(&DUE, &args![at, worker::alive_since(at), limit])? {
+        found.push(Candidate::read(&row)?);
+    }
+    // Read after the rows are locked: a worker that started meanwhile is seen alive.
+    let living = worker::living(tx, at)?;
+    found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
+    found.iter_mut().for_each(Candidate::count_death);
+    lease(tx, by, chosen(found, holding))
+}
+
+/// The first statement of whoever works on an item: true only while nobody else has claimed it. Returns its generation now.
+pub fn hold(tx: &mut Tx, item: &Item) -> Result<i64, Failure> {
+    let row = tx.row(&HOLD, &args![item.kind.as_str(), item.subject, item.fence])?;
+    row.ok_or_else(|| fenced(item.kind, item.subject))?.int(0)
+}
+
+/// Gives the item back, to be looked at again at `next` (never, if none) or at once if it was woken meanwhile.
+/// Staged: among the last statements of the transaction.
+pub fn finish(tx: &mut Tx, item: &Item, next: Option<Timestamp>) {
+    tx.finish((item.kind, item.subject), Finish { fence: item.fence, seen: item.generation, next });
+}
+
+/// When the earliest item that nobody holds is due.
+pub fn next_due(tx: &mut Tx) -> Result<Option<Timestamp>, Failure> {
+    tx.row(&NEXT_DUE, &args![])?.map_or(Ok(None), |row| row.opt_at(0))
+}
+
+/// What is known about an item, for `why` and `audit`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    pub kind: WorkKind,
+    pub subject: i64,
+    pub due: Option<Timestamp>,
+    pub generation: i64,
+    /// (worker, boot)
+    pub owner: Option<(i64, i64)>,
+    pub deaths: i64,
+}
+
+pub fn find(tx: &mut Tx, kind: WorkKind, subject: i64) -> Result<Option<Known>, Failure> {
+    tx.row(&FIND, &args![kind.as_str(), subject])?.as_ref().map(read_known).transpose()
+}
+
+/// Items due before `before`, oldest first, held or not.
+pub fn overdue(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<Vec<Known>, Failure> {
+    tx.rows(&OVERDUE, &args![before, limit])?.iter().map(read_known).collect()
+}
+
+/// The subject's life is over and nothing will wake it again.
+pub fn forget(tx: &mut Tx, kind: WorkKind, subject: i64) -> Result<(), Failure> {
+    tx.exec(&FORGET, &args![kind.as_str(), subject]).map(drop)
+}
+
+pub(crate) struct Finish {
+    fence: i64,
+    seen: i64,
+    next: Option<Timestamp>,
+}
+
+/// In the order of (kind, subject), wakes and finishes together: an API write and a holder would deadlock otherwise.
+pub(crate) fn flush(
+    tx: &mut Tx,
+    mut wakes: BTreeMap<(WorkKind, i64), Timestamp>,
+    finishes: BTreeMap<(WorkKind, i64), Finish>,
+) -> Result<(), Failure> {
+    for (key, mut finish) in finishes {
+        if let Some(at) = wakes.remove(&key) {
+            finish.next = Some(finish.next.map_or(at, |next| next.min(at)));
+        }
+        let later = wakes.split_off(&key);
+        wake(tx, std::mem::replace(&mut wakes, later))?;
+        let done = tx.exec(&FINISH, &args![key.0.as_str(), key.1, finish.fence, finish.seen, finish.next])?;
+        if done == 0 {
+            return Err(fenced(key.0, key.1));
+        }
+    }
+    wake(tx, wakes)
+}
+
+fn wake(tx: &mut Tx, wakes: BTreeMap<(WorkKind, i64), Timestamp>) -> Result<(), Failure> {
+    let rows = wakes.into_iter().map(|((kind, subject), at)| args![kind.as_str(), subject, at]).collect();
+    tx.insert_many(&WAKE, rows).map(drop)
+}
+
+/// A due item and what its last holder left.
+struct Candidate {
+    kind: WorkKind,
+    subject: i64,
+    generation: i64,
+    fence: i64,
+    owner: Option<(i64, i64)>,
+    alone: bool,
+    deaths: i64,
+    deaths_alone: i64,
+}
+
+impl Candidate {
+    fn read(row: &Row) -> Result<Candidate, Failure> {
+        Ok(Candidate {
+            kind: read_kind(row, 0)?,
+            subject: row.int(1)?,
+            generation: row.int(2)?,
+            fence: row.int(3)?,
+            owner: row.opt_int(4)?.zip(row.opt_int(5)?),
+            alone: row.flag(6)?,
+            deaths: row.int(7)?,
+            deaths_alone: row.int(8)?,
+        })
+    }
+
+    /// Its last claim ended by its worker's death. Only a death alone is evidence against it.
+    fn count_death(&mut self) {
+        if self.owner.is_some() {
+            self.deaths += 1;
+            self.deaths_alone += i64::from(self.alone);
+        }
+    }
+
+    fn suspect(&self) -> bool {
+        self.deaths >= SUSPECT_AFTER
+    }
+}
+
+/// The oldest item, if suspect, waits until nothing else is leased here and then goes alone; behind it nobody passes,
+/// or it would wait for ever. Suspects further back are left for their turn.
+fn chosen(found: Vec<Candidate>, holding: i64) -> Vec<Candidate> {
+    match found.first() {
+        Some(first) if first.suspect() && holding > 0 => Vec::new(),
+        Some(first) if first.suspect() => {
+            found.into_iter().take(1).map(|item| Candidate { alone: true, ..item }).collect()
+        }
+        _ => found.into_iter().filter(|item| !item.suspect()).map(|item| Candidate { alone: false, ..item }).collect(),
+    }
+}
+
+fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, Failure> {
+    let mut items = Vec::with_capacity(chosen.len());
+    let mut rows: Vec<[Value; 9]> = Vec::with_capacity(chosen.len());
+    for c in chosen {
+        let fence = c.fence + 1;
+        rows.push(args![
+            c.kind.as_str(),
+            c.subject,
+            c.generation,
+            fence,
+            by.id,
+            by.boot,
+            c.alone,
+            c.deaths,
+            c.deaths_alone
+        ]);
+        items.push(Item {
+            kind: c.kind,
+            subject: c.subject,
+            generation: c.generation,
+            fence,
+            dead: c.deaths_alone >= DEAD_AFTER,
+        });
+    }
+    tx.insert_many(&LEASE, rows)?;
+    Ok(items)
+}
+
+fn read_known(row: &Row) -> Result<Known, Failure> {
+    Ok(Known {
+        kind: read_kind(row, 0)?,
+        subject: row.int(1)?,
+        due: row.opt_at(2)?,
+        generation: row.int(3)?,
+        owner: row.opt_int(4)?.zip(row.opt_int(5)?),
+        deaths: row.int(6)?,
+    })
+}
+
+fn read_kind(row: &Row, column: usize) -> Result<WorkKind, Failure> {
+    WorkKind::parse(row.str(column)?).ok_or_else(|| Trouble::internal("a work item of an unknown kind").into())
+}
+
+fn fenced(kind: WorkKind, subject: i64) -> Failure {
+    Refused::Fenced { what: format!("{} {}", kind.as_str(), model::slug(subject)) }.into()
+}
+
+impl WorkKind {
+    pub const ALL: [WorkKind; 8] = {
+        use WorkKind::*;
+        [Run, Job, Workflow, Instance, Allocation, Pool, Gather, Sweep]
+    };
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WorkKind::Run => "run",
+            WorkKind::Job => "job",
+            WorkKind::Workflow => "workflow",
+            WorkKind::Instance => "instance",
+            WorkKind::Allocation => "allocation",
+            WorkKind::Pool => "pool",
+            WorkKind::Gather => "gather",
+            WorkKind::Sweep => "sweep",
+        }
+    }
+    pub fn parse(text: &str) -> Option<WorkKind> {
+        WorkKind::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+/// By name, as the database sorts it: processes of different versions must lock in the same order.
+impl Ord for WorkKind {
+    fn cmp(&self, other: &WorkKind) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+impl PartialOrd for WorkKind {
+    fn partial_cmp(&self, other: &WorkKind) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+pub(crate) const ALL: &[&Sql] = &[&HELD, &DUE, &LEASE, &HOLD, &FINISH, &WAKE, &NEXT_DUE, &FIND, &OVERDUE, &FORGET];
+
+const HELD: Sql = Sql::new("SELECT count(*), max(alone) FROM work WHERE worker = $1 AND boot = $2");
+
+/// Blocked by a holder's `FOR KEY SHARE`, so nothing is taken over in the middle of a transaction.
+const DUE: Sql = Sql::new(
+    "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone FROM work
+      WHERE due <= $1
+        AND (worker IS NULL OR NOT EXISTS (
+             SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))
+      ORDER BY due LIMIT $3",
+)
+.skip_locked();
+
+/// The rows exist and are locked: this only ever updates, many at once.
+const LEASE: Sql = Sql::new(
+    "INSERT INTO work (kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+         ON CONFLICT (kind, subject) DO UPDATE
+        SET fence = excluded.fence, worker = excluded.worker, boot = excluded.boot,
+            alone = excluded.alone, deaths = excluded.deaths, deaths_alone = excluded.deaths_alone",
+);
+
+const HOLD: Sql =
+    Sql::new("SELECT gen FROM work WHERE kind = $1 AND subject = $2 AND fence = $3").key_share().locks(Rank::WorkItem);
+
+/// Woken meanwhile: `due` still is what made it due at the claim, so it is due now. Whoever finishes has made progress.
+const FINISH: Sql = Sql::new(
+    "UPDATE work SET due = CASE WHEN gen = $4 THEN $5 ELSE due END,
+                     worker = NULL, boot = NULL, alone = 0, deaths = 0, deaths_alone = 0
+      WHERE kind = $1 AND subject = $2 AND fence = $3",
+)
+.locks(Rank::Wakes);
+
+const WAKE: Sql = Sql::new(
+    "INSERT INTO work (kind, subject, gen, due) VALUES ($1, $2, 1, $3)
+         ON CONFLICT (kind, subject) DO UPDATE
+        SET gen = work.gen + 1,
+            due = CASE WHEN work.due IS NULL OR work.due > excluded.due THEN excluded.due ELSE work.due END",
+)
+.locks(Rank::Wakes);
+
+const NEXT_DUE: Sql = Sql::new("SELECT min(due) FROM work WHERE worker IS NULL");
+const FIND: Sql =
+    Sql::new("SELECT kind, subject, due, gen, worker, boot, deaths FROM work WHERE kind = $1 AND subject = $2");
+const OVERDUE: Sql =
+    Sql::new("SELECT kind, subject, due, gen, worker, boot, deaths FROM work WHERE due < $1 ORDER BY due LIMIT $2");
+const FORGET: Sql = Sql::new("DELETE FROM work WHERE kind = $1 AND subject = $2");

@@ -1,0 +1,120 @@
+//! Workers: one lease row per process, renewed; whatever it holds is free when the lease is dead or a newer boot has the name.
+//! Also the monitor, beaten by any live server, and the outages its gaps prove. Never decides what an outage excuses.
+
+use crate::args;
+use crate::sql::Sql;
+use crate::tx::Tx;
+use model::time::{Outage, SECOND};
+use model::{Failure, Refused, Timestamp};
+use std::collections::BTreeSet;
+
+pub const RENEW_EVERY_MS: i64 = 10 * SECOND;
+/// A lease not renewed for so long is dead.
+pub const DEAD_AFTER_MS: i64 = 30 * SECOND;
+/// A worker that has been silent for so long renews before it claims anything.
+pub const STALE_AFTER_MS: i64 = 20 * SECOND;
+pub const BEAT_EVERY_MS: i64 = 5 * SECOND;
+/// A longer gap between beats of the monitor is an outage of ours.
+pub const OUTAGE_AFTER_MS: i64 = 20 * SECOND;
+
+/// A process that leases work items. Its boot changes at every start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Worker {
+    pub id: i64,
+    pub boot: i64,
+}
+
+/// Takes over the lease of this name: what an earlier process of it held is free at once.
+pub fn start(tx: &mut Tx, name: &str) -> Result<Worker, Failure> {
+    let (id, at) = (tx.next_id(), tx.at());
+    let row = tx.row(&START, &args![id, name, at])?.expect("an upsert returns its row");
+    Ok(Worker { id: row.int(0)?, boot: row.int(1)? })
+}
+
+/// Says that this process lives. Refused when a newer boot has taken the name: then this process must end.
+pub fn renew(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
+    let at = tx.at();
+    let renewed = tx.exec(&RENEW, &args![worker.id, worker.boot, at])?;
+    if renewed == 0 { Err(superseded()) } else { Ok(()) }
+}
+
+/// An orderly end: gives everything back, so that it does not count as a death.
+pub fn stop(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
+    tx.exec(&RELEASE, &args![worker.id, worker.boot])?;
+    tx.exec(&STOP, &args![worker.id, worker.boot])?;
+    tx.hint(crate::Hint::Work);
+    Ok(())
+}
+
+/// Any live server is alive: notes the time, and the outage if there was a gap.
+pub fn beat(tx: &mut Tx) -> Result<Option<Outage>, Failure> {
+    let last = tx.row(&LAST_BEAT, &args![])?.expect("the monitor row is made by a migration").at(0)?;
+    let at = tx.at();
+    if at <= last {
+        return Ok(None);
+    }
+    tx.exec(&BEAT, &args![at])?;
+    let first_ever = last == Timestamp(0);
+    if first_ever || at.since(last) <= OUTAGE_AFTER_MS {
+        return Ok(None);
+    }
+    tx.exec(&NOTE_OUTAGE, &args![last, at])?;
+    Ok(Some(Outage { from: last, to: at }))
+}
+
+/// Outages that ended after `since`, in order. One that lasts until now is among them although nobody has beaten yet.
+pub fn outages(tx: &mut Tx, since: Timestamp) -> Result<Vec<Outage>, Failure> {
+    let mut outages = Vec::new();
+    for row in tx.rows(&OUTAGES, &args![since])? {
+        outages.push(Outage { from: row.at(0)?, to: row.at(1)? });
+    }
+    let last = tx.row(&PEEK_BEAT, &args![])?.expect("the monitor row is made by a migration").at(0)?;
+    let at = tx.at();
+    if last > Timestamp(0) && at.since(last) > OUTAGE_AFTER_MS {
+        outages.push(Outage { from: last, to: at });
+    }
+    Ok(outages)
+}
+
+/// Before a claim: this process still has its name, and has renewed lately enough to be believed.
+pub(crate) fn check(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
+    let beat_at = tx.row(&CHECK, &args![worker.id, worker.boot])?.ok_or_else(superseded)?.at(0)?;
+    if tx.at().since(beat_at) > STALE_AFTER_MS {
+        return Err(Refused::Stale { what: "this worker's lease" }.into());
+    }
+    Ok(())
+}
+
+pub(crate) fn alive_since(at: Timestamp) -> Timestamp {
+    at - DEAD_AFTER_MS
+}
+
+/// (worker, boot) of every lease that is alive.
+pub(crate) fn living(tx: &mut Tx, at: Timestamp) -> Result<BTreeSet<(i64, i64)>, Failure> {
+    tx.rows(&LIVING, &args![alive_since(at)])?.iter().map(|row| Ok((row.int(0)?, row.int(1)?))).collect()
+}
+
+fn superseded() -> Failure {
+    Refused::Fenced { what: "this worker's lease".to_owned() }.into()
+}
+
+pub(crate) const ALL: &[&Sql] =
+    &[&START, &RENEW, &RELEASE, &STOP, &CHECK, &LIVING, &LAST_BEAT, &PEEK_BEAT, &BEAT, &NOTE_OUTAGE, &OUTAGES];
+
+const START: Sql = Sql::new(
+    "INSERT INTO workers (id, name, boot, beat_at) VALUES ($1, $2, 1, $3)
+         ON CONFLICT (name) DO UPDATE SET boot = workers.boot + 1, beat_at = excluded.beat_at
+      RETURNING id, boot",
+);
+const RENEW: Sql = Sql::new(
+    "UPDATE workers SET beat_at = CASE WHEN beat_at < $3 THEN $3 ELSE beat_at END WHERE id = $1 AND boot = $2",
+);
+const RELEASE: Sql = Sql::new("UPDATE work SET worker = NULL, boot = NULL, alone = 0 WHERE worker = $1 AND boot = $2");
+const STOP: Sql = Sql::new("UPDATE workers SET beat_at = 0 WHERE id = $1 AND boot = $2");
+const CHECK: Sql = Sql::new("SELECT beat_at FROM workers WHERE id = $1 AND boot = $2");
+const LIVING: Sql = Sql::new("SELECT id, boot FROM workers WHERE beat_at > $1");
+const LAST_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1").no_key_update();
+const PEEK_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1");
+const BEAT: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
+const NOTE_OUTAGE: Sql = Sql::new("INSERT INTO outages (from_at, to_at) VALUES ($1, $2)");
+const OUTAGES: Sql = Sql::new("SELECT from_at, to_at FROM outages WHERE to_at > $1 ORDER BY from_at");
