@@ -138,6 +138,7 @@ pub enum JobEvent {
         instance: InstanceId,
         allocation: AllocationId,
         warm: bool,
+        price_micro: i64,
     },
     /// The slot was lost before the runner had the job: back to the list.
     PlaceLost,
