@@ -6,6 +6,8 @@ use std::sync::Mutex;
 
 pub(crate) const TAKE_BLOCK: Sql = Sql::new("UPDATE ids SET next = next + $1 WHERE id = 1 RETURNING next");
 
+pub(crate) const ALL: &[&Sql] = &[&TAKE_BLOCK];
+
 /// Small, so that ids stay short to type although every restart loses the rest of a block.
 const BLOCK: i64 = 1024;
 /// A transaction begins with at least so many; one that needs more runs again after a larger block was taken.

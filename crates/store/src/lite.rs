@@ -52,6 +52,7 @@ impl Writer {
     }
 
     /// Takes what waits, never waits for more, commits once, then answers everybody.
+    #[expect(clippy::disallowed_methods, reason = "how long a group has taken is no business of the closures in it")]
     fn group(&mut self, mut next: impl FnMut() -> Option<Box<dyn Job>>) {
         let started = Instant::now();
         let mut group = Vec::new();

@@ -3,8 +3,18 @@
 
 use crate::sql::Sql;
 
-const MODULES: &[&[&Sql]] =
-    &[crate::event::ALL, crate::ledger::ALL, crate::org::ALL, crate::work::ALL, crate::worker::ALL];
+#[rustfmt::skip]
+const MODULES: &[&[&Sql]] = &[
+    crate::event::ALL,
+    crate::idempotency::ALL,
+    crate::ids::ALL,
+    crate::ledger::ALL,
+    crate::org::ALL,
+    crate::secret::ALL,
+    crate::token::ALL,
+    crate::work::ALL,
+    crate::worker::ALL,
+];
 
 pub fn all() -> impl Iterator<Item = &'static Sql> {
     MODULES.iter().copied().flatten().copied()

@@ -1,0 +1,86 @@
+//! Idempotency keys: a key, its effect and its response commit in one transaction. Whoever comes second waits for the first
+//! (on the unique index) and then gets the same answer. Never remembers a refusal: it rolled back with the key.
+
+use crate::args;
+use crate::sql::Sql;
+use crate::tx::Tx;
+use model::time::DAY;
+use model::{Failure, OrgId, Refused, Timestamp, TroubleKind};
+
+pub const KEPT_MS: i64 = DAY;
+/// How long a caller should wait when the first use of its key has not ended yet.
+const BUSY_AFTER_MS: i64 = 1_000;
+
+/// A key in its scope, with the hash of the whole request it was sent with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    pub org: OrgId,
+    /// Method and route, e.g. `POST /runs`.
+    pub route: String,
+    pub key: String,
+    pub hash: [u8; 32],
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Looked {
+    /// Never used: reserved for this transaction, which must end with `record`.
+    Fresh,
+    /// Used before for the same request: this was the answer.
+    Replay { status: i64, body: Vec<u8> },
+}
+
+/// Finds the answer given under this key, or reserves it. Should come first in its transaction.
+pub fn lookup(tx: &mut Tx, key: &Key) -> Result<Looked, Failure> {
+    let at = tx.at();
+    let reserved = tx.exec(&RESERVE, &args![key.org, &key.route, &key.key, key.hash.as_slice(), at]).map_err(busy)?;
+    if reserved == 1 {
+        return Ok(Looked::Fresh);
+    }
+    let row =
+        tx.row(&FIND, &args![key.org, &key.route, &key.key])?.ok_or(Refused::KeyBusy { after_ms: BUSY_AFTER_MS })?;
+    if row.blob(0)? != key.hash {
+        return Err(Refused::KeyReused.into());
+    }
+    match row.opt_int(1)?.zip(row.opt_blob(2)?) {
+        Some((status, body)) => Ok(Looked::Replay { status, body }),
+        None => Err(Refused::KeyBusy { after_ms: BUSY_AFTER_MS }.into()),
+    }
+}
+
+/// The answer that goes with the key, in the transaction that has the effect.
+pub fn record(tx: &mut Tx, key: &Key, status: i64, body: &[u8]) -> Result<(), Failure> {
+    let recorded = tx.exec(&RECORD, &args![key.org, &key.route, &key.key, status, body])?;
+    assert!(recorded == 1, "a response is recorded once, after lookup: {} {}", key.route, key.key);
+    Ok(())
+}
+
+/// Deletes keys older than a day, at most `limit`; how many.
+pub fn expire(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<u64, Failure> {
+    tx.exec(&EXPIRE, &args![before, limit])
+}
+
+/// The wait for the first use ran out (PostgreSQL's lock timeout).
+fn busy(failure: Failure) -> Failure {
+    match failure {
+        Failure::Trouble(trouble) if trouble.kind == TroubleKind::Timeout => {
+            Refused::KeyBusy { after_ms: BUSY_AFTER_MS }.into()
+        }
+        other => other,
+    }
+}
+
+pub(crate) const ALL: &[&Sql] = &[&RESERVE, &FIND, &RECORD, &EXPIRE];
+
+const RESERVE: Sql = Sql::new(
+    "INSERT INTO idempotency (org_id, route, key, hash, at) VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (org_id, route, key) DO NOTHING",
+);
+const FIND: Sql = Sql::new("SELECT hash, status, body FROM idempotency WHERE org_id = $1 AND route = $2 AND key = $3");
+const RECORD: Sql = Sql::new(
+    "UPDATE idempotency SET status = $4, body = $5
+      WHERE org_id = $1 AND route = $2 AND key = $3 AND status IS NULL",
+);
+const EXPIRE: Sql = Sql::new(
+    "DELETE FROM idempotency
+      WHERE (org_id, route, key) IN (SELECT org_id, route, key FROM idempotency WHERE at < $1 ORDER BY at LIMIT $2)",
+);

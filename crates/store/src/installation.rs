@@ -1,0 +1,156 @@
+//! Who this installation is: a control id and a key, made once, in a file beside (not in) the database, so that machines stay
+//! recognisable when the database is lost. Never leaves this machine; never in a log.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use model::{Failure, Refused, Trouble, TroubleKind};
+use ring::hmac;
+use ring::rand::SecureRandom;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const FILE: &str = "installation.json";
+const CONTROL_ID_LENGTH: usize = 8;
+
+#[derive(Clone)]
+pub struct Installation {
+    pub control_id: String,
+    key: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    control_id: String,
+    /// base64
+    key: String,
+}
+
+impl Installation {
+    /// Reads the file in `folder`, or makes it. Two that start at once agree on one.
+    pub fn open(folder: &Path) -> Result<Installation, Failure> {
+        let path = folder.join(FILE);
+        let trouble = |e: io::Error| {
+            Failure::from(Trouble::new(TroubleKind::Database, format!("cannot use {}: {e}", path.display())))
+        };
+        if !path.try_exists().map_err(trouble)? {
+            fs::create_dir_all(folder).map_err(trouble)?;
+            write_once(folder, &path, &Installation::new(control_id(&random()), random())).map_err(trouble)?;
+        }
+        let text = fs::read_to_string(&path).map_err(trouble)?;
+        parse(&text).ok_or_else(|| {
+            let why = format!(
+                "{} is damaged: restore it from a backup (without it running machines cannot be recognised)",
+                path.display()
+            );
+            Refused::Conflict { why }.into()
+        })
+    }
+
+    /// A chosen identity, for simulations and tests.
+    pub fn new(control_id: impl Into<String>, key: [u8; 32]) -> Installation {
+        Installation { control_id: control_id.into(), key }
+    }
+
+    /// The token of the runner of this name: derived, so that it is good even after the database was lost.
+    pub fn runner_token(&self, name: &str) -> String {
+        let tag = hmac::sign(&self.hmac_key(), name.as_bytes());
+        tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// In constant time.
+    pub fn is_runner_token(&self, name: &str, token: &str) -> bool {
+        let bytes: Option<Vec<u8>> =
+            (0..token.len()).step_by(2).map(|i| u8::from_str_radix(token.get(i..i + 2)?, 16).ok()).collect();
+        bytes.is_some_and(|tag| hmac::verify(&self.hmac_key(), name.as_bytes(), &tag).is_ok())
+    }
+
+    /// A key for one purpose: knowing one of them says nothing about the others.
+    pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
+        blake3::derive_key(purpose, &self.key)
+    }
+
+    fn hmac_key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.derived("remuda 2026 runner token"))
+    }
+}
+
+impl std::fmt::Debug for Installation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Installation({})", self.control_id)
+    }
+}
+
+/// From the system's generator; a machine without one cannot run us.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    ring::rand::SystemRandom::new().fill(&mut bytes).expect("the system gives random bytes");
+    bytes
+}
+
+/// Base 36, from bytes that are not worth refusing: 256 is not a multiple of 36, and a name needs no even odds.
+fn control_id(bytes: &[u8; CONTROL_ID_LENGTH]) -> String {
+    bytes.iter().map(|byte| char::from_digit(u32::from(byte % 36), 36).expect("a digit below 36")).collect()
+}
+
+/// The first writer wins: a link never replaces a file.
+fn write_once(folder: &Path, path: &Path, made: &Installation) -> io::Result<()> {
+    let stored = Stored { control_id: made.control_id.clone(), key: STANDARD.encode(made.key) };
+    let mut draft = folder.join(FILE).into_os_string();
+    draft.push(format!(".{}", control_id(&random())));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    file.write_all(serde_json::to_string_pretty(&stored)?.as_bytes())?;
+    file.sync_all()?;
+    let linked = fs::hard_link(&draft, path);
+    fs::remove_file(&draft)?;
+    match linked {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    fs::File::open(folder)?.sync_all()
+}
+
+fn parse(text: &str) -> Option<Installation> {
+    let stored: Stored = serde_json::from_str(text).ok()?;
+    let key: [u8; 32] = STANDARD.decode(stored.key).ok()?.try_into().ok()?;
+    let id = stored.control_id;
+    let plain = id.len() == CONTROL_ID_LENGTH && id.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase());
+    plain.then(|| Installation::new(id, key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn an_installation_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (Installation::open(folder.path()).unwrap(), Installation::open(folder.path()).unwrap());
+        assert_eq!((first.control_id.as_str(), first.key), (second.control_id.as_str(), second.key));
+        let mode = fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no draft stays behind");
+    }
+
+    #[test]
+    fn a_damaged_file_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), "{").unwrap();
+        assert!(Installation::open(folder.path()).unwrap_err().to_string().contains("is damaged"));
+        assert_eq!(fs::read_to_string(folder.path().join(FILE)).unwrap(), "{");
+    }
+
+    #[test]
+    fn a_runner_token_is_good_for_its_name_only() {
+        let ours = Installation::new("abcd1234", [7; 32]);
+        let token = ours.runner_token("repl-abcd1234-1-2");
+        assert!(ours.is_runner_token("repl-abcd1234-1-2", &token));
+        assert!(!ours.is_runner_token("repl-abcd1234-1-3", &token));
+        assert!(!Installation::new("abcd1234", [8; 32]).is_runner_token("repl-abcd1234-1-2", &token));
+        assert!(!ours.is_runner_token("repl-abcd1234-1-2", "é"));
+        assert!(!ours.is_runner_token("repl-abcd1234-1-2", ""));
+    }
+}
