@@ -1,8 +1,21 @@
 //! Everything durable: SQL on SQLite and PostgreSQL, logs, blobs, and the hints that say "look again".
 //! The only crate that knows a database. Never decides what may happen: that is `model`.
 
+pub mod agent;
+pub mod allocation;
+pub mod artifact;
+pub mod attempt;
+pub mod instance;
+pub mod job;
+pub mod manifest;
+pub mod pool;
+pub mod run;
+pub mod step;
+pub mod task;
+pub mod workflow;
 mod conn;
 mod crash;
+mod doc;
 pub mod event;
 mod hint;
 pub mod idempotency;

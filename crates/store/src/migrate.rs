@@ -31,7 +31,7 @@ macro_rules! migration {
     };
 }
 
-pub(crate) const MAIN: Part = Part { name: "main", migrations: &[migration!(1, 1, "0001_base.sql")] };
+pub(crate) const MAIN: Part = Part { name: "main", migrations: &[migration!(1, 1, "0001_base.sql"), migration!(2, 1, "0002_entities.sql")] };
 
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS schema (part TEXT NOT NULL PRIMARY KEY, version BIGINT NOT NULL, min_binary BIGINT NOT NULL)";
 const VERSION: &str = "SELECT version, min_binary FROM schema WHERE part = $1";

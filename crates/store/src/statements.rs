@@ -5,6 +5,18 @@ use crate::sql::Sql;
 
 #[rustfmt::skip]
 const MODULES: &[&[&Sql]] = &[
+    crate::agent::ALL,
+    crate::allocation::ALL,
+    crate::artifact::ALL,
+    crate::attempt::ALL,
+    crate::instance::ALL,
+    crate::job::ALL,
+    crate::manifest::ALL,
+    crate::pool::ALL,
+    crate::run::ALL,
+    crate::step::ALL,
+    crate::task::ALL,
+    crate::workflow::ALL,
     crate::event::ALL,
     crate::idempotency::ALL,
     crate::ids::ALL,

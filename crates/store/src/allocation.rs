@@ -1,0 +1,111 @@
+//! Rows of allocations. The warm pool is a query over them, never a structure.
+
+use crate::sql::Sql;
+use crate::tx::Tx;
+use crate::{args, doc};
+use model::allocation::Allocation;
+use model::pool::Slot;
+use model::{AllocationId, Failure, InstanceId, JobId, OrgId, PoolId, Refused};
+
+pub fn insert(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
+    tx.exec(
+        &INSERT,
+        &args![
+            a.id,
+            a.org,
+            a.instance,
+            a.job,
+            a.status.as_str(),
+            kept(a),
+            a.debug_hold_until,
+            a.version,
+            doc::write(a)
+        ],
+    )
+    .map(drop)
+}
+
+/// Compare-and-set by version: a claim that lost says so.
+pub fn save(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
+    let mut next = a.clone();
+    next.version += 1;
+    let row = args![
+        a.id,
+        a.version,
+        next.job,
+        next.status.as_str(),
+        kept(&next),
+        next.debug_hold_until,
+        next.version,
+        doc::write(&next)
+    ];
+    if tx.exec(&SAVE, &row)? == 0 {
+        return Err(Refused::Stale { what: "the allocation" }.into());
+    }
+    Ok(())
+}
+
+pub fn find(tx: &mut Tx, id: AllocationId) -> Result<Option<Allocation>, Failure> {
+    tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// Free slots of a pool on instances that are ready.
+pub fn available(tx: &mut Tx, pool: PoolId) -> Result<Vec<Slot>, Failure> {
+    let mut slots = Vec::new();
+    for row in tx.rows(&AVAILABLE, &args![pool])? {
+        let (slot, instance): (Allocation, model::instance::Instance) = (doc::read(&row, 0)?, doc::read(&row, 1)?);
+        slots.push(Slot {
+            allocation: slot.id,
+            instance: instance.id,
+            org: slot.org,
+            resources: instance.resources,
+            init_checksum: instance.init_checksum,
+            version: slot.version,
+        });
+    }
+    Ok(slots)
+}
+
+pub fn of_instance(tx: &mut Tx, instance: InstanceId) -> Result<Vec<Allocation>, Failure> {
+    doc::read_all(tx.rows(&OF_INSTANCE, &args![instance])?, 0)
+}
+
+/// Those whose workdir must stay: free, live or held.
+pub fn kept_on(tx: &mut Tx, instance: InstanceId) -> Result<Vec<Allocation>, Failure> {
+    doc::read_all(tx.rows(&KEPT_ON, &args![instance])?, 0)
+}
+
+pub fn of_job(tx: &mut Tx, job: JobId) -> Result<Vec<Allocation>, Failure> {
+    doc::read_all(tx.rows(&OF_JOB, &args![job])?, 0)
+}
+
+pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allocation>, Failure> {
+    doc::read_all(tx.rows(&PAGE, &args![org, before, limit])?, 0)
+}
+
+/// Whether the folder of this allocation is still somebody's.
+fn kept(a: &Allocation) -> bool {
+    !a.workdir_released
+}
+
+pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &AVAILABLE, &OF_INSTANCE, &KEPT_ON, &OF_JOB, &PAGE];
+
+const INSERT: Sql = Sql::new(
+    "INSERT INTO allocations (id, org_id, instance_id, job_id, status, kept, hold_until, version, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+);
+const SAVE: Sql = Sql::new(
+    "UPDATE allocations SET job_id = $3, status = $4, kept = $5, hold_until = $6, version = $7, doc = $8
+      WHERE id = $1 AND version = $2",
+);
+const FIND: Sql = Sql::new("SELECT doc FROM allocations WHERE id = $1");
+const AVAILABLE: Sql = Sql::new(
+    "SELECT a.doc, i.doc FROM instances i
+       JOIN allocations a ON a.instance_id = i.id AND a.status = 'AVAILABLE'
+      WHERE i.pool_id = $1 AND i.open = 1 AND i.status = 'ready'
+      ORDER BY a.id",
+);
+const OF_INSTANCE: Sql = Sql::new("SELECT doc FROM allocations WHERE instance_id = $1 ORDER BY id");
+const KEPT_ON: Sql = Sql::new("SELECT doc FROM allocations WHERE instance_id = $1 AND kept = 1 ORDER BY id");
+const OF_JOB: Sql = Sql::new("SELECT doc FROM allocations WHERE job_id = $1 ORDER BY id");
+const PAGE: Sql = Sql::new("SELECT doc FROM allocations WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");

@@ -1,0 +1,123 @@
+//! Rows of runs. The run's row is the lock of everything below it.
+
+use crate::sql::{Rank, Sql};
+use crate::tx::Tx;
+use crate::{args, doc};
+use model::run::Run;
+use model::{Failure, OrgId, Refused, RunId};
+
+pub fn insert(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
+    let open = !run.status.is_end();
+    let row = args![
+        run.id,
+        run.org,
+        &run.name,
+        run.status.as_str(),
+        run.attempt,
+        open,
+        run.created_at,
+        run.deleted_at,
+        run.last_at,
+        run.version,
+        doc::write(run)
+    ];
+    tx.exec(&INSERT, &row).map(drop).map_err(|failure| match failure {
+        Failure::Refused(Refused::Conflict { .. }) => Refused::Conflict {
+            why: format!("a run named `{}` is open already: choose another --name or wait for its end", run.name),
+        }
+        .into(),
+        other => other,
+    })
+}
+
+/// Compare-and-set by version. The caller holds the row's lock, so losing means a bug or a changed hand.
+pub fn save(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
+    let mut next = run.clone();
+    next.version += 1;
+    let open = !next.status.is_end() && next.deleted_at.is_none();
+    let row = args![
+        next.id,
+        run.version,
+        next.status.as_str(),
+        next.attempt,
+        open,
+        next.deleted_at,
+        next.last_at,
+        next.version,
+        doc::write(&next)
+    ];
+    if tx.exec(&SAVE, &row)? == 0 {
+        return Err(Refused::Stale { what: "the run" }.into());
+    }
+    Ok(())
+}
+
+/// The run, locked: the first thing a transaction about a run does.
+pub fn lock(tx: &mut Tx, id: RunId) -> Result<Run, Failure> {
+    let row = tx.row(&LOCK, &args![id])?.ok_or_else(|| Refused::not_found("run", id))?;
+    let run: Run = doc::read(&row, 0)?;
+    tx.not_before(run.last_at);
+    Ok(run)
+}
+
+pub fn find(tx: &mut Tx, id: RunId) -> Result<Option<Run>, Failure> {
+    tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// The newest run of that name, an open one first.
+pub fn by_name(tx: &mut Tx, org: OrgId, name: &str) -> Result<Option<Run>, Failure> {
+    tx.row(&BY_NAME, &args![org, name])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// Runs before `before` (newest first), at most `limit`; deleted ones are not shown.
+pub fn page(tx: &mut Tx, org: OrgId, open_only: bool, before: i64, limit: i64) -> Result<Vec<Run>, Failure> {
+    let sql = if open_only { &PAGE_OPEN } else { &PAGE };
+    doc::read_all(tx.rows(sql, &args![org, before, limit])?, 0)
+}
+
+/// Ids after `after`, for the audit: deleted ones too.
+pub fn ids_after(tx: &mut Tx, after: i64, limit: i64) -> Result<Vec<RunId>, Failure> {
+    tx.rows(&IDS, &args![after, limit])?.iter().map(|row| row.int(0).map(RunId)).collect()
+}
+
+pub fn count_open(tx: &mut Tx) -> Result<i64, Failure> {
+    tx.row(&COUNT_OPEN, &args![])?.expect("a count is a row").int(0)
+}
+
+/// What the columns say, for the audit: (status, attempt, open, version).
+pub fn columns(tx: &mut Tx, id: RunId) -> Result<Option<(String, i64, bool, i64)>, Failure> {
+    let row = tx.row(&COLUMNS, &args![id])?;
+    row.map(|row| Ok((row.text(0)?, row.int(1)?, row.flag(2)?, row.int(3)?))).transpose()
+}
+
+pub(crate) const ALL: &[&Sql] =
+    &[&INSERT, &SAVE, &LOCK, &FIND, &BY_NAME, &PAGE, &PAGE_OPEN, &IDS, &COUNT_OPEN, &COLUMNS];
+
+const INSERT: Sql = Sql::new(
+    "INSERT INTO runs (id, org_id, name, status, attempt, open, created_at, deleted_at, last_at, version, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+);
+const SAVE: Sql = Sql::new(
+    "UPDATE runs SET status = $3, attempt = $4, open = $5, deleted_at = $6, last_at = $7, version = $8, doc = $9
+      WHERE id = $1 AND version = $2",
+);
+const LOCK: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1").no_key_update().locks(Rank::Run);
+const FIND: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1");
+const BY_NAME: Sql = Sql::new(
+    "SELECT doc FROM runs
+      WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL
+      ORDER BY open DESC, id DESC LIMIT 1",
+);
+const PAGE: Sql = Sql::new(
+    "SELECT doc FROM runs
+      WHERE org_id = $1 AND id < $2 AND deleted_at IS NULL
+      ORDER BY id DESC LIMIT $3",
+);
+const PAGE_OPEN: Sql = Sql::new(
+    "SELECT doc FROM runs
+      WHERE org_id = $1 AND id < $2 AND open = 1
+      ORDER BY id DESC LIMIT $3",
+);
+const IDS: Sql = Sql::new("SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2");
+const COUNT_OPEN: Sql = Sql::new("SELECT count(*) FROM runs WHERE open = 1");
+const COLUMNS: Sql = Sql::new("SELECT status, attempt, open, version FROM runs WHERE id = $1");
