@@ -77,7 +77,8 @@ pub fn step(agent: &Agent, event: &AgentEvent, at: Timestamp) -> Result<Outcome<
             moved(next, [C::Publish { kind: "agent.running" }])
         }
         (S::Running, E::Begun) => unchanged(),
-        (S::Running, E::TasksEnded { outcome }) => {
+        // Also while held or not yet going on after a pause: its machine may have been done before it was frozen.
+        (S::Pending | S::Running | S::Paused, E::TasksEnded { outcome }) => {
             next.outcome = Some(*outcome);
             end(next, S::Completed, at, None)
         }

@@ -102,7 +102,7 @@ pub fn step(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Result
             next.status = S::Active;
             moved(next, [])
         }
-        (S::Active, E::SyncComplete) => unchanged(),
+        (S::Active | S::Complete, E::SyncComplete) => unchanged(),
         (S::Active, E::RunFinished { hold_until }) => {
             next.status = S::Complete;
             next.completed_at = Some(at);

@@ -49,34 +49,49 @@ use AttemptStatus as S;
 pub const MINIMUM_CHARGE: Credits = Credits(1);
 
 pub fn step(attempt: &Attempt, event: &AttemptEvent, at: Timestamp) -> Result<Outcome<Attempt, C>, Refused> {
+    if let E::Reserved(amount) | E::Charged(amount) = event {
+        assert!(*amount >= Credits::ZERO, "the type gives the sign: {event:?}");
+    }
     let mut next = attempt.clone();
     match (attempt.status, *event) {
         (S::Open, E::Reserved(amount)) => {
             next.reserved = attempt.reserved + amount;
-            moved(next, [C::Reserve(amount)])
+            moved(next, rows([C::Reserve(amount)]))
         }
         (S::Open, E::Charged(asked)) => {
             // Never above what was set aside: the rest is on us and on record.
             let amount = asked.min(attempt.left());
             next.charged = attempt.charged + amount;
             next.uncollected = attempt.uncollected + (asked - amount);
-            moved(next, [C::Charge(amount)])
+            moved(next, rows([C::Charge(amount)]))
         }
         (S::Open, E::Ended(status)) if status != S::Open => {
-            let mut rows = Vec::new();
-            if status == S::Completed && next.charged < MINIMUM_CHARGE {
-                let least = (MINIMUM_CHARGE - next.charged).min(next.left());
-                next.charged = next.charged + least;
-                rows.push(C::Charge(least));
-            }
+            let missing = if status == S::Completed { MINIMUM_CHARGE - next.charged } else { Credits::ZERO };
+            let least = missing.max(Credits::ZERO).min(next.left());
+            next.charged = next.charged + least;
             let rest = next.left();
             next.refunded = next.refunded + rest;
             next.status = status;
             next.ended_at = Some(at);
-            rows.push(C::Refund(rest));
-            moved(next, rows)
+            moved(next, rows([C::Charge(least), C::Refund(rest)]))
         }
         (ended, E::Ended(_)) if ended != S::Open => unchanged(),
-        (status, event) => Err(Refused::not_from("attempt", status, format!("{event:?}"), &[])),
+        (status, event) => Err(Refused::not_from("attempt", status, name(event), &[])),
+    }
+}
+
+/// Zero amounts write no row (R28).
+fn rows(all: impl IntoIterator<Item = AttemptConsequence>) -> Vec<AttemptConsequence> {
+    let amount = |row: &C| match row {
+        C::Reserve(amount) | C::Charge(amount) | C::Refund(amount) => *amount,
+    };
+    all.into_iter().filter(|row| !amount(row).is_zero()).collect()
+}
+
+pub fn name(event: AttemptEvent) -> &'static str {
+    match event {
+        E::Reserved(_) => "reserved",
+        E::Charged(_) => "charged",
+        E::Ended(_) => "ended",
     }
 }

@@ -84,6 +84,7 @@ pub enum InstanceConsequence {
     TellRunner,
     JobsSilent,
     JobsHeard,
+    JobsLost,
     JobsGone,
     SlotsFailed,
     WakePool,
@@ -125,7 +126,7 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
             next.runner_version = Some(runner_version.clone());
             next.containment = containment.clone();
             next.ready_at = instance.ready_at.or(Some(at));
-            next.last_seen_at = Some(at);
+            next.last_seen_at = next.last_seen_at.max(Some(at)); // reports may overtake each other
             next.respawns = 0;
             if was_ready {
                 moved(next, [C::JobsHeard])
@@ -135,17 +136,17 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
         }
         (S::Draining | S::Terminating, E::Registered { .. }) => {
             next.session += 1;
-            next.last_seen_at = Some(at);
+            next.last_seen_at = next.last_seen_at.max(Some(at));
             moved(next, [C::TellRunner])
         }
         (S::Unreachable | S::Lost, E::Heard) => {
             next.status = S::Ready;
-            next.last_seen_at = Some(at);
+            next.last_seen_at = next.last_seen_at.max(Some(at));
             next.respawns = 0;
             moved(next, [C::JobsHeard, C::WakePool, C::Publish { kind: "instance.ready" }])
         }
         (state, E::Heard) if state.is_open() => {
-            next.last_seen_at = Some(at);
+            next.last_seen_at = next.last_seen_at.max(Some(at));
             moved(next, [])
         }
         (S::Ready, E::FellSilent) => {
@@ -155,7 +156,7 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
         (S::Unreachable | S::Lost, E::FellSilent) => unchanged(),
         (S::Unreachable, E::GaveUpOn) => {
             next.status = S::Lost;
-            moved(next, [C::Publish { kind: "instance.lost" }])
+            moved(next, [C::JobsLost, C::Publish { kind: "instance.lost" }])
         }
         (S::Lost, E::GaveUpOn) => unchanged(),
         (S::Ready | S::Unreachable, E::DrainAsked) => {
@@ -173,14 +174,20 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
             unchanged()
         }
         // The only way to the end: somebody who can see the machine says that it is not there.
-        (state, E::ProviderConfirmedGone | E::SpawnFailed) if state.is_open() => {
-            next.status = S::Terminated;
-            next.terminated_at = Some(at);
-            moved(next, [C::SlotsFailed, C::JobsGone, C::WakePool, C::Publish { kind: "instance.terminated" }])
+        // A spawn that failed proves that only while the provider never had it.
+        (S::Spawning | S::Terminating, E::SpawnFailed) if instance.handle.is_none() && instance.ready_at.is_none() => {
+            gone(next, at)
         }
+        (state, E::ProviderConfirmedGone) if state.is_open() => gone(next, at),
         (S::Terminated, E::ProviderConfirmedGone | E::SpawnFailed) => unchanged(),
         (state, event) => Err(Refused::not_from("instance", state, name(event), &[])),
     }
+}
+
+fn gone(mut next: Instance, at: Timestamp) -> Result<Outcome<Instance, C>, Refused> {
+    next.status = S::Terminated;
+    next.terminated_at = Some(at);
+    moved(next, [C::SlotsFailed, C::JobsGone, C::WakePool, C::Publish { kind: "instance.terminated" }])
 }
 
 /// A wait for a sign of life; our outages do not count towards it.

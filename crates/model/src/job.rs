@@ -164,6 +164,9 @@ pub enum JobEvent {
     },
     FellSilent,
     HeardAgain,
+    /// Silent for so long that its machine counts as lost: a phase, not an end.
+    DeclaredLost,
+    /// The machine is gone, by the word of somebody who can see it.
     GaveUpOn,
     StopAsked {
         reason: JobReason,
@@ -229,6 +232,8 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.instance = None;
             next.allocation = None;
             next.placed_at = None;
+            next.silent_since = None; // the silence was that machine's
+            next.lost = false;
             moved(next, [C::Publish { kind: "job.submitted" }])
         }
         (S::Submitted, E::WaitedTooLong) => {
@@ -268,7 +273,9 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             gone(&mut next, event, at);
             ripe(next, at)
         }
-        (S::Pulling | S::Running | S::Terminating, E::Logged { to }) if *to <= job.logged_to => unchanged(),
+        (S::Provisioning | S::Pulling | S::Running | S::Terminating, E::Logged { to }) if *to <= job.logged_to => {
+            unchanged()
+        }
         (S::Provisioning | S::Pulling | S::Running, E::Logged { to }) => {
             next.logged_to = *to;
             moved(next, [])
@@ -284,7 +291,13 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.silent_since = Some(at);
             moved(next, [C::Publish { kind: "job.unreachable" }])
         }
-        (S::Submitted, E::FellSilent | E::HeardAgain) => unchanged(),
+        (S::Provisioning | S::Pulling | S::Running | S::Terminating, E::DeclaredLost) if job.lost => unchanged(),
+        (S::Provisioning | S::Pulling | S::Running | S::Terminating, E::DeclaredLost) => {
+            next.silent_since = job.silent_since.or(Some(at));
+            next.lost = true;
+            moved(next, [C::Publish { kind: "job.lost" }])
+        }
+        (S::Submitted, E::FellSilent | E::HeardAgain | E::DeclaredLost) => unchanged(),
         (_, E::HeardAgain) if job.silent_since.is_none() => unchanged(),
         (S::Provisioning | S::Pulling | S::Running | S::Terminating, E::HeardAgain) => {
             next.silent_since = None;
@@ -305,7 +318,11 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             stop(next, *reason, at, None)
         }
         (S::Terminating, E::StopAsked { abort: true, .. }) if !job.abort && job.gone_at.is_none() => {
+            // The bound counts from the sharper request, and is never later than the first one's.
+            let asked = job.stop_asked_at.map_or(at, |first| at.min(first + job.stop_duration_ms));
             next.abort = true;
+            next.stop_asked_at = Some(asked);
+            next.remove_at = Some(asked);
             moved(next, [C::TellRunner])
         }
         (S::Terminating, E::StopAsked { .. }) => unchanged(),
@@ -327,6 +344,8 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             | E::StopAsked { .. }
             | E::LimitPassed
             | E::FellSilent
+            | E::HeardAgain
+            | E::DeclaredLost
             | E::GaveUpOn
             | E::CommandStarted
             | E::SyncComplete { .. }
@@ -463,6 +482,7 @@ pub fn name(event: &JobEvent) -> &'static str {
         E::Logged { .. } => "logged",
         E::FellSilent => "fell_silent",
         E::HeardAgain => "heard_again",
+        E::DeclaredLost => "declared_lost",
         E::GaveUpOn => "gave_up_on",
         E::StopAsked { .. } => "stop_asked",
         E::LimitPassed => "limit_passed",

@@ -230,7 +230,18 @@ pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             go(run, run.status, at, |r| r.deleted_at = Some(at), [])
         }
 
-        (S::Pending, E::PickedUp) => go(run, S::Running, at, |r| r.running_at = Some(at), [C::CreateAgents]),
+        // Nothing new begins in a run that is on its way to its end.
+        (S::Pending | S::Retrying | S::Resuming, E::PickedUp | E::RetryCame | E::AgentsWoken)
+            if run.termination.is_some() =>
+        {
+            unchanged()
+        }
+        (S::Pending, E::PickedUp) => {
+            // Asked to pause before its machines were lost: the wish stands for the new ones.
+            let hold = if run.pause_asked { vec![C::HoldAgents] } else { vec![] };
+            let consequences = [vec![C::CreateAgents], hold].concat();
+            go(run, S::Running, at, |r| r.running_at = Some(at), consequences)
+        }
         (S::Running, E::PickedUp) => unchanged(),
         (S::Pending | S::Retrying, E::WaitedTooLong) => {
             end(run, RunReason::QueueTimeout, at, "waited 24 h without being picked up")
@@ -244,14 +255,15 @@ pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             | E::InfrastructureFailed { .. }
             | E::MaxDurationPassed,
         ) if run.termination.is_some() => unchanged(),
-        (S::Running, E::AllAgentsCompleted { outcome }) => {
+        // A frozen machine may still report what came before the frost, or die: pausing does not stop the end.
+        (S::Running | S::Paused | S::Resuming, E::AllAgentsCompleted { outcome }) => {
             let mut next = run.clone();
             next.outcome = Some(*outcome);
             next.termination = Some(Termination { reason: RunReason::AllDone, at, abort: false });
             moved(next, [])
         }
         (S::Running, E::AgentGoesOn) => unchanged(),
-        (S::Running, E::AgentFailed { reason, error }) => {
+        (S::Running | S::Paused | S::Resuming, E::AgentFailed { reason, error }) => {
             let mut next = run.clone();
             next.last_error = Some(error.clone());
             terminate(next, *reason, at, false)
@@ -310,12 +322,15 @@ pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
         (S::Resuming, E::ResumeFailed { cause }) => end(run, RunReason::ResumeFailed, at, cause),
 
         (S::Running, E::MaxDurationPassed) => end(run, RunReason::Deadline, at, "max_duration of active time passed"),
-        (status, E::WorkItemDied { cause }) if !status.is_end() => end(run, RunReason::Poisoned, at, cause),
+        (status, E::WorkItemDied { cause }) if !status.is_end() && status != S::Created => {
+            end(run, RunReason::Poisoned, at, cause)
+        }
 
         (S::Failed, E::RetryAsked) if run.attempt < run.max_attempts => {
             go(run, S::Retrying, at, reopened, [C::OpenAttempt, C::Reserve, C::WakeDispatch])
         }
         (S::Retrying, E::RetryAsked) => unchanged(),
+        (S::Pending | S::Running, E::RetryAsked) if run.attempt > 1 => unchanged(), // passed in this attempt (R22)
         (S::Retrying, E::RetryCame) => go(run, S::Pending, at, |r| r.retry_at = None, [C::WakeDispatch]),
         (S::Pending, E::RetryCame) => unchanged(),
 
@@ -370,6 +385,8 @@ pub fn deadline(run: &Run) -> Option<(Timestamp, RunEvent)> {
 /// The actions a person may ask for now.
 pub fn allowed(run: &Run) -> Vec<&'static str> {
     match run.status {
+        _ if run.deleted_at.is_some() => vec![],
+        status if run.termination.is_some() && !status.is_end() => vec!["cancel"],
         S::Created => vec!["start", "cancel", "delete"],
         S::Pending | S::Retrying | S::Resuming => vec!["cancel"],
         S::Running => vec!["pause", "cancel"],

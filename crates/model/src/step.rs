@@ -87,6 +87,7 @@ pub fn step(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<Ste
         (S::Pending | S::Running | S::Waiting, E::Skipped { error }) => end(next, S::Skipped, at, Some(error.clone())),
         (S::Running, E::ToBeRetried { at: due, error }) => {
             next.status = S::Pending;
+            next.uncertain = false; // whoever tries again has found out, or it does not matter
             next.due_at = Some(*due);
             next.last_error = Some(error.clone());
             moved(next, [C::WakeAt { at: *due }])

@@ -187,10 +187,11 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
         (S::Pending, E::Begun) => {
             next.status = S::Running;
             settle_branches(&mut next, at);
-            moved(next, [])
+            concluded(next, at)
         }
-        (S::Running, E::Begun) => unchanged(),
+        (S::Running | S::RollingBack, E::Begun) => unchanged(),
         (S::Running, E::NodeBegun { node }) => {
+            may_begin(workflow, node)?;
             let node = open(&mut next, node)?;
             if node.status == N::Running {
                 return unchanged();
@@ -200,7 +201,9 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
             node.started_at = node.started_at.or(Some(at));
             moved(next, [])
         }
-        (S::Running, E::NodeWaits { node, until }) => {
+        // What runs beside a failed node goes on while that one is compensated; only nothing new begins.
+        (S::Running | S::RollingBack, E::NodeWaits { node, until }) => {
+            may_begin(workflow, node)?;
             let node = open(&mut next, node)?;
             if node.status == N::Running && node.waiting_until == Some(*until) {
                 return unchanged();
@@ -213,33 +216,40 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
             node.waiting_until = Some(*until);
             moved(next, [])
         }
-        (S::Running, E::NodeDone { node, output }) => {
+        (S::Running | S::RollingBack, E::NodeDone { node, output }) => {
             if find(workflow, node)?.status.is_end() {
                 return unchanged();
             }
+            may_begin(workflow, node)?;
             close(&mut next, node, N::Completed, at);
             open_any(&mut next, node).output = Some(output.clone());
             settle_branches(&mut next, at);
             concluded(next, at)
         }
-        (S::Running, E::NodeFailed { node, error }) => {
+        (S::Running | S::RollingBack, E::NodeFailed { node, error }) => {
             if find(workflow, node)?.status.is_end() {
                 return unchanged();
             }
+            may_begin(workflow, node)?;
             close(&mut next, node, N::Failed, at);
             open_any(&mut next, node).error = Some(error.clone());
             next.status = S::RollingBack;
             moved(next, [C::Compensate { node: node.clone() }])
         }
-        (S::RollingBack, E::Compensated { node }) => {
-            next.status = S::Running;
+        (S::Running | S::RollingBack, E::Compensated { node }) if has_given_way(workflow, find(workflow, node)?) => {
+            unchanged()
+        }
+        (S::RollingBack, E::Compensated { node }) if find(workflow, node)?.status == N::Failed => {
             if fall_back(&mut next, node) || alternative(&mut next, node) {
+                let another = next.nodes.iter().any(|n| n.status == N::Failed && !has_given_way(&next, n));
+                next.status = if another { S::RollingBack } else { S::Running };
+                settle_branches(&mut next, at);
                 return moved(next, []);
             }
             let error = find(workflow, node)?.error.clone();
             finish(next, S::Failed, error, at)
         }
-        (S::Running, E::NodeTakenOver { node }) => {
+        (S::Running | S::RollingBack, E::NodeTakenOver { node }) => {
             let node = open(&mut next, node)?;
             if node.status == N::Pending {
                 return unchanged();
@@ -255,6 +265,7 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
                 );
             }
             node.status = N::Pending;
+            node.waiting_until = None;
             moved(next, [])
         }
         (S::Pending | S::Running | S::RollingBack, E::CancelAsked) => {
@@ -313,6 +324,12 @@ pub fn check(nodes: &[Node]) -> Result<(), Refused> {
         {
             return refuse(format!("{} branches to a node that is not there", node.name));
         }
+        if let Some(branch) = &node.branch
+            && branch.on_error
+            && logical_of(nodes, &branch.then) != logical_of(nodes, &branch.otherwise)
+        {
+            return refuse(format!("{} falls back to a node with another logical name", node.name));
+        }
     }
     Ok(())
 }
@@ -326,20 +343,65 @@ pub fn deadline(workflow: &Workflow) -> Option<Timestamp> {
 }
 
 fn is_ready(workflow: &Workflow, node: &Node) -> bool {
-    let before: Vec<&Node> =
-        node.after.iter().filter_map(|name| workflow.nodes.iter().find(|n| n.name == *name)).collect();
-    let settled = before.iter().all(|n| matches!(n.status, N::Completed | N::Skipped) || replaced(workflow, n));
-    settled && (before.is_empty() || before.iter().any(|n| n.status == N::Completed))
+    let before = || node.after.iter().filter_map(|name| workflow.nodes.iter().find(|n| n.name == *name));
+    let open = before().any(|n| !has_passed(workflow, n) && !is_bypassed(workflow, n));
+    !open && (node.after.is_empty() || before().any(|n| has_passed(workflow, n)))
 }
 
-/// A failed node whose fall-back or alternative has done its work no longer stands in the way.
-fn replaced(workflow: &Workflow, node: &Node) -> bool {
-    node.status == N::Failed
-        && workflow.nodes.iter().any(|n| n.logical == node.logical && n.name != node.name && n.status == N::Completed)
+/// Done, by itself or by the alternative that took its place.
+fn has_passed(workflow: &Workflow, node: &Node) -> bool {
+    let done = |n: &Node| n.logical == node.logical && n.status == N::Completed;
+    node.status == N::Completed || (has_alternative(workflow, node) && workflow.nodes.iter().any(done))
 }
 
-/// Branches are decided as soon as what decides them is known; the path not taken is skipped.
+/// On a path that is not taken, or no longer.
+fn is_bypassed(workflow: &Workflow, node: &Node) -> bool {
+    node.status == N::Skipped || has_fallen_back(workflow, node)
+}
+
+/// A node that has not begun may begin, or end at once, only when everything before it is settled.
+fn may_begin(workflow: &Workflow, name: &str) -> Result<(), Refused> {
+    let node = find(workflow, name)?;
+    let held_back = node.status == N::Pending && (workflow.status != S::Running || !is_ready(workflow, node));
+    if held_back { Err(Refused::not_from("node", node.status, "begin yet", &[])) } else { Ok(()) }
+}
+
+/// A failed node in whose place another already stands: its compensation was reported before.
+fn has_given_way(workflow: &Workflow, node: &Node) -> bool {
+    has_fallen_back(workflow, node) || has_alternative(workflow, node)
+}
+
+fn has_fallen_back(workflow: &Workflow, node: &Node) -> bool {
+    let opened = |name: &str| workflow.nodes.iter().any(|n| n.name == name && n.status != N::Skipped);
+    node.status == N::Failed && fall_back_of(workflow, &node.name).is_some_and(opened)
+}
+
+/// An alternative stands directly behind the node whose place it takes.
+fn has_alternative(workflow: &Workflow, node: &Node) -> bool {
+    let behind = workflow.nodes.iter().skip_while(|n| n.name != node.name).nth(1);
+    node.status == N::Failed && behind.is_some_and(|n| n.name.starts_with(&format!("{}#", node.logical)))
+}
+
+fn fall_back_of<'w>(workflow: &'w Workflow, node: &str) -> Option<&'w str> {
+    let mut branches = workflow.nodes.iter().filter_map(|n| n.branch.as_ref());
+    branches.find(|b| b.on_error && b.then == node).map(|b| b.otherwise.as_str())
+}
+
+/// Branches are decided as soon as what decides them is known; the path not taken is skipped, to its last node.
 fn settle_branches(workflow: &mut Workflow, at: Timestamp) {
+    while decide_branches(workflow, at) || skip_unreachable(workflow, at) {}
+}
+
+/// A node all of whose predecessors are on paths not taken will never run.
+fn skip_unreachable(workflow: &mut Workflow, at: Timestamp) -> bool {
+    let bypassed = |name: &String| workflow.nodes.iter().any(|n| n.name == *name && is_bypassed(workflow, n));
+    let unreachable = |n: &&Node| n.status == N::Pending && !n.after.is_empty() && n.after.iter().all(bypassed);
+    let Some(name) = workflow.nodes.iter().find(unreachable).map(|n| n.name.clone()) else { return false };
+    close(workflow, &name, N::Skipped, at);
+    true
+}
+
+fn decide_branches(workflow: &mut Workflow, at: Timestamp) -> bool {
     let due: Vec<(usize, Branch)> = workflow
         .nodes
         .iter()
@@ -347,6 +409,7 @@ fn settle_branches(workflow: &mut Workflow, at: Timestamp) {
         .filter(|(_, n)| n.status == N::Pending && is_ready(workflow, n))
         .filter_map(|(i, n)| n.branch.clone().map(|b| (i, b)))
         .collect();
+    let decided = !due.is_empty();
     for (i, branch) in due {
         let first = output(workflow, &branch.decided_by)
             .and_then(|o| o.get(&branch.field))
@@ -360,24 +423,37 @@ fn settle_branches(workflow: &mut Workflow, at: Timestamp) {
         node.ended_at = Some(at);
         node.output = Some(serde_json::json!({ "took": if first { &branch.then } else { &branch.otherwise } }));
     }
+    decided
 }
 
-/// Conditional branch with `on_error`: the other path is opened again.
+/// Conditional branch with `on_error`: the other path is opened again, to its last node.
 fn fall_back(workflow: &mut Workflow, failed: &str) -> bool {
-    let other = workflow
-        .nodes
-        .iter()
-        .filter_map(|n| n.branch.as_ref())
-        .find(|b| b.on_error && b.then == failed)
-        .map(|b| b.otherwise.clone());
-    let Some(node) =
-        other.and_then(|name| workflow.nodes.iter_mut().find(|n| n.name == name && n.status == N::Skipped))
+    let other = fall_back_of(workflow, failed).map(str::to_owned);
+    let Some(first) = other.filter(|name| workflow.nodes.iter().any(|n| n.name == *name && n.status == N::Skipped))
     else {
         return false;
     };
-    node.status = N::Pending;
-    node.ended_at = None;
+    // Nodes stand after what they follow, so one pass finds all that were skipped because of the first.
+    let mut opened = vec![first];
+    for i in 0..workflow.nodes.len() {
+        let node = &workflow.nodes[i];
+        let follows = node.after.iter().any(|before| opened.contains(before));
+        if node.status == N::Skipped && follows && !is_untaken(workflow, &node.name) {
+            opened.push(node.name.clone());
+        }
+    }
+    for node in workflow.nodes.iter_mut().filter(|n| opened.contains(&n.name)) {
+        node.status = N::Pending;
+        node.started_at = None;
+        node.ended_at = None;
+    }
     true
+}
+
+/// The path that a decided branch did not take.
+fn is_untaken(workflow: &Workflow, name: &str) -> bool {
+    let mut decided = workflow.nodes.iter().filter(|n| n.status == N::Completed).filter_map(|n| n.branch.as_ref());
+    decided.any(|b| b.then == name || b.otherwise == name)
 }
 
 /// Retry-with-alternative: a new node under the same logical name, with its own parameters.
@@ -402,17 +478,8 @@ fn alternative(workflow: &mut Workflow, failed: &str) -> bool {
 }
 
 fn concluded(next: Workflow, at: Timestamp) -> Step {
-    let open = next
-        .nodes
-        .iter()
-        .any(|n| matches!(n.status, N::Running) || (n.status == N::Pending && !unreachable_node(&next, n)));
+    let open = next.status == S::RollingBack || next.nodes.iter().any(|n| !n.status.is_end());
     if open { moved(next, []) } else { finish(next, S::Completed, None, at) }
-}
-
-/// A node whose predecessors were all skipped will never run.
-fn unreachable_node(workflow: &Workflow, node: &Node) -> bool {
-    !node.after.is_empty()
-        && node.after.iter().all(|name| workflow.nodes.iter().any(|n| n.name == *name && n.status == N::Skipped))
 }
 
 fn finish(mut next: Workflow, outcome: WorkflowStatus, error: Option<String>, at: Timestamp) -> Step {
@@ -432,6 +499,10 @@ fn finish(mut next: Workflow, outcome: WorkflowStatus, error: Option<String>, at
     next.error = error;
     next.ended_at = Some(at);
     moved(next, [C::Ended { outcome }])
+}
+
+fn logical_of<'n>(nodes: &'n [Node], name: &str) -> Option<&'n str> {
+    nodes.iter().find(|n| n.name == name).map(|n| n.logical.as_str())
 }
 
 fn find<'w>(workflow: &'w Workflow, name: &str) -> Result<&'w Node, Refused> {
