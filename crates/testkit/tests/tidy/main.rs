@@ -143,8 +143,8 @@ rules! {
             ("crates/store/src/clock.rs", "#[expect(clippy::disallowed_methods, reason = \"the clock\")]"),
         ];
     sources::every_file_says_what_it_owns
-        refuses &[("crates/cli/src/main.rs", "fn main() {}"), ("crates/cli/tests/run.rs", "// a test\n")];
-        accepts &[("crates/cli/src/main.rs", "//! The binary.\nfn main() {}")];
+        refuses &[("crates/cli/src/main.rs", "fn main() {}"), ("crates/cli/tests/run.rs", "// a test\n"), ("crates/store/src/lib.rs", "//! store\n")];
+        accepts &[("crates/cli/src/main.rs", "//! The `repl` binary.\nfn main() {}")];
     sources::nothing_is_left_undone
         refuses &[("crates/cli/src/a.rs", "fn f() { todo!() }"), ("crates/cli/tests/b.rs", "unimplemented!(\"later\")")];
         accepts &[("crates/cli/src/a.rs", "// never todo!()\nfn f() { unreachable!(\"why\") }")];
