@@ -1,5 +1,11 @@
 //! Everything we do not own: providers of machines. Knows no database and decides nothing.
+#![allow(clippy::disallowed_methods, reason = "lives in real time: the engine below it does not")]
 
+pub mod conformance;
+pub mod fake;
+pub mod local;
 pub mod provider;
 
+pub use fake::FakeProvider;
+pub use local::{LocalProvider, LocalSettings};
 pub use provider::{Act, Capabilities, Handle, Listed, Order, Provider, Seen};

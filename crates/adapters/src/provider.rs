@@ -73,3 +73,32 @@ pub trait Provider: Send + Sync {
     /// Where a workdir is, for people.
     fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String>;
 }
+
+/// `work_1`, `work_2`, …: the only folders of an instance that anybody may ask to have removed.
+pub(crate) fn is_workdir(name: &str) -> bool {
+    let number = name.strip_prefix("work_").unwrap_or("");
+    number.parse::<u32>().is_ok_and(|n| n.to_string() == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workdir_is_work_and_a_number() {
+        for (name, is) in [
+            ("work_1", true),
+            ("work_4294967295", true),
+            ("work_", false),
+            ("work_01", false),
+            ("work_+1", false),
+            ("work_1/..", false),
+            ("../work_1", false),
+            ("work_1\n", false),
+            ("jobs", false),
+            ("", false),
+        ] {
+            assert_eq!(is_workdir(name), is, "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! A provider that exists only in memory, for tests and simulation: every call may fail before or after its effect, lists
+//! lag, machines die. Has no clock, thread or luck of its own: what goes wrong is decided outside, delays are counted in calls.
+
+use crate::provider::{Act, Capabilities, Handle, Listed, Order, Provider, Seen, is_workdir};
+use model::boot::Boot;
+use model::spec::{OnLostControl, Resources};
+use model::{Credits, Trouble, TroubleKind, names};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What is asked of the provider, for whoever decides what becomes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    Spawn,
+    Find,
+    Inspect,
+    Terminate,
+    List,
+    RemoveWorkdir,
+    Forget,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Obey,
+    /// Nothing happened, and the caller is told why.
+    FailBefore(TroubleKind),
+    /// It happened, but the caller hears only this.
+    FailAfter(TroubleKind),
+}
+
+/// Decides each call's fate; the text is the machine's name (or the prefix of a list).
+pub type Decide = Box<dyn FnMut(Call, &str) -> Fate + Send>;
+
+#[derive(Debug, Clone)]
+pub struct FakeSettings {
+    pub name: String,
+    pub capabilities: Capabilities,
+    pub price_per_hour: Credits,
+    /// So many calls of `list` and `find_by_name` do not see a new machine yet.
+    pub list_lag_calls: u32,
+    /// So many calls of `terminate` and `inspect` after the first `terminate` find the machine still there.
+    pub gone_lag_calls: u32,
+}
+
+impl Default for FakeSettings {
+    fn default() -> FakeSettings {
+        FakeSettings {
+            name: "fake".to_owned(),
+            capabilities: Capabilities {
+                regions: vec!["here".to_owned(), "there".to_owned()],
+                max_instances: 4,
+                workdir_survives_runner: true,
+                paid: false,
+                default_on_lost_control: OnLostControl::Finish,
+                user: "somebody".to_owned(),
+            },
+            price_per_hour: Credits(10_000),
+            list_lag_calls: 0,
+            gone_lag_calls: 0,
+        }
+    }
+}
+
+/// A machine as the world knows it, whatever its owner has heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    pub boot: Boot,
+    pub region: String,
+    pub resources: Resources,
+    pub state: MachineState,
+    /// How often a runner was started here: the first time and each return.
+    pub starts: u32,
+    pub workdirs_removed: Vec<String>,
+    unseen_calls: u32,
+    going_calls: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MachineState {
+    Running,
+    /// The machine is there, its runner is not.
+    RunnerGone,
+    /// `terminate` was called; it is on its way out.
+    Going,
+    Gone,
+}
+
+pub struct FakeProvider {
+    settings: FakeSettings,
+    world: Mutex<World>,
+}
+
+struct World {
+    machines: BTreeMap<String, Machine>,
+    decide: Decide,
+}
+
+impl FakeProvider {
+    pub fn new(settings: FakeSettings, decide: Decide) -> FakeProvider {
+        FakeProvider { settings, world: Mutex::new(World { machines: BTreeMap::new(), decide }) }
+    }
+
+    /// One on which nothing goes wrong until it is told otherwise.
+    pub fn obedient() -> FakeProvider {
+        FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey))
+    }
+
+    pub fn decide_by(&self, decide: Decide) {
+        self.world().decide = decide;
+    }
+
+    /// Every machine there ever was and that is not forgotten, by name.
+    pub fn machines(&self) -> BTreeMap<String, Machine> {
+        self.world().machines.clone()
+    }
+
+    pub fn machine(&self, name: &str) -> Option<Machine> {
+        self.world().machines.get(name).cloned()
+    }
+
+    /// The runner process dies; the machine stays.
+    pub fn kill_runner(&self, name: &str) {
+        self.change(name, |machine| {
+            if machine.state == MachineState::Running {
+                machine.state = MachineState::RunnerGone;
+            }
+        });
+    }
+
+    /// The machine itself is gone: a spot market, a power cut, somebody's console.
+    pub fn destroy(&self, name: &str) {
+        self.change(name, |machine| machine.state = MachineState::Gone);
+    }
+
+    /// From now on somebody else's machine answers under this name.
+    pub fn replace_by_stranger(&self, name: &str) {
+        self.change(name, |machine| machine.boot.nonce.push_str("-of-somebody-else"));
+    }
+
+    fn change(&self, name: &str, what: impl FnOnce(&mut Machine)) {
+        if let Some(machine) = self.world().machines.get_mut(name) {
+            what(machine);
+        }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        // Every change is one assignment, so a panic elsewhere leaves nothing half-done here.
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The whole act happens here and now; the future only carries its result.
+    fn act<'a, T: Send + 'a>(
+        &self,
+        call: Call,
+        about: &str,
+        effect: impl FnOnce(&FakeSettings, &mut World) -> Result<T, Trouble>,
+    ) -> Act<'a, T> {
+        let mut world = self.world();
+        let result = match (world.decide)(call, about) {
+            Fate::Obey => effect(&self.settings, &mut world),
+            Fate::FailBefore(kind) => Err(failed(kind, call, about)),
+            Fate::FailAfter(kind) => effect(&self.settings, &mut world).and(Err(failed(kind, call, about).perhaps())),
+        };
+        Box::pin(std::future::ready(result))
+    }
+}
+
+impl Provider for FakeProvider {
+    fn name(&self) -> &str {
+        &self.settings.name
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.settings.capabilities.clone()
+    }
+    fn price(&self, _resources: &Resources) -> Credits {
+        self.settings.price_per_hour
+    }
+    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
+        self.act(Call::Spawn, &order.boot.name, |settings, world| spawn(settings, world, order))
+    }
+    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>> {
+        self.act(Call::Find, name, |_, world| {
+            check_name(name)?;
+            let machine = world.machines.get_mut(name);
+            let seen = machine.is_some_and(|machine| is_seen(machine) && machine.state != MachineState::Gone);
+            Ok(seen.then(|| Handle(name.to_owned())))
+        })
+    }
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {
+        self.act(Call::Inspect, &handle.0, |_, world| {
+            check_name(&handle.0)?;
+            let Some(machine) = world.machines.get_mut(&handle.0) else { return Ok(Seen::Gone) };
+            go_on(machine);
+            Ok(match machine.state {
+                MachineState::Gone => Seen::Gone,
+                _ if machine.boot.nonce != nonce => Seen::Stranger,
+                MachineState::RunnerGone => Seen::RunnerGone,
+                MachineState::Running | MachineState::Going => Seen::Alive,
+            })
+        })
+    }
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()> {
+        self.act(Call::Terminate, &handle.0, |settings, world| {
+            check_name(&handle.0)?;
+            let Some(machine) = world.machines.get_mut(&handle.0) else { return Ok(()) };
+            match machine.state {
+                MachineState::Gone => return Ok(()),
+                _ if machine.boot.nonce != nonce => return Err(stranger(&handle.0)),
+                MachineState::Running | MachineState::RunnerGone => {
+                    machine.state = MachineState::Going;
+                    machine.going_calls = settings.gone_lag_calls;
+                }
+                MachineState::Going => {}
+            }
+            go_on(machine);
+            if machine.state == MachineState::Gone {
+                return Ok(());
+            }
+            Err(Trouble::new(TroubleKind::Timeout, format!("{} is still going", handle.0)))
+        })
+    }
+    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>> {
+        self.act(Call::List, prefix, |_, world| {
+            let seen = world.machines.iter_mut().filter(|(name, _)| name.starts_with(prefix));
+            let seen = seen.filter_map(|(name, machine)| is_seen(machine).then_some((name, machine.state)));
+            Ok(seen
+                .map(|(name, state)| Listed {
+                    name: name.clone(),
+                    handle: Handle(name.clone()),
+                    alive: matches!(state, MachineState::Running | MachineState::Going),
+                })
+                .collect())
+        })
+    }
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()> {
+        self.act(Call::RemoveWorkdir, &handle.0, |_, world| {
+            check_name(&handle.0)?;
+            if !is_workdir(workdir) {
+                return Err(Trouble::new(TroubleKind::InvalidSpec, format!("`{workdir}` is not a workdir")));
+            }
+            let Some(machine) = world.machines.get_mut(&handle.0) else { return Ok(()) };
+            if machine.state == MachineState::Running {
+                let what = format!("the runner of {} is alive: its workdirs are its own to remove", handle.0);
+                return Err(Trouble::new(TroubleKind::InvalidSpec, what));
+            }
+            machine.workdirs_removed.push(workdir.to_owned());
+            Ok(())
+        })
+    }
+    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()> {
+        self.act(Call::Forget, &handle.0, |_, world| {
+            check_name(&handle.0)?;
+            match world.machines.get(&handle.0).map(|machine| machine.state) {
+                None => Ok(()),
+                Some(MachineState::Gone) => {
+                    world.machines.remove(&handle.0);
+                    Ok(())
+                }
+                Some(_) => {
+                    let what = format!("{} is not terminated: only what is gone is forgotten", handle.0);
+                    Err(Trouble::new(TroubleKind::InvalidSpec, what))
+                }
+            }
+        })
+    }
+    fn workdir_path(&self, _handle: &Handle, _workdir: &str) -> Option<String> {
+        None
+    }
+}
+
+fn spawn(settings: &FakeSettings, world: &mut World, order: &Order) -> Result<Handle, Trouble> {
+    let name = &order.boot.name;
+    check_name(name)?;
+    let living = world.machines.values().filter(|m| m.state != MachineState::Gone).count() as i64;
+    match world.machines.get_mut(name) {
+        Some(machine) if machine.state == MachineState::Gone => {
+            let what = format!("{name} was terminated: a machine's name is used once");
+            return Err(Trouble::new(TroubleKind::NotFound, what));
+        }
+        Some(machine) if machine.boot.nonce != order.boot.nonce => return Err(stranger(name)),
+        Some(machine) => {
+            if machine.state == MachineState::RunnerGone {
+                machine.state = MachineState::Running;
+                machine.starts += 1;
+            }
+            machine.boot = order.boot.clone();
+        }
+        None if living >= settings.capabilities.max_instances => {
+            return Err(Trouble::new(TroubleKind::Capacity, format!("no more than {living} machines are allowed")));
+        }
+        None => {
+            let machine = Machine {
+                boot: order.boot.clone(),
+                region: order.region.clone(),
+                resources: order.resources.clone(),
+                state: MachineState::Running,
+                starts: 1,
+                workdirs_removed: Vec::new(),
+                unseen_calls: settings.list_lag_calls,
+                going_calls: 0,
+            };
+            world.machines.insert(name.clone(), machine);
+        }
+    }
+    Ok(Handle(name.clone()))
+}
+
+/// One more look at a list in which a new machine is not yet.
+fn is_seen(machine: &mut Machine) -> bool {
+    let seen = machine.unseen_calls == 0;
+    machine.unseen_calls = machine.unseen_calls.saturating_sub(1);
+    seen
+}
+
+/// One more question to a machine on its way out.
+fn go_on(machine: &mut Machine) {
+    if machine.state == MachineState::Going {
+        match machine.going_calls.checked_sub(1) {
+            Some(left) => machine.going_calls = left,
+            None => machine.state = MachineState::Gone,
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Trouble> {
+    match names::parse(name) {
+        Some(_) => Ok(()),
+        None => Err(Trouble::new(TroubleKind::InvalidSpec, format!("`{name}` is not the name of an instance"))),
+    }
+}
+
+fn stranger(name: &str) -> Trouble {
+    Trouble::new(TroubleKind::NotFound, format!("{name} is another machine than the one asked for: left alone"))
+}
+
+fn failed(kind: TroubleKind, call: Call, about: &str) -> Trouble {
+    Trouble::new(kind, format!("{call:?} {about}: {kind:?}, as the script wants it"))
+}

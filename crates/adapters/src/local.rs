@@ -1,0 +1,437 @@
+//! Machines that are processes of this host: a directory each, with a detached runner in it. Owns starting, finding and
+//! ending them. Never touches a process or directory whose nonce is not the one it was asked for.
+
+mod home;
+mod process;
+mod socket;
+mod trouble;
+
+use crate::provider::{Act, Capabilities, Handle, Listed, Order, Provider, Seen, is_workdir};
+use home::{Home, Life};
+use model::boot::{Boot, SocketAnswer, SocketAsk};
+use model::spec::{OnLostControl, Resources};
+use model::{Credits, Trouble, TroubleKind, names};
+use nix::sys::signal::Signal;
+use process::{Living, Trace};
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use trouble::{at, busy, silent, stranger};
+
+pub const REGION: &str = "local";
+pub const DEFAULT_PRICE: Credits = Credits(10_000);
+
+/// Held while the living are counted and one more is started.
+const ROOM_LOCK_FILE: &str = ".room.lock";
+/// A directory on its way out: no longer a machine, perhaps not yet all deleted.
+const FORGOTTEN: &str = ".forgotten-";
+/// How long each step may take before the next, harder one. A runner that is asked politely ends its jobs first, so that
+/// has the longest.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    pub answer: Duration,
+    pub shutdown: Duration,
+    pub sigterm: Duration,
+    pub sigkill: Duration,
+    pub cleanup: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            answer: Duration::from_secs(5),
+            shutdown: Duration::from_secs(20),
+            sigterm: Duration::from_secs(3),
+            sigkill: Duration::from_secs(5),
+            cleanup: Duration::from_secs(30),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct LocalSettings {
+    /// Where the instances' directories are.
+    pub root: PathBuf,
+    /// Started as `exe runner --dir DIR`. A path that stays valid when the binary on disk is replaced: `/proc/self/exe`.
+    pub exe: PathBuf,
+    pub max_instances: i64,
+    pub price_per_hour: Credits,
+    pub patience: Patience,
+}
+
+impl LocalSettings {
+    /// As many instances as cores, each at the default price.
+    pub fn new(root: impl Into<PathBuf>, exe: impl Into<PathBuf>) -> LocalSettings {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64);
+        LocalSettings {
+            root: root.into(),
+            exe: exe.into(),
+            max_instances: cores,
+            price_per_hour: DEFAULT_PRICE,
+            patience: Patience::default(),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct LocalProvider {
+    settings: Arc<LocalSettings>,
+}
+
+impl LocalProvider {
+    pub fn new(settings: LocalSettings) -> LocalProvider {
+        LocalProvider { settings: Arc::new(settings) }
+    }
+
+    /// Everything here waits for files, locks and processes, so it runs where waiting is allowed.
+    fn act<'a, T: Send + 'static>(
+        &self,
+        what: impl FnOnce(LocalProvider) -> Result<T, Trouble> + Send + 'static,
+    ) -> Act<'a, T> {
+        let provider = self.clone();
+        Box::pin(async move {
+            match tokio::task::spawn_blocking(move || what(provider)).await {
+                Ok(result) => result,
+                Err(error) => Err(Trouble::internal(format!("the local provider failed: {error}")).perhaps()),
+            }
+        })
+    }
+
+    /// Only names of ours become paths, so no handle leads out of the root.
+    fn home(&self, name: &str) -> Result<Home, Trouble> {
+        match names::parse(name) {
+            Some(_) => Ok(Home { dir: self.settings.root.join(name) }),
+            None => Err(Trouble::new(TroubleKind::InvalidSpec, format!("`{name}` is not the name of an instance"))),
+        }
+    }
+
+    fn spawn_now(&self, order: &Order) -> Result<Handle, Trouble> {
+        let name = &order.boot.name;
+        let home = self.home(name)?;
+        if !self.settings.root.is_dir() {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.settings.root);
+            made.map_err(at(&self.settings.root))?;
+        }
+        let change = home.create()?;
+        let started = self.ensure_runner(&home, &order.boot);
+        if started.is_err() && change.fresh {
+            // Nothing half-done stays behind; another who waits for this directory makes a new one.
+            let _ = std::fs::remove_dir_all(&home.dir);
+        }
+        started.map(|()| Handle(name.clone()))
+    }
+
+    fn ensure_runner(&self, home: &Home, boot: &Boot) -> Result<(), Trouble> {
+        if home.is_terminated() {
+            let what = format!("{} was terminated: a machine's name is used once", boot.name);
+            return Err(Trouble::new(TroubleKind::NotFound, what));
+        }
+        let before = home.boot()?;
+        if before.as_ref().is_some_and(|before| before.nonce != boot.nonce) {
+            return Err(stranger(home));
+        }
+        if before.as_ref() != Some(boot) {
+            home.write_boot(boot)?;
+        }
+        if !matches!(home.life()?, Life::None) {
+            return Ok(());
+        }
+        self.start_runner(home)
+    }
+
+    fn start_runner(&self, home: &Home) -> Result<(), Trouble> {
+        let path = self.settings.root.join(ROOM_LOCK_FILE);
+        let room = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let room = room.map_err(at(&path))?;
+        room.lock().map_err(at(&path))?;
+        let others = self.list_now("")?;
+        let living = others.iter().filter(|other| other.alive && !home.dir.ends_with(&other.name)).count() as i64;
+        if living >= self.settings.max_instances {
+            let what = format!(
+                "{living} local instances are running and {} are allowed: wait, or raise [providers.local] max_instances",
+                self.settings.max_instances
+            );
+            return Err(Trouble::new(TroubleKind::Capacity, what));
+        }
+        let mut child = self.start(home, &[])?;
+        // Until it is reaped its pid cannot be given to another.
+        let recorded = match Trace::of(child.id() as i32) {
+            Ok(Some(trace)) => home.write_trace(&trace),
+            Ok(None) => Ok(()),
+            Err(error) => Err(at(&home.dir)(error)),
+        };
+        if recorded.is_err() {
+            let _ = child.kill();
+        }
+        process::reap(child);
+        recorded
+    }
+
+    fn start(&self, home: &Home, more: &[&OsStr]) -> Result<std::process::Child, Trouble> {
+        let log = home.log()?;
+        let mut args: Vec<&OsStr> = vec!["runner".as_ref(), "--dir".as_ref(), home.dir.as_ref()];
+        args.extend(more);
+        process::start(&self.settings.exe, &args, &home.dir, &log).map_err(|error| self.cannot_start(error))
+    }
+
+    fn cannot_start(&self, error: io::Error) -> Trouble {
+        let exe = self.settings.exe.display();
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EACCES | libc::ENOEXEC | libc::ENOTDIR) => Trouble::new(
+                TroubleKind::InvalidSpec,
+                format!(
+                    "cannot start {exe} as a runner ({error}): put the repl binary back and restart the control plane"
+                ),
+            ),
+            Some(libc::EAGAIN | libc::ENOMEM) => Trouble::new(
+                TroubleKind::Capacity,
+                format!("this host has no room for another process ({error}): end some, or raise its process limit"),
+            ),
+            _ => at(&self.settings.exe)(error),
+        }
+    }
+
+    fn inspect_now(&self, name: &str, nonce: &str) -> Result<Seen, Trouble> {
+        let home = self.home(name)?;
+        if !home.exists() || home.is_terminated() {
+            return Ok(Seen::Gone);
+        }
+        if home.boot()?.is_some_and(|boot| boot.nonce != nonce) {
+            return Ok(Seen::Stranger);
+        }
+        match home.look()? {
+            Some(Life::None) => Ok(if home.exists() { Seen::RunnerGone } else { Seen::Gone }),
+            None => Err(busy(&home)),
+            Some(Life::Unknown) => match self.ask(&home, &SocketAsk::Identify) {
+                Ok((answer, _)) => Ok(if answer.nonce == nonce { Seen::Alive } else { Seen::Stranger }),
+                Err(_) => Err(silent(&home)),
+            },
+            Some(Life::Known(_)) => match self.ask(&home, &SocketAsk::Identify) {
+                Ok((answer, _)) if answer.nonce != nonce => Ok(Seen::Stranger),
+                Ok(_) => Ok(Seen::Alive),
+                // Starting, stopped or stuck; but it is the process we started here, and it ended or it is alive.
+                Err(_) => match home.look()? {
+                    Some(Life::None) => Ok(Seen::RunnerGone),
+                    Some(_) => Ok(Seen::Alive),
+                    None => Err(busy(&home)),
+                },
+            },
+        }
+    }
+
+    fn terminate_now(&self, name: &str, nonce: &str) -> Result<(), Trouble> {
+        let home = self.home(name)?;
+        let Some(change) = home.change()? else { return Ok(()) };
+        if home.is_terminated() {
+            return Ok(());
+        }
+        if home.boot()?.is_some_and(|boot| boot.nonce != nonce) {
+            return Err(stranger(&home));
+        }
+        if let Some(living) = self.living(&home, nonce)? {
+            self.end(&home, &living, nonce)?;
+        }
+        if !change.fresh {
+            self.clean_up(&home)?;
+        }
+        home.mark_terminated()
+    }
+
+    /// The process to end. One that nobody wrote down proves itself over the socket first, and is written down.
+    fn living(&self, home: &Home, nonce: &str) -> Result<Option<Living>, Trouble> {
+        match home.life()? {
+            Life::None => Ok(None),
+            Life::Known(living) => Ok(Some(living)),
+            Life::Unknown => match self.ask(home, &SocketAsk::Identify) {
+                Ok((answer, _)) if answer.nonce != nonce => Err(stranger(home)),
+                Ok((_, Some(trace))) => {
+                    home.write_trace(&trace)?;
+                    trace.hold().map_err(at(&home.dir))
+                }
+                Ok((_, None)) | Err(_) => Err(silent(home)),
+            },
+        }
+    }
+
+    /// Asks, then insists, then kills. Each step is bounded, and each is tried only on the process we hold.
+    fn end(&self, home: &Home, living: &Living, nonce: &str) -> Result<(), Trouble> {
+        let patience = &self.settings.patience;
+        let ended = |within| living.ends_within(within).map_err(at(&home.dir));
+        match self.ask(home, &SocketAsk::Shutdown { nonce: nonce.to_owned() }) {
+            Ok((answer, _)) if answer.nonce != nonce || answer.refused.is_some() => return Err(stranger(home)),
+            Ok(_) if ended(patience.shutdown)? => return Ok(()),
+            Ok(_) | Err(_) => {}
+        }
+        for (signal, within) in [(Signal::SIGTERM, patience.sigterm), (Signal::SIGKILL, patience.sigkill)] {
+            living.signal(signal).map_err(at(&home.dir))?;
+            if ended(within)? {
+                return Ok(());
+            }
+        }
+        let what = format!("the runner in {} does not end: asked again later", home.dir.display());
+        Err(Trouble::new(TroubleKind::Timeout, what))
+    }
+
+    fn ask(&self, home: &Home, ask: &SocketAsk) -> io::Result<(SocketAnswer, Option<Trace>)> {
+        socket::ask(&home.dir, ask, self.settings.patience.answer)
+    }
+
+    /// Ends keepers and processes that a runner left when it died.
+    fn clean_up(&self, home: &Home) -> Result<(), Trouble> {
+        let within = self.settings.patience.cleanup;
+        let mut child = self.start(home, &["--end".as_ref()])?;
+        let in_time = match Trace::of(child.id() as i32).and_then(|trace| trace.map_or(Ok(None), |trace| trace.hold()))
+        {
+            Ok(Some(living)) => living.ends_within(within).map_err(at(&home.dir))?,
+            Ok(None) => true,
+            Err(error) => return Err(at(&home.dir)(error)),
+        };
+        if !in_time {
+            let _ = child.kill();
+        }
+        let status = child.wait().map_err(at(&home.dir))?;
+        match (in_time, status.success()) {
+            (true, true) => Ok(()),
+            (false, _) => Err(Trouble::new(
+                TroubleKind::Timeout,
+                format!("processes of {} did not end within {within:?}: asked again later", home.dir.display()),
+            )),
+            (true, false) => {
+                let what = format!("processes of {} may be left ({status}): see its runner.log", home.dir.display());
+                Err(Trouble { retry: true, ..Trouble::internal(what).perhaps() })
+            }
+        }
+    }
+
+    fn list_now(&self, prefix: &str) -> Result<Vec<Listed>, Trouble> {
+        let entries = match std::fs::read_dir(&self.settings.root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(at(&self.settings.root)(error)),
+        };
+        let mut listed = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(at(&self.settings.root))?.file_name().to_string_lossy().into_owned();
+            if !name.starts_with(prefix) || names::parse(&name).is_none() {
+                continue;
+            }
+            let home = Home { dir: self.settings.root.join(&name) };
+            // Whatever is being started or ended at this moment is not surely dead.
+            let alive = !home.is_terminated() && !matches!(home.look()?, Some(Life::None));
+            listed.push(Listed { handle: Handle(name.clone()), name, alive });
+        }
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(listed)
+    }
+
+    fn remove_workdir_now(&self, name: &str, workdir: &str) -> Result<(), Trouble> {
+        let home = self.home(name)?;
+        if !is_workdir(workdir) {
+            return Err(Trouble::new(
+                TroubleKind::InvalidSpec,
+                format!("`{workdir}` is not a workdir: they are work_1, work_2, …"),
+            ));
+        }
+        let Some(_change) = home.change()? else { return Ok(()) };
+        if !matches!(home.life()?, Life::None) {
+            return Err(Trouble::new(
+                TroubleKind::InvalidSpec,
+                format!("the runner of {name} is alive: its workdirs are its own to remove"),
+            ));
+        }
+        // A workdir that is a link is removed as a link: what it points to is not ours.
+        remove_tree(&home.dir.join(workdir))
+    }
+
+    fn forget_now(&self, name: &str) -> Result<(), Trouble> {
+        let home = self.home(name)?;
+        let forgotten = self.settings.root.join(format!("{FORGOTTEN}{name}"));
+        // Left by one of us that ended in the middle.
+        remove_tree(&forgotten)?;
+        let Some(_change) = home.change()? else { return Ok(()) };
+        if !home.is_terminated() {
+            let what = format!("{name} is not terminated: only what is gone is forgotten");
+            return Err(Trouble::new(TroubleKind::InvalidSpec, what));
+        }
+        // Moved first: a directory that is half deleted must not look like a machine.
+        std::fs::rename(&home.dir, &forgotten).map_err(at(&home.dir))?;
+        remove_tree(&forgotten)
+    }
+}
+
+impl Provider for LocalProvider {
+    fn name(&self) -> &str {
+        "local"
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            regions: vec![REGION.to_owned()],
+            max_instances: self.settings.max_instances,
+            workdir_survives_runner: true,
+            paid: false,
+            default_on_lost_control: OnLostControl::Finish,
+            user: login_user(),
+        }
+    }
+    fn price(&self, _resources: &Resources) -> Credits {
+        self.settings.price_per_hour
+    }
+    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
+        let order = order.clone();
+        self.act(move |provider| provider.spawn_now(&order))
+    }
+    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>> {
+        let name = name.to_owned();
+        self.act(move |provider| {
+            let home = provider.home(&name)?;
+            Ok((home.exists() && !home.is_terminated()).then_some(Handle(name)))
+        })
+    }
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {
+        let (name, nonce) = (handle.0.clone(), nonce.to_owned());
+        self.act(move |provider| provider.inspect_now(&name, &nonce))
+    }
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()> {
+        let (name, nonce) = (handle.0.clone(), nonce.to_owned());
+        self.act(move |provider| provider.terminate_now(&name, &nonce))
+    }
+    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>> {
+        let prefix = prefix.to_owned();
+        self.act(move |provider| provider.list_now(&prefix))
+    }
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()> {
+        let (name, workdir) = (handle.0.clone(), workdir.to_owned());
+        self.act(move |provider| provider.remove_workdir_now(&name, &workdir))
+    }
+    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()> {
+        let name = handle.0.clone();
+        self.act(move |provider| provider.forget_now(&name))
+    }
+    fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String> {
+        let home = self.home(&handle.0).ok()?;
+        is_workdir(workdir).then(|| home.dir.join(workdir).to_string_lossy().into_owned())
+    }
+}
+
+fn remove_tree(path: &Path) -> Result<(), Trouble> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn login_user() -> String {
+    match nix::unistd::User::from_uid(nix::unistd::geteuid()) {
+        Ok(Some(user)) => user.name,
+        _ => std::env::var("USER").unwrap_or_else(|_| nix::unistd::geteuid().to_string()),
+    }
+}

@@ -1,0 +1,180 @@
+//! The directory that is an instance: its files, its locks, and whether a runner lives in it. Never starts or ends anything.
+
+use super::process::{Living, Trace};
+use super::trouble::at;
+use model::boot::{BOOT_FILE, Boot, LOCK_FILE};
+use model::{Trouble, TroubleKind};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Which process was started here; see `process::Trace`.
+const PROCESS_FILE: &str = "pid.json";
+/// Held by whoever starts or ends a runner here; read-locked by whoever only looks.
+const CHANGE_LOCK_FILE: &str = "provider.lock";
+/// The machine was ended for good: a name is used once.
+const TERMINATED_FILE: &str = "terminated";
+const LOG_FILE: &str = "runner.log";
+/// A log larger than this is put aside at the next start, so that two of them are the most there is.
+const LOG_BYTES: u64 = 4 * 1024 * 1024;
+
+pub struct Home {
+    pub dir: PathBuf,
+}
+
+/// Whether a runner lives here.
+pub enum Life {
+    /// The process we know.
+    Known(Living),
+    /// Somebody holds the runner's lock, but whoever started it had no time to write down who.
+    Unknown,
+    None,
+}
+
+/// The right to change this directory.
+pub struct Change {
+    _lock: File,
+    /// No runner was ever started here.
+    pub fresh: bool,
+}
+
+impl Home {
+    pub fn exists(&self) -> bool {
+        self.dir.is_dir()
+    }
+
+    pub fn boot(&self) -> Result<Option<Boot>, Trouble> {
+        self.read(BOOT_FILE)
+    }
+
+    pub fn write_boot(&self, boot: &Boot) -> Result<(), Trouble> {
+        self.write(BOOT_FILE, boot)
+    }
+
+    pub fn write_trace(&self, trace: &Trace) -> Result<(), Trouble> {
+        self.write(PROCESS_FILE, trace)
+    }
+
+    pub fn is_terminated(&self) -> bool {
+        self.dir.join(TERMINATED_FILE).exists()
+    }
+
+    pub fn mark_terminated(&self) -> Result<(), Trouble> {
+        self.write(TERMINATED_FILE, &true)
+    }
+
+    /// Waits for others who change this directory; each of them is bounded.
+    pub fn change(&self) -> Result<Option<Change>, Trouble> {
+        loop {
+            let path = self.dir.join(CHANGE_LOCK_FILE);
+            let lock = match OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path) {
+                Ok(lock) => lock,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(at(&path)(error)),
+            };
+            lock.lock().map_err(at(&path))?;
+            // Whoever had it before us may have removed the directory; a new one may stand in its place.
+            let same = match (lock.metadata(), std::fs::metadata(&path)) {
+                (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
+                _ => false,
+            };
+            if same {
+                return Ok(Some(Change { _lock: lock, fresh: !self.dir.join(BOOT_FILE).exists() }));
+            }
+        }
+    }
+
+    pub fn create(&self) -> Result<Change, Trouble> {
+        loop {
+            match DirBuilder::new().mode(0o700).create(&self.dir) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(at(&self.dir)(error)),
+            }
+            if let Some(change) = self.change()? {
+                return Ok(change);
+            }
+        }
+    }
+
+    /// For those who hold the change lock: nobody starts a runner meanwhile.
+    pub fn life(&self) -> Result<Life, Trouble> {
+        if let Some(living) = self.known()? {
+            return Ok(Life::Known(living));
+        }
+        Ok(if self.is_locked()? { Life::Unknown } else { Life::None })
+    }
+
+    /// For those who only look; none while somebody is starting or ending it. Trying the runner's lock at the moment a
+    /// runner takes it would send that runner away, hence the read lock.
+    pub fn look(&self) -> Result<Option<Life>, Trouble> {
+        if let Some(living) = self.known()? {
+            return Ok(Some(Life::Known(living)));
+        }
+        let path = self.dir.join(CHANGE_LOCK_FILE);
+        let lock = match File::open(&path) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Life::None)),
+            Err(error) => return Err(at(&path)(error)),
+        };
+        match lock.try_lock_shared() {
+            Ok(()) => self.life().map(Some),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(at(&path)(error)),
+        }
+    }
+
+    pub fn log(&self) -> Result<File, Trouble> {
+        let path = self.dir.join(LOG_FILE);
+        if std::fs::metadata(&path).is_ok_and(|log| log.len() > LOG_BYTES) {
+            std::fs::rename(&path, path.with_extension("log.1")).map_err(at(&path))?;
+        }
+        OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(at(&path))
+    }
+
+    fn known(&self) -> Result<Option<Living>, Trouble> {
+        let Some(trace) = self.read::<Trace>(PROCESS_FILE)? else { return Ok(None) };
+        trace.hold().map_err(at(&self.dir))
+    }
+
+    fn is_locked(&self) -> Result<bool, Trouble> {
+        let path = self.dir.join(LOCK_FILE);
+        match File::open(&path) {
+            Ok(lock) => match lock.try_lock() {
+                Ok(()) => Ok(false),
+                Err(TryLockError::WouldBlock) => Ok(true),
+                Err(TryLockError::Error(error)) => Err(at(&path)(error)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(at(&path)(error)),
+        }
+    }
+
+    fn read<T: DeserializeOwned>(&self, file: &str) -> Result<Option<T>, Trouble> {
+        let path = self.dir.join(file);
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                let what = format!("{} cannot be read ({error}): remove the folder by hand", path.display());
+                Trouble::new(TroubleKind::Internal, what)
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(at(&path)(error)),
+        }
+    }
+
+    /// Whole or not at all, and for our eyes only. Writers hold the change lock, so one temporary name is enough.
+    fn write(&self, file: &str, what: &impl Serialize) -> Result<(), Trouble> {
+        let (path, new) = (self.dir.join(file), self.dir.join(format!("{file}.new")));
+        let written = write_new(&new, what).and_then(|()| std::fs::rename(&new, &path));
+        written.map_err(at(&path))
+    }
+}
+
+fn write_new(path: &Path, what: &impl Serialize) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
+    file.write_all(&serde_json::to_vec(what)?)?;
+    file.sync_all()
+}

@@ -1,0 +1,43 @@
+//! The suite that every provider passes, run on each of them.
+
+#[allow(dead_code, reason = "the tests of the local provider alone use the rest")]
+mod support;
+
+mod local {
+    adapters::provider_conformance!(crate::support::local);
+}
+
+mod fake {
+    use adapters::conformance::{Deed, MACHINES, Subject};
+    use adapters::fake::{FakeSettings, Fate};
+    use adapters::{FakeProvider, Provider};
+
+    struct Fake(FakeProvider);
+
+    fn fake() -> Fake {
+        let mut settings = FakeSettings::default();
+        settings.capabilities.max_instances = MACHINES;
+        Fake(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)))
+    }
+
+    impl Subject for Fake {
+        fn provider(&self) -> &dyn Provider {
+            &self.0
+        }
+        fn await_runner<'a>(&'a self, _name: &'a str) -> Deed<'a> {
+            Box::pin(std::future::ready(()))
+        }
+        fn kill_runner(&self, name: &str) {
+            self.0.kill_runner(name);
+        }
+        fn replace_by_stranger<'a>(&'a self, name: &'a str) -> Deed<'a> {
+            self.0.replace_by_stranger(name);
+            Box::pin(std::future::ready(()))
+        }
+        fn starts(&self, name: &str) -> usize {
+            self.0.machine(name).map_or(0, |machine| machine.starts as usize)
+        }
+    }
+
+    adapters::provider_conformance!(fake);
+}
