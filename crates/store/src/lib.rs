@@ -5,41 +5,49 @@ pub mod agent;
 pub mod allocation;
 pub mod artifact;
 pub mod attempt;
-pub mod instance;
-pub mod job;
-pub mod manifest;
-pub mod pool;
-pub mod run;
-pub mod step;
-pub mod task;
-pub mod workflow;
+mod backend;
+pub mod blob;
 mod conn;
 mod crash;
 mod doc;
 pub mod event;
+mod guard;
 mod hint;
 pub mod idempotency;
 mod ids;
 mod installation;
+pub mod instance;
+pub mod job;
 pub mod ledger;
 mod lite;
+pub mod log;
+mod log_file;
+pub mod manifest;
 mod migrate;
 pub mod org;
+pub mod pool;
 mod queue;
+pub mod run;
 pub mod secret;
 mod sql;
 pub mod statements;
+pub mod step;
+pub mod task;
 pub mod token;
 mod tx;
 mod value;
 pub mod work;
 pub mod worker;
+pub mod workflow;
 
+pub use blob::{BlobHash, BlobName, Blobs};
 pub use crash::{CrashHook, Moment, points as crash_points};
 pub use event::{Event, NewEvent};
 pub use hint::Hint;
 pub use installation::Installation;
 pub use ledger::{Entry, EntryKind};
+pub use log::Logs;
+pub use log_file::{Frame, LogStream, Placed};
 pub use queue::Lane;
 pub use sql::{Lock, Rank, Sql};
 pub use tx::Tx;
@@ -47,20 +55,17 @@ pub use value::{Row, Value};
 pub use work::{Item, WorkKind};
 pub use worker::Worker;
 
+use backend::Backend;
+use guard::Guard;
 use hint::Hints;
 use ids::Ids;
-use migrate::MAIN;
-use model::{Failure, Timestamp, Trouble, TroubleKind};
-use queue::{Closure, Queue};
-use std::path::PathBuf;
+use migrate::{LOGS, MAIN};
+use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use tokio::sync::broadcast;
 use tx::Context;
-
-/// Readers of a SQLite file beside its writer.
-const READERS: usize = 4;
 
 /// Where time comes from. On PostgreSQL the database's clock is used instead.
 pub trait Clock: Send + Sync {
@@ -87,14 +92,18 @@ pub enum Database {
 #[derive(Clone)]
 pub struct Options {
     pub database: Database,
+    /// The folder of blobs. Unless set: in memory with the database in memory, beside the file of SQLite.
+    pub blobs: Option<PathBuf>,
     pub clock: Arc<dyn Clock>,
+    /// Bytes kept of one job's log.
+    pub log_quota_bytes: i64,
     /// Inline stores only: a simulated process dies where this says so.
     pub crash: Option<CrashHook>,
 }
 
 impl Options {
     pub fn new(database: Database) -> Options {
-        Options { database, clock: Arc::new(SystemClock), crash: None }
+        Options { database, blobs: None, clock: Arc::new(SystemClock), log_quota_bytes: 1 << 30, crash: None }
     }
 }
 
@@ -106,57 +115,35 @@ pub struct Store {
 
 struct Inner {
     context: Arc<Context>,
-    main: Backend,
-}
-
-/// Who runs the closures of one database.
-enum Backend {
-    /// On the caller's thread.
-    Inline(Mutex<lite::Writer>),
-    Threads(Threads),
-}
-
-struct Threads {
-    writes: Arc<Queue>,
-    reads: Arc<Queue>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    main: Arc<Backend>,
+    logs: Logs,
+    // Last: the file is let go after its threads have ended.
+    _guard: Option<Guard>,
 }
 
 impl Store {
     pub fn open(options: &Options) -> Result<Store, Failure> {
         let context = context(options, None);
-        let main = match &options.database {
+        match &options.database {
             Database::Memory => {
-                let writer = lite::Writer::new(lite::open_memory(&MAIN)?, context.clone(), true);
-                let queue = Arc::new(Queue::new());
-                let thread = spawn("store", queue.clone(), move |queue| writer.serve(queue))?;
-                // One connection is all a database in memory has: reads take their turn.
-                Backend::Threads(Threads { writes: queue.clone(), reads: queue, threads: Mutex::new(vec![thread]) })
+                let (main, logs) = (Backend::memory(MAIN, context.clone())?, Backend::memory(LOGS, context.clone())?);
+                Store::of(options, context, Arc::new(main), Arc::new(logs), None)
             }
             Database::File(path) => {
-                let writer = lite::Writer::new(lite::open_writer(path, &MAIN)?, context.clone(), true);
-                let (writes, reads) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
-                let mut threads = vec![spawn("store", writes.clone(), move |queue| writer.serve(queue))?];
-                for _ in 0..READERS {
-                    let (conn, context) = (lite::open_reader(path)?, context.clone());
-                    threads.push(spawn("store-read", reads.clone(), move |queue| {
-                        lite::serve_reads(conn, context, queue)
-                    })?);
-                }
-                Backend::Threads(Threads { writes, reads, threads: Mutex::new(threads) })
+                let guard = Guard::take(path)?;
+                let main = Backend::file(path, MAIN, context.clone())?;
+                let logs = Backend::file(&logs_path(path), LOGS, context.clone())?;
+                Store::of(options, context, Arc::new(main), Arc::new(logs), Some(guard))
             }
-            Database::Postgres(_) => {
-                return Err(Trouble::new(TroubleKind::Database, "PostgreSQL is not served yet").into());
-            }
-        };
-        Ok(Store { inner: Arc::new(Inner { context, main }) })
+            Database::Postgres(_) => Err(Trouble::new(TroubleKind::Database, "PostgreSQL is not served yet").into()),
+        }
     }
 
     /// A database in memory whose closures run on the caller's thread: for simulation.
     pub fn inline(options: &Options) -> Result<Store, Failure> {
         let context = context(options, options.crash.clone());
-        let main = Backend::Inline(Mutex::new(lite::Writer::new(lite::open_memory(&MAIN)?, context.clone(), true)));
-        Ok(Store { inner: Arc::new(Inner { context, main }) })
+        let (main, logs) = (Backend::inline(MAIN, context.clone())?, Backend::inline(LOGS, context.clone())?);
+        Store::of(options, context, Arc::new(main), Arc::new(logs), None)
     }
 
     /// One transaction. The closure may run again, so it has no effect but on `tx`; the answer comes after the commit.
@@ -200,49 +187,44 @@ impl Store {
         self.inner.context.hints.listen()
     }
 
+    pub fn logs(&self) -> &Logs {
+        &self.inner.logs
+    }
+
+    pub fn blobs(&self) -> &Blobs {
+        &self.inner.logs.blobs
+    }
+
     /// False after a write has found the disk full, until one succeeds.
     pub fn writable(&self) -> bool {
         !self.inner.context.disk_full.load(Ordering::Relaxed)
     }
-}
 
-impl Backend {
-    async fn ask<T, F>(&self, lane: Lane, name: &'static str, reads: bool, f: F) -> Result<T, Failure>
-    where
-        T: Send + 'static,
-        F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
-    {
-        let Backend::Threads(threads) = self else { return self.now(name, reads, f) };
-        let (job, answer) = Closure::boxed(name, lane, reads, f);
-        if reads { &threads.reads } else { &threads.writes }.push(job);
-        answer.await.unwrap_or_else(|_| Err(closed()))
-    }
-
-    fn now<T, F>(&self, name: &'static str, reads: bool, f: F) -> Result<T, Failure>
-    where
-        T: Send + 'static,
-        F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
-    {
-        let Backend::Inline(writer) = self else {
-            panic!("{name}: only an inline store runs closures on the caller's thread")
-        };
-        let (job, mut answer) = Closure::boxed(name, Lane::Normal, reads, f);
-        writer.lock().expect("closures' panics are caught").alone(job);
-        answer.try_recv().unwrap_or_else(|_| Err(closed()))
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.writes.close();
-        self.reads.close();
-        for thread in self.threads.get_mut().map(std::mem::take).unwrap_or_default() {
-            // The last owner may be a closure on one of these very threads.
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
+    fn of(
+        options: &Options,
+        context: Arc<Context>,
+        main: Arc<Backend>,
+        logs: Arc<Backend>,
+        guard: Option<Guard>,
+    ) -> Result<Store, Failure> {
+        let blobs = match (&options.blobs, &options.database) {
+            (Some(folder), _) => Blobs::folder(folder)?,
+            (None, Database::Memory) => Blobs::memory(),
+            (None, Database::File(path)) => Blobs::folder(path.with_file_name("blobs"))?,
+            (None, Database::Postgres(_)) => {
+                return Err(Refused::invalid("blobs", "with PostgreSQL, say where blobs go: set REPL_BLOBS").into());
             }
-        }
+        };
+        let logs = Logs { backend: logs, blobs, quota: options.log_quota_bytes };
+        Ok(Store { inner: Arc::new(Inner { context, main, logs, _guard: guard }) })
     }
+}
+
+/// `remuda.db` has its logs in `remuda-logs.db`.
+fn logs_path(database: &Path) -> PathBuf {
+    let stem = database.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = database.extension().map_or(String::new(), |extension| format!(".{}", extension.to_string_lossy()));
+    database.with_file_name(format!("{stem}-logs{extension}"))
 }
 
 fn context(options: &Options, crash: Option<CrashHook>) -> Arc<Context> {
@@ -253,17 +235,4 @@ fn context(options: &Options, crash: Option<CrashHook>) -> Arc<Context> {
         crash,
         disk_full: AtomicBool::new(false),
     })
-}
-
-fn spawn(
-    name: &str,
-    queue: Arc<Queue>,
-    serve: impl FnOnce(&Queue) + Send + 'static,
-) -> Result<JoinHandle<()>, Failure> {
-    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || serve(&queue));
-    thread.map_err(|e| Trouble::internal(format!("cannot start a thread: {e}")).into())
-}
-
-fn closed() -> Failure {
-    Trouble::new(TroubleKind::Database, "the store was closed").into()
 }

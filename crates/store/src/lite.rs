@@ -26,8 +26,7 @@ const CACHED_STATEMENTS: usize = 1024;
 pub(crate) struct Writer {
     conn: Option<Conn>,
     context: Arc<Context>,
-    /// The logs' file has no ids and no hints of its own.
-    gives_ids: bool,
+    part: Part,
 }
 
 /// A closure that has run in the open group.
@@ -39,8 +38,8 @@ struct Ran {
 }
 
 impl Writer {
-    pub(crate) fn new(conn: Connection, context: Arc<Context>, gives_ids: bool) -> Writer {
-        Writer { conn: Some(Conn::Lite(conn)), context, gives_ids }
+    pub(crate) fn new(conn: Connection, context: Arc<Context>, part: Part) -> Writer {
+        Writer { conn: Some(Conn::Lite(conn)), context, part }
     }
 
     /// Until the queue is closed and empty.
@@ -168,7 +167,7 @@ impl Writer {
 
     /// In its own transaction, before the next one begins.
     fn take_ids(&mut self) -> Result<(), Failure> {
-        if let Some(size) = self.context.ids.short_of().filter(|_| self.gives_ids) {
+        if let Some(size) = self.context.ids.short_of().filter(|_| self.part.has_ids()) {
             let rows = self
                 .conn
                 .as_mut()

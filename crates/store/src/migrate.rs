@@ -31,7 +31,10 @@ macro_rules! migration {
     };
 }
 
-pub(crate) const MAIN: Part = Part { name: "main", migrations: &[migration!(1, 1, "0001_base.sql"), migration!(2, 1, "0002_entities.sql")] };
+pub(crate) const MAIN: Part =
+    Part { name: "main", migrations: &[migration!(1, 1, "0001_base.sql"), migration!(2, 1, "0002_entities.sql")] };
+
+pub(crate) const LOGS: Part = Part { name: "logs", migrations: &[migration!(1, 1, "0001_logs.sql")] };
 
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS schema (part TEXT NOT NULL PRIMARY KEY, version BIGINT NOT NULL, min_binary BIGINT NOT NULL)";
 const VERSION: &str = "SELECT version, min_binary FROM schema WHERE part = $1";
@@ -39,6 +42,10 @@ const NOTE: &str = "INSERT INTO schema (part, version, min_binary) VALUES ($1, $
                         ON CONFLICT (part) DO UPDATE SET version = excluded.version, min_binary = excluded.min_binary";
 
 impl Part {
+    pub(crate) fn has_ids(&self) -> bool {
+        self.name == MAIN.name
+    }
+
     /// What a database at (version, min_binary) still needs.
     fn missing(&self, found: Option<(i64, i64)>) -> Result<impl Iterator<Item = &'static Migration> + use<>, Failure> {
         let ours = self.migrations.last().map_or(0, |newest| newest.version);

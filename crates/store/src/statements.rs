@@ -28,6 +28,11 @@ const MODULES: &[&[&Sql]] = &[
     crate::worker::ALL,
 ];
 
-pub fn all() -> impl Iterator<Item = &'static Sql> {
+/// Those of the logs, which have their own database on SQLite.
+pub fn of_logs() -> impl Iterator<Item = &'static Sql> {
+    crate::log::ALL.iter().copied()
+}
+
+pub fn of_main() -> impl Iterator<Item = &'static Sql> {
     MODULES.iter().copied().flatten().copied()
 }

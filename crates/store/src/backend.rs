@@ -1,0 +1,103 @@
+//! Who runs the closures of one database: threads that own its connections, or the caller itself (inline).
+//! Never looks inside a closure.
+
+use crate::lite::{self, Writer};
+use crate::migrate::Part;
+use crate::queue::{Closure, Lane, Queue};
+use crate::tx::{Context, Tx};
+use model::{Failure, Trouble, TroubleKind};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// Readers of a SQLite file beside its writer.
+const READERS: usize = 4;
+
+pub(crate) enum Backend {
+    Inline(Mutex<Writer>),
+    Threads(Threads),
+}
+
+/// Ends with its last owner, after everything that waits has run.
+pub(crate) struct Threads {
+    writes: Arc<Queue>,
+    reads: Arc<Queue>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Backend {
+    pub(crate) fn inline(part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
+        Ok(Backend::Inline(Mutex::new(Writer::new(lite::open_memory(&part)?, context, part))))
+    }
+
+    /// One connection is all a database in memory has: reads take their turn with the writes.
+    pub(crate) fn memory(part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
+        let writer = Writer::new(lite::open_memory(&part)?, context, part);
+        let queue = Arc::new(Queue::new());
+        let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), threads: Vec::new() };
+        threads.spawn(queue, move |queue| writer.serve(queue))?;
+        Ok(Backend::Threads(threads))
+    }
+
+    pub(crate) fn file(path: &Path, part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
+        let writer = Writer::new(lite::open_writer(path, &part)?, context.clone(), part);
+        let (writes, reads) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
+        let mut threads = Threads { writes: writes.clone(), reads: reads.clone(), threads: Vec::new() };
+        threads.spawn(writes, move |queue| writer.serve(queue))?;
+        for _ in 0..READERS {
+            let (conn, context) = (lite::open_reader(path)?, context.clone());
+            threads.spawn(reads.clone(), move |queue| lite::serve_reads(conn, context, queue))?;
+        }
+        Ok(Backend::Threads(threads))
+    }
+
+    /// On an inline backend the closure has run when this is first polled.
+    pub(crate) async fn ask<T, F>(&self, lane: Lane, name: &'static str, reads: bool, f: F) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
+    {
+        let Backend::Threads(threads) = self else { return self.now(name, reads, f) };
+        let (job, answer) = Closure::boxed(name, lane, reads, f);
+        if reads { &threads.reads } else { &threads.writes }.push(job);
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    pub(crate) fn now<T, F>(&self, name: &'static str, reads: bool, f: F) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
+    {
+        let Backend::Inline(writer) = self else {
+            panic!("{name}: only an inline store runs closures on the caller's thread")
+        };
+        let (job, mut answer) = Closure::boxed(name, Lane::Normal, reads, f);
+        writer.lock().expect("panics of closures are caught").alone(job);
+        answer.try_recv().unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+impl Threads {
+    fn spawn(&mut self, queue: Arc<Queue>, serve: impl FnOnce(&Queue) + Send + 'static) -> Result<(), Failure> {
+        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(move || serve(&queue));
+        self.threads.push(thread.map_err(|e| Trouble::internal(format!("cannot start a thread: {e}")))?);
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.writes.close();
+        self.reads.close();
+        for thread in self.threads.drain(..) {
+            // The last owner may be a closure on one of these very threads.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+fn closed() -> Failure {
+    Trouble::new(TroubleKind::Database, "the store was closed").into()
+}
