@@ -2,7 +2,9 @@
 //! Never looks inside a closure.
 
 use crate::lite::{self, Writer};
-use crate::migrate::Part;
+use crate::migrate::{LOGS, MAIN, Part};
+use crate::pg::{Address, Pg};
+use crate::pg_serve::Server;
 use crate::queue::{Closure, Lane, Queue};
 use crate::tx::{Context, Tx};
 use model::{Failure, Trouble, TroubleKind};
@@ -12,6 +14,8 @@ use std::thread::JoinHandle;
 
 /// Readers of a SQLite file beside its writer.
 const READERS: usize = 4;
+/// Connections to PostgreSQL for lease renewals and runner reports.
+const RESERVED: usize = 2;
 
 pub(crate) enum Backend {
     Inline(Mutex<Writer>),
@@ -47,6 +51,21 @@ impl Backend {
         for _ in 0..READERS {
             let (conn, context) = (lite::open_reader(path)?, context.clone());
             threads.spawn(reads.clone(), move |queue| lite::serve_reads(conn, context, queue))?;
+        }
+        Ok(Backend::Threads(threads))
+    }
+
+    /// One pool for everything; some connections serve the high lane only, so that a renewal never waits behind bulk work.
+    pub(crate) fn postgres(address: &Address, connections: usize, context: Arc<Context>) -> Result<Backend, Failure> {
+        let mut first = Pg::new(address.clone())?;
+        MAIN.migrate_pg(&mut first)?;
+        LOGS.migrate_pg(&mut first)?;
+        let queue = Arc::new(Queue::new());
+        let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), threads: Vec::new() };
+        for i in 0..connections.max(1) + RESERVED {
+            let server = Server::new(address.clone(), context.clone())?;
+            let lanes = if i < RESERVED { 1 } else { 3 };
+            threads.spawn(queue.clone(), move |queue| server.serve(queue, lanes))?;
         }
         Ok(Backend::Threads(threads))
     }

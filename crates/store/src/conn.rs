@@ -1,26 +1,30 @@
 //! One connection to one database: runs a statement, gives back rows, and puts errors into our words.
 //! Never begins or ends a transaction; that belongs to whoever owns the thread.
 
+use crate::pg::Pg;
 use crate::sql::Sql;
 use crate::value::{Row, Value};
-use model::{Failure, Refused, Trouble, TroubleKind};
+use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
 use rusqlite::ErrorCode;
 use rusqlite::types::ValueRef;
 
 pub(crate) enum Conn {
     Lite(rusqlite::Connection),
+    Pg(Box<Pg>),
 }
 
 impl Conn {
     pub(crate) fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
         match self {
             Conn::Lite(lite) => lite_exec(lite, sql.text, args),
+            Conn::Pg(pg) => pg.run(&sql.with_lock(), args).map(|(_, changed)| changed),
         }
     }
 
     pub(crate) fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
         match self {
             Conn::Lite(lite) => lite_rows(lite, sql.text, args),
+            Conn::Pg(pg) => pg.run(&sql.with_lock(), args).map(|(rows, _)| rows),
         }
     }
 
@@ -29,6 +33,7 @@ impl Conn {
         let text = sql.for_rows(args.len() / columns, columns);
         match self {
             Conn::Lite(lite) => lite_exec(lite, &text, args),
+            Conn::Pg(pg) => pg.run(&text, args).map(|(_, changed)| changed),
         }
     }
 
@@ -36,12 +41,30 @@ impl Conn {
     pub(crate) fn in_transaction(&self) -> bool {
         match self {
             Conn::Lite(lite) => !lite.is_autocommit(),
+            // PostgreSQL begins with the first statement and refuses every one after an error.
+            Conn::Pg(_) => true,
+        }
+    }
+
+    /// The database's own clock, where it has one.
+    pub(crate) fn at(&mut self) -> Result<Option<Timestamp>, Failure> {
+        match self {
+            Conn::Lite(_) => Ok(None),
+            Conn::Pg(pg) => pg.at().map(Some),
         }
     }
 
     pub(crate) fn lite(&self) -> &rusqlite::Connection {
         match self {
             Conn::Lite(lite) => lite,
+            Conn::Pg(_) => unreachable!("the threads of SQLite hold connections to SQLite"),
+        }
+    }
+
+    pub(crate) fn pg(&mut self) -> &mut Pg {
+        match self {
+            Conn::Pg(pg) => pg,
+            Conn::Lite(_) => unreachable!("the threads of PostgreSQL hold connections to PostgreSQL"),
         }
     }
 }

@@ -4,6 +4,7 @@
 use model::{InstanceId, JobId, RunId};
 use std::collections::BTreeSet;
 use tokio::sync::broadcast;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// A receiver that falls further behind is told so (`Lagged`) and rescans.
 const BACKLOG: usize = 4096;
@@ -47,11 +48,11 @@ impl Hint {
 #[derive(Clone)]
 pub(crate) struct Hints {
     here: broadcast::Sender<Hint>,
-    others: Option<std::sync::mpsc::Sender<BTreeSet<Hint>>>,
+    others: Option<UnboundedSender<BTreeSet<Hint>>>,
 }
 
 impl Hints {
-    pub(crate) fn new(others: Option<std::sync::mpsc::Sender<BTreeSet<Hint>>>) -> Hints {
+    pub(crate) fn new(others: Option<UnboundedSender<BTreeSet<Hint>>>) -> Hints {
         Hints { here: broadcast::Sender::new(BACKLOG), others }
     }
 
@@ -65,6 +66,11 @@ impl Hints {
             // The notifier ends only with the store; then nobody is left to tell.
             let _ = others.send(hints);
         }
+    }
+
+    /// The same listeners, without the other processes: for whoever hears from those.
+    pub(crate) fn only_here(&self) -> Hints {
+        Hints { here: self.here.clone(), others: None }
     }
 
     /// From another process, or about to be: local listeners only.

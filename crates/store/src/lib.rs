@@ -25,6 +25,10 @@ mod log_file;
 pub mod manifest;
 mod migrate;
 pub mod org;
+mod pg;
+mod pg_hints;
+mod pg_serve;
+mod pg_value;
 pub mod pool;
 mod queue;
 pub mod run;
@@ -60,11 +64,14 @@ use guard::Guard;
 use hint::Hints;
 use ids::Ids;
 use migrate::{LOGS, MAIN};
-use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
+use model::{Failure, Refused, Timestamp, Trouble};
+use pg::Address;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::broadcast;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tx::Context;
 
 /// Where time comes from. On PostgreSQL the database's clock is used instead.
@@ -95,6 +102,8 @@ pub struct Options {
     /// The folder of blobs. Unless set: in memory with the database in memory, beside the file of SQLite.
     pub blobs: Option<PathBuf>,
     pub clock: Arc<dyn Clock>,
+    /// To PostgreSQL, besides those kept for the high lane.
+    pub connections: usize,
     /// Bytes kept of one job's log.
     pub log_quota_bytes: i64,
     /// Inline stores only: a simulated process dies where this says so.
@@ -103,7 +112,14 @@ pub struct Options {
 
 impl Options {
     pub fn new(database: Database) -> Options {
-        Options { database, blobs: None, clock: Arc::new(SystemClock), log_quota_bytes: 1 << 30, crash: None }
+        Options {
+            database,
+            blobs: None,
+            clock: Arc::new(SystemClock),
+            connections: 8,
+            log_quota_bytes: 1 << 30,
+            crash: None,
+        }
     }
 }
 
@@ -123,25 +139,34 @@ struct Inner {
 
 impl Store {
     pub fn open(options: &Options) -> Result<Store, Failure> {
-        let context = context(options, None);
         match &options.database {
             Database::Memory => {
+                let context = context(options, None, None);
                 let (main, logs) = (Backend::memory(MAIN, context.clone())?, Backend::memory(LOGS, context.clone())?);
                 Store::of(options, context, Arc::new(main), Arc::new(logs), None)
             }
             Database::File(path) => {
                 let guard = Guard::take(path)?;
+                let context = context(options, None, None);
                 let main = Backend::file(path, MAIN, context.clone())?;
                 let logs = Backend::file(&logs_path(path), LOGS, context.clone())?;
                 Store::of(options, context, Arc::new(main), Arc::new(logs), Some(guard))
             }
-            Database::Postgres(_) => Err(Trouble::new(TroubleKind::Database, "PostgreSQL is not served yet").into()),
+            Database::Postgres(url) => {
+                let address = Address::parse(url)?;
+                let (committed, to_tell) = unbounded_channel();
+                let context = context(options, None, Some(committed));
+                let main = Arc::new(Backend::postgres(&address, options.connections, context.clone())?);
+                let hints = context.hints.only_here();
+                start_hints(pg_hints::serve(address, hints, to_tell))?;
+                Store::of(options, context, main.clone(), main, None)
+            }
         }
     }
 
     /// A database in memory whose closures run on the caller's thread: for simulation.
     pub fn inline(options: &Options) -> Result<Store, Failure> {
-        let context = context(options, options.crash.clone());
+        let context = context(options, options.crash.clone(), None);
         let (main, logs) = (Backend::inline(MAIN, context.clone())?, Backend::inline(LOGS, context.clone())?);
         Store::of(options, context, Arc::new(main), Arc::new(logs), None)
     }
@@ -227,11 +252,24 @@ fn logs_path(database: &Path) -> PathBuf {
     database.with_file_name(format!("{stem}-logs{extension}"))
 }
 
-fn context(options: &Options, crash: Option<CrashHook>) -> Arc<Context> {
+/// A thread with nothing else to do carries hints between processes.
+fn start_hints(serve: impl Future<Output = ()> + Send + 'static) -> Result<(), Failure> {
+    let trouble = |e: std::io::Error| Trouble::internal(format!("cannot start a thread: {e}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(trouble)?;
+    let thread = std::thread::Builder::new().name("store-hints".to_owned());
+    thread.spawn(move || runtime.block_on(serve)).map_err(trouble)?;
+    Ok(())
+}
+
+fn context(
+    options: &Options,
+    crash: Option<CrashHook>,
+    others: Option<UnboundedSender<BTreeSet<Hint>>>,
+) -> Arc<Context> {
     Arc::new(Context {
         clock: options.clock.clone(),
         ids: Ids::new(),
-        hints: Hints::new(None),
+        hints: Hints::new(others),
         crash,
         disk_full: AtomicBool::new(false),
     })

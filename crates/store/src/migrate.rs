@@ -2,6 +2,7 @@
 //! removed a release later. Never goes back, never opens a database that needs a newer binary.
 
 use crate::conn::lite_failure;
+use crate::pg::Pg;
 use model::{Failure, Refused};
 use rusqlite::{OptionalExtension, TransactionBehavior};
 
@@ -41,6 +42,10 @@ const VERSION: &str = "SELECT version, min_binary FROM schema WHERE part = $1";
 const NOTE: &str = "INSERT INTO schema (part, version, min_binary) VALUES ($1, $2, $3)
                         ON CONFLICT (part) DO UPDATE SET version = excluded.version, min_binary = excluded.min_binary";
 
+/// The number is ours by choice; a migration may take as long as it needs.
+const ALONE: &str =
+    "SELECT pg_advisory_xact_lock(7265816); SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0";
+
 impl Part {
     pub(crate) fn has_ids(&self) -> bool {
         self.name == MAIN.name
@@ -70,6 +75,26 @@ impl Part {
             tx.execute(NOTE, rusqlite::params![self.name, migration.version, migration.min_binary]).map_err(failed)?;
         }
         tx.commit().map_err(failed)
+    }
+
+    /// Servers that start together take turns.
+    pub(crate) fn migrate_pg(&self, pg: &mut Pg) -> Result<(), Failure> {
+        let part = *self;
+        pg.with_client(async |client| {
+            let tx = client.transaction().await?;
+            tx.batch_execute(ALONE).await?;
+            tx.batch_execute(SCHEMA).await?;
+            let found = tx.query_opt(VERSION, &[&part.name]).await?.map(|row| (row.get(0), row.get(1)));
+            let missing = match part.missing(found) {
+                Ok(missing) => missing,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            for migration in missing {
+                tx.batch_execute(migration.postgres).await?;
+                tx.execute(NOTE, &[&part.name, &migration.version, &migration.min_binary]).await?;
+            }
+            tx.commit().await.map(Ok)
+        })?
     }
 }
 

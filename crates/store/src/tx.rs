@@ -23,7 +23,8 @@ pub struct Tx {
     conn: Conn,
     context: Arc<Context>,
     read_only: bool,
-    at: Timestamp,
+    /// None until it is asked for.
+    at: Option<Timestamp>,
     /// The first statement error. Everything after it fails too, on both databases alike, and nothing is committed.
     broken: Option<Failure>,
     ids_used: i64,
@@ -52,12 +53,11 @@ struct Staged {
 
 impl Tx {
     pub(crate) fn new(conn: Conn, context: Arc<Context>, read_only: bool) -> Tx {
-        let at = context.clock.now();
         Tx {
             conn,
             context,
             read_only,
-            at,
+            at: None,
             broken: None,
             ids_used: 0,
             out_of_ids: false,
@@ -68,13 +68,21 @@ impl Tx {
 
     /// The time of this transaction: the store's clock on SQLite, the database's on PostgreSQL.
     pub fn at(&mut self) -> Timestamp {
-        self.at
+        if let Some(at) = self.at {
+            return at;
+        }
+        let at = self.conn.at().unwrap_or_else(|failure| {
+            self.broken.get_or_insert(failure);
+            None
+        });
+        let at = at.unwrap_or_else(|| self.context.clock.now());
+        *self.at.insert(at)
     }
 
     /// A run's time never goes backwards, whatever the clock does: raises `at()` to `last`, and returns it.
     pub fn not_before(&mut self, last: Timestamp) -> Timestamp {
-        self.at = self.at().max(last);
-        self.at
+        let at = self.at().max(last);
+        *self.at.insert(at)
     }
 
     /// Runs a statement; how many rows it changed.

@@ -1,0 +1,100 @@
+//! Threads that serve closures from PostgreSQL connections: ordinary ones, and a few kept for the high lane. Deadlocks and
+//! idle connections that died are tried again; everything else is answered. Also brings the database to our schema.
+
+use crate::args;
+use crate::conn::Conn;
+use crate::crash::{self, Moment};
+use crate::hint::Hint;
+use crate::ids::TAKE_BLOCK;
+use crate::pg::{Address, Pg};
+use crate::queue::{Job, Queue, run_caught};
+use crate::tx::{Context, Tx};
+use model::Failure;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Deadlocks come in twos: after so many something else is wrong.
+const TRIES: u32 = 5;
+
+/// One connection and the thread it lives on.
+pub(crate) struct Server {
+    conn: Option<Conn>,
+    context: Arc<Context>,
+}
+
+/// What one try came to.
+enum Tried {
+    Done(BTreeSet<Hint>),
+    Again(Failure),
+    Failed(Failure),
+}
+
+impl Server {
+    pub(crate) fn new(address: Address, context: Arc<Context>) -> Result<Server, Failure> {
+        Ok(Server { conn: Some(Conn::Pg(Box::new(Pg::new(address)?))), context })
+    }
+
+    /// Until the queue is closed and empty; jobs of the first `lanes` lanes only.
+    pub(crate) fn serve(mut self, queue: &Queue, lanes: usize) {
+        while let Some(job) = queue.wait(lanes) {
+            self.answer(job);
+        }
+    }
+
+    fn answer(&mut self, mut job: Box<dyn Job>) {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.try_once(&mut *job) {
+                Tried::Done(hints) => {
+                    job.answer(Ok(()));
+                    return self.context.hints.committed(hints);
+                }
+                Tried::Again(_) if tries < TRIES => {}
+                Tried::Again(failure) | Tried::Failed(failure) => return job.answer(Err(failure)),
+            }
+        }
+    }
+
+    fn try_once(&mut self, job: &mut dyn Job) -> Tried {
+        if let Err(failure) = self.make_ready(job.reads()) {
+            return self.judged(failure);
+        }
+        let conn = self.conn.take().expect("the thread has its connection between closures");
+        let mut tx = Tx::new(conn, self.context.clone(), job.reads());
+        let result = run_caught(job, &mut tx);
+        let ended = tx.end();
+        self.conn = Some(ended.conn);
+        // A closure that swallowed a statement's error has not succeeded.
+        if let Err(failure) = result.and(ended.broken.map_or(Ok(()), Err)) {
+            self.pg().rollback();
+            return if ended.out_of_ids { Tried::Again(failure) } else { self.judged(failure) };
+        }
+        if !job.reads() {
+            crash::reached(None, job.name(), Moment::Before);
+        }
+        if let Err(failure) = self.pg().commit() {
+            return self.judged(failure);
+        }
+        if !job.reads() {
+            crash::reached(None, job.name(), Moment::After);
+        }
+        Tried::Done(ended.hints)
+    }
+
+    fn make_ready(&mut self, reads: bool) -> Result<(), Failure> {
+        if let Some(size) = self.context.ids.short_of().filter(|_| !reads) {
+            let rows = self.pg().at_once(&TAKE_BLOCK, &args![size])?;
+            self.context.ids.add(rows[0].int(0)?, size);
+        }
+        self.pg().prepare(reads)
+    }
+
+    fn judged(&mut self, failure: Failure) -> Tried {
+        if self.pg().may_try_again() { Tried::Again(failure) } else { Tried::Failed(failure) }
+    }
+
+    fn pg(&mut self) -> &mut Pg {
+        self.conn.as_mut().expect("the thread has its connection between closures").pg()
+    }
+}
