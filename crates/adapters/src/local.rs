@@ -2,6 +2,7 @@
 //! ending them. Never touches a process or directory whose nonce is not the one it was asked for.
 
 mod home;
+mod lock;
 mod process;
 mod socket;
 mod trouble;
@@ -14,9 +15,9 @@ use model::{Credits, Trouble, TroubleKind, names};
 use nix::sys::signal::Signal;
 use process::{Living, Trace};
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,10 +145,7 @@ impl LocalProvider {
     }
 
     fn start_runner(&self, home: &Home) -> Result<(), Trouble> {
-        let path = self.settings.root.join(ROOM_LOCK_FILE);
-        let room = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let room = room.map_err(at(&path))?;
-        room.lock().map_err(at(&path))?;
+        let _room = lock::take(&self.settings.root.join(ROOM_LOCK_FILE))?;
         let others = self.list_now("")?;
         let living = others.iter().filter(|other| other.alive && !home.dir.ends_with(&other.name)).count() as i64;
         if living >= self.settings.max_instances {

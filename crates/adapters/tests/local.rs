@@ -26,7 +26,7 @@ async fn a_runner_that_does_not_listen_is_killed_and_what_it_left_is_ended() {
     let (subject, order) = (local(), order(1));
     subject.mischief("deaf");
     let handle = up(&subject, &order).await;
-    subject.local().terminate(&handle, &order.boot.nonce).await.unwrap();
+    subject.hasty().terminate(&handle, &order.boot.nonce).await.unwrap();
     subject.wait_dead(&order.boot.name);
     assert!(subject.dir(&order.boot.name).join(ENDED_FILE).exists());
 }
@@ -36,9 +36,9 @@ async fn a_stopped_runner_is_alive_and_can_be_ended() {
     let (subject, order) = (local(), order(1));
     let handle = up(&subject, &order).await;
     subject.signal(&order.boot.name, Signal::SIGSTOP);
-    assert_eq!(subject.local().inspect(&handle, &order.boot.nonce).await.unwrap(), Seen::Alive);
-    assert_eq!(subject.local().spawn(&order).await.unwrap(), handle);
-    subject.local().terminate(&handle, &order.boot.nonce).await.unwrap();
+    assert_eq!(subject.hasty().inspect(&handle, &order.boot.nonce).await.unwrap(), Seen::Alive);
+    assert_eq!(subject.hasty().spawn(&order).await.unwrap(), handle);
+    subject.hasty().terminate(&handle, &order.boot.nonce).await.unwrap();
     assert_eq!(subject.starts(&order.boot.name), 1);
     subject.wait_dead(&order.boot.name);
 }
@@ -61,7 +61,7 @@ async fn nobody_is_signalled_who_is_neither_known_nor_answers() {
     let handle = up(&subject, &order).await;
     forget_who(&subject, &order.boot.name);
     subject.signal(&order.boot.name, Signal::SIGSTOP);
-    let trouble = subject.local().terminate(&handle, &order.boot.nonce).await.unwrap_err();
+    let trouble = subject.hasty().terminate(&handle, &order.boot.nonce).await.unwrap_err();
     assert_eq!((trouble.kind, trouble.retry, trouble.effect), (TroubleKind::Timeout, true, Effect::None));
     // A signal sent meanwhile would end it as soon as it goes on.
     subject.signal(&order.boot.name, Signal::SIGCONT);

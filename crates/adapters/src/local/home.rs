@@ -1,14 +1,15 @@
 //! The directory that is an instance: its files, its locks, and whether a runner lives in it. Never starts or ends anything.
 
+use super::lock::{self, Locked, Share};
 use super::process::{Living, Trace};
 use super::trouble::at;
 use model::boot::{BOOT_FILE, Boot, LOCK_FILE};
 use model::{Trouble, TroubleKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Which process was started here; see `process::Trace`.
@@ -36,7 +37,7 @@ pub enum Life {
 
 /// The right to change this directory.
 pub struct Change {
-    _lock: File,
+    _lock: Locked,
     /// No runner was ever started here.
     pub fresh: bool,
 }
@@ -66,25 +67,10 @@ impl Home {
         self.write(TERMINATED_FILE, &true)
     }
 
-    /// Waits for others who change this directory; each of them is bounded.
+    /// Waits for others who change this directory; each of them is bounded. None if there is no directory.
     pub fn change(&self) -> Result<Option<Change>, Trouble> {
-        loop {
-            let path = self.dir.join(CHANGE_LOCK_FILE);
-            let lock = match OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path) {
-                Ok(lock) => lock,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(at(&path)(error)),
-            };
-            lock.lock().map_err(at(&path))?;
-            // Whoever had it before us may have removed the directory; a new one may stand in its place.
-            let same = match (lock.metadata(), std::fs::metadata(&path)) {
-                (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
-                _ => false,
-            };
-            if same {
-                return Ok(Some(Change { _lock: lock, fresh: !self.dir.join(BOOT_FILE).exists() }));
-            }
-        }
+        let locked = lock::take(&self.dir.join(CHANGE_LOCK_FILE))?;
+        Ok(locked.map(|lock| Change { _lock: lock, fresh: !self.dir.join(BOOT_FILE).exists() }))
     }
 
     pub fn create(&self) -> Result<Change, Trouble> {
@@ -105,7 +91,9 @@ impl Home {
         if let Some(living) = self.known()? {
             return Ok(Life::Known(living));
         }
-        Ok(if self.is_locked()? { Life::Unknown } else { Life::None })
+        // Shared with others who look; a runner has it for itself.
+        let held = matches!(lock::share(&self.dir.join(LOCK_FILE))?, Share::Taken);
+        Ok(if held { Life::Unknown } else { Life::None })
     }
 
     /// For those who only look; none while somebody is starting or ending it. Trying the runner's lock at the moment a
@@ -114,16 +102,10 @@ impl Home {
         if let Some(living) = self.known()? {
             return Ok(Some(Life::Known(living)));
         }
-        let path = self.dir.join(CHANGE_LOCK_FILE);
-        let lock = match File::open(&path) {
-            Ok(lock) => lock,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Life::None)),
-            Err(error) => return Err(at(&path)(error)),
-        };
-        match lock.try_lock_shared() {
-            Ok(()) => self.life().map(Some),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(at(&path)(error)),
+        match lock::share(&self.dir.join(CHANGE_LOCK_FILE))? {
+            Share::Shared(_looking) => self.life().map(Some),
+            Share::Taken => Ok(None),
+            Share::NoFile => Ok(Some(Life::None)),
         }
     }
 
@@ -138,19 +120,6 @@ impl Home {
     fn known(&self) -> Result<Option<Living>, Trouble> {
         let Some(trace) = self.read::<Trace>(PROCESS_FILE)? else { return Ok(None) };
         trace.hold().map_err(at(&self.dir))
-    }
-
-    fn is_locked(&self) -> Result<bool, Trouble> {
-        let path = self.dir.join(LOCK_FILE);
-        match File::open(&path) {
-            Ok(lock) => match lock.try_lock() {
-                Ok(()) => Ok(false),
-                Err(TryLockError::WouldBlock) => Ok(true),
-                Err(TryLockError::Error(error)) => Err(at(&path)(error)),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(at(&path)(error)),
-        }
     }
 
     fn read<T: DeserializeOwned>(&self, file: &str) -> Result<Option<T>, Trouble> {

@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// The only variables a runner gets from us; what else is in our environment is nobody's business on a machine.
 const ENVIRONMENT: [&str; 8] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR", "REPL_LOG"];
 
+/// The kernel's mark of a process that can do nothing any more but end.
+const PF_EXITING: u64 = 0x4;
+const LEAVES_WITHIN: Duration = Duration::from_secs(5);
+
 /// Which process it was: the same pid after a reboot, or of a later process, is not it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
@@ -27,7 +31,7 @@ impl Trace {
     /// None when no such process lives (one that only waits to be reaped does not).
     pub fn of(pid: i32) -> io::Result<Option<Trace>> {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        Ok(start_ticks(pid)?.map(|start_ticks| Trace { pid, start_ticks, boot_id }))
+        Ok(stat(pid)?.map(|stat| Trace { pid, start_ticks: stat.start_ticks, boot_id }))
     }
 
     /// Takes hold of the process if it lives. The descriptor comes first and the comparison second: from then on the
@@ -41,7 +45,12 @@ impl Trace {
         }
         // SAFETY: the kernel has just given us this descriptor and nobody else knows it.
         let living = Living { fd: unsafe { OwnedFd::from_raw_fd(fd as i32) } };
-        Ok((Trace::of(self.pid)?.as_ref() == Some(self)).then_some(living))
+        if Trace::of(self.pid)?.as_ref() != Some(self) {
+            return Ok(None);
+        }
+        // Its sockets close a moment before it is dead: whoever comes because of that must not find it alive.
+        let leaving = stat(self.pid)?.is_none_or(|stat| stat.flags & PF_EXITING != 0);
+        Ok(if leaving && living.ends_within(LEAVES_WITHIN)? { None } else { Some(living) })
     }
 }
 
@@ -100,7 +109,12 @@ pub fn reap(mut child: Child) {
     }
 }
 
-fn start_ticks(pid: i32) -> io::Result<Option<u64>> {
+struct Stat {
+    flags: u64,
+    start_ticks: u64,
+}
+
+fn stat(pid: i32) -> io::Result<Option<Stat>> {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => Ok(parse_stat(&stat)),
         Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
@@ -108,11 +122,13 @@ fn start_ticks(pid: i32) -> io::Result<Option<u64>> {
     }
 }
 
-/// Field 22 of a living process. The name in field 2 may hold spaces and brackets, so it is counted from its end.
-fn parse_stat(stat: &str) -> Option<u64> {
+/// Fields 9 and 22 of a living process. The name in field 2 may hold spaces and brackets, so it is counted from its end.
+fn parse_stat(stat: &str) -> Option<Stat> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X" | "x") { None } else { fields.nth(18)?.parse().ok() }
+    if matches!(fields.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    Some(Stat { flags: fields.nth(5)?.parse().ok()?, start_ticks: fields.nth(12)?.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -121,9 +137,10 @@ mod tests {
 
     #[test]
     fn a_process_with_a_strange_name_is_read() {
-        let stat = |state| format!("7 (a) b ( c)) {state} 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1 1");
-        assert_eq!(parse_stat(&stat("S")), Some(4242));
-        assert_eq!(parse_stat(&stat("Z")), None, "a zombie does not live");
+        let stat = |state| format!("7 (a) b ( c)) {state} 1 7 7 0 -1 4194564 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1 1");
+        let read = parse_stat(&stat("S")).unwrap();
+        assert_eq!((read.start_ticks, read.flags & PF_EXITING), (4242, PF_EXITING));
+        assert!(parse_stat(&stat("Z")).is_none(), "a zombie does not live");
     }
 
     #[test]

@@ -48,18 +48,18 @@ pub fn local() -> Local {
 }
 
 pub fn settings(root: &Path) -> LocalSettings {
-    let patience = Patience {
-        answer: Duration::from_millis(500),
-        shutdown: Duration::from_millis(500),
-        sigterm: Duration::from_millis(300),
-        ..Patience::default()
-    };
-    LocalSettings { max_instances: MACHINES, patience, ..LocalSettings::new(root, script()) }
+    LocalSettings { max_instances: MACHINES, ..LocalSettings::new(root, script()) }
 }
 
 impl Local {
     pub fn dir(&self, name: &str) -> PathBuf {
         self.root.join(name)
+    }
+    /// For those who will not answer: nothing may depend on how soon somebody who does, does.
+    pub fn hasty(&self) -> LocalProvider {
+        let soon = Duration::from_millis(300);
+        let patience = Patience { answer: soon, shutdown: soon, sigterm: soon, ..Patience::default() };
+        LocalProvider::new(LocalSettings { patience, ..settings(&self.root) })
     }
     pub fn local(&self) -> &LocalProvider {
         &self.provider
@@ -84,7 +84,9 @@ impl Local {
         }
     }
     pub fn wait_dead(&self, name: &str) {
-        File::open(self.dir(name).join(LOCK_FILE)).unwrap().lock().unwrap();
+        let lock = File::open(self.dir(name).join(LOCK_FILE)).unwrap();
+        lock.lock_shared().unwrap();
+        lock.unlock().unwrap();
     }
     pub fn signal(&self, name: &str, signal: Signal) {
         kill(self.pid(name), signal).unwrap();
@@ -124,7 +126,7 @@ impl Drop for Local {
     fn drop(&mut self) {
         for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
             let lock = entry.path().join(LOCK_FILE);
-            let held = File::open(&lock).is_ok_and(|file| file.try_lock().is_err());
+            let held = File::open(&lock).is_ok_and(|file| file.try_lock_shared().is_err());
             if let (true, Ok(pid)) = (held, fs::read_to_string(lock).unwrap_or_default().parse()) {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
