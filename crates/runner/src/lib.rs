@@ -1,1 +1,72 @@
-//! runner
+//! The daemon on an instance, and the keeper that holds one job's processes. Owns the truth about its machine: it
+//! journals before it acts, works on when the control plane is away, and repeats what it tells until it is heard.
+//! Never opens a port and never decides what should run.
+
+#![allow(clippy::disallowed_methods, reason = "lives in real time: processes, limits and silence are measured here")]
+
+mod artifacts;
+mod beneath;
+mod cache;
+mod cgroup;
+mod clock;
+mod contain;
+mod daemon;
+mod exit;
+mod instance;
+mod job;
+mod journal;
+mod keeper;
+mod key;
+mod link;
+mod mask;
+mod orders;
+mod process;
+mod record;
+mod report;
+mod slot;
+mod socket;
+mod spool;
+mod sync;
+mod usage;
+
+pub use contain::{end, socket_path};
+
+use std::path::Path;
+use std::process::ExitCode;
+
+/// `repl runner --dir DIR`: serves the instance in that directory until it is told to leave. Returns at once, and well,
+/// when another runner serves it already.
+pub fn run(dir: &Path) -> ExitCode {
+    match serve(dir) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(dir = %dir.display(), %error, "the runner could not serve");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(dir: &Path) -> std::io::Result<()> {
+    let Some(lock) = instance::lock(dir)? else {
+        tracing::info!(dir = %dir.display(), "another runner serves here");
+        return Ok(());
+    };
+    instance::sign(&lock)?;
+    let instance = instance::Instance::open(dir)?;
+    // One thread: its work is waiting. Hashing and deleting go to the few threads beside it.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build()?;
+    let served = runtime.block_on(daemon::serve(instance, lock));
+    // A download or a search that still runs must not keep a runner that leaves.
+    runtime.shutdown_background();
+    served
+}
+
+/// `repl keeper`: becomes a keeper. To be called before anything else starts: threads, runtimes, argument parsers.
+pub fn keeper_main() -> ! {
+    keeper::main()
+}
+
+/// How processes of a dead keeper are ended on this host: `cgroup` or `sweep`.
+pub fn containment() -> &'static str {
+    instance::containment_of(&cgroup::Layout::discover())
+}

@@ -7,7 +7,7 @@ pub use sse::{Event, EventParser, Events};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use reqwest::Method;
+pub use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -1,0 +1,180 @@
+//! What a job leaves for others: files below its workdir that match its globs, uploaded when the command has ended and
+//! before the end is reported. Never reads outside of the workdir.
+
+use crate::clock::Backoff;
+use crate::key::Key;
+use crate::link::Line;
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use std::io;
+use std::path::{Path, PathBuf};
+use wire::client::{ClientError, Method};
+
+const UPLOADS_AT_A_TIME: usize = 10;
+/// Tries of one file while the control plane answers; while it is away results wait.
+const TRIES: u32 = 5;
+/// A workdir with more than this is not searched to its end.
+const MOST_FILES: usize = 100_000;
+const PIECE: usize = 256 << 10;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Name below the workdir, and where its bytes are.
+    pub files: Vec<(String, PathBuf)>,
+    pub problems: Vec<String>,
+}
+
+/// Uploads all; returns what could not be uploaded, in words.
+pub async fn upload(key: Key, workdir: PathBuf, globs: Vec<String>, line: Line) -> Vec<String> {
+    let search = tokio::task::spawn_blocking(move || find(&workdir, &globs));
+    let found = search.await.expect("a search does not panic");
+    let uploads = stream::iter(found.files)
+        .map(|(name, path)| upload_one(key, name, path, line.clone()))
+        .buffer_unordered(UPLOADS_AT_A_TIME);
+    let failed: Vec<Option<String>> = uploads.collect().await;
+    found.problems.into_iter().chain(failed.into_iter().flatten()).collect()
+}
+
+async fn upload_one(key: Key, name: String, path: PathBuf, mut line: Line) -> Option<String> {
+    let (mut tries, mut backoff) = (0, Backoff::default());
+    loop {
+        let why = match try_upload(key, &name, &path, &line).await {
+            Ok(()) => return None,
+            Err(Trying::System(error)) => return Some(format!("{name}: {error}")),
+            Err(Trying::Control(ClientError::Unreachable(_))) if !line.is_up() => {
+                line.try_again_after(backoff.next()).await;
+                continue;
+            }
+            Err(Trying::Control(ClientError::Problem(problem))) if problem.status < 500 && problem.status != 429 => {
+                return Some(format!("{name}: {problem}"));
+            }
+            Err(Trying::Control(error)) => error.to_string(),
+        };
+        tries += 1;
+        if tries == TRIES {
+            return Some(format!("{name}: {why}"));
+        }
+        line.try_again_after(backoff.next()).await;
+    }
+}
+
+enum Trying {
+    Control(ClientError),
+    System(io::Error),
+}
+
+async fn try_upload(key: Key, name: &str, path: &Path, line: &Line) -> Result<(), Trying> {
+    let file = tokio::fs::File::open(path).await.map_err(Trying::System)?;
+    let length = file.metadata().await.map_err(Trying::System)?.len();
+    let pieces = stream::try_unfold((file, length), |(mut file, left)| async move {
+        if left == 0 {
+            return Ok::<_, io::Error>(None);
+        }
+        let mut piece = vec![0; PIECE.min(left as usize)];
+        let read = tokio::io::AsyncReadExt::read(&mut file, &mut piece).await?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        piece.truncate(read);
+        Ok(Some((Bytes::from(piece), (file, left - read as u64))))
+    });
+    let request = line.client.request(Method::PUT, &format!("/runner/v1/jobs/{}/artifacts", key.job));
+    let request = request.query("epoch", key.epoch).query("path", name).stream(pieces, Some(length));
+    request.send().await.map(drop).map_err(Trying::Control)
+}
+
+/// Blocking: walks the workdir.
+pub fn find(workdir: &Path, globs: &[String]) -> Found {
+    let mut found = Found::default();
+    let wanted = match patterns(globs) {
+        Ok(wanted) => wanted,
+        Err(why) => {
+            found.problems.push(why);
+            return found;
+        }
+    };
+    let Ok(root) = workdir.canonicalize() else { return found };
+    let (mut folders, mut seen) = (vec![PathBuf::new()], 0);
+    while let Some(folder) = folders.pop() {
+        let mut entries: Vec<_> = std::fs::read_dir(root.join(&folder)).into_iter().flatten().flatten().collect();
+        entries.sort_by_key(|entry| entry.file_name());
+        for entry in entries {
+            seen += 1;
+            if seen > MOST_FILES {
+                found.problems.push(format!("more than {MOST_FILES} files in the workdir: the rest was not searched"));
+                return found;
+            }
+            let name = folder.join(entry.file_name());
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(name),
+                Ok(_) if wanted.is_match(&name) => found.take(&root, &name),
+                _ => {}
+            }
+        }
+    }
+    found.files.sort();
+    found
+}
+
+impl Found {
+    fn take(&mut self, root: &Path, name: &Path) {
+        let Some(text) = name.to_str() else {
+            return self.problems.push(format!("{}: the name is not UTF-8", name.display()));
+        };
+        match root.join(name).canonicalize() {
+            Ok(path) if !path.starts_with(root) => self.problems.push(format!("{text}: leads out of the workdir")),
+            Ok(path) if path.is_file() => self.files.push((text.to_owned(), path)),
+            Ok(_) => self.problems.push(format!("{text}: not a file")),
+            Err(error) => self.problems.push(format!("{text}: {error}")),
+        }
+    }
+}
+
+/// As a shell reads them: `*` stays within a folder, `**` does not; a folder's name means all that is in it.
+fn patterns(globs: &[String]) -> Result<GlobSet, String> {
+    let mut set = GlobSetBuilder::new();
+    for glob in globs {
+        let plain = glob.trim_start_matches("./").trim_end_matches('/');
+        if plain.starts_with('/') || plain.split('/').any(|step| step == "..") {
+            return Err(format!("{glob}: leads out of the workdir"));
+        }
+        for pattern in [plain.to_owned(), format!("{plain}/**")] {
+            let built = GlobBuilder::new(&pattern).literal_separator(true).build();
+            set.add(built.map_err(|error| format!("{glob}: {error}"))?);
+        }
+    }
+    set.build().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn globs_find_what_a_shell_would_and_nothing_outside() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for name in ["out/a", "out/deep/b", "top.txt", "other/c"] {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, name).unwrap();
+        }
+        std::fs::write(outside.path().join("secret"), "x").unwrap();
+        symlink(outside.path().join("secret"), dir.path().join("out/leak")).unwrap();
+        symlink(outside.path(), dir.path().join("out/dir")).unwrap();
+        symlink("a", dir.path().join("out/link")).unwrap();
+        let names = |globs: &[&str]| {
+            let globs: Vec<String> = globs.iter().map(|glob| glob.to_string()).collect();
+            let found = find(dir.path(), &globs);
+            (found.files.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), found.problems.len())
+        };
+        let strings = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names(&["out/*"]), (strings(&["out/a", "out/deep/b", "out/link"]), 2));
+        assert_eq!(names(&["*.txt", "./other"]), (strings(&["other/c", "top.txt"]), 0));
+        assert_eq!(names(&["**/b"]), (strings(&["out/deep/b"]), 0));
+        assert_eq!(names(&["../*"]), (vec![], 1));
+        assert_eq!(names(&["/etc/*"]), (vec![], 1));
+        assert_eq!(names(&["nothing"]), (vec![], 0));
+    }
+}

@@ -1,0 +1,94 @@
+//! Files below one folder and never outside of it: every step is taken by descriptor, and no symbolic link is followed.
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
+
+pub struct Beneath {
+    root: OwnedFd,
+}
+
+/// The steps of a path that stays below where it starts; an error says why it does not.
+pub fn steps(path: &str) -> Result<Vec<&str>, String> {
+    let mut steps = Vec::new();
+    for component in Path::new(path).components() {
+        match component {
+            Component::Normal(step) => steps.push(step.to_str().expect("a part of UTF-8 text is UTF-8")),
+            Component::CurDir => {}
+            _ => return Err(format!("`{path}` leaves the workdir")),
+        }
+    }
+    if steps.is_empty() || path.contains('\0') {
+        return Err(format!("`{path}` names no file"));
+    }
+    Ok(steps)
+}
+
+impl Beneath {
+    pub fn open(root: &Path) -> io::Result<Beneath> {
+        Ok(Beneath { root: File::open(root)?.into() })
+    }
+
+    /// A new file, with its folders; what was there under that name is replaced, a folder is not.
+    pub fn create(&self, steps: &[&str], mode: u32) -> io::Result<File> {
+        let (name, folders) = steps.split_last().ok_or(io::ErrorKind::InvalidInput)?;
+        let folder = self.make_folders(folders)?;
+        match unlinkat(&folder, *name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = openat(&folder, *name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        // Permission bits only: no set-uid from afar. Whatever the umask, they are as they were sent.
+        fchmod(&file, Mode::from_bits_truncate(mode & 0o777))?;
+        Ok(File::from(file))
+    }
+
+    pub fn make_folders(&self, steps: &[&str]) -> io::Result<OwnedFd> {
+        let mut folder = self.root.as_fd().try_clone_to_owned()?;
+        for step in steps {
+            match mkdirat(&folder, *step, Mode::from_bits_truncate(0o777)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            folder = openat(&folder, *step, flags, Mode::empty())?;
+        }
+        Ok(folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn paths_that_leave_are_refused() {
+        for bad in ["/etc/passwd", "../x", "a/../../x", "", ".", "a/.."] {
+            assert!(steps(bad).is_err(), "{bad}");
+        }
+        assert_eq!(steps("./a//b/./c").unwrap(), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn a_link_is_neither_followed_nor_written_through() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(outside.path().join("f"), "theirs").unwrap();
+        symlink(outside.path(), root.path().join("dir")).unwrap();
+        symlink(outside.path().join("f"), root.path().join("file")).unwrap();
+        let beneath = Beneath::open(root.path()).unwrap();
+        assert!(beneath.create(&["dir", "f"], 0o644).is_err());
+        beneath.create(&["file"], 0o755).unwrap().write_all(b"ours").unwrap();
+        assert_eq!(std::fs::read(outside.path().join("f")).unwrap(), b"theirs");
+        let placed = root.path().join("file");
+        assert_eq!(std::fs::read(&placed).unwrap(), b"ours");
+        assert_eq!(std::fs::metadata(placed).unwrap().permissions().mode() & 0o7777, 0o755);
+    }
+}

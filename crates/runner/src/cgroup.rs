@@ -1,0 +1,250 @@
+//! Control groups around a job: ending and freezing all of its processes at once, and limits on memory and cpu. Works
+//! with version 2, version 1 and both side by side, and with none: everything here is optional and nothing fails a job.
+
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Period of the cpu quota, in microseconds; the kernel's own default.
+const PERIOD: i64 = 100_000;
+/// Version 1 cannot end a group at once; a group that still forks after this many rounds is left to the sweep.
+const KILL_ROUNDS: usize = 100;
+
+/// Where groups can be made on this host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Layout {
+    v2: Option<PathBuf>,
+    freezer: Option<PathBuf>,
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+}
+
+/// The groups of one job, written down beside it so that any process can end it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Groups {
+    v2: Option<PathBuf>,
+    freezer: Option<PathBuf>,
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    pub cpu_milli: Option<i64>,
+    pub memory_bytes: Option<i64>,
+}
+
+impl Layout {
+    pub fn discover() -> Layout {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Layout::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    }
+
+    /// Groups are made below the one this process is in: that is where it may.
+    fn parse(mounts: &str, own: &str) -> Layout {
+        let mut layout = Layout::default();
+        for line in mounts.lines() {
+            let Some((left, right)) = line.split_once(" - ") else { continue };
+            let (left, right): (Vec<&str>, Vec<&str>) = (left.split(' ').collect(), right.split(' ').collect());
+            let (Some(root), Some(at), Some(kind)) = (left.get(3), left.get(4), right.first()) else { continue };
+            let options = right.get(2).copied().unwrap_or("");
+            let place = |controller: &str| {
+                let path = own.lines().find_map(|line| {
+                    let mut parts = line.splitn(3, ':').skip(1);
+                    parts.next()?.split(',').any(|named| named == controller).then(|| parts.next())?
+                })?;
+                // Seen from inside a container the mount shows only a part of the tree.
+                let below = path.strip_prefix(root.trim_end_matches('/')).unwrap_or(path);
+                Some(Path::new(at).join(below.trim_start_matches('/')))
+            };
+            let has = |controller: &str| options.split(',').any(|option| option == controller);
+            match *kind {
+                "cgroup2" => layout.v2 = place(""),
+                "cgroup" if has("freezer") => layout.freezer = place("freezer"),
+                "cgroup" if has("memory") => layout.memory = place("memory"),
+                "cgroup" if has("cpu") => layout.cpu = place("cpu"),
+                _ => {}
+            }
+        }
+        layout
+    }
+
+    /// Whether a group can really be made in which everything can be ended.
+    pub fn contains(&self) -> bool {
+        let groups = self.make(&format!("remuda-probe-{}", std::process::id()), Limits::default());
+        groups.remove();
+        groups.containing().is_some()
+    }
+
+    pub fn make(&self, name: &str, limits: Limits) -> Groups {
+        let mut groups = Groups { v2: self.v2.as_ref().and_then(|at| make_v2(at, name, limits)), ..Groups::default() };
+        if groups.v2.is_none() {
+            groups.freezer = self.freezer.as_ref().and_then(|at| make_dir(at, name));
+        }
+        if let (Some(at), Some(bytes)) = (&self.memory, limits.memory_bytes) {
+            groups.memory = make_limited(at, name, "memory.limit_in_bytes", bytes);
+            if let Some(group) = &groups.memory {
+                // Absent without swap accounting.
+                let _ = put(group, "memory.memsw.limit_in_bytes", bytes);
+            }
+        }
+        if let (Some(at), Some(milli)) = (&self.cpu, limits.cpu_milli) {
+            groups.cpu = make_limited(at, name, "cpu.cfs_quota_us", milli * PERIOD / 1000);
+        }
+        groups
+    }
+}
+
+fn make_v2(at: &Path, name: &str, limits: Limits) -> Option<PathBuf> {
+    // Refused where processes live beside groups with controllers; then there are just no limits.
+    let _ = put(at, "cgroup.subtree_control", "+memory +cpu");
+    let group = make_dir(at, name)?;
+    if let Some(bytes) = limits.memory_bytes {
+        let _ = put(&group, "memory.max", bytes);
+    }
+    if let Some(milli) = limits.cpu_milli {
+        let _ = put(&group, "cpu.max", format!("{} {PERIOD}", milli * PERIOD / 1000));
+    }
+    Some(group)
+}
+
+fn make_limited(at: &Path, name: &str, file: &str, limit: i64) -> Option<PathBuf> {
+    let group = make_dir(at, name)?;
+    if put(&group, file, limit).is_ok() {
+        return Some(group);
+    }
+    let _ = fs::remove_dir(&group);
+    None
+}
+
+/// A group that cannot take processes is none.
+fn make_dir(at: &Path, name: &str) -> Option<PathBuf> {
+    let group = at.join(name);
+    fs::create_dir(&group).ok()?;
+    if OpenOptions::new().write(true).open(group.join("cgroup.procs")).is_ok() {
+        return Some(group);
+    }
+    let _ = fs::remove_dir(&group);
+    None
+}
+
+/// Every one of these files takes its value in a single write.
+fn put(group: &Path, file: &str, value: impl ToString) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(group.join(file))?;
+    io::Write::write_all(&mut file, value.to_string().as_bytes())
+}
+
+impl Groups {
+    fn each(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.v2, &self.freezer, &self.memory, &self.cpu].into_iter().flatten()
+    }
+
+    /// The one through which everything of the job can be ended and frozen.
+    fn containing(&self) -> Option<&PathBuf> {
+        self.v2.as_ref().or(self.freezer.as_ref())
+    }
+
+    /// Open files to which a process writes `0` to join.
+    pub fn doors(&self) -> Vec<fs::File> {
+        self.each().filter_map(|group| OpenOptions::new().write(true).open(group.join("cgroup.procs")).ok()).collect()
+    }
+
+    pub fn pids(&self) -> Vec<i32> {
+        let Some(group) = self.containing() else { return Vec::new() };
+        let list = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        list.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Ends all processes of the group, as far as it can; what is left shows in `pids`.
+    pub fn kill(&self) {
+        if let Some(group) = &self.v2
+            && put(group, "cgroup.kill", 1).is_ok()
+        {
+            return;
+        }
+        // Frozen, nobody forks while the list is read. Version 1 ends a frozen process only when it thaws.
+        for _ in 0..KILL_ROUNDS {
+            self.freeze(true);
+            let pids = self.pids();
+            for pid in &pids {
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid), nix::sys::signal::Signal::SIGKILL);
+            }
+            self.freeze(false);
+            if pids.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// True when the group does it; else the caller stops processes one by one.
+    pub fn freeze(&self, on: bool) -> bool {
+        match (&self.v2, &self.freezer) {
+            (Some(group), _) => put(group, "cgroup.freeze", i32::from(on)).is_ok(),
+            (None, Some(group)) => put(group, "freezer.state", if on { "FROZEN" } else { "THAWED" }).is_ok(),
+            (None, None) => false,
+        }
+    }
+
+    /// How often the kernel ended a process of the job for want of memory.
+    pub fn out_of_memory(&self) -> u64 {
+        let v2 = self.v2.as_ref().map(|group| group.join("memory.events"));
+        let v1 = self.memory.as_ref().map(|group| group.join("memory.oom_control"));
+        let count = |path: PathBuf| -> Option<u64> {
+            let text = fs::read_to_string(path).ok()?;
+            text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        };
+        [v2, v1].into_iter().flatten().filter_map(count).sum()
+    }
+
+    /// Groups with processes in them stay; they go when somebody asks again.
+    pub fn remove(&self) {
+        for group in self.each() {
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_layouts_are_read() {
+        let hybrid = Layout::parse(
+            "31 25 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+             32 25 0:27 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n\
+             33 25 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+             34 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+            "6:freezer:/\n4:memory:/a/b\n1:cpu,cpuacct:/\n0::/\n",
+        );
+        let at = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(hybrid.v2, at("/sys/fs/cgroup/unified/"));
+        assert_eq!(hybrid.memory, at("/sys/fs/cgroup/memory/a/b"));
+        assert_eq!((hybrid.freezer, hybrid.cpu), (at("/sys/fs/cgroup/freezer/"), at("/sys/fs/cgroup/cpu,cpuacct/")));
+
+        let v2 = Layout::parse("1 1 0:1 / /sys/fs/cgroup rw - cgroup2 c rw,nsdelegate\n", "0::/user.slice/x.scope\n");
+        assert_eq!(v2, Layout { v2: at("/sys/fs/cgroup/user.slice/x.scope"), ..Layout::default() });
+
+        let inside = Layout::parse("1 1 0:1 /docker/1 /sys/fs/cgroup ro - cgroup2 c rw\n", "0::/docker/1/init\n");
+        assert_eq!(inside.v2, at("/sys/fs/cgroup/init"));
+        assert_eq!(Layout::parse("", ""), Layout::default());
+    }
+
+    #[test]
+    fn a_group_ends_all_that_joined() {
+        let groups = Layout::discover().make(&format!("remuda-test-{}", std::process::id()), Limits::default());
+        if groups.containing().is_none() {
+            return; // nothing to test where no group can be made
+        }
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        put(groups.containing().unwrap(), "cgroup.procs", child.id()).unwrap();
+        assert_eq!(groups.pids(), [child.id() as i32]);
+        assert!(groups.freeze(true));
+        groups.kill();
+        groups.freeze(false);
+        child.wait().unwrap();
+        groups.remove();
+        assert!(!groups.containing().unwrap().exists());
+    }
+}

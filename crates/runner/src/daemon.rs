@@ -1,0 +1,382 @@
+//! The daemon: one loop that owns all state, hears events and then advances whatever can advance. Everything that takes
+//! time happens beside it and comes back as an event.
+
+mod keepers;
+mod reconcile;
+mod recover;
+mod world;
+
+use crate::cache::Cache;
+use crate::clock::Backoff;
+use crate::instance::Instance;
+use crate::job::Job;
+use crate::journal::Journal;
+use crate::key::Key;
+use crate::link::{Heard, Inventory, Line, Link};
+use crate::orders::{Order, Told};
+use crate::report::{self, Sent};
+use crate::slot::{self, Keepers, Slot};
+use crate::sync::{Fetched, NotPlaced};
+use nix::fcntl::Flock;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, watch};
+use wire::client::{Client, ClientError};
+use wire::runner::{EndCause, KnownJob, ReportAnswer};
+
+/// How long a runner that was told to shut down by its control plane tries to deliver what it knows.
+const DELIVER_WITHIN: Duration = Duration::from_secs(10);
+/// A process that cannot be killed within this hangs in the kernel, and nobody can wait for it.
+const DIE_WITHIN: Duration = Duration::from_secs(20);
+
+pub enum Event {
+    Link(Heard),
+    Slot(io::Result<Slot>),
+    Synced(Key, Result<Fetched, NotPlaced>),
+    Told(Key, Told),
+    KeeperGone(Key),
+    Contained(Key),
+    Uploaded(Key, Vec<String>),
+    Answered(Sent, Result<ReportAnswer, ClientError>),
+    ShutDown,
+    Terminated,
+    DirectoryGone,
+}
+
+/// Why a runner leaves. Only a shutdown ends work; the others leave it to its keepers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    ShutDown,
+    Superseded,
+    Terminated,
+    /// The control plane has been silent too long, and nothing here needs a runner.
+    Idle,
+}
+
+/// How long the control plane has been silent, in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Silence {
+    None,
+    Degraded,
+    Panic,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Closing {
+    deliver_until: Instant,
+    die_until: Instant,
+}
+
+enum Warm {
+    None,
+    Preparing,
+    Ready(Slot),
+}
+
+pub struct Daemon {
+    instance: Arc<Instance>,
+    journal: Journal,
+    boot_id: String,
+    jobs: BTreeMap<Key, Job>,
+    warm: Warm,
+    slots_made: u64,
+    slot_due: Option<Instant>,
+    slot_backoff: Backoff,
+    keepers: Keepers,
+    cache: Arc<Cache>,
+    line: Line,
+    up: watch::Sender<bool>,
+    inventory: Arc<Mutex<Inventory>>,
+    reopen: Arc<Notify>,
+    renew: Arc<Notify>,
+    session: Option<i64>,
+    version: i64,
+    in_flight: bool,
+    report_due: Option<Instant>,
+    report_backoff: Backoff,
+    last_heard: Instant,
+    silence: Silence,
+    closing: Option<Closing>,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+pub async fn serve(instance: Instance, lock: Flock<File>) -> io::Result<()> {
+    let (events, mut heard) = mpsc::unbounded_channel();
+    let mut daemon = Daemon::new(instance, events)?;
+    daemon.recover()?;
+    world::watch(&daemon, lock)?;
+    daemon.follow();
+    let leaving = daemon.run(&mut heard).await;
+    tracing::info!(?leaving, "the runner leaves");
+    if let Warm::Ready(slot) = std::mem::replace(&mut daemon.warm, Warm::None) {
+        drop(slot.keeper); // its keeper leaves, having had no orders
+        slot::discard(&slot.dir);
+    }
+    Ok(())
+}
+
+impl Daemon {
+    fn new(instance: Instance, events: mpsc::UnboundedSender<Event>) -> io::Result<Daemon> {
+        let boot = &instance.boot;
+        let token = format!("{}.{}", boot.name, boot.token);
+        let client = Client::new(&boot.control_url, Some(&token)).map_err(io::Error::other)?;
+        let (up, is_up) = watch::channel(false);
+        Ok(Daemon {
+            journal: Journal::open(&instance.dir)?,
+            cache: Arc::new(Cache::open(&instance.dir)?),
+            instance: Arc::new(instance),
+            boot_id: crate::process::boot_id(),
+            jobs: BTreeMap::new(),
+            warm: Warm::None,
+            slots_made: 0,
+            slot_due: None,
+            slot_backoff: Backoff::default(),
+            keepers: Keepers::default(),
+            line: Line::new(client, is_up),
+            up,
+            inventory: Arc::default(),
+            reopen: Arc::default(),
+            renew: Arc::default(),
+            session: None,
+            version: 0,
+            in_flight: false,
+            report_due: None,
+            report_backoff: Backoff::default(),
+            last_heard: Instant::now(),
+            silence: Silence::None,
+            closing: None,
+            events,
+        })
+    }
+
+    fn follow(&self) {
+        let link = Link {
+            line: self.line.clone(),
+            dir: self.instance.dir.clone(),
+            boot: self.instance.boot.clone(),
+            containment: self.instance.containment,
+            inventory: self.inventory.clone(),
+            reopen: self.reopen.clone(),
+            renew: self.renew.clone(),
+            heard: self.events.clone(),
+        };
+        tokio::spawn(link.run());
+    }
+
+    async fn run(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) -> Leaving {
+        loop {
+            if let Some(leaving) = self.advance(Instant::now()) {
+                return leaving;
+            }
+            let first = match self.next_due() {
+                None => events.recv().await,
+                Some(due) => tokio::time::timeout_at(due.into(), events.recv()).await.unwrap_or(None),
+            };
+            // Whatever has happened by now is heard before anything is told: it may all fit into one batch.
+            let mut next = first;
+            while let Some(event) = next {
+                if let Some(leaving) = self.hear(event, Instant::now()) {
+                    return leaving;
+                }
+                next = events.try_recv().ok();
+            }
+        }
+    }
+
+    fn hear(&mut self, event: Event, now: Instant) -> Option<Leaving> {
+        match event {
+            Event::Link(heard) => return self.hear_link(heard, now),
+            Event::Answered(sent, answer) => return self.hear_answer(&sent, answer, now),
+            Event::Slot(made) => self.hear_slot(made, now),
+            Event::Synced(key, synced) => self.hear_synced(key, synced),
+            Event::Told(key, told) => self.hear_keeper(key, told, now),
+            Event::KeeperGone(key) => self.keeper_gone(key),
+            Event::Contained(key) => self.contained(key),
+            Event::Uploaded(key, problems) => self.tell_end(key, &problems),
+            Event::ShutDown => self.close(Duration::from_secs(2), now),
+            Event::DirectoryGone => self.close(Duration::ZERO, now),
+            Event::Terminated => return Some(Leaving::Terminated),
+        }
+        None
+    }
+
+    fn hear_link(&mut self, heard: Heard, now: Instant) -> Option<Leaving> {
+        match heard {
+            Heard::Superseded => return Some(Leaving::Superseded),
+            Heard::Lost(why) => {
+                tracing::debug!(%why, "the control plane does not answer");
+                self.link_is(false);
+                return None;
+            }
+            Heard::Registered(registered) => {
+                self.session = Some(registered.session);
+                self.report_due = None;
+                self.reconcile(registered.desired, true, now);
+            }
+            Heard::Desired(desired) if desired.version >= self.version => self.reconcile(*desired, false, now),
+            Heard::Desired(_) => {}
+            Heard::Beat(beat) if !beat.session_current => return Some(Leaving::Superseded),
+            Heard::Beat(beat) if beat.desired_version > self.version => self.reopen.notify_one(),
+            Heard::Beat(_) => {}
+        }
+        self.heard_control(now);
+        None
+    }
+
+    fn hear_answer(&mut self, sent: &Sent, answer: Result<ReportAnswer, ClientError>, now: Instant) -> Option<Leaving> {
+        self.in_flight = false;
+        match answer {
+            Ok(answer) if !answer.session_current => return Some(Leaving::Superseded),
+            Ok(answer) => {
+                self.heard_control(now);
+                let (disowned, moved) = report::settle(&mut self.jobs, sent, &answer);
+                disowned.into_iter().for_each(|key| self.disown(key));
+                if moved {
+                    self.report_backoff.reset();
+                } else {
+                    self.report_due = Some(now + self.report_backoff.next());
+                }
+            }
+            Err(error) => {
+                let problem = error.problem();
+                if problem.is_some_and(crate::link::is_superseded) {
+                    return Some(Leaving::Superseded);
+                }
+                match problem {
+                    Some(problem) if problem.status < 500 && problem.status != 429 => self.renew.notify_one(),
+                    _ => self.link_is(false),
+                }
+                tracing::debug!(%error, "a report was not acknowledged");
+                self.report_due = Some(now + self.report_backoff.next());
+            }
+        }
+        None
+    }
+
+    fn heard_control(&mut self, now: Instant) {
+        self.last_heard = now;
+        self.silence = Silence::None;
+        self.link_is(true);
+    }
+
+    fn link_is(&mut self, up: bool) {
+        if self.up.send_replace(up) != up {
+            self.jobs.values().for_each(|job| job.order(Order::Link { up }));
+        }
+    }
+
+    /// Does everything that can be done now.
+    fn advance(&mut self, now: Instant) -> Option<Leaving> {
+        self.forget_delivered();
+        self.open_ready(now);
+        self.report(now);
+        self.prepare_slot(now);
+        self.note_inventory();
+        self.fall_silent(now);
+        self.may_leave(now)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let timings = &self.instance.boot.timings;
+        let silent_for = |ms: i64| self.last_heard + Duration::from_millis(ms.max(0) as u64);
+        let silence = match self.silence {
+            Silence::None => Some(silent_for(timings.degraded_after_ms)),
+            Silence::Degraded => Some(silent_for(timings.panic_after_ms)),
+            Silence::Panic => None,
+        };
+        let company = self.jobs.values().filter_map(|job| job.company_until).filter(|_| !self.in_flight).min();
+        let report = self.report_due.filter(|_| !self.in_flight);
+        let closing = self.closing.map(|closing| {
+            let now = Instant::now();
+            if closing.deliver_until > now { closing.deliver_until } else { closing.die_until }
+        });
+        [silence, company, report, closing, self.slot_due].into_iter().flatten().min()
+    }
+
+    fn report(&mut self, now: Instant) {
+        if self.in_flight || self.report_due.is_some_and(|due| due > now) {
+            return;
+        }
+        self.report_due = None;
+        for job in self.jobs.values_mut().filter(|job| job.company_until.is_some_and(|until| until <= now)) {
+            job.company_until = None;
+        }
+        let Some(session) = self.session else { return };
+        let Some((batch, sent)) = report::collect(&mut self.jobs, session, now) else { return };
+        self.in_flight = true;
+        let (client, events) = (self.line.client.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let answer = client.post("/runner/v1/report", &batch).await;
+            let _ = events.send(Event::Answered(sent, answer));
+        });
+    }
+
+    fn note_inventory(&self) {
+        let known = |job: &Job| KnownJob { job: job.key.job, epoch: job.key.epoch, ended: job.is_ended() };
+        let mut inventory = self.inventory.lock().expect("no one panics with it");
+        inventory.jobs = self.jobs.values().map(known).collect();
+        inventory.observed_version = self.version;
+    }
+
+    /// Silence of the control plane: work goes on, spooled; at the end of patience each job's own policy speaks.
+    fn fall_silent(&mut self, now: Instant) {
+        let timings = &self.instance.boot.timings;
+        let silent_ms = now.saturating_duration_since(self.last_heard).as_millis() as i64;
+        let silence = match silent_ms {
+            ms if ms >= timings.panic_after_ms => Silence::Panic,
+            ms if ms >= timings.degraded_after_ms => Silence::Degraded,
+            _ => Silence::None,
+        };
+        if silence <= self.silence {
+            return;
+        }
+        self.silence = silence;
+        tracing::warn!(?silence, silent_ms, "the control plane is silent");
+        if silence == Silence::Panic {
+            for job in self.jobs.values().filter(|job| job.stops_when_lost()) {
+                let within_ms = job.wanted.as_ref().map_or(0, |wanted| wanted.stop_duration_ms);
+                job.order(Order::Stop { cause: EndCause::ControlLost, within_ms });
+            }
+        }
+    }
+
+    fn may_leave(&self, now: Instant) -> Option<Leaving> {
+        let alive = self.jobs.values().any(Job::has_processes);
+        if let Some(closing) = self.closing {
+            let undelivered = self.jobs.values().any(|job| !job.is_delivered());
+            let done = !alive && (!undelivered || now >= closing.deliver_until);
+            return (done || now >= closing.die_until).then_some(Leaving::ShutDown);
+        }
+        // What is waiting for its control plane is not idle, unless it was to be given up.
+        let waits = |job: &Job| !job.is_delivered() && !(job.ended.is_some() && job.stops_when_lost());
+        let idle = !alive && !self.jobs.values().any(waits);
+        (self.silence == Silence::Panic && idle).then_some(Leaving::Idle)
+    }
+
+    /// Ends everything, then leaves; delivers what it can meanwhile.
+    fn close(&mut self, deliver: Duration, now: Instant) {
+        if self.closing.is_some() {
+            return;
+        }
+        self.closing = Some(Closing { deliver_until: now + deliver, die_until: now + deliver.max(DIE_WITHIN) });
+        for key in self.jobs.keys().copied().collect::<Vec<_>>() {
+            self.cut(key, EndCause::Stopped, "the runner was shut down");
+        }
+    }
+
+    fn forget_delivered(&mut self) {
+        let done: Vec<Key> =
+            self.jobs.values().filter(|job| job.is_delivered() && !job.listed).map(|job| job.key).collect();
+        for key in done {
+            if let Err(error) = self.journal.forget(key) {
+                tracing::warn!(%key, %error, "a job that is over stays in the journal");
+            }
+            if let Some(output) = self.jobs.remove(&key).and_then(|job| job.output) {
+                tokio::task::spawn_blocking(move || slot::discard(&output.dir));
+            }
+        }
+    }
+}

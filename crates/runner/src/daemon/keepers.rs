@@ -1,0 +1,226 @@
+//! The daemon's side of its keepers: the warm slot, orders to a keeper, its end, and what follows when it died.
+
+use super::{Daemon, Event, Warm};
+use crate::artifacts;
+use crate::clock::wall_ms;
+use crate::contain;
+use crate::exit::{self, ExitRecord};
+use crate::job::Stage;
+use crate::key::Key;
+use crate::orders::{self, Order, Told};
+use crate::slot::{self, Slot};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use wire::runner::EndCause;
+
+/// A command that says something at once does so within this; its start waits that long to travel with it.
+const FIRST_OUTPUT_WITHIN: Duration = Duration::from_millis(3);
+/// Keepers that die before they begin, one after the other, for one job.
+const STARTS_AT_MOST: u32 = 3;
+
+/// Orders go in by the channel; what the keeper says comes back as events, its end as the last.
+pub fn attach(
+    key: Key,
+    keeper: UnixStream,
+    events: &mpsc::UnboundedSender<Event>,
+) -> io::Result<mpsc::UnboundedSender<Order>> {
+    keeper.set_nonblocking(true)?;
+    let (mut read, mut write) = tokio::net::UnixStream::from_std(keeper)?.into_split();
+    let (orders, mut given) = mpsc::unbounded_channel::<Order>();
+    tokio::spawn(async move {
+        while let Some(order) = given.recv().await {
+            if write.write_all(&orders::pack(&order)).await.is_err() {
+                return;
+            }
+        }
+    });
+    let events = events.clone();
+    tokio::spawn(async move {
+        let mut said = [0; 512];
+        while let Ok(read @ 1..) = read.read(&mut said).await {
+            for told in [Told::Started, Told::Wrote] {
+                if said[..read].contains(&told.byte()) && events.send(Event::Told(key, told)).is_err() {
+                    return;
+                }
+            }
+        }
+        let _ = events.send(Event::KeeperGone(key));
+    });
+    Ok(orders)
+}
+
+impl Daemon {
+    /// One keeper waits, always; made when nothing urgent is under way.
+    pub(super) fn prepare_slot(&mut self, now: Instant) {
+        let urgent = self.jobs.values().any(|job| job.company_until.is_some());
+        if !urgent && self.closing.is_none() {
+            self.prepare_slot_now(now);
+        }
+    }
+
+    pub(super) fn prepare_slot_now(&mut self, now: Instant) {
+        if !matches!(self.warm, Warm::None) || self.slot_due.is_some_and(|due| due > now) {
+            return;
+        }
+        self.warm = Warm::Preparing;
+        self.slot_due = None;
+        self.slots_made += 1;
+        let (instance, keepers, number) = (self.instance.clone(), self.keepers.clone(), self.slots_made);
+        let events = self.events.clone();
+        tokio::task::spawn_blocking(move || {
+            let _ = events.send(Event::Slot(slot::prepare(&instance, &keepers, number)));
+        });
+    }
+
+    pub(super) fn hear_slot(&mut self, made: io::Result<Slot>, now: Instant) {
+        match made {
+            Ok(slot) => {
+                self.slot_backoff.reset();
+                self.warm = Warm::Ready(slot);
+            }
+            Err(error) => {
+                self.warm = Warm::None;
+                self.slot_due = Some(now + self.slot_backoff.next());
+                tracing::error!(%error, "no keeper could be prepared");
+                // Who waits for one must not wait for ever.
+                let waiting: Vec<Key> =
+                    self.jobs.values().filter(|job| matches!(job.stage, Stage::Ready(_))).map(|job| job.key).collect();
+                for key in waiting {
+                    let full = error.kind() == io::ErrorKind::StorageFull;
+                    let cause = if full { EndCause::DiskFull } else { EndCause::ExecutorError };
+                    self.end_without_record(key, cause, format!("no keeper could be prepared: {error}"), false);
+                }
+            }
+        }
+    }
+
+    pub(super) fn hear_keeper(&mut self, key: Key, told: Told, now: Instant) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if told == Told::Started {
+            if job.company_until.is_some() {
+                job.company_until = Some(now + FIRST_OUTPUT_WITHIN);
+            }
+            job.tell_started();
+            self.apply(key); // what was asked for while it started
+        }
+    }
+
+    /// It wrote down how the job ended, or it never began, or it was killed.
+    pub(super) fn keeper_gone(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key).filter(|job| matches!(job.stage, Stage::Kept(_))) else { return };
+        let dir = job.output.as_ref().expect("a kept job has a folder").dir.clone();
+        if let Some(ended) = exit::read(&dir) {
+            return self.over(key, ended);
+        }
+        if exit::begun(&dir).is_none() {
+            return self.never_began(key);
+        }
+        tracing::warn!(%key, "the keeper died: ending what it held");
+        job.stage = Stage::Containing;
+        let (instance, keepers, events) = (self.instance.clone(), self.keepers.clone(), self.events.clone());
+        tokio::task::spawn_blocking(move || {
+            contain::end_all(&instance.dir, &dir, key, Some(&keepers));
+            let _ = events.send(Event::Contained(key));
+        });
+    }
+
+    /// Nothing was started, so another keeper may try.
+    fn never_began(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if let Some(output) = job.output.take() {
+            slot::discard(&output.dir);
+        }
+        match job.opening.take() {
+            Some(opening) if job.starts < STARTS_AT_MOST => job.stage = Stage::Ready(opening),
+            Some(_) => {
+                self.end_without_record(key, EndCause::ExecutorError, "its keepers died at once".to_owned(), false)
+            }
+            None => {
+                // Left by a runner before this one: the desired document will say whether to start it.
+                self.jobs.remove(&key);
+                if let Err(error) = self.journal.forget(key) {
+                    tracing::warn!(%key, %error, "the journal cannot be written");
+                }
+                self.reopen.notify_one();
+            }
+        }
+    }
+
+    pub(super) fn contained(&mut self, key: Key) {
+        let Some(output) = self.jobs.get_mut(&key).and_then(|job| job.output.as_mut()) else { return };
+        let began = exit::begun(&output.dir).unwrap_or_else(wall_ms);
+        let ended = ExitRecord {
+            cause: Some(EndCause::ExecutorError),
+            message: Some("its keeper was killed; all its processes were ended".to_owned()),
+            final_offset: output.reader.end().unwrap_or(output.delivered),
+            active_ms: (wall_ms() - began).max(0),
+            started: true,
+            at_ms: wall_ms(),
+            ..ExitRecord::default()
+        };
+        if let Err(error) = exit::write(&output.dir, &ended) {
+            tracing::error!(%key, %error, "an outcome could not be written");
+        }
+        self.over(key, ended);
+    }
+
+    /// An end that no keeper wrote down; known to this runner only.
+    pub(super) fn end_without_record(&mut self, key: Key, cause: EndCause, message: String, started: bool) {
+        let ended = ExitRecord {
+            cause: Some(cause),
+            message: Some(message),
+            started,
+            at_ms: wall_ms(),
+            ..ExitRecord::default()
+        };
+        self.over(key, ended);
+    }
+
+    pub(super) fn over(&mut self, key: Key, ended: ExitRecord) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if ended.started {
+            job.tell_started();
+        }
+        job.ended = Some(ended);
+        job.stage = Stage::Over;
+        self.settle_over(key);
+    }
+
+    /// Artifacts first, then the end is told. A new runner has to hear first what is wanted.
+    pub(super) fn settle_over(&mut self, key: Key) {
+        if self.session.is_none() {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let left_something = job.ended.as_ref().is_some_and(|ended| {
+            ended.started && ended.cause != Some(EndCause::Aborted) && job.listed && self.closing.is_none()
+        });
+        let wanted = job.wanted.as_ref().filter(|wanted| left_something && !wanted.artifacts.is_empty());
+        let Some(wanted) = wanted else { return self.tell_end(key, &[]) };
+        let (workdir, globs) = (self.instance.dir.join(&wanted.workdir), wanted.artifacts.clone());
+        let (line, events) = (self.line.clone(), self.events.clone());
+        let task = tokio::spawn(async move {
+            let problems = artifacts::upload(key, workdir, globs, line).await;
+            let _ = events.send(Event::Uploaded(key, problems));
+        });
+        job.stage = Stage::Uploading(task.abort_handle());
+    }
+
+    pub(super) fn tell_end(&mut self, key: Key, problems: &[String]) {
+        let Some(job) = self.jobs.get_mut(&key).filter(|job| !job.is_ended()) else { return };
+        if let Some(ended) = job.ended.as_mut().filter(|_| !problems.is_empty()) {
+            let lost = format!("artifacts not uploaded: {}", problems.join("; "));
+            ended.message = Some(ended.message.take().map_or(lost.clone(), |message| format!("{message}; {lost}")));
+        }
+        if let Some(end) = job.end_fact() {
+            job.tell(end);
+        }
+        job.stage = Stage::Ended;
+        if let Some(output) = &job.output {
+            slot::groups_of(&output.dir).remove();
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Makes this machine what the desired document says. Level-triggered: every document is applied as a whole, and one
+//! heard twice changes nothing.
+
+use super::{DELIVER_WITHIN, Daemon, Event, Warm};
+use crate::job::{self, Job, Opening, Stage};
+use crate::key::Key;
+use crate::orders::{Order, Start};
+use crate::sync::{self, Fetched, NotPlaced};
+use crate::{beneath, slot};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use wire::runner::{Desired, DesiredJob, DesiredState, EndCause, What};
+
+/// On a warm start everything up to the first output takes far less; then it travels as one batch.
+const WARM_START_WITHIN: Duration = Duration::from_secs(1);
+/// Inline files are written on the spot up to this much; more goes to another thread.
+const ON_THE_SPOT_BYTES: i64 = 256 << 10;
+
+impl Daemon {
+    /// `fresh`: told at registration, so its log offsets are what is durable now.
+    pub(super) fn reconcile(&mut self, desired: Desired, fresh: bool, now: Instant) {
+        self.version = desired.version;
+        let named: BTreeSet<Key> = desired.jobs.iter().map(key_of).collect();
+        for job in self.jobs.values_mut() {
+            job.listed = named.contains(&job.key);
+        }
+        let mut workdirs: BTreeSet<String> = desired.kept_workdirs.into_iter().collect();
+        for wanted in desired.jobs {
+            workdirs.insert(wanted.workdir.clone());
+            match self.jobs.get_mut(&key_of(&wanted)) {
+                Some(job) => learn(job, wanted, fresh),
+                None if self.closing.is_none() => self.accept(wanted, now),
+                None => {}
+            }
+        }
+        for key in self.jobs.keys().copied().collect::<Vec<_>>() {
+            self.apply(key);
+        }
+        self.tidy_workdirs(workdirs);
+        if desired.shutdown {
+            self.close(DELIVER_WITHIN, now);
+        }
+    }
+
+    fn accept(&mut self, wanted: DesiredJob, now: Instant) {
+        let key = key_of(&wanted);
+        let workdir = sync::workdir(&self.instance.dir, &wanted.workdir, wanted.working_dir.as_deref());
+        let mut job = Job::new(key, None, Stage::Ready(Opening::Start));
+        job.tell(What::Accepted);
+        let missing = sync::missing(&wanted.files, &self.cache);
+        if missing.is_empty() {
+            job.company_until = Some(now + WARM_START_WITHIN);
+        }
+        let on_the_spot = wanted.files.iter().all(|file| file.inline.is_some())
+            && wanted.files.iter().map(|file| file.size).sum::<i64>() <= ON_THE_SPOT_BYTES;
+        match workdir {
+            Err(why) => refuse(&mut job, why),
+            Ok((workdir, _)) if on_the_spot => {
+                let placed = sync::place(&wanted.files, &workdir, &self.cache);
+                synced(&mut job, placed.map(|()| Fetched::default()));
+            }
+            Ok((workdir, _)) => {
+                let (files, cache, line) = (wanted.files.clone(), self.cache.clone(), self.line.clone());
+                let events = self.events.clone();
+                let task = tokio::spawn(async move {
+                    let synced = match sync::fetch(missing, cache.clone(), line).await {
+                        Ok(fetched) => tokio::task::spawn_blocking(move || {
+                            let placed = sync::place(&files, &workdir, &cache);
+                            cache.trim();
+                            placed.map(|()| fetched)
+                        })
+                        .await
+                        .expect("placing files does not panic"),
+                        Err(why) => Err(why),
+                    };
+                    let _ = events.send(Event::Synced(key, synced));
+                });
+                job.stage = Stage::Syncing(task.abort_handle());
+            }
+        }
+        job.wanted = Some(wanted);
+        self.jobs.insert(key, job);
+    }
+
+    pub(super) fn hear_synced(&mut self, key: Key, outcome: Result<Fetched, NotPlaced>) {
+        if let Some(job) = self.jobs.get_mut(&key)
+            && matches!(job.stage, Stage::Syncing(_))
+        {
+            synced(job, outcome);
+        }
+    }
+
+    /// Brings one job nearer to what is wanted of it.
+    pub(super) fn apply(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        match (&job.stage, job.state()) {
+            (Stage::Over, _) => self.settle_over(key),
+            (Stage::Syncing(_) | Stage::Ready(_) | Stage::Uploading(_), DesiredState::Aborted) => {
+                self.cut(key, EndCause::Aborted, "aborted before it began");
+            }
+            (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Stopped) => {
+                self.cut(key, EndCause::Stopped, "stopped before it began");
+            }
+            (Stage::Kept(_), state) if job.ordered != Some(state) => self.order(key, state),
+            _ => {}
+        }
+    }
+
+    fn order(&mut self, key: Key, state: DesiredState) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let within_ms = job.wanted.as_ref().map_or(0, |wanted| wanted.stop_duration_ms);
+        let journalled = match state {
+            DesiredState::Running | DesiredState::Frozen => self.journal.frozen(key, state == DesiredState::Frozen),
+            _ => Ok(()),
+        };
+        if let Err(error) = journalled {
+            tracing::error!(%key, %error, "the journal cannot be written");
+        }
+        job.order(match state {
+            DesiredState::Running => Order::Thaw,
+            DesiredState::Frozen => Order::Freeze,
+            DesiredState::Stopped => Order::Stop { cause: EndCause::Stopped, within_ms },
+            DesiredState::Aborted => Order::Abort { cause: EndCause::Aborted },
+            DesiredState::Unknown => return, // of a later version: what runs, runs on
+        });
+        job.ordered = Some(state);
+    }
+
+    /// Ends a job at once, wherever it stands.
+    pub(super) fn cut(&mut self, key: Key, cause: EndCause, message: &str) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        match &job.stage {
+            Stage::Syncing(task) => {
+                task.abort();
+                job.stage = Stage::Ready(Opening::Refuse { cause, message: message.to_owned() });
+            }
+            Stage::Ready(_) => job.stage = Stage::Ready(Opening::Refuse { cause, message: message.to_owned() }),
+            Stage::Kept(_) => {
+                job.order(Order::Abort { cause });
+                job.ordered = Some(DesiredState::Aborted);
+            }
+            Stage::Uploading(task) => {
+                task.abort();
+                self.tell_end(key, &["the upload of artifacts was cut short".to_owned()]);
+            }
+            Stage::Containing | Stage::Over | Stage::Ended => {}
+        }
+    }
+
+    /// The control plane wants to hear no more of it: it ends here, and nothing more is told.
+    pub(super) fn disown(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        tracing::warn!(%key, "the control plane disowns this job: its processes are ended");
+        job.refused = true;
+        job.facts.clear();
+        self.cut(key, EndCause::Aborted, "disowned by the control plane");
+    }
+
+    /// Gives waiting slots to waiting jobs.
+    pub(super) fn open_ready(&mut self, now: Instant) {
+        let mut ready = self.jobs.values().filter(|job| self.may_open(job)).map(|job| job.key);
+        let Some(key) = ready.next() else { return };
+        drop(ready);
+        if let Warm::Ready(slot) = std::mem::replace(&mut self.warm, Warm::None) {
+            if let Err(error) = self.open(key, slot) {
+                self.could_not_open(key, &error);
+            }
+            self.slot_due = None;
+        } else {
+            self.prepare_slot_now(now);
+        }
+    }
+
+    fn may_open(&self, job: &Job) -> bool {
+        match &job.stage {
+            Stage::Ready(Opening::Refuse { .. }) => true,
+            // Two epochs of one job never run side by side.
+            Stage::Ready(Opening::Start) => {
+                let other = |other: &Job| other.key.job == job.key.job && other.has_processes();
+                job.state() == DesiredState::Running && self.closing.is_none() && !self.jobs.values().any(other)
+            }
+            _ => false,
+        }
+    }
+
+    /// Journal first, then the folder is the job's, then the keeper hears what to do.
+    fn open(&mut self, key: Key, mut slot: slot::Slot) -> io::Result<()> {
+        let job = self.jobs.get_mut(&key).expect("it was just found");
+        let Stage::Ready(opening) = &job.stage else { return Ok(()) };
+        let opening = opening.clone();
+        let order = match &opening {
+            Opening::Start => start_order(job, &slot, &self.instance)?,
+            Opening::Refuse { cause, message } => Order::Refuse { cause: *cause, message: message.clone() },
+        };
+        self.journal.begins(key, &self.boot_id)?;
+        slot.assign(key)?;
+        job.starts += 1;
+        job.ordered = (opening == Opening::Start).then_some(DesiredState::Running);
+        job.opening = Some(opening);
+        job.output_in(&slot.dir);
+        let keeper = super::keepers::attach(key, slot.keeper, &self.events)?;
+        let _ = keeper.send(Order::Link { up: *self.up.borrow() });
+        let _ = keeper.send(order);
+        job.stage = Stage::Kept(keeper);
+        Ok(())
+    }
+
+    fn could_not_open(&mut self, key: Key, error: &io::Error) {
+        tracing::error!(%key, %error, "a job could not be opened");
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let cause = if full { EndCause::DiskFull } else { EndCause::ExecutorError };
+        self.end_without_record(key, cause, format!("the runner could not start it: {error}"), false);
+    }
+
+    /// Workdirs nobody keeps go. Only folders of our own making, never one a job here still uses.
+    fn tidy_workdirs(&self, mut kept: BTreeSet<String>) {
+        let in_use = self.jobs.values().filter(|job| !job.is_ended());
+        kept.extend(in_use.filter_map(|job| job.wanted.as_ref()).map(|wanted| wanted.workdir.clone()));
+        // A job whose folder is not known yet may use any.
+        if self.jobs.values().any(|job| job.wanted.is_none() && !job.is_ended()) {
+            return;
+        }
+        let dir = self.instance.dir.clone();
+        tokio::task::spawn_blocking(move || remove_workdirs(&dir, &kept));
+    }
+}
+
+fn remove_workdirs(instance: &Path, kept: &BTreeSet<String>) {
+    for entry in std::fs::read_dir(instance).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let unwanted = sync::workdir(instance, &name, None).is_ok() && !kept.contains(&name);
+        if unwanted && let Err(error) = std::fs::remove_dir_all(entry.path()) {
+            tracing::warn!(%name, %error, "a workdir could not be removed");
+        }
+    }
+}
+
+fn key_of(wanted: &DesiredJob) -> Key {
+    Key { job: wanted.job, epoch: wanted.epoch }
+}
+
+fn learn(job: &mut Job, wanted: DesiredJob, fresh: bool) {
+    if let Some(output) = &mut job.output
+        && (fresh || job.wanted.is_none())
+    {
+        output.delivered = wanted.log_offset;
+    }
+    job.wanted = Some(wanted);
+}
+
+fn synced(job: &mut Job, outcome: Result<Fetched, NotPlaced>) {
+    match outcome {
+        Ok(fetched) => {
+            job.tell(What::SyncComplete { fetched_blobs: fetched.blobs, fetched_bytes: fetched.bytes });
+            job.stage = Stage::Ready(Opening::Start);
+        }
+        Err(why) => refuse(job, why),
+    }
+}
+
+fn refuse(job: &mut Job, not_placed: NotPlaced) {
+    job.stage = Stage::Ready(Opening::Refuse { cause: not_placed.cause, message: not_placed.why });
+}
+
+fn start_order(job: &Job, slot: &slot::Slot, instance: &crate::instance::Instance) -> io::Result<Order> {
+    let wanted = job.wanted.as_ref().expect("a job starts as it is wanted");
+    let (workdir, dir) = sync::workdir(&instance.dir, &wanted.workdir, wanted.working_dir.as_deref())
+        .map_err(|not_placed| io::Error::other(not_placed.why))?;
+    std::fs::create_dir_all(&workdir)?;
+    if let Some(start) = wanted.working_dir.as_deref().filter(|_| dir != workdir) {
+        let steps = beneath::steps(start).map_err(io::Error::other)?;
+        beneath::Beneath::open(&workdir)?.make_folders(&steps)?;
+    }
+    Ok(Order::Start(Box::new(Start {
+        key: job.key.to_string(),
+        argv: job::argv(&wanted.command),
+        env: job::environment(wanted, job.key, &workdir),
+        secrets: wanted.secrets.values().map(|secret| secret.0.clone()).collect(),
+        dir,
+        merge: wanted.merge,
+        max_duration_ms: wanted.max_duration_ms,
+        stop_duration_ms: wanted.stop_duration_ms,
+        spool_bytes: instance.boot.timings.log_spool_bytes,
+        groups: slot.groups.clone(),
+    })))
+}

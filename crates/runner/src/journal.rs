@@ -1,0 +1,199 @@
+//! What this runner must not forget: which epochs may have begun, and which are frozen. One append and one fdatasync
+//! before a keeper is woken. Holds no secret and no outcome: those are the keeper's exit records.
+
+use crate::key::Key;
+use crate::record;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const FILE: &str = "journal";
+/// Allocated and written once, so that an append on a full disk still lands and its sync moves no metadata.
+const SIZE: usize = 1 << 20;
+
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    end: u64,
+    size: u64,
+    known: BTreeMap<Key, Known>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The boot of the host on which it may have begun.
+    pub boot: String,
+    pub frozen: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Entry {
+    Begins { key: String, boot: String },
+    Frozen { key: String, on: bool },
+    Forgotten { key: String },
+}
+
+impl Journal {
+    pub fn open(dir: &Path) -> io::Result<Journal> {
+        Journal::open_sized(dir, SIZE)
+    }
+
+    fn open_sized(dir: &Path, size: usize) -> io::Result<Journal> {
+        let path = dir.join(FILE);
+        if !path.exists() {
+            fresh(&path, size, &[])?;
+        }
+        let bytes = std::fs::read(&path)?;
+        let file = OpenOptions::new().write(true).open(&path)?;
+        let mut journal = Journal { path, file, end: 0, size: bytes.len().max(size) as u64, known: BTreeMap::new() };
+        while let Some(body) = bytes.get(journal.end as usize..).and_then(record::open) {
+            if let Ok(entry) = serde_json::from_slice(body) {
+                journal.apply(entry);
+            }
+            journal.end += (record::HEAD + body.len()) as u64;
+        }
+        if bytes[journal.end as usize..].iter().any(|byte| *byte != 0) {
+            // Behind a torn record old ones may stand, and a new one must not lead a reader to them.
+            journal.compact()?;
+        }
+        Ok(journal)
+    }
+
+    pub fn known(&self) -> &BTreeMap<Key, Known> {
+        &self.known
+    }
+
+    /// Durable when it returns: the epoch may have begun.
+    pub fn begins(&mut self, key: Key, boot: &str) -> io::Result<()> {
+        self.append(Entry::Begins { key: key.to_string(), boot: boot.to_owned() })?;
+        self.file.sync_data()
+    }
+
+    pub fn frozen(&mut self, key: Key, on: bool) -> io::Result<()> {
+        self.append(Entry::Frozen { key: key.to_string(), on })?;
+        self.file.sync_data()
+    }
+
+    /// Not synced: remembering an epoch once too often costs nothing.
+    pub fn forget(&mut self, key: Key) -> io::Result<()> {
+        self.append(Entry::Forgotten { key: key.to_string() })
+    }
+
+    fn append(&mut self, entry: Entry) -> io::Result<()> {
+        let sealed = record::seal(&serde_json::to_vec(&entry)?);
+        if self.end + sealed.len() as u64 > self.size {
+            self.compact()?;
+        }
+        self.file.write_all_at(&sealed, self.end)?;
+        self.end += sealed.len() as u64;
+        self.apply(entry);
+        Ok(())
+    }
+
+    fn apply(&mut self, entry: Entry) {
+        match entry {
+            Entry::Begins { key, boot } => {
+                if let Ok(key) = key.parse() {
+                    self.known.insert(key, Known { boot, frozen: false });
+                }
+            }
+            Entry::Frozen { key, on } => {
+                if let Some(known) = key.parse().ok().and_then(|key| self.known.get_mut(&key)) {
+                    known.frozen = on;
+                }
+            }
+            Entry::Forgotten { key } => {
+                if let Ok(key) = key.parse() {
+                    self.known.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Writes what is still known into a new file and puts it in the old one's place.
+    fn compact(&mut self) -> io::Result<()> {
+        let mut kept = Vec::new();
+        for (key, known) in &self.known {
+            let key = key.to_string();
+            let begins = Entry::Begins { key: key.clone(), boot: known.boot.clone() };
+            kept.extend(record::seal(&serde_json::to_vec(&begins)?));
+            if known.frozen {
+                kept.extend(record::seal(&serde_json::to_vec(&Entry::Frozen { key, on: true })?));
+            }
+        }
+        // Twice what is kept, so that a runner with very many epochs does not compact at every append.
+        self.size = self.size.max(2 * kept.len() as u64);
+        self.file = fresh(&self.path, self.size as usize, &kept)?;
+        self.end = kept.len() as u64;
+        Ok(())
+    }
+}
+
+fn fresh(path: &Path, size: usize, kept: &[u8]) -> io::Result<File> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(kept)?;
+    file.write_all(&vec![0; size - kept.len()])?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    File::open(path.parent().expect("a file in a directory"))?.sync_all()?;
+    OpenOptions::new().write(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::model::JobId;
+
+    fn key(n: i64) -> Key {
+        Key { job: JobId(n), epoch: 1 }
+    }
+
+    #[test]
+    fn what_was_written_is_known_to_the_next_runner() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path()).unwrap();
+        journal.begins(key(1), "b1").unwrap();
+        journal.begins(key(2), "b1").unwrap();
+        journal.frozen(key(2), true).unwrap();
+        journal.forget(key(1)).unwrap();
+        let again = Journal::open(dir.path()).unwrap();
+        assert_eq!(again.known().clone(), BTreeMap::from([(key(2), Known { boot: "b1".to_owned(), frozen: true })]));
+        assert_eq!(std::fs::metadata(dir.path().join(FILE)).unwrap().len(), SIZE as u64);
+    }
+
+    #[test]
+    fn a_torn_end_is_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path()).unwrap();
+        journal.begins(key(1), "b").unwrap();
+        let end = journal.end;
+        journal.begins(key(2), "b").unwrap();
+        journal.file.write_all_at(b"?", end + 20).unwrap();
+        let mut again = Journal::open(dir.path()).unwrap();
+        assert_eq!(again.known().keys().copied().collect::<Vec<_>>(), [key(1)]);
+        again.begins(key(3), "b").unwrap();
+        assert_eq!(Journal::open(dir.path()).unwrap().known().len(), 2);
+    }
+
+    #[test]
+    fn a_full_journal_keeps_what_is_not_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open_sized(dir.path(), 600).unwrap();
+        journal.begins(key(999), "b").unwrap();
+        for n in 0..100 {
+            journal.begins(key(n), "b").unwrap();
+            journal.forget(key(n)).unwrap();
+        }
+        for n in 100..140 {
+            journal.begins(key(n), "b").unwrap();
+        }
+        let again = Journal::open_sized(dir.path(), 600).unwrap();
+        assert_eq!(again.known(), journal.known());
+        assert_eq!(again.known().len(), 41);
+    }
+}

@@ -1,0 +1,266 @@
+//! The keeper: holds one job's processes and pipes, writes its output and its end to disk, and outlives the runner.
+//! One thread around poll(2); talks to nobody but its runner and never to the network.
+
+mod job;
+mod pump;
+
+use crate::clock::wall_ms;
+use crate::exit::{self, ExitRecord};
+use crate::orders::{self, Order, Told};
+use crate::spool::Writer;
+use job::Job;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, FromRawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use wire::runner::{EndCause, Stream};
+
+/// The job's folder is the keeper's working directory, so it may be renamed at any time.
+const HERE: &str = ".";
+/// Without a runner somebody may have removed the folder: then nobody will ever ask for the outcome.
+const LOOK_AROUND_EVERY: Duration = Duration::from_secs(10);
+
+/// Never returns. Descriptor 0 is the listening socket.
+pub fn main() -> ! {
+    let code = match Keeper::new().and_then(Keeper::serve) {
+        Ok(()) => 0,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "keeper: {error}");
+            1
+        }
+    };
+    std::process::exit(code)
+}
+
+struct Keeper {
+    listener: UnixListener,
+    signals: SignalFd,
+    runner: Option<Runner>,
+    job: Option<Job>,
+    link_up: bool,
+}
+
+/// The runner that is attached now.
+struct Runner {
+    stream: UnixStream,
+    arrived: Vec<u8>,
+}
+
+/// What woke the keeper.
+struct Woken {
+    signals: bool,
+    knocked: bool,
+    runner: bool,
+    output: [bool; 2],
+}
+
+impl Keeper {
+    fn new() -> io::Result<Keeper> {
+        // The runner's terminal and its signals are not ours; our own children come back to us when their parents die.
+        let _ = nix::unistd::setsid();
+        nix::sys::prctl::set_child_subreaper(true)?;
+        nix::sys::prctl::set_name(c"repl-keeper")?;
+        let mut mask = SigSet::empty();
+        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+            mask.add(signal);
+        }
+        mask.thread_block()?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        // SAFETY: the runner passes the listening socket as descriptor 0; nobody else here uses it.
+        let listener = unsafe { UnixListener::from_raw_fd(0) };
+        listener.set_nonblocking(true)?;
+        Ok(Keeper { listener, signals, runner: None, job: None, link_up: true })
+    }
+
+    fn serve(mut self) -> io::Result<()> {
+        loop {
+            if self.job.as_mut().is_some_and(|job| job.is_over()) {
+                return self.job.take().expect("just looked").finish();
+            }
+            let woken = self.wait()?;
+            let now = Instant::now();
+            if woken.signals {
+                while self.signals.read_signal()?.is_some() {}
+                if let Some(job) = &mut self.job {
+                    job.reap(now);
+                }
+            }
+            if woken.knocked {
+                self.greet()?;
+            }
+            if woken.runner && self.listen(now)? {
+                return Ok(());
+            }
+            self.pump(woken.output)?;
+            if let Some(job) = &mut self.job {
+                job.tend(now);
+            }
+            if self.runner.is_none() && self.is_forsaken() {
+                match &mut self.job {
+                    Some(job) => job.abort(EndCause::ExecutorError, now),
+                    None => return Ok(()),
+                }
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<Woken> {
+        let mut watched = vec![
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+        ];
+        if let Some(runner) = &self.runner {
+            watched.push(PollFd::new(runner.stream.as_fd(), PollFlags::POLLIN));
+        }
+        let first_output = watched.len();
+        let sources = self.job.as_ref().map_or([None, None], |job| job.pump.sources(self.link_up));
+        let which: Vec<usize> = (0..2).filter(|n| sources[*n].is_some()).collect();
+        watched.extend(sources.iter().flatten().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
+        match poll(&mut watched, self.timeout()) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = |n: usize| watched.get(n).is_some_and(|fd| fd.any().unwrap_or(false));
+        let mut output = [false; 2];
+        for (nth, source) in which.into_iter().enumerate() {
+            output[source] = ready(first_output + nth);
+        }
+        Ok(Woken { signals: ready(0), knocked: ready(1), runner: self.runner.is_some() && ready(2), output })
+    }
+
+    fn timeout(&self) -> PollTimeout {
+        let due = self.job.as_ref().and_then(Job::next_due);
+        let mut wait = due.map(|due| due.saturating_duration_since(Instant::now()));
+        if self.runner.is_none() {
+            wait = Some(wait.unwrap_or(LOOK_AROUND_EVERY).min(LOOK_AROUND_EVERY));
+        }
+        // Rounded up: to wake a moment early would be to wake twice.
+        wait.map_or(PollTimeout::NONE, |wait| {
+            PollTimeout::try_from(wait.as_millis() + 1).unwrap_or(PollTimeout::from(u16::MAX))
+        })
+    }
+
+    /// The newest runner is the runner.
+    fn greet(&mut self) -> io::Result<()> {
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        stream.set_nonblocking(true)?;
+        self.runner = Some(Runner { stream, arrived: Vec::new() });
+        if self.job.is_some() {
+            self.tell(Told::Started);
+        }
+        Ok(())
+    }
+
+    /// Best effort: a full socket holds an older byte that wakes the runner just as well.
+    fn tell(&mut self, told: Told) {
+        if let Some(runner) = &mut self.runner {
+            let _ = runner.stream.write(&[told.byte()]);
+        }
+    }
+
+    /// Hears what the runner says; true when the keeper has nothing left to live for.
+    fn listen(&mut self, now: Instant) -> io::Result<bool> {
+        let gone = match &mut self.runner {
+            Some(runner) => runner.read(),
+            None => return Ok(false),
+        };
+        while let Some(order) = self.next_order()? {
+            if self.obey(order, now)? {
+                return Ok(true);
+            }
+        }
+        if gone {
+            self.runner = None;
+            self.link_up = false;
+        }
+        // A runner that went away before it gave any order will make itself a new keeper.
+        Ok(gone && self.job.is_none())
+    }
+
+    fn next_order(&mut self) -> io::Result<Option<Order>> {
+        self.runner.as_mut().map_or(Ok(None), |runner| orders::unpack(&mut runner.arrived))
+    }
+
+    fn obey(&mut self, order: Order, now: Instant) -> io::Result<bool> {
+        match (order, &mut self.job) {
+            (Order::Start(start), None) => {
+                exit::mark_begun(Path::new(HERE), wall_ms())?;
+                self.job = Job::start(*start, Path::new(HERE), now)?;
+                if self.job.is_none() {
+                    return Ok(true);
+                }
+                self.tell(Told::Started);
+            }
+            (Order::Refuse { cause, message }, None) => {
+                refuse(cause, message)?;
+                return Ok(true);
+            }
+            (Order::Link { up }, _) => self.link_up = up,
+            (Order::Freeze, Some(job)) => job.freeze(now),
+            (Order::Thaw, Some(job)) => job.thaw(now),
+            (Order::Stop { cause, within_ms }, Some(job)) => job.stop(cause, within_ms, now),
+            (Order::Abort { cause }, Some(job)) => job.abort(cause, now),
+            (Order::Delivered { offset }, Some(job)) => job.pump.delivered(offset),
+            // Said twice, or to a keeper that has nothing to stop.
+            (Order::Start(_) | Order::Refuse { .. }, Some(_)) | (_, None) => {}
+        }
+        Ok(false)
+    }
+
+    fn pump(&mut self, output: [bool; 2]) -> io::Result<()> {
+        let Some(job) = &mut self.job else { return Ok(()) };
+        let before = job.pump.offset();
+        for source in (0..2).filter(|n| output[*n]) {
+            job.pump.take(source, self.link_up)?;
+        }
+        if job.pump.offset() > before {
+            self.tell(Told::Wrote);
+        }
+        Ok(())
+    }
+
+    /// The folder is gone: nobody will come back for this job.
+    fn is_forsaken(&self) -> bool {
+        std::fs::metadata(HERE).is_ok_and(|here| std::os::unix::fs::MetadataExt::nlink(&here) == 0)
+    }
+}
+
+impl Runner {
+    /// Takes what has arrived; true when the runner is gone.
+    fn read(&mut self) -> bool {
+        let mut piece = [0; 4096];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return true,
+                Ok(read) => self.arrived.extend_from_slice(&piece[..read]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() != ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+/// Ends a job that never began, in the same two files as any other.
+fn refuse(cause: EndCause, message: String) -> io::Result<()> {
+    let here = Path::new(HERE);
+    exit::mark_begun(here, wall_ms())?;
+    let mut spool = Writer::open(here, u64::MAX)?;
+    // Without room for a note the record below says it too.
+    let _ = spool.append(Stream::Runner, wall_ms(), format!("{message}\n").as_bytes());
+    let ended = ExitRecord {
+        cause: Some(cause),
+        message: Some(message),
+        final_offset: spool.offset(),
+        at_ms: wall_ms(),
+        ..ExitRecord::default()
+    };
+    exit::write(here, &ended)
+}

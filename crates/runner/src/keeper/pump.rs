@@ -1,0 +1,136 @@
+//! From the job's pipes to its log: reads what is there, hides secrets, writes frames, and says what had to be dropped.
+
+use crate::clock::wall_ms;
+use crate::mask::Masker;
+use crate::spool::{LONGEST_FRAME, Writer};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use wire::runner::Stream;
+
+pub struct Pump {
+    sources: [Option<Source>; 2],
+    spool: Writer,
+    quota: u64,
+    dropped: Dropped,
+    buffer: Vec<u8>,
+}
+
+struct Source {
+    pipe: OwnedFd,
+    stream: Stream,
+    masker: Masker,
+}
+
+/// Output that found no room, until a mark says so in its place.
+#[derive(Default)]
+struct Dropped {
+    bytes: u64,
+    disk_full: bool,
+}
+
+impl Pump {
+    /// `pipes`: stdout, and stderr unless both go through the first.
+    pub fn new(pipes: (OwnedFd, Option<OwnedFd>), secrets: &[String], spool: Writer, quota: u64) -> Pump {
+        let source = |pipe, stream| Source { pipe, stream, masker: Masker::new(secrets) };
+        let sources = [Some(source(pipes.0, Stream::Stdout)), pipes.1.map(|pipe| source(pipe, Stream::Stderr))];
+        Pump { sources, spool, quota, dropped: Dropped::default(), buffer: vec![0; LONGEST_FRAME] }
+    }
+
+    pub fn offset(&self) -> i64 {
+        self.spool.offset()
+    }
+
+    pub fn delivered(&mut self, offset: i64) {
+        self.spool.delivered(offset);
+    }
+
+    /// The pipes worth waiting for: none while the spool is full and somebody will empty it.
+    pub fn sources(&self, link_up: bool) -> [Option<BorrowedFd<'_>>; 2] {
+        if link_up && self.is_full() {
+            return [None, None];
+        }
+        [0, 1].map(|n: usize| self.sources[n].as_ref().map(|source| source.pipe.as_fd()))
+    }
+
+    fn is_full(&self) -> bool {
+        self.spool.used() >= self.quota
+    }
+
+    /// One read of one pipe. True when there may be more.
+    pub fn take(&mut self, which: usize, link_up: bool) -> io::Result<bool> {
+        let Some(source) = &mut self.sources[which] else { return Ok(false) };
+        match nix::unistd::read(&source.pipe, &mut self.buffer) {
+            Ok(0) => {
+                self.close(which);
+                Ok(false)
+            }
+            Ok(read) => {
+                let mut shown = Vec::with_capacity(read);
+                source.masker.feed(&self.buffer[..read], &mut shown);
+                let stream = source.stream;
+                self.write(stream, &shown, link_up);
+                Ok(true)
+            }
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write(&mut self, stream: Stream, bytes: &[u8], link_up: bool) {
+        if bytes.is_empty() {
+            return;
+        }
+        if !link_up && self.is_full() {
+            self.dropped.bytes += bytes.len() as u64;
+            return;
+        }
+        if self.mark().and_then(|()| self.spool.append(stream, wall_ms(), bytes)).is_err() {
+            self.dropped.bytes += bytes.len() as u64;
+            self.dropped.disk_full = true;
+        }
+    }
+
+    /// Says what is missing, where it is missing.
+    fn mark(&mut self) -> io::Result<()> {
+        if let Some(text) = self.missing() {
+            self.spool.append(Stream::Runner, wall_ms(), format!("[{text}]\n").as_bytes())?;
+            self.dropped = Dropped::default();
+        }
+        Ok(())
+    }
+
+    fn missing(&self) -> Option<String> {
+        let why = if self.dropped.disk_full {
+            "the disk was full"
+        } else {
+            "the spool was full while the control plane was away"
+        };
+        (self.dropped.bytes > 0).then(|| format!("{} bytes of output dropped: {why}", self.dropped.bytes))
+    }
+
+    pub fn note(&mut self, text: &str) {
+        // A note that finds no room is in the exit record too.
+        let _ = self.spool.append(Stream::Runner, wall_ms(), format!("{text}\n").as_bytes());
+    }
+
+    fn close(&mut self, which: usize) {
+        if let Some(mut source) = self.sources[which].take() {
+            let mut shown = Vec::new();
+            source.masker.finish(&mut shown);
+            self.write(source.stream, &shown, true);
+        }
+    }
+
+    /// Everything of the job is gone: takes what the pipes still hold. A pipe that went to a process outside the job
+    /// never ends, so an empty one is enough. Returns what could not be kept.
+    pub fn drain(&mut self) -> io::Result<Option<String>> {
+        for which in 0..2 {
+            while self.take(which, true)? {}
+            self.close(which);
+        }
+        match self.mark() {
+            Err(error) if error.kind() != ErrorKind::StorageFull => Err(error),
+            _ => Ok(self.missing()),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What runner and keeper say to each other over the keeper's socket: orders as JSON with a length before it, answers as
+//! single bytes, which are never torn. The only place where secret values leave the runner, and they go to memory only.
+
+use crate::cgroup::Groups;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+use wire::runner::EndCause;
+
+/// More environment than any kernel lets a command have.
+const LONGEST: usize = 16 << 20;
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Order {
+    Start(Box<Start>),
+    /// The job ends before it began: its files did not arrive, or it was cancelled meanwhile.
+    Refuse {
+        cause: EndCause,
+        message: String,
+    },
+    Freeze,
+    Thaw,
+    /// SIGTERM to the tree, SIGKILL after this long.
+    Stop {
+        cause: EndCause,
+        within_ms: i64,
+    },
+    /// SIGKILL at once.
+    Abort {
+        cause: EndCause,
+    },
+    /// Output below this offset is durable elsewhere.
+    Delivered {
+        offset: i64,
+    },
+    /// Whether the control plane is there to take output: with it a full spool holds the job back, without it output
+    /// is dropped with a mark.
+    Link {
+        up: bool,
+    },
+}
+
+/// No `Debug`: it carries secrets.
+#[derive(Serialize, Deserialize)]
+pub struct Start {
+    pub key: String,
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    /// Values to hide in the output.
+    pub secrets: Vec<String>,
+    pub dir: PathBuf,
+    pub merge: bool,
+    pub max_duration_ms: Option<i64>,
+    pub stop_duration_ms: i64,
+    pub spool_bytes: u64,
+    pub groups: Groups,
+}
+
+pub fn pack(order: &Order) -> Vec<u8> {
+    let body = serde_json::to_vec(order).expect("orders are plain data");
+    let mut packed = Vec::with_capacity(4 + body.len());
+    packed.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    packed.extend_from_slice(&body);
+    packed
+}
+
+/// Takes the first whole order out of what has arrived.
+pub fn unpack(arrived: &mut Vec<u8>) -> io::Result<Option<Order>> {
+    let Some(length) = arrived.first_chunk::<4>().map(|head| u32::from_le_bytes(*head) as usize) else {
+        return Ok(None);
+    };
+    if length > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "an order longer than any"));
+    }
+    if arrived.len() < 4 + length {
+        return Ok(None);
+    }
+    let order = serde_json::from_slice(&arrived[4..4 + length])?;
+    arrived.drain(..4 + length);
+    Ok(Some(order))
+}
+
+/// What a keeper tells, one byte each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Also said first to a runner that attaches to a job under way.
+    Started,
+    /// There is more output than before.
+    Wrote,
+}
+
+impl Told {
+    pub fn byte(self) -> u8 {
+        match self {
+            Told::Started => b's',
+            Told::Wrote => b'w',
+        }
+    }
+}
+
+#[test]
+fn orders_arrive_whole_wherever_they_are_cut() {
+    let mut bytes = pack(&Order::Stop { cause: EndCause::Stopped, within_ms: 5 });
+    bytes.extend(pack(&Order::Freeze));
+    let (mut arrived, mut orders) = (Vec::new(), 0);
+    for byte in bytes {
+        arrived.push(byte);
+        orders += usize::from(unpack(&mut arrived).unwrap().is_some());
+    }
+    assert_eq!((orders, arrived.len()), (2, 0));
+    assert!(unpack(&mut vec![0xff; 8]).is_err());
+}

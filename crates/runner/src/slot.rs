@@ -1,0 +1,111 @@
+//! Warm slots: a folder with its blocks allocated, its control groups made and its keeper waiting, so that starting a
+//! job is one journal entry, one rename and one order. Also how a runner reaches keepers it did not start.
+
+use crate::cgroup::Groups;
+use crate::instance::Instance;
+use crate::key::Key;
+use crate::{exit, spool};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+const SOCKET: &str = "keeper.sock";
+const GROUPS: &str = "groups.json";
+/// Folders of slots that wait; anything else in `jobs` is a job's key.
+const WAITING: &str = "next.";
+
+/// Children of this runner that are keepers; every other child is a stray of a keeper that died.
+pub type Keepers = Arc<Mutex<BTreeSet<i32>>>;
+
+pub struct Slot {
+    pub dir: PathBuf,
+    pub groups: Groups,
+    pub keeper: UnixStream,
+}
+
+/// Blocking: a few small files, one sync, one process.
+pub fn prepare(instance: &Instance, keepers: &Keepers, number: u64) -> io::Result<Slot> {
+    let dir = instance.jobs().join(format!("{WAITING}{number}"));
+    std::fs::create_dir(&dir)?;
+    let made = fill(instance, keepers, number, &dir);
+    if made.is_err() {
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+    made
+}
+
+fn fill(instance: &Instance, keepers: &Keepers, number: u64, dir: &Path) -> io::Result<Slot> {
+    exit::prepare(dir)?;
+    spool::prepare(dir)?;
+    let groups = instance.layout.make(&instance.group_name(number), instance.limits());
+    std::fs::write(dir.join(GROUPS), serde_json::to_vec(&groups)?)?;
+    let listener = UnixListener::bind(short_path(&File::open(dir)?))?;
+    spawn(keepers, dir, listener)?;
+    let keeper = connect(dir)?;
+    Ok(Slot { dir: dir.to_owned(), groups, keeper })
+}
+
+/// The name of a socket has at most 107 bytes, a folder's path may have more.
+fn short_path(dir: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))
+}
+
+pub fn connect(dir: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(short_path(&File::open(dir)?))
+}
+
+/// From the running image, so that an upgrade of the file on disk does not matter; with nothing of our environment.
+fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener) -> io::Result<()> {
+    let complaints = File::create(dir.join("keeper.err"))?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("repl").arg("keeper").env_clear().current_dir(dir);
+    command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(complaints);
+    // Held over the start, so that nobody takes the new child for a stray.
+    let mut keepers = keepers.lock().expect("no one panics with it");
+    let child = command.spawn()?;
+    keepers.insert(child.id() as i32);
+    Ok(())
+}
+
+impl Slot {
+    /// From here on the folder is the job's.
+    pub fn assign(&mut self, key: Key) -> io::Result<()> {
+        let dir = self.dir.with_file_name(key.to_string());
+        std::fs::rename(&self.dir, &dir)?;
+        self.dir = dir;
+        Ok(())
+    }
+}
+
+pub fn groups_of(dir: &Path) -> Groups {
+    std::fs::read(dir.join(GROUPS)).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+/// Removes a folder whose keeper is gone.
+pub fn discard(dir: &Path) {
+    groups_of(dir).remove();
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+/// Slots another runner left behind: their keepers leave by themselves, having had no orders.
+pub fn discard_waiting(jobs: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(jobs)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(WAITING) {
+            discard(&entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// The folders of jobs, by key.
+pub fn job_dirs(jobs: &Path) -> Vec<(Key, PathBuf)> {
+    let entries = std::fs::read_dir(jobs).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()))).collect()
+}
