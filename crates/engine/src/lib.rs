@@ -1,1 +1,74 @@
-//! engine
+//! Intents, nodes, reconcilers, settlement. Every writing transaction of the control plane is a function here.
+//! Time arrives with the transaction; the engine never sleeps, never asks the time and never prints.
+
+pub mod allocation;
+pub mod artifact;
+pub mod audit;
+pub mod config;
+pub mod desired;
+mod dispatch;
+pub mod instance;
+mod intents;
+mod job;
+pub mod ledger;
+pub mod log;
+pub mod org;
+mod pool;
+mod presence;
+pub mod run;
+pub mod runner;
+mod scope;
+mod settlement;
+mod sweep;
+pub mod view;
+pub mod why;
+pub mod work;
+mod workflow;
+
+pub use adapters::{Capabilities, Provider};
+pub use config::Config;
+pub use presence::Presence;
+pub use store;
+
+use model::{Failure, Refused};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::blob::Blobs;
+use store::log::Logs;
+use store::{Installation, Store};
+
+/// What every transaction may consult: settings, providers, the installation. Nothing in it changes while the process lives.
+pub struct House {
+    pub config: Config,
+    pub installation: Installation,
+    pub providers: BTreeMap<String, Arc<dyn Provider>>,
+    /// What runners are told to dial.
+    pub control_url: String,
+    pub presence: Presence,
+}
+
+impl House {
+    pub fn provider(&self, name: &str) -> Result<&Arc<dyn Provider>, Refused> {
+        self.providers.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.providers.keys().map(String::as_str).collect();
+            Refused::invalid("provider", format!("`{name}` is not set up here: choose one of {}", known.join(", ")))
+        })
+    }
+}
+
+/// The one engine. Cloning shares it.
+#[derive(Clone)]
+pub struct Engine {
+    pub house: Arc<House>,
+    pub store: Store,
+    pub logs: Logs,
+    pub blobs: Blobs,
+}
+
+impl Engine {
+    pub fn new(house: House, store: Store) -> Result<Engine, Failure> {
+        house.config.check()?;
+        let (logs, blobs) = (store.logs().clone(), store.blobs().clone());
+        Ok(Engine { house: Arc::new(house), store, logs, blobs })
+    }
+}

@@ -47,6 +47,10 @@ pub fn open(tx: &mut Tx, installation: &Installation, org: OrgId, name: &str) ->
     })
 }
 
+pub fn exists(tx: &mut Tx, org: OrgId, name: &str) -> Result<bool, Failure> {
+    Ok(tx.row(&GET, &args![org, name])?.is_some())
+}
+
 /// Names of an org's secrets, in order, after `after`.
 pub fn page(tx: &mut Tx, org: OrgId, after: &str, limit: i64) -> Result<Vec<SecretName>, Failure> {
     let rows = tx.rows(&PAGE, &args![org, after, limit])?;

@@ -1,0 +1,216 @@
+//! Slots: claimed, used, held, released and reopened. What a hold protects, and how it is prolonged and ended.
+
+use crate::scope::{Kept, Scope};
+use crate::{Engine, House};
+use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
+use model::hold::Extension;
+use model::instance::InstanceStatus;
+use model::manifest::ResourceKind;
+use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Outcome, Refused};
+use store::{Entry, EntryKind, Hint, Item, Lane, NewEvent, Tx, WorkKind};
+
+impl Scope<'_> {
+    pub(crate) fn allocation_event(&mut self, id: AllocationId, event: AllocationEvent) -> Result<(), Failure> {
+        let at = self.at;
+        let kept = self.allocation(id)?;
+        let Outcome::Moved { next, consequences } = model::allocation::step(&kept.it, &event, at)? else {
+            return Ok(());
+        };
+        let instance = next.instance;
+        kept.set(next);
+        for consequence in consequences {
+            match consequence {
+                AllocationConsequence::TellRunner => self.tell(instance),
+                AllocationConsequence::WakeAt { at } => self.wake(WorkKind::Allocation, id.0, at),
+                AllocationConsequence::WakePool => {
+                    let pool = self.instance(instance)?.it.pool;
+                    self.wake(WorkKind::Pool, pool.0, at);
+                }
+                AllocationConsequence::Replenish => self.replenish(id)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A new slot on the same machine for the same org, in a folder of its own.
+    fn replenish(&mut self, used: AllocationId) -> Result<(), Failure> {
+        let used = self.allocation(used)?.it.clone();
+        if self.instance(used.instance)?.it.status != InstanceStatus::Ready {
+            return Ok(());
+        }
+        let (id, workdir) = (AllocationId(self.tx.next_id()), self.next_workdir(used.instance)?);
+        let manifest = self.instance(used.instance)?.it.manifest;
+        self.allocations.push(Kept::new(fresh_slot(id, &used, workdir, self.at)));
+        store::manifest::own(self.tx, manifest, &[(ResourceKind::Allocation, id.0)])?;
+        self.machine_idle(used.instance)
+    }
+
+    pub(crate) fn next_workdir(&mut self, instance: InstanceId) -> Result<String, Failure> {
+        let kept = self.instance(instance)?;
+        let mut next = kept.it.clone();
+        next.workdirs += 1;
+        let workdir = format!("work_{}", next.workdirs);
+        kept.set(next);
+        Ok(workdir)
+    }
+
+    /// Nobody is on the machine: it may be claimed, and ends when it stays unused.
+    pub(crate) fn machine_idle(&mut self, instance: InstanceId) -> Result<(), Failure> {
+        let at = self.at;
+        let kept = self.instance(instance)?;
+        let mut next = kept.it.clone();
+        next.idle_since = Some(at);
+        let (pool, provider) = (next.pool, next.provider.clone());
+        kept.set(next);
+        self.wake(WorkKind::Pool, pool.0, at);
+        let after = crate::instance::idle_after_ms(self.house, &provider);
+        self.wake(WorkKind::Instance, instance.0, at + after);
+        Ok(())
+    }
+}
+
+fn fresh_slot(id: AllocationId, like: &Allocation, workdir: String, at: model::Timestamp) -> Allocation {
+    Allocation {
+        id,
+        job: None,
+        status: AllocationStatus::Available,
+        debug_hold_until: None,
+        extensions: 0,
+        workdir,
+        workdir_released: false,
+        created_at: at,
+        updated_at: at,
+        completed_at: None,
+        version: 1,
+        ..like.clone()
+    }
+}
+
+/// A slot's event outside of a run: holds that end or grow.
+fn apply(tx: &mut Tx, slot: &Allocation, event: AllocationEvent) -> Result<Allocation, Failure> {
+    let at = tx.at();
+    let Outcome::Moved { next, consequences } = model::allocation::step(slot, &event, at)? else {
+        return Ok(slot.clone());
+    };
+    store::allocation::save(tx, &next)?;
+    for consequence in consequences {
+        match consequence {
+            AllocationConsequence::TellRunner => store::instance::tell(tx, next.instance)?,
+            AllocationConsequence::WakeAt { at } => tx.wake(WorkKind::Allocation, next.id.0, at),
+            AllocationConsequence::WakePool => {
+                if let Some(instance) = store::instance::find(tx, next.instance)? {
+                    tx.wake(WorkKind::Pool, instance.pool.0, at);
+                }
+            }
+            AllocationConsequence::Replenish => {}
+        }
+    }
+    tx.hint(Hint::Instance(next.instance));
+    Ok(next)
+}
+
+impl Engine {
+    /// A hold has come to its end, unless it was prolonged meanwhile.
+    pub(crate) async fn look_at_allocation(&self, item: Item) -> Result<(), Failure> {
+        let id = AllocationId(item.subject);
+        let gone = self
+            .store
+            .write(Lane::Normal, "allocation.look", move |tx| {
+                store::work::hold(tx, &item)?;
+                let Some(slot) = store::allocation::find(tx, id)? else {
+                    store::work::finish(tx, &item, None);
+                    return Ok(None);
+                };
+                let due = model::allocation::deadline(&slot);
+                if due.is_some_and(|due| due > tx.at()) {
+                    store::work::finish(tx, &item, due);
+                    return Ok(None);
+                }
+                let released = if due.is_some() { apply(tx, &slot, AllocationEvent::HoldEnded)? } else { slot };
+                let instance = store::instance::find(tx, released.instance)?;
+                // While the runner lives it deletes the folder itself, told by its desired document.
+                let orphaned = instance.filter(|i| i.status == InstanceStatus::Terminated && released.workdir_released);
+                if orphaned.is_none() {
+                    store::work::finish(tx, &item, None);
+                }
+                Ok(orphaned.map(|instance| (instance, released.workdir.clone())))
+            })
+            .await?;
+        let Some((instance, workdir)) = gone else { return Ok(()) };
+        crate::instance::remove_workdir(&self.house, &instance, &workdir).await?;
+        self.done(item).await
+    }
+
+    /// Prolongs a hold. The org pays for it ahead where the machine costs money.
+    pub async fn extend(&self, org: OrgId, id: AllocationId, ms: Option<i64>) -> Result<Allocation, Failure> {
+        let house = self.house.clone();
+        self.store
+            .write(Lane::Normal, "allocation.extend", move |tx| {
+                let slot = owned(tx, org, id)?;
+                let Some(hold) = slot.hold() else {
+                    return Err(Refused::Conflict {
+                        why: format!("{id} is {}: only a finished allocation with a hold can be extended", slot.status),
+                    }
+                    .into());
+                };
+                let by = ms.map_or(Extension::Asked, |ms| Extension::AskedFor { ms });
+                let until = house.config.holds.extended(hold, by, tx.at());
+                let instance = store::instance::find(tx, slot.instance)?;
+                let mut next = slot.clone();
+                next.extensions += 1;
+                if let Some(price) = paid_hold(&house, instance.as_ref(), until.since(hold.until)) {
+                    tx.ledger(
+                        Entry::new(org, EntryKind::Charge, price, format!("{id}:extend:{}", next.extensions))
+                            .from_available()
+                            .memo("hold"),
+                    );
+                }
+                next = apply(tx, &next, AllocationEvent::HoldExtended { until })?;
+                tx.event(NewEvent {
+                    org,
+                    run: None,
+                    kind: "allocation.extended",
+                    body: serde_json::json!({ "allocation": id, "until": until }),
+                });
+                Ok(next)
+            })
+            .await
+    }
+
+    /// A person gives the hold up.
+    pub async fn release(&self, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
+        self.store
+            .write(Lane::Normal, "allocation.release", move |tx| {
+                let slot = owned(tx, org, id)?;
+                if slot.status != AllocationStatus::Complete {
+                    let why = format!("{id} is {}: only a finished allocation can be released", slot.status);
+                    return Err(Refused::Conflict { why }.into());
+                }
+                let at = tx.at();
+                tx.wake(WorkKind::Allocation, id.0, at);
+                apply(tx, &slot, AllocationEvent::HoldEnded)
+            })
+            .await
+    }
+
+    pub async fn allocations(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allocation>, Failure> {
+        self.store.read("allocation.page", move |tx| store::allocation::page(tx, org, before, limit)).await
+    }
+
+    pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
+        self.store.read("allocation.find", move |tx| owned(tx, org, id)).await
+    }
+}
+
+fn owned(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
+    let slot = store::allocation::find(tx, id)?.filter(|slot| slot.org == org);
+    slot.ok_or_else(|| Refused::not_found("allocation", id).into())
+}
+
+/// Holds on machines that cost nobody money are free.
+fn paid_hold(house: &House, instance: Option<&model::instance::Instance>, ms: i64) -> Option<Credits> {
+    let instance = instance.filter(|i| i.status.is_open())?;
+    let paid = house.providers.get(&instance.provider)?.capabilities().paid;
+    let price = Credits(instance.price_micro).per_hour_for(ms);
+    (paid && price > Credits::ZERO).then_some(price)
+}

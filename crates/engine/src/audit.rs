@@ -1,0 +1,275 @@
+//! Recomputes every invariant from the tables: one snapshot per run and per org. Knows the rules, trusts no counter.
+
+use crate::Engine;
+use model::agent::AgentStatus;
+use model::allocation::AllocationStatus;
+use model::attempt::AttemptStatus;
+use model::run::{Run, RunStatus};
+use model::{Credits, Failure, OrgId, RunId};
+use std::collections::BTreeMap;
+use store::{EntryKind, Tx, WorkKind};
+
+const PAGE: i64 = 200;
+/// Nobody but the clock excuses an item that is overdue for so long.
+const OVERDUE_MS: i64 = 60_000;
+
+#[derive(Debug, Clone, Default)]
+pub struct Audit {
+    pub checked: BTreeMap<&'static str, i64>,
+    pub broken: Vec<Broken>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    pub invariant: &'static str,
+    pub subject: String,
+    pub detail: String,
+}
+
+impl Audit {
+    fn count(&mut self, what: &'static str) {
+        *self.checked.entry(what).or_default() += 1;
+    }
+    fn must(&mut self, holds: bool, invariant: &'static str, subject: impl ToString, detail: impl FnOnce() -> String) {
+        if !holds {
+            self.broken.push(Broken { invariant, subject: subject.to_string(), detail: detail() });
+        }
+    }
+}
+
+impl Engine {
+    pub async fn audit(&self) -> Result<Audit, Failure> {
+        let mut audit = Audit::default();
+        let mut after = 0;
+        loop {
+            let ids = self.store.read("audit.runs", move |tx| store::run::ids_after(tx, after, PAGE)).await?;
+            let Some(last) = ids.last() else { break };
+            after = last.0;
+            for id in ids {
+                let found = self.store.read("audit.run", move |tx| audit_run(tx, id)).await?;
+                merge(&mut audit, found);
+            }
+        }
+        let mut after = OrgId(0);
+        loop {
+            let orgs = self.store.read("audit.orgs", move |tx| store::org::page(tx, after, PAGE)).await?;
+            let Some(last) = orgs.last() else { break };
+            after = last.id;
+            for org in orgs {
+                let found = self.store.read("audit.org", move |tx| audit_org(tx, org.id)).await?;
+                merge(&mut audit, found);
+            }
+        }
+        let found = self.store.read("audit.machines", audit_machines).await?;
+        merge(&mut audit, found);
+        Ok(audit)
+    }
+
+    /// The invariants of one run, as after every commit in tests.
+    pub async fn audit_run(&self, id: RunId) -> Result<Audit, Failure> {
+        self.store.read("audit.run", move |tx| audit_run(tx, id)).await
+    }
+}
+
+fn merge(into: &mut Audit, from: Audit) {
+    for (what, n) in from.checked {
+        *into.checked.entry(what).or_default() += n;
+    }
+    into.broken.extend(from.broken);
+}
+
+fn audit_run(tx: &mut Tx, id: RunId) -> Result<Audit, Failure> {
+    let mut audit = Audit::default();
+    let Some(run) = store::run::find(tx, id)? else { return Ok(audit) };
+    audit.count("runs");
+    columns(tx, &run, &mut audit)?;
+    money(tx, &run, &mut audit)?;
+    hierarchy(tx, &run, &mut audit)?;
+    events(tx, &run, &mut audit)?;
+    owner(tx, &run, &mut audit)?;
+    Ok(audit)
+}
+
+/// The columns beside the document say what it says.
+fn columns(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+    let Some((status, attempt, open, version)) = store::run::columns(tx, run.id)? else { return Ok(()) };
+    let said = (status.as_str(), attempt, open, version);
+    let meant = (run.status.as_str(), run.attempt, !run.status.is_end() && run.deleted_at.is_none(), run.version);
+    audit.must(said == meant, "projection", run.id, || format!("columns {said:?}, document {meant:?}"));
+    Ok(())
+}
+
+/// 1: `0 ≤ charged ≤ reserved`, and at every end `charged + refunded = reserved`, by the attempt and by its ledger rows.
+fn money(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+    let mut sums: BTreeMap<(i64, &'static str), Credits> = BTreeMap::new();
+    let mut after = 0;
+    loop {
+        let rows = store::ledger::of_run(tx, run.org, run.id, after, PAGE)?;
+        let Some(last) = rows.last() else { break };
+        after = last.seq;
+        for row in &rows {
+            let sum = sums.entry((row.entry.attempt.unwrap_or(0), row.entry.kind.as_str())).or_default();
+            *sum = *sum + row.entry.amount;
+        }
+    }
+    for a in store::attempt::of_run(tx, run.id)? {
+        audit.count("attempts");
+        let sum = |kind: EntryKind| sums.get(&(a.number, kind.as_str())).copied().unwrap_or_default();
+        let by_ledger = (sum(EntryKind::Reserve), sum(EntryKind::Charge), sum(EntryKind::Refund));
+        let subject = format!("{}#{}", run.id, a.number);
+        audit.must(by_ledger == (a.reserved, a.charged, a.refunded), "1 credits", &subject, || {
+            format!("ledger {by_ledger:?}, attempt {:?}", (a.reserved, a.charged, a.refunded))
+        });
+        audit.must(a.charged >= Credits::ZERO && a.charged <= a.reserved, "1 credits", &subject, || {
+            format!("charged {} of {} reserved", a.charged, a.reserved)
+        });
+        let closed = a.status == AttemptStatus::Open || a.charged + a.refunded == a.reserved;
+        audit.must(closed, "1 credits", &subject, || format!("{} + {} is not {}", a.charged, a.refunded, a.reserved));
+        let in_step = a.number != run.attempt || (a.status == AttemptStatus::Open) != run.status.is_end();
+        audit.must(in_step, "3 states", &subject, || format!("the run is {}, its attempt {}", run.status, a.status));
+    }
+    Ok(())
+}
+
+/// 2 and 3: counters are exact, and what the run says fits what its agents say.
+fn hierarchy(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+    let (agents, tasks, steps) = (
+        store::agent::of_attempt(tx, run.id, run.attempt)?,
+        store::task::of_attempt(tx, run.id, run.attempt)?,
+        store::step::of_attempt(tx, run.id, run.attempt)?,
+    );
+    let counted = (agents.len() as i64, tasks.len() as i64, steps.len() as i64);
+    let said = (run.agent_count, run.task_count, run.step_count);
+    audit.must(counted == said, "2 hierarchy", run.id, || format!("counted {counted:?}, the run says {said:?}"));
+    for task in &tasks {
+        audit.must(agents.iter().any(|a| a.id == task.agent), "2 hierarchy", task.id, || "no such agent".into());
+    }
+    for step in &steps {
+        audit.must(tasks.iter().any(|t| t.id == step.task), "2 hierarchy", step.id, || "no such task".into());
+    }
+    let fits = match run.status {
+        RunStatus::Running => agents.iter().any(|a| !a.status.is_end()),
+        RunStatus::Completed => agents.iter().all(|a| a.status == AgentStatus::Completed),
+        RunStatus::Failed => agents.iter().any(|a| a.status == AgentStatus::Failed),
+        RunStatus::Cancelled => agents.iter().all(|a| a.status.is_end()),
+        _ => true,
+    };
+    let states: Vec<_> = agents.iter().map(|a| a.status.as_str()).collect();
+    audit.must(fits, "3 states", run.id, || format!("{} with agents {states:?}", run.status));
+    let jobs = store::job::of_run(tx, run.id)?;
+    let open = jobs.iter().filter(|j| !j.status.is_end()).count();
+    audit.must(open == 0 || !run.status.is_end(), "3 states", run.id, || {
+        format!("{} with {open} open jobs", run.status)
+    });
+    for job in jobs.iter().filter(|j| !j.status.is_end()) {
+        let others = jobs.iter().filter(|j| j.agent == job.agent && !j.status.is_end()).count();
+        audit.must(others == 1, "one live job an agent", job.id, || format!("{others} are open"));
+    }
+    Ok(())
+}
+
+/// Events are numbered without gaps.
+fn events(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+    let last = store::event::last(tx, run.org, Some(run.id))?;
+    let mut expected = 1;
+    loop {
+        let page = store::event::after(tx, run.org, Some(run.id), expected - 1, PAGE)?;
+        if page.is_empty() {
+            break;
+        }
+        for event in page {
+            audit.must(event.seq == expected, "events gapless", run.id, || {
+                format!("{} where {expected} was due", event.seq)
+            });
+            expected = event.seq + 1;
+        }
+    }
+    audit.must(last == expected - 1, "events gapless", run.id, || {
+        format!("the head says {last}, the last is {}", expected - 1)
+    });
+    Ok(())
+}
+
+/// 7: every open run is woken by somebody: its item, or that of one of its jobs, or the pool it waits for.
+fn owner(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+    if run.status.is_end() || run.status == RunStatus::Created || run.deleted_at.is_some() {
+        return Ok(());
+    }
+    let at = tx.at();
+    let mut subjects = vec![(WorkKind::Run, run.id.0)];
+    for job in store::job::of_attempt(tx, run.id, run.attempt)?.into_iter().filter(|j| !j.status.is_end()) {
+        subjects.push((WorkKind::Job, job.id.0));
+        subjects.push((WorkKind::Pool, job.pool.0));
+        subjects.extend(job.instance.map(|i| (WorkKind::Instance, i.0)));
+    }
+    let (mut owned, mut overdue) = (false, None);
+    for (kind, subject) in subjects {
+        let Some(item) = store::work::find(tx, kind, subject)? else { continue };
+        owned |= item.due.is_some() || item.owner.is_some();
+        if let Some(due) = item.due.filter(|due| item.owner.is_none() && at.since(*due) > OVERDUE_MS) {
+            overdue = Some(format!("{} {} is overdue since {due:?}", kind.as_str(), model::slug(subject)));
+        }
+    }
+    audit.must(owned, "7 owner", run.id, || "nothing will ever wake it".into());
+    audit.must(overdue.is_none(), "7 owner", run.id, || overdue.unwrap_or_default());
+    Ok(())
+}
+
+/// 6: the ledger is one chain, and the balance is its sum.
+fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
+    let mut audit = Audit::default();
+    let org = store::org::find(tx, id)?;
+    audit.count("orgs");
+    let (mut available, mut reserved, mut before) = (Credits::ZERO, Credits::ZERO, None::<store::ledger::Entered>);
+    loop {
+        let rows = store::ledger::after(tx, id, before.as_ref().map_or(0, |row| row.seq), PAGE)?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in rows {
+            audit.count("ledger rows");
+            audit.must(row.follows(before.as_ref()), "6 ledger", id, || {
+                format!("row {} does not follow the one before it", row.seq)
+            });
+            let amount = row.entry.amount;
+            match (row.entry.kind, row.entry.from_available) {
+                (EntryKind::Topup | EntryKind::Adjust, _) => available = available + amount,
+                (EntryKind::Reserve, _) => (available, reserved) = (available - amount, reserved + amount),
+                (EntryKind::Charge, true) => available = available - amount,
+                (EntryKind::Charge, false) => reserved = reserved - amount,
+                (EntryKind::Refund, _) => (available, reserved) = (available + amount, reserved - amount),
+            }
+            before = Some(row);
+        }
+    }
+    let (said, summed) = ((org.available, org.reserved), (available, reserved));
+    audit.must(said == summed, "1 credits", id, || format!("the balance says {said:?}, the ledger {summed:?}"));
+    let last = before.map_or(0, |row| row.seq);
+    audit.must(org.ledger_seq == last, "6 ledger", id, || {
+        format!("the org says row {}, the last is {last}", org.ledger_seq)
+    });
+    Ok(audit)
+}
+
+/// Machines and slots: one live slot and one job at a time, every machine owned by a manifest.
+fn audit_machines(tx: &mut Tx) -> Result<Audit, Failure> {
+    let mut audit = Audit::default();
+    for pool in store::pool::all(tx)? {
+        for instance in store::instance::open_in(tx, pool.id)? {
+            audit.count("instances");
+            let owner = store::manifest::owner(tx, model::manifest::ResourceKind::Instance, instance.id.0)?;
+            audit.must(owner.is_some(), "5 nothing untracked", instance.id, || "no manifest owns it".into());
+            let slots = store::allocation::kept_on(tx, instance.id)?;
+            let live = slots.iter().filter(|s| s.status.is_live()).count();
+            let free = slots.iter().filter(|s| s.status == AllocationStatus::Available).count();
+            audit.must(live + free <= 1, "one job an instance", instance.id, || {
+                format!("{live} live and {free} free slots")
+            });
+            let job = store::job::on_instance(tx, instance.id)?;
+            audit.must((live == 1) == job.is_some(), "one job an instance", instance.id, || {
+                format!("{live} live slots, open job {:?}", job.as_ref().map(|j| j.id))
+            });
+        }
+    }
+    Ok(audit)
+}

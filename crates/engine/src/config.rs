@@ -1,0 +1,91 @@
+//! Every number of the engine that an owner may choose, with the design's defaults. Checked once, at start.
+
+use model::hold::HoldLimits;
+use model::time::{HOUR, MINUTE};
+use model::{Credits, Refused};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub holds: HoldLimits,
+    pub timings: Timings,
+    pub money: Money,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Timings {
+    pub heartbeat_every_ms: i64,
+    pub degraded_after_ms: i64,
+    pub panic_after_ms: i64,
+    pub force_terminate_after_ms: i64,
+    pub unreachable_after_ms: i64,
+    /// Unused machines that cost nobody money end after this.
+    pub idle_duration_ms: i64,
+    pub idle_duration_paid_ms: i64,
+    /// How long the embedded control plane stays with nothing open or held.
+    pub embedded_idle_ms: i64,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Timings {
+            heartbeat_every_ms: 10_000,
+            degraded_after_ms: 2 * MINUTE,
+            panic_after_ms: 15 * MINUTE,
+            force_terminate_after_ms: 25 * MINUTE,
+            unreachable_after_ms: MINUTE,
+            idle_duration_ms: 30 * MINUTE,
+            idle_duration_paid_ms: 5 * MINUTE,
+            embedded_idle_ms: 30 * MINUTE,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Money {
+    /// Compute is charged in windows of this length.
+    pub window_ms: i64,
+    /// So much is reserved ahead while a run lives.
+    pub ahead_ms: i64,
+    /// What a new embedded org starts with.
+    pub first_topup: Credits,
+}
+
+impl Default for Money {
+    fn default() -> Self {
+        Money { window_ms: MINUTE, ahead_ms: HOUR, first_topup: Credits::whole(1_000_000) }
+    }
+}
+
+impl Config {
+    /// The ordering chains of the design; a setting that breaks one is refused by name.
+    pub fn check(&self) -> Result<(), Refused> {
+        self.holds.check()?;
+        let t = &self.timings;
+        let chain = [
+            ("heartbeat_every_ms", t.heartbeat_every_ms),
+            ("unreachable_after_ms", t.unreachable_after_ms),
+            ("degraded_after_ms", t.degraded_after_ms),
+            ("panic_after_ms", t.panic_after_ms),
+            ("force_terminate_after_ms", t.force_terminate_after_ms),
+        ];
+        if t.heartbeat_every_ms <= 0 {
+            return Err(Refused::invalid("timings.heartbeat_every_ms", "must be positive"));
+        }
+        for pair in chain.windows(2) {
+            if pair[0].1 >= pair[1].1 {
+                return Err(Refused::invalid(
+                    format!("timings.{}", pair[0].0),
+                    format!("must be smaller than timings.{} ({})", pair[1].0, pair[1].1),
+                ));
+            }
+        }
+        if self.money.window_ms <= 0 || self.money.ahead_ms < self.money.window_ms {
+            return Err(Refused::invalid("money.window_ms", "must be positive and no larger than money.ahead_ms"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! The desired document of an instance: all that its runner should be doing, computed from rows whenever it is asked for.
+
+use crate::Engine;
+use model::instance::{Instance, InstanceStatus};
+use model::job::{Job, JobStatus};
+use model::run::Run;
+use model::{Failure, InstanceId, Refused};
+use std::collections::BTreeMap;
+use store::blob::{BlobHash, BlobName};
+
+/// Files up to this size travel inside the document.
+const INLINE_BYTES: i64 = 64 * 1024;
+/// Inline bytes of one document in sum.
+const INLINE_SUM: i64 = 256 * 1024;
+
+#[derive(Debug, Clone)]
+pub struct Desired {
+    pub instance: Instance,
+    pub job: Option<DesiredJob>,
+    pub kept_workdirs: Vec<String>,
+    pub shutdown: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct DesiredJob {
+    pub job: Job,
+    pub run: Run,
+    pub workdir: String,
+    pub secrets: BTreeMap<String, String>,
+    /// Bytes of small files, by hash.
+    pub inline: BTreeMap<String, Vec<u8>>,
+    pub log_offset: i64,
+}
+
+impl Engine {
+    pub async fn desired(&self, id: InstanceId) -> Result<Desired, Failure> {
+        let house = self.house.clone();
+        let (instance, job, kept) = self
+            .store
+            .read("instance.desired", move |tx| {
+                let instance = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
+                let kept = store::allocation::kept_on(tx, id)?;
+                let Some(job) = store::job::on_instance(tx, id)?.filter(wanted) else {
+                    return Ok((instance, None, kept));
+                };
+                let run = store::run::find(tx, job.run)?.ok_or_else(|| Refused::not_found("run", job.run))?;
+                let mut secrets = BTreeMap::new();
+                for name in &run.spec.secrets {
+                    // A secret that was deleted meanwhile is missing there, as it is here.
+                    if let Ok(value) = store::secret::open(tx, &house.installation, run.org, name) {
+                        secrets.insert(name.clone(), value);
+                    }
+                }
+                Ok((instance, Some((job, run, secrets)), kept))
+            })
+            .await?;
+        let workdir_of =
+            |job: &Job| kept.iter().find(|slot| Some(slot.id) == job.allocation).map(|slot| slot.workdir.clone());
+        let job = match job {
+            Some((job, run, secrets)) => {
+                let workdir = workdir_of(&job).unwrap_or_else(|| "work_1".into());
+                let inline = self.inline_files(&run).await?;
+                let log_offset = self.logs.reached(job.id, job.epoch).await?.next_offset;
+                Some(DesiredJob { job, run, workdir, secrets, inline, log_offset })
+            }
+            None => None,
+        };
+        let shutdown =
+            matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) && job.is_none();
+        Ok(Desired { instance, job, kept_workdirs: kept.into_iter().map(|slot| slot.workdir).collect(), shutdown })
+    }
+
+    async fn inline_files(&self, run: &Run) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+        let (mut inline, mut sum) = (BTreeMap::new(), 0);
+        for file in run.spec.files.iter().filter(|file| file.size <= INLINE_BYTES) {
+            if sum + file.size > INLINE_SUM || inline.contains_key(&file.hash) {
+                continue;
+            }
+            let Ok(hash) = file.hash.parse::<BlobHash>() else { continue };
+            if let Ok(bytes) =
+                self.blobs.open(&BlobName::Content { org: run.org, hash }).and_then(|blob| blob.read_all())
+            {
+                sum += file.size;
+                inline.insert(file.hash.clone(), bytes);
+            }
+        }
+        Ok(inline)
+    }
+}
+
+/// Jobs that a runner should know of: placed, and not known to be gone from there.
+fn wanted(job: &Job) -> bool {
+    job.status != JobStatus::Submitted && !job.status.is_end() && job.gone_at.is_none() && !job.fenced
+}

@@ -1,0 +1,348 @@
+//! Machines: registered, heard, silent, idle, brought back and ended. Nothing is ended on a guess: the provider is asked.
+
+use crate::intents::terminate_instance;
+use crate::scope::Scope;
+use crate::{Engine, House};
+use adapters::{Handle, Order, Seen};
+use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
+use model::spec::OnLostControl;
+use model::time::{SECOND, deadline_without};
+use model::{Failure, InstanceId, OrgId, Outcome, Refused, Timestamp};
+use serde_json::json;
+use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
+
+/// A runner whose stream is closed is asked about at this pace until it is back.
+const ASK_AGAIN_MS: i64 = 5 * SECOND;
+const RESPAWN_MOST_MS: i64 = 60 * SECOND;
+
+/// Applies one event outside of a run. The caller saves what is returned.
+pub(crate) fn event(tx: &mut Tx, instance: Instance, event: InstanceEvent) -> Result<Instance, Failure> {
+    let at = tx.at();
+    let Outcome::Moved { next, consequences } = model::instance::step(&instance, &event, at)? else {
+        return Ok(instance);
+    };
+    for consequence in consequences {
+        consequence_of(tx, &next, consequence, at)?;
+    }
+    Ok(next)
+}
+
+/// The same inside a run's transaction.
+pub(crate) fn event_in(scope: &mut Scope<'_>, id: InstanceId, event: InstanceEvent) -> Result<(), Failure> {
+    let at = scope.at;
+    let kept = scope.instance(id)?;
+    let Outcome::Moved { next, consequences } = model::instance::step(&kept.it, &event, at)? else { return Ok(()) };
+    kept.set(next.clone());
+    for consequence in consequences {
+        // Slots that this very transaction holds are changed through it, never behind its back.
+        if consequence == InstanceConsequence::SlotsFailed {
+            fail_slots_in(scope, id)?;
+        } else {
+            consequence_of(scope.tx, &next, consequence, at)?;
+        }
+    }
+    Ok(())
+}
+
+/// True if this transaction is the one that ends the machine.
+pub(crate) fn terminate_in(scope: &mut Scope<'_>, id: InstanceId) -> Result<bool, Failure> {
+    let before = scope.instance(id)?.it.status;
+    if matches!(before, InstanceStatus::Terminating | InstanceStatus::Terminated) {
+        return Ok(false);
+    }
+    event_in(scope, id, InstanceEvent::TerminateAsked)?;
+    Ok(true)
+}
+
+fn consequence_of(
+    tx: &mut Tx,
+    instance: &Instance,
+    consequence: InstanceConsequence,
+    at: Timestamp,
+) -> Result<(), Failure> {
+    match consequence {
+        InstanceConsequence::TellRunner => tx.hint(Hint::Instance(instance.id)),
+        // Whatever concerns a run is its job's item, which looks at the machine's state itself.
+        InstanceConsequence::JobsSilent
+        | InstanceConsequence::JobsHeard
+        | InstanceConsequence::JobsLost
+        | InstanceConsequence::JobsGone => {
+            if let Some(job) = store::job::on_instance(tx, instance.id)? {
+                tx.wake(WorkKind::Job, job.id.0, at);
+            }
+        }
+        InstanceConsequence::SlotsFailed => fail_slots(tx, instance.id)?,
+        InstanceConsequence::WakePool => tx.wake(WorkKind::Pool, instance.pool.0, at),
+        InstanceConsequence::Publish { kind } => {
+            let body = json!({ "instance": instance.id, "name": instance.name, "status": instance.status });
+            tx.event(NewEvent { org: instance.org, run: None, kind, body });
+        }
+    }
+    Ok(())
+}
+
+/// Free slots go with their machine; a live one ends with its job.
+fn fail_slots(tx: &mut Tx, instance: InstanceId) -> Result<(), Failure> {
+    let at = tx.at();
+    for slot in store::allocation::kept_on(tx, instance)? {
+        if slot.status == model::allocation::AllocationStatus::Available
+            && let Outcome::Moved { next, .. } =
+                model::allocation::step(&slot, &model::allocation::AllocationEvent::LifecycleFailed, at)?
+        {
+            store::allocation::save(tx, &next)?;
+        }
+    }
+    Ok(())
+}
+
+fn fail_slots_in(scope: &mut Scope<'_>, instance: InstanceId) -> Result<(), Failure> {
+    let free: Vec<_> = store::allocation::kept_on(scope.tx, instance)?
+        .into_iter()
+        .filter(|slot| slot.status == model::allocation::AllocationStatus::Available)
+        .map(|slot| slot.id)
+        .collect();
+    for slot in free {
+        // Rolled back in this very transaction, perhaps: what the scope holds decides.
+        scope.allocation_event(slot, model::allocation::AllocationEvent::LifecycleFailed)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn idle_after_ms(house: &House, provider: &str) -> i64 {
+    let paid = house.providers.get(provider).is_some_and(|p| p.capabilities().paid);
+    let timings = &house.config.timings;
+    if paid { timings.idle_duration_paid_ms } else { timings.idle_duration_ms }
+}
+
+/// Deletes a folder of a machine whose runner is gone; the machine itself is forgotten with its last folder.
+pub(crate) async fn remove_workdir(house: &House, instance: &Instance, workdir: &str) -> Result<(), Failure> {
+    let Some(handle) = &instance.handle else { return Ok(()) };
+    house.provider(&instance.provider)?.remove_workdir(&Handle(handle.clone()), workdir).await?;
+    Ok(())
+}
+
+impl Engine {
+    /// A machine's item is due: silence, idleness, a closed stream, or a machine that never came.
+    pub(crate) async fn look_at_instance(&self, item: Item) -> Result<(), Failure> {
+        let id = InstanceId(item.subject);
+        let Some(instance) = self.find_instance(id).await? else { return self.done(item).await };
+        if !instance.status.is_open() {
+            return self.forget_instance(item, &instance).await;
+        }
+        let expected = matches!(
+            instance.status,
+            InstanceStatus::Booting | InstanceStatus::Ready | InstanceStatus::Unreachable | InstanceStatus::Lost
+        );
+        let seen = if expected && !self.house.presence.streaming(id) { self.ask_about(&instance).await } else { None };
+        let house = self.house.clone();
+        self.store
+            .write(Lane::Normal, "instance.look", move |tx| {
+                store::work::hold(tx, &item)?;
+                let next = look(tx, &house, id, seen)?;
+                store::work::finish(tx, &item, next);
+                Ok(())
+            })
+            .await
+    }
+
+    /// A closed stream proves nothing about the machine: its provider is asked, and a runner that is gone is started again by name.
+    async fn ask_about(&self, instance: &Instance) -> Option<Seen> {
+        let provider = self.house.provider(&instance.provider).ok()?;
+        let handle = Handle(instance.handle.clone()?);
+        let seen = provider.inspect(&handle, &instance.nonce).await;
+        match seen {
+            Ok(Seen::RunnerGone) => {
+                let order = Order {
+                    boot: crate::pool::boot(&self.house, instance),
+                    region: instance.region.clone(),
+                    resources: instance.resources.clone(),
+                };
+                if let Err(trouble) = provider.spawn(&order).await {
+                    tracing::warn!(instance = %instance.name, %trouble, "its runner could not be started again");
+                }
+                Some(Seen::RunnerGone)
+            }
+            Ok(seen) => Some(seen),
+            Err(trouble) => {
+                tracing::warn!(instance = %instance.name, %trouble, "its provider could not say how it is");
+                None
+            }
+        }
+    }
+
+    async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
+        let id = instance.id;
+        let kept = self.store.read("allocation.kept", move |tx| store::allocation::kept_on(tx, id)).await?;
+        if let Some(until) = kept.iter().filter_map(model::allocation::deadline).max() {
+            return self.at(item, until + SECOND).await; // somebody's folder is still there
+        }
+        if let Some(handle) = &instance.handle {
+            self.house.provider(&instance.provider)?.forget(&Handle(handle.clone())).await?;
+        }
+        self.house.presence.forget(id);
+        self.done(item).await
+    }
+
+    pub async fn find_instance(&self, id: InstanceId) -> Result<Option<Instance>, Failure> {
+        self.store.read("instance.find", move |tx| store::instance::find(tx, id)).await
+    }
+
+    pub async fn instance(&self, org: OrgId, id: InstanceId) -> Result<Instance, Failure> {
+        let found = self.find_instance(id).await?.filter(|i| i.org == org);
+        found.ok_or_else(|| Refused::not_found("instance", id).into())
+    }
+
+    pub async fn instances(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<Instance>, Failure> {
+        self.store.read("instance.page", move |tx| store::instance::page(tx, org, before, limit)).await
+    }
+
+    /// A person ends a machine. A live job or a hold is named and needs `force`.
+    pub async fn terminate_instance(&self, org: OrgId, id: InstanceId, force: bool) -> Result<Instance, Failure> {
+        let house = self.house.clone();
+        let run = self
+            .store
+            .write(Lane::Normal, "instance.terminate", move |tx| {
+                let instance = store::instance::find(tx, id)?.filter(|i| i.org == org);
+                let instance = instance.ok_or_else(|| Refused::not_found("instance", id))?;
+                if matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) {
+                    return Ok(None);
+                }
+                if let Some(job) = store::job::on_instance(tx, id)? {
+                    if !force {
+                        let why = format!("{id} runs {}: cancel it first, or use --force", job.run);
+                        return Err(Refused::Conflict { why }.into());
+                    }
+                    return Ok(Some(job.run));
+                }
+                if !force && let Some((until, by)) = held(tx, &house, &instance)? {
+                    return Err(Refused::Held { until, by }.into());
+                }
+                terminate_instance::begin(tx, id, "a person asked")?;
+                Ok(None)
+            })
+            .await?;
+        if let Some(run) = run {
+            // Its run ends first; the machine follows when nobody lives there.
+            self.cancel(org, run, true).await?;
+            self.store
+                .write(Lane::Normal, "instance.terminate_forced", move |tx| {
+                    terminate_instance::begin(tx, id, "a person asked, with force").map(drop)
+                })
+                .await?;
+        }
+        self.instance(org, id).await
+    }
+
+    /// Writes down what was heard since the last time: one statement a machine, one transaction for all.
+    pub async fn flush_presence(&self) -> Result<(), Failure> {
+        let heard = self.house.presence.unsaved();
+        if heard.is_empty() {
+            return Ok(());
+        }
+        self.store
+            .write(Lane::High, "instance.seen", move |tx| {
+                heard.iter().try_for_each(|(id, at, observed)| store::instance::seen(tx, *id, *at, *observed))
+            })
+            .await
+    }
+
+    /// A runner's stream was closed: its machine is looked at now.
+    pub async fn stream_closed(&self, id: InstanceId) -> Result<(), Failure> {
+        self.store
+            .write(Lane::Normal, "instance.stream_closed", move |tx| {
+                let at = tx.at();
+                tx.wake(WorkKind::Instance, id.0, at);
+                Ok(())
+            })
+            .await
+    }
+
+    /// At start nobody has a stream yet: every machine that should be there is looked at a little later.
+    pub async fn look_for_everyone(&self) -> Result<(), Failure> {
+        self.store
+            .write(Lane::Normal, "instance.look_for_all", move |tx| {
+                let at = tx.at();
+                for pool in store::pool::all(tx)? {
+                    tx.wake(WorkKind::Pool, pool.id.0, at);
+                    for instance in store::instance::open_in(tx, pool.id)? {
+                        tx.wake(WorkKind::Instance, instance.id.0, at + 3 * SECOND);
+                    }
+                }
+                Ok(())
+            })
+            .await
+    }
+}
+
+/// Decides by rows and what the provider said; returns when to look again.
+fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Result<Option<Timestamp>, Failure> {
+    let mut instance = store::instance::lock(tx, id)?;
+    let at = tx.at();
+    instance.last_seen_at = instance.last_seen_at.max(house.presence.last(id));
+    let before = instance.clone();
+    if seen == Some(Seen::Gone) {
+        instance = event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
+        house.presence.forget(id);
+        store::instance::save(tx, &instance)?;
+        tx.wake(WorkKind::Instance, id.0, at);
+        return Ok(None);
+    }
+    let mut next: Vec<Timestamp> = Vec::new();
+    if seen == Some(Seen::RunnerGone) {
+        instance.respawns += 1;
+        next.push(at + (SECOND << instance.respawns.clamp(0, 6)).min(RESPAWN_MOST_MS));
+    } else if seen == Some(Seen::Alive) && !house.presence.streaming(id) {
+        next.push(at + ASK_AGAIN_MS);
+    }
+    if let Some((from, ms, passed)) = model::instance::deadline(&instance) {
+        let due = deadline_without(from, ms, &store::worker::outages(tx, from)?);
+        if due <= at {
+            instance = event(tx, instance, passed)?;
+        }
+    }
+    if let Some((from, ms, _)) = model::instance::deadline(&instance) {
+        next.push((from + ms).max(at + SECOND));
+    }
+    if instance.status == InstanceStatus::Lost && instance.on_lost_control == OnLostControl::Stop {
+        let from = instance.last_seen_at.unwrap_or(instance.created_at);
+        let due =
+            deadline_without(from, house.config.timings.force_terminate_after_ms, &store::worker::outages(tx, from)?);
+        if due <= at {
+            store::instance::save(tx, &instance)?;
+            terminate_instance::begin(tx, id, "silent for 25 minutes")?;
+            return Ok(None);
+        }
+        next.push(due);
+    }
+    if let Some(due) = idle_until(tx, house, &instance)? {
+        if due <= at {
+            store::instance::save(tx, &instance)?;
+            terminate_instance::begin(tx, id, "unused")?;
+            return Ok(None);
+        }
+        next.push(due);
+    }
+    if instance != before {
+        store::instance::save(tx, &instance)?;
+    }
+    Ok(next.into_iter().min())
+}
+
+/// When an unused machine ends: after its idle time, and never under a hold that needs it.
+fn idle_until(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<Timestamp>, Failure> {
+    let Some(since) = instance.idle_since.filter(|_| instance.status == InstanceStatus::Ready) else { return Ok(None) };
+    let due = since + idle_after_ms(house, &instance.provider);
+    Ok(Some(held(tx, house, instance)?.map_or(due, |(until, _)| due.max(until))))
+}
+
+/// A hold that needs this machine: where the folder outlives the runner, none does.
+fn held(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<(Timestamp, String)>, Failure> {
+    if house.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner) {
+        return Ok(None);
+    }
+    let at = tx.at();
+    let held = store::allocation::kept_on(tx, instance.id)?;
+    let longest =
+        held.iter().filter_map(|slot| Some((slot.hold()?.until, slot.id.to_string()))).filter(|(until, _)| *until > at);
+    Ok(longest.max())
+}

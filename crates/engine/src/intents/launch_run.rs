@@ -1,0 +1,273 @@
+//! Launch-run: from a submitted job to its end, one workflow a job. On a warm machine everything up to the sync is done inside the submit.
+
+use crate::Engine;
+use crate::scope::{Kept, Scope};
+use crate::workflow::{self, Verdict};
+use adapters::{Handle, Order};
+use model::instance::{InstanceEvent, InstanceStatus};
+use model::job::{JobEvent, JobStatus};
+use model::time::{MINUTE, SECOND};
+use model::workflow::{Branch, Intent, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
+use model::{Effect, Failure, JobId, ManifestId, RunId, Timestamp, Trouble, WorkflowId};
+use serde_json::json;
+use store::{Item, Lane, WorkKind};
+
+/// Tries of a spawn that failed in a way worth trying again.
+const SPAWN_TRIES: i64 = 3;
+
+fn blueprint() -> Vec<Node> {
+    vec![
+        Node::new("check-budget", &[], MINUTE),
+        Node::new("resolve-instance", &["check-budget"], model::job::WAIT_LIMIT_MS),
+        Node::new("choose-machine", &["resolve-instance"], MINUTE).branching(Branch {
+            decided_by: "resolve-instance".into(),
+            field: "warm".into(),
+            then: "claim-warm-allocation".into(),
+            otherwise: "spawn-instance".into(),
+            on_error: true,
+        }),
+        Node::new("claim-warm-allocation", &["choose-machine"], MINUTE).as_logical("instance"),
+        Node::new("spawn-instance", &["choose-machine"], model::instance::SPAWN_LIMIT_MS).as_logical("instance"),
+        Node::new("wait-for-boot", &["claim-warm-allocation", "spawn-instance"], model::job::BOOT_LIMIT_MS),
+        Node::new("create-allocation", &["wait-for-boot"], MINUTE),
+        Node::new("sync-files", &["create-allocation"], model::job::SYNC_LIMIT_MS),
+        Node::new("await-completion", &["sync-files"], i64::MAX),
+        Node::new("finalize-run", &["await-completion"], MINUTE),
+    ]
+}
+
+/// The workflow's row and manifest; its nodes advance with the job.
+pub(crate) fn begin(scope: &mut Scope<'_>, job: JobId, id: WorkflowId) -> Result<(), Failure> {
+    let manifest = ManifestId(scope.tx.next_id());
+    let mut workflow = workflow::draft(id, manifest, scope.run.org, Intent::LaunchRun, blueprint(), scope.at);
+    workflow.job = Some(job);
+    workflow.input = json!({ "run": scope.run.id, "attempt": scope.run.attempt, "job": job });
+    workflow::open_manifest(scope.tx, &workflow)?;
+    scope.workflows.push(Kept::new(workflow));
+    Ok(())
+}
+
+/// Brings the nodes to where the job is. Called after every event of the job.
+pub(crate) fn advance(scope: &mut Scope<'_>, id: JobId) -> Result<(), Failure> {
+    let job = scope.job(id)?.clone();
+    let at = scope.at;
+    let mut workflow = scope.workflow(job.workflow)?.it.clone();
+    if workflow.status.is_end() {
+        return Ok(());
+    }
+    let before = workflow.clone();
+    let acts = workflow::advance(scope.tx, &mut workflow, at, |tx, workflow, node| look(tx, workflow, node, &job, at))?;
+    if job.status.is_end() && !workflow.status.is_end() && workflow.status != WorkflowStatus::RollingBack {
+        workflow::apply(scope.tx, &mut workflow, WorkflowEvent::CancelAsked, at)?;
+    }
+    if acts {
+        scope.wake(WorkKind::Workflow, workflow.id.0, at);
+    }
+    if workflow != before {
+        scope.workflow(job.workflow)?.set(workflow);
+    }
+    Ok(())
+}
+
+/// Rows only: what the job's state says about each node.
+fn look(
+    tx: &mut store::Tx,
+    workflow: &Workflow,
+    node: &Node,
+    job: &model::job::Job,
+    at: Timestamp,
+) -> Result<Verdict, Failure> {
+    let wait = |ms: i64| Verdict::Waits(Timestamp(job.submitted_at.ms().saturating_add(ms)));
+    let synced = job.running_at.is_some();
+    Ok(match node.kind.as_str() {
+        "check-budget" => Verdict::Done(json!({})), // the reservation stands, or the run would not have started
+        "resolve-instance" if job.status == JobStatus::Submitted => wait(node.timeout_ms),
+        "resolve-instance" => Verdict::Done(json!({ "warm": job.warm, "instance": job.instance })),
+        "claim-warm-allocation" => Verdict::Done(json!({ "instance": job.instance, "allocation": job.allocation })),
+        "spawn-instance" => spawned(tx, node, job, at)?,
+        "wait-for-boot" if job.accepted_at.is_some() || job.warm => Verdict::Done(json!({})),
+        "wait-for-boot" => wait(node.timeout_ms),
+        "create-allocation" => Verdict::Done(json!({ "allocation": job.allocation, "epoch": job.epoch })),
+        "sync-files" if synced => Verdict::Done(json!({ "fetched_blobs": job.synced_blobs })),
+        "sync-files" => wait(node.timeout_ms),
+        "await-completion" if job.status.is_end() => {
+            Verdict::Done(json!({ "reason": job.reason, "exit_code": job.exit_code }))
+        }
+        "await-completion" => wait(i64::MAX),
+        "finalize-run" => Verdict::Done(json!({ "status": job.status })),
+        other => Verdict::Failed(format!("launch-run has no node `{other}` ({})", workflow.id)),
+    })
+}
+
+/// A machine that is bound or has registered is there, whoever made the call.
+fn spawned(tx: &mut store::Tx, node: &Node, job: &model::job::Job, at: Timestamp) -> Result<Verdict, Failure> {
+    let instance = job.instance.map(|id| store::instance::find(tx, id)).transpose()?.flatten();
+    Ok(match instance {
+        Some(i) if i.status == InstanceStatus::Spawning => match node.waiting_until {
+            Some(until) if until > at => Verdict::Waits(until),
+            _ => Verdict::Act,
+        },
+        Some(i) => Verdict::Done(json!({ "instance": i.id, "name": i.name, "handle": i.handle })),
+        None => Verdict::Act, // announced in this very transaction; its row follows
+    })
+}
+
+/// The holder of the item: makes the machine, or undoes a failed making.
+pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Result<(), Failure> {
+    let job_id = workflow.job.expect("launch-run has a job");
+    let job =
+        engine.store.read("job.find", move |tx| store::job::find(tx, job_id)).await?.expect("jobs are never deleted");
+    let Some(instance_id) = job.instance else { return engine.done(item).await };
+    let instance = engine.store.read("instance.find", move |tx| store::instance::find(tx, instance_id)).await?;
+    let instance = instance.expect("instances are never deleted");
+    let provider = engine.house.provider(&instance.provider)?.clone();
+    if workflow.status == WorkflowStatus::RollingBack {
+        undo(engine, &instance).await?;
+        return write_down(engine, item, job.run, job_id, Act::Undone).await;
+    }
+    let spawning = workflow.nodes.iter().any(|n| n.kind == "spawn-instance" && n.status == NodeStatus::Running);
+    if !spawning || instance.status != InstanceStatus::Spawning {
+        return write_down(engine, item, job.run, job_id, Act::Nothing).await;
+    }
+    let order = Order {
+        boot: crate::pool::boot(&engine.house, &instance),
+        region: instance.region.clone(),
+        resources: instance.resources.clone(),
+    };
+    let outcome = match provider.spawn(&order).await {
+        Ok(handle) => Act::Spawned(handle),
+        // It may have happened: look by name before anything else is believed.
+        Err(trouble) if trouble.effect == Effect::Perhaps => match provider.find_by_name(&instance.name).await {
+            Ok(Some(handle)) => Act::Spawned(handle),
+            Ok(None) => Act::Failed(trouble),
+            Err(_) => Act::Failed(Trouble { retry: true, ..trouble }),
+        },
+        Err(trouble) => Act::Failed(trouble),
+    };
+    write_down(engine, item, job.run, job_id, outcome).await
+}
+
+#[derive(Clone)]
+enum Act {
+    Nothing,
+    Spawned(Handle),
+    Failed(Trouble),
+    Undone,
+}
+
+async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Act) -> Result<(), Failure> {
+    let house = engine.house.clone();
+    engine
+        .store
+        .write(Lane::Normal, "launch_run.act", move |tx| {
+            let seen = store::work::hold(tx, &item)?;
+            let mut scope = Scope::open(tx, &house, run)?;
+            if scope.job(job).is_err() {
+                // Of an earlier attempt: its machine is looked after by its own item.
+                store::work::finish(tx, &item, None);
+                return Ok(());
+            }
+            match &act {
+                Act::Nothing => advance(&mut scope, job)?,
+                Act::Spawned(handle) => bound(&mut scope, job, handle)?,
+                Act::Failed(trouble) => failed(&mut scope, job, trouble)?,
+                Act::Undone => undone(&mut scope, job)?,
+            }
+            let id = scope.job(job)?.workflow;
+            let next = retry_at(&scope.workflow(id)?.it);
+            scope.close()?;
+            store::work::finish(tx, &item.seen(seen), next);
+            Ok(())
+        })
+        .await
+}
+
+/// When the spawn is tried again, or the undoing that is still to be done.
+fn retry_at(workflow: &Workflow) -> Option<Timestamp> {
+    match workflow.status {
+        WorkflowStatus::RollingBack => Some(workflow.created_at),
+        WorkflowStatus::Running => workflow
+            .nodes
+            .iter()
+            .filter(|n| n.kind == "spawn-instance" && n.status == NodeStatus::Running)
+            .find_map(|n| n.waiting_until),
+        _ => None,
+    }
+}
+
+fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<(), Failure> {
+    if let Some(instance) = scope.job(job)?.instance {
+        crate::instance::event_in(scope, instance, InstanceEvent::Bound { handle: handle.0.clone() })?;
+    }
+    // The instance's row is written when the scope closes; the node is done by what it says now.
+    finish_node(scope, job, |node| WorkflowEvent::NodeDone { node, output: json!({ "handle": handle.0 }) })?;
+    advance(scope, job)
+}
+
+fn failed(scope: &mut Scope<'_>, job: JobId, trouble: &Trouble) -> Result<(), Failure> {
+    let id = scope.job(job)?.workflow;
+    let tries =
+        scope.workflow(id)?.it.nodes.iter().filter(|n| n.kind == "spawn-instance").map(|n| n.tries).max().unwrap_or(0);
+    if trouble.retry && tries < SPAWN_TRIES {
+        let until = scope.at + SECOND * (1 << tries.clamp(0, 6));
+        let mut workflow = scope.workflow(id)?.it.clone();
+        for node in workflow.nodes.iter_mut().filter(|n| n.kind == "spawn-instance" && n.status == NodeStatus::Running)
+        {
+            node.tries += 1;
+            node.waiting_until = Some(until);
+            node.error = Some(trouble.what.clone());
+        }
+        scope.workflow(id)?.set(workflow);
+        return Ok(());
+    }
+    finish_node(scope, job, |node| WorkflowEvent::NodeFailed { node, error: trouble.what.clone() })
+}
+
+/// The failed making is undone as far as it was recorded; the job ends for want of a machine.
+fn undone(scope: &mut Scope<'_>, job: JobId) -> Result<(), Failure> {
+    let why = {
+        let id = scope.job(job)?.workflow;
+        let mut workflow = scope.workflow(id)?.it.clone();
+        let failed = workflow.nodes.iter().rev().find(|n| n.status == NodeStatus::Failed).cloned();
+        let (node, why) = failed.map_or((String::new(), String::new()), |n| (n.name, n.error.unwrap_or_default()));
+        workflow::apply(scope.tx, &mut workflow, WorkflowEvent::Compensated { node }, scope.at)?;
+        scope.workflow(id)?.set(workflow);
+        why
+    };
+    let (instance, status) = {
+        let job = scope.job(job)?;
+        (job.instance, job.status)
+    };
+    // The machine that never was goes first: then nothing of the job can be left anywhere.
+    if let Some(instance) = instance {
+        crate::instance::event_in(scope, instance, InstanceEvent::SpawnFailed)?;
+    }
+    if status == JobStatus::Provisioning {
+        scope.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
+    }
+    scope.job_event(job, JobEvent::GaveUpOn).map(drop)
+}
+
+fn finish_node(scope: &mut Scope<'_>, job: JobId, event: impl Fn(String) -> WorkflowEvent) -> Result<(), Failure> {
+    let id = scope.job(job)?.workflow;
+    let mut workflow = scope.workflow(id)?.it.clone();
+    let running = workflow
+        .nodes
+        .iter()
+        .find(|n| n.kind == "spawn-instance" && n.status == NodeStatus::Running)
+        .map(|n| n.name.clone());
+    if let Some(node) = running {
+        workflow::apply(scope.tx, &mut workflow, event(node), scope.at)?;
+        scope.workflow(id)?.set(workflow);
+    }
+    Ok(())
+}
+
+/// Reads what was recorded (the name), never the missing output.
+async fn undo(engine: &Engine, instance: &model::instance::Instance) -> Result<(), Failure> {
+    let provider = engine.house.provider(&instance.provider)?;
+    if let Some(handle) = provider.find_by_name(&instance.name).await? {
+        provider.terminate(&handle, &instance.nonce).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! Events of a run's jobs, and what follows from them in the same transaction. Also the job's own deadlines.
+
+use crate::intents::launch_run;
+use crate::scope::Scope;
+use crate::{Engine, House};
+use model::allocation::AllocationEvent;
+use model::job::{JobConsequence, JobEvent, JobReason, JobStatus};
+use model::time::{Outage, deadline_without};
+use model::{Failure, JobId, Outcome, RunId, Timestamp};
+use serde_json::json;
+use store::{Item, Lane, Tx, WorkKind};
+
+impl Scope<'_> {
+    pub(crate) fn job_event(&mut self, id: JobId, event: JobEvent) -> Result<bool, Failure> {
+        let before = self.job(id)?.clone();
+        let Outcome::Moved { next, consequences } = model::job::step(&before, &event, self.at)? else {
+            return Ok(false);
+        };
+        self.set_job(next);
+        for consequence in consequences {
+            self.job_consequence(id, consequence)?;
+        }
+        self.rearm(id)?;
+        launch_run::advance(self, id)?;
+        Ok(true)
+    }
+
+    fn job_consequence(&mut self, id: JobId, consequence: JobConsequence) -> Result<(), Failure> {
+        let job = self.job(id)?.clone();
+        match consequence {
+            JobConsequence::TellRunner => {
+                if let Some(instance) = job.instance {
+                    self.tell(instance);
+                }
+            }
+            JobConsequence::SlotActive => {
+                let slot = job.allocation.expect("a job that runs has a slot");
+                self.allocation_event(slot, AllocationEvent::SyncComplete)?;
+                self.begin_active();
+                if let Some(due) = crate::ledger::next_charge(self.house, &self.run, job.charged_to) {
+                    self.wake(WorkKind::Run, self.run.id.0, due);
+                }
+            }
+            JobConsequence::SlotEnded { clean } => self.slot_ended(id, clean)?,
+            JobConsequence::LeaveQueue => self.wake(WorkKind::Pool, job.pool.0, self.at),
+            JobConsequence::ChildEnded { reason } => self.job_ended(id, reason)?,
+            JobConsequence::GatherLogs => self.wake(WorkKind::Gather, id.0, self.at),
+            JobConsequence::Publish { kind } => {
+                let body = json!({
+                    "job": job.id, "attempt": job.attempt, "submission": job.submission, "status": job.status,
+                    "reason": job.reason, "instance": job.instance, "warm": job.warm, "exit_code": job.exit_code, "signal": job.signal,
+                });
+                self.publish(kind, body);
+            }
+        }
+        Ok(())
+    }
+
+    /// The job's item is due when its state's limit passes; our outages can only make that later, which is found out then.
+    fn rearm(&mut self, id: JobId) -> Result<(), Failure> {
+        if let Some(wait) = model::job::deadline(self.job(id)?) {
+            self.wake(WorkKind::Job, id.0, wait.from + wait.ms);
+        }
+        Ok(())
+    }
+
+    /// Active time of the run starts with its first running job.
+    fn begin_active(&mut self) {
+        if self.run.active_since.is_none() {
+            let mut next = self.run.clone();
+            next.active_since = Some(self.at);
+            self.set_run(next);
+            if let Some((due, _)) = model::run::deadline(&self.run) {
+                self.wake(WorkKind::Run, self.run.id.0, due);
+            }
+        }
+    }
+}
+
+/// The reason with which a run's end reaches its jobs.
+pub(crate) fn stop_reason(reason: model::run::RunReason) -> JobReason {
+    use model::run::RunReason;
+    match reason {
+        RunReason::StoppedByUser => JobReason::TerminatedByUser,
+        RunReason::AbortedByUser => JobReason::AbortedByUser,
+        RunReason::Deadline => JobReason::MaxDuration,
+        RunReason::Budget => JobReason::Budget,
+        _ => JobReason::TerminatedByServer,
+    }
+}
+
+impl Engine {
+    /// A job's item is due: its limit passed, or its machine was heard, fell silent or is gone.
+    pub(crate) async fn look_at_job(&self, item: Item) -> Result<(), Failure> {
+        let id = JobId(item.subject);
+        let known = self.store.read("job.find", move |tx| store::job::find(tx, id)).await?;
+        let Some((run, epoch)) = known.map(|job| (job.run, job.epoch)) else { return self.done(item).await };
+        let logged = self.logs.reached(id, epoch).await?.next_offset;
+        let house = self.house.clone();
+        self.store
+            .write(Lane::Normal, "job.look", move |tx| {
+                store::work::hold(tx, &item)?;
+                let next = look(tx, &house, run, id, logged)?;
+                store::work::finish(tx, &item, next);
+                Ok(())
+            })
+            .await
+    }
+}
+
+fn look(tx: &mut Tx, house: &House, run: RunId, id: JobId, logged: i64) -> Result<Option<Timestamp>, Failure> {
+    let mut scope = Scope::open(tx, house, run)?;
+    let Ok(job) = scope.job(id).cloned() else { return Ok(None) }; // of an earlier attempt: it has ended
+    if let Some(instance) = job.instance.filter(|_| !job.status.is_end())
+        && let Some(event) = sign_of_life(scope.tx, instance)?
+    {
+        scope.job_event(id, event)?;
+    }
+    if scope.job(id)?.status == JobStatus::Terminating {
+        scope.job_event(id, JobEvent::Logged { to: logged })?;
+    }
+    let mut next = None;
+    if let Some(wait) = model::job::deadline(scope.job(id)?) {
+        let outages: Vec<Outage> = store::worker::outages(scope.tx, wait.from)?;
+        let due = deadline_without(wait.from, wait.ms, &outages);
+        if due <= scope.at {
+            scope.job_event(id, wait.event)?;
+            next = model::job::deadline(scope.job(id)?).map(|wait| wait.from + wait.ms);
+        } else {
+            next = Some(due);
+        }
+    }
+    scope.close()?;
+    Ok(next)
+}
+
+/// What the machine's state says about its job: a level, not an edge, so it may be asked any number of times.
+fn sign_of_life(tx: &mut Tx, instance: model::InstanceId) -> Result<Option<JobEvent>, Failure> {
+    use model::instance::InstanceStatus as I;
+    let status = store::instance::find(tx, instance)?.map(|instance| instance.status);
+    Ok(match status {
+        Some(I::Unreachable) => Some(JobEvent::FellSilent),
+        Some(I::Lost) => Some(JobEvent::DeclaredLost),
+        Some(I::Ready) => Some(JobEvent::HeardAgain),
+        Some(I::Terminated) | None => Some(JobEvent::GaveUpOn),
+        Some(I::Spawning | I::Booting | I::Draining | I::Terminating) => None,
+    })
+}

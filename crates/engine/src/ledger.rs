@@ -1,0 +1,144 @@
+//! What a run reserves, is charged and gets back. Every movement is an attempt's event first and a ledger row with a key second.
+
+use crate::scope::Scope;
+use crate::{Engine, House};
+use model::attempt::{Attempt, AttemptConsequence, AttemptEvent, AttemptStatus, MINIMUM_CHARGE};
+use model::run::{Run, RunStatus};
+use model::spec::RunSpec;
+use model::{Credits, Failure, JobId, OrgId, Outcome, Timestamp};
+use store::ledger::Entered;
+use store::{Entry, EntryKind, Lane};
+
+/// What starting this run sets aside: the price of min(max_duration, an hour), within its budget.
+pub fn estimate(house: &House, spec: &RunSpec) -> Result<Credits, Failure> {
+    let hourly = house.provider(&spec.provider)?.price(&spec.resources);
+    let ahead = spec.max_duration_ms.unwrap_or(i64::MAX).min(house.config.money.ahead_ms);
+    let price = hourly.per_hour_for(ahead).max(MINIMUM_CHARGE);
+    Ok(spec.budget.map_or(price, |budget| price.min(budget)))
+}
+
+impl Scope<'_> {
+    pub(crate) fn open_attempt(&mut self) -> Result<(), Failure> {
+        self.attempts.push(crate::scope::Kept::new(Attempt {
+            run: self.run.id,
+            number: self.run.attempt,
+            status: AttemptStatus::Open,
+            reserved: Credits::ZERO,
+            charged: Credits::ZERO,
+            refunded: Credits::ZERO,
+            uncollected: Credits::ZERO,
+            opened_at: self.at,
+            ended_at: None,
+        }));
+        Ok(())
+    }
+
+    pub(crate) fn reserve_for_start(&mut self) -> Result<(), Failure> {
+        let amount = estimate(self.house, &self.run.spec)?;
+        self.money(AttemptEvent::Reserved(amount), format!("{}:{}:reserve:0", self.run.id, self.run.attempt), "start")
+    }
+
+    /// The reservation follows the run an hour ahead, within its budget and what the org has. False: nothing is left to run on.
+    pub(crate) fn top_up(&mut self, hourly: Credits, window: i64) -> Result<bool, Failure> {
+        let ahead = hourly.per_hour_for(self.house.config.money.ahead_ms);
+        let (left, reserved) = {
+            let attempt = &self.attempt()?.it;
+            (attempt.left(), attempt.reserved)
+        };
+        let next_window = hourly.per_hour_for(self.house.config.money.window_ms);
+        if left.micro() * 2 >= ahead.micro() {
+            return Ok(true);
+        }
+        let room = self.run.spec.budget.map_or(ahead, |budget| (budget - reserved).max(Credits::ZERO));
+        let available = store::org::find(self.tx, self.run.org)?.available;
+        let amount = (ahead - left).max(Credits::ZERO).min(room).min(available);
+        if amount > Credits::ZERO {
+            let key = format!("{}:{}:reserve:{window}", self.run.id, self.run.attempt);
+            self.money(AttemptEvent::Reserved(amount), key, "an hour ahead")?;
+        }
+        Ok(self.attempt()?.it.left() >= next_window)
+    }
+
+    /// Charges a job's compute up to `until`: one row a window, keyed, never beyond the reservation.
+    pub(crate) fn charge_job(&mut self, id: JobId, until: Timestamp) -> Result<(), Failure> {
+        let mut job = self.job(id)?.clone();
+        let Some(from) = job.charged_to.filter(|from| *from < until) else { return Ok(()) };
+        let amount = Credits(job.price_micro).per_hour_for(until.since(from));
+        job.charged_to = Some(until);
+        job.windows += 1;
+        let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, job.id, job.windows);
+        self.set_job(job);
+        self.money(AttemptEvent::Charged(amount), key, "compute")
+    }
+
+    /// Closes the attempt's account: what was not used goes back.
+    pub(crate) fn settle_attempt(&mut self) -> Result<(), Failure> {
+        let status = match self.run.status {
+            RunStatus::Completed => AttemptStatus::Completed,
+            RunStatus::Cancelled => AttemptStatus::Cancelled,
+            _ => AttemptStatus::Failed,
+        };
+        let key = format!("{}:{}:end", self.run.id, self.run.attempt);
+        self.money(AttemptEvent::Ended(status), key, "end of the attempt")
+    }
+
+    fn money(&mut self, event: AttemptEvent, key: String, memo: &str) -> Result<(), Failure> {
+        let (org, run, at) = (self.run.org, self.run.id, self.at);
+        let kept = self.attempt()?;
+        let Outcome::Moved { next, consequences } = model::attempt::step(&kept.it, &event, at)? else { return Ok(()) };
+        let number = next.number;
+        kept.set(next);
+        for consequence in consequences {
+            let (kind, amount) = match consequence {
+                AttemptConsequence::Reserve(amount) => (EntryKind::Reserve, amount),
+                AttemptConsequence::Charge(amount) => (EntryKind::Charge, amount),
+                AttemptConsequence::Refund(amount) => (EntryKind::Refund, amount),
+            };
+            self.tx.ledger(Entry::new(org, kind, amount, key.clone()).of(run, number).memo(memo));
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Adds credits by hand; `key` makes a repeated request harmless.
+    pub async fn add_credits(
+        &self,
+        org: OrgId,
+        amount: Credits,
+        key: String,
+        memo: String,
+    ) -> Result<store::org::Org, Failure> {
+        self.store
+            .write(Lane::Normal, "credits.add", move |tx| {
+                tx.ledger(Entry::new(org, EntryKind::Topup, amount, key.clone()).memo(memo.clone()));
+                let mut balance = store::org::find(tx, org)?;
+                balance.available = balance.available + amount;
+                Ok(balance)
+            })
+            .await
+    }
+
+    pub async fn balance(&self, org: OrgId) -> Result<store::org::Org, Failure> {
+        self.store.read("credits.balance", move |tx| store::org::find(tx, org)).await
+    }
+
+    pub async fn ledger(&self, org: OrgId, after: i64, limit: i64) -> Result<Vec<Entered>, Failure> {
+        self.store.read("credits.ledger", move |tx| store::ledger::after(tx, org, after, limit)).await
+    }
+
+    pub async fn ledger_of_run(
+        &self,
+        org: OrgId,
+        run: model::RunId,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Entered>, Failure> {
+        self.store.read("credits.ledger_of_run", move |tx| store::ledger::of_run(tx, org, run, after, limit)).await
+    }
+}
+
+/// When a running job's next window is to be charged.
+pub(crate) fn next_charge(house: &House, run: &Run, charged_to: Option<Timestamp>) -> Option<Timestamp> {
+    (run.status == RunStatus::Running).then_some(charged_to? + house.config.money.window_ms)
+}

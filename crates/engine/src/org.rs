@@ -1,0 +1,82 @@
+//! Who may do what: orgs, tokens, secrets.
+
+use crate::Engine;
+use model::{Failure, OrgId, Refused, Timestamp, TokenId};
+use store::secret::SecretName;
+use store::token::{NewToken, Scope, Token};
+use store::{Entry, EntryKind, Lane};
+
+impl Engine {
+    /// The org of an embedded control plane, made with its first credits when it is not there.
+    pub async fn ensure_org(&self, name: &str) -> Result<OrgId, Failure> {
+        let (name, first) = (name.to_owned(), self.house.config.money.first_topup);
+        self.store
+            .write(Lane::Normal, "org.ensure", move |tx| {
+                if let Some(org) = store::org::by_name(tx, &name)? {
+                    return Ok(org.id);
+                }
+                let id = store::org::create(tx, &name)?;
+                tx.ledger(Entry::new(id, EntryKind::Topup, first, "first").memo("the org was created"));
+                Ok(id)
+            })
+            .await
+    }
+
+    pub async fn check_token(&self, text: &str) -> Result<Token, Failure> {
+        let text = text.to_owned();
+        self.store.read("token.check", move |tx| store::token::check(tx, &text)).await
+    }
+
+    pub async fn create_token(
+        &self,
+        org: OrgId,
+        name: String,
+        scope: Scope,
+        expires_at: Option<Timestamp>,
+    ) -> Result<(Token, String), Failure> {
+        let made = NewToken::generate();
+        let shown = made.reveal().to_owned();
+        let token = self
+            .store
+            .write(Lane::Normal, "token.create", move |tx| {
+                let id = store::token::create(tx, org, &name, scope, expires_at, &made)?;
+                let created_at = tx.at();
+                Ok(Token { id, org, name: name.clone(), scope, created_at, expires_at, revoked_at: None })
+            })
+            .await?;
+        Ok((token, shown))
+    }
+
+    pub async fn tokens(&self, org: OrgId, after: TokenId, limit: i64) -> Result<Vec<Token>, Failure> {
+        self.store.read("token.page", move |tx| store::token::page(tx, org, after, limit)).await
+    }
+
+    pub async fn revoke_token(&self, org: OrgId, id: TokenId) -> Result<(), Failure> {
+        self.store.write(Lane::Normal, "token.revoke", move |tx| store::token::revoke(tx, org, id)).await
+    }
+
+    pub async fn put_secret(&self, org: OrgId, name: String, value: String) -> Result<(), Failure> {
+        const LONGEST: usize = 64 * 1024;
+        let good = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && name.len() <= 255;
+        if !good {
+            return Err(
+                Refused::invalid("name", format!("`{name}` is not a variable name: letters, digits and _")).into()
+            );
+        }
+        if value.is_empty() || value.len() > LONGEST {
+            return Err(Refused::invalid("value", "must have 1 to 65,536 bytes").into());
+        }
+        let sealed = store::secret::seal(&self.house.installation, org, &name, &value);
+        self.store.write(Lane::Normal, "secret.put", move |tx| store::secret::put(tx, &sealed)).await
+    }
+
+    pub async fn secrets(&self, org: OrgId, after: String, limit: i64) -> Result<Vec<SecretName>, Failure> {
+        self.store.read("secret.page", move |tx| store::secret::page(tx, org, &after, limit)).await
+    }
+
+    pub async fn delete_secret(&self, org: OrgId, name: String) -> Result<(), Failure> {
+        self.store.write(Lane::Normal, "secret.delete", move |tx| store::secret::delete(tx, org, &name)).await
+    }
+}

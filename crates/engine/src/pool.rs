@@ -1,0 +1,216 @@
+//! Placement: one serial decision per pool, under the pool's lock. A submit places itself only if nobody waits; a freed slot wakes the pool.
+
+use crate::intents::terminate_instance;
+use crate::scope::{Kept, Scope};
+use crate::{Engine, House};
+use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
+use model::boot::{Boot, BootTimings};
+use model::instance::{Instance, InstanceStatus};
+use model::job::JobEvent;
+use model::manifest::ResourceKind;
+use model::names::ResourceName;
+use model::pool::{Placement, Room, Slot, Wish};
+use model::{AllocationId, Failure, InstanceId, JobId, PoolId, Refused};
+use store::pool::Pool;
+use store::{Item, Lane, Tx, WorkKind};
+
+/// How many waiting jobs one look at a pool tries to place before it lets others work.
+const PLACED_AT_ONCE: i64 = 16;
+/// A claim that was lost to a machine's end is tried on the next slot so often.
+const CLAIM_ROUNDS: usize = 3;
+
+impl Scope<'_> {
+    /// Gives a submitted job a machine, or a place in the list.
+    pub(crate) fn place(&mut self, id: JobId) -> Result<(), Failure> {
+        let mut pool = store::pool::lock(self.tx, self.job(id)?.pool)?;
+        let job = self.job(id)?.clone();
+        let head = store::job::waiting(self.tx, pool.id, 1)?.first().map(|job| job.id);
+        if head.is_some_and(|head| head != id) {
+            return self.enqueue(id, &mut pool);
+        }
+        let wish = Wish {
+            org: job.org,
+            resources: self.run.spec.resources.clone(),
+            init_checksum: self.run.spec.init_checksum.clone(),
+        };
+        let mut slots = store::allocation::available(self.tx, pool.id)?;
+        for _ in 0..CLAIM_ROUNDS {
+            match model::pool::place(&wish, &slots, room(self.tx, self.house, &pool)?) {
+                Placement::Claim(slot) => match self.claim(id, &slot) {
+                    Err(Failure::Refused(Refused::Stale { .. } | Refused::NotFrom { .. })) => {
+                        slots.retain(|other| other.allocation != slot.allocation);
+                    }
+                    claimed => return claimed,
+                },
+                Placement::Spawn => return self.spawn(id, &pool),
+                Placement::Retire(idle) => {
+                    self.enqueue(id, &mut pool)?;
+                    return terminate_instance::begin_in(self, idle, "somebody waits whom it does not fit");
+                }
+                Placement::Wait => return self.enqueue(id, &mut pool),
+            }
+        }
+        self.enqueue(id, &mut pool)
+    }
+
+    fn enqueue(&mut self, id: JobId, pool: &mut Pool) -> Result<(), Failure> {
+        if self.job(id)?.queue_seq.is_some() {
+            return Ok(());
+        }
+        let seq = store::pool::next_seq(self.tx, pool)?;
+        self.wake(WorkKind::Pool, pool.id.0, self.at);
+        self.job_event(id, JobEvent::Queued { seq }).map(drop)
+    }
+
+    /// Takes a warm slot: compare-and-set of the slot, and the machine is ready in the same transaction.
+    fn claim(&mut self, id: JobId, slot: &Slot) -> Result<(), Failure> {
+        let instance = self.instance(slot.instance)?;
+        if instance.it.status != InstanceStatus::Ready {
+            return Err(Refused::Stale { what: "the instance" }.into());
+        }
+        let mut machine = instance.it.clone();
+        machine.idle_since = None;
+        machine.manifest = self.manifest_of(id)?;
+        let (price_micro, manifest) = (machine.price_micro, machine.manifest);
+        self.instance(slot.instance)?.set(machine);
+        self.allocation_event(slot.allocation, AllocationEvent::Claimed { job: id })?;
+        let owned = [(ResourceKind::Instance, slot.instance.0), (ResourceKind::Allocation, slot.allocation.0)];
+        store::manifest::own(self.tx, manifest, &owned)?;
+        let placed = JobEvent::Placed { instance: slot.instance, allocation: slot.allocation, warm: true, price_micro };
+        self.job_event(id, placed).map(drop)
+    }
+
+    /// Announces a machine: its row, its name and its slot stand before anybody is asked to make it.
+    fn spawn(&mut self, id: JobId, pool: &Pool) -> Result<(), Failure> {
+        let provider = self.house.provider(&pool.provider)?.clone();
+        let capabilities = provider.capabilities();
+        let manifest = self.manifest_of(id)?;
+        let (instance, slot) = (InstanceId(self.tx.next_id()), AllocationId(self.tx.next_id()));
+        let control_id = self.house.installation.control_id.clone();
+        let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
+        let price_micro = provider.price(&self.run.spec.resources).micro();
+        self.instances.push(Kept::new(Instance {
+            id: instance,
+            org: self.run.org,
+            pool: pool.id,
+            manifest,
+            workflow: Some(self.job(id)?.workflow),
+            provider: pool.provider.clone(),
+            region: pool.region.clone(),
+            nonce: nonce(self.house, &name, self.at),
+            name,
+            handle: None,
+            status: InstanceStatus::Spawning,
+            resources: self.run.spec.resources.clone(),
+            init_checksum: self.run.spec.init_checksum.clone(),
+            on_lost_control: self.run.spec.on_lost_control,
+            price_micro,
+            desired_version: 1,
+            observed_version: 0,
+            session: 0,
+            workdirs: 1,
+            created_at: self.at,
+            ready_at: None,
+            last_seen_at: None,
+            idle_since: None,
+            terminating_at: None,
+            terminated_at: None,
+            respawns: 0,
+            host: None,
+            runner_version: None,
+            containment: None,
+            version: 1,
+        }));
+        // Born claimed: nobody else can take it before the job it was made for (R94).
+        self.allocations.push(Kept::new(Allocation {
+            id: slot,
+            org: self.run.org,
+            manifest: Some(manifest),
+            instance,
+            job: Some(id),
+            status: AllocationStatus::Claimed,
+            debug_hold_until: None,
+            extensions: 0,
+            user: capabilities.user,
+            workdir: "work_1".into(),
+            workdir_released: false,
+            created_at: self.at,
+            updated_at: self.at,
+            completed_at: None,
+            version: 1,
+        }));
+        let owned = [(ResourceKind::Instance, instance.0), (ResourceKind::Allocation, slot.0)];
+        store::manifest::own(self.tx, manifest, &owned)?;
+        self.wake(WorkKind::Instance, instance.0, self.at + model::instance::SPAWN_LIMIT_MS);
+        self.job_event(id, JobEvent::Placed { instance, allocation: slot, warm: false, price_micro }).map(drop)
+    }
+
+    fn manifest_of(&mut self, id: JobId) -> Result<model::ManifestId, Failure> {
+        let workflow = self.job(id)?.workflow;
+        Ok(self.workflow(workflow)?.it.manifest)
+    }
+}
+
+/// Secret to whoever does not have the installation's key, and new for every machine.
+fn nonce(house: &House, name: &str, at: model::Timestamp) -> String {
+    house.installation.runner_token(&format!("nonce {name} {}", at.ms())).chars().take(32).collect()
+}
+
+pub(crate) fn room(tx: &mut Tx, house: &House, pool: &Pool) -> Result<Room, Failure> {
+    let open = store::instance::open_in(tx, pool.id)?;
+    let ending =
+        open.iter().filter(|i| matches!(i.status, InstanceStatus::Terminating | InstanceStatus::Draining)).count();
+    let max_instances = house.provider(&pool.provider)?.capabilities().max_instances;
+    Ok(Room { instances: open.len() as i64, max_instances, ending: ending as i64 })
+}
+
+/// What a machine is told when it is made.
+pub(crate) fn boot(house: &House, instance: &Instance) -> Boot {
+    let timings = &house.config.timings;
+    Boot {
+        name: instance.name.clone(),
+        nonce: instance.nonce.clone(),
+        instance: instance.id,
+        control_id: house.installation.control_id.clone(),
+        control_url: house.control_url.clone(),
+        token: house.installation.runner_token(&instance.name),
+        cpu_milli: instance.resources.cpu_milli,
+        memory_bytes: instance.resources.memory_bytes,
+        timings: BootTimings {
+            heartbeat_every_ms: timings.heartbeat_every_ms,
+            degraded_after_ms: timings.degraded_after_ms,
+            panic_after_ms: timings.panic_after_ms,
+            ..BootTimings::default()
+        },
+    }
+}
+
+impl Engine {
+    /// Somebody waits and something may have become free: one transaction per placed job, in order, until nobody fits.
+    pub(crate) async fn look_at_pool(&self, item: Item) -> Result<(), Failure> {
+        let id = PoolId(item.subject);
+        for _ in 0..PLACED_AT_ONCE {
+            let head = self.store.read("pool.head", move |tx| Ok(store::job::waiting(tx, id, 1)?.pop())).await?;
+            let Some(head) = head else { return self.done(item).await };
+            let house = self.house.clone();
+            let placed = self
+                .store
+                .write(Lane::Normal, "pool.place", move |tx| {
+                    store::work::hold(tx, &item)?;
+                    let mut scope = Scope::open(tx, &house, head.run)?;
+                    let waits = scope.job(head.id).is_ok_and(|job| job.queue_seq.is_some());
+                    if waits {
+                        scope.place(head.id)?;
+                    }
+                    let left = !scope.job(head.id).is_ok_and(|job| job.queue_seq.is_some());
+                    scope.close()?;
+                    Ok(left)
+                })
+                .await?;
+            if !placed {
+                return self.done(item).await; // the next freed slot wakes the pool again
+            }
+        }
+        self.again(item).await
+    }
+}

@@ -1,0 +1,80 @@
+//! Which runners were heard lately, by this process. Memory only: durable once in a while (`instance::flush`), and always asked before
+//! a deadline is believed.
+
+use model::{InstanceId, JobId, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+#[derive(Default)]
+pub struct Presence {
+    seen: Mutex<BTreeMap<InstanceId, Seen>>,
+    /// Jobs that have ended but for the tail of their log.
+    tails: Mutex<BTreeSet<JobId>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    at: Timestamp,
+    observed_version: i64,
+    unsaved: bool,
+    streams: i64,
+}
+
+impl Presence {
+    pub fn heard(&self, instance: InstanceId, at: Timestamp, observed_version: i64) {
+        let mut seen = self.seen.lock().expect("no panic while locked");
+        let entry = seen.entry(instance).or_default();
+        entry.at = entry.at.max(at);
+        entry.observed_version = entry.observed_version.max(observed_version);
+        entry.unsaved = true;
+    }
+
+    pub fn last(&self, instance: InstanceId) -> Option<Timestamp> {
+        self.seen
+            .lock()
+            .expect("no panic while locked")
+            .get(&instance)
+            .map(|seen| seen.at)
+            .filter(|at| *at > Timestamp(0))
+    }
+
+    /// A runner's command stream was opened or closed here.
+    pub fn stream(&self, instance: InstanceId, opened: bool) {
+        let mut seen = self.seen.lock().expect("no panic while locked");
+        let entry = seen.entry(instance).or_default();
+        entry.streams += if opened { 1 } else { -1 };
+    }
+
+    pub fn streaming(&self, instance: InstanceId) -> bool {
+        self.seen.lock().expect("no panic while locked").get(&instance).is_some_and(|seen| seen.streams > 0)
+    }
+
+    /// What was heard since the last call, to be written down in one statement a machine.
+    pub(crate) fn unsaved(&self) -> Vec<(InstanceId, Timestamp, i64)> {
+        let mut seen = self.seen.lock().expect("no panic while locked");
+        let fresh = seen.iter_mut().filter(|(_, seen)| seen.unsaved && seen.at > Timestamp(0));
+        fresh
+            .map(|(id, seen)| {
+                seen.unsaved = false;
+                (*id, seen.at, seen.observed_version)
+            })
+            .collect()
+    }
+
+    pub(crate) fn forget(&self, instance: InstanceId) {
+        self.seen.lock().expect("no panic while locked").remove(&instance);
+    }
+
+    pub(crate) fn awaits_tail(&self, job: JobId, awaits: bool) {
+        let mut tails = self.tails.lock().expect("no panic while locked");
+        if awaits {
+            tails.insert(job)
+        } else {
+            tails.remove(&job)
+        };
+    }
+
+    pub(crate) fn is_awaiting_tail(&self, job: JobId) -> bool {
+        self.tails.lock().expect("no panic while locked").contains(&job)
+    }
+}

@@ -1,0 +1,335 @@
+//! What a person or program asks of a run: submit, start, cancel, retry, delete. And the run's own item: deadlines, money, dispatch.
+
+use crate::scope::Scope;
+use crate::view::{self, Picture};
+use crate::{Engine, House};
+use model::job::JobStatus;
+use model::run::{Run, RunEvent, RunStatus};
+use model::spec::{RunKind, RunSpec};
+use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp};
+use std::sync::Arc;
+use store::idempotency::{self, Key, Looked};
+use store::{Item, Lane, Tx};
+
+/// A run as it was asked for.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    pub org: OrgId,
+    pub name: Option<String>,
+    pub spec: RunSpec,
+    pub start: bool,
+}
+
+/// The answer to a request that may be repeated: stored with its effect.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: i64,
+    pub body: Vec<u8>,
+    pub replayed: bool,
+}
+
+/// Turns the outcome into the bytes that are answered now and at every repetition.
+pub type Render = Arc<dyn Fn(&Picture) -> Vec<u8> + Send + Sync>;
+
+/// What may be asked of a run that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Start,
+    Cancel { abort: bool },
+    Retry { force: bool },
+}
+
+impl Engine {
+    /// The run, its attempt, reservation, agent, job, workflow and slot in one transaction: accepted means safe.
+    pub async fn submit(&self, submission: Submission, key: Option<Key>, render: Render) -> Result<Answer, Failure> {
+        submission.spec.check()?;
+        if let Some(name) = &submission.name {
+            check_name(name)?;
+        }
+        self.house.provider(&submission.spec.provider)?;
+        self.check_files(&submission).await?;
+        let house = self.house.clone();
+        self.store
+            .write(Lane::Normal, "run.submit", move |tx| {
+                if let Some(answer) = replay(tx, key.as_ref())? {
+                    return Ok(answer);
+                }
+                check_secrets(tx, &submission)?;
+                let run = fresh(tx, &submission);
+                let id = run.id;
+                let mut scope = Scope::fresh(tx, &house, run);
+                scope.publish("run.created", serde_json::json!({ "name": scope.run.name, "status": "created" }));
+                if submission.start {
+                    scope.run_event(RunEvent::Started)?;
+                }
+                scope.close()?;
+                let body = render(&view::picture(tx, id)?);
+                record(tx, key.as_ref(), 201, body)
+            })
+            .await
+    }
+
+    /// Checks and prices without writing anything.
+    pub async fn price_only(&self, submission: &Submission) -> Result<Credits, Failure> {
+        submission.spec.check()?;
+        let needed = crate::ledger::estimate(&self.house, &submission.spec)?;
+        let available = self.balance(submission.org).await?.available;
+        if available < needed {
+            return Err(Refused::Unaffordable { needed, available }.into());
+        }
+        Ok(needed)
+    }
+
+    pub async fn act_on(
+        &self,
+        org: OrgId,
+        id: RunId,
+        action: Action,
+        key: Option<Key>,
+        render: Render,
+    ) -> Result<Answer, Failure> {
+        let house = self.house.clone();
+        self.store
+            .write(Lane::Normal, "run.act", move |tx| {
+                if let Some(answer) = replay(tx, key.as_ref())? {
+                    return Ok(answer);
+                }
+                act(tx, &house, org, id, action)?;
+                let body = render(&view::picture(tx, id)?);
+                record(tx, key.as_ref(), 200, body)
+            })
+            .await
+    }
+
+    pub(crate) async fn cancel(&self, org: OrgId, id: RunId, abort: bool) -> Result<(), Failure> {
+        let house = self.house.clone();
+        self.store.write(Lane::Normal, "run.cancel", move |tx| act(tx, &house, org, id, Action::Cancel { abort })).await
+    }
+
+    pub async fn delete(&self, org: OrgId, id: RunId) -> Result<(), Failure> {
+        let house = self.house.clone();
+        self.store
+            .write(Lane::Normal, "run.delete", move |tx| {
+                let mut scope = open_owned(tx, &house, org, id)?;
+                scope.run_event(RunEvent::Deleted)?;
+                scope.close().map(drop)
+            })
+            .await
+    }
+
+    /// Ends everything that is open, for an owner who closes the shop.
+    pub async fn cancel_everything(&self) -> Result<i64, Failure> {
+        let orgs = self.store.read("org.page", |tx| store::org::page(tx, OrgId(0), 1000)).await?;
+        let mut cancelled = 0;
+        for org in orgs {
+            let mut before = i64::MAX;
+            loop {
+                let page =
+                    self.store.read("run.page", move |tx| store::run::page(tx, org.id, true, before, 100)).await?;
+                let Some(last) = page.last() else { break };
+                before = last.id.0;
+                for run in &page {
+                    self.cancel(org.id, run.id, true).await?;
+                    cancelled += 1;
+                }
+            }
+        }
+        Ok(cancelled)
+    }
+
+    pub async fn open_runs(&self) -> Result<i64, Failure> {
+        self.store.read("run.count_open", store::run::count_open).await
+    }
+
+    /// The run's item: its deadline, its next window of compute, its next dispatch.
+    pub(crate) async fn look_at_run(&self, item: Item) -> Result<(), Failure> {
+        let (id, house) = (RunId(item.subject), self.house.clone());
+        self.store
+            .write(Lane::Normal, "run.look", move |tx| {
+                store::work::hold(tx, &item)?;
+                let next = look(tx, &house, id)?;
+                store::work::finish(tx, &item, next);
+                Ok(())
+            })
+            .await
+    }
+
+    /// Blobs that a submission names must be here before it is accepted.
+    async fn check_files(&self, submission: &Submission) -> Result<(), Failure> {
+        let missing =
+            self.missing_blobs(submission.org, submission.spec.files.iter().map(|f| f.hash.clone()).collect()).await?;
+        match missing.first() {
+            None => Ok(()),
+            Some(hash) => {
+                let path = submission.spec.files.iter().find(|f| f.hash == *hash).map_or("", |f| &f.path);
+                let why = format!("the bytes of `{path}` were never sent: PUT /api/v1/blobs/{hash} first");
+                Err(Refused::invalid("files", why).into())
+            }
+        }
+    }
+}
+
+pub(crate) fn replay(tx: &mut Tx, key: Option<&Key>) -> Result<Option<Answer>, Failure> {
+    let Some(key) = key else { return Ok(None) };
+    Ok(match idempotency::lookup(tx, key)? {
+        Looked::Fresh => None,
+        Looked::Replay { status, body } => Some(Answer { status, body, replayed: true }),
+    })
+}
+
+pub(crate) fn record(tx: &mut Tx, key: Option<&Key>, status: i64, body: Vec<u8>) -> Result<Answer, Failure> {
+    if let Some(key) = key {
+        idempotency::record(tx, key, status, &body)?;
+    }
+    Ok(Answer { status, body, replayed: false })
+}
+
+fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Action) -> Result<(), Failure> {
+    let mut scope = open_owned(tx, house, org, id)?;
+    match action {
+        Action::Start => scope.run_event(RunEvent::Started)?,
+        Action::Cancel { abort } => scope.run_event(RunEvent::CancelAsked { abort })?,
+        Action::Retry { force } => {
+            if force {
+                give_up_silent_jobs(&mut scope)?;
+            }
+            scope.run_event(RunEvent::RetryAsked)?;
+        }
+    }
+    scope.close().map(drop)
+}
+
+/// A person says that a silent machine's job is surely gone: it is fenced, and its run may go on.
+fn give_up_silent_jobs(scope: &mut Scope<'_>) -> Result<(), Failure> {
+    let silent: Vec<_> =
+        scope.jobs.iter().filter(|j| !j.it.status.is_end() && j.it.silent_since.is_some()).map(|j| j.it.id).collect();
+    silent.into_iter().try_for_each(|job| scope.job_event(job, model::job::JobEvent::GaveUpOn).map(drop))
+}
+
+fn open_owned<'t>(tx: &'t mut Tx, house: &'t House, org: OrgId, id: RunId) -> Result<Scope<'t>, Failure> {
+    let scope = Scope::open(tx, house, id)?;
+    if scope.run.org != org {
+        return Err(Refused::not_found("run", id).into()); // another org's run does not exist
+    }
+    Ok(scope)
+}
+
+fn look(tx: &mut Tx, house: &House, id: RunId) -> Result<Option<Timestamp>, Failure> {
+    let Some(run) = store::run::find(tx, id)? else { return Ok(None) };
+    if run.status.is_end() || run.deleted_at.is_some() {
+        return Ok(None);
+    }
+    let mut scope = Scope::open(tx, house, id)?;
+    if let Some((due, event)) = model::run::deadline(&scope.run)
+        && due <= scope.at
+        && !matches!(event, RunEvent::RetryCame)
+    {
+        scope.run_event(event)?;
+    }
+    scope.dispatch()?;
+    let charge = meter(&mut scope)?;
+    let run = scope.close()?;
+    let deadline = model::run::deadline(&run).map(|(due, _)| due);
+    Ok(deadline.into_iter().chain(charge).min())
+}
+
+/// Charges every full window of running jobs and keeps the reservation an hour ahead. Returns when the next window ends.
+fn meter(scope: &mut Scope<'_>) -> Result<Option<Timestamp>, Failure> {
+    let window = scope.house.config.money.window_ms;
+    let running: Vec<_> = scope
+        .jobs
+        .iter()
+        .filter(|j| j.it.status == JobStatus::Running)
+        .map(|j| (j.it.id, j.it.price_micro, j.it.charged_to, j.it.windows))
+        .collect();
+    let mut next = None;
+    for (job, price_micro, charged_to, windows) in running {
+        let Some(from) = charged_to else { continue };
+        if from + window <= scope.at {
+            scope.charge_job(job, scope.at)?;
+            let goes_on = scope.top_up(Credits(price_micro), windows + 1)?;
+            if !goes_on && scope.run.termination.is_none() {
+                out_of_credits(scope)?;
+            }
+        }
+        let due = scope.job(job)?.charged_to.map(|to| to + window);
+        next = due.into_iter().chain(next).min();
+    }
+    Ok(next)
+}
+
+/// The reservation ends: a warning, and a graceful stop.
+fn out_of_credits(scope: &mut Scope<'_>) -> Result<(), Failure> {
+    scope.publish("run.out_of_credits", serde_json::json!({ "budget": scope.run.spec.budget.map(|b| b.to_string()) }));
+    let error = model::run::LastError {
+        code: "budget".into(),
+        message: "the reservation is used up and nothing more may be reserved".into(),
+        cause: None,
+    };
+    scope.run_event(RunEvent::AgentFailed { reason: model::run::RunReason::Budget, error })
+}
+
+/// Names are words people type: they must not look like ids or flags.
+fn check_name(name: &str) -> Result<(), Refused> {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+    if !plain || !first || name.len() > 63 || name.parse::<RunId>().is_ok() {
+        return Err(Refused::invalid(
+            "name",
+            format!("`{name}` must be 1 to 63 letters, digits, `-`, `_` or `.`, beginning with a letter or digit"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), Failure> {
+    for name in &submission.spec.secrets {
+        if !store::secret::exists(tx, submission.org, name)? {
+            return Err(
+                Refused::invalid("secrets", format!("there is no secret `{name}`: repl secret set {name}")).into()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn fresh(tx: &mut Tx, submission: &Submission) -> Run {
+    let (id, at) = (RunId(tx.next_id()), tx.at());
+    let spec = submission.spec.clone();
+    debug_assert_eq!(spec.kind, RunKind::Task, "checked before");
+    Run {
+        id,
+        org: submission.org,
+        name: submission.name.clone().unwrap_or_else(|| format!("run-{}", id.slug())),
+        max_attempts: spec.max_attempts(),
+        spec,
+        status: RunStatus::Created,
+        phase: None,
+        outcome: None,
+        pause_asked: false,
+        pause_reason: None,
+        termination: None,
+        attempt: 1,
+        plan_version: 1,
+        agent_count: 0,
+        task_count: 0,
+        step_count: 0,
+        submission: 1,
+        created_at: at,
+        queued_at: None,
+        running_at: None,
+        completed_at: None,
+        cancelled_at: None,
+        deleted_at: None,
+        since: at,
+        retry_at: None,
+        active_ms: 0,
+        active_since: None,
+        exit_code: None,
+        signal: None,
+        last_error: None,
+        late_evidence: Vec::new(),
+        last_at: at,
+        version: 1,
+    }
+}

@@ -1,0 +1,305 @@
+//! What runners say: register, heartbeat, report. Reports are judged by their epoch alone; repeats change nothing.
+
+use crate::scope::Scope;
+use crate::{Engine, House};
+use model::instance::{Instance, InstanceEvent, InstanceStatus};
+use model::job::{JobEvent, JobReason, JobStatus};
+use model::{Failure, InstanceId, JobId, Refused, Timestamp};
+use std::collections::BTreeMap;
+use store::log::Chunk;
+use store::{Lane, Tx, WorkKind};
+
+/// A runner introduces itself.
+#[derive(Debug, Clone)]
+pub struct Introduction {
+    pub name: String,
+    pub nonce: String,
+    pub version: String,
+    pub host: String,
+    pub containment: Option<String>,
+}
+
+/// What happened to a job on its machine.
+#[derive(Debug, Clone)]
+pub enum What {
+    Accepted,
+    SyncComplete {
+        blobs: i64,
+    },
+    Started,
+    Ended {
+        reason: JobReason,
+        exit_code: Option<i32>,
+        signal: Option<i32>,
+        message: Option<String>,
+        final_offset: i64,
+        active_ms: i64,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub struct Fact {
+    pub job: JobId,
+    pub epoch: i64,
+    pub what: What,
+}
+
+/// How a report was taken.
+#[derive(Debug, Default)]
+pub struct Taken {
+    pub log_offsets: BTreeMap<JobId, i64>,
+    pub refused: Vec<(JobId, i64, Refused)>,
+}
+
+impl Engine {
+    /// Whose token this is. The token is derived from the name, so it is good even after the database was lost.
+    pub async fn recognise(&self, name: &str, token: &str) -> Result<Instance, Failure> {
+        if !self.house.installation.is_runner_token(name, token) {
+            return Err(Refused::Unauthorized { why: "this runner's token is not of this installation".into() }.into());
+        }
+        let name = name.to_owned();
+        let found = self.store.read("instance.by_name", move |tx| store::instance::by_name(tx, &name)).await?;
+        found.ok_or_else(|| Refused::Gone { what: "instance", why: "nobody here knows it".into() }.into())
+    }
+
+    pub async fn register(&self, instance: InstanceId, who: Introduction) -> Result<Instance, Failure> {
+        let house = self.house.clone();
+        let registered = self
+            .store
+            .write(Lane::High, "runner.register", move |tx| {
+                let instance = store::instance::lock(tx, instance)?;
+                if instance.nonce != who.nonce {
+                    return Err(Refused::Unauthorized { why: "another machine bears this name".into() }.into());
+                }
+                if instance.status == InstanceStatus::Terminated {
+                    return Err(Refused::Gone { what: "instance", why: "it was terminated".into() }.into());
+                }
+                let event = InstanceEvent::Registered {
+                    host: who.host.clone(),
+                    runner_version: who.version.clone(),
+                    containment: who.containment.clone(),
+                };
+                let next = crate::instance::event(tx, instance, event)?;
+                store::instance::save(tx, &next)?;
+                let at = tx.at();
+                tx.wake(WorkKind::Instance, next.id.0, at + house.config.timings.unreachable_after_ms);
+                Ok(next)
+            })
+            .await?;
+        let at = registered.last_seen_at.unwrap_or_default();
+        self.house.presence.heard(registered.id, at, registered.observed_version);
+        Ok(registered)
+    }
+
+    /// A sign of life. Nothing durable, unless the machine was thought to be gone.
+    pub async fn heartbeat(&self, instance: &Instance, observed_version: i64, at: Timestamp) -> Result<(), Failure> {
+        self.house.presence.heard(instance.id, at, observed_version);
+        if matches!(instance.status, InstanceStatus::Unreachable | InstanceStatus::Lost) {
+            let id = instance.id;
+            self.store
+                .write(Lane::High, "runner.heard_again", move |tx| {
+                    let instance = store::instance::lock(tx, id)?;
+                    let next = crate::instance::event(tx, instance, InstanceEvent::Heard)?;
+                    store::instance::save(tx, &next)
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Facts and log bytes of one machine. Everything that is answered is durable.
+    pub async fn report(&self, instance: &Instance, facts: Vec<Fact>, chunks: Vec<Chunk>) -> Result<Taken, Failure> {
+        let mut taken = Taken::default();
+        let jobs: Vec<(JobId, Vec<Fact>)> = by_job(facts);
+        let ends = |job: JobId| {
+            jobs.iter().any(|(id, facts)| *id == job && facts.iter().any(|f| matches!(f.what, What::Ended { .. })))
+        };
+        // The end of a job is decided with its log's durable length in hand; for anything else log and state commit side by side.
+        let (first, beside): (Vec<Chunk>, Vec<Chunk>) = chunks.into_iter().partition(|chunk| ends(chunk.job));
+        self.append_all(instance.id, first, &mut taken).await?;
+        let mut logged = Taken::default();
+        let facts = async {
+            for (job, facts) in jobs {
+                self.report_job(instance.id, job, facts, &mut logged).await?;
+            }
+            Ok::<(), Failure>(())
+        };
+        let (facts, logs) = both(facts, self.append_all(instance.id, beside, &mut taken)).await;
+        facts?;
+        logs?;
+        taken.refused.append(&mut logged.refused);
+        Ok(taken)
+    }
+
+    async fn append_all(&self, instance: InstanceId, chunks: Vec<Chunk>, taken: &mut Taken) -> Result<(), Failure> {
+        for chunk in chunks {
+            let (job, epoch) = (chunk.job, chunk.epoch);
+            if let Err(refused) = self.belongs(instance, job, epoch).await? {
+                taken.refused.push((job, epoch, refused));
+                continue;
+            }
+            let next = match self.logs.append(chunk).await {
+                Ok(logged) => logged.next_offset,
+                Err(Failure::Refused(Refused::LogGap { expected, .. })) => expected,
+                Err(other) => return Err(other),
+            };
+            taken.log_offsets.insert(job, next);
+            if self.house.presence.is_awaiting_tail(job) {
+                self.store
+                    .write(Lane::High, "runner.tail", move |tx| {
+                        let at = tx.at();
+                        tx.wake(WorkKind::Job, job.0, at);
+                        Ok(())
+                    })
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this machine may speak of this job in this epoch.
+    async fn belongs(&self, instance: InstanceId, job: JobId, epoch: i64) -> Result<Result<(), Refused>, Failure> {
+        let found = self.store.read("job.find", move |tx| store::job::find(tx, job)).await?;
+        Ok(match found {
+            Some(job) => judge(&job, instance, epoch),
+            None => Err(Refused::not_found("job", job)),
+        })
+    }
+
+    async fn report_job(
+        &self,
+        instance: InstanceId,
+        job: JobId,
+        facts: Vec<Fact>,
+        taken: &mut Taken,
+    ) -> Result<(), Failure> {
+        let known = self.store.read("job.find", move |tx| store::job::find(tx, job)).await?;
+        let Some(known) = known else {
+            taken.refused.push((job, facts[0].epoch, Refused::not_found("job", job)));
+            return Ok(());
+        };
+        let logged = self.logs.reached(job, known.epoch).await?.next_offset;
+        let (house, run, list) = (self.house.clone(), known.run, facts.clone());
+        let written = self
+            .store
+            .write(Lane::High, "runner.report", move |tx| apply(tx, &house, run, instance, job, &list, logged))
+            .await;
+        match written {
+            Ok(awaits_tail) => {
+                self.house.presence.awaits_tail(job, awaits_tail);
+                Ok(())
+            }
+            Err(Failure::Refused(
+                refused @ (Refused::OldEpoch { .. } | Refused::NotFound { .. } | Refused::NotFrom { .. }),
+            )) => {
+                taken.refused.push((job, facts[0].epoch, refused));
+                Ok(())
+            }
+            Err(other) => Err(other),
+        }
+    }
+}
+
+fn judge(job: &model::job::Job, instance: InstanceId, epoch: i64) -> Result<(), Refused> {
+    if job.instance != Some(instance) || job.epoch != epoch || job.fenced {
+        return Err(Refused::OldEpoch { job: job.id.to_string(), given: epoch, current: job.epoch });
+    }
+    Ok(())
+}
+
+/// The facts of one job in the order they happened, in one transaction. True: only the tail of its log is missing.
+fn apply(
+    tx: &mut Tx,
+    house: &House,
+    run: model::RunId,
+    instance: InstanceId,
+    job: JobId,
+    facts: &[Fact],
+    logged: i64,
+) -> Result<bool, Failure> {
+    let mut scope = Scope::open(tx, house, run)?;
+    if scope.job(job).is_err() {
+        return late(scope, job, facts);
+    }
+    for fact in facts {
+        judge(scope.job(job)?, instance, fact.epoch)?;
+        if scope.job(job)?.status.is_end() {
+            continue; // reported twice
+        }
+        if !matches!(fact.what, What::Accepted) {
+            scope.job_event(job, JobEvent::Accepted)?;
+        }
+        let event = match &fact.what {
+            What::Accepted => JobEvent::Accepted,
+            What::SyncComplete { blobs } => JobEvent::SyncComplete { blobs: *blobs },
+            What::Started => JobEvent::CommandStarted,
+            What::Ended { reason, exit_code, signal, message, final_offset, active_ms } => {
+                scope.job_event(job, JobEvent::Logged { to: logged })?;
+                JobEvent::Ended {
+                    reason: *reason,
+                    exit_code: *exit_code,
+                    signal: *signal,
+                    message: message.clone(),
+                    final_offset: *final_offset,
+                    active_ms: *active_ms,
+                }
+            }
+        };
+        scope.job_event(job, event)?;
+    }
+    let status = scope.job(job)?.status;
+    let awaits = status == JobStatus::Terminating && scope.job(job)?.gone_at.is_some();
+    scope.close()?;
+    Ok(awaits)
+}
+
+/// Evidence about an earlier attempt: kept for people, decides nothing.
+fn late(mut scope: Scope<'_>, job: JobId, facts: &[Fact]) -> Result<bool, Failure> {
+    let ended = facts.iter().find_map(|fact| match &fact.what {
+        What::Ended { exit_code, signal, .. } => Some((exit_code, signal)),
+        _ => None,
+    });
+    if let Some((code, signal)) = ended {
+        const EVIDENCE_KEPT: usize = 20;
+        let mut run = scope.run.clone();
+        let note = format!("{job} reported its end late: exit code {code:?}, signal {signal:?}");
+        if !run.late_evidence.contains(&note) && run.late_evidence.len() < EVIDENCE_KEPT {
+            run.late_evidence.push(note);
+            scope.set_run(run);
+        }
+    }
+    scope.close()?;
+    Ok(false)
+}
+
+fn by_job(facts: Vec<Fact>) -> Vec<(JobId, Vec<Fact>)> {
+    let mut jobs: Vec<(JobId, Vec<Fact>)> = Vec::new();
+    for fact in facts {
+        match jobs.iter_mut().find(|(job, _)| *job == fact.job) {
+            Some((_, list)) => list.push(fact),
+            None => jobs.push((fact.job, vec![fact])),
+        }
+    }
+    jobs
+}
+
+/// Polls two futures together: the engine has no runtime of its own.
+async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+    let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
+    let (mut done_a, mut done_b) = (None, None);
+    std::future::poll_fn(|cx| {
+        if done_a.is_none()
+            && let std::task::Poll::Ready(value) = a.as_mut().poll(cx)
+        {
+            done_a = Some(value);
+        }
+        if done_b.is_none()
+            && let std::task::Poll::Ready(value) = b.as_mut().poll(cx)
+        {
+            done_b = Some(value);
+        }
+        if done_a.is_some() && done_b.is_some() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    (done_a.expect("polled to its end"), done_b.expect("polled to its end"))
+}

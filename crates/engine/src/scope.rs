@@ -1,0 +1,266 @@
+//! One run's working set inside one transaction: the run locked, what belongs to it loaded once, changed by its lives, and written once.
+//! Whatever concerns another run is a work item, never a second scope.
+
+use crate::House;
+use model::agent::Agent;
+use model::allocation::Allocation;
+use model::attempt::Attempt;
+use model::instance::Instance;
+use model::job::Job;
+use model::run::Run;
+use model::spec::Priority;
+use model::step::Step;
+use model::task::Task;
+use model::workflow::Workflow;
+use model::{AllocationId, Failure, InstanceId, JobId, Refused, RunId, Timestamp, Trouble, WorkflowId};
+use std::collections::BTreeSet;
+use store::{Hint, NewEvent, Tx, WorkKind};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Clean,
+    Changed,
+    New,
+}
+
+/// An entity and whether its row has to be written.
+pub(crate) struct Kept<T> {
+    pub(crate) it: T,
+    mark: Mark,
+}
+
+impl<T> Kept<T> {
+    fn clean(it: T) -> Kept<T> {
+        Kept { it, mark: Mark::Clean }
+    }
+    pub(crate) fn new(it: T) -> Kept<T> {
+        Kept { it, mark: Mark::New }
+    }
+    pub(crate) fn set(&mut self, it: T) {
+        self.it = it;
+        if self.mark == Mark::Clean {
+            self.mark = Mark::Changed;
+        }
+    }
+}
+
+pub(crate) struct Scope<'t> {
+    pub(crate) tx: &'t mut Tx,
+    pub(crate) house: &'t House,
+    pub(crate) at: Timestamp,
+    pub(crate) run: Run,
+    mark: Mark,
+    pub(crate) attempts: Vec<Kept<Attempt>>,
+    pub(crate) agents: Vec<Kept<Agent>>,
+    pub(crate) tasks: Vec<Kept<Task>>,
+    pub(crate) steps: Vec<Kept<Step>>,
+    pub(crate) jobs: Vec<Kept<Job>>,
+    pub(crate) workflows: Vec<Kept<Workflow>>,
+    pub(crate) allocations: Vec<Kept<Allocation>>,
+    pub(crate) instances: Vec<Kept<Instance>>,
+    told: BTreeSet<InstanceId>,
+    hierarchy_loaded: bool,
+}
+
+impl<'t> Scope<'t> {
+    /// A run that is being submitted.
+    pub(crate) fn fresh(tx: &'t mut Tx, house: &'t House, run: Run) -> Scope<'t> {
+        let at = tx.at();
+        let mut scope = Scope::of(tx, house, run, at);
+        scope.mark = Mark::New;
+        scope.hierarchy_loaded = true;
+        scope
+    }
+
+    /// A run that exists: its row is locked first.
+    pub(crate) fn open(tx: &'t mut Tx, house: &'t House, id: RunId) -> Result<Scope<'t>, Failure> {
+        let run = store::run::lock(tx, id)?;
+        let at = tx.at();
+        let attempt = store::attempt::find(tx, run.id, run.attempt)?;
+        let jobs = store::job::of_attempt(tx, run.id, run.attempt)?;
+        let mut scope = Scope::of(tx, house, run, at);
+        scope.attempts.extend(attempt.map(Kept::clean));
+        scope.jobs.extend(jobs.into_iter().map(Kept::clean));
+        Ok(scope)
+    }
+
+    fn of(tx: &'t mut Tx, house: &'t House, run: Run, at: Timestamp) -> Scope<'t> {
+        Scope {
+            tx,
+            house,
+            at,
+            run,
+            mark: Mark::Clean,
+            attempts: Vec::new(),
+            agents: Vec::new(),
+            tasks: Vec::new(),
+            steps: Vec::new(),
+            jobs: Vec::new(),
+            workflows: Vec::new(),
+            allocations: Vec::new(),
+            instances: Vec::new(),
+            told: BTreeSet::new(),
+            hierarchy_loaded: false,
+        }
+    }
+
+    pub(crate) fn set_run(&mut self, run: Run) {
+        self.run = run;
+        if self.mark == Mark::Clean {
+            self.mark = Mark::Changed;
+        }
+    }
+
+    /// Agents, tasks and steps of the current attempt; read when they are first needed.
+    pub(crate) fn hierarchy(&mut self) -> Result<(), Failure> {
+        if self.hierarchy_loaded {
+            return Ok(());
+        }
+        let (run, attempt) = (self.run.id, self.run.attempt);
+        self.agents = store::agent::of_attempt(self.tx, run, attempt)?.into_iter().map(Kept::clean).collect();
+        self.tasks = store::task::of_attempt(self.tx, run, attempt)?.into_iter().map(Kept::clean).collect();
+        self.steps = store::step::of_attempt(self.tx, run, attempt)?.into_iter().map(Kept::clean).collect();
+        self.hierarchy_loaded = true;
+        Ok(())
+    }
+
+    /// The attempt that money and counters of now belong to.
+    pub(crate) fn attempt(&mut self) -> Result<&mut Kept<Attempt>, Failure> {
+        let number = self.run.attempt;
+        self.attempts
+            .iter_mut()
+            .find(|attempt| attempt.it.number == number)
+            .ok_or_else(|| Trouble::internal("the run's attempt is missing").into())
+    }
+
+    pub(crate) fn job(&self, id: JobId) -> Result<&Job, Failure> {
+        self.jobs
+            .iter()
+            .find(|job| job.it.id == id)
+            .map(|job| &job.it)
+            .ok_or_else(|| Refused::not_found("job", id).into())
+    }
+
+    pub(crate) fn set_job(&mut self, job: Job) {
+        match self.jobs.iter_mut().find(|kept| kept.it.id == job.id) {
+            Some(kept) => kept.set(job),
+            None => self.jobs.push(Kept::new(job)),
+        }
+    }
+
+    /// A workflow of one of the run's jobs: the run's lock is its lock.
+    pub(crate) fn workflow(&mut self, id: WorkflowId) -> Result<&mut Kept<Workflow>, Failure> {
+        if let Some(i) = self.workflows.iter().position(|w| w.it.id == id) {
+            return Ok(&mut self.workflows[i]);
+        }
+        let workflow = store::workflow::find(self.tx, id)?.ok_or_else(|| Refused::not_found("workflow", id))?;
+        self.workflows.push(Kept::clean(workflow));
+        Ok(self.workflows.last_mut().expect("just pushed"))
+    }
+
+    pub(crate) fn allocation(&mut self, id: AllocationId) -> Result<&mut Kept<Allocation>, Failure> {
+        if let Some(i) = self.allocations.iter().position(|a| a.it.id == id) {
+            return Ok(&mut self.allocations[i]);
+        }
+        let slot = store::allocation::find(self.tx, id)?.ok_or_else(|| Refused::not_found("allocation", id))?;
+        self.allocations.push(Kept::clean(slot));
+        Ok(self.allocations.last_mut().expect("just pushed"))
+    }
+
+    pub(crate) fn instance(&mut self, id: InstanceId) -> Result<&mut Kept<Instance>, Failure> {
+        if let Some(i) = self.instances.iter().position(|i| i.it.id == id) {
+            return Ok(&mut self.instances[i]);
+        }
+        let instance = store::instance::lock(self.tx, id)?;
+        self.instances.push(Kept::clean(instance));
+        Ok(self.instances.last_mut().expect("just pushed"))
+    }
+
+    /// The instance's desired document is another one after this transaction.
+    pub(crate) fn tell(&mut self, instance: InstanceId) {
+        self.told.insert(instance);
+    }
+
+    pub(crate) fn publish(&mut self, kind: &'static str, body: serde_json::Value) {
+        self.tx.event(NewEvent { org: self.run.org, run: Some(self.run.id), kind, body });
+    }
+
+    pub(crate) fn wake(&mut self, kind: WorkKind, subject: i64, at: Timestamp) {
+        self.tx.wake(kind, subject, at);
+    }
+
+    /// Writes every changed row once. Order does not matter below the run's lock; wakes, events and ledger are staged behind.
+    pub(crate) fn close(mut self) -> Result<Run, Failure> {
+        self.refresh_phase();
+        let priority: Priority = self.run.spec.priority;
+        let tx = &mut *self.tx;
+        for kept in &self.attempts {
+            kept_write(tx, kept, store::attempt::insert, store::attempt::save)?;
+        }
+        for kept in &self.agents {
+            kept_write(tx, kept, store::agent::insert, store::agent::save)?;
+        }
+        for kept in &self.tasks {
+            kept_write(tx, kept, store::task::insert, store::task::save)?;
+        }
+        for kept in &self.steps {
+            kept_write(tx, kept, store::step::insert, store::step::save)?;
+        }
+        for kept in &self.jobs {
+            kept_write(tx, kept, |tx, job| store::job::insert(tx, job, priority), store::job::save)?;
+        }
+        for kept in &self.workflows {
+            kept_write(tx, kept, store::workflow::insert, store::workflow::save)?;
+        }
+        for kept in &self.allocations {
+            kept_write(tx, kept, store::allocation::insert, store::allocation::save)?;
+        }
+        for id in &self.told {
+            match self.instances.iter_mut().find(|i| i.it.id == *id) {
+                Some(kept) => {
+                    let mut next = kept.it.clone();
+                    next.desired_version += 1;
+                    kept.set(next);
+                    tx.hint(Hint::Instance(*id));
+                }
+                None => store::instance::tell(tx, *id)?,
+            }
+        }
+        for kept in &self.instances {
+            kept_write(tx, kept, store::instance::insert, store::instance::save)?;
+        }
+        self.run.last_at = self.run.last_at.max(self.at);
+        match self.mark {
+            Mark::Clean => {}
+            Mark::Changed => store::run::save(tx, &self.run)?,
+            Mark::New => store::run::insert(tx, &self.run)?,
+        }
+        Ok(self.run)
+    }
+
+    fn refresh_phase(&mut self) {
+        let attempt = self.run.attempt;
+        let phases: Vec<_> =
+            self.jobs.iter().filter(|j| j.it.attempt == attempt).filter_map(|j| model::job::phase(&j.it)).collect();
+        let phase =
+            if self.run.status.is_end() { None } else { model::run::phase(self.run.termination.is_some(), &phases) };
+        if phase != self.run.phase {
+            let mut run = self.run.clone();
+            run.phase = phase;
+            self.set_run(run);
+        }
+    }
+}
+
+fn kept_write<T>(
+    tx: &mut Tx,
+    kept: &Kept<T>,
+    insert: impl FnOnce(&mut Tx, &T) -> Result<(), Failure>,
+    save: impl FnOnce(&mut Tx, &T) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    match kept.mark {
+        Mark::Clean => Ok(()),
+        Mark::Changed => save(tx, &kept.it),
+        Mark::New => insert(tx, &kept.it),
+    }
+}

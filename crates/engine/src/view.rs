@@ -1,0 +1,163 @@
+//! Reading for people and programs: a run with all that is shown beside it, in one snapshot.
+
+use crate::Engine;
+use model::agent::Agent;
+use model::allocation::Allocation;
+use model::attempt::Attempt;
+use model::instance::Instance;
+use model::job::Job;
+use model::run::Run;
+use model::step::Step;
+use model::task::Task;
+use model::{Failure, OrgId, Refused, RunId};
+use store::{Event, Tx};
+
+/// A run with its money, its last job and where that was.
+#[derive(Debug, Clone)]
+pub struct Picture {
+    pub run: Run,
+    pub attempts: Vec<Attempt>,
+    pub job: Option<Job>,
+    pub allocation: Option<Allocation>,
+    pub instance: Option<Instance>,
+}
+
+/// Everything below a run's current attempt.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    pub picture: Picture,
+    pub agents: Vec<Agent>,
+    pub tasks: Vec<Task>,
+    pub steps: Vec<Step>,
+    pub jobs: Vec<Job>,
+}
+
+pub(crate) fn picture(tx: &mut Tx, id: RunId) -> Result<Picture, Failure> {
+    let run = store::run::find(tx, id)?.ok_or_else(|| Refused::not_found("run", id))?;
+    picture_of(tx, run)
+}
+
+fn picture_of(tx: &mut Tx, run: Run) -> Result<Picture, Failure> {
+    let attempts = store::attempt::of_run(tx, run.id)?;
+    let job = store::job::of_attempt(tx, run.id, run.attempt)?.pop();
+    let allocation = match job.as_ref().and_then(|job| job.allocation) {
+        Some(id) => store::allocation::find(tx, id)?,
+        None => None,
+    };
+    let instance = match job.as_ref().and_then(|job| job.instance) {
+        Some(id) => store::instance::find(tx, id)?,
+        None => None,
+    };
+    Ok(Picture { run, attempts, job, allocation, instance })
+}
+
+pub(crate) fn owned(tx: &mut Tx, org: OrgId, id: RunId) -> Result<Run, Failure> {
+    let run = store::run::find(tx, id)?.filter(|run| run.org == org && run.deleted_at.is_none());
+    run.ok_or_else(|| Refused::not_found("run", id).into())
+}
+
+impl Engine {
+    pub async fn picture(&self, org: OrgId, id: RunId) -> Result<Picture, Failure> {
+        self.store
+            .read("run.picture", move |tx| {
+                let run = owned(tx, org, id)?;
+                picture_of(tx, run)
+            })
+            .await
+    }
+
+    /// Newest first; `name` finds the open run of that name, or the newest.
+    pub async fn pictures(
+        &self,
+        org: OrgId,
+        open_only: bool,
+        name: Option<String>,
+        before: i64,
+        limit: i64,
+    ) -> Result<Vec<Picture>, Failure> {
+        self.store
+            .read("run.pictures", move |tx| {
+                let runs = match &name {
+                    Some(name) => store::run::by_name(tx, org, name)?.into_iter().collect(),
+                    None => store::run::page(tx, org, open_only, before, limit)?,
+                };
+                runs.into_iter().map(|run| picture_of(tx, run)).collect()
+            })
+            .await
+    }
+
+    pub async fn tree(&self, org: OrgId, id: RunId) -> Result<Tree, Failure> {
+        self.store
+            .read("run.tree", move |tx| {
+                let run = owned(tx, org, id)?;
+                let attempt = run.attempt;
+                Ok(Tree {
+                    agents: store::agent::of_attempt(tx, id, attempt)?,
+                    tasks: store::task::of_attempt(tx, id, attempt)?,
+                    steps: store::step::of_attempt(tx, id, attempt)?,
+                    jobs: store::job::of_run(tx, id)?,
+                    picture: picture_of(tx, run)?,
+                })
+            })
+            .await
+    }
+
+    pub async fn run(&self, org: OrgId, id: RunId) -> Result<Run, Failure> {
+        self.store.read("run.find", move |tx| owned(tx, org, id)).await
+    }
+
+    pub async fn jobs(&self, org: OrgId, id: RunId) -> Result<(Run, Vec<Job>), Failure> {
+        self.store
+            .read("run.jobs", move |tx| {
+                let run = owned(tx, org, id)?;
+                let jobs = store::job::of_run(tx, id)?;
+                Ok((run, jobs))
+            })
+            .await
+    }
+
+    /// Events after `after`, with the run as it was when they were read.
+    pub async fn events(
+        &self,
+        org: OrgId,
+        id: RunId,
+        after: i64,
+        limit: i64,
+    ) -> Result<(Run, Vec<Event>, i64), Failure> {
+        self.store
+            .read("run.events", move |tx| {
+                let run = owned(tx, org, id)?;
+                let last = store::event::last(tx, org, Some(id))?;
+                let events = store::event::after(tx, org, Some(id), after, limit)?;
+                Ok((run, events, last))
+            })
+            .await
+    }
+
+    /// (pool, instances, max, available, busy, waiting)
+    pub async fn pools(&self) -> Result<Vec<PoolPicture>, Failure> {
+        let house = self.house.clone();
+        self.store
+            .read("pool.pictures", move |tx| {
+                let mut pictures = Vec::new();
+                for pool in store::pool::all(tx)? {
+                    let room = crate::pool::room(tx, &house, &pool)?;
+                    let available = store::allocation::available(tx, pool.id)?.len() as i64;
+                    let waiting = store::job::count_waiting(tx, pool.id)?;
+                    let busy = (room.instances - room.ending - available).max(0);
+                    pictures.push(PoolPicture { pool, room, available, busy, waiting });
+                }
+                Ok(pictures)
+            })
+            .await
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct PoolPicture {
+    pub pool: store::pool::Pool,
+    pub room: model::pool::Room,
+    pub available: i64,
+    pub busy: i64,
+    pub waiting: i64,
+}

@@ -1,0 +1,166 @@
+//! Why a run waits or failed, and what a person can do: told from the same rows and rules that decide.
+
+use crate::Engine;
+use crate::view::{Picture, picture};
+use model::job::{Job, JobStatus};
+use model::pool::{Placement, Wish};
+use model::run::{Run, RunStatus};
+use model::time::show_duration;
+use model::{Failure, OrgId, RunId, Timestamp};
+use store::Tx;
+
+#[derive(Debug, Clone, Default)]
+pub struct Why {
+    pub summary: String,
+    pub facts: Vec<String>,
+    pub next: Vec<String>,
+}
+
+impl Engine {
+    pub async fn why(&self, org: OrgId, id: RunId) -> Result<(Picture, Why), Failure> {
+        let house = self.house.clone();
+        self.store
+            .read("run.why", move |tx| {
+                crate::view::owned(tx, org, id)?;
+                let picture = picture(tx, id)?;
+                let why = explain(tx, &house, &picture)?;
+                Ok((picture, why))
+            })
+            .await
+    }
+}
+
+fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, Failure> {
+    let (run, at) = (&picture.run, tx.at());
+    let mut why = Why::default();
+    match (run.status, &run.termination, &picture.job) {
+        (RunStatus::Created, ..) => {
+            why.summary = "it was created and never started".into();
+            why.next.push(format!("start it: POST /api/v1/runs/{}/start", run.id));
+        }
+        (RunStatus::Completed, ..) => why.summary = "it completed".into(),
+        (RunStatus::Cancelled, ..) => why.summary = "it was cancelled".into(),
+        (RunStatus::Failed, ..) => failed(run, picture, &mut why),
+        (RunStatus::Retrying, ..) => retrying(run, at, &mut why),
+        (_, Some(termination), Some(job)) => {
+            why.summary = format!("it is ending ({}), and waits for its processes to be gone", termination.reason);
+            ending(job, at, &mut why);
+        }
+        (_, None, Some(job)) if job.status == JobStatus::Submitted => waiting(tx, house, run, job, &mut why)?,
+        (_, _, Some(job)) => running(picture, job, at, &mut why),
+        _ => why.summary = format!("it is {}", run.status),
+    }
+    for note in &run.late_evidence {
+        why.facts.push(note.clone());
+    }
+    if let Some(item) = store::work::find(tx, store::WorkKind::Run, run.id.0)?
+        && item.due.is_some_and(|due| at.since(due) > 60_000)
+    {
+        why.facts.push("nobody has looked after it for a minute: no worker may be alive".into());
+        why.next.push("look at the control plane: repl control status".into());
+    }
+    Ok(why)
+}
+
+fn failed(run: &Run, picture: &Picture, why: &mut Why) {
+    why.summary = run.last_error.as_ref().map_or_else(|| "it failed".to_owned(), |error| error.message.clone());
+    if let Some(error) = &run.last_error {
+        why.facts.push(format!("code {}", error.code));
+    }
+    if let Some(job) = &picture.job {
+        if let Some(instance) = &picture.instance {
+            why.facts.push(format!("{} ran on {} ({})", job.id, instance.id, if job.warm { "warm" } else { "cold" }));
+        }
+        if job.log_cut {
+            why.facts.push("the tail of its log never arrived".into());
+        }
+    }
+    if run.exit_code == Some(127) {
+        why.facts.push("127 usually means: command not found there; files must be sent with --file".into());
+    }
+    why.next.push(format!("its output: repl logs {}", run.id));
+    if run.attempt < run.max_attempts {
+        why.next.push(format!("again (attempt {} of {}): repl retry {}", run.attempt + 1, run.max_attempts, run.id));
+    } else {
+        why.next.push(format!("all {} attempts are used: submit it again", run.max_attempts));
+    }
+}
+
+fn retrying(run: &Run, at: Timestamp, why: &mut Why) {
+    let left = run.retry_at.map_or(0, |due| due.since(at));
+    why.summary = format!("it is tried again in {}", show_duration(left));
+    if let Some(error) = &run.last_error {
+        why.facts.push(error.message.clone());
+    }
+    why.next.push(format!("give up: repl cancel {}", run.id));
+}
+
+fn ending(job: &Job, at: Timestamp, why: &mut Why) {
+    if job.silent_since.is_some() {
+        why.facts.push("its machine does not answer: nothing new starts before it is surely gone".into());
+        why.next.push(format!("if you know that it is gone: repl retry --force {}", job.run));
+    }
+    if let Some(remove_at) = job.remove_at.filter(|remove_at| *remove_at > at) {
+        why.facts.push(format!("it is killed in {}", show_duration(remove_at.since(at))));
+        why.next.push(format!("now: repl cancel --abort {}", job.run));
+    }
+}
+
+/// The same decision that placement would make now, in words.
+fn waiting(tx: &mut Tx, house: &crate::House, run: &Run, job: &Job, why: &mut Why) -> Result<(), Failure> {
+    let Some(pool) = store::pool::find(tx, job.pool)? else { return Ok(()) };
+    let before = match job.queue_seq {
+        Some(seq) => store::job::count_before(tx, pool.id, run.spec.priority, seq)?,
+        None => 0,
+    };
+    let (room, slots) = (crate::pool::room(tx, house, &pool)?, store::allocation::available(tx, pool.id)?);
+    let wish =
+        Wish { org: run.org, resources: run.spec.resources.clone(), init_checksum: run.spec.init_checksum.clone() };
+    why.summary = match (before, model::pool::place(&wish, &slots, room)) {
+        (0, Placement::Wait) => {
+            format!("it is next in line and waits for one of {} machines to become free", room.instances)
+        }
+        (0, Placement::Retire(idle)) => format!("it is next in line; {idle} is idle but does not fit and makes room"),
+        (0, Placement::Claim(_) | Placement::Spawn) => "there is room, and it is about to be placed".to_owned(),
+        (n, _) => format!("it waits behind {n} other run{} for a machine", if n == 1 { "" } else { "s" }),
+    };
+    why.facts.push(format!(
+        "pool {}/{}: {} of {} machines exist, {} free",
+        pool.provider,
+        pool.region,
+        room.instances,
+        room.max_instances,
+        slots.len()
+    ));
+    if room.ending > 0 {
+        why.facts.push(format!("{} on the way out", room.ending));
+    }
+    why.next.push(format!("more machines at once: [providers.{}] max_instances in the settings", pool.provider));
+    why.next.push("sooner: submit with --priority high".into());
+    Ok(())
+}
+
+fn running(picture: &Picture, job: &Job, at: Timestamp, why: &mut Why) {
+    let since = |from: Option<Timestamp>| {
+        from.map_or_else(String::new, |from| format!(" for {}", show_duration(at.since(from))))
+    };
+    why.summary = match job.status {
+        JobStatus::Provisioning if job.warm => {
+            format!("it was given to a warm machine{}, which has not taken it yet", since(job.placed_at))
+        }
+        JobStatus::Provisioning => format!("its machine is being started{}", since(job.placed_at)),
+        JobStatus::Pulling => format!("its files are being brought there{}", since(job.accepted_at)),
+        JobStatus::Running if job.silent_since.is_some() => {
+            format!("it runs on a machine that has not been heard{}", since(job.silent_since))
+        }
+        JobStatus::Running => format!("nothing is wrong: it has been running{}", since(job.running_at)),
+        other => format!("its job is {other}"),
+    };
+    if job.silent_since.is_some() {
+        why.facts.push("an unreachable machine is not a failed run: it is waited for".into());
+        why.next.push(format!("if you know that it is gone: repl retry --force {}", job.run));
+    }
+    if let Some(instance) = &picture.instance {
+        why.facts.push(format!("{} on {}", job.id, instance.id));
+    }
+}

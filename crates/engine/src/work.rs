@@ -1,0 +1,148 @@
+//! The loop without the loop: one turn claims what is due and works on it. Whoever calls it decides when to call again.
+
+use crate::Engine;
+use model::run::RunEvent;
+use model::{Failure, Refused, RunId, Timestamp};
+use store::{Item, Lane, WorkKind, Worker};
+
+/// Items one turn leases.
+pub const CLAIMED_AT_ONCE: i64 = 32;
+/// After trouble an item is tried again so much later.
+const TROUBLED_MS: i64 = 1_000;
+
+impl Engine {
+    pub async fn start_worker(&self, name: String) -> Result<Worker, Failure> {
+        self.store.write(Lane::High, "worker.start", move |tx| store::worker::start(tx, &name)).await
+    }
+
+    /// Says that this worker lives, and notes an outage if nobody did for a while.
+    pub async fn beat(&self, worker: &Worker) -> Result<(), Failure> {
+        let worker = worker.clone();
+        self.store
+            .write(Lane::High, "worker.beat", move |tx| {
+                store::worker::beat(tx)?;
+                store::worker::renew(tx, &worker)
+            })
+            .await
+    }
+
+    /// Everything it holds is free at once, and nobody counts it as a death.
+    pub async fn stop_worker(&self, worker: &Worker) -> Result<(), Failure> {
+        let worker = worker.clone();
+        self.store.write(Lane::High, "worker.stop", move |tx| store::worker::stop(tx, &worker)).await
+    }
+
+    pub async fn claim(&self, worker: &Worker) -> Result<Vec<Item>, Failure> {
+        let worker = worker.clone();
+        self.store.write(Lane::Normal, "work.claim", move |tx| store::work::claim(tx, &worker, CLAIMED_AT_ONCE)).await
+    }
+
+    pub async fn next_due(&self) -> Result<Option<Timestamp>, Failure> {
+        self.store.read("work.next_due", store::work::next_due).await
+    }
+
+    /// Works on one claimed item. Its failure is its own: the item is tried again, nobody else waits for it.
+    pub async fn work_on(&self, item: Item) {
+        let result = if item.dead { self.give_up(item).await } else { self.look_at(item).await };
+        match result {
+            Ok(()) => {}
+            Err(Failure::Refused(Refused::Fenced { what })) => tracing::info!(what, "somebody else has taken it over"),
+            Err(failure) => {
+                tracing::warn!(kind = item.kind.as_str(), subject = item.subject, %failure, "work failed, and is tried again");
+                if let Err(failure) = self.later(item).await {
+                    tracing::warn!(kind = item.kind.as_str(), subject = item.subject, %failure, "it could not be put back");
+                }
+            }
+        }
+    }
+
+    async fn look_at(&self, item: Item) -> Result<(), Failure> {
+        match item.kind {
+            WorkKind::Run => self.look_at_run(item).await,
+            WorkKind::Job => self.look_at_job(item).await,
+            WorkKind::Workflow => self.look_at_workflow(item).await,
+            WorkKind::Instance => self.look_at_instance(item).await,
+            WorkKind::Allocation => self.look_at_allocation(item).await,
+            WorkKind::Pool => self.look_at_pool(item).await,
+            WorkKind::Gather => self.gather(item).await,
+            WorkKind::Sweep => self.sweep(item).await,
+        }
+    }
+
+    /// An item that killed its workers five times alone fails its subject: the only way in which losing orchestrators fails a run.
+    async fn give_up(&self, item: Item) -> Result<(), Failure> {
+        tracing::error!(
+            kind = item.kind.as_str(),
+            subject = item.subject,
+            "an item is dead: its workers died on it five times"
+        );
+        let run = self.run_of(item).await?;
+        let house = self.house.clone();
+        self.store
+            .write(Lane::Normal, "work.give_up", move |tx| {
+                store::work::hold(tx, &item)?;
+                if let Some(run) = run {
+                    let mut scope = crate::scope::Scope::open(tx, &house, run)?;
+                    let cause =
+                        format!("{} {} stopped its workers five times", item.kind.as_str(), model::slug(item.subject));
+                    if !scope.run.status.is_end() {
+                        scope.run_event(RunEvent::WorkItemDied { cause })?;
+                    }
+                    scope.close()?;
+                }
+                store::work::finish(tx, &item, None);
+                Ok(())
+            })
+            .await
+    }
+
+    async fn run_of(&self, item: Item) -> Result<Option<RunId>, Failure> {
+        self.store
+            .read("work.run_of", move |tx| {
+                Ok(match item.kind {
+                    WorkKind::Run => Some(RunId(item.subject)),
+                    WorkKind::Job | WorkKind::Gather => {
+                        store::job::find(tx, model::JobId(item.subject))?.map(|job| job.run)
+                    }
+                    WorkKind::Workflow => {
+                        match store::workflow::find(tx, model::WorkflowId(item.subject))?.and_then(|w| w.job) {
+                            Some(job) => store::job::find(tx, job)?.map(|job| job.run),
+                            None => None,
+                        }
+                    }
+                    _ => None,
+                })
+            })
+            .await
+    }
+
+    /// Nothing more to do until somebody wakes it.
+    pub(crate) async fn done(&self, item: Item) -> Result<(), Failure> {
+        self.finish(item, |_| None).await
+    }
+    /// There is more, at once.
+    pub(crate) async fn again(&self, item: Item) -> Result<(), Failure> {
+        self.finish(item, Some).await
+    }
+    pub(crate) async fn at(&self, item: Item, at: Timestamp) -> Result<(), Failure> {
+        self.finish(item, move |_| Some(at)).await
+    }
+    async fn later(&self, item: Item) -> Result<(), Failure> {
+        self.finish(item, |now| Some(now + TROUBLED_MS)).await
+    }
+
+    async fn finish(
+        &self,
+        item: Item,
+        next: impl Fn(Timestamp) -> Option<Timestamp> + Send + Sync + 'static,
+    ) -> Result<(), Failure> {
+        self.store
+            .write(Lane::Normal, "work.finish", move |tx| {
+                store::work::hold(tx, &item)?;
+                let at = tx.at();
+                store::work::finish(tx, &item, next(at));
+                Ok(())
+            })
+            .await
+    }
+}

@@ -1,0 +1,232 @@
+//! The workflow engine: one loop for every intent. Nodes that only change rows run here, inside the transaction; nodes that touch the
+//! world are marked first and acted on by whoever holds the workflow's item. A node never blocks.
+
+use crate::Engine;
+use crate::intents::{launch_run, terminate_instance};
+use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
+use model::workflow::{Intent, Node, NodeStatus, Workflow, WorkflowConsequence, WorkflowEvent, WorkflowStatus};
+use model::{Failure, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId};
+use serde_json::Value;
+use store::{Item, Lane, Tx};
+
+/// What a look at a node found.
+pub(crate) enum Verdict {
+    Done(Value),
+    /// Nothing to do until something happens, or this time comes.
+    Waits(Timestamp),
+    /// The world must be touched: the holder of the workflow's item does it, after "running" is committed.
+    Act,
+    Failed(String),
+}
+
+pub(crate) fn draft(
+    id: WorkflowId,
+    manifest: ManifestId,
+    org: OrgId,
+    intent: Intent,
+    nodes: Vec<Node>,
+    at: Timestamp,
+) -> Workflow {
+    debug_assert!(model::workflow::check(&nodes).is_ok(), "a blueprint is a DAG");
+    Workflow {
+        id,
+        org,
+        intent,
+        manifest,
+        parent: None,
+        depth: 0,
+        job: None,
+        instance: None,
+        input: Value::Null,
+        status: WorkflowStatus::Pending,
+        cancel_asked: false,
+        nodes,
+        error: None,
+        created_at: at,
+        ended_at: None,
+        version: 1,
+    }
+}
+
+/// The manifest stands before any node has begun.
+pub(crate) fn open_manifest(tx: &mut Tx, workflow: &Workflow) -> Result<(), Failure> {
+    let manifest = Manifest {
+        id: workflow.manifest,
+        org: workflow.org,
+        workflow: workflow.id,
+        intent: workflow.intent,
+        status: ManifestStatus::Draft,
+        outcome: None,
+        created_at: workflow.created_at,
+        sealed_at: None,
+        retain_until: None,
+        deleted_at: None,
+    };
+    store::manifest::insert(tx, &manifest)
+}
+
+/// One event of a workflow; sealing its manifest when it ends. Returns whether something is to be compensated.
+pub(crate) fn apply(
+    tx: &mut Tx,
+    workflow: &mut Workflow,
+    event: WorkflowEvent,
+    at: Timestamp,
+) -> Result<bool, Failure> {
+    let Outcome::Moved { next, consequences } = model::workflow::step(workflow, &event, at)? else { return Ok(false) };
+    *workflow = next;
+    let mut compensates = false;
+    for consequence in consequences {
+        match consequence {
+            WorkflowConsequence::Compensate { .. } => compensates = true,
+            WorkflowConsequence::Ended { outcome } => seal(tx, workflow.manifest, outcome, at)?,
+        }
+    }
+    Ok(compensates)
+}
+
+fn seal(tx: &mut Tx, id: ManifestId, outcome: WorkflowStatus, at: Timestamp) -> Result<(), Failure> {
+    let manifest = store::manifest::find(tx, id)?.ok_or_else(|| Refused::not_found("manifest", id))?;
+    if let Outcome::Moved { next, .. } =
+        model::manifest::step(&manifest, &ManifestEvent::WorkflowEnded { outcome }, at)?
+    {
+        store::manifest::save(tx, &next)?;
+    }
+    Ok(())
+}
+
+/// Looks at every node that may begin or waits, until a round changes nothing. True: somebody has to act.
+pub(crate) fn advance(
+    tx: &mut Tx,
+    workflow: &mut Workflow,
+    at: Timestamp,
+    mut look: impl FnMut(&mut Tx, &Workflow, &Node) -> Result<Verdict, Failure>,
+) -> Result<bool, Failure> {
+    if workflow.status == WorkflowStatus::Pending {
+        apply(tx, workflow, WorkflowEvent::Begun, at)?;
+    }
+    loop {
+        let before = workflow.clone();
+        let mut acts = false;
+        for node in open_nodes(workflow) {
+            let name = node.name.clone();
+            match look(tx, workflow, &node)? {
+                Verdict::Done(output) => {
+                    apply(tx, workflow, WorkflowEvent::NodeDone { node: name, output }, at)?;
+                    break; // what may begin now is another question
+                }
+                Verdict::Waits(until) => drop(apply(tx, workflow, WorkflowEvent::NodeWaits { node: name, until }, at)?),
+                Verdict::Act => {
+                    apply(tx, workflow, WorkflowEvent::NodeBegun { node: name }, at)?;
+                    acts = true;
+                }
+                Verdict::Failed(error) => {
+                    acts |= apply(tx, workflow, WorkflowEvent::NodeFailed { node: name, error }, at)?;
+                    break;
+                }
+            }
+        }
+        if *workflow == before || workflow.status != WorkflowStatus::Running {
+            return Ok(acts || workflow.status == WorkflowStatus::RollingBack);
+        }
+    }
+}
+
+fn open_nodes(workflow: &Workflow) -> Vec<Node> {
+    let running = workflow.nodes.iter().filter(|n| n.status == NodeStatus::Running);
+    running.chain(model::workflow::ready(workflow)).cloned().collect()
+}
+
+/// Hash of the executed DAG's shape, for comparing runs of the same kind.
+pub fn topology(workflow: &Workflow) -> String {
+    let shape: Vec<String> = workflow
+        .nodes
+        .iter()
+        .filter(|n| n.status != NodeStatus::Skipped)
+        .map(|n| format!("{}<{}:{}", n.kind, n.after.join("+"), n.status))
+        .collect();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a: a label, not a proof
+    for byte in shape.join(";").bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+impl Engine {
+    /// The holder of a workflow's item: does what must be done in the world, then writes down how it went.
+    pub(crate) async fn look_at_workflow(&self, item: Item) -> Result<(), Failure> {
+        let id = WorkflowId(item.subject);
+        let workflow = self.store.read("workflow.find", move |tx| store::workflow::find(tx, id)).await?;
+        match workflow {
+            Some(workflow) if !workflow.status.is_end() => match workflow.intent {
+                Intent::LaunchRun => launch_run::act(self, item, workflow).await,
+                Intent::TerminateInstance => terminate_instance::act(self, item, workflow).await,
+                Intent::CreateSnapshot | Intent::CleanupManifest => self.done(item).await,
+            },
+            _ => self.done(item).await,
+        }
+    }
+
+    pub async fn workflows(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<Workflow>, Failure> {
+        self.store.read("workflow.page", move |tx| store::workflow::page(tx, org, before, limit)).await
+    }
+
+    pub async fn workflow(&self, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
+        let found = self.store.read("workflow.find", move |tx| store::workflow::find(tx, id)).await?;
+        found.filter(|w| w.org == org).ok_or_else(|| Refused::not_found("workflow", id).into())
+    }
+
+    /// Cancelling what launches a run is cancelling the run; what terminates a machine is not called back.
+    pub async fn cancel_workflow(&self, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
+        let workflow = self.workflow(org, id).await?;
+        if workflow.status.is_end() {
+            return Ok(workflow);
+        }
+        let Some(job) = workflow.job.filter(|_| workflow.intent == Intent::LaunchRun) else {
+            let why = "a termination that has begun is not called back".to_owned();
+            return Err(Refused::Conflict { why }.into());
+        };
+        let job = self.store.read("job.find", move |tx| store::job::find(tx, job)).await?;
+        let job = job.ok_or_else(|| Refused::not_found("job", id))?;
+        self.cancel(org, job.run, false).await?;
+        self.workflow(org, id).await
+    }
+
+    /// A new workflow with the same input: a failed one is never changed.
+    pub async fn retry_workflow(&self, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
+        let workflow = self.workflow(org, id).await?;
+        let why = match (workflow.intent, workflow.status) {
+            (Intent::TerminateInstance, WorkflowStatus::Failed) => {
+                let instance = workflow.instance.ok_or_else(|| Refused::not_found("instance", id))?;
+                let begun = self
+                    .store
+                    .write(Lane::Normal, "workflow.retry", move |tx| {
+                        terminate_instance::begin(tx, instance, "asked again")
+                    })
+                    .await?;
+                return self.workflow(org, begun).await;
+            }
+            (Intent::LaunchRun, _) => "retry the run instead: repl retry RUN",
+            _ => "only a failed workflow can be tried again",
+        };
+        Err(Refused::Conflict { why: why.to_owned() }.into())
+    }
+
+    pub async fn manifests(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<Manifest>, Failure> {
+        self.store.read("manifest.page", move |tx| store::manifest::page(tx, org, before, limit)).await
+    }
+
+    pub async fn manifest(
+        &self,
+        org: OrgId,
+        id: ManifestId,
+    ) -> Result<(Manifest, Vec<(model::manifest::ResourceKind, i64)>), Failure> {
+        self.store
+            .read("manifest.find", move |tx| {
+                let manifest = store::manifest::find(tx, id)?.filter(|m| m.org == org);
+                let manifest = manifest.ok_or_else(|| Refused::not_found("manifest", id))?;
+                let resources = store::manifest::resources(tx, id)?;
+                Ok((manifest, resources))
+            })
+            .await
+    }
+}
