@@ -1,0 +1,110 @@
+//! A PostgreSQL of our own for one test process: made from nothing, reached by a unix socket, gone with the process however
+//! that ends.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub struct Postgres {
+    folder: tempfile::TempDir,
+    /// Serves for as long as its stdin is open.
+    keeper: Child,
+    databases: AtomicU32,
+}
+
+impl Postgres {
+    pub fn start() -> Postgres {
+        let binaries = binaries();
+        let folder = tempfile::Builder::new().prefix("pg").tempdir().expect("a folder for PostgreSQL");
+        let owner = owner(folder.path());
+        let data = folder.path().join("data");
+        let mut initdb = Command::new(binaries.join("initdb"));
+        initdb.args(["-A", "trust", "-U", "orch", "--no-sync", "-E", "UTF8", "--locale=C", "-D"]).arg(&data);
+        let made = as_owner(&mut initdb, owner).current_dir(folder.path()).output().expect("initdb starts");
+        assert!(made.status.success(), "initdb failed: {}", String::from_utf8_lossy(&made.stderr));
+
+        // The shell outlives a killed test just long enough to end the server.
+        let script = r#""$0" -D data -k "$PWD" -c listen_addresses= -c fsync=off -c deadlock_timeout=50ms -c max_connections=200 2>&1 &
+                        cat; kill -QUIT $!; wait"#;
+        let mut keeper = Command::new("sh");
+        keeper.arg("-c").arg(script).arg(binaries.join("postgres")).current_dir(folder.path());
+        keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut keeper = as_owner(&mut keeper, owner).spawn().expect("a shell starts");
+        let mut said = BufReader::new(keeper.stdout.take().expect("it is piped")).lines();
+        let mut before = Vec::new();
+        loop {
+            let line = said
+                .next()
+                .unwrap_or_else(|| panic!("PostgreSQL did not start: {before:?}"))
+                .expect("its words are text");
+            if line.contains("ready to accept connections") {
+                break;
+            }
+            before.push(line);
+        }
+        // Nobody reads its log further, but it must not block on a full pipe.
+        std::thread::spawn(move || said.for_each(drop));
+        Postgres { folder, keeper, databases: AtomicU32::new(0) }
+    }
+
+    /// The address of a new, empty database.
+    pub fn database(&self) -> String {
+        let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.tell("postgres", &format!("CREATE DATABASE {name}"));
+        self.url(&name)
+    }
+
+    fn url(&self, database: &str) -> String {
+        format!("postgres:///{database}?user=orch&host={}", self.folder.path().display())
+    }
+
+    fn tell(&self, database: &str, words: &str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (client, connection) =
+                tokio_postgres::connect(&self.url(database), tokio_postgres::NoTls).await.unwrap();
+            let driver = tokio::spawn(connection);
+            client.batch_execute(words).await.unwrap();
+            drop(client);
+            driver.await.unwrap().unwrap();
+        });
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+fn binaries() -> PathBuf {
+    let in_path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&in_path).collect();
+    let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    folders.extend(installed.map(|version| version.path().join("bin")));
+    let found =
+        folders.into_iter().find(|folder| ["initdb", "postgres"].iter().all(|name| folder.join(name).is_file()));
+    found.expect("PostgreSQL's `initdb` and `postgres` are needed for this test: install postgresql (Debian: apt-get install postgresql)")
+}
+
+/// PostgreSQL refuses to run as root; then an ordinary user owns the folder.
+fn owner(folder: &Path) -> Option<(u32, u32)> {
+    if !nix::unistd::Uid::effective().is_root() {
+        return None;
+    }
+    let user = ["postgres", "nobody"].iter().find_map(|name| nix::unistd::User::from_name(name).ok().flatten());
+    let user = user.expect("running as root needs a user `postgres` or `nobody` for PostgreSQL");
+    std::os::unix::fs::chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+        .expect("root gives a folder away");
+    Some((user.uid.as_raw(), user.gid.as_raw()))
+}
+
+fn as_owner(command: &mut Command, owner: Option<(u32, u32)>) -> &mut Command {
+    match owner {
+        Some((user, group)) => command.uid(user).gid(group),
+        None => command,
+    }
+}
