@@ -1,3 +1,139 @@
-//! The `repl` binary.
+//! The `repl` binary: every role is a subcommand. Owns the process: its signals, its runtime, its exit code.
 
-fn main() {}
+#![allow(clippy::disallowed_methods, reason = "lives in real time, and is the one place that ends the process")]
+
+mod action;
+mod allocation;
+mod args;
+mod artifact;
+mod complaint;
+mod control;
+mod control_plane;
+mod credits;
+mod doctor;
+mod embedded;
+mod event;
+mod follow;
+mod instance;
+mod live;
+mod logs;
+mod lookup;
+mod manifest;
+mod nearest;
+mod ps;
+mod quantity;
+mod role;
+mod run;
+mod run_file;
+mod secret;
+mod settings;
+mod show;
+mod status;
+mod summary;
+mod token;
+mod upload;
+mod workflow;
+
+use args::{Command, Line};
+use clap::{CommandFactory as _, Parser as _};
+use complaint::{Complaint, Done, USAGE};
+use settings::Settings;
+
+fn main() {
+    // A keeper is forked for every job: it is itself before a parser or a runtime costs it memory.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "keeper") {
+        runner::keeper_main();
+    }
+    let line = Line::parse();
+    let code = match line.command {
+        None => {
+            println!("{}", args::MAP);
+            0
+        }
+        Some(Command::Runner(args)) => role::runner(&args),
+        Some(Command::Completion(args)) => {
+            clap_complete::generate(args.shell, &mut Line::command(), "repl", &mut std::io::stdout());
+            0
+        }
+        Some(command) => outcome(start(&line.settings, command)),
+    };
+    // Not a return: a thread that still waits for a full pipe must not keep us.
+    std::process::exit(i32::from(code));
+}
+
+fn outcome(done: Done) -> u8 {
+    match done {
+        Ok(code) => code,
+        Err(complaint) => {
+            eprintln!("{complaint}");
+            complaint.code
+        }
+    }
+}
+
+fn start(flags: &settings::Flags, command: Command) -> Done {
+    let is_role =
+        matches!(command, Command::Server(_) | Command::Worker(_) | Command::Control(control::Control::Serve));
+    if !is_role {
+        end_with_the_reader();
+    }
+    let mut builder = if is_role {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = builder.enable_all().build().map_err(|error| Complaint {
+        code: USAGE,
+        text: format!("cannot start: {error}"),
+        fix: None,
+    })?;
+    let done = runtime.block_on(dispatch(flags, command));
+    runtime.shutdown_background();
+    done
+}
+
+/// `repl logs … | head` ends like any other program when its reader has gone.
+fn end_with_the_reader() {
+    // SAFETY: before any other thread exists; the default action needs no handler of ours.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
+async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
+    if let Command::Control(control::Control::Serve) = command {
+        return role::embedded().await;
+    }
+    let settings = Settings::read(flags)?;
+    match command {
+        Command::Run(args) => run::run(&settings, *args).await,
+        Command::Attach(args) => run::attach(&settings, args).await,
+        Command::Ps(args) => ps::ps(&settings, args).await,
+        Command::Status(args) => status::status(&settings, args).await,
+        Command::Why(args) => status::why(&settings, args).await,
+        Command::Logs(args) => logs::logs(&settings, args).await,
+        Command::Events(args) => event::events(&settings, args).await,
+        Command::Cancel(args) => action::cancel(&settings, args).await,
+        Command::Start(args) => action::start(&settings, args).await,
+        Command::Pause(args) => action::pause(&settings, args).await,
+        Command::Resume(args) => action::resume(&settings, args).await,
+        Command::Retry(args) => action::retry(&settings, args).await,
+        Command::Delete(args) => action::delete(&settings, args).await,
+        Command::Instance(command) => instance::instance(&settings, command).await,
+        Command::Allocation(command) => allocation::allocation(&settings, command).await,
+        Command::Extend(args) => allocation::extend(&settings, args).await,
+        Command::Release(args) => allocation::release(&settings, args).await,
+        Command::Workflow(command) => workflow::workflow(&settings, command).await,
+        Command::Manifest(command) => manifest::manifest(&settings, command).await,
+        Command::Artifact(command) => artifact::artifact(&settings, command).await,
+        Command::Credits(command) => credits::credits(&settings, command).await,
+        Command::Secret(command) => secret::secret(&settings, command).await,
+        Command::Token(command) => token::token(&settings, command).await,
+        Command::Control(command) => control::control(&settings, command).await,
+        Command::Server(args) => role::server(&settings, args).await,
+        Command::Worker(args) => role::worker(&settings, args).await,
+        Command::Audit(args) => credits::audit(&settings, args).await,
+        Command::Doctor(args) => doctor::doctor(&settings, args).await,
+        Command::Runner(_) | Command::Completion(_) => unreachable!("done before the runtime started"),
+    }
+}

@@ -1,0 +1,180 @@
+//! `repl allocation`, `repl extend`, `repl release`: what a run had on a machine, and how long it is kept.
+
+use crate::args::{Json, Listing};
+use crate::complaint::{Complaint, Done};
+use crate::control_plane::ControlPlane;
+use crate::settings::Settings;
+use crate::show::{self, Table};
+use crate::{lookup, quantity};
+use wire::api::{AllocationView, ExtendBody};
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Allocation {
+    /// List allocations; AVAILABLE ones are the warm pool
+    #[command(after_help = "Examples:
+  repl allocation ls
+  repl allocation ls -a --json | jq -r '.[].workdir'")]
+    Ls {
+        /// Also those that are over and no longer held
+        #[arg(short, long)]
+        all: bool,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Show one allocation
+    Show {
+        /// Id, beginning of an id, or the run that has it
+        allocation: String,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+/// Keep a finished run's workdir longer; alone: the most recent one, 30 minutes
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl extend
+  repl extend 2h
+  repl extend alc_7 8h
+  repl extend train")]
+pub struct ExtendArgs {
+    /// Id, beginning of an id, or the run that has it
+    #[arg(value_name = "ALC")]
+    allocation: Option<String>,
+    /// From now on, e.g. 2h
+    #[arg(value_parser = quantity::duration)]
+    duration: Option<i64>,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// Give back a held workdir
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl release alc_7
+  repl release @last")]
+pub struct ReleaseArgs {
+    /// Id, beginning of an id, or the run that has it
+    #[arg(value_name = "ALC")]
+    allocation: String,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub async fn allocation(settings: &Settings, command: Allocation) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    match command {
+        Allocation::Ls { all, listing } => list(&plane, all, listing).await,
+        Allocation::Show { allocation, json } => {
+            let id = lookup::allocation(&plane, &allocation).await?;
+            let view: AllocationView = plane.get(&format!("/allocations/{id}")).await?;
+            if json.json { show::json(&view) } else { Ok(print(&view)) }
+        }
+    }
+}
+
+pub async fn extend(settings: &Settings, args: ExtendArgs) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    let (said, duration_ms) = meant(args.allocation, args.duration);
+    let id = match said {
+        Some(said) => lookup::allocation(&plane, &said).await?,
+        None => most_recent(&plane).await?,
+    };
+    let view: AllocationView = plane.post(&format!("/allocations/{id}/extend"), &ExtendBody { duration_ms }).await?;
+    answer(&view, args.json)
+}
+
+pub async fn release(settings: &Settings, args: ReleaseArgs) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    let id = lookup::allocation(&plane, &args.allocation).await?;
+    let view: AllocationView = plane.post(&format!("/allocations/{id}/release"), &serde_json::json!({})).await?;
+    answer(&view, args.json)
+}
+
+/// `extend 2h` is a duration, not an allocation.
+fn meant(allocation: Option<String>, duration: Option<i64>) -> (Option<String>, Option<i64>) {
+    match (&allocation, duration) {
+        (Some(text), None) => match quantity::duration(text) {
+            Ok(ms) => (None, Some(ms)),
+            Err(_) => (allocation, None),
+        },
+        _ => (allocation, duration),
+    }
+}
+
+async fn most_recent(plane: &ControlPlane) -> Done<String> {
+    let all: Vec<AllocationView> = plane.list("/allocations?all=true", 1000).await?;
+    // Held ones first: the newest of those is what its user has just been looking at.
+    let finished = all.into_iter().filter(|it| it.completed_at.is_some());
+    let newest = finished.max_by_key(|it| (it.held, it.completed_at));
+    newest.map(|it| it.id).ok_or_else(|| {
+        Complaint::refused("no finished allocation to extend")
+            .fix("a run's workdir is held after its end: see `repl allocation ls -a`")
+    })
+}
+
+async fn list(plane: &ControlPlane, all: bool, listing: Listing) -> Done {
+    let found: Vec<AllocationView> = plane.list(&format!("/allocations?all={all}"), listing.limit).await?;
+    if listing.json {
+        return show::json(&found);
+    }
+    let mut table = Table::new(["ID", "STATUS", "INSTANCE", "RUN", "HELD", "AGE", "WORKDIR"]);
+    for it in &found {
+        table.row([
+            it.id.clone(),
+            show::status(&it.status),
+            it.instance.clone(),
+            show::or_dash(it.run.as_ref()),
+            held(it),
+            show::ago(it.created_at),
+            it.path.clone().unwrap_or_else(|| it.workdir.clone()),
+        ]);
+    }
+    table.print("no allocations");
+    Ok(0)
+}
+
+fn print(it: &AllocationView) -> u8 {
+    show::pairs(&[
+        ("id", Some(it.id.clone())),
+        ("status", Some(show::status(&it.status))),
+        ("instance", Some(it.instance.clone())),
+        ("run", it.run.clone()),
+        ("job", it.job.clone()),
+        ("manifest", it.manifest.clone()),
+        ("user", Some(it.user.clone())),
+        ("workdir", Some(it.workdir.clone())),
+        ("path", it.path.clone()),
+        ("held", Some(held(it))),
+        ("created", Some(format!("{} ({})", show::clock(it.created_at), show::ago(it.created_at)))),
+        ("completed", it.completed_at.map(show::clock)),
+    ]);
+    0
+}
+
+fn answer(view: &AllocationView, json: Json) -> Done {
+    if json.json {
+        return show::json(view);
+    }
+    let kept = if view.held { format!("held {}", held(view)) } else { "not held".to_owned() };
+    println!("{} {kept}: {}", view.id, view.path.as_ref().unwrap_or(&view.workdir));
+    Ok(0)
+}
+
+fn held(it: &AllocationView) -> String {
+    show::or_dash(it.debug_hold_until.filter(|_| it.held).map(show::until))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_word_may_be_a_duration() {
+        let word = |text: &str| Some(text.to_owned());
+        assert_eq!(meant(None, None), (None, None));
+        assert_eq!(meant(word("2h"), None), (None, Some(7_200_000)));
+        assert_eq!(meant(word("alc_7"), None), (word("alc_7"), None));
+        assert_eq!(meant(word("alc_7"), Some(5)), (word("alc_7"), Some(5)));
+    }
+}

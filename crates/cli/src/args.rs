@@ -1,0 +1,147 @@
+//! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
+
+use crate::{
+    action, allocation, artifact, control, credits, doctor, event, instance, logs, manifest, ps, role, run, secret,
+    settings, status, token, workflow,
+};
+use clap::{Parser, Subcommand};
+
+/// Runs commands on machines that are there, streams what happens, charges it once
+#[derive(Debug, Parser)]
+#[command(name = "repl", version, disable_help_subcommand = true, max_term_width = 110)]
+pub struct Line {
+    #[command(flatten)]
+    pub settings: settings::Flags,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Run(Box<run::RunArgs>),
+    Attach(run::AttachArgs),
+    Ps(ps::PsArgs),
+    Status(status::StatusArgs),
+    Why(status::WhyArgs),
+    Logs(logs::LogsArgs),
+    #[command(visible_alias = "event")]
+    Events(event::EventsArgs),
+    #[command(visible_alias = "stop")]
+    Cancel(action::CancelArgs),
+    Start(action::StartArgs),
+    Pause(action::PauseArgs),
+    Resume(action::ResumeArgs),
+    Retry(action::RetryArgs),
+    Delete(action::DeleteArgs),
+    /// Machines: list, show, terminate
+    #[command(subcommand, visible_alias = "instances")]
+    Instance(instance::Instance),
+    /// What was bound to which run, and for how long it is held
+    #[command(subcommand, visible_alias = "allocations")]
+    Allocation(allocation::Allocation),
+    Extend(allocation::ExtendArgs),
+    Release(allocation::ReleaseArgs),
+    /// The durable steps behind runs and machines
+    #[command(subcommand, visible_alias = "workflows")]
+    Workflow(workflow::Workflow),
+    /// Who owns which resource
+    #[command(subcommand, visible_alias = "manifests")]
+    Manifest(manifest::Manifest),
+    /// What runs left behind
+    #[command(subcommand, visible_alias = "artifacts")]
+    Artifact(artifact::Artifact),
+    /// Balance, ledger and spending
+    #[command(subcommand)]
+    Credits(credits::CreditsCommand),
+    /// Values that runs get as variables and nobody sees
+    #[command(subcommand, visible_alias = "secrets")]
+    Secret(secret::Secret),
+    /// Who may talk to the control plane
+    #[command(subcommand, visible_alias = "tokens")]
+    Token(token::Token),
+    /// The embedded control plane of this machine
+    #[command(subcommand)]
+    Control(control::Control),
+    Server(role::ServerArgs),
+    Worker(role::WorkerArgs),
+    Runner(role::RunnerArgs),
+    Audit(credits::AuditArgs),
+    Doctor(doctor::DoctorArgs),
+    Completion(CompletionArgs),
+}
+
+/// Print what your shell needs to complete `repl` commands
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl completion bash > ~/.local/share/bash-completion/completions/repl
+  repl completion zsh > ~/.zfunc/_repl
+  repl completion fish > ~/.config/fish/completions/repl.fish")]
+pub struct CompletionArgs {
+    pub shell: clap_complete::Shell,
+}
+
+/// For every command that shows something.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Json {
+    /// JSON on stdout and nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// For every listing.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Listing {
+    /// At most this many, the newest first
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub limit: usize,
+    /// JSON on stdout and nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `repl` alone says.
+pub const MAP: &str = "\
+repl runs commands on machines that are there, streams what happens, charges it once.
+
+  repl run -c 'echo hello'      submit a run and follow it (no set-up needed)
+  repl run --file train.py --artifact 'out/*' -c 'python3 train.py'
+
+  ps  status  why               what is open, where each part runs, why it waits or failed
+  logs  events  attach          follow: its output, what happened, or both with its exit code
+  cancel  retry  pause  resume  start  delete
+  artifact                      bring back what a run left behind
+  instance  allocation  extend  release        machines, and what is kept on them
+  workflow  manifest            how machines came to be, and who owns them
+  credits  secret  token        money, values for runs, access
+  control  server  worker  runner              the embedded control plane; roles in the foreground
+  audit  doctor  completion     does everything add up; does everything work here
+
+A run is named by its id, a unique beginning of it, its name, or @last.
+More: repl COMMAND --help";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Line::command().debug_assert();
+    }
+
+    #[test]
+    fn the_map_names_every_command() {
+        for command in Line::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            assert!(MAP.split_whitespace().any(|word| word == command.get_name()), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn every_command_says_what_it_does() {
+        fn check(command: &clap::Command) {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Line::command());
+    }
+}

@@ -1,0 +1,233 @@
+//! `repl artifact`: what runs left behind, listed and brought back. Never writes outside the folder it was given, and
+//! never over a file that says something else.
+
+use crate::args::Listing;
+use crate::complaint::{Complaint, Done};
+use crate::control_plane::ControlPlane;
+use crate::lookup;
+use crate::settings::Settings;
+use crate::show::{self, Table};
+use std::path::{Path, PathBuf};
+use tokio::io::AsyncWriteExt as _;
+use wire::api::ArtifactView;
+
+const MOST: usize = 100_000;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Artifact {
+    /// List what a run left behind
+    #[command(after_help = "Examples:
+  repl artifact ls @last")]
+    Ls {
+        /// Id, beginning of an id, name, or @last
+        run: String,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Bring it back, under the paths it had
+    #[command(after_help = "Examples:
+  repl artifact get @last
+  repl artifact get train 'out/*.pt' --output models
+  repl artifact get @last out/loss.csv --output - | head")]
+    Get {
+        /// Id, beginning of an id, name, or @last
+        run: String,
+        /// Only paths that match
+        glob: Option<String>,
+        /// Folder to write to; - writes one artifact to stdout
+        #[arg(short, long, value_name = "DIR", default_value = ".")]
+        output: PathBuf,
+        /// Overwrite files that differ
+        #[arg(long)]
+        force: bool,
+        /// Of this attempt instead of the last one
+        #[arg(long, value_name = "N")]
+        attempt: Option<i64>,
+    },
+}
+
+pub async fn artifact(settings: &Settings, command: Artifact) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    match command {
+        Artifact::Ls { run, listing } => {
+            let run = lookup::run(&plane, &run).await?;
+            list(&plane, &run, listing).await
+        }
+        Artifact::Get { run, glob, output, force, attempt } => {
+            let run = lookup::run(&plane, &run).await?;
+            let wanted = choose(&plane, &run, glob.as_deref(), attempt).await?;
+            if output == Path::new("-") {
+                return to_stdout(&plane, &run, &wanted).await;
+            }
+            let mut bytes = 0;
+            for artifact in &wanted {
+                get(&plane, &run, artifact, &output, force).await?;
+                bytes += artifact.size;
+                eprintln!("{}", output.join(&artifact.path).display());
+            }
+            eprintln!("repl: {} from {run} ({})", wanted.len(), show::size(bytes));
+            Ok(0)
+        }
+    }
+}
+
+async fn list(plane: &ControlPlane, run: &str, listing: Listing) -> Done {
+    let found: Vec<ArtifactView> = plane.list(&format!("/runs/{run}/artifacts"), listing.limit).await?;
+    if listing.json {
+        return show::json(&found);
+    }
+    let mut table = Table::new(["ID", "ATTEMPT", "SIZE", "STATE", "KEPT", "PATH"]);
+    for it in &found {
+        let kept = if it.deleted_at.is_some() { Some("deleted".to_owned()) } else { it.expires_at.map(show::until) };
+        let cells = [
+            it.id.clone(),
+            it.attempt.to_string(),
+            show::size(it.size),
+            it.state.clone(),
+            show::or_dash(kept),
+            it.path.clone(),
+        ];
+        table.row(cells);
+    }
+    table.print("this run left nothing behind (repl run --artifact 'out/*' keeps what matches)");
+    Ok(0)
+}
+
+/// Those of one attempt that match and still exist.
+async fn choose(plane: &ControlPlane, run: &str, glob: Option<&str>, attempt: Option<i64>) -> Done<Vec<ArtifactView>> {
+    let all: Vec<ArtifactView> = plane.list(&format!("/runs/{run}/artifacts"), MOST).await?;
+    let glob = match glob {
+        Some(text) => Some(
+            globset::GlobBuilder::new(text)
+                .literal_separator(true)
+                .build()
+                .map_err(|error| Complaint::usage(format!("`{text}` is not a pattern: {error}")))?
+                .compile_matcher(),
+        ),
+        None => None,
+    };
+    let last = all.iter().map(|it| it.attempt).max();
+    let is_wanted = |it: &ArtifactView| {
+        it.deleted_at.is_none()
+            && attempt.or(last) == Some(it.attempt)
+            && glob.as_ref().is_none_or(|glob| glob.is_match(&it.path))
+    };
+    let count = all.len();
+    let wanted: Vec<ArtifactView> = all.into_iter().filter(is_wanted).collect();
+    if wanted.is_empty() {
+        let fix =
+            if count == 0 { "keep something: repl run --artifact 'out/*' …" } else { "see `repl artifact ls RUN`" };
+        return Err(Complaint::refused(format!("no artifact of {run} to bring back")).fix(fix));
+    }
+    Ok(wanted)
+}
+
+async fn get(plane: &ControlPlane, run: &str, artifact: &ArtifactView, folder: &Path, force: bool) -> Done<()> {
+    // The path was chosen on another machine.
+    if !wire::model::spec::is_inside(&artifact.path) {
+        return Err(Complaint::refused(format!("`{}` would be written outside {}", artifact.path, folder.display())));
+    }
+    let path = folder.join(&artifact.path);
+    let failed = |error: std::io::Error| Complaint::file("write", &path, &error);
+    let parent = path.parent().unwrap_or(folder);
+    tokio::fs::create_dir_all(parent).await.map_err(failed)?;
+    leads_outside(folder, parent)?;
+    // Beside its place, and moved there when complete: a broken connection leaves no half file under a good name.
+    let fresh = parent.join(format!(".repl-{}-{}", std::process::id(), artifact.id));
+    let written = write_to(plane, run, artifact, &fresh).await;
+    let placed = match written {
+        Ok(()) => place(&fresh, &path, force).await,
+        Err(complaint) => Err(complaint),
+    };
+    if placed.is_err() {
+        tokio::fs::remove_file(&fresh).await.ok();
+    }
+    placed
+}
+
+/// A link in the way could lead anywhere.
+fn leads_outside(folder: &Path, parent: &Path) -> Done<()> {
+    let real = |path: &Path| path.canonicalize().map_err(|error| Complaint::file("write to", path, &error));
+    if real(parent)?.starts_with(real(folder)?) {
+        return Ok(());
+    }
+    Err(Complaint::refused(format!("{} leads outside {}", parent.display(), folder.display()))
+        .fix("write to another folder: --output DIR"))
+}
+
+async fn write_to(plane: &ControlPlane, run: &str, artifact: &ArtifactView, path: &Path) -> Done<()> {
+    let failed = |error: std::io::Error| Complaint::file("write", path, &error);
+    let mut body = plane.download(&format!("/runs/{run}/artifacts/{}", artifact.id)).await?;
+    let mut file = tokio::fs::File::create(path).await.map_err(failed)?;
+    while let Some(piece) = body.chunk().await? {
+        file.write_all(&piece).await.map_err(failed)?;
+    }
+    file.flush().await.map_err(failed)
+}
+
+async fn place(fresh: &Path, path: &Path, force: bool) -> Done<()> {
+    let failed = |error: std::io::Error| Complaint::file("write", path, &error);
+    if !force && tokio::fs::symlink_metadata(path).await.is_ok() && !same(fresh, path)? {
+        return Err(Complaint::refused(format!("{} is there already and differs", path.display()))
+            .fix("add --force, or write elsewhere with --output DIR"));
+    }
+    tokio::fs::rename(fresh, path).await.map_err(failed)
+}
+
+fn same(one: &Path, other: &Path) -> Done<bool> {
+    let digest = |path: &Path| -> std::io::Result<blake3::Hash> {
+        let mut hasher = blake3::Hasher::new();
+        std::io::copy(&mut std::fs::File::open(path)?, &mut hasher)?;
+        Ok(hasher.finalize())
+    };
+    match (digest(one), digest(other)) {
+        (Ok(one), Ok(other)) => Ok(one == other),
+        _ => Ok(false),
+    }
+}
+
+async fn to_stdout(plane: &ControlPlane, run: &str, wanted: &[ArtifactView]) -> Done {
+    let [artifact] = wanted else {
+        return Err(Complaint::usage(format!("{} artifacts match; only one fits on stdout", wanted.len()))
+            .fix("name it: repl artifact get RUN PATH --output -"));
+    };
+    let mut body = plane.download(&format!("/runs/{run}/artifacts/{}", artifact.id)).await?;
+    let mut out = tokio::io::stdout();
+    let failed = |error: std::io::Error| Complaint::refused(format!("cannot write the output: {error}"));
+    while let Some(piece) = body.chunk().await? {
+        out.write_all(&piece).await.map_err(failed)?;
+    }
+    out.flush().await.map_err(failed)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_says_something_else_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fresh, path) = (dir.path().join("fresh"), dir.path().join("there"));
+        for (there, force, fine) in
+            [(None, false, true), (Some("new"), false, true), (Some("old"), false, false), (Some("old"), true, true)]
+        {
+            std::fs::write(&fresh, "new").unwrap();
+            match there {
+                Some(text) => std::fs::write(&path, text).unwrap(),
+                None => drop(std::fs::remove_file(&path)),
+            }
+            assert_eq!(place(&fresh, &path, force).await.is_ok(), fine, "{there:?} {force}");
+        }
+    }
+
+    #[test]
+    fn a_link_out_of_the_folder_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("here");
+        std::fs::create_dir_all(inside.join("sub")).unwrap();
+        std::os::unix::fs::symlink(dir.path(), inside.join("out")).unwrap();
+        assert!(leads_outside(&inside, &inside.join("sub")).is_ok());
+        assert!(leads_outside(&inside, &inside.join("out")).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! `repl control`: the embedded control plane as a person sees it. Only `start` starts one.
+
+use crate::args::Json;
+use crate::complaint::{Complaint, Done, REFUSED};
+use crate::control_plane::ControlPlane;
+use crate::settings::Settings;
+use crate::{embedded, role, show};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use wire::client::{Client, ClientError, Method};
+
+/// What `control logs` shows when not told otherwise.
+const SHOWN_LINES: usize = 200;
+/// A log is read from its end, this much at most.
+const READ_BACK: u64 = 8 << 20;
+/// Ending every run takes its stop duration and more.
+const STOPPED_WITHIN: std::time::Duration = std::time::Duration::from_secs(600);
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Control {
+    /// Start it, if it is not running
+    Start {
+        #[command(flatten)]
+        json: Json,
+    },
+    /// End it and its idle machines; runs go on and report when it is back
+    #[command(after_help = "Examples:
+  repl control stop
+  repl control stop --all     # runs and busy machines too")]
+    Stop {
+        /// End runs and busy machines too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Whether it runs, and where
+    #[command(after_help = "Examples:
+  repl control status --json | jq .pid")]
+    Status {
+        #[command(flatten)]
+        json: Json,
+    },
+    /// What it wrote to its log
+    Logs {
+        /// Only the last N lines
+        #[arg(long, value_name = "N", default_value_t = SHOWN_LINES)]
+        tail: usize,
+    },
+    /// Be it (started by `repl` itself, with its settings on stdin)
+    #[command(hide = true)]
+    Serve,
+}
+
+pub async fn control(settings: &Settings, command: Control) -> Done {
+    match command {
+        Control::Start { json } => {
+            let (holder, started) = embedded::ensure(settings).await?;
+            if !started {
+                eprintln!("repl: it was running already");
+            }
+            status(Some(&holder), settings, json)
+        }
+        Control::Status { json } => status(embedded::find(&settings.home)?.as_ref(), settings, json),
+        Control::Stop { all } => stop(settings, all).await,
+        Control::Logs { tail } => logs(settings, tail),
+        Control::Serve => role::embedded().await,
+    }
+}
+
+fn status(holder: Option<&embedded::Holder>, settings: &Settings, json: Json) -> Done {
+    let Some(holder) = holder else {
+        if json.json {
+            show::json(&serde_json::json!({"running": false, "home": settings.home}))?;
+        } else {
+            println!("not running in {} (the next command starts it)", settings.home.display());
+        }
+        return Ok(REFUSED);
+    };
+    let url = holder.url.clone().unwrap_or_else(|| format!("unix:{}", holder.socket.display()));
+    if json.json {
+        return show::json(&serde_json::json!({
+            "running": true, "home": settings.home, "pid": holder.pid, "url": url, "version": holder.version,
+            "started_at": holder.started_at, "host": holder.host, "socket": holder.socket,
+        }));
+    }
+    show::pairs(&[
+        ("running", Some(format!("pid {} on {}, version {}", holder.pid, holder.host, holder.version))),
+        ("home", Some(settings.home.display().to_string())),
+        ("url", Some(url)),
+        ("started", Some(format!("{} ({})", show::clock(holder.started_at), show::ago(holder.started_at)))),
+    ]);
+    Ok(0)
+}
+
+/// Asks it to put its house in order, then waits until it is gone. One that cannot answer is sent SIGTERM.
+async fn stop(settings: &Settings, all: bool) -> Done {
+    let Some(holder) = embedded::find(&settings.home)? else {
+        eprintln!("repl: not running");
+        return Ok(0);
+    };
+    let plane = ControlPlane::find(&Settings { url: None, ..settings.clone() })?
+        .ok_or_else(|| Complaint::refused("it ended meanwhile"))?;
+    match ask_to_stop(&plane.client(), all).await {
+        Ok(()) => embedded::ended(&settings.home, &holder).await?,
+        Err(ClientError::Unreachable(_)) => embedded::end(&settings.home, &holder).await?,
+        Err(error) => return Err(error.into()),
+    }
+    eprintln!("repl: the control plane has ended");
+    Ok(0)
+}
+
+async fn ask_to_stop(client: &Client, all: bool) -> Result<(), ClientError> {
+    let path = format!("{}/control/stop", crate::control_plane::API);
+    let body = serde_json::json!({ "all": all });
+    client.request(Method::POST, &path).json(&body).within(STOPPED_WITHIN).send().await.map(drop)
+}
+
+fn logs(settings: &Settings, tail: usize) -> Done {
+    let path = settings.home.join(embedded::LOG_FILE);
+    let failed = |error: std::io::Error| {
+        Complaint::file("read", &path, &error).fix("it is written when the control plane starts")
+    };
+    let mut file = std::fs::File::open(&path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(READ_BACK))).map_err(failed)?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(failed)?;
+    std::io::stdout().write_all(last_lines(&text, tail)).map_err(failed)?;
+    Ok(0)
+}
+
+fn last_lines(text: &[u8], count: usize) -> &[u8] {
+    let ends = text.iter().enumerate().rev().filter(|(at, byte)| **byte == b'\n' && at + 1 < text.len());
+    match (count, ends.map(|(at, _)| at + 1).nth(count.saturating_sub(1))) {
+        (0, _) => &[],
+        (_, Some(start)) => &text[start..],
+        (_, None) => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_whole() {
+        for (count, shown) in [(0, ""), (1, "c\n"), (2, "b\nc\n"), (9, "a\nb\nc\n")] {
+            assert_eq!(last_lines(b"a\nb\nc\n", count), shown.as_bytes());
+        }
+        assert_eq!(last_lines(b"", 3), b"");
+    }
+}

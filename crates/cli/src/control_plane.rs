@@ -1,0 +1,212 @@
+//! The control plane this command talks to: found, or started, and asked again when an answer got lost.
+//! Every POST carries a key, so that asking again changes nothing twice.
+
+use crate::complaint::{Complaint, Done};
+use crate::embedded;
+use crate::settings::Settings;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Mutex;
+use std::time::Duration;
+use wire::api::Page;
+use wire::client::{ANSWER_WITHIN, Client, ClientError, Events, Method, Response};
+
+/// How often a question is put before its failure is the user's; with the pauses below about three seconds.
+const TRIES: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// A listing asks for this many at a time.
+const PAGE: usize = 200;
+pub const API: &str = "/api/v1";
+
+pub struct ControlPlane {
+    settings: Settings,
+    /// Renewed when the embedded one comes back at another place.
+    client: Mutex<Client>,
+    /// Whether this command started it.
+    pub started_here: bool,
+}
+
+impl ControlPlane {
+    /// The one that is configured, or the embedded one, started if need be.
+    pub async fn reach(settings: &Settings) -> Done<ControlPlane> {
+        let (client, started_here) = connect(settings).await?;
+        Ok(ControlPlane { settings: settings.clone(), client: Mutex::new(client), started_here })
+    }
+
+    /// The one that is there; never starts any.
+    pub fn find(settings: &Settings) -> Done<Option<ControlPlane>> {
+        let client = match &settings.url {
+            Some(url) => remote(settings, url)?,
+            None => match embedded::find(&settings.home)? {
+                Some(holder) => local(settings, &holder)?,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(ControlPlane { settings: settings.clone(), client: Mutex::new(client), started_here: false }))
+    }
+
+    pub fn is_embedded(&self) -> bool {
+        self.settings.url.is_none()
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Done<T> {
+        let path = &format!("{API}{path}");
+        self.patiently(|client| async move { client.get(path).await }).await
+    }
+
+    pub async fn post<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Done<T> {
+        self.post_keyed(path, body, &new_key()?).await
+    }
+
+    pub async fn post_keyed<B: Serialize + ?Sized, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        key: &str,
+    ) -> Done<T> {
+        let path = &format!("{API}{path}");
+        self.patiently(|client| async move {
+            let request = client.request(Method::POST, path).header("idempotency-key", key).json(body);
+            request.within(ANSWER_WITHIN).send().await?.json().await
+        })
+        .await
+    }
+
+    /// PUT and DELETE are the same however often they are asked.
+    pub async fn put<B: Serialize + ?Sized>(&self, path: &str, body: &B) -> Done<()> {
+        let path = &format!("{API}{path}");
+        self.patiently(|client| async move {
+            client.request(Method::PUT, path).json(body).within(ANSWER_WITHIN).send().await.map(drop)
+        })
+        .await
+    }
+
+    pub async fn delete(&self, path: &str) -> Done<()> {
+        let path = &format!("{API}{path}");
+        self.patiently(|client| async move { client.call(Method::DELETE, path).await }).await
+    }
+
+    /// A body of any length, for the caller to read piece by piece.
+    pub async fn download(&self, path: &str) -> Done<Response> {
+        let path = &format!("{API}{path}");
+        self.patiently(|client| async move { client.request(Method::GET, path).send().await }).await
+    }
+
+    /// Up to `limit` entries of a listing, page by page.
+    pub async fn list<T: DeserializeOwned>(&self, path: &str, limit: usize) -> Done<Vec<T>> {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let mut found: Vec<T> = Vec::new();
+        let mut cursor = String::new();
+        while found.len() < limit {
+            let size = PAGE.min(limit - found.len());
+            let page: Page<T> = self.get(&format!("{path}{joint}limit={size}{cursor}")).await?;
+            found.extend(page.data);
+            match page.next_cursor {
+                Some(next) => cursor = format!("&cursor={}", wire::client::encode(&next)),
+                None => break,
+            }
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// One try at a stream; following on after a break is the caller's business.
+    pub async fn events(&self, path: &str, last_event_id: Option<&str>) -> Result<Events, ClientError> {
+        let client = self.client();
+        client.events(&format!("{API}{path}"), last_event_id).await
+    }
+
+    /// Finds it again after a break, and starts the embedded one if it has ended.
+    pub async fn again(&self) -> Done<()> {
+        let (client, _) = connect(&self.settings).await?;
+        *self.client.lock().expect("nobody panics while holding it") = client;
+        Ok(())
+    }
+
+    pub fn client(&self) -> Client {
+        self.client.lock().expect("nobody panics while holding it").clone()
+    }
+
+    /// Puts a question until it is answered: through a restart, a busy key, a full server.
+    pub async fn patiently<T, F: Future<Output = Result<T, ClientError>>>(&self, ask: impl Fn(Client) -> F) -> Done<T> {
+        let mut pause = FIRST_PAUSE;
+        for tried in 1.. {
+            match ask(self.client()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if tried >= TRIES || !is_worth_another_try(&error) => return Err(error.into()),
+                Err(ClientError::Unreachable(_)) if self.is_embedded() => self.again().await?,
+                Err(_) => {}
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        unreachable!("the last try returns")
+    }
+}
+
+/// A key nobody else will ever use, in the shape of a UUID.
+pub fn new_key() -> Done<String> {
+    use std::io::Read as _;
+    let mut bytes = [0u8; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+    read.map_err(|error| Complaint::usage(format!("no randomness from /dev/urandom: {error}")))?;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+}
+
+fn is_worth_another_try(error: &ClientError) -> bool {
+    match error {
+        ClientError::Unreachable(_) => true,
+        ClientError::Problem(problem) => {
+            matches!(problem.status, 429 | 502..=504) || problem.code == "idempotency_key_busy"
+        }
+        ClientError::Protocol(_) => false,
+    }
+}
+
+async fn connect(settings: &Settings) -> Done<(Client, bool)> {
+    match &settings.url {
+        Some(url) => remote(settings, url).map(|client| (client, false)),
+        None => {
+            let (holder, started) = embedded::ensure(settings).await?;
+            local(settings, &holder).map(|client| (client, started))
+        }
+    }
+}
+
+fn local(settings: &Settings, holder: &embedded::Holder) -> Done<Client> {
+    let token = settings.token.clone().or_else(|| home_token(settings));
+    Ok(Client::new(&format!("unix:{}", holder.socket.display()), token.as_deref())?)
+}
+
+fn remote(settings: &Settings, url: &str) -> Done<Client> {
+    // The token of this home goes to the control plane of this home and to nobody else.
+    let is_ours = || {
+        embedded::find(&settings.home)
+            .ok()
+            .flatten()
+            .is_some_and(|holder| holder.url.as_deref() == Some(url.trim_end_matches('/')))
+    };
+    let token = settings.token.clone().or_else(|| if is_ours() { home_token(settings) } else { None });
+    Ok(Client::new(url, token.as_deref())?)
+}
+
+fn home_token(settings: &Settings) -> Option<String> {
+    std::fs::read_to_string(settings.home.join("token")).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_look_like_uuids_and_differ() {
+        let (one, two) = (new_key().unwrap(), new_key().unwrap());
+        assert_ne!(one, two);
+        assert_eq!(one.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+    }
+}

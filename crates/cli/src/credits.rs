@@ -1,0 +1,146 @@
+//! `repl credits` and `repl audit`: the money, row by row, and whether everything adds up.
+
+use crate::args::{Json, Listing};
+use crate::complaint::{Complaint, Done, REFUSED};
+use crate::control_plane::ControlPlane;
+use crate::settings::Settings;
+use crate::show::{self, Table};
+use crate::{lookup, quantity};
+use wire::api::{AddCredits, AuditReport, BalanceView, LedgerRow, UsageView};
+
+#[derive(Debug, clap::Subcommand)]
+pub enum CreditsCommand {
+    /// What is available and what is set aside
+    Balance {
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Add credits to the organisation
+    #[command(after_help = "Examples:
+  repl credits add 500 --memo 'march'")]
+    Add {
+        #[arg(value_name = "CREDITS", value_parser = quantity::budget, allow_negative_numbers = true, help = "How many, e.g. 500 or 0.25")]
+        amount: String,
+        /// Why, for whoever reads the ledger
+        #[arg(long)]
+        memo: Option<String>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Every movement, each row chained to the one before
+    #[command(after_help = "Examples:
+  repl credits ledger --limit 20
+  repl credits ledger --run @last")]
+    Ledger {
+        /// Only of this run
+        #[arg(long)]
+        run: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// What was spent on what
+    #[command(after_help = "Examples:
+  repl credits usage --since 7d")]
+    Usage {
+        /// How far back
+        #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = quantity::duration)]
+        since: i64,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+pub async fn credits(settings: &Settings, command: CreditsCommand) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    match command {
+        CreditsCommand::Balance { json } => balance(&plane.get("/credits").await?, json),
+        CreditsCommand::Add { amount, memo, json } => {
+            balance(&plane.post("/credits", &AddCredits { amount, memo }).await?, json)
+        }
+        CreditsCommand::Ledger { run, listing } => ledger(&plane, run, listing).await,
+        CreditsCommand::Usage { since, json } => usage(&plane, since, json).await,
+    }
+}
+
+fn balance(view: &BalanceView, json: Json) -> Done {
+    if json.json {
+        return show::json(view);
+    }
+    show::pairs(&[
+        ("organisation", Some(view.org.clone())),
+        ("available", Some(format!("{} credits", view.available))),
+        ("set aside", Some(format!("{} credits", view.reserved))),
+    ]);
+    Ok(0)
+}
+
+async fn ledger(plane: &ControlPlane, run: Option<String>, listing: Listing) -> Done {
+    let path = match run {
+        Some(run) => format!("/runs/{}/ledger", lookup::run(plane, &run).await?),
+        None => "/credits/ledger".to_owned(),
+    };
+    let rows: Vec<LedgerRow> = plane.list(&path, listing.limit).await?;
+    if listing.json {
+        return show::json(&rows);
+    }
+    let mut table = Table::new(["SEQ", "TIME", "TYPE", "CREDITS", "RUN", "KEY", "MEMO"]);
+    for row in &rows {
+        table.row([
+            row.seq.to_string(),
+            show::clock(row.at),
+            row.kind.clone(),
+            row.amount.clone(),
+            show::or_dash(row.run.as_ref()),
+            row.key.clone(),
+            row.memo.clone(),
+        ]);
+    }
+    table.print("no rows");
+    Ok(0)
+}
+
+async fn usage(plane: &ControlPlane, since: i64, json: Json) -> Done {
+    let to = show::now_ms();
+    let view: UsageView = plane.get(&format!("/credits/usage?from={}&to={to}", to - since)).await?;
+    if json.json {
+        return show::json(&view);
+    }
+    let mut table = Table::new(["RUN", "NAME", "CREDITS"]);
+    for row in &view.runs {
+        let name = row.name.clone().unwrap_or_else(|| "holds and idle machines".to_owned());
+        table.row([show::or_dash(row.run.as_ref()), name, row.charged.clone()]);
+    }
+    table.print("nothing spent");
+    println!("{} credits since {}", view.total, show::clock(view.from));
+    Ok(0)
+}
+
+/// Recompute every invariant from the tables; exit 1 and the rows if one is broken
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl audit && echo everything adds up")]
+pub struct AuditArgs {
+    #[command(flatten)]
+    json: Json,
+}
+
+pub async fn audit(settings: &Settings, args: AuditArgs) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    let report: AuditReport = plane.get("/audit").await?;
+    if args.json.json {
+        show::json(&report)?;
+        return Ok(if report.clean { 0 } else { REFUSED });
+    }
+    let checked: Vec<String> = report.checked.iter().map(|(what, count)| format!("{count} {what}")).collect();
+    if report.clean {
+        println!("clean: {}", checked.join(", "));
+        return Ok(0);
+    }
+    let mut table = Table::new(["INVARIANT", "SUBJECT", "DETAIL"]);
+    for broken in &report.broken {
+        table.row([broken.invariant.clone(), broken.subject.clone(), broken.detail.clone()]);
+    }
+    table.print("");
+    Err(Complaint::refused(format!("{} broken, of {}", report.broken.len(), checked.join(", ")))
+        .fix("nothing was changed; please report this with the rows above"))
+}

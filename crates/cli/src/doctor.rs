@@ -1,0 +1,273 @@
+//! `repl doctor`: what works on this machine and what is missing, each with its fix. Changes nothing and starts nothing.
+
+use crate::complaint::{Done, REFUSED};
+use crate::control_plane::ControlPlane;
+use crate::embedded;
+use crate::settings::Settings;
+use crate::show::{self, Colour, paint};
+use serde::Serialize;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use wire::api::{BalanceView, Health};
+
+/// Below this a run's log or a database may not find room.
+const ENOUGH_DISK: u64 = 1 << 30;
+/// A control plane with its runners and followers; below it, many at once may fail.
+const ENOUGH_FILES: u64 = 1024;
+/// File systems on which a database's shared memory does not work.
+const NETWORK_FILE_SYSTEMS: &[(i64, &str)] =
+    &[(0x6969, "NFS"), (0xff53_4d42, "CIFS"), (0x517b, "SMB"), (0x0102_1997, "9p"), (0x6573_5546, "FUSE")];
+
+/// Say what works on this machine and what is missing, with the fix
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl doctor
+  repl doctor --json | jq '.[] | select(.state != \"fine\")'")]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    json: crate::args::Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Fine,
+    /// Works, with less.
+    Limited,
+    Broken,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    check: &'static str,
+    state: State,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Check {
+    fn fine(check: &'static str, detail: impl Into<String>) -> Check {
+        Check { check, state: State::Fine, detail: detail.into(), fix: None }
+    }
+    fn limited(check: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Check {
+        Check { check, state: State::Limited, detail: detail.into(), fix: Some(fix.into()) }
+    }
+    fn broken(check: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Check {
+        Check { check, state: State::Broken, detail: detail.into(), fix: Some(fix.into()) }
+    }
+}
+
+pub async fn doctor(settings: &Settings, args: DoctorArgs) -> Done {
+    let mut checks = vec![
+        Check::fine("version", format!("repl {}", env!("CARGO_PKG_VERSION"))),
+        settings_files(settings),
+        home(settings),
+        disk(&nearest_existing(&settings.home)),
+        file_system(&nearest_existing(&settings.home)),
+        socket(settings),
+    ];
+    checks.extend(control_plane(settings).await);
+    checks.extend([containment(), limits(), namespaces(), open_files(), shell(), sandbox()]);
+    let broken = checks.iter().any(|check| check.state == State::Broken);
+    if args.json.json {
+        show::json(&checks)?;
+    } else {
+        checks.iter().for_each(print);
+    }
+    Ok(if broken { REFUSED } else { 0 })
+}
+
+fn print(check: &Check) {
+    let mark = match check.state {
+        State::Fine => paint(Colour::Green, "✓"),
+        State::Limited => paint(Colour::Yellow, "!"),
+        State::Broken => paint(Colour::Red, "✗"),
+    };
+    println!("{mark} {:<16} {}", check.check, check.detail);
+    if let Some(fix) = &check.fix {
+        println!("  {:<16} {}", "", paint(Colour::Dim, &format!("fix: {fix}")));
+    }
+}
+
+fn settings_files(settings: &Settings) -> Check {
+    let files: Vec<String> = settings.files.iter().map(|path| path.display().to_string()).collect();
+    Check::fine("settings", if files.is_empty() { "defaults and environment".to_owned() } else { files.join(", ") })
+}
+
+fn home(settings: &Settings) -> Check {
+    let home = settings.home.display();
+    let place = nearest_existing(&settings.home);
+    if nix::unistd::access(&place, nix::unistd::AccessFlags::W_OK).is_err() {
+        return Check::broken("data folder", format!("{home} cannot be written"), "set REPL_HOME to a folder of yours");
+    }
+    match std::fs::metadata(&settings.home) {
+        Ok(found) if found.mode() & 0o077 != 0 => {
+            Check::limited("data folder", format!("{home} is open to others"), format!("chmod 700 {home}"))
+        }
+        Ok(_) => Check::fine("data folder", home.to_string()),
+        Err(_) => Check::fine("data folder", format!("{home} (made by the first run)")),
+    }
+}
+
+fn disk(place: &Path) -> Check {
+    match nix::sys::statvfs::statvfs(place) {
+        Ok(found) => {
+            let free = found.blocks_available() * found.fragment_size();
+            let text = format!("{} free", show::size(free as i64));
+            if free >= ENOUGH_DISK {
+                Check::fine("disk", text)
+            } else {
+                Check::limited("disk", text, "free some space, or set REPL_HOME to a larger disk")
+            }
+        }
+        Err(error) => Check::limited("disk", format!("cannot ask: {error}"), "check the data folder"),
+    }
+}
+
+fn file_system(place: &Path) -> Check {
+    let kind = nix::sys::statfs::statfs(place).map(|found| found.filesystem_type().0 & 0xffff_ffff);
+    let network = kind.ok().and_then(|kind| NETWORK_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind));
+    match network {
+        Some((_, name)) => Check::broken(
+            "file system",
+            format!("the data folder is on {name}, where the database would not be safe"),
+            "set REPL_HOME to a local disk, or use PostgreSQL (REPL_DATABASE)",
+        ),
+        None => Check::fine("file system", "local"),
+    }
+}
+
+fn socket(settings: &Settings) -> Check {
+    match embedded::socket(&settings.home) {
+        Ok(path) if path.starts_with(&settings.home) => Check::fine("socket", path.display().to_string()),
+        Ok(path) => Check::fine("socket", format!("{} (the data folder's path is too long for one)", path.display())),
+        Err(complaint) => Check::broken("socket", complaint.text, complaint.fix.unwrap_or_default()),
+    }
+}
+
+async fn control_plane(settings: &Settings) -> Vec<Check> {
+    let plane = match ControlPlane::find(settings) {
+        Ok(Some(plane)) => plane,
+        Ok(None) => return vec![Check::fine("control plane", "not running (the next command starts it)")],
+        Err(complaint) => {
+            return vec![Check::broken("control plane", complaint.text, complaint.fix.unwrap_or_default())];
+        }
+    };
+    let client = plane.client();
+    let mut checks = vec![match client.get::<Health>("/readyz").await {
+        Ok(health) => {
+            Check::fine("control plane", format!("{} at {}, version {}", health.status, client.base(), health.version))
+        }
+        Err(error) => Check::broken("control plane", format!("{}: {error}", client.base()), fix_of_reach(settings)),
+    }];
+    if checks[0].state == State::Fine {
+        checks.push(match client.get::<BalanceView>("/api/v1/credits").await {
+            Ok(balance) => {
+                Check::fine("access", format!("organisation {}, {} credits", balance.org, balance.available))
+            }
+            Err(error) => {
+                Check::broken("access", error.to_string(), "set REPL_TOKEN to a valid token (`repl token create`)")
+            }
+        });
+    }
+    checks
+}
+
+fn fix_of_reach(settings: &Settings) -> String {
+    match &settings.url {
+        Some(_) => "is REPL_URL right, and is the control plane running there?".to_owned(),
+        None => format!("see {}; `repl control stop` and try again", settings.home.join(embedded::LOG_FILE).display()),
+    }
+}
+
+fn containment() -> Check {
+    match runner::containment() {
+        "cgroup" => Check::fine("containment", "cgroup: whatever a run leaves behind is ended with it"),
+        other => Check::limited(
+            "containment",
+            format!("{other}: processes a run leaves behind are looked for by their environment"),
+            "let this user write to a cgroup (systemd: Delegate=yes)",
+        ),
+    }
+}
+
+/// Whether `--memory` and `--cpu` can be enforced.
+fn limits() -> Check {
+    let v2 = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    let writable = |path: &str| nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok();
+    let v1 = ["memory", "cpu"].iter().all(|name| writable(&format!("/sys/fs/cgroup/{name}")));
+    if v1 {
+        Check::fine("limits", "--memory and --cpu are enforced (cgroup v1)")
+    } else if v2.contains("memory") && v2.contains("cpu") && writable("/sys/fs/cgroup") {
+        Check::fine("limits", "--memory and --cpu are enforced (cgroup v2)")
+    } else {
+        Check::limited(
+            "limits",
+            "--memory and --cpu choose a machine but are not enforced on it",
+            "let this user write to a cgroup with the memory and cpu controllers",
+        )
+    }
+}
+
+fn namespaces() -> Check {
+    let number = |path: &str| std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<i64>().ok());
+    let allowed = number("/proc/sys/user/max_user_namespaces").unwrap_or(0) > 0
+        && number("/proc/sys/kernel/unprivileged_userns_clone").unwrap_or(1) != 0
+        && number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").unwrap_or(0) == 0;
+    if allowed {
+        Check::fine("user namespaces", "allowed")
+    } else {
+        Check::limited("user namespaces", "not allowed for this user", "sysctl user.max_user_namespaces=10000")
+    }
+}
+
+fn open_files() -> Check {
+    match nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE) {
+        Ok((_, hard)) if hard < ENOUGH_FILES => {
+            Check::limited("open files", format!("at most {hard}"), "raise the limit: ulimit -Hn 4096")
+        }
+        Ok((soft, hard)) => Check::fine("open files", format!("{soft}, up to {hard}")),
+        Err(error) => Check::limited("open files", error.to_string(), "raise the limit: ulimit -Hn 4096"),
+    }
+}
+
+fn shell() -> Check {
+    match nix::unistd::access("/bin/sh", nix::unistd::AccessFlags::X_OK) {
+        Ok(()) => Check::fine("shell", "/bin/sh"),
+        Err(_) => Check::broken(
+            "shell",
+            "/bin/sh is missing, so -c cannot work",
+            "install a shell, or use `repl run -- ARGV`",
+        ),
+    }
+}
+
+fn sandbox() -> Check {
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
+    let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
+    Check::limited(
+        "sandbox",
+        format!("none: local runs act as the user {user} and can see its files and each other"),
+        "run only what you would run yourself, or give Remuda a user of its own",
+    )
+}
+
+/// The folder itself, or the one in which it would be made.
+fn nearest_existing(path: &Path) -> std::path::PathBuf {
+    path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/")).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_is_judged_before_it_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("a/b/c");
+        assert_eq!(nearest_existing(&place), dir.path());
+        assert_eq!(disk(dir.path()).check, "disk");
+        assert_eq!(file_system(dir.path()).state, State::Fine);
+    }
+}

@@ -1,0 +1,411 @@
+//! Finds, starts and ends the control plane that lives in `REPL_HOME`. Whether it lives is a lock its process holds;
+//! the lock's file says where it listens. Never trusts a pid alone, and never starts two.
+
+use crate::complaint::{Complaint, Done};
+use crate::settings::Settings;
+use nix::fcntl::{FcntlArg, Flock, FlockArg, fcntl};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+pub const LOG_FILE: &str = "control.log";
+const LOCK_FILE: &str = "control.lock";
+/// Held only while somebody starts or ends the control plane, so that two first commands start one.
+const START_FILE: &str = "control.start";
+/// A socket's path may have 107 bytes; beyond this one it moves to a short folder.
+const LONGEST_SOCKET: usize = 100;
+/// Migrations of a large database included; the start says so itself when it fails earlier.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+/// A graceful end hands work over; it never waits for runs.
+const ENDED_WITHIN: Duration = Duration::from_secs(60);
+/// An older log is kept once; more is nobody's reading.
+const LARGEST_LOG: u64 = 16 << 20;
+/// What the child says on its stdout when it answers.
+pub const READY: &str = "ready";
+/// What the control plane may know of the environment of whoever started it first: jobs inherit some of it for good.
+const INHERITED: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+    "RUST_BACKTRACE",
+];
+/// Settings travel over a pipe; these would only contradict it.
+const NOT_INHERITED: &[&str] = &["REPL_URL", "REPL_TOKEN", "REPL_HOME", "REPL_DATABASE", "REPL_BLOBS", "REPL_LISTEN"];
+
+/// Who holds a home, as it wrote itself into the lock's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub pid: i32,
+    pub host: String,
+    pub boot_id: String,
+    pub version: String,
+    pub socket: PathBuf,
+    /// Where it listens beside the socket.
+    pub url: Option<String>,
+    pub started_at: i64,
+}
+
+/// What the starter tells the process it starts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Orders {
+    pub home: PathBuf,
+    pub database: Option<String>,
+    pub blobs: Option<String>,
+    pub listen: Option<String>,
+    pub log: Option<String>,
+    pub tables: toml::Table,
+}
+
+/// Who controls this home now, if anybody.
+pub fn find(home: &Path) -> Done<Option<Holder>> {
+    let path = home.join(LOCK_FILE);
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(Complaint::file("open", &path, &error)),
+    };
+    if !is_held(&file, &path)? {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|error| Complaint::file("read", &path, &error))?;
+    // Held and not readable yet: somebody is starting. Whoever wants to know waits for the start lock.
+    Ok(serde_json::from_str(&text).ok())
+}
+
+/// Finds the control plane, or starts it; an older one is replaced. The flag says whether it was started here.
+pub async fn ensure(settings: &Settings) -> Done<(Holder, bool)> {
+    if let Some(holder) = find(&settings.home)? {
+        is_on_this_host(&holder, &settings.home)?;
+        if !is_older(&holder.version) {
+            return Ok((holder, false));
+        }
+    }
+    create_home(&settings.home)?;
+    let _starting = start_lock(&settings.home).await?;
+    // While we waited, somebody else may have started it.
+    if let Some(holder) = find(&settings.home)? {
+        is_on_this_host(&holder, &settings.home)?;
+        if !is_older(&holder.version) {
+            return Ok((holder, false));
+        }
+        end(&settings.home, &holder).await?;
+    }
+    start(settings).await.map(|holder| (holder, true))
+}
+
+/// Asks the process to end, keeping runs and machines, and waits until it is gone.
+pub async fn end(home: &Path, holder: &Holder) -> Done<()> {
+    is_on_this_host(holder, home)?;
+    // The lock is held and was taken in this boot, so the pid in it is its holder's.
+    let pid = nix::unistd::Pid::from_raw(holder.pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)
+        .map_err(|error| Complaint::refused(format!("cannot end the control plane (pid {pid}): {error}")))?;
+    ended(home, holder).await
+}
+
+/// Waits until nobody holds the home.
+pub async fn ended(home: &Path, holder: &Holder) -> Done<()> {
+    let path = home.join(LOCK_FILE);
+    let file = match OpenOptions::new().read(true).open(&path) {
+        Ok(file) => file,
+        Err(_) => return Ok(()),
+    };
+    let free = tokio::task::spawn_blocking(move || fcntl(&file, FcntlArg::F_OFD_SETLKW(&lock(libc::F_RDLCK))));
+    match tokio::time::timeout(ENDED_WITHIN, free).await {
+        Ok(Ok(Ok(_))) => Ok(()),
+        Ok(Ok(Err(error))) => Err(Complaint::refused(format!("cannot wait for {}: {error}", path.display()))),
+        _ => Err(Complaint::refused(format!(
+            "the control plane (pid {}) has not ended within {} s",
+            holder.pid,
+            ENDED_WITHIN.as_secs()
+        ))
+        .fix(format!("see {}; it is safe to kill -9 it", home.join(LOG_FILE).display()))),
+    }
+}
+
+/// Kept by the control plane for its life: nobody else controls this home meanwhile.
+pub struct Held {
+    file: File,
+}
+
+/// Takes the home, or says who has it.
+pub fn hold(home: &Path) -> Done<Held> {
+    create_home(home)?;
+    let path = home.join(LOCK_FILE);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|error| Complaint::file("open", &path, &error))?;
+    match fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(libc::F_WRLCK))) {
+        Ok(_) => Ok(Held { file }),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => {
+            let who =
+                find(home)?.map_or_else(String::new, |holder| format!(" (pid {} on {})", holder.pid, holder.host));
+            Err(Complaint::usage(format!("another control plane{who} already runs in {}", home.display()))
+                .fix("end it with `repl control stop`, or use another REPL_HOME"))
+        }
+        Err(error) => Err(Complaint::usage(format!("cannot lock {}: {error}", path.display()))),
+    }
+}
+
+impl Held {
+    /// A home that was deleted leaves nobody behind: its control plane ends, gracefully, as soon as its lock is gone.
+    pub fn end_when_deleted(&self) {
+        use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+        let watched = Inotify::init(InitFlags::IN_CLOEXEC).and_then(|inotify| {
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            inotify.add_watch(path.as_str(), AddWatchFlags::IN_ATTRIB).map(|_| inotify)
+        });
+        let (Ok(inotify), Ok(file)) = (watched, self.file.try_clone()) else {
+            tracing::warn!("cannot watch the data folder; should it be deleted, nobody notices");
+            return;
+        };
+        std::thread::spawn(move || {
+            while inotify.read_events().is_ok() {
+                if file.metadata().is_ok_and(|found| found.nlink() == 0) {
+                    tracing::warn!("the data folder was deleted; ending");
+                    nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).ok();
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Says where we listen. In place: the lock belongs to this very file.
+    pub fn announce(&mut self, socket: &Path, url: Option<String>) -> Done<()> {
+        let holder = Holder {
+            pid: std::process::id() as i32,
+            host: host(),
+            boot_id: boot_id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            socket: socket.to_owned(),
+            url,
+            started_at: crate::show::now_ms(),
+        };
+        let text = serde_json::to_vec(&holder).expect("a holder is plain text");
+        let written = self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(&text));
+        written.map_err(|error| Complaint::usage(format!("cannot write {LOCK_FILE}: {error}")))
+    }
+}
+
+/// Where the socket of this home goes; a folder of our own when its path would be too long.
+pub fn socket(home: &Path) -> Done<PathBuf> {
+    let usual = home.join("control.sock");
+    if usual.as_os_str().len() <= LONGEST_SOCKET {
+        return Ok(usual);
+    }
+    let digest = blake3::hash(home.as_os_str().as_encoded_bytes()).to_hex();
+    let folder = PathBuf::from(format!("/tmp/remuda-{}-{}", nix::unistd::getuid(), &digest[..12]));
+    make_private(&folder)?;
+    Ok(folder.join("control.sock"))
+}
+
+async fn start(settings: &Settings) -> Done<Holder> {
+    let log = open_log(&settings.home)?;
+    let failed = |error: std::io::Error| Complaint::usage(format!("cannot start the control plane: {error}"));
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command
+        .args(["control", "serve"])
+        .current_dir("/")
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| is_inherited(&name.to_string_lossy())))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    // SAFETY: setsid is async-signal-safe and touches nothing of ours. Ctrl-C at our terminal is not meant for it.
+    unsafe {
+        command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
+    }
+    let mut child = command.spawn().map_err(failed)?;
+    let orders = Orders {
+        home: settings.home.clone(),
+        database: settings.database.clone(),
+        blobs: settings.blobs.clone(),
+        listen: settings.listen.clone(),
+        log: settings.log.clone(),
+        tables: settings.tables.clone(),
+    };
+    let orders = serde_json::to_vec(&orders).expect("orders are plain text");
+    child.stdin.take().expect("piped").write_all(&orders).map_err(failed)?;
+    let mut said = child.stdout.take().expect("piped");
+    let answer = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        said.read_to_string(&mut text).map(|_| text)
+    });
+    let said = match tokio::time::timeout(READY_WITHIN, answer).await {
+        Ok(Ok(Ok(text))) => text,
+        Ok(_) => String::new(),
+        Err(_) => return Err(not_started(&settings.home, "it has not become ready")),
+    };
+    match find(&settings.home)? {
+        Some(holder) if said.trim() == READY => Ok(holder),
+        _ => Err(not_started(&settings.home, said.trim())),
+    }
+}
+
+fn not_started(home: &Path, said: &str) -> Complaint {
+    let log = home.join(LOG_FILE);
+    let (said, fix) = match said.split_once("\n  fix: ") {
+        Some((said, fix)) => (said, fix.to_owned()),
+        None => (said, format!("see {}", log.display())),
+    };
+    let said = said.strip_prefix("error: ").unwrap_or(said);
+    let said = if said.is_empty() { "it ended at once" } else { said };
+    Complaint::usage(format!("the control plane did not start: {said}")).fix(fix)
+}
+
+async fn start_lock(home: &Path) -> Done<Flock<File>> {
+    let path = home.join(START_FILE);
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = opened.map_err(|error| Complaint::file("open", &path, &error))?;
+    let locked = tokio::task::spawn_blocking(move || Flock::lock(file, FlockArg::LockExclusive)).await;
+    match locked {
+        Ok(Ok(lock)) => Ok(lock),
+        Ok(Err((_, error))) => Err(Complaint::usage(format!("cannot lock {}: {error}", path.display()))),
+        Err(error) => Err(Complaint::usage(error.to_string())),
+    }
+}
+
+/// Asks without taking: a reader must never be in a starter's way.
+fn is_held(file: &File, path: &Path) -> Done<bool> {
+    let mut question = lock(libc::F_WRLCK);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut question))
+        .map_err(|error| Complaint::usage(format!("cannot ask for the lock of {}: {error}", path.display())))?;
+    Ok(question.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+fn lock(kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+fn is_on_this_host(holder: &Holder, home: &Path) -> Done<()> {
+    if holder.host == host() && holder.boot_id == boot_id() {
+        return Ok(());
+    }
+    Err(Complaint::usage(format!("the control plane of {} runs on {}", home.display(), holder.host))
+        .fix(format!("work on {}, or use a REPL_HOME that is not shared between machines", holder.host)))
+}
+
+/// Whether that version comes before this program's.
+fn is_older(version: &str) -> bool {
+    let number = |text: &str| -> Vec<u64> { text.split(['.', '-', '+']).map_while(|part| part.parse().ok()).collect() };
+    number(version) < number(env!("CARGO_PKG_VERSION"))
+}
+
+fn is_inherited(name: &str) -> bool {
+    (INHERITED.contains(&name) || name.starts_with("REPL_") || name.starts_with("OTEL_"))
+        && !NOT_INHERITED.contains(&name)
+}
+
+fn create_home(home: &Path) -> Done<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(home)
+        .map_err(|error| Complaint::file("create", home, &error).fix("set REPL_HOME to a folder you can write to"))
+}
+
+/// A folder in a place for everybody must be surely ours.
+fn make_private(folder: &Path) -> Done<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(Complaint::file("create", folder, &error));
+        }
+        _ => {}
+    }
+    let found = std::fs::symlink_metadata(folder).map_err(|error| Complaint::file("look at", folder, &error))?;
+    if !found.is_dir() || found.uid() != nix::unistd::getuid().as_raw() || found.mode() & 0o077 != 0 {
+        return Err(Complaint::usage(format!("{} is not a private folder of ours", folder.display()))
+            .fix("remove it, or use a shorter REPL_HOME"));
+    }
+    Ok(())
+}
+
+fn open_log(home: &Path) -> Done<File> {
+    let path = home.join(LOG_FILE);
+    if std::fs::metadata(&path).is_ok_and(|found| found.len() > LARGEST_LOG) {
+        let older = home.join("control.log.1");
+        std::fs::rename(&path, &older).map_err(|error| Complaint::file("move", &path, &error))?;
+    }
+    let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    opened.map_err(|error| Complaint::file("open", &path, &error))
+}
+
+pub fn host() -> String {
+    nix::unistd::gethostname().map_or_else(|_| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_has_one_holder_and_everybody_sees_who() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(find(home.path()).unwrap(), None);
+        let mut held = hold(home.path()).unwrap();
+        assert_eq!(find(home.path()).unwrap(), None, "held, and still starting");
+        held.announce(Path::new("/x/control.sock"), Some("http://127.0.0.1:1".into())).unwrap();
+        let holder = find(home.path()).unwrap().unwrap();
+        assert_eq!((holder.pid, &*holder.socket), (std::process::id() as i32, Path::new("/x/control.sock")));
+        let complaint = hold(home.path()).err().unwrap();
+        assert!(complaint.text.contains(&format!("(pid {} on {})", holder.pid, holder.host)), "{complaint}");
+        drop(held);
+        assert_eq!(find(home.path()).unwrap(), None, "what a dead one wrote counts for nothing");
+        hold(home.path()).unwrap();
+    }
+
+    #[test]
+    fn a_long_home_gets_a_short_socket() {
+        assert_eq!(socket(Path::new("/home/ada/data")).unwrap(), Path::new("/home/ada/data/control.sock"));
+        let home = PathBuf::from("/tmp").join("x".repeat(120));
+        let path = socket(&home).unwrap();
+        std::fs::remove_dir(path.parent().unwrap()).unwrap();
+        assert!(path.as_os_str().len() <= LONGEST_SOCKET && path.starts_with("/tmp/"), "{path:?}");
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for (version, older) in [("0.0.9", true), ("0.1.0", false), ("0.10.0", false), ("1.0.0-rc1", false), ("", true)]
+        {
+            assert_eq!(is_older(version), older, "{version}");
+        }
+    }
+
+    #[test]
+    fn what_a_failed_start_said_is_passed_on() {
+        let said = not_started(Path::new("/h"), "error: port 7 is taken\n  fix: use another");
+        assert_eq!(said.to_string(), "error: the control plane did not start: port 7 is taken\n  fix: use another");
+        assert_eq!(not_started(Path::new("/h"), "").fix.as_deref(), Some("see /h/control.log"));
+    }
+}

@@ -1,0 +1,110 @@
+//! `repl events`: what happened to a run, numbered without gaps, past or as it happens.
+
+use crate::complaint::{DETACHED, Done};
+use crate::control_plane::ControlPlane;
+use crate::follow::Patience;
+use crate::live::Live;
+use crate::lookup;
+use crate::settings::Settings;
+use crate::show::{self, Colour, paint};
+use wire::api::EventView;
+use wire::client::ClientError;
+
+/// Print what happened to a run
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl events @last
+  repl events run_9ix -f --json | jq .kind")]
+pub struct EventsArgs {
+    /// Id, beginning of an id, name, or @last
+    run: String,
+    /// Go on until the run ends
+    #[arg(short, long)]
+    follow: bool,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 10_000, conflicts_with = "follow")]
+    limit: usize,
+    /// A JSON array; with -f one object per line
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn events(settings: &Settings, args: EventsArgs) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    let run = lookup::run(&plane, &args.run).await?;
+    if args.follow {
+        return tokio::select! {
+            done = follow(&plane, &run, args.json) => done,
+            _ = tokio::signal::ctrl_c() => Ok(DETACHED),
+        };
+    }
+    let events: Vec<EventView> = plane.list(&format!("/runs/{run}/events"), args.limit).await?;
+    if args.json {
+        return show::json(&events);
+    }
+    events.iter().for_each(print);
+    Ok(0)
+}
+
+async fn follow(plane: &ControlPlane, run: &str, json: bool) -> Done {
+    let live = Live::none();
+    let mut patience = Patience::default();
+    let mut last: Option<String> = None;
+    loop {
+        let broken = match plane.events(&format!("/runs/{run}/events"), last.as_deref()).await {
+            Ok(mut events) => loop {
+                match events.next().await {
+                    // A database that lost its end: the numbers begin again.
+                    Ok(Some(event)) if event.event == "reset" => last = None,
+                    Ok(Some(event)) => {
+                        patience.reset();
+                        let view: EventView = serde_json::from_str(&event.data)
+                            .map_err(|error| ClientError::Protocol(format!("{error} in an event")))?;
+                        last = Some(event.id);
+                        if json {
+                            show::json_line(&view)?;
+                        } else {
+                            print(&view);
+                        }
+                    }
+                    Ok(None) if is_over(plane, run).await? => return Ok(0),
+                    Ok(None) => break ClientError::Unreachable("the stream ended early".to_owned()),
+                    Err(error) => break error,
+                }
+            },
+            Err(error) => error,
+        };
+        patience.wait(plane, broken, &live).await?;
+    }
+}
+
+/// A stream also ends when its server does; only the run can say which it was.
+async fn is_over(plane: &ControlPlane, run: &str) -> Done<bool> {
+    let run: wire::api::RunView = plane.get(&format!("/runs/{run}")).await?;
+    Ok(matches!(run.status.as_str(), "completed" | "failed" | "cancelled"))
+}
+
+fn print(event: &EventView) {
+    let body = match &event.body {
+        serde_json::Value::Object(body) => {
+            body.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect()
+        }
+        serde_json::Value::Null => Vec::new(),
+        other => vec![plain(other)],
+    };
+    let number = format!("{:>4}", event.number);
+    println!(
+        "{} {} {} {}",
+        paint(Colour::Dim, &number),
+        show::clock(event.at),
+        paint(Colour::Bold, &event.kind),
+        body.join(" ")
+    );
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) if !text.contains(char::is_whitespace) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,242 @@
+//! Follows a run: its bytes to our stdout and stderr unchanged, each once, through every loss of the connection.
+//! Never adds to the work's output; what it has to say itself goes to stderr.
+
+use crate::complaint::Done;
+use crate::control_plane::ControlPlane;
+use crate::live::Live;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+use wire::api::{LogEnd, LogFrame, RunView};
+use wire::client::{ClientError, Event};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// An embedded control plane that does not start so often in a row will not start at all.
+const FAILED_STARTS: u32 = 5;
+
+/// Which part of a log.
+#[derive(Debug, Clone, Default)]
+pub struct Part {
+    pub follow: bool,
+    pub tail: Option<u64>,
+    pub since_ms: Option<i64>,
+    pub job: Option<String>,
+    pub stream: Option<String>,
+}
+
+impl Part {
+    fn path(&self, run: &str, resumed: bool) -> String {
+        let mut path = format!("/runs/{run}/logs?follow={}", self.follow);
+        let mut ask = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                path.push_str(&format!("&{name}={}", wire::client::encode(&value)));
+            }
+        };
+        ask("job", self.job.clone());
+        ask("stream", self.stream.clone());
+        // Once something has been seen, where to go on is said by its id.
+        if !resumed {
+            ask("tail", self.tail.map(|lines| lines.to_string()));
+            ask("since_ms", self.since_ms.map(|ms| ms.to_string()));
+        }
+        path
+    }
+}
+
+/// Writes a run's log from its beginning to its end, and gives back the run as it ended.
+pub async fn run(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> {
+    let mut sink = Sink::new(live);
+    let part = Part { follow: true, ..Part::default() };
+    loop {
+        tokio::select! {
+            end = logs(plane, run, &part, &mut sink) => end?,
+            () = live.keep_up(plane, run) => unreachable!("it watches as long as it is asked to"),
+        };
+        let view: RunView = plane.get(&format!("/runs/{run}")).await?;
+        if matches!(view.status.as_str(), "completed" | "failed" | "cancelled") {
+            live.done();
+            return Ok(view);
+        }
+    }
+}
+
+/// Writes a log; comes back when the server says it is complete.
+pub async fn logs(plane: &ControlPlane, run: &str, part: &Part, sink: &mut Sink<'_>) -> Done<LogEnd> {
+    let mut last: Option<String> = None;
+    let mut patience = Patience::default();
+    loop {
+        let broken = match plane.events(&part.path(run, last.is_some()), last.as_deref()).await {
+            Ok(mut events) => loop {
+                match events.next().await {
+                    Ok(Some(event)) => {
+                        patience.reset();
+                        if event.event == "reset" {
+                            last = None;
+                        } else if !event.id.is_empty() {
+                            last = Some(event.id.clone());
+                        }
+                        if let Some(end) = sink.take(&event).await? {
+                            return Ok(end);
+                        }
+                    }
+                    Ok(None) => break ClientError::Unreachable("the stream ended early".to_owned()),
+                    Err(error) => break error,
+                }
+            },
+            Err(error) => error,
+        };
+        patience.wait(plane, broken, sink.live).await?;
+    }
+}
+
+/// How long to wait between tries, and when to give up.
+#[derive(Default)]
+pub struct Patience {
+    tries: u32,
+    failed_starts: u32,
+}
+
+impl Patience {
+    pub fn reset(&mut self) {
+        *self = Patience::default();
+    }
+
+    /// Returns when it is worth trying again; an answer that will not change is the caller's.
+    pub async fn wait(&mut self, plane: &ControlPlane, broken: ClientError, live: &Live) -> Done<()> {
+        let may_change = match &broken {
+            ClientError::Unreachable(_) => true,
+            ClientError::Problem(problem) => matches!(problem.status, 429 | 500..),
+            ClientError::Protocol(_) => false,
+        };
+        if !may_change {
+            return Err(broken.into());
+        }
+        // The first break is usually a restart, over before anybody would have read about it.
+        if self.tries == 1 {
+            live.say("lost the control plane; the run goes on, trying to reach it again");
+        }
+        if plane.is_embedded()
+            && let Err(complaint) = plane.again().await
+        {
+            self.failed_starts += 1;
+            if self.failed_starts >= FAILED_STARTS {
+                return Err(complaint);
+            }
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.tries.min(6)).min(LONGEST_PAUSE);
+        self.tries += 1;
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+}
+
+/// Where the bytes go.
+pub struct Sink<'a> {
+    live: &'a Live,
+    stdout: tokio::io::Stdout,
+    stderr: tokio::io::Stderr,
+    /// How far each job's log has been written: a replay after a break repeats nothing.
+    written: BTreeMap<String, i64>,
+    /// Only these jobs, when asked so.
+    pub only: Option<Vec<String>>,
+}
+
+impl<'a> Sink<'a> {
+    pub fn new(live: &'a Live) -> Sink<'a> {
+        Sink { live, stdout: tokio::io::stdout(), stderr: tokio::io::stderr(), written: BTreeMap::new(), only: None }
+    }
+
+    async fn take(&mut self, event: &Event) -> Done<Option<LogEnd>> {
+        let unread = |error: serde_json::Error| ClientError::Protocol(format!("{error} in an event of the log"));
+        match event.event.as_str() {
+            "log" => {
+                let frame: LogFrame = serde_json::from_str(&event.data).map_err(unread)?;
+                let fresh = self.fresh(&frame);
+                self.write(&frame.stream, fresh, &frame.data.0).await?;
+                Ok(None)
+            }
+            "end" => Ok(Some(serde_json::from_str(&event.data).map_err(unread)?)),
+            _ => Ok(None), // of a later version
+        }
+    }
+
+    /// How many bytes at the frame's end are new.
+    fn fresh(&mut self, frame: &LogFrame) -> usize {
+        if self.only.as_ref().is_some_and(|jobs| !jobs.contains(&frame.job)) {
+            return 0;
+        }
+        let end = frame.offset + frame.data.0.len() as i64;
+        let written = self.written.entry(frame.job.clone()).or_insert(0);
+        let fresh = (end - frame.offset.max(*written)).max(0);
+        *written = end.max(*written);
+        fresh as usize
+    }
+
+    async fn write(&mut self, stream: &str, fresh: usize, bytes: &[u8]) -> Done<()> {
+        let bytes = &bytes[bytes.len() - fresh..];
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.live.output(stream, bytes);
+        let written = match stream {
+            "stdout" => write(&mut self.stdout, bytes).await,
+            "stderr" => write(&mut self.stderr, bytes).await,
+            // Words of the runner, not of the work.
+            _ => write(&mut self.stderr, &noted(bytes)).await,
+        };
+        written.map_err(|error| crate::complaint::Complaint::refused(format!("cannot write the output: {error}")))
+    }
+}
+
+async fn write(to: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
+    to.write_all(bytes).await?;
+    to.flush().await
+}
+
+fn noted(bytes: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(bytes);
+    text.lines().map(|line| format!("repl: {line}\n")).collect::<String>().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Base64;
+
+    #[tokio::test]
+    async fn a_replay_repeats_nothing() {
+        let live = Live::none();
+        let mut sink = Sink::new(&live);
+        let frame = |job: &str, offset, length: usize| LogFrame {
+            job: job.to_owned(),
+            stream: "stdout".to_owned(),
+            offset,
+            at: 0,
+            data: Base64(vec![b'x'; length]),
+        };
+        let table = [
+            (frame("job_1", 0, 10), 10),
+            (frame("job_1", 0, 10), 0),
+            (frame("job_1", 5, 10), 5),
+            (frame("job_2", 0, 3), 3),
+            (frame("job_1", 100, 5), 5),
+            (frame("job_1", 20, 5), 0),
+        ];
+        for (frame, fresh) in table {
+            assert_eq!(sink.fresh(&frame), fresh, "{} at {}", frame.job, frame.offset);
+        }
+    }
+
+    #[test]
+    fn a_resumed_question_says_where_by_id_alone() {
+        let part = Part { follow: true, tail: Some(5), stream: Some("stderr".into()), ..Part::default() };
+        assert_eq!(part.path("run_1", false), "/runs/run_1/logs?follow=true&stream=stderr&tail=5");
+        assert_eq!(part.path("run_1", true), "/runs/run_1/logs?follow=true&stream=stderr");
+    }
+
+    #[test]
+    fn the_runners_words_are_marked() {
+        assert_eq!(noted(b"not found\nsorry"), b"repl: not found\nrepl: sorry\n");
+    }
+}

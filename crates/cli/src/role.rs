@@ -1,0 +1,225 @@
+//! The roles in the foreground: server, worker, runner, and the embedded control plane that `repl` starts by itself.
+//! Turns settings into what each role takes; does none of their work.
+
+use crate::complaint::{Complaint, Done, REFUSED, USAGE};
+use crate::embedded::{self, Orders, READY};
+use crate::nearest::suggestion;
+use crate::settings::Settings;
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::path::PathBuf;
+
+/// The tables of a settings file that configure a control plane.
+pub const TABLES: &[&str] = &["holds", "timings", "money", "providers", "prices"];
+const USUAL_ADDRESS: &str = "127.0.0.1:7780";
+
+/// Be a control plane in the foreground: the API, and a worker
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl server --listen 127.0.0.1:7780
+  REPL_DATABASE=postgres://remuda@db.example/remuda repl server --listen 0.0.0.0:7780")]
+pub struct ServerArgs {
+    /// Address of the HTTP API [env: REPL_LISTEN] [default: 127.0.0.1:7780]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    #[command(flatten)]
+    place: Place,
+    /// Serve the API only; workers do the work
+    #[arg(long)]
+    no_worker: bool,
+}
+
+/// Be a worker in the foreground: does the work of servers that share its database
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  REPL_DATABASE=postgres://remuda@db.example/remuda repl worker")]
+pub struct WorkerArgs {
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Where state is kept.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// `sqlite:PATH` or `postgres://…` [env: REPL_DATABASE]
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// `file:PATH` [env: REPL_BLOBS]
+    #[arg(long, value_name = "URL")]
+    blobs: Option<String>,
+}
+
+/// Be the runner of one machine in the foreground
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Providers start runners; by hand it is needed only to clean up:
+  repl runner --dir DIR --end")]
+pub struct RunnerArgs {
+    /// The machine's directory
+    #[arg(long)]
+    dir: PathBuf,
+    /// End whatever a dead runner left running there
+    #[arg(long)]
+    end: bool,
+}
+
+pub fn runner(args: &RunnerArgs) -> u8 {
+    log_to_stderr(std::env::var("REPL_LOG").ok().as_deref());
+    if !args.end {
+        return if runner::run(&args.dir) == std::process::ExitCode::SUCCESS { 0 } else { REFUSED };
+    }
+    match runner::end(&args.dir) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{}", Complaint::file("end what runs in", &args.dir, &error));
+            REFUSED
+        }
+    }
+}
+
+pub async fn server(settings: &Settings, args: ServerArgs) -> Done {
+    log_to_stderr(settings.log.as_deref());
+    let listen = args.listen.or_else(|| settings.listen.clone()).unwrap_or_else(|| USUAL_ADDRESS.to_owned());
+    let role = if args.no_worker { server::Role::Server } else { server::Role::All };
+    let orders = orders(settings, args.place, Some(listen));
+    // One SQLite file has one control plane, and the commands of this home find it there.
+    let alone = !is_shared(&orders.database);
+    serve(orders, role, alone, |url| {
+        eprintln!("repl: serving {}", url.as_deref().unwrap_or("on the socket of this home"));
+    })
+    .await
+}
+
+pub async fn worker(settings: &Settings, args: WorkerArgs) -> Done {
+    log_to_stderr(settings.log.as_deref());
+    let orders = orders(settings, args.place, None);
+    if !is_shared(&orders.database) {
+        return Err(Complaint::usage("a worker beside a server needs a database they can share")
+            .fix("set REPL_DATABASE to a postgres:// address; with SQLite the server does the work itself"));
+    }
+    serve(orders, server::Role::Worker, false, |_| eprintln!("repl: working")).await
+}
+
+/// What `repl control serve` is: orders on stdin, one word on stdout when it answers, or why it does not.
+pub async fn embedded() -> Done {
+    let mut text = String::new();
+    let read = std::io::stdin().read_to_string(&mut text).map_err(|error| error.to_string());
+    let orders: Result<Orders, String> =
+        read.and_then(|_| serde_json::from_str(&text).map_err(|error| error.to_string()));
+    let orders = orders.map_err(|error| {
+        Complaint::usage(format!("no orders on stdin: {error}")).fix("use `repl control start`, or `repl server`")
+    })?;
+    log_to_stderr(orders.log.as_deref());
+    let done = serve(orders, server::Role::All, true, |_| say_ready()).await;
+    if let Err(complaint) = &done {
+        // To whoever started us, if still waiting; `main` says it to the log.
+        println!("{complaint}");
+    }
+    done
+}
+
+/// The starter waits for the end of our stdout; from now on it is the log.
+fn say_ready() {
+    println!("{READY}");
+    std::io::stdout().flush().ok();
+    if let Err(error) = nix::unistd::dup2_stdout(std::io::stderr()) {
+        tracing::warn!(%error, "stdout could not be given back");
+    }
+}
+
+fn orders(settings: &Settings, place: Place, listen: Option<String>) -> Orders {
+    Orders {
+        home: settings.home.clone(),
+        database: place.database.or_else(|| settings.database.clone()),
+        blobs: place.blobs.or_else(|| settings.blobs.clone()),
+        listen,
+        log: settings.log.clone(),
+        tables: settings.tables.clone(),
+    }
+}
+
+async fn serve(
+    orders: Orders,
+    role: server::Role,
+    alone: bool,
+    ready: impl FnOnce(Option<String>) + Send + 'static,
+) -> Done {
+    let config = config(&orders.tables)?;
+    let home = orders.home.clone();
+    let (mut held, socket) = if alone {
+        let held = embedded::hold(&home)?;
+        held.end_when_deleted();
+        (Some(held), Some(embedded::socket(&home)?))
+    } else {
+        (None, None)
+    };
+    let announced = socket.clone();
+    let on_ready = move |url: Option<String>| {
+        if let (Some(held), Some(socket)) = (&mut held, &announced)
+            && let Err(complaint) = held.announce(socket, url.clone())
+        {
+            tracing::error!("{complaint}");
+        }
+        ready(url);
+        held
+    };
+    server::run(
+        server::Settings {
+            database: orders.database.unwrap_or_else(|| format!("sqlite:{}", home.join("remuda.db").display())),
+            blobs: orders.blobs,
+            listen: orders.listen,
+            socket,
+            embedded: alone,
+            role,
+            config,
+            exe: PathBuf::from("/proc/self/exe"),
+            home,
+        },
+        on_ready,
+    )
+    .await?;
+    Ok(0)
+}
+
+fn is_shared(database: &Option<String>) -> bool {
+    database.as_deref().is_some_and(|url| url.starts_with("postgres:") || url.starts_with("postgresql:"))
+}
+
+/// The control plane's own settings, checked.
+pub fn config(tables: &toml::Table) -> Done<server::Config> {
+    let config: server::Config =
+        toml::Value::Table(tables.clone()).try_into().map_err(|error: toml::de::Error| misread(error.message()))?;
+    Ok(config)
+}
+
+/// serde names an unknown key and the known ones; a person wants the nearest.
+fn misread(said: &str) -> Complaint {
+    let mut quoted = said.split('`').skip(1).step_by(2);
+    match (said.starts_with("unknown field"), quoted.next()) {
+        (true, Some(key)) => {
+            let known: Vec<&str> = quoted.collect();
+            Complaint::usage(format!("unknown key `{key}`")).fix(suggestion(key, &known))
+        }
+        _ => Complaint { code: USAGE, text: said.trim_end().to_owned(), fix: None },
+    }
+}
+
+fn log_to_stderr(filter: Option<&str>) {
+    let filter = filter.unwrap_or("info");
+    let filter =
+        tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let colour = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_key_of_a_table_finds_its_neighbour() {
+        let table: toml::Table = "[holds]\ndefault_debug_hld_ms = 5".parse().unwrap();
+        let complaint = config(&table).unwrap_err();
+        assert_eq!(complaint.text, "unknown key `default_debug_hld_ms`");
+        assert_eq!(complaint.fix.as_deref(), Some("did you mean `default_debug_hold_ms`?"));
+        config(&toml::Table::new()).unwrap();
+    }
+}

@@ -1,0 +1,348 @@
+//! `repl run`: from flags and a run file to a submitted run, followed to its end. Ctrl-C detaches and never cancels.
+
+use crate::complaint::{Complaint, DETACHED, Done};
+use crate::control_plane::{ControlPlane, new_key};
+use crate::live::Live;
+use crate::settings::Settings;
+use crate::summary::{self, Sending};
+use crate::upload::{self, Files, Source};
+use crate::{follow, lookup, quantity, run_file, show};
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use wire::api::{RunView, Submit};
+
+/// More than this is rarely meant; on a terminal we ask first.
+const MANY_FILES: usize = 10_000;
+const MANY_BYTES: i64 = 1 << 30;
+
+/// Submit a run and follow it: its output here, its exit code ours
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl run -c 'echo hello'
+  repl run --file train.py --artifact 'out/*' -c 'python3 train.py'
+  repl run --cpu 2 --memory 4GB --max-duration 2h -- make -j2 test
+  repl run train.repl.yml --env EPOCHS=5 --detach
+
+Exit codes: the work's own; 128 + n after signal n; 124 max duration; 143 cancelled; 130 detached by Ctrl-C;
+1 refused, or no code; 2 wrong use, or the control plane cannot be reached.")]
+pub struct RunArgs {
+    /// A run file (*.repl.yml); flags are stronger than what it says
+    file: Option<PathBuf>,
+    /// What to run, by `sh -c`
+    #[arg(short, long, value_name = "CMD", conflicts_with = "argv")]
+    command: Option<String>,
+    /// What to run, word by word, without a shell
+    #[arg(last = true, value_name = "ARGV")]
+    argv: Vec<String>,
+    /// A name to find it by; unique among open runs
+    #[arg(long)]
+    name: Option<String>,
+    /// A variable for the run; without a value, the one it has here
+    #[arg(long = "env", short = 'e', value_name = "K[=V]")]
+    env: Vec<String>,
+    /// A file or folder to send; .gitignore is respected
+    #[arg(long = "file", short = 'f', value_name = "PATH[:DEST]")]
+    files: Vec<String>,
+    /// Folder below the run's own in which to start
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// Processors, e.g. 2 or 0.5
+    #[arg(long, value_parser = quantity::cpu, allow_negative_numbers = true)]
+    cpu: Option<i64>,
+    /// Memory, e.g. 512MB or 2GB
+    #[arg(long, value_parser = quantity::memory, allow_negative_numbers = true)]
+    memory: Option<i64>,
+    /// Where machines come from
+    #[arg(long)]
+    provider: Option<String>,
+    #[arg(long, help = "Region of the provider")]
+    region: Option<String>,
+    /// Longest time it may run, e.g. 90s or 2h30m
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
+    max_duration: Option<i64>,
+    /// Time between being asked to stop and being killed
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
+    stop_duration: Option<i64>,
+    /// How long its workdir is kept afterwards
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
+    hold: Option<i64>,
+    /// Most it may cost
+    #[arg(long, value_name = "CREDITS", value_parser = quantity::budget, allow_negative_numbers = true)]
+    budget: Option<String>,
+    /// Attempts, the first included, after errors and interruptions
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    retry: Option<i64>,
+    #[arg(long, value_parser = ["high", "normal"], help = "Whom it goes before in the queue")]
+    priority: Option<String>,
+    /// Submitting twice with the same key makes one run
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    /// What to keep of the workdir afterwards, e.g. 'out/*'
+    #[arg(long = "artifact", short = 'a', value_name = "GLOB")]
+    artifacts: Vec<String>,
+    /// A secret to hand over as a variable of the same name
+    #[arg(long = "secret", value_name = "NAME")]
+    secrets: Vec<String>,
+    /// One stream for stdout and stderr, in their exact order
+    #[arg(long)]
+    merge: bool,
+    /// Submit, say the id and do not follow
+    #[arg(long, short)]
+    detach: bool,
+    /// Check and price it; nothing is sent or started
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask before sending very many or very large files
+    #[arg(long, short)]
+    yes: bool,
+    /// With --detach or --dry-run: the run as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(settings: &Settings, args: RunArgs) -> Done {
+    if args.json && !args.detach && !args.dry_run {
+        return Err(Complaint::usage("--json needs --detach or --dry-run: otherwise stdout is the work's")
+            .fix("repl run --detach --json …, then repl status RUN --json"));
+    }
+    let env = |name: &str| std::env::var(name).ok();
+    let (mut submit, sources) = wanted(&args, &env)?;
+    let files = upload::walk(&sources)?;
+    submit.files = upload::hash(&files).await?;
+    confirm(&args, &submit)?;
+    let key = match &args.idempotency_key {
+        Some(key) => key.clone(),
+        None => new_key()?,
+    };
+
+    // From here on Ctrl-C means: I do not want to watch. Before it, nothing has happened yet.
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
+        .map_err(|error| Complaint::refused(format!("cannot listen for Ctrl-C: {error}")))?;
+    let submitted = async {
+        let plane = ControlPlane::reach(settings).await?;
+        let sending = if args.dry_run { None } else { send(&plane, &files, &submit).await? };
+        let run: RunView = plane.post_keyed("/runs", &submit, &key).await?;
+        Done::Ok((plane, run, sending))
+    };
+    let (plane, view, sending) = tokio::select! {
+        submitted = submitted => submitted?,
+        _ = interrupt.recv() => {
+            eprintln!("repl: interrupted while submitting; if it was accepted, `repl ps` shows it");
+            return Ok(DETACHED);
+        }
+    };
+    if args.dry_run {
+        return summary::dry_run(&view, &submit, args.json);
+    }
+    lookup::remember(&plane, &view.id);
+    if args.detach {
+        return detached(&view, sending, args.json);
+    }
+    let live = Live::new();
+    if plane.started_here {
+        live.say(&format!("started a control plane in {}", settings.home.display()));
+    }
+    tokio::select! {
+        ended = follow::run(&plane, &view.id, &live) => {
+            let ended = ended.map_err(|complaint| still_there(complaint, &view.id))?;
+            summary::print(&ended, &Sending { sent: sending, submit: Some(&submit) }, live.is_terminal());
+            Ok(summary::exit_code(&ended))
+        }
+        _ = interrupt.recv() => Ok(detach(&view.id, &live)),
+    }
+}
+
+/// Follow a run from its first output to its end, and exit with its code
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl attach @last
+  repl attach run_9ix > output.txt")]
+pub struct AttachArgs {
+    /// Id, beginning of an id, name, or @last
+    run: String,
+}
+
+pub async fn attach(settings: &Settings, args: AttachArgs) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    let run = lookup::run(&plane, &args.run).await?;
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
+        .map_err(|error| Complaint::refused(format!("cannot listen for Ctrl-C: {error}")))?;
+    let live = Live::new();
+    tokio::select! {
+        ended = follow::run(&plane, &run, &live) => {
+            let ended = ended?;
+            summary::print(&ended, &Sending::default(), live.is_terminal());
+            Ok(summary::exit_code(&ended))
+        }
+        _ = interrupt.recv() => Ok(detach(&run, &live)),
+    }
+}
+
+fn detach(run: &str, live: &Live) -> u8 {
+    live.done();
+    eprintln!("repl: detached; {run} goes on. Come back: repl attach {run} · end it: repl cancel {run}");
+    DETACHED
+}
+
+/// Losing sight of a run is not losing the run.
+fn still_there(complaint: Complaint, run: &str) -> Complaint {
+    let fix = complaint.fix.clone().map(|fix| format!("{fix}; ")).unwrap_or_default();
+    complaint.fix(format!("{fix}{run} was accepted: repl attach {run}"))
+}
+
+fn detached(run: &RunView, sending: Option<upload::Sent>, json: bool) -> Done {
+    if json {
+        return show::json(run);
+    }
+    println!("{}", run.id);
+    if std::io::stderr().is_terminal() {
+        if let Some(sent) = sending {
+            eprintln!("repl: {}", summary::travelled(sent, None));
+        }
+        eprintln!("repl: follow it: repl attach {} · end it: repl cancel {}", run.id, run.id);
+    }
+    Ok(0)
+}
+
+/// What the file says, overruled by flags.
+fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, Vec<Source>)> {
+    let mut sources = Vec::new();
+    let mut submit = Submit::default();
+    if let Some(path) = &args.file {
+        let file = run_file::read(path, env)?;
+        submit = file.submit;
+        for entry in &file.files {
+            sources.push(upload::source(entry, &file.folder)?);
+        }
+    }
+    for entry in &args.files {
+        sources.push(upload::source(entry, Path::new(""))?);
+    }
+    command(args, &mut submit)?;
+    for entry in &args.env {
+        let (name, value) = quantity::variable(entry, env).map_err(|why| Complaint::usage(format!("--env: {why}")))?;
+        submit.env.insert(name, value);
+    }
+    submit.kind.get_or_insert_with(|| "task".to_owned());
+    stronger(&mut submit.name, &args.name);
+    stronger(&mut submit.working_dir, &args.workdir);
+    stronger(&mut submit.resources.cpu_milli, &args.cpu);
+    stronger(&mut submit.resources.memory_bytes, &args.memory);
+    stronger(&mut submit.provider, &args.provider);
+    stronger(&mut submit.region, &args.region);
+    stronger(&mut submit.max_duration_ms, &args.max_duration);
+    stronger(&mut submit.stop_duration_ms, &args.stop_duration);
+    stronger(&mut submit.hold_ms, &args.hold);
+    stronger(&mut submit.budget, &args.budget);
+    stronger(&mut submit.priority, &args.priority);
+    stronger(&mut submit.retry, &args.retry.map(run_file::retry_on_error));
+    submit.artifacts.extend(args.artifacts.iter().cloned());
+    submit.secrets.extend(args.secrets.iter().cloned());
+    submit.merge |= args.merge;
+    submit.start = true;
+    submit.dry_run = args.dry_run;
+    Ok((submit, sources))
+}
+
+fn stronger<T: Clone>(field: &mut Option<T>, flag: &Option<T>) {
+    if flag.is_some() {
+        field.clone_from(flag);
+    }
+}
+
+/// What to run is said exactly once.
+fn command(args: &RunArgs, submit: &mut Submit) -> Done<()> {
+    let on_the_line = args.command.is_some() || !args.argv.is_empty();
+    if !submit.commands.is_empty() && on_the_line {
+        return Err(Complaint::usage("what to run is said twice: in the file and on the command line")
+            .fix("leave out one of them"));
+    }
+    submit.commands.extend(args.command.iter().cloned());
+    submit.argv = args.argv.clone();
+    if submit.commands.is_empty() && submit.argv.is_empty() {
+        let fix = match &args.file {
+            Some(_) => "add `commands:` to the file, or -c 'echo hello'",
+            None => "repl run -c 'echo hello', repl run -- echo hello, or repl run FILE.repl.yml",
+        };
+        return Err(Complaint::usage("nothing to run").fix(fix));
+    }
+    Ok(())
+}
+
+fn confirm(args: &RunArgs, submit: &Submit) -> Done<()> {
+    let bytes: i64 = submit.files.iter().map(|file| file.size).sum();
+    let large = submit.files.len() > MANY_FILES || bytes > MANY_BYTES;
+    if !large || args.yes || args.dry_run || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(());
+    }
+    eprint!("repl: {} files, {}: send them? [y/N] ", submit.files.len(), show::size(bytes));
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).map_err(|error| Complaint::usage(error.to_string()))?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Complaint::refused("not sent").fix("name less after --file, or add a .gitignore"))
+}
+
+async fn send(plane: &ControlPlane, files: &Files, submit: &Submit) -> Done<Option<upload::Sent>> {
+    for note in &files.notes {
+        eprintln!("repl: {note}");
+    }
+    if submit.files.is_empty() {
+        return Ok(None);
+    }
+    upload::send(plane, files, &submit.files).await.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn of(words: &[&str]) -> Done<Submit> {
+        let line = Line::try_parse_from(std::iter::once("run").chain(words.iter().copied()))
+            .map_err(|error| Complaint::usage(error.to_string()))?;
+        wanted(&line.args, &|_| None).map(|(submit, _)| submit)
+    }
+
+    #[test]
+    fn flags_overrule_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.repl.yml");
+        std::fs::write(
+            &path,
+            "type: task\nname: a\ncommands: [x]\nenv: {A: 1, B: 2}\nartifacts: [o]\nmax_duration: 1h\n",
+        )
+        .unwrap();
+        let path = path.to_str().unwrap();
+        let submit = of(&[path, "--name", "b", "--env", "B=3", "--artifact", "p", "--retry", "2"]).unwrap();
+        assert_eq!((submit.name.as_deref(), submit.max_duration_ms), (Some("b"), Some(3_600_000)));
+        assert_eq!((submit.env["A"].as_str(), submit.env["B"].as_str()), ("1", "3"));
+        assert_eq!((submit.artifacts.len(), submit.retry.unwrap().max_attempts), (2, 2));
+        assert_eq!(of(&[path, "-c", "y"]).unwrap_err().code, 2);
+    }
+
+    #[test]
+    fn what_to_run_is_needed_once() {
+        assert_eq!(of(&["-c", "echo"]).unwrap().commands, ["echo"]);
+        assert_eq!(of(&["--", "echo", "-n"]).unwrap().argv, ["echo", "-n"]);
+        for bad in [&[][..], &["-c", "x", "--", "y"], &["gone.yml"]] {
+            assert_eq!(of(bad).unwrap_err().code, 2, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_amounts_are_refused_before_anything_happens() {
+        for bad in
+            [["--budget", "-1"], ["--max-duration", "5x"], ["--memory", "2XB"], ["--cpu", "0"], ["--env", "GONE"]]
+        {
+            assert_eq!(of(&[&bad[..], &["-c", "x"]].concat()).unwrap_err().code, 2, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Reads run files (`*.repl.yml`): what a person wrote, checked strictly, as what is submitted.
+//! A field nobody knows is an error that names the file, the field and its nearest neighbour.
+
+use crate::complaint::{Complaint, Done};
+use crate::nearest::suggestion;
+use crate::quantity;
+use serde_yaml_ng::{Mapping, Value};
+use std::path::{Path, PathBuf};
+use wire::api::{RetryBody, Submit};
+
+const FIELDS: &[&str] = &[
+    "type",
+    "name",
+    "commands",
+    "env",
+    "files",
+    "working_dir",
+    "resources",
+    "provider",
+    "region",
+    "retry",
+    "max_duration",
+    "stop_duration",
+    "hold",
+    "priority",
+    "secrets",
+    "artifacts",
+    "budget",
+    "merge",
+    "on_lost_control",
+];
+/// Words of run files that mean something elsewhere, so that a reader learns it is not a slip.
+const NOT_HERE: &[&str] = &[
+    "image",
+    "nodes",
+    "idle_duration",
+    "spot_policy",
+    "schedule",
+    "checkpoint",
+    "init",
+    "cache",
+    "after",
+    "port",
+    "ports",
+    "replicas",
+    "volumes",
+];
+const RESOURCES: &[&str] = &["cpu", "memory"];
+const RETRY: &[&str] = &["on_events", "max_attempts", "duration"];
+
+/// What a file says: the run, and the files that go with it as `PATH[:DEST]` seen from the file's own folder.
+#[derive(Debug)]
+pub struct RunFile {
+    pub submit: Submit,
+    pub files: Vec<String>,
+    pub folder: PathBuf,
+}
+
+pub fn read(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Done<RunFile> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let complaint = Complaint::file("read the run file", path, &error);
+        if error.kind() == std::io::ErrorKind::NotFound {
+            complaint.fix(format!("to run a command: repl run -c '{}'", path.display()))
+        } else {
+            complaint
+        }
+    })?;
+    let (submit, files) = parse(&text, env)
+        .map_err(|complaint| Complaint { text: format!("{}: {}", path.display(), complaint.text), ..complaint })?;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    Ok(RunFile { submit, files, folder })
+}
+
+fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, Vec<String>)> {
+    let value: Value = serde_yaml_ng::from_str(text).map_err(|error| Complaint::usage(format!("not YAML: {error}")))?;
+    let Value::Mapping(map) = value else {
+        return Err(Complaint::usage("a run file is a list of `field: value`").fix("begin with `type: task`"));
+    };
+    let fields = Fields::of(&map, "", FIELDS)?;
+    check_type(&fields)?;
+    let mut submit = Submit {
+        kind: Some("task".to_owned()),
+        name: fields.text("name")?,
+        commands: fields.texts("commands")?,
+        secrets: fields.texts("secrets")?,
+        artifacts: fields.texts("artifacts")?,
+        working_dir: fields.text("working_dir")?,
+        provider: fields.text("provider")?,
+        region: fields.text("region")?,
+        max_duration_ms: fields.read("max_duration", quantity::duration)?,
+        stop_duration_ms: fields.read("stop_duration", quantity::duration)?,
+        hold_ms: fields.read("hold", quantity::duration)?,
+        budget: fields.read("budget", quantity::budget)?,
+        priority: fields.one_of("priority", &["high", "normal"])?,
+        on_lost_control: fields.one_of("on_lost_control", &["finish", "stop"])?,
+        merge: fields.flag("merge")?,
+        retry: retry(&fields)?,
+        ..Submit::default()
+    };
+    if let Some(resources) = fields.inner("resources", RESOURCES)? {
+        submit.resources.cpu_milli = resources.read("cpu", quantity::cpu)?;
+        submit.resources.memory_bytes = resources.read("memory", quantity::memory)?;
+    }
+    variables(&fields, env, &mut submit)?;
+    Ok((submit, fields.texts("files")?))
+}
+
+fn check_type(fields: &Fields<'_>) -> Done<()> {
+    match fields.text("type")?.as_deref() {
+        Some("task") => Ok(()),
+        Some(kind @ ("service" | "dev-environment" | "agents")) => {
+            Err(Complaint::usage(format!("`type: {kind}` cannot be run by this version")).fix("use `type: task`"))
+        }
+        Some(kind) => Err(Complaint::usage(format!("unknown type `{kind}`")).fix("use `type: task`")),
+        None => Err(Complaint::usage("`type` is missing").fix("begin with `type: task`")),
+    }
+}
+
+/// `retry: 3`, or the policy in full.
+fn retry(fields: &Fields<'_>) -> Done<Option<RetryBody>> {
+    if let Some(Value::Number(number)) = fields.get("retry") {
+        let attempts = number.as_i64().ok_or_else(|| fields.wrong("retry", "write a number of attempts, e.g. 3"))?;
+        return Ok(Some(retry_on_error(attempts)));
+    }
+    let Some(policy) = fields.inner("retry", RETRY)? else { return Ok(None) };
+    let on_events = policy.texts("on_events")?;
+    let known = ["error", "no-capacity", "interruption"];
+    for event in &on_events {
+        if !known.contains(&event.as_str()) {
+            return Err(policy.wrong("on_events", &format!("unknown event `{event}`")).fix(suggestion(event, &known)));
+        }
+    }
+    let whole = |text: &str| text.parse::<i64>().map_err(|_| format!("`{text}` is not a whole number"));
+    Ok(Some(RetryBody {
+        max_attempts: policy.read("max_attempts", whole)?.unwrap_or(wire::model::spec::DEFAULT_MAX_ATTEMPTS),
+        on_events: if on_events.is_empty() { known.map(str::to_owned).to_vec() } else { on_events },
+        duration_ms: policy.read("duration", quantity::duration)?,
+    }))
+}
+
+/// What `--retry N` means: N attempts, the first included, after errors and interruptions.
+pub fn retry_on_error(max_attempts: i64) -> RetryBody {
+    RetryBody { max_attempts, on_events: vec!["error".to_owned(), "interruption".to_owned()], duration_ms: None }
+}
+
+/// A mapping, or a list of `K=V` and `K`.
+fn variables(fields: &Fields<'_>, env: &dyn Fn(&str) -> Option<String>, submit: &mut Submit) -> Done<()> {
+    if let Some(Value::Mapping(map)) = fields.get("env") {
+        for (name, value) in map {
+            let name = scalar(name).ok_or_else(|| fields.wrong("env", "a name must be a text"))?;
+            let value =
+                scalar(value).ok_or_else(|| fields.wrong("env", &format!("the value of `{name}` must be a text")))?;
+            submit.env.insert(name, value);
+        }
+        return Ok(());
+    }
+    for entry in fields.texts("env")? {
+        let (name, value) = quantity::variable(&entry, env).map_err(|why| fields.wrong("env", &why))?;
+        submit.env.insert(name, value);
+    }
+    Ok(())
+}
+
+/// A mapping whose names have been checked, and where it stands.
+struct Fields<'a> {
+    map: &'a Mapping,
+    at: &'a str,
+}
+
+impl<'a> Fields<'a> {
+    fn of(map: &'a Mapping, at: &'a str, known: &[&str]) -> Done<Fields<'a>> {
+        let fields = Fields { map, at };
+        for name in map.keys() {
+            let Some(name) = name.as_str() else {
+                return Err(Complaint::usage(format!("`{}` is not a field", scalar(name).unwrap_or_default())));
+            };
+            if known.contains(&name) {
+                continue;
+            }
+            let complaint = Complaint::usage(format!("unknown field `{}`", fields.name(name)));
+            return Err(if at.is_empty() && NOT_HERE.contains(&name) {
+                Complaint::usage(format!("`{name}` cannot be used in this version")).fix("leave it out")
+            } else {
+                complaint.fix(suggestion(name, known))
+            });
+        }
+        Ok(fields)
+    }
+
+    fn name(&self, field: &str) -> String {
+        if self.at.is_empty() { field.to_owned() } else { format!("{}.{field}", self.at) }
+    }
+
+    fn wrong(&self, field: &str, why: &str) -> Complaint {
+        Complaint::usage(format!("`{}`: {why}", self.name(field)))
+    }
+
+    /// `field:` with nothing behind it is as good as no field.
+    fn get(&self, field: &str) -> Option<&'a Value> {
+        self.map.get(field).filter(|value| !value.is_null())
+    }
+
+    fn text(&self, field: &str) -> Done<Option<String>> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(value) => scalar(value).map(Some).ok_or_else(|| self.wrong(field, "must be a text")),
+        }
+    }
+
+    fn texts(&self, field: &str) -> Done<Vec<String>> {
+        match self.get(field) {
+            None => Ok(Vec::new()),
+            Some(Value::Sequence(list)) => {
+                let texts: Option<Vec<String>> = list.iter().map(scalar).collect();
+                texts.ok_or_else(|| {
+                    self.wrong(field, "must be a list of texts; quote what contains `: ` or begins with a sign")
+                })
+            }
+            Some(value) => match scalar(value) {
+                Some(text) => Ok(vec![text]),
+                None => Err(self.wrong(field, "must be a list of texts")),
+            },
+        }
+    }
+
+    fn read<T>(&self, field: &str, read: impl Fn(&str) -> Result<T, String>) -> Done<Option<T>> {
+        self.text(field)?.map(|text| read(&text).map_err(|why| self.wrong(field, &why))).transpose()
+    }
+
+    fn one_of(&self, field: &str, known: &[&str]) -> Done<Option<String>> {
+        let Some(word) = self.text(field)? else { return Ok(None) };
+        if known.contains(&word.as_str()) {
+            return Ok(Some(word));
+        }
+        Err(self.wrong(field, &format!("must be one of {}", known.join(", "))))
+    }
+
+    fn flag(&self, field: &str) -> Done<bool> {
+        match self.get(field) {
+            None => Ok(false),
+            Some(Value::Bool(set)) => Ok(*set),
+            Some(_) => Err(self.wrong(field, "must be true or false")),
+        }
+    }
+
+    fn inner(&self, field: &'a str, known: &[&str]) -> Done<Option<Fields<'a>>> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Mapping(map)) => Fields::of(map, field, known).map(Some),
+            Some(_) => Err(self.wrong(field, &format!("must contain fields: {}", known.join(", ")))),
+        }
+    }
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(set) => Some(set.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Done<(Submit, Vec<String>)> {
+        parse(text, &|name| (name == "HERE").then(|| "yes".to_owned()))
+    }
+
+    #[test]
+    fn a_task_reads_as_it_is_written() {
+        let text = "type: task\nname: train\ncommands:\n  - python train.py\n  - echo done\nenv:\n  EPOCHS: 3\n  DEBUG: true\n\
+            files: [train.py, 'data:input']\nresources: {cpu: 0.5, memory: 2GB}\nretry: 2\nmax_duration: 2h30m\n\
+            budget: 0.25\npriority: high\nartifacts: out/*\nsecrets: [KEY]\nmerge: true\nhold: 1h\nregion:\n";
+        let (submit, files) = parsed(text).unwrap();
+        assert_eq!(submit.commands, ["python train.py", "echo done"]);
+        assert_eq!((submit.env["EPOCHS"].as_str(), submit.env["DEBUG"].as_str()), ("3", "true"));
+        assert_eq!(files, ["train.py", "data:input"]);
+        assert_eq!((submit.resources.cpu_milli, submit.resources.memory_bytes), (Some(500), Some(2 << 30)));
+        assert_eq!(submit.retry.unwrap().max_attempts, 2);
+        assert_eq!((submit.max_duration_ms, submit.hold_ms), (Some(9_000_000), Some(3_600_000)));
+        assert_eq!((submit.budget.as_deref(), submit.priority.as_deref()), (Some("0.25"), Some("high")));
+        assert_eq!((submit.artifacts, submit.secrets, submit.merge), (vec!["out/*".into()], vec!["KEY".into()], true));
+    }
+
+    #[test]
+    fn variables_may_be_a_list() {
+        let (submit, _) = parsed("type: task\nenv: [A=b, HERE]").unwrap();
+        assert_eq!((submit.env["A"].as_str(), submit.env["HERE"].as_str()), ("b", "yes"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_fix() {
+        let table = [
+            ("type: task\ncomands: [x]", "unknown field `comands`", "did you mean `commands`?"),
+            ("type: task\nresources: {memroy: 1GB}", "unknown field `resources.memroy`", "did you mean `memory`?"),
+            ("type: service", "`type: service` cannot be run by this version", "use `type: task`"),
+            ("type: tsk", "unknown type `tsk`", "use `type: task`"),
+            ("commands: [x]", "`type` is missing", "begin with `type: task`"),
+            ("type: task\nnodes: 2", "`nodes` cannot be used in this version", "leave it out"),
+            ("- x", "a run file is a list of `field: value`", "begin with `type: task`"),
+            (
+                "type: task\nretry: {on_events: [eror]}",
+                "`retry.on_events`: unknown event `eror`",
+                "did you mean `error`?",
+            ),
+        ];
+        for (text, said, fix) in table {
+            let complaint = parsed(text).unwrap_err();
+            assert_eq!((complaint.text.as_str(), complaint.fix.as_deref()), (said, Some(fix)), "{text}");
+        }
+        for text in [
+            "type: task\nmax_duration: 5x",
+            "type: task\nmax_duration: 90",
+            "type: task\nbudget: -1",
+            "type: task\npriority: urgent",
+            "type: task\nmerge: yes please",
+            "type: task\nenv: [GONE]",
+            "type: task\ncommands: [{a: b}]",
+            "type: task\nresources: 5",
+            "type: [task",
+        ] {
+            assert_eq!(parsed(text).unwrap_err().code, 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_may_have_been_a_command() {
+        let complaint = read(Path::new("nowhere/echo"), &|_| None).unwrap_err();
+        assert!(complaint.fix.unwrap().contains("repl run -c 'nowhere/echo'"));
+    }
+}

@@ -1,0 +1,240 @@
+//! What is said about a run when it has ended, and the exit code that stands for its end.
+//! For people, on stderr: stdout is the work's.
+
+use crate::complaint::Done;
+use crate::show::{self, Colour, paint_err};
+use crate::upload::Sent;
+use std::path::Path;
+use wire::api::{RunView, Submit};
+use wire::model::time::show_duration;
+
+const CANCELLED: u8 = 143;
+const OUT_OF_TIME: u8 = 124;
+/// The hint shows this many files; more would bury the error itself.
+const HINTED_FILES: usize = 3;
+
+/// What travelled before the run, and what was asked for.
+#[derive(Default)]
+pub struct Sending<'a> {
+    pub sent: Option<Sent>,
+    pub submit: Option<&'a Submit>,
+}
+
+/// The work's own code where there is one.
+pub fn exit_code(run: &RunView) -> u8 {
+    match (run.status.as_str(), run.termination_reason.as_deref()) {
+        ("cancelled", _) => CANCELLED,
+        ("failed", Some("deadline")) => OUT_OF_TIME,
+        (status, _) => match (run.signal, run.exit_code) {
+            (Some(signal), _) => 128u8.saturating_add(signal.clamp(0, 127) as u8),
+            (None, Some(code)) => code.clamp(0, 255) as u8,
+            (None, None) => u8::from(status != "completed"),
+        },
+    }
+}
+
+pub fn print(run: &RunView, sending: &Sending<'_>, terminal: bool) {
+    let lines = if terminal { long(run, sending) } else { short(run, sending) };
+    for line in lines {
+        eprintln!("{line}");
+    }
+}
+
+/// How it ended, in words.
+pub fn verdict(run: &RunView) -> String {
+    let because = match (run.signal, run.exit_code) {
+        (Some(signal), _) => Some(format!("killed by {}", signal_name(signal))),
+        (None, Some(code)) if code != 0 => Some(format!("exit code {code}")),
+        _ => None,
+    };
+    let message = run.last_error.as_ref().map(|error| error.message.clone());
+    let because = match run.status.as_str() {
+        "completed" => run.outcome.clone().filter(|outcome| outcome != "success"),
+        "cancelled" => None,
+        // The error's own words where they say more than the code.
+        _ => match run.termination_reason.as_deref() {
+            Some("job_failed") | None => because.or(message),
+            _ => message.or(because),
+        },
+    };
+    match because {
+        Some(because) => format!("{}: {because}", run.status),
+        None => run.status.clone(),
+    }
+}
+
+fn short(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
+    let mut facts = Vec::new();
+    facts.extend(run.duration_ms.map(show_duration));
+    facts.push(format!("{} credits", run.credits_charged));
+    facts.extend(sending.sent.map(|sent| travelled(sent, sending.submit)));
+    let mut lines = vec![format!("repl: {} {} ({})", run.id, verdict(run), facts.join(", "))];
+    lines.extend(hint(run, sending, Path::new("")).map(|hint| format!("repl: {hint}")));
+    lines
+}
+
+fn long(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
+    let (mark, colour) = match run.status.as_str() {
+        "completed" => ("✓", Colour::Green),
+        "cancelled" => ("■", Colour::Yellow),
+        _ => ("✗", Colour::Red),
+    };
+    let mut lines = vec![format!("{} {} {}", paint_err(colour, mark), paint_err(Colour::Bold, &run.id), verdict(run))];
+    let mut say = |text: String| lines.push(format!("  {}", paint_err(Colour::Dim, &text)));
+    say(times(run));
+    let mut cost = vec![format!("{} credits", run.credits_charged)];
+    cost.extend(sending.sent.map(|sent| travelled(sent, sending.submit)));
+    say(cost.join(" · "));
+    if let (Some(until), Some(allocation)) = (run.hold_until, &run.allocation)
+        && until > show::now_ms()
+    {
+        let workdir = run.workdir.as_deref().unwrap_or("its workdir");
+        say(format!("{workdir} kept {} · repl extend {allocation}", show::until(until)));
+    }
+    if sending.submit.is_some_and(|submit| !submit.artifacts.is_empty()) {
+        say(format!("artifacts: repl artifact get {}", run.id));
+    }
+    let more = if run.status == "failed" { " · repl why " } else { " · repl logs " };
+    say(format!("repl status {}{more}{}", run.id, run.id));
+    if let Some(hint) = hint(run, sending, Path::new("")) {
+        lines.push(format!("  {}", paint_err(Colour::Yellow, &hint)));
+    }
+    lines
+}
+
+/// Where the time went.
+pub fn times(run: &RunView) -> String {
+    let place = match (&run.instance, run.warm) {
+        (Some(instance), Some(true)) => format!(" ({instance}, warm)"),
+        (Some(instance), _) => format!(" ({instance}, new)"),
+        (None, _) => String::new(),
+    };
+    let parts =
+        [("queued", run.queued_ms, ""), ("starting", run.starting_ms, &*place), ("running", run.running_ms, "")];
+    let parts = parts.into_iter().filter_map(|(name, ms, place)| Some(format!("{name} {}{place}", show_duration(ms?))));
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() { "never started".to_owned() } else { parts.join(" · ") }
+}
+
+/// How many files there are and how many had to travel.
+pub fn travelled(sent: Sent, submit: Option<&Submit>) -> String {
+    let there = submit.map(|submit| {
+        let bytes: i64 = submit.files.iter().map(|file| file.size).sum();
+        format!("{} {} ({}), ", submit.files.len(), plural(submit.files.len(), "file"), show::size(bytes))
+    });
+    let sent = match sent.blobs {
+        0 => "none sent".to_owned(),
+        blobs => format!("{blobs} sent ({})", show::size(sent.bytes)),
+    };
+    format!("{}{sent}", there.unwrap_or_else(|| "files: ".to_owned()))
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
+}
+
+/// A failed command that names a file which is here and was not sent: the likeliest of all mistakes.
+fn hint(run: &RunView, sending: &Sending<'_>, here: &Path) -> Option<String> {
+    let submit = sending.submit.filter(|_| run.status == "failed")?;
+    let text = submit.commands.iter().chain(&submit.argv).cloned().collect::<Vec<_>>().join(" ");
+    let words = text.split(|c: char| c.is_whitespace() || ";|&<>()'\"=".contains(c));
+    let mut forgotten: Vec<&str> = Vec::new();
+    for word in words.map(|word| word.trim_start_matches("./")) {
+        let sent = submit.files.iter().any(|file| file.path == word || file.path.starts_with(&format!("{word}/")));
+        let looks_like_one = wire::model::spec::is_inside(word) && !word.starts_with(['-', '.', '$']);
+        if looks_like_one && !sent && !forgotten.contains(&word) && here.join(word).exists() {
+            forgotten.push(word);
+        }
+    }
+    forgotten.truncate(HINTED_FILES);
+    let flags: Vec<String> = forgotten.iter().map(|word| format!("--file {word}")).collect();
+    let what = if forgotten.len() == 1 { "is here but was" } else { "are here but were" };
+    (!forgotten.is_empty()).then(|| format!("hint: {} {what} not sent: add {}", forgotten.join(", "), flags.join(" ")))
+}
+
+fn signal_name(signal: i32) -> String {
+    match nix::sys::signal::Signal::try_from(signal) {
+        Ok(known) => known.as_str().to_owned(),
+        Err(_) => format!("signal {signal}"),
+    }
+}
+
+/// What would be submitted and set aside.
+pub fn dry_run(run: &RunView, submit: &Submit, json: bool) -> Done {
+    if json {
+        return show::json(run);
+    }
+    let bytes: i64 = submit.files.iter().map(|file| file.size).sum();
+    let files = format!("{} ({})", submit.files.len(), show::size(bytes));
+    show::pairs(&[
+        ("would run", Some(run.command.clone())),
+        ("files", (!submit.files.is_empty()).then_some(files)),
+        ("priority", Some(run.priority.clone())),
+        ("attempts", Some(run.max_attempts.to_string())),
+        ("set aside", Some(format!("{} credits at its start", run.credits_reserved))),
+        ("budget", run.budget.as_ref().map(|budget| format!("{budget} credits"))),
+    ]);
+    eprintln!("repl: nothing was sent or started");
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A run that ended so.
+    fn ended(status: &str, reason: &str, code: Option<i32>, signal: Option<i32>) -> RunView {
+        let mut view = json!({
+            "id": "run_9ix", "name": "n", "type": "task", "status": status, "attempt_number": 1, "max_attempts": 3,
+            "plan_version": 1, "agent_count": 1, "task_count": 1, "step_count": 1, "failure_mode": "fail-fast",
+            "max_agents": 10, "priority": "normal", "credits_reserved": "0.01", "credits_reserved_micro": 10000,
+            "credits_charged": "0.000003", "credits_charged_micro": 3, "credits_refunded": "0.009997",
+            "credits_refunded_micro": 9997, "created_at": 0, "duration_ms": 1500, "queued_ms": 12, "starting_ms": 40,
+            "running_ms": 1400, "command": "sh", "context": {}, "warm": true, "instance": "ins_1", "late_evidence": [],
+            "links": {}, "termination_reason": reason, "outcome": "success",
+        });
+        view["exit_code"] = json!(code);
+        view["signal"] = json!(signal);
+        serde_json::from_value(view).unwrap()
+    }
+
+    #[test]
+    fn ends_have_the_codes_of_the_surface() {
+        let table = [
+            (ended("completed", "all_done", Some(0), None), 0, "completed"),
+            (ended("failed", "job_failed", Some(3), None), 3, "failed: exit code 3"),
+            (ended("failed", "job_failed", None, Some(9)), 137, "failed: killed by SIGKILL"),
+            (ended("failed", "deadline", None, Some(15)), 124, "failed: killed by SIGTERM"),
+            (ended("cancelled", "stopped_by_user", None, Some(15)), 143, "cancelled"),
+            (ended("failed", "poisoned", None, None), 1, "failed"),
+        ];
+        for (run, code, said) in table {
+            assert_eq!((exit_code(&run), verdict(&run).as_str()), (code, said));
+        }
+    }
+
+    #[test]
+    fn a_pipe_gets_one_line() {
+        let sending = Sending { sent: Some(Sent { blobs: 1, bytes: 2048 }), submit: None };
+        assert_eq!(
+            short(&ended("failed", "job_failed", Some(3), None), &sending),
+            ["repl: run_9ix failed: exit code 3 (1.5s, 0.000003 credits, files: 1 sent (2.0 KB))"]
+        );
+        assert_eq!(times(&ended("failed", "", None, None)), "queued 12ms · starting 40ms (ins_1, warm) · running 1.4s");
+    }
+
+    #[test]
+    fn a_forgotten_file_is_mentioned_after_a_failure() {
+        let here = tempfile::tempdir().unwrap();
+        std::fs::write(here.path().join("train.py"), "").unwrap();
+        let submit = Submit { commands: vec!["python3 ./train.py --lr=1".into()], ..Submit::default() };
+        let sending = Sending { sent: None, submit: Some(&submit) };
+        let failed = ended("failed", "job_failed", Some(2), None);
+        assert_eq!(
+            hint(&failed, &sending, here.path()).as_deref(),
+            Some("hint: train.py is here but was not sent: add --file train.py")
+        );
+        assert_eq!(hint(&ended("completed", "all_done", Some(0), None), &sending, here.path()), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! `repl workflow`: the durable DAGs behind runs and machines, drawn layer by layer.
+
+use crate::args::{Json, Listing};
+use crate::complaint::Done;
+use crate::control_plane::ControlPlane;
+use crate::lookup;
+use crate::settings::Settings;
+use crate::show::{self, Table};
+use std::collections::BTreeMap;
+use wire::api::{NodeView, WorkflowView};
+use wire::model::time::show_duration;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Workflow {
+    /// List workflows
+    #[command(after_help = "Examples:
+  repl workflow ls --limit 10")]
+    Ls {
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Draw one workflow's DAG with what each node did
+    #[command(after_help = "Examples:
+  repl workflow show wfl_3")]
+    Show {
+        /// Id or beginning of an id
+        workflow: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Skip what has not begun, tell what has
+    Cancel {
+        /// Id or beginning of an id
+        workflow: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Make a new workflow of a failed one
+    Retry {
+        /// Id or beginning of an id
+        workflow: String,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+pub async fn workflow(settings: &Settings, command: Workflow) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    match command {
+        Workflow::Ls { listing } => list(&plane, listing).await,
+        Workflow::Show { workflow, json } => {
+            let id = lookup::id(&plane, lookup::WORKFLOW, &workflow).await?;
+            let view: WorkflowView = plane.get(&format!("/workflows/{id}")).await?;
+            if json.json { show::json(&view) } else { Ok(print(&view)) }
+        }
+        Workflow::Cancel { workflow, json } => act(&plane, &workflow, "cancel", json).await,
+        Workflow::Retry { workflow, json } => act(&plane, &workflow, "retry", json).await,
+    }
+}
+
+async fn list(plane: &ControlPlane, listing: Listing) -> Done {
+    let workflows: Vec<WorkflowView> = plane.list("/workflows", listing.limit).await?;
+    if listing.json {
+        return show::json(&workflows);
+    }
+    let mut table = Table::new(["ID", "INTENT", "STATUS", "RUN", "INSTANCE", "MANIFEST", "AGE", "ERROR"]);
+    for it in &workflows {
+        table.row([
+            it.id.clone(),
+            it.intent.clone(),
+            show::status(&it.status),
+            show::or_dash(it.run.as_ref()),
+            show::or_dash(it.instance.as_ref()),
+            it.manifest.clone(),
+            show::ago(it.created_at),
+            it.error.clone().unwrap_or_default(),
+        ]);
+    }
+    table.print("no workflows");
+    Ok(0)
+}
+
+async fn act(plane: &ControlPlane, said: &str, verb: &str, json: Json) -> Done {
+    let id = lookup::id(plane, lookup::WORKFLOW, said).await?;
+    let view: WorkflowView = plane.post(&format!("/workflows/{id}/{verb}"), &serde_json::json!({})).await?;
+    if json.json {
+        return show::json(&view);
+    }
+    println!("{} {} {}", view.id, view.intent, show::status(&view.status));
+    Ok(0)
+}
+
+fn print(it: &WorkflowView) -> u8 {
+    let took = it.ended_at.map(|ended| show_duration(ended - it.created_at));
+    show::pairs(&[
+        ("id", Some(it.id.clone())),
+        ("intent", Some(it.intent.clone())),
+        ("status", Some(show::status(&it.status))),
+        ("run", it.run.clone()),
+        ("job", it.job.clone()),
+        ("instance", it.instance.clone()),
+        ("manifest", Some(it.manifest.clone())),
+        ("took", took),
+        ("error", it.error.clone()),
+        ("topology", Some(it.topology.clone())),
+    ]);
+    println!();
+    for line in draw(&it.nodes) {
+        println!("{line}");
+    }
+    0
+}
+
+/// One row per node, deepest last; a gutter shows what waits for what: `├` shares its layer, `╰` closes it.
+fn draw(nodes: &[NodeView]) -> Vec<String> {
+    let depths = depths(nodes);
+    let deepest = depths.values().copied().max().unwrap_or(0);
+    let mut lines = Vec::new();
+    for depth in 0..=deepest {
+        let layer: Vec<&NodeView> =
+            nodes.iter().filter(|node| depths.get(node.name.as_str()) == Some(&depth)).collect();
+        for (at, node) in layer.iter().enumerate() {
+            let gutter = match (layer.len(), at) {
+                (1, _) => "●",
+                (_, 0) => "├─┬─●",
+                (many, at) if at + 1 == many => "│ ╰─●",
+                _ => "│ ├─●",
+            };
+            lines.push(describe(gutter, node, nodes, depth));
+        }
+        if depth < deepest {
+            lines.push("│".to_owned());
+        }
+    }
+    lines
+}
+
+fn describe(gutter: &str, node: &NodeView, nodes: &[NodeView], depth: usize) -> String {
+    let mut words = vec![format!("{gutter} {}", node.name), show::status(&node.status)];
+    if node.logical != node.name {
+        words.push(format!("as {}", node.logical));
+    }
+    if let (Some(from), Some(to)) = (node.started_at, node.ended_at) {
+        words.push(show_duration(to - from));
+    }
+    if node.tries > 1 {
+        words.push(format!("{} tries", node.tries));
+    }
+    // The node above says it unless the layer before had several.
+    let plain_chain =
+        node.after.len() == 1 && depth > 0 && nodes.iter().filter(|other| other.after == node.after).count() == 1;
+    if !plain_chain && !node.after.is_empty() {
+        words.push(format!("after {}", node.after.join(", ")));
+    }
+    words.extend(node.error.as_ref().map(|error| format!("— {error}")));
+    words.extend(node.waiting_until.map(|until| format!("— looks again {}", show::until(until))));
+    words.join("  ")
+}
+
+/// How many nodes come before, on the longest way. A name nobody has counts for nothing.
+fn depths(nodes: &[NodeView]) -> BTreeMap<&str, usize> {
+    let mut depths: BTreeMap<&str, usize> = nodes.iter().map(|node| (node.name.as_str(), 0)).collect();
+    // In a DAG the longest way has as many steps as there are nodes, at most.
+    for _ in 0..nodes.len() {
+        for node in nodes {
+            let before = node.after.iter().filter_map(|name| depths.get(name.as_str())).max();
+            let depth = before.map_or(0, |before| before + 1);
+            depths.insert(&node.name, depth.min(nodes.len()));
+        }
+    }
+    depths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, after: &[&str], status: &str) -> NodeView {
+        NodeView {
+            name: name.to_owned(),
+            logical: name.to_owned(),
+            after: after.iter().map(|name| name.to_string()).collect(),
+            status: status.to_owned(),
+            tries: 1,
+            output: None,
+            error: None,
+            waiting_until: None,
+            started_at: Some(0),
+            ended_at: Some(12),
+        }
+    }
+
+    #[test]
+    fn branches_stand_in_one_layer() {
+        let nodes = [
+            node("check-budget", &[], "completed"),
+            node("claim", &["check-budget"], "failed"),
+            node("spawn", &["check-budget"], "completed"),
+            node("wait-for-boot", &["claim", "spawn"], "running"),
+            node("sync-files", &["wait-for-boot"], "pending"),
+        ];
+        let drawn = [
+            "● check-budget  completed  12ms",
+            "│",
+            "├─┬─● claim  failed  12ms  after check-budget",
+            "│ ╰─● spawn  completed  12ms  after check-budget",
+            "│",
+            "● wait-for-boot  running  12ms  after claim, spawn",
+            "│",
+            "● sync-files  pending  12ms",
+        ];
+        assert_eq!(draw(&nodes), drawn);
+        assert!(draw(&[]).is_empty());
+    }
+}
