@@ -57,9 +57,7 @@ impl Backend {
 
     /// One pool for everything; some connections serve the high lane only, so that a renewal never waits behind bulk work.
     pub(crate) fn postgres(address: &Address, connections: usize, context: Arc<Context>) -> Result<Backend, Failure> {
-        let mut first = Pg::new(address.clone())?;
-        MAIN.migrate_pg(&mut first)?;
-        LOGS.migrate_pg(&mut first)?;
+        migrate(address.clone())?;
         let queue = Arc::new(Queue::new());
         let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), threads: Vec::new() };
         for i in 0..connections.max(1) + RESERVED {
@@ -115,6 +113,16 @@ impl Drop for Threads {
             }
         }
     }
+}
+
+/// On a thread of its own, like everything that drives a connection: the caller may be in a runtime already.
+fn migrate(address: Address) -> Result<(), Failure> {
+    let migrating = std::thread::spawn(move || {
+        let mut pg = Pg::new(address)?;
+        MAIN.migrate_pg(&mut pg)?;
+        LOGS.migrate_pg(&mut pg)
+    });
+    migrating.join().unwrap_or_else(|_| Err(Trouble::internal("migrating the database panicked").into()))
 }
 
 fn closed() -> Failure {

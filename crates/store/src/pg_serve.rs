@@ -6,12 +6,14 @@ use crate::conn::Conn;
 use crate::crash::{self, Moment};
 use crate::hint::Hint;
 use crate::ids::TAKE_BLOCK;
+use crate::installation::random;
 use crate::pg::{Address, Pg};
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
 use model::Failure;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Deadlocks come in twos: after so many something else is wrong.
 const TRIES: u32 = 5;
@@ -50,7 +52,7 @@ impl Server {
                     job.answer(Ok(()));
                     return self.context.hints.committed(hints);
                 }
-                Tried::Again(_) if tries < TRIES => {}
+                Tried::Again(_) if tries < TRIES => step_aside(tries),
                 Tried::Again(failure) | Tried::Failed(failure) => return job.answer(Err(failure)),
             }
         }
@@ -97,4 +99,11 @@ impl Server {
     fn pg(&mut self) -> &mut Pg {
         self.conn.as_mut().expect("the thread has its connection between closures").pg()
     }
+}
+
+/// Two that met once would meet again if both came back at once.
+#[expect(clippy::disallowed_methods, reason = "nothing tells when the other has passed")]
+fn step_aside(tries: u32) {
+    let [luck] = random::<1>();
+    std::thread::sleep(Duration::from_micros(u64::from(luck) * 20 * u64::from(tries)));
 }

@@ -1,0 +1,245 @@
+//! Work items and workers: never lost, never doubled, and what a death proves.
+
+use crate::support::World;
+use crate::{read, together, write};
+use model::time::Outage;
+use model::{Failure, Refused, Timestamp};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use store::{Item, Sql, Store, Tx, WorkKind, Worker, args, work, worker};
+
+async fn start(store: &Store, name: &'static str) -> Worker {
+    write(store, move |tx| worker::start(tx, name)).await.unwrap()
+}
+
+async fn claim(store: &Store, worker: &Worker, limit: i64) -> Vec<Item> {
+    let worker = worker.clone();
+    write(store, move |tx| work::claim(tx, &worker, limit)).await.unwrap()
+}
+
+async fn wake(store: &Store, kind: WorkKind, subject: i64) {
+    write(store, move |tx| {
+        let at = tx.at();
+        tx.wake(kind, subject, at);
+        Ok(())
+    })
+    .await
+    .unwrap();
+}
+
+async fn finish(store: &Store, item: Item, next_ms: Option<i64>) -> Result<(), Failure> {
+    write(store, move |tx| {
+        work::hold(tx, &item)?;
+        let at = tx.at();
+        work::finish(tx, &item, next_ms.map(|ms| at + ms));
+        Ok(())
+    })
+    .await
+}
+
+/// Its process is gone for longer than a lease lives.
+async fn silence(store: &Store, worker: &Worker) {
+    const SILENCE: Sql = Sql::new("UPDATE workers SET beat_at = 1 WHERE id = $1");
+    let id = worker.id;
+    write(store, move |tx| tx.exec(&SILENCE, &args![id])).await.unwrap();
+}
+
+pub async fn an_item_has_one_holder(w: &World) {
+    for subject in 0..50 {
+        wake(&w.store, WorkKind::Run, subject).await;
+    }
+    let (a, b) = (start(&w.store, "a").await, start(&w.store, "b").await);
+    let claims = together(&w.store, 10, |i| {
+        let worker = if i % 2 == 0 { a.clone() } else { b.clone() };
+        move |tx: &mut Tx| work::claim(tx, &worker, 10)
+    })
+    .await;
+    let mut items: Vec<Item> = claims.into_iter().flat_map(Result::unwrap).collect();
+    // On PostgreSQL rows that another claim was looking at are stepped over, for a later claim.
+    loop {
+        let more = claim(&w.store, &a, 10).await;
+        if more.is_empty() {
+            break;
+        }
+        items.extend(more);
+    }
+    let subjects: BTreeSet<i64> = items.iter().map(|item| item.subject).collect();
+    assert_eq!((items.len(), subjects.len()), (50, 50));
+}
+
+pub async fn a_holder_that_was_replaced_is_refused(w: &World) {
+    wake(&w.store, WorkKind::Job, 7).await;
+    let (a, b) = (start(&w.store, "a").await, start(&w.store, "b").await);
+    let [old] = claim(&w.store, &a, 10).await[..] else { panic!() };
+    silence(&w.store, &a).await;
+    let [new] = claim(&w.store, &b, 10).await[..] else { panic!() };
+    assert!(new.fence > old.fence);
+    let fenced = Err(Failure::from(Refused::Fenced { what: "job 7".to_owned() }));
+    assert_eq!(finish(&w.store, old, None).await, fenced);
+    let without_hold = write(&w.store, move |tx| {
+        work::finish(tx, &old, None);
+        Ok(())
+    });
+    assert_eq!(without_hold.await, fenced, "even a holder that forgot to look");
+    assert_eq!(finish(&w.store, new, None).await, Ok(()));
+}
+
+pub async fn a_wake_while_leased_is_not_lost(w: &World) {
+    let worker = start(&w.store, "a").await;
+    for (woken, due_again) in [(false, false), (true, true)] {
+        wake(&w.store, WorkKind::Run, 1).await;
+        let [item] = claim(&w.store, &worker, 10).await[..] else { panic!() };
+        if woken {
+            wake(&w.store, WorkKind::Run, 1).await;
+            assert_eq!(claim(&w.store, &worker, 10).await, [], "it is held");
+        }
+        finish(&w.store, item, None).await.unwrap();
+        assert_eq!(!claim(&w.store, &worker, 10).await.is_empty(), due_again);
+    }
+    let left = read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap();
+    let item = Item { kind: WorkKind::Run, subject: 1, generation: left.generation, fence: 3, dead: false };
+    // Its holder wakes itself in the transaction that finishes it: the earlier of both counts.
+    write(&w.store, move |tx| {
+        let at = tx.at();
+        tx.wake(WorkKind::Run, 1, at + 50);
+        work::finish(tx, &item, Some(at + 90));
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let known = read(&w.store, |tx| Ok((work::find(tx, WorkKind::Run, 1)?, tx.at()))).await;
+    assert!(known.0.unwrap().due.unwrap() <= known.1 + 50);
+}
+
+pub async fn a_wake_only_ever_brings_forward(w: &World) {
+    let due = |ms: i64| {
+        move |tx: &mut Tx| {
+            tx.wake(WorkKind::Pool, 1, Timestamp(ms));
+            Ok(())
+        }
+    };
+    for (at, expected) in [(500, 500), (900, 500), (300, 300)] {
+        write(&w.store, due(at)).await.unwrap();
+        assert_eq!(read(&w.store, work::next_due).await, Some(Timestamp(expected)));
+    }
+    let overdue = read(&w.store, |tx| work::overdue(tx, Timestamp(400), 10)).await;
+    assert_eq!(overdue.iter().map(|item| item.subject).collect::<Vec<_>>(), [1]);
+    write(&w.store, |tx| work::forget(tx, WorkKind::Pool, 1)).await.unwrap();
+    assert_eq!(read(&w.store, work::next_due).await, None);
+}
+
+pub async fn finishes_and_wakes_of_many_holders_do_not_deadlock(w: &World) {
+    for subject in 0..20 {
+        wake(&w.store, WorkKind::Run, subject).await;
+    }
+    let worker = start(&w.store, "a").await;
+    let items = claim(&w.store, &worker, 20).await;
+    assert_eq!(items.len(), 20);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let answers = together(&w.store, 20, |i| {
+        let (item, runs) = (items[i], runs.clone());
+        move |tx: &mut Tx| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            work::hold(tx, &item)?;
+            let at = tx.at();
+            (0..20).rev().for_each(|subject| tx.wake(WorkKind::Run, subject, at));
+            work::finish(tx, &item, None);
+            Ok(())
+        }
+    })
+    .await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(runs.load(Ordering::Relaxed), 20, "nothing had to be tried again");
+}
+
+pub async fn a_restart_frees_everything_at_once(w: &World) {
+    wake(&w.store, WorkKind::Run, 1).await;
+    let before = start(&w.store, "only").await;
+    assert_eq!(claim(&w.store, &before, 10).await.len(), 1);
+    let after = start(&w.store, "only").await;
+    assert_eq!((after.id, after.boot), (before.id, before.boot + 1));
+    assert_eq!(claim(&w.store, &after, 10).await.len(), 1);
+    let renewed = write(&w.store, move |tx| worker::renew(tx, &before)).await;
+    assert!(matches!(renewed, Err(Failure::Refused(Refused::Fenced { .. }))), "the older process must end");
+}
+
+pub async fn a_dead_lease_frees_what_it_held(w: &World) {
+    wake(&w.store, WorkKind::Run, 1).await;
+    let (a, b) = (start(&w.store, "a").await, start(&w.store, "b").await);
+    assert_eq!(claim(&w.store, &a, 10).await.len(), 1);
+    assert_eq!(claim(&w.store, &b, 10).await, []);
+    silence(&w.store, &a).await;
+    assert_eq!(claim(&w.store, &b, 10).await.len(), 1);
+}
+
+pub async fn a_stale_or_replaced_worker_claims_nothing(w: &World) {
+    wake(&w.store, WorkKind::Run, 1).await;
+    let worker = start(&w.store, "a").await;
+    silence(&w.store, &worker).await;
+    let claimed = {
+        let worker = worker.clone();
+        write(&w.store, move |tx| work::claim(tx, &worker, 1)).await
+    };
+    assert_eq!(claimed, Err(Refused::Stale { what: "this worker's lease" }.into()));
+    let renewed = worker.clone();
+    write(&w.store, move |tx| worker::renew(tx, &renewed)).await.unwrap();
+    assert_eq!(claim(&w.store, &worker, 1).await.len(), 1);
+}
+
+pub async fn an_item_that_kills_its_holders_is_claimed_alone_and_given_up(w: &World) {
+    wake(&w.store, WorkKind::Run, 1).await;
+    // Two processes die with it among other work: it is only suspected.
+    for other in [10, 11] {
+        wake(&w.store, WorkKind::Run, other).await;
+        let worker = start(&w.store, "w").await;
+        assert!(claim(&w.store, &worker, 10).await.len() >= 2);
+    }
+    // The next ones get it alone, and nothing beside it. Its companions wait their turn, suspected too.
+    for death in 0..5 {
+        let worker = start(&w.store, "w").await;
+        let [item] = claim(&w.store, &worker, 10).await[..] else { panic!("not alone at {death}") };
+        assert_eq!((item.subject, item.dead), (1, false), "after {death} deaths alone");
+        wake(&w.store, WorkKind::Run, 99).await;
+        assert_eq!(claim(&w.store, &worker, 10).await, [], "nothing beside it");
+    }
+    let worker = start(&w.store, "w").await;
+    let [item] = claim(&w.store, &worker, 10).await[..] else { panic!() };
+    assert_eq!((item.subject, item.dead), (1, true));
+    // Whoever lives to finish it has made progress.
+    finish(&w.store, item, Some(0)).await.unwrap();
+    let known = read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap();
+    assert_eq!((known.deaths, known.owner), (0, None));
+}
+
+pub async fn an_orderly_stop_is_no_death(w: &World) {
+    wake(&w.store, WorkKind::Run, 1).await;
+    for _ in 0..4 {
+        let worker = start(&w.store, "w").await;
+        assert_eq!(claim(&w.store, &worker, 10).await.len(), 1);
+        write(&w.store, move |tx| worker::stop(tx, &worker)).await.unwrap();
+    }
+    assert_eq!(read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap().deaths, 0);
+}
+
+pub async fn a_gap_between_beats_is_an_outage(w: &World) {
+    const LAST: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
+    assert_eq!(write(&w.store, worker::beat).await.unwrap(), None, "the first beat ever follows no outage");
+    assert_eq!(write(&w.store, worker::beat).await.unwrap(), None);
+    let (before, noted) = write(&w.store, |tx| {
+        let before = tx.at() - 60_000;
+        tx.exec(&LAST, &args![before])?;
+        let still_going_on = worker::outages(tx, Timestamp(0))?;
+        assert_eq!(still_going_on.len(), 1, "it counts before anybody has noted it");
+        Ok((before, worker::beat(tx)?.unwrap()))
+    })
+    .await
+    .unwrap();
+    assert_eq!(noted.from, before);
+    let since = |at: Timestamp| {
+        let store = w.store.clone();
+        async move { read(&store, move |tx| worker::outages(tx, at)).await }
+    };
+    assert_eq!(since(Timestamp(0)).await, [Outage { from: before, to: noted.to }]);
+    assert_eq!(since(noted.to).await, []);
+}

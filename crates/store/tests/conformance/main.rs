@@ -1,0 +1,129 @@
+//! Every promise of the store, on SQLite in memory, SQLite in a file and PostgreSQL. A case is a sentence; each gets an empty
+//! database of its own.
+
+mod items;
+mod keys;
+mod logs;
+mod money;
+mod postgres;
+mod sqlite;
+mod statements;
+#[path = "../support/mod.rs"]
+mod support;
+mod things;
+mod transactions;
+
+use model::{Credits, Failure, OrgId, RunId};
+use store::{Entry, EntryKind, Lane, NewEvent, Store, Tx, org};
+use support::postgres::Postgres;
+use support::{On, World, block_on};
+
+#[test]
+fn in_memory() {
+    all(On::Memory, None);
+}
+
+#[test]
+fn in_a_file() {
+    all(On::File, None);
+}
+
+#[test]
+fn on_postgres() {
+    all(On::Postgres, Some(&Postgres::start()));
+}
+
+/// Names each case before it runs, so that the last name of a failed test is the one that failed.
+fn all(on: On, postgres: Option<&Postgres>) {
+    macro_rules! cases {
+        ($($module:ident::$case:ident)*) => {$(
+            println!("{on:?}: {}", stringify!($case).replace('_', " "));
+            block_on($module::$case(&World::new(on, postgres)));
+        )*};
+    }
+    cases! {
+        transactions::one_refusal_takes_back_its_own_rows_only
+        transactions::a_swallowed_error_commits_nothing
+        transactions::ids_are_never_given_twice
+        transactions::a_closure_that_needs_many_ids_gets_them
+        transactions::hints_come_after_the_commit_and_once
+        transactions::time_does_not_go_backwards_for_a_run
+        transactions::placeholders_mean_their_number
+        items::an_item_has_one_holder
+        items::a_holder_that_was_replaced_is_refused
+        items::a_wake_while_leased_is_not_lost
+        items::a_wake_only_ever_brings_forward
+        items::finishes_and_wakes_of_many_holders_do_not_deadlock
+        items::a_restart_frees_everything_at_once
+        items::a_dead_lease_frees_what_it_held
+        items::a_stale_or_replaced_worker_claims_nothing
+        items::an_item_that_kills_its_holders_is_claimed_alone_and_given_up
+        items::an_orderly_stop_is_no_death
+        items::a_gap_between_beats_is_an_outage
+        money::events_are_numbered_without_gaps
+        money::credits_move_only_as_far_as_they_reach
+        money::a_movement_is_made_once
+        money::the_ledger_is_a_chain_nobody_changes
+        money::concurrent_reservations_never_overdraw
+        keys::a_key_has_one_effect
+        keys::a_key_is_bound_to_its_request
+        keys::a_refusal_leaves_no_key
+        logs::a_log_has_no_gaps_and_no_repeats
+        logs::a_new_epoch_of_a_job_goes_on_where_the_log_ended
+        logs::a_log_reads_the_same_after_it_was_gathered
+        logs::a_log_over_its_quota_is_marked
+        logs::bytes_that_never_came_are_marked
+        things::tokens_are_known_by_their_hash
+        things::secrets_are_kept_sealed
+        things::blobs_are_what_was_sent
+        transactions::reads_see_one_moment
+    }
+}
+
+pub const TOPUP: Credits = Credits::whole(100);
+
+pub async fn write<T: Send + 'static>(
+    store: &Store,
+    f: impl Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
+) -> Result<T, Failure> {
+    store.write(Lane::Normal, "test", f).await
+}
+
+pub async fn read<T: Send + 'static>(
+    store: &Store,
+    f: impl Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
+) -> T {
+    store.read("test", f).await.unwrap()
+}
+
+pub async fn rich_org(store: &Store) -> OrgId {
+    let made = write(store, |tx| {
+        let org = org::create(tx, "default")?;
+        tx.ledger(Entry::new(org, EntryKind::Topup, TOPUP, "first"));
+        Ok(org)
+    });
+    made.await.unwrap()
+}
+
+pub fn happened(org: OrgId, run: i64, kind: &'static str) -> NewEvent {
+    NewEvent { org, run: Some(RunId(run)), kind, body: serde_json::json!({ "kind": kind }) }
+}
+
+/// Many writes at once; their answers in order.
+pub async fn together<T, F>(store: &Store, count: usize, make: impl Fn(usize) -> F) -> Vec<Result<T, Failure>>
+where
+    T: Send + 'static,
+    F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
+{
+    let tasks: Vec<_> = (0..count)
+        .map(|i| {
+            let (store, f) = (store.clone(), make(i));
+            tokio::spawn(async move { store.write(Lane::Normal, "together", f).await })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    answers
+}

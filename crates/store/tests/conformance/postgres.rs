@@ -1,0 +1,210 @@
+//! What only PostgreSQL must survive: deadlocks, connections that die (idle, in a transaction, in a commit), slow first uses of a
+//! key, and other processes.
+
+use crate::support::postgres::Postgres;
+use crate::support::{On, World, block_on};
+use model::{Failure, OrgId, Refused};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use store::idempotency::{self, Key};
+use store::{Database, Hint, Lane, Options, Sql, Store, Tx, WorkKind, args, org};
+
+#[test]
+fn on_postgres() {
+    let postgres = Postgres::start();
+    macro_rules! cases {
+        ($($case:ident)*) => {$(
+            println!("{}", stringify!($case).replace('_', " "));
+            block_on($case(&World::new(On::Postgres, Some(&postgres))));
+        )*};
+    }
+    cases! {
+        a_deadlock_is_tried_again
+        a_lost_connection_is_replaced
+        a_commit_that_lost_its_connection_is_asked_about
+        the_first_use_of_a_key_is_not_waited_for_forever
+        the_high_lane_has_connections_of_its_own
+        other_processes_hear_what_was_committed
+        servers_that_start_together_migrate_once
+        a_server_that_is_away_is_trouble_without_effect
+    }
+}
+
+const LOCK_ORG: Sql = Sql::new("UPDATE orgs SET ledger_seq = ledger_seq + 1 WHERE name = $1");
+const END_OTHERS: Sql = Sql::new(
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+);
+const MY_PID: Sql = Sql::new("SELECT pg_backend_pid()");
+const END_ONE: Sql = Sql::new("SELECT pg_terminate_backend($1::bigint::int)");
+
+async fn make(store: &Store, name: &'static str) {
+    store.write(Lane::Normal, "make", move |tx| org::create(tx, name)).await.unwrap();
+}
+
+async fn a_deadlock_is_tried_again(w: &World) {
+    make(&w.store, "a").await;
+    make(&w.store, "b").await;
+    let (both, runs) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
+    let crossing = |first: &'static str, second: &'static str| {
+        let (store, both, runs) = (w.store.clone(), both.clone(), runs.clone());
+        tokio::spawn(async move {
+            let cross = move |tx: &mut Tx| {
+                tx.exec(&LOCK_ORG, &args![first])?;
+                if runs.fetch_add(1, Ordering::SeqCst) < 2 {
+                    both.wait();
+                }
+                tx.exec(&LOCK_ORG, &args![second])
+            };
+            store.write(Lane::Normal, "cross", cross).await
+        })
+    };
+    let (one, two) = (crossing("a", "b"), crossing("b", "a"));
+    assert_eq!((one.await.unwrap(), two.await.unwrap()), (Ok(1), Ok(1)));
+    assert!(runs.load(Ordering::SeqCst) > 2, "one of them ran again");
+}
+
+async fn a_lost_connection_is_replaced(w: &World) {
+    for round in 0..3 {
+        w.store.write(Lane::Normal, "end", |tx| tx.rows(&END_OTHERS, &args![])).await.unwrap();
+        let answers: Vec<_> = (0..20)
+            .map(|i| {
+                let store = w.store.clone();
+                tokio::spawn(async move {
+                    store.write(Lane::Normal, "after", move |tx| org::create(tx, &format!("{round}.{i}"))).await
+                })
+            })
+            .collect();
+        for answer in answers {
+            answer.await.unwrap().unwrap();
+        }
+    }
+}
+
+async fn a_commit_that_lost_its_connection_is_asked_about(w: &World) {
+    // A second store ends the first one's session when its closure has done everything but commit.
+    let other = Store::open(&w.options).unwrap();
+    let (pids, to_end) = mpsc::channel::<i64>();
+    let (ended, wait) = mpsc::channel::<()>();
+    let killer = std::thread::spawn(move || {
+        for pid in to_end {
+            block_on(other.write(Lane::Normal, "end", move |tx| tx.rows(&END_ONE, &args![pid]))).unwrap();
+            ended.send(()).unwrap();
+        }
+    });
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (counted, pids, wait) = (runs.clone(), std::sync::Mutex::new(Some(pids)), std::sync::Mutex::new(wait));
+    let answer = w.store.write(Lane::Normal, "unlucky", move |tx| {
+        let made = org::create(tx, "unlucky")?;
+        if counted.fetch_add(1, Ordering::SeqCst) == 0 {
+            let pid = tx.row(&MY_PID, &args![])?.unwrap().int(0)?;
+            pids.lock().unwrap().take().unwrap().send(pid).unwrap();
+            wait.lock().unwrap().recv().unwrap();
+        }
+        Ok(made)
+    });
+    let made = answer.await.unwrap();
+    killer.join().unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), 2, "the server said that the first did not commit");
+    let found = w.store.read("find", |tx| org::by_name(tx, "unlucky")).await.unwrap();
+    assert_eq!(found.unwrap().id, made);
+}
+
+async fn the_first_use_of_a_key_is_not_waited_for_forever(w: &World) {
+    let key = || Key { org: OrgId(1), route: "POST /runs".to_owned(), key: "k".to_owned(), hash: [1; 32] };
+    let (holds, held) = tokio::sync::oneshot::channel();
+    let (release, wait) = mpsc::channel::<()>();
+    let (holds, wait) = (std::sync::Mutex::new(Some(holds)), std::sync::Mutex::new(wait));
+    let store = w.store.clone();
+    let first = tokio::spawn(async move {
+        let slow = move |tx: &mut Tx| {
+            idempotency::lookup(tx, &key())?;
+            holds.lock().unwrap().take().unwrap().send(()).unwrap();
+            let _ = wait.lock().unwrap().recv();
+            idempotency::record(tx, &key(), 200, b"")
+        };
+        store.write(Lane::Normal, "slow", slow).await
+    });
+    held.await.unwrap();
+    let second = w.store.write(Lane::Normal, "quick", move |tx| idempotency::lookup(tx, &key())).await;
+    assert!(matches!(second, Err(Failure::Refused(Refused::KeyBusy { .. }))), "{second:?}");
+    drop(release);
+    first.await.unwrap().unwrap();
+}
+
+async fn the_high_lane_has_connections_of_its_own(w: &World) {
+    let busy = w.options.connections;
+    let (all_busy, release) = (Arc::new(Barrier::new(busy + 1)), Arc::new(Barrier::new(busy + 1)));
+    let waiting: Vec<_> = (0..busy)
+        .map(|_| {
+            let (store, all_busy, release) = (w.store.clone(), all_busy.clone(), release.clone());
+            tokio::spawn(async move {
+                let hog = move |_: &mut Tx| {
+                    all_busy.wait();
+                    release.wait();
+                    Ok(())
+                };
+                store.write(Lane::Low, "hog", hog).await
+            })
+        })
+        .collect();
+    tokio::task::spawn_blocking(move || all_busy.wait()).await.unwrap();
+    w.store.write(Lane::High, "renew", |tx| org::create(tx, "renewed")).await.unwrap();
+    tokio::task::spawn_blocking(move || release.wait()).await.unwrap();
+    for answer in waiting {
+        answer.await.unwrap().unwrap();
+    }
+}
+
+async fn other_processes_hear_what_was_committed(w: &World) {
+    let other = Store::open(&w.options).unwrap();
+    let mut hints = other.hints();
+    // Both have connected when each has heard the other: listening begins with a hint of its own.
+    loop {
+        w.store
+            .write(Lane::Normal, "tell", |tx| {
+                let at = tx.at();
+                tx.hint(Hint::Run(model::RunId(7)));
+                tx.wake(WorkKind::Run, 7, at);
+                Ok(())
+            })
+            .await
+            .unwrap();
+        let heard = tokio::time::timeout(std::time::Duration::from_millis(200), async {
+            while hints.recv().await.unwrap() != Hint::Run(model::RunId(7)) {}
+        });
+        if heard.await.is_ok() {
+            break;
+        }
+    }
+}
+
+async fn servers_that_start_together_migrate_once(w: &World) {
+    const EMPTY: Sql = Sql::new("DROP SCHEMA public CASCADE");
+    const AGAIN: Sql = Sql::new("CREATE SCHEMA public");
+    w.store
+        .write(Lane::Normal, "empty", |tx| {
+            tx.exec(&EMPTY, &args![])?;
+            tx.exec(&AGAIN, &args![])
+        })
+        .await
+        .unwrap();
+    let opening: Vec<_> = (0..4)
+        .map(|_| {
+            let options = w.options.clone();
+            tokio::task::spawn_blocking(move || Store::open(&options).map(drop))
+        })
+        .collect();
+    for opened in opening {
+        opened.await.unwrap().unwrap();
+    }
+}
+
+async fn a_server_that_is_away_is_trouble_without_effect(w: &World) {
+    let mut options = Options::new(Database::Postgres("postgres://nobody@127.0.0.1:1/none".to_owned()));
+    options.blobs = w.options.blobs.clone();
+    let away = tokio::task::spawn_blocking(move || Store::open(&options).err().unwrap()).await.unwrap();
+    assert!(away.to_string().contains("cannot reach PostgreSQL"), "{away}");
+    let mut options = w.options.clone();
+    options.database = Database::Postgres("mysql://".to_owned());
+    assert!(matches!(Store::open(&options).err().unwrap(), Failure::Refused(Refused::Invalid { .. })));
+}

@@ -1,0 +1,225 @@
+//! What only SQLite must survive: a full disk in the middle of a group, a second owner, a newer or foreign file, a crash at a
+//! commit, a reader beside a busy writer.
+
+use crate::support::{On, World, block_on};
+use model::{Credits, Failure, OrgId, Refused, Trouble, TroubleKind};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use store::{Database, Entry, EntryKind, Lane, Moment, Options, Sql, Store, Tx, args, org};
+
+async fn names(store: &Store) -> Vec<String> {
+    store
+        .read("names", |tx| Ok(org::page(tx, OrgId(0), 1000)?.into_iter().map(|org| org.name).collect()))
+        .await
+        .unwrap()
+}
+
+fn make(name: String) -> impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static {
+    move |tx| org::create(tx, &name).map(drop)
+}
+
+/// Holds the writer until the value is dropped, so that what is sent meanwhile becomes one group.
+fn hold(store: &Store) -> (mpsc::Sender<()>, tokio::task::JoinHandle<Result<(), Failure>>) {
+    let (release, wait) = mpsc::channel::<()>();
+    let (store, wait) = (store.clone(), Mutex::new(wait));
+    let held = tokio::spawn(async move {
+        let wait = move |_: &mut Tx| {
+            let _ = wait.lock().unwrap().recv();
+            Ok(())
+        };
+        store.write(Lane::Normal, "hold", wait).await
+    });
+    (release, held)
+}
+
+#[test]
+fn a_full_disk_ends_the_group_and_each_closure_runs_again() {
+    for on in [On::Memory, On::File] {
+        let world = World::new(on, None);
+        block_on(fill_the_disk(&world));
+    }
+}
+
+async fn fill_the_disk(world: &World) {
+    const PAGES: Sql = Sql::new("PRAGMA page_count");
+    let store = &world.store;
+    let limit = |pages: i64| {
+        let pragma = Sql::new(Box::leak(format!("PRAGMA max_page_count = {pages}").into_boxed_str()));
+        store.write(Lane::Normal, "limit", move |tx| tx.rows(&pragma, &args![]))
+    };
+    let pages = store.write(Lane::Normal, "pages", |tx| tx.row(&PAGES, &args![])?.unwrap().int(0)).await.unwrap();
+    limit(pages + 2).await.unwrap();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (release, held) = hold(store);
+    let mut answers = Vec::new();
+    for i in 0..5 {
+        let (store, runs) = (store.clone(), runs.clone());
+        // The third needs more room than there is, and does not even look at the error.
+        let name = if i == 2 { "x".repeat(100_000) } else { format!("org {i}") };
+        answers.push(tokio::spawn(async move {
+            let f = move |tx: &mut Tx| {
+                runs.fetch_add(1, Ordering::SeqCst);
+                let _ = org::create(tx, &name);
+                let _ = org::create(tx, &format!("{}, the second", &name[..5]));
+                Ok(())
+            };
+            store.write(Lane::Normal, "fill", f).await
+        }));
+        tokio::task::yield_now().await;
+    }
+    drop(release);
+    held.await.unwrap().unwrap();
+    for (i, answer) in answers.into_iter().enumerate() {
+        match (i, answer.await.unwrap()) {
+            (2, Err(Failure::Trouble(Trouble { kind: TroubleKind::DiskFull, retry: true, .. }))) => {}
+            (2, other) => panic!("{other:?}"),
+            (_, other) => other.unwrap(),
+        }
+    }
+    assert_eq!(names(store).await.len(), 8, "both rows of the four that fit");
+    let full = store.write(Lane::Normal, "fill", make("y".repeat(100_000))).await;
+    assert!(full.is_err() && !store.writable());
+    limit(1_000_000).await.unwrap();
+    store.write(Lane::Normal, "fill", make("y".repeat(100_000))).await.unwrap();
+    assert!(store.writable());
+}
+
+#[test]
+fn waiting_writes_share_a_commit() {
+    let world = World::new(On::File, None);
+    block_on(async {
+        let (release, held) = hold(&world.store);
+        let mut answers = Vec::new();
+        for i in 0..200 {
+            let store = world.store.clone();
+            answers
+                .push(tokio::spawn(async move { store.write(Lane::Normal, "many", make(format!("org {i}"))).await }));
+        }
+        drop(release);
+        held.await.unwrap().unwrap();
+        for answer in answers {
+            answer.await.unwrap().unwrap();
+        }
+        assert_eq!(names(&world.store).await.len(), 200);
+    });
+}
+
+#[test]
+fn reads_do_not_wait_for_the_writer() {
+    let world = World::new(On::File, None);
+    block_on(async {
+        world.store.write(Lane::Normal, "make", make("before".to_owned())).await.unwrap();
+        let (release, held) = hold(&world.store);
+        assert_eq!(names(&world.store).await, ["before"]);
+        drop(release);
+        held.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart() {
+    let world = World::new(On::File, None);
+    let options = world.options.clone();
+    block_on(async {
+        world.store.write(Lane::Normal, "make", make("kept".to_owned())).await.unwrap();
+        let refused = Store::open(&options).err().unwrap();
+        assert!(refused.to_string().contains("another control plane"), "{refused}");
+    });
+    let World { store, .. } = &world;
+    let first_id = block_on(store.write(Lane::Normal, "id", |tx| Ok(tx.next_id()))).unwrap();
+    let folder = copy(&options);
+    let mut options = options;
+    options.database = Database::File(folder.path().join("remuda.db"));
+    let again = Store::open(&options).unwrap();
+    block_on(async {
+        assert_eq!(names(&again).await, ["kept"]);
+        let id = again.write(Lane::Normal, "id", |tx| Ok(tx.next_id())).await.unwrap();
+        assert!(id > first_id, "ids of a block that was given away are not given again");
+    });
+}
+
+/// As a power cut would leave it: the files as they are, while the first owner still has them.
+fn copy(options: &Options) -> tempfile::TempDir {
+    let Database::File(path) = &options.database else { panic!("a file") };
+    let folder = tempfile::tempdir().unwrap();
+    for suffix in ["", "-wal"] {
+        let name = format!("remuda.db{suffix}");
+        std::fs::copy(path.with_file_name(&name), folder.path().join(&name)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_newer_database_and_a_foreign_file_are_refused() {
+    const NEWER: Sql = Sql::new("UPDATE schema SET version = 1000, min_binary = 1000 WHERE part = 'main'");
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::new(Database::File(folder.path().join("remuda.db")));
+    let store = Store::open(&options).unwrap();
+    block_on(store.write(Lane::Normal, "newer", |tx| tx.exec(&NEWER, &args![]))).unwrap();
+    drop(store);
+    let refused = Store::open(&options).err().unwrap();
+    assert!(
+        matches!(&refused, Failure::Refused(Refused::Conflict { why }) if why.contains("upgrade repl")),
+        "{refused}"
+    );
+
+    let foreign = folder.path().join("foreign.db");
+    std::fs::write(&foreign, "this is a letter to my aunt, and quite a long one at that".repeat(100)).unwrap();
+    let refused = Store::open(&Options::new(Database::File(foreign.clone()))).err().unwrap();
+    assert!(refused.to_string().contains("not a database of ours"), "{refused}");
+    assert!(std::fs::read_to_string(&foreign).unwrap().starts_with("this is a letter"), "it is left alone");
+}
+
+#[test]
+fn a_crash_point_ends_the_process_before_or_after_its_commit() {
+    for (moment, kept) in [("before", false), ("after", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let me = std::env::current_exe().unwrap();
+        let mut child = Command::new(me);
+        child.args(["--exact", "sqlite::the_process_that_crashes", "--nocapture"]);
+        child.env("STORE_CRASH_FOLDER", folder.path()).env("REPL_CRASH", format!("doomed:{moment}"));
+        let ended = child.output().unwrap();
+        assert!(!ended.status.success(), "it survived {moment}");
+        let store = Store::open(&Options::new(Database::File(folder.path().join("remuda.db")))).unwrap();
+        assert_eq!(block_on(names(&store)) == ["doomed"], kept, "{moment}");
+    }
+}
+
+/// Does nothing by itself: the test above runs it in a process of its own.
+#[test]
+fn the_process_that_crashes() {
+    let Some(folder) = std::env::var_os("STORE_CRASH_FOLDER") else { return };
+    let store = Store::open(&Options::new(Database::File(Path::new(&folder).join("remuda.db")))).unwrap();
+    let _ = block_on(store.write(Lane::Normal, "doomed", make("doomed".to_owned())));
+}
+
+#[test]
+fn an_inline_store_needs_no_runtime_and_dies_where_it_is_told() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let mut options = Options::new(Database::Memory);
+    let hook = armed.clone();
+    options.crash =
+        Some(Arc::new(move |name, moment| hook.load(Ordering::SeqCst) && name == "charge" && moment == Moment::Before));
+    let store = Store::inline(&options).unwrap();
+    let org = store
+        .write_now("make", |tx| {
+            let org = org::create(tx, "default")?;
+            tx.ledger(Entry::new(org, EntryKind::Topup, Credits::whole(1), "first"));
+            Ok(org)
+        })
+        .unwrap();
+    let charge = move |tx: &mut Tx| {
+        tx.ledger(Entry::new(org, EntryKind::Charge, Credits(1), "c").from_available());
+        Ok(())
+    };
+    armed.store(true, Ordering::SeqCst);
+    assert!(store.write_now("charge", charge).unwrap_err().to_string().contains("crashed"));
+    let left = |store: &Store| store.read_now("left", move |tx| org::find(tx, org).map(|org| org.available)).unwrap();
+    assert_eq!(left(&store), Credits::whole(1));
+    armed.store(false, Ordering::SeqCst);
+    store.write_now("charge", charge).unwrap();
+    assert_eq!(left(&store), Credits::whole(1) - Credits(1));
+    assert!(store::crash_points().contains(&"charge"));
+}
