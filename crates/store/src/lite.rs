@@ -10,10 +10,9 @@ use crate::tx::{Context, Tx};
 use crate::{Hint, args};
 use model::{Failure, Refused, Trouble, TroubleKind};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A group stops growing at either, so that nobody waits long for the others.
@@ -147,18 +146,12 @@ impl Writer {
     /// After the commit: answers and hints. A closure that ran out of ids wrote nothing and runs again.
     fn release(&mut self, group: Vec<Ran>) {
         let (dry, group): (Vec<Ran>, Vec<Ran>) = group.into_iter().partition(|ran| ran.out_of_ids);
-        let full = group
-            .iter()
-            .any(|ran| matches!(&ran.verdict, Err(Failure::Trouble(trouble)) if trouble.kind == TroubleKind::DiskFull));
-        let wrote = group.iter().any(|ran| ran.verdict.is_ok() && !ran.job.reads());
-        if full || wrote {
-            self.context.disk_full.store(full, Ordering::Relaxed);
-        }
         let mut hints = BTreeSet::new();
         for ran in group {
             if ran.verdict.is_ok() {
                 hints.extend(ran.hints);
             }
+            self.context.learn(&ran.verdict, ran.job.reads());
             ran.job.answer(ran.verdict);
         }
         self.context.hints.committed(hints);
@@ -232,17 +225,29 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, Failure> {
     Ok(conn)
 }
 
+/// Every database in memory is a copy of one that was migrated once: a simulation makes thousands.
 pub(crate) fn open_memory(part: &Part) -> Result<Connection, Failure> {
-    let mut conn = Connection::open_in_memory().map_err(|e| cannot_open(Path::new(":memory:"), e))?;
-    set_up(&conn).map_err(|e| cannot_open(Path::new(":memory:"), e))?;
-    part.migrate_lite(&mut conn)?;
+    let failed = |e| cannot_open(Path::new(":memory:"), e);
+    let mut conn = Connection::open_in_memory().map_err(failed)?;
+    let mut templates = TEMPLATES.lock().expect("no panic while templates are locked");
+    match templates.get(part.name()) {
+        Some(bytes) => conn.deserialize_read_exact("main", bytes.as_slice(), bytes.len(), false).map_err(failed)?,
+        None => {
+            part.migrate_lite(&mut conn)?;
+            let bytes = conn.serialize("main").map_err(failed)?.to_vec();
+            templates.insert(part.name(), bytes);
+        }
+    }
+    set_up(&conn).map_err(failed)?;
     Ok(conn)
 }
+
+static TEMPLATES: Mutex<BTreeMap<&str, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
 fn set_up(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
     conn.busy_timeout(Duration::from_secs(5))?;
-    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY;")
+    conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 67108864;")
 }
 
 fn cannot_open(path: &Path, error: rusqlite::Error) -> Failure {

@@ -47,6 +47,10 @@ const ALONE: &str =
     "SELECT pg_advisory_xact_lock(7265816); SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0";
 
 impl Part {
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
     pub(crate) fn has_ids(&self) -> bool {
         self.name == MAIN.name
     }

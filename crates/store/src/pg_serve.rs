@@ -49,11 +49,16 @@ impl Server {
             tries += 1;
             match self.try_once(&mut *job) {
                 Tried::Done(hints) => {
+                    self.context.learn(&Ok(()), job.reads());
                     job.answer(Ok(()));
                     return self.context.hints.committed(hints);
                 }
                 Tried::Again(_) if tries < TRIES => step_aside(tries),
-                Tried::Again(failure) | Tried::Failed(failure) => return job.answer(Err(failure)),
+                Tried::Again(failure) | Tried::Failed(failure) => {
+                    let verdict = Err(failure);
+                    self.context.learn(&verdict, job.reads());
+                    return job.answer(verdict);
+                }
             }
         }
     }

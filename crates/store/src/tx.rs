@@ -11,10 +11,10 @@ use crate::sql::{Rank, Sql};
 use crate::value::{Row, Value};
 use crate::work::{Finish, WorkKind};
 use crate::{Clock, event, ledger, work};
-use model::{Failure, Timestamp, Trouble};
+use model::{Failure, Timestamp, Trouble, TroubleKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rows of one multi-row statement; more are sent in several.
 const ROWS_AT_ONCE: usize = 64;
@@ -40,6 +40,19 @@ pub(crate) struct Context {
     pub(crate) hints: Hints,
     pub(crate) crash: Option<CrashHook>,
     pub(crate) disk_full: AtomicBool,
+}
+
+impl Context {
+    /// Remembers what a write found out about the disk.
+    pub(crate) fn learn(&self, verdict: &Result<(), Failure>, reads: bool) {
+        match verdict {
+            Ok(()) if !reads => self.disk_full.store(false, Ordering::Relaxed),
+            Err(Failure::Trouble(trouble)) if trouble.kind == TroubleKind::DiskFull => {
+                self.disk_full.store(true, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
 }
 
 #[derive(Default)]
@@ -193,8 +206,7 @@ impl Tx {
         if self.broken.is_none() && !self.conn.in_transaction() {
             // Whatever ran now would be committed by itself.
             self.broken = Some(
-                Trouble::new(model::TroubleKind::DiskFull, "the database ended the transaction: its disk is full")
-                    .into(),
+                Trouble::new(TroubleKind::DiskFull, "the database ended the transaction: its disk is full").into(),
             );
         }
         self.broken.clone().map_or(Ok(()), Err)
