@@ -1,5 +1,6 @@
 //! Slots: claimed, used, held, released and reopened. What a hold protects, and how it is prolonged and ended.
 
+use crate::run::Answer;
 use crate::scope::{Kept, Scope};
 use crate::{Engine, House};
 use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
@@ -7,7 +8,12 @@ use model::hold::Extension;
 use model::instance::InstanceStatus;
 use model::manifest::ResourceKind;
 use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Outcome, Refused};
+use std::sync::Arc;
+use store::idempotency::Key;
 use store::{Entry, EntryKind, Hint, Item, Lane, NewEvent, Tx, WorkKind};
+
+/// Turns a changed slot into the bytes that are answered.
+pub type SlotRender = Arc<dyn Fn(&mut Tx, &Allocation) -> Vec<u8> + Send + Sync>;
 
 impl Scope<'_> {
     pub(crate) fn allocation_event(&mut self, id: AllocationId, event: AllocationEvent) -> Result<(), Failure> {
@@ -142,55 +148,35 @@ impl Engine {
     }
 
     /// Prolongs a hold. The org pays for it ahead where the machine costs money.
-    pub async fn extend(&self, org: OrgId, id: AllocationId, ms: Option<i64>) -> Result<Allocation, Failure> {
+    pub async fn extend(
+        &self,
+        org: OrgId,
+        id: AllocationId,
+        ms: Option<i64>,
+        key: Option<Key>,
+        render: SlotRender,
+    ) -> Result<Answer, Failure> {
         let house = self.house.clone();
-        self.store
-            .write(Lane::Normal, "allocation.extend", move |tx| {
-                let slot = owned(tx, org, id)?;
-                let Some(hold) = slot.hold() else {
-                    return Err(Refused::Conflict {
-                        why: format!("{id} is {}: only a finished allocation with a hold can be extended", slot.status),
-                    }
-                    .into());
-                };
-                let by = ms.map_or(Extension::Asked, |ms| Extension::AskedFor { ms });
-                let until = house.config.holds.extended(hold, by, tx.at());
-                let instance = store::instance::find(tx, slot.instance)?;
-                let mut next = slot.clone();
-                next.extensions += 1;
-                if let Some(price) = paid_hold(&house, instance.as_ref(), until.since(hold.until)) {
-                    tx.ledger(
-                        Entry::new(org, EntryKind::Charge, price, format!("{id}:extend:{}", next.extensions))
-                            .from_available()
-                            .memo("hold"),
-                    );
-                }
-                next = apply(tx, &next, AllocationEvent::HoldExtended { until })?;
-                tx.event(NewEvent {
-                    org,
-                    run: None,
-                    kind: "allocation.extended",
-                    body: serde_json::json!({ "allocation": id, "until": until }),
-                });
-                Ok(next)
-            })
-            .await
+        self.keyed("allocation.extend", key, 200, move |tx| {
+            let slot = extended(tx, &house, org, id, ms)?;
+            Ok(render(tx, &slot))
+        })
+        .await
     }
 
     /// A person gives the hold up.
-    pub async fn release(&self, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
-        self.store
-            .write(Lane::Normal, "allocation.release", move |tx| {
-                let slot = owned(tx, org, id)?;
-                if slot.status != AllocationStatus::Complete {
-                    let why = format!("{id} is {}: only a finished allocation can be released", slot.status);
-                    return Err(Refused::Conflict { why }.into());
-                }
-                let at = tx.at();
-                tx.wake(WorkKind::Allocation, id.0, at);
-                apply(tx, &slot, AllocationEvent::HoldEnded)
-            })
-            .await
+    pub async fn release(
+        &self,
+        org: OrgId,
+        id: AllocationId,
+        key: Option<Key>,
+        render: SlotRender,
+    ) -> Result<Answer, Failure> {
+        self.keyed("allocation.release", key, 200, move |tx| {
+            let slot = released(tx, org, id)?;
+            Ok(render(tx, &slot))
+        })
+        .await
     }
 
     pub async fn allocations(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allocation>, Failure> {
@@ -200,6 +186,41 @@ impl Engine {
     pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
         self.store.read("allocation.find", move |tx| owned(tx, org, id)).await
     }
+}
+
+fn extended(tx: &mut Tx, house: &House, org: OrgId, id: AllocationId, ms: Option<i64>) -> Result<Allocation, Failure> {
+    let slot = owned(tx, org, id)?;
+    let Some(hold) = slot.hold() else {
+        let why = format!(
+            "{id} is {} without a hold: only a finished allocation that is still held can be extended",
+            slot.status
+        );
+        return Err(Refused::Conflict { why }.into());
+    };
+    let by = ms.map_or(Extension::Asked, |ms| Extension::AskedFor { ms });
+    let until = house.config.holds.extended(hold, by, tx.at());
+    let instance = store::instance::find(tx, slot.instance)?;
+    let mut next = slot.clone();
+    next.extensions += 1;
+    if let Some(price) = paid_hold(house, instance.as_ref(), until.since(hold.until)) {
+        let key = format!("{id}:extend:{}", next.extensions);
+        tx.ledger(Entry::new(org, EntryKind::Charge, price, key).from_available().memo("hold"));
+    }
+    let next = apply(tx, &next, AllocationEvent::HoldExtended { until })?;
+    let body = serde_json::json!({ "allocation": id, "until": until });
+    tx.event(NewEvent { org, run: None, kind: "allocation.extended", body });
+    Ok(next)
+}
+
+fn released(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
+    let slot = owned(tx, org, id)?;
+    if slot.status != AllocationStatus::Complete {
+        let why = format!("{id} is {}: only a finished allocation can be released", slot.status);
+        return Err(Refused::Conflict { why }.into());
+    }
+    let at = tx.at();
+    tx.wake(WorkKind::Allocation, id.0, at);
+    apply(tx, &slot, AllocationEvent::HoldEnded)
 }
 
 fn owned(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {

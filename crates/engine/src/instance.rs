@@ -233,6 +233,25 @@ impl Engine {
         self.instance(org, id).await
     }
 
+    /// Ends every machine that nobody uses, for an owner who closes the shop. How many are on their way out.
+    pub async fn retire_idle(&self) -> Result<i64, Failure> {
+        self.store
+            .write(Lane::Normal, "instance.retire_idle", |tx| {
+                let mut ending = 0;
+                for pool in store::pool::all(tx)? {
+                    for instance in store::instance::open_in(tx, pool.id)? {
+                        let busy = store::job::on_instance(tx, instance.id)?.is_some();
+                        if instance.status != InstanceStatus::Terminating && !busy {
+                            terminate_instance::begin(tx, instance.id, "the control plane is closing")?;
+                        }
+                        ending += i64::from(!busy);
+                    }
+                }
+                Ok(ending)
+            })
+            .await
+    }
+
     /// Writes down what was heard since the last time: one statement a machine, one transaction for all.
     pub async fn flush_presence(&self) -> Result<(), Failure> {
         let heard = self.house.presence.unsaved();

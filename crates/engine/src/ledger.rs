@@ -1,13 +1,19 @@
 //! What a run reserves, is charged and gets back. Every movement is an attempt's event first and a ledger row with a key second.
 
+use crate::run::Answer;
 use crate::scope::Scope;
 use crate::{Engine, House};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent, AttemptStatus, MINIMUM_CHARGE};
 use model::run::{Run, RunStatus};
 use model::spec::RunSpec;
 use model::{Credits, Failure, JobId, OrgId, Outcome, Timestamp};
+use std::sync::Arc;
+use store::idempotency::Key;
 use store::ledger::Entered;
-use store::{Entry, EntryKind, Lane};
+use store::{Entry, EntryKind};
+
+/// Turns a balance into the bytes that are answered.
+pub type OrgRender = Arc<dyn Fn(&store::org::Org) -> Vec<u8> + Send + Sync>;
 
 /// What starting this run sets aside: the price of min(max_duration, an hour), within its budget.
 pub fn estimate(house: &House, spec: &RunSpec) -> Result<Credits, Failure> {
@@ -101,22 +107,23 @@ impl Scope<'_> {
 }
 
 impl Engine {
-    /// Adds credits by hand; `key` makes a repeated request harmless.
+    /// Adds credits by hand.
     pub async fn add_credits(
         &self,
         org: OrgId,
         amount: Credits,
-        key: String,
         memo: String,
-    ) -> Result<store::org::Org, Failure> {
-        self.store
-            .write(Lane::Normal, "credits.add", move |tx| {
-                tx.ledger(Entry::new(org, EntryKind::Topup, amount, key.clone()).memo(memo.clone()));
-                let mut balance = store::org::find(tx, org)?;
-                balance.available = balance.available + amount;
-                Ok(balance)
-            })
-            .await
+        key: Option<Key>,
+        render: OrgRender,
+    ) -> Result<Answer, Failure> {
+        self.keyed("credits.add", key, 200, move |tx| {
+            let row_key = format!("topup:{}", tx.next_id());
+            tx.ledger(Entry::new(org, EntryKind::Topup, amount, row_key).memo(memo.clone()));
+            let mut balance = store::org::find(tx, org)?;
+            balance.available = balance.available + amount;
+            Ok(render(&balance))
+        })
+        .await
     }
 
     pub async fn balance(&self, org: OrgId) -> Result<store::org::Org, Failure> {

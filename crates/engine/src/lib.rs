@@ -23,8 +23,9 @@ mod sweep;
 pub mod view;
 pub mod why;
 pub mod work;
-mod workflow;
+pub mod workflow;
 
+pub use adapters;
 pub use adapters::{Capabilities, Provider};
 pub use config::Config;
 pub use presence::Presence;

@@ -49,24 +49,19 @@ impl Engine {
         self.house.provider(&submission.spec.provider)?;
         self.check_files(&submission).await?;
         let house = self.house.clone();
-        self.store
-            .write(Lane::Normal, "run.submit", move |tx| {
-                if let Some(answer) = replay(tx, key.as_ref())? {
-                    return Ok(answer);
-                }
-                check_secrets(tx, &submission)?;
-                let run = fresh(tx, &submission);
-                let id = run.id;
-                let mut scope = Scope::fresh(tx, &house, run);
-                scope.publish("run.created", serde_json::json!({ "name": scope.run.name, "status": "created" }));
-                if submission.start {
-                    scope.run_event(RunEvent::Started)?;
-                }
-                scope.close()?;
-                let body = render(&view::picture(tx, id)?);
-                record(tx, key.as_ref(), 201, body)
-            })
-            .await
+        self.keyed("run.submit", key, 201, move |tx| {
+            check_secrets(tx, &submission)?;
+            let run = fresh(tx, &submission);
+            let id = run.id;
+            let mut scope = Scope::fresh(tx, &house, run);
+            scope.publish("run.created", serde_json::json!({ "name": scope.run.name, "status": "created" }));
+            if submission.start {
+                scope.run_event(RunEvent::Started)?;
+            }
+            scope.close()?;
+            Ok(render(&view::picture(tx, id)?))
+        })
+        .await
     }
 
     /// Checks and prices without writing anything.
@@ -89,14 +84,28 @@ impl Engine {
         render: Render,
     ) -> Result<Answer, Failure> {
         let house = self.house.clone();
+        self.keyed("run.act", key, 200, move |tx| {
+            act(tx, &house, org, id, action)?;
+            Ok(render(&view::picture(tx, id)?))
+        })
+        .await
+    }
+
+    /// One transaction whose answer is stored under the caller's key: a repetition gets the same answer and no second effect.
+    pub async fn keyed(
+        &self,
+        name: &'static str,
+        key: Option<Key>,
+        status: i64,
+        f: impl Fn(&mut Tx) -> Result<Vec<u8>, Failure> + Send + Sync + 'static,
+    ) -> Result<Answer, Failure> {
         self.store
-            .write(Lane::Normal, "run.act", move |tx| {
+            .write(Lane::Normal, name, move |tx| {
                 if let Some(answer) = replay(tx, key.as_ref())? {
                     return Ok(answer);
                 }
-                act(tx, &house, org, id, action)?;
-                let body = render(&view::picture(tx, id)?);
-                record(tx, key.as_ref(), 200, body)
+                let body = f(tx)?;
+                record(tx, key.as_ref(), status, body)
             })
             .await
     }
@@ -169,7 +178,7 @@ impl Engine {
     }
 }
 
-pub(crate) fn replay(tx: &mut Tx, key: Option<&Key>) -> Result<Option<Answer>, Failure> {
+fn replay(tx: &mut Tx, key: Option<&Key>) -> Result<Option<Answer>, Failure> {
     let Some(key) = key else { return Ok(None) };
     Ok(match idempotency::lookup(tx, key)? {
         Looked::Fresh => None,
@@ -177,7 +186,7 @@ pub(crate) fn replay(tx: &mut Tx, key: Option<&Key>) -> Result<Option<Answer>, F
     })
 }
 
-pub(crate) fn record(tx: &mut Tx, key: Option<&Key>, status: i64, body: Vec<u8>) -> Result<Answer, Failure> {
+fn record(tx: &mut Tx, key: Option<&Key>, status: i64, body: Vec<u8>) -> Result<Answer, Failure> {
     if let Some(key) = key {
         idempotency::record(tx, key, status, &body)?;
     }

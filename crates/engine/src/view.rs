@@ -134,7 +134,6 @@ impl Engine {
             .await
     }
 
-    /// (pool, instances, max, available, busy, waiting)
     pub async fn pools(&self) -> Result<Vec<PoolPicture>, Failure> {
         let house = self.house.clone();
         self.store
@@ -148,6 +147,28 @@ impl Engine {
                     pictures.push(PoolPicture { pool, room, available, busy, waiting });
                 }
                 Ok(pictures)
+            })
+            .await
+    }
+}
+
+/// What is still open or kept, for whoever wants to close the shop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remains {
+    pub runs: i64,
+    pub instances: i64,
+    pub held: i64,
+}
+
+impl Engine {
+    pub async fn remains(&self) -> Result<Remains, Failure> {
+        self.store
+            .read("view.remains", |tx| {
+                let mut instances = 0;
+                for pool in store::pool::all(tx)? {
+                    instances += store::instance::open_in(tx, pool.id)?.len() as i64;
+                }
+                Ok(Remains { runs: store::run::count_open(tx)?, instances, held: store::allocation::count_held(tx)? })
             })
             .await
     }

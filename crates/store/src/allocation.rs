@@ -79,6 +79,11 @@ pub fn of_job(tx: &mut Tx, job: JobId) -> Result<Vec<Allocation>, Failure> {
     doc::read_all(tx.rows(&OF_JOB, &args![job])?, 0)
 }
 
+/// Finished ones whose folder is still kept.
+pub fn count_held(tx: &mut Tx) -> Result<i64, Failure> {
+    tx.row(&COUNT_HELD, &args![])?.expect("a count is a row").int(0)
+}
+
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allocation>, Failure> {
     doc::read_all(tx.rows(&PAGE, &args![org, before, limit])?, 0)
 }
@@ -88,7 +93,8 @@ fn kept(a: &Allocation) -> bool {
     !a.workdir_released
 }
 
-pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &AVAILABLE, &OF_INSTANCE, &KEPT_ON, &OF_JOB, &PAGE];
+pub(crate) const ALL: &[&Sql] =
+    &[&INSERT, &SAVE, &FIND, &AVAILABLE, &OF_INSTANCE, &KEPT_ON, &OF_JOB, &COUNT_HELD, &PAGE];
 
 const INSERT: Sql = Sql::new(
     "INSERT INTO allocations (id, org_id, instance_id, job_id, status, kept, hold_until, version, doc)
@@ -108,4 +114,5 @@ const AVAILABLE: Sql = Sql::new(
 const OF_INSTANCE: Sql = Sql::new("SELECT doc FROM allocations WHERE instance_id = $1 ORDER BY id");
 const KEPT_ON: Sql = Sql::new("SELECT doc FROM allocations WHERE instance_id = $1 AND kept = 1 ORDER BY id");
 const OF_JOB: Sql = Sql::new("SELECT doc FROM allocations WHERE job_id = $1 ORDER BY id");
+const COUNT_HELD: Sql = Sql::new("SELECT count(*) FROM allocations WHERE kept = 1 AND status = 'COMPLETE'");
 const PAGE: Sql = Sql::new("SELECT doc FROM allocations WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
