@@ -61,7 +61,7 @@ impl From<ClientError> for Complaint {
                     );
                 }
                 // A server in trouble is not a refusal: the same command may work in a moment.
-                let code = if problem.status >= 500 || problem.status == 401 { USAGE } else { REFUSED };
+                let code = if problem.status >= 500 { USAGE } else { REFUSED };
                 Complaint { code, text: problem.to_string(), fix }
             }
             ClientError::Unreachable(_) => Complaint::usage(error.to_string())

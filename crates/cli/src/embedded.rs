@@ -225,7 +225,10 @@ async fn start(settings: &Settings) -> Done<Holder> {
     let failed = |error: std::io::Error| Complaint::usage(format!("cannot start the control plane: {error}"));
     let mut command = std::process::Command::new("/proc/self/exe");
     command
-        .args(["control", "serve"])
+        .arg0("repl")
+        .args(["control", "serve", "--home"])
+        // Only for whoever lists processes: the orders say it too.
+        .arg(&settings.home)
         .current_dir("/")
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| is_inherited(&name.to_string_lossy())))

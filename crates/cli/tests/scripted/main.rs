@@ -1,0 +1,174 @@
+//! The real binary against a control plane that follows a script: what it sends, what it does when answers get lost,
+//! which exit code it ends with. No database, no runner.
+
+mod script;
+
+use script::{Asked, Script, answer, frame, problem, run_view, stream};
+use serde_json::json;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Output, Stdio};
+
+fn repl(script: &Script, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_repl"));
+    command
+        .args(words)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("REPL_HOME", script.home())
+        .env("REPL_URL", &script.url)
+        .env("REPL_TOKEN", "rmd_test")
+        .current_dir(script.home());
+    command
+}
+
+fn ended(mut command: Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap_or(-1), text(stdout), text(stderr))
+}
+
+/// A run whose log is one stream of events.
+fn running(log: Vec<Vec<u8>>, end: serde_json::Value) -> Script {
+    let logs = std::sync::Mutex::new(log.into_iter());
+    Script::new(move |asked| match asked.route().as_str() {
+        "POST /api/v1/runs" => answer(201, &run_view("run_1", json!({}))),
+        "GET /api/v1/runs/run_1/logs" => logs.lock().unwrap().next().expect("no more streams were planned"),
+        "GET /api/v1/runs/run_1" => answer(200, &run_view("run_1", end.clone())),
+        other => problem(404, "not_found", other),
+    })
+}
+
+#[test]
+fn the_works_bytes_and_code_are_ours() {
+    let frames = [frame(0, "stdout", b"he\xffllo"), frame(6, "stderr", b"oops\n"), frame(11, "runner", b"a note\n")];
+    let script = running(
+        vec![stream(&frames, Some("failed"))],
+        json!({"status": "failed", "exit_code": 3, "duration_ms": 1500, "termination_reason": "job_failed"}),
+    );
+    let output = repl(&script, &["run", "-c", "x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.stdout, b"he\xffllo");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, "oops\nrepl: a note\nrepl: run_1 failed: exit code 3 (1.5s, 0.000003 credits)\n");
+    let submitted = script.asked("POST /api/v1/runs");
+    assert_eq!(submitted[0].body["commands"], json!(["x"]));
+    assert_eq!(submitted[0].body["start"], json!(true));
+    assert_eq!(submitted[0].header("authorization"), "Bearer rmd_test");
+}
+
+#[test]
+fn a_broken_stream_goes_on_where_it_was_and_repeats_nothing() {
+    let cut = stream(&[frame(0, "stdout", b"one "), frame(4, "stdout", b"two ")], None);
+    // The server kept less than it had sent: the second frame comes again, longer.
+    let rest = stream(&[frame(4, "stdout", b"two three\n")], Some("completed"));
+    let script = running(vec![cut, Vec::new(), rest], json!({"status": "completed", "exit_code": 0}));
+    let (code, stdout, _) = ended(repl(&script, &["run", "-c", "x"]));
+    assert_eq!((code, stdout.as_str()), (0, "one two three\n"));
+    let asked = script.asked("GET /api/v1/runs/run_1/logs");
+    let resumed: Vec<&str> = asked.iter().map(|asked| asked.header("last-event-id")).collect();
+    assert_eq!(resumed, ["", "job_1:8", "job_1:8"]);
+}
+
+#[test]
+fn a_question_asked_again_carries_the_same_key() {
+    let tries = std::sync::atomic::AtomicU32::new(0);
+    let script = Script::new(move |asked| match asked.route().as_str() {
+        "POST /api/v1/runs" => match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 => Vec::new(), // the connection breaks: nobody knows whether it was heard
+            1 => problem(409, "idempotency_key_busy", "still under way"),
+            _ => answer(201, &run_view("run_1", json!({}))),
+        },
+        other => problem(404, "not_found", other),
+    });
+    let (code, stdout, _) = ended(repl(&script, &["run", "--detach", "-c", "x"]));
+    assert_eq!((code, stdout.as_str()), (0, "run_1\n"));
+    let keys: Vec<String> =
+        script.asked("POST /api/v1/runs").iter().map(|asked| asked.header("idempotency-key").to_owned()).collect();
+    assert_eq!(keys.len(), 3);
+    assert!(keys.iter().all(|key| *key == keys[0] && key.len() == 36), "{keys:?}");
+}
+
+#[test]
+fn ctrl_c_detaches_and_says_how_to_come_back() {
+    // The stream stays open: the work is not done.
+    let script = running(vec![stream(&[frame(0, "stdout", b"begun\n")], Some("open"))], json!({}));
+    let mut child = repl(&script, &["run", "-c", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert_eq!(first, "begun\n");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGINT).unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(said, "repl: detached; run_1 goes on. Come back: repl attach run_1 · end it: repl cancel run_1\n");
+    assert!(script.asked("POST /api/v1/runs/run_1/cancel").is_empty());
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_us_quietly() {
+    let frames: Vec<_> = (0..200).map(|at| frame(at * 60_000, "stdout", &[b'x'; 60_000])).collect();
+    let script = running(vec![stream(&frames, Some("completed"))], json!({}));
+    let mut child = repl(&script, &["logs", "run_1"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut some = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut some).unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    assert_eq!(said, "");
+}
+
+#[test]
+fn only_missing_blobs_travel() {
+    let missing = blake3::hash(b"new").to_hex().to_string();
+    let answered = missing.clone();
+    let script = Script::new(move |asked| match asked.route().as_str() {
+        "POST /api/v1/blobs/missing" => answer(200, &json!({"hashes": [answered]})),
+        "POST /api/v1/runs" => answer(201, &run_view("run_1", json!({}))),
+        route if route.starts_with("PUT /api/v1/blobs/") => answer(204, &json!(null)),
+        other => problem(404, "not_found", other),
+    });
+    std::fs::write(script.home().join("old.txt"), "old").unwrap();
+    std::fs::create_dir(script.home().join("folder")).unwrap();
+    std::fs::write(script.home().join("folder/new.txt"), "new").unwrap();
+    let (code, _, said) = ended(repl(&script, &["run", "-d", "-f", "old.txt", "-f", "folder", "-c", "x"]));
+    assert_eq!((code, said.as_str()), (0, ""));
+    let puts = script.all(|asked| asked.method == "PUT");
+    assert_eq!(puts.len(), 1);
+    assert_eq!((puts[0].path.as_str(), puts[0].raw.as_slice()), (&*format!("/api/v1/blobs/{missing}"), &b"new"[..]));
+    let files = &script.asked("POST /api/v1/runs")[0].body["files"];
+    let names: Vec<&str> = files.as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
+    assert_eq!(names, ["folder/new.txt", "old.txt"]);
+}
+
+#[test]
+fn refusals_have_a_sentence_a_fix_and_a_code() {
+    let table: [(u16, &str, i32, &str); 4] = [
+        (401, "unauthorized", 1, "  fix: set REPL_TOKEN to a valid token"),
+        (402, "insufficient_credits", 1, "error: said"),
+        (404, "not_found", 1, "error: no such run: run_7"),
+        (409, "invalid_state_transition", 1, "error: said"),
+    ];
+    for (status, code, exit, said) in table {
+        let script = Script::new(move |asked: &Asked| match asked.route().as_str() {
+            "GET /api/v1/runs" => answer(200, &json!({"data": []})),
+            _ => problem(status, code, "said"),
+        });
+        let (ended, stdout, stderr) = ended(repl(&script, &["cancel", "run_7"]));
+        assert_eq!((ended, stdout.as_str()), (exit, ""), "{status}: {stderr}");
+        assert!(stderr.contains(said), "{status}: {stderr}");
+    }
+}
+
+#[test]
+fn nobody_there_and_strangers_are_told_apart() {
+    let script = Script::new(|_| b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>".to_vec());
+    let (code, _, said) = ended(repl(&script, &["ps"]));
+    assert_eq!(code, 2);
+    assert!(said.contains("fix: is REPL_URL the address of a Remuda control plane?"), "{said}");
+    let mut command = repl(&script, &["ps"]);
+    // Port 1 is nobody's.
+    command.env("REPL_URL", "http://127.0.0.1:1");
+    let (code, _, said) = ended(command);
+    assert_eq!(code, 2);
+    assert!(said.starts_with("error: cannot reach the control plane"), "{said}");
+}
