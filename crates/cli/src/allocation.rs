@@ -22,6 +22,8 @@ pub enum Allocation {
         listing: Listing,
     },
     /// Show one allocation
+    #[command(after_help = "Examples:
+  repl allocation show @last")]
     Show {
         /// Id, beginning of an id, or the run that has it
         allocation: String,

@@ -137,9 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn every_command_says_what_it_does() {
+    fn every_command_says_what_it_does_with_an_example() {
         fn check(command: &clap::Command) {
             assert!(command.get_about().is_some(), "{}", command.get_name());
+            let is_leaf = command.get_subcommands().next().is_none() && !command.is_hide_set();
+            assert!(!is_leaf || command.get_after_help().is_some(), "`{}` has no example", command.get_name());
             command.get_subcommands().for_each(check);
         }
         check(&Line::command());

@@ -18,6 +18,8 @@ const STOPPED_WITHIN: std::time::Duration = std::time::Duration::from_secs(600);
 #[derive(Debug, clap::Subcommand)]
 pub enum Control {
     /// Start it, if it is not running
+    #[command(after_help = "Examples:
+  repl control start")]
     Start {
         #[command(flatten)]
         json: Json,
@@ -39,6 +41,8 @@ pub enum Control {
         json: Json,
     },
     /// What it wrote to its log
+    #[command(after_help = "Examples:
+  repl control logs --tail 50")]
     Logs {
         /// Only the last N lines
         #[arg(long, value_name = "N", default_value_t = SHOWN_LINES)]

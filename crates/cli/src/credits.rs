@@ -11,6 +11,8 @@ use wire::api::{AddCredits, AuditReport, BalanceView, LedgerRow, UsageView};
 #[derive(Debug, clap::Subcommand)]
 pub enum CreditsCommand {
     /// What is available and what is set aside
+    #[command(after_help = "Examples:
+  repl credits balance --json | jq -r .available")]
     Balance {
         #[command(flatten)]
         json: Json,

@@ -25,6 +25,8 @@ pub enum Instance {
         listing: Listing,
     },
     /// Show one machine
+    #[command(after_help = "Examples:
+  repl instance show ins_4")]
     Show {
         /// Id or beginning of an id
         instance: String,

@@ -23,8 +23,8 @@ const MANY_BYTES: i64 = 1 << 30;
   repl run --cpu 2 --memory 4GB --max-duration 2h -- make -j2 test
   repl run train.repl.yml --env EPOCHS=5 --detach
 
-Exit codes: the work's own; 128 + n after signal n; 124 max duration; 143 cancelled; 130 detached by Ctrl-C;
-1 refused, or no code; 2 wrong use, or the control plane cannot be reached.")]
+Exit codes: the work's own; 128 + n after signal n; 124 max duration; 143 cancelled;
+130 detached by Ctrl-C; 1 refused, or no code; 2 wrong use, or no control plane.")]
 pub struct RunArgs {
     /// A run file (*.repl.yml); flags are stronger than what it says
     file: Option<PathBuf>,

@@ -16,6 +16,8 @@ const LONGEST: u64 = 64 << 10;
 #[derive(Debug, clap::Subcommand)]
 pub enum Secret {
     /// List names; values are never shown
+    #[command(after_help = "Examples:
+  repl secret ls")]
     Ls {
         #[command(flatten)]
         listing: Listing,
@@ -34,6 +36,8 @@ pub enum Secret {
         from_env: Option<String>,
     },
     /// Delete a secret
+    #[command(after_help = "Examples:
+  repl secret delete HF_TOKEN")]
     Delete {
         /// Its name
         name: String,

@@ -11,6 +11,8 @@ use wire::api::{NewToken, TokenView};
 #[derive(Debug, clap::Subcommand)]
 pub enum Token {
     /// List tokens; what they are is never shown again
+    #[command(after_help = "Examples:
+  repl token ls")]
     Ls {
         #[command(flatten)]
         listing: Listing,
@@ -31,6 +33,8 @@ pub enum Token {
         json: Json,
     },
     /// End a token at once
+    #[command(after_help = "Examples:
+  repl token delete tok_2")]
     Delete {
         /// Id or beginning of an id
         token: String,

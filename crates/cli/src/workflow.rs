@@ -29,6 +29,8 @@ pub enum Workflow {
         json: Json,
     },
     /// Skip what has not begun, tell what has
+    #[command(after_help = "Examples:
+  repl workflow cancel wfl_3")]
     Cancel {
         /// Id or beginning of an id
         workflow: String,
@@ -36,6 +38,8 @@ pub enum Workflow {
         json: Json,
     },
     /// Make a new workflow of a failed one
+    #[command(after_help = "Examples:
+  repl workflow retry wfl_3")]
     Retry {
         /// Id or beginning of an id
         workflow: String,
