@@ -351,7 +351,7 @@ impl Daemon {
             return (done || now >= closing.die_until).then_some(Leaving::ShutDown);
         }
         // What is waiting for its control plane is not idle, unless it was to be given up.
-        let waits = |job: &Job| !job.is_delivered() && !(job.ended.is_some() && job.stops_when_lost());
+        let waits = |job: &Job| !(job.is_delivered() || job.ended.is_some() && job.stops_when_lost());
         let idle = !alive && !self.jobs.values().any(waits);
         (self.silence == Silence::Panic && idle).then_some(Leaving::Idle)
     }

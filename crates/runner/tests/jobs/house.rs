@@ -1,0 +1,171 @@
+//! One instance's directory with a real runner process in it, against the control plane of these tests.
+
+use crate::control::{Control, ID};
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use wire::model::boot::{BOOT_FILE, Boot, BootTimings};
+use wire::model::{InstanceId, JobId, RunId};
+use wire::runner::{Command as Commanded, DesiredJob, DesiredState, OnLostControl};
+
+pub const JOB: JobId = JobId(7);
+
+pub struct House {
+    pub dir: PathBuf,
+    pub control: Arc<Control>,
+    runner: Option<Child>,
+    _folder: tempfile::TempDir,
+}
+
+impl House {
+    pub async fn new() -> House {
+        House::with(|_| {}).await
+    }
+
+    /// `adjust` changes the boot file before the runner starts.
+    pub async fn with(adjust: impl FnOnce(&mut Boot)) -> House {
+        let mut house = House::unstarted(adjust);
+        house.start();
+        house.control.until("the runner registers", |state| state.session == 1).await;
+        house
+    }
+
+    pub fn unstarted(adjust: impl FnOnce(&mut Boot)) -> House {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Control::start(folder.path());
+        let dir = folder.path().canonicalize().unwrap().join("instance");
+        std::fs::create_dir(&dir).unwrap();
+        let mut boot = Boot {
+            name: "repl-test".to_owned(),
+            nonce: "nonce-1".to_owned(),
+            instance: InstanceId(1),
+            control_id: ID.to_owned(),
+            control_url: format!("unix:{}", control.path.display()),
+            token: "secret-token".to_owned(),
+            cpu_milli: None,
+            memory_bytes: None,
+            timings: BootTimings::default(),
+        };
+        adjust(&mut boot);
+        std::fs::write(dir.join(BOOT_FILE), serde_json::to_vec(&boot).unwrap()).unwrap();
+        House { dir, control, runner: None, _folder: folder }
+    }
+
+    pub fn start(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_repl-runner"));
+        command.arg("run").arg(&self.dir).env("LEAK_OF_THE_RUNNER", "1").stdin(Stdio::null()).stdout(Stdio::null());
+        self.runner = Some(command.process_group(0).spawn().unwrap());
+    }
+
+    pub fn runner_pid(&self) -> i32 {
+        self.runner.as_ref().unwrap().id() as i32
+    }
+
+    pub async fn kill_runner(&mut self) {
+        let mut runner = self.runner.take().unwrap();
+        runner.kill().unwrap();
+        tokio::task::spawn_blocking(move || runner.wait().unwrap()).await.unwrap();
+    }
+
+    /// Waits until the runner leaves by itself.
+    pub async fn runner_leaves(&mut self) -> bool {
+        let mut runner = self.runner.take().unwrap();
+        tokio::task::spawn_blocking(move || runner.wait().unwrap()).await.unwrap().success()
+    }
+
+    pub fn signal_runner(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.runner_pid()), signal).unwrap();
+    }
+
+    /// A job as the control plane would ask for it.
+    pub fn job(&self, script: &str) -> DesiredJob {
+        DesiredJob {
+            job: JOB,
+            run: RunId(3),
+            epoch: 1,
+            state: DesiredState::Running,
+            workdir: "work_1".to_owned(),
+            working_dir: None,
+            command: Commanded::Shell(script.to_owned()),
+            env: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            files: Vec::new(),
+            artifacts: Vec::new(),
+            max_duration_ms: None,
+            stop_duration_ms: 10_000,
+            merge: false,
+            on_lost_control: OnLostControl::Finish,
+            log_offset: 0,
+        }
+    }
+
+    pub fn ask(&self, job: DesiredJob) {
+        self.control.change(|state| state.desired.push(job));
+    }
+
+    pub fn want(&self, wanted: DesiredState) {
+        self.control.change(|state| state.desired.iter_mut().for_each(|job| job.state = wanted));
+    }
+
+    pub async fn ends(&self) -> wire::runner::What {
+        self.control.until("the job ends", |state| state.ended(JOB).is_some()).await;
+        self.control.see(|state| state.ended(JOB).cloned().unwrap())
+    }
+
+    pub async fn says(&self, text: &str) {
+        self.control.until(text, |state| state.has(JOB, wire::runner::Stream::Stdout, text)).await;
+    }
+
+    pub fn workdir(&self) -> PathBuf {
+        self.dir.join("work_1")
+    }
+
+    /// Lets a job go on that waits at a fifo it made in its workdir.
+    pub async fn open_gate(&self, name: &str) {
+        let gate = self.workdir().join(name);
+        tokio::task::spawn_blocking(move || std::fs::write(gate, "go").unwrap()).await.unwrap();
+    }
+
+    /// Every living process of a job of this instance.
+    pub fn living(&self) -> Vec<i32> {
+        let mark = format!("REPL_WORKDIR={}/", self.dir.display());
+        pids().filter(|pid| environ(*pid).any(|entry| entry.starts_with(mark.as_bytes()))).collect()
+    }
+
+    pub fn keeper_pid(&self) -> i32 {
+        let job = self.dir.join("jobs").join(format!("{JOB}.1"));
+        let is_keeper = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == job);
+        pids().find(is_keeper).expect("the job has a keeper")
+    }
+
+    /// No process of any kind works in this instance's directory.
+    pub fn is_deserted(&self) -> bool {
+        let works_here =
+            |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&self.dir));
+        pids().find(works_here).is_none() && self.living().is_empty()
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        if let Some(mut runner) = self.runner.take() {
+            let _ = runner.kill();
+            let _ = runner.wait();
+        }
+        let _ = runner::end(&self.dir);
+        if !std::thread::panicking() {
+            assert!(self.living().is_empty(), "a test leaves nothing behind");
+        }
+    }
+}
+
+fn pids() -> impl Iterator<Item = i32> {
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn environ(pid: i32) -> impl Iterator<Item = Vec<u8>> {
+    let bytes = std::fs::read(Path::new("/proc").join(pid.to_string()).join("environ")).unwrap_or_default();
+    bytes.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
+}

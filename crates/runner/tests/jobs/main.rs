@@ -1,0 +1,10 @@
+//! Real runners, real keepers and real processes against a control plane that remembers and fails on request.
+
+mod control;
+mod house;
+
+mod crashes;
+mod files;
+mod output;
+mod stops;
+mod surroundings;
