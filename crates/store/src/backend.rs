@@ -8,6 +8,7 @@ use crate::pg_serve::Server;
 use crate::queue::{Closure, Lane, Queue};
 use crate::tx::{Context, Tx};
 use model::{Failure, Trouble, TroubleKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -96,7 +97,13 @@ impl Backend {
 
 impl Threads {
     fn spawn(&mut self, queue: Arc<Queue>, serve: impl FnOnce(&Queue) + Send + 'static) -> Result<(), Failure> {
-        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(move || serve(&queue));
+        // A closure's panic is caught where it ran. Any other leaves a store that answers nobody: better none.
+        let serve = move || {
+            if catch_unwind(AssertUnwindSafe(|| serve(&queue))).is_err() {
+                std::process::abort();
+            }
+        };
+        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(serve);
         self.threads.push(thread.map_err(|e| Trouble::internal(format!("cannot start a thread: {e}")))?);
         Ok(())
     }

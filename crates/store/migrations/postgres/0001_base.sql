@@ -120,7 +120,7 @@ CREATE INDEX tokens_of_org ON tokens (org_id, id);
 
 CREATE TABLE secrets (
     org_id     BIGINT NOT NULL,
-    name       TEXT   NOT NULL,
+    name       TEXT   COLLATE "C" NOT NULL, -- in the order of bytes, as on SQLite
     sealed     BYTEA  NOT NULL,
     version    BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,

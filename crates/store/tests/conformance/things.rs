@@ -46,6 +46,16 @@ pub async fn secrets_are_kept_sealed(w: &World) {
     }
     let names = read(&w.store, |tx| secret::page(tx, OrgId(1), "", 10)).await;
     assert_eq!((names[0].name.as_str(), names[0].version), ("TOKEN", 2));
+    for name in ["a", "B", "_"] {
+        let sealed = secret::seal(&ours, OrgId(1), name, "x");
+        write(&w.store, move |tx| secret::put(tx, &sealed)).await.unwrap();
+    }
+    let names = read(&w.store, |tx| secret::page(tx, OrgId(1), "B", 10)).await;
+    assert_eq!(
+        names.iter().map(|secret| secret.name.as_str()).collect::<Vec<_>>(),
+        ["TOKEN", "_", "a"],
+        "the order of bytes"
+    );
     write(&w.store, |tx| secret::delete(tx, OrgId(1), "TOKEN")).await.unwrap();
     assert!(write(&w.store, |tx| secret::delete(tx, OrgId(1), "TOKEN")).await.is_err());
 }
