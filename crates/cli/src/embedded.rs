@@ -157,7 +157,11 @@ pub fn hold(home: &Path) -> Done<Held> {
         .open(&path)
         .map_err(|error| Complaint::file("open", &path, &error))?;
     match fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(libc::F_WRLCK))) {
-        Ok(_) => Ok(Held { file }),
+        // What a dead one wrote must not be read as ours.
+        Ok(_) => match file.set_len(0) {
+            Ok(()) => Ok(Held { file }),
+            Err(error) => Err(Complaint::file("write", &path, &error)),
+        },
         Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => {
             let who =
                 find(home)?.map_or_else(String::new, |holder| format!(" (pid {} on {})", holder.pid, holder.host));

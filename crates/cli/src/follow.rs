@@ -58,6 +58,8 @@ pub async fn run(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> 
             live.done();
             return Ok(view);
         }
+        // Complete, and the run goes on: it is about to be tried again.
+        tokio::time::sleep(FIRST_PAUSE).await;
     }
 }
 

@@ -147,7 +147,10 @@ async fn serve(
     let (mut held, socket) = if alone {
         let held = embedded::hold(&home)?;
         held.end_when_deleted();
-        (Some(held), Some(embedded::socket(&home)?))
+        let socket = embedded::socket(&home)?;
+        // A dead one's socket; a living one would have the lock.
+        std::fs::remove_file(&socket).ok();
+        (Some(held), Some(socket))
     } else {
         (None, None)
     };
