@@ -7,13 +7,21 @@ use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, Allo
 use model::hold::Extension;
 use model::instance::InstanceStatus;
 use model::manifest::ResourceKind;
-use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Outcome, Refused};
+use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Outcome, Refused, RunId};
 use std::sync::Arc;
 use store::idempotency::Key;
 use store::{Entry, EntryKind, Hint, Item, Lane, NewEvent, Tx, WorkKind};
 
 /// Turns a changed slot into the bytes that are answered.
-pub type SlotRender = Arc<dyn Fn(&mut Tx, &Allocation) -> Vec<u8> + Send + Sync>;
+pub type SlotRender = Arc<dyn Fn(&AllocationPicture) -> Vec<u8> + Send + Sync>;
+
+/// A slot with what is shown beside it.
+#[derive(Debug, Clone)]
+pub struct AllocationPicture {
+    pub allocation: Allocation,
+    pub run: Option<RunId>,
+    pub path: Option<String>,
+}
 
 impl Scope<'_> {
     pub(crate) fn allocation_event(&mut self, id: AllocationId, event: AllocationEvent) -> Result<(), Failure> {
@@ -159,7 +167,7 @@ impl Engine {
         let house = self.house.clone();
         self.keyed("allocation.extend", key, 200, move |tx| {
             let slot = extended(tx, &house, org, id, ms)?;
-            Ok(render(tx, &slot))
+            Ok(render(&picture(tx, &house, slot)?))
         })
         .await
     }
@@ -172,20 +180,46 @@ impl Engine {
         key: Option<Key>,
         render: SlotRender,
     ) -> Result<Answer, Failure> {
+        let house = self.house.clone();
         self.keyed("allocation.release", key, 200, move |tx| {
             let slot = released(tx, org, id)?;
-            Ok(render(tx, &slot))
+            Ok(render(&picture(tx, &house, slot)?))
         })
         .await
     }
 
-    pub async fn allocations(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allocation>, Failure> {
-        self.store.read("allocation.page", move |tx| store::allocation::page(tx, org, before, limit)).await
+    pub async fn allocations(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<AllocationPicture>, Failure> {
+        let house = self.house.clone();
+        self.store
+            .read("allocation.page", move |tx| {
+                let found = store::allocation::page(tx, org, before, limit)?;
+                found.into_iter().map(|slot| picture(tx, &house, slot)).collect()
+            })
+            .await
     }
 
-    pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
-        self.store.read("allocation.find", move |tx| owned(tx, org, id)).await
+    pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<AllocationPicture, Failure> {
+        let house = self.house.clone();
+        self.store
+            .read("allocation.find", move |tx| {
+                let slot = owned(tx, org, id)?;
+                picture(tx, &house, slot)
+            })
+            .await
     }
+}
+
+fn picture(tx: &mut Tx, house: &House, allocation: Allocation) -> Result<AllocationPicture, Failure> {
+    let run = match allocation.job {
+        Some(job) => store::job::find(tx, job)?.map(|job| job.run),
+        None => None,
+    };
+    let instance = store::instance::find(tx, allocation.instance)?;
+    let path = instance.and_then(|i| {
+        let handle = adapters::Handle(i.handle?);
+        house.providers.get(&i.provider)?.workdir_path(&handle, &allocation.workdir)
+    });
+    Ok(AllocationPicture { allocation, run, path })
 }
 
 fn extended(tx: &mut Tx, house: &House, org: OrgId, id: AllocationId, ms: Option<i64>) -> Result<Allocation, Failure> {

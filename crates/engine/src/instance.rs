@@ -192,8 +192,23 @@ impl Engine {
         found.ok_or_else(|| Refused::not_found("instance", id).into())
     }
 
-    pub async fn instances(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<Instance>, Failure> {
-        self.store.read("instance.page", move |tx| store::instance::page(tx, org, before, limit)).await
+    pub async fn instance_pictures(
+        &self,
+        org: OrgId,
+        before: i64,
+        limit: i64,
+    ) -> Result<Vec<InstancePicture>, Failure> {
+        self.store
+            .read("instance.page", move |tx| {
+                let found = store::instance::page(tx, org, before, limit)?;
+                found.into_iter().map(|instance| picture(tx, instance)).collect()
+            })
+            .await
+    }
+
+    pub async fn instance_picture(&self, org: OrgId, id: InstanceId) -> Result<InstancePicture, Failure> {
+        let found = self.instance(org, id).await?;
+        self.store.read("instance.picture", move |tx| picture(tx, found.clone())).await
     }
 
     /// A person ends a machine. A live job or a hold is named and needs `force`.
@@ -291,6 +306,35 @@ impl Engine {
             })
             .await
     }
+}
+
+/// A machine with what is shown beside it.
+#[derive(Debug, Clone)]
+pub struct InstancePicture {
+    pub instance: Instance,
+    pub job: Option<model::job::Job>,
+    /// `<workflow>:<phase>`, derived from the machine and what is changing it.
+    pub workflow_state: String,
+    pub held_until: Option<Timestamp>,
+}
+
+fn picture(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure> {
+    let job = store::job::on_instance(tx, instance.id)?;
+    let at = tx.at();
+    let held = store::allocation::kept_on(tx, instance.id)?;
+    let held_until = held.iter().filter_map(|slot| Some(slot.hold()?.until)).filter(|until| *until > at).max();
+    let workflow_state = match (instance.status, &job) {
+        (InstanceStatus::Spawning, _) => "spawn:pending".to_owned(),
+        (InstanceStatus::Booting, _) => "launch-run:booting".to_owned(),
+        (InstanceStatus::Terminating | InstanceStatus::Draining, _) => format!("terminate:{}", instance.status),
+        (InstanceStatus::Terminated, _) => "terminate:complete".to_owned(),
+        (status, Some(job)) => match model::job::phase(job) {
+            Some(phase) => format!("launch-run:{phase}"),
+            None => format!("launch-run:{status}"),
+        },
+        (status, None) => format!("idle:{status}"),
+    };
+    Ok(InstancePicture { instance, job, workflow_state, held_until })
 }
 
 /// Decides by rows and what the provider said; returns when to look again.

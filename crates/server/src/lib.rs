@@ -1,1 +1,63 @@
-//! server
+//! HTTP, SSE, auth. Only authenticates, decodes and encodes: every writing transaction is a function of `engine`.
+#![allow(clippy::disallowed_methods, reason = "lives in real time: the engine below it does not")]
+
+mod allocation;
+mod artifact;
+mod audit;
+mod auth;
+mod blob;
+mod control;
+mod event;
+mod follow;
+mod hub;
+mod instance;
+mod ledger;
+mod limit;
+mod log;
+mod manifest;
+mod pool;
+mod problem;
+mod routes;
+mod run;
+mod runner;
+mod secret;
+mod serve;
+mod settings;
+mod submit;
+mod token;
+mod view;
+mod worker;
+mod workflow;
+
+pub use serve::run;
+pub use settings::{Config, LocalConfig, Prices, Providers, Role, Settings};
+
+use engine::Engine;
+use hub::Hub;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use tokio::sync::watch;
+
+/// What every request may use.
+pub(crate) struct House {
+    pub(crate) engine: Engine,
+    pub(crate) hub: Hub,
+    pub(crate) limits: limit::Limits,
+    pub(crate) started_at: i64,
+    pub(crate) url: Option<String>,
+    pub(crate) embedded: bool,
+    /// True once the process is on its way out: streams end, nothing new is accepted.
+    pub(crate) closing: watch::Sender<bool>,
+    /// When somebody last asked for something.
+    pub(crate) asked_at: AtomicI64,
+    pub(crate) requests: AtomicI64,
+}
+
+pub(crate) type Shared = Arc<House>;
+
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub(crate) fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as i64)
+}

@@ -21,7 +21,7 @@ pub mod job;
 pub mod ledger;
 mod lite;
 pub mod log;
-mod log_file;
+pub mod log_file;
 pub mod manifest;
 mod migrate;
 pub mod org;

@@ -1,0 +1,86 @@
+//! The control plane about itself: alive, ready, and how an embedded one is closed.
+
+use crate::auth::Admin;
+use crate::problem::Answer;
+use crate::routes::Asked;
+use crate::{Shared, VERSION, now_ms};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use wire::api::Health;
+
+/// How long an orderly close waits for runs and machines to be gone.
+const CLOSES_WITHIN: Duration = Duration::from_secs(60);
+
+pub(crate) async fn healthz(State(house): State<Shared>) -> Json<Health> {
+    Json(health(&house, "ok", None))
+}
+
+/// Ready to accept work: the database answers and can be written to.
+pub(crate) async fn readyz(State(house): State<Shared>) -> (StatusCode, Json<Health>) {
+    let detail = match house.engine.open_runs().await {
+        Err(failure) => Some(failure.to_string()),
+        Ok(_) if !house.engine.store.writable() => Some("the disk is full: reads go on, writes are refused".into()),
+        Ok(_) if *house.closing.borrow() => Some("closing".into()),
+        Ok(_) => None,
+    };
+    match detail {
+        None => (StatusCode::OK, Json(health(&house, "ready", None))),
+        Some(detail) => (StatusCode::SERVICE_UNAVAILABLE, Json(health(&house, "not ready", Some(detail)))),
+    }
+}
+
+fn health(house: &Shared, status: &str, detail: Option<String>) -> Health {
+    Health {
+        status: status.to_owned(),
+        version: VERSION.to_owned(),
+        control_plane_id: house.engine.house.installation.control_id.clone(),
+        pid: std::process::id(),
+        started_at: house.started_at,
+        url: house.url.clone(),
+        detail,
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct StopBody {
+    /// Ends open runs too.
+    all: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Stopped {
+    cancelled_runs: i64,
+    /// What goes on without a control plane, and is found again by the next one.
+    open_runs: i64,
+    instances: i64,
+}
+
+/// Ends idle machines (and, with `all`, runs), then the process. Answers when they are gone.
+pub(crate) async fn stop(State(house): State<Shared>, _: Admin, asked: Asked<StopBody>) -> Answer<Json<Stopped>> {
+    let mut hints = house.engine.store.hints();
+    let cancelled_runs = if asked.value.all { house.engine.cancel_everything().await? } else { 0 };
+    let closed = tokio::time::timeout(CLOSES_WITHIN, async {
+        loop {
+            let ending = house.engine.retire_idle().await?;
+            let remains = house.engine.remains().await?;
+            let runs_gone = !asked.value.all || remains.runs == 0;
+            if runs_gone && ending == 0 {
+                return Ok::<_, model::Failure>(());
+            }
+            // Woken by what ends; the clock is only the net below.
+            let _ = tokio::time::timeout(Duration::from_millis(500), hints.recv()).await;
+        }
+    })
+    .await;
+    if let Ok(result) = closed {
+        result?;
+    }
+    let remains = house.engine.remains().await?;
+    house.closing.send_replace(true);
+    tracing::info!(at = now_ms(), "closing by request");
+    Ok(Json(Stopped { cancelled_runs, open_runs: remains.runs, instances: remains.instances }))
+}

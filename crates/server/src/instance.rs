@@ -1,0 +1,89 @@
+//! Routes of instances.
+
+use crate::Shared;
+use crate::auth::{Reader, Writer};
+use crate::problem::{Answer, Problem};
+use crate::routes::{Asked, Paging, id, page};
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use engine::instance::InstancePicture;
+use serde::Deserialize;
+use wire::api::{InstanceView, Page, TerminateBody};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Filter {
+    /// A prefix of `workflow_state`, e.g. `launch-run:`.
+    state: Option<String>,
+    all: bool,
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+pub(crate) async fn list(
+    State(house): State<Shared>,
+    reader: Reader,
+    Query(filter): Query<Filter>,
+) -> Answer<Json<Page<InstanceView>>> {
+    let paging = Paging { limit: filter.limit, cursor: filter.cursor };
+    let (limit, before) = (paging.limit()?, paging.before()?);
+    let found = house.engine.instance_pictures(reader.org(), before, limit).await?;
+    let Json(mut listed) = page(found, limit, |p| p.instance.id.0, show_picture);
+    listed.data.retain(|view| filter.all || filter.state.is_some() || view.status != "terminated");
+    if let Some(prefix) = filter.state {
+        listed.data.retain(|view| view.workflow_state.starts_with(&prefix));
+    }
+    Ok(Json(listed))
+}
+
+pub(crate) async fn show(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(instance): Path<String>,
+) -> Answer<Json<InstanceView>> {
+    let picture = house.engine.instance_picture(reader.org(), id("instance", &instance)?).await?;
+    Ok(Json(show_picture(&picture)))
+}
+
+pub(crate) async fn terminate(
+    State(house): State<Shared>,
+    writer: Writer,
+    Path(instance): Path<String>,
+    asked: Asked<TerminateBody>,
+) -> Result<Json<InstanceView>, Problem> {
+    let instance = id("instance", &instance)?;
+    house.engine.terminate_instance(writer.org(), instance, asked.value.force).await?;
+    let picture = house.engine.instance_picture(writer.org(), instance).await?;
+    Ok(Json(show_picture(&picture)))
+}
+
+fn show_picture(picture: &InstancePicture) -> InstanceView {
+    let i = &picture.instance;
+    InstanceView {
+        id: i.id.to_string(),
+        name: i.name.clone(),
+        provider: i.provider.clone(),
+        region: i.region.clone(),
+        status: i.status.to_string(),
+        workflow_state: picture.workflow_state.clone(),
+        cpu_milli: i.resources.cpu_milli,
+        memory_bytes: i.resources.memory_bytes,
+        price_per_hour: model::Credits(i.price_micro).to_string(),
+        price_per_hour_micro: i.price_micro,
+        manifest: i.manifest.to_string(),
+        handle: i.handle.clone(),
+        host: i.host.clone(),
+        runner_version: i.runner_version.clone(),
+        containment: i.containment.clone(),
+        job: picture.job.as_ref().map(|j| j.id.to_string()),
+        run: picture.job.as_ref().map(|j| j.run.to_string()),
+        desired_version: i.desired_version,
+        observed_version: i.observed_version,
+        created_at: i.created_at.ms(),
+        ready_at: i.ready_at.map(|at| at.ms()),
+        last_seen_at: i.last_seen_at.map(|at| at.ms()),
+        idle_since: i.idle_since.map(|at| at.ms()),
+        terminated_at: i.terminated_at.map(|at| at.ms()),
+        held_until: picture.held_until.map(|at| at.ms()),
+    }
+}

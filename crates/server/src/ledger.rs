@@ -1,0 +1,96 @@
+//! Routes of credits: balance, ledger, usage, and adding.
+
+use crate::auth::{Admin, Reader};
+use crate::problem::Answer;
+use crate::routes::{Asked, Paging, answered, id, page};
+use crate::{Shared, now_ms, view};
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use engine::store::EntryKind;
+use model::{Credits, Refused};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wire::api::{AddCredits, BalanceView, LedgerRow, Page, UsageRow, UsageView};
+
+pub(crate) async fn balance(State(house): State<Shared>, reader: Reader) -> Answer<Json<BalanceView>> {
+    Ok(Json(view::balance(&house.engine.balance(reader.org()).await?)))
+}
+
+pub(crate) async fn add(State(house): State<Shared>, admin: Admin, asked: Asked<AddCredits>) -> Answer {
+    let amount: Credits = asked
+        .value
+        .amount
+        .parse()
+        .map_err(|e: model::credits::BadCredits| Refused::invalid("amount", e.to_string()))?;
+    if amount.is_zero() {
+        return Err(Refused::invalid("amount", "must be more than nothing").into());
+    }
+    let memo = asked.value.memo.clone().unwrap_or_default();
+    let render = Arc::new(|org: &engine::store::org::Org| {
+        serde_json::to_vec(&view::balance(org)).expect("a view is plain data")
+    });
+    answered(house.engine.add_credits(admin.org(), amount, memo, asked.key(admin.org()), render).await?)
+}
+
+pub(crate) async fn rows(
+    State(house): State<Shared>,
+    reader: Reader,
+    Query(paging): Query<Paging>,
+) -> Answer<Json<Page<LedgerRow>>> {
+    let (limit, after) = (paging.limit()?, paging.after()?);
+    let found = house.engine.ledger(reader.org(), after, limit).await?;
+    Ok(page(found, limit, |row| row.seq, view::ledger_row))
+}
+
+pub(crate) async fn of_run(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+    Query(paging): Query<Paging>,
+) -> Answer<Json<Page<LedgerRow>>> {
+    let (limit, after, run) = (paging.limit()?, paging.after()?, id("run", &run)?);
+    house.engine.run(reader.org(), run).await?;
+    let found = house.engine.ledger_of_run(reader.org(), run, after, limit).await?;
+    Ok(page(found, limit, |row| row.seq, view::ledger_row))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Span {
+    since_ms: Option<i64>,
+}
+
+/// What was charged within a span, by run; holds and idle machines have none.
+pub(crate) async fn usage(
+    State(house): State<Shared>,
+    reader: Reader,
+    Query(span): Query<Span>,
+) -> Answer<Json<UsageView>> {
+    const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+    let to = now_ms();
+    let from = span.since_ms.unwrap_or(to - DAY_MS);
+    let mut sums: BTreeMap<Option<String>, Credits> = BTreeMap::new();
+    let mut after = 0;
+    loop {
+        let rows = house.engine.ledger(reader.org(), after, 1000).await?;
+        let Some(last) = rows.last() else { break };
+        after = last.seq;
+        for row in rows.iter().filter(|row| row.entry.kind == EntryKind::Charge && row.at.ms() >= from) {
+            let sum = sums.entry(row.entry.run.map(|r| r.to_string())).or_default();
+            *sum = *sum + row.entry.amount;
+        }
+    }
+    let total: Credits = sums.values().copied().sum();
+    let mut runs: Vec<UsageRow> = sums
+        .into_iter()
+        .map(|(run, charged)| UsageRow {
+            run,
+            name: None,
+            charged: charged.to_string(),
+            charged_micro: charged.micro(),
+        })
+        .collect();
+    runs.sort_by_key(|row| std::cmp::Reverse(row.charged_micro));
+    Ok(Json(UsageView { from, to, total: total.to_string(), total_micro: total.micro(), runs }))
+}

@@ -1,0 +1,38 @@
+//! Routes of pools and providers.
+
+use crate::Shared;
+use crate::auth::Reader;
+use crate::problem::Answer;
+use axum::Json;
+use axum::extract::State;
+use model::spec::Resources;
+use wire::api::{Page, PoolView, ProviderView};
+
+pub(crate) async fn pools(State(house): State<Shared>, _: Reader) -> Answer<Json<Page<PoolView>>> {
+    let found = house.engine.pools().await?;
+    let data = found.into_iter().map(|p| PoolView {
+        id: p.pool.id.to_string(),
+        provider: p.pool.provider,
+        region: p.pool.region,
+        instances: p.room.instances,
+        max_instances: p.room.max_instances,
+        available: p.available,
+        busy: p.busy,
+        waiting: p.waiting,
+    });
+    Ok(Json(Page { data: data.collect(), next_cursor: None }))
+}
+
+pub(crate) async fn providers(State(house): State<Shared>, _: Reader) -> Answer<Json<Page<ProviderView>>> {
+    let data = house.engine.house.providers.values().map(|provider| {
+        let capabilities = provider.capabilities();
+        ProviderView {
+            name: provider.name().to_owned(),
+            regions: capabilities.regions,
+            max_instances: capabilities.max_instances,
+            price_per_hour: provider.price(&Resources::default()).to_string(),
+            workdir_survives_runner: capabilities.workdir_survives_runner,
+        }
+    });
+    Ok(Json(Page { data: data.collect(), next_cursor: None }))
+}

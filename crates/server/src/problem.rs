@@ -1,0 +1,130 @@
+//! Failures as RFC 9457 problem documents: a status, a code a program can match, a sentence, and the fix where there is one.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use model::{Failure, Refused, Trouble, TroubleKind};
+use serde_json::json;
+
+/// What a handler returns instead of an answer.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    code: String,
+    detail: String,
+    fix: Option<String>,
+    allowed: Vec<&'static str>,
+    retry_after_s: Option<i64>,
+}
+
+pub(crate) type Answer<T = Response> = Result<T, Problem>;
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Problem {
+        Problem {
+            status,
+            code: code.to_owned(),
+            detail: detail.into(),
+            fix: None,
+            allowed: Vec::new(),
+            retry_after_s: None,
+        }
+    }
+    pub(crate) fn fix(mut self, fix: impl Into<String>) -> Problem {
+        self.fix = Some(fix.into());
+        self
+    }
+    pub(crate) fn retry_after(mut self, seconds: i64) -> Problem {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Problem {
+        match failure {
+            Failure::Refused(refused) => refused.into(),
+            Failure::Trouble(trouble) => trouble.into(),
+        }
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Problem {
+        let status = match &refused {
+            Refused::NotFound { .. } => StatusCode::NOT_FOUND,
+            Refused::NotFrom { .. }
+            | Refused::Conflict { .. }
+            | Refused::Stale { .. }
+            | Refused::Fenced { .. }
+            | Refused::Held { .. } => StatusCode::CONFLICT,
+            Refused::OldEpoch { .. } | Refused::LogGap { .. } | Refused::KeyBusy { .. } => StatusCode::CONFLICT,
+            Refused::Unaffordable { .. } => StatusCode::PAYMENT_REQUIRED,
+            Refused::Invalid { .. } => StatusCode::BAD_REQUEST,
+            Refused::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Refused::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
+            Refused::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Refused::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Refused::Gone { .. } => StatusCode::GONE,
+        };
+        let mut problem = Problem::new(status, refused.code(), refused.to_string());
+        match &refused {
+            Refused::NotFrom { allowed, .. } => {
+                problem.allowed = allowed.clone();
+                if !allowed.is_empty() {
+                    problem.fix = Some(format!("possible now: {}", allowed.join(", ")));
+                }
+            }
+            Refused::Unaffordable { .. } => {
+                problem.fix = Some("add credits (repl credits add AMOUNT) or lower --budget".into())
+            }
+            Refused::KeyBusy { after_ms } => problem.retry_after_s = Some((after_ms + 999) / 1000),
+            Refused::Held { .. } => problem.fix = Some("release it (repl release ALC), or use --force".into()),
+            Refused::Unauthorized { .. } => {
+                problem.fix = Some("send a token: Authorization: Bearer rmd_… (REPL_TOKEN)".into())
+            }
+            _ => {}
+        }
+        problem
+    }
+}
+
+impl From<Trouble> for Problem {
+    fn from(trouble: Trouble) -> Problem {
+        tracing::warn!(kind = ?trouble.kind, "{}", trouble.what);
+        match trouble.kind {
+            TroubleKind::DiskFull => Problem::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", trouble.what)
+                .fix("free some space on the control plane's disk; nothing was lost")
+                .retry_after(10),
+            TroubleKind::NotFound => Problem::new(StatusCode::NOT_FOUND, "not_found", trouble.what),
+            _ if trouble.retry => {
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", trouble.what).retry_after(1)
+            }
+            _ => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", trouble.what),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut body = json!({
+            "type": format!("urn:remuda:problem:{}", self.code),
+            "title": self.status.canonical_reason().unwrap_or("error"),
+            "status": self.status.as_u16(),
+            "code": self.code,
+            "detail": self.detail,
+        });
+        if let Some(fix) = self.fix {
+            body["fix"] = fix.into();
+        }
+        if !self.allowed.is_empty() {
+            body["allowed"] = json!(self.allowed);
+        }
+        let mut response = (self.status, Json(body)).into_response();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        response
+    }
+}

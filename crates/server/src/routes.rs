@@ -1,0 +1,257 @@
+//! The map of the API, and what every request goes through: a request id, a size limit, a decoded body, a key that makes it repeatable.
+
+use crate::problem::{Answer, Problem};
+use crate::{
+    Shared, allocation, artifact, audit, blob, control, event, instance, ledger, log, manifest, pool, run, runner,
+    secret, token, workflow,
+};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, MatchedPath, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post, put};
+use engine::store::idempotency::Key;
+use model::{OrgId, Refused};
+use serde::de::DeserializeOwned;
+use std::sync::atomic::Ordering;
+
+/// Bodies other than blobs.
+const BODY_BYTES: usize = 1024 * 1024;
+/// A runner's batch of log frames and facts, base64 included.
+const REPORT_BYTES: usize = 8 * 1024 * 1024;
+
+pub(crate) fn router(house: Shared) -> Router {
+    let api = Router::new()
+        .route("/runs", post(run::submit).get(run::list))
+        .route("/runs/{id}", get(run::show).delete(run::delete))
+        .route("/runs/{id}/tree", get(run::tree))
+        .route("/runs/{id}/why", get(run::why))
+        .route("/runs/{id}/attempts", get(run::attempts))
+        .route("/runs/{id}/agents", get(run::agents))
+        .route("/runs/{id}/tasks", get(run::tasks))
+        .route("/runs/{id}/steps", get(run::steps))
+        .route("/runs/{id}/jobs", get(run::jobs))
+        .route("/runs/{id}/ledger", get(ledger::of_run))
+        .route("/runs/{id}/events", get(event::events))
+        .route("/runs/{id}/logs", get(log::logs))
+        .route("/runs/{id}/artifacts", get(artifact::list))
+        .route("/runs/{id}/artifacts/{artifact}", get(artifact::get))
+        .route("/runs/{id}/start", post(run::start))
+        .route("/runs/{id}/cancel", post(run::cancel))
+        .route("/runs/{id}/stop", post(run::cancel))
+        .route("/runs/{id}/retry", post(run::retry))
+        .route("/blobs/missing", post(blob::missing))
+        .route("/blobs/{hash}", put(blob::put).get(blob::get))
+        .route("/instances", get(instance::list))
+        .route("/instances/{id}", get(instance::show))
+        .route("/instances/{id}/terminate", post(instance::terminate))
+        .route("/allocations", get(allocation::list))
+        .route("/allocations/{id}", get(allocation::show))
+        .route("/allocations/{id}/extend", post(allocation::extend))
+        .route("/allocations/{id}/release", post(allocation::release))
+        .route("/workflows", get(workflow::list))
+        .route("/workflows/{id}", get(workflow::show))
+        .route("/workflows/{id}/cancel", post(workflow::cancel))
+        .route("/workflows/{id}/retry", post(workflow::retry))
+        .route("/manifests", get(manifest::list))
+        .route("/manifests/{id}", get(manifest::show))
+        .route("/credits", get(ledger::balance).post(ledger::add))
+        .route("/credits/ledger", get(ledger::rows))
+        .route("/credits/usage", get(ledger::usage))
+        .route("/secrets", get(secret::list))
+        .route("/secrets/{name}", put(secret::put).delete(secret::delete))
+        .route("/tokens", get(token::list).post(token::create))
+        .route("/tokens/{id}", delete(token::revoke))
+        .route("/pools", get(pool::pools))
+        .route("/providers", get(pool::providers))
+        .route("/audit", get(audit::audit))
+        .route("/control/stop", post(control::stop));
+    let machines = Router::new()
+        .route("/register", post(runner::register))
+        .route("/desired", get(runner::desired))
+        .route("/heartbeat", post(runner::heartbeat))
+        .route("/report", post(runner::report))
+        .route("/blobs/{hash}", get(runner::blob))
+        .route("/jobs/{job}/artifacts", put(runner::artifact));
+    Router::new()
+        .nest("/api/v1", api)
+        .nest("/runner/v1", machines)
+        .route("/healthz", get(control::healthz))
+        .route("/readyz", get(control::readyz))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_that_way)
+        .layer(middleware::from_fn_with_state(house.clone(), numbered))
+        .with_state(house)
+}
+
+async fn nowhere(request: Request) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {}", request.uri().path()))
+}
+
+async fn not_that_way(request: Request) -> Problem {
+    let detail = format!("{} is not possible at {}", request.method(), request.uri().path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+/// Every answer carries a request id; a problem carries it in its document too.
+async fn numbered(State(house): State<Shared>, request: Request, next: Next) -> Response {
+    house.asked_at.store(crate::now_ms(), Ordering::Relaxed);
+    let number = house.requests.fetch_add(1, Ordering::Relaxed);
+    let id = format!("req_{}{}", model::slug(house.started_at), model::slug(number));
+    let response = next.run(request).await;
+    let mut response = if is_problem(&response) { with_request_id(response, &id).await } else { response };
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert("x-request-id", value);
+    }
+    response
+}
+
+fn is_problem(response: &Response) -> bool {
+    response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value == "application/problem+json")
+}
+
+async fn with_request_id(response: Response, id: &str) -> Response {
+    let (mut parts, body) = response.into_parts();
+    let bytes = axum::body::to_bytes(body, BODY_BYTES).await.unwrap_or_default();
+    let Ok(mut document) = serde_json::from_slice::<serde_json::Value>(&bytes) else {
+        return Response::from_parts(parts, Body::from(bytes));
+    };
+    document["request_id"] = id.into();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(document.to_string()))
+}
+
+/// A decoded JSON body, and what is needed to recognise the request when it comes again. An empty body is `{}`.
+pub(crate) struct Asked<T> {
+    pub(crate) value: T,
+    route: String,
+    hash: [u8; 32],
+    key: Option<String>,
+}
+
+impl<T> Asked<T> {
+    pub(crate) fn key(&self, org: OrgId) -> Option<Key> {
+        self.key.as_ref().map(|key| Key { org, route: self.route.clone(), key: key.clone(), hash: self.hash })
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<Shared> for Asked<T> {
+    type Rejection = Problem;
+    async fn from_request(request: Request, _: &Shared) -> Result<Self, Problem> {
+        let matched =
+            request.extensions().get::<MatchedPath>().map_or_else(String::new, |path| path.as_str().to_owned());
+        let route = format!("{} {matched}", request.method());
+        let place = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
+        let key = key_of(&request)?;
+        let limit = if matched.starts_with("/runner/") { REPORT_BYTES } else { BODY_BYTES };
+        let bytes = bytes_of(request, limit).await?;
+        let (value, canonical) = decode(&bytes)?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(place.as_bytes());
+        hasher.update(&[0]);
+        hasher.update(canonical.as_bytes());
+        Ok(Asked { value, route, hash: *hasher.finalize().as_bytes(), key })
+    }
+}
+
+fn key_of(request: &Request) -> Result<Option<String>, Problem> {
+    let Some(value) = request.headers().get("idempotency-key") else { return Ok(None) };
+    let bad = || Refused::invalid("Idempotency-Key", "must be 1 to 255 printable ASCII characters");
+    let text = value.to_str().map_err(|_| bad())?;
+    if text.is_empty() || text.len() > 255 || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
+        return Err(bad().into());
+    }
+    Ok(Some(text.to_owned()))
+}
+
+async fn bytes_of(request: Request, limit: usize) -> Result<Bytes, Problem> {
+    let announced = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse::<usize>().ok());
+    let too_large = || {
+        let detail = format!("the body is larger than {} KiB", limit / 1024);
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+            .fix("send files as blobs: PUT /api/v1/blobs/{hash}")
+    };
+    if announced.is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    axum::body::to_bytes(request.into_body(), limit).await.map_err(|_| too_large())
+}
+
+/// The value, and the same JSON with sorted keys and no spaces: two spellings of one request are one request.
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, String), Problem> {
+    let text: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
+    let bad = |error: serde_json::Error| {
+        Problem::new(StatusCode::BAD_REQUEST, "invalid_body", format!("the body cannot be read: {error}"))
+            .fix("send a JSON object with content-type application/json")
+    };
+    let value: serde_json::Value = serde_json::from_slice(text).map_err(bad)?;
+    let canonical = value.to_string();
+    Ok((serde_json::from_value(value).map_err(bad)?, canonical))
+}
+
+/// The stored or fresh answer of a repeatable request.
+pub(crate) fn answered(answer: engine::run::Answer) -> Answer {
+    let status =
+        u16::try_from(answer.status).ok().and_then(|code| StatusCode::from_u16(code).ok()).unwrap_or(StatusCode::OK);
+    let mut response = (status, [(header::CONTENT_TYPE, "application/json")], answer.body).into_response();
+    if answer.replayed {
+        response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// An id in a path; one that cannot be read names nothing.
+pub(crate) fn id<I: std::str::FromStr<Err = model::BadId>>(what: &'static str, text: &str) -> Result<I, Problem> {
+    text.parse().map_err(|_| Refused::not_found(what, text).into())
+}
+
+/// Where a listing goes on, and how long a page is.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct Paging {
+    pub(crate) limit: Option<i64>,
+    pub(crate) cursor: Option<String>,
+}
+
+impl Paging {
+    pub(crate) fn limit(&self) -> Result<i64, Problem> {
+        match self.limit {
+            None => Ok(50),
+            Some(limit) if (1..=1000).contains(&limit) => Ok(limit),
+            Some(_) => Err(Refused::invalid("limit", "must lie between 1 and 1000").into()),
+        }
+    }
+    /// Newest first: everything before this number.
+    pub(crate) fn before(&self) -> Result<i64, Problem> {
+        self.number(i64::MAX)
+    }
+    /// Oldest first: everything after this number.
+    pub(crate) fn after(&self) -> Result<i64, Problem> {
+        self.number(0)
+    }
+    fn number(&self, start: i64) -> Result<i64, Problem> {
+        match &self.cursor {
+            None => Ok(start),
+            Some(text) => model::unslug(text)
+                .ok_or_else(|| Refused::invalid("cursor", format!("`{text}` is not a cursor of ours")).into()),
+        }
+    }
+}
+
+/// A page knows where the next one begins only if it is full.
+pub(crate) fn page<E, V>(
+    found: Vec<E>,
+    limit: i64,
+    number: impl Fn(&E) -> i64,
+    show: impl Fn(&E) -> V,
+) -> axum::Json<wire::api::Page<V>> {
+    let next_cursor =
+        if found.len() as i64 == limit { found.last().map(|last| model::slug(number(last))) } else { None };
+    axum::Json(wire::api::Page { data: found.iter().map(show).collect(), next_cursor })
+}

@@ -1,0 +1,164 @@
+//! Routes of runs.
+
+use crate::auth::{Reader, Writer};
+use crate::problem::{Answer, Problem};
+use crate::routes::{Asked, Paging, answered, id, page};
+use crate::{Shared, now_ms, submit, view};
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use engine::run::{Action, Render};
+use engine::view::Picture;
+use model::{OrgId, RunId, Timestamp};
+use serde::Deserialize;
+use std::sync::Arc;
+use wire::api::{ActionBody, Page, RunView, Submit};
+
+pub(crate) async fn submit(State(house): State<Shared>, writer: Writer, asked: Asked<Submit>) -> Answer {
+    let key = asked.key(writer.org());
+    let dry_run = asked.value.dry_run;
+    let submission = submit::submission(&house.engine.house, writer.org(), asked.value)?;
+    if dry_run {
+        let needed = house.engine.price_only(&submission).await?;
+        let body = serde_json::json!({
+            "dry_run": true, "credits_reserved": needed.to_string(), "credits_reserved_micro": needed.micro(),
+            "provider": submission.spec.provider, "region": submission.spec.region, "spec": submission.spec,
+        });
+        return Ok(Json(body).into_response());
+    }
+    answered(house.engine.submit(submission, key, render()).await?)
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Filter {
+    all: bool,
+    name: Option<String>,
+    status: Option<String>,
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+pub(crate) async fn list(
+    State(house): State<Shared>,
+    reader: Reader,
+    Query(filter): Query<Filter>,
+) -> Answer<Json<Page<RunView>>> {
+    let paging = Paging { limit: filter.limit, cursor: filter.cursor };
+    let (limit, before) = (paging.limit()?, paging.before()?);
+    let everything = filter.all || filter.status.is_some();
+    let found = house.engine.pictures(reader.org(), !everything, filter.name, before, limit).await?;
+    let now = Timestamp(now_ms());
+    let Json(mut listed) = page(found, limit, |p| p.run.id.0, |p| view::run(p, now));
+    if let Some(status) = filter.status {
+        listed.data.retain(|run| run.status == status);
+    }
+    Ok(Json(listed))
+}
+
+pub(crate) async fn show(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+) -> Answer<Json<RunView>> {
+    let picture = house.engine.picture(reader.org(), id("run", &run)?).await?;
+    Ok(Json(view::run(&picture, Timestamp(now_ms()))))
+}
+
+pub(crate) async fn tree(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+) -> Answer<Json<wire::api::Tree>> {
+    let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
+    Ok(Json(view::tree(&tree, Timestamp(now_ms()))))
+}
+
+pub(crate) async fn why(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+) -> Answer<Json<wire::api::Why>> {
+    let (picture, why) = house.engine.why(reader.org(), id("run", &run)?).await?;
+    Ok(Json(wire::api::Why {
+        run: picture.run.id.to_string(),
+        status: picture.run.status.to_string(),
+        phase: picture.run.phase.map(|p| p.to_string()),
+        summary: why.summary,
+        facts: why.facts,
+        next: why.next,
+    }))
+}
+
+pub(crate) async fn attempts(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+    let picture = house.engine.picture(reader.org(), id("run", &run)?).await?;
+    whole(picture.attempts.iter().map(view::attempt).collect())
+}
+
+pub(crate) async fn agents(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+    let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
+    whole(tree.agents.iter().map(view::agent).collect())
+}
+
+pub(crate) async fn tasks(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+    let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
+    whole(tree.tasks.iter().map(view::task).collect())
+}
+
+pub(crate) async fn steps(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+    let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
+    whole(tree.steps.iter().map(view::step).collect())
+}
+
+pub(crate) async fn jobs(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+    let (_, jobs) = house.engine.jobs(reader.org(), id("run", &run)?).await?;
+    whole(jobs.iter().map(view::job).collect())
+}
+
+pub(crate) async fn start(
+    State(house): State<Shared>,
+    writer: Writer,
+    Path(run): Path<String>,
+    asked: Asked<ActionBody>,
+) -> Answer {
+    act(&house, writer.org(), &run, Action::Start, &asked).await
+}
+
+pub(crate) async fn cancel(
+    State(house): State<Shared>,
+    writer: Writer,
+    Path(run): Path<String>,
+    asked: Asked<ActionBody>,
+) -> Answer {
+    act(&house, writer.org(), &run, Action::Cancel { abort: asked.value.abort }, &asked).await
+}
+
+pub(crate) async fn retry(
+    State(house): State<Shared>,
+    writer: Writer,
+    Path(run): Path<String>,
+    asked: Asked<ActionBody>,
+) -> Answer {
+    act(&house, writer.org(), &run, Action::Retry { force: asked.value.force }, &asked).await
+}
+
+pub(crate) async fn delete(State(house): State<Shared>, writer: Writer, Path(run): Path<String>) -> Answer<StatusCode> {
+    house.engine.delete(writer.org(), id("run", &run)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn act(house: &Shared, org: OrgId, run: &str, action: Action, asked: &Asked<ActionBody>) -> Answer {
+    let run: RunId = id("run", run)?;
+    answered(house.engine.act_on(org, run, action, asked.key(org), render()).await?)
+}
+
+fn render() -> Render {
+    let now = Timestamp(now_ms());
+    Arc::new(move |picture: &Picture| serde_json::to_vec(&view::run(picture, now)).expect("a view is plain data"))
+}
+
+/// What has few rows is one page.
+fn whole<V: serde::Serialize>(data: Vec<V>) -> Result<Response, Problem> {
+    Ok(Json(Page { data, next_cursor: None }).into_response())
+}

@@ -1,0 +1,203 @@
+//! A control-plane process from start to end: opens the store, listens, works, and leaves without failing anybody's run.
+
+use crate::hub::Hub;
+use crate::settings::{Role, Settings};
+use crate::{House, Shared, now_ms, routes, worker};
+use engine::store::token::Scope;
+use engine::store::{Database, Installation, Options, Store};
+use engine::{Engine, Presence};
+use model::{Failure, Refused, Trouble, TroubleKind};
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+
+const DEFAULT_ORG: &str = "default";
+/// How long open answers may take to end once the process closes.
+const LEAVES_WITHIN: Duration = Duration::from_secs(5);
+
+/// Runs until SIGTERM, SIGINT, a request to stop, or (embedded) until nothing has been left to do for a while.
+/// `ready` is called once requests are answered; what it returns is kept until the end.
+pub async fn run<G>(
+    settings: Settings,
+    ready: impl FnOnce(Option<String>) -> G + Send + 'static,
+) -> Result<(), Failure> {
+    let tcp = match &settings.listen {
+        Some(address) if settings.role != Role::Worker => Some(bind(address).await?),
+        _ => None,
+    };
+    let url = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()).map(|at| format!("http://{at}"));
+    let engine = open(&settings, url.as_deref())?;
+    let (closing, _) = watch::channel(false);
+    let house: Shared = Arc::new(House {
+        hub: Hub::start(&engine.store),
+        engine: engine.clone(),
+        limits: Default::default(),
+        started_at: now_ms(),
+        url: url.clone(),
+        embedded: settings.embedded,
+        closing,
+        asked_at: AtomicI64::new(now_ms()),
+        requests: AtomicI64::new(1),
+    });
+    if settings.role != Role::Worker {
+        first_token(&engine, &settings.home).await?;
+    }
+    let mut tasks = tokio::task::JoinSet::new();
+    if settings.role != Role::Server {
+        engine.look_for_everyone().await?;
+        let (engine, closing) = (engine.clone(), house.closing.subscribe());
+        let name = worker_name(&settings);
+        tasks.spawn(async move {
+            if let Err(failure) = worker::work(engine, name, closing).await {
+                tracing::error!(%failure, "the worker ended");
+            }
+        });
+    }
+    if let Some(socket) = settings.socket.as_ref().filter(|_| settings.role != Role::Worker) {
+        let listener = bind_socket(socket)?;
+        let (app, closing) = (routes::router(house.clone()), house.closing.subscribe());
+        tasks.spawn(async move { drop(axum::serve(listener, app).with_graceful_shutdown(closed(closing)).await) });
+    }
+    if let Some(tcp) = tcp {
+        let (app, closing) = (routes::router(house.clone()), house.closing.subscribe());
+        tasks.spawn(async move { drop(axum::serve(tcp, app).with_graceful_shutdown(closed(closing)).await) });
+    }
+    let guard = ready(url);
+    until_told(&house, settings.embedded).await;
+    house.closing.send_replace(true);
+    let left = tokio::time::timeout(LEAVES_WITHIN, async { while tasks.join_next().await.is_some() {} }).await;
+    if left.is_err() {
+        tracing::info!("some answers were cut: their askers come again");
+    }
+    drop(guard);
+    Ok(())
+}
+
+fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
+    let database = settings.database()?;
+    let mut options = Options::new(database.clone());
+    options.blobs = Some(settings.blobs()?);
+    let store = Store::open(&options)?;
+    let installation = Installation::open(&settings.home)?;
+    let control_url = match (&settings.socket, url, &settings.listen) {
+        (Some(socket), ..) => format!("unix:{}", socket.display()),
+        (None, Some(url), _) => url.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:"),
+        (None, None, Some(listen)) => format!("http://{listen}"),
+        (None, None, None) => {
+            return Err(Refused::invalid(
+                "listen",
+                "a server needs an address for its runners, e.g. --listen 127.0.0.1:7780",
+            )
+            .into());
+        }
+    };
+    let house = engine::House {
+        config: settings.engine_config(),
+        installation,
+        providers: settings.providers()?,
+        control_url,
+        presence: Presence::default(),
+    };
+    Engine::new(house, store)
+}
+
+async fn bind(address: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Refused::Conflict {
+            why: format!("{address} is taken by another process: choose another --listen, or stop it"),
+        }
+        .into(),
+        _ => Refused::invalid("listen", format!("cannot listen on `{address}`: {error}")).into(),
+    })
+}
+
+/// Whoever holds the home's lock owns the socket: an old one is a leftover.
+fn bind_socket(path: &Path) -> Result<UnixListener, Failure> {
+    let trouble = |error: std::io::Error| {
+        Trouble::new(TroubleKind::Internal, format!("cannot listen on {}: {error}", path.display()))
+    };
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(trouble(error).into()),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(trouble)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(trouble)?;
+    Ok(listener)
+}
+
+/// The owner's token, made with the org when the home has none that is good.
+async fn first_token(engine: &Engine, home: &Path) -> Result<(), Failure> {
+    let org = engine.ensure_org(DEFAULT_ORG).await?;
+    let path = home.join("token");
+    if let Ok(text) = std::fs::read_to_string(&path)
+        && engine.check_token(text.trim()).await.is_ok()
+    {
+        return Ok(());
+    }
+    let (_, token) = engine.create_token(org, "owner".into(), Scope::Admin, None).await?;
+    let trouble = |error: std::io::Error| {
+        Trouble::new(TroubleKind::Internal, format!("cannot write {}: {error}", path.display()))
+    };
+    let draft = home.join("token.new");
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)
+        .map_err(trouble)?;
+    file.write_all(token.as_bytes()).and_then(|()| file.sync_all()).map_err(trouble)?;
+    std::fs::rename(&draft, &path).map_err(trouble)?;
+    Ok(())
+}
+
+/// On SQLite there is one worker, and its restart frees everything at once; on PostgreSQL every process is somebody.
+fn worker_name(settings: &Settings) -> String {
+    match settings.database() {
+        Ok(Database::Postgres(_)) => format!("{}-{}", std::process::id(), now_ms()),
+        _ => "only".into(),
+    }
+}
+
+async fn closed(mut closing: watch::Receiver<bool>) {
+    while !*closing.borrow() {
+        if closing.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn until_told(house: &Shared, embedded: bool) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return tracing::error!("signals cannot be caught here");
+    };
+    tokio::select! {
+        _ = term.recv() => tracing::info!("told to end"),
+        _ = interrupt.recv() => tracing::info!("interrupted"),
+        () = closed(house.closing.subscribe()) => {}
+        () = nothing_left(house), if embedded => tracing::info!("nothing was left to do"),
+    }
+}
+
+/// Returns when nobody has asked for anything and nothing was open or held for the whole idle time.
+async fn nothing_left(house: &Shared) {
+    let idle = house.engine.house.config.timings.embedded_idle_ms;
+    loop {
+        let quiet = now_ms() - house.asked_at.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis((idle - quiet).clamp(1_000, 60_000) as u64)).await;
+        if now_ms() - house.asked_at.load(Ordering::Relaxed) < idle {
+            continue;
+        }
+        match house.engine.remains().await {
+            Ok(remains) if remains.runs == 0 && remains.instances == 0 && remains.held == 0 => return,
+            Ok(_) => {}
+            Err(failure) => tracing::warn!(%failure, "what is left could not be counted"),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A submission as it came over the wire becomes a specification with every default filled in; what cannot be read is refused by field.
+
+use engine::House;
+use engine::run::Submission;
+use model::spec::{
+    Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, FileRef, Priority, Resources, Retry,
+    RetryEvent, RunKind, RunSpec,
+};
+use model::{Credits, OrgId, Refused};
+use std::str::FromStr;
+use wire::api::Submit;
+
+pub(crate) fn submission(house: &House, org: OrgId, body: Submit) -> Result<Submission, Refused> {
+    let provider = body.provider.clone().unwrap_or_else(|| "local".into());
+    let capabilities = house.provider(&provider)?.capabilities();
+    let region = match &body.region {
+        Some(region) if capabilities.regions.contains(region) => region.clone(),
+        Some(region) => {
+            let why =
+                format!("`{region}` is not a region of {provider}: choose one of {}", capabilities.regions.join(", "));
+            return Err(Refused::invalid("region", why));
+        }
+        None => capabilities.regions.first().cloned().unwrap_or_else(|| "local".into()),
+    };
+    let spec = RunSpec {
+        kind: word("type", body.kind.as_deref(), RunKind::Task)?,
+        command: command(&body)?,
+        env: body.env,
+        secrets: body.secrets,
+        files: body
+            .files
+            .into_iter()
+            .map(|f| FileRef { path: f.path, hash: f.hash, size: f.size, mode: f.mode })
+            .collect(),
+        working_dir: body.working_dir,
+        resources: Resources { cpu_milli: body.resources.cpu_milli, memory_bytes: body.resources.memory_bytes },
+        provider,
+        region,
+        max_duration_ms: body.max_duration_ms.or(Some(DEFAULT_MAX_DURATION_MS)),
+        stop_duration_ms: body.stop_duration_ms.unwrap_or(DEFAULT_STOP_DURATION_MS),
+        hold_ms: body.hold_ms,
+        budget: body
+            .budget
+            .map(|text| text.parse::<Credits>())
+            .transpose()
+            .map_err(|e| Refused::invalid("budget", e.to_string()))?,
+        retry: body.retry.map(retry).transpose()?,
+        priority: word("priority", body.priority.as_deref(), Priority::Normal)?,
+        artifacts: body.artifacts,
+        merge: body.merge,
+        on_lost_control: word(
+            "on_lost_control",
+            body.on_lost_control.as_deref(),
+            capabilities.default_on_lost_control,
+        )?,
+        failure_mode: FailureMode::FailFast,
+        init_checksum: None,
+    };
+    spec.check()?;
+    Ok(Submission { org, name: body.name, spec, start: body.start })
+}
+
+fn command(body: &Submit) -> Result<Command, Refused> {
+    match (body.commands.is_empty(), body.argv.is_empty()) {
+        (false, true) => Ok(Command::Shell(body.commands.join("\n"))),
+        (true, false) => Ok(Command::Argv(body.argv.clone())),
+        (true, true) => Err(Refused::invalid("commands", "a command is needed: commands or argv")),
+        (false, false) => Err(Refused::invalid("argv", "give either commands or argv, not both")),
+    }
+}
+
+fn retry(body: wire::api::RetryBody) -> Result<Retry, Refused> {
+    let on_events = body
+        .on_events
+        .iter()
+        .map(|text| RetryEvent::from_str(text).map_err(|e| Refused::invalid("retry.on_events", e.to_string())))
+        .collect::<Result<_, _>>()?;
+    Ok(Retry { max_attempts: body.max_attempts, on_events, duration_ms: body.duration_ms })
+}
+
+fn word<W: FromStr<Err = model::words::UnknownWord>>(
+    field: &str,
+    text: Option<&str>,
+    default: W,
+) -> Result<W, Refused> {
+    text.map_or(Ok(default), |text| {
+        text.parse().map_err(|e: model::words::UnknownWord| Refused::invalid(field, e.to_string()))
+    })
+}

@@ -1,0 +1,58 @@
+//! Routes of tokens: made (shown once), listed, revoked.
+
+use crate::Shared;
+use crate::auth::Admin;
+use crate::problem::Answer;
+use crate::routes::{Asked, id};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use engine::store::token::{Scope, Token};
+use model::{Refused, Timestamp, TokenId};
+use wire::api::{NewToken, Page, TokenView};
+
+pub(crate) async fn list(State(house): State<Shared>, admin: Admin) -> Answer<Json<Page<TokenView>>> {
+    let found = house.engine.tokens(admin.org(), TokenId(0), 1000).await?;
+    let data = found.iter().filter(|t| t.revoked_at.is_none()).map(|t| view(t, None)).collect();
+    Ok(Json(Page { data, next_cursor: None }))
+}
+
+/// Its answer is never stored under an idempotency key: a token is shown once and kept nowhere.
+pub(crate) async fn create(
+    State(house): State<Shared>,
+    admin: Admin,
+    asked: Asked<NewToken>,
+) -> Answer<(StatusCode, Json<TokenView>)> {
+    let NewToken { name, scopes, expires_at } = asked.value;
+    if name.is_empty() || name.len() > 100 {
+        return Err(Refused::invalid("name", "must have 1 to 100 characters").into());
+    }
+    let scope = scopes
+        .iter()
+        .map(|text| {
+            Scope::parse(text)
+                .ok_or_else(|| Refused::invalid("scopes", format!("`{text}` is none of read, write, admin")))
+        })
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .max()
+        .ok_or_else(|| Refused::invalid("scopes", "at least one of read, write, admin"))?;
+    let (token, shown) = house.engine.create_token(admin.org(), name, scope, expires_at.map(Timestamp)).await?;
+    Ok((StatusCode::CREATED, Json(view(&token, Some(shown)))))
+}
+
+pub(crate) async fn revoke(State(house): State<Shared>, admin: Admin, Path(token): Path<String>) -> Answer<StatusCode> {
+    house.engine.revoke_token(admin.org(), id("token", &token)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn view(token: &Token, shown: Option<String>) -> TokenView {
+    TokenView {
+        id: token.id.to_string(),
+        name: token.name.clone(),
+        scopes: vec![token.scope.as_str().to_owned()],
+        created_at: token.created_at.ms(),
+        expires_at: token.expires_at.map(|at| at.ms()),
+        token: shown,
+    }
+}

@@ -1,0 +1,322 @@
+//! Entities as the API shows them. Words and amounts only: nothing is decided here.
+
+use engine::store::artifact::Artifact;
+use engine::store::ledger::Entered;
+use engine::store::org::Org;
+use engine::view::{Picture, Tree};
+use model::agent::Agent;
+use model::attempt::Attempt;
+use model::job::{Job, JobStatus};
+use model::manifest::{Manifest, ResourceKind};
+use model::run::{LastError, Run};
+use model::spec::Command;
+use model::step::Step;
+use model::task::Task;
+use model::workflow::Workflow;
+use model::{Credits, Timestamp};
+use std::collections::BTreeMap;
+use wire::api::*;
+
+fn ms(at: Option<Timestamp>) -> Option<i64> {
+    at.map(Timestamp::ms)
+}
+
+fn error(error: &Option<LastError>) -> Option<ErrorView> {
+    error.as_ref().map(|e| ErrorView { code: e.code.clone(), message: e.message.clone(), cause: e.cause.clone() })
+}
+
+pub(crate) fn run(picture: &Picture, now: Timestamp) -> RunView {
+    let (run, job) = (&picture.run, picture.job.as_ref());
+    let money = picture.attempts.iter().find(|a| a.number == run.attempt);
+    let amount = |pick: fn(&Attempt) -> Credits| money.map(pick).unwrap_or_default();
+    let (reserved, charged, refunded) = (amount(|a| a.reserved), amount(|a| a.charged), amount(|a| a.refunded));
+    let ended_at = run.completed_at.or(run.cancelled_at);
+    let spans = spans(job, ended_at, now);
+    let hold = picture.allocation.as_ref().and_then(|slot| slot.hold()).filter(|hold| hold.until > now);
+    RunView {
+        id: run.id.to_string(),
+        name: run.name.clone(),
+        kind: run.spec.kind.to_string(),
+        task: None,
+        status: run.status.to_string(),
+        phase: run.phase.map(|p| p.to_string()),
+        outcome: run.outcome.map(|o| o.to_string()),
+        pause_reason: run.pause_reason.map(|r| r.to_string()),
+        attempt_number: run.attempt,
+        max_attempts: run.max_attempts,
+        plan_version: run.plan_version,
+        agent_count: run.agent_count,
+        task_count: run.task_count,
+        step_count: run.step_count,
+        failure_mode: run.spec.failure_mode.to_string(),
+        max_agents: 10,
+        priority: run.spec.priority.to_string(),
+        credits_reserved: reserved.to_string(),
+        credits_reserved_micro: reserved.micro(),
+        credits_charged: charged.to_string(),
+        credits_charged_micro: charged.micro(),
+        credits_refunded: refunded.to_string(),
+        credits_refunded_micro: refunded.micro(),
+        budget: run.spec.budget.map(|b| b.to_string()),
+        created_at: run.created_at.ms(),
+        started_at: ms(run.queued_at),
+        running_at: ms(run.running_at),
+        completed_at: ms(run.completed_at),
+        cancelled_at: ms(run.cancelled_at),
+        duration_ms: ended_at.map(|end| end.since(run.queued_at.unwrap_or(run.created_at))),
+        queued_ms: spans.0,
+        starting_ms: spans.1,
+        running_ms: spans.2,
+        command: command(run),
+        last_error: error(&run.last_error),
+        last_heartbeat: picture.instance.as_ref().and_then(|i| ms(i.last_seen_at)),
+        termination_reason: run.termination.as_ref().map(|t| t.reason.to_string()),
+        escalation_ticket_id: None,
+        context: serde_json::json!({ "decomposition": null, "replan_count": 0 }),
+        exit_code: run.exit_code,
+        signal: run.signal,
+        warm: job.filter(|j| j.instance.is_some()).map(|j| j.warm),
+        instance: job.and_then(|j| j.instance).map(|i| i.to_string()),
+        allocation: job.and_then(|j| j.allocation).map(|a| a.to_string()),
+        workdir: picture.allocation.as_ref().map(|a| a.workdir.clone()),
+        hold_until: hold.map(|hold| hold.until.ms()),
+        synced_blobs: job.filter(|j| j.running_at.is_some()).map(|j| j.synced_blobs),
+        late_evidence: run.late_evidence.clone(),
+        links: links(run),
+    }
+}
+
+/// Waiting for a machine, getting ready there, running: as far as each has come.
+fn spans(job: Option<&Job>, ended_at: Option<Timestamp>, now: Timestamp) -> (Option<i64>, Option<i64>, Option<i64>) {
+    let Some(job) = job else { return (None, None, None) };
+    let end = job.gone_at.or(job.ended_at).or(ended_at).unwrap_or(now);
+    let queued = job.placed_at.unwrap_or(end).since(job.submitted_at);
+    let starting = job.placed_at.map(|placed| job.running_at.unwrap_or(end).since(placed));
+    let running = job.running_at.map(|running| end.since(running));
+    (Some(queued), starting, running)
+}
+
+fn command(run: &Run) -> String {
+    match &run.spec.command {
+        Command::Shell(text) => text.clone(),
+        Command::Argv(argv) => argv.join(" "),
+    }
+}
+
+fn links(run: &Run) -> BTreeMap<String, String> {
+    let base = format!("/api/v1/runs/{}", run.id);
+    ["tree", "events", "logs", "artifacts", "ledger", "jobs", "why"]
+        .into_iter()
+        .map(|part| (part.to_owned(), format!("{base}/{part}")))
+        .chain([("self".to_owned(), base.clone())])
+        .collect()
+}
+
+pub(crate) fn attempt(a: &Attempt) -> AttemptView {
+    AttemptView {
+        run: a.run.to_string(),
+        number: a.number,
+        status: a.status.to_string(),
+        credits_reserved: a.reserved.to_string(),
+        credits_reserved_micro: a.reserved.micro(),
+        credits_charged: a.charged.to_string(),
+        credits_charged_micro: a.charged.micro(),
+        credits_refunded: a.refunded.to_string(),
+        credits_refunded_micro: a.refunded.micro(),
+        uncollected_micro: a.uncollected.micro(),
+        opened_at: a.opened_at.ms(),
+        ended_at: ms(a.ended_at),
+    }
+}
+
+pub(crate) fn tree(tree: &Tree, now: Timestamp) -> wire::api::Tree {
+    let agents = tree.agents.iter().map(|a| {
+        let mut view = agent(a);
+        view.tasks = tree
+            .tasks
+            .iter()
+            .filter(|t| t.agent == a.id)
+            .map(|t| {
+                let mut view = task(t);
+                view.steps = tree.steps.iter().filter(|s| s.task == t.id).map(step).collect();
+                view
+            })
+            .collect();
+        view.jobs = tree.jobs.iter().filter(|j| j.agent == a.id).map(job).collect();
+        view
+    });
+    wire::api::Tree { agents: agents.collect(), run: run(&tree.picture, now) }
+}
+
+pub(crate) fn agent(a: &Agent) -> AgentView {
+    AgentView {
+        id: a.id.to_string(),
+        name: a.name.clone(),
+        kind: a.kind.to_string(),
+        attempt: a.attempt,
+        sequence: a.sequence,
+        status: a.status.to_string(),
+        outcome: a.outcome.map(|o| o.to_string()),
+        tries: a.tries,
+        last_error: error(&a.last_error),
+        started_at: ms(a.started_at),
+        ended_at: ms(a.ended_at),
+        tasks: Vec::new(),
+        jobs: Vec::new(),
+    }
+}
+
+pub(crate) fn task(t: &Task) -> TaskView {
+    TaskView {
+        id: t.id.to_string(),
+        name: t.name.clone(),
+        agent: t.agent.to_string(),
+        status: t.status.to_string(),
+        tries: t.tries,
+        last_error: error(&t.last_error),
+        started_at: ms(t.started_at),
+        ended_at: ms(t.ended_at),
+        steps: Vec::new(),
+    }
+}
+
+pub(crate) fn step(s: &Step) -> StepView {
+    StepView {
+        id: s.id.to_string(),
+        name: s.name.clone(),
+        task: s.task.to_string(),
+        tool: s.tool.to_string(),
+        status: s.status.to_string(),
+        uncertain: s.uncertain,
+        tries: s.tries,
+        last_error: error(&s.last_error),
+        started_at: ms(s.started_at),
+        ended_at: ms(s.ended_at),
+    }
+}
+
+pub(crate) fn job(j: &Job) -> JobView {
+    JobView {
+        id: j.id.to_string(),
+        run: j.run.to_string(),
+        agent: j.agent.to_string(),
+        attempt: j.attempt,
+        submission: j.submission,
+        status: j.status.to_string(),
+        phase: model::job::phase(j).map(|p| p.to_string()),
+        reason: j.reason.map(|r| r.to_string()),
+        message: j.message.clone(),
+        exit_code: j.exit_code,
+        signal: j.signal,
+        workflow: j.workflow.to_string(),
+        instance: j.instance.map(|i| i.to_string()),
+        allocation: j.allocation.map(|a| a.to_string()),
+        warm: j.warm,
+        epoch: j.epoch,
+        submitted_at: j.submitted_at.ms(),
+        placed_at: ms(j.placed_at),
+        running_at: ms(j.running_at),
+        started_at: ms(j.started_at),
+        ended_at: ms(j.ended_at),
+        final_offset: j.final_offset,
+        log_cut: j.log_cut,
+        active_ms: if j.status == JobStatus::Running { 0 } else { j.active_ms },
+    }
+}
+
+pub(crate) fn artifact(a: &Artifact) -> ArtifactView {
+    ArtifactView {
+        id: a.id.to_string(),
+        run: a.run.to_string(),
+        attempt: a.attempt,
+        path: a.path.clone(),
+        size: a.size,
+        state: a.state.clone(),
+        created_at: a.created_at.ms(),
+        expires_at: ms(a.expires_at),
+        deleted_at: ms(a.deleted_at),
+    }
+}
+
+pub(crate) fn workflow(w: &Workflow, run: Option<String>) -> WorkflowView {
+    let nodes = w.nodes.iter().map(|n| NodeView {
+        name: n.name.clone(),
+        logical: n.logical.clone(),
+        after: n.after.clone(),
+        status: n.status.to_string(),
+        tries: n.tries,
+        output: n.output.clone(),
+        error: n.error.clone(),
+        waiting_until: ms(n.waiting_until).filter(|until| *until < i64::MAX),
+        started_at: ms(n.started_at),
+        ended_at: ms(n.ended_at),
+    });
+    WorkflowView {
+        id: w.id.to_string(),
+        intent: w.intent.to_string(),
+        status: w.status.to_string(),
+        manifest: w.manifest.to_string(),
+        job: w.job.map(|j| j.to_string()),
+        run,
+        instance: w.instance.map(|i| i.to_string()),
+        error: w.error.clone(),
+        created_at: w.created_at.ms(),
+        ended_at: ms(w.ended_at),
+        topology: engine::workflow::topology(w),
+        nodes: nodes.collect(),
+    }
+}
+
+pub(crate) fn manifest(m: &Manifest, resources: &[(ResourceKind, i64)]) -> ManifestView {
+    let resources = resources.iter().map(|(kind, id)| ResourceView {
+        kind: kind.to_string(),
+        id: resource_id(*kind, *id),
+        priority: kind.priority(),
+    });
+    ManifestView {
+        id: m.id.to_string(),
+        workflow: m.workflow.to_string(),
+        intent: m.intent.to_string(),
+        status: m.status.to_string(),
+        outcome: m.outcome.map(|o| o.to_string()),
+        created_at: m.created_at.ms(),
+        sealed_at: ms(m.sealed_at),
+        retain_until: ms(m.retain_until),
+        resources: resources.collect(),
+    }
+}
+
+fn resource_id(kind: ResourceKind, id: i64) -> String {
+    match kind {
+        ResourceKind::Allocation => model::AllocationId(id).to_string(),
+        ResourceKind::Instance => model::InstanceId(id).to_string(),
+        ResourceKind::Run => model::RunId(id).to_string(),
+        ResourceKind::Artifact => model::ArtifactId(id).to_string(),
+        ResourceKind::Feature | ResourceKind::Object | ResourceKind::Snapshot => model::slug(id),
+    }
+}
+
+pub(crate) fn balance(org: &Org) -> BalanceView {
+    BalanceView {
+        org: org.id.to_string(),
+        available: org.available.to_string(),
+        available_micro: org.available.micro(),
+        reserved: org.reserved.to_string(),
+        reserved_micro: org.reserved.micro(),
+    }
+}
+
+pub(crate) fn ledger_row(row: &Entered) -> LedgerRow {
+    LedgerRow {
+        seq: row.seq,
+        at: row.at.ms(),
+        kind: row.entry.kind.as_str().to_owned(),
+        amount: row.entry.amount.to_string(),
+        amount_micro: row.entry.amount.micro(),
+        run: row.entry.run.map(|r| r.to_string()),
+        attempt: row.entry.attempt,
+        key: row.entry.key.clone(),
+        memo: row.entry.memo.clone(),
+        hash: row.hash.iter().map(|b| format!("{b:02x}")).collect(),
+    }
+}

@@ -1,0 +1,99 @@
+//! The loop around the engine: beats, claims when something is due, works, sleeps until the next thing or a hint.
+
+use crate::now_ms;
+use engine::Engine;
+use engine::store::{Hint, Worker};
+use model::Failure;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, broadcast, watch};
+
+/// Items worked on at once by one process.
+const HANDS: usize = 16;
+/// The safety net under every hint.
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+const BEAT_EVERY: Duration = Duration::from_secs(5);
+const PRESENCE_EVERY: Duration = Duration::from_secs(20);
+
+/// Works until told to stop, then gives everything back.
+pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Receiver<bool>) -> Result<(), Failure> {
+    let worker = engine.start_worker(name).await?;
+    engine.beat(&worker).await?;
+    engine.arm_sweep().await?;
+    let mut hints = engine.store.hints();
+    let hands = Arc::new(Semaphore::new(HANDS));
+    let beating = tokio::spawn(beat(engine.clone(), worker.clone(), closing.clone()));
+    while !*closing.borrow() {
+        let sleep = match turn(&engine, &worker, &hands).await {
+            Ok(sleep) => sleep,
+            Err(failure) => {
+                tracing::warn!(%failure, "nothing could be claimed");
+                Duration::from_secs(1)
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(sleep) => {}
+            () = woken(&mut hints) => {}
+            _ = closing.changed() => {}
+        }
+    }
+    beating.abort();
+    // What is in hand is finished or handed over: both are safe, this is only quicker for others.
+    let _ = tokio::time::timeout(Duration::from_secs(10), hands.acquire_many(HANDS as u32)).await;
+    engine.flush_presence().await?;
+    engine.stop_worker(&worker).await
+}
+
+/// Claims and starts what is due. How long there is nothing to do, unless somebody rings.
+async fn turn(engine: &Engine, worker: &Worker, hands: &Arc<Semaphore>) -> Result<Duration, Failure> {
+    let due = engine.next_due().await?;
+    let now = now_ms();
+    match due {
+        Some(due) if due.ms() <= now => {}
+        Some(due) => return Ok(LONGEST_SLEEP.min(Duration::from_millis((due.ms() - now) as u64 + 1))),
+        None => return Ok(LONGEST_SLEEP),
+    }
+    let claimed = engine.claim(worker).await?;
+    if claimed.is_empty() {
+        return Ok(Duration::from_millis(200)); // somebody else was quicker, or a suspect waits for its turn
+    }
+    for item in claimed {
+        let permit = hands.clone().acquire_owned().await.expect("never closed");
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            engine.work_on(item).await;
+            drop(permit);
+        });
+    }
+    Ok(Duration::ZERO)
+}
+
+/// A hint that work may be due; hints about other things are slept through.
+async fn woken(hints: &mut broadcast::Receiver<Hint>) {
+    loop {
+        match hints.recv().await {
+            Ok(Hint::Work) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Ok(_) => {}
+            Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
+        }
+    }
+}
+
+async fn beat(engine: Engine, worker: Worker, mut closing: watch::Receiver<bool>) {
+    let mut presence_due = tokio::time::Instant::now() + PRESENCE_EVERY;
+    while !*closing.borrow() {
+        tokio::select! {
+            () = tokio::time::sleep(BEAT_EVERY) => {}
+            _ = closing.changed() => return,
+        }
+        if let Err(failure) = engine.beat(&worker).await {
+            tracing::warn!(%failure, "this worker's beat failed");
+        }
+        if tokio::time::Instant::now() >= presence_due {
+            presence_due += PRESENCE_EVERY;
+            if let Err(failure) = engine.flush_presence().await {
+                tracing::warn!(%failure, "signs of life could not be written down");
+            }
+        }
+    }
+}
