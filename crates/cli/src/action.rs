@@ -1,4 +1,4 @@
-//! What one can do to a run: cancel, start, pause, resume, retry, delete. Asking for what has happened already is fine.
+//! What one can do to a run: cancel, start, retry, delete. Asking for what has happened already is fine.
 
 use crate::args::Json;
 use crate::complaint::Done;
@@ -39,24 +39,6 @@ pub struct StartArgs {
     target: Target,
 }
 
-/// Freeze a run where it is; paused time does not count
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  repl pause train")]
-pub struct PauseArgs {
-    #[command(flatten)]
-    target: Target,
-}
-
-/// Let a paused run go on
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  repl resume train")]
-pub struct ResumeArgs {
-    #[command(flatten)]
-    target: Target,
-}
-
 /// Try a failed run again
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -84,12 +66,6 @@ pub async fn cancel(settings: &Settings, args: CancelArgs) -> Done {
 }
 pub async fn start(settings: &Settings, args: StartArgs) -> Done {
     act(settings, args.target, "start", ActionBody::default()).await
-}
-pub async fn pause(settings: &Settings, args: PauseArgs) -> Done {
-    act(settings, args.target, "pause", ActionBody::default()).await
-}
-pub async fn resume(settings: &Settings, args: ResumeArgs) -> Done {
-    act(settings, args.target, "resume", ActionBody::default()).await
 }
 pub async fn retry(settings: &Settings, args: RetryArgs) -> Done {
     act(settings, args.target, "retry", ActionBody { force: args.force, ..ActionBody::default() }).await

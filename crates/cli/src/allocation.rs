@@ -105,7 +105,7 @@ fn meant(allocation: Option<String>, duration: Option<i64>) -> (Option<String>, 
 }
 
 async fn most_recent(plane: &ControlPlane) -> Done<String> {
-    let all: Vec<AllocationView> = plane.list("/allocations?all=true", 1000).await?;
+    let all: Vec<AllocationView> = plane.list("/allocations", 1000).await?;
     // Held ones first: the newest of those is what its user has just been looking at.
     let finished = all.into_iter().filter(|it| it.completed_at.is_some());
     let newest = finished.max_by_key(|it| (it.held, it.completed_at));
@@ -116,7 +116,8 @@ async fn most_recent(plane: &ControlPlane) -> Done<String> {
 }
 
 async fn list(plane: &ControlPlane, all: bool, listing: Listing) -> Done {
-    let found: Vec<AllocationView> = plane.list(&format!("/allocations?all={all}"), listing.limit).await?;
+    let mut found: Vec<AllocationView> = plane.list("/allocations", listing.limit).await?;
+    found.retain(|it| all || it.held || matches!(it.status.as_str(), "AVAILABLE" | "CLAIMED" | "ACTIVE"));
     if listing.json {
         return show::json(&found);
     }
@@ -132,7 +133,7 @@ async fn list(plane: &ControlPlane, all: bool, listing: Listing) -> Done {
             it.path.clone().unwrap_or_else(|| it.workdir.clone()),
         ]);
     }
-    table.print("no allocations");
+    table.print("no allocations (-a shows those that are over)");
     Ok(0)
 }
 

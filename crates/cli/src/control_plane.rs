@@ -14,8 +14,9 @@ use wire::client::{ANSWER_WITHIN, Client, ClientError, Events, Method, Response}
 /// How often a question is put before its failure is the user's; with the pauses below about three seconds.
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// A listing asks for this many at a time.
-const PAGE: usize = 200;
+/// A listing asks for this many at a time; not fewer, because a filter may leave little of a page.
+const SMALLEST_PAGE: usize = 50;
+const LARGEST_PAGE: usize = 500;
 pub const API: &str = "/api/v1";
 
 pub struct ControlPlane {
@@ -102,7 +103,7 @@ impl ControlPlane {
         let mut found: Vec<T> = Vec::new();
         let mut cursor = String::new();
         while found.len() < limit {
-            let size = PAGE.min(limit - found.len());
+            let size = (limit - found.len()).clamp(SMALLEST_PAGE, LARGEST_PAGE);
             let page: Page<T> = self.get(&format!("{path}{joint}limit={size}{cursor}")).await?;
             found.extend(page.data);
             match page.next_cursor {

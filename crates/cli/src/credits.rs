@@ -8,6 +8,9 @@ use crate::show::{self, Table};
 use crate::{lookup, quantity};
 use wire::api::{AddCredits, AuditReport, BalanceView, LedgerRow, UsageView};
 
+/// A ledger longer than this is for a program that pages.
+const MOST_ROWS: usize = 200_000;
+
 #[derive(Debug, clap::Subcommand)]
 pub enum CreditsCommand {
     /// What is available and what is set aside
@@ -81,7 +84,9 @@ async fn ledger(plane: &ControlPlane, run: Option<String>, listing: Listing) -> 
         Some(run) => format!("/runs/{}/ledger", lookup::run(plane, &run).await?),
         None => "/credits/ledger".to_owned(),
     };
-    let rows: Vec<LedgerRow> = plane.list(&path, listing.limit).await?;
+    // It is told from its beginning; what people look for is at its end.
+    let mut rows: Vec<LedgerRow> = plane.list(&path, MOST_ROWS).await?;
+    rows.drain(..rows.len().saturating_sub(listing.limit));
     if listing.json {
         return show::json(&rows);
     }
@@ -102,15 +107,14 @@ async fn ledger(plane: &ControlPlane, run: Option<String>, listing: Listing) -> 
 }
 
 async fn usage(plane: &ControlPlane, since: i64, json: Json) -> Done {
-    let to = show::now_ms();
-    let view: UsageView = plane.get(&format!("/credits/usage?from={}&to={to}", to - since)).await?;
+    let view: UsageView = plane.get(&format!("/credits/usage?since_ms={}", show::now_ms() - since)).await?;
     if json.json {
         return show::json(&view);
     }
     let mut table = Table::new(["RUN", "NAME", "CREDITS"]);
     for row in &view.runs {
-        let name = row.name.clone().unwrap_or_else(|| "holds and idle machines".to_owned());
-        table.row([show::or_dash(row.run.as_ref()), name, row.charged.clone()]);
+        let whose = row.run.clone().unwrap_or_else(|| "holds and idle machines".to_owned());
+        table.row([whose, row.name.clone().unwrap_or_default(), row.charged.clone()]);
     }
     table.print("nothing spent");
     println!("{} credits since {}", view.total, show::clock(view.from));

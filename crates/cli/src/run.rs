@@ -120,20 +120,25 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         .map_err(|error| Complaint::refused(format!("cannot listen for Ctrl-C: {error}")))?;
     let submitted = async {
         let plane = ControlPlane::reach(settings).await?;
-        let sending = if args.dry_run { None } else { send(&plane, &files, &submit).await? };
+        if args.dry_run {
+            let priced = plane.post_keyed("/runs", &submit, &key).await?;
+            return Ok(Submitted::Priced(priced));
+        }
+        let sending = send(&plane, &files, &submit).await?;
         let run: RunView = plane.post_keyed("/runs", &submit, &key).await?;
-        Done::Ok((plane, run, sending))
+        Done::Ok(Submitted::Accepted(Box::new((plane, run, sending))))
     };
-    let (plane, view, sending) = tokio::select! {
+    let submitted = tokio::select! {
         submitted = submitted => submitted?,
         _ = interrupt.recv() => {
             eprintln!("repl: interrupted while submitting; if it was accepted, `repl ps` shows it");
             return Ok(DETACHED);
         }
     };
-    if args.dry_run {
-        return summary::dry_run(&view, &submit, args.json);
-    }
+    let (plane, view, sending) = match submitted {
+        Submitted::Priced(priced) => return summary::dry_run(&priced, &submit, args.json),
+        Submitted::Accepted(accepted) => *accepted,
+    };
     lookup::remember(&plane, &view.id);
     if args.detach {
         return detached(&view, sending, args.json);
@@ -150,6 +155,13 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         }
         _ = interrupt.recv() => Ok(detach(&view.id, &live)),
     }
+}
+
+/// What became of a submission.
+enum Submitted {
+    /// It was only asked what it would be.
+    Priced(serde_json::Value),
+    Accepted(Box<(ControlPlane, RunView, Option<upload::Sent>)>),
 }
 
 /// Follow a run from its first output to its end, and exit with its code

@@ -160,19 +160,21 @@ fn signal_name(signal: i32) -> String {
 }
 
 /// What would be submitted and set aside.
-pub fn dry_run(run: &RunView, submit: &Submit, json: bool) -> Done {
+pub fn dry_run(priced: &serde_json::Value, submit: &Submit, json: bool) -> Done {
     if json {
-        return show::json(run);
+        return show::json(priced);
     }
+    let word = |name: &str| priced[name].as_str().map(str::to_owned);
+    let command = submit.commands.iter().chain(&submit.argv).cloned().collect::<Vec<_>>().join(" ");
     let bytes: i64 = submit.files.iter().map(|file| file.size).sum();
     let files = format!("{} ({})", submit.files.len(), show::size(bytes));
     show::pairs(&[
-        ("would run", Some(run.command.clone())),
+        ("would run", Some(command)),
         ("files", (!submit.files.is_empty()).then_some(files)),
-        ("priority", Some(run.priority.clone())),
-        ("attempts", Some(run.max_attempts.to_string())),
-        ("set aside", Some(format!("{} credits at its start", run.credits_reserved))),
-        ("budget", run.budget.as_ref().map(|budget| format!("{budget} credits"))),
+        ("provider", word("provider")),
+        ("region", word("region")),
+        ("set aside", word("credits_reserved").map(|credits| format!("{credits} credits at its start"))),
+        ("budget", submit.budget.as_ref().map(|budget| format!("{budget} credits"))),
     ]);
     eprintln!("repl: nothing was sent or started");
     Ok(0)
