@@ -315,7 +315,7 @@ impl Daemon {
     }
 
     fn note_inventory(&self) {
-        let known = |job: &Job| KnownJob { job: job.key.job, epoch: job.key.epoch, ended: job.is_ended() };
+        let known = |job: &Job| KnownJob { job: job.key.job, epoch: job.key.epoch, ended: job.ended.is_some() };
         let mut inventory = self.inventory.lock().expect("no one panics with it");
         inventory.jobs = self.jobs.values().map(known).collect();
         inventory.observed_version = self.version;

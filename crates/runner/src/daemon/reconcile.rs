@@ -9,7 +9,7 @@ use crate::sync::{self, Fetched, NotPlaced};
 use crate::{beneath, slot};
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::runner::{Desired, DesiredJob, DesiredState, EndCause, What};
 
@@ -17,6 +17,8 @@ use wire::runner::{Desired, DesiredJob, DesiredState, EndCause, What};
 const WARM_START_WITHIN: Duration = Duration::from_secs(1);
 /// Inline files are written on the spot up to this much; more goes to another thread.
 const ON_THE_SPOT_BYTES: i64 = 256 << 10;
+/// Before the name of a workdir that is being removed.
+const SET_ASIDE: &str = ".removed_";
 
 impl Daemon {
     /// `fresh`: told at registration, so its log offsets are what is durable now.
@@ -222,18 +224,37 @@ impl Daemon {
         if self.jobs.values().any(|job| job.wanted.is_none() && !job.is_ended()) {
             return;
         }
-        let dir = self.instance.dir.clone();
-        tokio::task::spawn_blocking(move || remove_workdirs(&dir, &kept));
+        let unwanted = set_aside(&self.instance.dir, &kept);
+        if !unwanted.is_empty() {
+            tokio::task::spawn_blocking(move || unwanted.iter().for_each(|dir| remove(dir)));
+        }
     }
 }
 
-fn remove_workdirs(instance: &Path, kept: &BTreeSet<String>) {
+/// Renames them first, at once: a folder of the same name made a moment later is another.
+fn set_aside(instance: &Path, kept: &BTreeSet<String>) -> Vec<PathBuf> {
+    let mut unwanted = Vec::new();
     for entry in std::fs::read_dir(instance).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let unwanted = sync::workdir(instance, &name, None).is_ok() && !kept.contains(&name);
-        if unwanted && let Err(error) = std::fs::remove_dir_all(entry.path()) {
-            tracing::warn!(%name, %error, "a workdir could not be removed");
+        let aside = instance.join(format!("{SET_ASIDE}{name}"));
+        if name.starts_with(SET_ASIDE) {
+            unwanted.push(entry.path()); // a runner before this one had not finished
+        } else if sync::workdir(instance, &name, None).is_ok() && !kept.contains(&name) {
+            match std::fs::rename(entry.path(), &aside) {
+                Ok(()) => unwanted.push(aside),
+                Err(error) => tracing::warn!(%name, %error, "a workdir could not be removed"),
+            }
         }
+    }
+    unwanted
+}
+
+fn remove(dir: &Path) {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(dir = %dir.display(), %error, "a workdir could not be removed");
+        }
+        _ => {}
     }
 }
 

@@ -261,6 +261,9 @@ fn split((read, write): (OwnedFd, OwnedFd)) -> (Option<OwnedFd>, OwnedFd) {
 }
 
 fn spawn(order: &Start, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
+    if !order.dir.is_dir() {
+        return Err(io::Error::other(format!("{} is not there", order.dir.display())));
+    }
     let (program, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let doors = order.groups.doors();
     let keeper = std::process::id() as i32;

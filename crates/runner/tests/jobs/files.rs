@@ -5,7 +5,7 @@ use wire::Base64;
 use wire::model::JobId;
 use wire::runner::{EndCause, Stream, SyncFile, What};
 
-fn file(path: &str, bytes: &[u8], inline: bool) -> SyncFile {
+pub fn file(path: &str, bytes: &[u8], inline: bool) -> SyncFile {
     SyncFile {
         path: path.to_owned(),
         hash: blake3::hash(bytes).to_hex().to_string(),

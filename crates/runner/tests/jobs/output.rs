@@ -152,12 +152,11 @@ async fn a_full_spool_without_a_control_plane_is_marked() {
 #[tokio::test]
 async fn a_command_that_is_not_there_says_so() {
     let house = House::new().await;
-    std::fs::create_dir_all(house.workdir()).unwrap();
-    std::fs::write(house.workdir().join("plain"), "text").unwrap();
     for (argv, code) in [(vec!["no-such-command", "x"], 127), (vec!["./plain"], 126)] {
         let mut job = house.job("");
         job.job = wire::model::JobId(code);
         job.command = Command::Argv(argv.into_iter().map(str::to_owned).collect());
+        job.files = vec![crate::files::file("plain", b"text", true)];
         let id = job.job;
         house.ask(job);
         house.control.until("its end", |state| state.ended(id).is_some()).await;
