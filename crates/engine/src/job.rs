@@ -37,6 +37,7 @@ impl Scope<'_> {
                 let slot = job.allocation.expect("a job that runs has a slot");
                 self.allocation_event(slot, AllocationEvent::SyncComplete)?;
                 self.begin_active();
+                self.begin_children(job.agent)?;
                 if let Some(due) = crate::ledger::next_charge(self.house, &self.run, job.charged_to) {
                     self.wake(WorkKind::Run, self.run.id.0, due);
                 }

@@ -113,6 +113,9 @@ impl Scope<'_> {
         let job = self.job(id)?.clone();
         self.charge_job(id, job.gone_at.unwrap_or(self.at))?;
         self.end_active(&job);
+        let mut run = self.run.clone();
+        (run.exit_code, run.signal) = (job.exit_code, job.signal);
+        self.set_run(run);
         if self.run.termination.is_none() && self.resubmits(&job, reason) {
             return self.resubmit(&job, reason);
         }
@@ -178,6 +181,20 @@ impl Scope<'_> {
                 self.agent_event(agent, AgentEvent::Cancelled)
             }
         }
+    }
+
+    /// The command has started: so have the task and the step it is.
+    pub(crate) fn begin_children(&mut self, agent: AgentId) -> Result<(), Failure> {
+        self.hierarchy()?;
+        let at = self.at;
+        for kept in self.tasks.iter_mut().filter(|t| t.it.agent == agent && !t.it.status.is_end()) {
+            move_on(kept, |t| model::task::step(t, &TaskEvent::Begun, at), true)?;
+        }
+        let tasks: Vec<_> = self.tasks.iter().filter(|t| t.it.agent == agent).map(|t| t.it.id).collect();
+        for kept in self.steps.iter_mut().filter(|s| tasks.contains(&s.it.task) && !s.it.status.is_end()) {
+            move_on(kept, |s| model::step::step(s, &StepEvent::Begun, at), true)?;
+        }
+        Ok(())
     }
 
     /// The same fate for every open task and step of an agent: an agent with one command has one of each.
@@ -253,11 +270,6 @@ impl Scope<'_> {
     }
 
     fn settle(&mut self) -> Result<(), Failure> {
-        if let Some(job) = self.jobs.iter().rev().find(|j| j.it.attempt == self.run.attempt) {
-            let mut next = self.run.clone();
-            (next.exit_code, next.signal) = (job.it.exit_code, job.it.signal);
-            self.set_run(next);
-        }
         self.settle_attempt()?;
         store::artifact::date(self.tx, self.run.id, self.at + ARTIFACTS_KEPT_MS)
     }
