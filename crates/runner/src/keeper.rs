@@ -60,6 +60,9 @@ struct Woken {
 
 impl Keeper {
     fn new() -> io::Result<Keeper> {
+        // Whatever else was inherited is not ours to keep open: somebody may be waiting for its end.
+        // SAFETY: nothing above 2 has been opened by this process yet.
+        unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
         // The runner's terminal and its signals are not ours; our own children come back to us when their parents die.
         let _ = nix::unistd::setsid();
         nix::sys::prctl::set_child_subreaper(true)?;

@@ -52,6 +52,9 @@ fn serve(dir: &Path) -> std::io::Result<()> {
         return Ok(());
     };
     instance::sign(&lock)?;
+    // Nothing a runner inherited by accident goes on to keepers and jobs.
+    // SAFETY: only marks descriptors, closes none. A kernel too old for it leaves them to the keeper, which closes them.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
     let instance = instance::Instance::open(dir)?;
     // One thread: its work is waiting. Hashing and deleting go to the few threads beside it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build()?;

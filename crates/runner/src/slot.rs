@@ -46,8 +46,9 @@ fn fill(instance: &Instance, keepers: &Keepers, number: u64, dir: &Path) -> io::
     let groups = instance.layout.make(&instance.group_name(number), instance.limits());
     std::fs::write(dir.join(GROUPS), serde_json::to_vec(&groups)?)?;
     let listener = UnixListener::bind(short_path(&File::open(dir)?))?;
-    spawn(keepers, dir, listener)?;
+    // Connected before it exists: a runner that dies now is noticed by the keeper as its end.
     let keeper = connect(dir)?;
+    spawn(keepers, dir, listener)?;
     Ok(Slot { dir: dir.to_owned(), groups, keeper })
 }
 

@@ -34,7 +34,6 @@ impl Daemon {
             return self.journal.forget(key);
         }
         let mut job = Job::new(key, None, Stage::Over);
-        job.listed = false;
         if !dir.exists() {
             self.jobs.insert(key, job);
             let message = "the host was restarted; nothing of the job is left".to_owned();
