@@ -359,7 +359,7 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
     }
     if let Some((from, ms, passed)) = model::instance::deadline(&instance) {
         let due = deadline_without(from, ms, &store::worker::outages(tx, from)?);
-        if due <= at {
+        if due <= at && !(passed == InstanceEvent::GaveUpOn && many_fell_silent(tx, &instance)?) {
             instance = event(tx, instance, passed)?;
         }
     }
@@ -389,6 +389,20 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
         store::instance::save(tx, &instance)?;
     }
     Ok(next.into_iter().min())
+}
+
+/// Many machines falling silent together is more likely our own deafness: none of them counts as lost until some return.
+fn many_fell_silent(tx: &mut Tx, instance: &Instance) -> Result<bool, Failure> {
+    const TOGETHER_MS: i64 = 60 * SECOND;
+    const AT_LEAST: usize = 3; // one or two silent machines are no pattern
+    let open = store::instance::open_in(tx, instance.pool)?;
+    let last = |i: &Instance| i.last_seen_at.unwrap_or(i.created_at);
+    let silent = open
+        .iter()
+        .filter(|i| matches!(i.status, InstanceStatus::Unreachable))
+        .filter(|i| (last(i).ms() - last(instance).ms()).abs() <= TOGETHER_MS)
+        .count();
+    Ok(silent >= AT_LEAST && silent * 10 > open.len() * 3)
 }
 
 /// When an unused machine ends: after its idle time, and never under a hold that needs it.

@@ -1,9 +1,12 @@
 //! Who asks: a token of one org with a scope. Handlers name the scope they need; nothing is served without one.
 
-use crate::Shared;
 use crate::problem::Problem;
-use axum::extract::FromRequestParts;
+use crate::{Shared, limit};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use engine::store::token::{Scope, Token};
 use model::instance::Instance;
 use model::{OrgId, Refused};
@@ -33,18 +36,39 @@ impl Admin {
     }
 }
 
-async fn token(parts: &Parts, house: &Shared, scope: Scope) -> Result<Token, Problem> {
-    let text = bearer(parts)?;
-    let token = house.engine.check_token(text).await?;
-    token.must(scope, parts.method.as_str())?;
-    if !house.embedded {
-        house.limits.take(token.id)?;
+/// The token of a request to the API, checked once before it reaches its handler; what is left of its rate goes into the answer.
+pub(crate) async fn recognised(State(house): State<Shared>, mut request: Request, next: Next) -> Response {
+    let token = match bearer(request.headers()) {
+        Ok(text) => house.engine.check_token(text).await.map_err(Problem::from),
+        Err(problem) => Err(problem),
+    };
+    let token = match token {
+        Ok(token) => token,
+        Err(problem) => return problem.into_response(),
+    };
+    if house.embedded {
+        request.extensions_mut().insert(token);
+        return next.run(request).await;
     }
+    let left = house.limits.take(token.id);
+    request.extensions_mut().insert(token);
+    let mut response = match &left {
+        Ok(_) => next.run(request).await,
+        Err(_) => limit::too_many().into_response(),
+    };
+    limit::note(response.headers_mut(), left.unwrap_or(0));
+    response
+}
+
+fn token(parts: &Parts, scope: Scope) -> Result<Token, Problem> {
+    let token = parts.extensions.get::<Token>().cloned();
+    let token = token.ok_or_else(|| Refused::Unauthorized { why: "no bearer token was sent".into() })?;
+    token.must(scope, parts.method.as_str())?;
     Ok(token)
 }
 
-fn bearer(parts: &Parts) -> Result<&str, Problem> {
-    let header = parts.headers.get(axum::http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+    let header = headers.get(axum::http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let text = header.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim);
     text.ok_or_else(|| Refused::Unauthorized { why: "no bearer token was sent".into() }.into())
 }
@@ -53,8 +77,8 @@ macro_rules! extractor {
     ($name:ident, $scope:expr) => {
         impl FromRequestParts<Shared> for $name {
             type Rejection = Problem;
-            async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Problem> {
-                token(parts, house, $scope).await.map($name)
+            async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Problem> {
+                token(parts, $scope).map($name)
             }
         }
     };
@@ -66,7 +90,7 @@ extractor!(Admin, Scope::Admin);
 impl FromRequestParts<Shared> for Machine {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Problem> {
-        let text = bearer(parts)?;
+        let text = bearer(&parts.headers)?;
         let (name, token) =
             text.rsplit_once('.').ok_or_else(|| Refused::Unauthorized { why: "a runner sends name.token".into() })?;
         Ok(Machine(house.engine.recognise(name, token).await?))

@@ -1,7 +1,7 @@
 //! Rate limits per token: a bucket that fills steadily. Bounded in memory; the embedded control plane has none.
 
 use crate::problem::Problem;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use model::TokenId;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -18,13 +18,30 @@ pub(crate) struct Limits {
     buckets: Mutex<HashMap<TokenId, Bucket>>,
 }
 
+/// The bucket is empty.
+#[derive(Debug)]
+pub(crate) struct Empty;
+
+pub(crate) fn too_many() -> Problem {
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "too many requests with this token")
+        .fix(format!("keep below {PER_SECOND} requests a second"))
+        .retry_after(1)
+}
+
+pub(crate) fn note(headers: &mut HeaderMap, left: i64) {
+    headers.insert("ratelimit-limit", HeaderValue::from(AT_ONCE as i64));
+    headers.insert("ratelimit-remaining", HeaderValue::from(left));
+    headers.insert("ratelimit-reset", HeaderValue::from(((AT_ONCE - left as f64) / PER_SECOND).ceil() as i64));
+}
+
 struct Bucket {
     left: f64,
     filled_at: Instant,
 }
 
 impl Limits {
-    pub(crate) fn take(&self, token: TokenId) -> Result<(), Problem> {
+    /// Takes one request from the token's bucket; how many are left, or none are.
+    pub(crate) fn take(&self, token: TokenId) -> Result<i64, Empty> {
         let now = Instant::now();
         let mut buckets = self.buckets.lock().expect("no panic while locked");
         if buckets.len() >= BUCKETS {
@@ -34,16 +51,10 @@ impl Limits {
         bucket.left = bucket.at(now);
         bucket.filled_at = now;
         if bucket.left < 1.0 {
-            return Err(Problem::new(
-                StatusCode::TOO_MANY_REQUESTS,
-                "rate_limited",
-                "too many requests with this token",
-            )
-            .fix(format!("keep below {PER_SECOND} requests a second"))
-            .retry_after(1));
+            return Err(Empty);
         }
         bucket.left -= 1.0;
-        Ok(())
+        Ok(bucket.left as i64)
     }
 }
 

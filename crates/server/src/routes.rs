@@ -67,7 +67,10 @@ pub(crate) fn router(house: Shared) -> Router {
         .route("/pools", get(pool::pools))
         .route("/providers", get(pool::providers))
         .route("/audit", get(audit::audit))
-        .route("/control/stop", post(control::stop));
+        .route("/control/stop", post(control::stop))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_that_way)
+        .layer(middleware::from_fn_with_state(house.clone(), crate::auth::recognised));
     let machines = Router::new()
         .route("/register", post(runner::register))
         .route("/desired", get(runner::desired))
