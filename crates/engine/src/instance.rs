@@ -24,6 +24,9 @@ pub(crate) fn event(tx: &mut Tx, instance: Instance, event: InstanceEvent) -> Re
     for consequence in consequences {
         consequence_of(tx, &next, consequence, at)?;
     }
+    if !next.status.is_open() {
+        tx.wake(WorkKind::Instance, next.id.0, at); // to be forgotten once nobody's folder is there
+    }
     Ok(next)
 }
 
@@ -40,6 +43,9 @@ pub(crate) fn event_in(scope: &mut Scope<'_>, id: InstanceId, event: InstanceEve
         } else {
             consequence_of(scope.tx, &next, consequence, at)?;
         }
+    }
+    if !next.status.is_open() {
+        scope.wake(WorkKind::Instance, id.0, at);
     }
     Ok(())
 }
@@ -129,11 +135,11 @@ impl Engine {
         if !instance.status.is_open() {
             return self.forget_instance(item, &instance).await;
         }
-        let expected = matches!(
-            instance.status,
-            InstanceStatus::Booting | InstanceStatus::Ready | InstanceStatus::Unreachable | InstanceStatus::Lost
-        );
-        let seen = if expected && !self.house.presence.streaming(id) { self.ask_about(&instance).await } else { None };
+        let seen = if is_expected(instance.status) && !self.house.presence.streaming(id) {
+            self.ask_about(&instance).await
+        } else {
+            None
+        };
         let house = self.house.clone();
         self.store
             .write(Lane::Normal, "instance.look", move |tx| {
@@ -148,7 +154,11 @@ impl Engine {
     /// A closed stream proves nothing about the machine: its provider is asked, and a runner that is gone is started again by name.
     async fn ask_about(&self, instance: &Instance) -> Option<Seen> {
         let provider = self.house.provider(&instance.provider).ok()?;
-        let handle = Handle(instance.handle.clone()?);
+        let handle = match &instance.handle {
+            Some(handle) => Handle(handle.clone()),
+            // It registered before whoever made it could write down what the provider calls it.
+            None => provider.find_by_name(&instance.name).await.ok()??,
+        };
         let seen = provider.inspect(&handle, &instance.nonce).await;
         match seen {
             Ok(Seen::RunnerGone) => {
@@ -337,6 +347,12 @@ fn picture(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure> 
     Ok(InstancePicture { instance, job, workflow_state, held_until })
 }
 
+/// A runner should be there and have its stream open.
+fn is_expected(status: InstanceStatus) -> bool {
+    use InstanceStatus as I;
+    matches!(status, I::Booting | I::Ready | I::Unreachable | I::Lost)
+}
+
 /// Decides by rows and what the provider said; returns when to look again.
 fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Result<Option<Timestamp>, Failure> {
     let mut instance = store::instance::lock(tx, id)?;
@@ -347,14 +363,14 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
         instance = event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
         house.presence.forget(id);
         store::instance::save(tx, &instance)?;
-        tx.wake(WorkKind::Instance, id.0, at);
         return Ok(None);
     }
     let mut next: Vec<Timestamp> = Vec::new();
     if seen == Some(Seen::RunnerGone) {
         instance.respawns += 1;
         next.push(at + (SECOND << instance.respawns.clamp(0, 6)).min(RESPAWN_MOST_MS));
-    } else if seen == Some(Seen::Alive) && !house.presence.streaming(id) {
+    } else if is_expected(instance.status) && !house.presence.streaming(id) {
+        // Alive without a stream, or its provider could not say: asked until one of them speaks.
         next.push(at + ASK_AGAIN_MS);
     }
     if let Some((from, ms, passed)) = model::instance::deadline(&instance) {

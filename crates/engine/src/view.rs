@@ -2,9 +2,7 @@
 
 use crate::Engine;
 use model::agent::Agent;
-use model::allocation::Allocation;
 use model::attempt::Attempt;
-use model::instance::Instance;
 use model::job::Job;
 use model::run::Run;
 use model::step::Step;
@@ -13,14 +11,7 @@ use model::{Failure, OrgId, Refused, RunId};
 use store::{Event, Tx};
 
 /// A run with its money, its last job and where that was.
-#[derive(Debug, Clone)]
-pub struct Picture {
-    pub run: Run,
-    pub attempts: Vec<Attempt>,
-    pub job: Option<Job>,
-    pub allocation: Option<Allocation>,
-    pub instance: Option<Instance>,
-}
+pub use store::run::Shown as Picture;
 
 /// Everything below a run's current attempt.
 #[derive(Debug, Clone)]
@@ -33,22 +24,13 @@ pub struct Tree {
 }
 
 pub(crate) fn picture(tx: &mut Tx, id: RunId) -> Result<Picture, Failure> {
-    let run = store::run::find(tx, id)?.ok_or_else(|| Refused::not_found("run", id))?;
-    picture_of(tx, run)
+    store::run::find_shown(tx, id)?.ok_or_else(|| Refused::not_found("run", id).into())
 }
 
-fn picture_of(tx: &mut Tx, run: Run) -> Result<Picture, Failure> {
-    let attempts = store::attempt::of_run(tx, run.id)?;
-    let job = store::job::of_attempt(tx, run.id, run.attempt)?.pop();
-    let allocation = match job.as_ref().and_then(|job| job.allocation) {
-        Some(id) => store::allocation::find(tx, id)?,
-        None => None,
-    };
-    let instance = match job.as_ref().and_then(|job| job.instance) {
-        Some(id) => store::instance::find(tx, id)?,
-        None => None,
-    };
-    Ok(Picture { run, attempts, job, allocation, instance })
+/// A picture of a run that this org has and did not delete.
+fn owned_picture(tx: &mut Tx, org: OrgId, id: RunId) -> Result<Picture, Failure> {
+    let picture = store::run::find_shown(tx, id)?.filter(|p| p.run.org == org && p.run.deleted_at.is_none());
+    picture.ok_or_else(|| Refused::not_found("run", id).into())
 }
 
 pub(crate) fn owned(tx: &mut Tx, org: OrgId, id: RunId) -> Result<Run, Failure> {
@@ -58,12 +40,7 @@ pub(crate) fn owned(tx: &mut Tx, org: OrgId, id: RunId) -> Result<Run, Failure> 
 
 impl Engine {
     pub async fn picture(&self, org: OrgId, id: RunId) -> Result<Picture, Failure> {
-        self.store
-            .read("run.picture", move |tx| {
-                let run = owned(tx, org, id)?;
-                picture_of(tx, run)
-            })
-            .await
+        self.store.read("run.picture", move |tx| owned_picture(tx, org, id)).await
     }
 
     /// Newest first; `name` finds the open run of that name, or the newest.
@@ -76,12 +53,21 @@ impl Engine {
         limit: i64,
     ) -> Result<Vec<Picture>, Failure> {
         self.store
-            .read("run.pictures", move |tx| {
-                let runs = match &name {
-                    Some(name) => store::run::by_name(tx, org, name)?.into_iter().collect(),
-                    None => store::run::page(tx, org, open_only, before, limit)?,
-                };
-                runs.into_iter().map(|run| picture_of(tx, run)).collect()
+            .read("run.pictures", move |tx| match &name {
+                Some(name) => match store::run::by_name(tx, org, name)? {
+                    Some(run) => owned_picture(tx, org, run.id).map(|picture| vec![picture]),
+                    None => Ok(Vec::new()),
+                },
+                None => store::run::page_shown(tx, org, open_only, before, limit),
+            })
+            .await
+    }
+
+    pub async fn attempts(&self, org: OrgId, id: RunId) -> Result<Vec<Attempt>, Failure> {
+        self.store
+            .read("run.attempts", move |tx| {
+                owned(tx, org, id)?;
+                store::attempt::of_run(tx, id)
             })
             .await
     }
@@ -89,14 +75,14 @@ impl Engine {
     pub async fn tree(&self, org: OrgId, id: RunId) -> Result<Tree, Failure> {
         self.store
             .read("run.tree", move |tx| {
-                let run = owned(tx, org, id)?;
-                let attempt = run.attempt;
+                let picture = owned_picture(tx, org, id)?;
+                let attempt = picture.run.attempt;
                 Ok(Tree {
                     agents: store::agent::of_attempt(tx, id, attempt)?,
                     tasks: store::task::of_attempt(tx, id, attempt)?,
                     steps: store::step::of_attempt(tx, id, attempt)?,
                     jobs: store::job::of_run(tx, id)?,
-                    picture: picture_of(tx, run)?,
+                    picture,
                 })
             })
             .await

@@ -92,8 +92,8 @@ pub(crate) async fn why(
 }
 
 pub(crate) async fn attempts(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
-    let picture = house.engine.picture(reader.org(), id("run", &run)?).await?;
-    whole(picture.attempts.iter().map(view::attempt).collect())
+    let attempts = house.engine.attempts(reader.org(), id("run", &run)?).await?;
+    whole(attempts.iter().map(view::attempt).collect())
 }
 
 pub(crate) async fn agents(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {

@@ -27,7 +27,7 @@ fn error(error: &Option<LastError>) -> Option<ErrorView> {
 
 pub(crate) fn run(picture: &Picture, now: Timestamp) -> RunView {
     let (run, job) = (&picture.run, picture.job.as_ref());
-    let money = picture.attempts.iter().find(|a| a.number == run.attempt);
+    let money = picture.attempt.as_ref();
     let amount = |pick: fn(&Attempt) -> Credits| money.map(pick).unwrap_or_default();
     let (reserved, charged, refunded) = (amount(|a| a.reserved), amount(|a| a.charged), amount(|a| a.refunded));
     let ended_at = run.completed_at.or(run.cancelled_at);

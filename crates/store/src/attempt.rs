@@ -42,16 +42,22 @@ pub fn of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Attempt>, Failure> {
 }
 
 fn read(row: &Row) -> Result<Attempt, Failure> {
+    read_at(row, 2, RunId(row.int(0)?), row.int(1)?)
+}
+
+/// An attempt whose columns, from its status on, begin at `column` of a wider row.
+pub(crate) fn read_at(row: &Row, column: usize, run: RunId, number: i64) -> Result<Attempt, Failure> {
+    let status = row.str(column)?.parse().map_err(|e| Trouble::internal(format!("an attempt's status: {e}")))?;
     Ok(Attempt {
-        run: RunId(row.int(0)?),
-        number: row.int(1)?,
-        status: row.str(2)?.parse().map_err(|e| Trouble::internal(format!("an attempt's status: {e}")))?,
-        reserved: row.credits(3)?,
-        charged: row.credits(4)?,
-        refunded: row.credits(5)?,
-        uncollected: row.credits(6)?,
-        opened_at: row.at(7)?,
-        ended_at: row.opt_at(8)?,
+        run,
+        number,
+        status,
+        reserved: row.credits(column + 1)?,
+        charged: row.credits(column + 2)?,
+        refunded: row.credits(column + 3)?,
+        uncollected: row.credits(column + 4)?,
+        opened_at: row.at(column + 5)?,
+        ended_at: row.opt_at(column + 6)?,
     })
 }
 

@@ -14,6 +14,14 @@ pub(crate) fn read<T: DeserializeOwned>(row: &Row, column: usize) -> Result<T, F
         .map_err(|error| Trouble::internal(format!("a row's document cannot be read: {error}")).into())
 }
 
+/// Of a row that may not be there (an outer join).
+pub(crate) fn read_opt<T: DeserializeOwned>(row: &Row, column: usize) -> Result<Option<T>, Failure> {
+    match row.opt_text(column)? {
+        Some(_) => read(row, column).map(Some),
+        None => Ok(None),
+    }
+}
+
 pub(crate) fn read_all<T: DeserializeOwned>(rows: Vec<Row>, column: usize) -> Result<Vec<T>, Failure> {
     rows.iter().map(|row| read(row, column)).collect()
 }

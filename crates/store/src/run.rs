@@ -2,7 +2,12 @@
 
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
+use crate::value::Row;
 use crate::{args, doc};
+use model::allocation::Allocation;
+use model::attempt::Attempt;
+use model::instance::Instance;
+use model::job::Job;
 use model::run::Run;
 use model::{Failure, OrgId, Refused, RunId};
 
@@ -75,6 +80,39 @@ pub fn page(tx: &mut Tx, org: OrgId, open_only: bool, before: i64, limit: i64) -
     doc::read_all(tx.rows(sql, &args![org, before, limit])?, 0)
 }
 
+/// A run with what is shown beside it: its attempt's money, its last job, and where that was.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    pub run: Run,
+    pub attempt: Option<Attempt>,
+    pub job: Option<Job>,
+    pub allocation: Option<Allocation>,
+    pub instance: Option<Instance>,
+}
+
+/// A page of runs as they are shown, by one statement however many there are.
+pub fn page_shown(tx: &mut Tx, org: OrgId, open_only: bool, before: i64, limit: i64) -> Result<Vec<Shown>, Failure> {
+    let sql = if open_only { &SHOWN_OPEN } else { &SHOWN };
+    tx.rows(sql, &args![org, before, limit])?.iter().map(read_shown).collect()
+}
+
+pub fn find_shown(tx: &mut Tx, id: RunId) -> Result<Option<Shown>, Failure> {
+    tx.row(&SHOWN_ONE, &args![id])?.map(|row| read_shown(&row)).transpose()
+}
+
+fn read_shown(row: &Row) -> Result<Shown, Failure> {
+    let run: Run = doc::read(row, 0)?;
+    let attempt = match row.opt_text(1)? {
+        None => None,
+        Some(_) => Some(crate::attempt::read_at(row, 1, run.id, run.attempt)?),
+    };
+    let mut instance: Option<Instance> = doc::read_opt(row, 10)?;
+    if let Some(instance) = &mut instance {
+        instance.last_seen_at = row.opt_at(11)?; // newer than the document
+    }
+    Ok(Shown { attempt, job: doc::read_opt(row, 8)?, allocation: doc::read_opt(row, 9)?, instance, run })
+}
+
 /// Ids after `after`, for the audit: deleted ones too.
 pub fn ids_after(tx: &mut Tx, after: i64, limit: i64) -> Result<Vec<RunId>, Failure> {
     tx.rows(&IDS, &args![after, limit])?.iter().map(|row| row.int(0).map(RunId)).collect()
@@ -90,8 +128,21 @@ pub fn columns(tx: &mut Tx, id: RunId) -> Result<Option<(String, i64, bool, i64)
     row.map(|row| Ok((row.text(0)?, row.int(1)?, row.flag(2)?, row.int(3)?))).transpose()
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &SAVE, &LOCK, &FIND, &BY_NAME, &PAGE, &PAGE_OPEN, &IDS, &COUNT_OPEN, &COLUMNS];
+pub(crate) const ALL: &[&Sql] = &[
+    &INSERT,
+    &SAVE,
+    &LOCK,
+    &FIND,
+    &BY_NAME,
+    &PAGE,
+    &PAGE_OPEN,
+    &IDS,
+    &COUNT_OPEN,
+    &COLUMNS,
+    &SHOWN,
+    &SHOWN_OPEN,
+    &SHOWN_ONE,
+];
 
 const INSERT: Sql = Sql::new(
     "INSERT INTO runs (id, org_id, name, status, attempt, open, created_at, deleted_at, last_at, version, doc)
@@ -121,3 +172,20 @@ const PAGE_OPEN: Sql = Sql::new(
 const IDS: Sql = Sql::new("SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2");
 const COUNT_OPEN: Sql = Sql::new("SELECT count(*) FROM runs WHERE open = 1");
 const COLUMNS: Sql = Sql::new("SELECT status, attempt, open, version FROM runs WHERE id = $1");
+
+macro_rules! shown {
+    ($($condition:literal)+) => {
+        Sql::new(concat!(
+            "SELECT r.doc, t.status, t.reserved, t.charged, t.refunded, t.uncollected, t.opened_at, t.ended_at, j.doc, a.doc, i.doc, i.last_seen_at
+               FROM runs r
+               LEFT JOIN attempts t ON t.run_id = r.id AND t.number = r.attempt
+               LEFT JOIN jobs j ON j.id = (SELECT max(id) FROM jobs WHERE run_id = r.id AND attempt = r.attempt)
+               LEFT JOIN allocations a ON a.id = j.allocation_id
+               LEFT JOIN instances i ON i.id = j.instance_id
+              WHERE ", $($condition),+
+        ))
+    };
+}
+const SHOWN: Sql = shown!("r.org_id = $1 AND r.id < $2 AND r.deleted_at IS NULL ORDER BY r.id DESC LIMIT $3");
+const SHOWN_OPEN: Sql = shown!("r.org_id = $1 AND r.id < $2 AND r.open = 1 ORDER BY r.id DESC LIMIT $3");
+const SHOWN_ONE: Sql = shown!("r.id = $1");
