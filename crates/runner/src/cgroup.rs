@@ -77,6 +77,16 @@ impl Layout {
         groups.containing().is_some()
     }
 
+    /// Removes groups of that name's beginning in which nothing lives, left by a runner that was killed.
+    pub fn remove_left(&self, prefix: &str) {
+        for at in [&self.v2, &self.freezer, &self.memory, &self.cpu].into_iter().flatten() {
+            let entries = fs::read_dir(at).into_iter().flatten().flatten();
+            for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+
     pub fn make(&self, name: &str, limits: Limits) -> Groups {
         let mut groups = Groups { v2: self.v2.as_ref().and_then(|at| make_v2(at, name, limits)), ..Groups::default() };
         if groups.v2.is_none() {

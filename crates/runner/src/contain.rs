@@ -78,6 +78,7 @@ pub fn end(dir: &Path) -> io::Result<()> {
         end_all(&dir, job, *key, None);
         slot::groups_of(job).remove();
     }
+    slot::discard_waiting(&dir.join("jobs"));
     Ok(())
 }
 

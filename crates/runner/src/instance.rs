@@ -38,9 +38,13 @@ impl Instance {
     }
 
     /// A name for control groups that no other instance on this host has.
-    pub fn group_name(&self, number: u64) -> String {
+    pub fn group_prefix(&self) -> String {
         let own = blake3::hash(format!("{} {} {}", self.dir.display(), self.boot.name, self.boot.nonce).as_bytes());
-        format!("remuda-{}-{}-{number}", &own.to_hex()[..12], std::process::id())
+        format!("remuda-{}-", &own.to_hex()[..12])
+    }
+
+    pub fn group_name(&self, number: u64) -> String {
+        format!("{}{}-{number}", self.group_prefix(), std::process::id())
     }
 }
 

@@ -4,9 +4,11 @@
 mod job;
 mod pump;
 
+use crate::cgroup::Groups;
 use crate::clock::wall_ms;
 use crate::exit::{self, ExitRecord};
 use crate::orders::{self, Order, Told};
+use crate::slot;
 use crate::spool::Writer;
 use job::Job;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -26,7 +28,11 @@ const LOOK_AROUND_EVERY: Duration = Duration::from_secs(10);
 
 /// Never returns. Descriptor 0 is the listening socket.
 pub fn main() -> ! {
-    let code = match Keeper::new().and_then(Keeper::serve) {
+    // Read before the folder can go; removed when nothing is left in them, whichever way this ends.
+    let groups = slot::groups_of(Path::new(HERE));
+    let served = Keeper::new(groups.clone()).and_then(Keeper::serve);
+    groups.remove();
+    let code = match served {
         Ok(()) => 0,
         Err(error) => {
             let _ = writeln!(io::stderr(), "keeper: {error}");
@@ -41,6 +47,7 @@ struct Keeper {
     signals: SignalFd,
     runner: Option<Runner>,
     job: Option<Job>,
+    groups: Groups,
     link_up: bool,
 }
 
@@ -59,7 +66,7 @@ struct Woken {
 }
 
 impl Keeper {
-    fn new() -> io::Result<Keeper> {
+    fn new(groups: Groups) -> io::Result<Keeper> {
         // Whatever else was inherited is not ours to keep open: somebody may be waiting for its end.
         // SAFETY: nothing above 2 has been opened by this process yet.
         unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
@@ -76,7 +83,7 @@ impl Keeper {
         // SAFETY: the runner passes the listening socket as descriptor 0; nobody else here uses it.
         let listener = unsafe { UnixListener::from_raw_fd(0) };
         listener.set_nonblocking(true)?;
-        Ok(Keeper { listener, signals, runner: None, job: None, link_up: true })
+        Ok(Keeper { listener, signals, runner: None, job: None, groups, link_up: true })
     }
 
     fn serve(mut self) -> io::Result<()> {
@@ -196,7 +203,7 @@ impl Keeper {
         match (order, &mut self.job) {
             (Order::Start(start), None) => {
                 exit::mark_begun(Path::new(HERE), wall_ms())?;
-                self.job = Job::start(*start, Path::new(HERE), now)?;
+                self.job = Job::start(*start, &self.groups, Path::new(HERE), now)?;
                 if self.job.is_none() {
                     return Ok(true);
                 }

@@ -1,7 +1,6 @@
 //! What runner and keeper say to each other over the keeper's socket: orders as JSON with a length before it, answers as
 //! single bytes, which are never torn. The only place where secret values leave the runner, and they go to memory only.
 
-use crate::cgroup::Groups;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -54,7 +53,6 @@ pub struct Start {
     pub max_duration_ms: Option<i64>,
     pub stop_duration_ms: i64,
     pub spool_bytes: u64,
-    pub groups: Groups,
 }
 
 pub fn pack(order: &Order) -> Vec<u8> {

@@ -25,7 +25,6 @@ pub type Keepers = Arc<Mutex<BTreeSet<i32>>>;
 
 pub struct Slot {
     pub dir: PathBuf,
-    pub groups: Groups,
     pub keeper: UnixStream,
 }
 
@@ -49,7 +48,7 @@ fn fill(instance: &Instance, keepers: &Keepers, number: u64, dir: &Path) -> io::
     // Connected before it exists: a runner that dies now is noticed by the keeper as its end.
     let keeper = connect(dir)?;
     spawn(keepers, dir, listener)?;
-    Ok(Slot { dir: dir.to_owned(), groups, keeper })
+    Ok(Slot { dir: dir.to_owned(), keeper })
 }
 
 /// The name of a socket has at most 107 bytes, a folder's path may have more.
@@ -95,14 +94,12 @@ pub fn discard(dir: &Path) {
 }
 
 /// Slots another runner left behind: their keepers leave by themselves, having had no orders.
-pub fn discard_waiting(jobs: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(jobs)? {
-        let entry = entry?;
+pub fn discard_waiting(jobs: &Path) {
+    for entry in std::fs::read_dir(jobs).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(WAITING) {
             discard(&entry.path());
         }
     }
-    Ok(())
 }
 
 /// The folders of jobs, by key.

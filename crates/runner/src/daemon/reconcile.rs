@@ -193,7 +193,7 @@ impl Daemon {
         let Stage::Ready(opening) = &job.stage else { return Ok(()) };
         let opening = opening.clone();
         let order = match &opening {
-            Opening::Start => start_order(job, &slot, &self.instance)?,
+            Opening::Start => start_order(job, &self.instance)?,
             Opening::Refuse { cause, message } => Order::Refuse { cause: *cause, message: message.clone() },
         };
         self.journal.begins(key, &self.boot_id)?;
@@ -285,7 +285,7 @@ fn refuse(job: &mut Job, not_placed: NotPlaced) {
     job.stage = Stage::Ready(Opening::Refuse { cause: not_placed.cause, message: not_placed.why });
 }
 
-fn start_order(job: &Job, slot: &slot::Slot, instance: &crate::instance::Instance) -> io::Result<Order> {
+fn start_order(job: &Job, instance: &crate::instance::Instance) -> io::Result<Order> {
     let wanted = job.wanted.as_ref().expect("a job starts as it is wanted");
     let (workdir, dir) = sync::workdir(&instance.dir, &wanted.workdir, wanted.working_dir.as_deref())
         .map_err(|not_placed| io::Error::other(not_placed.why))?;
@@ -304,6 +304,5 @@ fn start_order(job: &Job, slot: &slot::Slot, instance: &crate::instance::Instanc
         max_duration_ms: wanted.max_duration_ms,
         stop_duration_ms: wanted.stop_duration_ms,
         spool_bytes: instance.boot.timings.log_spool_bytes,
-        groups: slot.groups.clone(),
     })))
 }

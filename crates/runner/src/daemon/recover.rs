@@ -13,7 +13,8 @@ use wire::runner::{EndCause, What};
 impl Daemon {
     pub(super) fn recover(&mut self) -> io::Result<()> {
         let jobs = self.instance.jobs();
-        slot::discard_waiting(&jobs)?;
+        slot::discard_waiting(&jobs);
+        self.instance.layout.remove_left(&self.instance.group_prefix());
         let known = self.journal.known().clone();
         for (key, about) in &known {
             self.recover_job(*key, about, &jobs.join(key.to_string()))?;

@@ -59,12 +59,12 @@ struct Ending {
 
 impl Job {
     /// None when the system would not start it; the exit record says why.
-    pub fn start(order: Start, dir: &Path, now: Instant) -> io::Result<Option<Job>> {
+    pub fn start(order: Start, groups: &Groups, dir: &Path, now: Instant) -> io::Result<Option<Job>> {
         let spool = Writer::open(dir, order.spool_bytes)?;
         let (out_read, out_write) = pipe()?;
         let (err_read, err_write) = if order.merge { (None, out_write.try_clone()?) } else { split(pipe()?) };
         let mut pump = Pump::new((out_read, err_read), &order.secrets, spool, order.spool_bytes);
-        let child = match spawn(&order, out_write, err_write) {
+        let child = match spawn(&order, groups, out_write, err_write) {
             Ok(child) => child,
             Err(error) => {
                 refused_by_the_system(&order, &error, &mut pump, dir)?;
@@ -84,7 +84,7 @@ impl Job {
             kill_again_at: None,
             kill_again_after: KILL_AGAIN_AFTER,
             frozen: false,
-            groups: order.groups,
+            groups: groups.clone(),
         }))
     }
 
@@ -260,12 +260,12 @@ fn split((read, write): (OwnedFd, OwnedFd)) -> (Option<OwnedFd>, OwnedFd) {
     (Some(read), write)
 }
 
-fn spawn(order: &Start, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
+fn spawn(order: &Start, groups: &Groups, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
     if !order.dir.is_dir() {
         return Err(io::Error::other(format!("{} is not there", order.dir.display())));
     }
     let (program, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let doors = order.groups.doors();
+    let doors = groups.doors();
     let keeper = std::process::id() as i32;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
