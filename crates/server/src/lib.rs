@@ -42,6 +42,7 @@ use tokio::sync::watch;
 pub(crate) struct House {
     pub(crate) engine: Engine,
     pub(crate) hub: Hub,
+    pub(crate) sources: event::Sources,
     pub(crate) limits: limit::Limits,
     pub(crate) started_at: i64,
     pub(crate) url: Option<String>,

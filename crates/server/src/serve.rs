@@ -36,6 +36,7 @@ pub async fn run<G>(
     let house: Shared = Arc::new(House {
         hub: Hub::start(&engine.store),
         engine: engine.clone(),
+        sources: Default::default(),
         limits: Default::default(),
         started_at: now_ms(),
         url: url.clone(),
