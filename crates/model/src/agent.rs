@@ -95,6 +95,9 @@ pub fn step(agent: &Agent, event: &AgentEvent, at: Timestamp) -> Result<Outcome<
             moved(next, [C::WakeAt { at: *due }, C::Publish { kind: "agent.pending" }])
         }
         (S::Pending | S::Running, E::Held) => {
+            if agent.status == S::Running {
+                next.tries -= 1; // what begins again after the pause is the same try
+            }
             next.status = S::Paused;
             moved(next, [C::Publish { kind: "agent.paused" }])
         }

@@ -187,7 +187,8 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
 fn gone(mut next: Instance, at: Timestamp) -> Result<Outcome<Instance, C>, Refused> {
     next.status = S::Terminated;
     next.terminated_at = Some(at);
-    moved(next, [C::SlotsFailed, C::JobsGone, C::WakePool, C::Publish { kind: "instance.terminated" }])
+    // Jobs first: what had finished there completes its slot; only the rest has failed (R96).
+    moved(next, [C::JobsGone, C::SlotsFailed, C::WakePool, C::Publish { kind: "instance.terminated" }])
 }
 
 /// A wait for a sign of life; our outages do not count towards it.

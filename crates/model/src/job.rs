@@ -311,8 +311,12 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.message = Some("the machine is gone".into());
             fence(next, at)
         }
-        (S::Terminating, E::GaveUpOn) if job.gone_at.is_none() => fence(next, at),
-        (S::Terminating, E::GaveUpOn) => unchanged(),
+        (S::Terminating, E::GaveUpOn | E::LimitPassed) if job.gone_at.is_none() => fence(next, at),
+        (S::Terminating, E::GaveUpOn | E::LimitPassed) => {
+            // Nobody is left, or nobody hurries, to send the tail of the log.
+            next.log_cut = next.final_offset.is_some_and(|end| next.logged_to < end);
+            finish(next, at)
+        }
         (S::Submitted | S::Provisioning | S::Pulling | S::Running, E::StopAsked { reason, abort }) => {
             next.abort = *abort;
             stop(next, *reason, at, None)
@@ -331,11 +335,6 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
         }
         (S::Pulling, E::LimitPassed) => {
             stop(next, JobReason::SyncLimit, at, Some("files were not in place within 10 minutes".into()))
-        }
-        (S::Terminating, E::LimitPassed) if job.gone_at.is_none() => fence(next, at),
-        (S::Terminating, E::LimitPassed) => {
-            next.log_cut = next.final_offset.is_some_and(|end| next.logged_to < end);
-            finish(next, at)
         }
         (
             ended,

@@ -255,15 +255,15 @@ pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             | E::InfrastructureFailed { .. }
             | E::MaxDurationPassed,
         ) if run.termination.is_some() => unchanged(),
-        // A frozen machine may still report what came before the frost, or die: pausing does not stop the end.
-        (S::Running | S::Paused | S::Resuming, E::AllAgentsCompleted { outcome }) => {
+        // Heard in every open state: a frozen machine may still report what came before the frost, or die.
+        (S::Running | S::Paused | S::Resuming | S::Pending | S::Retrying, E::AllAgentsCompleted { outcome }) => {
             let mut next = run.clone();
             next.outcome = Some(*outcome);
             next.termination = Some(Termination { reason: RunReason::AllDone, at, abort: false });
             moved(next, [])
         }
         (S::Running, E::AgentGoesOn) => unchanged(),
-        (S::Running | S::Paused | S::Resuming, E::AgentFailed { reason, error }) => {
+        (S::Running | S::Paused | S::Resuming | S::Pending | S::Retrying, E::AgentFailed { reason, error }) => {
             let mut next = run.clone();
             next.last_error = Some(error.clone());
             terminate(next, *reason, at, false)

@@ -3,7 +3,13 @@
 
 mod charting;
 mod dag;
+mod explore;
 mod fixture;
+mod invariants;
+mod life;
+mod limbs;
 mod samples;
+mod settlement;
 mod tables;
 mod walks;
+mod world;

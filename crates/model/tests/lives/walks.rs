@@ -88,11 +88,8 @@ fn runs() -> Vec<Run> {
         for attempt in [1, 2] {
             let plain = Run { status, attempt, ..samples::run() };
             if matches!(status, Pending | Running | Paused | Resuming | Retrying) {
-                for reason in [RunReason::Deadline, RunReason::StoppedByUser] {
+                for reason in [RunReason::Deadline, RunReason::StoppedByUser, RunReason::AllDone] {
                     all.push(Run { termination: ending(reason), ..plain.clone() });
-                }
-                if matches!(status, Running | Paused | Resuming) {
-                    all.push(Run { termination: ending(RunReason::AllDone), ..plain.clone() });
                 }
             } else {
                 all.push(Run { deleted_at: Some(NOW), ..plain.clone() });

@@ -1,0 +1,192 @@
+//! What must be true after every transaction, and between two. The numbers are those of the design's page 3.
+
+use crate::world::{Lives, MONEY, Scope, World};
+use model::agent::{Agent, AgentStatus};
+use model::allocation::AllocationStatus;
+use model::attempt::{Attempt, AttemptStatus};
+use model::instance::InstanceStatus;
+use model::job::{Job, JobStatus};
+use model::run::{RunOutcome, RunStatus};
+use model::task::TaskStatus;
+use model::{AgentId, Credits};
+
+type Check = Result<(), String>;
+
+macro_rules! must {
+    ($true:expr, $($why:tt)+) => { if !$true { return Err(format!($($why)+)); } };
+}
+
+pub fn hold(lives: &Lives, scope: &Scope, world: &World) -> Check {
+    credits_are_conserved(lives, world)?;
+    counters_are_exact(lives, scope, world)?;
+    statuses_agree(lives, world)?;
+    limbs_agree(lives, scope, world)?;
+    jobs_and_slots_agree(lives, scope, world)
+}
+
+/// 1: `0 ≤ charged ≤ reserved`; at every end `charged + refunded = reserved`, per attempt and in sum.
+fn credits_are_conserved(lives: &Lives, world: &World) -> Check {
+    let attempts: Vec<&Attempt> = world.attempts.iter().map(|id| lives.attempt.get(*id)).collect();
+    for attempt in &attempts {
+        must!(Credits::ZERO <= attempt.charged && attempt.charged <= attempt.reserved, "{attempt:?}");
+        let ended = attempt.status != AttemptStatus::Open;
+        must!(!ended || attempt.left().is_zero(), "an ended attempt keeps credits: {attempt:?}");
+        let free = attempt.status == AttemptStatus::Completed && attempt.charged.is_zero();
+        must!(!free, "a completed attempt was free: {attempt:?}");
+    }
+    let left: Credits = attempts.iter().map(|attempt| attempt.left()).sum();
+    let charged: Credits = attempts.iter().map(|attempt| attempt.charged).sum();
+    let balance = world.balance();
+    must!(balance.reserved == left, "{balance:?} against {left:?} left in the attempts");
+    must!(balance.available >= Credits::ZERO, "{balance:?}");
+    must!(balance.available + balance.reserved + charged == MONEY, "credits appeared or vanished: {balance:?}");
+    let open = attempts.iter().filter(|attempt| attempt.status == AttemptStatus::Open).count();
+    must!(open <= 1, "{open} attempts are open");
+    Ok(())
+}
+
+/// 2: no child without its parent, and every count right.
+fn counters_are_exact(lives: &Lives, scope: &Scope, world: &World) -> Check {
+    let run = lives.run.get(world.run);
+    let agents = world.agents.len() + usize::from(world.system.is_some());
+    must!(run.agent_count == agents as i64, "{} agents, said to be {}", agents, run.agent_count);
+    must!(run.task_count == world.tasks.len() as i64, "tasks: {}", run.task_count);
+    must!(run.step_count == world.steps.len() as i64, "steps: {}", run.step_count);
+    must!(world.tasks.len() == world.agents.len() * scope.tasks, "orphaned tasks");
+    must!(world.steps.len() == world.tasks.len() * scope.steps, "orphaned steps");
+    must!(world.attempts.len() as i64 <= run.max_attempts, "{} attempts", world.attempts.len());
+    Ok(())
+}
+
+/// 3: the run says what its agents are, and the attempt what the run is.
+fn statuses_agree(lives: &Lives, world: &World) -> Check {
+    use RunStatus::*;
+    let run = lives.run.get(world.run);
+    let system = world.system.iter().chain(&world.agents);
+    let agents: Vec<&Agent> = system.map(|id| lives.agent.get(*id)).collect();
+    let all = |status: AgentStatus| agents.iter().all(|agent| agent.status == status);
+    let open: Vec<&&Agent> = agents.iter().filter(|agent| !agent.status.is_end()).collect();
+    let none_open = open.is_empty();
+    match run.status {
+        Created => must!(agents.is_empty() && world.attempts.is_empty(), "a created run has children"),
+        Completed => must!(!agents.is_empty() && all(AgentStatus::Completed), "completed, and {agents:?}"),
+        Failed => {
+            must!(
+                none_open && agents.iter().any(|agent| agent.status == AgentStatus::Failed),
+                "failed, and {agents:?}"
+            );
+            must!(run.last_error.is_some(), "failed without a word");
+        }
+        Cancelled => must!(none_open, "cancelled, and {agents:?}"),
+        Running => must!(!none_open, "running, and nobody is open"),
+        Paused => must!(!none_open && open.iter().all(|it| it.status == AgentStatus::Paused), "paused, and {agents:?}"),
+        Resuming => must!(open.iter().all(|it| it.status != AgentStatus::Running), "resuming, and {agents:?}"),
+        Pending | Retrying => {
+            must!(open.iter().all(|it| it.status != AgentStatus::Running), "nobody picked it up, and {agents:?}");
+        }
+    }
+    let expected = match run.status {
+        Completed => AttemptStatus::Completed,
+        Failed => AttemptStatus::Failed,
+        Cancelled => AttemptStatus::Cancelled,
+        _ => AttemptStatus::Open,
+    };
+    let last = world.attempts.last().map(|id| lives.attempt.get(*id).status);
+    must!(last.is_none_or(|status| status == expected), "the run is {}, its attempt {last:?}", run.status);
+    let dated = if run.status == Cancelled { run.cancelled_at } else { run.completed_at };
+    must!(run.status.is_end() == dated.is_some(), "{} and dated {dated:?}", run.status);
+    // The finaliser leaves no run behind whose agents have all ended.
+    let waits = run.termination.is_some() && !run.status.is_end();
+    must!(!waits || !none_open, "nobody is open, and the run was not finalised");
+    Ok(())
+}
+
+fn limbs_agree(lives: &Lives, scope: &Scope, world: &World) -> Check {
+    for (a, id) in world.agents.iter().enumerate() {
+        let agent = lives.agent.get(*id);
+        let tasks: Vec<_> = (a * scope.tasks..(a + 1) * scope.tasks).map(|t| lives.task.get(world.tasks[t])).collect();
+        let all_ended = tasks.iter().all(|task| task.status.is_end());
+        must!(!agent.status.is_end() || all_ended, "an ended agent has open tasks: {agent:?} {tasks:?}");
+        if agent.status == AgentStatus::Completed && agent.outcome == Some(RunOutcome::Success) {
+            let done = tasks.iter().all(|task| task.status == TaskStatus::Completed);
+            must!(done, "a success with something undone: {tasks:?}");
+        }
+        must!(agent.tries <= 1 || agent.due_at.is_some() || scope.machines > 0 || agent.tries <= 2, "{agent:?}");
+    }
+    for (t, id) in world.tasks.iter().enumerate() {
+        let steps = (t * scope.steps..(t + 1) * scope.steps).map(|s| lives.step.get(world.steps[s]));
+        let open: Vec<_> = steps.filter(|step| !step.status.is_end()).collect();
+        must!(!lives.task.get(*id).status.is_end() || open.is_empty(), "an ended task has open steps: {open:?}");
+    }
+    Ok(())
+}
+
+/// One live job an agent, one live job a slot, one live slot a machine; and each knows the other.
+fn jobs_and_slots_agree(lives: &Lives, scope: &Scope, world: &World) -> Check {
+    let jobs: Vec<&Job> = world.jobs.iter().map(|id| lives.job.get(*id)).filter(|job| !job.status.is_end()).collect();
+    for (a, id) in world.agents.iter().enumerate() {
+        let agent = lives.agent.get(*id);
+        let own = jobs.iter().filter(|job| job.agent == AgentId(a as i64 + 1)).count();
+        must!(own <= 1, "{own} live jobs of one agent");
+        must!(own == 0 || !agent.status.is_end(), "a live job of an ended agent: {agent:?}");
+        let idle = scope.machines > 0 && agent.status == AgentStatus::Running && own == 0;
+        must!(!idle, "a running agent without a job");
+    }
+    for job in &jobs {
+        let slot = job.allocation.map(|it| world.slot_at(lives, it).map(|at| lives.slot.get(world.slots[at])));
+        match (job.status, slot) {
+            (JobStatus::Submitted, slot) => must!(slot.is_none(), "a waiting job has a slot: {job:?}"),
+            (_, Some(Some(slot))) => {
+                must!(slot.status.is_live() && slot.job == Some(job.id), "{job:?} on {slot:?}");
+                let active = slot.status == AllocationStatus::Active;
+                must!(active == job.running_at.is_some(), "{job:?} on {slot:?}");
+            }
+            (_, slot) => return Err(format!("a placed job without a slot: {job:?} {slot:?}")),
+        }
+        must!(!job.lost || job.silent_since.is_some(), "lost and heard: {job:?}");
+        must!(job.reason.is_some() == (job.status == JobStatus::Terminating), "{job:?}");
+    }
+    for id in &world.slots {
+        let slot = lives.slot.get(*id);
+        let users = jobs.iter().filter(|job| job.allocation == Some(slot.id)).count();
+        must!(users == usize::from(slot.status.is_live()), "{users} live jobs on {slot:?}");
+        must!(slot.job.is_none() == (slot.status == AllocationStatus::Available), "{slot:?}");
+        let machine = world.instance_at(lives, slot.instance).map(|at| lives.instance.get(world.instances[at]).status);
+        must!(machine.is_some_and(|it| it != InstanceStatus::Terminated), "{slot:?} on no machine");
+    }
+    for id in &world.instances {
+        let machine = lives.instance.get(*id);
+        let on_it = world.slots.iter().map(|slot| lives.slot.get(*slot)).filter(|slot| slot.instance == machine.id);
+        let live = on_it.filter(|slot| slot.status.is_live()).count();
+        must!(live <= 1, "{live} live slots on one machine");
+    }
+    Ok(())
+}
+
+/// Between two transactions: the first reason wins, ends are sinks, attempts and submissions only grow.
+pub fn hold_between(lives: &Lives, before: &World, after: &World) -> Check {
+    let (was, is) = (lives.run.get(before.run), lives.run.get(after.run));
+    must!(is.attempt >= was.attempt, "attempts ran backwards");
+    if is.attempt == was.attempt {
+        let reason = |run: &model::run::Run| run.termination.as_ref().map(|t| t.reason);
+        must!(reason(was).is_none() || reason(was) == reason(is), "{:?} became {:?}", reason(was), reason(is));
+        must!(!was.status.is_end() || was.status == is.status, "{} became {}", was.status, is.status);
+        for (earlier, later) in before.agents.iter().zip(&after.agents) {
+            let (earlier, later) = (lives.agent.get(*earlier), lives.agent.get(*later));
+            must!(!earlier.status.is_end() || earlier == later, "{earlier:?} became {later:?}");
+        }
+    } else {
+        must!(was.status == RunStatus::Failed && is.attempt == was.attempt + 1, "a new attempt from {}", was.status);
+    }
+    for (earlier, later) in before.attempts.iter().zip(&after.attempts) {
+        let (was, is) = (lives.attempt.get(*earlier), lives.attempt.get(*later));
+        must!(was.status == AttemptStatus::Open || was == is, "{was:?} became {is:?}");
+        must!(is.charged >= was.charged && is.refunded >= was.refunded, "{was:?} became {is:?}");
+    }
+    for (earlier, later) in before.jobs.iter().zip(&after.jobs) {
+        let (was, is) = (lives.job.get(*earlier), lives.job.get(*later));
+        let same = was.agent == is.agent && was.attempt == is.attempt && was.submission == is.submission;
+        must!(!same || was.reason.is_none() || was.reason == is.reason, "{was:?} became {is:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,534 @@
+//! What follows from what: the ends of children carried to their parents, one finaliser, money, slots and machines.
+//! A small stand-in for the engine, in one transaction per choice; decides nothing that the model decides.
+
+use crate::life::{Answer, Id};
+use crate::samples::{self, NOW, error};
+use crate::world::{Choice, Lives, RESERVE, Scope, World, free_number, spawning};
+use model::agent::{AgentEvent, AgentKind, AgentStatus};
+use model::allocation::{AllocationConsequence, AllocationEvent, AllocationStatus};
+use model::attempt::{AttemptConsequence, AttemptEvent, AttemptStatus};
+use model::instance::{InstanceConsequence, InstanceEvent, InstanceStatus};
+use model::job::{JobConsequence, JobEvent, JobReason, JobStatus};
+use model::ledger::{Entry, EntryKind};
+use model::run::{PauseReason, RunConsequence, RunEvent, RunOutcome, RunReason, RunStatus, Ticket};
+use model::spec::RetryEvent;
+use model::*;
+
+#[derive(Debug)]
+pub enum Stop {
+    /// The rules say no: the transaction never was.
+    Nothing,
+    /// A change that must follow was refused, or a rule of the world was broken.
+    Broken(String),
+}
+
+pub type Done = Result<(), Stop>;
+
+/// Where an event comes from. What follows from something else may never be refused.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Origin {
+    Outside,
+    Within,
+}
+
+pub struct Commit<'l> {
+    pub lives: &'l mut Lives,
+    pub scope: &'l Scope,
+    pub world: World,
+}
+
+pub fn apply(lives: &mut Lives, scope: &Scope, world: &World, choice: &Choice) -> Result<World, Stop> {
+    let mut commit = Commit { lives, scope, world: *world };
+    commit.choose(choice)?;
+    commit.settle()?;
+    commit.sweep();
+    Ok(commit.world)
+}
+
+/// Unpacks an answer: the new state and its consequences, or none if it had happened already.
+fn read<C>(answer: Answer<C>, from: Origin, what: &str) -> Result<Option<(Id, std::rc::Rc<[C]>)>, Stop> {
+    match answer {
+        Answer::Moved(id, consequences) => Ok(Some((id, consequences))),
+        Answer::Unchanged => Ok(None),
+        Answer::Refused(_) if from == Origin::Outside => Err(Stop::Nothing),
+        Answer::Refused(why) => Err(Stop::Broken(format!("{what} had to follow and was refused: {why}"))),
+    }
+}
+
+impl Commit<'_> {
+    fn choose(&mut self, choice: &Choice) -> Done {
+        match choice {
+            Choice::Asked(event) | Choice::Came(event) => self.run(event, Origin::Outside),
+            Choice::Resolved(ticket) => self.resolve(*ticket),
+            Choice::RunDeadline => {
+                let (_, event) = run::deadline(self.lives.run.get(self.world.run)).ok_or(Stop::Nothing)?;
+                self.run(&event, Origin::Outside)
+            }
+            Choice::Charged => {
+                let last = *self.world.attempts.last().ok_or(Stop::Nothing)?;
+                let open = self.lives.attempt.get(last).uncollected.is_zero();
+                if open { self.attempt(AttemptEvent::Charged(Credits(1)), Origin::Outside) } else { Err(Stop::Nothing) }
+            }
+            Choice::Begin(agent) => self.begin(*agent),
+            Choice::Hold(agent) => self.hold(*agent),
+            Choice::Escalate => self.escalate(),
+            Choice::AgentTimesOut(_)
+            | Choice::TaskTimesOut(_)
+            | Choice::TaskSkipped(_)
+            | Choice::StepBegins(_)
+            | Choice::Step(..)
+            | Choice::StepFails(_) => self.tool(choice),
+            Choice::Queue(job) => self.job(*job, &JobEvent::Queued { seq: 1 }, Origin::Outside),
+            Choice::Claim(job, slot) => self.claim(*job, *slot),
+            Choice::Spawn(job) => self.spawn(*job),
+            Choice::Job(job, JobEvent::PlaceLost) => self.lose_place(*job),
+            Choice::Job(job, event) => self.job(*job, event, Origin::Outside),
+            Choice::JobDeadline(job) => {
+                let wait = job::deadline(self.lives.job.get(self.world.jobs[*job])).ok_or(Stop::Nothing)?;
+                self.job(*job, &wait.event, Origin::Outside)
+            }
+            Choice::Machine(machine, event) => self.machine(*machine, event, Origin::Outside),
+            Choice::MachineDeadline(machine) => {
+                let it = self.lives.instance.get(self.world.instances[*machine]);
+                let (_, _, event) = instance::deadline(it).ok_or(Stop::Nothing)?;
+                self.machine(*machine, &event, Origin::Outside)
+            }
+            Choice::Slot(slot, event) => self.slot(*slot, event, Origin::Outside),
+        }
+    }
+
+    pub fn run(&mut self, event: &RunEvent, from: Origin) -> Done {
+        let answer = self.lives.run.step(self.world.run, event);
+        let Some((id, consequences)) = read(answer, from, event.name())? else { return Ok(()) };
+        self.world.run = id;
+        for consequence in consequences.iter() {
+            match consequence {
+                RunConsequence::OpenAttempt => self.open_attempt(),
+                RunConsequence::Reserve => self.attempt(AttemptEvent::Reserved(RESERVE), from)?,
+                RunConsequence::CreateAgents if self.world.agents.is_empty() => self.create_agents(),
+                RunConsequence::CreateAgents | RunConsequence::WakeAgents => self.wake_agents()?,
+                RunConsequence::StopAgents { abort, .. } => self.stop_agents(*abort)?,
+                RunConsequence::Settle => {
+                    let status = match self.lives.run.get(self.world.run).status {
+                        RunStatus::Completed => AttemptStatus::Completed,
+                        RunStatus::Failed => AttemptStatus::Failed,
+                        _ => AttemptStatus::Cancelled,
+                    };
+                    self.attempt(AttemptEvent::Ended(status), Origin::Within)?;
+                }
+                // Agents are held one by one, when nothing of them is in flight.
+                RunConsequence::HoldAgents | RunConsequence::WakeDispatch | RunConsequence::Publish { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn attempt(&mut self, event: AttemptEvent, from: Origin) -> Done {
+        let at = self.world.attempts.len().checked_sub(1).ok_or(Stop::Nothing)?;
+        let answer = self.lives.attempt.step(self.world.attempts[at], &event);
+        let Some((id, consequences)) = read(answer, from, attempt::name(event))? else { return Ok(()) };
+        self.world.attempts[at] = id;
+        for row in consequences.iter() {
+            let (kind, amount) = match row {
+                AttemptConsequence::Reserve(amount) => (EntryKind::Reserve, *amount),
+                AttemptConsequence::Charge(amount) => (EntryKind::Charge, *amount),
+                AttemptConsequence::Refund(amount) => (EntryKind::Refund, *amount),
+            };
+            let entry = Entry {
+                org: OrgId(1),
+                kind,
+                amount,
+                run: Some(RunId(1)),
+                attempt: None,
+                key: String::new(),
+                from_available: false,
+                memo: String::new(),
+            };
+            let balance = self.world.balance().after(&entry).map_err(|_| Stop::Nothing)?;
+            (self.world.available, self.world.reserved) = (balance.available.micro(), balance.reserved.micro());
+        }
+        Ok(())
+    }
+
+    fn open_attempt(&mut self) {
+        let number = self.lives.run.get(self.world.run).attempt;
+        let attempt = model::attempt::Attempt { number, ..samples::attempt() };
+        self.world.attempts.push(self.lives.attempt.keep(attempt));
+        // What the earlier attempt left is history: all of it has ended.
+        for gone in [&mut self.world.agents, &mut self.world.tasks, &mut self.world.steps, &mut self.world.jobs] {
+            gone.clear();
+        }
+        self.world.system = None;
+    }
+
+    fn create_agents(&mut self) {
+        let Scope { agents, tasks, steps, .. } = *self.scope;
+        for a in 0..agents {
+            let agent = model::agent::Agent {
+                id: AgentId(a as i64 + 1),
+                sequence: a as i64,
+                task_count: tasks as i64,
+                ..samples::agent()
+            };
+            self.world.agents.push(self.lives.agent.keep(agent));
+            for t in 0..tasks {
+                let task = model::task::Task { sequence: t as i64, step_count: steps as i64, ..samples::task() };
+                self.world.tasks.push(self.lives.task.keep(task));
+                for s in 0..steps {
+                    let step = model::step::Step { sequence: s as i64, ..samples::step() };
+                    self.world.steps.push(self.lives.step.keep(step));
+                }
+            }
+        }
+        self.world.run = self.lives.run.edited(self.world.run, |run| {
+            run.agent_count = agents as i64;
+            run.task_count = (agents * tasks) as i64;
+            run.step_count = (agents * tasks * steps) as i64;
+        });
+    }
+
+    fn wake_agents(&mut self) -> Done {
+        for agent in 0..self.world.agents.len() {
+            if self.status(agent) == AgentStatus::Paused {
+                self.agent(agent, &AgentEvent::Woken, Origin::Within)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Live jobs are asked to stop; agents without one end at once.
+    fn stop_agents(&mut self, abort: bool) -> Done {
+        let run = self.lives.run.get(self.world.run);
+        let reason = match run.termination.as_ref().map(|t| t.reason) {
+            Some(RunReason::StoppedByUser) if !abort => JobReason::TerminatedByUser,
+            Some(RunReason::StoppedByUser | RunReason::AbortedByUser) => JobReason::AbortedByUser,
+            Some(RunReason::Deadline) => JobReason::MaxDuration,
+            _ => JobReason::TerminatedByServer,
+        };
+        for agent in 0..self.world.agents.len() {
+            match self.world.open_job_of(self.lives, agent) {
+                Some(job) => self.job(job, &JobEvent::StopAsked { reason, abort }, Origin::Within)?,
+                None if !self.status(agent).is_end() => self.cancel_agent(agent)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, agent: usize) -> Done {
+        let run = self.lives.run.get(self.world.run);
+        let may = run.status == RunStatus::Running && !run.pause_asked && run.termination.is_none();
+        if !may || self.status(agent) != AgentStatus::Pending {
+            return Err(Stop::Nothing);
+        }
+        let attempt = run.attempt;
+        self.agent(agent, &AgentEvent::Begun, Origin::Outside)?;
+        if self.scope.machines == 0 || self.world.open_job_of(self.lives, agent).is_some() {
+            return Ok(());
+        }
+        let id = AgentId(agent as i64 + 1);
+        let earlier = self.world.jobs.iter().position(|job| self.lives.job.get(*job).agent == id);
+        let submission = earlier.map_or(0, |job| self.lives.job.get(self.world.jobs[job]).submission) + 1;
+        let gone = earlier.map(|job| self.world.jobs[job]);
+        self.world.jobs.retain(|job| Some(job) != gone);
+        let number = free_number(self.world.jobs.iter().map(|job| self.lives.job.get(*job).id.0));
+        let job = model::job::Job { id: JobId(number), agent: id, attempt, submission, ..samples::job() };
+        self.world.jobs.push(self.lives.job.keep(job));
+        Ok(())
+    }
+
+    fn hold(&mut self, agent: usize) -> Done {
+        let run = self.lives.run.get(self.world.run);
+        let asked = run.status == RunStatus::Running && run.pause_asked && run.termination.is_none();
+        if !asked || self.status(agent).is_end() || self.is_in_flight(agent) {
+            return Err(Stop::Nothing);
+        }
+        self.agent(agent, &AgentEvent::Held, Origin::Outside)
+    }
+
+    fn escalate(&mut self) -> Done {
+        let run = self.lives.run.get(self.world.run);
+        if run.status != RunStatus::Running || run.termination.is_some() {
+            return Err(Stop::Nothing);
+        }
+        for agent in 0..self.world.agents.len() {
+            if self.is_in_flight(agent) {
+                return Err(Stop::Nothing);
+            }
+            if !self.status(agent).is_end() {
+                self.agent(agent, &AgentEvent::Held, Origin::Within)?;
+            }
+        }
+        self.run(&RunEvent::EverythingHeld { why: PauseReason::Escalated }, Origin::Within)
+    }
+
+    fn resolve(&mut self, ticket: Ticket) -> Done {
+        if self.lives.run.get(self.world.run).pause_reason != Some(PauseReason::Escalated) {
+            return Err(Stop::Nothing);
+        }
+        let failed = (0..self.world.agents.len())
+            .find(|a| !self.status(*a).is_end() && self.world.open_job_of(self.lives, *a).is_none());
+        if let (Ticket::Skip, Some(agent)) = (ticket, failed) {
+            self.skip_agent(agent)?;
+        }
+        self.run(&RunEvent::TicketResolved { ticket }, Origin::Outside)
+    }
+
+    fn claim(&mut self, job: usize, slot: usize) -> Done {
+        let (allocation, machine) = (self.lives.slot.get(self.world.slots[slot]).id, self.machine_of(slot));
+        let ready = machine.is_some_and(|it| self.instance_status(it) == InstanceStatus::Ready);
+        if !ready {
+            return Err(Stop::Nothing);
+        }
+        let (instance, id) =
+            (self.lives.slot.get(self.world.slots[slot]).instance, self.lives.job.get(self.world.jobs[job]).id);
+        self.job(job, &JobEvent::Placed { instance, allocation, warm: true, price_micro: 0 }, Origin::Outside)?;
+        self.slot(slot, &AllocationEvent::Claimed { job: id }, Origin::Outside)
+    }
+
+    /// The slot of a machine made for a job is born claimed (R94).
+    fn spawn(&mut self, job: usize) -> Done {
+        let number = free_number(self.world.instances.iter().map(|it| self.lives.instance.get(*it).id.0));
+        let machine = self.lives.instance.keep(spawning(number));
+        self.world.instances.push(machine);
+        let slot = self.open_slot(InstanceId(number));
+        let allocation = self.lives.slot.get(self.world.slots[slot]).id;
+        let id = self.lives.job.get(self.world.jobs[job]).id;
+        self.slot(slot, &AllocationEvent::Claimed { job: id }, Origin::Within)?;
+        let placed = JobEvent::Placed { instance: InstanceId(number), allocation, warm: false, price_micro: 0 };
+        self.job(job, &placed, Origin::Outside)
+    }
+
+    fn open_slot(&mut self, instance: InstanceId) -> usize {
+        let number = free_number(self.world.slots.iter().map(|it| self.lives.slot.get(*it).id.0));
+        let slot = model::allocation::Allocation { id: AllocationId(number), instance, ..samples::slot() };
+        self.world.slots.push(self.lives.slot.keep(slot));
+        self.world.slots.len() - 1
+    }
+
+    fn lose_place(&mut self, job: usize) -> Done {
+        let allocation = self.lives.job.get(self.world.jobs[job]).allocation;
+        self.job(job, &JobEvent::PlaceLost, Origin::Outside)?;
+        self.release(allocation, true)
+    }
+
+    /// Back to the pool if nothing ran there and the machine is well; else it has failed.
+    fn release(&mut self, allocation: Option<AllocationId>, clean: bool) -> Done {
+        let Some(slot) = allocation.and_then(|id| self.world.slot_at(self.lives, id)) else { return Ok(()) };
+        let ready = self.machine_of(slot).is_some_and(|it| self.instance_status(it) == InstanceStatus::Ready);
+        let event = match self.lives.slot.get(self.world.slots[slot]).status {
+            AllocationStatus::Active if clean => AllocationEvent::RunFinished { hold_until: NOW + 5 },
+            AllocationStatus::Claimed if clean && ready => AllocationEvent::RolledBack { workdir: "work_2".into() },
+            _ => AllocationEvent::LifecycleFailed,
+        };
+        self.slot(slot, &event, Origin::Within)
+    }
+
+    fn slot(&mut self, slot: usize, event: &AllocationEvent, from: Origin) -> Done {
+        let answer = self.lives.slot.step(self.world.slots[slot], event);
+        let Some((id, consequences)) = read(answer, from, allocation::name(event))? else { return Ok(()) };
+        let before = self.lives.slot.get(self.world.slots[slot]).debug_hold_until;
+        let after = self.lives.slot.get(id).debug_hold_until;
+        if before > after && *event != AllocationEvent::HoldEnded {
+            return Err(Stop::Broken(format!("a hold was shortened from {before:?} to {after:?}")));
+        }
+        self.world.slots[slot] = id;
+        if consequences.contains(&AllocationConsequence::Replenish) {
+            if self.machine_of(slot).is_some_and(|it| self.instance_status(it) == InstanceStatus::Ready) {
+                self.open_slot(self.lives.slot.get(id).instance);
+            }
+            if !self.scope.holds {
+                self.slot(slot, &AllocationEvent::HoldEnded, Origin::Within)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn machine(&mut self, machine: usize, event: &InstanceEvent, from: Origin) -> Done {
+        let answer = self.lives.instance.step(self.world.instances[machine], event);
+        let Some((id, consequences)) = read(answer, from, instance::name(event))? else { return Ok(()) };
+        self.world.instances[machine] = id;
+        let name = self.lives.instance.get(id).id;
+        for consequence in consequences.iter() {
+            match consequence {
+                InstanceConsequence::JobsSilent => self.jobs_on(name, &JobEvent::FellSilent)?,
+                InstanceConsequence::JobsHeard => self.jobs_on(name, &JobEvent::HeardAgain)?,
+                InstanceConsequence::JobsLost => self.jobs_on(name, &JobEvent::DeclaredLost)?,
+                InstanceConsequence::JobsGone => self.jobs_on(name, &JobEvent::GaveUpOn)?,
+                InstanceConsequence::SlotsFailed => self.fail_slots_on(name)?,
+                InstanceConsequence::TellRunner
+                | InstanceConsequence::WakePool
+                | InstanceConsequence::Publish { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn jobs_on(&mut self, instance: InstanceId, event: &JobEvent) -> Done {
+        for job in 0..self.world.jobs.len() {
+            let it = self.lives.job.get(self.world.jobs[job]);
+            if it.instance == Some(instance) && !it.status.is_end() {
+                self.job(job, event, Origin::Within)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fail_slots_on(&mut self, instance: InstanceId) -> Done {
+        for slot in 0..self.world.slots.len() {
+            let it = self.lives.slot.get(self.world.slots[slot]);
+            if it.instance == instance && it.status != AllocationStatus::Complete {
+                self.slot(slot, &AllocationEvent::LifecycleFailed, Origin::Within)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn job(&mut self, job: usize, event: &JobEvent, from: Origin) -> Done {
+        let answer = self.lives.job.step(self.world.jobs[job], event);
+        let Some((id, consequences)) = read(answer, from, job::name(event))? else { return Ok(()) };
+        // An ended job forgets where it was: it is asked before.
+        let allocation = self.lives.job.get(self.world.jobs[job]).allocation;
+        self.world.jobs[job] = id;
+        for consequence in consequences.iter() {
+            match consequence {
+                JobConsequence::SlotActive => {
+                    let slot = allocation.and_then(|it| self.world.slot_at(self.lives, it));
+                    let slot = slot.ok_or_else(|| Stop::Broken("a running job has no slot".into()))?;
+                    self.slot(slot, &AllocationEvent::SyncComplete, Origin::Within)?;
+                    self.work_begins(self.lives.job.get(id).agent.0 as usize - 1)?;
+                }
+                JobConsequence::SlotEnded { clean } => self.release(allocation, *clean)?,
+                JobConsequence::ChildEnded { reason } => self.submission_ended(id, *reason)?,
+                JobConsequence::TellRunner
+                | JobConsequence::LeaveQueue
+                | JobConsequence::GatherLogs
+                | JobConsequence::Publish { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn submission_ended(&mut self, job: Id, reason: JobReason) -> Done {
+        let (agent, submission) = (self.lives.job.get(job).agent.0 as usize - 1, self.lives.job.get(job).submission);
+        let run = self.lives.run.get(self.world.run);
+        let infrastructure = matches!(reason.retry_event(), Some(RetryEvent::NoCapacity | RetryEvent::Interruption));
+        if infrastructure && run.termination.is_none() && submission < self.scope.submissions {
+            return self.resubmit(agent);
+        }
+        match reason.agent_end() {
+            AgentStatus::Completed => self.complete_agent(agent),
+            AgentStatus::Failed => self.agent_failed(agent, reason.run_reason()),
+            _ => self.cancel_agent(agent),
+        }
+    }
+
+    /// In place while another job of the run is active; else the whole run waits a while (seed 001).
+    fn resubmit(&mut self, agent: usize) -> Done {
+        self.work_is_undone(agent)?;
+        if self.status(agent) == AgentStatus::Running {
+            self.agent(agent, &AgentEvent::ToBeRetried { at: NOW, error: error() }, Origin::Within)?;
+        }
+        let active = (0..self.world.agents.len()).any(|a| self.status(a) == AgentStatus::Running);
+        if !active && self.lives.run.get(self.world.run).status == RunStatus::Running {
+            self.run(&RunEvent::InfrastructureFailed { retry_after_ms: 15_000 }, Origin::Within)?;
+        }
+        Ok(())
+    }
+
+    /// The one who ends runs, and the one who says that everything is held.
+    fn settle(&mut self) -> Done {
+        loop {
+            let run = self.lives.run.get(self.world.run);
+            if run.status.is_end() || run.status == RunStatus::Created {
+                return Ok(());
+            }
+            let statuses: Vec<AgentStatus> = (0..self.world.agents.len()).map(|a| self.status(a)).collect();
+            let all_ended = statuses.iter().all(|status| status.is_end());
+            let (termination, pausing) = (run.termination.as_ref().map(|t| t.reason.end()), run.pause_asked);
+            match termination {
+                Some(end) if all_ended => {
+                    if end == RunStatus::Failed && !statuses.contains(&AgentStatus::Failed) {
+                        self.blame_the_system()?;
+                    }
+                    self.run(&RunEvent::Finalised, Origin::Within)?;
+                }
+                None if all_ended && !statuses.is_empty() => {
+                    let event = if statuses.contains(&AgentStatus::Cancelled) {
+                        RunEvent::CancelAsked { abort: false }
+                    } else {
+                        RunEvent::AllAgentsCompleted { outcome: self.outcome() }
+                    };
+                    self.run(&event, Origin::Within)?;
+                }
+                None if pausing && run.status == RunStatus::Running => {
+                    let held = |status: &AgentStatus| status.is_end() || *status == AgentStatus::Paused;
+                    if !statuses.iter().all(held) {
+                        return Ok(());
+                    }
+                    self.run(&RunEvent::EverythingHeld { why: PauseReason::Asked }, Origin::Within)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn outcome(&self) -> RunOutcome {
+        let outcomes: Vec<_> = self.world.agents.iter().map(|id| self.lives.agent.get(*id).outcome).collect();
+        let skipped = outcomes.iter().filter(|it| **it == Some(RunOutcome::Skipped)).count();
+        let partial = skipped > 0 || outcomes.contains(&Some(RunOutcome::Partial));
+        match () {
+            () if skipped == outcomes.len() => RunOutcome::Skipped,
+            () if partial => RunOutcome::Partial,
+            () => RunOutcome::Success,
+        }
+    }
+
+    /// Failed, and nobody did it: a system agent carries the cause (R3).
+    fn blame_the_system(&mut self) -> Done {
+        let agent = model::agent::Agent { kind: AgentKind::System, sequence: -1, ..samples::agent() };
+        let agent = self.lives.agent.keep(agent);
+        let answer = self.lives.agent.step(agent, &AgentEvent::Failed { error: error() });
+        let (id, _) = read(answer, Origin::Within, "failed")?.expect("a new agent can fail");
+        self.world.system = Some(id);
+        self.world.run = self.lives.run.edited(self.world.run, |run| run.agent_count += 1);
+        Ok(())
+    }
+
+    /// Forgets what has ended for good and is named by nobody.
+    fn sweep(&mut self) {
+        let lives = &*self.lives;
+        let World { jobs, slots, instances, .. } = &mut self.world;
+        slots.retain(|slot| {
+            let slot = lives.slot.get(slot);
+            slot.status != AllocationStatus::Failed && !slot.workdir_released
+        });
+        let used =
+            |id: InstanceId| jobs.iter().any(|job| lives.job.get(*job).instance == Some(id) && !is_ended(lives, *job));
+        instances.retain(|it| {
+            let it = lives.instance.get(it);
+            it.status != InstanceStatus::Terminated || used(it.id)
+        });
+        slots.retain(|slot| instances.iter().any(|it| lives.instance.get(*it).id == lives.slot.get(slot).instance));
+        slots.sort_by_key(|slot| lives.slot.get(*slot).id);
+        instances.sort_by_key(|it| lives.instance.get(*it).id);
+        jobs.sort_by_key(|job| lives.job.get(*job).agent);
+    }
+
+    fn machine_of(&self, slot: usize) -> Option<usize> {
+        self.world.instance_at(self.lives, self.lives.slot.get(self.world.slots[slot]).instance)
+    }
+
+    fn instance_status(&self, machine: usize) -> InstanceStatus {
+        self.lives.instance.get(self.world.instances[machine]).status
+    }
+
+    pub fn status(&self, agent: usize) -> AgentStatus {
+        self.lives.agent.get(self.world.agents[agent]).status
+    }
+}
+
+fn is_ended(lives: &Lives, job: Id) -> bool {
+    let status: JobStatus = lives.job.get(job).status;
+    status.is_end()
+}

@@ -1,0 +1,367 @@
+//! A small world: one run with its agents, tasks and steps, their jobs, slots and machines, and the money. Says what
+//! could happen next; what then follows is `settlement`'s.
+
+use crate::life::{Few, Id, Life};
+use crate::samples::{self, NOW};
+use crate::walks::{self, is_voice};
+use model::agent::{Agent, AgentConsequence, AgentEvent};
+use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
+use model::attempt::{Attempt, AttemptConsequence, AttemptEvent};
+use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
+use model::job::{Job, JobConsequence, JobEvent, JobReason, JobStatus};
+use model::ledger::Balance;
+use model::run::{Run, RunConsequence, RunEvent, RunStatus, Ticket};
+use model::spec::FailureMode;
+use model::step::{Step, StepConsequence, StepEvent};
+use model::task::{Task, TaskConsequence, TaskEvent};
+use model::*;
+
+/// How large the world is and what may happen in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope {
+    pub name: &'static str,
+    pub agents: usize,
+    pub tasks: usize,
+    pub steps: usize,
+    /// None: the steps are calls made by workers.
+    pub machines: usize,
+    /// The machines are there and ready from the start; all that can happen is that the first of them is gone.
+    pub warm: bool,
+    pub attempts: i64,
+    pub submissions: i64,
+    pub mode: FailureMode,
+    pub pauses: bool,
+    pub silence: bool,
+    pub holds: bool,
+    pub charges: bool,
+    pub deaths: bool,
+}
+
+/// Numbers of remembered states; a task's number stands at `agent × tasks + task`, and so on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct World {
+    pub run: Id,
+    pub attempts: Few,
+    pub agents: Few,
+    pub tasks: Few,
+    pub steps: Few,
+    /// Carries the cause of a failure that no agent had.
+    pub system: Option<Id>,
+    pub jobs: Few,
+    pub slots: Few,
+    pub instances: Few,
+    pub available: i64,
+    pub reserved: i64,
+}
+
+pub struct Lives {
+    pub run: Life<Run, RunEvent, RunConsequence>,
+    pub attempt: Life<Attempt, AttemptEvent, AttemptConsequence>,
+    pub agent: Life<Agent, AgentEvent, AgentConsequence>,
+    pub task: Life<Task, TaskEvent, TaskConsequence>,
+    pub step: Life<Step, StepEvent, StepConsequence>,
+    pub job: Life<Job, JobEvent, JobConsequence>,
+    pub slot: Life<Allocation, AllocationEvent, AllocationConsequence>,
+    pub instance: Life<Instance, InstanceEvent, InstanceConsequence>,
+}
+
+/// What the org has at first, and what each attempt sets aside: a second attempt needs what the first gave back.
+pub const MONEY: Credits = Credits(3);
+pub const RESERVE: Credits = Credits(2);
+
+/// Something that somebody or something outside does. Numbers are positions in the world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    Asked(RunEvent),
+    Resolved(Ticket),
+    /// What the dispatcher and the clock bring.
+    Came(RunEvent),
+    RunDeadline,
+    Charged,
+    Begin(usize),
+    Hold(usize),
+    Escalate,
+    AgentTimesOut(usize),
+    TaskTimesOut(usize),
+    TaskSkipped(usize),
+    StepBegins(usize),
+    Step(usize, StepEvent),
+    StepFails(usize),
+    Queue(usize),
+    Claim(usize, usize),
+    Spawn(usize),
+    Job(usize, JobEvent),
+    JobDeadline(usize),
+    Machine(usize, InstanceEvent),
+    MachineDeadline(usize),
+    Slot(usize, AllocationEvent),
+}
+
+impl Choice {
+    /// Somebody had to want it; everything else happens by itself.
+    pub fn is_a_persons(&self) -> bool {
+        matches!(self, Choice::Asked(_) | Choice::Resolved(_))
+    }
+}
+
+impl Lives {
+    pub fn new() -> Lives {
+        Lives {
+            run: Life::new(run::step, |_| {}, vec![(walks::RUN, |_| true)]),
+            attempt: Life::new(attempt::step, |_| {}, vec![(walks::ATTEMPT, |_| true)]),
+            agent: Life::new(agent::step, |_| {}, vec![(walks::AGENT, |_| true)]),
+            task: Life::new(task::step, |_| {}, vec![(walks::TASK, |_| true)]),
+            step: Life::new(step::step, |_| {}, vec![(walks::STEP, |_| true)]),
+            job: Life::new(job::step, tidy_job, vec![(walks::JOB, |e| !is_voice(e)), (walks::SILENCE, is_voice)]),
+            slot: Life::new(allocation::step, |_| {}, vec![(walks::ALLOCATION, |_| true)]),
+            instance: Life::new(instance::step, tidy_instance, vec![(walks::INSTANCE, |_| true)]),
+        }
+    }
+
+    pub fn world(&mut self, scope: &Scope) -> World {
+        let mut run = samples::run();
+        run.max_attempts = scope.attempts;
+        let numbers = || (1..=scope.machines as i64).filter(|_| scope.warm);
+        World {
+            run: self.run.keep(run),
+            attempts: Few::default(),
+            agents: Few::default(),
+            tasks: Few::default(),
+            steps: Few::default(),
+            system: None,
+            jobs: Few::default(),
+            slots: numbers().map(|number| self.slot.keep(warm_slot(number))).collect(),
+            instances: numbers().map(|number| self.instance.keep(warm_machine(number))).collect(),
+            available: MONEY.micro(),
+            reserved: 0,
+        }
+    }
+}
+
+/// An ended job answers nothing any more, whatever it was; how often it was placed decides nothing.
+fn tidy_job(job: &mut Job) {
+    job.epoch = job.epoch.min(1);
+    if job.status.is_end() {
+        let plain = samples::job();
+        let kept = Job { id: job.id, agent: job.agent, attempt: job.attempt, submission: job.submission, ..plain };
+        *job = Job { status: job.status, reason: job.reason, epoch: 1, fenced: job.fenced, ..kept };
+    }
+}
+
+fn tidy_instance(instance: &mut Instance) {
+    instance.session = 0;
+    instance.desired_version = 0;
+    instance.handle = instance.handle.take().map(|_| "handle".into());
+}
+
+impl World {
+    pub fn balance(&self) -> Balance {
+        Balance { available: Credits(self.available), reserved: Credits(self.reserved) }
+    }
+
+    pub fn open_job_of(&self, lives: &Lives, agent: usize) -> Option<usize> {
+        let sequence = AgentId(agent as i64 + 1);
+        let open = |id: &Id| lives.job.get(*id).agent == sequence && !lives.job.get(*id).status.is_end();
+        self.jobs.iter().position(open)
+    }
+
+    pub fn instance_at(&self, lives: &Lives, id: InstanceId) -> Option<usize> {
+        self.instances.iter().position(|it| lives.instance.get(*it).id == id)
+    }
+
+    pub fn slot_at(&self, lives: &Lives, id: AllocationId) -> Option<usize> {
+        self.slots.iter().position(|it| lives.slot.get(*it).id == id)
+    }
+
+    /// Everything that could happen now, and everything that may be said twice, late or out of order.
+    pub fn choices(&self, lives: &Lives, scope: &Scope) -> Vec<Choice> {
+        let run = lives.run.get(self.run);
+        let mut all = person(scope);
+        if run.deleted_at.is_some() {
+            return vec![];
+        }
+        all.extend([RunEvent::PickedUp, RunEvent::RetryCame, RunEvent::WaitedTooLong].map(Choice::Came));
+        all.push(Choice::RunDeadline);
+        if run.status == RunStatus::Resuming {
+            all.push(Choice::Came(RunEvent::AgentsWoken));
+        }
+        if scope.deaths {
+            all.push(Choice::Came(RunEvent::WorkItemDied { cause: "poison".into() }));
+        }
+        if run.status == RunStatus::Running {
+            all.push(Choice::Came(RunEvent::MaxDurationPassed));
+            if scope.pauses {
+                all.push(Choice::Escalate);
+            }
+        }
+        if scope.charges {
+            all.push(Choice::Charged);
+        }
+        for agent in 0..self.agents.len() {
+            all.push(Choice::Begin(agent));
+            if run.pause_asked {
+                all.push(Choice::Hold(agent));
+            }
+        }
+        if scope.machines == 0 {
+            self.tool_choices(lives, scope, &mut all);
+        } else {
+            self.machine_choices(lives, scope, &mut all);
+        }
+        all
+    }
+
+    fn tool_choices(&self, lives: &Lives, scope: &Scope, all: &mut Vec<Choice>) {
+        for agent in 0..self.agents.len() {
+            if scope.deaths {
+                all.push(Choice::AgentTimesOut(agent));
+            }
+            // One after the other: the first task that is open, and in it the first step that is.
+            let tasks = agent * scope.tasks..(agent + 1) * scope.tasks;
+            let Some(task) = tasks.clone().find(|t| !lives.task.get(self.tasks[*t]).status.is_end()) else { continue };
+            if scope.mode == FailureMode::Continue {
+                all.extend(tasks.clone().map(Choice::TaskSkipped));
+            } else if scope.deaths {
+                all.push(Choice::TaskTimesOut(task));
+            }
+            let steps = task * scope.steps..(task + 1) * scope.steps;
+            let Some(step) = steps.clone().find(|s| !lives.step.get(self.steps[*s]).status.is_end()) else { continue };
+            all.extend([Choice::StepBegins(step), Choice::StepFails(step)]);
+            let mut said = vec![StepEvent::Completed, StepEvent::OutcomeUnknown];
+            if step == 0 {
+                said.extend([StepEvent::ApprovalAsked, StepEvent::Approved]);
+            }
+            if lives.step.get(self.steps[step]).tries < 2 {
+                said.push(StepEvent::ToBeRetried { at: NOW, error: samples::error() });
+            }
+            all.extend(said.into_iter().map(|event| Choice::Step(step, event)));
+            // Said again, or late: by somebody who does not know that it has ended.
+            all.extend(steps.take_while(|s| *s < step).map(|s| Choice::Step(s, StepEvent::Completed)));
+        }
+    }
+
+    fn machine_choices(&self, lives: &Lives, scope: &Scope, all: &mut Vec<Choice>) {
+        for (j, id) in self.jobs.iter().enumerate() {
+            let job = lives.job.get(*id);
+            if job.status == JobStatus::Submitted {
+                // The second rank keeps to the second machine: which of two is taken decides nothing.
+                let home = |slot: Id| scope.warm && lives.slot.get(slot).instance.0 < job.agent.0;
+                let slots = (0..self.slots.len()).filter(|slot| !home(self.slots[*slot]));
+                all.extend(slots.map(|slot| Choice::Claim(j, slot)));
+                if !scope.warm {
+                    all.push(Choice::Queue(j));
+                    all.extend((self.instances.len() < scope.machines).then_some(Choice::Spawn(j)));
+                }
+            }
+            // The clock runs out for the first rank; the second is the one that goes on.
+            if job.agent.0 == 1 || job.status == JobStatus::Terminating {
+                all.push(Choice::JobDeadline(j));
+            }
+            if !scope.warm {
+                let from_outside = [JobEvent::PlaceLost, JobEvent::ProviderRefused { why: "full".into() }];
+                all.extend(from_outside.map(|event| Choice::Job(j, event)));
+            }
+            if scope.silence {
+                let notice = JobEvent::StopAsked { reason: JobReason::Interrupted, abort: false };
+                all.push(Choice::Job(j, notice));
+            }
+            let machine = job.instance.and_then(|it| self.instance_at(lives, it));
+            let has_runner = machine.is_some_and(|it| lives.instance.get(self.instances[it]).ready_at.is_some());
+            if has_runner {
+                all.extend(reports(scope).into_iter().map(|event| Choice::Job(j, event)));
+            }
+        }
+        for (i, id) in self.instances.iter().enumerate() {
+            let bound = InstanceEvent::Bound { handle: "handle".into() };
+            let registered =
+                InstanceEvent::Registered { host: "host".into(), runner_version: "1".into(), containment: None };
+            if scope.warm {
+                // The first machine may vanish; the second is the one that goes on.
+                all.extend((i == 0).then_some(Choice::Machine(i, InstanceEvent::ProviderConfirmedGone)));
+                continue;
+            }
+            let mut said = vec![bound, registered, InstanceEvent::SpawnFailed, InstanceEvent::ProviderConfirmedGone];
+            if scope.silence {
+                said.push(InstanceEvent::Bound { handle: "another name of it".into() });
+                said.extend([InstanceEvent::Heard, InstanceEvent::DrainAsked]);
+                all.push(Choice::MachineDeadline(i));
+            }
+            let empty = self.slots.iter().map(|slot| lives.slot.get(*slot)).all(|slot| {
+                slot.instance != lives.instance.get(*id).id || !(slot.status.is_live() || slot.hold().is_some())
+            });
+            if empty {
+                said.push(InstanceEvent::TerminateAsked);
+            }
+            all.extend(said.into_iter().map(|event| Choice::Machine(i, event)));
+        }
+        for (s, id) in self.slots.iter().enumerate() {
+            if lives.slot.get(*id).status == AllocationStatus::Complete {
+                all.push(Choice::Slot(s, AllocationEvent::HoldEnded));
+                if scope.holds {
+                    all.push(Choice::Slot(s, AllocationEvent::HoldExtended { until: NOW + 9 }));
+                }
+            }
+        }
+    }
+}
+
+fn person(scope: &Scope) -> Vec<Choice> {
+    let mut asked = vec![
+        RunEvent::Started,
+        RunEvent::Deleted,
+        RunEvent::CancelAsked { abort: false },
+        RunEvent::CancelAsked { abort: true },
+        RunEvent::RetryAsked,
+    ];
+    if scope.pauses {
+        asked.extend([RunEvent::PauseAsked, RunEvent::ResumeAsked]);
+    }
+    let resolved = Ticket::ALL.iter().filter(|_| scope.pauses).map(|ticket| Choice::Resolved(*ticket));
+    asked.into_iter().map(Choice::Asked).chain(resolved).collect()
+}
+
+/// What a runner says, in any order and as often as it likes.
+fn reports(scope: &Scope) -> Vec<JobEvent> {
+    let ended = |reason: JobReason, final_offset| JobEvent::Ended {
+        reason,
+        exit_code: None,
+        signal: None,
+        message: None,
+        final_offset,
+        active_ms: 0,
+    };
+    let mut all = vec![JobEvent::Accepted, JobEvent::SyncComplete { blobs: 0 }];
+    all.extend([JobReason::DoneByRunner, JobReason::ExitedWithError].map(|reason| ended(reason, 0)));
+    if scope.silence {
+        let rarer = [JobReason::MaxDuration, JobReason::AbortedByUser, JobReason::Interrupted];
+        all.extend(rarer.map(|reason| ended(reason, 0)));
+        all.extend(JobReason::ALL.iter().take(2).chain(&rarer).map(|reason| ended(*reason, 1)));
+        all.extend([JobEvent::CommandStarted, JobEvent::Logged { to: 1 }]);
+    }
+    all
+}
+
+/// The lowest number that nobody here has: names of what is gone are used again, so that the worlds are finitely many.
+pub fn free_number(taken: impl Iterator<Item = i64>) -> i64 {
+    let taken: Vec<i64> = taken.collect();
+    (1..).find(|number| !taken.contains(number)).expect("numbers do not end")
+}
+
+fn warm_machine(id: i64) -> Instance {
+    Instance {
+        id: InstanceId(id),
+        status: InstanceStatus::Ready,
+        handle: Some("handle".into()),
+        ready_at: Some(NOW),
+        ..samples::instance()
+    }
+}
+
+fn warm_slot(id: i64) -> Allocation {
+    Allocation { id: AllocationId(id), instance: InstanceId(id), ..samples::slot() }
+}
+
+/// A machine that is made now, for somebody who waits.
+pub fn spawning(id: i64) -> Instance {
+    Instance { id: InstanceId(id), status: InstanceStatus::Spawning, ..samples::instance() }
+}
