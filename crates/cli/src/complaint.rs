@@ -64,13 +64,20 @@ impl From<ClientError> for Complaint {
                 let code = if problem.status >= 500 { USAGE } else { REFUSED };
                 Complaint { code, text: problem.to_string(), fix }
             }
-            ClientError::Unreachable(_) => Complaint::usage(error.to_string())
-                .fix("see `repl doctor`; is REPL_URL right, and is the control plane running there?"),
+            ClientError::Unreachable(why) => {
+                Complaint::usage(format!("cannot reach the control plane: {}", shortly(why)))
+                    .fix("see `repl doctor`; is REPL_URL right, and is the control plane running there?")
+            }
             ClientError::Protocol(_) => {
                 Complaint::usage(error.to_string()).fix("is REPL_URL the address of a Remuda control plane?")
             }
         }
     }
+}
+
+/// Layers of libraries say the same thing in turn; a person needs the last.
+fn shortly(why: &str) -> &str {
+    why.rsplit_once("client error (Connect): ").map_or(why, |(_, rest)| rest)
 }
 
 impl From<Failure> for Complaint {

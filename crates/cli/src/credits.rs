@@ -24,7 +24,7 @@ pub enum CreditsCommand {
     #[command(after_help = "Examples:
   repl credits add 500 --memo 'march'")]
     Add {
-        #[arg(value_name = "CREDITS", value_parser = quantity::budget, allow_negative_numbers = true, help = "How many, e.g. 500 or 0.25")]
+        #[arg(value_name = "CREDITS", value_parser = quantity::credits, allow_negative_numbers = true, help = "How many, e.g. 500 or 0.25")]
         amount: String,
         /// Why, for whoever reads the ledger
         #[arg(long)]
@@ -111,10 +111,10 @@ async fn usage(plane: &ControlPlane, since: i64, json: Json) -> Done {
     if json.json {
         return show::json(&view);
     }
-    let mut table = Table::new(["RUN", "NAME", "CREDITS"]);
+    let mut table = Table::new(["CREDITS", "RUN", "NAME"]);
     for row in &view.runs {
         let whose = row.run.clone().unwrap_or_else(|| "holds and idle machines".to_owned());
-        table.row([whose, row.name.clone().unwrap_or_default(), row.charged.clone()]);
+        table.row([row.charged.clone(), whose, row.name.clone().unwrap_or_default()]);
     }
     table.print("nothing spent");
     println!("{} credits since {}", view.total, show::clock(view.from));

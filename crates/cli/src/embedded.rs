@@ -142,6 +142,18 @@ pub async fn ended(home: &Path, holder: &Holder) -> Done<()> {
 /// Kept by the control plane for its life: nobody else controls this home meanwhile.
 pub struct Held {
     file: File,
+    /// Where we listen; nobody else does while the lock is ours, so it goes before the lock does.
+    socket: Option<PathBuf>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.socket {
+            std::fs::remove_file(socket).ok();
+            // A short folder of our own, now empty; the home itself is never empty.
+            socket.parent().map(std::fs::remove_dir);
+        }
+    }
 }
 
 /// Takes the home, or says who has it.
@@ -159,7 +171,7 @@ pub fn hold(home: &Path) -> Done<Held> {
     match fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(libc::F_WRLCK))) {
         // What a dead one wrote must not be read as ours.
         Ok(_) => match file.set_len(0) {
-            Ok(()) => Ok(Held { file }),
+            Ok(()) => Ok(Held { file, socket: None }),
             Err(error) => Err(Complaint::file("write", &path, &error)),
         },
         Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => {
@@ -197,6 +209,7 @@ impl Held {
 
     /// Says where we listen. In place: the lock belongs to this very file.
     pub fn announce(&mut self, socket: &Path, url: Option<String>) -> Done<()> {
+        self.socket = Some(socket.to_owned());
         let holder = Holder {
             pid: std::process::id() as i32,
             host: host(),

@@ -86,9 +86,11 @@ async fn is_over(plane: &ControlPlane, run: &str) -> Done<bool> {
 
 fn print(event: &EventView) {
     let body = match &event.body {
-        serde_json::Value::Object(body) => {
-            body.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect()
-        }
+        serde_json::Value::Object(body) => body
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| format!("{name}={}", plain(value)))
+            .collect(),
         serde_json::Value::Null => Vec::new(),
         other => vec![plain(other)],
     };

@@ -6,7 +6,7 @@ use crate::control_plane::ControlPlane;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use wire::api::{Page, RunView};
+use wire::api::{JobView, Page, RunView};
 use wire::client::{ClientError, Method, encode};
 
 pub const LAST: &str = "@last";
@@ -71,6 +71,17 @@ pub async fn allocation(plane: &ControlPlane, said: &str) -> Done<String> {
     }
     let run: RunView = plane.get(&format!("/runs/{}", run(plane, said).await?)).await?;
     run.allocation.ok_or_else(|| Complaint::refused(format!("{} has no allocation", run.id)))
+}
+
+/// A workflow by its id, or the one that launched a run's last job.
+pub async fn workflow(plane: &ControlPlane, said: &str) -> Done<String> {
+    if said.starts_with(WORKFLOW.prefix) {
+        return id(plane, WORKFLOW, said).await;
+    }
+    let run = run(plane, said).await?;
+    let jobs: Vec<JobView> = plane.list(&format!("/runs/{run}/jobs"), LOOKED_THROUGH).await?;
+    let last = jobs.into_iter().max_by_key(|job| (job.attempt, job.submission));
+    last.map(|job| job.workflow).ok_or_else(|| Complaint::refused(format!("{run} has no workflow yet")))
 }
 
 /// Notes a submitted run for `@last`. Losing this file loses a convenience, so trouble with it is nobody's trouble.
@@ -139,7 +150,8 @@ fn choose(noun: Noun, said: &str, listed: &[Listed]) -> Done<String> {
     if let Some(exact) = listed.iter().find(|it| it.id == begin) {
         return Ok(exact.id.clone());
     }
-    let matching: Vec<&Listed> = listed.iter().filter(|it| it.id.starts_with(&begin) && !said.is_empty()).collect();
+    let begins = |it: &&Listed| !said.is_empty() && (it.id.starts_with(&begin) || it.id.starts_with(said));
+    let matching: Vec<&Listed> = listed.iter().filter(begins).collect();
     match matching.as_slice() {
         [one] => Ok(one.id.clone()),
         [] => Err(Complaint::refused(format!("no such {}: {said}", noun.name)).fix(where_to_look(noun, said, listed))),
@@ -188,6 +200,7 @@ mod tests {
             ("9i", Ok("run_9ix")),
             ("run_1", Ok("run_1")),
             ("1", Ok("run_1")),
+            ("ru", Err("`ru` is the beginning of 3 runs")),
             ("run_", Err("`run_` is the beginning of 3 runs")),
             ("run_7", Err("no such run: run_7")),
             ("", Err("no such run: ")),

@@ -33,14 +33,10 @@ pub fn duration(text: &str) -> Result<i64, String> {
     parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// A positive amount, kept as the text that travels.
-pub fn budget(text: &str) -> Result<String, String> {
+/// A positive amount of credits, kept as the text that travels.
+pub fn credits(text: &str) -> Result<String, String> {
     let amount: Credits = text.parse().map_err(|error: wire::model::credits::BadCredits| error.to_string())?;
-    if amount.is_zero() {
-        Err("a budget of nothing allows nothing: write a positive number like 5".into())
-    } else {
-        Ok(amount.to_string())
-    }
+    if amount.is_zero() { Err("must be more than nothing, e.g. 5 or 0.25".into()) } else { Ok(amount.to_string()) }
 }
 
 /// `K=V`, or `K` for the value it has here.
@@ -71,7 +67,7 @@ mod tests {
         for text in ["0", "-1", "x", "inf", "NaN"] {
             assert!(cpu(text).is_err(), "{text}");
         }
-        assert!(budget("-1").is_err() && budget("0").is_err() && budget("0.25").is_ok());
+        assert!(credits("-1").is_err() && credits("0").is_err() && credits("0.25").is_ok());
     }
 
     #[test]

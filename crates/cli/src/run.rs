@@ -67,7 +67,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
     hold: Option<i64>,
     /// Most it may cost
-    #[arg(long, value_name = "CREDITS", value_parser = quantity::budget, allow_negative_numbers = true)]
+    #[arg(long, value_name = "CREDITS", value_parser = quantity::credits, allow_negative_numbers = true)]
     budget: Option<String>,
     /// Attempts, the first included, after errors and interruptions
     #[arg(long, value_name = "N", allow_negative_numbers = true)]

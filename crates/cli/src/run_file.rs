@@ -93,7 +93,7 @@ fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, Vec<
         max_duration_ms: fields.read("max_duration", quantity::duration)?,
         stop_duration_ms: fields.read("stop_duration", quantity::duration)?,
         hold_ms: fields.read("hold", quantity::duration)?,
-        budget: fields.read("budget", quantity::budget)?,
+        budget: fields.read("budget", quantity::credits)?,
         priority: fields.one_of("priority", &["high", "normal"])?,
         on_lost_control: fields.one_of("on_lost_control", &["finish", "stop"])?,
         merge: fields.flag("merge")?,

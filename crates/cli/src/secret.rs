@@ -54,7 +54,7 @@ pub async fn secret(settings: &Settings, command: Secret) -> Done {
             let value = match from_env {
                 Some(variable) => std::env::var(&variable)
                     .map_err(|_| Complaint::usage(format!("the variable `{variable}` is not set here")))?,
-                None => read_value(&name)?,
+                None => read_value(&name).await?,
             };
             if value.is_empty() {
                 return Err(Complaint::usage("an empty value is no secret").fix("pipe it in: … | repl secret set NAME"));
@@ -87,22 +87,30 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
 }
 
 /// All of a pipe without its last newline, or one unseen line.
-fn read_value(name: &str) -> Done<String> {
+async fn read_value(name: &str) -> Done<String> {
     let failed = |error: std::io::Error| Complaint::usage(format!("cannot read the value from stdin: {error}"));
-    let stdin = std::io::stdin();
-    let mut value = String::new();
-    if stdin.is_terminal() {
+    let value = if std::io::stdin().is_terminal() {
         eprint!("value of {name}: ");
         let unseen = Unseen::new();
-        let read = stdin.lock().read_line(&mut value);
+        let line = tokio::task::spawn_blocking(|| {
+            let mut line = String::new();
+            std::io::stdin().lock().read_line(&mut line).map(|_| line)
+        });
+        // Ctrl-C must not leave a terminal behind that shows nothing.
+        let line = tokio::select! {
+            line = line => Some(line.map_err(std::io::Error::other).flatten()),
+            _ = tokio::signal::ctrl_c() => None,
+        };
         drop(unseen);
         eprintln!();
-        read.map_err(failed)?;
+        line.ok_or_else(|| Complaint::refused("nothing was set"))?.map_err(failed)?
     } else {
-        stdin.lock().take(LONGEST + 1).read_to_string(&mut value).map_err(failed)?;
-        if value.len() as u64 > LONGEST {
-            return Err(Complaint::usage("longer than 64 KB").fix("send it as a file: repl run --file PATH"));
-        }
+        let mut text = String::new();
+        std::io::stdin().lock().take(LONGEST + 1).read_to_string(&mut text).map_err(failed)?;
+        text
+    };
+    if value.len() as u64 > LONGEST {
+        return Err(Complaint::usage("longer than 64 KB").fix("send it as a file: repl run --file PATH"));
     }
     let value = value.strip_suffix('\n').unwrap_or(&value);
     Ok(value.strip_suffix('\r').unwrap_or(value).to_owned())

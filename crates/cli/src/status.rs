@@ -80,7 +80,7 @@ fn head(run: &RunView) {
     let attempts = (run.attempt_number > 1).then(|| format!("{} of {}", run.attempt_number, run.max_attempts));
     show::pairs(&[
         ("command", Some(run.command.clone())),
-        ("end", ended.map(|_| format!("{} (exit {})", summary::verdict(run), summary::exit_code(run)))),
+        ("end", ended.map(|_| end(run))),
         ("error", run.last_error.as_ref().map(error)),
         ("created", Some(format!("{} ({})", show::clock(run.created_at), show::ago(run.created_at)))),
         ("time", Some(summary::times(run))),
@@ -91,6 +91,12 @@ fn head(run: &RunView) {
         ("credits", Some(credits(run))),
         ("late", (!run.late_evidence.is_empty()).then(|| run.late_evidence.join("; "))),
     ]);
+}
+
+/// How it ended, and what `repl run` made of it where that is not the same.
+fn end(run: &RunView) -> String {
+    let (verdict, code) = (summary::verdict(run), summary::exit_code(run));
+    if verdict.contains("exit code") || code == 0 { verdict } else { format!("{verdict} (exit code {code})") }
 }
 
 fn credits(run: &RunView) -> String {

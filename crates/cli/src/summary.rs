@@ -165,7 +165,7 @@ pub fn dry_run(priced: &serde_json::Value, submit: &Submit, json: bool) -> Done 
         return show::json(priced);
     }
     let word = |name: &str| priced[name].as_str().map(str::to_owned);
-    let command = submit.commands.iter().chain(&submit.argv).cloned().collect::<Vec<_>>().join(" ");
+    let command = if submit.argv.is_empty() { submit.commands.join("; ") } else { submit.argv.join(" ") };
     let bytes: i64 = submit.files.iter().map(|file| file.size).sum();
     let files = format!("{} ({})", submit.files.len(), show::size(bytes));
     show::pairs(&[

@@ -21,9 +21,10 @@ pub enum Workflow {
     },
     /// Draw one workflow's DAG with what each node did
     #[command(after_help = "Examples:
-  repl workflow show wfl_3")]
+  repl workflow show wfl_3
+  repl workflow show @last")]
     Show {
-        /// Id or beginning of an id
+        /// Id, beginning of an id, or the run it launched
         workflow: String,
         #[command(flatten)]
         json: Json,
@@ -32,7 +33,7 @@ pub enum Workflow {
     #[command(after_help = "Examples:
   repl workflow cancel wfl_3")]
     Cancel {
-        /// Id or beginning of an id
+        /// Id, beginning of an id, or the run it launched
         workflow: String,
         #[command(flatten)]
         json: Json,
@@ -41,7 +42,7 @@ pub enum Workflow {
     #[command(after_help = "Examples:
   repl workflow retry wfl_3")]
     Retry {
-        /// Id or beginning of an id
+        /// Id, beginning of an id, or the run it launched
         workflow: String,
         #[command(flatten)]
         json: Json,
@@ -53,7 +54,7 @@ pub async fn workflow(settings: &Settings, command: Workflow) -> Done {
     match command {
         Workflow::Ls { listing } => list(&plane, listing).await,
         Workflow::Show { workflow, json } => {
-            let id = lookup::id(&plane, lookup::WORKFLOW, &workflow).await?;
+            let id = lookup::workflow(&plane, &workflow).await?;
             let view: WorkflowView = plane.get(&format!("/workflows/{id}")).await?;
             if json.json { show::json(&view) } else { Ok(print(&view)) }
         }
@@ -85,7 +86,7 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
 }
 
 async fn act(plane: &ControlPlane, said: &str, verb: &str, json: Json) -> Done {
-    let id = lookup::id(plane, lookup::WORKFLOW, said).await?;
+    let id = lookup::workflow(plane, said).await?;
     let view: WorkflowView = plane.post(&format!("/workflows/{id}/{verb}"), &serde_json::json!({})).await?;
     if json.json {
         return show::json(&view);

@@ -15,7 +15,7 @@ pub fn ago(at: i64) -> String {
 /// `for 4m`, or that it is over.
 pub fn until(at: i64) -> String {
     let left = at - now_ms();
-    if left > 0 { format!("for {}", show_duration(left / 1000 * 1000)) } else { "over".to_owned() }
+    if left > 0 { format!("for {}", show_duration((left + 999) / 1000 * 1000)) } else { "over".to_owned() }
 }
 
 fn first_unit(ms: i64) -> String {
