@@ -50,6 +50,9 @@ impl Backoff {
     pub fn reset(&mut self) {
         self.tries = 0;
     }
+    pub fn tries(&self) -> u32 {
+        self.tries
+    }
 }
 
 #[test]

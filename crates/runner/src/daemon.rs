@@ -189,7 +189,7 @@ impl Daemon {
     fn hear(&mut self, event: Event, now: Instant) -> Option<Leaving> {
         match event {
             Event::Link(heard) => return self.hear_link(heard, now),
-            Event::Answered(sent, answer) => return self.hear_answer(&sent, answer, now),
+            Event::Answered(sent, answer) => self.hear_answer(&sent, answer, now),
             Event::Slot(made) => self.hear_slot(made, now),
             Event::Synced(key, synced) => self.hear_synced(key, synced),
             Event::Told(key, told) => self.hear_keeper(key, told, now),
@@ -218,20 +218,24 @@ impl Daemon {
             }
             Heard::Desired(desired) if desired.version >= self.version => self.reconcile(*desired, false, now),
             Heard::Desired(_) => {}
-            Heard::Beat(beat) if !beat.session_current => return Some(Leaving::Superseded),
-            Heard::Beat(beat) if beat.desired_version > self.version => self.reopen.notify_one(),
-            Heard::Beat(_) => {}
+            Heard::Beat(beat) => {
+                if !beat.session_current || beat.desired_version > self.version {
+                    self.ask_the_stream();
+                }
+            }
         }
         self.heard_control(now);
         None
     }
 
-    fn hear_answer(&mut self, sent: &Sent, answer: Result<ReportAnswer, ClientError>, now: Instant) -> Option<Leaving> {
+    fn hear_answer(&mut self, sent: &Sent, answer: Result<ReportAnswer, ClientError>, now: Instant) {
         self.in_flight = false;
         match answer {
-            Ok(answer) if !answer.session_current => return Some(Leaving::Superseded),
             Ok(answer) => {
                 self.heard_control(now);
+                if !answer.session_current {
+                    self.ask_the_stream();
+                }
                 let (disowned, moved) = report::settle(&mut self.jobs, sent, &answer);
                 disowned.into_iter().for_each(|key| self.disown(key));
                 if moved {
@@ -241,11 +245,7 @@ impl Daemon {
                 }
             }
             Err(error) => {
-                let problem = error.problem();
-                if problem.is_some_and(crate::link::is_superseded) {
-                    return Some(Leaving::Superseded);
-                }
-                match problem {
+                match error.problem() {
                     Some(problem) if problem.status < 500 && problem.status != 429 => self.renew.notify_one(),
                     _ => self.link_is(false),
                 }
@@ -253,7 +253,12 @@ impl Daemon {
                 self.report_due = Some(now + self.report_backoff.next());
             }
         }
-        None
+    }
+
+    /// Only the stream says with certainty which session it is of: an answer may belong to one this runner itself has
+    /// replaced.
+    fn ask_the_stream(&self) {
+        self.reopen.notify_one();
     }
 
     fn heard_control(&mut self, now: Instant) {
@@ -264,6 +269,7 @@ impl Daemon {
 
     fn link_is(&mut self, up: bool) {
         if self.up.send_replace(up) != up {
+            tracing::info!(up, "the line to the control plane");
             self.jobs.values().for_each(|job| job.order(Order::Link { up }));
         }
     }

@@ -5,7 +5,7 @@ use crate::process::{self, Process};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use wire::model::boot::{BOOT_FILE, Boot, LOCK_FILE};
 
@@ -23,7 +23,10 @@ impl Instance {
         let text = std::fs::read(dir.join(BOOT_FILE))?;
         let boot = serde_json::from_slice(&text)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{BOOT_FILE}: {error}")))?;
-        std::fs::create_dir_all(dir.join("jobs"))?;
+        // What jobs say and what they were sent is nobody else's.
+        for private in ["jobs", "blobs"] {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join(private))?;
+        }
         let layout = Layout::discover();
         let containment = containment_of(&layout);
         Ok(Instance { dir, boot, layout, containment })

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
-use wire::client::{Client, ClientError, Problem};
+use wire::client::{Client, ClientError};
 use wire::model::boot::Boot;
 use wire::runner::{Beat, Desired, Heartbeat, KnownJob, Register, Registered};
 
@@ -167,7 +167,6 @@ impl Link {
 
     fn lost(&self, error: ClientError) -> Ended {
         let ended = match error.problem() {
-            Some(problem) if is_superseded(problem) => Ended::Superseded,
             Some(problem) if problem.status < 500 && problem.status != 429 => Ended::Forgotten,
             _ => Ended::Lost,
         };
@@ -216,8 +215,4 @@ impl Link {
     fn tell(&self, heard: Heard) {
         let _ = self.heard.send(Event::Link(heard)); // nobody listens: the daemon is leaving
     }
-}
-
-pub fn is_superseded(problem: &Problem) -> bool {
-    problem.code.contains("superseded")
 }

@@ -1,7 +1,7 @@
 //! What is told to the control plane: facts and output in one batch, repeated until acknowledged. One batch is on its
 //! way at a time; the next leaves with the answer, so a busy job makes larger batches, not more of them.
 
-use crate::job::Job;
+use crate::job::{Job, Stage};
 use crate::key::Key;
 use crate::orders::Order;
 use std::collections::BTreeMap;
@@ -59,6 +59,9 @@ struct Chunk {
 
 fn next_chunk(job: &mut Job, room: &mut usize) -> Chunk {
     let final_offset = job.ended.as_ref().map(|ended| ended.final_offset);
+    if matches!(job.stage, Stage::Kept(_)) && !job.told_started {
+        return Chunk::default(); // its keeper is about to say so, and output comes after the start
+    }
     let Some(output) = &mut job.output else { return Chunk { log: None, last: true } };
     output.reader.seek(output.delivered);
     let pieces = match output.reader.read(*room) {
@@ -116,7 +119,6 @@ pub fn settle(jobs: &mut BTreeMap<Key, Job>, sent: &Sent, answer: &ReportAnswer)
 mod tests {
     use super::*;
     use crate::exit::ExitRecord;
-    use crate::job::Stage;
     use crate::spool::{self, Writer};
     use std::time::Duration;
     use wire::model::JobId;

@@ -21,6 +21,10 @@ const FIRST_OUTPUT_WITHIN: Duration = Duration::from_millis(3);
 /// Keepers that die before they begin, one after the other, for one job.
 const STARTS_AT_MOST: u32 = 3;
 
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Orders go in by the channel; what the keeper says comes back as events, its end as the last.
 pub fn attach(
     key: Key,
@@ -85,15 +89,19 @@ impl Daemon {
                 self.warm = Warm::None;
                 self.slot_due = Some(now + self.slot_backoff.next());
                 tracing::error!(%error, "no keeper could be prepared");
-                // Who waits for one must not wait for ever.
-                let waiting: Vec<Key> =
-                    self.jobs.values().filter(|job| matches!(job.stage, Stage::Ready(_))).map(|job| job.key).collect();
-                for key in waiting {
-                    let full = error.kind() == io::ErrorKind::StorageFull;
-                    let cause = if full { EndCause::DiskFull } else { EndCause::ExecutorError };
-                    self.end_without_record(key, cause, format!("no keeper could be prepared: {error}"), false);
+                if self.slot_backoff.tries() >= STARTS_AT_MOST {
+                    self.give_up_waiting(&error);
                 }
             }
+        }
+    }
+
+    /// Who waits for a keeper must not wait for ever.
+    fn give_up_waiting(&mut self, error: &io::Error) {
+        let cause = if is_full(error) { EndCause::DiskFull } else { EndCause::ExecutorError };
+        let waiting = self.jobs.values().filter(|job| matches!(job.stage, Stage::Ready(_)));
+        for key in waiting.map(|job| job.key).collect::<Vec<_>>() {
+            self.end_without_record(key, cause, format!("no keeper could be prepared: {error}"), false);
         }
     }
 

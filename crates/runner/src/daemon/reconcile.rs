@@ -211,8 +211,7 @@ impl Daemon {
 
     fn could_not_open(&mut self, key: Key, error: &io::Error) {
         tracing::error!(%key, %error, "a job could not be opened");
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        let cause = if full { EndCause::DiskFull } else { EndCause::ExecutorError };
+        let cause = if super::keepers::is_full(error) { EndCause::DiskFull } else { EndCause::ExecutorError };
         self.end_without_record(key, cause, format!("the runner could not start it: {error}"), false);
     }
 

@@ -264,15 +264,35 @@ fn spawn(order: &Start, groups: &Groups, stdout: OwnedFd, stderr: OwnedFd) -> io
     if !order.dir.is_dir() {
         return Err(io::Error::other(format!("{} is not there", order.dir.display())));
     }
-    let (program, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let (name, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let program = find_program(name, order)?;
     let doors = groups.doors();
     let keeper = std::process::id() as i32;
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
+    command.arg0(name).args(arguments).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
     command.current_dir(&order.dir).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     // SAFETY: between fork and exec, only system calls on what was prepared before.
     unsafe { command.pre_exec(move || become_the_job(&doors, keeper)) };
     command.spawn().map(|child| child.id())
+}
+
+/// As a shell looks for it: by the job's own PATH, and a folder that may not be read holds nothing.
+fn find_program(name: &str, order: &Start) -> io::Result<PathBuf> {
+    if name.contains('/') {
+        return Ok(order.dir.join(name));
+    }
+    let path = order.env.iter().find(|(variable, _)| variable == "PATH").map_or("", |(_, value)| value);
+    let mut refused = Errno::ENOENT;
+    for folder in path.split(':') {
+        let program = order.dir.join(folder).join(name);
+        if program.is_file() {
+            match nix::unistd::access(&program, nix::unistd::AccessFlags::X_OK) {
+                Ok(()) => return Ok(program),
+                Err(_) => refused = Errno::EACCES,
+            }
+        }
+    }
+    Err(refused.into())
 }
 
 fn become_the_job(doors: &[File], keeper: i32) -> io::Result<()> {

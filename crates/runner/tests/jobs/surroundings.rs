@@ -164,3 +164,43 @@ async fn heartbeats_come_at_once_and_go_on() {
         tokio::task::yield_now().await;
     }
 }
+
+/// A small file system of its own, where one may be mounted.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &std::path::Path) -> Option<SmallDisk> {
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some("size=6m")).ok()?;
+        Some(SmallDisk(at.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_no_outcome() {
+    let mut house = House::unstarted(|_| {});
+    let boot = std::fs::read(house.dir.join("runner.json")).unwrap();
+    let Some(_disk) = SmallDisk::mount(&house.dir) else { return };
+    std::fs::write(house.dir.join("runner.json"), boot).unwrap();
+    house.start();
+    house.control.until("the runner registers", |state| state.session == 1).await;
+    house.ask(house.job("cat /dev/zero > filler; echo full; head -c 300000 /dev/zero; exit 9"));
+    let What::Ended { exit_code, final_offset, .. } = house.ends().await else { panic!() };
+    assert_eq!(exit_code, Some(9));
+    house.control.see(|state| {
+        let log = state.log(JOB);
+        assert_eq!(log.next, final_offset);
+        assert!(log.text(Stream::Stdout).starts_with("full\n"), "what was set aside took the first words");
+    });
+    // With the disk still full a second job must end too, one way or the other.
+    let mut second = house.job("exit 0");
+    (second.job, second.workdir) = (wire::model::JobId(8), "work_2".to_owned());
+    house.ask(second);
+    house.control.until("the second job", |state| state.ended(wire::model::JobId(8)).is_some()).await;
+}
