@@ -89,7 +89,10 @@ impl Logs {
     pub async fn read(&self, job: JobId, from: i64, max_bytes: i64) -> Result<Page, Failure> {
         // Rows and head are of one snapshot: a log that was gathered meanwhile is still whole in its rows.
         let look = move |tx: &mut Tx| {
-            let rows = tx.rows(&CHUNKS, &args![job, from, PAGE_ROWS])?;
+            let mut rows = tx.rows(&CHUNKS_BELOW, &args![job, from, from.saturating_add(max_bytes), PAGE_ROWS])?;
+            if rows.is_empty() {
+                rows = tx.rows(&CHUNKS, &args![job, from, 1])?; // beyond a gap, or there is none
+            }
             Ok((rows, tx.row(&HEAD, &args![job])?))
         };
         let (rows, head) = self.backend.ask(Lane::Normal, "log.read", true, look).await?;
@@ -296,8 +299,21 @@ fn mark(offset: i64, next: i64, note: String) -> Placed {
     Placed { offset, next, frame: Frame { stream: LogStream::Runner, at: Timestamp(0), data: note.into_bytes() } }
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&HEAD, &LOCK, &START, &ADVANCE, &WRITE, &CHUNKS, &SEAL, &POINT, &SWEEPABLE, &DELETE_SOME, &SWEPT, &FORGET];
+pub(crate) const ALL: &[&Sql] = &[
+    &HEAD,
+    &LOCK,
+    &START,
+    &ADVANCE,
+    &WRITE,
+    &CHUNKS,
+    &CHUNKS_BELOW,
+    &SEAL,
+    &POINT,
+    &SWEEPABLE,
+    &DELETE_SOME,
+    &SWEPT,
+    &FORGET,
+];
 
 const HEAD: Sql =
     Sql::new("SELECT epoch, base, next_offset, cut_at, sealed, lost, gathered_org FROM log_heads WHERE job_id = $1");
@@ -311,6 +327,11 @@ const ADVANCE: Sql =
 const WRITE: Sql = Sql::new("INSERT INTO log_chunks (job_id, starts, ends, frames) VALUES ($1, $2, $3, $4)");
 const CHUNKS: Sql =
     Sql::new("SELECT starts, ends, frames FROM log_chunks WHERE job_id = $1 AND ends > $2 ORDER BY ends LIMIT $3");
+/// What a page needs and no more: a reader of a large log must not read it many times over.
+const CHUNKS_BELOW: Sql = Sql::new(
+    "SELECT starts, ends, frames FROM log_chunks
+      WHERE job_id = $1 AND ends > $2 AND starts < $3 ORDER BY ends LIMIT $4",
+);
 const SEAL: Sql = Sql::new("UPDATE log_heads SET sealed = 1, lost = $2 WHERE job_id = $1 AND sealed = 0");
 const POINT: Sql =
     Sql::new("UPDATE log_heads SET gathered_org = $2, gathered_at = $3 WHERE job_id = $1 AND gathered_at IS NULL");
