@@ -51,15 +51,13 @@ impl From<ClientError> for Complaint {
     fn from(error: ClientError) -> Complaint {
         match &error {
             ClientError::Problem(problem) => {
-                let mut fix = problem.fix.clone();
-                if fix.is_none() && !problem.allowed.is_empty() {
-                    fix = Some(format!("possible now: {}", problem.allowed.join(", ")));
-                }
-                if fix.is_none() && problem.status == 401 {
-                    fix = Some(
-                        "set REPL_TOKEN to a valid token, or unset REPL_URL to use the one of this machine".into(),
-                    );
-                }
+                let fix = match (problem.status, &problem.fix) {
+                    // What the API says of headers is not for whoever types commands.
+                    (401, _) => Some("set REPL_TOKEN to a valid token, or unset it to use the one of this home".into()),
+                    (_, Some(fix)) => Some(fix.clone()),
+                    (_, None) if problem.allowed.is_empty() => None,
+                    (_, None) => Some(format!("possible now: {}", problem.allowed.join(", "))),
+                };
                 // A server in trouble is not a refusal: the same command may work in a moment.
                 let code = if problem.status >= 500 { USAGE } else { REFUSED };
                 Complaint { code, text: problem.to_string(), fix }

@@ -343,7 +343,7 @@ fn is_inherited(name: &str) -> bool {
         && !NOT_INHERITED.contains(&name)
 }
 
-fn create_home(home: &Path) -> Done<()> {
+pub fn create_home(home: &Path) -> Done<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

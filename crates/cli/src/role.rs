@@ -31,8 +31,11 @@ pub struct ServerArgs {
 /// Be a worker in the foreground: does the work of servers that share its database
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  REPL_DATABASE=postgres://remuda@db.example/remuda repl worker")]
+  REPL_DATABASE=postgres://remuda@db.example/remuda repl worker --server 10.0.0.5:7780")]
 pub struct WorkerArgs {
+    /// Where its machines reach the servers [env: REPL_LISTEN] [default: 127.0.0.1:7780]
+    #[arg(long, value_name = "ADDRESS")]
+    server: Option<String>,
     #[command(flatten)]
     place: Place,
 }
@@ -90,7 +93,8 @@ pub async fn server(settings: &Settings, args: ServerArgs) -> Done {
 
 pub async fn worker(settings: &Settings, args: WorkerArgs) -> Done {
     log_to_stderr(settings.log.as_deref());
-    let orders = orders(settings, args.place, None);
+    let server = args.server.or_else(|| settings.listen.clone()).unwrap_or_else(|| USUAL_ADDRESS.to_owned());
+    let orders = orders(settings, args.place, Some(server));
     if !is_shared(&orders.database) {
         return Err(Complaint::usage("a worker beside a server needs a database they can share")
             .fix("set REPL_DATABASE to a postgres:// address; with SQLite the server does the work itself"));
@@ -144,6 +148,7 @@ async fn serve(
 ) -> Done {
     let config = config(&orders.tables)?;
     let home = orders.home.clone();
+    embedded::create_home(&home)?;
     let (mut held, socket) = if alone {
         let held = embedded::hold(&home)?;
         held.end_when_deleted();
