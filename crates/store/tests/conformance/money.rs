@@ -115,6 +115,9 @@ pub async fn the_ledger_is_a_chain_nobody_changes(w: &World) {
     let mut forged = rows[5].clone();
     forged.entry.amount = Credits(1_000);
     assert!(!forged.follows(Some(&rows[4])));
+    let (mut before, mut after) = (rows[4].clone(), rows[5].clone());
+    (before.hash, after.prev_hash) = (vec![7; 32], vec![7; 32]);
+    assert!(!after.follows(Some(&before)), "a row vouches for all before it");
 }
 
 pub async fn concurrent_reservations_never_overdraw(w: &World) {

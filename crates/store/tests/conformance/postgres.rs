@@ -4,10 +4,11 @@
 use crate::support::postgres::Postgres;
 use crate::support::{On, World, block_on};
 use model::{Failure, OrgId, Refused};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use store::idempotency::{self, Key};
-use store::{Database, Hint, Lane, Options, Sql, Store, Tx, WorkKind, args, org};
+use store::{Database, Hint, Lane, Options, Sql, Store, Tx, WorkKind, args, org, work, worker};
 
 #[test]
 fn on_postgres() {
@@ -23,8 +24,10 @@ fn on_postgres() {
         a_lost_connection_is_replaced
         a_commit_that_lost_its_connection_is_asked_about
         the_first_use_of_a_key_is_not_waited_for_forever
+        nothing_is_taken_over_in_the_middle_of_a_transaction
         the_high_lane_has_connections_of_its_own
         other_processes_hear_what_was_committed
+        two_processes_never_give_the_same_id
         servers_that_start_together_migrate_once
         a_server_that_is_away_is_trouble_without_effect
     }
@@ -92,7 +95,7 @@ async fn a_commit_that_lost_its_connection_is_asked_about(w: &World) {
         }
     });
     let runs = Arc::new(AtomicUsize::new(0));
-    let (counted, pids, wait) = (runs.clone(), std::sync::Mutex::new(Some(pids)), std::sync::Mutex::new(wait));
+    let (counted, pids, wait) = (runs.clone(), Mutex::new(Some(pids)), Mutex::new(wait));
     let answer = w.store.write(Lane::Normal, "unlucky", move |tx| {
         let made = org::create(tx, "unlucky")?;
         if counted.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -113,7 +116,7 @@ async fn the_first_use_of_a_key_is_not_waited_for_forever(w: &World) {
     let key = || Key { org: OrgId(1), route: "POST /runs".to_owned(), key: "k".to_owned(), hash: [1; 32] };
     let (holds, held) = tokio::sync::oneshot::channel();
     let (release, wait) = mpsc::channel::<()>();
-    let (holds, wait) = (std::sync::Mutex::new(Some(holds)), std::sync::Mutex::new(wait));
+    let (holds, wait) = (Mutex::new(Some(holds)), Mutex::new(wait));
     let store = w.store.clone();
     let first = tokio::spawn(async move {
         let slow = move |tx: &mut Tx| {
@@ -129,6 +132,51 @@ async fn the_first_use_of_a_key_is_not_waited_for_forever(w: &World) {
     assert!(matches!(second, Err(Failure::Refused(Refused::KeyBusy { .. }))), "{second:?}");
     drop(release);
     first.await.unwrap().unwrap();
+}
+
+async fn nothing_is_taken_over_in_the_middle_of_a_transaction(w: &World) {
+    const SILENCE: Sql = Sql::new("UPDATE workers SET beat_at = 1 WHERE name = 'a'");
+    let claimed = w.store.write(Lane::Normal, "claim", |tx| {
+        tx.wake(WorkKind::Run, 1, model::Timestamp(0));
+        worker::start(tx, "a")
+    });
+    let a = claimed.await.unwrap();
+    let [item] = w.store.write(Lane::Normal, "claim", move |tx| work::claim(tx, &a, 1)).await.unwrap()[..] else {
+        panic!()
+    };
+    let (holds, held) = tokio::sync::oneshot::channel();
+    let (release, wait) = mpsc::channel::<()>();
+    let (holds, wait) = (Mutex::new(Some(holds)), Mutex::new(wait));
+    let store = w.store.clone();
+    let working = tokio::spawn(async move {
+        let work = move |tx: &mut Tx| {
+            work::hold(tx, &item)?;
+            holds.lock().unwrap().take().unwrap().send(()).unwrap();
+            let _ = wait.lock().unwrap().recv();
+            work::finish(tx, &item, None);
+            Ok(())
+        };
+        store.write(Lane::Normal, "work", work).await
+    });
+    held.await.unwrap();
+    let b = w.store.write(Lane::Normal, "start", |tx| {
+        tx.exec(&SILENCE, &args![])?;
+        worker::start(tx, "b")
+    });
+    let b = b.await.unwrap();
+    let taken = w.store.write(Lane::Normal, "claim", move |tx| work::claim(tx, &b, 10)).await.unwrap();
+    assert_eq!(taken, [], "its holder is at work");
+    // A wake does pass, and is not lost.
+    w.store
+        .write(Lane::Normal, "wake", |tx| {
+            tx.wake(WorkKind::Run, 1, model::Timestamp(0));
+            Ok(())
+        })
+        .await
+        .unwrap();
+    drop(release);
+    working.await.unwrap().unwrap();
+    assert!(w.store.read("due", work::next_due).await.unwrap().is_some());
 }
 
 async fn the_high_lane_has_connections_of_its_own(w: &World) {
@@ -176,6 +224,18 @@ async fn other_processes_hear_what_was_committed(w: &World) {
             break;
         }
     }
+}
+
+async fn two_processes_never_give_the_same_id(w: &World) {
+    let other = Store::open(&w.options).unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        for store in [&w.store, &other] {
+            let some = store.write(Lane::Normal, "ids", |tx| Ok((0..1050).map(|_| tx.next_id()).collect::<Vec<_>>()));
+            ids.extend(some.await.unwrap());
+        }
+    }
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
 }
 
 async fn servers_that_start_together_migrate_once(w: &World) {
