@@ -243,18 +243,20 @@ mod tests {
 
     #[test]
     fn a_group_ends_all_that_joined() {
-        let groups = Layout::discover().make(&format!("remuda-test-{}", std::process::id()), Limits::default());
-        if groups.containing().is_none() {
-            return; // nothing to test where no group can be made
+        let here = Layout::discover();
+        let version_1 = Layout { v2: None, ..here.clone() };
+        for (layout, version) in [(here, "any"), (version_1, "1")] {
+            let groups = layout.make(&format!("remuda-test-{}-{version}", std::process::id()), Limits::default());
+            let Some(group) = groups.containing() else { continue }; // nothing to test where none can be made
+            let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            put(group, "cgroup.procs", child.id()).unwrap();
+            assert_eq!(groups.pids(), [child.id() as i32]);
+            assert!(groups.freeze(true));
+            groups.kill();
+            groups.freeze(false);
+            child.wait().unwrap();
+            groups.remove();
+            assert!(!group.exists(), "version {version}");
         }
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        put(groups.containing().unwrap(), "cgroup.procs", child.id()).unwrap();
-        assert_eq!(groups.pids(), [child.id() as i32]);
-        assert!(groups.freeze(true));
-        groups.kill();
-        groups.freeze(false);
-        child.wait().unwrap();
-        groups.remove();
-        assert!(!groups.containing().unwrap().exists());
     }
 }

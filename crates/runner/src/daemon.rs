@@ -107,10 +107,11 @@ pub async fn serve(instance: Instance, lock: Flock<File>) -> io::Result<()> {
     let (events, mut heard) = mpsc::unbounded_channel();
     let mut daemon = Daemon::new(instance, events)?;
     daemon.recover()?;
-    world::watch(&daemon, lock)?;
+    let socket = world::watch(&daemon, lock)?;
     daemon.follow();
     let leaving = daemon.run(&mut heard).await;
     tracing::info!(?leaving, "the runner leaves");
+    crate::socket::remove(&socket);
     if let Warm::Ready(slot) = std::mem::replace(&mut daemon.warm, Warm::None) {
         drop(slot.keeper); // its keeper leaves, having had no orders
         slot::discard(&slot.dir);

@@ -14,7 +14,7 @@ const LONGEST_ASK: u64 = 4096;
 
 pub struct Socket {
     listener: UnixListener,
-    path: PathBuf,
+    pub path: PathBuf,
 }
 
 impl Socket {
@@ -44,12 +44,11 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        if let Some(folder) = self.path.parent().filter(|folder| folder.starts_with("/tmp")) {
-            let _ = std::fs::remove_dir(folder); // only an empty one of ours
-        }
+/// To be called while the lock is still held: afterwards another runner's socket may lie there.
+pub fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+    if let Some(folder) = path.parent().filter(|folder| folder.starts_with("/tmp")) {
+        let _ = std::fs::remove_dir(folder); // only an empty one, so never an instance's
     }
 }
 

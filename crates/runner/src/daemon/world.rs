@@ -10,12 +10,14 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-pub fn watch(daemon: &Daemon, lock: Flock<File>) -> io::Result<()> {
+/// Returns where the runner's socket lies, for the end.
+pub fn watch(daemon: &Daemon, lock: Flock<File>) -> io::Result<PathBuf> {
     // What its keepers may leave behind when they die becomes the runner's own, to be ended by it.
     nix::sys::prctl::set_child_subreaper(true)?;
     watch_signals(daemon.events.clone(), daemon.keepers.clone())?;
@@ -75,8 +77,9 @@ fn watch_directory(daemon: &Daemon, lock: Flock<File>) -> io::Result<()> {
     Ok(())
 }
 
-fn answer(daemon: &Daemon) -> io::Result<()> {
+fn answer(daemon: &Daemon) -> io::Result<PathBuf> {
     let socket = Socket::bind(&daemon.instance.dir)?;
+    let path = socket.path.clone();
     let (boot, events) = (daemon.instance.boot.clone(), daemon.events.clone());
     let (shut_down, mut asked) = mpsc::unbounded_channel();
     tokio::spawn(async move { socket.serve(boot, shut_down).await });
@@ -85,5 +88,5 @@ fn answer(daemon: &Daemon) -> io::Result<()> {
             let _ = events.send(Event::ShutDown);
         }
     });
-    Ok(())
+    Ok(path)
 }
