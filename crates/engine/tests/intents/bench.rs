@@ -1,0 +1,369 @@
+//! The bench: a real engine over a database in memory, a provider whose faults are scripted, a clock that only tests move.
+//! A crash loses everything but the database and the machines; the bench then starts the control plane again.
+
+use crate::machines::Runners;
+use adapters::FakeProvider;
+use adapters::fake::{Call, FakeSettings, Fate};
+use engine::run::{Action, Answer, Render, Submission};
+use engine::view::Picture;
+use engine::{Config, Engine, House, Presence, Provider};
+use model::job::Job;
+use model::run::Run;
+use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
+use model::time::{MINUTE, SECOND};
+use model::{Credits, Failure, OrgId, RunId, Timestamp};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use store::idempotency::Key;
+use store::{Clock, CrashHook, Database, Installation, Item, Moment, Options, Store, Worker};
+
+pub const PRICE: Credits = Credits(36_000_000); // 10,000 micro-credits a second: windows are easy to read
+const BEGINNING_MS: i64 = 1_000_000_000;
+/// Beats may not be further apart than 20 s, or the gap is an outage of ours.
+const LONGEST_STEP_MS: i64 = 19 * SECOND;
+/// More items at one moment than this, and something wakes itself for ever.
+const MOST_ITEMS: usize = 300;
+
+pub struct Bench {
+    clock: Arc<Hands>,
+    pub crashes: Arc<Crashes>,
+    pub calls: Arc<Mutex<Vec<Call>>>,
+    pub store: Store,
+    pub provider: Arc<FakeProvider>,
+    pub config: Config,
+    pub engine: Engine,
+    pub worker: Worker,
+    pub org: OrgId,
+    pub runners: Runners,
+    /// Every claimed item is worked on twice.
+    pub twice: bool,
+    /// Ledger, events and answers are watched after every drain.
+    pub starts: usize,
+    keys: usize,
+}
+
+/// Polled once: an inline store and a fake provider answer at once.
+pub fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("nothing here waits for anything"),
+    }
+}
+
+struct Hands(AtomicI64);
+
+impl Clock for Hands {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Where the control plane dies: at the n-th write from now, before or after its commit.
+#[derive(Default)]
+pub struct Crashes {
+    armed: Mutex<Option<(usize, Moment)>>,
+    pub writes: Mutex<Vec<&'static str>>,
+    seen: AtomicUsize,
+    pub dead: AtomicBool,
+}
+
+impl Crashes {
+    pub fn arm(&self, write: usize, moment: Moment) {
+        *self.armed.lock().unwrap() = Some((write, moment));
+        self.seen.store(0, Ordering::Relaxed);
+    }
+    /// From here on writes are counted.
+    pub fn count(&self) {
+        self.writes.lock().unwrap().clear();
+    }
+    fn hook(self: Arc<Crashes>) -> CrashHook {
+        Arc::new(move |name, moment| {
+            if self.dead.load(Ordering::Relaxed) {
+                return moment == Moment::Before; // a dead process writes nothing
+            }
+            if moment == Moment::Before {
+                self.writes.lock().unwrap().push(name);
+                self.seen.fetch_add(1, Ordering::Relaxed);
+            }
+            let here = (self.seen.load(Ordering::Relaxed) - 1, moment);
+            let dies = *self.armed.lock().unwrap() == Some(here);
+            if dies {
+                *self.armed.lock().unwrap() = None;
+                self.dead.store(true, Ordering::Relaxed);
+            }
+            dies
+        })
+    }
+}
+
+impl Bench {
+    pub fn new() -> Bench {
+        Bench::with(settings(4), Config::default())
+    }
+
+    /// Holds and idle times are short, so that a whole life is a few minutes.
+    pub fn brief() -> Bench {
+        let mut config = Config::default();
+        config.timings.idle_duration_ms = MINUTE;
+        (config.holds.default_debug_hold_ms, config.holds.failure_debug_hold_ms) = (20 * SECOND, 40 * SECOND);
+        Bench::with(settings(2), config)
+    }
+
+    pub fn with(settings: FakeSettings, config: Config) -> Bench {
+        let (clock, crashes) = (Arc::new(Hands(AtomicI64::new(BEGINNING_MS))), Arc::new(Crashes::default()));
+        let store = Store::inline(&Options {
+            clock: clock.clone(),
+            crash: Some(crashes.clone().hook()),
+            ..Options::new(Database::Memory)
+        })
+        .unwrap();
+        let provider = Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)));
+        let engine = open(&config, &provider, &store);
+        let org = now(engine.ensure_org("bench")).unwrap();
+        let worker = start(&engine).unwrap();
+        let mut bench = Bench {
+            clock,
+            crashes,
+            calls: Arc::default(),
+            store,
+            provider,
+            config,
+            engine,
+            worker,
+            org,
+            runners: Runners::default(),
+            twice: false,
+            starts: 1,
+            keys: 0,
+        };
+        bench.fate(|_, _, _| Fate::Obey);
+        bench.crashes.count();
+        bench
+    }
+
+    /// Decides every call from now on: which call, the how-manieth of its kind, and of which machine.
+    pub fn fate(&mut self, mut decide: impl FnMut(Call, usize, &str) -> Fate + Send + 'static) {
+        let calls = self.calls.clone();
+        calls.lock().unwrap().clear();
+        self.provider.decide_by(Box::new(move |call, about| {
+            let mut calls = calls.lock().unwrap();
+            let before = calls.iter().filter(|earlier| **earlier == call).count();
+            calls.push(call);
+            decide(call, before, about)
+        }));
+    }
+
+    pub fn at(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Time passes and nobody of ours is there: no beats, no work.
+    pub fn outage(&mut self, ms: i64) {
+        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+        self.restart();
+    }
+
+    /// Time passes as it does: beats, heartbeats, due work, runners that do what they are told.
+    pub fn advance(&mut self, ms: i64) {
+        let until = self.at() + ms;
+        self.settle();
+        while self.at() < until {
+            let due = now(self.engine.next_due()).unwrap().map_or(i64::MAX, |due| due.ms() - self.at().ms());
+            let step = due.clamp(1, LONGEST_STEP_MS).min(until.since(self.at()));
+            self.clock.0.fetch_add(step, Ordering::Relaxed);
+            self.beat();
+            self.settle();
+        }
+    }
+
+    fn beat(&mut self) {
+        let beaten = now(self.engine.beat(&self.worker));
+        self.unless_dead(beaten);
+        self.heartbeats();
+    }
+
+    /// Claims and works until nothing is due.
+    pub fn drain(&mut self) -> bool {
+        let mut busy = false;
+        for _ in 0..MOST_ITEMS {
+            let claimed = now(self.engine.claim(&self.worker));
+            let Some(items) = self.unless_dead(claimed) else { continue };
+            if items.is_empty() {
+                return busy;
+            }
+            busy = true;
+            for item in items {
+                self.work_on(item);
+                if self.revive() {
+                    break; // what else was claimed died with its holder
+                }
+            }
+        }
+        panic!("something wakes itself for ever: {:?}", self.crashes.writes.lock().unwrap().iter().rev().take(20));
+    }
+
+    fn work_on(&mut self, item: Item) {
+        now(self.engine.work_on(item));
+        if self.twice {
+            now(self.engine.work_on(item));
+        }
+    }
+
+    /// Until neither we nor the runners have anything to do at this moment.
+    pub fn settle(&mut self) {
+        for _ in 0..100 {
+            let (worked, acted) = (self.drain(), self.runners_act());
+            if !worked && !acted {
+                return;
+            }
+        }
+        panic!("the runners and the control plane never come to rest");
+    }
+
+    /// The result, unless the control plane died meanwhile: then it is started again.
+    pub fn unless_dead<T>(&mut self, result: Result<T, Failure>) -> Option<T> {
+        match (self.revive(), result) {
+            (true, _) => None,
+            (false, Ok(value)) => Some(value),
+            (false, Err(failure)) => panic!("{failure:?}"),
+        }
+    }
+
+    /// Starts the control plane again if it is dead.
+    pub fn revive(&mut self) -> bool {
+        let dead = self.crashes.dead.load(Ordering::Relaxed);
+        if dead {
+            self.restart();
+        }
+        dead
+    }
+
+    /// Another process over the same database: nothing that was in memory is left, every stream is broken.
+    pub fn restart(&mut self) {
+        self.starts += 1;
+        self.crashes.dead.store(false, Ordering::Relaxed);
+        self.engine = open(&self.config, &self.provider, &self.store);
+        self.runners.disconnect();
+        match start(&self.engine) {
+            Ok(worker) => self.worker = worker,
+            Err(_) => return self.restart(), // died again, while it started
+        }
+        self.crashes.dead.store(false, Ordering::Relaxed);
+    }
+
+    pub fn key(&mut self) -> Key {
+        self.keys += 1;
+        let hash = [self.keys as u8; 32];
+        Key { org: self.org, route: "POST /test".to_owned(), key: format!("key-{}", self.keys), hash }
+    }
+
+    /// A client that repeats its request with the same key until it is answered.
+    pub fn submit(&mut self, spec: RunSpec) -> RunId {
+        let key = self.key();
+        let answer = self.submit_with(spec, key).unwrap();
+        String::from_utf8(answer.body).unwrap().parse().unwrap()
+    }
+
+    pub fn submit_with(&mut self, spec: RunSpec, key: Key) -> Result<Answer, Failure> {
+        loop {
+            let submission = Submission { org: self.org, name: None, spec: spec.clone(), start: true };
+            let answer = now(self.engine.submit(submission, Some(key.clone()), shown()));
+            if !self.revive() {
+                return answer;
+            }
+        }
+    }
+
+    pub fn act(&mut self, run: RunId, action: Action) -> Result<(), Failure> {
+        let key = self.key();
+        loop {
+            let answer = now(self.engine.act_on(self.org, run, action, Some(key.clone()), shown()));
+            if !self.revive() {
+                return answer.map(drop);
+            }
+        }
+    }
+
+    pub fn cancel(&mut self, run: RunId) {
+        self.act(run, Action::Cancel { abort: false }).unwrap();
+    }
+
+    pub fn picture(&self, run: RunId) -> Picture {
+        now(self.engine.picture(self.org, run)).unwrap()
+    }
+    pub fn run(&self, run: RunId) -> Run {
+        self.picture(run).run
+    }
+    pub fn jobs(&self, run: RunId) -> Vec<Job> {
+        now(self.engine.jobs(self.org, run)).unwrap().1
+    }
+    pub fn job(&self, run: RunId) -> Job {
+        self.jobs(run).pop().expect("it has a job")
+    }
+    pub fn balance(&self) -> store::org::Org {
+        now(self.engine.balance(self.org)).unwrap()
+    }
+}
+
+pub fn settings(max_instances: i64) -> FakeSettings {
+    let mut settings = FakeSettings { price_per_hour: PRICE, ..FakeSettings::default() };
+    settings.capabilities.max_instances = max_instances;
+    settings
+}
+
+pub fn shown() -> Render {
+    Arc::new(|picture| picture.run.id.to_string().into_bytes())
+}
+
+fn open(config: &Config, provider: &Arc<FakeProvider>, store: &Store) -> Engine {
+    let provider: Arc<dyn Provider> = provider.clone();
+    let house = House {
+        config: config.clone(),
+        installation: Installation::new("b3nchm4n", [7; 32]),
+        providers: BTreeMap::from([("fake".to_owned(), provider)]),
+        control_url: "bench:".to_owned(),
+        presence: Presence::default(),
+    };
+    Engine::new(house, store.clone()).unwrap()
+}
+
+/// As the server does it.
+fn start(engine: &Engine) -> Result<Worker, Failure> {
+    now(async {
+        engine.look_for_everyone().await?;
+        let worker = engine.start_worker("only".to_owned()).await?;
+        engine.beat(&worker).await?;
+        engine.arm_sweep().await?;
+        Ok(worker)
+    })
+}
+
+pub fn spec() -> RunSpec {
+    RunSpec {
+        kind: RunKind::Task,
+        command: Command::Shell("true".to_owned()),
+        env: BTreeMap::new(),
+        secrets: Vec::new(),
+        files: Vec::new(),
+        working_dir: None,
+        resources: Resources::default(),
+        provider: "fake".to_owned(),
+        region: "here".to_owned(),
+        max_duration_ms: None,
+        stop_duration_ms: 10 * SECOND,
+        hold_ms: None,
+        budget: None,
+        retry: None,
+        priority: Priority::Normal,
+        artifacts: Vec::new(),
+        merge: false,
+        on_lost_control: OnLostControl::Finish,
+        failure_mode: FailureMode::FailFast,
+        init_checksum: None,
+    }
+}

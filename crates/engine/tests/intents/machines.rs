@@ -1,0 +1,291 @@
+//! Scripted runners: one for every machine the provider has. They register, obey their desired document and repeat what was not
+//! acknowledged; what becomes of a job is decided by the test, beforehand. Also the record of what really ran.
+
+use crate::bench::{Bench, now};
+use adapters::fake::MachineState;
+use engine::desired::Desired;
+use engine::runner::{Fact, Introduction, Taken, What};
+use model::job::JobReason;
+use model::{Failure, InstanceId, JobId, RunId};
+use std::collections::BTreeMap;
+use store::log::Chunk;
+use store::{Frame, LogStream};
+
+/// How far a runner takes a job by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// Never accepts it.
+    Ignore,
+    /// Accepts it, and its files never come.
+    Pull,
+    /// Runs until it is told otherwise.
+    Run,
+    /// Ends at once with this code.
+    Exit(i32),
+}
+
+#[derive(Default)]
+pub struct Runners {
+    pub plan: Option<Plan>,
+    /// Machines that say nothing and hear nothing.
+    pub deaf: Vec<String>,
+    /// Machines whose runner never comes up.
+    pub unborn: bool,
+    /// The time a runner says a job was active.
+    pub active_ms: i64,
+    processes: BTreeMap<String, Process>,
+    /// Every execution of a command that really began.
+    pub began: Vec<(RunId, JobId, i64)>,
+}
+
+#[derive(Default)]
+struct Process {
+    starts: u32,
+    instance: Option<InstanceId>,
+    streaming: bool,
+    works: BTreeMap<(JobId, i64), Work>,
+}
+
+#[derive(Default)]
+struct Work {
+    facts: Vec<What>,
+    acknowledged: usize,
+    started: bool,
+    over: bool,
+}
+
+impl Runners {
+    /// Every stream breaks: whoever lives registers again.
+    pub fn disconnect(&mut self) {
+        for process in self.processes.values_mut() {
+            process.instance = None;
+            process.streaming = false;
+        }
+    }
+    fn is_deaf(&self, name: &str) -> bool {
+        self.deaf.iter().any(|deaf| deaf == name)
+    }
+    /// How often a command of this run began.
+    pub fn executions(&self, run: RunId) -> usize {
+        self.began.iter().filter(|(of, ..)| *of == run).count()
+    }
+}
+
+impl Bench {
+    /// Every runner does what it can do now. True if anything was said.
+    pub fn runners_act(&mut self) -> bool {
+        let mut acted = false;
+        for (name, machine) in self.provider.machines() {
+            let process = self.runners.processes.entry(name.clone()).or_default();
+            if machine.state != MachineState::Running {
+                acted |= self.ended(&name);
+                continue;
+            }
+            if process.starts < machine.starts {
+                // A new process: jobs live on in their keepers, the connection does not.
+                (process.starts, process.instance, process.streaming) = (machine.starts, None, false);
+            }
+            if self.runners.is_deaf(&name) || self.runners.unborn {
+                continue;
+            }
+            acted |= match self.runners.processes[&name].instance {
+                None => self.register(&name),
+                Some(_) => self.obey(&name),
+            };
+        }
+        acted
+    }
+
+    /// The process is gone: its stream closes.
+    fn ended(&mut self, name: &str) -> bool {
+        let process = self.runners.processes.get_mut(name).expect("it was just seen");
+        let was = std::mem::take(&mut process.streaming);
+        let Some(instance) = process.instance.take().filter(|_| was) else { return false };
+        self.engine.house.presence.stream(instance, false);
+        let closed = now(self.engine.stream_closed(instance));
+        self.unless_dead(closed);
+        true
+    }
+
+    fn register(&mut self, name: &str) -> bool {
+        let boot = self.provider.machine(name).expect("it was just seen").boot;
+        let registered = now(async {
+            let instance = self.engine.recognise(&boot.name, &boot.token).await?;
+            let who = Introduction {
+                name: boot.name.clone(),
+                nonce: boot.nonce.clone(),
+                version: "1".to_owned(),
+                host: "bench".to_owned(),
+                containment: None,
+            };
+            self.engine.register(instance.id, who).await
+        });
+        match registered {
+            Err(_) if self.revive() => {}
+            Err(Failure::Refused(_)) => self.provider.kill_runner(name), // nobody wants it any more
+            Err(failure) => panic!("{failure:?}"),
+            Ok(instance) => {
+                let process = self.runners.processes.get_mut(name).expect("it was just seen");
+                (process.instance, process.streaming) = (Some(instance.id), true);
+                // What was not acknowledged by another process is said again to this one.
+                process.works.values_mut().for_each(|work| work.acknowledged = 0);
+                self.engine.house.presence.stream(instance.id, true);
+            }
+        }
+        true
+    }
+
+    /// Takes the desired document, goes on with its jobs and says what is new.
+    fn obey(&mut self, name: &str) -> bool {
+        let instance = self.runners.processes[name].instance.expect("it has registered");
+        let desired = now(self.engine.desired(instance)).unwrap();
+        if desired.shutdown {
+            self.provider.kill_runner(name);
+            return true;
+        }
+        self.go_on(name, &desired);
+        self.send(name)
+    }
+
+    fn go_on(&mut self, name: &str, desired: &Desired) {
+        let plan = self.runners.plan.unwrap_or(Plan::Exit(0));
+        let works = &mut self.runners.processes.get_mut(name).expect("it was just seen").works;
+        if let Some(wanted) = &desired.job {
+            let (key, job) = ((wanted.job.id, wanted.job.epoch), &wanted.job);
+            let work = works.entry(key).or_default();
+            let stopped = job.stop_asked_at.is_some();
+            if work.facts.is_empty() && (plan != Plan::Ignore || stopped) {
+                work.facts.push(What::Accepted);
+            }
+            if stopped && !work.over {
+                let reason = if job.abort { JobReason::AbortedByUser } else { JobReason::TerminatedByServer };
+                work.end(reason, None, self.runners.active_ms);
+            }
+            if !work.started && !work.over && matches!(plan, Plan::Run | Plan::Exit(_)) {
+                work.started = true;
+                work.facts.extend([What::SyncComplete { blobs: 0 }, What::Started]);
+                self.runners.began.push((job.run, job.id, job.epoch));
+            }
+            if let (Plan::Exit(code), false) = (plan, work.over) {
+                work.exit(code, self.runners.active_ms);
+            }
+        }
+    }
+
+    /// Everything that was not acknowledged, in one report.
+    pub fn send(&mut self, name: &str) -> bool {
+        let process = &self.runners.processes[name];
+        let Some(instance) = process.instance else { return false };
+        let mut facts = Vec::new();
+        for ((job, epoch), work) in &process.works {
+            let fresh = work.facts.iter().skip(work.acknowledged);
+            facts.extend(fresh.map(|what| Fact { job: *job, epoch: *epoch, what: what.clone() }));
+        }
+        if facts.is_empty() {
+            return false;
+        }
+        let said = self.report(instance, facts.clone(), Vec::new());
+        if let Some(Ok(_)) = said {
+            let works = &mut self.runners.processes.get_mut(name).expect("it was just seen").works;
+            works.values_mut().for_each(|work| work.acknowledged = work.facts.len());
+        }
+        true
+    }
+
+    /// What the server does with a report. None: the control plane died over it.
+    pub fn report(
+        &mut self,
+        instance: InstanceId,
+        facts: Vec<Fact>,
+        chunks: Vec<Chunk>,
+    ) -> Option<Result<Taken, Failure>> {
+        let at = self.at();
+        let taken = now(async {
+            let instance = self.engine.find_instance(instance).await?.expect("it is known");
+            self.engine.heartbeat(&instance, instance.observed_version, at).await?;
+            self.engine.report(&instance, facts, chunks).await
+        });
+        (!self.revive()).then_some(taken)
+    }
+
+    pub fn heartbeats(&mut self) {
+        let alive: Vec<(String, InstanceId)> = self
+            .runners
+            .processes
+            .iter()
+            .filter(|(name, _)| !self.runners.is_deaf(name))
+            .filter_map(|(name, process)| Some((name.clone(), process.instance?)))
+            .collect();
+        let at = self.at();
+        for (name, id) in alive {
+            if self.provider.machine(&name).is_none_or(|machine| machine.state != MachineState::Running) {
+                continue;
+            }
+            let beaten = now(async {
+                let instance = self.engine.find_instance(id).await?.expect("it is known");
+                self.engine.heartbeat(&instance, instance.desired_version, at).await
+            });
+            self.unless_dead(beaten);
+        }
+    }
+
+    /// One fact of a job, said by the runner that has it.
+    pub fn say(&mut self, run: RunId, what: What) -> Taken {
+        let job = self.job(run);
+        let fact = Fact { job: job.id, epoch: job.epoch, what };
+        self.report(job.instance.expect("it is placed"), vec![fact], Vec::new()).expect("nobody dies here").unwrap()
+    }
+
+    /// The command of a running job ends by itself.
+    pub fn exits(&mut self, run: RunId, code: i32) {
+        let job = self.job(run);
+        let active_ms = self.runners.active_ms;
+        for process in self.runners.processes.values_mut() {
+            if let Some(work) = process.works.get_mut(&(job.id, job.epoch)) {
+                work.exit(code, active_ms);
+            }
+        }
+        self.settle();
+    }
+
+    pub fn name_of(&self, run: RunId) -> String {
+        self.picture(run).instance.expect("it has a machine").name
+    }
+
+    /// From now on nothing from this run's machine arrives, and nothing arrives there. The stream breaks.
+    pub fn cut_off(&mut self, run: RunId) -> String {
+        let name = self.name_of(run);
+        self.runners.deaf.push(name.clone());
+        let process = self.runners.processes.get_mut(&name).expect("it has registered");
+        if let Some(instance) = process.instance.take() {
+            process.streaming = false;
+            self.engine.house.presence.stream(instance, false);
+            now(self.engine.stream_closed(instance)).unwrap();
+        }
+        name
+    }
+
+    pub fn reconnect(&mut self, name: &str) {
+        self.runners.deaf.retain(|deaf| deaf != name);
+    }
+}
+
+impl Work {
+    fn exit(&mut self, code: i32, active_ms: i64) {
+        let reason = if code == 0 { JobReason::DoneByRunner } else { JobReason::ExitedWithError };
+        self.end(reason, Some(code), active_ms);
+    }
+    fn end(&mut self, reason: JobReason, exit_code: Option<i32>, active_ms: i64) {
+        self.over = true;
+        self.facts.push(ended(reason, exit_code, 0, active_ms));
+    }
+}
+
+pub fn ended(reason: JobReason, exit_code: Option<i32>, final_offset: i64, active_ms: i64) -> What {
+    What::Ended { reason, exit_code, signal: None, message: None, final_offset, active_ms }
+}
+
+pub fn chunk(job: JobId, epoch: i64, offset: i64, text: &str) -> Chunk {
+    let frame = Frame { stream: LogStream::Stdout, at: model::Timestamp(1), data: text.as_bytes().to_vec() };
+    Chunk { job, epoch, offset, frames: vec![frame] }
+}

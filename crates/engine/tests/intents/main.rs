@@ -1,0 +1,7 @@
+//! Each node of each intent under faults, and every promise the engine makes about runs, machines, holds and money.
+
+mod bench;
+mod check;
+mod crashes;
+mod launch;
+mod machines;

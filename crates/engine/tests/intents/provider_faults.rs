@@ -1,0 +1,219 @@
+//! The provider fails at any call of a machine's life, before or after its effect, once or for a while: the run settles, the
+//! money is right, and no machine is left that nobody knows.
+
+use crate::bench::{Bench, PRICE, settings, spec};
+use crate::machines::Plan;
+use adapters::fake::{Call, Fate};
+use engine::Config;
+use model::run::RunStatus;
+use model::spec::{Retry, RetryEvent, RunSpec};
+use model::time::{MINUTE, SECOND};
+use model::{Credits, TroubleKind};
+
+const KINDS: [TroubleKind; 6] = [
+    TroubleKind::Capacity,
+    TroubleKind::RateLimit,
+    TroubleKind::Network,
+    TroubleKind::Timeout,
+    TroubleKind::Internal,
+    TroubleKind::Auth,
+];
+
+/// A cold run, a minute of work, and the end of its machine.
+fn whole_life(bench: &mut Bench) -> model::RunId {
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(spec());
+    bench.advance(MINUTE);
+    if bench.run(run).status == RunStatus::Running {
+        bench.exits(run, 0);
+    }
+    bench.advance(5 * MINUTE);
+    run
+}
+
+fn calls_of_a_whole_life() -> Vec<Call> {
+    let mut bench = Bench::brief();
+    whole_life(&mut bench);
+    let calls = bench.calls.lock().unwrap().clone();
+    calls
+}
+
+#[test]
+fn one_failing_call_delays_and_breaks_nothing() {
+    let calls = calls_of_a_whole_life();
+    assert!(calls.contains(&Call::Spawn) && calls.contains(&Call::Terminate) && calls.contains(&Call::Forget));
+    for n in 0..calls.len() {
+        for kind in KINDS {
+            for (fate, how) in [(Fate::FailBefore(kind), "before"), (Fate::FailAfter(kind), "after")] {
+                let mut bench = Bench::brief();
+                let mut left = n as i64;
+                bench.fate(move |_, _, _| {
+                    left -= 1;
+                    if left == -1 { fate } else { Fate::Obey }
+                });
+                let run = whole_life(&mut bench);
+                eprintln!("{:?} fails {how} its effect by {kind:?}", calls[n]);
+                let hopeless = calls[n] == Call::Spawn && !model::Trouble::new(kind, "").retry && how == "before";
+                let status = if hopeless { RunStatus::Failed } else { RunStatus::Completed };
+                bench.expect_end(run, status, hopeless.then_some("no_capacity"));
+                let (reserved, charged, refunded) = bench.money(run, 1);
+                assert_eq!(reserved, charged + refunded);
+                assert_eq!(charged > Credits::ZERO, !hopeless);
+                bench.check();
+                bench.check_all_gone_after(MINUTE);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_call_may_fail_for_a_while() {
+    for call in [Call::Find, Call::Inspect, Call::Terminate, Call::RemoveWorkdir, Call::Forget] {
+        for kind in KINDS {
+            for fate in [Fate::FailBefore(kind), Fate::FailAfter(kind)] {
+                let mut bench = Bench::brief();
+                bench.fate(move |asked, before, _| if asked == call && before < 6 { fate } else { Fate::Obey });
+                eprintln!("{call:?}: {fate:?}");
+                let run = whole_life(&mut bench);
+                bench.expect_end(run, RunStatus::Completed, None);
+                bench.check();
+                bench.check_all_gone_after(5 * MINUTE);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_provider_that_refuses_every_machine_ends_the_run_and_takes_nothing() {
+    let mut bench = Bench::brief();
+    bench.fate(|call, _, _| if call == Call::Spawn { Fate::FailBefore(TroubleKind::Capacity) } else { Fate::Obey });
+    let run = bench.submit(spec());
+    bench.advance(30 * SECOND);
+    bench.expect_end(run, RunStatus::Failed, Some("no_capacity"));
+    assert_eq!(bench.money(run, 1), (PRICE, Credits::ZERO, PRICE));
+    assert_eq!(bench.calls.lock().unwrap().iter().filter(|call| **call == Call::Spawn).count(), 3, "tried three times");
+    bench.check();
+    bench.check_all_gone_after(MINUTE);
+}
+
+#[test]
+fn a_spawn_that_timed_out_is_looked_up_by_name() {
+    let mut bench = Bench::brief();
+    bench.fate(|call, _, _| if call == Call::Spawn { Fate::FailAfter(TroubleKind::Timeout) } else { Fate::Obey });
+    let run = whole_life(&mut bench);
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert_eq!(bench.calls.lock().unwrap().iter().filter(|call| **call == Call::Spawn).count(), 1);
+    bench.check_all_gone_after(MINUTE);
+}
+
+/// The machine exists, every answer is lost, and the list does not show it yet: nobody may believe that it is not there.
+#[test]
+fn a_machine_nobody_could_see_is_found_and_ended() {
+    for lag in [1, 3, 4, 6] {
+        for runner_comes in [false, true] {
+            let mut slow = settings(2);
+            slow.list_lag_calls = lag;
+            let mut bench = Bench::with(slow, Config::default());
+            bench.runners.unborn = !runner_comes;
+            bench.runners.plan = Some(Plan::Run);
+            bench.fate(
+                |call, _, _| {
+                    if call == Call::Spawn { Fate::FailAfter(TroubleKind::Timeout) } else { Fate::Obey }
+                },
+            );
+            let run = bench.submit(spec());
+            bench.advance(20 * SECOND);
+            bench.check();
+            bench.runners.unborn = false;
+            bench.advance(20 * MINUTE);
+            eprintln!("lag {lag}, runner comes: {runner_comes}: {:?}", bench.end(run));
+            if bench.run(run).status == RunStatus::Running {
+                bench.exits(run, 0);
+            }
+            assert!(bench.run(run).status.is_end());
+            bench.check();
+            bench.check_all_gone();
+        }
+    }
+}
+
+/// The failed making is undone; while that fails too, it is tried again, and the machine is never forgotten.
+#[test]
+fn a_compensation_that_fails_is_tried_again() {
+    for kind in KINDS {
+        for call in [Call::Find, Call::Terminate] {
+            let mut bench = Bench::brief();
+            let (mut spawned, mut failures) = (false, 0);
+            bench.fate(move |asked, _, _| match asked {
+                Call::Spawn if !spawned => {
+                    spawned = true;
+                    Fate::FailAfter(TroubleKind::Internal) // it happened, and looks hopeless
+                }
+                Call::Spawn => Fate::FailBefore(TroubleKind::Auth),
+                asked if asked == call && failures < 8 => {
+                    failures += 1;
+                    Fate::FailBefore(kind)
+                }
+                _ => Fate::Obey,
+            });
+            bench.runners.unborn = true;
+            let run = bench.submit(spec());
+            bench.advance(3 * MINUTE);
+            bench.runners.unborn = false;
+            bench.advance(20 * MINUTE);
+            eprintln!("{call:?} {kind:?}: {:?}", bench.end(run));
+            assert!(bench.run(run).status.is_end());
+            bench.check();
+            bench.check_all_gone();
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_goes_slowly_is_waited_for_and_forgotten() {
+    let mut slow = settings(2);
+    slow.gone_lag_calls = 5;
+    let mut bench = Bench::with(slow, Config::default());
+    let run = bench.submit(spec());
+    bench.settle();
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench.check_all_gone();
+}
+
+/// The name of our machine is answered by somebody else's: hands off, and the run does not depend on it.
+#[test]
+fn a_stranger_is_never_touched() {
+    let mut bench = Bench::brief();
+    let run = bench.submit(spec());
+    bench.settle();
+    let name = bench.name_of(run);
+    bench.provider.replace_by_stranger(&name);
+    bench.runners.deaf.push(name.clone());
+    bench.advance(40 * MINUTE);
+    let machine = bench.provider.machine(&name).expect("it is still there");
+    assert_eq!(machine.state, adapters::fake::MachineState::Running);
+    let audit = crate::bench::now(bench.engine.audit()).unwrap();
+    assert!(audit.broken.is_empty(), "{:?}", audit.broken);
+}
+
+#[test]
+fn no_capacity_is_tried_again_by_policy_with_growing_pauses() {
+    let mut bench = Bench::brief();
+    bench.fate(
+        |call, before, _| {
+            if call == Call::Spawn && before < 6 { Fate::FailBefore(TroubleKind::Capacity) } else { Fate::Obey }
+        },
+    );
+    let retry = Retry { max_attempts: 5, on_events: vec![RetryEvent::NoCapacity], duration_ms: None };
+    let run = bench.submit(RunSpec { retry: Some(retry), ..spec() });
+    bench.advance(2 * MINUTE);
+    bench.expect_end(run, RunStatus::Completed, None);
+    let jobs = bench.jobs(run);
+    assert_eq!(jobs.iter().map(|job| job.submission).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(jobs.iter().all(|job| job.attempt == 1), "infrastructure uses no attempt");
+    let pauses: Vec<i64> =
+        jobs.windows(2).map(|pair| pair[1].submitted_at.since(pair[0].ended_at.expect("it has ended"))).collect();
+    assert_eq!(pauses, [15 * SECOND, 30 * SECOND]);
+    assert_eq!(bench.money(run, 1).0, PRICE, "one reservation for all submissions");
+    bench.check();
+}
