@@ -75,6 +75,7 @@ fn a_detached_run_is_followed_cancelled_and_retried() {
     let pid = nix::unistd::Pid::from_raw(attached.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     assert_eq!(attached.wait().unwrap().code(), Some(130), "Ctrl-C detaches");
+    session.wait_for("long", "job.started");
     session.type_in("repl ps");
     session.type_in("repl cancel long");
     session.type_in("repl attach @last");

@@ -2,6 +2,7 @@
 //! Ends every process it started, also when a test fails.
 
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -68,6 +69,15 @@ impl Session {
     /// Starts a line without waiting for it.
     pub fn begin(&self, line: &str) -> Child {
         self.shell(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Returns when this has happened to the run. Its output may be seen a moment before.
+    pub fn wait_for(&self, run: &str, event: &str) {
+        let mut events = self.begin(&format!("exec repl events {run} -f"));
+        let mut lines = BufReader::new(events.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains(event)), "{run} ended without {event}");
+        events.kill().unwrap();
+        events.wait().unwrap();
     }
 
     pub fn json(&self, line: &str) -> Value {
