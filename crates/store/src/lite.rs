@@ -55,7 +55,7 @@ impl Writer {
         let started = Instant::now();
         let mut group = Vec::new();
         if let Err(failure) = self.begin() {
-            return next().into_iter().for_each(|job| job.answer(Err(failure.clone())));
+            return next().into_iter().for_each(|job| self.refuse(job, &failure));
         }
         while group.len() < GROUP_CLOSURES && (group.is_empty() || started.elapsed() < GROUP_WORK) {
             let Some(job) = next() else { break };
@@ -80,7 +80,7 @@ impl Writer {
     /// A transaction of one closure.
     pub(crate) fn alone(&mut self, job: Box<dyn Job>) {
         if let Err(failure) = self.begin() {
-            return job.answer(Err(failure));
+            return self.refuse(job, &failure);
         }
         let mut ran = self.run(job);
         if self.lite().is_autocommit() {
@@ -89,6 +89,13 @@ impl Writer {
             ran.verdict = Err(failure);
         }
         self.release(vec![ran]);
+    }
+
+    /// Not even a transaction could be begun.
+    fn refuse(&self, job: Box<dyn Job>, failure: &Failure) {
+        let verdict = Err(failure.clone());
+        self.context.learn(&verdict, job.reads());
+        job.answer(verdict);
     }
 
     /// Runs one closure in a savepoint; a refusal or a panic takes back its own rows only.

@@ -212,7 +212,7 @@ impl Pg {
                     )
                     .into());
                 }
-                _ => self.runtime.block_on(tokio::time::sleep(ASK_EVERY)),
+                _ => self.runtime.block_on(async { tokio::time::sleep(ASK_EVERY).await }),
             }
         }
         Err(unknown().into())

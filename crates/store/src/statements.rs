@@ -36,3 +36,24 @@ pub fn of_logs() -> impl Iterator<Item = &'static Sql> {
 pub fn of_main() -> impl Iterator<Item = &'static Sql> {
     MODULES.iter().copied().flatten().copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lite::open_memory;
+    use crate::migrate::LOGS;
+
+    #[test]
+    fn the_logs_find_rows_by_an_index() {
+        let logs = open_memory(&LOGS).unwrap();
+        for sql in of_logs() {
+            let mut plan = logs.prepare(&format!("EXPLAIN QUERY PLAN {}", sql.text)).unwrap();
+            let lines = plan.raw_query().mapped(|row| row.get::<_, String>(3)).collect::<Result<Vec<_>, _>>().unwrap();
+            assert!(
+                !lines.iter().any(|line| line.starts_with("SCAN") && !line.contains("USING")),
+                "{lines:?}: {}",
+                sql.text
+            );
+        }
+    }
+}
