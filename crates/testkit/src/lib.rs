@@ -1,1 +1,16 @@
-//! testkit
+//! The simulated world: the real engine on a real database in memory, with time, machines, people and luck that are ours.
+//! One thread, one seed, one history. Never part of what serves anybody.
+
+mod chance;
+mod client;
+mod control;
+mod faults;
+mod machine;
+mod provider;
+mod runner;
+pub mod sim;
+mod time;
+mod trace;
+mod truth;
+mod watch;
+mod world;

@@ -1,0 +1,252 @@
+//! A simulated machine: what is on its disk and goes on without a runner (the works), and what dies with the runner's process.
+//! Knows no control plane; whoever owns it carries the messages.
+
+use crate::chance::Chance;
+use crate::truth;
+use engine::desired::{Desired, DesiredJob};
+use engine::runner::{Fact, What};
+use engine::store::log::Chunk;
+use engine::store::{Frame, LogStream};
+use model::boot::Boot;
+use model::job::{JobReason, JobStatus};
+use model::spec::Command;
+use model::{InstanceId, JobId, RunId, Timestamp};
+use std::collections::BTreeMap;
+
+pub type Key = (JobId, i64);
+
+pub struct Machine {
+    pub boot: Boot,
+    /// How often the provider has started a runner here.
+    pub starts: u32,
+    pub process: Option<Process>,
+    /// Tells a process from those before it.
+    pub process_no: u64,
+    pub works: BTreeMap<Key, Work>,
+    pub cut_off_until_ms: i64,
+    pub gone: bool,
+}
+
+/// What a runner knows and forgets with its death.
+pub struct Process {
+    pub instance: Option<InstanceId>,
+    pub session: i64,
+    pub streaming: bool,
+    pub version: i64,
+    pub in_flight: Option<u64>,
+    pub acknowledged_ms: i64,
+}
+
+/// A job on this machine: its keeper and its place in the journal.
+pub struct Work {
+    pub run: RunId,
+    pub plan: Plan,
+    pub stage: Stage,
+    /// Not acknowledged yet, numbered in the order they happened.
+    pub facts: Vec<(u64, What)>,
+    pub written: i64,
+    pub acknowledged: i64,
+    pub began_ms: Option<i64>,
+    stopping: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Syncing,
+    Running,
+    Ended,
+}
+
+/// What the command does, as its own text says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    pub ms: i64,
+    pub exit_code: i32,
+    pub bytes: i64,
+    pub max_ms: Option<i64>,
+    pub stop_ms: i64,
+}
+
+impl Plan {
+    pub fn text(ms: i64, exit_code: i32, bytes: i64) -> String {
+        format!("work {ms} {exit_code} {bytes}")
+    }
+    fn of(wanted: &DesiredJob) -> Plan {
+        let spec = &wanted.run.spec;
+        let Command::Shell(text) = &spec.command else { panic!("simulated commands are texts") };
+        let words: Vec<i64> = text.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
+        Plan {
+            ms: words[0],
+            exit_code: words[1] as i32,
+            bytes: words[2],
+            max_ms: spec.max_duration_ms,
+            stop_ms: spec.stop_duration_ms,
+        }
+    }
+}
+
+/// The next thing that happens to a work by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    Synced,
+    Wrote,
+    Ended { exit_code: Option<i32>, reason: JobReason },
+}
+
+/// After so many milliseconds.
+pub type Later = (i64, Key, Progress);
+
+impl Machine {
+    pub fn new(boot: Boot) -> Machine {
+        Machine {
+            boot,
+            starts: 0,
+            process: None,
+            process_no: 0,
+            works: BTreeMap::new(),
+            cut_off_until_ms: 0,
+            gone: false,
+        }
+    }
+
+    pub fn start_process(&mut self, starts: u32, now_ms: i64) {
+        self.starts = starts;
+        self.process_no += 1;
+        self.process = Some(Process {
+            instance: None,
+            session: 0,
+            streaming: false,
+            version: 0,
+            in_flight: None,
+            acknowledged_ms: now_ms,
+        });
+    }
+
+    pub fn is_working(&self) -> bool {
+        self.works.values().any(|work| work.stage != Stage::Ended)
+    }
+
+    /// Brings the machine to what the document says. Older documents than the last are ignored.
+    pub fn obey(&mut self, desired: &Desired, chance: &mut Chance) -> Vec<Later> {
+        let version = desired.instance.desired_version;
+        let Some(process) = self.process.as_mut().filter(|process| process.version <= version) else { return vec![] };
+        process.version = version;
+        let mut later = Vec::new();
+        let wanted = desired.job.as_ref().map(|job| ((job.job.id, job.job.epoch), job));
+        for (key, work) in &mut self.works {
+            let listed = wanted.as_ref().is_some_and(|(wanted, _)| wanted == key);
+            if !listed && work.stage != Stage::Ended && !work.stopping {
+                work.stopping = true;
+                later.push((0, *key, killed()));
+            }
+        }
+        if let Some((key, job)) = wanted {
+            match self.works.get_mut(&key) {
+                Some(work) => work.obey(key, job, chance, &mut later),
+                None => {
+                    let mut work = Work::new(job);
+                    if job.job.status == JobStatus::Terminating {
+                        later.push((0, key, killed()));
+                    } else {
+                        work.fact(What::Accepted);
+                        later.push((chance.between(0, 4000), key, Progress::Synced));
+                    }
+                    self.works.insert(key, work);
+                }
+            }
+        }
+        // An end is remembered until nobody can ask for its beginning again.
+        self.works.retain(|key, work| {
+            work.stage != Stage::Ended
+                || !work.facts.is_empty()
+                || desired.job.as_ref().is_some_and(|j| (j.job.id, j.job.epoch) == *key)
+        });
+        later
+    }
+
+    /// All that was not acknowledged.
+    pub fn report(&self, now_ms: i64) -> (Vec<Fact>, Vec<Chunk>, BTreeMap<Key, u64>) {
+        let (mut facts, mut chunks, mut upto) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for (&(job, epoch), work) in &self.works {
+            facts.extend(work.facts.iter().map(|(_, what)| Fact { job, epoch, what: what.clone() }));
+            if let Some((last, _)) = work.facts.last() {
+                upto.insert((job, epoch), *last);
+            }
+            if work.acknowledged < work.written {
+                let data = truth::output(job, epoch, work.acknowledged, work.written);
+                let frame = Frame { stream: LogStream::Stdout, at: Timestamp(now_ms), data };
+                chunks.push(Chunk { job, epoch, offset: work.acknowledged, frames: vec![frame] });
+            }
+        }
+        (facts, chunks, upto)
+    }
+}
+
+impl Work {
+    fn new(wanted: &DesiredJob) -> Work {
+        Work {
+            run: wanted.run.id,
+            plan: Plan::of(wanted),
+            stage: Stage::Syncing,
+            facts: Vec::new(),
+            written: 0,
+            acknowledged: 0,
+            began_ms: None,
+            stopping: false,
+        }
+    }
+
+    fn obey(&mut self, key: Key, wanted: &DesiredJob, chance: &mut Chance, later: &mut Vec<Later>) {
+        if wanted.job.status != JobStatus::Terminating || self.stage == Stage::Ended {
+            return;
+        }
+        if wanted.job.abort {
+            self.stopping = true;
+            later.push((0, key, killed()));
+        } else if !self.stopping {
+            self.stopping = true;
+            later.push((chance.between(0, self.plan.stop_ms + 1), key, killed()));
+        }
+    }
+
+    fn fact(&mut self, what: What) {
+        let number = self.facts.last().map_or(0, |(number, _)| number + 1);
+        self.facts.push((number, what));
+    }
+
+    /// What happens next, once it has begun.
+    pub fn begin(&mut self, key: Key, now_ms: i64) -> Vec<Later> {
+        self.stage = Stage::Running;
+        self.began_ms = Some(now_ms);
+        self.fact(What::SyncComplete { blobs: 0 });
+        self.fact(What::Started);
+        let end = match self.plan.max_ms.filter(|max| *max < self.plan.ms) {
+            Some(max) => (max, key, Progress::Ended { exit_code: None, reason: JobReason::MaxDuration }),
+            None => {
+                let code = self.plan.exit_code;
+                let reason = if code == 0 { JobReason::DoneByRunner } else { JobReason::ExitedWithError };
+                (self.plan.ms, key, Progress::Ended { exit_code: Some(code), reason })
+            }
+        };
+        vec![(0, key, Progress::Wrote), (self.plan.ms / 2, key, Progress::Wrote), end]
+    }
+
+    pub fn write(&mut self) {
+        self.written = (self.written + self.plan.bytes / 3).min(self.plan.bytes);
+    }
+
+    pub fn end(&mut self, now_ms: i64, exit_code: Option<i32>, reason: JobReason) {
+        self.stage = Stage::Ended;
+        if exit_code.is_some() {
+            self.written = self.plan.bytes;
+        }
+        let signal = exit_code.is_none().then_some(9);
+        let active_ms = self.began_ms.map_or(0, |began| now_ms - began);
+        self.fact(What::Ended { reason, exit_code, signal, message: None, final_offset: self.written, active_ms });
+    }
+}
+
+/// By our signal; the control plane knows why.
+fn killed() -> Progress {
+    Progress::Ended { exit_code: None, reason: JobReason::TerminatedByServer }
+}

@@ -1,0 +1,79 @@
+//! The fake provider as the simulated control plane meets it: calls take their time, and end with the process that made them.
+//! Never changes what a call does.
+
+use crate::chance::Chance;
+use crate::time::Now;
+use adapters::{Act, Capabilities, FakeProvider, Handle, Listed, Order, Provider, Seen};
+use model::Credits;
+use model::spec::Resources;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone)]
+pub struct FarProvider {
+    pub near: Arc<FakeProvider>,
+    pub now: Now,
+    /// The longest a call takes, there and back.
+    pub takes_ms: Arc<AtomicI64>,
+    pub chance: Arc<Mutex<Chance>>,
+    /// The calling process is dead: nothing it still asks for is heard.
+    pub caller_dead: Arc<AtomicBool>,
+}
+
+impl FarProvider {
+    /// Half of the way, then the deed, then the way back. Whoever dies on the way has not asked, or does not hear.
+    fn call<'a, T: Send + 'a>(&'a self, deed: impl FnOnce() -> Act<'a, T> + Send + 'a) -> Act<'a, T> {
+        Box::pin(async move {
+            if self.caller_dead.load(Ordering::Relaxed) {
+                return std::future::pending().await;
+            }
+            self.now.wait(self.draw()).await;
+            let result = deed().await;
+            self.now.wait(self.draw()).await;
+            result
+        })
+    }
+
+    fn draw(&self) -> i64 {
+        match self.takes_ms.load(Ordering::Relaxed) {
+            0 => 0,
+            most => self.chance.lock().expect("one thread").between(0, most),
+        }
+    }
+}
+
+impl Provider for FarProvider {
+    fn name(&self) -> &str {
+        self.near.name()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.near.capabilities()
+    }
+    fn price(&self, resources: &Resources) -> Credits {
+        self.near.price(resources)
+    }
+    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
+        self.call(move || self.near.spawn(order))
+    }
+    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>> {
+        self.call(move || self.near.find_by_name(name))
+    }
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {
+        self.call(move || self.near.inspect(handle, nonce))
+    }
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()> {
+        self.call(move || self.near.terminate(handle, nonce))
+    }
+    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>> {
+        self.call(move || self.near.list(prefix))
+    }
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()> {
+        self.call(move || self.near.remove_workdir(handle, workdir))
+    }
+    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()> {
+        self.call(move || self.near.forget(handle))
+    }
+    fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String> {
+        self.near.workdir_path(handle, workdir)
+    }
+}

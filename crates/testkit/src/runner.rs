@@ -1,0 +1,349 @@
+//! What runners do in the simulated world: dial, beat, report, repeat until acknowledged. Messages are lost, doubled and late;
+//! machines come and go with the provider. Speaks to the engine as the server's handlers do.
+
+use crate::machine::{Key, Later, Machine, Progress, Stage};
+use crate::sim::Promise;
+use crate::time::now;
+use crate::truth::Execution;
+use crate::world::{Happening, Report, World};
+use adapters::fake::MachineState;
+use engine::desired::Desired;
+use engine::runner::{Introduction, Taken};
+use model::Failure;
+use model::job::JobReason;
+use model::time::{MINUTE, SECOND};
+use std::collections::BTreeMap;
+
+const HEARTBEAT_MS: i64 = 10 * SECOND;
+/// A request that was not answered is sent again after this.
+const PATIENCE_MS: i64 = 5 * SECOND;
+/// Without acknowledgement for so long, an idle runner ends (the ladder's last step).
+const PANIC_MS: i64 = 15 * MINUTE;
+
+impl World {
+    /// Machines as the provider has them: new processes dial, dead ones fall silent, gone machines take everything along.
+    pub fn meet_machines(&mut self) {
+        let real = self.far.near.machines();
+        for (name, found) in &real {
+            let boots_ms = self.faults.boot_takes_ms;
+            let machine = self.machines.entry(name.clone()).or_insert_with(|| Machine::new(found.boot.clone()));
+            match found.state {
+                MachineState::Running if machine.starts < found.starts => {
+                    machine.start_process(found.starts, self.now.ms());
+                    let process = machine.process_no;
+                    let ms = if boots_ms > 0 { self.chance.between(0, boots_ms) } else { 0 };
+                    self.note(format_args!("{name} starts, process {process}"));
+                    self.after(ms, Happening::Dial { name: name.clone(), process });
+                }
+                MachineState::Running | MachineState::Going => {}
+                MachineState::RunnerGone => self.process_ended(name),
+                MachineState::Gone => self.machine_gone(name),
+            }
+        }
+        let forgotten: Vec<String> = self.machines.keys().filter(|name| !real.contains_key(*name)).cloned().collect();
+        for name in forgotten {
+            self.machine_gone(&name);
+            self.machines.remove(&name);
+        }
+    }
+
+    fn process_ended(&mut self, name: &str) {
+        if self.machines.get(name).is_some_and(|machine| machine.process.is_some()) {
+            self.note(format_args!("the runner of {name} is gone"));
+            self.stream_broke(name);
+            self.machines.get_mut(name).expect("it was just seen").process = None;
+        }
+    }
+
+    /// Nothing is left but its name, for as long as the provider lists it.
+    fn machine_gone(&mut self, name: &str) {
+        self.process_ended(name);
+        let Some(machine) = self.machines.get_mut(name).filter(|machine| !machine.gone) else { return };
+        machine.gone = true;
+        let works = std::mem::take(&mut machine.works);
+        self.note(format_args!("{name} is gone"));
+        for (job, epoch) in works.into_keys() {
+            self.truth.ended(job, epoch, self.now.ms(), None);
+        }
+    }
+
+    pub fn kill_keepers(&mut self, name: &str) {
+        let machine = self.machines.get(name).expect("it was just seen");
+        let keys: Vec<Key> = machine.works.iter().filter(|(_, w)| w.stage == Stage::Running).map(|(k, _)| *k).collect();
+        for key in keys {
+            self.work(name, key, Progress::Ended { exit_code: None, reason: JobReason::ExecutorError });
+        }
+    }
+
+    /// The control plane or the runner finds its connection closed; the runner dials again.
+    pub fn stream_broke(&mut self, name: &str) {
+        let ms = self.chance.between(100, 3000);
+        let Some(machine) = self.machines.get_mut(name) else { return };
+        let Some(process) = machine.process.as_mut() else { return };
+        process.in_flight = None;
+        let (was, instance) = (std::mem::take(&mut process.streaming), process.instance);
+        let number = machine.process_no;
+        self.after(ms, Happening::Dial { name: name.to_owned(), process: number });
+        if let (true, Some(instance), Some(control)) = (was, instance, &self.control) {
+            control.engine.house.presence.stream(instance, false);
+            let closed = now(control.engine.stream_closed(instance));
+            self.unless_dead(closed, "a closed stream");
+        }
+    }
+
+    /// Whether something sent now arrives; nothing does without a control plane, or from a machine that is cut off.
+    fn arrives(&mut self, name: &str) -> bool {
+        let now_ms = self.now.ms();
+        let cut_off = self.machines.get(name).is_none_or(|machine| machine.cut_off_until_ms > now_ms);
+        !self.chance.in_thousand(self.faults.lost) && !cut_off && self.control.is_some()
+    }
+
+    fn is_process(&self, name: &str, process: u64) -> bool {
+        self.machines.get(name).is_some_and(|machine| machine.process_no == process && machine.process.is_some())
+    }
+
+    pub fn dial(&mut self, name: &str, number: u64) {
+        if !self.is_process(name, number) || self.machines[name].process.as_ref().is_some_and(|p| p.streaming) {
+            return;
+        }
+        let again = Happening::Dial { name: name.to_owned(), process: number };
+        if !self.arrives(name) {
+            return self.after(PATIENCE_MS, again);
+        }
+        let boot = self.machines[name].boot.clone();
+        let engine = self.control.as_ref().expect("it arrives").engine.clone();
+        let answer = now(async {
+            let instance = engine.recognise(&boot.name, &boot.token).await?;
+            let who = Introduction {
+                name: boot.name.clone(),
+                nonce: boot.nonce.clone(),
+                version: "sim".to_owned(),
+                host: "sim".to_owned(),
+                containment: None,
+            };
+            let instance = engine.register(instance.id, who).await?;
+            engine.desired(instance.id).await
+        });
+        self.note(format_args!(
+            "{name} dials: {}",
+            answer.as_ref().map_or_else(ToString::to_string, |d| d.instance.status.to_string())
+        ));
+        match answer {
+            Ok(_) if !self.arrives(name) => self.after(PATIENCE_MS, again),
+            Ok(desired) => self.connected(name, number, &desired),
+            Err(Failure::Refused(_)) => self.far.near.kill_runner(name), // nobody wants it any more
+            Err(Failure::Trouble(_)) => self.after(PATIENCE_MS, again),
+        }
+    }
+
+    fn connected(&mut self, name: &str, number: u64, desired: &Desired) {
+        let now_ms = self.now.ms();
+        let process = self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("it just dialled");
+        let first = process.instance.is_none();
+        (process.instance, process.session) = (Some(desired.instance.id), desired.instance.session);
+        (process.streaming, process.acknowledged_ms) = (true, now_ms);
+        self.control.as_ref().expect("it answered").engine.house.presence.stream(desired.instance.id, true);
+        if first {
+            self.after(0, Happening::Heartbeat { name: name.to_owned(), process: number });
+        }
+        self.told(name, number, desired);
+        self.send(name);
+    }
+
+    pub fn told(&mut self, name: &str, number: u64, desired: &Desired) {
+        if !self.is_process(name, number) {
+            return;
+        }
+        let machine = self.machines.get_mut(name).expect("it was just seen");
+        let later = machine.obey(desired, &mut self.chance);
+        if desired.shutdown {
+            self.note(format_args!("{name} is told to end"));
+            let keys: Vec<Key> = machine_works(&self.machines[name]);
+            for key in keys {
+                self.work(name, key, Progress::Ended { exit_code: None, reason: JobReason::TerminatedByServer });
+            }
+            return self.far.near.kill_runner(name);
+        }
+        self.schedule(name, later);
+        self.send(name);
+    }
+
+    fn schedule(&mut self, name: &str, later: Vec<Later>) {
+        for (ms, key, progress) in later {
+            self.after(ms, Happening::Work { name: name.to_owned(), key, progress });
+        }
+    }
+
+    pub fn heartbeat(&mut self, name: &str, number: u64) {
+        if !self.is_process(name, number) {
+            return;
+        }
+        let now_ms = self.now.ms();
+        if self.arrives(name) {
+            let boot = self.machines[name].boot.clone();
+            let process = self.machines[name].process.as_ref().expect("it was just seen");
+            let (session, observed, engine) =
+                (process.session, process.version, self.control.as_ref().expect("it arrives").engine.clone());
+            let beaten = now(async {
+                let instance = engine.recognise(&boot.name, &boot.token).await?;
+                if instance.session == session {
+                    engine.heartbeat(&instance, observed, model::Timestamp(now_ms)).await?;
+                }
+                Ok::<_, Failure>(instance.session == session)
+            });
+            match beaten {
+                Ok(true) => {
+                    self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("as before").acknowledged_ms =
+                        now_ms
+                }
+                // Its own registration, whose answer was lost, has made it old.
+                Ok(false) => self.stream_broke(name),
+                Err(_) => {}
+            }
+        }
+        let machine = &self.machines[name];
+        let silent_ms = machine.process.as_ref().map_or(0, |p| now_ms - p.acknowledged_ms);
+        if silent_ms > PANIC_MS && !machine.is_working() {
+            self.note(format_args!("{name} panics"));
+            return self.far.near.kill_runner(name);
+        }
+        self.send(name);
+        self.after(HEARTBEAT_MS, Happening::Heartbeat { name: name.to_owned(), process: number });
+    }
+
+    /// Everything that is not acknowledged, at once if nothing is in flight.
+    fn send(&mut self, name: &str) {
+        let Some(machine) = self.machines.get(name) else { return };
+        let Some(process) = machine.process.as_ref().filter(|p| p.session > 0 && p.in_flight.is_none()) else { return };
+        debug_assert!(process.instance.is_some(), "a session comes with an instance");
+        let (facts, chunks, upto) = machine.report(self.now.ms());
+        if facts.is_empty() && chunks.is_empty() {
+            return;
+        }
+        let (number, process) = (self.number(), machine_no(&self.machines[name]));
+        self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("as before").in_flight = Some(number);
+        self.after(PATIENCE_MS, Happening::WaitedInVain { name: name.to_owned(), process, number });
+        let report = Report { number, facts, chunks, upto };
+        let copies = 1 + i64::from(self.chance.in_thousand(self.faults.doubled));
+        for _ in 0..copies {
+            let ms = if self.chance.in_thousand(self.faults.late) {
+                self.chance.between(SECOND, 40 * SECOND)
+            } else {
+                self.chance.between(0, 30)
+            };
+            self.after(ms, Happening::Arrived { name: name.to_owned(), process, report: Box::new(report.clone()) });
+        }
+    }
+
+    /// A report reaches the control plane, perhaps after its sender has gone.
+    pub fn arrived(&mut self, name: &str, process: u64, report: &Report) {
+        let Some(machine) = self.machines.get(name) else { return };
+        let boot = machine.boot.clone();
+        if !self.arrives(name) {
+            return;
+        }
+        let engine = self.control.as_ref().expect("it arrives").engine.clone();
+        let taken = now(async {
+            let instance = engine.recognise(&boot.name, &boot.token).await?;
+            engine.report(&instance, report.facts.clone(), report.chunks.clone()).await
+        });
+        let what: Vec<String> = report.facts.iter().map(|fact| format!("{} {:?}", fact.job, fact.what)).collect();
+        self.note(format_args!("{name} reports {what:?} and {} chunks: {taken:?}", report.chunks.len()));
+        match taken {
+            Ok(taken) if self.arrives(name) => {
+                let ms = self.chance.between(0, 30);
+                let (number, upto) = (report.number, report.upto.clone());
+                self.after(ms, Happening::Answered { name: name.to_owned(), process, number, upto, taken });
+            }
+            Ok(_) => {}
+            Err(Failure::Trouble(_)) => {}
+            Err(Failure::Refused(refused)) => {
+                self.complain(Promise::Safe, format!("a report was refused as a whole: {refused}"))
+            }
+        }
+    }
+
+    pub fn answered(&mut self, name: &str, process: u64, number: u64, upto: &BTreeMap<Key, u64>, taken: &Taken) {
+        if !self.is_process(name, process) {
+            return;
+        }
+        let now_ms = self.now.ms();
+        let machine = self.machines.get_mut(name).expect("it was just seen");
+        let state = machine.process.as_mut().expect("it was just seen");
+        state.acknowledged_ms = now_ms;
+        if state.in_flight == Some(number) {
+            state.in_flight = None;
+        }
+        for (key, last) in upto {
+            if let Some(work) = machine.works.get_mut(key) {
+                work.facts.retain(|(number, _)| number > last);
+            }
+        }
+        for (key, work) in &mut machine.works {
+            if let Some(offset) = taken.log_offsets.get(&key.0) {
+                work.acknowledged = (*offset).min(work.written);
+            }
+        }
+        let refused: Vec<Key> = taken.refused.iter().map(|(job, epoch, _)| (*job, *epoch)).collect();
+        for key in refused {
+            self.work(name, key, Progress::Ended { exit_code: None, reason: JobReason::TerminatedByServer });
+            if let Some(work) = self.machines.get_mut(name).and_then(|m| m.works.get_mut(&key)) {
+                work.facts.clear();
+                work.acknowledged = work.written;
+            }
+        }
+        self.send(name);
+    }
+
+    pub fn waited_in_vain(&mut self, name: &str, process: u64, number: u64) {
+        if self.is_process(name, process) {
+            let state = self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("it was just seen");
+            if state.in_flight == Some(number) {
+                state.in_flight = None;
+                self.send(name);
+            }
+        }
+    }
+
+    /// Something happens to a job by itself, whether a runner watches or not.
+    pub fn work(&mut self, name: &str, key: Key, progress: Progress) {
+        let now_ms = self.now.ms();
+        let Some(work) = self.machines.get_mut(name).and_then(|machine| machine.works.get_mut(&key)) else { return };
+        let stage = work.stage;
+        match (stage, progress) {
+            (Stage::Syncing, Progress::Synced) => {
+                let (run, later) = (work.run, work.begin(key, now_ms));
+                self.note(format_args!("{} begins on {name}", key.0));
+                let execution = Execution {
+                    run,
+                    job: key.0,
+                    epoch: key.1,
+                    machine: name.to_owned(),
+                    began_ms: now_ms,
+                    ended_ms: None,
+                    exit_code: None,
+                };
+                if let Some(complaint) = self.truth.began(execution) {
+                    self.complain(Promise::Safe, complaint);
+                }
+                self.schedule(name, later);
+            }
+            (Stage::Running, Progress::Wrote) => work.write(),
+            (Stage::Syncing | Stage::Running, Progress::Ended { exit_code, reason }) => {
+                work.end(now_ms, exit_code, reason);
+                self.truth.ended(key.0, key.1, now_ms, exit_code);
+                self.note(format_args!("{} ends on {name}: {exit_code:?} {reason}", key.0));
+            }
+            _ => return,
+        }
+        self.send(name);
+    }
+}
+
+fn machine_works(machine: &Machine) -> Vec<Key> {
+    machine.works.keys().copied().collect()
+}
+
+fn machine_no(machine: &Machine) -> u64 {
+    machine.process_no
+}

@@ -1,0 +1,95 @@
+//! What really happened to commands, whatever anybody reported: the oracle. Judges two promises by itself: a run's command
+//! never runs twice at a time, and never again without a policy or a person who wanted so.
+
+use model::{JobId, RunId};
+use std::collections::BTreeMap;
+
+/// One execution of a run's command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Execution {
+    pub run: RunId,
+    pub job: JobId,
+    pub epoch: i64,
+    pub machine: String,
+    pub began_ms: i64,
+    pub ended_ms: Option<i64>,
+    /// None while it runs, and when it was killed.
+    pub exit_code: Option<i32>,
+}
+
+#[derive(Default)]
+pub struct Truth {
+    executions: BTreeMap<(JobId, i64), Execution>,
+}
+
+impl Truth {
+    /// A complaint if another execution of the run is not over.
+    pub fn began(&mut self, execution: Execution) -> Option<String> {
+        let other = self.of(execution.run).find(|other| other.ended_ms.is_none()).cloned();
+        let key = (execution.job, execution.epoch);
+        let complaint = match (&other, self.executions.contains_key(&key)) {
+            (Some(other), _) => Some(format!(
+                "{} runs twice at a time: {} on {} since {}, and now {} on {}",
+                execution.run, other.job, other.machine, other.began_ms, execution.job, execution.machine
+            )),
+            (None, true) => Some(format!("epoch {} of {} was started twice", execution.epoch, execution.job)),
+            (None, false) => None,
+        };
+        self.executions.insert(key, execution);
+        complaint
+    }
+
+    pub fn ended(&mut self, job: JobId, epoch: i64, at_ms: i64, exit_code: Option<i32>) {
+        if let Some(execution) = self.executions.get_mut(&(job, epoch)).filter(|e| e.ended_ms.is_none()) {
+            execution.ended_ms = Some(at_ms);
+            execution.exit_code = exit_code;
+        }
+    }
+
+    pub fn of(&self, run: RunId) -> impl Iterator<Item = &Execution> {
+        self.executions.values().filter(move |execution| execution.run == run)
+    }
+}
+
+/// The bytes a command writes are known to everybody who knows its job and epoch, so a log can be checked without keeping it.
+pub fn output(job: JobId, epoch: i64, from: i64, to: i64) -> Vec<u8> {
+    (from..to).map(|at| b'a' + ((job.0 + 7 * epoch + at + at / 26) % 26) as u8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn execution(job: i64, epoch: i64) -> Execution {
+        Execution {
+            run: RunId(1),
+            job: JobId(job),
+            epoch,
+            machine: "m".to_owned(),
+            began_ms: 0,
+            ended_ms: None,
+            exit_code: None,
+        }
+    }
+
+    #[test]
+    fn a_command_that_runs_twice_is_noticed() {
+        let mut truth = Truth::default();
+        assert_eq!(truth.began(execution(1, 1)), None);
+        assert!(truth.began(execution(2, 1)).unwrap().contains("twice at a time"));
+        let mut truth = Truth::default();
+        assert_eq!(truth.began(execution(1, 1)), None);
+        truth.ended(JobId(1), 1, 5, Some(0));
+        assert_eq!(truth.began(execution(2, 1)), None, "one after the other is a retry");
+        truth.ended(JobId(2), 1, 6, None);
+        assert!(truth.began(execution(1, 1)).unwrap().contains("started twice"));
+    }
+
+    #[test]
+    fn a_gap_or_a_repetition_shows_in_the_output() {
+        let whole = output(JobId(3), 1, 0, 100);
+        assert_eq!([output(JobId(3), 1, 0, 40), output(JobId(3), 1, 40, 100)].concat(), whole);
+        assert_ne!([output(JobId(3), 1, 0, 40), output(JobId(3), 1, 41, 101)].concat(), whole);
+        assert_ne!([output(JobId(3), 1, 0, 40), output(JobId(3), 1, 39, 99)].concat(), whole);
+    }
+}

@@ -1,0 +1,31 @@
+//! Notices panics on this thread while a world lives: the store turns them into trouble of one transaction, which is right for
+//! a server and would hide a bug here.
+
+use std::cell::RefCell;
+use std::sync::Once;
+
+thread_local! {
+    static SEEN: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Panics during `f` are kept instead of printed.
+pub fn watching<T>(f: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let kept = SEEN.with_borrow_mut(|seen| seen.as_mut().map(|seen| seen.push(panic.to_string())));
+            if kept.is_none() {
+                usual(panic);
+            }
+        }));
+    });
+    SEEN.set(Some(Vec::new()));
+    let result = f();
+    SEEN.set(None);
+    result
+}
+
+pub fn panics() -> Vec<String> {
+    SEEN.with_borrow(|seen| seen.clone().unwrap_or_default())
+}
