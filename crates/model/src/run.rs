@@ -420,12 +420,13 @@ pub fn phase(terminating: bool, jobs: &[Phase]) -> Option<Phase> {
 }
 
 fn refuse(run: &Run, event: &RunEvent) -> Refused {
-    Refused::NotFrom {
-        what: "run",
-        state: run.status.to_string(),
-        event: event.name().replace('_', " "),
-        allowed: allowed(run),
-    }
+    let used_up = *event == RunEvent::RetryAsked && run.status == S::Failed && run.attempt >= run.max_attempts;
+    let state = if used_up {
+        format!("failed, and all {} attempts are used", run.max_attempts)
+    } else {
+        run.status.to_string()
+    };
+    Refused::NotFrom { what: "run", state, event: event.name().replace('_', " "), allowed: allowed(run) }
 }
 
 fn go(run: &Run, to: RunStatus, at: Timestamp, change: impl FnOnce(&mut Run), consequences: impl Into<Vec<C>>) -> Step {
