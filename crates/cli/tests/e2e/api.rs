@@ -1,0 +1,69 @@
+//! The API of a home's control plane, spoken directly: what the command line would never send, and streams as they come.
+
+use crate::home::Home;
+use serde_json::Value;
+use wire::client::{Client, ClientError, Method, Problem};
+
+pub struct Api {
+    client: Client,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Api {
+    /// Of the embedded control plane, as its owner.
+    pub fn of(home: &Home) -> Api {
+        let token = std::fs::read_to_string(home.data().join("token")).unwrap();
+        let url = home.json(&["control", "status"])["url"].as_str().unwrap().to_owned();
+        Api::at(&url, Some(token.trim()))
+    }
+
+    pub fn at(url: &str, token: Option<&str>) -> Api {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Api { client: Client::new(url, token).unwrap(), runtime }
+    }
+
+    pub fn get(&self, path: &str) -> Value {
+        self.try_get(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    pub fn try_get(&self, path: &str) -> Result<Value, ClientError> {
+        self.runtime.block_on(self.client.get(&format!("/api/v1{path}")))
+    }
+
+    /// All of them at once; the answers in the same order.
+    pub fn post_all(&self, path: &str, bodies: Vec<Value>) -> Vec<Value> {
+        let path = format!("/api/v1{path}");
+        let posts = bodies.iter().map(|body| self.client.post(&path, body));
+        let answers: Vec<Result<Value, ClientError>> = self.runtime.block_on(futures_util::future::join_all(posts));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|error| panic!("{path}: {error}"))).collect()
+    }
+
+    /// Sends bytes as they are; what is refused is told.
+    pub fn post_bytes(&self, path: &str, body: Vec<u8>) -> Problem {
+        let request = self.client.request(Method::POST, &format!("/api/v1{path}"));
+        let sent = self.runtime.block_on(request.header("content-type", "application/json").bytes(body).send());
+        match sent {
+            Err(ClientError::Problem(problem)) => *problem,
+            other => panic!("{path} was not refused: {other:?}"),
+        }
+    }
+
+    /// The data of every event of a stream, to its end.
+    pub fn events(&self, path: &str) -> Vec<(String, Value)> {
+        self.runtime.block_on(async {
+            let mut stream = self.client.events(&format!("/api/v1{path}"), None).await.unwrap();
+            let mut heard = Vec::new();
+            while let Some(event) = stream.next().await.unwrap() {
+                heard.push((event.event, serde_json::from_str(&event.data).unwrap()));
+            }
+            heard
+        })
+    }
+}
+
+/// What the frames among these events say, in their order.
+pub fn text_of(events: &[(String, Value)]) -> String {
+    let frames = events.iter().filter(|(kind, _)| kind == "log");
+    let bytes = frames.flat_map(|(_, frame)| serde_json::from_value::<wire::Base64>(frame["data"].clone()).unwrap().0);
+    String::from_utf8(bytes.collect()).unwrap()
+}

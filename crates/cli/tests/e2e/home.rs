@@ -1,0 +1,191 @@
+//! A home of one test: its own data folder, its own folder to type in, its own control plane. Whatever a test does to it,
+//! nobody is left behind: its end looks for processes that still know it.
+
+use crate::process::{self, Ended};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+pub struct Home {
+    place: tempfile::TempDir,
+    /// Variables that every command of this home sees.
+    env: Vec<(String, String)>,
+}
+
+impl Home {
+    pub fn new() -> Home {
+        // Short: a socket's path is.
+        let place = tempfile::Builder::new().prefix("e2e").tempdir().unwrap();
+        std::fs::create_dir(place.path().join("here")).unwrap();
+        Home { place, env: Vec::new() }
+    }
+
+    /// With a `repl.toml` where commands are typed.
+    pub fn with(settings: &str) -> Home {
+        let home = Home::new();
+        home.write("repl.toml", settings);
+        home
+    }
+
+    /// A pool of exactly so many machines.
+    pub fn of_machines(count: usize) -> Home {
+        Home::with(&format!("[providers.local]\nmax_instances = {count}\n"))
+    }
+
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.env.push((name.to_owned(), value.to_owned()));
+    }
+
+    pub fn unset(&mut self, name: &str) {
+        self.env.retain(|(set, _)| set != name);
+    }
+
+    /// Where the control plane keeps its data.
+    pub fn data(&self) -> PathBuf {
+        self.place.path().join("home")
+    }
+
+    /// Where commands are typed.
+    pub fn here(&self) -> PathBuf {
+        self.place.path().join("here")
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.here().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub fn repl(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_repl"));
+        command
+            .args(words)
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", self.place.path())
+            .env("REPL_HOME", self.data())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(self.here())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// A line of the shell in which `repl` is ours.
+    pub fn shell(&self, line: &str) -> Command {
+        let mut shell = Command::new("/bin/sh");
+        let folder = Path::new(env!("CARGO_BIN_EXE_repl")).parent().unwrap();
+        shell
+            .args(["-c", line])
+            .env_clear()
+            .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", folder.display()))
+            .env("HOME", self.place.path())
+            .env("REPL_HOME", self.data())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(self.here())
+            .stdin(Stdio::null());
+        shell
+    }
+
+    /// Types a command and waits for its end.
+    pub fn say(&self, words: &[&str]) -> Ended {
+        process::end_of(&mut self.repl(words))
+    }
+
+    /// The same, and it must go well.
+    pub fn done(&self, words: &[&str]) -> Ended {
+        let ended = self.say(words);
+        assert_eq!(ended.code, 0, "{words:?}: {ended}");
+        ended
+    }
+
+    pub fn json(&self, words: &[&str]) -> Value {
+        let words = [words, &["--json"]].concat();
+        serde_json::from_slice(&self.done(&words).stdout).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// `repl run` with these flags and this command, followed.
+    pub fn run(&self, flags: &[&str], command: &str) -> Ended {
+        self.say(&[&["run"], flags, &["-c", command]].concat())
+    }
+
+    /// `repl run --detach`; the id of the run.
+    pub fn detach(&self, flags: &[&str], command: &str) -> String {
+        let run = self.json(&[&["run", "--detach"], flags, &["-c", command]].concat());
+        run["id"].as_str().unwrap().to_owned()
+    }
+
+    pub fn attach(&self, run: &str) -> Ended {
+        self.say(&["attach", run])
+    }
+
+    /// The run object.
+    pub fn status(&self, run: &str) -> Value {
+        self.json(&["status", run])["run"].take()
+    }
+
+    /// The jobs of a run, in the order they were made.
+    pub fn jobs(&self, run: &str) -> Vec<Value> {
+        let agents = self.json(&["status", run])["agents"].take();
+        let jobs = agents.as_array().unwrap().iter().flat_map(|agent| agent["jobs"].as_array().unwrap().clone());
+        jobs.collect()
+    }
+
+    pub fn instances(&self) -> Vec<Value> {
+        self.json(&["instance", "ls"]).as_array().unwrap().clone()
+    }
+
+    pub fn control_plane(&self) -> i32 {
+        self.json(&["control", "status"])["pid"].as_i64().unwrap() as i32
+    }
+
+    /// Every invariant, and every credit where it belongs.
+    pub fn adds_up(&self) {
+        let report = self.say(&["audit", "--json"]);
+        assert_eq!(report.code, 0, "the audit is clean: {report}");
+        let rows = self.json(&["credits", "ledger", "--limit", "100000"]);
+        let sum = |kind: &str| -> i64 {
+            let rows = rows.as_array().unwrap().iter().filter(|row| row["kind"] == kind);
+            rows.map(|row| row["amount_micro"].as_i64().unwrap()).sum()
+        };
+        let balance = self.json(&["credits", "balance"]);
+        let left = |name: &str| balance[name].as_i64().unwrap();
+        assert_eq!(left("reserved_micro"), sum("reserve") - sum("charge") - sum("refund"), "{balance}");
+        assert_eq!(left("available_micro"), sum("topup") - sum("reserve") + sum("refund"), "{balance}");
+    }
+
+    /// Processes that know this home, whoever started them.
+    pub fn processes(&self) -> Vec<process::Process> {
+        process::that_know(self.place.path())
+    }
+
+    /// The one process of this home whose command line begins so, for example `repl runner`.
+    pub fn the(&self, words: &str) -> i32 {
+        let all = self.processes();
+        let found: Vec<_> = all.iter().filter(|process| process.words.starts_with(words)).collect();
+        assert_eq!(found.len(), 1, "one `{words}` among {all:?}");
+        found[0].pid
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        let stopped = if self.data().exists() { Some(self.say(&["control", "stop", "--all"])) } else { None };
+        let left = self.processes();
+        for process in &left {
+            // A test that fails must not leave work for the next one.
+            process::kill(process.pid);
+        }
+        if failed {
+            if let Ok(log) = std::fs::read_to_string(self.data().join("control.log")) {
+                eprintln!("--- control.log\n{log}");
+            }
+            return;
+        }
+        if let Some(stopped) = stopped {
+            assert_eq!(stopped.code, 0, "control stop --all: {stopped}");
+        }
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}

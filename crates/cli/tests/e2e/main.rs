@@ -1,0 +1,17 @@
+//! The whole system from the outside: the real binary, its embedded control plane, real runners and keepers, each test in a
+//! home of its own. What is said is the business of the session snapshots; here it is what happens.
+
+mod api;
+mod cluster;
+mod crowd;
+mod following;
+mod gate;
+mod home;
+mod kills;
+mod machines;
+mod output;
+mod process;
+mod refusals;
+mod shared;
+mod start;
+mod stopping;

@@ -1,0 +1,141 @@
+//! Several control planes on one PostgreSQL: what one accepts another may drive and a third may tell, and any of them may die.
+
+use crate::cluster::Cluster;
+use crate::gate::Gate;
+use crate::home::Home;
+use crate::process::{self, Running};
+use nix::sys::signal::Signal;
+
+/// The home goes first: its processes still speak with the database.
+struct Shared {
+    home: Home,
+    _cluster: Cluster,
+}
+
+impl Shared {
+    fn new() -> Shared {
+        let (mut home, cluster) = (Home::new(), Cluster::start());
+        home.set("REPL_DATABASE", &cluster.url());
+        Shared { home, _cluster: cluster }
+    }
+
+    /// A server that answers, and its address.
+    fn server(&self, address: &str, more: &[&str]) -> (Running, String) {
+        let mut server = Running::start(&mut self.home.repl(&[&["server", "--listen", address], more].concat()));
+        let said = server.hear("serving http://");
+        (server, said.trim().rsplit_once("http://").unwrap().1.to_owned())
+    }
+
+    fn worker(&self, server: &str) -> Running {
+        let mut worker = Running::start(&mut self.home.repl(&["worker", "--server", server]));
+        worker.hear("working");
+        worker
+    }
+
+    /// From now on commands talk to the server at this address.
+    fn talk_to(&mut self, address: &str) {
+        let token = std::fs::read_to_string(self.home.data().join("token")).unwrap();
+        self.home.set("REPL_TOKEN", &token);
+        self.home.set("REPL_URL", &format!("http://{address}"));
+    }
+
+    /// Ends machines and then processes, in order, as an operator would.
+    fn end(self, processes: Vec<Running>) {
+        self.home.adds_up();
+        let is_runner = |process: &process::Process| process.words.starts_with("repl runner");
+        let runners: Vec<_> = self.home.processes().into_iter().filter(is_runner).collect();
+        for machine in self.home.instances() {
+            self.home.done(&["instance", "terminate", machine["id"].as_str().unwrap()]);
+        }
+        assert!(runners.iter().all(|runner| process::ends(runner.pid)));
+        for running in processes {
+            process::signal(running.pid(), Signal::SIGTERM);
+            let ended = running.end();
+            assert_eq!(ended.code, 0, "{ended}");
+        }
+    }
+}
+
+#[test]
+fn servers_and_workers_share_one_database() {
+    let mut shared = Shared::new();
+    let (first, address) = shared.server("127.0.0.1:0", &[]);
+    let (second, other) = shared.server("127.0.0.1:0", &["--no-worker"]);
+    let worker = shared.worker(&address);
+    shared.talk_to(&address);
+    let other = format!("http://{other}");
+    let home = &shared.home;
+    let hello = home.run(&[], "echo hello; echo aside >&2; exit 3");
+    assert_eq!((hello.code, &*hello.out()), (3, "hello\n"), "{hello}");
+    // Accepted by one, told by the other, as it happens.
+    let gate = Gate::new(home, "gate");
+    home.write("data", "x".repeat(100_000));
+    let command = format!("wc -c < data; {}; seq 1 3000; echo made > out; exit 6", gate.wait());
+    let run = home.detach(&["--file", "data", "--artifact", "out"], &command);
+    let mut followed = Running::start(&mut home.repl(&["--url", &other, "attach", &run]));
+    let events = Running::start(&mut home.repl(&["--url", &other, "events", "-f", "--json", &run]));
+    assert_eq!(followed.line(), "100000");
+    gate.open();
+    let ended = followed.end();
+    assert_eq!((ended.code, ended.out()), (6, (1..=3000).map(|n| format!("{n}\n")).collect()), "{}", ended.stderr);
+    let events = events.end();
+    assert_eq!(events.out(), home.done(&["events", "-f", "--json", &run]).out(), "the same story everywhere");
+    home.done(&["--url", &other, "artifact", "get", &run]);
+    assert_eq!(std::fs::read_to_string(home.here().join("out")).unwrap(), "made\n");
+    // And cancelled by the other.
+    let command = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut followed = Running::start(&mut home.repl(&["run", "--name", "ends", "-c", command]));
+    assert_eq!(followed.line(), "ready");
+    home.done(&["--url", &other, "cancel", "ends"]);
+    let ended = followed.end();
+    assert_eq!((ended.code, &*ended.out()), (143, "bye\n"), "{ended}");
+    shared.end(vec![worker, second, first]);
+}
+
+#[test]
+fn many_runs_are_placed_in_order_by_whichever_worker() {
+    let mut shared = Shared::new();
+    shared.home.write("repl.toml", "[providers.local]\nmax_instances = 1\n");
+    let (first, address) = shared.server("127.0.0.1:0", &[]);
+    let workers = [shared.worker(&address), shared.worker(&address)];
+    shared.talk_to(&address);
+    let home = &shared.home;
+    let (gate, order) = (Gate::new(home, "gate"), home.here().join("order"));
+    let mut runs = vec![home.detach(&[], &gate.wait())];
+    for n in 0..12 {
+        let command = format!("mkdir ../busy || exit 99; echo {n} >> {}; rmdir ../busy", order.display());
+        runs.push(home.detach(&[], &command));
+    }
+    gate.open();
+    for run in &runs {
+        let ended = home.attach(run);
+        assert_eq!(ended.code, 0, "{ended}");
+    }
+    assert_eq!(std::fs::read_to_string(order).unwrap(), (0..12).map(|n| format!("{n}\n")).collect::<String>());
+    shared.end(workers.into_iter().chain([first]).collect());
+}
+
+#[test]
+fn any_of_them_may_die() {
+    let mut shared = Shared::new();
+    let (first, address) = shared.server("127.0.0.1:0", &["--no-worker"]);
+    let (second, other) = shared.server("127.0.0.1:0", &["--no-worker"]);
+    let (dies, lives) = (shared.worker(&address), shared.worker(&address));
+    shared.talk_to(&other);
+    let home = &shared.home;
+    let gate = Gate::new(home, "gate");
+    let mut followed =
+        Running::start(&mut home.repl(&["run", "-c", &format!("echo 0; {}; seq 1 3000; exit 6", gate.wait())]));
+    assert_eq!(followed.line(), "0");
+    // The worker, and the server that the runner talks to, which comes back at its address.
+    process::kill(dies.pid());
+    process::kill(first.pid());
+    gate.open();
+    let (again, _) = shared.server(&address, &["--no-worker"]);
+    let ended = followed.end();
+    assert_eq!((ended.code, ended.out()), (6, (1..=3000).map(|n| format!("{n}\n")).collect()), "{}", ended.stderr);
+    assert_eq!(home.jobs("@last").len(), 1);
+    assert_eq!(home.run(&[], "exit 4").code, 4);
+    assert!(dies.end().code == 137 && first.end().code == 137);
+    shared.end(vec![lives, again, second]);
+}

@@ -1,0 +1,122 @@
+//! The first minutes of a new user: a command, a second one, files there and back.
+
+use crate::home::Home;
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+#[test]
+fn a_first_command_needs_nothing_and_a_second_finds_the_machine_warm() {
+    let home = Home::new();
+    let first = home.run(&[], "echo hello; echo aside >&2; exit 3");
+    assert_eq!((first.code, &*first.out()), (3, "hello\n"), "{first}");
+    assert!(first.stderr.starts_with("aside\n") && first.stderr.lines().count() > 1, "{first}");
+    assert_eq!(home.status("@last")["warm"], false);
+    let second = home.run(&[], "true");
+    assert_eq!((second.code, &*second.out()), (0, ""), "{second}");
+    let status = home.status("@last");
+    assert_eq!((&status["warm"], &status["status"]), (&true.into(), &"completed".into()));
+    assert!(home.done(&["status", "@last"]).out().contains("warm"));
+    assert_eq!(home.instances().len(), 1);
+    home.adds_up();
+}
+
+#[test]
+fn a_file_travels_once_and_an_artifact_comes_back() {
+    let home = Home::new();
+    home.write("data.txt", "x".repeat(100_000));
+    let line = ["run", "-c", "mkdir out; wc -c < data.txt > out/n", "--file", "data.txt", "--artifact", "out/*"];
+    let small = |line: &[&str]| home.done(&[line, &["--memory", "64MB"]].concat());
+    small(&line);
+    assert_eq!(home.status("@last")["synced_blobs"], 1);
+    let stored = files(&home.data().join("blobs/1/content"));
+    home.done(&["artifact", "get", "@last"]);
+    assert_eq!(std::fs::read_to_string(home.here().join("out/n")).unwrap().trim(), "100000");
+    let again = small(&line);
+    assert!(again.stderr.contains("none sent"), "{again}");
+    assert_eq!(home.status("@last")["synced_blobs"], 0);
+    // A machine that has never seen it gets it from the control plane, not from here again.
+    let elsewhere = home.done(&[&line[..], &["--memory", "128MB"]].concat());
+    assert!(elsewhere.stderr.contains("none sent"), "{elsewhere}");
+    assert_eq!(home.status("@last")["synced_blobs"], 1);
+    assert_eq!(files(&home.data().join("blobs/1/content")), stored, "nothing was stored twice");
+}
+
+#[test]
+fn a_folder_keeps_its_modes_and_leaves_behind_what_git_ignores() {
+    let home = Home::new();
+    home.write("p/run.sh", "#!/bin/sh\ncat deep/er/data\n");
+    home.write("p/deep/er/data", "found\n");
+    home.write("p/.gitignore", "*.log\n/build/\n!keep.log\n");
+    home.write("p/deep/.gitignore", "secret\n");
+    for ignored in ["p/a.log", "p/build/big", "p/deep/secret", "p/.git/config"] {
+        home.write(ignored, "no");
+    }
+    home.write("p/keep.log", "kept");
+    home.write("p/empty", "");
+    home.write("p/a name with  spaces", "x");
+    for (name, mode) in [("p/run.sh", 0o755), ("p/deep/er/data", 0o640), ("p/empty", 0o400)] {
+        std::fs::set_permissions(home.here().join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let seen = home.run(&["--file", "p"], "cd p; find . -type f -printf '%m %p\\n' | sort -k2; ./run.sh");
+    let expected = ["644 ./.gitignore", "644 ./a name with  spaces", "644 ./deep/.gitignore", "640 ./deep/er/data"];
+    let expected = [&expected[..], &["400 ./empty", "644 ./keep.log", "755 ./run.sh", "found"]].concat();
+    assert_eq!(seen.out().lines().collect::<Vec<_>>(), expected, "{seen}");
+    // Only what changed travels again.
+    home.write("p/deep/er/data", "y".repeat(70_000));
+    let seen = home.run(&["--file", "p"], "wc -c < p/deep/er/data");
+    assert_eq!(seen.out().trim(), "70000");
+    assert!(seen.stderr.contains(", 1 sent"), "{seen}");
+    assert_eq!(home.status("@last")["synced_blobs"], 1);
+}
+
+#[test]
+fn artifacts_are_what_the_globs_name_also_after_a_failure() {
+    let home = Home::new();
+    let flags = ["--artifact", "out/**", "--artifact", "*.bin"];
+    let ended = home.run(
+        &flags,
+        "mkdir -p out/deep; echo a > out/a; echo b > out/deep/b; printf '\\0\\377' > x.bin; echo no > y.txt; exit 4",
+    );
+    assert_eq!(ended.code, 4, "{ended}");
+    let listed = home.json(&["artifact", "ls", "@last"]);
+    let mut paths: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["path"].as_str().unwrap()).collect();
+    paths.sort_unstable();
+    assert_eq!(paths, ["out/a", "out/deep/b", "x.bin"]);
+    home.done(&["artifact", "get", "@last"]);
+    assert_eq!(std::fs::read(home.here().join("x.bin")).unwrap(), b"\x00\xff");
+    assert_eq!(std::fs::read_to_string(home.here().join("out/deep/b")).unwrap(), "b\n");
+    home.adds_up();
+}
+
+#[test]
+fn two_first_commands_at_once_start_one_control_plane() {
+    let home = Home::new();
+    let mut all: Vec<_> = (0..4)
+        .map(|n| {
+            let command = format!("echo {n}");
+            crate::process::Running::start(&mut home.repl(&["run", "-c", &command]))
+        })
+        .collect();
+    for (n, one) in all.drain(..).enumerate() {
+        let ended = one.end();
+        assert_eq!((ended.code, ended.out()), (0, format!("{n}\n")), "{ended}");
+    }
+    let serving = home.processes().into_iter().filter(|process| process.words.starts_with("repl control serve"));
+    assert_eq!(serving.count(), 1);
+    home.adds_up();
+}
+
+/// Every file below, with what changes when it is written again.
+fn files(folder: &Path) -> BTreeMap<PathBuf, (u64, i64)> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let about = entry.metadata().unwrap();
+        if about.is_dir() {
+            found.extend(files(&entry.path()));
+        } else {
+            found.insert(entry.path(), (about.ino(), about.mtime_nsec()));
+        }
+    }
+    found
+}
