@@ -179,7 +179,8 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
             gone(next, at)
         }
         (state, E::ProviderConfirmedGone) if state.is_open() => gone(next, at),
-        (S::Terminated, E::ProviderConfirmedGone | E::SpawnFailed) => unchanged(),
+        (_, E::SpawnFailed) => unchanged(), // it is there all the same: whoever made it for a job ends it with the job
+        (S::Terminated, E::ProviderConfirmedGone) => unchanged(),
         (state, event) => Err(Refused::not_from("instance", state, name(event), &[])),
     }
 }

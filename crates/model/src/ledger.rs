@@ -55,10 +55,11 @@ pub fn chained(previous_hash: &str, seq: i64, entry: &Entry, at: Timestamp) -> S
     let run = entry.run.map(|r| r.to_string()).unwrap_or_default();
     let attempt = entry.attempt.unwrap_or(0);
     format!(
-        "{previous_hash}|{}|{seq}|{}|{}|{run}|{attempt}|{}|{}",
+        "{previous_hash}|{}|{seq}|{}|{}|{}|{run}|{attempt}|{}|{}",
         entry.org,
         entry.kind,
         entry.amount.micro(),
+        entry.from_available,
         entry.key,
         at.ms()
     )

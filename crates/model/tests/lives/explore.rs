@@ -5,7 +5,7 @@ use crate::charting::{Chart, Move};
 use crate::invariants;
 use crate::life::Map;
 use crate::settlement::{Stop, apply};
-use crate::world::{Choice, Lives, Scope, World};
+use crate::world::{Choice, Lives, Mover, Scope, World};
 use crate::{dag, fixture};
 use model::run::RunStatus;
 use model::spec::FailureMode;
@@ -147,9 +147,9 @@ fn explore(scope: &Scope) -> Result<Explored, String> {
     let mut worlds = vec![first];
     let mut numbers: Map<World, u32> = Map::default();
     numbers.insert(first, 0);
-    // How each world was first reached, and who reaches whom without a person's help.
+    // How each world was first reached, and who reaches whom by itself.
     let mut reached: Vec<(u32, Choice)> = vec![(0, Choice::RunDeadline)];
-    let mut by_itself: Vec<(u32, u32)> = Vec::new();
+    let mut by_itself: Vec<(u32, u32, Mover)> = Vec::new();
     let mut at = 0;
     while at < worlds.len() {
         let world = worlds[at];
@@ -180,32 +180,39 @@ fn explore(scope: &Scope) -> Result<Explored, String> {
             if let Err(why) = invariants::hold_between(&lives, &world, &next) {
                 return broken(why, &reached);
             }
-            if !choice.is_a_persons() {
-                by_itself.push((at as u32, number));
+            if choice.mover() <= Mover::Work {
+                by_itself.push((at as u32, number, choice.mover()));
             }
         }
         at += 1;
         assert!(worlds.len() < MOST_STATES, "{}: too many states", scope.name);
     }
-    if let Some(stuck) = stuck(&lives, &worlds, &by_itself) {
-        let what = format!("{}: no way to an end without a person's help\n", scope.name);
-        return Err(what + &path(&reached, stuck, &reached[stuck].1));
+    let run = |at: usize| lives.run.get(worlds[at].run);
+    let is_ending = |at: usize| run(at).termination.is_some();
+    let starts = |at: usize| run(at).status != RunStatus::Created;
+    let (clock, work) = (Mover::Clock, Mover::Work);
+    let checks: [(&str, Mover, &dyn Fn(usize) -> bool); 2] = [
+        ("a run that was asked to end does not end by the clock alone", clock, &is_ending),
+        ("a run cannot end although all goes well", work, &starts),
+    ];
+    for (what, mover, concerns) in checks {
+        let ends = reaching(&|at| run(at).status.is_end(), worlds.len(), &by_itself, mover);
+        if let Some(stuck) = (0..worlds.len()).find(|at| concerns(*at) && !ends[*at]) {
+            let (before, last) = &reached[stuck];
+            return Err(format!("{}: {what}\n{}", scope.name, path(&reached, *before as usize, last)));
+        }
     }
     Ok(Explored { states: worlds.len(), taken: taken(&lives) })
 }
 
-/// A world whose run was started and can never end by itself.
-fn stuck(lives: &Lives, worlds: &[World], by_itself: &[(u32, u32)]) -> Option<usize> {
-    let mut before: Vec<Vec<u32>> = vec![vec![]; worlds.len()];
-    for (from, to) in by_itself {
+/// The worlds from which a good one can be reached by movers no less sure than this one.
+fn reaching(is_good: &dyn Fn(usize) -> bool, count: usize, edges: &[(u32, u32, Mover)], least: Mover) -> Vec<bool> {
+    let mut before: Vec<Vec<u32>> = vec![vec![]; count];
+    for (from, to, _) in edges.iter().filter(|(_, _, mover)| *mover <= least) {
         before[*to as usize].push(*from);
     }
-    let rests = |world: &World| {
-        let run = lives.run.get(world.run);
-        run.status.is_end() || run.status == RunStatus::Created
-    };
-    let mut good: Vec<bool> = worlds.iter().map(rests).collect();
-    let mut waiting: Vec<usize> = (0..worlds.len()).filter(|at| good[*at]).collect();
+    let mut good: Vec<bool> = (0..count).map(is_good).collect();
+    let mut waiting: Vec<usize> = (0..count).filter(|at| good[*at]).collect();
     while let Some(at) = waiting.pop() {
         for from in std::mem::take(&mut before[at]) {
             if !std::mem::replace(&mut good[from as usize], true) {
@@ -213,7 +220,7 @@ fn stuck(lives: &Lives, worlds: &[World], by_itself: &[(u32, u32)]) -> Option<us
             }
         }
     }
-    good.iter().position(|good| !good)
+    good
 }
 
 /// The choices that led here, one a line.
@@ -251,6 +258,7 @@ fn every_small_world_keeps_every_promise_and_takes_every_row() {
     let mut taken: BTreeMap<&str, BTreeSet<Move>> = BTreeMap::new();
     for (scope, result) in SCOPES.iter().zip(results) {
         let explored = result.unwrap_or_else(|broken| panic!("\n{broken}"));
+        println!("{:>8} states: {}", explored.states, scope.name);
         assert!(explored.states > 1_000, "{}: only {} states were reached", scope.name, explored.states);
         for (name, rows) in explored.taken {
             taken.entry(name).or_default().extend(rows);

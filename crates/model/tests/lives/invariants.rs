@@ -171,6 +171,8 @@ pub fn hold_between(lives: &Lives, before: &World, after: &World) -> Check {
         let reason = |run: &model::run::Run| run.termination.as_ref().map(|t| t.reason);
         must!(reason(was).is_none() || reason(was) == reason(is), "{:?} became {:?}", reason(was), reason(is));
         must!(!was.status.is_end() || was.status == is.status, "{} became {}", was.status, is.status);
+        let astray = was.termination.is_some() && is.status != was.status && !is.status.is_end();
+        must!(!astray, "on its way to its end, {} became {}", was.status, is.status);
         for (earlier, later) in before.agents.iter().zip(&after.agents) {
             let (earlier, later) = (lives.agent.get(*earlier), lives.agent.get(*later));
             must!(!earlier.status.is_end() || earlier == later, "{earlier:?} became {later:?}");

@@ -1,17 +1,16 @@
-//! What follows from what: the ends of children carried to their parents, one finaliser, money, slots and machines.
-//! A small stand-in for the engine, in one transaction per choice; decides nothing that the model decides.
+//! What follows from what: the run, its attempts and money, and the one finaliser. A small stand-in for the engine, in
+//! one transaction per choice; decides nothing that the model decides. Hierarchy in `limbs`, machines in `machines`.
 
 use crate::life::{Answer, Id};
-use crate::samples::{self, NOW, error};
-use crate::world::{Choice, Lives, RESERVE, Scope, World, free_number, spawning};
+use crate::samples::{self, error};
+use crate::world::{Choice, Lives, RESERVE, Scope, World, free_number};
 use model::agent::{AgentEvent, AgentKind, AgentStatus};
-use model::allocation::{AllocationConsequence, AllocationEvent, AllocationStatus};
+use model::allocation::AllocationStatus;
 use model::attempt::{AttemptConsequence, AttemptEvent, AttemptStatus};
-use model::instance::{InstanceConsequence, InstanceEvent, InstanceStatus};
-use model::job::{JobConsequence, JobEvent, JobReason, JobStatus};
+use model::instance::InstanceStatus;
+use model::job::{JobEvent, JobReason};
 use model::ledger::{Entry, EntryKind};
 use model::run::{PauseReason, RunConsequence, RunEvent, RunOutcome, RunReason, RunStatus, Ticket};
-use model::spec::RetryEvent;
 use model::*;
 
 #[derive(Debug)]
@@ -46,7 +45,7 @@ pub fn apply(lives: &mut Lives, scope: &Scope, world: &World, choice: &Choice) -
 }
 
 /// Unpacks an answer: the new state and its consequences, or none if it had happened already.
-fn read<C>(answer: Answer<C>, from: Origin, what: &str) -> Result<Option<(Id, std::rc::Rc<[C]>)>, Stop> {
+pub fn read<C>(answer: Answer<C>, from: Origin, what: &str) -> Result<Option<(Id, std::rc::Rc<[C]>)>, Stop> {
     match answer {
         Answer::Moved(id, consequences) => Ok(Some((id, consequences))),
         Answer::Unchanged => Ok(None),
@@ -274,168 +273,6 @@ impl Commit<'_> {
         self.run(&RunEvent::TicketResolved { ticket }, Origin::Outside)
     }
 
-    fn claim(&mut self, job: usize, slot: usize) -> Done {
-        let (allocation, machine) = (self.lives.slot.get(self.world.slots[slot]).id, self.machine_of(slot));
-        let ready = machine.is_some_and(|it| self.instance_status(it) == InstanceStatus::Ready);
-        if !ready {
-            return Err(Stop::Nothing);
-        }
-        let (instance, id) =
-            (self.lives.slot.get(self.world.slots[slot]).instance, self.lives.job.get(self.world.jobs[job]).id);
-        self.job(job, &JobEvent::Placed { instance, allocation, warm: true, price_micro: 0 }, Origin::Outside)?;
-        self.slot(slot, &AllocationEvent::Claimed { job: id }, Origin::Outside)
-    }
-
-    /// The slot of a machine made for a job is born claimed (R94).
-    fn spawn(&mut self, job: usize) -> Done {
-        let number = free_number(self.world.instances.iter().map(|it| self.lives.instance.get(*it).id.0));
-        let machine = self.lives.instance.keep(spawning(number));
-        self.world.instances.push(machine);
-        let slot = self.open_slot(InstanceId(number));
-        let allocation = self.lives.slot.get(self.world.slots[slot]).id;
-        let id = self.lives.job.get(self.world.jobs[job]).id;
-        self.slot(slot, &AllocationEvent::Claimed { job: id }, Origin::Within)?;
-        let placed = JobEvent::Placed { instance: InstanceId(number), allocation, warm: false, price_micro: 0 };
-        self.job(job, &placed, Origin::Outside)
-    }
-
-    fn open_slot(&mut self, instance: InstanceId) -> usize {
-        let number = free_number(self.world.slots.iter().map(|it| self.lives.slot.get(*it).id.0));
-        let slot = model::allocation::Allocation { id: AllocationId(number), instance, ..samples::slot() };
-        self.world.slots.push(self.lives.slot.keep(slot));
-        self.world.slots.len() - 1
-    }
-
-    fn lose_place(&mut self, job: usize) -> Done {
-        let allocation = self.lives.job.get(self.world.jobs[job]).allocation;
-        self.job(job, &JobEvent::PlaceLost, Origin::Outside)?;
-        self.release(allocation, true)
-    }
-
-    /// Back to the pool if nothing ran there and the machine is well; else it has failed.
-    fn release(&mut self, allocation: Option<AllocationId>, clean: bool) -> Done {
-        let Some(slot) = allocation.and_then(|id| self.world.slot_at(self.lives, id)) else { return Ok(()) };
-        let ready = self.machine_of(slot).is_some_and(|it| self.instance_status(it) == InstanceStatus::Ready);
-        let event = match self.lives.slot.get(self.world.slots[slot]).status {
-            AllocationStatus::Active if clean => AllocationEvent::RunFinished { hold_until: NOW + 5 },
-            AllocationStatus::Claimed if clean && ready => AllocationEvent::RolledBack { workdir: "work_2".into() },
-            _ => AllocationEvent::LifecycleFailed,
-        };
-        self.slot(slot, &event, Origin::Within)
-    }
-
-    fn slot(&mut self, slot: usize, event: &AllocationEvent, from: Origin) -> Done {
-        let answer = self.lives.slot.step(self.world.slots[slot], event);
-        let Some((id, consequences)) = read(answer, from, allocation::name(event))? else { return Ok(()) };
-        let before = self.lives.slot.get(self.world.slots[slot]).debug_hold_until;
-        let after = self.lives.slot.get(id).debug_hold_until;
-        if before > after && *event != AllocationEvent::HoldEnded {
-            return Err(Stop::Broken(format!("a hold was shortened from {before:?} to {after:?}")));
-        }
-        self.world.slots[slot] = id;
-        if consequences.contains(&AllocationConsequence::Replenish) {
-            if self.machine_of(slot).is_some_and(|it| self.instance_status(it) == InstanceStatus::Ready) {
-                self.open_slot(self.lives.slot.get(id).instance);
-            }
-            if !self.scope.holds {
-                self.slot(slot, &AllocationEvent::HoldEnded, Origin::Within)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn machine(&mut self, machine: usize, event: &InstanceEvent, from: Origin) -> Done {
-        let answer = self.lives.instance.step(self.world.instances[machine], event);
-        let Some((id, consequences)) = read(answer, from, instance::name(event))? else { return Ok(()) };
-        self.world.instances[machine] = id;
-        let name = self.lives.instance.get(id).id;
-        for consequence in consequences.iter() {
-            match consequence {
-                InstanceConsequence::JobsSilent => self.jobs_on(name, &JobEvent::FellSilent)?,
-                InstanceConsequence::JobsHeard => self.jobs_on(name, &JobEvent::HeardAgain)?,
-                InstanceConsequence::JobsLost => self.jobs_on(name, &JobEvent::DeclaredLost)?,
-                InstanceConsequence::JobsGone => self.jobs_on(name, &JobEvent::GaveUpOn)?,
-                InstanceConsequence::SlotsFailed => self.fail_slots_on(name)?,
-                InstanceConsequence::TellRunner
-                | InstanceConsequence::WakePool
-                | InstanceConsequence::Publish { .. } => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn jobs_on(&mut self, instance: InstanceId, event: &JobEvent) -> Done {
-        for job in 0..self.world.jobs.len() {
-            let it = self.lives.job.get(self.world.jobs[job]);
-            if it.instance == Some(instance) && !it.status.is_end() {
-                self.job(job, event, Origin::Within)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn fail_slots_on(&mut self, instance: InstanceId) -> Done {
-        for slot in 0..self.world.slots.len() {
-            let it = self.lives.slot.get(self.world.slots[slot]);
-            if it.instance == instance && it.status != AllocationStatus::Complete {
-                self.slot(slot, &AllocationEvent::LifecycleFailed, Origin::Within)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn job(&mut self, job: usize, event: &JobEvent, from: Origin) -> Done {
-        let answer = self.lives.job.step(self.world.jobs[job], event);
-        let Some((id, consequences)) = read(answer, from, job::name(event))? else { return Ok(()) };
-        // An ended job forgets where it was: it is asked before.
-        let allocation = self.lives.job.get(self.world.jobs[job]).allocation;
-        self.world.jobs[job] = id;
-        for consequence in consequences.iter() {
-            match consequence {
-                JobConsequence::SlotActive => {
-                    let slot = allocation.and_then(|it| self.world.slot_at(self.lives, it));
-                    let slot = slot.ok_or_else(|| Stop::Broken("a running job has no slot".into()))?;
-                    self.slot(slot, &AllocationEvent::SyncComplete, Origin::Within)?;
-                    self.work_begins(self.lives.job.get(id).agent.0 as usize - 1)?;
-                }
-                JobConsequence::SlotEnded { clean } => self.release(allocation, *clean)?,
-                JobConsequence::ChildEnded { reason } => self.submission_ended(id, *reason)?,
-                JobConsequence::TellRunner
-                | JobConsequence::LeaveQueue
-                | JobConsequence::GatherLogs
-                | JobConsequence::Publish { .. } => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn submission_ended(&mut self, job: Id, reason: JobReason) -> Done {
-        let (agent, submission) = (self.lives.job.get(job).agent.0 as usize - 1, self.lives.job.get(job).submission);
-        let run = self.lives.run.get(self.world.run);
-        let infrastructure = matches!(reason.retry_event(), Some(RetryEvent::NoCapacity | RetryEvent::Interruption));
-        if infrastructure && run.termination.is_none() && submission < self.scope.submissions {
-            return self.resubmit(agent);
-        }
-        match reason.agent_end() {
-            AgentStatus::Completed => self.complete_agent(agent),
-            AgentStatus::Failed => self.agent_failed(agent, reason.run_reason()),
-            _ => self.cancel_agent(agent),
-        }
-    }
-
-    /// In place while another job of the run is active; else the whole run waits a while (seed 001).
-    fn resubmit(&mut self, agent: usize) -> Done {
-        self.work_is_undone(agent)?;
-        if self.status(agent) == AgentStatus::Running {
-            self.agent(agent, &AgentEvent::ToBeRetried { at: NOW, error: error() }, Origin::Within)?;
-        }
-        let active = (0..self.world.agents.len()).any(|a| self.status(a) == AgentStatus::Running);
-        if !active && self.lives.run.get(self.world.run).status == RunStatus::Running {
-            self.run(&RunEvent::InfrastructureFailed { retry_after_ms: 15_000 }, Origin::Within)?;
-        }
-        Ok(())
-    }
-
     /// The one who ends runs, and the one who says that everything is held.
     fn settle(&mut self) -> Done {
         loop {
@@ -503,8 +340,9 @@ impl Commit<'_> {
             let slot = lives.slot.get(slot);
             slot.status != AllocationStatus::Failed && !slot.workdir_released
         });
-        let used =
-            |id: InstanceId| jobs.iter().any(|job| lives.job.get(*job).instance == Some(id) && !is_ended(lives, *job));
+        let used = |id: InstanceId| {
+            jobs.iter().any(|job| lives.job.get(*job).instance == Some(id) && !lives.job.get(*job).status.is_end())
+        };
         instances.retain(|it| {
             let it = lives.instance.get(it);
             it.status != InstanceStatus::Terminated || used(it.id)
@@ -515,20 +353,7 @@ impl Commit<'_> {
         jobs.sort_by_key(|job| lives.job.get(*job).agent);
     }
 
-    fn machine_of(&self, slot: usize) -> Option<usize> {
-        self.world.instance_at(self.lives, self.lives.slot.get(self.world.slots[slot]).instance)
-    }
-
-    fn instance_status(&self, machine: usize) -> InstanceStatus {
-        self.lives.instance.get(self.world.instances[machine]).status
-    }
-
     pub fn status(&self, agent: usize) -> AgentStatus {
         self.lives.agent.get(self.world.agents[agent]).status
     }
-}
-
-fn is_ended(lives: &Lives, job: Id) -> bool {
-    let status: JobStatus = lives.job.get(job).status;
-    status.is_end()
 }

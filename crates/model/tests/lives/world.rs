@@ -97,10 +97,32 @@ pub enum Choice {
     Slot(usize, AllocationEvent),
 }
 
+/// Who brings something about, the surest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mover {
+    /// Comes even if nobody says anything any more.
+    Clock,
+    /// What workers and runners do when all goes well.
+    Work,
+    Accident,
+    Person,
+}
+
 impl Choice {
-    /// Somebody had to want it; everything else happens by itself.
-    pub fn is_a_persons(&self) -> bool {
-        matches!(self, Choice::Asked(_) | Choice::Resolved(_))
+    pub fn mover(&self) -> Mover {
+        match self {
+            Choice::RunDeadline | Choice::JobDeadline(_) | Choice::MachineDeadline(_) => Mover::Clock,
+            Choice::Asked(_) | Choice::Resolved(_) => Mover::Person,
+            Choice::AgentTimesOut(_) | Choice::TaskTimesOut(_) | Choice::Escalate => Mover::Accident,
+            Choice::Came(RunEvent::WorkItemDied { .. } | RunEvent::MaxDurationPassed | RunEvent::WaitedTooLong) => {
+                Mover::Accident
+            }
+            Choice::Machine(_, InstanceEvent::ProviderConfirmedGone | InstanceEvent::SpawnFailed) => Mover::Accident,
+            Choice::Job(_, JobEvent::PlaceLost | JobEvent::ProviderRefused { .. } | JobEvent::StopAsked { .. }) => {
+                Mover::Accident
+            }
+            _ => Mover::Work,
+        }
     }
 }
 
@@ -254,7 +276,7 @@ impl World {
                 }
             }
             // The clock runs out for the first rank; the second is the one that goes on.
-            if job.agent.0 == 1 || job.status == JobStatus::Terminating {
+            if job.agent.0 == 1 || matches!(job.status, JobStatus::Submitted | JobStatus::Terminating) {
                 all.push(Choice::JobDeadline(j));
             }
             if !scope.warm {
@@ -277,7 +299,10 @@ impl World {
                 InstanceEvent::Registered { host: "host".into(), runner_version: "1".into(), containment: None };
             if scope.warm {
                 // The first machine may vanish; the second is the one that goes on.
-                all.extend((i == 0).then_some(Choice::Machine(i, InstanceEvent::ProviderConfirmedGone)));
+                all.extend(
+                    (lives.instance.get(*id).id.0 == 1)
+                        .then_some(Choice::Machine(i, InstanceEvent::ProviderConfirmedGone)),
+                );
                 continue;
             }
             let mut said = vec![bound, registered, InstanceEvent::SpawnFailed, InstanceEvent::ProviderConfirmedGone];

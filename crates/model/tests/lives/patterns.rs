@@ -1,0 +1,330 @@
+//! The workflow's patterns, one sentence each, and random blueprints: everything ends, in order, with its output under
+//! its logical name.
+
+use crate::dag::{blueprint, check as check_state};
+use crate::samples::{self, NOW};
+use model::Outcome;
+use model::workflow::{self, Alternative, Branch, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn begun(node: &str) -> WorkflowEvent {
+    WorkflowEvent::NodeBegun { node: node.into() }
+}
+fn done(node: &str, output: Value) -> WorkflowEvent {
+    WorkflowEvent::NodeDone { node: node.into(), output }
+}
+fn failed(node: &str) -> WorkflowEvent {
+    WorkflowEvent::NodeFailed { node: node.into(), error: format!("{node} broke") }
+}
+fn compensated(node: &str) -> WorkflowEvent {
+    WorkflowEvent::Compensated { node: node.into() }
+}
+
+fn after(nodes: Vec<Node>, events: &[WorkflowEvent]) -> Workflow {
+    let begin = WorkflowEvent::Begun;
+    std::iter::once(&begin).chain(events).fold(samples::workflow(nodes), |workflow, event| {
+        match workflow::step(&workflow, event, NOW) {
+            Ok(Outcome::Moved { next, .. }) => next,
+            other => panic!("{event:?} did nothing: {other:?}"),
+        }
+    })
+}
+
+fn ready(workflow: &Workflow) -> Vec<&str> {
+    workflow::ready(workflow).into_iter().map(|node| node.name.as_str()).collect()
+}
+
+fn status(workflow: &Workflow, name: &str) -> NodeStatus {
+    workflow.nodes.iter().find(|node| node.name == name).expect("a node of that name").status
+}
+
+fn with_alternatives(count: usize) -> Vec<Node> {
+    let alternatives = (1..=count).map(|n| Alternative { parameters: json!({ "try": n }) }).collect();
+    vec![Node::new("make", &[], 1_000).with_alternatives(alternatives), Node::new("use", &["make"], 1_000)]
+}
+
+#[test]
+fn the_warm_path_is_taken_and_the_other_skipped_to_its_last_node() {
+    let workflow = after(blueprint(), &[done("decide", json!({ "warm": true }))]);
+    assert_eq!(ready(&workflow), ["claim", "side"]);
+    assert_eq!(["spawn", "boot"].map(|name| status(&workflow, name)), [NodeStatus::Skipped; 2]);
+    let workflow = after(blueprint(), &[done("decide", json!({ "warm": true })), done("claim", json!(1))]);
+    assert_eq!(ready(&workflow), ["side", "bind"]);
+}
+
+#[test]
+fn a_lost_claim_really_falls_back_to_a_new_machine() {
+    let lost = [done("decide", json!({ "warm": true })), begun("claim"), failed("claim"), compensated("claim")];
+    let workflow = after(blueprint(), &lost);
+    assert_eq!((workflow.status, ready(&workflow)), (WorkflowStatus::Running, vec!["spawn", "side"]));
+    let made = [done("spawn", json!("made")), done("boot", json!(null)), done("bind", json!(null))];
+    let workflow = after(blueprint(), &[&lost[..], &made].concat());
+    assert_eq!(workflow::output(&workflow, "machine"), Some(&json!("made")));
+    let workflow = after(blueprint(), &[&lost[..], &made, &[done("side", json!(null))]].concat());
+    assert_eq!(workflow.status, WorkflowStatus::Completed);
+}
+
+#[test]
+fn an_alternative_takes_the_place_of_what_it_replaces() {
+    let events = [begun("make"), failed("make"), compensated("make")];
+    let workflow = after(with_alternatives(2), &events);
+    assert_eq!(ready(&workflow), ["make#2"]);
+    let node = &workflow.nodes[1];
+    assert_eq!((node.logical.as_str(), node.kind.as_str(), &node.parameters), ("make", "make", &json!({ "try": 1 })));
+    let workflow = after(with_alternatives(2), &[&events[..], &[done("make#2", json!("elsewhere"))]].concat());
+    assert_eq!(ready(&workflow), ["use"]);
+    assert_eq!(workflow::output(&workflow, "make"), Some(&json!("elsewhere")));
+}
+
+#[test]
+fn after_three_tries_the_workflow_has_failed_with_the_last_error() {
+    let mut events = Vec::new();
+    for node in ["make", "make#2", "make#3"] {
+        events.extend([failed(node), compensated(node)]);
+    }
+    let workflow = after(with_alternatives(2), &events);
+    assert_eq!((workflow.status, workflow.error.as_deref()), (WorkflowStatus::Failed, Some("make#3 broke")));
+    assert_eq!(status(&workflow, "use"), NodeStatus::Skipped);
+}
+
+#[test]
+fn a_compensation_that_is_reported_twice_opens_nothing_twice() {
+    let workflow = after(with_alternatives(2), &[failed("make"), compensated("make")]);
+    assert_eq!(workflow::step(&workflow, &compensated("make"), NOW), Ok(Outcome::Unchanged));
+    let workflow = after(with_alternatives(2), &[failed("make"), compensated("make"), failed("make#2")]);
+    assert_eq!(workflow::step(&workflow, &compensated("make"), NOW), Ok(Outcome::Unchanged));
+}
+
+#[test]
+fn what_runs_beside_a_failed_node_is_not_lost() {
+    let events = [
+        done("decide", json!({ "warm": true })),
+        begun("claim"),
+        begun("side"),
+        failed("claim"),
+        done("side", json!(7)),
+    ];
+    let workflow = after(blueprint(), &events);
+    assert_eq!(workflow.status, WorkflowStatus::RollingBack);
+    assert_eq!(workflow::output(&workflow, "side"), Some(&json!(7)));
+    assert!(ready(&workflow).is_empty(), "nothing new begins meanwhile");
+}
+
+#[test]
+fn branches_that_follow_each_other_are_decided_at_once() {
+    let branch = |then: &str, otherwise: &str| Branch {
+        decided_by: "decide".into(),
+        field: "warm".into(),
+        then: then.into(),
+        otherwise: otherwise.into(),
+        on_error: false,
+    };
+    let nodes = vec![
+        Node::new("decide", &[], 1_000),
+        Node::new("first", &["decide"], 1_000).branching(branch("a", "second")),
+        Node::new("a", &["first"], 1_000),
+        Node::new("second", &["first"], 1_000).branching(branch("b", "c")),
+        Node::new("b", &["second"], 1_000),
+        Node::new("c", &["second"], 1_000),
+        Node::new("end", &["a", "b", "c"], 1_000),
+    ];
+    assert_eq!(ready(&after(nodes.clone(), &[done("decide", json!({ "warm": false }))])), ["c"]);
+    let workflow = after(nodes, &[done("decide", json!({ "warm": true }))]);
+    assert_eq!(ready(&workflow), ["a"]);
+    assert_eq!(["second", "b", "c"].map(|name| status(&workflow, name)), [NodeStatus::Skipped; 3]);
+}
+
+#[test]
+fn a_dead_workers_node_is_done_again_only_if_it_may_be() {
+    let taken_over = |node: &str| WorkflowEvent::NodeTakenOver { node: node.into() };
+    let decided = done("decide", json!({ "warm": true }));
+    let workflow = after(blueprint(), &[decided.clone(), begun("claim"), taken_over("claim")]);
+    assert_eq!((workflow.status, status(&workflow, "claim")), (WorkflowStatus::Running, NodeStatus::Pending));
+    let workflow = after(blueprint(), &[decided, begun("side"), taken_over("side")]);
+    assert_eq!((workflow.status, status(&workflow, "side")), (WorkflowStatus::RollingBack, NodeStatus::Failed));
+}
+
+#[test]
+fn cancelling_skips_what_waits_and_ends_what_runs() {
+    let workflow = after(blueprint(), &[begun("decide"), WorkflowEvent::CancelAsked]);
+    assert_eq!(workflow.status, WorkflowStatus::Cancelled);
+    assert_eq!(status(&workflow, "decide"), NodeStatus::Failed);
+    assert!(workflow.nodes[1..].iter().all(|node| node.status == NodeStatus::Skipped));
+    assert_eq!(workflow::step(&workflow, &done("decide", json!(1)), NOW), Ok(Outcome::Unchanged));
+}
+
+#[test]
+fn nothing_begins_before_what_it_follows() {
+    let workflow = after(blueprint(), &[]);
+    for event in [begun("bind"), done("bind", json!(1)), failed("spawn"), begun("choose")] {
+        assert!(workflow::step(&workflow, &event, NOW).is_err(), "{event:?}");
+    }
+}
+
+#[test]
+fn a_blueprint_that_cannot_work_is_refused() {
+    let named = |name: &str, after: &[&str]| Node::new(name, after, 1_000);
+    let branch = |on_error| Branch {
+        decided_by: "a".into(),
+        field: "x".into(),
+        then: "b".into(),
+        otherwise: "c".into(),
+        on_error,
+    };
+    let arms = || vec![named("b", &["choose"]), named("c", &["choose"])];
+    let choosing = |on_error, arms: Vec<Node>| {
+        let start = vec![named("a", &[]), named("choose", &["a"]).branching(branch(on_error))];
+        [start, arms].concat()
+    };
+    let table = [
+        ("two of one name", vec![named("a", &[]), named("a", &[])], false),
+        ("follows nobody we know", vec![named("a", &["z"])], false),
+        ("a circle", vec![named("a", &["b"]), named("b", &["a"])], false),
+        ("itself", vec![named("a", &["a"])], false),
+        ("four tries", with_alternatives(3), false),
+        ("three tries", with_alternatives(2), true),
+        ("a branch to nowhere", choosing(false, vec![]), false),
+        ("a branch", choosing(false, arms()), true),
+        ("a fall-back with another output", choosing(true, arms()), false),
+    ];
+    for (what, nodes, good) in table {
+        assert_eq!(workflow::check(&nodes).is_ok(), good, "{what}");
+    }
+}
+
+/// A part of a random blueprint: a node that fails so often, or a choice between two.
+#[derive(Debug, Clone)]
+struct Part {
+    after: Vec<prop::sample::Index>,
+    failures: usize,
+    alternatives: usize,
+    choice: Option<(bool, bool)>,
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let after = prop::collection::vec(any::<prop::sample::Index>(), 0..3);
+    (after, 0..4usize, 0..3usize, prop::option::of(any::<(bool, bool)>()))
+        .prop_map(|(after, failures, alternatives, choice)| Part { after, failures, alternatives, choice })
+}
+
+impl Part {
+    /// Whether it comes to a good end, given how often it fails.
+    fn works(&self) -> bool {
+        match self.choice {
+            None => self.failures <= self.alternatives,
+            Some((takes_first, falls_back)) => !takes_first || self.failures == 0 || falls_back,
+        }
+    }
+}
+
+/// The nodes, and the names by which later parts follow each part.
+fn build(parts: &[Part]) -> Vec<Node> {
+    let (mut nodes, mut ends): (Vec<Node>, Vec<Vec<String>>) = (vec![], vec![]);
+    for (i, part) in parts.iter().enumerate() {
+        let mut follows: Vec<String> =
+            part.after.iter().filter(|_| i > 0).flat_map(|index| ends[index.index(i)].clone()).collect();
+        follows.sort();
+        follows.dedup();
+        let follows: Vec<&str> = follows.iter().map(String::as_str).collect();
+        let name = |kind: &str| format!("{kind}{i}");
+        if let Some((_, on_error)) = part.choice {
+            let (decide, choose, first, second) = (name("decide"), name("choose"), name("first"), name("second"));
+            let branch = Branch {
+                decided_by: decide.clone(),
+                field: "first".into(),
+                then: first.clone(),
+                otherwise: second.clone(),
+                on_error,
+            };
+            nodes.push(Node::new(&decide, &follows, 1_000));
+            nodes.push(Node::new(&choose, &[&decide], 1_000).branching(branch));
+            nodes.extend([&first, &second].map(|arm| Node::new(arm, &[&choose], 1_000).as_logical(&name("part"))));
+            ends.push(vec![first, second]);
+        } else {
+            let alternatives = vec![Alternative { parameters: json!(null) }; part.alternatives];
+            nodes.push(Node::new(&name("part"), &follows, 1_000).with_alternatives(alternatives));
+            ends.push(vec![name("part")]);
+        }
+    }
+    nodes
+}
+
+/// Drives it with random picks until it ends; a part's tries fail as often as it says.
+fn drive(parts: &[Part], picks: &[prop::sample::Index], cancel_at: Option<usize>) -> Workflow {
+    let mut workflow = after(build(parts), &[]);
+    let mut failures: Vec<usize> = parts.iter().map(|part| part.failures).collect();
+    for turn in 0..1_000 {
+        check_state(&workflow);
+        if workflow.status.is_end() {
+            return workflow;
+        }
+        let open = |n: &&Node| n.status == NodeStatus::Running;
+        let mut names: Vec<String> = workflow::ready(&workflow).into_iter().map(|n| n.name.clone()).collect();
+        names.extend(workflow.nodes.iter().filter(open).map(|n| n.name.clone()));
+        let event = if cancel_at == Some(turn) {
+            WorkflowEvent::CancelAsked
+        } else if workflow.status == WorkflowStatus::RollingBack {
+            let failed = workflow.nodes.iter().filter(|n| n.status == NodeStatus::Failed);
+            let open = failed.into_iter().map(|n| compensated(&n.name));
+            open.into_iter()
+                .find(|event| matches!(workflow::step(&workflow, event, NOW), Ok(Outcome::Moved { .. })))
+                .expect("one of them is to be compensated")
+        } else {
+            let name = &names[picks[turn % picks.len()].index(names.len())];
+            next_event(&workflow, parts, &mut failures, name)
+        };
+        workflow = match workflow::step(&workflow, &event, NOW) {
+            Ok(Outcome::Moved { next, .. }) => next,
+            other => panic!("{event:?}: {other:?}"),
+        };
+    }
+    panic!("does not end: {workflow:#?}");
+}
+
+fn next_event(workflow: &Workflow, parts: &[Part], failures: &mut [usize], name: &str) -> WorkflowEvent {
+    if status(workflow, name) == NodeStatus::Pending {
+        return begun(name);
+    }
+    let digits: String = name.split('#').next().unwrap_or("").chars().filter(char::is_ascii_digit).collect();
+    let part: usize = digits.parse().expect("every name carries its part's number");
+    let may_fail = name.starts_with("part") || name.starts_with("first");
+    if may_fail && failures[part] > 0 {
+        failures[part] -= 1;
+        return failed(name);
+    }
+    let first = parts[part].choice.is_some_and(|(first, _)| first);
+    done(name, json!({ "first": first, "by": name }))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn every_blueprint_ends_as_its_parts_do(
+        parts in prop::collection::vec(part(), 1..6),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
+    ) {
+        let workflow = drive(&parts, &picks, None);
+        let good = parts.iter().all(Part::works);
+        prop_assert_eq!(workflow.status, if good { WorkflowStatus::Completed } else { WorkflowStatus::Failed });
+        for i in (0..parts.len()).filter(|_| good) {
+            prop_assert!(workflow::output(&workflow, &format!("part{i}")).is_some(), "part {} has no output", i);
+        }
+        prop_assert!(workflow.nodes.iter().all(|node| node.tries <= 1), "nothing runs twice");
+    }
+
+    #[test]
+    fn a_cancelled_blueprint_ends_at_once_and_stays_so(
+        parts in prop::collection::vec(part(), 1..6),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
+        turn in 0..30usize,
+    ) {
+        let workflow = drive(&parts, &picks, Some(turn));
+        prop_assert!(workflow.status.is_end());
+        for node in workflow.nodes.clone() {
+            let late = workflow::step(&workflow, &done(&node.name, json!(1)), NOW);
+            prop_assert_eq!(late, Ok(Outcome::Unchanged));
+        }
+    }
+}
