@@ -215,7 +215,9 @@ fn log_to_stderr(filter: Option<&str>) {
     let filter =
         tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let colour = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
+    // A log that cannot be written must not end what it tells about: the disk is full.
+    log.log_internal_errors(false).init();
 }
 
 #[cfg(test)]
