@@ -30,6 +30,7 @@ impl Hub {
         tokio::spawn(async move {
             loop {
                 match hints.recv().await {
+                    Ok(Hint::Everything) => listening.ring_all(),
                     Ok(hint) => listening.ring(hint),
                     Err(broadcast::error::RecvError::Lagged(_)) => listening.ring_all(),
                     Err(broadcast::error::RecvError::Closed) => return,

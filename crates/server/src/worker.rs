@@ -72,7 +72,7 @@ async fn turn(engine: &Engine, worker: &Worker, hands: &Arc<Semaphore>) -> Resul
 async fn woken(hints: &mut broadcast::Receiver<Hint>) {
     loop {
         match hints.recv().await {
-            Ok(Hint::Work) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Ok(Hint::Work | Hint::Everything) | Err(broadcast::error::RecvError::Lagged(_)) => return,
             Ok(_) => {}
             Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
         }

@@ -11,8 +11,10 @@ const BACKLOG: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hint {
-    /// A work item may have become due. Also sent whenever hints may have been missed.
+    /// A work item may have become due.
     Work,
+    /// Hints may have been missed: whoever follows anything looks again.
+    Everything,
     /// Something about this run changed.
     Run(RunId),
     /// The instance's desired document changed.
@@ -25,6 +27,7 @@ impl Hint {
     pub(crate) fn to_line(self) -> String {
         match self {
             Hint::Work => "w".to_owned(),
+            Hint::Everything => "e".to_owned(),
             Hint::Run(id) => format!("r{}", id.0),
             Hint::Instance(id) => format!("i{}", id.0),
             Hint::Logs(id) => format!("l{}", id.0),
@@ -36,6 +39,7 @@ impl Hint {
         let number = || line.get(1..).and_then(|n| n.parse().ok());
         match line.as_bytes().first()? {
             b'w' => Some(Hint::Work),
+            b'e' => Some(Hint::Everything),
             b'r' => number().map(RunId).map(Hint::Run),
             b'i' => number().map(InstanceId).map(Hint::Instance),
             b'l' => number().map(JobId).map(Hint::Logs),
@@ -88,7 +92,9 @@ mod tests {
 
     #[test]
     fn every_hint_reads_back() {
-        for hint in [Hint::Work, Hint::Run(RunId(7)), Hint::Instance(InstanceId(8)), Hint::Logs(JobId(9))] {
+        for hint in
+            [Hint::Work, Hint::Everything, Hint::Run(RunId(7)), Hint::Instance(InstanceId(8)), Hint::Logs(JobId(9))]
+        {
             assert_eq!(Hint::from_line(&hint.to_line()), Some(hint));
         }
         assert_eq!(Hint::from_line("z1"), None);

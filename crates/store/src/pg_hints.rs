@@ -38,7 +38,7 @@ pub(crate) async fn serve(address: Address, here: Hints, mut committed: Unbounde
             forget_for(RECONNECT_AFTER, &mut committed).await;
             continue;
         }
-        here.heard(&BTreeSet::from([Hint::Work]));
+        here.heard(&BTreeSet::from([Hint::Everything]));
         exchange(&client, &me, &here, &mut committed, &mut hearing).await;
     }
 }
