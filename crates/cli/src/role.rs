@@ -112,6 +112,8 @@ pub async fn embedded() -> Done {
         Complaint::usage(format!("no orders on stdin: {error}")).fix("use `repl control start`, or `repl server`")
     })?;
     log_to_stderr(orders.log.as_deref());
+    // Started from /proc/self/exe, it would be listed under that link's name.
+    std::fs::write("/proc/self/comm", "repl").ok();
     let done = serve(orders, server::Role::All, true, |_| say_ready()).await;
     if let Err(complaint) = &done {
         // To whoever started us, if still waiting; `main` says it to the log.
@@ -149,6 +151,7 @@ async fn serve(
     let config = config(&orders.tables)?;
     let home = orders.home.clone();
     embedded::create_home(&home)?;
+    open_as_many_files_as_allowed();
     let (mut held, socket) = if alone {
         let held = embedded::hold(&home)?;
         held.end_when_deleted();
@@ -185,6 +188,14 @@ async fn serve(
     )
     .await?;
     Ok(0)
+}
+
+/// Every follower and every runner is an open connection; the usual soft limit is for programs that have few.
+fn open_as_many_files_as_allowed() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).ok();
+    }
 }
 
 fn is_shared(database: &Option<String>) -> bool {
