@@ -62,6 +62,9 @@ pub struct Node {
     #[serde(default)]
     pub parameters: Value,
     pub tries: i64,
+    /// A try that failed may have happened all the same: whatever it made must be looked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncertain: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,6 +91,7 @@ impl Node {
             alternatives: Vec::new(),
             parameters: Value::Null,
             tries: 0,
+            uncertain: false,
             waiting_until: None,
             output: None,
             error: None,
@@ -142,6 +146,13 @@ pub enum WorkflowEvent {
     },
     NodeWaits {
         node: String,
+        until: Timestamp,
+    },
+    /// A try failed in the world, and the next one comes at `until`.
+    NodeTroubled {
+        node: String,
+        error: String,
+        uncertain: bool,
         until: Timestamp,
     },
     NodeDone {
@@ -216,13 +227,25 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
             node.waiting_until = Some(*until);
             moved(next, [])
         }
+        (S::Running | S::RollingBack, E::NodeTroubled { node, error, uncertain, until }) => {
+            let node = open(&mut next, node)?;
+            if node.status == N::Pending {
+                return Err(Refused::not_from("node", node.status, name(event), &[]));
+            }
+            node.tries += 1;
+            node.uncertain |= uncertain;
+            node.error = Some(error.clone());
+            node.waiting_until = Some(*until);
+            moved(next, [])
+        }
         (S::Running | S::RollingBack, E::NodeDone { node, output }) => {
             if find(workflow, node)?.status.is_end() {
                 return unchanged();
             }
             may_begin(workflow, node)?;
             close(&mut next, node, N::Completed, at);
-            open_any(&mut next, node).output = Some(output.clone());
+            let done = open_any(&mut next, node);
+            (done.output, done.error) = (Some(output.clone()), None);
             settle_branches(&mut next, at);
             concluded(next, at)
         }
@@ -532,6 +555,7 @@ pub fn name(event: &WorkflowEvent) -> &'static str {
         E::Begun => "begun",
         E::NodeBegun { .. } => "node_begun",
         E::NodeWaits { .. } => "node_waits",
+        E::NodeTroubled { .. } => "node_troubled",
         E::NodeDone { .. } => "node_done",
         E::NodeFailed { .. } => "node_failed",
         E::Compensated { .. } => "compensated",

@@ -73,6 +73,12 @@ fn events(workflow: &Workflow) -> Vec<WorkflowEvent> {
         let node = || name.clone();
         all.push(WorkflowEvent::NodeBegun { node: node() });
         all.push(WorkflowEvent::NodeWaits { node: node(), until: NOW });
+        all.push(WorkflowEvent::NodeTroubled {
+            node: node(),
+            error: "broke".into(),
+            uncertain: true,
+            until: NOW,
+        });
         all.push(WorkflowEvent::NodeFailed { node: node(), error: "broke".into() });
         all.push(WorkflowEvent::Compensated { node: node() });
         all.push(WorkflowEvent::NodeTakenOver { node: node() });
@@ -84,10 +90,14 @@ fn events(workflow: &Workflow) -> Vec<WorkflowEvent> {
     all
 }
 
-/// How often something was tried does not decide anything here.
+/// How often something was tried, and what was said about it meanwhile, does not decide anything here.
 fn canonical(mut workflow: Workflow) -> Workflow {
     for node in &mut workflow.nodes {
         node.tries = 0;
+        node.uncertain = false;
+        if !node.status.is_end() {
+            node.error = None;
+        }
     }
     workflow
 }
