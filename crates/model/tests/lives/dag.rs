@@ -73,12 +73,7 @@ fn events(workflow: &Workflow) -> Vec<WorkflowEvent> {
         let node = || name.clone();
         all.push(WorkflowEvent::NodeBegun { node: node() });
         all.push(WorkflowEvent::NodeWaits { node: node(), until: NOW });
-        all.push(WorkflowEvent::NodeTroubled {
-            node: node(),
-            error: "broke".into(),
-            uncertain: true,
-            until: NOW,
-        });
+        all.push(WorkflowEvent::NodeTroubled { node: node(), error: "broke".into(), uncertain: true, until: NOW });
         all.push(WorkflowEvent::NodeFailed { node: node(), error: "broke".into() });
         all.push(WorkflowEvent::Compensated { node: node() });
         all.push(WorkflowEvent::NodeTakenOver { node: node() });
