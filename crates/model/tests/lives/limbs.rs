@@ -18,9 +18,11 @@ const TRIES: i64 = 2;
 impl Commit<'_> {
     pub fn tool(&mut self, choice: &Choice) -> Done {
         match choice {
-            Choice::AgentTimesOut(agent) if !self.status(*agent).is_end() => {
-                self.agent_failed(*agent, RunReason::AgentFailed)
+            // Too late: it has ended.
+            Choice::AgentTimesOut(agent) if self.status(*agent).is_end() => {
+                self.agent(*agent, &AgentEvent::Failed { error: error() }, Origin::Outside)
             }
+            Choice::AgentTimesOut(agent) => self.agent_failed(*agent, RunReason::AgentFailed),
             Choice::TaskTimesOut(task) if self.is_going_on(self.agent_of(*task)) => {
                 self.fail_task(*task)?;
                 self.agent_failed(self.agent_of(*task), RunReason::AgentFailed)
