@@ -15,6 +15,7 @@ mod ledger;
 mod limit;
 mod log;
 mod manifest;
+mod openapi;
 mod pool;
 mod problem;
 mod routes;

@@ -2,8 +2,8 @@
 
 use crate::problem::{Answer, Problem};
 use crate::{
-    Shared, allocation, artifact, audit, blob, control, event, instance, ledger, log, manifest, pool, run, runner,
-    secret, token, workflow,
+    Shared, allocation, artifact, audit, blob, control, event, instance, ledger, log, manifest, openapi, pool, run,
+    runner, secret, token, workflow,
 };
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -23,51 +23,7 @@ const BODY_BYTES: usize = 1024 * 1024;
 const REPORT_BYTES: usize = 8 * 1024 * 1024;
 
 pub(crate) fn router(house: Shared) -> Router {
-    let api = Router::new()
-        .route("/runs", post(run::submit).get(run::list))
-        .route("/runs/{id}", get(run::show).delete(run::delete))
-        .route("/runs/{id}/tree", get(run::tree))
-        .route("/runs/{id}/why", get(run::why))
-        .route("/runs/{id}/attempts", get(run::attempts))
-        .route("/runs/{id}/agents", get(run::agents))
-        .route("/runs/{id}/tasks", get(run::tasks))
-        .route("/runs/{id}/steps", get(run::steps))
-        .route("/runs/{id}/jobs", get(run::jobs))
-        .route("/runs/{id}/ledger", get(ledger::of_run))
-        .route("/runs/{id}/events", get(event::events))
-        .route("/runs/{id}/logs", get(log::logs))
-        .route("/runs/{id}/artifacts", get(artifact::list))
-        .route("/runs/{id}/artifacts/{artifact}", get(artifact::get))
-        .route("/runs/{id}/start", post(run::start))
-        .route("/runs/{id}/cancel", post(run::cancel))
-        .route("/runs/{id}/stop", post(run::cancel))
-        .route("/runs/{id}/retry", post(run::retry))
-        .route("/blobs/missing", post(blob::missing))
-        .route("/blobs/{hash}", put(blob::put).get(blob::get))
-        .route("/instances", get(instance::list))
-        .route("/instances/{id}", get(instance::show))
-        .route("/instances/{id}/terminate", post(instance::terminate))
-        .route("/allocations", get(allocation::list))
-        .route("/allocations/{id}", get(allocation::show))
-        .route("/allocations/{id}/extend", post(allocation::extend))
-        .route("/allocations/{id}/release", post(allocation::release))
-        .route("/workflows", get(workflow::list))
-        .route("/workflows/{id}", get(workflow::show))
-        .route("/workflows/{id}/cancel", post(workflow::cancel))
-        .route("/workflows/{id}/retry", post(workflow::retry))
-        .route("/manifests", get(manifest::list))
-        .route("/manifests/{id}", get(manifest::show))
-        .route("/credits", get(ledger::balance).post(ledger::add))
-        .route("/credits/ledger", get(ledger::rows))
-        .route("/credits/usage", get(ledger::usage))
-        .route("/secrets", get(secret::list))
-        .route("/secrets/{name}", put(secret::put).delete(secret::delete))
-        .route("/tokens", get(token::list).post(token::create))
-        .route("/tokens/{id}", delete(token::revoke))
-        .route("/pools", get(pool::pools))
-        .route("/providers", get(pool::providers))
-        .route("/audit", get(audit::audit))
-        .route("/control/stop", post(control::stop))
+    let api = api()
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way)
         .layer(middleware::from_fn_with_state(house.clone(), crate::auth::recognised));
@@ -79,6 +35,8 @@ pub(crate) fn router(house: Shared) -> Router {
         .route("/blobs/{hash}", get(runner::blob))
         .route("/jobs/{job}/artifacts", put(runner::artifact));
     Router::new()
+        .route("/api/v1/openapi.json", get(openapi::document))
+        .route("/api/v1/docs", get(openapi::page))
         .nest("/api/v1", api)
         .nest("/runner/v1", machines)
         .route("/healthz", get(control::healthz))
@@ -87,6 +45,78 @@ pub(crate) fn router(house: Shared) -> Router {
         .method_not_allowed_fallback(not_that_way)
         .layer(middleware::from_fn_with_state(house.clone(), numbered))
         .with_state(house)
+}
+
+/// One line a route: what is served and what is described are the same list.
+macro_rules! api {
+    ($($method:ident $path:literal $handler:path, $scope:ident, $summary:literal, $($body:ident)? => $status:literal $($answer:ident $(of $item:ident)?)?;)+) => {
+        fn api() -> Router<Shared> {
+            Router::new()$(.route($path, $method($handler)))+
+        }
+        pub(crate) const API: &[openapi::Route] = &[$(openapi::Route {
+            method: stringify!($method),
+            path: $path,
+            scope: stringify!($scope),
+            summary: $summary,
+            body: stringify!($($body)?),
+            status: $status,
+            answer: stringify!($($answer)?),
+            item: stringify!($($($item)?)?),
+        }),+];
+    };
+}
+
+api! {
+    post "/runs" run::submit, write, "Submit a run; with `start` it starts at once", Submit => 201 RunView;
+    get "/runs" run::list, read, "Runs, newest first: open ones, or `all`", => 200 Page of RunView;
+    get "/runs/{id}" run::show, read, "One run", => 200 RunView;
+    delete "/runs/{id}" run::delete, write, "Hide a run that has ended or never started", => 204;
+    get "/runs/{id}/tree" run::tree, read, "The run with its agents, tasks, steps and jobs", => 200 Tree;
+    get "/runs/{id}/why" run::why, read, "Why it waits or failed, and what to do", => 200 Why;
+    get "/runs/{id}/attempts" run::attempts, read, "Its attempts, with their money", => 200 Page of AttemptView;
+    get "/runs/{id}/agents" run::agents, read, "Agents of the current attempt", => 200 Page of AgentView;
+    get "/runs/{id}/tasks" run::tasks, read, "Tasks of the current attempt", => 200 Page of TaskView;
+    get "/runs/{id}/steps" run::steps, read, "Steps of the current attempt", => 200 Page of StepView;
+    get "/runs/{id}/jobs" run::jobs, read, "Every submission onto a machine", => 200 Page of JobView;
+    get "/runs/{id}/ledger" ledger::of_run, read, "Its ledger rows", => 200 Page of LedgerRow;
+    get "/runs/{id}/events" event::events, read, "Its events; a stream with `Accept: text/event-stream`", => 200 Page of EventView;
+    get "/runs/{id}/logs" log::logs, read, "Its log as a stream of frames, ended by `event: end`", => 200 LogFrame;
+    get "/runs/{id}/artifacts" artifact::list, read, "What it left behind", => 200 Page of ArtifactView;
+    get "/runs/{id}/artifacts/{artifact}" artifact::get, read, "The bytes of one artifact", => 200;
+    post "/runs/{id}/start" run::start, write, "Start a run that was only created", ActionBody => 200 RunView;
+    post "/runs/{id}/cancel" run::cancel, write, "Ask it to end; `abort` kills at once", ActionBody => 200 RunView;
+    post "/runs/{id}/stop" run::cancel, write, "The same as cancel", ActionBody => 200 RunView;
+    post "/runs/{id}/retry" run::retry, write, "Open the next attempt of a failed run", ActionBody => 200 RunView;
+    post "/blobs/missing" blob::missing, write, "Which of these contents are not here yet", BlobList => 200 BlobList;
+    put "/blobs/{hash}" blob::put, write, "Send a file's bytes under their BLAKE3 hash", => 204;
+    get "/blobs/{hash}" blob::get, read, "The bytes of a file", => 200;
+    get "/instances" instance::list, read, "Machines; `state` filters by a prefix of workflow_state", => 200 Page of InstanceView;
+    get "/instances/{id}" instance::show, read, "One machine", => 200 InstanceView;
+    post "/instances/{id}/terminate" instance::terminate, write, "End a machine; `force` also under a job or hold", TerminateBody => 200 InstanceView;
+    get "/allocations" allocation::list, read, "Slots, newest first", => 200 Page of AllocationView;
+    get "/allocations/{id}" allocation::show, read, "One slot", => 200 AllocationView;
+    post "/allocations/{id}/extend" allocation::extend, write, "Keep a finished slot's folder longer", ExtendBody => 200 AllocationView;
+    post "/allocations/{id}/release" allocation::release, write, "Give a hold up", => 200 AllocationView;
+    get "/workflows" workflow::list, read, "Workflows, newest first", => 200 Page of WorkflowView;
+    get "/workflows/{id}" workflow::show, read, "One workflow with its nodes", => 200 WorkflowView;
+    post "/workflows/{id}/cancel" workflow::cancel, write, "Cancel what it does", => 200 WorkflowView;
+    post "/workflows/{id}/retry" workflow::retry, write, "A new workflow with the same input", => 200 WorkflowView;
+    get "/manifests" manifest::list, read, "Manifests, newest first", => 200 Page of ManifestView;
+    get "/manifests/{id}" manifest::show, read, "One manifest with what it owns", => 200 ManifestView;
+    get "/credits" ledger::balance, read, "The org's balance", => 200 BalanceView;
+    post "/credits" ledger::add, admin, "Add credits", AddCredits => 200 BalanceView;
+    get "/credits/ledger" ledger::rows, read, "The org's ledger, oldest first", => 200 Page of LedgerRow;
+    get "/credits/usage" ledger::usage, read, "What was charged since a time, by run", => 200 UsageView;
+    get "/secrets" secret::list, read, "Names of secrets", => 200 Page of SecretView;
+    put "/secrets/{name}" secret::put, write, "Set a secret", SecretBody => 204;
+    delete "/secrets/{name}" secret::delete, write, "Delete a secret", => 204;
+    get "/tokens" token::list, admin, "Tokens of the org, without their text", => 200 Page of TokenView;
+    post "/tokens" token::create, admin, "Make a token; its text is in this answer only", NewToken => 201 TokenView;
+    delete "/tokens/{id}" token::revoke, admin, "Revoke a token", => 204;
+    get "/pools" pool::pools, read, "Where placement is decided", => 200 Page of PoolView;
+    get "/providers" pool::providers, read, "Where machines come from", => 200 Page of ProviderView;
+    get "/audit" audit::audit, admin, "Every invariant, recomputed", => 200 AuditReport;
+    post "/control/stop" control::stop, admin, "End idle machines and this process", => 200;
 }
 
 async fn nowhere(request: Request) -> Problem {

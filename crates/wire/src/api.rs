@@ -35,6 +35,7 @@ pub struct Page<T> {
 
 /// What a run should be. Unknown fields are ignored on the wire; files of people are checked strictly before they become this.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Submit {
     pub name: Option<String>,
@@ -70,6 +71,7 @@ pub struct Submit {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileEntry {
     pub path: String,
     pub hash: String,
@@ -78,6 +80,7 @@ pub struct FileEntry {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ResourcesBody {
     pub cpu_milli: Option<i64>,
@@ -85,6 +88,7 @@ pub struct ResourcesBody {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetryBody {
     /// First included.
     pub max_attempts: i64,
@@ -95,6 +99,7 @@ pub struct RetryBody {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ActionBody {
     /// With cancel: kill at once.
@@ -104,6 +109,7 @@ pub struct ActionBody {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct TerminateBody {
     /// Name the hold or the live job it ends.
@@ -111,12 +117,14 @@ pub struct TerminateBody {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ExtendBody {
     pub duration_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunView {
     pub id: String,
     pub name: String,
@@ -175,6 +183,7 @@ pub struct RunView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorView {
     pub code: String,
     pub message: String,
@@ -183,6 +192,7 @@ pub struct ErrorView {
 
 /// Why a run waits or failed, and what a person can do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Why {
     pub run: String,
     pub status: String,
@@ -196,12 +206,14 @@ pub struct Why {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tree {
     pub run: RunView,
     pub agents: Vec<AgentView>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AttemptView {
     pub run: String,
     pub number: i64,
@@ -218,6 +230,7 @@ pub struct AttemptView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentView {
     pub id: String,
     pub name: String,
@@ -237,6 +250,7 @@ pub struct AgentView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TaskView {
     pub id: String,
     pub name: String,
@@ -251,6 +265,7 @@ pub struct TaskView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StepView {
     pub id: String,
     pub name: String,
@@ -265,6 +280,7 @@ pub struct StepView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobView {
     pub id: String,
     pub run: String,
@@ -293,6 +309,7 @@ pub struct JobView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EventView {
     pub number: i64,
     pub at: i64,
@@ -302,6 +319,7 @@ pub struct EventView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogFrame {
     pub job: String,
     pub stream: String,
@@ -312,6 +330,7 @@ pub struct LogFrame {
 
 /// The log is complete as far as it will ever be (`cut` says that a tail is missing), or (`follow=false`) as far as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogEnd {
     pub status: String,
     pub exit_code: Option<i32>,
@@ -319,6 +338,7 @@ pub struct LogEnd {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ArtifactView {
     pub id: String,
     pub run: String,
@@ -332,11 +352,13 @@ pub struct ArtifactView {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlobList {
     pub hashes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InstanceView {
     pub id: String,
     pub name: String,
@@ -367,6 +389,7 @@ pub struct InstanceView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AllocationView {
     pub id: String,
     pub instance: String,
@@ -386,6 +409,7 @@ pub struct AllocationView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkflowView {
     pub id: String,
     pub intent: String,
@@ -404,6 +428,7 @@ pub struct WorkflowView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeView {
     pub name: String,
     pub logical: String,
@@ -418,6 +443,7 @@ pub struct NodeView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ManifestView {
     pub id: String,
     pub workflow: String,
@@ -433,6 +459,7 @@ pub struct ManifestView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceView {
     pub kind: String,
     pub id: String,
@@ -440,6 +467,7 @@ pub struct ResourceView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BalanceView {
     pub org: String,
     pub available: String,
@@ -449,6 +477,7 @@ pub struct BalanceView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AddCredits {
     /// Decimal credits.
     pub amount: String,
@@ -457,6 +486,7 @@ pub struct AddCredits {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LedgerRow {
     pub seq: i64,
     pub at: i64,
@@ -473,6 +503,7 @@ pub struct LedgerRow {
 
 /// Spending by run within a span.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageView {
     pub from: i64,
     pub to: i64,
@@ -482,6 +513,7 @@ pub struct UsageView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UsageRow {
     /// None: holds and idle machines.
     pub run: Option<String>,
@@ -491,6 +523,7 @@ pub struct UsageRow {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SecretView {
     pub name: String,
     pub created_at: i64,
@@ -498,11 +531,13 @@ pub struct SecretView {
 }
 
 #[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SecretBody {
     pub value: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NewToken {
     pub name: String,
     /// read, write, admin.
@@ -512,6 +547,7 @@ pub struct NewToken {
 }
 
 #[derive(Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TokenView {
     pub id: String,
     pub name: String,
@@ -524,6 +560,7 @@ pub struct TokenView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PoolView {
     pub id: String,
     pub provider: String,
@@ -536,6 +573,7 @@ pub struct PoolView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProviderView {
     pub name: String,
     pub regions: Vec<String>,
@@ -546,6 +584,7 @@ pub struct ProviderView {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditReport {
     pub clean: bool,
     pub checked: BTreeMap<String, i64>,
@@ -553,6 +592,7 @@ pub struct AuditReport {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BrokenInvariant {
     pub invariant: String,
     pub subject: String,
@@ -561,6 +601,7 @@ pub struct BrokenInvariant {
 
 /// `GET /healthz` and `/readyz`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Health {
     pub status: String,
     pub version: String,

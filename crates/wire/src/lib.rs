@@ -20,6 +20,18 @@ impl std::fmt::Debug for Base64 {
         write!(f, "Base64({} bytes)", self.0.len())
     }
 }
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Base64 {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        utoipa::openapi::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::schema::Type::String)
+            .content_encoding("base64")
+            .into()
+    }
+}
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Base64 {}
+
 impl Serialize for Base64 {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(&base64::engine::general_purpose::STANDARD.encode(&self.0))

@@ -47,7 +47,8 @@ const WORLDS: &[(&str, &[&str], &[&str])] = &[
             "aws-sdk-sqs",
         ],
     ),
-    ("HTTP serving", &["server"], &["axum*", "hyper*", "warp", "actix*", "rocket", "poem*", "tower-http", "utoipa*"]),
+    ("describing the API", &["wire", "server"], &["utoipa*"]),
+    ("HTTP serving", &["server"], &["axum*", "hyper*", "warp", "actix*", "rocket", "poem*", "tower-http"]),
     (
         "clouds, machines, LLM and notifier vendors",
         &["adapters"],
