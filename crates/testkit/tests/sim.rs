@@ -3,34 +3,28 @@
 use std::ops::Range;
 use testkit::sim::{self, Promise};
 
-fn check(seeds: Range<u64>, promise: Promise) {
+fn check(seeds: Range<u64>, promises: &[Promise]) {
     let count = seeds.end - seeds.start;
-    let broken: Vec<String> =
-        seeds.map(sim::run).filter(|report| report.broke(promise)).map(|report| report.story()).collect();
-    assert!(broken.is_empty(), "{} of {count} worlds broke {promise:?}:\n{}", broken.len(), broken.join("\n\n"));
+    let broke = |report: &sim::Report| promises.iter().any(|promise| report.broke(*promise));
+    let broken: Vec<String> = seeds.map(sim::run).filter(broke).map(|report| report.story()).collect();
+    assert!(broken.is_empty(), "{} of {count} worlds broke {promises:?}:\n{}", broken.len(), broken.join("\n\n"));
 }
 
 // Two halves, so that two cores have something to do.
 #[test]
 fn worlds_are_safe() {
-    check(0..100, Promise::Safe);
+    check(0..100, &[Promise::Safe, Promise::NotRepeated]);
 }
 
 #[test]
 fn more_worlds_are_safe() {
-    check(100..200, Promise::Safe);
+    check(100..200, &[Promise::Safe, Promise::NotRepeated]);
 }
 
 #[test]
-#[ignore = "seed 142: a job that was accepted but not heard of as started is submitted again when its machine is gone"]
-fn nothing_is_repeated_unasked() {
-    check(0..200, Promise::NotRepeated);
-}
-
-#[test]
-#[ignore = "seeds 2, 21, 23, 127: machines without a handle, a spawn found too late, a slot that ends while its machine is silent"]
+#[ignore = "27 of 200, e.g. seeds 2, 21, 23, 127: machines without a handle, a spawn found too late, a slot that ends while its machine is silent"]
 fn everything_ends() {
-    check(0..200, Promise::Ends);
+    check(0..200, &[Promise::Ends]);
 }
 
 #[test]
