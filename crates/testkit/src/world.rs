@@ -281,7 +281,7 @@ impl World {
             match hint {
                 Hint::Run(run) => drop(runs.insert(run)),
                 Hint::Instance(instance) => drop(instances.insert(instance)),
-                Hint::Work | Hint::Logs(_) => {}
+                Hint::Work | Hint::Everything | Hint::Logs(_) => {} // in memory none is ever missed
             }
         }
         instances.into_iter().for_each(|instance| self.tell(instance));
