@@ -9,6 +9,8 @@ mod blob;
 mod control;
 mod event;
 mod follow;
+#[cfg(test)]
+mod hostile;
 mod hub;
 mod instance;
 mod ledger;

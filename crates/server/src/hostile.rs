@@ -1,0 +1,305 @@
+//! Requests that should not work, against every route there is: no token, too little scope, another org's ids, nonsense.
+
+use crate::hub::Hub;
+use crate::routes::{API, router};
+use crate::{House, Shared};
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use engine::adapters::{LocalProvider, LocalSettings, Provider};
+use engine::store::token::Scope;
+use engine::store::{Database, Installation, Options, Store};
+use engine::{Engine, Presence};
+use model::OrgId;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use tower::ServiceExt as _;
+
+struct World {
+    app: Router,
+    engine: Engine,
+    org: OrgId,
+    admin: String,
+}
+
+struct Got {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl World {
+    async fn new(embedded: bool) -> World {
+        let store = Store::open(&Options::new(Database::Memory)).unwrap();
+        // Nothing is ever started: the path leads nowhere, and no worker is alive to try.
+        let local: Arc<dyn Provider> = Arc::new(LocalProvider::new(LocalSettings::new("/nonexistent", "/nonexistent")));
+        let house = engine::House {
+            config: engine::Config::default(),
+            installation: Installation::new("testtest", [7; 32]),
+            providers: BTreeMap::from([("local".to_owned(), local)]),
+            control_url: "unix:/nonexistent".into(),
+            presence: Presence::default(),
+        };
+        let engine = Engine::new(house, store).unwrap();
+        let org = engine.ensure_org("default").await.unwrap();
+        let (_, admin) = engine.create_token(org, "owner".into(), Scope::Admin, None).await.unwrap();
+        let shared: Shared = Arc::new(House {
+            hub: Hub::start(&engine.store),
+            engine: engine.clone(),
+            sources: Default::default(),
+            limits: Default::default(),
+            started_at: 1,
+            url: None,
+            embedded,
+            closing: tokio::sync::watch::channel(false).0,
+            asked_at: AtomicI64::new(0),
+            requests: AtomicI64::new(1),
+        });
+        World { app: router(shared), engine, org, admin }
+    }
+
+    async fn token(&self, org: OrgId, scope: Scope) -> String {
+        self.engine.create_token(org, "test".into(), scope, None).await.unwrap().1
+    }
+
+    async fn ask(&self, method: &str, path: &str, token: Option<&str>, headers: &[(&str, &str)], body: &str) -> Got {
+        let mut request = Request::builder().method(method.to_uppercase().as_str()).uri(path);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = self.app.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let streams = headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
+        let bytes =
+            if streams { Default::default() } else { axum::body::to_bytes(answer.into_body(), 8 << 20).await.unwrap() };
+        Got { status, headers, body: serde_json::from_slice(&bytes).unwrap_or(Value::Null) }
+    }
+
+    async fn submit(&self, token: &str, body: Value) -> Got {
+        self.ask("post", "/api/v1/runs", Some(token), &[], &body.to_string()).await
+    }
+}
+
+/// The route with ids in their places.
+fn filled(path: &str, id: &str) -> String {
+    let place = |part: &str| match part {
+        "{hash}" => "0".repeat(64),
+        "{artifact}" => "art_1".to_owned(),
+        "{id}" => id.to_owned(),
+        "{name}" => "NAME".to_owned(),
+        other => other.to_owned(),
+    };
+    format!("/api/v1{}", path.split('/').map(place).collect::<Vec<_>>().join("/"))
+}
+
+fn is_problem(got: &Got) -> bool {
+    let complete =
+        ["type", "title", "status", "code", "detail", "request_id"].iter().all(|field| !got.body[*field].is_null());
+    got.headers["content-type"] == "application/problem+json" && complete && got.headers.contains_key("x-request-id")
+}
+
+#[tokio::test]
+async fn nobody_gets_anything_without_a_token() {
+    let world = World::new(true).await;
+    for route in API {
+        for token in [None, Some("rmd_nonsense"), Some("")] {
+            let got = world.ask(route.method, &filled(route.path, "run_1"), token, &[], "{}").await;
+            assert_eq!(got.status, StatusCode::UNAUTHORIZED, "{} {} with {token:?}", route.method, route.path);
+            assert!(is_problem(&got), "{} {}: {}", route.method, route.path, got.body);
+        }
+    }
+    for path in ["/runner/v1/heartbeat", "/runner/v1/report", "/runner/v1/register"] {
+        for token in [None, Some("repl-testtest-1-1.0000"), Some("x")] {
+            assert_eq!(world.ask("post", path, token, &[], "{}").await.status, StatusCode::UNAUTHORIZED, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_does_what_its_scope_says_and_no_more() {
+    let world = World::new(true).await;
+    let (read, write) = (world.token(world.org, Scope::Read).await, world.token(world.org, Scope::Write).await);
+    for route in API {
+        let path = filled(route.path, "run_1");
+        let forbidden = |got: &Got| got.status == StatusCode::FORBIDDEN;
+        let with_read = world.ask(route.method, &path, Some(&read), &[], "{}").await;
+        assert_eq!(
+            forbidden(&with_read),
+            route.scope != "read",
+            "read: {} {} {}",
+            route.method,
+            route.path,
+            with_read.status
+        );
+        let with_write = world.ask(route.method, &path, Some(&write), &[], "{}").await;
+        assert_eq!(
+            forbidden(&with_write),
+            route.scope == "admin",
+            "write: {} {} {}",
+            route.method,
+            route.path,
+            with_write.status
+        );
+    }
+}
+
+#[tokio::test]
+async fn another_orgs_things_do_not_exist() {
+    let world = World::new(true).await;
+    let run = world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
+    assert_eq!(run.status, StatusCode::CREATED, "{}", run.body);
+    let theirs = world.engine.ensure_org("other").await.unwrap();
+    let stranger = world.token(theirs, Scope::Admin).await;
+    let allocation =
+        world.ask("get", "/api/v1/allocations", Some(&world.admin), &[], "").await.body["data"][0]["id"].clone();
+    let ids = [
+        ("/runs/", run.body["id"].as_str().unwrap().to_owned()),
+        ("/instances/", run.body["instance"].as_str().unwrap().to_owned()),
+        ("/allocations/", allocation.as_str().unwrap().to_owned()),
+        ("/workflows/", "wfl_8".to_owned()),
+        ("/manifests/", "mft_9".to_owned()),
+    ];
+    for route in API {
+        let Some((_, id)) = ids.iter().find(|(prefix, _)| route.path.starts_with(&format!("{prefix}{{id}}"))) else {
+            continue;
+        };
+        let got = world.ask(route.method, &filled(route.path, id), Some(&stranger), &[], "{}").await;
+        assert_eq!(got.status, StatusCode::NOT_FOUND, "{} {}: {}", route.method, route.path, got.body);
+    }
+    let list = world.ask("get", "/api/v1/runs?all=true", Some(&stranger), &[], "").await;
+    assert_eq!(list.body["data"], json!([]));
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_by_name_and_never_breaks_anything() {
+    let world = World::new(true).await;
+    let admin = Some(world.admin.as_str());
+    for route in API {
+        for id in ["%00", "run_%F0%9F%92%A9", "run_zzzzzzzzzzzzzzzzzzzz", "-1", "..%2f..%2fetc"] {
+            let got = world.ask(route.method, &filled(route.path, id), admin, &[], "{").await;
+            assert!(
+                got.status.as_u16() < 500,
+                "{} {} with {id}: {} {}",
+                route.method,
+                route.path,
+                got.status,
+                got.body
+            );
+        }
+    }
+    let bad = |got: &Got, field: &str| {
+        got.status == StatusCode::BAD_REQUEST && got.body["detail"].as_str().unwrap().starts_with(field)
+    };
+    let table = [
+        (json!({ "commands": [] }), "commands"),
+        (json!({ "commands": ["a"], "argv": ["b"] }), "argv"),
+        (json!({ "commands": ["a"], "type": "service" }), "type"),
+        (json!({ "commands": ["a"], "budget": "-1" }), "budget"),
+        (json!({ "commands": ["a"], "priority": "urgent" }), "priority"),
+        (json!({ "commands": ["a"], "provider": "aws" }), "provider"),
+        (json!({ "commands": ["a"], "region": "mars" }), "region"),
+        (json!({ "commands": ["a"], "env": { "1A": "x" } }), "env"),
+        (json!({ "commands": ["a"], "env": { "REPL_X": "x" } }), "env"),
+        (json!({ "commands": ["a"], "secrets": ["NOPE"] }), "secrets"),
+        (json!({ "commands": ["a"], "max_duration_ms": 0 }), "max_duration"),
+        (json!({ "commands": ["a"], "working_dir": "../x" }), "working_dir"),
+        (json!({ "commands": ["a"], "name": "-x" }), "name"),
+        (
+            json!({ "commands": ["a"], "files": [{ "path": "../x", "hash": "0".repeat(64), "size": 1, "mode": 420 }] }),
+            "files",
+        ),
+        (
+            json!({ "commands": ["a"], "files": [{ "path": "x", "hash": "0".repeat(64), "size": 1, "mode": 420 }] }),
+            "files",
+        ),
+    ];
+    for (body, field) in table {
+        let got = world.submit(&world.admin, body.clone()).await;
+        assert!(bad(&got, field), "{body}: {} {}", got.status, got.body);
+    }
+    assert_eq!(world.ask("post", "/api/v1/runs", admin, &[], "not json").await.body["code"], "invalid_body");
+    assert_eq!(
+        world.ask("post", "/api/v1/runs", admin, &[], &" ".repeat(2 << 20)).await.status,
+        StatusCode::PAYLOAD_TOO_LARGE
+    );
+    assert_eq!(world.ask("get", "/api/v1/nothing", admin, &[], "").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(world.ask("patch", "/api/v1/runs", admin, &[], "").await.status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(world.ask("get", "/api/v1/runs?limit=0", admin, &[], "").await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(world.engine.open_runs().await.unwrap(), 0, "nothing of it was half-done");
+}
+
+#[tokio::test]
+async fn a_repeated_request_has_one_effect_and_one_answer() {
+    let world = World::new(true).await;
+    let key = [("idempotency-key", "again")];
+    let body = r#"{"commands":["true"],"start":true}"#;
+    let spelled = r#"{ "start": true, "commands": ["true"] }"#;
+    let admin = Some(world.admin.as_str());
+    let first = world.ask("post", "/api/v1/runs", admin, &key, body).await;
+    let again = world.ask("post", "/api/v1/runs", admin, &key, spelled).await;
+    assert_eq!((first.status, &first.body), (again.status, &again.body), "the same request, however it is spelled");
+    assert_eq!(again.headers["idempotent-replayed"], "true");
+    assert!(!first.headers.contains_key("idempotent-replayed"));
+    let other = world.ask("post", "/api/v1/runs", admin, &key, r#"{"commands":["false"]}"#).await;
+    assert_eq!(
+        (other.status, other.body["code"].as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, Some("idempotency_key_reused"))
+    );
+    assert_eq!(world.engine.open_runs().await.unwrap(), 1);
+    let long = "k".repeat(256);
+    let bad = world.ask("post", "/api/v1/runs", admin, &[("idempotency-key", &long)], body).await;
+    assert_eq!(bad.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn what_cannot_be_paid_is_not_begun() {
+    let world = World::new(true).await;
+    let poor = world
+        .engine
+        .store
+        .write(engine::store::Lane::Normal, "test.org", |tx| engine::store::org::create(tx, "poor"))
+        .await;
+    let token = world.token(poor.unwrap(), Scope::Admin).await;
+    let got = world.submit(&token, json!({ "commands": ["true"], "start": true })).await;
+    assert_eq!((got.status, got.body["code"].as_str()), (StatusCode::PAYMENT_REQUIRED, Some("insufficient_credits")));
+    assert!(got.body["fix"].as_str().is_some_and(|fix| fix.contains("credits")));
+    let list = world.ask("get", "/api/v1/runs?all=true", Some(&token), &[], "").await;
+    assert_eq!(list.body["data"], json!([]), "nothing was written");
+}
+
+#[tokio::test]
+async fn a_served_token_is_told_its_rate_and_an_embedded_one_has_none() {
+    let world = World::new(false).await;
+    let admin = Some(world.admin.as_str());
+    let first = world.ask("get", "/api/v1/credits", admin, &[], "").await;
+    assert_eq!(first.status, StatusCode::OK);
+    assert!(first.headers.contains_key("ratelimit-remaining"));
+    let mut limited = None;
+    for _ in 0..2000 {
+        let got = world.ask("get", "/api/v1/nothing", admin, &[], "").await;
+        if got.status == StatusCode::TOO_MANY_REQUESTS {
+            limited = Some(got);
+            break;
+        }
+    }
+    let limited = limited.expect("at some point it is too much");
+    assert!(is_problem(&limited) && limited.headers.contains_key("retry-after"));
+    let embedded = World::new(true).await;
+    let free = embedded.ask("get", "/api/v1/credits", Some(&embedded.admin), &[], "").await;
+    assert!(!free.headers.contains_key("ratelimit-limit"));
+}
+
+#[tokio::test]
+async fn the_description_is_served_to_everybody() {
+    let world = World::new(true).await;
+    let got = world.ask(Method::GET.as_str(), "/api/v1/openapi.json", None, &[], "").await;
+    assert_eq!((got.status, got.body["openapi"].as_str()), (StatusCode::OK, Some("3.1.0")));
+    assert_eq!(world.ask("get", "/api/v1/docs", None, &[], "").await.status, StatusCode::OK);
+    assert_eq!(world.ask("get", "/healthz", None, &[], "").await.status, StatusCode::OK);
+    assert_eq!(world.ask("get", "/readyz", None, &[], "").await.status, StatusCode::OK);
+}
