@@ -1,10 +1,11 @@
 //! Launch-run: from a submitted job to its end, one workflow a job. On a warm machine everything up to the sync is done inside the submit.
 
 use crate::Engine;
+use crate::intents::terminate_instance;
 use crate::scope::{Kept, Scope};
 use crate::workflow::{self, Verdict};
-use adapters::{Handle, Order};
-use model::instance::{InstanceEvent, InstanceStatus};
+use adapters::{Handle, Order, Provider};
+use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{JobEvent, JobStatus};
 use model::time::{MINUTE, SECOND};
 use model::workflow::{Branch, Intent, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
@@ -14,6 +15,7 @@ use store::{Item, Lane, WorkKind};
 
 /// Tries of a spawn that failed in a way worth trying again.
 const SPAWN_TRIES: i64 = 3;
+const SPAWN: &str = "spawn-instance";
 
 fn blueprint() -> Vec<Node> {
     vec![
@@ -23,12 +25,12 @@ fn blueprint() -> Vec<Node> {
             decided_by: "resolve-instance".into(),
             field: "warm".into(),
             then: "claim-warm-allocation".into(),
-            otherwise: "spawn-instance".into(),
+            otherwise: SPAWN.into(),
             on_error: true,
         }),
         Node::new("claim-warm-allocation", &["choose-machine"], MINUTE).as_logical("instance"),
-        Node::new("spawn-instance", &["choose-machine"], model::instance::SPAWN_LIMIT_MS).as_logical("instance"),
-        Node::new("wait-for-boot", &["claim-warm-allocation", "spawn-instance"], model::job::BOOT_LIMIT_MS),
+        Node::new(SPAWN, &["choose-machine"], model::instance::SPAWN_LIMIT_MS).as_logical("instance"),
+        Node::new("wait-for-boot", &["claim-warm-allocation", SPAWN], model::job::BOOT_LIMIT_MS),
         Node::new("create-allocation", &["wait-for-boot"], MINUTE),
         Node::new("sync-files", &["create-allocation"], model::job::SYNC_LIMIT_MS),
         Node::new("await-completion", &["sync-files"], i64::MAX),
@@ -84,7 +86,7 @@ fn look(
         "resolve-instance" if job.status == JobStatus::Submitted => wait(node.timeout_ms),
         "resolve-instance" => Verdict::Done(json!({ "warm": job.warm, "instance": job.instance })),
         "claim-warm-allocation" => Verdict::Done(json!({ "instance": job.instance, "allocation": job.allocation })),
-        "spawn-instance" => spawned(tx, node, job, at)?,
+        SPAWN => spawned(tx, node, job, at)?,
         "wait-for-boot" if job.accepted_at.is_some() || job.warm => Verdict::Done(json!({})),
         "wait-for-boot" => wait(node.timeout_ms),
         "create-allocation" => Verdict::Done(json!({ "allocation": job.allocation, "epoch": job.epoch })),
@@ -121,20 +123,27 @@ pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Resu
     let instance = engine.store.read("instance.find", move |tx| store::instance::find(tx, instance_id)).await?;
     let instance = instance.expect("instances are never deleted");
     let provider = engine.house.provider(&instance.provider)?.clone();
-    if workflow.status == WorkflowStatus::RollingBack {
-        undo(engine, &instance).await?;
-        return write_down(engine, item, job.run, job_id, Act::Undone).await;
-    }
-    let spawning = workflow.nodes.iter().any(|n| n.kind == "spawn-instance" && n.status == NodeStatus::Running);
-    if !spawning || instance.status != InstanceStatus::Spawning {
-        return write_down(engine, item, job.run, job_id, Act::Nothing).await;
-    }
+    let spawning = instance.status == InstanceStatus::Spawning && running_spawn(&workflow).is_some();
+    let outcome = match workflow.status {
+        WorkflowStatus::RollingBack => Act::Undone(undo(&*provider, &workflow, &instance).await),
+        _ if spawning => spawn(engine, &*provider, &instance).await,
+        // It has registered before the answer of its making was written down.
+        _ if instance.handle.is_none() && instance.status.is_open() => {
+            let found = provider.find_by_name(&instance.name).await.ok().flatten();
+            found.map_or(Act::Nothing, Act::Spawned)
+        }
+        _ => Act::Nothing,
+    };
+    write_down(engine, item, job.run, job_id, outcome).await
+}
+
+async fn spawn(engine: &Engine, provider: &dyn Provider, instance: &Instance) -> Act {
     let order = Order {
-        boot: crate::pool::boot(&engine.house, &instance),
+        boot: crate::pool::boot(&engine.house, instance),
         region: instance.region.clone(),
         resources: instance.resources.clone(),
     };
-    let outcome = match provider.spawn(&order).await {
+    match provider.spawn(&order).await {
         Ok(handle) => Act::Spawned(handle),
         // It may have happened: look by name before anything else is believed.
         Err(trouble) if trouble.effect == Effect::Perhaps => match provider.find_by_name(&instance.name).await {
@@ -143,8 +152,7 @@ pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Resu
             Err(_) => Act::Failed(Trouble { retry: true, ..trouble }),
         },
         Err(trouble) => Act::Failed(trouble),
-    };
-    write_down(engine, item, job.run, job_id, outcome).await
+    }
 }
 
 #[derive(Clone)]
@@ -152,7 +160,30 @@ enum Act {
     Nothing,
     Spawned(Handle),
     Failed(Trouble),
-    Undone,
+    Undone(Undone),
+}
+
+/// What became of a machine whose making failed.
+#[derive(Clone)]
+enum Undone {
+    /// There never was one.
+    Nothing,
+    Ended(Handle),
+    /// Nobody can tell now: terminate-instance asks until somebody can.
+    LeftOver,
+}
+
+/// Reads what was recorded (the name), never the missing output.
+async fn undo(provider: &dyn Provider, workflow: &Workflow, instance: &Instance) -> Undone {
+    let uncertain = workflow.nodes.iter().any(|n| n.kind == SPAWN && n.uncertain);
+    match provider.find_by_name(&instance.name).await {
+        Ok(Some(handle)) => match provider.terminate(&handle, &instance.nonce).await {
+            Ok(()) => Undone::Ended(handle),
+            Err(_) => Undone::LeftOver,
+        },
+        Ok(None) if !uncertain => Undone::Nothing,
+        Ok(None) | Err(_) => Undone::LeftOver,
+    }
 }
 
 async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Act) -> Result<(), Failure> {
@@ -171,7 +202,7 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
                 Act::Nothing => advance(&mut scope, job)?,
                 Act::Spawned(handle) => bound(&mut scope, job, handle)?,
                 Act::Failed(trouble) => failed(&mut scope, job, trouble)?,
-                Act::Undone => undone(&mut scope, job)?,
+                Act::Undone(how) => undone(&mut scope, job, how)?,
             }
             let id = scope.job(job)?.workflow;
             let next = retry_at(&scope.workflow(id)?.it);
@@ -182,92 +213,85 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
         .await
 }
 
-/// When the spawn is tried again, or the undoing that is still to be done.
+/// When the spawn is tried again.
 fn retry_at(workflow: &Workflow) -> Option<Timestamp> {
-    match workflow.status {
-        WorkflowStatus::RollingBack => Some(workflow.created_at),
-        WorkflowStatus::Running => workflow
-            .nodes
-            .iter()
-            .filter(|n| n.kind == "spawn-instance" && n.status == NodeStatus::Running)
-            .find_map(|n| n.waiting_until),
-        _ => None,
-    }
+    running_spawn(workflow).and_then(|node| node.waiting_until)
+}
+
+fn running_spawn(workflow: &Workflow) -> Option<&Node> {
+    workflow.nodes.iter().find(|n| n.kind == SPAWN && n.status == NodeStatus::Running)
 }
 
 fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<(), Failure> {
     if let Some(instance) = scope.job(job)?.instance {
         crate::instance::event_in(scope, instance, InstanceEvent::Bound { handle: handle.0.clone() })?;
+        // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
+        scope.wake(WorkKind::Instance, instance.0, scope.at + crate::instance::ASK_AGAIN_MS);
     }
     // The instance's row is written when the scope closes; the node is done by what it says now.
-    finish_node(scope, job, |node| WorkflowEvent::NodeDone { node, output: json!({ "handle": handle.0 }) })?;
+    of_spawn(scope, job, |node| WorkflowEvent::NodeDone { node, output: json!({ "handle": handle.0 }) })?;
     advance(scope, job)
 }
 
 fn failed(scope: &mut Scope<'_>, job: JobId, trouble: &Trouble) -> Result<(), Failure> {
     let id = scope.job(job)?.workflow;
-    let tries =
-        scope.workflow(id)?.it.nodes.iter().filter(|n| n.kind == "spawn-instance").map(|n| n.tries).max().unwrap_or(0);
+    let tries = running_spawn(&scope.workflow(id)?.it).map_or(0, |node| node.tries);
+    let until = scope.at + SECOND * (1 << tries.clamp(0, 6));
+    let (error, uncertain) = (trouble.what.clone(), trouble.effect == Effect::Perhaps);
+    of_spawn(scope, job, |node| WorkflowEvent::NodeTroubled { node, error: error.clone(), uncertain, until })?;
     if trouble.retry && tries < SPAWN_TRIES {
-        let until = scope.at + SECOND * (1 << tries.clamp(0, 6));
-        let mut workflow = scope.workflow(id)?.it.clone();
-        for node in workflow.nodes.iter_mut().filter(|n| n.kind == "spawn-instance" && n.status == NodeStatus::Running)
-        {
-            node.tries += 1;
-            node.waiting_until = Some(until);
-            node.error = Some(trouble.what.clone());
-        }
-        scope.workflow(id)?.set(workflow);
         return Ok(());
     }
-    finish_node(scope, job, |node| WorkflowEvent::NodeFailed { node, error: trouble.what.clone() })
+    of_spawn(scope, job, |node| WorkflowEvent::NodeFailed { node, error: error.clone() })?;
+    scope.wake(WorkKind::Workflow, id.0, scope.at); // what it left behind is undone next
+    Ok(())
 }
 
 /// The failed making is undone as far as it was recorded; the job ends for want of a machine.
-fn undone(scope: &mut Scope<'_>, job: JobId) -> Result<(), Failure> {
-    let why = {
-        let id = scope.job(job)?.workflow;
-        let mut workflow = scope.workflow(id)?.it.clone();
-        let failed = workflow.nodes.iter().rev().find(|n| n.status == NodeStatus::Failed).cloned();
-        let (node, why) = failed.map_or((String::new(), String::new()), |n| (n.name, n.error.unwrap_or_default()));
-        workflow::apply(scope.tx, &mut workflow, WorkflowEvent::Compensated { node }, scope.at)?;
-        scope.workflow(id)?.set(workflow);
-        why
-    };
-    let (instance, status) = {
-        let job = scope.job(job)?;
-        (job.instance, job.status)
-    };
-    // The machine that never was goes first: then nothing of the job can be left anywhere.
-    if let Some(instance) = instance {
-        crate::instance::event_in(scope, instance, InstanceEvent::SpawnFailed)?;
+fn undone(scope: &mut Scope<'_>, job: JobId, how: &Undone) -> Result<(), Failure> {
+    let why = compensated(scope, job)?;
+    let Some(id) = scope.job(job)?.instance else { return Ok(()) };
+    // The machine goes first: then, if there never was one, nothing of the job can be left anywhere.
+    let registered = scope.instance(id)?.it.ready_at.is_some();
+    match how {
+        _ if !scope.instance(id)?.it.status.is_open() => {}
+        Undone::Ended(handle) => {
+            crate::instance::event_in(scope, id, InstanceEvent::Bound { handle: handle.0.clone() })?;
+            crate::instance::event_in(scope, id, InstanceEvent::ProviderConfirmedGone)?;
+        }
+        Undone::Nothing if !registered => crate::instance::event_in(scope, id, InstanceEvent::SpawnFailed)?,
+        Undone::Nothing | Undone::LeftOver => {
+            terminate_instance::begin_in(scope, id, "it may exist although its making failed")?;
+        }
     }
-    if status == JobStatus::Provisioning {
+    if scope.job(job)?.status == JobStatus::Provisioning {
         scope.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
     }
-    scope.job_event(job, JobEvent::GaveUpOn).map(drop)
-}
-
-fn finish_node(scope: &mut Scope<'_>, job: JobId, event: impl Fn(String) -> WorkflowEvent) -> Result<(), Failure> {
-    let id = scope.job(job)?.workflow;
-    let mut workflow = scope.workflow(id)?.it.clone();
-    let running = workflow
-        .nodes
-        .iter()
-        .find(|n| n.kind == "spawn-instance" && n.status == NodeStatus::Running)
-        .map(|n| n.name.clone());
-    if let Some(node) = running {
-        workflow::apply(scope.tx, &mut workflow, event(node), scope.at)?;
-        scope.workflow(id)?.set(workflow);
+    // A runner that never registered was never given the job; one that did is stopped, or fenced.
+    if !registered || !scope.instance(id)?.it.status.is_open() {
+        scope.job_event(job, JobEvent::GaveUpOn)?;
     }
     Ok(())
 }
 
-/// Reads what was recorded (the name), never the missing output.
-async fn undo(engine: &Engine, instance: &model::instance::Instance) -> Result<(), Failure> {
-    let provider = engine.house.provider(&instance.provider)?;
-    if let Some(handle) = provider.find_by_name(&instance.name).await? {
-        provider.terminate(&handle, &instance.nonce).await?;
+/// Closes the failed node; returns why it failed.
+fn compensated(scope: &mut Scope<'_>, job: JobId) -> Result<String, Failure> {
+    let id = scope.job(job)?.workflow;
+    let mut workflow = scope.workflow(id)?.it.clone();
+    let failed = workflow.nodes.iter().rev().find(|n| n.status == NodeStatus::Failed).cloned();
+    let Some(failed) = failed else { return Ok(String::new()) };
+    workflow::apply(scope.tx, &mut workflow, WorkflowEvent::Compensated { node: failed.name }, scope.at)?;
+    scope.workflow(id)?.set(workflow);
+    Ok(failed.error.unwrap_or_default())
+}
+
+/// One event of the spawn that is under way, if one is.
+fn of_spawn(scope: &mut Scope<'_>, job: JobId, event: impl Fn(String) -> WorkflowEvent) -> Result<(), Failure> {
+    let id = scope.job(job)?.workflow;
+    let mut workflow = scope.workflow(id)?.it.clone();
+    if let Some(node) = running_spawn(&workflow).map(|node| node.name.clone()) {
+        workflow::apply(scope.tx, &mut workflow, event(node), scope.at)?;
+        scope.workflow(id)?.set(workflow);
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Terminate-instance: nobody lives there, the runner is told, the provider confirms. Until it has, the machine is somebody's to pay for.
 
-use crate::Engine;
 use crate::scope::Scope;
 use crate::workflow::{self, Verdict};
+use crate::{Engine, House};
 use adapters::{Handle, Seen};
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::time::{MINUTE, SECOND};
@@ -11,13 +11,15 @@ use model::{Failure, InstanceId, ManifestId, Refused, Timestamp, WorkflowId};
 use serde_json::json;
 use store::{Item, Lane, Tx, WorkKind};
 
+const TERMINATE: &str = "terminate";
+
 fn blueprint() -> Vec<Node> {
     vec![
         Node::new("validate", &[], MINUTE),
         Node::new("drain-allocations", &["validate"], 10 * MINUTE),
         Node::new("drain-ssh", &["drain-allocations"], MINUTE),
         Node::new("cleanup-features", &["drain-ssh"], MINUTE),
-        Node::new("terminate", &["cleanup-features"], 10 * MINUTE),
+        Node::new(TERMINATE, &["cleanup-features"], 10 * MINUTE),
     ]
 }
 
@@ -76,8 +78,11 @@ fn look(tx: &mut Tx, node: &Node, instance: &Instance, at: Timestamp) -> Result<
             _ => Verdict::Done(json!({})),
         },
         "drain-ssh" | "cleanup-features" => Verdict::Done(json!({})), // no sessions and no features exist on this kind of machine
-        "terminate" if !instance.status.is_open() => Verdict::Done(json!({ "confirmed": true })),
-        "terminate" => Verdict::Act,
+        TERMINATE if !instance.status.is_open() => Verdict::Done(json!({ "confirmed": true })),
+        TERMINATE => match node.waiting_until {
+            Some(until) if until > at => Verdict::Waits(until),
+            _ => Verdict::Act,
+        },
         other => Verdict::Failed(format!("terminate-instance has no node `{other}`")),
     })
 }
@@ -86,7 +91,7 @@ fn look(tx: &mut Tx, node: &Node, instance: &Instance, at: Timestamp) -> Result<
 pub(crate) async fn act(engine: &Engine, item: Item, known: Workflow) -> Result<(), Failure> {
     let id = known.id;
     let Some((workflow, instance)) = step(engine, item, id, None).await? else { return Ok(()) };
-    let acts = workflow.nodes.iter().any(|n| n.kind == "terminate" && n.status == NodeStatus::Running);
+    let acts = workflow.nodes.iter().any(|n| n.kind == TERMINATE && n.status == NodeStatus::Running);
     if !acts || !instance.status.is_open() {
         return engine.done(item).await;
     }
@@ -97,7 +102,9 @@ pub(crate) async fn act(engine: &Engine, item: Item, known: Workflow) -> Result<
 /// What the provider said, as far as it decides anything.
 #[derive(Clone)]
 enum Said {
-    Gone,
+    Gone(Handle),
+    /// Nothing bears its name.
+    Unseen,
     Stranger,
     NotYet(String),
 }
@@ -114,15 +121,15 @@ async fn ask_provider(engine: &Engine, instance: &Instance) -> Said {
             Err(trouble) => return Said::NotYet(trouble.what),
         },
     };
-    let Some(handle) = handle else { return Said::Gone };
+    let Some(handle) = handle else { return Said::Unseen };
     match provider.inspect(&handle, &instance.nonce).await {
         Ok(Seen::Stranger) => return Said::Stranger,
-        Ok(Seen::Gone) => return Said::Gone,
+        Ok(Seen::Gone) => return Said::Gone(handle),
         Ok(Seen::Alive | Seen::RunnerGone) => {}
         Err(trouble) => return Said::NotYet(trouble.what),
     }
     match provider.terminate(&handle, &instance.nonce).await {
-        Ok(()) => Said::Gone,
+        Ok(()) => Said::Gone(handle),
         Err(trouble) => Said::NotYet(trouble.what),
     }
 }
@@ -144,28 +151,23 @@ async fn step(
             let mut instance =
                 store::instance::lock(tx, workflow.instance.expect("terminate-instance has an instance"))?;
             let asked = said.is_some();
-            let mut again = None;
             match &said {
                 None => {}
-                Some(Said::Gone) => {
-                    instance = crate::instance::event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
-                    store::instance::save(tx, &instance)?;
-                    instance.version += 1;
-                    house.presence.forget(instance.id);
+                Some(Said::Gone(handle)) => instance = gone(tx, &house, instance, Some(handle))?,
+                Some(Said::Unseen) if may_still_appear(&instance, at) => {
+                    not_yet(tx, &mut workflow, "it is not to be seen, which proves nothing yet", at)?;
                 }
+                Some(Said::Unseen) => instance = gone(tx, &house, instance, None)?,
                 Some(Said::Stranger) => {
                     let error = "what bears its name now is not ours: hands off".to_owned();
                     fail(tx, &mut workflow, error, at)?;
                 }
-                Some(Said::NotYet(_)) => again = Some(at + backoff(&workflow)),
-            }
-            if let Some(Said::NotYet(why)) = &said {
-                note_try(&mut workflow, why);
+                Some(Said::NotYet(why)) => not_yet(tx, &mut workflow, why, at)?,
             }
             let acts = workflow::advance(tx, &mut workflow, at, |tx, _, node| look(tx, node, &instance, at))?;
             store::workflow::save(tx, &workflow)?;
             if asked || !acts {
-                store::work::finish(tx, &item, again.or_else(|| model::workflow::deadline(&workflow)));
+                store::work::finish(tx, &item, model::workflow::deadline(&workflow));
                 return Ok(None);
             }
             Ok(Some((workflow, instance)))
@@ -173,22 +175,36 @@ async fn step(
         .await
 }
 
+fn gone(tx: &mut Tx, house: &House, instance: Instance, handle: Option<&Handle>) -> Result<Instance, Failure> {
+    let mut instance = match handle {
+        // Found by name only now: whoever cleans up after it needs to know what it was.
+        Some(handle) => crate::instance::event(tx, instance, InstanceEvent::Bound { handle: handle.0.clone() })?,
+        None => instance,
+    };
+    instance = crate::instance::event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
+    store::instance::save(tx, &instance)?;
+    instance.version += 1;
+    house.presence.forget(instance.id);
+    Ok(instance)
+}
+
+/// A machine whose making nobody heard the end of may appear late: right after a call, *not found* proves nothing.
+fn may_still_appear(instance: &Instance, at: Timestamp) -> bool {
+    let asked = instance.terminating_at.unwrap_or(at);
+    at.since(asked) < model::workflow::COMPENSATION_LIMIT_MS
+}
+
 fn fail(tx: &mut Tx, workflow: &mut Workflow, error: String, at: Timestamp) -> Result<(), Failure> {
-    let node = "terminate".to_owned();
+    let node = TERMINATE.to_owned();
     workflow::apply(tx, workflow, WorkflowEvent::NodeFailed { node: node.clone(), error }, at)?;
     workflow::apply(tx, workflow, WorkflowEvent::Compensated { node }, at)?;
     Ok(())
 }
 
-fn note_try(workflow: &mut Workflow, why: &str) {
-    for node in workflow.nodes.iter_mut().filter(|n| n.kind == "terminate" && n.status == NodeStatus::Running) {
-        node.tries += 1;
-        node.error = Some(why.to_owned());
-    }
-}
-
 /// 1 s … 60 s: a machine that does not go is asked again and again, never forgotten.
-fn backoff(workflow: &Workflow) -> i64 {
-    let tries = workflow.nodes.iter().find(|n| n.kind == "terminate").map_or(0, |n| n.tries);
-    SECOND * (1 << tries.clamp(0, 6)).min(60)
+fn not_yet(tx: &mut Tx, workflow: &mut Workflow, why: &str, at: Timestamp) -> Result<(), Failure> {
+    let tries = workflow.nodes.iter().find(|n| n.kind == TERMINATE).map_or(0, |n| n.tries);
+    let until = at + SECOND * (1 << tries.clamp(0, 6)).min(60);
+    let (node, error) = (TERMINATE.to_owned(), why.to_owned());
+    workflow::apply(tx, workflow, WorkflowEvent::NodeTroubled { node, error, uncertain: true, until }, at).map(drop)
 }

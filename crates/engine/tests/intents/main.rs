@@ -5,3 +5,4 @@ mod check;
 mod crashes;
 mod launch;
 mod machines;
+mod provider_faults;
