@@ -12,7 +12,7 @@ use serde_json::json;
 use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
 
 /// A runner whose stream is closed is asked about at this pace until it is back.
-const ASK_AGAIN_MS: i64 = 5 * SECOND;
+pub(crate) const ASK_AGAIN_MS: i64 = 5 * SECOND;
 const RESPAWN_MOST_MS: i64 = 60 * SECOND;
 
 /// Applies one event outside of a run. The caller saves what is returned.
@@ -183,8 +183,12 @@ impl Engine {
     async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
         let id = instance.id;
         let kept = self.store.read("allocation.kept", move |tx| store::allocation::kept_on(tx, id)).await?;
-        if let Some(until) = kept.iter().filter_map(model::allocation::deadline).max() {
-            return self.at(item, until + SECOND).await; // somebody's folder is still there
+        if !kept.is_empty() {
+            // Somebody's folder is still there: to the end of its hold, or until its job has ended.
+            let until = kept.iter().filter_map(model::allocation::deadline).max();
+            let now = self.store.read("instance.now", |tx| Ok(tx.at())).await?;
+            let soon = now + ASK_AGAIN_MS;
+            return self.at(item, until.map_or(soon, |until| (until + SECOND).max(soon))).await;
         }
         if let Some(handle) = &instance.handle {
             self.house.provider(&instance.provider)?.forget(&Handle(handle.clone())).await?;
@@ -227,8 +231,10 @@ impl Engine {
         let run = self
             .store
             .write(Lane::Normal, "instance.terminate", move |tx| {
-                let instance = store::instance::find(tx, id)?.filter(|i| i.org == org);
-                let instance = instance.ok_or_else(|| Refused::not_found("instance", id))?;
+                let instance = store::instance::lock(tx, id)?; // a claim that races us is seen, or sees us
+                if instance.org != org {
+                    return Err(Refused::not_found("instance", id).into());
+                }
                 if matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) {
                     return Ok(None);
                 }
@@ -265,6 +271,7 @@ impl Engine {
                 let mut ending = 0;
                 for pool in store::pool::all(tx)? {
                     for instance in store::instance::open_in(tx, pool.id)? {
+                        let instance = store::instance::lock(tx, instance.id)?;
                         let busy = store::job::on_instance(tx, instance.id)?.is_some();
                         if instance.status != InstanceStatus::Terminating && !busy {
                             terminate_instance::begin(tx, instance.id, "the control plane is closing")?;
@@ -373,16 +380,18 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
         // Alive without a stream, or its provider could not say: asked until one of them speaks.
         next.push(at + ASK_AGAIN_MS);
     }
-    if let Some((from, ms, passed)) = model::instance::deadline(&instance) {
-        let due = deadline_without(from, ms, &store::worker::outages(tx, from)?);
-        if due <= at && !(passed == InstanceEvent::GaveUpOn && many_fell_silent(tx, &instance)?) {
-            instance = event(tx, instance, passed)?;
-        }
+    if let Some((due, passed)) = silent_at(tx, house, &instance)?
+        && due <= at
+        && !(passed == InstanceEvent::GaveUpOn && many_fell_silent(tx, &instance)?)
+    {
+        instance = event(tx, instance, passed)?;
     }
-    if let Some((from, ms, _)) = model::instance::deadline(&instance) {
-        next.push((from + ms).max(at + SECOND));
+    if let Some((due, _)) = silent_at(tx, house, &instance)? {
+        next.push(due.max(at + ASK_AGAIN_MS));
     }
-    if instance.status == InstanceStatus::Lost && instance.on_lost_control == OnLostControl::Stop {
+    // Whose job works to its end is waited for; a machine that stops by itself, or has nobody on it, is not.
+    let awaited = instance.on_lost_control == OnLostControl::Finish && store::job::on_instance(tx, id)?.is_some();
+    if instance.status == InstanceStatus::Lost && !awaited {
         let from = instance.last_seen_at.unwrap_or(instance.created_at);
         let due =
             deadline_without(from, house.config.timings.force_terminate_after_ms, &store::worker::outages(tx, from)?);
@@ -405,6 +414,14 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
         store::instance::save(tx, &instance)?;
     }
     Ok(next.into_iter().min())
+}
+
+/// When its silence means something, our own outages taken out.
+fn silent_at(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<(Timestamp, InstanceEvent)>, Failure> {
+    let Some((from, _, passed)) = model::instance::deadline(instance) else { return Ok(None) };
+    let timings = &house.config.timings;
+    let ms = if passed == InstanceEvent::FellSilent { timings.unreachable_after_ms } else { timings.panic_after_ms };
+    Ok(Some((deadline_without(from, ms, &store::worker::outages(tx, from)?), passed)))
 }
 
 /// Many machines falling silent together is more likely our own deafness: none of them counts as lost until some return.

@@ -93,13 +93,21 @@ impl Engine {
 
     /// A sign of life. Nothing durable, unless the machine was thought to be gone.
     pub async fn heartbeat(&self, instance: &Instance, observed_version: i64, at: Timestamp) -> Result<(), Failure> {
+        if !instance.status.is_open() {
+            return Ok(()); // nobody waits for it any more
+        }
         self.house.presence.heard(instance.id, at, observed_version);
         if matches!(instance.status, InstanceStatus::Unreachable | InstanceStatus::Lost) {
-            let id = instance.id;
+            let (id, silence_ms) = (instance.id, self.house.config.timings.unreachable_after_ms);
             self.store
                 .write(Lane::High, "runner.heard_again", move |tx| {
                     let instance = store::instance::lock(tx, id)?;
+                    if !matches!(instance.status, InstanceStatus::Unreachable | InstanceStatus::Lost) {
+                        return Ok(());
+                    }
                     let next = crate::instance::event(tx, instance, InstanceEvent::Heard)?;
+                    let at = tx.at();
+                    tx.wake(WorkKind::Instance, id.0, at + silence_ms); // its next silence is noticed too
                     store::instance::save(tx, &next)
                 })
                 .await?;
