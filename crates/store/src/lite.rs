@@ -261,7 +261,11 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Failure {
     if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) {
         return Refused::Conflict { why: format!("{} is not a database of ours", path.display()) }.into();
     }
-    Trouble::new(TroubleKind::Database, format!("cannot open {}: {error}", path.display())).into()
+    let kind = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => TroubleKind::DiskFull, // whoever reads it is told to free some space
+        _ => TroubleKind::Database,
+    };
+    Trouble::new(kind, format!("cannot open {}: {error}", path.display())).into()
 }
 
 fn disk_full() -> Failure {
