@@ -1,13 +1,16 @@
 //! Finds, starts and ends the control plane that lives in `REPL_HOME`. Whether it lives is a lock its process holds;
 //! the lock's file says where it listens. Never trusts a pid alone, and never starts two.
 
+mod lock;
+
+pub use lock::{Holder, find, hold};
+
 use crate::complaint::{Complaint, Done};
 use crate::settings::Settings;
-use nix::fcntl::{FcntlArg, Flock, FlockArg, fcntl};
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +18,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 pub const LOG_FILE: &str = "control.log";
-const LOCK_FILE: &str = "control.lock";
 /// Held only while somebody starts or ends the control plane, so that two first commands start one.
 const START_FILE: &str = "control.start";
 /// A socket's path may have 107 bytes; beyond this one it moves to a short folder.
@@ -45,19 +47,6 @@ const INHERITED: &[&str] = &[
 /// Settings travel over a pipe; these would only contradict it.
 const NOT_INHERITED: &[&str] = &["REPL_URL", "REPL_TOKEN", "REPL_HOME", "REPL_DATABASE", "REPL_BLOBS", "REPL_LISTEN"];
 
-/// Who holds a home, as it wrote itself into the lock's file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    pub pid: i32,
-    pub host: String,
-    pub boot_id: String,
-    pub version: String,
-    pub socket: PathBuf,
-    /// Where it listens beside the socket.
-    pub url: Option<String>,
-    pub started_at: i64,
-}
-
 /// What the starter tells the process it starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Orders {
@@ -67,25 +56,6 @@ pub struct Orders {
     pub listen: Option<String>,
     pub log: Option<String>,
     pub tables: toml::Table,
-}
-
-/// Who controls this home now, if anybody.
-pub fn find(home: &Path) -> Done<Option<Holder>> {
-    let path = home.join(LOCK_FILE);
-    let mut file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(Complaint::file("open", &path, &error)),
-    };
-    if !is_held(&file, &path)? {
-        return Ok(None);
-    }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(|error| Complaint::file("read", &path, &error))?;
-    // Held and not readable yet: somebody is starting. Whoever wants to know waits for the start lock.
-    Ok(serde_json::from_str(&text).ok())
 }
 
 /// Finds the control plane, or starts it; an older one is replaced. The flag says whether it was started here.
@@ -121,12 +91,12 @@ pub async fn end(home: &Path, holder: &Holder) -> Done<()> {
 
 /// Waits until nobody holds the home.
 pub async fn ended(home: &Path, holder: &Holder) -> Done<()> {
-    let path = home.join(LOCK_FILE);
+    let path = home.join(lock::FILE);
     let file = match OpenOptions::new().read(true).open(&path) {
         Ok(file) => file,
         Err(_) => return Ok(()),
     };
-    let free = tokio::task::spawn_blocking(move || fcntl(&file, FcntlArg::F_OFD_SETLKW(&lock(libc::F_RDLCK))));
+    let free = tokio::task::spawn_blocking(move || lock::wait_until_free(&file));
     match tokio::time::timeout(ENDED_WITHIN, free).await {
         Ok(Ok(Ok(_))) => Ok(()),
         Ok(Ok(Err(error))) => Err(Complaint::refused(format!("cannot wait for {}: {error}", path.display()))),
@@ -136,92 +106,6 @@ pub async fn ended(home: &Path, holder: &Holder) -> Done<()> {
             ENDED_WITHIN.as_secs()
         ))
         .fix(format!("see {}; it is safe to kill -9 it", home.join(LOG_FILE).display()))),
-    }
-}
-
-/// Kept by the control plane for its life: nobody else controls this home meanwhile.
-pub struct Held {
-    file: File,
-    /// Where we listen; nobody else does while the lock is ours, so it goes before the lock does.
-    socket: Option<PathBuf>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
-            std::fs::remove_file(socket).ok();
-            // A short folder of our own, now empty; the home itself is never empty.
-            socket.parent().map(std::fs::remove_dir);
-        }
-    }
-}
-
-/// Takes the home, or says who has it.
-pub fn hold(home: &Path) -> Done<Held> {
-    create_home(home)?;
-    let path = home.join(LOCK_FILE);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|error| Complaint::file("open", &path, &error))?;
-    match fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(libc::F_WRLCK))) {
-        // What a dead one wrote must not be read as ours.
-        Ok(_) => match file.set_len(0) {
-            Ok(()) => Ok(Held { file, socket: None }),
-            Err(error) => Err(Complaint::file("write", &path, &error)),
-        },
-        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => {
-            let who =
-                find(home)?.map_or_else(String::new, |holder| format!(" (pid {} on {})", holder.pid, holder.host));
-            Err(Complaint::usage(format!("another control plane{who} already runs in {}", home.display()))
-                .fix("end it with `repl control stop`, or use another REPL_HOME"))
-        }
-        Err(error) => Err(Complaint::usage(format!("cannot lock {}: {error}", path.display()))),
-    }
-}
-
-impl Held {
-    /// A home that was deleted leaves nobody behind: its control plane ends, gracefully, as soon as its lock is gone.
-    pub fn end_when_deleted(&self) {
-        use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-        let watched = Inotify::init(InitFlags::IN_CLOEXEC).and_then(|inotify| {
-            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            inotify.add_watch(path.as_str(), AddWatchFlags::IN_ATTRIB).map(|_| inotify)
-        });
-        let (Ok(inotify), Ok(file)) = (watched, self.file.try_clone()) else {
-            tracing::warn!("cannot watch the data folder; should it be deleted, nobody notices");
-            return;
-        };
-        std::thread::spawn(move || {
-            while inotify.read_events().is_ok() {
-                if file.metadata().is_ok_and(|found| found.nlink() == 0) {
-                    tracing::warn!("the data folder was deleted; ending");
-                    nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).ok();
-                    return;
-                }
-            }
-        });
-    }
-
-    /// Says where we listen. In place: the lock belongs to this very file.
-    pub fn announce(&mut self, socket: &Path, url: Option<String>) -> Done<()> {
-        self.socket = Some(socket.to_owned());
-        let holder = Holder {
-            pid: std::process::id() as i32,
-            host: host(),
-            boot_id: boot_id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            socket: socket.to_owned(),
-            url,
-            started_at: crate::show::now_ms(),
-        };
-        let text = serde_json::to_vec(&holder).expect("a holder is plain text");
-        let written = self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(&text));
-        written.map_err(|error| Complaint::usage(format!("cannot write {LOCK_FILE}: {error}")))
     }
 }
 
@@ -306,26 +190,8 @@ async fn start_lock(home: &Path) -> Done<Flock<File>> {
     }
 }
 
-/// Asks without taking: a reader must never be in a starter's way.
-fn is_held(file: &File, path: &Path) -> Done<bool> {
-    let mut question = lock(libc::F_WRLCK);
-    fcntl(file, FcntlArg::F_OFD_GETLK(&mut question))
-        .map_err(|error| Complaint::usage(format!("cannot ask for the lock of {}: {error}", path.display())))?;
-    Ok(question.l_type != libc::F_UNLCK as libc::c_short)
-}
-
-fn lock(kind: libc::c_int) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    }
-}
-
 fn is_on_this_host(holder: &Holder, home: &Path) -> Done<()> {
-    if holder.host == host() && holder.boot_id == boot_id() {
+    if lock::is_of_this_boot(holder) {
         return Ok(());
     }
     Err(Complaint::usage(format!("the control plane of {} runs on {}", home.display(), holder.host))
@@ -377,33 +243,9 @@ fn open_log(home: &Path) -> Done<File> {
     opened.map_err(|error| Complaint::file("open", &path, &error))
 }
 
-pub fn host() -> String {
-    nix::unistd::gethostname().map_or_else(|_| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_home_has_one_holder_and_everybody_sees_who() {
-        let home = tempfile::tempdir().unwrap();
-        assert_eq!(find(home.path()).unwrap(), None);
-        let mut held = hold(home.path()).unwrap();
-        assert_eq!(find(home.path()).unwrap(), None, "held, and still starting");
-        held.announce(Path::new("/x/control.sock"), Some("http://127.0.0.1:1".into())).unwrap();
-        let holder = find(home.path()).unwrap().unwrap();
-        assert_eq!((holder.pid, &*holder.socket), (std::process::id() as i32, Path::new("/x/control.sock")));
-        let complaint = hold(home.path()).err().unwrap();
-        assert!(complaint.text.contains(&format!("(pid {} on {})", holder.pid, holder.host)), "{complaint}");
-        drop(held);
-        assert_eq!(find(home.path()).unwrap(), None, "what a dead one wrote counts for nothing");
-        hold(home.path()).unwrap();
-    }
 
     #[test]
     fn a_long_home_gets_a_short_socket() {
