@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 pub struct Home {
     place: tempfile::TempDir,
+    /// Where the control plane keeps its data.
+    data: PathBuf,
     /// Variables that every command of this home sees.
     env: Vec<(String, String)>,
 }
@@ -17,7 +19,15 @@ impl Home {
         // Short: a socket's path is.
         let place = tempfile::Builder::new().prefix("e2e").tempdir().unwrap();
         std::fs::create_dir(place.path().join("here")).unwrap();
-        Home { place, env: Vec::new() }
+        let data = place.path().join("home");
+        Home { place, data, env: Vec::new() }
+    }
+
+    /// With its data in a folder of somebody else's choice.
+    pub fn on(folder: &Path) -> Home {
+        let mut home = Home::new();
+        home.data = folder.join("home");
+        home
     }
 
     /// With a `repl.toml` where commands are typed.
@@ -40,9 +50,8 @@ impl Home {
         self.env.retain(|(set, _)| set != name);
     }
 
-    /// Where the control plane keeps its data.
-    pub fn data(&self) -> PathBuf {
-        self.place.path().join("home")
+    pub fn data(&self) -> &Path {
+        &self.data
     }
 
     /// Where commands are typed.
@@ -156,7 +165,7 @@ impl Home {
 
     /// Processes that know this home, whoever started them.
     pub fn processes(&self) -> Vec<process::Process> {
-        process::that_know(self.place.path())
+        process::that_know(&[self.place.path(), self.data()])
     }
 
     /// The one process of this home whose command line begins so, for example `repl runner`.

@@ -4,6 +4,7 @@
 mod api;
 mod cluster;
 mod crowd;
+mod disk;
 mod following;
 mod gate;
 mod home;

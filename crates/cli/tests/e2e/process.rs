@@ -132,12 +132,12 @@ pub struct Process {
     pub words: String,
 }
 
-/// Everybody but us who has the folder in its command line, its environment, its working folder or its open files.
-pub fn that_know(folder: &Path) -> Vec<Process> {
-    let needle = folder.to_str().unwrap();
+/// Everybody but us who has one of the folders in its command line, its environment, its working folder or its open files.
+pub fn that_know(folders: &[&Path]) -> Vec<Process> {
+    let knows = |pid: i32| folders.iter().any(|folder| knows(pid, folder.to_str().unwrap()));
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| *pid != std::process::id() as i32 && knows(*pid, needle))
+    pids.filter(|pid| *pid != std::process::id() as i32 && knows(*pid))
         .map(|pid| Process { pid, words: words(pid) })
         .collect()
 }
