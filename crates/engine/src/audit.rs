@@ -4,6 +4,7 @@ use crate::Engine;
 use model::agent::AgentStatus;
 use model::allocation::AllocationStatus;
 use model::attempt::AttemptStatus;
+use model::ledger::Balance;
 use model::run::{Run, RunStatus};
 use model::{Credits, Failure, OrgId, RunId};
 use std::collections::BTreeMap;
@@ -220,7 +221,7 @@ fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
     let mut audit = Audit::default();
     let org = store::org::find(tx, id)?;
     audit.count("orgs");
-    let (mut available, mut reserved, mut before) = (Credits::ZERO, Credits::ZERO, None::<store::ledger::Entered>);
+    let (mut balance, mut before) = (Balance::default(), None::<store::ledger::Entered>);
     loop {
         let rows = store::ledger::after(tx, id, before.as_ref().map_or(0, |row| row.seq), PAGE)?;
         if rows.is_empty() {
@@ -231,18 +232,14 @@ fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
             audit.must(row.follows(before.as_ref()), "6 ledger", id, || {
                 format!("row {} does not follow the one before it", row.seq)
             });
-            let amount = row.entry.amount;
-            match (row.entry.kind, row.entry.from_available) {
-                (EntryKind::Topup | EntryKind::Adjust, _) => available = available + amount,
-                (EntryKind::Reserve, _) => (available, reserved) = (available - amount, reserved + amount),
-                (EntryKind::Charge, true) => available = available - amount,
-                (EntryKind::Charge, false) => reserved = reserved - amount,
-                (EntryKind::Refund, _) => (available, reserved) = (available + amount, reserved - amount),
+            match balance.after(&row.entry) {
+                Ok(next) => balance = next,
+                Err(refused) => audit.must(false, "1 credits", id, || format!("row {}: {refused}", row.seq)),
             }
             before = Some(row);
         }
     }
-    let (said, summed) = ((org.available, org.reserved), (available, reserved));
+    let (said, summed) = ((org.available, org.reserved), (balance.available, balance.reserved));
     audit.must(said == summed, "1 credits", id, || format!("the balance says {said:?}, the ledger {summed:?}"));
     let last = before.map_or(0, |row| row.seq);
     audit.must(org.ledger_seq == last, "6 ledger", id, || {
@@ -262,6 +259,12 @@ fn audit_machines(tx: &mut Tx) -> Result<Audit, Failure> {
             let slots = store::allocation::kept_on(tx, instance.id)?;
             let live = slots.iter().filter(|s| s.status.is_live()).count();
             let free = slots.iter().filter(|s| s.status == AllocationStatus::Available).count();
+            audit.must(
+                live + free == 1 || !crate::instance::stays(instance.status),
+                "a machine has a slot",
+                instance.id,
+                || format!("{} without a slot, and nobody ends it", instance.status),
+            );
             audit.must(live + free <= 1, "one job an instance", instance.id, || {
                 format!("{live} live and {free} free slots")
             });

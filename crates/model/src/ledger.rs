@@ -1,6 +1,6 @@
-//! Ledger arithmetic: what an entry does to a balance, and how rows are chained. Amounts are positive; the type gives the sign.
+//! Ledger arithmetic: what an entry does to a balance. Amounts are positive; the type gives the sign.
 
-use crate::{Credits, OrgId, Refused, RunId, Timestamp, words};
+use crate::{Credits, OrgId, Refused, RunId, words};
 use serde::{Deserialize, Serialize};
 
 words! {
@@ -14,10 +14,31 @@ pub struct Entry {
     pub amount: Credits,
     pub run: Option<RunId>,
     pub attempt: Option<i64>,
+    /// Says once and for all what this movement is for: a second entry of the same kind and key is refused.
     pub key: String,
     /// A charge for a hold or idle time draws on what is available; a run's draws on its reservation.
     pub from_available: bool,
     pub memo: String,
+}
+
+impl Entry {
+    pub fn new(org: OrgId, kind: EntryKind, amount: Credits, key: impl Into<String>) -> Entry {
+        let (key, memo) = (key.into(), String::new());
+        Entry { org, kind, amount, run: None, attempt: None, key, from_available: false, memo }
+    }
+    pub fn of(mut self, run: RunId, attempt: i64) -> Entry {
+        (self.run, self.attempt) = (Some(run), Some(attempt));
+        self
+    }
+    pub fn memo(mut self, memo: impl Into<String>) -> Entry {
+        self.memo = memo.into();
+        self
+    }
+    /// A charge that no reservation covers: the org's own time. An adjustment downwards.
+    pub fn from_available(mut self) -> Entry {
+        self.from_available = true;
+        self
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -48,19 +69,4 @@ impl Balance {
         assert!(next.reserved >= Credits::ZERO, "more was charged or refunded than reserved: {entry:?}");
         Ok(next)
     }
-}
-
-/// The text whose hash the next row carries: every field that must not change unseen.
-pub fn chained(previous_hash: &str, seq: i64, entry: &Entry, at: Timestamp) -> String {
-    let run = entry.run.map(|r| r.to_string()).unwrap_or_default();
-    let attempt = entry.attempt.unwrap_or(0);
-    format!(
-        "{previous_hash}|{}|{seq}|{}|{}|{}|{run}|{attempt}|{}|{}",
-        entry.org,
-        entry.kind,
-        entry.amount.micro(),
-        entry.from_available,
-        entry.key,
-        at.ms()
-    )
 }

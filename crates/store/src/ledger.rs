@@ -8,73 +8,7 @@ use crate::value::Row;
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp, Trouble};
 use std::collections::BTreeMap;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryKind {
-    /// Into available.
-    Topup,
-    /// available → reserved.
-    Reserve,
-    /// Out of reserved; out of available when the entry says so (holds, idle time).
-    Charge,
-    /// reserved → available.
-    Refund,
-    /// A correction of available by a person, up or down.
-    Adjust,
-}
-
-/// Staged with `tx.ledger(…)`. An entry of nothing writes no row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pub org: OrgId,
-    pub kind: EntryKind,
-    pub amount: Credits,
-    pub run: Option<RunId>,
-    pub attempt: Option<i64>,
-    /// Says once and for all what this movement is for: a second entry of the same kind and key is refused.
-    pub key: String,
-    pub memo: String,
-    pub from_available: bool,
-}
-
-impl Entry {
-    pub fn new(org: OrgId, kind: EntryKind, amount: Credits, key: impl Into<String>) -> Entry {
-        Entry {
-            org,
-            kind,
-            amount,
-            run: None,
-            attempt: None,
-            key: key.into(),
-            memo: String::new(),
-            from_available: false,
-        }
-    }
-    pub fn of(mut self, run: RunId, attempt: i64) -> Entry {
-        (self.run, self.attempt) = (Some(run), Some(attempt));
-        self
-    }
-    pub fn memo(mut self, memo: impl Into<String>) -> Entry {
-        self.memo = memo.into();
-        self
-    }
-    /// A charge that no reservation covers: the org's own time.
-    pub fn from_available(mut self) -> Entry {
-        self.from_available = true;
-        self
-    }
-
-    /// What it does to (available, reserved).
-    fn moves(&self) -> (Credits, Credits) {
-        let (amount, back) = (self.amount, Credits::ZERO - self.amount);
-        match self.kind {
-            EntryKind::Topup | EntryKind::Adjust => (amount, Credits::ZERO),
-            EntryKind::Reserve => (back, amount),
-            EntryKind::Charge if self.from_available => (back, Credits::ZERO),
-            EntryKind::Charge => (Credits::ZERO, back),
-            EntryKind::Refund => (amount, back),
-        }
-    }
-}
+pub use model::ledger::{Balance, Entry, EntryKind};
 
 /// A row as it stands in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +46,7 @@ pub fn has(tx: &mut Tx, org: OrgId, key: &str, kind: EntryKind) -> Result<bool, 
 pub(crate) fn flush(tx: &mut Tx, entries: Vec<Entry>) -> Result<(), Failure> {
     let mut orgs: BTreeMap<OrgId, Vec<Entry>> = BTreeMap::new();
     for entry in entries.into_iter().filter(|entry| !entry.amount.is_zero()) {
-        assert!(entry.amount > Credits::ZERO || entry.kind == EntryKind::Adjust, "the kind gives the sign: {entry:?}");
+        assert!(entry.amount > Credits::ZERO, "the kind gives the sign: {entry:?}");
         orgs.entry(entry.org).or_default().push(entry);
     }
     orgs.into_iter().try_for_each(|(org, entries)| enter(tx, org, entries))
@@ -121,25 +55,12 @@ pub(crate) fn flush(tx: &mut Tx, entries: Vec<Entry>) -> Result<(), Failure> {
 /// Locks the org's row, moves its balance and appends the rows to its chain.
 fn enter(tx: &mut Tx, org: OrgId, entries: Vec<Entry>) -> Result<(), Failure> {
     let head = tx.row(&LOCK, &args![org])?.ok_or_else(|| Refused::not_found("org", org))?;
-    let (had_available, had_reserved) = (head.credits(0)?, head.credits(1)?);
-    let (mut available, mut reserved) = (had_available, had_reserved);
+    let had = Balance { available: head.credits(0)?, reserved: head.credits(1)? };
+    let mut balance = had;
     let (mut seq, mut hash) = (head.int(2)?, head.opt_blob(3)?.unwrap_or_default());
     let (at, mut rows) = (tx.at(), Vec::new());
     for entry in entries {
-        let (to_available, to_reserved) = entry.moves();
-        if available + to_available < Credits::ZERO {
-            return Err(Refused::Unaffordable { needed: entry.amount, available }.into());
-        }
-        (available, reserved) = (available + to_available, reserved + to_reserved);
-        if reserved < Credits::ZERO {
-            return Err(Trouble::internal(format!(
-                "{} of {} takes more than {org} has reserved: {}",
-                entry.kind.as_str(),
-                entry.amount,
-                entry.key
-            ))
-            .into());
-        }
+        balance = balance.after(&entry)?;
         seq += 1;
         let next = digest(&hash, seq, at, &entry);
         let prev = std::mem::replace(&mut hash, next.clone());
@@ -159,7 +80,7 @@ fn enter(tx: &mut Tx, org: OrgId, entries: Vec<Entry>) -> Result<(), Failure> {
             next
         ]);
     }
-    tx.exec(&MOVE, &args![org, available - had_available, reserved - had_reserved, seq, hash])?;
+    tx.exec(&MOVE, &args![org, balance.available - had.available, balance.reserved - had.reserved, seq, hash])?;
     tx.insert_many(&WRITE, rows).map(drop).map_err(|failure| match failure {
         Failure::Refused(Refused::Conflict { .. }) => {
             Refused::Conflict { why: "this movement of credits was made before under the same key".to_owned() }.into()
@@ -193,7 +114,7 @@ fn digest(prev: &[u8], seq: i64, at: Timestamp, entry: &Entry) -> Vec<u8> {
 }
 
 fn read(org: OrgId, row: &Row) -> Result<Entered, Failure> {
-    let kind = EntryKind::parse(row.str(2)?).ok_or_else(|| Trouble::internal("a ledger row of an unknown kind"))?;
+    let kind = row.str(2)?.parse().map_err(|e| Trouble::internal(format!("a ledger row's kind: {e}")))?;
     let entry = Entry {
         org,
         kind,
@@ -205,22 +126,6 @@ fn read(org: OrgId, row: &Row) -> Result<Entered, Failure> {
         from_available: row.flag(8)?,
     };
     Ok(Entered { seq: row.int(0)?, at: row.at(1)?, entry, prev_hash: row.blob(9)?, hash: row.blob(10)? })
-}
-
-impl EntryKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            EntryKind::Topup => "topup",
-            EntryKind::Reserve => "reserve",
-            EntryKind::Charge => "charge",
-            EntryKind::Refund => "refund",
-            EntryKind::Adjust => "adjust",
-        }
-    }
-    pub fn parse(text: &str) -> Option<EntryKind> {
-        use EntryKind::*;
-        [Topup, Reserve, Charge, Refund, Adjust].into_iter().find(|kind| kind.as_str() == text)
-    }
 }
 
 pub(crate) const ALL: &[&Sql] = &[&LOCK, &MOVE, &WRITE, &AFTER, &OF_RUN, &HAS];

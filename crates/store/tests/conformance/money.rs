@@ -47,7 +47,7 @@ pub async fn credits_move_only_as_far_as_they_reach(w: &World) {
         (Charge, 25, "c", false, (40, 35)),
         (Charge, 10, "hold", true, (30, 35)),
         (Refund, 35, "f", false, (65, 0)),
-        (Adjust, -5, "a", false, (60, 0)),
+        (Adjust, 5, "a", true, (60, 0)),
         (Charge, 0, "nothing", false, (60, 0)),
     ];
     for (kind, amount, key, direct, (available, reserved)) in steps {
