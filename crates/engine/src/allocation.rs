@@ -49,7 +49,7 @@ impl Scope<'_> {
     /// A new slot on the same machine for the same org, in a folder of its own.
     fn replenish(&mut self, used: AllocationId) -> Result<(), Failure> {
         let used = self.allocation(used)?.it.clone();
-        if self.instance(used.instance)?.it.status != InstanceStatus::Ready {
+        if !crate::instance::stays(self.instance(used.instance)?.it.status) {
             return Ok(());
         }
         let (id, workdir) = (AllocationId(self.tx.next_id()), self.next_workdir(used.instance)?);

@@ -354,6 +354,12 @@ fn picture(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure> 
     Ok(InstancePicture { instance, job, workflow_state, held_until })
 }
 
+/// Nobody has decided to end it: a slot on it is somebody's next machine, now or when it is heard again.
+pub(crate) fn stays(status: InstanceStatus) -> bool {
+    use InstanceStatus as I;
+    !matches!(status, I::Draining | I::Terminating | I::Terminated)
+}
+
 /// A runner should be there and have its stream open.
 fn is_expected(status: InstanceStatus) -> bool {
     use InstanceStatus as I;
@@ -446,7 +452,7 @@ fn idle_until(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<
 }
 
 /// A hold that needs this machine: where the folder outlives the runner, none does.
-fn held(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<(Timestamp, String)>, Failure> {
+pub(crate) fn held(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<(Timestamp, String)>, Failure> {
     if house.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner) {
         return Ok(None);
     }

@@ -34,7 +34,7 @@ impl Scope<'_> {
             init_checksum: self.run.spec.init_checksum.clone(),
         };
         let mut slots = store::allocation::available(self.tx, pool.id)?;
-        for _ in 0..CLAIM_ROUNDS {
+        for _ in 0..CLAIM_ROUNDS.max(slots.len()) {
             match model::pool::place(&wish, &slots, room(self.tx, self.house, &pool)?) {
                 Placement::Claim(slot) => match self.claim(id, &slot) {
                     Err(Failure::Refused(Refused::Stale { .. } | Refused::NotFrom { .. })) => {
@@ -44,6 +44,11 @@ impl Scope<'_> {
                 },
                 Placement::Spawn => return self.spawn(id, &pool),
                 Placement::Retire(idle) => {
+                    let machine = self.instance(idle)?.it.clone();
+                    if crate::instance::held(self.tx, self.house, &machine)?.is_some() {
+                        slots.retain(|other| other.instance != idle); // the hold needs the machine
+                        continue;
+                    }
                     self.enqueue(id, &mut pool)?;
                     return terminate_instance::begin_in(self, idle, "somebody waits whom it does not fit");
                 }
@@ -69,11 +74,11 @@ impl Scope<'_> {
             return Err(Refused::Stale { what: "the instance" }.into());
         }
         let mut machine = instance.it.clone();
+        self.allocation_event(slot.allocation, AllocationEvent::Claimed { job: id })?;
         machine.idle_since = None;
         machine.manifest = self.manifest_of(id)?;
         let (price_micro, manifest) = (machine.price_micro, machine.manifest);
         self.instance(slot.instance)?.set(machine);
-        self.allocation_event(slot.allocation, AllocationEvent::Claimed { job: id })?;
         let owned = [(ResourceKind::Instance, slot.instance.0), (ResourceKind::Allocation, slot.allocation.0)];
         store::manifest::own(self.tx, manifest, &owned)?;
         let placed = JobEvent::Placed { instance: slot.instance, allocation: slot.allocation, warm: true, price_micro };
