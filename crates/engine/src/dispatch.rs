@@ -3,13 +3,29 @@
 use crate::intents::launch_run;
 use crate::scope::{Kept, Scope};
 use model::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
-use model::job::{Job, JobStatus};
+use model::job::{Job, JobReason, JobStatus};
 use model::run::{RunEvent, RunStatus};
 use model::spec::Command;
 use model::step::{Step, StepStatus, Tool};
 use model::task::{Task, TaskStatus};
-use model::{AgentId, Failure, JobId, StepId, TaskId, WorkflowId};
-use store::WorkKind;
+use model::{AgentId, Failure, InstanceId, JobId, RunId, StepId, TaskId, WorkflowId};
+use store::{Tx, WorkKind};
+
+/// The machine on which an earlier submission may still run although we have given up on it. Nothing new starts before it is
+/// surely gone: by the provider's word, or by that of a person, who says so of the job (`instance_lost`).
+pub(crate) fn fencing(tx: &mut Tx, run: RunId) -> Result<Option<InstanceId>, Failure> {
+    for job in store::job::of_run(tx, run)? {
+        let Some(id) = job.instance.filter(|_| job.fenced && job.reason != Some(JobReason::InstanceLost)) else {
+            continue;
+        };
+        let machine = store::instance::find(tx, id)?;
+        // A runner that never registered was never given anything.
+        if machine.is_some_and(|machine| machine.status.is_open() && machine.ready_at.is_some()) {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
 
 impl Scope<'_> {
     /// Moves the run on as far as rows alone can: due → pending → running → jobs placed.
@@ -24,6 +40,9 @@ impl Scope<'_> {
         }
         match self.run.status {
             RunStatus::Retrying if self.run.retry_at.is_some_and(|due| due <= self.at) => {
+                if fencing(self.tx, self.run.id)?.is_some() {
+                    return Ok(()); // the run's item looks again
+                }
                 self.run_event(RunEvent::RetryCame)
             }
             RunStatus::Retrying => {

@@ -45,27 +45,35 @@ impl Scope<'_> {
     }
 
     /// The reservation follows the run an hour ahead, within its budget and what the org has. False: nothing is left to run on.
-    pub(crate) fn top_up(&mut self, hourly: Credits, window: i64) -> Result<bool, Failure> {
+    pub(crate) fn top_up(&mut self, job: JobId, hourly: Credits) -> Result<bool, Failure> {
         let ahead = hourly.per_hour_for(self.house.config.money.ahead_ms);
-        let (left, reserved) = {
-            let attempt = &self.attempt()?.it;
-            (attempt.left(), attempt.reserved)
-        };
         let next_window = hourly.per_hour_for(self.house.config.money.window_ms);
+        let left = self.attempt()?.it.left();
         if left.micro() * 2 >= ahead.micro() {
             return Ok(true);
         }
-        let room = self.run.spec.budget.map_or(ahead, |budget| (budget - reserved).max(Credits::ZERO));
-        let available = store::org::find(self.tx, self.run.org)?.available;
-        let amount = (ahead - left).max(Credits::ZERO).min(room).min(available);
-        if amount > Credits::ZERO {
-            let key = format!("{}:{}:reserve:{window}", self.run.id, self.run.attempt);
-            self.money(AttemptEvent::Reserved(amount), key, "an hour ahead")?;
-        }
+        self.reserve_more(job, ahead - left, "an hour ahead")?;
         Ok(self.attempt()?.it.left() >= next_window)
     }
 
+    /// So much more, as far as the budget and the org's credits go. Once a window and job.
+    fn reserve_more(&mut self, job: JobId, wanted: Credits, memo: &str) -> Result<(), Failure> {
+        let reserved = self.attempt()?.it.reserved;
+        let room = self.run.spec.budget.map_or(wanted, |budget| budget - reserved);
+        let staged: Credits = self.staged_reserves;
+        let available = store::org::find(self.tx, self.run.org)?.available - staged;
+        let amount = wanted.min(room).min(available);
+        if amount <= Credits::ZERO {
+            return Ok(());
+        }
+        self.staged_reserves = staged + amount;
+        let window = self.job(job)?.windows;
+        let key = format!("{}:{}:{job}:{window}:{}", self.run.id, self.run.attempt, memo.replace(' ', "-"));
+        self.money(AttemptEvent::Reserved(amount), key, memo)
+    }
+
     /// Charges a job's compute up to `until`: one row a window, keyed, never beyond the reservation.
+    /// What outlasted the reservation while nobody could top it up is reserved now, as far as that is possible.
     pub(crate) fn charge_job(&mut self, id: JobId, until: Timestamp) -> Result<(), Failure> {
         let mut job = self.job(id)?.clone();
         let Some(from) = job.charged_to.filter(|from| *from < until) else { return Ok(()) };
@@ -74,6 +82,10 @@ impl Scope<'_> {
         job.windows += 1;
         let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, job.id, job.windows);
         self.set_job(job);
+        let left = self.attempt()?.it.left();
+        if amount > left {
+            self.reserve_more(id, amount - left, "used before it was set aside")?;
+        }
         self.money(AttemptEvent::Charged(amount), key, "compute")
     }
 

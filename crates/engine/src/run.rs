@@ -11,6 +11,9 @@ use std::sync::Arc;
 use store::idempotency::{self, Key, Looked};
 use store::{Item, Lane, Tx};
 
+/// A run that waits for something that cannot wake it is looked at again after this.
+const LOOK_AGAIN_MS: i64 = 5 * model::time::SECOND;
+
 /// A run as it was asked for.
 #[derive(Debug, Clone)]
 pub struct Submission {
@@ -57,6 +60,8 @@ impl Engine {
             scope.publish("run.created", serde_json::json!({ "name": scope.run.name, "status": "created" }));
             if submission.start {
                 scope.run_event(RunEvent::Started)?;
+            } else {
+                affordable(scope.tx, &house, &submission)?;
             }
             scope.close()?;
             Ok(render(&view::picture(tx, id)?))
@@ -67,12 +72,8 @@ impl Engine {
     /// Checks and prices without writing anything.
     pub async fn price_only(&self, submission: &Submission) -> Result<Credits, Failure> {
         submission.spec.check()?;
-        let needed = crate::ledger::estimate(&self.house, &submission.spec)?;
-        let available = self.balance(submission.org).await?.available;
-        if available < needed {
-            return Err(Refused::Unaffordable { needed, available }.into());
-        }
-        Ok(needed)
+        let (house, submission) = (self.house.clone(), submission.clone());
+        self.store.read("run.price", move |tx| affordable(tx, &house, &submission)).await
     }
 
     pub async fn act_on(
@@ -138,8 +139,11 @@ impl Engine {
                 let Some(last) = page.last() else { break };
                 before = last.id.0;
                 for run in &page {
-                    self.cancel(org.id, run.id, true).await?;
-                    cancelled += 1;
+                    match self.cancel(org.id, run.id, true).await {
+                        Ok(()) => cancelled += 1,
+                        Err(Failure::Refused(Refused::NotFrom { .. } | Refused::NotFound { .. })) => {} // ended meanwhile
+                        Err(failure) => return Err(failure),
+                    }
                 }
             }
         }
@@ -176,6 +180,16 @@ impl Engine {
             }
         }
     }
+}
+
+/// What starting it would reserve, if the org has so much. Only the start reserves.
+fn affordable(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Credits, Failure> {
+    let needed = crate::ledger::estimate(house, &submission.spec)?;
+    let available = store::org::find(tx, submission.org)?.available;
+    if available < needed {
+        return Err(Refused::Unaffordable { needed, available }.into());
+    }
+    Ok(needed)
 }
 
 fn replay(tx: &mut Tx, key: Option<&Key>) -> Result<Option<Answer>, Failure> {
@@ -229,7 +243,7 @@ fn look(tx: &mut Tx, house: &House, id: RunId) -> Result<Option<Timestamp>, Fail
         return Ok(None);
     }
     let mut scope = Scope::open(tx, house, id)?;
-    if let Some((due, event)) = model::run::deadline(&scope.run)
+    if let Some((due, event)) = deadline(&mut scope)?
         && due <= scope.at
         && !matches!(event, RunEvent::RetryCame)
     {
@@ -237,9 +251,21 @@ fn look(tx: &mut Tx, house: &House, id: RunId) -> Result<Option<Timestamp>, Fail
     }
     scope.dispatch()?;
     let charge = meter(&mut scope)?;
-    let run = scope.close()?;
-    let deadline = model::run::deadline(&run).map(|(due, _)| due);
-    Ok(deadline.into_iter().chain(charge).min())
+    let soon = scope.at + LOOK_AGAIN_MS;
+    let due = deadline(&mut scope)?.map(|(due, _)| if due > scope.at { due } else { soon });
+    scope.close()?;
+    Ok(due.into_iter().chain(charge).min())
+}
+
+/// The run's deadline with our outages taken out: while we were away nobody could report, and nothing could be picked up.
+fn deadline(scope: &mut Scope<'_>) -> Result<Option<(Timestamp, RunEvent)>, Failure> {
+    let Some((due, event)) = model::run::deadline(&scope.run) else { return Ok(None) };
+    if event == RunEvent::RetryCame {
+        return Ok(Some((due, event)));
+    }
+    let from = scope.run.active_since.unwrap_or(scope.run.since);
+    let outages = store::worker::outages(scope.tx, from)?;
+    Ok(Some((model::time::deadline_without(from, due.since(from), &outages), event)))
 }
 
 /// Charges every full window of running jobs and keeps the reservation an hour ahead. Returns when the next window ends.
@@ -249,14 +275,14 @@ fn meter(scope: &mut Scope<'_>) -> Result<Option<Timestamp>, Failure> {
         .jobs
         .iter()
         .filter(|j| j.it.status == JobStatus::Running)
-        .map(|j| (j.it.id, j.it.price_micro, j.it.charged_to, j.it.windows))
+        .map(|j| (j.it.id, j.it.price_micro, j.it.charged_to))
         .collect();
     let mut next = None;
-    for (job, price_micro, charged_to, windows) in running {
+    for (job, price_micro, charged_to) in running {
         let Some(from) = charged_to else { continue };
         if from + window <= scope.at {
             scope.charge_job(job, scope.at)?;
-            let goes_on = scope.top_up(Credits(price_micro), windows + 1)?;
+            let goes_on = scope.top_up(job, Credits(price_micro))?;
             if !goes_on && scope.run.termination.is_none() {
                 out_of_credits(scope)?;
             }

@@ -285,7 +285,9 @@ impl Scope<'_> {
             return Ok(());
         }
         let needed = crate::ledger::estimate(self.house, &self.run.spec)?;
-        let available = store::org::find(self.tx, self.run.org)?.available;
+        // What this attempt gives back is on its way in this very transaction.
+        let refunded = self.attempt()?.it.refunded;
+        let available = store::org::find(self.tx, self.run.org)?.available + refunded;
         if available < needed {
             self.publish(
                 "run.retry_unaffordable",
@@ -324,6 +326,9 @@ impl Scope<'_> {
                 let clean_exit = job.exit_code == Some(0);
                 let hold = self.house.config.holds.after(clean_exit, self.run.spec.hold_ms);
                 self.allocation_event(slot, AllocationEvent::RunFinished { hold_until: self.at + hold })
+            }
+            AllocationStatus::Claimed if !crate::instance::stays(self.instance(instance)?.it.status) => {
+                self.allocation_event(slot, AllocationEvent::LifecycleFailed)
             }
             AllocationStatus::Claimed => {
                 let workdir = self.next_workdir(instance)?;

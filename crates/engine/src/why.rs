@@ -41,7 +41,12 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
         (RunStatus::Completed, ..) => why.summary = "it completed".into(),
         (RunStatus::Cancelled, ..) => why.summary = "it was cancelled".into(),
         (RunStatus::Failed, ..) => failed(run, picture, &mut why),
-        (RunStatus::Retrying, ..) => retrying(run, at, &mut why),
+        (RunStatus::Retrying, ..) => {
+            retrying(run, at, &mut why);
+            if let Some(machine) = crate::dispatch::fencing(tx, run.id)? {
+                why.summary = format!("it is tried again when {machine} is surely gone, on which it may still run");
+            }
+        }
         (_, Some(termination), Some(job)) => {
             why.summary = format!("it is ending ({}), and waits for its processes to be gone", termination.reason);
             ending(job, at, &mut why);
