@@ -1,15 +1,13 @@
 //! Which runners were heard lately, by this process. Memory only: durable once in a while (`instance::flush`), and always asked before
 //! a deadline is believed.
 
-use model::{InstanceId, JobId, Timestamp};
-use std::collections::{BTreeMap, BTreeSet};
+use model::{InstanceId, Timestamp};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 #[derive(Default)]
 pub struct Presence {
     seen: Mutex<BTreeMap<InstanceId, Seen>>,
-    /// Jobs that have ended but for the tail of their log.
-    tails: Mutex<BTreeSet<JobId>>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,8 +39,11 @@ impl Presence {
     /// A runner's command stream was opened or closed here.
     pub fn stream(&self, instance: InstanceId, opened: bool) {
         let mut seen = self.seen.lock().expect("no panic while locked");
-        let entry = seen.entry(instance).or_default();
-        entry.streams += if opened { 1 } else { -1 };
+        if opened {
+            seen.entry(instance).or_default().streams += 1;
+        } else if let Some(entry) = seen.get_mut(&instance) {
+            entry.streams -= 1; // unless the machine was forgotten before its stream was closed
+        }
     }
 
     pub fn streaming(&self, instance: InstanceId) -> bool {
@@ -63,18 +64,5 @@ impl Presence {
 
     pub(crate) fn forget(&self, instance: InstanceId) {
         self.seen.lock().expect("no panic while locked").remove(&instance);
-    }
-
-    pub(crate) fn awaits_tail(&self, job: JobId, awaits: bool) {
-        let mut tails = self.tails.lock().expect("no panic while locked");
-        if awaits {
-            tails.insert(job)
-        } else {
-            tails.remove(&job)
-        };
-    }
-
-    pub(crate) fn is_awaiting_tail(&self, job: JobId) -> bool {
-        self.tails.lock().expect("no panic while locked").contains(&job)
     }
 }

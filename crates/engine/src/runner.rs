@@ -3,7 +3,7 @@
 use crate::scope::Scope;
 use crate::{Engine, House};
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
-use model::job::{JobEvent, JobReason, JobStatus};
+use model::job::{Job, JobEvent, JobReason, JobStatus};
 use model::{Failure, InstanceId, JobId, Refused, Timestamp};
 use std::collections::BTreeMap;
 use store::log::Chunk;
@@ -141,22 +141,25 @@ impl Engine {
 
     async fn append_all(&self, instance: InstanceId, chunks: Vec<Chunk>, taken: &mut Taken) -> Result<(), Failure> {
         for chunk in chunks {
-            let (job, epoch) = (chunk.job, chunk.epoch);
-            if let Err(refused) = self.belongs(instance, job, epoch).await? {
-                taken.refused.push((job, epoch, refused));
-                continue;
-            }
+            let (id, epoch) = (chunk.job, chunk.epoch);
+            let job = match self.belongs(instance, id, epoch).await? {
+                Ok(job) => job,
+                Err(refused) => {
+                    taken.refused.push((id, epoch, refused));
+                    continue;
+                }
+            };
             let next = match self.logs.append(chunk).await {
                 Ok(logged) => logged.next_offset,
                 Err(Failure::Refused(Refused::LogGap { expected, .. })) => expected,
                 Err(other) => return Err(other),
             };
-            taken.log_offsets.insert(job, next);
-            if self.house.presence.is_awaiting_tail(job) {
+            taken.log_offsets.insert(id, next);
+            if awaits_tail(&job) {
                 self.store
                     .write(Lane::High, "runner.tail", move |tx| {
                         let at = tx.at();
-                        tx.wake(WorkKind::Job, job.0, at);
+                        tx.wake(WorkKind::Job, id.0, at);
                         Ok(())
                     })
                     .await?;
@@ -165,11 +168,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether this machine may speak of this job in this epoch.
-    async fn belongs(&self, instance: InstanceId, job: JobId, epoch: i64) -> Result<Result<(), Refused>, Failure> {
+    /// The job, if this machine may speak of it in this epoch.
+    async fn belongs(&self, instance: InstanceId, job: JobId, epoch: i64) -> Result<Result<Job, Refused>, Failure> {
         let found = self.store.read("job.find", move |tx| store::job::find(tx, job)).await?;
         Ok(match found {
-            Some(job) => judge(&job, instance, epoch),
+            Some(job) => judge(&job, instance, epoch).map(|()| job),
             None => Err(Refused::not_found("job", job)),
         })
     }
@@ -187,35 +190,35 @@ impl Engine {
             return Ok(());
         };
         let logged = self.logs.reached(job, known.epoch).await?.next_offset;
-        let (house, run, list) = (self.house.clone(), known.run, facts.clone());
+        let (house, run, epoch) = (self.house.clone(), known.run, facts[0].epoch);
         let written = self
             .store
-            .write(Lane::High, "runner.report", move |tx| apply(tx, &house, run, instance, job, &list, logged))
+            .write(Lane::High, "runner.report", move |tx| apply(tx, &house, run, instance, job, &facts, logged))
             .await;
-        match written {
-            Ok(awaits_tail) => {
-                self.house.presence.awaits_tail(job, awaits_tail);
-                Ok(())
-            }
-            Err(Failure::Refused(
-                refused @ (Refused::OldEpoch { .. } | Refused::NotFound { .. } | Refused::NotFrom { .. }),
-            )) => {
-                taken.refused.push((job, facts[0].epoch, refused));
-                Ok(())
-            }
-            Err(other) => Err(other),
-        }
+        let refused = match written {
+            Ok(refused) => refused,
+            Err(Failure::Refused(refused @ (Refused::NotFound { .. } | Refused::NotFrom { .. }))) => Some(refused),
+            Err(other) => return Err(other),
+        };
+        taken.refused.extend(refused.map(|refused| (job, epoch, refused)));
+        Ok(())
     }
 }
 
-fn judge(job: &model::job::Job, instance: InstanceId, epoch: i64) -> Result<(), Refused> {
+fn judge(job: &Job, instance: InstanceId, epoch: i64) -> Result<(), Refused> {
     if job.instance != Some(instance) || job.epoch != epoch || job.fenced {
         return Err(Refused::OldEpoch { job: job.id.to_string(), given: epoch, current: job.epoch });
     }
     Ok(())
 }
 
-/// The facts of one job in the order they happened, in one transaction. True: only the tail of its log is missing.
+/// Ended but for the tail of its log.
+fn awaits_tail(job: &Job) -> bool {
+    job.status == JobStatus::Terminating && job.gone_at.is_some()
+}
+
+/// The facts of one job in the order they happened, in one transaction. What is said of an epoch that is over is refused, and
+/// noted where it tells of an end.
 fn apply(
     tx: &mut Tx,
     house: &House,
@@ -224,60 +227,75 @@ fn apply(
     job: JobId,
     facts: &[Fact],
     logged: i64,
-) -> Result<bool, Failure> {
+) -> Result<Option<Refused>, Failure> {
     let mut scope = Scope::open(tx, house, run)?;
     if scope.job(job).is_err() {
-        return late(scope, job, facts);
+        late(&mut scope, job, facts); // of an earlier attempt
+        return scope.close().map(|_| None);
     }
     for fact in facts {
-        judge(scope.job(job)?, instance, fact.epoch)?;
+        if let Err(refused) = judge(scope.job(job)?, instance, fact.epoch) {
+            late(&mut scope, job, facts);
+            return scope.close().map(|_| Some(refused));
+        }
         if scope.job(job)?.status.is_end() {
             continue; // reported twice
         }
-        if !matches!(fact.what, What::Accepted) {
-            scope.job_event(job, JobEvent::Accepted)?;
-        }
-        let event = match &fact.what {
-            What::Accepted => JobEvent::Accepted,
-            What::SyncComplete { blobs } => JobEvent::SyncComplete { blobs: *blobs },
-            What::Started => JobEvent::CommandStarted,
-            What::Ended { reason, exit_code, signal, message, final_offset, active_ms } => {
-                scope.job_event(job, JobEvent::Logged { to: logged })?;
-                JobEvent::Ended {
-                    reason: *reason,
-                    exit_code: *exit_code,
-                    signal: *signal,
-                    message: message.clone(),
-                    final_offset: *final_offset,
-                    active_ms: *active_ms,
-                }
-            }
-        };
-        scope.job_event(job, event)?;
+        happened(&mut scope, job, &fact.what, logged)?;
     }
-    let status = scope.job(job)?.status;
-    let awaits = status == JobStatus::Terminating && scope.job(job)?.gone_at.is_some();
-    scope.close()?;
-    Ok(awaits)
+    scope.close().map(|_| None)
 }
 
-/// Evidence about an earlier attempt: kept for people, decides nothing.
-fn late(mut scope: Scope<'_>, job: JobId, facts: &[Fact]) -> Result<bool, Failure> {
+/// One fact, and whatever must have happened before it although nobody has said so yet.
+fn happened(scope: &mut Scope<'_>, job: JobId, what: &What, logged: i64) -> Result<(), Failure> {
+    scope.job_event(job, JobEvent::Accepted)?;
+    let began = match what {
+        What::Started => true,
+        What::Ended { exit_code, signal, active_ms, .. } => exit_code.or(*signal).is_some() || *active_ms > 0,
+        _ => false,
+    };
+    if began && scope.job(job)?.status == JobStatus::Pulling {
+        scope.job_event(job, JobEvent::SyncComplete { blobs: 0 })?;
+    }
+    match what {
+        What::Accepted => Ok(false),
+        What::SyncComplete { blobs } => scope.job_event(job, JobEvent::SyncComplete { blobs: *blobs }),
+        What::Started => scope.job_event(job, JobEvent::CommandStarted),
+        What::Ended { reason, exit_code, signal, message, final_offset, active_ms } => {
+            scope.job_event(job, JobEvent::Logged { to: logged })?;
+            let ended = JobEvent::Ended {
+                reason: *reason,
+                exit_code: *exit_code,
+                signal: *signal,
+                message: message.clone(),
+                final_offset: *final_offset,
+                active_ms: *active_ms,
+            };
+            scope.job_event(job, ended)
+        }
+    }
+    .map(drop)
+}
+
+/// Evidence that comes after the decision: kept for people, changes neither status nor money.
+fn late(scope: &mut Scope<'_>, job: JobId, facts: &[Fact]) {
+    const EVIDENCE_KEPT: usize = 20;
     let ended = facts.iter().find_map(|fact| match &fact.what {
         What::Ended { exit_code, signal, .. } => Some((exit_code, signal)),
         _ => None,
     });
-    if let Some((code, signal)) = ended {
-        const EVIDENCE_KEPT: usize = 20;
-        let mut run = scope.run.clone();
-        let note = format!("{job} reported its end late: exit code {code:?}, signal {signal:?}");
-        if !run.late_evidence.contains(&note) && run.late_evidence.len() < EVIDENCE_KEPT {
-            run.late_evidence.push(note);
-            scope.set_run(run);
-        }
+    let Some((code, signal)) = ended else { return };
+    let how = match (code, signal) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "no exit code".to_owned(),
+    };
+    let note = format!("{job} reported its end late: {how}");
+    let mut run = scope.run.clone();
+    if !run.late_evidence.contains(&note) && run.late_evidence.len() < EVIDENCE_KEPT {
+        run.late_evidence.push(note);
+        scope.set_run(run);
     }
-    scope.close()?;
-    Ok(false)
 }
 
 fn by_job(facts: Vec<Fact>) -> Vec<(JobId, Vec<Fact>)> {
