@@ -71,7 +71,8 @@ fn look(tx: &mut Tx, node: &Node, instance: &Instance, at: Timestamp) -> Result<
         }
         "validate" => Verdict::Done(json!({ "gone": true })),
         "drain-allocations" => match store::job::on_instance(tx, instance.id)? {
-            Some(job) if instance.status.is_open() => {
+            // A job on a machine that is lost cannot leave it: it ends when the machine is surely gone.
+            Some(job) if instance.status.is_open() && !job.lost => {
                 tx.wake(WorkKind::Job, job.id.0, at);
                 Verdict::Waits(at + 10 * SECOND)
             }
