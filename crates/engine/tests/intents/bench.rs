@@ -25,6 +25,8 @@ pub const PRICE: Credits = Credits(36_000_000); // 10,000 micro-credits a second
 const BEGINNING_MS: i64 = 1_000_000_000;
 /// Beats may not be further apart than 20 s, or the gap is an outage of ours.
 const LONGEST_STEP_MS: i64 = 19 * SECOND;
+/// As the server does it.
+const FLUSH_EVERY_MS: i64 = 20 * SECOND;
 /// More items at one moment than this, and something wakes itself for ever.
 const MOST_ITEMS: usize = 300;
 
@@ -44,6 +46,7 @@ pub struct Bench {
     /// Ledger, events and answers are watched after every drain.
     pub starts: usize,
     keys: usize,
+    flushed_at: Timestamp,
 }
 
 /// Polled once: an inline store and a fake provider answer at once.
@@ -140,6 +143,7 @@ impl Bench {
             twice: false,
             starts: 1,
             keys: 0,
+            flushed_at: Timestamp(BEGINNING_MS),
         };
         bench.fate(|_, _, _| Fate::Obey);
         bench.crashes.count();
@@ -185,6 +189,11 @@ impl Bench {
         let beaten = now(self.engine.beat(&self.worker));
         self.unless_dead(beaten);
         self.heartbeats();
+        if self.at().since(self.flushed_at) >= FLUSH_EVERY_MS {
+            self.flushed_at = self.at();
+            let flushed = now(self.engine.flush_presence());
+            self.unless_dead(flushed);
+        }
     }
 
     /// Claims and works until nothing is due.
