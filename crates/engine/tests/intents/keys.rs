@@ -1,0 +1,111 @@
+//! Requests that are repeated: one effect, the same bytes, also when the first answer was lost with its process.
+
+use crate::bench::{Bench, now, shown, spec};
+use engine::run::{Action, Submission};
+use model::Refused;
+use model::run::RunStatus;
+use store::Moment;
+use store::idempotency::Key;
+
+fn submission(bench: &Bench) -> Submission {
+    Submission { org: bench.org, name: None, spec: spec(), start: true }
+}
+
+#[test]
+fn the_same_request_gets_the_same_bytes_and_has_one_effect() {
+    let mut bench = Bench::new();
+    let key = bench.key();
+    let first = now(bench.engine.submit(submission(&bench), Some(key.clone()), shown())).unwrap();
+    bench.settle(); // whatever becomes of the run, the answer stays
+    let again = now(bench.engine.submit(submission(&bench), Some(key.clone()), shown())).unwrap();
+    assert_eq!((first.status, &first.body, first.replayed), (201, &again.body, false));
+    assert_eq!((again.status, again.replayed), (201, true));
+    assert_eq!(now(bench.engine.pictures(bench.org, false, None, i64::MAX, 10)).unwrap().len(), 1);
+    let other = Key { hash: [99; 32], ..key.clone() };
+    let refused = now(bench.engine.submit(submission(&bench), Some(other), shown())).unwrap_err();
+    assert_eq!(refused.refused(), Some(&Refused::KeyReused));
+    let elsewhere = Key { route: "POST /elsewhere".to_owned(), ..key };
+    assert!(!now(bench.engine.submit(submission(&bench), Some(elsewhere), shown())).unwrap().replayed);
+}
+
+#[test]
+fn a_crash_between_effect_and_answer_changes_nothing() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut bench = Bench::new();
+        bench.crashes.arm(0, moment);
+        let run = bench.submit(spec());
+        assert_eq!(bench.starts, 2, "it died over the first request");
+        assert_eq!(now(bench.engine.pictures(bench.org, false, None, i64::MAX, 10)).unwrap().len(), 1);
+        bench.settle();
+        bench.expect_end(run, RunStatus::Completed, None);
+        bench.check();
+    }
+}
+
+#[test]
+fn a_refusal_is_not_remembered() {
+    let mut bench = Bench::new();
+    let run = bench.submit(spec());
+    bench.settle();
+    let key = bench.key();
+    let retry = Action::Retry { force: false };
+    for _ in 0..2 {
+        let refused = now(bench.engine.act_on(bench.org, run, retry, Some(key.clone()), shown())).unwrap_err();
+        assert!(matches!(refused.refused(), Some(Refused::NotFrom { .. })), "{refused:?}");
+    }
+    let cancelled = now(bench.engine.act_on(bench.org, run, Action::Start, Some(key), shown())).unwrap();
+    assert!(!cancelled.replayed, "the key was free");
+}
+
+#[test]
+fn a_name_is_taken_while_its_run_is_open() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(crate::machines::Plan::Run);
+    let named = |bench: &Bench| Submission { name: Some("mine".to_owned()), ..submission(bench) };
+    let answer = now(bench.engine.submit(named(&bench), None, shown())).unwrap();
+    let run = String::from_utf8(answer.body).unwrap().parse().unwrap();
+    let refused = now(bench.engine.submit(named(&bench), None, shown())).unwrap_err();
+    assert!(matches!(refused.refused(), Some(Refused::Conflict { .. })), "{refused:?}");
+    bench.settle();
+    bench.exits(run, 0);
+    now(bench.engine.submit(named(&bench), None, shown())).unwrap();
+    bench.check();
+}
+
+#[test]
+fn a_deleted_run_is_hidden_and_its_ledger_stays() {
+    let mut bench = Bench::new();
+    let run = bench.submit(spec());
+    assert!(now(bench.engine.delete(bench.org, run)).is_err(), "it is open");
+    bench.settle();
+    now(bench.engine.delete(bench.org, run)).unwrap();
+    now(bench.engine.delete(bench.org, run)).unwrap(); // asked twice
+    assert!(now(bench.engine.picture(bench.org, run)).is_err());
+    let refused = bench.act(run, Action::Cancel { abort: false }).unwrap_err();
+    assert!(matches!(refused.refused(), Some(Refused::NotFound { .. })), "{refused:?}");
+    assert!(!now(bench.engine.ledger(bench.org, 0, 100)).unwrap().is_empty());
+    bench.check();
+    bench.check_all_gone();
+}
+
+#[test]
+fn a_secret_travels_to_the_machine_and_a_missing_one_is_refused() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(crate::machines::Plan::Run);
+    let secret = model::spec::RunSpec { secrets: vec!["TOKEN".to_owned()], ..spec() };
+    let key = bench.key();
+    let refused = bench.submit_with(secret.clone(), key).unwrap_err();
+    assert!(matches!(refused.refused(), Some(Refused::Invalid { .. })), "{refused:?}");
+    now(bench.engine.put_secret(bench.org, "TOKEN".to_owned(), "hunter22".to_owned())).unwrap();
+    let run = bench.submit(secret);
+    bench.settle();
+    let desired = now(bench.engine.desired(bench.job(run).instance.unwrap())).unwrap().job.unwrap();
+    assert_eq!(desired.secrets["TOKEN"], "hunter22");
+    let told = format!("{:?}", bench.events(run));
+    assert!(!told.contains("hunter22"));
+    now(bench.engine.delete_secret(bench.org, "TOKEN".to_owned())).unwrap();
+    let desired = now(bench.engine.desired(bench.job(run).instance.unwrap())).unwrap().job.unwrap();
+    assert!(desired.secrets.is_empty(), "missing there as it is here");
+    bench.exits(run, 0);
+    bench.check();
+}

@@ -1,0 +1,165 @@
+//! Reserved ahead, charged by the window, given back: every movement with its key, never more than was set aside.
+
+use crate::bench::{Bench, PRICE, now, spec};
+use crate::machines::{Plan, ended};
+use engine::run::Submission;
+use model::job::JobReason;
+use model::run::{Phase, RunStatus};
+use model::spec::{Retry, RetryEvent, RunSpec};
+use model::time::{HOUR, MINUTE, SECOND};
+use model::{Credits, Refused, RunId};
+use store::{Entry, EntryKind, Lane};
+
+const SECOND_COSTS: i64 = 10_000;
+
+fn spend_all_but(bench: &Bench, left: Credits) {
+    let (org, amount) = (bench.org, bench.balance().available - left);
+    now(bench.store.write(Lane::Normal, "test.spend", move |tx| {
+        tx.ledger(Entry::new(org, EntryKind::Charge, amount, "spent").from_available());
+        Ok(())
+    }))
+    .unwrap();
+}
+
+fn running(bench: &mut Bench, spec: RunSpec) -> RunId {
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(spec);
+    bench.settle();
+    assert_eq!(bench.run(run).phase, Some(Phase::Running));
+    run
+}
+
+#[test]
+fn what_a_start_reserves() {
+    let table = [
+        (None, None, PRICE),
+        (Some(30 * MINUTE), None, Credits(1800 * SECOND_COSTS)),
+        (Some(5 * HOUR), None, PRICE),
+        (None, Some(Credits(7)), Credits(7)),
+        (Some(1), None, Credits(10)),
+    ];
+    for (max_duration_ms, budget, reserved) in table {
+        let mut bench = Bench::new();
+        let run = bench.submit(RunSpec { max_duration_ms, budget, ..spec() });
+        assert_eq!(bench.money(run, 1).0, reserved, "{max_duration_ms:?} {budget:?}");
+        assert_eq!(bench.balance().reserved, reserved);
+    }
+}
+
+#[test]
+fn every_window_is_charged_under_its_own_key() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, spec());
+    bench.advance(3 * MINUTE + 20 * SECOND);
+    bench.exits(run, 0);
+    let job = bench.job(run).id;
+    let rows = now(bench.engine.ledger_of_run(bench.org, run, 0, 100)).unwrap();
+    let charges: Vec<(String, i64)> = rows
+        .iter()
+        .filter(|row| row.entry.kind == EntryKind::Charge)
+        .map(|row| (row.entry.key.clone(), row.entry.amount.micro() / SECOND_COSTS))
+        .collect();
+    let key = |window: i64| format!("{run}:1:{job}:{window}");
+    assert_eq!(charges, [(key(1), 60), (key(2), 60), (key(3), 60), (key(4), 20)]);
+    bench.check();
+}
+
+#[test]
+fn the_reservation_follows_the_run_an_hour_ahead() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, spec());
+    for _ in 0..5 {
+        bench.advance(HOUR);
+        let (reserved, charged, _) = bench.money(run, 1);
+        let left = reserved - charged;
+        assert!(left.micro() * 2 >= PRICE.micro() && left <= PRICE, "{left}");
+        bench.check();
+    }
+    bench.exits(run, 0);
+    assert_eq!(bench.money(run, 1).1, Credits(5 * 3600 * SECOND_COSTS));
+    bench.check();
+}
+
+/// Top-ups of a second submission are other movements than those of the first.
+#[test]
+fn a_resubmitted_job_is_topped_up_like_the_first() {
+    let mut bench = Bench::new();
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None };
+    let run = running(&mut bench, RunSpec { retry: Some(retry), ..spec() });
+    for _ in 0..2 {
+        bench.advance(100 * MINUTE);
+        bench.say(run, ended(JobReason::Interrupted, None, 0, 0));
+        bench.advance(MINUTE);
+        assert_eq!(bench.run(run).phase, Some(Phase::Running));
+    }
+    bench.advance(100 * MINUTE);
+    bench.exits(run, 0);
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench.check();
+}
+
+#[test]
+fn a_budget_that_is_used_up_stops_the_run_gracefully() {
+    let mut bench = Bench::new();
+    let budget = Credits(10 * 60 * SECOND_COSTS);
+    let run = running(&mut bench, RunSpec { budget: Some(budget), ..spec() });
+    bench.advance(9 * MINUTE + 30 * SECOND);
+    assert_eq!(bench.run(run).phase, Some(Phase::Running));
+    bench.advance(MINUTE);
+    bench.expect_end(run, RunStatus::Failed, Some("budget"));
+    assert_eq!(bench.job(run).reason, Some(JobReason::Budget));
+    assert_eq!(bench.money(run, 1), (budget, budget, Credits::ZERO));
+    assert!(bench.events(run).contains(&"run.out_of_credits".to_owned()));
+    bench.check();
+}
+
+#[test]
+fn an_org_that_runs_dry_stops_its_runs_when_the_reservation_ends() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, spec());
+    spend_all_but(&bench, Credits(60 * SECOND_COSTS));
+    bench.advance(HOUR - MINUTE);
+    assert_eq!(bench.run(run).phase, Some(Phase::Running), "what was set aside is its own");
+    bench.advance(3 * MINUTE);
+    bench.expect_end(run, RunStatus::Failed, Some("budget"));
+    let (reserved, charged, refunded) = bench.money(run, 1);
+    assert_eq!((reserved, charged + refunded), (PRICE + Credits(60 * SECOND_COSTS), reserved));
+    assert!(charged >= PRICE);
+    bench.check();
+}
+
+#[test]
+fn without_credits_nothing_is_written() {
+    let mut bench = Bench::new();
+    spend_all_but(&bench, PRICE - Credits(1));
+    for start in [true, false] {
+        let key = bench.key();
+        let submission = Submission { org: bench.org, name: None, spec: spec(), start };
+        let refused =
+            now(bench.engine.submit(submission, Some(key), crate::bench::shown())).expect_err("it cannot be paid");
+        let expected = Refused::Unaffordable { needed: PRICE, available: PRICE - Credits(1) };
+        assert_eq!(refused.refused(), Some(&expected));
+    }
+    let runs = now(bench.engine.pictures(bench.org, false, None, i64::MAX, 10)).unwrap();
+    assert!(runs.is_empty());
+    assert!(bench.provider.machines().is_empty());
+    bench.check();
+    let cheaper = bench.submit(RunSpec { budget: Some(Credits(5)), ..spec() });
+    bench.settle();
+    bench.expect_end(cheaper, RunStatus::Completed, None);
+}
+
+#[test]
+fn a_created_run_reserves_only_when_it_starts() {
+    let mut bench = Bench::new();
+    let submission = Submission { org: bench.org, name: None, spec: spec(), start: false };
+    let answer = now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
+    let run: RunId = String::from_utf8(answer.body).unwrap().parse().unwrap();
+    bench.settle();
+    assert_eq!((bench.run(run).status, bench.balance().reserved), (RunStatus::Created, Credits::ZERO));
+    spend_all_but(&bench, Credits(1));
+    let refused = bench.act(run, engine::run::Action::Start).unwrap_err();
+    assert!(matches!(refused.refused(), Some(Refused::Unaffordable { .. })));
+    assert_eq!(bench.run(run).status, RunStatus::Created, "402 leaves it as it was");
+    bench.check();
+}

@@ -1,0 +1,181 @@
+//! Who gets which machine, in which order, and who has to go for whom.
+
+use crate::bench::{Bench, now, settings, spec};
+use crate::machines::Plan;
+use engine::Config;
+use model::instance::InstanceStatus;
+use model::run::{Phase, RunStatus};
+use model::spec::{Priority, Resources, RunSpec};
+use model::time::{HOUR, MINUTE, SECOND};
+use model::{RunId, Timestamp};
+
+fn sized(gigabytes: i64) -> RunSpec {
+    RunSpec { resources: Resources { cpu_milli: None, memory_bytes: Some(gigabytes << 30) }, ..spec() }
+}
+
+fn one_machine() -> Bench {
+    Bench::with(settings(1), Config::default())
+}
+
+fn placed_at(bench: &Bench, run: RunId) -> Timestamp {
+    bench.job(run).placed_at.expect("it was placed")
+}
+
+/// Started in the order of submission within a priority; one job a machine at a time.
+#[test]
+fn waiting_runs_are_served_by_priority_and_then_by_turn() {
+    let mut bench = one_machine();
+    bench.runners.plan = Some(Plan::Run);
+    let first = bench.submit(spec());
+    bench.settle();
+    let normal: Vec<RunId> = (0..3).map(|_| bench.submit(spec())).collect();
+    let high: Vec<RunId> = (0..2).map(|_| bench.submit(RunSpec { priority: Priority::High, ..spec() })).collect();
+    assert!(normal.iter().chain(&high).all(|run| bench.run(*run).phase == Some(Phase::Queued)));
+    let mut order = vec![first];
+    for _ in 0..6 {
+        let run = *order.last().unwrap();
+        bench.advance(SECOND);
+        bench.exits(run, 0);
+        let all = normal.iter().chain(&high);
+        order.extend(all.filter(|run| bench.run(**run).phase == Some(Phase::Running)));
+        bench.check();
+    }
+    assert_eq!(order, [vec![first], high, normal].concat());
+    assert!(order.windows(2).all(|pair| placed_at(&bench, pair[0]) < placed_at(&bench, pair[1])));
+}
+
+#[test]
+fn many_runs_over_few_machines_all_end_right() {
+    let mut bench = Bench::new();
+    let runs: Vec<RunId> = (0..60).map(|_| bench.submit(spec())).collect();
+    bench.advance(10 * SECOND);
+    for run in &runs {
+        bench.expect_end(*run, RunStatus::Completed, None);
+        assert_eq!(bench.runners.executions(*run), 1);
+    }
+    let started: Vec<i64> = bench.runners.began.iter().map(|(run, ..)| run.0).collect();
+    // The first four wait for machines that boot as they like; whoever waits for a free one goes by turn.
+    assert!(started[4..].is_sorted(), "in the order of submission: {started:?}");
+    assert_eq!(bench.provider.machines().len(), 4);
+    bench.check();
+    bench.check_all_gone();
+}
+
+#[test]
+fn a_full_pool_retires_an_idle_machine_that_fits_nobody() {
+    let mut bench = one_machine();
+    let small = bench.submit(sized(1));
+    bench.settle();
+    let large = bench.submit(sized(4));
+    let (_, why) = now(bench.engine.why(bench.org, large)).unwrap();
+    assert!(why.summary.contains("next in line"), "{}", why.summary);
+    bench.settle();
+    bench.expect_end(large, RunStatus::Completed, None);
+    assert_eq!(bench.picture(small).instance.unwrap().status, InstanceStatus::Terminated);
+    assert!(!bench.provider.machines().is_empty(), "the held folder of the first one is still there");
+    let again = bench.submit(sized(1));
+    bench.settle();
+    assert_eq!(bench.job(again).instance, bench.job(large).instance, "a larger machine is enough");
+    bench.check();
+    bench.check_all_gone();
+}
+
+#[test]
+fn the_smallest_machine_that_is_enough_is_taken() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let runs = [sized(8), sized(2), sized(4)].map(|spec| bench.submit(spec));
+    bench.settle();
+    runs.into_iter().for_each(|run| bench.exits(run, 0));
+    let next = bench.submit(sized(3));
+    assert_eq!(bench.job(next).instance, bench.job(runs[2]).instance);
+    bench.check();
+}
+
+/// The machine that was warm when it was claimed turns out to be gone: the job goes elsewhere by itself.
+#[test]
+fn a_lost_warm_claim_falls_back_to_a_new_machine() {
+    let mut bench = Bench::new();
+    let first = bench.submit(spec());
+    bench.settle();
+    let name = bench.name_of(first);
+    bench.runners.deaf.push(name.clone());
+    let run = bench.submit(spec());
+    assert!(bench.job(run).warm);
+    bench.provider.destroy(&name);
+    bench.advance(MINUTE);
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert_eq!(bench.jobs(run).len(), 2);
+    assert_eq!(bench.runners.executions(run), 1);
+    assert_eq!(bench.run(run).attempt, 1, "nothing was used up");
+    bench.check();
+    bench.check_all_gone();
+}
+
+/// The slot is gone between the look and the claim: the next one is taken, or a machine is made.
+#[test]
+fn a_machine_on_its_way_out_is_never_claimed() {
+    let mut bench = Bench::new();
+    let first = bench.submit(spec());
+    bench.settle();
+    now(bench.engine.terminate_instance(bench.org, bench.job(first).instance.unwrap(), false)).unwrap();
+    let run = bench.submit(spec());
+    assert!(!bench.job(run).warm);
+    bench.settle();
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert_ne!(bench.job(run).instance, bench.job(first).instance);
+    bench.check();
+}
+
+#[test]
+fn who_waits_for_a_day_ends_without_a_machine() {
+    let mut bench = one_machine();
+    bench.runners.plan = Some(Plan::Run);
+    let busy = bench.submit(RunSpec { max_duration_ms: None, ..spec() });
+    bench.settle();
+    let waits = bench.submit(spec());
+    bench.advance(24 * HOUR - MINUTE);
+    assert_eq!(bench.run(waits).phase, Some(Phase::Queued));
+    bench.advance(2 * MINUTE);
+    bench.expect_end(waits, RunStatus::Failed, Some("no_capacity"));
+    assert_eq!(bench.run(busy).phase, Some(Phase::Running));
+    bench.check();
+}
+
+#[test]
+fn another_orgs_machine_is_nobody_elses() {
+    let mut bench = Bench::with(settings(2), Config::default());
+    let first = bench.submit(spec());
+    bench.settle();
+    let (home, other) = (bench.org, now(bench.engine.ensure_org("other")).unwrap());
+    bench.org = other;
+    let theirs = bench.submit(spec());
+    assert!(!bench.job(theirs).warm);
+    bench.settle();
+    bench.expect_end(theirs, RunStatus::Completed, None);
+    let their_machine = bench.job(theirs).instance;
+    assert!(now(bench.engine.picture(other, first)).is_err(), "another org's run does not exist");
+    bench.org = home;
+    assert_ne!(bench.job(first).instance, their_machine);
+    bench.check();
+}
+
+#[test]
+fn closing_the_shop_ends_what_nobody_uses_and_spares_the_rest() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let (stays, ends) = (bench.submit(spec()), bench.submit(spec()));
+    bench.settle();
+    bench.exits(ends, 0);
+    assert_eq!(now(bench.engine.retire_idle()).unwrap(), 1);
+    bench.settle();
+    assert_eq!(now(bench.engine.retire_idle()).unwrap(), 0);
+    assert_eq!(bench.run(stays).phase, Some(Phase::Running));
+    assert_eq!(now(bench.engine.cancel_everything()).unwrap(), 1);
+    bench.settle();
+    assert_eq!(bench.run(stays).status, RunStatus::Cancelled);
+    now(bench.engine.retire_idle()).unwrap();
+    bench.settle();
+    assert_eq!(now(bench.engine.remains()).unwrap().instances, 0);
+    bench.check();
+}

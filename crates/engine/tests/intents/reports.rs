@@ -1,0 +1,211 @@
+//! What runners say: repeated, reordered, too late, of an epoch that is over; and logs that are longer than what has arrived.
+
+use crate::bench::{Bench, now, spec};
+use crate::machines::{Plan, chunk, ended};
+use engine::runner::{Fact, Taken, What};
+use model::job::{Job, JobReason, JobStatus};
+use model::run::{Phase, RunStatus};
+use model::time::{MINUTE, SECOND};
+use model::{Credits, Refused, RunId};
+use store::LogStream;
+use store::log::Chunk;
+
+fn silent_runner(plan: Plan) -> (Bench, RunId, Job) {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(plan);
+    let run = bench.submit(spec());
+    bench.settle();
+    let job = bench.job(run);
+    (bench, run, job)
+}
+
+fn say(bench: &mut Bench, job: &Job, facts: &[What], chunks: Vec<Chunk>) -> Taken {
+    let facts = facts.iter().map(|what| Fact { job: job.id, epoch: job.epoch, what: what.clone() }).collect();
+    bench.report(job.instance.unwrap(), facts, chunks).expect("nobody dies here").unwrap()
+}
+
+fn done(final_offset: i64) -> What {
+    ended(JobReason::DoneByRunner, Some(0), final_offset, SECOND)
+}
+
+fn all() -> Vec<What> {
+    vec![What::Accepted, What::SyncComplete { blobs: 2 }, What::Started, done(0)]
+}
+
+#[test]
+fn facts_may_come_repeated_and_in_any_order() {
+    let orders: [&[usize]; 8] = [
+        &[0, 1, 2, 3],
+        &[0, 0, 1, 1, 2, 2, 3, 3],
+        &[0, 1, 0, 2, 1, 3, 2, 0],
+        &[3, 2, 1, 0],
+        &[2, 0, 1, 3],
+        &[1, 3, 2],
+        &[3],
+        &[2, 3, 0],
+    ];
+    for order in orders {
+        let (mut bench, run, job) = silent_runner(Plan::Ignore);
+        for i in order {
+            let taken = say(&mut bench, &job, &[all()[*i].clone()], Vec::new());
+            assert!(taken.refused.is_empty(), "{order:?}: {:?}", taken.refused);
+            bench.check();
+        }
+        bench.expect_end(run, RunStatus::Completed, None);
+        assert_eq!(bench.job(run).status, JobStatus::Done);
+        assert!(bench.money(run, 1).1 >= Credits(1));
+        let slot = bench.picture(run).allocation.unwrap();
+        assert_eq!(slot.status.as_str(), "COMPLETE", "{order:?}: its folder is held");
+        let events = bench.events(run);
+        assert_eq!(events.iter().filter(|kind| *kind == "job.ended").count(), 1, "{order:?}");
+    }
+}
+
+#[test]
+fn an_end_before_the_start_leaves_the_machine_as_it_was() {
+    let (mut bench, run, job) = silent_runner(Plan::Ignore);
+    let failed = ended(JobReason::ExecutorError, None, 0, 0);
+    say(&mut bench, &job, &[What::Accepted, failed], Vec::new());
+    bench.expect_end(run, RunStatus::Failed, Some("executor_error"));
+    let slot = bench.picture(run).allocation.unwrap();
+    assert_eq!(
+        (slot.status.as_str(), slot.workdir.as_str()),
+        ("AVAILABLE", "work_2"),
+        "rolled back, with a clean folder"
+    );
+    bench.check();
+}
+
+#[test]
+fn what_is_said_after_the_end_is_kept_and_changes_nothing() {
+    let (mut bench, run, job) = silent_runner(Plan::Run);
+    let name = bench.cut_off(run);
+    bench.cancel(run);
+    bench.advance(2 * MINUTE);
+    assert_eq!(bench.run(run).status, RunStatus::Cancelled);
+    let (money, balance) = (bench.money(run, 1), bench.balance());
+    bench.reconnect(&name);
+    for _ in 0..2 {
+        let taken = say(&mut bench, &job, &[done(0)], Vec::new());
+        assert!(matches!(taken.refused[0].2, Refused::OldEpoch { .. }), "{:?}", taken.refused);
+    }
+    assert_eq!(bench.run(run).status, RunStatus::Cancelled);
+    assert_eq!((bench.money(run, 1), bench.balance()), (money, balance));
+    let (_, why) = now(bench.engine.why(bench.org, run)).unwrap();
+    let late: Vec<_> = why.facts.iter().filter(|fact| fact.contains("late")).collect();
+    assert_eq!(late.len(), 1, "told once: {:?}", why.facts);
+    bench.check();
+}
+
+#[test]
+fn an_earlier_attempts_late_end_is_only_evidence() {
+    let (mut bench, run, job) = silent_runner(Plan::Exit(4));
+    bench.runners.plan = Some(Plan::Run);
+    bench.act(run, engine::run::Action::Retry { force: false }).unwrap();
+    bench.settle();
+    say(&mut bench, &job, &[ended(JobReason::ExitedWithError, Some(4), 0, 0)], Vec::new());
+    assert_eq!((bench.run(run).attempt, bench.run(run).phase), (2, Some(Phase::Running)));
+    assert_eq!(bench.run(run).late_evidence.len(), 1);
+    bench.exits(run, 0);
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench.check();
+}
+
+#[test]
+fn only_the_machine_that_has_the_job_may_speak_of_it() {
+    let (mut bench, run, job) = silent_runner(Plan::Run);
+    let other = bench.submit(spec());
+    bench.settle();
+    let stranger = bench.job(other).instance.unwrap();
+    for (instance, epoch) in [(stranger, job.epoch), (job.instance.unwrap(), job.epoch + 1), (stranger, 0)] {
+        let fact = Fact { job: job.id, epoch, what: done(0) };
+        let lie = chunk(job.id, epoch, 0, "lies");
+        let taken = bench.report(instance, vec![fact], vec![lie]).unwrap().unwrap();
+        assert_eq!(taken.refused.len(), 2, "the fact and the bytes: {taken:?}");
+    }
+    assert_eq!(bench.run(run).phase, Some(Phase::Running));
+    assert_eq!(now(bench.engine.logs.read(job.id, 0, 100)).unwrap().frames.len(), 0);
+    let unknown = Fact { job: model::JobId(999_999), epoch: 1, what: done(0) };
+    let taken = bench.report(stranger, vec![unknown], Vec::new()).unwrap().unwrap();
+    assert!(matches!(taken.refused[0].2, Refused::NotFound { .. }));
+    bench.check();
+}
+
+fn text(bench: &Bench, job: &Job, stream: LogStream) -> String {
+    let page = now(bench.engine.logs.read(job.id, 0, 1 << 20)).unwrap();
+    let frames = page.frames.into_iter().filter(|placed| placed.frame.stream == stream);
+    String::from_utf8(frames.flat_map(|placed| placed.frame.data).collect()).unwrap()
+}
+
+#[test]
+fn a_log_has_no_gaps_and_repeats_nothing() {
+    let (mut bench, run, job) = silent_runner(Plan::Run);
+    let send = |bench: &mut Bench, offset, text: &str| {
+        let chunk = chunk(job.id, job.epoch, offset, text);
+        say(bench, &job, &[], vec![chunk]).log_offsets[&job.id]
+    };
+    assert_eq!(send(&mut bench, 0, "hello "), 6);
+    assert_eq!(send(&mut bench, 9, "never"), 6, "something is missing before it");
+    assert_eq!(send(&mut bench, 3, "lo world"), 11, "an overlap is trimmed");
+    assert_eq!(send(&mut bench, 0, "hello "), 11, "a repetition is nothing");
+    say(&mut bench, &job, &[done(11)], Vec::new());
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert_eq!(text(&bench, &job, LogStream::Stdout), "hello world");
+    bench.settle();
+    assert_eq!(text(&bench, &job, LogStream::Stdout), "hello world", "gathered");
+    assert!(now(bench.engine.logs.read(job.id, 11, 100)).unwrap().done);
+    bench.check();
+}
+
+#[test]
+fn an_end_waits_for_the_tail_of_its_log() {
+    for restart in [false, true] {
+        let (mut bench, run, job) = silent_runner(Plan::Run);
+        say(&mut bench, &job, &[done(5)], vec![chunk(job.id, job.epoch, 0, "ab")]);
+        assert_eq!(bench.run(run).status, RunStatus::Running, "three bytes are missing");
+        assert_eq!(bench.job(run).status, JobStatus::Terminating);
+        bench.advance(30 * SECOND);
+        if restart {
+            bench.restart(); // what waits for the tail is in the rows, not in memory
+            bench.settle();
+        }
+        say(&mut bench, &job, &[], vec![chunk(job.id, job.epoch, 2, "cde")]);
+        bench.settle();
+        bench.expect_end(run, RunStatus::Completed, None);
+        assert!(!bench.job(run).log_cut);
+        assert_eq!(text(&bench, &job, LogStream::Stdout), "abcde");
+        bench.check();
+    }
+}
+
+#[test]
+fn a_tail_that_never_comes_leaves_a_mark() {
+    let (mut bench, run, job) = silent_runner(Plan::Run);
+    say(&mut bench, &job, &[done(5)], vec![chunk(job.id, job.epoch, 0, "ab")]);
+    bench.cut_off(run);
+    bench.advance(59 * SECOND);
+    assert_eq!(bench.run(run).status, RunStatus::Running);
+    bench.advance(2 * SECOND);
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert!(bench.job(run).log_cut);
+    assert_eq!(text(&bench, &job, LogStream::Stdout), "ab");
+    assert!(
+        text(&bench, &job, LogStream::Runner).contains("last 3 bytes"),
+        "{}",
+        text(&bench, &job, LogStream::Runner)
+    );
+    bench.check();
+}
+
+/// The charge stops when the processes are gone, not when the tail of the log has come.
+#[test]
+fn waiting_for_a_tail_costs_nothing() {
+    let (mut bench, run, job) = silent_runner(Plan::Run);
+    bench.advance(30 * SECOND);
+    say(&mut bench, &job, &[done(5)], Vec::new());
+    bench.cut_off(run);
+    bench.advance(2 * MINUTE);
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert_eq!(bench.money(run, 1).1, Credits(30 * 10_000));
+    bench.check();
+}
