@@ -34,15 +34,14 @@ fn whole_life(bench: &mut Bench) -> model::RunId {
 fn calls_of_a_whole_life() -> Vec<Call> {
     let mut bench = Bench::brief();
     whole_life(&mut bench);
-    let calls = bench.calls.lock().unwrap().clone();
-    calls
+    std::mem::take(&mut *bench.calls.lock().unwrap())
 }
 
 #[test]
 fn one_failing_call_delays_and_breaks_nothing() {
     let calls = calls_of_a_whole_life();
     assert!(calls.contains(&Call::Spawn) && calls.contains(&Call::Terminate) && calls.contains(&Call::Forget));
-    for n in 0..calls.len() {
+    for (n, call) in calls.iter().enumerate() {
         for kind in KINDS {
             for (fate, how) in [(Fate::FailBefore(kind), "before"), (Fate::FailAfter(kind), "after")] {
                 let mut bench = Bench::brief();
@@ -52,8 +51,8 @@ fn one_failing_call_delays_and_breaks_nothing() {
                     if left == -1 { fate } else { Fate::Obey }
                 });
                 let run = whole_life(&mut bench);
-                eprintln!("{:?} fails {how} its effect by {kind:?}", calls[n]);
-                let hopeless = calls[n] == Call::Spawn && !model::Trouble::new(kind, "").retry && how == "before";
+                eprintln!("{:?} fails {how} its effect by {kind:?}", *call);
+                let hopeless = *call == Call::Spawn && !model::Trouble::new(kind, "").retry && how == "before";
                 let status = if hopeless { RunStatus::Failed } else { RunStatus::Completed };
                 bench.expect_end(run, status, hopeless.then_some("no_capacity"));
                 let (reserved, charged, refunded) = bench.money(run, 1);

@@ -160,7 +160,9 @@ fn files_that_never_come_are_given_up_three_times() {
 fn a_replacement_waits_until_the_old_machine_is_surely_gone() {
     let mut bench = Bench::new();
     bench.runners.plan = Some(Plan::Pull);
-    let run = bench.submit(spec());
+    let retry =
+        model::spec::Retry { max_attempts: 3, on_events: vec![model::spec::RetryEvent::NoCapacity], duration_ms: None };
+    let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
     bench.settle();
     bench.cut_off(run);
     bench.fate(|call, _, _| match call {
@@ -180,6 +182,20 @@ fn a_replacement_waits_until_the_old_machine_is_surely_gone() {
     assert_eq!(bench.run(run).phase, Some(Phase::Running));
     bench.exits(run, 0);
     bench.expect_end(run, RunStatus::Completed, None);
+    bench.check();
+}
+
+/// Without a policy nothing is repeated that may have begun unheard.
+#[test]
+fn a_job_whose_machine_took_it_and_fell_silent_is_not_repeated() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Pull);
+    let run = bench.submit(spec());
+    bench.settle();
+    bench.cut_off(run);
+    bench.advance(15 * MINUTE);
+    bench.expect_end(run, RunStatus::Failed, Some("sync_limit"));
+    assert_eq!(bench.jobs(run).len(), 1);
     bench.check();
 }
 
