@@ -6,7 +6,7 @@ use crate::{
     runner, secret, token, workflow,
 };
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{FromRequest, MatchedPath, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -16,11 +16,14 @@ use engine::store::idempotency::Key;
 use model::{OrgId, Refused};
 use serde::de::DeserializeOwned;
 use std::sync::atomic::Ordering;
+use tokio_stream::StreamExt as _;
 
 /// Bodies other than blobs.
 const BODY_BYTES: usize = 1024 * 1024;
 /// A runner's batch of log frames and facts, base64 included.
 const REPORT_BYTES: usize = 8 * 1024 * 1024;
+/// What is read and dropped of a body that is too large, so that its sender hears why.
+const DRAINED_BYTES: usize = 16 * 1024 * 1024;
 
 pub(crate) fn router(house: Shared) -> Router {
     let api = api()
@@ -199,21 +202,31 @@ fn key_of(request: &Request) -> Result<Option<String>, Problem> {
     Ok(Some(text.to_owned()))
 }
 
-async fn bytes_of(request: Request, limit: usize) -> Result<Bytes, Problem> {
+/// A body that is too large is still read to its end, up to a bound: whoever is writing it would never see the answer.
+async fn bytes_of(request: Request, limit: usize) -> Result<Vec<u8>, Problem> {
     let announced = request
         .headers()
         .get(header::CONTENT_LENGTH)
         .and_then(|v| v.to_str().ok())
         .and_then(|v| v.parse::<usize>().ok());
-    let too_large = || {
-        let detail = format!("the body is larger than {} KiB", limit / 1024);
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
-            .fix("send files as blobs: PUT /api/v1/blobs/{hash}")
-    };
-    if announced.is_some_and(|length| length > limit) {
-        return Err(too_large());
+    let (mut bytes, mut length) = (Vec::new(), 0);
+    let mut pieces = request.into_body().into_data_stream();
+    while announced.is_none_or(|length| length <= DRAINED_BYTES) && length <= DRAINED_BYTES {
+        let Some(piece) = pieces.next().await else { break };
+        let piece = piece.map_err(|error| {
+            Problem::new(StatusCode::BAD_REQUEST, "invalid_body", format!("the body ended early: {error}"))
+        })?;
+        length += piece.len();
+        if length <= limit {
+            bytes.extend_from_slice(&piece);
+        }
     }
-    axum::body::to_bytes(request.into_body(), limit).await.map_err(|_| too_large())
+    if length > limit || announced.is_some_and(|length| length > limit) {
+        let detail = format!("the body is larger than {} KiB", limit / 1024);
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+            .fix("send files as blobs: PUT /api/v1/blobs/{hash}"));
+    }
+    Ok(bytes)
 }
 
 /// The value, and the same JSON with sorted keys and no spaces: two spellings of one request are one request.
