@@ -67,7 +67,7 @@ impl Home {
     }
 
     pub fn repl(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_repl"));
+        let mut command = Command::new(program());
         command
             .args(words)
             .env_clear()
@@ -83,11 +83,11 @@ impl Home {
     /// A line of the shell in which `repl` is ours.
     pub fn shell(&self, line: &str) -> Command {
         let mut shell = Command::new("/bin/sh");
-        let folder = Path::new(env!("CARGO_BIN_EXE_repl")).parent().unwrap();
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program().parent().unwrap().display());
         shell
             .args(["-c", line])
             .env_clear()
-            .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", folder.display()))
+            .env("PATH", path)
             .env("HOME", self.place.path())
             .env("REPL_HOME", self.data())
             .envs(self.env.iter().map(|(name, value)| (name, value)))
@@ -175,6 +175,11 @@ impl Home {
         assert_eq!(found.len(), 1, "one `{words}` among {all:?}");
         found[0].pid
     }
+}
+
+/// The one that was built for this test, or another that somebody wants to try.
+fn program() -> PathBuf {
+    std::env::var_os("CARGO_BIN").map_or_else(|| env!("CARGO_BIN_EXE_repl").into(), PathBuf::from)
 }
 
 impl Drop for Home {
