@@ -92,11 +92,25 @@ fn start(flags: &settings::Flags, command: Command) -> Done {
     done
 }
 
-/// `repl logs … | head` ends like any other program when its reader has gone.
+/// `repl logs … | head` ends like any other program when its reader has gone. Only then: a control plane that dies while
+/// we write to it breaks a pipe too, and is found again.
 fn end_with_the_reader() {
-    // SAFETY: before any other thread exists; the default action needs no handler of ours.
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    let action = SigAction::new(SigHandler::Handler(on_broken_pipe), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler calls only what may be called in one.
+    let installed = unsafe { sigaction(Signal::SIGPIPE, &action) };
+    installed.expect("a handler can be installed for this signal");
+}
+
+extern "C" fn on_broken_pipe(_: libc::c_int) {
+    let mut outputs = [1, 2].map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
+    // SAFETY: poll, signal and raise are async-signal-safe, and the array is ours.
     unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::poll(outputs.as_mut_ptr(), 2, 0);
+        if outputs.iter().any(|output| output.revents & (libc::POLLERR | libc::POLLHUP) != 0) {
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            libc::raise(libc::SIGPIPE);
+        }
     }
 }
 
