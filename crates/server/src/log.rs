@@ -220,38 +220,48 @@ async fn tail(house: &Shared, jobs: &[Job], filter: &Filter, lines: usize) -> Re
         cursor.advance(job.id, house.engine.logs.reached(job.id, job.epoch).await?.total);
     }
     let total = house.engine.logs.reached(newest.id, newest.epoch).await?.total;
-    let mut back = 16 * 1024_i64;
+    let mut back = if lines == 0 { 0 } else { 16 * 1024_i64 };
     loop {
         let from = (total - back).max(0);
-        let mut ends = Vec::new(); // offsets just after each line's end
-        let mut at = from;
+        let (mut seen, mut at) = (Lines::default(), from);
         while at < total {
             let page = house.engine.logs.read(newest.id, at, PAGE_BYTES).await?;
-            for placed in page.frames.iter().filter(|p| filter.stream.is_none_or(|wanted| wanted == p.frame.stream)) {
-                let starts = placed.frame.data.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-                ends.extend(starts.map(|(i, _)| placed.offset + i as i64 + 1));
-            }
+            let wanted = page.frames.iter().filter(|p| filter.stream.is_none_or(|wanted| wanted == p.frame.stream));
+            wanted.for_each(|placed| seen.add(placed));
             if page.next_offset <= at {
                 break;
             }
             at = page.next_offset;
         }
-        // A last line without an end is a line too.
-        let unfinished = usize::from(ends.last() != Some(&total) && total > 0);
-        let wanted = lines.saturating_sub(unfinished);
-        if lines == 0 {
-            cursor.advance(newest.id, total);
-            return Ok(cursor);
-        }
-        if ends.len() > wanted {
-            cursor.advance(newest.id, ends[ends.len() - 1 - wanted]);
-            return Ok(cursor);
-        }
-        if from == 0 {
-            cursor.advance(newest.id, 0);
+        let begins = if lines == 0 { Some(total) } else { seen.last(lines) };
+        if let Some(begins) = begins.or((from == 0).then_some(0)) {
+            cursor.advance(newest.id, begins);
             return Ok(cursor);
         }
         back *= 4;
+    }
+}
+
+/// The lines of the wanted streams in a piece of a log, counted by where they end.
+#[derive(Default)]
+struct Lines {
+    ends: Vec<i64>,
+    /// Just after the last wanted byte: bytes of other streams may follow.
+    end: Option<i64>,
+}
+
+impl Lines {
+    fn add(&mut self, placed: &Placed) {
+        let breaks = placed.frame.data.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        self.ends.extend(breaks.map(|(i, _)| (placed.offset + i as i64 + 1).min(placed.next)));
+        self.end = Some(placed.next);
+    }
+
+    /// Where the last `count` lines begin, if all of them are here. A last line without an end is a line too.
+    fn last(&self, count: usize) -> Option<i64> {
+        let unfinished = usize::from(self.end.is_some() && self.ends.last() != self.end.as_ref());
+        let before = self.ends.len().checked_sub(1 + count.saturating_sub(unfinished))?;
+        Some(self.ends[before])
     }
 }
 
@@ -269,5 +279,47 @@ fn stream_named(name: &str) -> Result<LogStream, Problem> {
         "stderr" => Ok(LogStream::Stderr),
         "runner" => Ok(LogStream::Runner),
         other => Err(Refused::invalid("stream", format!("`{other}` is none of stdout, stderr, runner")).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::store::log_file::Frame;
+    use model::Timestamp;
+
+    fn lines(wanted: Option<LogStream>, frames: &[(LogStream, &str)]) -> Lines {
+        let (mut lines, mut offset) = (Lines::default(), 0);
+        for (stream, text) in frames {
+            let next = offset + text.len() as i64;
+            let frame = Frame { stream: *stream, at: Timestamp(0), data: text.as_bytes().to_vec() };
+            if wanted.is_none_or(|wanted| wanted == *stream) {
+                lines.add(&Placed { offset, next, frame });
+            }
+            offset = next;
+        }
+        lines
+    }
+
+    #[test]
+    fn the_last_lines_of_a_stream_begin_where_the_one_before_them_ends() {
+        use LogStream::{Stderr, Stdout};
+        let log = [(Stdout, "a\nb\n"), (Stderr, "x\n"), (Stdout, "c\n"), (Stderr, "y"), (Stdout, "d")];
+        let table = [
+            (None, 1, Some(8)),
+            (None, 2, Some(6)),
+            (None, 3, Some(4)),
+            (Some(Stdout), 1, Some(8)),
+            (Some(Stdout), 2, Some(4)),
+            (Some(Stderr), 1, Some(6)),
+            (Some(Stderr), 2, None),
+        ];
+        for (wanted, count, begins) in table {
+            assert_eq!(lines(wanted, &log).last(count), begins, "{count} of {wanted:?}");
+        }
+        // What other streams wrote behind the last line does not make it unfinished.
+        let log = [(Stderr, "x\n"), (Stderr, "y\n"), (Stdout, "a\n")];
+        assert_eq!(lines(Some(Stderr), &log).last(1), Some(2));
+        assert_eq!(lines(None, &[]).last(1), None);
     }
 }
