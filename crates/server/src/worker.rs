@@ -23,8 +23,14 @@ pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Recei
     let mut hints = engine.store.hints();
     let hands = Arc::new(Semaphore::new(HANDS));
     let beating = tokio::spawn(beat(engine.clone(), worker.clone(), closing.clone()));
+    // What a worker that died has left is due for nobody until somebody claims: that is looked for at least so often.
+    let mut claim_by = tokio::time::Instant::now();
     while !*closing.borrow() {
-        let sleep = match turn(&engine, &worker, &hands).await {
+        let net = tokio::time::Instant::now() >= claim_by;
+        if net {
+            claim_by = tokio::time::Instant::now() + LONGEST_SLEEP;
+        }
+        let sleep = match turn(&engine, &worker, &hands, net).await {
             Ok(sleep) => sleep,
             Err(failure) => {
                 tracing::warn!(%failure, "nothing could be claimed");
@@ -44,18 +50,17 @@ pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Recei
     engine.stop_worker(&worker).await
 }
 
-/// Claims and starts what is due. How long there is nothing to do, unless somebody rings.
-async fn turn(engine: &Engine, worker: &Worker, hands: &Arc<Semaphore>) -> Result<Duration, Failure> {
-    let due = engine.next_due().await?;
-    let now = now_ms();
-    match due {
-        Some(due) if due.ms() <= now => {}
-        Some(due) => return Ok(LONGEST_SLEEP.min(Duration::from_millis((due.ms() - now) as u64 + 1))),
-        None => return Ok(LONGEST_SLEEP),
-    }
-    let claimed = engine.claim(worker).await?;
+/// Claims and starts what is due. How long there is nothing to do, unless somebody rings. `net`: whatever seems to be due.
+async fn turn(engine: &Engine, worker: &Worker, hands: &Arc<Semaphore>, net: bool) -> Result<Duration, Failure> {
+    let due = engine.next_due().await?.map(|due| due.ms() - now_ms());
+    let seems_due = due.is_some_and(|ms| ms <= 0);
+    let claimed = if seems_due || net { engine.claim(worker).await? } else { Vec::new() };
     if claimed.is_empty() {
-        return Ok(Duration::from_millis(200)); // somebody else was quicker, or a suspect waits for its turn
+        return Ok(match due {
+            Some(ms) if ms > 0 => LONGEST_SLEEP.min(Duration::from_millis(ms as u64 + 1)),
+            Some(_) => Duration::from_millis(200), // somebody else was quicker, or a suspect waits for its turn
+            None => LONGEST_SLEEP,
+        });
     }
     for item in claimed {
         let permit = hands.clone().acquire_owned().await.expect("never closed");
