@@ -1,11 +1,12 @@
 //! Slots: claimed, used, held, released and reopened. What a hold protects, and how it is prolonged and ended.
 
+use crate::instance::ASK_AGAIN_MS;
 use crate::run::Answer;
 use crate::scope::{Kept, Scope};
 use crate::{Engine, House};
 use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
 use model::hold::Extension;
-use model::instance::InstanceStatus;
+use model::instance::{Instance, InstanceStatus};
 use model::manifest::ResourceKind;
 use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Outcome, Refused, RunId};
 use std::sync::Arc;
@@ -143,9 +144,12 @@ impl Engine {
                 let released = if due.is_some() { apply(tx, &slot, AllocationEvent::HoldEnded)? } else { slot };
                 let instance = store::instance::find(tx, released.instance)?;
                 // While the runner lives it deletes the folder itself, told by its desired document.
+                // One on its way out may not come to it: that is seen when it is gone.
+                let ending = instance.as_ref().is_some_and(|i| i.status == InstanceStatus::Terminating);
                 let orphaned = instance.filter(|i| i.status == InstanceStatus::Terminated && released.workdir_released);
                 if orphaned.is_none() {
-                    store::work::finish(tx, &item, None);
+                    let next = (ending && released.workdir_released).then_some(tx.at() + ASK_AGAIN_MS);
+                    store::work::finish(tx, &item, next);
                 }
                 Ok(orphaned.map(|instance| (instance, released.workdir.clone())))
             })
@@ -234,6 +238,12 @@ fn extended(tx: &mut Tx, house: &House, org: OrgId, id: AllocationId, ms: Option
     let by = ms.map_or(Extension::Asked, |ms| Extension::AskedFor { ms });
     let until = house.config.holds.extended(hold, by, tx.at());
     let instance = store::instance::find(tx, slot.instance)?;
+    let survives =
+        |i: &Instance| house.providers.get(&i.provider).is_some_and(|p| p.capabilities().workdir_survives_runner);
+    if let Some(gone) = instance.as_ref().filter(|i| !crate::instance::stays(i.status) && !survives(i)) {
+        let why = format!("{id} was on {}, which is {}: its folder went with it", gone.id, gone.status);
+        return Err(Refused::Conflict { why }.into());
+    }
     let mut next = slot.clone();
     next.extensions += 1;
     if let Some(price) = paid_hold(house, instance.as_ref(), until.since(hold.until)) {
@@ -263,7 +273,7 @@ fn owned(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failur
 }
 
 /// Holds on machines that cost nobody money are free.
-fn paid_hold(house: &House, instance: Option<&model::instance::Instance>, ms: i64) -> Option<Credits> {
+fn paid_hold(house: &House, instance: Option<&Instance>, ms: i64) -> Option<Credits> {
     let instance = instance.filter(|i| i.status.is_open())?;
     let paid = house.providers.get(&instance.provider)?.capabilities().paid;
     let price = Credits(instance.price_micro).per_hour_for(ms);

@@ -156,6 +156,7 @@ fn a_person_with_force_ends_a_held_machine() {
     now(bench.engine.terminate_instance(bench.org, bench.job(run).instance.unwrap(), true)).unwrap();
     bench.settle();
     assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminated);
+    assert!(extend(&bench, slot_of(&bench, run).id, None).is_err(), "its folder went with it");
     bench.check();
 }
 
