@@ -95,6 +95,9 @@ pub async fn a_machine_is_found_by_its_name(subject: &dyn Subject) {
     let handle = spawn(subject, &order).await;
     assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), Some(handle.clone()));
     provider.terminate(&handle, &order.boot.nonce).await.unwrap();
+    // Gone, and still known: whoever lost its handle can forget it by its name.
+    assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), Some(handle.clone()));
+    provider.forget(&handle).await.unwrap();
     assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), None);
 }
 

@@ -183,7 +183,7 @@ impl Provider for FakeProvider {
         self.act(Call::Find, name, |_, world| {
             check_name(name)?;
             let machine = world.machines.get_mut(name);
-            let seen = machine.is_some_and(|machine| is_seen(machine) && machine.state != MachineState::Gone);
+            let seen = machine.is_some_and(is_seen);
             Ok(seen.then(|| Handle(name.to_owned())))
         })
     }

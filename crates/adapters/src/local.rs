@@ -386,7 +386,7 @@ impl Provider for LocalProvider {
         let name = name.to_owned();
         self.act(move |provider| {
             let home = provider.home(&name)?;
-            Ok((home.exists() && !home.is_terminated()).then_some(Handle(name)))
+            Ok(home.exists().then_some(Handle(name)))
         })
     }
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {

@@ -61,6 +61,7 @@ pub trait Provider: Send + Sync {
     fn price(&self, resources: &Resources) -> Credits;
     /// Idempotent by name: a machine that exists already is returned (its runner started again if it is gone).
     fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle>;
+    /// What bears this name, also when it is gone and was not forgotten yet: `inspect` says which.
     fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>>;
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen>;
     /// Ends the machine and everything on it; done when it is surely gone or `Trouble` says that it is still going. Gone already is fine.

@@ -58,6 +58,7 @@ impl Engine {
             |job: &Job| kept.iter().find(|slot| Some(slot.id) == job.allocation).map(|slot| slot.workdir.clone());
         let job = match job {
             Some((job, run, secrets)) => {
+                self.house.presence.deliver(job.id);
                 let workdir = workdir_of(&job).unwrap_or_else(|| "work_1".into());
                 let inline = self.inline_files(&run).await?;
                 let log_offset = self.logs.reached(job.id, job.epoch).await?.next_offset;

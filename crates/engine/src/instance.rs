@@ -3,11 +3,11 @@
 use crate::intents::terminate_instance;
 use crate::scope::Scope;
 use crate::{Engine, House};
-use adapters::{Handle, Order, Seen};
+use adapters::{Handle, Order, Provider, Seen};
 use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
 use model::spec::OnLostControl;
 use model::time::{SECOND, deadline_without};
-use model::{Failure, InstanceId, OrgId, Outcome, Refused, Timestamp};
+use model::{Failure, InstanceId, OrgId, Outcome, Refused, Timestamp, Trouble};
 use serde_json::json;
 use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
 
@@ -122,9 +122,19 @@ pub(crate) fn idle_after_ms(house: &House, provider: &str) -> i64 {
 
 /// Deletes a folder of a machine whose runner is gone; the machine itself is forgotten with its last folder.
 pub(crate) async fn remove_workdir(house: &House, instance: &Instance, workdir: &str) -> Result<(), Failure> {
-    let Some(handle) = &instance.handle else { return Ok(()) };
-    house.provider(&instance.provider)?.remove_workdir(&Handle(handle.clone()), workdir).await?;
+    let provider = house.provider(&instance.provider)?;
+    if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
+        provider.remove_workdir(&handle, workdir).await?;
+    }
     Ok(())
+}
+
+/// What the provider calls it: as written down, or by its name if whoever made it never came to write it down.
+async fn handle_of(provider: &dyn Provider, instance: &Instance) -> Result<Option<Handle>, Trouble> {
+    match &instance.handle {
+        Some(handle) => Ok(Some(Handle(handle.clone()))),
+        None => provider.find_by_name(&instance.name).await,
+    }
 }
 
 impl Engine {
@@ -154,11 +164,7 @@ impl Engine {
     /// A closed stream proves nothing about the machine: its provider is asked, and a runner that is gone is started again by name.
     async fn ask_about(&self, instance: &Instance) -> Option<Seen> {
         let provider = self.house.provider(&instance.provider).ok()?;
-        let handle = match &instance.handle {
-            Some(handle) => Handle(handle.clone()),
-            // It registered before whoever made it could write down what the provider calls it.
-            None => provider.find_by_name(&instance.name).await.ok()??,
-        };
+        let handle = handle_of(provider.as_ref(), instance).await.ok()??;
         let seen = provider.inspect(&handle, &instance.nonce).await;
         match seen {
             Ok(Seen::RunnerGone) => {
@@ -190,8 +196,9 @@ impl Engine {
             let soon = now + ASK_AGAIN_MS;
             return self.at(item, until.map_or(soon, |until| (until + SECOND).max(soon))).await;
         }
-        if let Some(handle) = &instance.handle {
-            self.house.provider(&instance.provider)?.forget(&Handle(handle.clone())).await?;
+        let provider = self.house.provider(&instance.provider)?;
+        if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
+            provider.forget(&handle).await?;
         }
         self.house.presence.forget(id);
         self.done(item).await
@@ -246,7 +253,8 @@ impl Engine {
                     return Ok(Some(job.run));
                 }
                 if !force && let Some((until, by)) = held(tx, &house, &instance)? {
-                    return Err(Refused::Held { until, by }.into());
+                    let left_ms = until.since(tx.at());
+                    return Err(Refused::Held { until, left_ms, by }.into());
                 }
                 terminate_instance::begin(tx, id, "a person asked")?;
                 Ok(None)

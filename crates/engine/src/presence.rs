@@ -1,13 +1,28 @@
 //! Which runners were heard lately, by this process. Memory only: durable once in a while (`instance::flush`), and always asked before
 //! a deadline is believed.
 
-use model::{InstanceId, Timestamp};
-use std::collections::BTreeMap;
+use model::job::Job;
+use model::{InstanceId, JobId, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+
+/// Jobs whose delivery is remembered; of older ones it is assumed.
+const REMEMBERED: usize = 10_000;
 
 #[derive(Default)]
 pub struct Presence {
     seen: Mutex<BTreeMap<InstanceId, Seen>>,
+    delivered: Mutex<Delivered>,
+    /// Since when this process is the only one that talks to runners; none: others do too.
+    alone_since: Option<Timestamp>,
+}
+
+/// Jobs that stood in a document which was given out.
+#[derive(Default)]
+struct Delivered {
+    jobs: BTreeSet<JobId>,
+    /// Every job up to here counts as delivered.
+    all_up_to: i64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,6 +34,28 @@ struct Seen {
 }
 
 impl Presence {
+    /// Of the only process that talks to runners, from now on.
+    pub fn alone(since: Timestamp) -> Presence {
+        Presence { alone_since: Some(since), ..Presence::default() }
+    }
+
+    pub(crate) fn deliver(&self, job: JobId) {
+        let mut delivered = self.delivered.lock().expect("no panic while locked");
+        delivered.jobs.insert(job);
+        if delivered.jobs.len() > REMEMBERED
+            && let Some(oldest) = delivered.jobs.pop_first()
+        {
+            delivered.all_up_to = oldest.0;
+        }
+    }
+
+    /// Surely no runner was ever told of this job: nobody but this process could have, and it did not.
+    pub(crate) fn never_delivered(&self, job: &Job) -> bool {
+        let delivered = self.delivered.lock().expect("no panic while locked");
+        let watched = self.alone_since.zip(job.placed_at).is_some_and(|(since, placed)| placed >= since);
+        watched && job.id.0 > delivered.all_up_to && !delivered.jobs.contains(&job.id)
+    }
+
     pub fn heard(&self, instance: InstanceId, at: Timestamp, observed_version: i64) {
         let mut seen = self.seen.lock().expect("no panic while locked");
         let entry = seen.entry(instance).or_default();

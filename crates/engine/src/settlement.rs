@@ -116,7 +116,7 @@ impl Scope<'_> {
         let mut run = self.run.clone();
         (run.exit_code, run.signal) = (job.exit_code, job.signal);
         self.set_run(run);
-        if self.run.termination.is_none() && self.resubmits(&job, reason) {
+        if self.run.termination.is_none() && self.resubmits(&job, reason)? {
             return self.resubmit(&job, reason);
         }
         let error = (reason.agent_end() == AgentStatus::Failed).then(|| describe(&job, reason));
@@ -127,6 +127,10 @@ impl Scope<'_> {
                 None if self.all_agents_completed() => {
                     self.run_event(RunEvent::AllAgentsCompleted { outcome: RunOutcome::Success })?;
                 }
+                // Ended without anybody of ours having asked: what its run wanted will not come any more.
+                None if reason.agent_end() == AgentStatus::Cancelled => {
+                    self.run_event(RunEvent::CancelAsked { abort: false })?;
+                }
                 None => {}
             }
         }
@@ -134,9 +138,10 @@ impl Scope<'_> {
     }
 
     /// Infrastructure failures repeat by policy; without one, only while the command cannot have begun.
-    fn resubmits(&self, job: &Job, reason: JobReason) -> bool {
+    fn resubmits(&mut self, job: &Job, reason: JobReason) -> Result<bool, Failure> {
+        let never_began = self.never_began(job)?;
         let spec = &self.run.spec;
-        match (reason.retry_event(), &spec.retry) {
+        Ok(match (reason.retry_event(), &spec.retry) {
             (Some(event @ (RetryEvent::NoCapacity | RetryEvent::Interruption)), Some(retry))
                 if retry.on_events.contains(&event) =>
             {
@@ -144,10 +149,27 @@ impl Scope<'_> {
                 job.submission < retry.max_attempts && in_time
             }
             (Some(RetryEvent::NoCapacity | RetryEvent::Interruption), _) if reason != JobReason::NoCapacity => {
-                !model::job::may_have_started(job) && job.submission < SUBMISSIONS_BEFORE_START
+                never_began && job.submission < SUBMISSIONS_BEFORE_START
             }
             _ => false,
+        })
+    }
+
+    /// Surely: its runner said so (an end without any exit status), or no runner was ever given it.
+    fn never_began(&mut self, job: &Job) -> Result<bool, Failure> {
+        if model::job::may_have_started(job) {
+            return Ok(false);
         }
+        if !job.fenced {
+            return Ok(job.exit_code.is_none() && job.signal.is_none());
+        }
+        if self.house.presence.never_delivered(job) {
+            return Ok(true);
+        }
+        Ok(match job.instance {
+            Some(instance) => self.instance(instance)?.it.ready_at.is_none(),
+            None => true,
+        })
     }
 
     fn resubmit(&mut self, job: &Job, reason: JobReason) -> Result<(), Failure> {

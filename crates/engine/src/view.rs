@@ -8,6 +8,7 @@ use model::run::Run;
 use model::step::Step;
 use model::task::Task;
 use model::{Failure, OrgId, Refused, RunId};
+use std::collections::BTreeMap;
 use store::{Event, Tx};
 
 /// A run with its money, its last job and where that was.
@@ -84,6 +85,21 @@ impl Engine {
                     jobs: store::job::of_run(tx, id)?,
                     picture,
                 })
+            })
+            .await
+    }
+
+    /// Names of these runs, where there are such.
+    pub async fn run_names(&self, org: OrgId, ids: Vec<RunId>) -> Result<BTreeMap<RunId, String>, Failure> {
+        self.store
+            .read("run.names", move |tx| {
+                let mut names = BTreeMap::new();
+                for id in &ids {
+                    if let Some(run) = store::run::find(tx, *id)?.filter(|run| run.org == org) {
+                        names.insert(*id, run.name);
+                    }
+                }
+                Ok(names)
             })
             .await
     }

@@ -7,6 +7,8 @@ use store::{Item, Lane, WorkKind, Worker};
 
 /// Items one turn leases.
 pub const CLAIMED_AT_ONCE: i64 = 32;
+/// An item without a run that killed its workers is tried again so much later.
+const LEFT_ALONE_MS: i64 = 10 * model::time::MINUTE;
 /// After trouble an item is tried again so much later.
 const TROUBLED_MS: i64 = 1_000;
 
@@ -90,7 +92,9 @@ impl Engine {
                     }
                     scope.close()?;
                 }
-                store::work::finish(tx, &item, None);
+                // What belongs to no run (a machine on its way out, a pool) is never given up, only left alone for a while.
+                let at = tx.at();
+                store::work::finish(tx, &item, run.is_none().then_some(at + LEFT_ALONE_MS));
                 Ok(())
             })
             .await

@@ -34,8 +34,8 @@ pub enum Refused {
     Unauthorized { why: String },
     #[error("this token may not {what}: it lacks the scope {scope}")]
     Forbidden { what: String, scope: &'static str },
-    #[error("held until {until:?} by {by}: release it or use --force")]
-    Held { until: Timestamp, by: String },
+    #[error("held by {by} for another {}", crate::time::show_duration(*left_ms))]
+    Held { until: Timestamp, left_ms: i64, by: String },
     #[error("{what} is larger than {limit}")]
     TooLarge { what: &'static str, limit: String },
     #[error("{what} is gone: {why}")]

@@ -112,7 +112,7 @@ pub const DEFAULT_MAX_ATTEMPTS: i64 = 3;
 // Bounds of what one run may ask for; each keeps one row, one document or one environment of reasonable size.
 const MAX_COMMAND_BYTES: usize = 128 * 1024;
 const MAX_ENV: usize = 500;
-const MAX_FILES: usize = 20_000;
+const MAX_FILES: usize = 5_000;
 const MAX_ATTEMPTS: i64 = 100;
 const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
 
@@ -145,7 +145,7 @@ impl RunSpec {
             )?;
             check(!name.starts_with("REPL_"), "env", format!("`{name}`: names beginning with REPL_ are ours"))?;
         }
-        check(self.files.len() <= MAX_FILES, "files", "more than 20,000 files: send an archive")?;
+        check(self.files.len() <= MAX_FILES, "files", "more than 5,000 files: send an archive")?;
         for file in &self.files {
             check(is_inside(&file.path), "files", format!("`{}` must stay below the working folder", file.path))?;
             check(is_hash(&file.hash), "files", format!("`{}` is not a BLAKE3 hash in hex", file.hash))?;

@@ -63,7 +63,7 @@ pub(crate) async fn recognised(State(house): State<Shared>, mut request: Request
 fn token(parts: &Parts, scope: Scope) -> Result<Token, Problem> {
     let token = parts.extensions.get::<Token>().cloned();
     let token = token.ok_or_else(|| Refused::Unauthorized { why: "no bearer token was sent".into() })?;
-    token.must(scope, parts.method.as_str())?;
+    token.must(scope, &format!("{} {}", parts.method, parts.uri.path()))?;
     Ok(token)
 }
 

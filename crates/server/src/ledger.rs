@@ -7,11 +7,14 @@ use crate::{Shared, now_ms, view};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use engine::store::EntryKind;
-use model::{Credits, Refused};
+use model::{Credits, Refused, RunId};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::api::{AddCredits, BalanceView, LedgerRow, Page, UsageRow, UsageView};
+
+/// Runs that a usage report names; the total counts all.
+const USAGE_ROWS: usize = 200;
 
 pub(crate) async fn balance(State(house): State<Shared>, reader: Reader) -> Answer<Json<BalanceView>> {
     Ok(Json(view::balance(&house.engine.balance(reader.org()).await?)))
@@ -70,27 +73,28 @@ pub(crate) async fn usage(
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
     let to = now_ms();
     let from = span.since_ms.unwrap_or(to - DAY_MS);
-    let mut sums: BTreeMap<Option<String>, Credits> = BTreeMap::new();
+    let mut sums: BTreeMap<Option<RunId>, Credits> = BTreeMap::new();
     let mut after = 0;
     loop {
         let rows = house.engine.ledger(reader.org(), after, 1000).await?;
         let Some(last) = rows.last() else { break };
         after = last.seq;
         for row in rows.iter().filter(|row| row.entry.kind == EntryKind::Charge && row.at.ms() >= from) {
-            let sum = sums.entry(row.entry.run.map(|r| r.to_string())).or_default();
+            let sum = sums.entry(row.entry.run).or_default();
             *sum = *sum + row.entry.amount;
         }
     }
     let total: Credits = sums.values().copied().sum();
-    let mut runs: Vec<UsageRow> = sums
-        .into_iter()
-        .map(|(run, charged)| UsageRow {
-            run,
-            name: None,
-            charged: charged.to_string(),
-            charged_micro: charged.micro(),
-        })
-        .collect();
-    runs.sort_by_key(|row| std::cmp::Reverse(row.charged_micro));
+    let mut largest: Vec<(Option<RunId>, Credits)> = sums.into_iter().collect();
+    largest.sort_by_key(|(_, charged)| std::cmp::Reverse(*charged));
+    largest.truncate(USAGE_ROWS);
+    let names = house.engine.run_names(reader.org(), largest.iter().filter_map(|(run, _)| *run).collect()).await?;
+    let runs = largest.into_iter().map(|(run, charged)| UsageRow {
+        name: run.and_then(|run| names.get(&run).cloned()),
+        run: run.map(|run| run.to_string()),
+        charged: charged.to_string(),
+        charged_micro: charged.micro(),
+    });
+    let runs = runs.collect();
     Ok(Json(UsageView { from, to, total: total.to_string(), total_micro: total.micro(), runs }))
 }

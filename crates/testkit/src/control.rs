@@ -69,7 +69,7 @@ pub fn engine(config: &Config, far: &FarProvider, store: &Store) -> Engine {
         installation: Installation::new("s1mulat3", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
         control_url: "sim:".to_owned(),
-        presence: Presence::default(),
+        presence: Presence::alone(store.read_now("sim.now", |tx| Ok(tx.at())).expect("an inline store answers")),
     };
     Engine::new(house, store.clone()).expect("the settings are good")
 }

@@ -22,7 +22,6 @@ fn more_worlds_are_safe() {
 }
 
 #[test]
-#[ignore = "seeds 21, 41, 47: a machine that was made and ended without ever being bound is not forgotten"]
 fn everything_ends() {
     check(0..200, &[Promise::Ends]);
 }
