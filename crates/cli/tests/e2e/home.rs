@@ -4,7 +4,7 @@
 use crate::process::{self, Ended};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 pub struct Home {
     place: tempfile::TempDir,
@@ -12,7 +12,11 @@ pub struct Home {
     data: PathBuf,
     /// Variables that every command of this home sees.
     env: Vec<(String, String)>,
+    /// Ends what a killed test left; told by its stdin, so that it does not count as somebody who knows the home.
+    heir: Child,
 }
+
+const HEIR: &str = r#"read -r repl; read -r home; cat; REPL_HOME="$home" "$repl" control stop --all"#;
 
 impl Home {
     pub fn new() -> Home {
@@ -20,13 +24,16 @@ impl Home {
         let place = tempfile::Builder::new().prefix("e2e").tempdir().unwrap();
         std::fs::create_dir(place.path().join("here")).unwrap();
         let data = place.path().join("home");
-        Home { place, data, env: Vec::new() }
+        let heir = heir(&data);
+        Home { place, data, env: Vec::new(), heir }
     }
 
     /// With its data in a folder of somebody else's choice.
     pub fn on(folder: &Path) -> Home {
         let mut home = Home::new();
         home.data = folder.join("home");
+        end(&mut home.heir);
+        home.heir = heir(&home.data);
         home
     }
 
@@ -182,8 +189,31 @@ fn program() -> PathBuf {
     std::env::var_os("CARGO_BIN").map_or_else(|| env!("CARGO_BIN_EXE_repl").into(), PathBuf::from)
 }
 
+fn heir(data: &Path) -> Child {
+    use std::io::Write as _;
+    use std::os::unix::process::CommandExt as _;
+    let mut heir = Command::new("/bin/sh")
+        .args(["-c", HEIR])
+        .env_clear()
+        .current_dir("/")
+        .process_group(0) // whoever ends the test's group must not end it too
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    writeln!(heir.stdin.as_mut().unwrap(), "{}\n{}", program().display(), data.display()).unwrap();
+    heir
+}
+
+fn end(child: &mut Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 impl Drop for Home {
     fn drop(&mut self) {
+        end(&mut self.heir);
         let failed = std::thread::panicking();
         let stopped = if self.data().exists() { Some(self.say(&["control", "stop", "--all"])) } else { None };
         let left = self.processes();
