@@ -134,7 +134,17 @@ pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Resu
         }
         _ => Act::Nothing,
     };
-    write_down(engine, item, job.run, job_id, outcome).await
+    let made = match &outcome {
+        Act::Spawned(handle) => Some(handle.clone()),
+        _ => None,
+    };
+    let wanted = write_down(engine, item, job.run, job_id, outcome).await?;
+    if let Some(handle) = made.filter(|_| !wanted) {
+        // It came so late that it had been given up: whoever made it ends it.
+        provider.terminate(&handle, &instance.nonce).await?;
+        provider.forget(&handle).await?;
+    }
+    Ok(())
 }
 
 async fn spawn(engine: &Engine, provider: &dyn Provider, instance: &Instance) -> Act {
@@ -186,7 +196,8 @@ async fn undo(provider: &dyn Provider, workflow: &Workflow, instance: &Instance)
     }
 }
 
-async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Act) -> Result<(), Failure> {
+/// False: what was made is not wanted any more.
+async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Act) -> Result<bool, Failure> {
     let house = engine.house.clone();
     engine
         .store
@@ -194,13 +205,16 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
             let seen = store::work::hold(tx, &item)?;
             let mut scope = Scope::open(tx, &house, run)?;
             if scope.job(job).is_err() {
-                // Of an earlier attempt: its machine is looked after by its own item.
+                // Of an earlier attempt: its machine is looked after by its own item, as long as it has a row that is open.
                 store::work::finish(tx, &item, None);
-                return Ok(());
+                let machine = store::job::find(tx, job)?.and_then(|job| job.instance);
+                let machine = machine.map(|id| store::instance::find(tx, id)).transpose()?.flatten();
+                return Ok(machine.is_some_and(|machine| machine.status.is_open()));
             }
+            let mut wanted = true;
             match &act {
                 Act::Nothing => advance(&mut scope, job)?,
-                Act::Spawned(handle) => bound(&mut scope, job, handle)?,
+                Act::Spawned(handle) => wanted = bound(&mut scope, job, handle)?,
                 Act::Failed(trouble) => failed(&mut scope, job, trouble)?,
                 Act::Undone(how) => undone(&mut scope, job, how)?,
             }
@@ -208,7 +222,7 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
             let next = retry_at(&scope.workflow(id)?.it);
             scope.close()?;
             store::work::finish(tx, &item.seen(seen), next);
-            Ok(())
+            Ok(wanted)
         })
         .await
 }
@@ -222,15 +236,19 @@ fn running_spawn(workflow: &Workflow) -> Option<&Node> {
     workflow.nodes.iter().find(|n| n.kind == SPAWN && n.status == NodeStatus::Running)
 }
 
-fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<(), Failure> {
+fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<bool, Failure> {
     if let Some(instance) = scope.job(job)?.instance {
+        if !scope.instance(instance)?.it.status.is_open() {
+            return Ok(false);
+        }
         crate::instance::event_in(scope, instance, InstanceEvent::Bound { handle: handle.0.clone() })?;
         // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
         scope.wake(WorkKind::Instance, instance.0, scope.at + crate::instance::ASK_AGAIN_MS);
     }
     // The instance's row is written when the scope closes; the node is done by what it says now.
     of_spawn(scope, job, |node| WorkflowEvent::NodeDone { node, output: json!({ "handle": handle.0 }) })?;
-    advance(scope, job)
+    advance(scope, job)?;
+    Ok(true)
 }
 
 fn failed(scope: &mut Scope<'_>, job: JobId, trouble: &Trouble) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 //! A crash loses everything but the database and the machines; the bench then starts the control plane again.
 
 use crate::machines::Runners;
+use crate::slow::SlowProvider;
 use adapters::FakeProvider;
 use adapters::fake::{Call, FakeSettings, Fate};
 use engine::run::{Action, Answer, Render, Submission};
@@ -36,6 +37,8 @@ pub struct Bench {
     pub calls: Arc<Mutex<Vec<Call>>>,
     pub store: Store,
     pub provider: Arc<FakeProvider>,
+    /// While true, a spawn is under way and does not come to an end.
+    pub spawns_hang: Arc<AtomicBool>,
     pub config: Config,
     pub engine: Engine,
     pub worker: Worker,
@@ -43,7 +46,7 @@ pub struct Bench {
     pub runners: Runners,
     /// Every claimed item is worked on twice.
     pub twice: bool,
-    /// Ledger, events and answers are watched after every drain.
+    /// How often the control plane was started.
     pub starts: usize,
     keys: usize,
     flushed_at: Timestamp,
@@ -126,7 +129,8 @@ impl Bench {
         })
         .unwrap();
         let provider = Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)));
-        let engine = open(&config, &provider, &store);
+        let spawns_hang = Arc::new(AtomicBool::new(false));
+        let engine = open(&config, &provider, &spawns_hang, &store);
         let org = now(engine.ensure_org("bench")).unwrap();
         let worker = start(&engine).unwrap();
         let mut bench = Bench {
@@ -135,6 +139,7 @@ impl Bench {
             calls: Arc::default(),
             store,
             provider,
+            spawns_hang,
             config,
             engine,
             worker,
@@ -256,7 +261,7 @@ impl Bench {
     pub fn restart(&mut self) {
         self.starts += 1;
         self.crashes.dead.store(false, Ordering::Relaxed);
-        self.engine = open(&self.config, &self.provider, &self.store);
+        self.engine = open(&self.config, &self.provider, &self.spawns_hang, &self.store);
         self.runners.disconnect();
         match start(&self.engine) {
             Ok(worker) => self.worker = worker,
@@ -329,8 +334,8 @@ pub fn shown() -> Render {
     Arc::new(|picture| picture.run.id.to_string().into_bytes())
 }
 
-fn open(config: &Config, provider: &Arc<FakeProvider>, store: &Store) -> Engine {
-    let provider: Arc<dyn Provider> = provider.clone();
+fn open(config: &Config, provider: &Arc<FakeProvider>, hangs: &Arc<AtomicBool>, store: &Store) -> Engine {
+    let provider: Arc<dyn Provider> = Arc::new(SlowProvider { near: provider.clone(), hangs: hangs.clone() });
     let house = House {
         config: config.clone(),
         installation: Installation::new("b3nchm4n", [7; 32]),

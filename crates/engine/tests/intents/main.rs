@@ -14,3 +14,4 @@ mod provider_faults;
 mod reports;
 mod retry;
 mod silence;
+mod slow;

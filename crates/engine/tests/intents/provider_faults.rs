@@ -1,7 +1,7 @@
 //! The provider fails at any call of a machine's life, before or after its effect, once or for a while: the run settles, the
 //! money is right, and no machine is left that nobody knows.
 
-use crate::bench::{Bench, PRICE, settings, spec};
+use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::Plan;
 use adapters::fake::{Call, Fate};
 use engine::Config;
@@ -9,6 +9,10 @@ use model::run::RunStatus;
 use model::spec::{Retry, RetryEvent, RunSpec};
 use model::time::{MINUTE, SECOND};
 use model::{Credits, TroubleKind};
+use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+use store::WorkKind;
 
 const KINDS: [TroubleKind; 6] = [
     TroubleKind::Capacity,
@@ -191,7 +195,7 @@ fn a_stranger_is_never_touched() {
     bench.advance(40 * MINUTE);
     let machine = bench.provider.machine(&name).expect("it is still there");
     assert_eq!(machine.state, adapters::fake::MachineState::Running);
-    let audit = crate::bench::now(bench.engine.audit()).unwrap();
+    let audit = now(bench.engine.audit()).unwrap();
     assert!(audit.broken.is_empty(), "{:?}", audit.broken);
 }
 
@@ -215,4 +219,29 @@ fn no_capacity_is_tried_again_by_policy_with_growing_pauses() {
     assert_eq!(pauses, [15 * SECOND, 30 * SECOND]);
     assert_eq!(bench.money(run, 1).0, PRICE, "one reservation for all submissions");
     bench.check();
+}
+
+/// A spawn is under way while its run is cancelled; it comes to its end a little, or much too late.
+#[test]
+fn a_machine_that_comes_after_its_run_was_cancelled_is_ended() {
+    for late_ms in [SECOND, 3 * MINUTE, 10 * MINUTE] {
+        let mut bench = Bench::brief();
+        bench.spawns_hang.store(true, Ordering::Relaxed);
+        let run = bench.submit(spec());
+        let items = now(bench.engine.claim(&bench.worker)).unwrap();
+        let (spawns, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.kind == WorkKind::Workflow);
+        others.into_iter().for_each(|item| now(bench.engine.work_on(item)));
+        let engine = bench.engine.clone();
+        let mut spawn = Box::pin(engine.work_on(spawns[0]));
+        let mut poll = || spawn.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        bench.cancel(run);
+        bench.advance(late_ms);
+        bench.spawns_hang.store(false, Ordering::Relaxed);
+        assert!(poll().is_ready());
+        bench.advance(2 * MINUTE);
+        assert_eq!(bench.run(run).status, RunStatus::Cancelled);
+        bench.check();
+        bench.check_all_gone_after(5 * MINUTE);
+    }
 }

@@ -1,0 +1,54 @@
+//! The fake provider, whose spawns may take as long as a test wants: what else happens meanwhile is the test's to decide.
+
+use adapters::provider::Act;
+use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, Seen};
+use model::Credits;
+use model::spec::Resources;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+pub struct SlowProvider {
+    pub near: Arc<FakeProvider>,
+    pub hangs: Arc<AtomicBool>,
+}
+
+impl Provider for SlowProvider {
+    fn name(&self) -> &str {
+        self.near.name()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.near.capabilities()
+    }
+    fn price(&self, resources: &Resources) -> Credits {
+        self.near.price(resources)
+    }
+    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
+        Box::pin(async {
+            std::future::poll_fn(|_| if self.hangs.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) })
+                .await;
+            self.near.spawn(order).await
+        })
+    }
+    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>> {
+        self.near.find_by_name(name)
+    }
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {
+        self.near.inspect(handle, nonce)
+    }
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()> {
+        self.near.terminate(handle, nonce)
+    }
+    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>> {
+        self.near.list(prefix)
+    }
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()> {
+        self.near.remove_workdir(handle, workdir)
+    }
+    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()> {
+        self.near.forget(handle)
+    }
+    fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String> {
+        self.near.workdir_path(handle, workdir)
+    }
+}
