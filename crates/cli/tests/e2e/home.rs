@@ -178,7 +178,10 @@ impl Home {
     /// The one process of this home whose command line begins so, for example `repl runner`.
     pub fn the(&self, words: &str) -> i32 {
         let all = self.processes();
-        let found: Vec<_> = all.iter().filter(|process| process.words.starts_with(words)).collect();
+        let named: Vec<_> = all.iter().filter(|process| process.words.starts_with(words)).collect();
+        // A child has its parent's words until it becomes a program of its own.
+        let is_own = |process: &process::Process| !named.iter().any(|other| other.pid == process.parent);
+        let found: Vec<_> = named.iter().filter(|process| is_own(process)).collect();
         assert_eq!(found.len(), 1, "one `{words}` among {all:?}");
         found[0].pid
     }

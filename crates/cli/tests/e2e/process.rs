@@ -129,6 +129,7 @@ impl Running {
 #[derive(Debug)]
 pub struct Process {
     pub pid: i32,
+    pub parent: i32,
     pub words: String,
 }
 
@@ -138,7 +139,7 @@ pub fn that_know(folders: &[&Path]) -> Vec<Process> {
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| *pid != std::process::id() as i32 && knows(*pid))
-        .map(|pid| Process { pid, words: words(pid) })
+        .map(|pid| Process { pid, parent: parent(pid), words: words(pid) })
         .collect()
 }
 
@@ -153,6 +154,12 @@ fn knows(pid: i32, needle: &str) -> bool {
         || has(&said("environ"))
         || leads(format!("{proc}/cwd").into())
         || files.map(|file| file.path()).any(leads)
+}
+
+/// None counts as 0: it may have ended while we look.
+fn parent(pid: i32) -> i32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok()).unwrap_or(0)
 }
 
 fn words(pid: i32) -> String {
