@@ -38,7 +38,7 @@ impl Scope<'_> {
                 self.allocation_event(slot, AllocationEvent::SyncComplete)?;
                 self.begin_active();
                 self.begin_children(job.agent)?;
-                if let Some(due) = crate::ledger::next_charge(self.house, &self.run, job.charged_to) {
+                if let Some(due) = self.next_charge(id)? {
                     self.wake(WorkKind::Run, self.run.id.0, due);
                 }
             }

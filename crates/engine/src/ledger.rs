@@ -4,7 +4,7 @@ use crate::run::Answer;
 use crate::scope::Scope;
 use crate::{Engine, House};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent, AttemptStatus, MINIMUM_CHARGE};
-use model::run::{Run, RunStatus};
+use model::run::RunStatus;
 use model::spec::RunSpec;
 use model::{Credits, Failure, JobId, OrgId, Outcome, Timestamp};
 use std::sync::Arc;
@@ -47,13 +47,32 @@ impl Scope<'_> {
     /// The reservation follows the run an hour ahead, within its budget and what the org has. False: nothing is left to run on.
     pub(crate) fn top_up(&mut self, job: JobId, hourly: Credits) -> Result<bool, Failure> {
         let ahead = hourly.per_hour_for(self.house.config.money.ahead_ms);
-        let next_window = hourly.per_hour_for(self.house.config.money.window_ms);
         let left = self.attempt()?.it.left();
         if left.micro() * 2 >= ahead.micro() {
             return Ok(true);
         }
         self.reserve_more(job, ahead - left, "an hour ahead")?;
-        Ok(self.attempt()?.it.left() >= next_window)
+        Ok(self.attempt()?.it.left() > Credits::ZERO || self.all_is_paid(hourly)?)
+    }
+
+    /// Whether all the time that the run may take is set aside: then its deadline ends it, not its money.
+    fn all_is_paid(&mut self, hourly: Credits) -> Result<bool, Failure> {
+        let longest = self.run.spec.max_duration_ms;
+        let reserved = self.attempt()?.it.reserved;
+        Ok(longest.is_some_and(|ms| reserved >= hourly.per_hour_for(ms)))
+    }
+
+    /// When a running job's account is to be looked at: at the end of its window, or of what is set aside for it.
+    pub(crate) fn next_charge(&mut self, id: JobId) -> Result<Option<Timestamp>, Failure> {
+        let job = self.job(id)?;
+        let (charged_to, hourly) = (job.charged_to, Credits(job.price_micro));
+        let Some(from) = charged_to.filter(|_| self.run.status == RunStatus::Running) else { return Ok(None) };
+        let window = from + self.house.config.money.window_ms;
+        if self.run.termination.is_some() || self.all_is_paid(hourly)? {
+            return Ok(Some(window));
+        }
+        let paid_ms = self.attempt()?.it.left().lasts_ms(hourly);
+        Ok(Some(paid_ms.map_or(window, |ms| window.min(from + ms))))
     }
 
     /// So much more, as far as the budget and the org's credits go. Once a window and job.
@@ -155,9 +174,4 @@ impl Engine {
     ) -> Result<Vec<Entered>, Failure> {
         self.store.read("credits.ledger_of_run", move |tx| store::ledger::of_run(tx, org, run, after, limit)).await
     }
-}
-
-/// When a running job's next window is to be charged.
-pub(crate) fn next_charge(house: &House, run: &Run, charged_to: Option<Timestamp>) -> Option<Timestamp> {
-    (run.status == RunStatus::Running).then_some(charged_to? + house.config.money.window_ms)
 }

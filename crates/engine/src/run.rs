@@ -268,27 +268,20 @@ fn deadline(scope: &mut Scope<'_>) -> Result<Option<(Timestamp, RunEvent)>, Fail
     Ok(Some((model::time::deadline_without(from, due.since(from), &outages), event)))
 }
 
-/// Charges every full window of running jobs and keeps the reservation an hour ahead. Returns when the next window ends.
+/// Charges every full window of running jobs and keeps the reservation an hour ahead. Returns when to look again.
 fn meter(scope: &mut Scope<'_>) -> Result<Option<Timestamp>, Failure> {
-    let window = scope.house.config.money.window_ms;
-    let running: Vec<_> = scope
-        .jobs
-        .iter()
-        .filter(|j| j.it.status == JobStatus::Running)
-        .map(|j| (j.it.id, j.it.price_micro, j.it.charged_to))
-        .collect();
+    let running = scope.jobs.iter().filter(|j| j.it.status == JobStatus::Running);
+    let running: Vec<_> = running.map(|j| (j.it.id, Credits(j.it.price_micro))).collect();
     let mut next = None;
-    for (job, price_micro, charged_to) in running {
-        let Some(from) = charged_to else { continue };
-        if from + window <= scope.at {
+    for (job, hourly) in running {
+        if scope.next_charge(job)?.is_some_and(|due| due <= scope.at) {
             scope.charge_job(job, scope.at)?;
-            let goes_on = scope.top_up(job, Credits(price_micro))?;
+            let goes_on = scope.top_up(job, hourly)?;
             if !goes_on && scope.run.termination.is_none() {
                 out_of_credits(scope)?;
             }
         }
-        let due = scope.job(job)?.charged_to.map(|to| to + window);
-        next = due.into_iter().chain(next).min();
+        next = scope.next_charge(job)?.into_iter().chain(next).min();
     }
     Ok(next)
 }

@@ -28,6 +28,12 @@ impl Credits {
     pub fn per_hour_for(self, ms: i64) -> Credits {
         Credits((i128::from(self.0) * i128::from(ms.max(0)) / i128::from(crate::time::HOUR)) as i64)
     }
+    /// How long so much lasts at this hourly rate; none where nothing costs anything.
+    pub fn lasts_ms(self, hourly: Credits) -> Option<i64> {
+        let price = i128::from(hourly.0).max(0);
+        let ms = (i128::from(self.0.max(0)) * i128::from(crate::time::HOUR) + price - 1).checked_div(price)?;
+        Some(ms.min(i128::from(i64::MAX / 2)) as i64)
+    }
 }
 
 // Overflow of money is a bug, never a number: panics are caught at the transaction and nothing is written.
@@ -111,6 +117,17 @@ mod tests {
         assert_eq!(hourly.per_hour_for(3_600_000), Credits(10_000));
         assert_eq!(hourly.per_hour_for(359), Credits(0));
         assert_eq!(hourly.per_hour_for(360), Credits(1));
+    }
+
+    #[test]
+    fn credits_last_until_the_millisecond_in_which_they_are_used_up() {
+        for (credits, hourly) in [(2_000_000, 3_600_000_000), (1, 10_000), (10_000, 10_000), (7, 1_000_003)] {
+            let (credits, hourly) = (Credits(credits), Credits(hourly));
+            let ms = credits.lasts_ms(hourly).unwrap();
+            assert!(hourly.per_hour_for(ms) >= credits && hourly.per_hour_for(ms - 1) < credits, "{credits:?} {ms} ms");
+        }
+        assert_eq!(Credits(5).lasts_ms(Credits::ZERO), None);
+        assert_eq!(Credits::ZERO.lasts_ms(Credits(5)), Some(0));
     }
 
     proptest! {
