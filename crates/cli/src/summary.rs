@@ -27,8 +27,9 @@ pub fn exit_code(run: &RunView) -> u8 {
         ("failed", Some("deadline")) => OUT_OF_TIME,
         (status, _) => match (run.signal, run.exit_code) {
             (Some(signal), _) => 128u8.saturating_add(signal.clamp(0, 127) as u8),
-            (None, Some(code)) => code.clamp(0, 255) as u8,
-            (None, None) => u8::from(status != "completed"),
+            (None, Some(code)) if code != 0 => code.clamp(0, 255) as u8,
+            // A failed run is never a success, however politely its command left.
+            (None, _) => u8::from(status != "completed"),
         },
     }
 }
@@ -210,6 +211,7 @@ mod tests {
             (ended("failed", "deadline", None, Some(15)), 124, "failed: killed by SIGTERM"),
             (ended("cancelled", "stopped_by_user", None, Some(15)), 143, "cancelled"),
             (ended("failed", "poisoned", None, None), 1, "failed"),
+            (ended("failed", "budget", Some(0), None), 1, "failed"),
         ];
         for (run, code, said) in table {
             assert_eq!((exit_code(&run), verdict(&run).as_str()), (code, said));

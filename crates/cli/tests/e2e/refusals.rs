@@ -99,6 +99,23 @@ fn no_credits_no_run() {
 }
 
 #[test]
+fn a_budget_ends_a_run_when_it_is_used_up() {
+    // A credit a second.
+    let home = Home::with("[prices]\nlocal = \"3600\"\n");
+    let command = "trap 'echo checkpoint; exit 0' TERM; while :; do sleep 0.05; done";
+    let ended = home.run(&["--budget", "1"], command);
+    assert_eq!((ended.code, &*ended.out()), (1, "checkpoint\n"), "{ended}");
+    let status = home.status("@last");
+    assert_eq!((&status["termination_reason"], &status["credits_charged"]), (&"budget".into(), &"1".into()));
+    assert_eq!(home.jobs("@last")[0]["reason"], "budget");
+    assert!(home.done(&["why", "@last"]).out().contains("budget"));
+    // Time that is paid for as a whole ends by the clock.
+    let ended = home.run(&["--budget", "1", "--max-duration", "1s"], command);
+    assert_eq!(ended.code, 124, "{ended}");
+    home.adds_up();
+}
+
+#[test]
 fn a_taken_port_is_named() {
     let home = Home::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
