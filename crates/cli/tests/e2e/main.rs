@@ -16,3 +16,4 @@ mod refusals;
 mod shared;
 mod start;
 mod stopping;
+mod surroundings;
