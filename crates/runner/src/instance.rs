@@ -7,7 +7,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use wire::model::boot::{BOOT_FILE, Boot, LOCK_FILE};
+
+/// A lock that no living runner has signed is free within this, or somebody is ending what is left here.
+const FREED_WITHIN: Duration = Duration::from_secs(10);
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
 pub struct Instance {
     /// Without symbolic links: it is compared with what processes carry in their environment.
@@ -56,19 +61,43 @@ pub fn containment_of(layout: &Layout) -> &'static str {
 }
 
 /// Writes into the lock who holds it, for those who must end a holder that no longer answers.
-pub fn sign(mut lock: &File) -> io::Result<()> {
+fn sign(mut lock: &File) -> io::Result<()> {
     let pid = std::process::id() as i32;
     let started = Process::read(pid).map_or(0, |process| process.started);
     lock.set_len(0)?;
     writeln!(lock, "{pid} {started} {}", process::boot_id())
 }
 
-/// The process that signed the lock, if it is still the same one.
+/// The process that signed the lock, if it is still the same one and lives.
 pub fn holder(dir: &Path) -> Option<Process> {
     let text = std::fs::read_to_string(dir.join(LOCK_FILE)).ok()?;
     let mut words = text.split_ascii_whitespace();
     let (pid, started, boot) = (words.next()?.parse().ok()?, words.next()?.parse::<u64>().ok()?, words.next()?);
-    Process::read(pid).filter(|process| process.started == started && boot == process::boot_id())
+    let process = Process::read(pid).filter(|process| process.started == started && boot == process::boot_id());
+    process.filter(|process| !process.is_dead())
+}
+
+/// The lock of a runner, signed. `None` when another runner lives here.
+pub fn lock_to_serve(dir: &Path) -> io::Result<Option<Flock<File>>> {
+    let asked = Instant::now();
+    lock_unless_served(dir, || {
+        std::thread::sleep(TRY_AGAIN_AFTER);
+        asked.elapsed() < FREED_WITHIN
+    })
+}
+
+/// Held does not mean served: of a runner that was killed while it started a keeper, the child has the lock too until it
+/// becomes that keeper. To leave then would leave the jobs here to nobody. `wait` says whether to go on waiting.
+fn lock_unless_served(dir: &Path, mut wait: impl FnMut() -> bool) -> io::Result<Option<Flock<File>>> {
+    loop {
+        if let Some(lock) = lock(dir)? {
+            sign(&lock)?;
+            return Ok(Some(lock));
+        }
+        if holder(dir).is_some() || !wait() {
+            return Ok(None);
+        }
+    }
 }
 
 /// Held for life. `None` when another process holds it.
@@ -86,5 +115,42 @@ pub fn is_ours(dir: &Path, lock: &File) -> bool {
     match (std::fs::metadata(dir.join(LOCK_FILE)), lock.metadata()) {
         (Ok(there), Ok(held)) => (there.dev(), there.ino()) == (held.dev(), held.ino()),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn signed_by(dir: &Path, process: Process) -> Flock<File> {
+        let lock = lock(dir).unwrap().unwrap();
+        let signature = format!("{} {} {}\n", process.pid, process.started, process::boot_id());
+        std::fs::write(dir.join(LOCK_FILE), signature).unwrap();
+        lock
+    }
+
+    #[test]
+    fn a_lock_left_by_a_killed_runner_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut runner = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Process::read(runner.id() as i32).unwrap();
+        let mut left = Some(signed_by(dir.path(), process));
+        let served = lock_unless_served(dir.path(), || panic!("a living runner is not waited for")).unwrap();
+        assert!(served.is_none());
+        runner.kill().unwrap();
+        process::wait_for_an_end(&[process], Duration::from_secs(10));
+        // Dead, though nobody has collected it.
+        assert!(lock_unless_served(dir.path(), || false).unwrap().is_none());
+        let mut waited = 0;
+        let taken = lock_unless_served(dir.path(), || {
+            waited += 1;
+            drop(left.take());
+            true
+        });
+        assert!(taken.unwrap().is_some());
+        assert_eq!(waited, 1);
+        assert_eq!(holder(dir.path()).unwrap().pid, std::process::id() as i32);
+        runner.wait().unwrap();
     }
 }

@@ -47,11 +47,10 @@ pub fn run(dir: &Path) -> ExitCode {
 }
 
 fn serve(dir: &Path) -> std::io::Result<()> {
-    let Some(lock) = instance::lock(dir)? else {
+    let Some(lock) = instance::lock_to_serve(dir)? else {
         tracing::info!(dir = %dir.display(), "another runner serves here");
         return Ok(());
     };
-    instance::sign(&lock)?;
     // Nothing a runner inherited by accident goes on to keepers and jobs.
     // SAFETY: only marks descriptors, closes none. A kernel too old for it leaves them to the keeper, which closes them.
     unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
