@@ -165,13 +165,18 @@ impl Daemon {
         let mut ready = self.jobs.values().filter(|job| self.may_open(job)).map(|job| job.key);
         let Some(key) = ready.next() else { return };
         drop(ready);
-        if let Warm::Ready(slot) = std::mem::replace(&mut self.warm, Warm::None) {
-            if let Err(error) = self.open(key, slot) {
-                self.could_not_open(key, &error);
+        match std::mem::replace(&mut self.warm, Warm::None) {
+            Warm::Ready(slot) => {
+                if let Err(error) = self.open(key, slot) {
+                    self.could_not_open(key, &error);
+                }
+                self.slot_due = None;
             }
-            self.slot_due = None;
-        } else {
-            self.prepare_slot_now(now);
+            // One that is being prepared stays so: a second would be nobody's.
+            unready => {
+                self.warm = unready;
+                self.prepare_slot_now(now);
+            }
         }
     }
 
