@@ -155,6 +155,7 @@ impl Scope<'_> {
             pool,
             status: JobStatus::Submitted,
             queue_seq: None,
+            turn: None,
             instance: None,
             allocation: None,
             warm: false,

@@ -62,9 +62,10 @@ impl Scope<'_> {
         if self.job(id)?.queue_seq.is_some() {
             return Ok(());
         }
-        let seq = store::pool::next_seq(self.tx, pool)?;
+        let turns = store::job::turns(self.tx, pool.id, self.run.spec.priority, self.run.org)?;
+        let (turn, seq) = (model::pool::turn(turns), store::pool::next_seq(self.tx, pool)?);
         self.wake(WorkKind::Pool, pool.id.0, self.at);
-        self.job_event(id, JobEvent::Queued { seq }).map(drop)
+        self.job_event(id, JobEvent::Queued { turn, seq }).map(drop)
     }
 
     /// Takes a warm slot: compare-and-set of the slot, and the machine is ready in the same transaction.

@@ -114,10 +114,7 @@ fn ending(job: &Job, at: Timestamp, why: &mut Why) {
 /// The same decision that placement would make now, in words.
 fn waiting(tx: &mut Tx, house: &crate::House, run: &Run, job: &Job, why: &mut Why) -> Result<(), Failure> {
     let Some(pool) = store::pool::find(tx, job.pool)? else { return Ok(()) };
-    let before = match job.queue_seq {
-        Some(seq) => store::job::count_before(tx, pool.id, run.spec.priority, seq)?,
-        None => 0,
-    };
+    let before = store::job::count_before(tx, job, run.spec.priority)?;
     let (room, slots) = (crate::pool::room(tx, house, &pool)?, store::allocation::available(tx, pool.id)?);
     let wish =
         Wish { org: run.org, resources: run.spec.resources.clone(), init_checksum: run.spec.init_checksum.clone() };

@@ -93,6 +93,9 @@ pub struct Job {
     pub status: JobStatus,
     /// Place in the pool's waiting list, given under the pool's lock.
     pub queue_seq: Option<i64>,
+    /// Its org's turn in that list, kept when it has left: what the org's next turn is counted from.
+    #[serde(default)]
+    pub turn: Option<i64>,
     pub instance: Option<InstanceId>,
     pub allocation: Option<AllocationId>,
     pub warm: bool,
@@ -132,6 +135,7 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEvent {
     Queued {
+        turn: i64,
         seq: i64,
     },
     Placed {
@@ -212,7 +216,8 @@ type Step = Result<Outcome<Job, C>, Refused>;
 pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
     let mut next = job.clone();
     match (job.status, event) {
-        (S::Submitted, E::Queued { seq }) => {
+        (S::Submitted, E::Queued { turn, seq }) => {
+            next.turn = Some(*turn);
             next.queue_seq = Some(*seq);
             moved(next, [C::Publish { kind: "job.queued" }])
         }

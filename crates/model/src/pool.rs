@@ -40,6 +40,24 @@ pub enum Placement {
     Wait,
 }
 
+/// Where a waiting list (one pool, one priority) stands for an org that joins it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turns {
+    /// The turn of whoever is served next, if anybody waits.
+    pub served_next: Option<i64>,
+    /// The latest turn ever given, and the latest given to this org.
+    pub latest: Option<i64>,
+    pub own_latest: Option<i64>,
+}
+
+/// The turn of an org's next job. Orgs go round: each has one job a turn, so a thousand jobs of one org delay another's
+/// first by one place, not by a thousand. A turn is never in the past (no credit is saved up by staying away), and when
+/// nobody waits everybody starts level.
+pub fn turn(turns: Turns) -> i64 {
+    let now = turns.served_next.or(turns.latest.map(|latest| latest + 1)).unwrap_or(1);
+    now.max(turns.own_latest.map_or(1, |own| own + 1))
+}
+
 /// 100: prepared for exactly this; 50: vanilla, needs its init; none: excluded.
 pub fn score(slot: &Slot, wish: &Wish) -> Option<i64> {
     if slot.org != wish.org || !slot.resources.satisfies(&wish.resources) {
@@ -131,5 +149,15 @@ mod tests {
     fn another_orgs_machine_is_never_claimed() {
         let theirs = Slot { org: OrgId(2), ..slot(1, None, None) };
         assert_eq!(place(&wish(None, None), std::slice::from_ref(&theirs), FULL), Placement::Retire(InstanceId(1)));
+    }
+
+    #[test]
+    fn orgs_take_turns() {
+        let turns = |served_next, latest, own_latest| turn(Turns { served_next, latest, own_latest });
+        assert_eq!(turns(None, None, None), 1, "the first job of all");
+        assert_eq!(turns(Some(1), Some(100), Some(100)), 101, "behind one's own");
+        assert_eq!(turns(Some(7), Some(100), None), 7, "a newcomer joins the round that is served");
+        assert_eq!(turns(Some(7), Some(100), Some(7)), 8, "once a round, also for who submits one by one");
+        assert_eq!(turns(None, Some(100), Some(3)), 101, "nobody waits: what was used before is forgotten");
     }
 }

@@ -4,8 +4,9 @@ use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
 use model::job::Job;
+use model::pool::Turns;
 use model::spec::Priority;
-use model::{Failure, InstanceId, JobId, PoolId, Refused, RunId};
+use model::{Failure, InstanceId, JobId, OrgId, PoolId, Refused, RunId};
 
 pub fn insert(tx: &mut Tx, job: &Job, priority: Priority) -> Result<(), Failure> {
     let row = args![
@@ -19,6 +20,7 @@ pub fn insert(tx: &mut Tx, job: &Job, priority: Priority) -> Result<(), Failure>
         job.pool,
         rank(priority),
         job.queue_seq,
+        job.turn,
         job.instance,
         job.allocation,
         job.epoch,
@@ -37,6 +39,7 @@ pub fn save(tx: &mut Tx, job: &Job) -> Result<(), Failure> {
         next.status.as_str(),
         !next.status.is_end(),
         next.queue_seq,
+        next.turn,
         next.instance,
         next.allocation,
         next.epoch,
@@ -66,7 +69,7 @@ pub fn on_instance(tx: &mut Tx, instance: InstanceId) -> Result<Option<Job>, Fai
     tx.row(&ON_INSTANCE, &args![instance])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
-/// Who waits for this pool, first come first: high priority before normal, then by submission.
+/// Who waits for this pool: high priority before normal, then the orgs in turn, then by submission.
 pub fn waiting(tx: &mut Tx, pool: PoolId, limit: i64) -> Result<Vec<Job>, Failure> {
     doc::read_all(tx.rows(&WAITING, &args![pool, limit])?, 0)
 }
@@ -75,9 +78,16 @@ pub fn count_waiting(tx: &mut Tx, pool: PoolId) -> Result<i64, Failure> {
     tx.row(&COUNT_WAITING, &args![pool])?.expect("a count is a row").int(0)
 }
 
-/// How many stand before this place in the list.
-pub fn count_before(tx: &mut Tx, pool: PoolId, priority: Priority, queue_seq: i64) -> Result<i64, Failure> {
-    tx.row(&COUNT_BEFORE, &args![pool, rank(priority), queue_seq])?.expect("a count is a row").int(0)
+/// How many stand before this job in the list; none if it does not wait.
+pub fn count_before(tx: &mut Tx, job: &Job, priority: Priority) -> Result<i64, Failure> {
+    let row = args![job.pool, rank(priority), job.turn, job.queue_seq];
+    tx.row(&COUNT_BEFORE, &row)?.expect("a count is a row").int(0)
+}
+
+/// What an org's next turn is counted from. The caller holds the pool's lock.
+pub fn turns(tx: &mut Tx, pool: PoolId, priority: Priority, org: OrgId) -> Result<Turns, Failure> {
+    let row = tx.row(&TURNS, &args![pool, rank(priority), org])?.expect("aggregates are a row");
+    Ok(Turns { served_next: row.opt_int(0)?, latest: row.opt_int(1)?, own_latest: row.opt_int(2)? })
 }
 
 fn rank(priority: Priority) -> i64 {
@@ -88,14 +98,14 @@ fn rank(priority: Priority) -> i64 {
 }
 
 pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &SAVE, &FIND, &OF_ATTEMPT, &OF_RUN, &ON_INSTANCE, &WAITING, &COUNT_WAITING, &COUNT_BEFORE];
+    &[&INSERT, &SAVE, &FIND, &OF_ATTEMPT, &OF_RUN, &ON_INSTANCE, &WAITING, &COUNT_WAITING, &COUNT_BEFORE, &TURNS];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO jobs (id, org_id, run_id, attempt, agent_id, status, open, pool_id, priority, queue_seq, instance_id, allocation_id, epoch, version, doc)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+    "INSERT INTO jobs (id, org_id, run_id, attempt, agent_id, status, open, pool_id, priority, queue_seq, turn, instance_id, allocation_id, epoch, version, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
 );
 const SAVE: Sql = Sql::new(
-    "UPDATE jobs SET status = $3, open = $4, queue_seq = $5, instance_id = $6, allocation_id = $7, epoch = $8, version = $9, doc = $10
+    "UPDATE jobs SET status = $3, open = $4, queue_seq = $5, turn = COALESCE($6, turn), instance_id = $7, allocation_id = $8, epoch = $9, version = $10, doc = $11
       WHERE id = $1 AND version = $2",
 );
 const FIND: Sql = Sql::new("SELECT doc FROM jobs WHERE id = $1");
@@ -105,10 +115,16 @@ const ON_INSTANCE: Sql = Sql::new("SELECT doc FROM jobs WHERE instance_id = $1 A
 const WAITING: Sql = Sql::new(
     "SELECT doc FROM jobs
       WHERE pool_id = $1 AND queue_seq IS NOT NULL
-      ORDER BY priority, queue_seq LIMIT $2",
+      ORDER BY priority, turn, queue_seq LIMIT $2",
 );
 const COUNT_WAITING: Sql = Sql::new("SELECT count(*) FROM jobs WHERE pool_id = $1 AND queue_seq IS NOT NULL");
 const COUNT_BEFORE: Sql = Sql::new(
     "SELECT count(*) FROM jobs
-      WHERE pool_id = $1 AND queue_seq IS NOT NULL AND (priority < $2 OR (priority = $2 AND queue_seq < $3))",
+      WHERE pool_id = $1 AND queue_seq IS NOT NULL AND (priority < $2
+             OR (priority = $2 AND (turn < $3 OR (turn = $3 AND queue_seq < $4))))",
+);
+const TURNS: Sql = Sql::new(
+    "SELECT (SELECT min(turn) FROM jobs WHERE pool_id = $1 AND priority = $2 AND queue_seq IS NOT NULL),
+            (SELECT max(turn) FROM jobs WHERE pool_id = $1 AND priority = $2 AND turn IS NOT NULL),
+            (SELECT max(turn) FROM jobs WHERE pool_id = $1 AND priority = $2 AND org_id = $3 AND turn IS NOT NULL)",
 );

@@ -44,6 +44,33 @@ fn waiting_runs_are_served_by_priority_and_then_by_turn() {
     assert!(order.windows(2).all(|pair| placed_at(&bench, pair[0]) < placed_at(&bench, pair[1])));
 }
 
+/// The list goes round the orgs: whoever has submitted much does not keep out whoever comes later.
+#[test]
+fn orgs_are_served_in_turn() {
+    let mut bench = one_machine();
+    bench.runners.plan = Some(Plan::Run);
+    let (busy, other) = (bench.org, now(bench.engine.ensure_org("other")).unwrap());
+    let mut order = vec![(busy, bench.submit(spec()))];
+    bench.settle();
+    let [a, b, c, d] = [(); 4].map(|()| (busy, bench.submit(spec())));
+    bench.org = other;
+    let [x, y] = [(); 2].map(|()| (other, bench.submit(spec())));
+    let why = now(bench.engine.why(other, y.1)).unwrap().1;
+    assert!(why.summary.contains("behind 3 other runs"), "two of theirs and one of its own: {}", why.summary);
+    for _ in 0..6 {
+        let (org, run) = *order.last().unwrap();
+        bench.org = org;
+        bench.exits(run, 0);
+        bench.advance(MINUTE); // an org's machine has to go before the other's can come
+        for (org, run) in [a, b, c, d, x, y] {
+            bench.org = org;
+            order.extend((bench.run(run).phase == Some(Phase::Running)).then_some((org, run)));
+        }
+    }
+    assert_eq!(order[1..], [a, x, b, y, c, d]);
+    bench.check();
+}
+
 #[test]
 fn many_runs_over_few_machines_all_end_right() {
     let mut bench = Bench::new();

@@ -166,6 +166,7 @@ pub fn job() -> Job {
         pool: PoolId(1),
         status: JobStatus::Submitted,
         queue_seq: None,
+        turn: None,
         instance: None,
         allocation: None,
         warm: false,

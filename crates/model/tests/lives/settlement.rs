@@ -77,7 +77,7 @@ impl Commit<'_> {
             | Choice::StepBegins(_)
             | Choice::Step(..)
             | Choice::StepFails(_) => self.tool(choice),
-            Choice::Queue(job) => self.job(*job, &JobEvent::Queued { seq: 1 }, Origin::Outside),
+            Choice::Queue(job) => self.job(*job, &JobEvent::Queued { turn: 1, seq: 1 }, Origin::Outside),
             Choice::Claim(job, slot) => self.claim(*job, *slot),
             Choice::Spawn(job) => self.spawn(*job),
             Choice::Job(job, JobEvent::PlaceLost) => self.lose_place(*job),

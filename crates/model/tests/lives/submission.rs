@@ -156,7 +156,7 @@ fn a_fence_leaves_a_suspect_slot_and_an_answer_a_clean_one() {
 #[test]
 fn a_job_that_waits_ends_at_once_when_asked() {
     for event in [stop(JobReason::TerminatedByUser, false), JobEvent::WaitedTooLong] {
-        let (job, consequences) = after(&[(1, JobEvent::Queued { seq: 4 }), (2, event)]);
+        let (job, consequences) = after(&[(1, JobEvent::Queued { turn: 1, seq: 4 }), (2, event)]);
         assert!(job.status.is_end() && job.queue_seq.is_none() && job.gone_at.is_some());
         assert_eq!(consequences.first(), Some(&JobConsequence::LeaveQueue));
         assert!(!consequences.iter().any(|it| matches!(it, JobConsequence::SlotEnded { .. })), "it never had one");

@@ -265,7 +265,7 @@ fn jobs() -> Vec<Job> {
 
 pub fn job_events() -> Vec<JobEvent> {
     let mut all = vec![
-        JobEvent::Queued { seq: 1 },
+        JobEvent::Queued { turn: 1, seq: 1 },
         JobEvent::Placed { instance: InstanceId(1), allocation: AllocationId(1), warm: true, price_micro: 0 },
         JobEvent::PlaceLost,
         JobEvent::WaitedTooLong,
