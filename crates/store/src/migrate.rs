@@ -32,13 +32,15 @@ macro_rules! migration {
     };
 }
 
-pub(crate) const MAIN: Part =
-    Part { name: "main", migrations: &[
-    migration!(1, 1, "0001_base.sql"),
-    migration!(2, 1, "0002_entities.sql"),
-    // A binary that knows no turns would put its jobs at the end of the list, so it is not let in.
-    migration!(3, 3, "0003_turns.sql"),
-] };
+pub(crate) const MAIN: Part = Part {
+    name: "main",
+    migrations: &[
+        migration!(1, 1, "0001_base.sql"),
+        migration!(2, 1, "0002_entities.sql"),
+        // A binary that knows no turns would put its jobs at the end of the list, so it is not let in.
+        migration!(3, 3, "0003_turns.sql"),
+    ],
+};
 
 pub(crate) const LOGS: Part = Part { name: "logs", migrations: &[migration!(1, 1, "0001_logs.sql")] };
 
