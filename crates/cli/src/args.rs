@@ -1,10 +1,11 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, allocation, artifact, control, credits, doctor, event, instance, logs, manifest, ps, role, run, secret,
-    settings, status, token, workflow,
+    action, allocation, artifact, control, credits, doctor, event, fault, instance, logs, manifest, ps, role, run,
+    secret, settings, status, token, workflow,
 };
 use clap::{Parser, Subcommand};
+use wire::model::fault::Role;
 
 /// Runs commands on machines that are there, streams what happens, charges it once
 #[derive(Debug, Parser)]
@@ -66,6 +67,21 @@ pub enum Command {
     Audit(credits::AuditArgs),
     Doctor(doctor::DoctorArgs),
     Completion(CompletionArgs),
+    #[command(hide = true)]
+    CrashPoints(fault::PointsArgs),
+}
+
+impl Command {
+    /// What this process is, for its crash points.
+    pub fn roles(&self) -> &'static [Role] {
+        match self {
+            Command::Server(args) if args.no_worker => &[Role::Server],
+            Command::Server(_) | Command::Control(control::Control::Serve) => &[Role::Server, Role::Worker],
+            Command::Worker(_) => &[Role::Worker],
+            Command::Runner(_) => &[Role::Runner],
+            _ => &[Role::Cli],
+        }
+    }
 }
 
 /// Print what your shell needs to complete `repl` commands

@@ -13,6 +13,7 @@ mod credits;
 mod doctor;
 mod embedded;
 mod event;
+mod fault;
 mod follow;
 mod instance;
 mod live;
@@ -38,13 +39,16 @@ use args::{Command, Line};
 use clap::{CommandFactory as _, Parser as _};
 use complaint::{Complaint, Done, USAGE};
 use settings::Settings;
+use wire::model::fault::Role;
 
 fn main() {
     // A keeper is forked for every job: it is itself before a parser or a runtime costs it memory.
     if std::env::args_os().nth(1).is_some_and(|word| word == "keeper") {
+        fault::arm(&[Role::Keeper]);
         runner::keeper_main();
     }
     let line = Line::parse();
+    fault::arm(line.command.as_ref().map_or(&[], args::Command::roles));
     let code = match line.command {
         None => {
             println!("{}", args::MAP);
@@ -55,6 +59,7 @@ fn main() {
             clap_complete::generate(args.shell, &mut Line::command(), "repl", &mut std::io::stdout());
             0
         }
+        Some(Command::CrashPoints(args)) => outcome(fault::points(&args)),
         Some(command) => outcome(start(&line.settings, command)),
     };
     // Not a return: a thread that still waits for a full pipe must not keep us.
@@ -146,6 +151,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Worker(args) => role::worker(&settings, args).await,
         Command::Audit(args) => credits::audit(&settings, args).await,
         Command::Doctor(args) => doctor::doctor(&settings, args).await,
-        Command::Runner(_) | Command::Completion(_) => unreachable!("done before the runtime started"),
+        Command::Runner(_) | Command::CrashPoints(_) | Command::Completion(_) => {
+            unreachable!("done before the runtime started")
+        }
     }
 }

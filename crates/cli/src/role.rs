@@ -25,7 +25,7 @@ pub struct ServerArgs {
     place: Place,
     /// Serve the API only; workers do the work
     #[arg(long)]
-    no_worker: bool,
+    pub no_worker: bool,
 }
 
 /// Be a worker in the foreground: does the work of servers that share its database

@@ -7,6 +7,7 @@ pub mod allocation;
 pub mod attempt;
 pub mod boot;
 pub mod credits;
+pub mod fault;
 pub mod hold;
 pub mod id;
 pub mod instance;
@@ -24,6 +25,8 @@ pub mod task;
 pub mod time;
 pub mod words;
 pub mod workflow;
+#[cfg(bug_zoo)]
+mod zoo;
 
 pub use credits::Credits;
 pub use id::*;

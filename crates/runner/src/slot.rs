@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
+use wire::model::fault;
 
 const SOCKET: &str = "keeper.sock";
 const GROUPS: &str = "groups.json";
@@ -60,11 +61,13 @@ pub fn connect(dir: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(short_path(&File::open(dir)?))
 }
 
-/// From the running image, so that an upgrade of the file on disk does not matter; with nothing of our environment.
+/// From the running image, so that an upgrade of the file on disk does not matter; with nothing of our environment but what
+/// arms its crash points.
 fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener) -> io::Result<()> {
     let complaints = File::create(dir.join("keeper.err"))?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("repl").arg("keeper").env_clear().current_dir(dir);
+    command.envs(fault::VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(complaints);
     // Held over the start, so that nobody takes the new child for a stray.
     let mut keepers = keepers.lock().expect("no one panics with it");

@@ -45,7 +45,7 @@ pub mod worker;
 pub mod workflow;
 
 pub use blob::{BlobHash, BlobName, Blobs};
-pub use crash::{CrashHook, Moment, points as crash_points};
+pub use crash::{CrashHook, Moment};
 pub use event::{Event, NewEvent};
 pub use hint::Hint;
 pub use installation::Installation;

@@ -91,7 +91,8 @@ impl Living {
 pub fn start(exe: &Path, args: &[&std::ffi::OsStr], dir: &Path, log: &File) -> io::Result<Child> {
     let mut command = Command::new(exe);
     command.arg0("repl").args(args).current_dir(dir).env_clear();
-    command.envs(ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    let passed_on = ENVIRONMENT.iter().chain(&model::fault::VARIABLES);
+    command.envs(passed_on.filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
     // SAFETY: setsid is async-signal-safe and touches nothing of ours.
     unsafe {

