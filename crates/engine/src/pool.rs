@@ -1,6 +1,6 @@
 //! Placement: one serial decision per pool, under the pool's lock. A submit places itself only if nobody waits; a freed slot wakes the pool.
 
-use crate::intents::terminate_instance;
+use crate::intents::{launch_run, terminate_instance};
 use crate::scope::{Kept, Scope};
 use crate::{Engine, House};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
@@ -34,15 +34,22 @@ impl Scope<'_> {
             init_checksum: self.run.spec.init_checksum.clone(),
         };
         let mut slots = store::allocation::available(self.tx, pool.id)?;
+        let mut lost = None;
         for _ in 0..CLAIM_ROUNDS.max(slots.len()) {
             match model::pool::place(&wish, &slots, room(self.tx, self.house, &pool)?) {
                 Placement::Claim(slot) => match self.claim(id, &slot) {
                     Err(Failure::Refused(Refused::Stale { .. } | Refused::NotFrom { .. })) => {
                         slots.retain(|other| other.allocation != slot.allocation);
+                        lost = Some(slot);
                     }
                     claimed => return claimed,
                 },
-                Placement::Spawn => return self.spawn(id, &pool),
+                Placement::Spawn => {
+                    if let Some(slot) = lost {
+                        launch_run::claim_lost(self, id, &slot)?;
+                    }
+                    return self.spawn(id, &pool);
+                }
                 Placement::Retire(idle) => {
                     let machine = self.instance(idle)?.it.clone();
                     if crate::instance::held(self.tx, self.house, &machine)?.is_some() {
@@ -218,5 +225,113 @@ impl Engine {
             }
         }
         self.again(item).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::{Submission, fresh};
+    use adapters::fake::{FakeProvider, FakeSettings, Fate};
+    use model::job::{Job, JobStatus};
+    use model::ledger::{Entry, EntryKind};
+    use model::run::RunEvent;
+    use model::spec::RunSpec;
+    use model::workflow::NodeStatus;
+    use model::{Credits, OrgId, RunId};
+    use serde_json::json;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use store::{Database, Options, Store};
+
+    fn submission(org: OrgId) -> Submission {
+        let spec: RunSpec = serde_json::from_value(json!({
+            "kind": "task", "command": { "shell": "true" }, "provider": "fake", "region": "here", "stop_duration_ms": 0,
+            "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast",
+        }))
+        .unwrap();
+        Submission { org, name: None, spec, start: true }
+    }
+
+    fn house(store: &Store, max_instances: i64) -> Arc<House> {
+        let mut settings = FakeSettings::default();
+        settings.capabilities.max_instances = max_instances;
+        let provider = FakeProvider::new(settings, Box::new(|_, _| Fate::Obey));
+        Arc::new(House {
+            config: crate::Config::default(),
+            installation: store::Installation::new("t3stt3st", [7; 32]),
+            providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn adapters::Provider>)]),
+            control_url: "test:".to_owned(),
+            presence: crate::Presence::alone(store.read_now("now", |tx| Ok(tx.at())).unwrap()),
+        })
+    }
+
+    fn submit(store: &Store, house: &Arc<House>, org: OrgId) -> (RunId, JobId) {
+        let house = house.clone();
+        let submitted = move |tx: &mut Tx| {
+            let run = fresh(tx, &submission(org));
+            let mut scope = Scope::fresh(tx, &house, run);
+            scope.run_event(RunEvent::Started)?;
+            let submitted = (scope.run.id, scope.jobs[0].it.id);
+            scope.close()?;
+            Ok(submitted)
+        };
+        store.write_now("submit", submitted).unwrap()
+    }
+
+    /// A machine that has just become free, and a run that waits for it.
+    fn freed(store: &Store, house: &Arc<House>) -> (RunId, JobId, Instance) {
+        let org = store.write_now("org", |tx| {
+            let org = store::org::create(tx, "test")?;
+            tx.ledger(Entry::new(org, EntryKind::Topup, Credits(1 << 40), "first"));
+            Ok(org)
+        });
+        let org = org.unwrap();
+        let ((first, _), (run, job)) = (submit(store, house, org), submit(store, house, org));
+        let house = house.clone();
+        let free = move |tx: &mut Tx| {
+            let mut scope = Scope::open(tx, &house, first)?;
+            let ended = scope.jobs[0].it.clone();
+            let (instance, slot) = (ended.instance.unwrap(), ended.allocation.unwrap());
+            scope.set_job(Job { status: JobStatus::Done, ..ended });
+            let free =
+                Allocation { status: AllocationStatus::Available, job: None, ..scope.allocation(slot)?.it.clone() };
+            scope.allocation(slot)?.set(free);
+            let machine = Instance { status: InstanceStatus::Ready, ..scope.instance(instance)?.it.clone() };
+            scope.instance(instance)?.set(machine);
+            scope.close()?;
+            Ok(store::instance::find(tx, instance)?.unwrap())
+        };
+        (run, job, store.write_now("free", free).unwrap())
+    }
+
+    /// `leaves`: the list of slots was read before the machine's end was committed, and its lock shows what is true.
+    fn check(leaves: bool, warm: bool, nodes: [NodeStatus; 3]) {
+        let store = Store::inline(&Options::new(Database::Memory)).unwrap();
+        let (full, roomy) = (house(&store, 1), house(&store, 2));
+        let (run, job, machine) = freed(&store, &full);
+        let placed = move |tx: &mut Tx| {
+            let mut scope = Scope::open(tx, &roomy, run)?;
+            assert!(scope.job(job)?.queue_seq.is_some(), "it waits");
+            if leaves {
+                let leaving = Instance { status: InstanceStatus::Terminating, ..machine.clone() };
+                scope.instances.push(Kept::new(leaving));
+            }
+            scope.place(job)?;
+            let placed = scope.job(job)?.clone();
+            assert_eq!((placed.warm, placed.instance == Some(machine.id)), (warm, warm));
+            let steps = &scope.workflow(placed.workflow)?.it.nodes;
+            let named = |name| steps.iter().find(|node| node.name == name).unwrap().status;
+            assert_eq!(["claim-warm-allocation", "spawn-instance", "wait-for-boot"].map(named), nodes);
+            Ok(())
+        };
+        store.write_now("place", placed).unwrap();
+    }
+
+    #[test]
+    fn a_lost_warm_claim_falls_back_to_a_machine_of_its_own() {
+        use NodeStatus::{Completed, Failed, Pending, Running, Skipped};
+        check(true, false, [Failed, Running, Pending]);
+        check(false, true, [Completed, Skipped, Completed]);
     }
 }

@@ -322,7 +322,7 @@ fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), Failure> {
     Ok(())
 }
 
-fn fresh(tx: &mut Tx, submission: &Submission) -> Run {
+pub(crate) fn fresh(tx: &mut Tx, submission: &Submission) -> Run {
     let (id, at) = (RunId(tx.next_id()), tx.at());
     let spec = submission.spec.clone();
     debug_assert_eq!(spec.kind, RunKind::Task, "checked before");

@@ -7,6 +7,7 @@ use crate::workflow::{self, Verdict};
 use adapters::{Handle, Order, Provider};
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{JobEvent, JobStatus};
+use model::pool::Slot;
 use model::time::{MINUTE, SECOND};
 use model::workflow::{Branch, Intent, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
 use model::{Effect, Failure, JobId, ManifestId, RunId, Timestamp, Trouble, WorkflowId};
@@ -16,6 +17,7 @@ use store::{Item, Lane, WorkKind};
 /// Tries of a spawn that failed in a way worth trying again.
 const SPAWN_TRIES: i64 = 3;
 const SPAWN: &str = "spawn-instance";
+const CLAIM: &str = "claim-warm-allocation";
 
 fn blueprint() -> Vec<Node> {
     vec![
@@ -24,13 +26,13 @@ fn blueprint() -> Vec<Node> {
         Node::new("choose-machine", &["resolve-instance"], MINUTE).branching(Branch {
             decided_by: "resolve-instance".into(),
             field: "warm".into(),
-            then: "claim-warm-allocation".into(),
+            then: CLAIM.into(),
             otherwise: SPAWN.into(),
             on_error: true,
         }),
-        Node::new("claim-warm-allocation", &["choose-machine"], MINUTE).as_logical("instance"),
+        Node::new(CLAIM, &["choose-machine"], MINUTE).as_logical("instance"),
         Node::new(SPAWN, &["choose-machine"], model::instance::SPAWN_LIMIT_MS).as_logical("instance"),
-        Node::new("wait-for-boot", &["claim-warm-allocation", SPAWN], model::job::BOOT_LIMIT_MS),
+        Node::new("wait-for-boot", &[CLAIM, SPAWN], model::job::BOOT_LIMIT_MS),
         Node::new("create-allocation", &["wait-for-boot"], MINUTE),
         Node::new("sync-files", &["create-allocation"], model::job::SYNC_LIMIT_MS),
         Node::new("await-completion", &["sync-files"], i64::MAX),
@@ -46,6 +48,25 @@ pub(crate) fn begin(scope: &mut Scope<'_>, job: JobId, id: WorkflowId) -> Result
     workflow.input = json!({ "run": scope.run.id, "attempt": scope.run.attempt, "job": job });
     workflow::open_manifest(scope.tx, &workflow)?;
     scope.workflows.push(Kept::new(workflow));
+    Ok(())
+}
+
+/// A warm slot was chosen and somebody else was faster: the claim failed and left nothing to undo, and the branch falls back to
+/// a machine of its own.
+pub(crate) fn claim_lost(scope: &mut Scope<'_>, id: JobId, slot: &Slot) -> Result<(), Failure> {
+    let (workflow_id, at) = (scope.job(id)?.workflow, scope.at);
+    advance(scope, id)?;
+    let mut workflow = scope.workflow(workflow_id)?.it.clone();
+    let chosen = json!({ "warm": true, "instance": slot.instance });
+    let error = format!("{} was taken or its machine left before it could be claimed", slot.allocation);
+    for event in [
+        WorkflowEvent::NodeDone { node: "resolve-instance".into(), output: chosen },
+        WorkflowEvent::NodeFailed { node: CLAIM.into(), error },
+        WorkflowEvent::Compensated { node: CLAIM.into() },
+    ] {
+        workflow::apply(scope.tx, &mut workflow, event, at)?;
+    }
+    scope.workflow(workflow_id)?.set(workflow);
     Ok(())
 }
 
@@ -85,7 +106,7 @@ fn look(
         "check-budget" => Verdict::Done(json!({})), // the reservation stands, or the run would not have started
         "resolve-instance" if job.status == JobStatus::Submitted => wait(node.timeout_ms),
         "resolve-instance" => Verdict::Done(json!({ "warm": job.warm, "instance": job.instance })),
-        "claim-warm-allocation" => Verdict::Done(json!({ "instance": job.instance, "allocation": job.allocation })),
+        CLAIM => Verdict::Done(json!({ "instance": job.instance, "allocation": job.allocation })),
         SPAWN => spawned(tx, node, job, at)?,
         "wait-for-boot" if job.accepted_at.is_some() || job.warm => Verdict::Done(json!({})),
         "wait-for-boot" => wait(node.timeout_ms),
