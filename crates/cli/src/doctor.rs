@@ -5,6 +5,7 @@ use crate::control_plane::ControlPlane;
 use crate::embedded;
 use crate::settings::Settings;
 use crate::show::{self, Colour, paint};
+use runner::Way;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -181,13 +182,30 @@ fn fix_of_reach(settings: &Settings) -> String {
     }
 }
 
+/// Which way is used, and why not a better one.
 fn containment() -> Check {
-    match runner::containment() {
-        "cgroup" => Check::fine("containment", "cgroup: whatever a run leaves behind is ended with it"),
-        other => Check::limited(
-            "containment",
-            format!("{other}: processes a run leaves behind are looked for by their environment"),
-            "let this user write to a cgroup (systemd: Delegate=yes)",
+    const CHECK: &str = "containment";
+    let found = runner::containment(None);
+    if let Some(nonsense) = found.nonsense {
+        let said = format!("REPL_CONTAINMENT is {nonsense}, which is no way: ignored");
+        return Check::broken(CHECK, said, "set it to cgroup, pidns or sweep, or not at all");
+    }
+    let why: Vec<String> = found.passed_over.iter().map(|(way, why)| format!("{way}: {why}")).collect();
+    let instead = format!("; not by {}", why.join(", nor by "));
+    match found.way {
+        Way::Cgroup => Check::fine(CHECK, "by cgroup: whatever a run leaves behind is ended with it"),
+        Way::Namespace { user: false } => {
+            Check::fine(CHECK, format!("by pidns: the kernel ends whatever is in a run's PID namespace{instead}"))
+        }
+        Way::Namespace { user: true } => Check::limited(
+            CHECK,
+            format!("by pidns in a user namespace, in which sudo and the like do not work{instead}"),
+            "let this user write to a cgroup (systemd: Delegate=yes), or set REPL_CONTAINMENT=sweep",
+        ),
+        Way::Sweep => Check::limited(
+            CHECK,
+            format!("by sweep: what a run leaves behind is looked for by descent and by environment{instead}"),
+            "let this user write to a cgroup (systemd: Delegate=yes) or make user namespaces",
         ),
     }
 }

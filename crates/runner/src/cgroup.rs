@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Period of the cpu quota, in microseconds; the kernel's own default.
 const PERIOD: i64 = 100_000;
@@ -70,11 +71,19 @@ impl Layout {
         layout
     }
 
-    /// Whether a group can really be made in which everything can be ended.
-    pub fn contains(&self) -> bool {
-        let groups = self.make(&format!("remuda-probe-{}", std::process::id()), Limits::default());
+    /// Whether a group can really be made in which everything can be ended; why not, if it cannot.
+    pub fn contains(&self) -> Result<(), String> {
+        let Some(at) = self.v2.as_ref().or(self.freezer.as_ref()) else {
+            return Err("no cgroup hierarchy is mounted that can hold one".to_owned());
+        };
+        let groups = self.make(&probe_name(), Limits::default());
         groups.remove();
-        groups.containing().is_some()
+        groups.containing().map(drop).ok_or_else(|| format!("no group can be made in {}", at.display()))
+    }
+
+    /// The same without what would hold a job together; limits stay where they have groups of their own.
+    pub fn without_containing(self) -> Layout {
+        Layout { v2: None, freezer: None, ..self }
     }
 
     /// Removes groups of that name's beginning in which nothing lives, left by a runner that was killed.
@@ -104,6 +113,12 @@ impl Layout {
         }
         groups
     }
+}
+
+/// Two may look at the same time, also two threads of one process.
+fn probe_name() -> String {
+    static LOOKS: AtomicU32 = AtomicU32::new(0);
+    format!("remuda-probe-{}-{}", std::process::id(), LOOKS.fetch_add(1, Ordering::Relaxed))
 }
 
 fn make_v2(at: &Path, name: &str, limits: Limits) -> Option<PathBuf> {

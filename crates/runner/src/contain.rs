@@ -1,5 +1,5 @@
-//! Ends what a dead keeper left behind, until nothing is left: by control group, by descent while the runner is their
-//! foster parent, and by the mark every process of a job carries in its environment.
+//! Ends what a dead keeper left behind, until nothing is left: by control group, by namespace, by descent while the
+//! runner is their foster parent, and by the mark every process of a job carries in its environment.
 
 use crate::instance;
 use crate::key::Key;
@@ -31,6 +31,7 @@ pub fn end_all(instance: &Path, job: &Path, key: Key, keepers: Option<&Keepers>)
         groups.kill();
         let mut left = marked(instance, key);
         left.extend(keepers.map(strays).unwrap_or_default());
+        left.extend(slot::first_of(job));
         left.extend(groups.pids().into_iter().filter_map(Process::read).filter(|process| !process.is_dead()));
         if left.is_empty() {
             return;

@@ -158,7 +158,7 @@ impl Daemon {
             line: self.line.clone(),
             dir: self.instance.dir.clone(),
             boot: self.instance.boot.clone(),
-            containment: self.instance.containment,
+            containment: self.instance.way.word(),
             inventory: self.inventory.clone(),
             reopen: self.reopen.clone(),
             renew: self.renew.clone(),

@@ -1,7 +1,8 @@
 //! The instance's directory: who this runner is, what lies where, and that nobody else runs here.
 
 use crate::cgroup::{Layout, Limits};
-use crate::process::{self, Process};
+use crate::containment::{self, Way};
+use crate::process::Process;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -19,7 +20,7 @@ pub struct Instance {
     pub dir: PathBuf,
     pub boot: Boot,
     pub layout: Layout,
-    pub containment: &'static str,
+    pub way: Way,
 }
 
 impl Instance {
@@ -32,9 +33,11 @@ impl Instance {
         for private in ["jobs", "blobs"] {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join(private))?;
         }
-        let layout = Layout::discover();
-        let containment = containment_of(&layout);
-        Ok(Instance { dir, boot, layout, containment })
+        let (containment, layout) = containment::discover(&containment::choice());
+        if let Some(nonsense) = containment.nonsense {
+            tracing::warn!(%nonsense, "{} is none of cgroup, pidns, sweep", containment::CHOICE);
+        }
+        Ok(Instance { dir, boot, layout, way: containment.way })
     }
 
     pub fn jobs(&self) -> PathBuf {
@@ -56,25 +59,16 @@ impl Instance {
     }
 }
 
-pub fn containment_of(layout: &Layout) -> &'static str {
-    if layout.contains() { "cgroup" } else { "sweep" }
-}
-
 /// Writes into the lock who holds it, for those who must end a holder that no longer answers.
 fn sign(mut lock: &File) -> io::Result<()> {
-    let pid = std::process::id() as i32;
-    let started = Process::read(pid).map_or(0, |process| process.started);
+    let own = Process::read(std::process::id() as i32).ok_or_else(|| io::Error::other("/proc does not know us"))?;
     lock.set_len(0)?;
-    writeln!(lock, "{pid} {started} {}", process::boot_id())
+    lock.write_all(own.signature().as_bytes())
 }
 
 /// The process that signed the lock, if it is still the same one and lives.
 pub fn holder(dir: &Path) -> Option<Process> {
-    let text = std::fs::read_to_string(dir.join(LOCK_FILE)).ok()?;
-    let mut words = text.split_ascii_whitespace();
-    let (pid, started, boot) = (words.next()?.parse().ok()?, words.next()?.parse::<u64>().ok()?, words.next()?);
-    let process = Process::read(pid).filter(|process| process.started == started && boot == process::boot_id());
-    process.filter(|process| !process.is_dead())
+    Process::by_signature(&std::fs::read_to_string(dir.join(LOCK_FILE)).ok()?)
 }
 
 /// The lock of a runner, signed. `None` when another runner lives here.
@@ -121,12 +115,12 @@ pub fn is_ours(dir: &Path, lock: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
     use std::process::Command;
 
     fn signed_by(dir: &Path, process: Process) -> Flock<File> {
         let lock = lock(dir).unwrap().unwrap();
-        let signature = format!("{} {} {}\n", process.pid, process.started, process::boot_id());
-        std::fs::write(dir.join(LOCK_FILE), signature).unwrap();
+        std::fs::write(dir.join(LOCK_FILE), process.signature()).unwrap();
         lock
     }
 

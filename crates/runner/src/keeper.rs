@@ -3,9 +3,11 @@
 
 mod job;
 mod pump;
+mod start;
 
 use crate::cgroup::Groups;
 use crate::clock::wall_ms;
+use crate::containment::Way;
 use crate::exit::{self, ExitRecord};
 use crate::orders::{self, Order, Told};
 use crate::slot;
@@ -30,7 +32,8 @@ const LOOK_AROUND_EVERY: Duration = Duration::from_secs(10);
 pub fn main() -> ! {
     // Read before the folder can go; removed when nothing is left in them, whichever way this ends.
     let groups = slot::groups_of(Path::new(HERE));
-    let served = Keeper::new(groups.clone()).and_then(Keeper::serve);
+    let way = Way::from_argument(&std::env::args().nth(2).unwrap_or_default());
+    let served = Keeper::new(groups.clone(), way).and_then(Keeper::serve);
     groups.remove();
     let code = match served {
         Ok(()) => 0,
@@ -48,6 +51,7 @@ struct Keeper {
     runner: Option<Runner>,
     job: Option<Job>,
     groups: Groups,
+    way: Way,
     link_up: bool,
 }
 
@@ -66,7 +70,7 @@ struct Woken {
 }
 
 impl Keeper {
-    fn new(groups: Groups) -> io::Result<Keeper> {
+    fn new(groups: Groups, way: Way) -> io::Result<Keeper> {
         // Whatever else was inherited is not ours to keep open: somebody may be waiting for its end.
         // SAFETY: nothing above 2 has been opened by this process yet.
         unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
@@ -83,7 +87,7 @@ impl Keeper {
         // SAFETY: the runner passes the listening socket as descriptor 0; nobody else here uses it.
         let listener = unsafe { UnixListener::from_raw_fd(0) };
         listener.set_nonblocking(true)?;
-        Ok(Keeper { listener, signals, runner: None, job: None, groups, link_up: true })
+        Ok(Keeper { listener, signals, runner: None, job: None, groups, way, link_up: true })
     }
 
     fn serve(mut self) -> io::Result<()> {
@@ -203,7 +207,7 @@ impl Keeper {
         match (order, &mut self.job) {
             (Order::Start(start), None) => {
                 exit::mark_begun(Path::new(HERE), wall_ms())?;
-                self.job = Job::start(*start, &self.groups, Path::new(HERE), now)?;
+                self.job = Job::start(*start, (&self.groups, self.way), Path::new(HERE), now)?;
                 if self.job.is_none() {
                     return Ok(true);
                 }

@@ -10,6 +10,7 @@ mod cache;
 mod cgroup;
 mod clock;
 mod contain;
+mod containment;
 mod daemon;
 mod exit;
 mod instance;
@@ -19,6 +20,7 @@ mod keeper;
 mod key;
 mod link;
 mod mask;
+mod namespace;
 mod orders;
 mod process;
 mod record;
@@ -30,6 +32,7 @@ mod sync;
 mod usage;
 
 pub use contain::{end, socket_path};
+pub use containment::{Containment, Way};
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -68,7 +71,8 @@ pub fn keeper_main() -> ! {
     keeper::main()
 }
 
-/// How processes of a dead keeper are ended on this host: `cgroup` or `sweep`.
-pub fn containment() -> &'static str {
-    instance::containment_of(&cgroup::Layout::discover())
+/// How processes of a dead keeper are ended on this host, and why not in a better way. `choice` is the best that may
+/// be used: `cgroup`, `pidns` or `sweep`; without one the environment's (`REPL_CONTAINMENT`).
+pub fn containment(choice: Option<&str>) -> Containment {
+    containment::discover(choice.unwrap_or(&containment::choice())).0
 }

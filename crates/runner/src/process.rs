@@ -28,6 +28,19 @@ impl Process {
         Some(Process { pid, parent, started, state })
     }
 
+    /// Names this very process in words, for a file that others read later.
+    pub fn signature(&self) -> String {
+        format!("{} {} {}\n", self.pid, self.started, boot_id())
+    }
+
+    /// The process so named, if it is still the same one and lives.
+    pub fn by_signature(text: &str) -> Option<Process> {
+        let mut words = text.split_ascii_whitespace();
+        let (pid, started, boot) = (words.next()?.parse().ok()?, words.next()?.parse::<u64>().ok()?, words.next()?);
+        let process = Process::read(pid).filter(|process| process.started == started && boot == boot_id());
+        process.filter(|process| !process.is_dead())
+    }
+
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }

@@ -2,9 +2,12 @@
 //! job is one journal entry, one rename and one order. Also how a runner reaches keepers it did not start.
 
 use crate::cgroup::Groups;
+use crate::containment::Way;
 use crate::instance::Instance;
 use crate::key::Key;
+use crate::process::Process;
 use crate::{exit, spool};
+use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -18,6 +21,7 @@ use wire::model::fault;
 
 const SOCKET: &str = "keeper.sock";
 const GROUPS: &str = "groups.json";
+const FIRST: &str = "first";
 /// Folders of slots that wait; anything else in `jobs` is a job's key.
 const WAITING: &str = "next.";
 
@@ -48,7 +52,7 @@ fn fill(instance: &Instance, keepers: &Keepers, number: u64, dir: &Path) -> io::
     let listener = UnixListener::bind(short_path(&File::open(dir)?))?;
     // Connected before it exists: a runner that dies now is noticed by the keeper as its end.
     let keeper = connect(dir)?;
-    spawn(keepers, dir, listener)?;
+    spawn(keepers, dir, listener, instance.way)?;
     Ok(Slot { dir: dir.to_owned(), keeper })
 }
 
@@ -63,10 +67,10 @@ pub fn connect(dir: &Path) -> io::Result<UnixStream> {
 
 /// From the running image, so that an upgrade of the file on disk does not matter; with nothing of our environment but what
 /// arms its crash points.
-fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener) -> io::Result<()> {
+fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener, way: Way) -> io::Result<()> {
     let complaints = File::create(dir.join("keeper.err"))?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("repl").arg("keeper").env_clear().current_dir(dir);
+    command.arg0("repl").arg("keeper").arg(way.argument()).env_clear().current_dir(dir);
     command.envs(fault::VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(complaints);
     // Held over the start, so that nobody takes the new child for a stray.
@@ -88,6 +92,17 @@ impl Slot {
 
 pub fn groups_of(dir: &Path) -> Groups {
     std::fs::read(dir.join(GROUPS)).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+/// Written before anything else is in the namespace, so that whoever ends the job knows when it is empty.
+pub fn note_first(dir: &Path, first: Pid) {
+    // Without room for it the namespace still dies with its keeper.
+    let _ = Process::read(first.as_raw()).map(|first| std::fs::write(dir.join(FIRST), first.signature()));
+}
+
+/// The first process of the job's namespace, while it lives.
+pub fn first_of(dir: &Path) -> Option<Process> {
+    Process::by_signature(&std::fs::read_to_string(dir.join(FIRST)).ok()?)
 }
 
 /// Removes a folder whose keeper is gone.

@@ -12,7 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The only variables a runner gets from us; what else is in our environment is nobody's business on a machine.
-const ENVIRONMENT: [&str; 8] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR", "REPL_LOG"];
+const ENVIRONMENT: [&str; 9] =
+    ["PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR", "REPL_LOG", "REPL_CONTAINMENT"];
 
 /// The kernel's mark of a process that can do nothing any more but end.
 const PF_EXITING: u64 = 0x4;

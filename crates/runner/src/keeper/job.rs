@@ -2,23 +2,23 @@
 //! process of its tree is left.
 
 use super::pump::Pump;
+use super::start;
 use crate::cgroup::Groups;
 use crate::clock::{ActiveTime, wall_ms};
+use crate::containment::Way;
 use crate::exit::{self, ExitRecord};
+use crate::namespace::{self, Namespace};
 use crate::orders::Start;
 use crate::process;
 use crate::spool::Writer;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use wire::runner::EndCause;
 
@@ -32,7 +32,9 @@ const PIPE_BYTES: i32 = 256 << 10;
 pub struct Job {
     pub pump: Pump,
     dir: PathBuf,
+    /// The command, or the first process of the namespace it is in.
     main: Pid,
+    namespace: Option<Namespace>,
     ended: Option<End>,
     none_left: bool,
     time: ActiveTime,
@@ -51,6 +53,15 @@ struct End {
     signal: Option<i32>,
 }
 
+impl From<namespace::End> for End {
+    fn from(end: namespace::End) -> End {
+        match end {
+            namespace::End::Exited(code) => End { exit_code: Some(code), signal: None },
+            namespace::End::Signaled(signal) => End { exit_code: None, signal: Some(signal) },
+        }
+    }
+}
+
 /// Why the job is being ended, and when patience ends.
 struct Ending {
     cause: EndCause,
@@ -59,22 +70,26 @@ struct Ending {
 
 impl Job {
     /// None when the system would not start it; the exit record says why.
-    pub fn start(order: Start, groups: &Groups, dir: &Path, now: Instant) -> io::Result<Option<Job>> {
+    pub fn start(order: Start, held: (&Groups, Way), dir: &Path, now: Instant) -> io::Result<Option<Job>> {
         let spool = Writer::open(dir, order.spool_bytes)?;
         let (out_read, out_write) = pipe()?;
         let (err_read, err_write) = if order.merge { (None, out_write.try_clone()?) } else { split(pipe()?) };
         let mut pump = Pump::new((out_read, err_read), &order.secrets, spool, order.spool_bytes);
-        let child = match spawn(&order, groups, out_write, err_write) {
-            Ok(child) => child,
+        let begun = match start::begin(&order, held, dir, (out_write, err_write)) {
+            Ok(begun) => begun,
             Err(error) => {
                 refused_by_the_system(&order, &error, &mut pump, dir)?;
                 return Ok(None);
             }
         };
+        if let Some(note) = &begun.note {
+            pump.note(note);
+        }
         Ok(Some(Job {
             pump,
             dir: dir.to_owned(),
-            main: Pid::from_raw(child as i32),
+            main: begun.main,
+            namespace: begun.namespace,
             ended: None,
             none_left: false,
             time: ActiveTime::started(now),
@@ -84,7 +99,7 @@ impl Job {
             kill_again_at: None,
             kill_again_after: KILL_AGAIN_AFTER,
             frozen: false,
-            groups: groups.clone(),
+            groups: held.0.clone(),
         }))
     }
 
@@ -112,7 +127,7 @@ impl Job {
             if let Some((pid, end)) = end
                 && pid == self.main
             {
-                self.ended = Some(end);
+                self.ended = Some(self.namespace.as_ref().and_then(Namespace::end).map_or(end, End::from));
                 self.time.pause(now);
             }
         }
@@ -258,57 +273,6 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn split((read, write): (OwnedFd, OwnedFd)) -> (Option<OwnedFd>, OwnedFd) {
     (Some(read), write)
-}
-
-fn spawn(order: &Start, groups: &Groups, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
-    if !order.dir.is_dir() {
-        return Err(io::Error::other(format!("{} is not there", order.dir.display())));
-    }
-    let (name, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let program = find_program(name, order)?;
-    let doors = groups.doors();
-    let keeper = std::process::id() as i32;
-    let mut command = Command::new(program);
-    command.arg0(name).args(arguments).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
-    command.current_dir(&order.dir).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-    // SAFETY: between fork and exec, only system calls on what was prepared before.
-    unsafe { command.pre_exec(move || become_the_job(&doors, keeper)) };
-    command.spawn().map(|child| child.id())
-}
-
-/// As a shell looks for it: by the job's own PATH, and a folder that may not be read holds nothing.
-fn find_program(name: &str, order: &Start) -> io::Result<PathBuf> {
-    if name.contains('/') {
-        return Ok(order.dir.join(name));
-    }
-    let path = order.env.iter().find(|(variable, _)| variable == "PATH").map_or("", |(_, value)| value);
-    let mut refused = Errno::ENOENT;
-    for folder in path.split(':') {
-        let program = order.dir.join(folder).join(name);
-        if program.is_file() {
-            match nix::unistd::access(&program, nix::unistd::AccessFlags::X_OK) {
-                Ok(()) => return Ok(program),
-                Err(_) => refused = Errno::EACCES,
-            }
-        }
-    }
-    Err(refused.into())
-}
-
-fn become_the_job(doors: &[File], keeper: i32) -> io::Result<()> {
-    nix::unistd::setsid()?;
-    for door in doors {
-        // A group we cannot join limits nothing; the sweep still finds the process.
-        let _ = nix::unistd::write(door, b"0");
-    }
-    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    if nix::unistd::getppid().as_raw() != keeper {
-        return Err(Errno::ESRCH.into()); // the keeper died before the line above
-    }
-    SigSet::all().thread_unblock()?;
-    // SAFETY: the default action has no code of ours. Rust ignores this signal, commands expect it.
-    unsafe { nix::sys::signal::signal(Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) }?;
-    Ok(())
 }
 
 /// As a shell would say it: 127 not found, 126 found but not to be executed. Anything else is the machine's trouble.

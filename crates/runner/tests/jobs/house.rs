@@ -11,10 +11,15 @@ use wire::model::{InstanceId, JobId, RunId};
 use wire::runner::{Command as Commanded, DesiredJob, DesiredState, OnLostControl};
 
 pub const JOB: JobId = JobId(7);
+pub const NOBODY: u32 = 65534;
 
 pub struct House {
     pub dir: PathBuf,
     pub control: Arc<Control>,
+    /// The best way to hold processes together that the runner may use; empty: whichever it finds.
+    pub containment: &'static str,
+    /// Without any privilege, where the tests themselves have them.
+    pub as_nobody: bool,
     runner: Option<Child>,
     _folder: tempfile::TempDir,
 }
@@ -50,13 +55,33 @@ impl House {
         };
         adjust(&mut boot);
         std::fs::write(dir.join(BOOT_FILE), serde_json::to_vec(&boot).unwrap()).unwrap();
-        House { dir, control, runner: None, _folder: folder }
+        House { dir, control, containment: "", as_nobody: false, runner: None, _folder: folder }
     }
 
     pub fn start(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_repl-runner"));
+        if !self.containment.is_empty() {
+            command.env("REPL_CONTAINMENT", self.containment);
+        }
+        if self.as_nobody && nix::unistd::geteuid().is_root() {
+            self.give_to_nobody(&mut command);
+        }
         command.arg("run").arg(&self.dir).env("LEAK_OF_THE_RUNNER", "1").stdin(Stdio::null()).stdout(Stdio::null());
         self.runner = Some(command.process_group(0).spawn().unwrap());
+    }
+
+    fn give_to_nobody(&self, command: &mut Command) {
+        let folder = self._folder.path();
+        let binary = folder.join("repl-runner");
+        if !binary.exists() {
+            // Where the tests were built nobody may have no business.
+            std::fs::copy(command.get_program(), &binary).unwrap();
+        }
+        for path in [folder, &self.dir, &self.dir.join(BOOT_FILE), &self.control.path] {
+            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        *command = Command::new(binary);
+        command.uid(NOBODY).gid(NOBODY);
     }
 
     pub fn runner_pid(&self) -> i32 {
@@ -138,6 +163,15 @@ impl House {
         let job = self.dir.join("jobs").join(format!("{JOB}.1"));
         let is_keeper = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == job);
         pids().find(is_keeper).expect("the job has a keeper")
+    }
+
+    /// Every living process with this word in its arguments, whatever its environment.
+    pub fn named(&self, word: &str) -> Vec<i32> {
+        let is_named = |pid: &i32| {
+            let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            arguments.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
+        };
+        pids().filter(is_named).collect()
     }
 
     /// No process of any kind works in this instance's directory.

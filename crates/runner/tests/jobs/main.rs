@@ -3,6 +3,7 @@
 mod control;
 mod house;
 
+mod containment;
 mod crashes;
 mod files;
 mod output;

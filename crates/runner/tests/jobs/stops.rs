@@ -113,7 +113,7 @@ async fn a_frozen_job_stands_still_and_can_be_stopped() {
 }
 
 /// By group the kernel says so in the group's events; one by one it shows in each process's state.
-async fn frozen(house: &House, pids: &[i32], wanted: bool) {
+pub async fn frozen(house: &House, pids: &[i32], wanted: bool) {
     let groups = std::fs::read_to_string(house.dir.join("jobs").join(format!("{JOB}.1/groups.json"))).unwrap();
     let groups: serde_json::Value = serde_json::from_str(&groups).unwrap();
     let is_frozen = || match groups["v2"].as_str() {
