@@ -8,10 +8,10 @@ use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, Allo
 use model::hold::Extension;
 use model::instance::{Instance, InstanceStatus};
 use model::manifest::ResourceKind;
-use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Outcome, Refused, RunId};
+use model::{AllocationId, Failure, InstanceId, OrgId, Outcome, Refused, RunId};
 use std::sync::Arc;
 use store::idempotency::Key;
-use store::{Entry, EntryKind, Hint, Item, Lane, NewEvent, Tx, WorkKind};
+use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
 
 /// Turns a changed slot into the bytes that are answered.
 pub type SlotRender = Arc<dyn Fn(&AllocationPicture) -> Vec<u8> + Send + Sync>;
@@ -71,15 +71,17 @@ impl Scope<'_> {
 
     /// Nobody is on the machine: it may be claimed, and ends when it stays unused.
     pub(crate) fn machine_idle(&mut self, instance: InstanceId) -> Result<(), Failure> {
-        let at = self.at;
+        let (at, house) = (self.at, self.house);
         let kept = self.instance(instance)?;
         let mut next = kept.it.clone();
         next.idle_since = Some(at);
+        let costs = crate::unused::costs(house, &next);
+        next.unused_from = next.unused_from.or(costs.then_some(at));
         let (pool, provider) = (next.pool, next.provider.clone());
         kept.set(next);
         self.wake(WorkKind::Pool, pool.0, at);
-        let after = crate::instance::idle_after_ms(self.house, &provider);
-        self.wake(WorkKind::Instance, instance.0, at + after);
+        let after = if costs { 0 } else { crate::instance::idle_after_ms(self.house, &provider) };
+        self.wake(WorkKind::Instance, instance.0, at + after); // where it costs something, at once: the first window is to be paid
         Ok(())
     }
 }
@@ -91,6 +93,7 @@ fn fresh_slot(id: AllocationId, like: &Allocation, workdir: String, at: model::T
         status: AllocationStatus::Available,
         debug_hold_until: None,
         extensions: 0,
+        account: Default::default(),
         workdir,
         workdir_released: false,
         created_at: at,
@@ -99,6 +102,13 @@ fn fresh_slot(id: AllocationId, like: &Allocation, workdir: String, at: model::T
         version: 1,
         ..like.clone()
     }
+}
+
+/// The end of a hold: its folder is nobody's any more, and what was set aside for it goes back.
+/// What the machine cost up to now is the caller's to pay first.
+pub(crate) fn end_hold(tx: &mut Tx, slot: &Allocation) -> Result<Allocation, Failure> {
+    let closed = crate::unused::refund(tx, slot.clone());
+    apply(tx, &closed, AllocationEvent::HoldEnded)
 }
 
 /// A slot's event outside of a run: holds that end or grow.
@@ -127,7 +137,7 @@ fn apply(tx: &mut Tx, slot: &Allocation, event: AllocationEvent) -> Result<Alloc
 impl Engine {
     /// A hold has come to its end, unless it was prolonged meanwhile.
     pub(crate) async fn look_at_allocation(&self, item: Item) -> Result<(), Failure> {
-        let id = AllocationId(item.subject);
+        let (id, house) = (AllocationId(item.subject), self.house.clone());
         let gone = self
             .store
             .write(Lane::Normal, "allocation.look", move |tx| {
@@ -136,13 +146,15 @@ impl Engine {
                     store::work::finish(tx, &item, None);
                     return Ok(None);
                 };
+                let instance = crate::unused::pay_for(tx, slot.instance, slot.org)?;
+                let slot = store::allocation::find(tx, id)?.unwrap_or(slot); // its account may have paid
                 let due = model::allocation::deadline(&slot);
-                if due.is_some_and(|due| due > tx.at()) {
+                let in_vain = instance.as_ref().is_none_or(|i| !i.status.is_open() && !survives(&house, i));
+                if due.is_some_and(|due| due > tx.at() && !in_vain) {
                     store::work::finish(tx, &item, due);
                     return Ok(None);
                 }
-                let released = if due.is_some() { apply(tx, &slot, AllocationEvent::HoldEnded)? } else { slot };
-                let instance = store::instance::find(tx, released.instance)?;
+                let released = if due.is_some() { end_hold(tx, &slot)? } else { slot };
                 // While the runner lives it deletes the folder itself, told by its desired document.
                 // One on its way out may not come to it: that is seen when it is gone.
                 let ending = instance.as_ref().is_some_and(|i| i.status == InstanceStatus::Terminating);
@@ -227,7 +239,9 @@ fn picture(tx: &mut Tx, house: &House, allocation: Allocation) -> Result<Allocat
 }
 
 fn extended(tx: &mut Tx, house: &House, org: OrgId, id: AllocationId, ms: Option<i64>) -> Result<Allocation, Failure> {
-    let slot = owned(tx, org, id)?;
+    let known = owned(tx, org, id)?;
+    let instance = crate::unused::pay_for(tx, known.instance, org)?;
+    let slot = owned(tx, org, id)?; // after its account has paid
     let Some(hold) = slot.hold() else {
         let why = format!(
             "{id} is {} without a hold: only a finished allocation that is still held can be extended",
@@ -237,19 +251,13 @@ fn extended(tx: &mut Tx, house: &House, org: OrgId, id: AllocationId, ms: Option
     };
     let by = ms.map_or(Extension::Asked, |ms| Extension::AskedFor { ms });
     let until = house.config.holds.extended(hold, by, tx.at());
-    let instance = store::instance::find(tx, slot.instance)?;
-    let survives =
-        |i: &Instance| house.providers.get(&i.provider).is_some_and(|p| p.capabilities().workdir_survives_runner);
-    if let Some(gone) = instance.as_ref().filter(|i| !crate::instance::stays(i.status) && !survives(i)) {
+    if let Some(gone) = instance.as_ref().filter(|i| !crate::instance::stays(i.status) && !survives(house, i)) {
         let why = format!("{id} was on {}, which is {}: its folder went with it", gone.id, gone.status);
         return Err(Refused::Conflict { why }.into());
     }
     let mut next = slot.clone();
     next.extensions += 1;
-    if let Some(price) = paid_hold(house, instance.as_ref(), until.since(hold.until)) {
-        let key = format!("{id}:extend:{}", next.extensions);
-        tx.ledger(Entry::new(org, EntryKind::Charge, price, key).from_available().memo("hold"));
-    }
+    let next = crate::unused::reserve_extension(tx, house, instance.as_ref(), next, hold.until, until);
     let next = apply(tx, &next, AllocationEvent::HoldExtended { until })?;
     let body = serde_json::json!({ "allocation": id, "until": until });
     tx.event(NewEvent { org, run: None, kind: "allocation.extended", body });
@@ -262,9 +270,10 @@ fn released(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Fai
         let why = format!("{id} is {}: only a finished allocation can be released", slot.status);
         return Err(Refused::Conflict { why }.into());
     }
-    let at = tx.at();
+    crate::unused::pay_for(tx, slot.instance, org)?;
+    let (at, slot) = (tx.at(), owned(tx, org, id)?); // after its account has paid
     tx.wake(WorkKind::Allocation, id.0, at);
-    apply(tx, &slot, AllocationEvent::HoldEnded)
+    end_hold(tx, &slot)
 }
 
 fn owned(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
@@ -272,10 +281,7 @@ fn owned(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failur
     slot.ok_or_else(|| Refused::not_found("allocation", id).into())
 }
 
-/// Holds on machines that cost nobody money are free.
-fn paid_hold(house: &House, instance: Option<&Instance>, ms: i64) -> Option<Credits> {
-    let instance = instance.filter(|i| i.status.is_open())?;
-    let paid = house.providers.get(&instance.provider)?.capabilities().paid;
-    let price = Credits(instance.price_micro).per_hour_for(ms);
-    (paid && price > Credits::ZERO).then_some(price)
+/// Whether what a hold keeps outlives the machine.
+fn survives(house: &House, instance: &Instance) -> bool {
+    house.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner)
 }

@@ -6,7 +6,7 @@ use model::allocation::AllocationStatus;
 use model::attempt::AttemptStatus;
 use model::ledger::Balance;
 use model::run::{Run, RunStatus};
-use model::{Credits, Failure, OrgId, RunId};
+use model::{AllocationId, Credits, Failure, OrgId, RunId};
 use std::collections::BTreeMap;
 use store::{EntryKind, Tx, WorkKind};
 
@@ -222,6 +222,7 @@ fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
     let org = store::org::find(tx, id)?;
     audit.count("orgs");
     let (mut balance, mut before) = (Balance::default(), None::<store::ledger::Entered>);
+    let mut holds: BTreeMap<AllocationId, BTreeMap<&'static str, Credits>> = BTreeMap::new();
     loop {
         let rows = store::ledger::after(tx, id, before.as_ref().map_or(0, |row| row.seq), PAGE)?;
         if rows.is_empty() {
@@ -236,8 +237,22 @@ fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
                 Ok(next) => balance = next,
                 Err(refused) => audit.must(false, "1 credits", id, || format!("row {}: {refused}", row.seq)),
             }
+            let set_aside = !row.entry.from_available && !matches!(row.entry.kind, EntryKind::Topup | EntryKind::Adjust);
+            match crate::unused::slot_of(&row.entry) {
+                Some(slot) => {
+                    let sum = holds.entry(slot).or_default().entry(row.entry.kind.as_str()).or_default();
+                    *sum = *sum + row.entry.amount;
+                }
+                None => audit.must(row.entry.run.is_some() || !set_aside, "1 credits", id, || {
+                    format!("row {} ({}) is neither a run's nor a hold's", row.seq, row.entry.key)
+                }),
+            }
             before = Some(row);
         }
+    }
+    for (slot, sums) in holds {
+        audit.count("extended holds");
+        extended_hold(tx, slot, &sums, &mut audit)?;
     }
     let (said, summed) = ((org.available, org.reserved), (balance.available, balance.reserved));
     audit.must(said == summed, "1 credits", id, || format!("the balance says {said:?}, the ledger {summed:?}"));
@@ -246,6 +261,29 @@ fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
         format!("the org says row {}, the last is {last}", org.ledger_seq)
     });
     Ok(audit)
+}
+
+/// 1 for what extensions set aside: the slot's account is what its ledger rows say, and over when the hold is.
+fn extended_hold(
+    tx: &mut Tx,
+    id: AllocationId,
+    sums: &BTreeMap<&'static str, Credits>,
+    audit: &mut Audit,
+) -> Result<(), Failure> {
+    let sum = |kind: EntryKind| sums.get(kind.as_str()).copied().unwrap_or_default();
+    let by_ledger = (sum(EntryKind::Reserve), sum(EntryKind::Charge), sum(EntryKind::Refund));
+    let Some(slot) = store::allocation::find(tx, id)? else {
+        audit.must(false, "1 credits", id, || format!("{by_ledger:?} were moved for a slot that does not exist"));
+        return Ok(());
+    };
+    let a = slot.account;
+    audit.must(by_ledger == (a.reserved, a.charged, a.refunded), "1 credits", id, || {
+        format!("ledger {by_ledger:?}, hold {:?}", (a.reserved, a.charged, a.refunded))
+    });
+    audit.must(a.left() >= Credits::ZERO && (slot.hold().is_some() || a.left().is_zero()), "1 credits", id, || {
+        format!("{} of {} reserved is left, held: {}", a.left(), a.reserved, slot.hold().is_some())
+    });
+    Ok(())
 }
 
 /// Machines and slots: one live slot and one job at a time, every machine owned by a manifest.

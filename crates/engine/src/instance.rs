@@ -2,6 +2,7 @@
 
 use crate::intents::terminate_instance;
 use crate::scope::Scope;
+use crate::unused::Unused;
 use crate::{Engine, House};
 use adapters::{Handle, Order, Provider, Seen};
 use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
@@ -17,7 +18,10 @@ const RESPAWN_MOST_MS: i64 = 60 * SECOND;
 
 /// Applies one event outside of a run. The caller saves what is returned.
 pub(crate) fn event(tx: &mut Tx, instance: Instance, event: InstanceEvent) -> Result<Instance, Failure> {
-    let at = tx.at();
+    let (at, mut instance) = (tx.at(), instance);
+    if ends(&event) {
+        crate::unused::close(tx, &mut instance)?;
+    }
     let Outcome::Moved { next, consequences } = model::instance::step(&instance, &event, at)? else {
         return Ok(instance);
     };
@@ -33,6 +37,9 @@ pub(crate) fn event(tx: &mut Tx, instance: Instance, event: InstanceEvent) -> Re
 /// The same inside a run's transaction.
 pub(crate) fn event_in(scope: &mut Scope<'_>, id: InstanceId, event: InstanceEvent) -> Result<(), Failure> {
     let at = scope.at;
+    if ends(&event) {
+        scope.unused_no_more(id)?;
+    }
     let kept = scope.instance(id)?;
     let Outcome::Moved { next, consequences } = model::instance::step(&kept.it, &event, at)? else { return Ok(()) };
     kept.set(next.clone());
@@ -48,6 +55,11 @@ pub(crate) fn event_in(scope: &mut Scope<'_>, id: InstanceId, event: InstanceEve
         scope.wake(WorkKind::Instance, id.0, at);
     }
     Ok(())
+}
+
+/// From here on nobody pays for it any more.
+fn ends(event: &InstanceEvent) -> bool {
+    matches!(event, InstanceEvent::TerminateAsked | InstanceEvent::ProviderConfirmedGone)
 }
 
 /// True if this transaction is the one that ends the machine.
@@ -97,12 +109,19 @@ fn fail_slots(tx: &mut Tx, instance: InstanceId) -> Result<(), Failure> {
         {
             store::allocation::save(tx, &next)?;
         }
+        if slot.account.left() > model::Credits::ZERO {
+            tx.wake(WorkKind::Allocation, slot.id.0, at); // a hold that was paid ahead may end with its machine
+        }
     }
     Ok(())
 }
 
 fn fail_slots_in(scope: &mut Scope<'_>, instance: InstanceId) -> Result<(), Failure> {
-    let free: Vec<_> = store::allocation::kept_on(scope.tx, instance)?
+    let kept = store::allocation::kept_on(scope.tx, instance)?;
+    for slot in kept.iter().filter(|slot| slot.account.left() > model::Credits::ZERO) {
+        scope.wake(WorkKind::Allocation, slot.id.0, scope.at);
+    }
+    let free: Vec<_> = kept
         .into_iter()
         .filter(|slot| slot.status == model::allocation::AllocationStatus::Available)
         .map(|slot| slot.id)
@@ -415,6 +434,15 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
             return Ok(None);
         }
         next.push(due);
+    }
+    match crate::unused::look(tx, house, &mut instance)? {
+        Unused::Nothing => {}
+        Unused::PaidUntil(due) => next.push(due),
+        Unused::Unpaid => {
+            store::instance::save(tx, &instance)?;
+            terminate_instance::begin(tx, id, "its idle time cannot be paid")?;
+            return Ok(None);
+        }
     }
     if let Some(due) = idle_until(tx, house, &instance)? {
         if due <= at {

@@ -79,13 +79,11 @@ impl Scope<'_> {
     fn reserve_more(&mut self, job: JobId, wanted: Credits, memo: &str) -> Result<(), Failure> {
         let reserved = self.attempt()?.it.reserved;
         let room = self.run.spec.budget.map_or(wanted, |budget| budget - reserved);
-        let staged: Credits = self.staged_reserves;
-        let available = store::org::find(self.tx, self.run.org)?.available - staged;
+        let available = store::org::spendable(self.tx, self.run.org)?;
         let amount = wanted.min(room).min(available);
         if amount <= Credits::ZERO {
             return Ok(());
         }
-        self.staged_reserves = staged + amount;
         let window = self.job(job)?.windows;
         let key = format!("{}:{}:{job}:{window}:{}", self.run.id, self.run.attempt, memo.replace(' ', "-"));
         self.money(AttemptEvent::Reserved(amount), key, memo)

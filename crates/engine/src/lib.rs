@@ -20,6 +20,7 @@ pub mod runner;
 mod scope;
 mod settlement;
 mod sweep;
+mod unused;
 pub mod view;
 pub mod why;
 pub mod work;

@@ -81,8 +81,9 @@ impl Scope<'_> {
         if instance.it.status != InstanceStatus::Ready {
             return Err(Refused::Stale { what: "the instance" }.into());
         }
-        let mut machine = instance.it.clone();
         self.allocation_event(slot.allocation, AllocationEvent::Claimed { job: id })?;
+        self.unused_no_more(slot.instance)?;
+        let mut machine = self.instance(slot.instance)?.it.clone();
         machine.idle_since = None;
         machine.manifest = self.manifest_of(id)?;
         let (price_micro, manifest) = (machine.price_micro, machine.manifest);
@@ -126,6 +127,7 @@ impl Scope<'_> {
             ready_at: None,
             last_seen_at: None,
             idle_since: None,
+            unused_from: None,
             terminating_at: None,
             terminated_at: None,
             respawns: 0,
@@ -144,6 +146,7 @@ impl Scope<'_> {
             status: AllocationStatus::Claimed,
             debug_hold_until: None,
             extensions: 0,
+            account: Default::default(),
             user: capabilities.user,
             workdir: "work_1".into(),
             workdir_released: false,

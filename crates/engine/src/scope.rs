@@ -12,7 +12,7 @@ use model::spec::Priority;
 use model::step::Step;
 use model::task::Task;
 use model::workflow::Workflow;
-use model::{AllocationId, Credits, Failure, InstanceId, JobId, Refused, RunId, Timestamp, Trouble, WorkflowId};
+use model::{AllocationId, Failure, InstanceId, JobId, Refused, RunId, Timestamp, Trouble, WorkflowId};
 use std::collections::BTreeSet;
 use store::{Hint, NewEvent, Tx, WorkKind};
 
@@ -60,8 +60,6 @@ pub(crate) struct Scope<'t> {
     pub(crate) instances: Vec<Kept<Instance>>,
     told: BTreeSet<InstanceId>,
     hierarchy_loaded: bool,
-    /// Reserved by this transaction, and not yet gone from the balance.
-    pub(crate) staged_reserves: Credits,
 }
 
 impl<'t> Scope<'t> {
@@ -103,7 +101,6 @@ impl<'t> Scope<'t> {
             instances: Vec::new(),
             told: BTreeSet::new(),
             hierarchy_loaded: false,
-            staged_reserves: Credits::ZERO,
         }
     }
 

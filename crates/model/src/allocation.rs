@@ -1,6 +1,6 @@
 //! The life of an allocation: the binding of a job to an instance. `AVAILABLE` ones are the warm pool.
 
-use crate::hold::Hold;
+use crate::hold::{Hold, HoldAccount};
 use crate::{AllocationId, InstanceId, JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, moved, unchanged, words};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,9 @@ pub struct Allocation {
     pub debug_hold_until: Option<Timestamp>,
     /// Extensions so far, for the keys of their reservations.
     pub extensions: i64,
+    /// What those extensions set aside.
+    #[serde(default)]
+    pub account: HoldAccount,
     pub user: String,
     pub workdir: String,
     /// Set once the workdir has been given up; it may be deleted from then on.

@@ -1,13 +1,46 @@
 //! How long a finished allocation is kept, and by how much that may be prolonged. Never shortened except by a person.
 
 use crate::time::{HOUR, MINUTE};
-use crate::{Refused, Timestamp};
+use crate::{Credits, Refused, Timestamp};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
     pub until: Timestamp,
     pub completed_at: Timestamp,
+}
+
+/// What the extensions of one hold set aside, used and gave back. At the end of the hold `charged + refunded = reserved`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HoldAccount {
+    pub reserved: Credits,
+    pub charged: Credits,
+    pub refunded: Credits,
+    /// The time that was set aside for begins here: where the hold would have ended without any extension.
+    pub from: Option<Timestamp>,
+}
+
+impl HoldAccount {
+    pub fn left(&self) -> Credits {
+        self.reserved - self.charged - self.refunded
+    }
+    pub fn reserved(mut self, amount: Credits, from: Timestamp) -> HoldAccount {
+        self.reserved = self.reserved + amount;
+        self.from = self.from.or(Some(from));
+        self
+    }
+    /// As much of it as was set aside: the amount that is charged, and the account after it.
+    pub fn charged(mut self, asked: Credits) -> (Credits, HoldAccount) {
+        let amount = asked.min(self.left());
+        self.charged = self.charged + amount;
+        (amount, self)
+    }
+    /// The hold is over: what goes back, and the account after it.
+    pub fn closed(mut self) -> (Credits, HoldAccount) {
+        let rest = self.left();
+        self.refunded = self.refunded + rest;
+        (rest, self)
+    }
 }
 
 /// `[holds]` in the settings.

@@ -48,6 +48,9 @@ pub struct Instance {
     pub last_seen_at: Option<Timestamp>,
     /// Since when nobody has used it; none while a job lives here.
     pub idle_since: Option<Timestamp>,
+    /// Unused, and paid for up to here; none while a job lives here, and where unused time is free.
+    #[serde(default)]
+    pub unused_from: Option<Timestamp>,
     pub terminating_at: Option<Timestamp>,
     pub terminated_at: Option<Timestamp>,
     /// Tries to bring a vanished runner process back since it was last heard.

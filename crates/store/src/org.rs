@@ -30,6 +30,19 @@ pub fn find(tx: &mut Tx, id: OrgId) -> Result<Org, Failure> {
     tx.row(&FIND, &args![id])?.map_or_else(|| Err(Refused::not_found("org", id).into()), |row| read(&row))
 }
 
+/// What the org could still spend in this transaction: its balance after what is staged already.
+pub fn spendable(tx: &mut Tx, id: OrgId) -> Result<Credits, Failure> {
+    let org = find(tx, id)?;
+    let mut balance = model::ledger::Balance { available: org.available, reserved: org.reserved };
+    for entry in tx.staged_entries().iter().filter(|entry| entry.org == id) {
+        match balance.after(entry) {
+            Ok(next) => balance = next,
+            Err(_) => return Ok(Credits::ZERO), // the whole transaction will be refused for it
+        }
+    }
+    Ok(balance.available)
+}
+
 pub fn by_name(tx: &mut Tx, name: &str) -> Result<Option<Org>, Failure> {
     tx.row(&BY_NAME, &args![name])?.as_ref().map(read).transpose()
 }

@@ -165,6 +165,11 @@ impl Tx {
         self.staged.entries.push(entry);
     }
 
+    /// Movements of this transaction that its balances do not show yet.
+    pub(crate) fn staged_entries(&self) -> &[Entry] {
+        &self.staged.entries
+    }
+
     pub(crate) fn finish(&mut self, item: (WorkKind, i64), finish: Finish) {
         self.staged.finishes.insert(item, finish);
     }

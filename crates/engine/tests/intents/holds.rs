@@ -12,20 +12,20 @@ use model::time::{HOUR, MINUTE, SECOND};
 use model::{AllocationId, Failure, Refused, RunId};
 use std::sync::Arc;
 
-fn slot_of(bench: &Bench, run: RunId) -> Allocation {
+pub fn slot_of(bench: &Bench, run: RunId) -> Allocation {
     let id = bench.job(run).allocation.expect("it was placed");
     now(bench.engine.allocation(bench.org, id)).unwrap().allocation
 }
 
-fn shown() -> SlotRender {
+pub fn shown() -> SlotRender {
     Arc::new(|picture| picture.allocation.id.to_string().into_bytes())
 }
 
-fn extend(bench: &Bench, id: AllocationId, ms: Option<i64>) -> Result<(), Failure> {
+pub fn extend(bench: &Bench, id: AllocationId, ms: Option<i64>) -> Result<(), Failure> {
     now(bench.engine.extend(bench.org, id, ms, None, shown())).map(drop)
 }
 
-fn finished(bench: &mut Bench, code: i32, spec: RunSpec) -> RunId {
+pub fn finished(bench: &mut Bench, code: i32, spec: RunSpec) -> RunId {
     bench.runners.plan = Some(Plan::Exit(code));
     let run = bench.submit(spec);
     bench.settle();
@@ -128,7 +128,7 @@ fn a_held_folder_outlives_its_machine_and_is_removed_afterwards() {
     bench.check();
 }
 
-fn cloud(max_instances: i64) -> Bench {
+pub fn cloud(max_instances: i64) -> Bench {
     let mut cloud = settings(max_instances);
     (cloud.capabilities.workdir_survives_runner, cloud.capabilities.paid) = (false, true);
     Bench::with(cloud, Config::default())

@@ -15,3 +15,4 @@ mod reports;
 mod retry;
 mod silence;
 mod slow;
+mod unused;

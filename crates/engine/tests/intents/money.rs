@@ -12,7 +12,7 @@ use store::{Entry, EntryKind, Lane};
 
 const SECOND_COSTS: i64 = 10_000;
 
-fn spend_all_but(bench: &Bench, left: Credits) {
+pub fn spend_all_but(bench: &Bench, left: Credits) {
     let (org, amount) = (bench.org, bench.balance().available - left);
     now(bench.store.write(Lane::Normal, "test.spend", move |tx| {
         tx.ledger(Entry::new(org, EntryKind::Charge, amount, "spent").from_available());
