@@ -66,7 +66,7 @@ pub struct RunArgs {
     /// How long its workdir is kept afterwards
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
     hold: Option<i64>,
-    /// Most it may cost
+    /// Most it may cost, over all its attempts
     #[arg(long, value_name = "CREDITS", value_parser = quantity::credits, allow_negative_numbers = true)]
     budget: Option<String>,
     /// Attempts, the first included, after errors and interruptions

@@ -237,7 +237,8 @@ fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
                 Ok(next) => balance = next,
                 Err(refused) => audit.must(false, "1 credits", id, || format!("row {}: {refused}", row.seq)),
             }
-            let set_aside = !row.entry.from_available && !matches!(row.entry.kind, EntryKind::Topup | EntryKind::Adjust);
+            let set_aside =
+                !row.entry.from_available && !matches!(row.entry.kind, EntryKind::Topup | EntryKind::Adjust);
             match crate::unused::slot_of(&row.entry) {
                 Some(slot) => {
                     let sum = holds.entry(slot).or_default().entry(row.entry.kind.as_str()).or_default();

@@ -6,7 +6,8 @@ use crate::{Engine, House};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent, AttemptStatus, MINIMUM_CHARGE};
 use model::run::RunStatus;
 use model::spec::RunSpec;
-use model::{Credits, Failure, JobId, OrgId, Outcome, Timestamp};
+use model::{Credits, Failure, JobId, OrgId, Outcome, Refused, Timestamp};
+use serde_json::json;
 use std::sync::Arc;
 use store::idempotency::Key;
 use store::ledger::Entered;
@@ -15,12 +16,16 @@ use store::{Entry, EntryKind};
 /// Turns a balance into the bytes that are answered.
 pub type OrgRender = Arc<dyn Fn(&store::org::Org) -> Vec<u8> + Send + Sync>;
 
-/// What starting this run sets aside: the price of min(max_duration, an hour), within its budget.
-pub fn estimate(house: &House, spec: &RunSpec) -> Result<Credits, Failure> {
+/// What starting this run sets aside: the price of min(max_duration, an hour), within what is left of its budget.
+pub fn estimate(house: &House, spec: &RunSpec, spent: Credits) -> Result<Credits, Failure> {
     let hourly = house.provider(&spec.provider)?.price(&spec.resources);
     let ahead = spec.max_duration_ms.unwrap_or(i64::MAX).min(house.config.money.ahead_ms);
     let price = hourly.per_hour_for(ahead).max(MINIMUM_CHARGE);
-    Ok(spec.budget.map_or(price, |budget| price.min(budget)))
+    let Some(budget) = spec.budget else { return Ok(price) };
+    if spent > Credits::ZERO && budget - spent < MINIMUM_CHARGE {
+        return Err(Refused::BudgetSpent { budget, spent }.into());
+    }
+    Ok(price.min(budget - spent))
 }
 
 impl Scope<'_> {
@@ -40,19 +45,60 @@ impl Scope<'_> {
     }
 
     pub(crate) fn reserve_for_start(&mut self) -> Result<(), Failure> {
-        let amount = estimate(self.house, &self.run.spec)?;
+        let spent = self.spent_before()?;
+        let amount = estimate(self.house, &self.run.spec, spent)?;
+        self.credits_end_at(None);
         self.money(AttemptEvent::Reserved(amount), format!("{}:{}:reserve:0", self.run.id, self.run.attempt), "start")
     }
 
+    /// What earlier attempts cost: a budget is the whole run's, however often it is tried.
+    pub(crate) fn spent_before(&mut self) -> Result<Credits, Failure> {
+        let current = self.run.attempt;
+        let mut all = store::attempt::of_run(self.tx, self.run.id)?;
+        for kept in &self.attempts {
+            all.retain(|attempt| attempt.number != kept.it.number);
+            all.push(kept.it.clone()); // as this transaction has left it
+        }
+        Ok(all.iter().filter(|attempt| attempt.number != current).map(|attempt| attempt.charged).sum())
+    }
+
     /// The reservation follows the run an hour ahead, within its budget and what the org has. False: nothing is left to run on.
+    /// When it cannot follow any more, everybody is told while there is still time.
     pub(crate) fn top_up(&mut self, job: JobId, hourly: Credits) -> Result<bool, Failure> {
         let ahead = hourly.per_hour_for(self.house.config.money.ahead_ms);
+        let enough = |left: Credits| left.micro() * 2 >= ahead.micro();
+        let before = self.attempt()?.it.left();
+        if !enough(before) && !self.all_is_paid(hourly)? {
+            self.reserve_more(job, ahead - before, "an hour ahead")?;
+        }
         let left = self.attempt()?.it.left();
-        if left.micro() * 2 >= ahead.micro() {
+        if enough(left) || self.all_is_paid(hourly)? {
+            self.credits_end_at(None);
             return Ok(true);
         }
-        self.reserve_more(job, ahead - left, "an hour ahead")?;
-        Ok(self.attempt()?.it.left() > Credits::ZERO || self.all_is_paid(hourly)?)
+        self.warn_of_low_credits(left, hourly)?;
+        Ok(left > Credits::ZERO)
+    }
+
+    /// Once, when no more could be set aside; when that changes and comes again, again.
+    fn warn_of_low_credits(&mut self, left: Credits, hourly: Credits) -> Result<(), Failure> {
+        let Some(until) = left.lasts_ms(hourly).map(|ms| self.at + ms) else { return Ok(()) };
+        if self.run.credits_end_at.is_none() && self.run.termination.is_none() {
+            let available = store::org::spendable(self.tx, self.run.org)?;
+            let budget = self.run.spec.budget.map(|budget| budget.to_string());
+            let body = json!({ "left": left.to_string(), "until": until, "budget": budget, "available": available.to_string() });
+            self.publish("run.low_credits", body);
+        }
+        self.credits_end_at(Some(until));
+        Ok(())
+    }
+
+    fn credits_end_at(&mut self, until: Option<Timestamp>) {
+        if self.run.credits_end_at != until {
+            let mut next = self.run.clone();
+            next.credits_end_at = until;
+            self.set_run(next);
+        }
     }
 
     /// Whether all the time that the run may take is set aside: then its deadline ends it, not its money.
@@ -77,8 +123,8 @@ impl Scope<'_> {
 
     /// So much more, as far as the budget and the org's credits go. Once a window and job.
     fn reserve_more(&mut self, job: JobId, wanted: Credits, memo: &str) -> Result<(), Failure> {
-        let reserved = self.attempt()?.it.reserved;
-        let room = self.run.spec.budget.map_or(wanted, |budget| budget - reserved);
+        let (reserved, spent) = (self.attempt()?.it.reserved, self.spent_before()?);
+        let room = self.run.spec.budget.map_or(wanted, |budget| budget - spent - reserved);
         let available = store::org::spendable(self.tx, self.run.org)?;
         let amount = wanted.min(room).min(available);
         if amount <= Credits::ZERO {

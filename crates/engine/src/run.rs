@@ -184,7 +184,7 @@ impl Engine {
 
 /// What starting it would reserve, if the org has so much. Only the start reserves.
 fn affordable(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Credits, Failure> {
-    let needed = crate::ledger::estimate(house, &submission.spec)?;
+    let needed = crate::ledger::estimate(house, &submission.spec, Credits::ZERO)?;
     let available = store::org::find(tx, submission.org)?.available;
     if available < needed {
         return Err(Refused::Unaffordable { needed, available }.into());
@@ -358,6 +358,7 @@ pub(crate) fn fresh(tx: &mut Tx, submission: &Submission) -> Run {
         signal: None,
         last_error: None,
         late_evidence: Vec::new(),
+        credits_end_at: None,
         last_at: at,
         version: 1,
     }

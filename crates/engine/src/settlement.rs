@@ -306,15 +306,17 @@ impl Scope<'_> {
         if !again {
             return Ok(());
         }
-        let needed = crate::ledger::estimate(self.house, &self.run.spec)?;
-        // What this attempt gives back is on its way in this very transaction.
-        let refunded = self.attempt()?.it.refunded;
-        let available = store::org::find(self.tx, self.run.org)?.available + refunded;
-        if available < needed {
-            self.publish(
-                "run.retry_unaffordable",
-                json!({ "needed": needed.to_string(), "available": available.to_string() }),
-            );
+        // The budget is the whole run's: this attempt has used of it too. What it gives back is on its way in this very transaction.
+        let spent = self.spent_before()? + self.attempt()?.it.charged;
+        let available = store::org::spendable(self.tx, self.run.org)?;
+        let refused = match crate::ledger::estimate(self.house, &self.run.spec, spent) {
+            Ok(needed) if needed <= available => None,
+            Ok(needed) => Some(model::Refused::Unaffordable { needed, available }),
+            Err(Failure::Refused(refused)) => Some(refused),
+            Err(failure) => return Err(failure),
+        };
+        if let Some(refused) = refused {
+            self.publish("run.retry_unaffordable", json!({ "why": refused.to_string() }));
             return Ok(());
         }
         self.run_event(RunEvent::RetryAsked)

@@ -142,7 +142,8 @@ pub(crate) fn look(tx: &mut Tx, house: &House, instance: &mut Instance) -> Resul
                 (instance.desired_version, instance.version) = (instance.desired_version + 1, instance.version + 1);
             }
             Payer::Idle => {
-                let body = json!({ "instance": instance.id, "needed": price.to_string(), "available": available.to_string() });
+                let body =
+                    json!({ "instance": instance.id, "needed": price.to_string(), "available": available.to_string() });
                 tx.event(NewEvent { org: instance.org, run: None, kind: "instance.unpaid", body });
                 return Ok(Unused::Unpaid);
             }

@@ -55,6 +55,9 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
         (_, _, Some(job)) => running(picture, job, at, &mut why),
         _ => why.summary = format!("it is {}", run.status),
     }
+    if let Some(until) = run.credits_end_at.filter(|_| run.termination.is_none() && !run.status.is_end()) {
+        low_credits(tx, run, until, &mut why)?;
+    }
     for note in &run.late_evidence {
         why.facts.push(note.clone());
     }
@@ -65,6 +68,25 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
         why.next.push("look at the control plane: repl control status".into());
     }
     Ok(why)
+}
+
+/// No more can be set aside for it: said while there is still time to do something.
+fn low_credits(tx: &mut Tx, run: &Run, until: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    let left = show_duration(until.since(tx.at()));
+    let available = store::org::find(tx, run.org)?.available;
+    match run.spec.budget {
+        Some(budget) if available > model::Credits::ZERO => {
+            why.facts.push(format!("its budget of {budget} credits ends in {left}: it is stopped then"));
+            why.next.push("a budget is not raised while it runs: submit it again with a larger --budget".into());
+        }
+        _ => {
+            why.facts.push(format!(
+                "the credits set aside for it end in {left}, and no more are available: it is stopped then"
+            ));
+            why.next.push("let it go on: repl credits add AMOUNT".into());
+        }
+    }
+    Ok(())
 }
 
 fn failed(run: &Run, picture: &Picture, why: &mut Why) {

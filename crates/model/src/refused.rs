@@ -14,6 +14,8 @@ pub enum Refused {
     NotFrom { what: &'static str, state: String, event: String, allowed: Vec<&'static str> },
     #[error("need {needed} credits, have {available}: add credits or lower --budget")]
     Unaffordable { needed: Credits, available: Credits },
+    #[error("its budget of {budget} credits is used up: earlier attempts cost {spent}")]
+    BudgetSpent { budget: Credits, spent: Credits },
     #[error("{field}: {why}")]
     Invalid { field: String, why: String },
     #[error("{why}")]
@@ -49,6 +51,7 @@ impl Refused {
             Refused::NotFound { .. } => "not_found",
             Refused::NotFrom { .. } => "invalid_state_transition",
             Refused::Unaffordable { .. } => "insufficient_credits",
+            Refused::BudgetSpent { .. } => "budget_spent",
             Refused::Invalid { .. } => "invalid",
             Refused::Conflict { .. } => "conflict",
             Refused::Stale { .. } => "stale",

@@ -106,6 +106,9 @@ pub struct Run {
     pub signal: Option<i32>,
     pub last_error: Option<LastError>,
     pub late_evidence: Vec<String>,
+    /// When what is set aside will be used up, once no more could be; none while its money is in order.
+    #[serde(default)]
+    pub credits_end_at: Option<Timestamp>,
     /// No earlier than any time already stored in this run.
     pub last_at: Timestamp,
     pub version: i64,

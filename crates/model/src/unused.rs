@@ -71,11 +71,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn holder(id: i64, until: i64, reserved_from: Option<i64>) -> Holder {
-        Holder {
-            allocation: AllocationId(id),
-            until: Timestamp(until),
-            reserved_from: reserved_from.map(Timestamp),
-        }
+        Holder { allocation: AllocationId(id), until: Timestamp(until), reserved_from: reserved_from.map(Timestamp) }
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl From<Refused> for Problem {
             | Refused::Fenced { .. }
             | Refused::Held { .. } => StatusCode::CONFLICT,
             Refused::OldEpoch { .. } | Refused::LogGap { .. } | Refused::KeyBusy { .. } => StatusCode::CONFLICT,
-            Refused::Unaffordable { .. } => StatusCode::PAYMENT_REQUIRED,
+            Refused::Unaffordable { .. } | Refused::BudgetSpent { .. } => StatusCode::PAYMENT_REQUIRED,
             Refused::Invalid { .. } => StatusCode::BAD_REQUEST,
             Refused::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Refused::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
@@ -78,6 +78,7 @@ impl From<Refused> for Problem {
             Refused::Unaffordable { .. } => {
                 problem.fix = Some("add credits (repl credits add AMOUNT) or lower --budget".into())
             }
+            Refused::BudgetSpent { .. } => problem.fix = Some("submit it again with a larger --budget".into()),
             Refused::KeyBusy { after_ms } => problem.retry_after_s = Some((after_ms + 999) / 1000),
             Refused::Held { .. } => problem.fix = Some("release it (repl release ALC), or use --force".into()),
             Refused::Unauthorized { .. } => {

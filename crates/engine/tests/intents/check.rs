@@ -45,7 +45,10 @@ impl Bench {
         let balance = self.balance();
         let slots = now(self.engine.allocations(self.org, i64::MAX, 1000)).unwrap();
         let held: Credits = slots.iter().map(|picture| picture.allocation.account.left()).sum();
-        assert!(open > 0 || balance.reserved == held, "nothing is open, {held} are set aside for holds, and {balance:?}");
+        assert!(
+            open > 0 || balance.reserved == held,
+            "nothing is open, {held} are set aside for holds, and {balance:?}"
+        );
     }
 
     /// Every machine has an open row or is gone, and every open row has somebody who wants it or is on its way out.

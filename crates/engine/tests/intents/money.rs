@@ -163,3 +163,103 @@ fn a_created_run_reserves_only_when_it_starts() {
     assert_eq!(bench.run(run).status, RunStatus::Created, "402 leaves it as it was");
     bench.check();
 }
+
+fn warnings(bench: &Bench, run: RunId) -> usize {
+    bench.events(run).iter().filter(|kind| *kind == "run.low_credits").count()
+}
+
+fn facts(bench: &Bench, run: RunId) -> String {
+    let (_, why) = now(bench.engine.why(bench.org, run)).unwrap();
+    format!("{} | {}", why.facts.join("; "), why.next.join("; "))
+}
+
+#[test]
+fn low_credits_are_told_long_before_they_are_used_up() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, spec());
+    spend_all_but(&bench, Credits(60 * SECOND_COSTS));
+    bench.advance(29 * MINUTE);
+    assert_eq!((warnings(&bench, run), bench.run(run).credits_end_at), (0, None), "half of it is left");
+    bench.advance(3 * MINUTE);
+    assert_eq!(warnings(&bench, run), 1, "the top-up was refused");
+    assert!(facts(&bench, run).contains("no more are available"), "{}", facts(&bench, run));
+    bench.advance(10 * MINUTE);
+    assert_eq!(warnings(&bench, run), 1, "once is enough");
+    let ends = bench.run(run).credits_end_at.unwrap();
+    bench.advance(ends.since(bench.at()) - SECOND);
+    assert_eq!(bench.run(run).termination, None, "what was set aside is its own");
+    bench.advance(2 * SECOND);
+    assert_eq!(bench.run(run).termination.map(|t| t.reason), Some(model::run::RunReason::Budget));
+    bench.advance(MINUTE);
+    bench.expect_end(run, RunStatus::Failed, Some("budget"));
+    bench.check();
+}
+
+#[test]
+fn credits_that_come_in_time_let_the_run_go_on() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, spec());
+    spend_all_but(&bench, Credits::ZERO);
+    bench.advance(40 * MINUTE);
+    assert_eq!(warnings(&bench, run), 1);
+    let shown = std::sync::Arc::new(|org: &store::org::Org| org.id.to_string().into_bytes());
+    now(bench.engine.add_credits(bench.org, PRICE, "more".to_owned(), None, shown)).unwrap();
+    bench.advance(MINUTE);
+    assert_eq!(bench.run(run).credits_end_at, None);
+    assert!(!facts(&bench, run).contains("credits"), "{}", facts(&bench, run));
+    bench.advance(HOUR);
+    assert_eq!(bench.run(run).phase, Some(Phase::Running));
+    assert_eq!(warnings(&bench, run), 2, "and runs low again");
+    bench.exits(run, 0);
+    bench.check();
+}
+
+/// Its deadline ends it, not its money: there is nothing to warn of.
+#[test]
+fn a_run_whose_whole_time_is_paid_is_not_warned() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, RunSpec { max_duration_ms: Some(50 * MINUTE), ..spec() });
+    spend_all_but(&bench, Credits::ZERO);
+    bench.advance(48 * MINUTE);
+    assert_eq!((warnings(&bench, run), bench.money(run, 1).0), (0, Credits(50 * 60 * SECOND_COSTS)));
+    bench.exits(run, 0);
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench.check();
+}
+
+#[test]
+fn a_budget_is_the_whole_runs_however_often_it_is_tried() {
+    let mut bench = Bench::new();
+    let retry = Some(Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None });
+    let budget = Some(Credits(10 * 60 * SECOND_COSTS));
+    let run = running(&mut bench, RunSpec { budget, retry, ..spec() });
+    bench.advance(4 * MINUTE);
+    bench.exits(run, 1);
+    bench.settle();
+    assert_eq!(bench.run(run).attempt, 2);
+    assert_eq!(bench.money(run, 2).0, Credits(6 * 60 * SECOND_COSTS), "what the first attempt left of it");
+    bench.advance(2 * MINUTE);
+    assert!(facts(&bench, run).contains("its budget of 6 credits ends in"), "{}", facts(&bench, run));
+    bench.advance(5 * MINUTE);
+    bench.expect_end(run, RunStatus::Failed, Some("budget"));
+    let refused = bench.act(run, engine::run::Action::Retry { force: false }).unwrap_err();
+    assert!(matches!(refused.refused(), Some(Refused::BudgetSpent { .. })), "{refused:?}");
+    assert_eq!(bench.run(run).status, RunStatus::Failed, "402 leaves it as it was");
+    let charged: Credits = [1, 2].iter().map(|attempt| bench.money(run, *attempt).1).sum();
+    assert_eq!(Some(charged), budget);
+    bench.check();
+}
+
+#[test]
+fn a_policy_does_not_retry_beyond_the_budget() {
+    let mut bench = Bench::new();
+    let retry = Some(Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None });
+    let budget = Some(Credits(60 * SECOND_COSTS));
+    let run = running(&mut bench, RunSpec { budget, retry, max_duration_ms: Some(MINUTE), ..spec() });
+    bench.advance(MINUTE);
+    bench.exits(run, 1);
+    bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
+    assert_eq!(bench.run(run).attempt, 1);
+    assert!(bench.events(run).contains(&"run.retry_unaffordable".to_owned()));
+    bench.check();
+}

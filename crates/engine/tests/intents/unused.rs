@@ -28,7 +28,11 @@ fn seconds(bench: &Bench, prefix: &str) -> i64 {
 }
 
 fn sums(bench: &Bench, kind: EntryKind) -> Credits {
-    rows(bench).iter().filter(|row| row.entry.kind == kind && !row.entry.from_available).map(|row| row.entry.amount).sum()
+    rows(bench)
+        .iter()
+        .filter(|row| row.entry.kind == kind && !row.entry.from_available)
+        .map(|row| row.entry.amount)
+        .sum()
 }
 
 fn held_for(bench: &mut Bench, ms: i64) -> RunId {

@@ -78,6 +78,7 @@ pub fn run() -> Run {
         signal: None,
         last_error: None,
         late_evidence: vec![],
+        credits_end_at: None,
         last_at: NOW,
         version: 1,
     }
