@@ -77,16 +77,19 @@ mod tests {
     #[test]
     fn each_moment_has_one_payer() {
         let (a, b) = (AllocationId(1), AllocationId(2));
-        let table: [(&[Holder], &[(Payer, i64, i64)]); 6] = [
-            (&[], &[(Payer::Idle, 100, 200)]),
-            (&[holder(1, 300, None)], &[(Payer::Hold(a), 100, 200)]),
-            (&[holder(1, 150, None)], &[(Payer::Hold(a), 100, 150), (Payer::Idle, 150, 200)]),
-            (&[holder(1, 300, Some(150))], &[(Payer::Hold(a), 100, 150), (Payer::Extension(a), 150, 200)]),
-            (&[holder(1, 150, None), holder(2, 180, None)], &[(Payer::Hold(b), 100, 180), (Payer::Idle, 180, 200)]),
-            (&[holder(1, 90, Some(80)), holder(2, 100, None)], &[(Payer::Idle, 100, 200)]),
+        let table = [
+            (vec![], vec![(Payer::Idle, 100, 200)]),
+            (vec![holder(1, 300, None)], vec![(Payer::Hold(a), 100, 200)]),
+            (vec![holder(1, 150, None)], vec![(Payer::Hold(a), 100, 150), (Payer::Idle, 150, 200)]),
+            (vec![holder(1, 300, Some(150))], vec![(Payer::Hold(a), 100, 150), (Payer::Extension(a), 150, 200)]),
+            (
+                vec![holder(1, 150, None), holder(2, 180, None)],
+                vec![(Payer::Hold(b), 100, 180), (Payer::Idle, 180, 200)],
+            ),
+            (vec![holder(1, 90, Some(80)), holder(2, 100, None)], vec![(Payer::Idle, 100, 200)]),
         ];
         for (holders, expected) in table {
-            let found: Vec<_> = spans(holders, Timestamp(100), Timestamp(200))
+            let found: Vec<_> = spans(&holders, Timestamp(100), Timestamp(200))
                 .into_iter()
                 .map(|span| (span.payer, span.from.ms(), span.to.ms()))
                 .collect();

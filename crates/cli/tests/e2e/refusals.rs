@@ -116,6 +116,24 @@ fn a_budget_ends_a_run_when_it_is_used_up() {
 }
 
 #[test]
+fn a_run_is_warned_before_its_budget_ends_and_the_budget_is_all_its_attempts_may_cost() {
+    let home = Home::with("[prices]\nlocal = \"3600\"\n[money]\nwindow_ms = 100\n");
+    let ended = home.run(&["--budget", "2", "--retry", "3", "--hold", "1h"], "while :; do sleep 0.05; done");
+    assert_eq!(ended.code, 143, "{ended}");
+    let events = home.json(&["events", "@last"]);
+    let kinds: Vec<&str> = events.as_array().unwrap().iter().filter_map(|event| event["kind"].as_str()).collect();
+    let when = |kind: &str| kinds.iter().position(|k| *k == kind).unwrap_or_else(|| panic!("{kind}: {kinds:?}"));
+    assert!(when("run.low_credits") < when("run.out_of_credits"), "{kinds:?}");
+    home.say(&["retry", "@last"]).refused(1, &["budget of 2 credits", "larger --budget"]);
+    // A price on local machines is for running: what is held or idle there costs nothing.
+    home.done(&["extend"]);
+    let rows = home.json(&["credits", "ledger"]);
+    let others: Vec<_> = rows.as_array().unwrap().iter().filter(|row| row["run"].is_null()).collect();
+    assert!(others.len() == 1 && others[0]["kind"] == "topup", "{others:?}");
+    home.adds_up();
+}
+
+#[test]
 fn a_taken_port_is_named() {
     let home = Home::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
