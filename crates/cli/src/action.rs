@@ -1,4 +1,4 @@
-//! What one can do to a run: cancel, start, retry, delete. Asking for what has happened already is fine.
+//! What one can do to a run: cancel, pause, resume, start, retry, delete. Asking for what has happened already is fine.
 
 use crate::args::Json;
 use crate::complaint::Done;
@@ -28,6 +28,27 @@ pub struct CancelArgs {
     /// Kill it at once
     #[arg(long)]
     abort: bool,
+}
+
+/// Freeze a run where it is: its machine stays, its time stands still
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A paused run keeps its machine, which is charged for; after 7 days it is cancelled.
+
+Examples:
+  repl pause @last
+  repl resume @last")]
+pub struct PauseArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Let a paused run go on where it was
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl resume @last && repl attach @last")]
+pub struct ResumeArgs {
+    #[command(flatten)]
+    target: Target,
 }
 
 /// Start a run that was only created
@@ -66,6 +87,12 @@ pub async fn cancel(settings: &Settings, args: CancelArgs) -> Done {
 }
 pub async fn start(settings: &Settings, args: StartArgs) -> Done {
     act(settings, args.target, "start", ActionBody::default()).await
+}
+pub async fn pause(settings: &Settings, args: PauseArgs) -> Done {
+    act(settings, args.target, "pause", ActionBody::default()).await
+}
+pub async fn resume(settings: &Settings, args: ResumeArgs) -> Done {
+    act(settings, args.target, "resume", ActionBody::default()).await
 }
 pub async fn retry(settings: &Settings, args: RetryArgs) -> Done {
     act(settings, args.target, "retry", ActionBody { force: args.force, ..ActionBody::default() }).await

@@ -30,6 +30,8 @@ pub enum Command {
     #[command(visible_alias = "stop")]
     Cancel(action::CancelArgs),
     Start(action::StartArgs),
+    Pause(action::PauseArgs),
+    Resume(action::ResumeArgs),
     Retry(action::RetryArgs),
     Delete(action::DeleteArgs),
     /// Machines: list, show, terminate
@@ -122,7 +124,8 @@ repl runs commands on machines that are there, streams what happens, charges it 
 
   ps  status  why               what is open, where each part runs, why it waits or failed
   logs  events  attach          follow: its output, what happened, or both with its exit code
-  cancel  retry  start  delete  end it, try it again, start what was only created, hide it
+  cancel  pause  resume         end it, freeze it where it is, let it go on
+  retry   start  delete         try it again, start what was only created, hide it
   artifact                      bring back what a run left behind
   instance  allocation  extend  release        machines, and what is kept on them
   workflow  manifest            how machines came to be, and who owns them

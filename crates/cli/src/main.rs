@@ -134,6 +134,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Events(args) => event::events(&settings, args).await,
         Command::Cancel(args) => action::cancel(&settings, args).await,
         Command::Start(args) => action::start(&settings, args).await,
+        Command::Pause(args) => action::pause(&settings, args).await,
+        Command::Resume(args) => action::resume(&settings, args).await,
         Command::Retry(args) => action::retry(&settings, args).await,
         Command::Delete(args) => action::delete(&settings, args).await,
         Command::Instance(command) => instance::instance(&settings, command).await,

@@ -3,7 +3,7 @@
 use crate::intents::launch_run;
 use crate::scope::{Kept, Scope};
 use model::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
-use model::job::{Job, JobReason, JobStatus};
+use model::job::{Frost, Job, JobReason, JobStatus};
 use model::run::{RunEvent, RunStatus};
 use model::spec::Command;
 use model::step::{Step, StepStatus, Tool};
@@ -169,6 +169,7 @@ impl Scope<'_> {
             accepted_at: None,
             running_at: None,
             started_at: None,
+            frost: Frost::Moving,
             stop_asked_at: None,
             abort: false,
             remove_at: None,

@@ -43,6 +43,8 @@ impl Scope<'_> {
                 }
             }
             JobConsequence::SlotEnded { clean } => self.slot_ended(id, clean)?,
+            JobConsequence::Place => self.place(id)?,
+            JobConsequence::FrostChanged => self.settle_pause()?,
             JobConsequence::LeaveQueue => self.wake(WorkKind::Pool, job.pool.0, self.at),
             JobConsequence::ChildEnded { reason } => self.job_ended(id, reason)?,
             JobConsequence::GatherLogs => self.wake(WorkKind::Gather, id.0, self.at),
@@ -66,7 +68,7 @@ impl Scope<'_> {
     }
 
     /// Active time of the run starts with its first running job.
-    fn begin_active(&mut self) {
+    pub(crate) fn begin_active(&mut self) {
         if self.run.active_since.is_none() {
             let mut next = self.run.clone();
             next.active_since = Some(self.at);

@@ -13,6 +13,7 @@ mod job;
 pub mod ledger;
 pub mod log;
 pub mod org;
+mod pause;
 mod pool;
 mod presence;
 pub mod run;

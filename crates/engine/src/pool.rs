@@ -6,7 +6,7 @@ use crate::{Engine, House};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
 use model::instance::{Instance, InstanceStatus};
-use model::job::JobEvent;
+use model::job::{Frost, JobEvent};
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
 use model::pool::{Placement, Room, Slot, Wish};
@@ -22,8 +22,11 @@ const CLAIM_ROUNDS: usize = 3;
 impl Scope<'_> {
     /// Gives a submitted job a machine, or a place in the list.
     pub(crate) fn place(&mut self, id: JobId) -> Result<(), Failure> {
-        let mut pool = store::pool::lock(self.tx, self.job(id)?.pool)?;
         let job = self.job(id)?.clone();
+        if job.frost == Frost::Frozen {
+            return Ok(()); // its run is paused: nothing new starts
+        }
+        let mut pool = store::pool::lock(self.tx, job.pool)?;
         let head = store::job::waiting(self.tx, pool.id, 1)?.first().map(|job| job.id);
         if head.is_some_and(|head| head != id) {
             return self.enqueue(id, &mut pool);

@@ -40,6 +40,8 @@ pub enum Action {
     Start,
     Cancel { abort: bool },
     Retry { force: bool },
+    Pause,
+    Resume,
 }
 
 impl Engine {
@@ -212,6 +214,8 @@ fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Action) -> Res
     match action {
         Action::Start => scope.run_event(RunEvent::Started)?,
         Action::Cancel { abort } => scope.run_event(RunEvent::CancelAsked { abort })?,
+        Action::Pause => scope.run_event(RunEvent::PauseAsked)?,
+        Action::Resume => scope.run_event(RunEvent::ResumeAsked)?,
         Action::Retry { force } => {
             if force {
                 give_up_silent_jobs(&mut scope)?;

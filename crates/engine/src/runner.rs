@@ -27,6 +27,8 @@ pub enum What {
         blobs: i64,
     },
     Started,
+    Froze,
+    Thawed,
     Ended {
         reason: JobReason,
         exit_code: Option<i32>,
@@ -261,6 +263,8 @@ fn happened(scope: &mut Scope<'_>, job: JobId, what: &What, logged: i64) -> Resu
         What::Accepted => Ok(false),
         What::SyncComplete { blobs } => scope.job_event(job, JobEvent::SyncComplete { blobs: *blobs }),
         What::Started => scope.job_event(job, JobEvent::CommandStarted),
+        What::Froze => scope.job_event(job, JobEvent::Froze),
+        What::Thawed => scope.job_event(job, JobEvent::Thawed),
         What::Ended { reason, exit_code, signal, message, final_offset, active_ms } => {
             scope.job_event(job, JobEvent::Logged { to: logged })?;
             let ended = JobEvent::Ended {

@@ -53,10 +53,8 @@ impl Scope<'_> {
             RunConsequence::Reserve => self.reserve_for_start(),
             RunConsequence::WakeDispatch => self.dispatch(),
             RunConsequence::CreateAgents => self.create_agents(),
-            RunConsequence::WakeAgents | RunConsequence::HoldAgents => {
-                Err(model::Refused::Conflict { why: "a task cannot be paused: cancel it and start it again".into() }
-                    .into())
-            }
+            RunConsequence::HoldAgents => self.hold_jobs(),
+            RunConsequence::WakeAgents => self.release_jobs(),
             RunConsequence::StopAgents { abort, .. } => self.stop_agents(abort),
             RunConsequence::Settle => self.settle(),
         }
@@ -116,7 +114,9 @@ impl Scope<'_> {
         let mut run = self.run.clone();
         (run.exit_code, run.signal) = (job.exit_code, job.signal);
         self.set_run(run);
-        if self.run.termination.is_none() && self.resubmits(&job, reason)? {
+        // A frozen machine that dies takes its run's patience with it: who resumes wants to find what was paused.
+        let may = self.run.termination.is_none() && self.run.status == RunStatus::Running;
+        if may && self.resubmits(&job, reason)? {
             return self.resubmit(&job, reason);
         }
         let error = (reason.agent_end() == AgentStatus::Failed).then(|| describe(&job, reason));
@@ -328,7 +328,13 @@ impl Scope<'_> {
 
     fn end_active(&mut self, job: &Job) {
         let others = self.jobs.iter().any(|j| j.it.id != job.id && j.it.status == JobStatus::Running);
-        if let Some(since) = self.run.active_since.filter(|_| !others) {
+        if !others {
+            self.stop_clock();
+        }
+    }
+
+    pub(crate) fn stop_clock(&mut self) {
+        if let Some(since) = self.run.active_since {
             let mut next = self.run.clone();
             next.active_since = None;
             next.active_ms += self.at.since(since);

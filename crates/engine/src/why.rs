@@ -51,6 +51,19 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
             why.summary = format!("it is ending ({}), and waits for its processes to be gone", termination.reason);
             ending(job, at, &mut why);
         }
+        (RunStatus::Paused, ..) => {
+            let since = show_duration(at.since(run.since));
+            why.summary = format!("it is paused for {since}: nothing of it moves until somebody resumes it");
+            why.next.push(format!("let it go on: repl resume {}", run.id));
+            why.next.push(format!("give up: repl cancel {}", run.id));
+        }
+        (RunStatus::Running, ..) if run.pause_asked => {
+            why.summary = "it is asked to pause, and its machine has not said yet that everything stands still".into();
+            why.next.push(format!("take that back: repl resume {}", run.id));
+        }
+        (RunStatus::Resuming, ..) => {
+            why.summary = "it goes on as soon as its machine says that everything moves again".into();
+        }
         (_, None, Some(job)) if job.status == JobStatus::Submitted => waiting(tx, house, run, job, &mut why)?,
         (_, _, Some(job)) => running(picture, job, at, &mut why),
         _ => why.summary = format!("it is {}", run.status),

@@ -109,6 +109,9 @@ pub struct Job {
     pub accepted_at: Option<Timestamp>,
     pub running_at: Option<Timestamp>,
     pub started_at: Option<Timestamp>,
+    /// Whether its run is held: beside the status, never instead of it.
+    #[serde(default)]
+    pub frost: Frost,
     pub stop_asked_at: Option<Timestamp>,
     pub abort: bool,
     pub remove_at: Option<Timestamp>,
@@ -130,6 +133,17 @@ pub struct Job {
     pub charged_to: Option<Timestamp>,
     pub synced_blobs: i64,
     pub version: i64,
+}
+
+words! {
+    /// `freezing` and `thawing`: asked for, and not yet confirmed by the machine. A job without a machine has nothing to confirm.
+    pub enum Frost { Moving = "moving", Freezing = "freezing", Frozen = "frozen", Thawing = "thawing" }
+}
+
+impl Default for Frost {
+    fn default() -> Frost {
+        Frost::Moving
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,6 +169,11 @@ pub enum JobEvent {
         blobs: i64,
     },
     CommandStarted,
+    /// Nothing new begins, and what runs stands still.
+    HoldAsked,
+    Froze,
+    ReleaseAsked,
+    Thawed,
     Ended {
         reason: JobReason,
         exit_code: Option<i32>,
@@ -189,6 +208,10 @@ pub enum JobConsequence {
         clean: bool,
     },
     LeaveQueue,
+    /// Held while it had no machine; now it wants one again.
+    Place,
+    /// To the run: everything may be held now, or going on.
+    FrostChanged,
     /// To the agent: this submission has ended.
     ChildEnded {
         reason: JobReason,
@@ -216,6 +239,9 @@ type Step = Result<Outcome<Job, C>, Refused>;
 pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
     let mut next = job.clone();
     match (job.status, event) {
+        (S::Submitted, E::Queued { .. } | E::Placed { .. }) if job.frost == Frost::Frozen => {
+            Err(Refused::not_from("job", "submitted (held)", name(event), &[]))
+        }
         (S::Submitted, E::Queued { turn, seq }) => {
             next.turn = Some(*turn);
             next.queue_seq = Some(*seq);
@@ -239,7 +265,11 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.placed_at = None;
             next.silent_since = None; // the silence was that machine's
             next.lost = false;
-            moved(next, [C::Publish { kind: "job.submitted" }])
+            next.frost = match job.frost {
+                Frost::Moving | Frost::Thawing => Frost::Moving,
+                Frost::Freezing | Frost::Frozen => Frost::Frozen,
+            };
+            moved(next, [C::FrostChanged, C::Publish { kind: "job.submitted" }])
         }
         (S::Submitted, E::WaitedTooLong) => {
             stop(next, JobReason::NoCapacity, at, Some("waited 24 h for a free machine".into()))
@@ -266,9 +296,11 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.started_at = Some(at);
             moved(next, [C::Publish { kind: "job.started" }])
         }
+        (_, E::HoldAsked | E::Froze | E::ReleaseAsked | E::Thawed) => frost(next, event),
         (S::Provisioning | S::Pulling | S::Running, E::Ended { .. }) => {
             gone(&mut next, event, at);
             next.status = S::Terminating;
+            next.frost = Frost::Moving;
             next.reason = reason_of(event);
             ripe(next, at)
         }
@@ -312,6 +344,7 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
         // The machine is surely gone (the provider says so): nothing of the job can be left.
         (S::Provisioning | S::Pulling | S::Running, E::GaveUpOn) => {
             next.status = S::Terminating;
+            next.frost = Frost::Moving;
             next.reason = Some(JobReason::InstanceLost);
             next.message = Some("the machine is gone".into());
             fence(next, at)
@@ -359,9 +392,43 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
     }
 }
 
+/// The machine's word ends what a request began; a word that nobody waits for changes nothing.
+fn frost(mut next: Job, event: &JobEvent) -> Step {
+    let placed = matches!(next.status, S::Provisioning | S::Pulling | S::Running);
+    match (next.frost, event) {
+        (Frost::Moving, E::HoldAsked) if next.status == S::Submitted => {
+            next.frost = Frost::Frozen;
+            next.queue_seq = None;
+            moved(next, [C::LeaveQueue, C::FrostChanged])
+        }
+        (Frost::Moving | Frost::Thawing, E::HoldAsked) if placed => {
+            next.frost = Frost::Freezing;
+            moved(next, [C::TellRunner])
+        }
+        (Frost::Freezing, E::Froze) if placed => {
+            next.frost = Frost::Frozen;
+            moved(next, [C::Publish { kind: "job.frozen" }, C::FrostChanged])
+        }
+        (Frost::Frozen, E::ReleaseAsked) if next.status == S::Submitted => {
+            next.frost = Frost::Moving;
+            moved(next, [C::Place, C::FrostChanged])
+        }
+        (Frost::Freezing | Frost::Frozen, E::ReleaseAsked) if placed => {
+            next.frost = Frost::Thawing;
+            moved(next, [C::TellRunner])
+        }
+        (Frost::Thawing, E::Thawed) if placed => {
+            next.frost = Frost::Moving;
+            moved(next, [C::Publish { kind: "job.thawed" }, C::FrostChanged])
+        }
+        _ => unchanged(),
+    }
+}
+
 /// When this job must be looked at although nobody reports. Waits for others' signs of life are counted without our outages by the caller.
 pub fn deadline(job: &Job) -> Option<Wait> {
     match job.status {
+        S::Submitted if job.frost == Frost::Frozen => None,
         S::Submitted => Some(Wait { from: job.submitted_at, ms: WAIT_LIMIT_MS, event: E::WaitedTooLong }),
         S::Provisioning => Some(Wait { from: job.placed_at?, ms: BOOT_LIMIT_MS, event: E::LimitPassed }),
         S::Pulling => Some(Wait { from: job.accepted_at?, ms: SYNC_LIMIT_MS, event: E::LimitPassed }),
@@ -425,6 +492,7 @@ fn reason_of(event: &JobEvent) -> Option<JobReason> {
 fn stop(mut next: Job, reason: JobReason, at: Timestamp, message: Option<String>) -> Step {
     let placed = next.status != S::Submitted;
     next.status = S::Terminating;
+    next.frost = Frost::Moving;
     next.reason = Some(reason);
     next.message = message.or(next.message.take());
     next.stop_asked_at = Some(at);
@@ -482,6 +550,10 @@ pub fn name(event: &JobEvent) -> &'static str {
         E::Accepted => "accepted",
         E::SyncComplete { .. } => "sync_complete",
         E::CommandStarted => "started",
+        E::HoldAsked => "hold",
+        E::Froze => "froze",
+        E::ReleaseAsked => "release",
+        E::Thawed => "thawed",
         E::Ended { .. } => "ended",
         E::Logged { .. } => "logged",
         E::FellSilent => "fell_silent",

@@ -306,6 +306,12 @@ pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
         {
             go(run, S::Resuming, at, |r| r.pause_reason = None, [C::WakeAgents])
         }
+        // Not yet held: the wish is taken back, and whatever stands still already goes on.
+        (S::Running, E::ResumeAsked) if run.pause_asked && run.termination.is_none() => {
+            let mut next = run.clone();
+            next.pause_asked = false;
+            moved(next, [C::WakeAgents])
+        }
         (S::Resuming | S::Running, E::ResumeAsked) => unchanged(),
         (S::Paused, E::TicketResolved { ticket: Ticket::Retry }) if run.termination.is_none() => go(
             run,

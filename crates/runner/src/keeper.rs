@@ -218,8 +218,16 @@ impl Keeper {
                 return Ok(true);
             }
             (Order::Link { up }, _) => self.link_up = up,
-            (Order::Freeze, Some(job)) => job.freeze(now),
-            (Order::Thaw, Some(job)) => job.thaw(now),
+            // Said again to a runner that asks again: the one that asked first may be gone.
+            (Order::Freeze, Some(job)) => {
+                if job.freeze(now) {
+                    self.tell(Told::Froze);
+                }
+            }
+            (Order::Thaw, Some(job)) => {
+                job.thaw(now);
+                self.tell(Told::Thawed);
+            }
             (Order::Stop { cause, within_ms }, Some(job)) => job.stop(cause, within_ms, now),
             (Order::Abort { cause }, Some(job)) => job.abort(cause, now),
             (Order::Delivered { offset }, Some(job)) => job.pump.delivered(offset),

@@ -86,6 +86,9 @@ pub enum Told {
     Started,
     /// There is more output than before.
     Wrote,
+    /// Everything of the job stands still, or goes on.
+    Froze,
+    Thawed,
 }
 
 impl Told {
@@ -93,8 +96,24 @@ impl Told {
         match self {
             Told::Started => b's',
             Told::Wrote => b'w',
+            Told::Froze => b'f',
+            Told::Thawed => b't',
         }
     }
+}
+
+/// What was told, in order; of a job's start and its output once is enough.
+pub fn heard(bytes: &[u8]) -> Vec<Told> {
+    let once = [Told::Started, Told::Wrote].into_iter().filter(|told| bytes.contains(&told.byte()));
+    let turns =
+        bytes.iter().filter_map(|byte| [Told::Froze, Told::Thawed].into_iter().find(|told| told.byte() == *byte));
+    once.chain(turns).collect()
+}
+
+#[test]
+fn what_a_keeper_tells_is_heard_in_order() {
+    assert_eq!(heard(b"wswft"), [Told::Started, Told::Wrote, Told::Froze, Told::Thawed]);
+    assert_eq!(heard(b"tfwt?"), [Told::Wrote, Told::Thawed, Told::Froze, Told::Thawed]);
 }
 
 #[test]

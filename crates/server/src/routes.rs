@@ -89,6 +89,8 @@ api! {
     post "/runs/{id}/start" run::start, write, "Start a run that was only created", ActionBody => 200 RunView;
     post "/runs/{id}/cancel" run::cancel, write, "Ask it to end; `abort` kills at once", ActionBody => 200 RunView;
     post "/runs/{id}/stop" run::cancel, write, "The same as cancel", ActionBody => 200 RunView;
+    post "/runs/{id}/pause" run::pause, write, "Freeze what runs; nothing new starts", ActionBody => 200 RunView;
+    post "/runs/{id}/resume" run::resume, write, "Let a paused run go on", ActionBody => 200 RunView;
     post "/runs/{id}/retry" run::retry, write, "Open the next attempt of a failed run", ActionBody => 200 RunView;
     post "/blobs/missing" blob::missing, write, "Which of these contents are not here yet", BlobList => 200 BlobList;
     put "/blobs/{hash}" blob::put, write, "Send a file's bytes under their BLAKE3 hash", => 204;

@@ -134,6 +134,24 @@ pub(crate) async fn cancel(
     act(&house, writer.org(), &run, Action::Cancel { abort: asked.value.abort }, &asked).await
 }
 
+pub(crate) async fn pause(
+    State(house): State<Shared>,
+    writer: Writer,
+    Path(run): Path<String>,
+    asked: Asked<ActionBody>,
+) -> Answer {
+    act(&house, writer.org(), &run, Action::Pause, &asked).await
+}
+
+pub(crate) async fn resume(
+    State(house): State<Shared>,
+    writer: Writer,
+    Path(run): Path<String>,
+    asked: Asked<ActionBody>,
+) -> Answer {
+    act(&house, writer.org(), &run, Action::Resume, &asked).await
+}
+
 pub(crate) async fn retry(
     State(house): State<Shared>,
     writer: Writer,

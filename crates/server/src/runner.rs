@@ -14,7 +14,7 @@ use engine::runner::{Fact, Introduction, What};
 use engine::store::Hint;
 use engine::store::log::Chunk;
 use engine::store::log_file::{Frame, LogStream};
-use model::job::JobReason;
+use model::job::{Frost, JobReason};
 use model::spec::OnLostControl;
 use model::{InstanceId, JobId, Timestamp};
 use serde::Deserialize;
@@ -169,6 +169,7 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
     let state = match (job.stop_asked_at, job.abort) {
         (Some(_), true) => protocol::DesiredState::Aborted,
         (Some(_), false) => protocol::DesiredState::Stopped,
+        (None, _) if matches!(job.frost, Frost::Freezing | Frost::Frozen) => protocol::DesiredState::Frozen,
         (None, _) => protocol::DesiredState::Running,
     };
     let spec = run.spec;
@@ -210,6 +211,8 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
         protocol::What::Accepted => What::Accepted,
         protocol::What::SyncComplete { fetched_blobs, .. } => What::SyncComplete { blobs: fetched_blobs },
         protocol::What::Started => What::Started,
+        protocol::What::Froze => What::Froze,
+        protocol::What::Thawed => What::Thawed,
         protocol::What::Ended { exit_code, signal, cause, message, final_offset, active_ms, .. } => What::Ended {
             reason: reason(cause, exit_code, signal),
             exit_code,

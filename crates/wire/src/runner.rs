@@ -199,6 +199,10 @@ pub enum What {
     SyncComplete { fetched_blobs: i64, fetched_bytes: i64 },
     /// The command was started.
     Started,
+    /// Everything of the job stands still, as asked; also said of one that has not begun.
+    Froze,
+    /// It goes on.
+    Thawed,
     /// Everything of the job is gone: processes, pipes; log is complete up to `final_offset`; artifacts are uploaded.
     Ended {
         /// Exit status when it ended by itself or by our signal.

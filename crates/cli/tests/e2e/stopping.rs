@@ -143,3 +143,44 @@ fn a_failed_run_is_tried_again_three_times_in_all() {
     assert_eq!((ended.code, &*ended.out()), (0, "try\n"));
     home.adds_up();
 }
+
+/// Paused by a person while it runs: nothing of it moves, whatever it waits for has come, until it is resumed.
+#[test]
+fn a_paused_run_stands_still_until_it_is_resumed() {
+    let home = Home::new();
+    let go = home.here().join("go");
+    let command = format!("echo ready; until [ -e {} ]; do :; done; echo done", go.display());
+    let mut followed = Running::start(&mut home.repl(&["run", "--name", "still", "-c", &command]));
+    assert_eq!(followed.line(), "ready");
+    let mut events = Running::start(&mut home.repl(&["events", "still", "-f"]));
+    home.done(&["pause", "still"]);
+    home.done(&["pause", "still"]); // said twice is said once
+    while !events.line().contains("run.paused") {}
+    std::fs::write(go, "").unwrap();
+    // A loop that is not frozen sees the file within one of these.
+    for _ in 0..20 {
+        assert_eq!(home.status("still")["status"], "paused");
+    }
+    assert!(home.done(&["why", "still"]).out().contains("repl resume"));
+    home.say(&["retry", "still"]).refused(1, &["paused", "resume"]);
+    home.done(&["resume", "still"]);
+    let ended = followed.end();
+    assert_eq!((ended.code, &*ended.out()), (0, "done\n"), "{ended}");
+    assert_eq!(events.end().code, 0);
+    home.say(&["pause", "still"]).refused(1, &["completed"]);
+    home.adds_up();
+}
+
+#[test]
+fn a_paused_run_can_be_cancelled() {
+    let home = Home::new();
+    let mut followed =
+        Running::start(&mut home.repl(&["run", "--name", "still", "-c", "echo ready; while :; do :; done"]));
+    assert_eq!(followed.line(), "ready");
+    let mut events = Running::start(&mut home.repl(&["events", "still", "-f"]));
+    home.done(&["pause", "still"]);
+    while !events.line().contains("run.paused") {}
+    home.done(&["cancel", "still"]);
+    assert_eq!((followed.end().code, events.end().code), (143, 0));
+    home.adds_up();
+}

@@ -25,6 +25,7 @@ const STORIES: &[Story] = &[
     Story { name: "unplaced", tell: cancelled_in_the_queue, status: RunStatus::Cancelled, code: None, executions: 0 },
     Story { name: "retried", tell: retried, status: RunStatus::Failed, code: Some("exited_with_error"), executions: 2 },
     Story { name: "lost", tell: machine_lost, status: RunStatus::Completed, code: None, executions: 2 },
+    Story { name: "paused", tell: paused, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "refused", tell: refused, status: RunStatus::Failed, code: Some("no_capacity"), executions: 0 },
 ];
 
@@ -82,6 +83,18 @@ fn machine_lost(bench: &mut Bench) -> RunId {
     let name = bench.name_of(run);
     bench.provider.destroy(&name);
     bench.advance(MINUTE);
+    bench.exits(run, 0);
+    run
+}
+
+fn paused(bench: &mut Bench) -> RunId {
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(spec());
+    bench.settle();
+    for action in [Action::Pause, Action::Resume] {
+        bench.act(run, action).unwrap();
+        bench.settle();
+    }
     bench.exits(run, 0);
     run
 }

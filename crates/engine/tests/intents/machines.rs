@@ -5,7 +5,7 @@ use crate::bench::{Bench, now};
 use adapters::fake::MachineState;
 use engine::desired::Desired;
 use engine::runner::{Fact, Introduction, Taken, What};
-use model::job::JobReason;
+use model::job::{Frost, JobReason};
 use model::{Failure, InstanceId, JobId, RunId};
 use std::collections::BTreeMap;
 use store::log::Chunk;
@@ -52,6 +52,7 @@ struct Work {
     acknowledged: usize,
     started: bool,
     over: bool,
+    still: bool,
 }
 
 impl Runners {
@@ -160,6 +161,14 @@ impl Bench {
             if stopped && !work.over {
                 let reason = if job.abort { JobReason::AbortedByUser } else { JobReason::TerminatedByServer };
                 work.end(reason, None, self.runners.active_ms);
+            }
+            let still = matches!(job.frost, Frost::Freezing | Frost::Frozen);
+            if still != work.still && !work.over {
+                work.still = still;
+                work.facts.push(if still { What::Froze } else { What::Thawed });
+            }
+            if still {
+                return;
             }
             if !work.started && !work.over && matches!(plan, Plan::Run | Plan::Exit(_)) {
                 work.started = true;

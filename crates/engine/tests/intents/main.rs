@@ -9,6 +9,7 @@ mod keys;
 mod launch;
 mod machines;
 mod money;
+mod pause;
 mod placement;
 mod provider_faults;
 mod reports;

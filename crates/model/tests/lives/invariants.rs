@@ -5,8 +5,8 @@ use model::agent::{Agent, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::{Attempt, AttemptStatus};
 use model::instance::InstanceStatus;
-use model::job::{Job, JobStatus};
-use model::run::{RunOutcome, RunStatus};
+use model::job::{Frost, Job, JobStatus};
+use model::run::{PauseReason, RunOutcome, RunStatus};
 use model::task::TaskStatus;
 use model::{AgentId, Credits};
 
@@ -131,6 +131,11 @@ fn jobs_and_slots_agree(lives: &Lives, scope: &Scope, world: &World) -> Check {
         must!(own == 0 || !agent.status.is_end(), "a live job of an ended agent: {agent:?}");
         let idle = scope.machines > 0 && agent.status == AgentStatus::Running && own == 0;
         must!(!idle, "a running agent without a job");
+    }
+    let run = lives.run.get(world.run);
+    if run.status == RunStatus::Paused && run.pause_reason == Some(PauseReason::Asked) {
+        let still = |job: &&Job| job.frost == Frost::Frozen || job.status == JobStatus::Terminating;
+        must!(jobs.iter().all(still), "paused, and {jobs:?}");
     }
     for job in &jobs {
         let slot = job.allocation.map(|it| world.slot_at(lives, it).map(|at| lives.slot.get(world.slots[at])));

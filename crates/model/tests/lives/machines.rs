@@ -142,6 +142,8 @@ impl Commit<'_> {
                 JobConsequence::ChildEnded { reason } => self.submission_ended(id, *reason)?,
                 JobConsequence::TellRunner
                 | JobConsequence::LeaveQueue
+                | JobConsequence::Place
+                | JobConsequence::FrostChanged
                 | JobConsequence::GatherLogs
                 | JobConsequence::Publish { .. } => {}
             }

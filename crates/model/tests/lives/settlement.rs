@@ -8,7 +8,7 @@ use model::agent::{AgentEvent, AgentKind, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::{AttemptConsequence, AttemptEvent, AttemptStatus};
 use model::instance::InstanceStatus;
-use model::job::{JobEvent, JobReason};
+use model::job::{Frost, JobEvent, JobReason};
 use model::ledger::{Entry, EntryKind};
 use model::run::{PauseReason, RunConsequence, RunEvent, RunOutcome, RunReason, RunStatus, Ticket};
 use model::*;
@@ -116,7 +116,8 @@ impl Commit<'_> {
                     self.attempt(AttemptEvent::Ended(status), Origin::Within)?;
                 }
                 // Agents are held one by one, when nothing of them is in flight.
-                RunConsequence::HoldAgents | RunConsequence::WakeDispatch | RunConsequence::Publish { .. } => {}
+                RunConsequence::HoldAgents => self.all_jobs(&JobEvent::HoldAsked)?,
+                RunConsequence::WakeDispatch | RunConsequence::Publish { .. } => {}
             }
         }
         Ok(())
@@ -186,7 +187,12 @@ impl Commit<'_> {
         });
     }
 
+    fn all_jobs(&mut self, event: &JobEvent) -> Done {
+        (0..self.world.jobs.len()).try_for_each(|job| self.job(job, event, Origin::Within))
+    }
+
     fn wake_agents(&mut self) -> Done {
+        self.all_jobs(&JobEvent::ReleaseAsked)?;
         for agent in 0..self.world.agents.len() {
             if self.status(agent) == AgentStatus::Paused {
                 self.agent(agent, &AgentEvent::Woken, Origin::Within)?;
@@ -239,10 +245,15 @@ impl Commit<'_> {
     fn hold(&mut self, agent: usize) -> Done {
         let run = self.lives.run.get(self.world.run);
         let asked = run.status == RunStatus::Running && run.pause_asked && run.termination.is_none();
-        if !asked || self.status(agent).is_end() || self.is_in_flight(agent) {
+        let still = self.world.open_job_of(self.lives, agent).is_none_or(|job| self.is_frozen(job));
+        if !asked || !still || self.status(agent).is_end() || self.is_in_flight(agent) {
             return Err(Stop::Nothing);
         }
         self.agent(agent, &AgentEvent::Held, Origin::Outside)
+    }
+
+    fn is_frozen(&self, job: usize) -> bool {
+        self.lives.job.get(self.world.jobs[job]).frost == Frost::Frozen
     }
 
     fn escalate(&mut self) -> Done {

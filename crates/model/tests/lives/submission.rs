@@ -214,3 +214,13 @@ fn a_run_shows_the_most_advanced_of_its_jobs_or_the_trouble_all_of_them_share() 
         assert_eq!(run_phase(terminating, jobs), expected, "{jobs:?}");
     }
 }
+
+/// Nothing runs out for a job whose run is paused before it has a machine.
+#[test]
+fn a_held_job_does_not_wait_in_vain() {
+    let (held, consequences) = after(&[(1, JobEvent::Queued { turn: 1, seq: 4 }), (2, JobEvent::HoldAsked)]);
+    assert!(held.queue_seq.is_none() && consequences.contains(&JobConsequence::LeaveQueue));
+    assert_eq!(model::job::deadline(&held), None);
+    let (released, consequences) = after(&[(1, JobEvent::HoldAsked), (2, JobEvent::ReleaseAsked)]);
+    assert!(consequences.contains(&JobConsequence::Place) && model::job::deadline(&released).is_some());
+}

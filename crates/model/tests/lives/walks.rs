@@ -8,7 +8,7 @@ use model::agent::{Agent, AgentEvent, AgentStatus};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::attempt::{Attempt, AttemptEvent, AttemptStatus};
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
-use model::job::{Job, JobEvent, JobReason, JobStatus};
+use model::job::{Frost, Job, JobEvent, JobReason, JobStatus, JobStatus as S};
 use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
 use model::run::{PauseReason, Run, RunEvent, RunOutcome, RunReason, RunStatus, Termination, Ticket};
 use model::step::{Step, StepEvent, StepStatus};
@@ -24,7 +24,16 @@ pub fn walked(name: &str) -> Chart {
         "task" => chart(&TASK, &tasks(), &task_events(), task::step),
         "step" => chart(&STEP, &steps(), &step_events(), step::step),
         "job" => {
-            chart(&JOB, &jobs(), &job_events().into_iter().filter(|e| !is_voice(e)).collect::<Vec<_>>(), job::step)
+            let beside = |e: &JobEvent| is_voice(e) || is_frost(e);
+            chart(&JOB, &jobs(), &job_events().into_iter().filter(|e| !beside(e)).collect::<Vec<_>>(), job::step)
+        }
+        "frost" => {
+            let open = jobs().into_iter().filter(|job| matches!(job.status, S::Submitted | S::Running));
+            let all = |job: Job| Frost::ALL.iter().map(move |frost| Job { frost: *frost, ..job.clone() });
+            // Without a machine there is nothing on its way.
+            let real = |job: &Job| job.status == S::Running || matches!(job.frost, Frost::Moving | Frost::Frozen);
+            let open: Vec<Job> = open.flat_map(all).filter(real).collect();
+            chart(&FROST, &open, &job_events().into_iter().filter(is_frost).collect::<Vec<_>>(), job::step)
         }
         "silence" => {
             let placed: Vec<Job> = jobs().into_iter().filter(|job| job.epoch > 0 && !job.status.is_end()).collect();
@@ -47,6 +56,7 @@ pub const AGENT: Names<Agent, AgentEvent> =
 pub const TASK: Names<Task, TaskEvent> = Names { state: |t| t.status.to_string(), event: |e| task::name(e).to_owned() };
 pub const STEP: Names<Step, StepEvent> = Names { state: step_state, event: |e| step::name(e).to_owned() };
 pub const JOB: Names<Job, JobEvent> = Names { state: job_state, event: job_event };
+pub const FROST: Names<Job, JobEvent> = Names { state: frost, event: job_event };
 pub const SILENCE: Names<Job, JobEvent> = Names { state: voice, event: job_event };
 pub const ALLOCATION: Names<Allocation, AllocationEvent> =
     Names { state: slot_state, event: |e| allocation::name(e).to_owned() };
@@ -228,6 +238,16 @@ fn job_event(event: &JobEvent) -> String {
     named_with(job::name(event), detail)
 }
 
+pub fn is_frost(event: &JobEvent) -> bool {
+    matches!(event, JobEvent::HoldAsked | JobEvent::Froze | JobEvent::ReleaseAsked | JobEvent::Thawed)
+}
+
+/// Without a machine there is nothing to wait for.
+fn frost(job: &Job) -> String {
+    let somewhere = if job.status == JobStatus::Submitted { " (no machine)" } else { "" };
+    format!("{}{somewhere}", job.frost)
+}
+
 pub fn is_voice(event: &JobEvent) -> bool {
     matches!(event, JobEvent::FellSilent | JobEvent::HeardAgain | JobEvent::DeclaredLost)
 }
@@ -273,6 +293,10 @@ pub fn job_events() -> Vec<JobEvent> {
         JobEvent::Accepted,
         JobEvent::SyncComplete { blobs: 1 },
         JobEvent::CommandStarted,
+        JobEvent::HoldAsked,
+        JobEvent::Froze,
+        JobEvent::ReleaseAsked,
+        JobEvent::Thawed,
         JobEvent::Logged { to: 5 },
         JobEvent::Logged { to: 10 },
         JobEvent::FellSilent,

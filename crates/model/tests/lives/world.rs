@@ -3,7 +3,7 @@
 
 use crate::life::{Few, Id, Life};
 use crate::samples::{self, NOW};
-use crate::walks::{self, is_voice};
+use crate::walks::{self, is_frost, is_voice};
 use model::agent::{Agent, AgentConsequence, AgentEvent};
 use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent};
@@ -134,7 +134,15 @@ impl Lives {
             agent: Life::new(agent::step, |_| {}, vec![(walks::AGENT, |_| true)]),
             task: Life::new(task::step, |_| {}, vec![(walks::TASK, |_| true)]),
             step: Life::new(step::step, |_| {}, vec![(walks::STEP, |_| true)]),
-            job: Life::new(job::step, tidy_job, vec![(walks::JOB, |e| !is_voice(e)), (walks::SILENCE, is_voice)]),
+            job: Life::new(
+                job::step,
+                tidy_job,
+                vec![
+                    (walks::JOB, |e| !is_voice(e) && !is_frost(e)),
+                    (walks::SILENCE, is_voice),
+                    (walks::FROST, is_frost),
+                ],
+            ),
             slot: Life::new(allocation::step, |_| {}, vec![(walks::ALLOCATION, |_| true)]),
             instance: Life::new(instance::step, tidy_instance, vec![(walks::INSTANCE, |_| true)]),
         }
@@ -357,6 +365,9 @@ fn reports(scope: &Scope) -> Vec<JobEvent> {
     };
     let mut all = vec![JobEvent::Accepted, JobEvent::SyncComplete { blobs: 0 }];
     all.extend([JobReason::DoneByRunner, JobReason::ExitedWithError].map(|reason| ended(reason, 0)));
+    if scope.pauses {
+        all.extend([JobEvent::Froze, JobEvent::Thawed]);
+    }
     if scope.silence {
         let rarer = [JobReason::MaxDuration, JobReason::AbortedByUser, JobReason::Interrupted];
         all.extend(rarer.map(|reason| ended(reason, 0)));

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
-use wire::runner::EndCause;
+use wire::runner::{EndCause, What};
 
 /// A command that says something at once does so within this; its start waits that long to travel with it.
 const FIRST_OUTPUT_WITHIN: Duration = Duration::from_millis(3);
@@ -45,8 +45,8 @@ pub fn attach(
     tokio::spawn(async move {
         let mut said = [0; 512];
         while let Ok(read @ 1..) = read.read(&mut said).await {
-            for told in [Told::Started, Told::Wrote] {
-                if said[..read].contains(&told.byte()) && events.send(Event::Told(key, told)).is_err() {
+            for told in orders::heard(&said[..read]) {
+                if events.send(Event::Told(key, told)).is_err() {
                     return;
                 }
             }
@@ -113,6 +113,12 @@ impl Daemon {
             }
             job.tell_started();
             self.apply(key); // what was asked for while it started
+            return;
+        }
+        match told {
+            Told::Froze => job.tell(What::Froze),
+            Told::Thawed => job.tell(What::Thawed),
+            Told::Started | Told::Wrote => {}
         }
     }
 

@@ -105,6 +105,16 @@ impl Daemon {
             (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Stopped) => {
                 self.cut(key, EndCause::Stopped, "stopped before it began");
             }
+            // Not begun, so it stands still as it is; and only a job that was said to be still is said to go on.
+            (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Frozen)
+                if job.ordered != Some(DesiredState::Frozen) =>
+            {
+                job.ordered = Some(DesiredState::Frozen);
+                job.tell(What::Froze);
+            }
+            (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Running) if job.ordered.take().is_some() => {
+                job.tell(What::Thawed);
+            }
             (Stage::Kept(_), state) if job.ordered != Some(state) => self.order(key, state),
             _ => {}
         }

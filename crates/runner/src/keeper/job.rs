@@ -184,15 +184,17 @@ impl Job {
         [limit, kill, self.kill_again_at].into_iter().flatten().min()
     }
 
-    pub fn freeze(&mut self, now: Instant) {
+    /// Whether everything stands still; what is on its way to its end does not.
+    pub fn freeze(&mut self, now: Instant) -> bool {
         if self.frozen || self.ended.is_some() || self.ending.is_some() {
-            return;
+            return self.frozen;
         }
         self.frozen = true;
         self.time.pause(now);
         if !self.groups.freeze(true) {
             self.stop_each();
         }
+        true
     }
 
     pub fn thaw(&mut self, now: Instant) {
