@@ -31,6 +31,8 @@ fn kind(what: &What) -> &'static str {
         What::Accepted => "accepted",
         What::SyncComplete { .. } => "sync_complete",
         What::Started => "started",
+        What::Froze => "froze",
+        What::Thawed => "thawed",
         What::Ended { .. } => "ended",
         What::Unknown => "unknown",
     }
