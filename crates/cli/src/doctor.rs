@@ -212,19 +212,23 @@ fn containment() -> Check {
 
 /// Whether `--memory` and `--cpu` can be enforced.
 fn limits() -> Check {
-    let v2 = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-    let writable = |path: &str| nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok();
-    let v1 = ["memory", "cpu"].iter().all(|name| writable(&format!("/sys/fs/cgroup/{name}")));
-    if v1 {
-        Check::fine("limits", "--memory and --cpu are enforced (cgroup v1)")
-    } else if v2.contains("memory") && v2.contains("cpu") && writable("/sys/fs/cgroup") {
-        Check::fine("limits", "--memory and --cpu are enforced (cgroup v2)")
-    } else {
-        Check::limited(
+    let fix = "let this user write to a cgroup with the memory and cpu controllers";
+    match (runner::limits("memory"), runner::limits("cpu")) {
+        (Some(memory), Some(cpu)) if memory == cpu => {
+            Check::fine("limits", format!("--memory and --cpu are enforced (cgroup {memory})"))
+        }
+        (Some(memory), Some(cpu)) => {
+            Check::fine("limits", format!("--memory (cgroup {memory}) and --cpu (cgroup {cpu}) are enforced"))
+        }
+        (Some(memory), None) => Check::limited(
             "limits",
-            "--memory and --cpu choose a machine but are not enforced on it",
-            "let this user write to a cgroup with the memory and cpu controllers",
-        )
+            format!("only --memory is enforced (cgroup {memory}), --cpu chooses a machine"),
+            fix,
+        ),
+        (None, Some(cpu)) => {
+            Check::limited("limits", format!("only --cpu is enforced (cgroup {cpu}), --memory chooses a machine"), fix)
+        }
+        (None, None) => Check::limited("limits", "--memory and --cpu choose a machine but are not enforced on it", fix),
     }
 }
 

@@ -49,17 +49,25 @@ pub async fn run(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> 
     let mut sink = Sink::new(live);
     let part = Part { follow: true, ..Part::default() };
     loop {
-        tokio::select! {
+        let end = tokio::select! {
             end = logs(plane, run, &part, &mut sink) => end?,
             () = live.keep_up(plane, run) => unreachable!("it watches as long as it is asked to"),
         };
         let view: RunView = plane.get(&format!("/runs/{run}")).await?;
         if matches!(view.status.as_str(), "completed" | "failed" | "cancelled") {
             live.done();
+            say_if_cut(&end);
             return Ok(view);
         }
         // Complete, and the run goes on: it is about to be tried again.
         tokio::time::sleep(FIRST_PAUSE).await;
+    }
+}
+
+/// A log that ends too early must not look like one that ended.
+pub fn say_if_cut(end: &LogEnd) {
+    if end.cut {
+        eprintln!("repl: the end of this log is missing: its machine was lost before it arrived");
     }
 }
 

@@ -55,9 +55,7 @@ pub async fn logs(settings: &Settings, args: LogsArgs) -> Done {
         end = follow::logs(&plane, &run, &part, &mut sink) => end?,
         _ = tokio::signal::ctrl_c() => return Ok(DETACHED),
     };
-    if end.cut {
-        eprintln!("repl: the end of this log is missing: its machine was lost before it arrived");
-    }
+    follow::say_if_cut(&end);
     Ok(0)
 }
 

@@ -17,23 +17,50 @@ const TRIES: u32 = 5;
 /// A workdir with more than this is not searched to its end.
 const MOST_FILES: usize = 100_000;
 const PIECE: usize = 256 << 10;
+/// A log is not the place for thousands of names.
+const MOST_LINES: usize = 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Name below the workdir, and where its bytes are.
     pub files: Vec<(String, PathBuf)>,
     pub problems: Vec<String>,
+    /// Globs that named nothing: no failure, but rarely what was meant.
+    pub idle: Vec<String>,
 }
 
-/// Uploads all; returns what could not be uploaded, in words.
-pub async fn upload(key: Key, workdir: PathBuf, globs: Vec<String>, line: Line) -> Vec<String> {
+/// What did not become of the artifacts that were asked for.
+#[derive(Debug, Default)]
+pub struct Shortfall {
+    /// What could not be uploaded, in words.
+    pub problems: Vec<String>,
+    pub idle: Vec<String>,
+}
+
+impl Shortfall {
+    /// For the log: the first of them, a line each.
+    pub fn lines(&self) -> String {
+        let problems = self.problems.iter().map(|problem| format!("artifact not uploaded: {problem}\n"));
+        let idle = self.idle.iter().map(|glob| format!("no file matches the artifact glob {glob}\n"));
+        let (mut lines, rest) =
+            (problems.chain(idle), (self.problems.len() + self.idle.len()).saturating_sub(MOST_LINES));
+        let mut text: String = lines.by_ref().take(MOST_LINES).collect();
+        if rest > 0 {
+            text.push_str(&format!("and {rest} more artifacts not uploaded\n"));
+        }
+        text
+    }
+}
+
+/// Uploads all.
+pub async fn upload(key: Key, workdir: PathBuf, globs: Vec<String>, line: Line) -> Shortfall {
     let search = tokio::task::spawn_blocking(move || find(&workdir, &globs));
     let found = search.await.expect("a search does not panic");
     let uploads = stream::iter(found.files)
         .map(|(name, path)| upload_one(key, name, path, line.clone()))
         .buffer_unordered(UPLOADS_AT_A_TIME);
     let failed: Vec<Option<String>> = uploads.collect().await;
-    found.problems.into_iter().chain(failed.into_iter().flatten()).collect()
+    Shortfall { problems: found.problems.into_iter().chain(failed.into_iter().flatten()).collect(), idle: found.idle }
 }
 
 async fn upload_one(key: Key, name: String, path: PathBuf, mut line: Line) -> Option<String> {
@@ -95,7 +122,7 @@ pub fn find(workdir: &Path, globs: &[String]) -> Found {
         }
     };
     let Ok(root) = workdir.canonicalize() else { return found };
-    let (mut folders, mut seen) = (vec![PathBuf::new()], 0);
+    let (mut folders, mut seen, mut used) = (vec![PathBuf::new()], 0, vec![false; globs.len()]);
     while let Some(folder) = folders.pop() {
         let mut entries: Vec<_> = std::fs::read_dir(root.join(&folder)).into_iter().flatten().flatten().collect();
         entries.sort_by_key(|entry| entry.file_name());
@@ -108,12 +135,20 @@ pub fn find(workdir: &Path, globs: &[String]) -> Found {
             let name = folder.join(entry.file_name());
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folders.push(name),
-                Ok(_) if wanted.is_match(&name) => found.take(&root, &name),
-                _ => {}
+                Ok(_) => {
+                    let matching = wanted.matches(&name);
+                    if !matching.is_empty() {
+                        found.take(&root, &name);
+                    }
+                    // Two patterns stand for each glob.
+                    matching.into_iter().for_each(|pattern| used[pattern / 2] = true);
+                }
+                Err(_) => {}
             }
         }
     }
     found.files.sort();
+    found.idle = globs.iter().zip(used).filter(|(_, used)| !used).map(|(glob, _)| glob.clone()).collect();
     found
 }
 
@@ -167,14 +202,24 @@ mod tests {
         let names = |globs: &[&str]| {
             let globs: Vec<String> = globs.iter().map(|glob| glob.to_string()).collect();
             let found = find(dir.path(), &globs);
-            (found.files.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), found.problems.len())
+            let files: Vec<String> = found.files.into_iter().map(|(name, _)| name).collect();
+            (files, found.problems.len(), found.idle.len())
         };
         let strings = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
-        assert_eq!(names(&["out/*"]), (strings(&["out/a", "out/deep/b", "out/link"]), 2));
-        assert_eq!(names(&["*.txt", "./other"]), (strings(&["other/c", "top.txt"]), 0));
-        assert_eq!(names(&["**/b"]), (strings(&["out/deep/b"]), 0));
-        assert_eq!(names(&["../*"]), (vec![], 1));
-        assert_eq!(names(&["/etc/*"]), (vec![], 1));
-        assert_eq!(names(&["nothing"]), (vec![], 0));
+        assert_eq!(names(&["out/*"]), (strings(&["out/a", "out/deep/b", "out/link"]), 2, 0));
+        assert_eq!(names(&["*.txt", "./other"]), (strings(&["other/c", "top.txt"]), 0, 0));
+        assert_eq!(names(&["**/b"]), (strings(&["out/deep/b"]), 0, 0));
+        assert_eq!(names(&["../*"]), (vec![], 1, 0));
+        assert_eq!(names(&["/etc/*"]), (vec![], 1, 0));
+        assert_eq!(names(&["nothing", "*.txt", "out/none*"]), (strings(&["top.txt"]), 0, 2));
+    }
+
+    #[test]
+    fn a_shortfall_is_said_in_few_lines() {
+        let shortfall = Shortfall { problems: vec!["a: not a file".to_owned()], idle: vec!["*.x".to_owned()] };
+        assert_eq!(shortfall.lines(), "artifact not uploaded: a: not a file\nno file matches the artifact glob *.x\n");
+        let many = Shortfall { problems: vec!["b".to_owned(); 1000], ..Shortfall::default() };
+        assert_eq!(many.lines().lines().count(), MOST_LINES + 1);
+        assert!(many.lines().ends_with("and 980 more artifacts not uploaded\n"));
     }
 }

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,6 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const PERIOD: i64 = 100_000;
 /// Version 1 cannot end a group at once; a group that still forks after this many rounds is left to the sweep.
 const KILL_ROUNDS: usize = 100;
+
+/// The leaf for processes that would keep controllers from the groups beside them.
+const ASIDE: &str = "remuda-aside";
 
 /// Where groups can be made on this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,7 +65,7 @@ impl Layout {
             };
             let has = |controller: &str| options.split(',').any(|option| option == controller);
             match *kind {
-                "cgroup2" => layout.v2 = place(""),
+                "cgroup2" => layout.v2 = place("").map(|at| beside(&at)),
                 "cgroup" if has("freezer") => layout.freezer = place("freezer"),
                 "cgroup" if has("memory") => layout.memory = place("memory"),
                 "cgroup" if has("cpu") => layout.cpu = place("cpu"),
@@ -79,6 +83,20 @@ impl Layout {
         let groups = self.make(&probe_name(), Limits::default());
         groups.remove();
         groups.containing().map(drop).ok_or_else(|| format!("no group can be made in {}", at.display()))
+    }
+
+    /// Which version of groups can limit `memory` or `cpu` here. Only looks.
+    pub fn limits(&self, controller: &str) -> Option<&'static str> {
+        let writable = |at: &Path| nix::unistd::access(at, nix::unistd::AccessFlags::W_OK).is_ok();
+        let v1 = if controller == "memory" { &self.memory } else { &self.cpu };
+        let listed = |at: &PathBuf| {
+            let known = fs::read_to_string(at.join("cgroup.controllers")).unwrap_or_default();
+            known.split_ascii_whitespace().any(|known| known == controller)
+        };
+        if v1.as_ref().is_some_and(|at| writable(at)) {
+            return Some("v1");
+        }
+        self.v2.as_ref().filter(|at| listed(at) && writable(&at.join("cgroup.subtree_control"))).map(|_| "v2")
     }
 
     /// The same without what would hold a job together; limits stay where they have groups of their own.
@@ -122,16 +140,62 @@ fn probe_name() -> String {
 }
 
 fn make_v2(at: &Path, name: &str, limits: Limits) -> Option<PathBuf> {
-    // Refused where processes live beside groups with controllers; then there are just no limits.
-    let _ = put(at, "cgroup.subtree_control", "+memory +cpu");
+    hand_down(at, "memory", limits.memory_bytes.is_some());
+    hand_down(at, "cpu", limits.cpu_milli.is_some());
     let group = make_dir(at, name)?;
+    limit_v2(&group, limits);
+    Some(group)
+}
+
+/// Where a controller is not to be had there are just no limits by it.
+fn limit_v2(group: &Path, limits: Limits) {
     if let Some(bytes) = limits.memory_bytes {
-        let _ = put(&group, "memory.max", bytes);
+        let _ = put(group, "memory.max", bytes);
+        // Absent without swap. What may not be in memory may not be in swap instead.
+        let _ = put(group, "memory.swap.max", 0);
     }
     if let Some(milli) = limits.cpu_milli {
-        let _ = put(&group, "cpu.max", format!("{} {PERIOD}", milli * PERIOD / 1000));
+        let _ = put(group, "cpu.max", format!("{} {PERIOD}", milli * PERIOD / 1000));
     }
-    Some(group)
+}
+
+/// Lets groups below use a controller. Each is asked for by itself: a host may give one and not the other.
+fn hand_down(at: &Path, controller: &str, needed: bool) {
+    let ask = || put(at, "cgroup.subtree_control", format!("+{controller}"));
+    let busy = ask().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
+    if busy && needed && step_aside(at) {
+        let _ = ask();
+    }
+}
+
+/// Version 2 limits nothing below a group in which processes live: they are moved to a leaf of their own. Only where all
+/// of them are this user's, in a group that this user may rearrange.
+fn step_aside(at: &Path) -> bool {
+    let aside = at.join(ASIDE);
+    let _ = fs::create_dir(&aside);
+    // More than once: one may fork while it is moved.
+    for _ in 0..KILL_ROUNDS {
+        let list = fs::read_to_string(at.join("cgroup.procs")).unwrap_or_default();
+        if list.is_empty() {
+            return true;
+        }
+        if !list.lines().all(is_ours) || !list.lines().all(|pid| put(&aside, "cgroup.procs", pid).is_ok()) {
+            break;
+        }
+    }
+    let _ = fs::remove_dir(&aside);
+    false
+}
+
+/// One that is gone by now is nobody's.
+fn is_ours(pid: &str) -> bool {
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+    owner.map_or(true, |owner| owner == nix::unistd::geteuid().as_raw())
+}
+
+/// Whoever stepped aside still makes its groups where it was before.
+fn beside(own: &Path) -> PathBuf {
+    own.parent().filter(|_| own.ends_with(ASIDE)).unwrap_or(own).to_owned()
 }
 
 fn make_limited(at: &Path, name: &str, file: &str, limit: i64) -> Option<PathBuf> {
@@ -254,6 +318,59 @@ mod tests {
         let inside = Layout::parse("1 1 0:1 /docker/1 /sys/fs/cgroup ro - cgroup2 c rw\n", "0::/docker/1/init\n");
         assert_eq!(inside.v2, at("/sys/fs/cgroup/init"));
         assert_eq!(Layout::parse("", ""), Layout::default());
+    }
+
+    /// Stands in for the kernel where it offers version 2 without these controllers: the files are the kernel's, what
+    /// it does with them is not tested.
+    #[test]
+    fn version_2_is_told_its_limits_in_its_own_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let (at, group) = (dir.path(), dir.path().join("group"));
+        fs::create_dir(&group).unwrap();
+        for file in ["cgroup.subtree_control", "group/memory.max", "group/memory.swap.max", "group/cpu.max"] {
+            fs::write(at.join(file), "").unwrap();
+        }
+        fs::write(at.join("cgroup.controllers"), "cpuset memory\n").unwrap();
+        hand_down(at, "memory", true);
+        limit_v2(&group, Limits { cpu_milli: Some(1500), memory_bytes: Some(64 << 20) });
+        let said = |file: &str| fs::read_to_string(at.join(file)).unwrap();
+        assert_eq!(said("cgroup.subtree_control"), "+memory");
+        assert_eq!((said("group/memory.max"), said("group/memory.swap.max")), ("67108864".to_owned(), "0".to_owned()));
+        assert_eq!(said("group/cpu.max"), "150000 100000");
+        let layout = Layout { v2: Some(at.to_owned()), ..Layout::default() };
+        assert_eq!((layout.limits("memory"), layout.limits("cpu")), (Some("v2"), None));
+    }
+
+    #[test]
+    fn processes_step_aside_so_that_groups_beside_them_get_controllers() {
+        let Some(at) = Layout::discover().v2 else { return eprintln!("SKIPPED: there is no cgroup version 2 here") };
+        let own = at.join(format!("remuda-test-aside-{}", std::process::id()));
+        if fs::create_dir(&own).is_err() {
+            return eprintln!("SKIPPED: no group can be made in {}", at.display());
+        }
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        put(&own, "cgroup.procs", child.id()).unwrap();
+        assert!(step_aside(&own));
+        let moved = fs::read_to_string(own.join(ASIDE).join("cgroup.procs")).unwrap();
+        assert_eq!(moved, format!("{}\n", child.id()));
+        assert_eq!(beside(&own.join(ASIDE)), own);
+        // Whichever controller there is, if there is one, can be handed down now and could not before.
+        let known = fs::read_to_string(own.join("cgroup.controllers")).unwrap();
+        match known.split_ascii_whitespace().next() {
+            Some(controller) => {
+                put(&own, "cgroup.procs", child.id()).unwrap();
+                assert!(put(&own, "cgroup.subtree_control", format!("+{controller}")).is_err());
+                hand_down(&own, controller, false);
+                assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap().trim(), "", "not asked to");
+                hand_down(&own, controller, true);
+                assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap().trim(), controller);
+            }
+            None => eprintln!("SKIPPED in part: this group was given no controller to hand down"),
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fs::remove_dir(own.join(ASIDE)).unwrap();
+        fs::remove_dir(&own).unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod reconcile;
 mod recover;
 mod world;
 
+use crate::artifacts::Shortfall;
 use crate::cache::Cache;
 use crate::clock::Backoff;
 use crate::instance::Instance;
@@ -39,7 +40,7 @@ pub enum Event {
     Told(Key, Told),
     KeeperGone(Key),
     Contained(Key),
-    Uploaded(Key, Vec<String>),
+    Uploaded(Key, Shortfall),
     Answered(Sent, Result<ReportAnswer, ClientError>),
     ShutDown,
     Terminated,
@@ -196,7 +197,7 @@ impl Daemon {
             Event::Told(key, told) => self.hear_keeper(key, told, now),
             Event::KeeperGone(key) => self.keeper_gone(key),
             Event::Contained(key) => self.contained(key),
-            Event::Uploaded(key, problems) => self.tell_end(key, &problems),
+            Event::Uploaded(key, shortfall) => self.tell_end(key, &shortfall),
             Event::ShutDown => self.close(Duration::from_secs(2), now),
             Event::DirectoryGone => self.close(Duration::ZERO, now),
             Event::Terminated => return Some(Leaving::Terminated),

@@ -5,8 +5,9 @@ use crate::contain::{KEY_MARK, WORKDIR_MARK};
 use crate::exit::ExitRecord;
 use crate::key::Key;
 use crate::orders::Order;
-use crate::spool::Reader;
+use crate::spool::{self, Reader};
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -118,6 +119,15 @@ impl Job {
     pub fn output_in(&mut self, dir: &Path) {
         let delivered = self.wanted.as_ref().map_or(0, |wanted| wanted.log_offset);
         self.output = Some(Output { dir: dir.to_owned(), reader: Reader::new(dir), delivered, rest_is_gone: false });
+    }
+
+    /// The runner's own words, after all that the keeper wrote: the log ends with them.
+    pub fn add_to_log(&mut self, text: &str) -> io::Result<()> {
+        let (Some(output), Some(ended)) = (&self.output, &mut self.ended) else { return Ok(()) };
+        if !text.is_empty() {
+            ended.final_offset = spool::add_at_end(&output.dir, ended.final_offset, text.as_bytes())?;
+        }
+        Ok(())
     }
 
     pub fn state(&self) -> DesiredState {

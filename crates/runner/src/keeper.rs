@@ -10,6 +10,7 @@ use crate::clock::wall_ms;
 use crate::containment::Way;
 use crate::exit::{self, ExitRecord};
 use crate::orders::{self, Order, Told};
+use crate::pages;
 use crate::slot;
 use crate::spool::Writer;
 use job::Job;
@@ -27,6 +28,9 @@ use wire::runner::{EndCause, Stream};
 const HERE: &str = ".";
 /// Without a runner somebody may have removed the folder: then nobody will ever ask for the outcome.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(10);
+
+/// Of a keeper that begins to wait, or whose job has begun, nothing else is wanted after this.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// Never returns. Descriptor 0 is the listening socket.
 pub fn main() -> ! {
@@ -53,6 +57,8 @@ struct Keeper {
     groups: Groups,
     way: Way,
     link_up: bool,
+    /// When what has begun is over, and pages it needed can go.
+    settled_at: Option<Instant>,
 }
 
 /// The runner that is attached now.
@@ -87,7 +93,16 @@ impl Keeper {
         // SAFETY: the runner passes the listening socket as descriptor 0; nobody else here uses it.
         let listener = unsafe { UnixListener::from_raw_fd(0) };
         listener.set_nonblocking(true)?;
-        Ok(Keeper { listener, signals, runner: None, job: None, groups, way, link_up: true })
+        Ok(Keeper {
+            listener,
+            signals,
+            runner: None,
+            job: None,
+            groups,
+            way,
+            link_up: true,
+            settled_at: Some(Instant::now() + SETTLED_AFTER),
+        })
     }
 
     fn serve(mut self) -> io::Result<()> {
@@ -110,6 +125,10 @@ impl Keeper {
                 return Ok(());
             }
             self.pump(woken.output)?;
+            if self.settled_at.is_some_and(|due| due <= now) {
+                self.settled_at = None;
+                pages::let_go();
+            }
             if let Some(job) = &mut self.job {
                 job.tend(now);
             }
@@ -147,7 +166,7 @@ impl Keeper {
     }
 
     fn timeout(&self) -> PollTimeout {
-        let due = self.job.as_ref().and_then(Job::next_due);
+        let due = [self.job.as_ref().and_then(Job::next_due), self.settled_at].into_iter().flatten().min();
         let mut wait = due.map(|due| due.saturating_duration_since(Instant::now()));
         if self.runner.is_none() {
             wait = Some(wait.unwrap_or(LOOK_AROUND_EVERY).min(LOOK_AROUND_EVERY));
@@ -211,6 +230,7 @@ impl Keeper {
                 if self.job.is_none() {
                     return Ok(true);
                 }
+                self.settled_at = Some(now + SETTLED_AFTER);
                 self.tell(Told::Started);
             }
             (Order::Refuse { cause, message }, None) => {

@@ -22,6 +22,7 @@ mod link;
 mod mask;
 mod namespace;
 mod orders;
+mod pages;
 mod process;
 mod record;
 mod report;
@@ -69,6 +70,11 @@ fn serve(dir: &Path) -> std::io::Result<()> {
 /// `repl keeper`: becomes a keeper. To be called before anything else starts: threads, runtimes, argument parsers.
 pub fn keeper_main() -> ! {
     keeper::main()
+}
+
+/// Which version of control groups can limit `memory` or `cpu` of jobs on this host.
+pub fn limits(controller: &str) -> Option<&'static str> {
+    cgroup::Layout::discover().limits(controller)
 }
 
 /// How processes of a dead keeper are ended on this host, and why not in a better way. `choice` is the best that may

@@ -1,6 +1,7 @@
 //! A PID namespace around a job. Its first process dies with the keeper, and the kernel ends whatever else is in the
 //! namespace with it: nothing can leave it, however often it forks. Owns making it; never decides whether to.
 
+use crate::pages;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
@@ -170,6 +171,7 @@ fn live(command: &mut Command, line: &UnixStream) {
     };
     let _ = Word::Started.send(line);
     let Ok(line) = let_go_of_the_rest(line) else { return };
+    pages::let_go();
     loop {
         let end = match waitpid(None, None) {
             Ok(WaitStatus::Exited(pid, code)) if pid == child => End::Exited(code),

@@ -101,6 +101,24 @@ impl Writer {
     }
 }
 
+/// Adds words of the runner to a log whose writer is gone and which ends at `end`. Once: what a runner before this one
+/// has added is the end already. Returns the new end.
+pub fn add_at_end(dir: &Path, end: i64, text: &[u8]) -> io::Result<i64> {
+    let mut reader = Reader::new(dir);
+    reader.seek(end);
+    let found = reader.end()?;
+    if found > end {
+        return Ok(found);
+    }
+    let place = reader.place.ok_or(io::ErrorKind::NotFound)?;
+    let file = OpenOptions::new().write(true).open(segment_path(dir, place.from))?;
+    let text = &text[..text.len().min(LONGEST_FRAME)];
+    let frame = [&head(Stream::Runner, crate::clock::wall_ms(), text)[..], text].concat();
+    // Behind the last whole frame; what of this one does not find room is read as a torn one, which is none.
+    file.write_all_at(&frame, place.at)?;
+    Ok(end + text.len() as i64)
+}
+
 fn head(stream: Stream, at_ms: i64, bytes: &[u8]) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
@@ -310,6 +328,27 @@ mod tests {
         let length = std::fs::metadata(&path).unwrap().len();
         OpenOptions::new().write(true).open(path).unwrap().set_len(length - 3).unwrap();
         assert_eq!(Reader::new(dir.path()).end().unwrap(), 5);
+    }
+
+    #[test]
+    fn last_words_are_added_once_wherever_the_log_ends() {
+        for lines in [0, 1, 100] {
+            let dir = tempfile::tempdir().unwrap();
+            prepare(dir.path()).unwrap();
+            let mut writer = Writer::open(dir.path(), 400).unwrap();
+            let whole: String = (0..lines).map(|n| format!("line {n}\n")).collect();
+            for line in whole.split_inclusive('\n') {
+                writer.append(Stream::Stdout, 5, line.as_bytes()).unwrap();
+            }
+            writer.delivered(writer.offset() / 2);
+            let end = add_at_end(dir.path(), writer.offset(), b"last\n").unwrap();
+            assert_eq!(end, whole.len() as i64 + 5);
+            assert_eq!(add_at_end(dir.path(), writer.offset(), b"again\n").unwrap(), end, "a second runner");
+            let mut reader = Reader::new(dir.path());
+            reader.seek(whole.len() as i64);
+            let last = reader.read(usize::MAX).unwrap();
+            assert_eq!((text(&last), last[0].stream), ("last\n".to_owned(), Stream::Runner), "after {lines} lines");
+        }
     }
 
     #[test]

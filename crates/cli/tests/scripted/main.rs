@@ -57,6 +57,18 @@ fn the_works_bytes_and_code_are_ours() {
 }
 
 #[test]
+fn a_log_that_was_cut_says_so() {
+    let whole = stream(&[frame(0, "stdout", b"half\n")], Some("failed"));
+    let cut = String::from_utf8(whole.clone()).unwrap().replace(r#""cut":false"#, r#""cut":true"#).into_bytes();
+    for (log, expected) in [(whole, false), (cut, true)] {
+        let script = running(vec![log], json!({"status": "failed", "termination_reason": "instance_lost"}));
+        let (_, stdout, stderr) = ended(repl(&script, &["run", "-c", "x"]));
+        assert_eq!(stdout, "half\n");
+        assert_eq!(stderr.contains("the end of this log is missing"), expected, "{stderr}");
+    }
+}
+
+#[test]
 fn a_broken_stream_goes_on_where_it_was_and_repeats_nothing() {
     let cut = stream(&[frame(0, "stdout", b"one "), frame(4, "stdout", b"two ")], None);
     // The server kept less than it had sent: the second frame comes again, longer.

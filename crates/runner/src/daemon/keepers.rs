@@ -1,7 +1,7 @@
 //! The daemon's side of its keepers: the warm slot, orders to a keeper, its end, and what follows when it died.
 
 use super::{Daemon, Event, Warm};
-use crate::artifacts;
+use crate::artifacts::{self, Shortfall};
 use crate::clock::wall_ms;
 use crate::contain;
 use crate::exit::{self, ExitRecord};
@@ -213,21 +213,24 @@ impl Daemon {
             ended.started && ended.cause != Some(EndCause::Aborted) && job.listed && self.closing.is_none()
         });
         let wanted = job.wanted.as_ref().filter(|wanted| left_something && !wanted.artifacts.is_empty());
-        let Some(wanted) = wanted else { return self.tell_end(key, &[]) };
+        let Some(wanted) = wanted else { return self.tell_end(key, &Shortfall::default()) };
         let (workdir, globs) = (self.instance.dir.join(&wanted.workdir), wanted.artifacts.clone());
         let (line, events) = (self.line.clone(), self.events.clone());
         let task = tokio::spawn(async move {
-            let problems = artifacts::upload(key, workdir, globs, line).await;
-            let _ = events.send(Event::Uploaded(key, problems));
+            let shortfall = artifacts::upload(key, workdir, globs, line).await;
+            let _ = events.send(Event::Uploaded(key, shortfall));
         });
         job.stage = Stage::Uploading(task.abort_handle());
     }
 
-    pub(super) fn tell_end(&mut self, key: Key, problems: &[String]) {
+    pub(super) fn tell_end(&mut self, key: Key, shortfall: &Shortfall) {
         let Some(job) = self.jobs.get_mut(&key).filter(|job| !job.is_ended()) else { return };
-        if let Some(ended) = job.ended.as_mut().filter(|_| !problems.is_empty()) {
-            let lost = format!("artifacts not uploaded: {}", problems.join("; "));
+        if let Some(ended) = job.ended.as_mut().filter(|_| !shortfall.problems.is_empty()) {
+            let lost = format!("artifacts not uploaded: {}", shortfall.problems.join("; "));
             ended.message = Some(ended.message.take().map_or(lost.clone(), |message| format!("{message}; {lost}")));
+        }
+        if let Err(error) = job.add_to_log(&shortfall.lines()) {
+            tracing::warn!(%key, %error, "a log could not be added to");
         }
         if let Some(end) = job.end_fact() {
             job.tell(end);

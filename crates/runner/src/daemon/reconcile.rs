@@ -2,6 +2,7 @@
 //! heard twice changes nothing.
 
 use super::{DELIVER_WITHIN, Daemon, Event, Warm};
+use crate::artifacts::Shortfall;
 use crate::job::{self, Job, Opening, Stage};
 use crate::key::Key;
 use crate::orders::{Order, Start};
@@ -155,7 +156,8 @@ impl Daemon {
             }
             Stage::Uploading(task) => {
                 task.abort();
-                self.tell_end(key, &["the upload of artifacts was cut short".to_owned()]);
+                let problems = vec!["the upload of artifacts was cut short".to_owned()];
+                self.tell_end(key, &Shortfall { problems, ..Shortfall::default() });
             }
             Stage::Containing | Stage::Over | Stage::Ended => {}
         }

@@ -1,6 +1,6 @@
 //! Files on their way in and out: verified, placed below the workdir and nowhere else, fetched once.
 
-use crate::house::House;
+use crate::house::{House, JOB};
 use wire::Base64;
 use wire::model::JobId;
 use wire::runner::{EndCause, Stream, SyncFile, What};
@@ -67,14 +67,25 @@ async fn files_that_cannot_be_placed_keep_the_job_from_starting() {
 #[tokio::test]
 async fn artifacts_are_uploaded_before_the_end_is_told() {
     let house = House::new().await;
-    let mut job = house
-        .job("mkdir -p out/deep; echo 1 > out/a; echo 2 > out/deep/b; ln -s /etc/passwd out/leak; : > empty; exit 1");
-    job.artifacts = vec!["out/*".to_owned(), "empty".to_owned()];
+    let mut job = house.job(
+        "mkdir -p out/deep; echo 1 > out/a; echo 2 > out/deep/b; ln -s /etc/passwd out/leak; : > empty
+              : > \"$(printf 'out/\\377')\"; echo said; exit 1",
+    );
+    job.artifacts = vec!["out/*".to_owned(), "empty".to_owned(), "*.csv".to_owned()];
     house.ask(job);
-    let What::Ended { exit_code, message, .. } = house.ends().await else { panic!() };
+    let What::Ended { exit_code, message, final_offset, .. } = house.ends().await else { panic!() };
     assert_eq!(exit_code, Some(1));
     assert!(message.unwrap().contains("out/leak: leads out of the workdir"));
+    house.control.until("the whole log", |state| state.log(JOB).next == final_offset).await;
     house.control.see(|state| {
+        let said = state.log(JOB).text(Stream::Runner);
+        let lines: Vec<&str> = said.lines().collect();
+        let expected = [
+            "artifact not uploaded: out/leak: leads out of the workdir",
+            "artifact not uploaded: out/\u{fffd}: the name is not UTF-8",
+            "no file matches the artifact glob *.csv",
+        ];
+        assert_eq!(lines, expected);
         let names: Vec<(&str, &[u8])> = state.artifacts.iter().map(|((_, name), bytes)| (&**name, &**bytes)).collect();
         assert_eq!(names, [("empty", &b""[..]), ("out/a", b"1\n"), ("out/deep/b", b"2\n")]);
     });
