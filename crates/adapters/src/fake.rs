@@ -94,11 +94,12 @@ pub struct FakeProvider {
 struct World {
     machines: BTreeMap<String, Machine>,
     decide: Decide,
+    changes: u64,
 }
 
 impl FakeProvider {
     pub fn new(settings: FakeSettings, decide: Decide) -> FakeProvider {
-        FakeProvider { settings, world: Mutex::new(World { machines: BTreeMap::new(), decide }) }
+        FakeProvider { settings, world: Mutex::new(World { machines: BTreeMap::new(), decide, changes: 0 }) }
     }
 
     /// One on which nothing goes wrong until it is told otherwise.
@@ -138,8 +139,15 @@ impl FakeProvider {
         self.change(name, |machine| machine.boot.nonce.push_str("-of-somebody-else"));
     }
 
+    /// Another number whenever something may have happened to a machine.
+    pub fn changes(&self) -> u64 {
+        self.world().changes
+    }
+
     fn change(&self, name: &str, what: impl FnOnce(&mut Machine)) {
-        if let Some(machine) = self.world().machines.get_mut(name) {
+        let mut world = self.world();
+        world.changes += 1;
+        if let Some(machine) = world.machines.get_mut(name) {
             what(machine);
         }
     }
@@ -157,6 +165,7 @@ impl FakeProvider {
         effect: impl FnOnce(&FakeSettings, &mut World) -> Result<T, Trouble>,
     ) -> Act<'a, T> {
         let mut world = self.world();
+        world.changes += 1;
         let result = match (world.decide)(call, about) {
             Fate::Obey => effect(&self.settings, &mut world),
             Fate::FailBefore(kind) => Err(failed(kind, call, about)),

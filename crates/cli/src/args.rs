@@ -2,7 +2,7 @@
 
 use crate::{
     action, allocation, artifact, control, credits, doctor, event, fault, instance, logs, manifest, ps, role, run,
-    secret, settings, status, token, workflow,
+    secret, settings, sim, status, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -68,6 +68,7 @@ pub enum Command {
     Runner(role::RunnerArgs),
     Audit(credits::AuditArgs),
     Doctor(doctor::DoctorArgs),
+    Sim(sim::SimArgs),
     Completion(CompletionArgs),
     #[command(hide = true)]
     CrashPoints(fault::PointsArgs),
@@ -131,7 +132,7 @@ repl runs commands on machines that are there, streams what happens, charges it 
   workflow  manifest            how machines came to be, and who owns them
   credits  secret  token        money, values for runs, access
   control  server  worker  runner              the embedded control plane; roles in the foreground
-  audit  doctor  completion     does everything add up; does everything work here
+  audit  doctor  sim  completion               does everything add up; does everything work here, or in worlds where all goes wrong
 
 A run is named by its id, a unique beginning of it, its name, or @last.
 More: repl COMMAND --help";

@@ -29,6 +29,7 @@ mod run_file;
 mod secret;
 mod settings;
 mod show;
+mod sim;
 mod status;
 mod summary;
 mod token;
@@ -55,6 +56,7 @@ fn main() {
             0
         }
         Some(Command::Runner(args)) => role::runner(&args),
+        Some(Command::Sim(args)) => outcome(sim::sim(&args)),
         Some(Command::Completion(args)) => {
             clap_complete::generate(args.shell, &mut Line::command(), "repl", &mut std::io::stdout());
             0
@@ -153,7 +155,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Worker(args) => role::worker(&settings, args).await,
         Command::Audit(args) => credits::audit(&settings, args).await,
         Command::Doctor(args) => doctor::doctor(&settings, args).await,
-        Command::Runner(_) | Command::CrashPoints(_) | Command::Completion(_) => {
+        Command::Runner(_) | Command::Sim(_) | Command::CrashPoints(_) | Command::Completion(_) => {
             unreachable!("done before the runtime started")
         }
     }

@@ -36,6 +36,7 @@ pub use store;
 use model::{Failure, Refused};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use store::blob::Blobs;
 use store::log::Logs;
 use store::{Installation, Store};
@@ -66,12 +67,14 @@ pub struct Engine {
     pub store: Store,
     pub logs: Logs,
     pub blobs: Blobs,
+    /// Items that this process has claimed and not finished.
+    in_hand: Arc<AtomicI64>,
 }
 
 impl Engine {
     pub fn new(house: House, store: Store) -> Result<Engine, Failure> {
         house.config.check()?;
         let (logs, blobs) = (store.logs().clone(), store.blobs().clone());
-        Ok(Engine { house: Arc::new(house), store, logs, blobs })
+        Ok(Engine { house: Arc::new(house), store, logs, blobs, in_hand: Arc::default() })
     }
 }

@@ -3,6 +3,7 @@
 use crate::Engine;
 use model::run::RunEvent;
 use model::{Failure, Refused, RunId, Timestamp};
+use std::sync::atomic::Ordering;
 use store::{Item, Lane, WorkKind, Worker};
 
 /// Items one turn leases.
@@ -34,9 +35,20 @@ impl Engine {
         self.store.write(Lane::High, "worker.stop", move |tx| store::worker::stop(tx, &worker)).await
     }
 
+    /// Each item that is claimed is to be worked on.
     pub async fn claim(&self, worker: &Worker) -> Result<Vec<Item>, Failure> {
-        let worker = worker.clone();
-        self.store.write(Lane::Normal, "work.claim", move |tx| store::work::claim(tx, &worker, CLAIMED_AT_ONCE)).await
+        let (worker, in_hand) = (worker.clone(), self.in_hand.load(Ordering::Relaxed));
+        let claimed = self
+            .store
+            .write(Lane::Normal, "work.claim", move |tx| {
+                if store::work::give_back_unknown(tx, &worker, in_hand)? {
+                    tracing::warn!("items were held that nobody here works on: they are given back");
+                }
+                store::work::claim(tx, &worker, CLAIMED_AT_ONCE)
+            })
+            .await?;
+        self.in_hand.fetch_add(claimed.len() as i64, Ordering::Relaxed);
+        Ok(claimed)
     }
 
     pub async fn next_due(&self) -> Result<Option<Timestamp>, Failure> {
@@ -56,6 +68,7 @@ impl Engine {
                 }
             }
         }
+        self.in_hand.fetch_sub(1, Ordering::Relaxed);
     }
 
     async fn look_at(&self, item: Item) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use crate::pg::{Address, Pg};
 use crate::pg_serve::Server;
 use crate::queue::{Closure, Lane, Queue};
 use crate::tx::{Context, Tx};
-use model::{Failure, Trouble, TroubleKind};
+use model::{Effect, Failure, Trouble, TroubleKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -90,8 +90,21 @@ impl Backend {
             panic!("{name}: only an inline store runs closures on the caller's thread")
         };
         let (job, mut answer) = Closure::boxed(name, Lane::Normal, reads, f);
-        writer.lock().expect("panics of closures are caught").alone(job);
-        answer.try_recv().unwrap_or_else(|_| Err(closed()))
+        let context = {
+            let mut writer = writer.lock().expect("panics of closures are caught");
+            writer.alone(job);
+            writer.context().clone()
+        };
+        let result = answer.try_recv().unwrap_or_else(|_| Err(closed()));
+        let wrote = match &result {
+            Ok(_) => !reads,
+            Err(Failure::Trouble(trouble)) => trouble.effect == Effect::Perhaps,
+            Err(Failure::Refused(_)) => false,
+        };
+        if let Some(observe) = context.observe.as_ref().filter(|_| wrote) {
+            observe();
+        }
+        result
     }
 }
 

@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// Asked at each crash point of an inline store: true means "the process dies here".
 pub type CrashHook = Arc<dyn Fn(&'static str, Moment) -> bool + Send + Sync>;
 
+/// Called by an inline store after each write, with nothing locked: whoever watches may read what is there now.
+pub type Observer = Arc<dyn Fn() + Send + Sync>;
+
 /// True when the hook wants this write to die. A process that was armed for it does not return.
 pub(crate) fn reached(hook: Option<&CrashHook>, name: &'static str, moment: Moment) -> bool {
     fault::reached(name, moment);

@@ -31,6 +31,12 @@ pub fn after(tx: &mut Tx, org: OrgId, run: Option<RunId>, after: i64, limit: i64
     tx.rows(&AFTER, &args![org, stream(run), after, limit])?.iter().map(read).collect()
 }
 
+/// How many there are, the first number and the last: without a gap these fit together, because no number is there twice.
+pub fn numbers(tx: &mut Tx, org: OrgId, run: Option<RunId>) -> Result<(i64, i64, i64), Failure> {
+    let row = tx.row(&NUMBERS, &args![org, stream(run)])?.expect("a count is a row");
+    Ok((row.int(0)?, row.opt_int(1)?.unwrap_or(0), row.opt_int(2)?.unwrap_or(0)))
+}
+
 /// The newest number of a stream; 0 when nothing has happened yet.
 pub fn last(tx: &mut Tx, org: OrgId, run: Option<RunId>) -> Result<i64, Failure> {
     tx.row(&LAST, &args![org, stream(run)])?.map_or(Ok(0), |row| row.int(0))
@@ -68,7 +74,7 @@ fn read(row: &Row) -> Result<Event, Failure> {
     Ok(Event { seq: row.int(0)?, at: row.at(1)?, kind: row.text(2)?, body })
 }
 
-pub(crate) const ALL: &[&Sql] = &[&ADVANCE, &WRITE, &AFTER, &LAST];
+pub(crate) const ALL: &[&Sql] = &[&ADVANCE, &WRITE, &AFTER, &LAST, &NUMBERS];
 
 /// The counter row is the lock: two transactions of one stream number one after the other.
 const ADVANCE: Sql = Sql::new(
@@ -84,5 +90,7 @@ const AFTER: Sql = Sql::new(
       WHERE org_id = $1 AND run_id = $2 AND seq > $3
       ORDER BY seq LIMIT $4",
 );
+
+const NUMBERS: Sql = Sql::new("SELECT count(*), min(seq), max(seq) FROM events WHERE org_id = $1 AND run_id = $2");
 
 const LAST: Sql = Sql::new("SELECT last FROM event_heads WHERE org_id = $1 AND run_id = $2");

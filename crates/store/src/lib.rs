@@ -45,7 +45,7 @@ pub mod worker;
 pub mod workflow;
 
 pub use blob::{BlobHash, BlobName, Blobs};
-pub use crash::{CrashHook, Moment};
+pub use crash::{CrashHook, Moment, Observer};
 pub use event::{Event, NewEvent};
 pub use hint::Hint;
 pub use installation::Installation;
@@ -108,6 +108,8 @@ pub struct Options {
     pub log_quota_bytes: i64,
     /// Inline stores only: a simulated process dies where this says so.
     pub crash: Option<CrashHook>,
+    /// Inline stores only: asked to look after each write.
+    pub observe: Option<Observer>,
 }
 
 impl Options {
@@ -119,6 +121,7 @@ impl Options {
             connections: 8,
             log_quota_bytes: 1 << 30,
             crash: None,
+            observe: None,
         }
     }
 }
@@ -271,6 +274,7 @@ fn context(
         ids: Ids::new(),
         hints: Hints::new(others),
         crash,
+        observe: options.observe.clone(),
         disk_full: AtomicBool::new(false),
     })
 }

@@ -42,6 +42,10 @@ impl Writer {
         Writer { conn: Some(Conn::Lite(conn)), context, part }
     }
 
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Until the queue is closed and empty.
     pub(crate) fn serve(mut self, queue: &Queue) {
         while let Some(first) = queue.wait(3) {
@@ -60,7 +64,13 @@ impl Writer {
         }
         while group.len() < GROUP_CLOSURES && (group.is_empty() || started.elapsed() < GROUP_WORK) {
             let Some(job) = next() else { break };
-            group.push(self.run(job));
+            self.tell("SAVEPOINT closure");
+            let ran = self.run(job);
+            if ran.verdict.is_err() || ran.job.reads() {
+                self.tell("ROLLBACK TO closure");
+            }
+            self.tell("RELEASE closure");
+            group.push(ran);
             if self.lite().is_autocommit() {
                 return self.again(group);
             }
@@ -86,6 +96,8 @@ impl Writer {
         let mut ran = self.run(job);
         if self.lite().is_autocommit() {
             ran.verdict = Err(disk_full());
+        } else if ran.verdict.is_err() || ran.job.reads() {
+            self.tell("ROLLBACK");
         } else if let Err(failure) = self.commit(std::slice::from_ref(&ran)) {
             ran.verdict = Err(failure);
         }
@@ -99,9 +111,8 @@ impl Writer {
         job.answer(verdict);
     }
 
-    /// Runs one closure in a savepoint; a refusal or a panic takes back its own rows only.
+    /// Runs one closure. After a refusal or a panic the caller takes back its rows, and no others.
     fn run(&mut self, mut job: Box<dyn Job>) -> Ran {
-        self.tell("SAVEPOINT closure");
         let mut tx = Tx::new(
             self.conn.take().expect("the writer has its connection between closures"),
             self.context.clone(),
@@ -112,10 +123,6 @@ impl Writer {
         self.conn = Some(ended.conn);
         // A closure that swallowed a statement's error has not succeeded.
         let verdict = result.and(ended.broken.map_or(Ok(()), Err));
-        if verdict.is_err() || job.reads() {
-            self.tell("ROLLBACK TO closure");
-        }
-        self.tell("RELEASE closure");
         Ran { job, verdict, hints: ended.hints, out_of_ids: ended.out_of_ids }
     }
 

@@ -2,7 +2,7 @@
 //! order locks demand (events, ledger, wakes and finishes). Never commits; never reaches outside the database.
 
 use crate::conn::Conn;
-use crate::crash::CrashHook;
+use crate::crash::{CrashHook, Observer};
 use crate::event::NewEvent;
 use crate::hint::{Hint, Hints};
 use crate::ids::Ids;
@@ -39,6 +39,7 @@ pub(crate) struct Context {
     pub(crate) ids: Ids,
     pub(crate) hints: Hints,
     pub(crate) crash: Option<CrashHook>,
+    pub(crate) observe: Option<Observer>,
     pub(crate) disk_full: AtomicBool,
 }
 

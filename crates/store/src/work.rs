@@ -68,6 +68,16 @@ pub fn claim(tx: &mut Tx, by: &Worker, limit: i64) -> Result<Vec<Item>, Failure>
     lease(tx, by, chosen(found, holding))
 }
 
+/// A claim whose answer was lost, or an item that could not be put back, is held by a living worker that does not know it: such a
+/// worker, which has only `in_hand`, gives back everything. What it really works on is protected by its fences.
+pub fn give_back_unknown(tx: &mut Tx, by: &Worker, in_hand: i64) -> Result<bool, Failure> {
+    let held = tx.row(&HELD, &args![by.id, by.boot])?.expect("a count is a row").int(0)?;
+    if held > in_hand {
+        worker::release(tx, by)?;
+    }
+    Ok(held > in_hand)
+}
+
 /// The first statement of whoever works on an item: true only while nobody else has claimed it. Returns its generation now.
 pub fn hold(tx: &mut Tx, item: &Item) -> Result<i64, Failure> {
     let row = tx.row(&HOLD, &args![item.kind.as_str(), item.subject, item.fence])?;

@@ -40,10 +40,15 @@ pub fn renew(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
 
 /// An orderly end: gives everything back, so that it does not count as a death.
 pub fn stop(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
-    tx.exec(&RELEASE, &args![worker.id, worker.boot])?;
+    release(tx, worker)?;
     tx.exec(&STOP, &args![worker.id, worker.boot])?;
     tx.hint(crate::Hint::Work);
     Ok(())
+}
+
+/// Whatever it holds is free, and nobody has died of it.
+pub(crate) fn release(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
+    tx.exec(&RELEASE, &args![worker.id, worker.boot]).map(drop)
 }
 
 /// Any live server is alive: notes the time, and the outage if there was a gap.

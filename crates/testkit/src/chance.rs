@@ -11,6 +11,13 @@ impl Chance {
         Chance { state: seed }
     }
 
+    /// The luck of one decision, whatever else was drawn before it.
+    pub fn of(seed: u64, kind: u64, number: u64) -> Chance {
+        let mut chance = Chance::new(seed ^ kind.wrapping_mul(0xA076_1D64_78BD_642F));
+        chance.state = chance.next() ^ number.wrapping_mul(0xE703_7ED1_A0B4_28DB);
+        chance
+    }
+
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
@@ -25,9 +32,9 @@ impl Chance {
         low + (self.next() % (high - low) as u64) as i64
     }
 
-    pub fn in_thousand(&mut self, times: i64) -> bool {
-        // No draw when it cannot happen, so that a fault that is switched off changes nothing else.
-        times > 0 && self.between(0, 1000) < times
+    /// One time in `times`.
+    pub fn one_in(&mut self, times: i64) -> bool {
+        self.between(0, times) == 0
     }
 
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
@@ -49,6 +56,15 @@ mod tests {
         let draw = |seed| (0..8).map(|_| Chance::new(seed).between(0, 1_000_000)).collect::<Vec<_>>();
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
+    }
+
+    #[test]
+    fn decisions_have_luck_of_their_own() {
+        let draw = |kind, number| Chance::of(7, kind, number).between(0, 1_000_000);
+        assert_eq!(draw(1, 2), draw(1, 2));
+        let different: std::collections::BTreeSet<i64> =
+            (0..10).flat_map(|kind| (0..10).map(move |number| draw(kind, number))).collect();
+        assert!(different.len() > 95, "{}", different.len());
     }
 
     #[test]

@@ -6,39 +6,83 @@ use crate::machine::Plan;
 use engine::run::{Action, Submission};
 use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, Retry, RetryEvent, RunKind, RunSpec};
 use model::time::{MINUTE, SECOND};
-use model::{OrgId, RunId};
+use model::{Credits, OrgId, RunId};
 use std::collections::BTreeMap;
 use store::idempotency::Key;
 
 pub struct Client {
     pub number: u64,
+    /// Which of the world's orgs they belong to.
+    pub org: usize,
     pub spec: RunSpec,
+    pub start: bool,
     pub run: Option<RunId>,
+    /// The run was not accepted, for a good reason.
+    pub turned_away: bool,
     /// When to ask for what, soonest last.
-    pub wishes: Vec<(i64, Action)>,
+    pub wishes: Vec<(i64, Wish)>,
     /// A retry that was accepted: the command may run once more.
     pub retries: i64,
+    pub deleted: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    Act(Action),
+    Delete,
+    /// About what was kept of the run.
+    Extend {
+        ms: i64,
+    },
+    Release,
+    /// The machine it was on.
+    Terminate {
+        force: bool,
+    },
+    /// As somebody of the other org, to whom the run does not exist.
+    Meddle,
 }
 
 impl Client {
-    pub fn draw(number: u64, provider: &str, region: &str, chance: &mut Chance, from_ms: i64) -> Client {
-        let ms = chance.pick(&[0, SECOND, 20 * SECOND, 3 * MINUTE, 12 * MINUTE]);
+    pub fn draw(number: u64, chance: &mut Chance, from_ms: i64) -> Client {
+        let ms = chance.pick(&[0, SECOND, 20 * SECOND, 90 * SECOND, 6 * MINUTE]);
         let exit_code = chance.pick(&[0, 0, 0, 1, 7]);
         let text = Plan::text(ms + chance.between(0, 2000), exit_code, chance.pick(&[0, 30, 3000]));
+        let start = !chance.one_in(8);
         let mut wishes = Vec::new();
-        if chance.between(0, 4) == 0 {
-            let abort = chance.between(0, 2) == 0;
-            wishes.push((from_ms + chance.between(0, 10 * MINUTE), Action::Cancel { abort }));
+        if !start {
+            wishes.push((from_ms + chance.between(0, MINUTE), Wish::Act(Action::Start)));
         }
-        if chance.between(0, 4) == 0 {
-            wishes.push((from_ms + chance.between(0, 25 * MINUTE), Action::Retry { force: false }));
+        let within_ms = chance.pick(&[20 * SECOND, 8 * MINUTE]);
+        for _ in 0..chance.pick(&[0, 0, 1, 1, 3]) {
+            wishes.push((from_ms + chance.between(0, within_ms), wish(chance)));
         }
         wishes.sort_by_key(|(at, _)| -at);
-        Client { number, spec: spec(text, provider, region, chance), run: None, wishes, retries: 0 }
+        let org = usize::from(chance.one_in(3));
+        Client { org, start, wishes, ..Client::of(number, spec(text, chance)) }
+    }
+
+    /// Somebody with this run in mind and nothing else.
+    pub fn of(number: u64, spec: RunSpec) -> Client {
+        Client {
+            number,
+            org: 0,
+            spec,
+            start: true,
+            run: None,
+            turned_away: false,
+            wishes: Vec::new(),
+            retries: 0,
+            deleted: false,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.turned_away || (self.run.is_some() && self.wishes.is_empty())
     }
 
     pub fn submission(&self, org: OrgId) -> Submission {
-        Submission { org, name: Some(format!("sim-{}", self.number)), spec: self.spec.clone(), start: true }
+        Submission { org, name: Some(format!("sim-{}", self.number)), spec: self.spec.clone(), start: self.start }
     }
 
     /// Each request has its key: the first one and the repetitions are one request.
@@ -48,13 +92,45 @@ impl Client {
     }
 }
 
-fn spec(text: String, provider: &str, region: &str, chance: &mut Chance) -> RunSpec {
+fn wish(chance: &mut Chance) -> Wish {
+    match chance.between(0, 10) {
+        0 | 1 => Wish::Act(Action::Cancel { abort: false }),
+        2 => Wish::Act(Action::Cancel { abort: true }),
+        3 | 4 => Wish::Act(Action::Retry { force: chance.one_in(3) }),
+        5 => Wish::Delete,
+        6 => Wish::Extend { ms: 2 * MINUTE },
+        7 => Wish::Release,
+        8 => Wish::Terminate { force: chance.one_in(2) },
+        _ => Wish::Meddle,
+    }
+}
+
+fn spec(text: String, chance: &mut Chance) -> RunSpec {
     let events = [vec![RetryEvent::Error], vec![RetryEvent::Interruption, RetryEvent::NoCapacity]];
-    let retry = (chance.between(0, 3) == 0).then(|| Retry {
+    let retry = chance.one_in(3).then(|| Retry {
         max_attempts: chance.between(2, 4),
         on_events: events[chance.between(0, 2) as usize].clone(),
         duration_ms: None,
     });
+    RunSpec {
+        resources: Resources {
+            cpu_milli: None,
+            memory_bytes: chance.pick(&[None, None, Some(1 << 30), Some(4 << 30)]),
+        },
+        max_duration_ms: chance.pick(&[None, None, Some(2 * MINUTE)]),
+        stop_duration_ms: chance.pick(&[0, 10 * SECOND]),
+        hold_ms: chance.pick(&[None, Some(0)]),
+        // An hour costs 10,000: the last ends a run within the minute.
+        budget: chance.pick(&[None, None, None, Some(Credits(5_000)), Some(Credits(100))]),
+        retry,
+        priority: chance.pick(&[Priority::Normal, Priority::Normal, Priority::High]),
+        on_lost_control: chance.pick(&[OnLostControl::Finish, OnLostControl::Finish, OnLostControl::Stop]),
+        ..plain(text)
+    }
+}
+
+/// A run of this command, as it is when nobody asks for anything else.
+pub fn plain(text: String) -> RunSpec {
     RunSpec {
         kind: RunKind::Task,
         command: Command::Shell(text),
@@ -62,18 +138,15 @@ fn spec(text: String, provider: &str, region: &str, chance: &mut Chance) -> RunS
         secrets: Vec::new(),
         files: Vec::new(),
         working_dir: None,
-        resources: Resources {
-            cpu_milli: None,
-            memory_bytes: chance.pick(&[None, None, Some(1 << 30), Some(4 << 30)]),
-        },
-        provider: provider.to_owned(),
-        region: region.to_owned(),
-        max_duration_ms: chance.pick(&[None, None, Some(2 * MINUTE)]),
-        stop_duration_ms: chance.pick(&[0, 10 * SECOND]),
-        hold_ms: chance.pick(&[None, Some(0)]),
+        resources: Resources { cpu_milli: None, memory_bytes: None },
+        provider: "fake".to_owned(),
+        region: "here".to_owned(),
+        max_duration_ms: None,
+        stop_duration_ms: 10 * SECOND,
+        hold_ms: Some(0),
         budget: None,
-        retry,
-        priority: chance.pick(&[Priority::Normal, Priority::Normal, Priority::High]),
+        retry: None,
+        priority: Priority::Normal,
         artifacts: Vec::new(),
         merge: false,
         on_lost_control: OnLostControl::Finish,

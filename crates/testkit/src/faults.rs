@@ -1,83 +1,277 @@
-//! What goes wrong in one world, drawn from its seed. Each kind is absent from about half of the worlds, so that the others
-//! are seen alone too. Never decides when: the world asks.
+//! What goes wrong in one world. Every fault is a decision with a kind and a number (the third message, the fortieth commit),
+//! made by luck of its own: a world can be lived again with some of them left out. Never does anything itself.
 
 use crate::chance::Chance;
-use model::TroubleKind;
-use model::time::{HOUR, MINUTE, SECOND};
+use crate::time::Now;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How often, in a thousand, or how long.
-#[derive(Debug, Clone, Default)]
-pub struct Faults {
-    /// At a commit, before or after it.
-    pub crash: i64,
-    /// A message (report, answer, dial) does not arrive.
-    pub lost: i64,
-    pub doubled: i64,
-    pub late: i64,
-    pub call_fails_before: i64,
-    pub call_fails_after: i64,
-    pub call_takes_ms: i64,
-    pub list_lag_calls: u32,
-    pub gone_lag_calls: u32,
-    pub boot_takes_ms: i64,
-    /// Things that happen at a moment of their own.
-    pub blows: Vec<(i64, Blow)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blow {
-    /// The control plane is killed and stays away for so long.
-    Outage {
-        ms: i64,
-    },
+/// What may go wrong, and when that is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    // At a commit of a process of ours.
+    CrashBefore,
+    CrashAfter,
+    /// It is committed, and its caller is told that nobody knows.
+    OutcomeUnknown,
+    // At a call to the provider.
+    CallCrashBefore,
+    CallCrashAfter,
+    CallFails,
+    /// It is done, and its caller hears only of trouble.
+    CallTimesOut,
+    Throttled,
+    // A message.
+    Lost,
+    Doubled,
+    Late,
+    /// A hint that nobody hears.
+    HintLost,
+    // At a moment of its own.
+    /// The control plane is killed and stays away.
+    Outage,
     /// It ends in an orderly way, and comes back.
     Upgrade,
+    /// The serving process stands still and goes on later, with all it had in memory.
+    Frozen,
+    SecondKilled,
+    SecondFrozen,
+    DiskFull,
+    ClockForward,
+    ClockBack,
+    /// Everybody sleeps: the control plane, its machines, their work. Only the time goes on.
+    Suspended,
     KillRunner,
     KillKeeper,
     DestroyMachine,
-    /// Nothing from one machine arrives for so long.
-    CutOff {
-        ms: i64,
-    },
+    MachineAsleep,
+    /// Nothing from one machine arrives.
+    CutUp,
+    /// Nothing arrives at one machine.
+    CutDown,
+    SlowFollower,
+    // For the whole world.
+    ListLag,
+    GoneLag,
+    SlowCalls,
+    SlowBoots,
+    SecondWorker,
+}
+
+use Kind::*;
+
+impl Kind {
+    pub const ALL: [Kind; 33] = [
+        CrashBefore,
+        CrashAfter,
+        OutcomeUnknown,
+        CallCrashBefore,
+        CallCrashAfter,
+        CallFails,
+        CallTimesOut,
+        Throttled,
+        Lost,
+        Doubled,
+        Late,
+        HintLost,
+        Outage,
+        Upgrade,
+        Frozen,
+        SecondKilled,
+        SecondFrozen,
+        DiskFull,
+        ClockForward,
+        ClockBack,
+        Suspended,
+        KillRunner,
+        KillKeeper,
+        DestroyMachine,
+        MachineAsleep,
+        CutUp,
+        CutDown,
+        SlowFollower,
+        ListLag,
+        GoneLag,
+        SlowCalls,
+        SlowBoots,
+        SecondWorker,
+    ];
+
+    /// How often in ten thousand, where it is about; those that have a moment of their own always come when it is there.
+    fn rates(self) -> &'static [i64] {
+        match self {
+            CrashBefore | CrashAfter => &[5, 20, 60],
+            OutcomeUnknown => &[20, 100, 400],
+            CallCrashBefore | CallCrashAfter => &[100, 500],
+            CallFails | CallTimesOut => &[300, 1500, 4000],
+            Throttled => &[500, 4000],
+            Lost => &[200, 1000, 3000],
+            Doubled | Late => &[200, 2000],
+            HintLost => &[500, 5000],
+            _ => &[ALWAYS],
+        }
+    }
+
+    fn has_a_moment(self) -> bool {
+        (Outage..=SlowFollower).contains(&self)
+    }
+}
+
+const ALWAYS: i64 = 10_000;
+/// Things with a moment of their own in one world: more would only hide each other.
+const MOST_BLOWS: usize = 7;
+
+/// The `number`th time that this kind could have struck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Decision {
+    pub kind: Kind,
+    pub number: u64,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        f.write_str(&name)
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.number)
+    }
+}
+
+impl FromStr for Decision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Decision, String> {
+        let numbered = text.split_once(':').and_then(|(name, number)| Some((name, number.parse().ok()?)));
+        let (name, number) = numbered.ok_or_else(|| format!("`{text}` is not KIND:NUMBER, e.g. lost:3"))?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.to_string() == name).ok_or_else(|| {
+            let known: Vec<String> = Kind::ALL.iter().map(Kind::to_string).collect();
+            format!("there is no fault `{name}`: {}", known.join(", "))
+        })?;
+        Ok(Decision { kind, number })
+    }
+}
+
+/// The faults of one world. Cloning shares them.
+#[derive(Clone)]
+pub struct Faults {
+    inner: Arc<Mutex<Inner>>,
+    now: Now,
+}
+
+struct Inner {
+    seed: u64,
+    rates: [i64; Kind::ALL.len()],
+    asked: [u64; Kind::ALL.len()],
+    only: Option<BTreeSet<Decision>>,
+    struck: Vec<(i64, Decision)>,
 }
 
 impl Faults {
-    /// What may go wrong in the first `ms` of a world.
-    pub fn draw(chance: &mut Chance, ms: i64) -> Faults {
-        let mut rate = |rates: &[i64]| if chance.between(0, 2) == 0 { 0 } else { chance.pick(rates) };
-        let mut faults = Faults {
-            crash: rate(&[1, 3, 8]),
-            lost: rate(&[20, 100, 300]),
-            doubled: rate(&[20, 200]),
-            late: rate(&[20, 200]),
-            call_fails_before: rate(&[50, 300]),
-            call_fails_after: rate(&[50, 300]),
-            call_takes_ms: rate(&[200, 5 * SECOND, 40 * SECOND]),
-            list_lag_calls: rate(&[1, 3]) as u32,
-            gone_lag_calls: rate(&[1, 4]) as u32,
-            boot_takes_ms: rate(&[SECOND, 30 * SECOND]),
-            blows: Vec::new(),
-        };
-        for _ in 0..chance.between(0, 7) {
-            let blow = match chance.between(0, 6) {
-                0 => Blow::Outage { ms: chance.pick(&[SECOND, 25 * SECOND, 2 * MINUTE, 20 * MINUTE, HOUR]) },
-                1 => Blow::Upgrade,
-                2 => Blow::KillRunner,
-                3 => Blow::KillKeeper,
-                4 => Blow::DestroyMachine,
-                _ => Blow::CutOff { ms: chance.pick(&[5 * SECOND, 70 * SECOND, 4 * MINUTE, 18 * MINUTE]) },
-            };
-            faults.blows.push((chance.between(0, ms), blow));
+    /// What is about in the world of this seed, and when the things with a moment of their own come within the first `ms`.
+    /// `only`: these and no others.
+    pub fn draw(seed: u64, ms: i64, only: Option<&[Decision]>, now: &Now) -> (Faults, Vec<(i64, Kind)>) {
+        let mut chance = Chance::of(seed, u64::MAX, 0);
+        // From a world without any to one in which most things go wrong at once.
+        let storm = chance.pick(&[0, 10, 20, 35, 60]);
+        let (mut rates, mut blows) = ([0; Kind::ALL.len()], Vec::new());
+        for kind in Kind::ALL {
+            let (about, rate) = (chance.between(0, 100) < storm, chance.pick(kind.rates()));
+            if about {
+                rates[kind as usize] = rate;
+            }
+            let times = chance.between(1, 3);
+            for _ in 0..if about && kind.has_a_moment() { times } else { 0 } {
+                blows.push((chance.between(0, ms), kind));
+            }
         }
-        faults
+        while blows.len() > MOST_BLOWS {
+            blows.swap_remove(chance.between(0, blows.len() as i64) as usize);
+        }
+        blows.sort_unstable();
+        let only = only.map(|only| only.iter().copied().collect());
+        let inner = Inner { seed, rates, asked: [0; Kind::ALL.len()], only, struck: Vec::new() };
+        (Faults { inner: Arc::new(Mutex::new(inner)), now: now.clone() }, blows)
+    }
+
+    /// Whether this time it happens; if so, with the luck that says how.
+    pub fn strikes(&self, kind: Kind) -> Option<Chance> {
+        let mut inner = self.lock();
+        let number = inner.asked[kind as usize];
+        inner.asked[kind as usize] += 1;
+        let rate = inner.rates[kind as usize];
+        if rate == 0 {
+            return None;
+        }
+        let mut luck = Chance::of(inner.seed, kind as u64, number);
+        let decision = Decision { kind, number };
+        let drawn = luck.between(0, ALWAYS) < rate;
+        if !inner.only.as_ref().map_or(drawn, |only| only.contains(&decision)) {
+            return None;
+        }
+        let at = self.now.ms();
+        inner.struck.push((at, decision));
+        Some(luck)
     }
 
     /// Nothing goes wrong any more.
-    pub fn calm() -> Faults {
-        Faults::default()
+    pub fn calm(&self) {
+        self.lock().rates = [0; Kind::ALL.len()];
+    }
+
+    /// What has gone wrong so far, and when.
+    pub fn struck(&self) -> Vec<(i64, Decision)> {
+        self.lock().struck.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("one thread")
     }
 }
 
-/// How a provider says no.
-pub const TROUBLES: [TroubleKind; 5] =
-    [TroubleKind::Capacity, TroubleKind::RateLimit, TroubleKind::Network, TroubleKind::Timeout, TroubleKind::Internal];
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_reads_back() {
+        for kind in Kind::ALL {
+            let decision = Decision { kind, number: 12 };
+            assert_eq!(decision.to_string().parse(), Ok(decision));
+        }
+        assert_eq!("call-crash-after:3".parse(), Ok(Decision { kind: CallCrashAfter, number: 3 }));
+        assert!("lost".parse::<Decision>().unwrap_err().contains("KIND:NUMBER"));
+        assert!("lots:1".parse::<Decision>().unwrap_err().contains("cut-down"));
+    }
+
+    #[test]
+    fn kinds_are_listed_in_order() {
+        assert!(Kind::ALL.iter().enumerate().all(|(index, kind)| *kind as usize == index));
+    }
+
+    #[test]
+    fn a_world_with_only_some_faults_has_those_and_no_others() {
+        let now = Now::new(5);
+        let seed = (0..).find(|seed| strikes(&Faults::draw(*seed, 1000, None, &now).0, Lost).len() > 3).unwrap();
+        let all = strikes(&Faults::draw(seed, 1000, None, &now).0, Lost);
+        let only: Vec<Decision> = all[1..3].iter().map(|(_, decision)| *decision).collect();
+        let again = strikes(&Faults::draw(seed, 1000, Some(&only), &now).0, Lost);
+        assert_eq!(again, all[1..3]);
+    }
+
+    fn strikes(faults: &Faults, kind: Kind) -> Vec<(i64, Decision)> {
+        (0..100).for_each(|_| drop(faults.strikes(kind)));
+        faults.struck()
+    }
+}

@@ -1,13 +1,20 @@
 //! The simulated world: the real engine on a real database in memory, with time, machines, people and luck that are ours.
 //! One thread, one seed, one history. Never part of what serves anybody.
 
+mod auditor;
 mod chance;
 mod client;
 mod control;
 mod faults;
+mod follower;
+mod judge;
 mod machine;
+mod people;
+mod process;
 mod provider;
 mod runner;
+pub mod scene;
+pub mod shrink;
 pub mod sim;
 mod time;
 mod trace;

@@ -9,7 +9,7 @@ use engine::store::log::Chunk;
 use engine::store::{Frame, LogStream};
 use model::boot::Boot;
 use model::job::{JobReason, JobStatus};
-use model::spec::Command;
+use model::spec::{Command, OnLostControl};
 use model::{InstanceId, JobId, RunId, Timestamp};
 use std::collections::BTreeMap;
 
@@ -23,7 +23,11 @@ pub struct Machine {
     /// Tells a process from those before it.
     pub process_no: u64,
     pub works: BTreeMap<Key, Work>,
-    pub cut_off_until_ms: i64,
+    /// Nothing it sends arrives before this.
+    pub cut_up_until_ms: i64,
+    /// Nothing arrives at it before this.
+    pub cut_down_until_ms: i64,
+    pub asleep_until_ms: i64,
     pub gone: bool,
 }
 
@@ -65,6 +69,7 @@ pub struct Plan {
     pub bytes: i64,
     pub max_ms: Option<i64>,
     pub stop_ms: i64,
+    pub stops_without_control: bool,
 }
 
 impl Plan {
@@ -81,6 +86,7 @@ impl Plan {
             bytes: words[2],
             max_ms: spec.max_duration_ms,
             stop_ms: spec.stop_duration_ms,
+            stops_without_control: spec.on_lost_control == OnLostControl::Stop,
         }
     }
 }
@@ -104,7 +110,9 @@ impl Machine {
             process: None,
             process_no: 0,
             works: BTreeMap::new(),
-            cut_off_until_ms: 0,
+            cut_up_until_ms: 0,
+            cut_down_until_ms: 0,
+            asleep_until_ms: 0,
             gone: false,
         }
     }
@@ -120,6 +128,28 @@ impl Machine {
             in_flight: None,
             acknowledged_ms: now_ms,
         });
+    }
+
+    /// Whatever was between it and the world is over.
+    pub fn reconnect(&mut self) {
+        (self.cut_up_until_ms, self.cut_down_until_ms) = (0, 0);
+    }
+
+    /// It sleeps for so long, and with it its work: neither counts the time.
+    pub fn sleep(&mut self, ms: i64, now_ms: i64) {
+        self.asleep_until_ms = self.asleep_until_ms.max(now_ms + ms);
+        if let Some(process) = &mut self.process {
+            process.acknowledged_ms += ms;
+        }
+        for work in self.works.values_mut() {
+            work.began_ms = work.began_ms.map(|began| began + ms);
+        }
+    }
+
+    /// What has to end when the control plane is away for too long.
+    pub fn stops_without_control(&self) -> Vec<Key> {
+        let stops = self.works.iter().filter(|(_, work)| work.stage != Stage::Ended && work.plan.stops_without_control);
+        stops.map(|(key, _)| *key).collect()
     }
 
     pub fn is_working(&self) -> bool {
@@ -241,7 +271,7 @@ impl Work {
             self.written = self.plan.bytes;
         }
         let signal = exit_code.is_none().then_some(9);
-        let active_ms = self.began_ms.map_or(0, |began| now_ms - began);
+        let active_ms = self.began_ms.map_or(0, |began| (now_ms - began).max(0));
         self.fact(What::Ended { reason, exit_code, signal, message: None, final_offset: self.written, active_ms });
     }
 }

@@ -1,11 +1,13 @@
-//! The fake provider as the simulated control plane meets it: calls take their time, and end with the process that made them.
+//! The fake provider as one simulated process meets it: calls take their time, fail, and end with the process that made them.
 //! Never changes what a call does.
 
 use crate::chance::Chance;
+use crate::faults::{Faults, Kind};
 use crate::time::Now;
+use adapters::fake::{Decide, Fate};
 use adapters::{Act, Capabilities, FakeProvider, Handle, Listed, Order, Provider, Seen};
-use model::Credits;
 use model::spec::Resources;
+use model::{Credits, TroubleKind};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +15,7 @@ use std::sync::{Arc, Mutex};
 pub struct FarProvider {
     pub near: Arc<FakeProvider>,
     pub now: Now,
+    pub faults: Faults,
     /// The longest a call takes, there and back.
     pub takes_ms: Arc<AtomicI64>,
     pub chance: Arc<Mutex<Chance>>,
@@ -20,18 +23,47 @@ pub struct FarProvider {
     pub caller_dead: Arc<AtomicBool>,
 }
 
+/// How a provider says no. Not "not found": that is an answer, and must be true.
+const TROUBLES: [TroubleKind; 9] = {
+    use TroubleKind::*;
+    [Capacity, Auth, RateLimit, Quota, InvalidSpec, Region, Network, Timeout, Internal]
+};
+
+/// The fate of calls in a world with these faults.
+pub fn fates(faults: &Faults) -> Decide {
+    let faults = faults.clone();
+    Box::new(move |_, _| {
+        if faults.strikes(Kind::Throttled).is_some() {
+            Fate::FailBefore(TroubleKind::RateLimit)
+        } else if let Some(mut luck) = faults.strikes(Kind::CallFails) {
+            Fate::FailBefore(luck.pick(&TROUBLES))
+        } else if let Some(mut luck) = faults.strikes(Kind::CallTimesOut) {
+            Fate::FailAfter(luck.pick(&[TroubleKind::Timeout, TroubleKind::Network, TroubleKind::Internal]))
+        } else {
+            Fate::Obey
+        }
+    })
+}
+
 impl FarProvider {
     /// Half of the way, then the deed, then the way back. Whoever dies on the way has not asked, or does not hear.
     fn call<'a, T: Send + 'a>(&'a self, deed: impl FnOnce() -> Act<'a, T> + Send + 'a) -> Act<'a, T> {
         Box::pin(async move {
-            if self.caller_dead.load(Ordering::Relaxed) {
-                return std::future::pending().await;
-            }
+            self.dies_here(Kind::CallCrashBefore).await;
             self.now.wait(self.draw()).await;
             let result = deed().await;
+            self.dies_here(Kind::CallCrashAfter).await;
             self.now.wait(self.draw()).await;
             result
         })
+    }
+
+    /// A dead process goes no further.
+    async fn dies_here(&self, kind: Kind) {
+        if self.caller_dead.load(Ordering::Relaxed) || self.faults.strikes(kind).is_some() {
+            self.caller_dead.store(true, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        }
     }
 
     fn draw(&self) -> i64 {

@@ -1,17 +1,20 @@
 //! What runners do in the simulated world: dial, beat, report, repeat until acknowledged. Messages are lost, doubled and late;
 //! machines come and go with the provider. Speaks to the engine as the server's handlers do.
 
+use crate::faults::Kind;
 use crate::machine::{Key, Later, Machine, Progress, Stage};
+use crate::process::SERVER;
 use crate::sim::Promise;
 use crate::time::now;
 use crate::truth::Execution;
 use crate::world::{Happening, Report, World};
 use adapters::fake::MachineState;
+use engine::Engine;
 use engine::desired::Desired;
 use engine::runner::{Introduction, Taken};
-use model::Failure;
 use model::job::JobReason;
 use model::time::{MINUTE, SECOND};
+use model::{Failure, InstanceId};
 use std::collections::BTreeMap;
 
 const HEARTBEAT_MS: i64 = 10 * SECOND;
@@ -23,9 +26,13 @@ const PANIC_MS: i64 = 15 * MINUTE;
 impl World {
     /// Machines as the provider has them: new processes dial, dead ones fall silent, gone machines take everything along.
     pub fn meet_machines(&mut self) {
+        let changes = self.far.near.changes();
+        if self.met.replace(changes) == Some(changes) {
+            return;
+        }
         let real = self.far.near.machines();
         for (name, found) in &real {
-            let boots_ms = self.faults.boot_takes_ms;
+            let boots_ms = self.boots_ms;
             let machine = self.machines.entry(name.clone()).or_insert_with(|| Machine::new(found.boot.clone()));
             match found.state {
                 MachineState::Running if machine.starts < found.starts => {
@@ -84,18 +91,39 @@ impl World {
         let (was, instance) = (std::mem::take(&mut process.streaming), process.instance);
         let number = machine.process_no;
         self.after(ms, Happening::Dial { name: name.to_owned(), process: number });
-        if let (true, Some(instance), Some(control)) = (was, instance, &self.control) {
-            control.engine.house.presence.stream(instance, false);
-            let closed = now(control.engine.stream_closed(instance));
-            self.unless_dead(closed, "a closed stream");
+        if let (true, Some(instance)) = (was, instance) {
+            let boot = self.processes[SERVER].as_ref().map_or(0, |server| server.boot);
+            self.stream_closed(instance, boot);
         }
     }
 
-    /// Whether something sent now arrives; nothing does without a control plane, or from a machine that is cut off.
+    /// The server finds the stream closed; one that stands still finds it when it goes on.
+    pub fn stream_closed(&mut self, instance: InstanceId, boot: u64) {
+        let Some(server) = self.processes[SERVER].as_ref().filter(|server| server.boot == boot) else { return };
+        let frozen_ms = server.frozen_until_ms - self.now.ms();
+        if frozen_ms > 0 {
+            return self.after(frozen_ms, Happening::StreamClosed { instance, boot });
+        }
+        if let Some(engine) = self.serving() {
+            engine.house.presence.stream(instance, false);
+            let closed = now(engine.stream_closed(instance));
+            self.unless_troubled(SERVER, closed, "a closed stream");
+        }
+    }
+
+    /// Whoever serves, if something that the machine sends now reaches it.
+    fn reaches(&mut self, name: &str) -> Option<Engine> {
+        let now_ms = self.now.ms();
+        let cut_off = self.machines.get(name).is_none_or(|machine| machine.cut_up_until_ms > now_ms);
+        let lost = self.faults.strikes(Kind::Lost).is_some();
+        if cut_off || lost { None } else { self.serving() }
+    }
+
+    /// Whether what is sent to the machine now arrives there.
     fn arrives(&mut self, name: &str) -> bool {
         let now_ms = self.now.ms();
-        let cut_off = self.machines.get(name).is_none_or(|machine| machine.cut_off_until_ms > now_ms);
-        !self.chance.in_thousand(self.faults.lost) && !cut_off && self.control.is_some()
+        let cut_off = self.machines.get(name).is_none_or(|machine| machine.cut_down_until_ms > now_ms);
+        self.faults.strikes(Kind::Lost).is_none() && !cut_off
     }
 
     fn is_process(&self, name: &str, process: u64) -> bool {
@@ -107,11 +135,8 @@ impl World {
             return;
         }
         let again = Happening::Dial { name: name.to_owned(), process: number };
-        if !self.arrives(name) {
-            return self.after(PATIENCE_MS, again);
-        }
+        let Some(engine) = self.reaches(name) else { return self.after(PATIENCE_MS, again) };
         let boot = self.machines[name].boot.clone();
-        let engine = self.control.as_ref().expect("it arrives").engine.clone();
         let answer = now(async {
             let instance = engine.recognise(&boot.name, &boot.token).await?;
             let who = Introduction {
@@ -130,19 +155,19 @@ impl World {
         ));
         match answer {
             Ok(_) if !self.arrives(name) => self.after(PATIENCE_MS, again),
-            Ok(desired) => self.connected(name, number, &desired),
+            Ok(desired) => self.connected(&engine, name, number, &desired),
             Err(Failure::Refused(_)) => self.far.near.kill_runner(name), // nobody wants it any more
             Err(Failure::Trouble(_)) => self.after(PATIENCE_MS, again),
         }
     }
 
-    fn connected(&mut self, name: &str, number: u64, desired: &Desired) {
+    fn connected(&mut self, engine: &Engine, name: &str, number: u64, desired: &Desired) {
         let now_ms = self.now.ms();
         let process = self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("it just dialled");
         let first = process.instance.is_none();
         (process.instance, process.session) = (Some(desired.instance.id), desired.instance.session);
         (process.streaming, process.acknowledged_ms) = (true, now_ms);
-        self.control.as_ref().expect("it answered").engine.house.presence.stream(desired.instance.id, true);
+        engine.house.presence.stream(desired.instance.id, true);
         if first {
             self.after(0, Happening::Heartbeat { name: name.to_owned(), process: number });
         }
@@ -155,6 +180,12 @@ impl World {
             return;
         }
         let machine = self.machines.get_mut(name).expect("it was just seen");
+        let cut_ms = machine.cut_down_until_ms - self.now.ms();
+        if cut_ms > 0 {
+            // The stream stands still; what is in it comes later, unless it is broken by then.
+            let (name, desired) = (name.to_owned(), Box::new(desired.clone()));
+            return self.after(cut_ms, Happening::Told { name, process: number, desired });
+        }
         let later = machine.obey(desired, &mut self.chance);
         if desired.shutdown {
             self.note(format_args!("{name} is told to end"));
@@ -178,20 +209,20 @@ impl World {
         if !self.is_process(name, number) {
             return;
         }
-        let now_ms = self.now.ms();
-        if self.arrives(name) {
+        let (now_ms, heard_at) = (self.now.ms(), model::Timestamp(self.now.wall_ms()));
+        if let Some(engine) = self.reaches(name) {
             let boot = self.machines[name].boot.clone();
             let process = self.machines[name].process.as_ref().expect("it was just seen");
-            let (session, observed, engine) =
-                (process.session, process.version, self.control.as_ref().expect("it arrives").engine.clone());
+            let (session, observed) = (process.session, process.version);
             let beaten = now(async {
                 let instance = engine.recognise(&boot.name, &boot.token).await?;
                 if instance.session == session {
-                    engine.heartbeat(&instance, observed, model::Timestamp(now_ms)).await?;
+                    engine.heartbeat(&instance, observed, heard_at).await?;
                 }
                 Ok::<_, Failure>(instance.session == session)
             });
             match beaten {
+                Ok(_) if !self.arrives(name) => {}
                 Ok(true) => {
                     self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("as before").acknowledged_ms =
                         now_ms
@@ -203,9 +234,14 @@ impl World {
         }
         let machine = &self.machines[name];
         let silent_ms = machine.process.as_ref().map_or(0, |p| now_ms - p.acknowledged_ms);
-        if silent_ms > PANIC_MS && !machine.is_working() {
-            self.note(format_args!("{name} panics"));
-            return self.far.near.kill_runner(name);
+        if silent_ms > PANIC_MS {
+            for key in machine.stops_without_control() {
+                self.work(name, key, Progress::Ended { exit_code: None, reason: JobReason::ControlLost });
+            }
+            if !self.machines[name].is_working() {
+                self.note(format_args!("{name} panics"));
+                return self.far.near.kill_runner(name);
+            }
         }
         self.send(name);
         self.after(HEARTBEAT_MS, Happening::Heartbeat { name: name.to_owned(), process: number });
@@ -224,12 +260,11 @@ impl World {
         self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("as before").in_flight = Some(number);
         self.after(PATIENCE_MS, Happening::WaitedInVain { name: name.to_owned(), process, number });
         let report = Report { number, facts, chunks, upto };
-        let copies = 1 + i64::from(self.chance.in_thousand(self.faults.doubled));
+        let copies = 1 + i64::from(self.faults.strikes(Kind::Doubled).is_some());
         for _ in 0..copies {
-            let ms = if self.chance.in_thousand(self.faults.late) {
-                self.chance.between(SECOND, 40 * SECOND)
-            } else {
-                self.chance.between(0, 30)
+            let ms = match self.faults.strikes(Kind::Late) {
+                Some(mut luck) => luck.between(SECOND, 40 * SECOND),
+                None => self.chance.between(0, 30),
             };
             self.after(ms, Happening::Arrived { name: name.to_owned(), process, report: Box::new(report.clone()) });
         }
@@ -239,10 +274,7 @@ impl World {
     pub fn arrived(&mut self, name: &str, process: u64, report: &Report) {
         let Some(machine) = self.machines.get(name) else { return };
         let boot = machine.boot.clone();
-        if !self.arrives(name) {
-            return;
-        }
-        let engine = self.control.as_ref().expect("it arrives").engine.clone();
+        let Some(engine) = self.reaches(name) else { return };
         let taken = now(async {
             let instance = engine.recognise(&boot.name, &boot.token).await?;
             engine.report(&instance, report.facts.clone(), report.chunks.clone()).await

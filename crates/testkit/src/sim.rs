@@ -1,21 +1,20 @@
 //! One simulated world from its beginning to its end: trouble first (nothing may break), then calm (everything must end).
 //! The same seed gives the same world, to the last line of its trace.
 
-use crate::control::ENOUGH_MS;
-use crate::time::now;
-use crate::truth;
+use crate::chance::Chance;
+pub use crate::faults::{Decision, Kind};
 use crate::watch;
 use crate::world::{BEGINNING_MS, World};
-use adapters::fake::MachineState;
-use model::run::{Run, RunStatus};
+use model::run::RunStatus;
 use model::time::MINUTE;
-use store::LogStream;
 
-/// How long things go wrong.
-const TROUBLE_MS: i64 = 20 * MINUTE;
-const LOOK_EVERY: u64 = 32;
+/// How long a world may need to end everything once nothing goes wrong any more.
+const ENOUGH_MS: i64 = 200 * MINUTE;
+const LOOK_EVERY: u64 = 16;
+/// How much of a world's end is told.
+const LAST_LINES: usize = 60;
 
-/// What a world is judged by, so that each promise can be asked for by itself.
+/// What a world is judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     /// Nothing runs twice at a time, the invariants hold at every commit, what is said is true, nothing accepted is lost.
@@ -24,167 +23,120 @@ pub enum Promise {
     NotRepeated,
     /// Every run ends, and every machine is ended and forgotten.
     Ends,
+    /// The same seed is the same world.
+    Same,
 }
 
 #[derive(Debug)]
 pub struct Report {
     pub seed: u64,
+    /// Of the whole trace: the same seed gives the same.
     pub hash: u64,
     pub runs: usize,
     pub executions: usize,
+    pub commits: u64,
+    /// How long the world lived, in its own time.
+    pub lived_ms: i64,
+    /// What went wrong, and when.
+    pub faults: Vec<(i64, Decision)>,
     /// Every promise that was broken, and how; empty in a good world.
     pub broken: Vec<(Promise, String)>,
+    /// How each run ended.
+    pub ends: Vec<(RunStatus, Option<i32>)>,
     pub trace: Vec<String>,
 }
 
 impl Report {
-    pub fn broke(&self, promise: Promise) -> bool {
-        self.broken.iter().any(|(broken, _)| *broken == promise)
+    pub fn is_good(&self) -> bool {
+        self.broken.is_empty()
     }
 
-    /// The end of a world that broke a promise, and how to see it again.
+    /// What broke, without whom it happened to: by this two failures are known to be the same.
+    pub fn sort(&self) -> Option<(Promise, String)> {
+        let (promise, what) = self.broken.first()?;
+        let plain = |word: &&str| !word.chars().any(|letter| letter.is_ascii_digit() || letter == '_');
+        Some((*promise, what.split_whitespace().filter(plain).take(6).collect::<Vec<_>>().join(" ")))
+    }
+
+    /// The end of a world that broke a promise.
     pub fn story(&self) -> String {
-        let last = self.trace.len().saturating_sub(60);
+        let last = self.trace.len().saturating_sub(LAST_LINES);
         let complaints: Vec<String> =
             self.broken.iter().map(|(promise, what)| format!("{promise:?}: {what}")).collect();
-        format!(
-            "seed {}:
-{}
-  {}",
-            self.seed,
-            self.trace[last..].join(
-                "
-"
-            ),
-            complaints.join(
-                "
-  "
-            )
-        )
+        format!("seed {}:\n{}\n  {}", self.seed, self.trace[last..].join("\n"), complaints.join("\n  "))
+    }
+
+    /// Broken, if the other is not the same to the last line.
+    pub fn compared_with(mut self, other: &Report) -> Report {
+        if self.hash != other.hash {
+            let part = self.trace.iter().zip(&other.trace).find(|(once, again)| once != again);
+            let what = format!("the same seed made two different worlds, which part at {part:?}");
+            self.broken.push((Promise::Same, what));
+        }
+        self
+    }
+
+    /// The decisions by which it went wrong.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.faults.iter().map(|(_, decision)| *decision).collect()
     }
 }
 
-/// A world with everything in it that can go wrong.
+/// The world of this seed, with everything in it that goes wrong there.
 pub fn run(seed: u64) -> Report {
-    watch::watching(|| live(seed))
+    watch::watching(|| live(seed, None))
 }
 
-fn live(seed: u64) -> Report {
-    let runs = 1 + seed % 6;
-    let mut world = World::new(seed, runs, TROUBLE_MS);
-    while world.step(BEGINNING_MS + TROUBLE_MS) {}
-    world.now.move_to((BEGINNING_MS + TROUBLE_MS).max(world.now.ms()));
+/// The same world with these faults and no others.
+pub fn run_with(seed: u64, only: &[Decision]) -> Report {
+    watch::watching(|| live(seed, Some(only)))
+}
+
+fn live(seed: u64, only: Option<&[Decision]>) -> Report {
+    let mut size = Chance::of(seed, u64::MAX, 1);
+    let (runs, trouble_ms) = (size.pick(&[1, 2, 3, 4, 6, 8]), size.pick(&[MINUTE, 3 * MINUTE, 8 * MINUTE]));
+    let mut world = World::new(seed, trouble_ms, only);
+    world.populate(runs, trouble_ms / 2);
+    end(world, seed, trouble_ms)
+}
+
+/// Lives the world through its trouble and its calm, and judges it.
+pub(crate) fn end(mut world: World, seed: u64, trouble_ms: i64) -> Report {
+    while world.step(BEGINNING_MS + trouble_ms) {}
+    world.now.move_to((BEGINNING_MS + trouble_ms).max(world.now.ms()));
     world.calm_down();
-    let until = world.now.ms() + ENOUGH_MS;
+    let until = world.now.ms() + ENOUGH_MS + world.set_back_ms;
     // Asking whether it is over costs more than most steps.
     let mut steps = 0_u64;
-    while (!steps.is_multiple_of(LOOK_EVERY) || !is_over(&world)) && world.step(until) {
+    while (!steps.is_multiple_of(LOOK_EVERY) || !world.is_over()) && world.step(until) {
         steps += 1;
     }
     if world.broken.is_empty() {
-        judge(&mut world);
-        judge_machines(&mut world);
+        world.judge();
     }
-    let executions = world.clients.iter().filter_map(|c| c.run).map(|run| world.truth.of(run).count()).sum();
-    let (runs, broken) = (world.clients.len(), std::mem::take(&mut world.broken));
+    report(world, seed)
+}
+
+fn report(mut world: World, seed: u64) -> Report {
+    let runs: Vec<_> = world.clients.iter().filter_map(|client| client.run).collect();
+    let executions = runs.iter().map(|run| world.truth.of(*run).count()).sum();
+    let found = runs.iter().filter_map(|id| {
+        let id = *id;
+        world.store.read_now("sim.end", move |tx| store::run::find(tx, id)).ok().flatten()
+    });
+    let ends = found.map(|run| (run.status, run.exit_code)).collect();
     let panics = watch::panics().into_iter().map(|panic| (Promise::Safe, panic));
-    let hash = world.trace.hash();
+    let faults = world.faults.struck();
     Report {
         seed,
-        hash,
-        runs,
+        hash: world.trace.hash(),
+        runs: runs.len(),
         executions,
-        broken: broken.into_iter().chain(panics).collect(),
+        commits: world.auditor.commits(),
+        lived_ms: world.now.ms() - BEGINNING_MS,
+        faults: faults.into_iter().map(|(at, decision)| (at - BEGINNING_MS, decision)).collect(),
+        broken: std::mem::take(&mut world.broken).into_iter().chain(panics).collect(),
+        ends,
         trace: world.trace.into_lines(),
-    }
-}
-
-fn is_over(world: &World) -> bool {
-    let asked = world.clients.iter().all(|client| client.run.is_some() && client.wishes.is_empty());
-    asked && world.far.near.machines().is_empty() && now(world.auditor.open_runs()).is_ok_and(|open| open == 0)
-}
-
-/// At the end of the world everything has ended, is paid, and is as it really was.
-fn judge(world: &mut World) {
-    let audit = now(world.auditor.audit()).expect("a database in memory is read");
-    for broken in audit.broken {
-        world.complain(Promise::Safe, format!("{}: {}: {}", broken.invariant, broken.subject, broken.detail));
-    }
-    for index in 0..world.clients.len() {
-        let Some(id) = world.clients[index].run else {
-            world.complain(Promise::Ends, format!("client {index} was never answered"));
-            continue;
-        };
-        match now(world.auditor.picture(world.org, id)) {
-            Ok(picture) => judge_run(world, index, &picture.run),
-            Err(failure) => world.complain(Promise::Safe, format!("an accepted run is gone: {failure}")),
-        }
-    }
-    let open = now(world.store.read("sim.runs", |tx| store::run::ids_after(tx, 0, 1000)))
-        .expect("a database in memory is read");
-    if open.len() != world.clients.len() {
-        world.complain(Promise::Safe, format!("{} requests made {} runs", world.clients.len(), open.len()));
-    }
-}
-
-fn judge_machines(world: &mut World) {
-    for (name, machine) in world.far.near.machines() {
-        let known = name.clone();
-        let row = now(world.store.read("sim.instance", move |tx| store::instance::by_name(tx, &known)));
-        let row = row.expect("a database in memory is read").map(|row| (row.status, row.handle.is_some()));
-        let care = if machine.state == MachineState::Gone { "forgets" } else { "ends" };
-        let what = format!("{name} is {:?} and nobody {care} it: its row says (status, bound) {row:?}", machine.state);
-        world.complain(Promise::Ends, what);
-    }
-}
-
-fn judge_run(world: &mut World, index: usize, run: &Run) {
-    if !run.status.is_end() {
-        return world.complain(Promise::Ends, format!("{} never ends: it is {} ({:?})", run.id, run.status, run.phase));
-    }
-    let executions: Vec<_> = world.truth.of(run.id).cloned().collect();
-    let client = &world.clients[index];
-    let allowed =
-        client.retries + client.spec.retry.as_ref().map_or(1, |retry| retry.max_attempts * retry.max_attempts);
-    if executions.len() as i64 > allowed {
-        world.complain(
-            Promise::NotRepeated,
-            format!("{} was executed {} times, {allowed} were wanted", run.id, executions.len()),
-        );
-    }
-    let really = |code: i32| executions.iter().any(|execution| execution.exit_code == Some(code));
-    let said = run.exit_code;
-    if run.status == RunStatus::Completed && !really(0) {
-        world.complain(Promise::Safe, format!("{} is said to have completed, but no command of it did", run.id));
-    }
-    if let Some(code) = said.filter(|code| !really(*code)) {
-        world
-            .complain(Promise::Safe, format!("{} is said to have ended with {code}, but no command of it did", run.id));
-    }
-    judge_logs(world, run);
-}
-
-/// What is kept of a log is what was written, from its beginning, without gap or repetition; all of it unless it is marked.
-fn judge_logs(world: &mut World, run: &Run) {
-    let id = run.id;
-    let jobs =
-        now(world.store.read("sim.jobs", move |tx| store::job::of_run(tx, id))).expect("a database in memory is read");
-    for job in jobs {
-        let page = now(world.auditor.logs.read(job.id, 0, i64::MAX)).expect("a log is read");
-        let kept: Vec<u8> = page
-            .frames
-            .iter()
-            .filter(|p| p.frame.stream == LogStream::Stdout)
-            .flat_map(|p| p.frame.data.clone())
-            .collect();
-        if kept != truth::output(job.id, job.epoch, 0, kept.len() as i64) {
-            world.complain(Promise::Safe, format!("the log of {} is not what was written", job.id));
-        }
-        if let Some(end) = job.final_offset.filter(|end| !job.log_cut && *end != kept.len() as i64) {
-            world.complain(
-                Promise::Safe,
-                format!("the log of {} has {} of {end} bytes, and no mark", job.id, kept.len()),
-            );
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! Virtual time: one clock for the whole world, moved only by the world, and futures that wait for it. Never waits itself.
+//! Virtual time: one clock for the whole world, moved only by the world, futures that wait for it, and the wall clock of the
+//! control plane, which may be wrong. Never waits itself.
 
 use engine::store::Clock;
 use model::Timestamp;
@@ -12,25 +13,35 @@ use std::task::{Context, Poll, Waker};
 #[derive(Clone)]
 pub struct Now {
     ms: Arc<AtomicI64>,
+    /// How far the wall clock is ahead of the time that has really passed.
+    wrong_by: Arc<AtomicI64>,
     waits: Arc<Mutex<Vec<i64>>>,
 }
 
 impl Clock for Now {
     fn now(&self) -> Timestamp {
-        Timestamp(self.ms())
+        Timestamp(self.wall_ms())
     }
 }
 
 impl Now {
     pub fn new(ms: i64) -> Now {
-        Now { ms: Arc::new(AtomicI64::new(ms)), waits: Arc::default() }
+        Now { ms: Arc::new(AtomicI64::new(ms)), wrong_by: Arc::default(), waits: Arc::default() }
     }
     pub fn ms(&self) -> i64 {
         self.ms.load(Ordering::Relaxed)
     }
+    pub fn wall_ms(&self) -> i64 {
+        self.ms() + self.wrong_by.load(Ordering::Relaxed)
+    }
     pub fn move_to(&self, ms: i64) {
         debug_assert!(ms >= self.ms(), "time does not go back");
         self.ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Somebody sets the wall clock.
+    pub fn jump(&self, ms: i64) {
+        self.wrong_by.fetch_add(ms, Ordering::Relaxed);
     }
 
     /// Ready when the clock has moved on by `ms`.
@@ -58,6 +69,9 @@ pub fn poll<T>(future: &mut Pin<Box<dyn Future<Output = T> + '_>>) -> Option<T> 
 
 /// For what has no reason to wait: an inline store answers at once.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future: Pin<Box<dyn Future<Output = T> + '_>> = Box::pin(future);
-    poll(&mut future).expect("nothing here waits for anything")
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("nothing here waits for anything"),
+    }
 }

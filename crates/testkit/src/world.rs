@@ -1,28 +1,30 @@
 //! A simulated world: one queue of happenings, one clock, the control plane, its machines and its people. Owns the order of
 //! everything. The control plane in it is the real one; only time, machines and luck are ours.
 
+use crate::auditor::Auditor;
 use crate::chance::Chance;
 use crate::client::Client;
-use crate::control::{Control, Grave};
-use crate::faults::{Blow, Faults, TROUBLES};
+use crate::faults::{Decision, Faults, Kind};
+use crate::follower::Follower;
 use crate::machine::{Key, Machine, Progress};
-use crate::provider::FarProvider;
+use crate::process::{Fate, Process, SECOND, SERVER};
+use crate::provider::{FarProvider, fates};
 use crate::sim::Promise;
 use crate::time::{Now, now};
 use crate::trace::Trace;
 use crate::truth::Truth;
 use adapters::FakeProvider;
-use adapters::fake::{FakeSettings, Fate};
+use adapters::fake::FakeSettings;
 use engine::desired::Desired;
 use engine::runner::{Fact, Taken};
 use engine::store::log::Chunk;
 use engine::{Config, Engine};
-use model::time::MINUTE;
-use model::{OrgId, RunId};
-use std::collections::{BTreeMap, BTreeSet};
+use model::time::{MINUTE, SECOND as A_SECOND};
+use model::{Credits, InstanceId, OrgId};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use store::{Database, Hint, Options, Store};
+use store::{Database, Options, Store};
 
 /// Any moment will do; not 0, which means "never" in places.
 pub const BEGINNING_MS: i64 = 1_000_000_000;
@@ -32,14 +34,30 @@ const TURNS_AT_ONCE: usize = 400;
 pub enum Happening {
     /// Somebody waits for this moment.
     Moment,
+    /// What stood still goes on.
+    Thaw,
     Beat {
+        process: usize,
         boot: u64,
     },
-    Restart,
+    Restart {
+        process: usize,
+    },
     Client {
         index: usize,
     },
-    Blow(Blow),
+    Follower {
+        index: usize,
+    },
+    /// `ms`: for so long; none: as long as its luck says.
+    Blow {
+        kind: Kind,
+        ms: Option<i64>,
+    },
+    StreamClosed {
+        instance: InstanceId,
+        boot: u64,
+    },
     Dial {
         name: String,
         process: u64,
@@ -77,6 +95,21 @@ pub enum Happening {
     },
 }
 
+impl Happening {
+    /// The machine on which it happens: while that sleeps, it waits.
+    fn on(&self) -> Option<&str> {
+        match self {
+            Happening::Dial { name, .. }
+            | Happening::Heartbeat { name, .. }
+            | Happening::Told { name, .. }
+            | Happening::Answered { name, .. }
+            | Happening::WaitedInVain { name, .. }
+            | Happening::Work { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone)]
 pub struct Report {
     pub number: u64,
@@ -94,102 +127,124 @@ pub struct World {
     pub faults: Faults,
     pub trace: Trace,
     pub store: Store,
-    /// Reads only, and never dies.
-    pub auditor: Engine,
-    pub org: OrgId,
+    pub auditor: Auditor,
+    pub orgs: [OrgId; 2],
+    /// A refusal for want of credits is to be expected.
+    pub poor: bool,
     pub config: Config,
     pub far: FarProvider,
-    pub grave: Arc<Grave>,
-    pub control: Option<Control>,
+    pub fate: Arc<Fate>,
+    pub processes: [Option<Process>; 2],
+    pub has_second: bool,
     pub boots: u64,
-    hints: Box<dyn FnMut() -> Option<Hint>>,
+    /// A hint was lost: everybody who follows a document looks again at the next beat.
+    pub rescan: bool,
+    /// Whatever seems to be due, a claim is tried: a dead worker's items look held.
+    pub net: [bool; 2],
+    pub boots_ms: i64,
+    /// What the provider had seen when its machines were last met.
+    pub met: Option<u64>,
     pub machines: BTreeMap<String, Machine>,
     pub clients: Vec<Client>,
+    pub followers: Vec<Follower>,
     pub truth: Truth,
     pub broken: Vec<(Promise, String)>,
+    /// How far the clock was set back: so much longer may things take.
+    pub set_back_ms: i64,
 }
 
 impl World {
-    pub fn new(seed: u64, runs: u64, trouble_ms: i64) -> World {
+    /// An empty one. `trouble_ms`: how long things go wrong, if they do; `only`: these faults and no others.
+    pub fn new(seed: u64, trouble_ms: i64, only: Option<&[Decision]>) -> World {
         let mut chance = Chance::new(seed);
-        let faults = Faults::draw(&mut chance, trouble_ms);
         let now = Now::new(BEGINNING_MS);
-        let grave = Arc::new(Grave::new(chance.fork()));
-        let (near, config) = (provider(&faults, &mut chance), config());
+        let (faults, blows) = Faults::draw(seed, trouble_ms, only, &now);
+        let auditor = Auditor::new(&now);
+        let fate = Fate::new(&now, &faults, &auditor);
+        let takes_ms = faults.strikes(Kind::SlowCalls).map_or(0, |mut luck| luck.pick(&[200, 5_000, 40_000]));
         let far = FarProvider {
-            near,
+            near: provider(&faults, &mut chance),
             now: now.clone(),
-            takes_ms: Arc::new(AtomicI64::new(faults.call_takes_ms)),
+            faults: faults.clone(),
+            takes_ms: Arc::new(AtomicI64::new(takes_ms)),
             chance: Arc::new(Mutex::new(chance.fork())),
-            caller_dead: grave.dead.clone(),
+            caller_dead: fate.dead[2].clone(),
         };
         let store = Store::inline(&Options {
             clock: Arc::new(now.clone()),
-            crash: Some(grave.clone().hook()),
+            crash: Some(fate.hook()),
+            observe: Some(auditor.observer()),
             ..Options::new(Database::Memory)
         })
         .expect("a database in memory opens");
-        let auditor = crate::control::engine(&config, &far, &store);
-        let org = crate::time::now(auditor.ensure_org("sim")).expect("the first org is made");
-        let mut receiver = store.hints();
-        let hints = Box::new(move || {
-            loop {
-                match receiver.try_recv() {
-                    Ok(hint) => return Some(hint),
-                    Err(error) if error.to_string().contains("lagged") => {}
-                    Err(_) => return None,
-                }
-            }
-        });
+        let poor = chance.one_in(8);
+        let config = config(&mut chance, poor);
+        let outside = crate::process::engine(&config, &far, &store, false);
+        auditor.begin(outside.clone());
+        let orgs = ["one", "two"].map(|name| crate::time::now(outside.ensure_org(name)).expect("an org is made"));
         let mut world = World {
             now,
             queue: BTreeMap::new(),
             numbers: 0,
             armed_ms: 0,
             chance,
+            has_second: faults.strikes(Kind::SecondWorker).is_some(),
+            boots_ms: faults.strikes(Kind::SlowBoots).map_or(0, |mut luck| luck.pick(&[A_SECOND, 30 * A_SECOND])),
             faults,
             trace: Trace::default(),
             store,
             auditor,
-            org,
+            orgs,
+            poor,
             config,
             far,
-            grave,
-            control: None,
+            fate,
+            processes: [None, None],
             boots: 0,
-            hints,
+            rescan: false,
+            net: [false; 2],
+            met: None,
             machines: BTreeMap::new(),
             clients: Vec::new(),
+            followers: Vec::new(),
             truth: Truth::default(),
             broken: Vec::new(),
+            set_back_ms: 0,
         };
-        world.populate(runs, trouble_ms);
+        for (at, kind) in blows {
+            world.after(at, Happening::Blow { kind, ms: None });
+        }
+        for process in 0..1 + usize::from(world.has_second) {
+            world.after(0, Happening::Restart { process });
+        }
         world
     }
 
-    fn populate(&mut self, runs: u64, trouble_ms: i64) {
+    /// Somebody comes after `ms`, with a run in mind.
+    pub fn add_client(&mut self, ms: i64, client: Client) {
+        let index = self.clients.len();
+        self.clients.push(client);
+        self.after(ms, Happening::Client { index });
+    }
+
+    /// People as the seed draws them.
+    pub fn populate(&mut self, runs: i64, within_ms: i64) {
         for number in 0..runs {
-            let at = self.chance.between(0, trouble_ms / 2);
-            let client = Client::draw(number, "fake", "here", &mut self.chance, BEGINNING_MS + at);
-            self.clients.push(client);
-            self.after(at, Happening::Client { index: number as usize });
+            let ms = self.chance.between(0, within_ms);
+            let client = Client::draw(number as u64, &mut self.chance, BEGINNING_MS + ms);
+            self.add_client(ms, client);
         }
-        for (at, blow) in self.faults.blows.clone() {
-            self.after(at, Happening::Blow(blow));
-        }
-        self.grave.set_rate(self.faults.crash);
-        self.after(0, Happening::Restart);
     }
 
     /// From now on nothing goes wrong any more.
     pub fn calm_down(&mut self) {
         self.note(format_args!("calm"));
-        self.faults = Faults::calm();
-        self.grave.set_rate(0);
+        self.faults.calm();
+        self.fate.disk_is_full_until(0);
         self.far.takes_ms.store(0, Ordering::Relaxed);
-        self.far.near.decide_by(Box::new(|_, _| Fate::Obey));
-        self.queue.retain(|_, happening| !matches!(happening, Happening::Blow(_)));
-        self.machines.values_mut().for_each(|machine| machine.cut_off_until_ms = 0);
+        self.boots_ms = 0;
+        self.queue.retain(|_, happening| !matches!(happening, Happening::Blow { .. }));
+        self.machines.values_mut().for_each(Machine::reconnect);
     }
 
     pub fn after(&mut self, ms: i64, happening: Happening) {
@@ -211,6 +266,16 @@ impl World {
         self.broken.push((promise, what));
     }
 
+    /// The engine of whoever serves, if it can answer now. What is written next is written by it.
+    pub fn serving(&self) -> Option<Engine> {
+        let server = self.processes[SERVER].as_ref().filter(|server| server.frozen_until_ms <= self.now.ms())?;
+        if self.fate.is_dead(SERVER) {
+            return None;
+        }
+        self.fate.enter(SERVER);
+        Some(server.engine.clone())
+    }
+
     /// The next happening and all that follows from it at once. False when it lies beyond `until_ms`.
     pub fn step(&mut self, until_ms: i64) -> bool {
         let Some((&(at, number), _)) = self.queue.first_key_value() else { return false };
@@ -225,12 +290,19 @@ impl World {
     }
 
     fn happen(&mut self, happening: Happening) {
+        let asleep_ms = happening.on().and_then(|name| self.machines.get(name)).map_or(0, |m| m.asleep_until_ms);
+        if asleep_ms > self.now.ms() {
+            return self.after(asleep_ms - self.now.ms(), happening);
+        }
         match happening {
             Happening::Moment => {}
-            Happening::Beat { boot } => self.beat(boot),
-            Happening::Restart => self.start_control(),
+            Happening::Thaw => self.auditor.excuse(),
+            Happening::Beat { process, boot } => self.beat(process, boot),
+            Happening::Restart { process } => self.start_process(process),
             Happening::Client { index } => self.ask(index),
-            Happening::Blow(blow) => self.strike(blow),
+            Happening::Follower { index } => self.read_on(index),
+            Happening::Blow { kind, ms } => self.strike(kind, ms),
+            Happening::StreamClosed { instance, boot } => self.stream_closed(instance, boot),
             Happening::Dial { name, process } => self.dial(&name, process),
             Happening::Heartbeat { name, process } => self.heartbeat(&name, process),
             Happening::Told { name, process, desired } => self.told(&name, process, &desired),
@@ -246,78 +318,74 @@ impl World {
     /// Until nothing more happens at this moment: tasks are polled, due work is claimed, hints are followed, machines appear and go.
     fn settle(&mut self) {
         for _ in 0..TURNS_AT_ONCE {
+            let before = self.auditor.news();
             let busy = self.turn();
-            let touched = self.follow_hints();
+            for instance in self.auditor.changed_instances() {
+                if self.faults.strikes(Kind::HintLost).is_some() {
+                    self.rescan = true;
+                } else {
+                    self.tell(instance);
+                }
+            }
             self.meet_machines();
             for at in self.now.new_waits() {
                 self.numbers += 1;
                 self.queue.insert((at, self.numbers), Happening::Moment);
             }
-            self.audit(&touched);
-            if !self.broken.is_empty() || (!busy && touched.is_empty()) {
+            for complaint in self.auditor.complaints() {
+                self.complain(Promise::Safe, complaint);
+            }
+            if !self.broken.is_empty() || (!busy && self.auditor.news() == before) {
                 return self.arm();
             }
         }
         self.complain(Promise::Ends, "something wakes itself for ever".to_owned());
     }
 
-    /// The worker sleeps until the next item is due, or its next beat.
+    /// Workers sleep until the next item is due, or their next beat.
     fn arm(&mut self) {
-        if self.control.is_none() {
+        if self.processes.iter().all(Option::is_none) {
             return;
         }
-        let due = now(self.auditor.next_due()).expect("a database in memory is read").map(|due| due.ms());
-        if let Some(due) = due.filter(|due| *due > self.now.ms() && *due != self.armed_ms) {
+        let due = self.auditor.next_due().map(|due| due.ms() - self.now.wall_ms());
+        let due = due.filter(|ms| *ms > 0).map(|ms| self.now.ms() + ms);
+        if let Some(due) = due.filter(|due| *due != self.armed_ms) {
             self.armed_ms = due;
             self.numbers += 1;
             self.queue.insert((due, self.numbers), Happening::Moment);
         }
     }
 
-    /// Runs that were written about, after their runners were told.
-    fn follow_hints(&mut self) -> BTreeSet<RunId> {
-        let (mut runs, mut instances) = (BTreeSet::new(), BTreeSet::new());
-        while let Some(hint) = (self.hints)() {
-            match hint {
-                Hint::Run(run) => drop(runs.insert(run)),
-                Hint::Instance(instance) => drop(instances.insert(instance)),
-                Hint::Work | Hint::Everything | Hint::Logs(_) => {} // in memory none is ever missed
-            }
-        }
-        instances.into_iter().for_each(|instance| self.tell(instance));
-        runs
+    pub fn is_over(&self) -> bool {
+        self.clients.iter().all(Client::is_done)
+            && self.far.near.machines().is_empty()
+            && now(self.auditor.engine().open_runs()).is_ok_and(|open| open == 0)
     }
 
-    fn audit(&mut self, touched: &BTreeSet<RunId>) {
-        for run in touched {
-            let audit = now(self.auditor.audit_run(*run)).expect("a database in memory is read");
-            // What waited for us while we were away is overdue, and is worked on next.
-            let back_ms = self.control.as_ref().map_or(0, |control| self.now.ms() - control.since_ms);
-            for broken in audit.broken.iter().filter(|b| b.invariant != "7 owner" || back_ms > 2 * MINUTE) {
-                self.complain(Promise::Safe, format!("{}: {}: {}", broken.invariant, broken.subject, broken.detail));
-            }
-        }
+    pub fn far_of(&self, process: usize) -> FarProvider {
+        debug_assert!(process == SERVER || process == SECOND, "only those two call providers");
+        FarProvider { caller_dead: self.fate.dead[process].clone(), ..self.far.clone() }
     }
 }
 
 fn provider(faults: &Faults, chance: &mut Chance) -> Arc<FakeProvider> {
-    let settings = FakeSettings {
-        list_lag_calls: faults.list_lag_calls,
-        gone_lag_calls: faults.gone_lag_calls,
+    let mut settings = FakeSettings {
+        list_lag_calls: faults.strikes(Kind::ListLag).map_or(0, |mut luck| luck.pick(&[1, 3])),
+        gone_lag_calls: faults.strikes(Kind::GoneLag).map_or(0, |mut luck| luck.pick(&[1, 4])),
         ..FakeSettings::default()
     };
-    let (before, after, mut luck) = (faults.call_fails_before, faults.call_fails_after, chance.fork());
-    let decide = move |_, _: &str| match (luck.in_thousand(before), luck.in_thousand(after)) {
-        (true, _) => Fate::FailBefore(luck.pick(&TROUBLES)),
-        (false, true) => Fate::FailAfter(luck.pick(&TROUBLES)),
-        (false, false) => Fate::Obey,
-    };
-    Arc::new(FakeProvider::new(settings, Box::new(decide)))
+    settings.capabilities.max_instances = chance.pick(&[1, 2, 3]);
+    Arc::new(FakeProvider::new(settings, fates(faults)))
 }
 
-/// As in life, but unused machines go soon: a world is short.
-fn config() -> Config {
+/// As in life, but unused machines and holds end soon: a world is short.
+fn config(chance: &mut Chance, poor: bool) -> Config {
     let mut config = Config::default();
-    config.timings.idle_duration_ms = 4 * MINUTE;
+    config.timings.idle_duration_ms = chance.pick(&[10 * A_SECOND, 90 * A_SECOND]);
+    config.holds.default_debug_hold_ms = chance.pick(&[5 * A_SECOND, MINUTE]);
+    config.holds.failure_debug_hold_ms = config.holds.default_debug_hold_ms + chance.pick(&[0, MINUTE]);
+    if poor {
+        config.money.first_topup = Credits(25_000);
+    }
     config
 }

@@ -222,6 +222,23 @@ pub async fn an_orderly_stop_is_no_death(w: &World) {
     assert_eq!(read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap().deaths, 0);
 }
 
+/// The answer to its claim was lost: as long as it lives, nobody else would take what it holds.
+pub async fn what_a_worker_does_not_know_it_holds_is_given_back(w: &World) {
+    wake(&w.store, WorkKind::Run, 1).await;
+    let worker = start(&w.store, "a").await;
+    let [lost] = claim(&w.store, &worker, 10).await[..] else { panic!("it was due") };
+    let give_back = async |in_hand: i64| {
+        let worker = worker.clone();
+        write(&w.store, move |tx| work::give_back_unknown(tx, &worker, in_hand)).await.unwrap()
+    };
+    assert!(!give_back(1).await, "it is in hand");
+    assert_eq!(claim(&w.store, &worker, 10).await, []);
+    assert!(give_back(0).await);
+    let [again] = claim(&w.store, &worker, 10).await[..] else { panic!("it is free again") };
+    let known = read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap();
+    assert_eq!((again.fence, known.deaths), (lost.fence + 1, 0), "nobody has died of it");
+}
+
 pub async fn a_gap_between_beats_is_an_outage(w: &World) {
     const LAST: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
     assert_eq!(write(&w.store, worker::beat).await.unwrap(), None, "the first beat ever follows no outage");

@@ -59,6 +59,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         items::a_stale_or_replaced_worker_claims_nothing
         items::an_item_that_kills_its_holders_is_claimed_alone_and_given_up
         items::an_orderly_stop_is_no_death
+        items::what_a_worker_does_not_know_it_holds_is_given_back
         items::a_gap_between_beats_is_an_outage
         money::events_are_numbered_without_gaps
         money::credits_move_only_as_far_as_they_reach

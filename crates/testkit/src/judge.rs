@@ -1,0 +1,118 @@
+//! The end of a simulated world: everything has ended, is paid, is as it really was, and nothing is left. Compares what the
+//! control plane says with what the fake machines really did.
+
+use crate::sim::Promise;
+use crate::time::now;
+use crate::truth;
+use crate::world::World;
+use adapters::fake::MachineState;
+use model::run::{Run, RunStatus};
+use store::LogStream;
+
+impl World {
+    pub fn judge(&mut self) {
+        let audit = now(self.auditor.engine().audit()).expect("a database in memory is read");
+        for broken in audit.broken {
+            self.complain(Promise::Safe, format!("{}: {}: {}", broken.invariant, broken.subject, broken.detail));
+        }
+        for index in 0..self.clients.len() {
+            self.judge_client(index);
+        }
+        self.judge_count();
+        self.judge_money();
+        self.judge_machines();
+        if self.broken.is_empty() {
+            self.judge_followers();
+        }
+    }
+
+    fn judge_client(&mut self, index: usize) {
+        let client = &self.clients[index];
+        let Some(id) = client.run else {
+            if !client.turned_away {
+                self.complain(Promise::Ends, format!("client {index} was never answered"));
+            }
+            return;
+        };
+        let found = now(self.store.read("sim.run", move |tx| store::run::find(tx, id)));
+        match found.expect("a database in memory is read") {
+            Some(run) if client.deleted && run.status == RunStatus::Created => {}
+            Some(run) => self.judge_run(index, &run),
+            None => self.complain(Promise::Safe, format!("an accepted run is gone: {id}")),
+        }
+    }
+
+    /// As many runs as were accepted: no request made two, and none of an unheard answer was forgotten.
+    fn judge_count(&mut self) {
+        let runs = now(self.store.read("sim.runs", |tx| store::run::ids_after(tx, 0, 1000)));
+        let runs = runs.expect("a database in memory is read").len();
+        let accepted = self.clients.iter().filter(|client| client.run.is_some()).count();
+        if runs != accepted {
+            self.complain(Promise::Safe, format!("{accepted} requests made {runs} runs"));
+        }
+    }
+
+    /// Nothing is set aside for what has ended.
+    fn judge_money(&mut self) {
+        for org in self.orgs {
+            let balance = now(self.auditor.engine().balance(org)).expect("a database in memory is read");
+            if balance.reserved != model::Credits::ZERO && self.broken.is_empty() {
+                self.complain(Promise::Safe, format!("{} credits of {org} are set aside for nobody", balance.reserved));
+            }
+        }
+    }
+
+    fn judge_machines(&mut self) {
+        for (name, machine) in self.far.near.machines() {
+            let known = name.clone();
+            let row = now(self.store.read("sim.instance", move |tx| store::instance::by_name(tx, &known)));
+            let row = row.expect("a database in memory is read").map(|row| (row.status, row.handle.is_some()));
+            let care = if machine.state == MachineState::Gone { "forgets" } else { "ends" };
+            let state = machine.state;
+            let what = format!("{name} is {state:?} and nobody {care} it: its row says (status, bound) {row:?}");
+            self.complain(Promise::Ends, what);
+        }
+    }
+
+    fn judge_run(&mut self, index: usize, run: &Run) {
+        if !run.status.is_end() {
+            let what = format!("{} never ends: it is {} ({:?})", run.id, run.status, run.phase);
+            return self.complain(Promise::Ends, what);
+        }
+        let executions: Vec<_> = self.truth.of(run.id).cloned().collect();
+        let client = &self.clients[index];
+        let attempts = client.spec.retry.as_ref().map_or(1, |retry| retry.max_attempts * retry.max_attempts);
+        let allowed = client.retries + attempts;
+        if executions.len() as i64 > allowed {
+            let what = format!("{} was executed {} times, {allowed} were wanted", run.id, executions.len());
+            self.complain(Promise::NotRepeated, what);
+        }
+        let really = |code: i32| executions.iter().any(|execution| execution.exit_code == Some(code));
+        if run.status == RunStatus::Completed && !really(0) {
+            self.complain(Promise::Safe, format!("{} is said to have completed, but no command of it did", run.id));
+        }
+        if let Some(code) = run.exit_code.filter(|code| !really(*code)) {
+            let what = format!("{} is said to have ended with {code}, but no command of it did", run.id);
+            self.complain(Promise::Safe, what);
+        }
+        self.judge_logs(run);
+    }
+
+    /// What is kept of a log is what was written, from its beginning, without gap or repetition; all of it unless it is marked.
+    fn judge_logs(&mut self, run: &Run) {
+        let id = run.id;
+        let jobs = now(self.store.read("sim.jobs", move |tx| store::job::of_run(tx, id)));
+        for job in jobs.expect("a database in memory is read") {
+            let page = now(self.auditor.engine().logs.read(job.id, 0, i64::MAX)).expect("a log is read");
+            let written = page.frames.iter().filter(|placed| placed.frame.stream == LogStream::Stdout);
+            let kept: Vec<u8> = written.flat_map(|placed| placed.frame.data.clone()).collect();
+            if kept != truth::output(job.id, job.epoch, 0, kept.len() as i64) {
+                self.complain(Promise::Safe, format!("the log of {} is not what was written", job.id));
+            }
+            if let Some(end) = job.final_offset.filter(|end| !job.log_cut && *end != kept.len() as i64) {
+                let what = format!("the log of {} has {} of {end} bytes, and no mark", job.id, kept.len());
+                self.complain(Promise::Safe, what);
+            }
+        }
+    }
+}

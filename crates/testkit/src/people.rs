@@ -1,0 +1,142 @@
+//! What people do in the simulated world: ask, and ask again with the same key until somebody answers. Speaks to the engine as
+//! the server's handlers do.
+
+use crate::client::Wish;
+use crate::faults::Kind;
+use crate::follower::Follower;
+use crate::process::SERVER;
+use crate::sim::Promise;
+use crate::time::now;
+use crate::world::{Happening, World};
+use engine::Engine;
+use engine::allocation::SlotRender;
+use engine::run::{Action, Answer, Render};
+use model::time::SECOND;
+use model::{Failure, Refused, RunId};
+use std::sync::Arc;
+
+/// A client that was not answered asks again after this.
+const ASK_AGAIN_MS: i64 = 2 * SECOND;
+
+impl World {
+    /// A client's next request, or the same again if nobody answered.
+    pub fn ask(&mut self, index: usize) {
+        let lost = self.faults.strikes(Kind::Lost).is_some();
+        let Some(engine) = self.serving().filter(|_| !lost) else {
+            return self.after(ASK_AGAIN_MS, Happening::Client { index });
+        };
+        let wish =
+            self.clients[index].wishes.last().map(|(_, wish)| *wish).filter(|_| self.clients[index].run.is_some());
+        let mut answer = self.request(&engine, index, wish);
+        if self.faults.strikes(Kind::Doubled).is_some() && !self.fate.is_dead(SERVER) {
+            answer = self.request_again(&engine, index, wish, answer);
+        }
+        self.fate.was_troubled(); // whoever asked has been told
+        let unheard = self.faults.strikes(Kind::Lost).is_some() || self.fate.is_dead(SERVER);
+        if unheard || matches!(answer, Err(Failure::Trouble(_))) {
+            return self.after(ASK_AGAIN_MS, Happening::Client { index });
+        }
+        self.heard(index, wish, answer);
+        if let Some((at, _)) = self.clients[index].wishes.last().filter(|_| !self.clients[index].turned_away) {
+            let ms = (at - self.now.ms()).max(0);
+            self.after(ms, Happening::Client { index });
+        }
+    }
+
+    fn request(&mut self, engine: &Engine, index: usize, wish: Option<Wish>) -> Result<Vec<u8>, Failure> {
+        let client = &self.clients[index];
+        let org = self.orgs[client.org];
+        let key = Some(client.key(org));
+        let render: Render = Arc::new(|picture| picture.run.id.to_string().into_bytes());
+        let body = |answer: Answer| answer.body;
+        let answer = match (client.run, wish) {
+            (None, _) | (_, None) => now(engine.submit(client.submission(org), key, render)).map(body),
+            (Some(run), Some(Wish::Act(action))) => now(engine.act_on(org, run, action, key, render)).map(body),
+            (Some(run), Some(Wish::Meddle)) => {
+                let other = self.orgs[1 - client.org];
+                now(engine.act_on(other, run, Action::Cancel { abort: true }, None, render)).map(body)
+            }
+            (Some(run), Some(Wish::Delete)) => now(engine.delete(org, run)).map(|()| Vec::new()),
+            (Some(run), Some(wish)) => self.about_its_slot(engine, index, run, wish),
+        };
+        let said = answer.as_ref().map(|body| String::from_utf8_lossy(body).into_owned());
+        self.note(format_args!("client {index} asks {wish:?}: {said:?}"));
+        answer
+    }
+
+    /// What a person wants of the place where the run was: nothing, if there never was one.
+    fn about_its_slot(&self, engine: &Engine, index: usize, run: RunId, wish: Wish) -> Result<Vec<u8>, Failure> {
+        let client = &self.clients[index];
+        let org = self.orgs[client.org];
+        let slots = now(engine.allocations(org, i64::MAX, 20))?;
+        let Some(slot) = slots.iter().find(|slot| slot.run == Some(run)).map(|slot| &slot.allocation) else {
+            return Err(Refused::not_found("allocation", run).into());
+        };
+        let render: SlotRender = Arc::new(|picture| picture.allocation.id.to_string().into_bytes());
+        let key = Some(client.key(org));
+        match wish {
+            Wish::Extend { ms } => now(engine.extend(org, slot.id, Some(ms), key, render)).map(|answer| answer.body),
+            Wish::Release => now(engine.release(org, slot.id, key, render)).map(|answer| answer.body),
+            Wish::Terminate { force } => now(engine.terminate_instance(org, slot.instance, force)).map(|_| Vec::new()),
+            Wish::Act(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
+        }
+    }
+
+    /// The same request twice: one effect, one answer.
+    fn request_again(
+        &mut self,
+        engine: &Engine,
+        index: usize,
+        wish: Option<Wish>,
+        first: Result<Vec<u8>, Failure>,
+    ) -> Result<Vec<u8>, Failure> {
+        let again = self.request(engine, index, wish);
+        let keyed = matches!(wish, None | Some(Wish::Act(_) | Wish::Extend { .. } | Wish::Release));
+        if let (true, Ok(first), Ok(again)) = (keyed, &first, &again)
+            && first != again
+        {
+            self.complain(Promise::Safe, format!("client {index} asked twice with one key, and got two answers"));
+        }
+        // Who heard the first needs no second; who did not has the second.
+        if first.is_ok() { first } else { again }
+    }
+
+    fn heard(&mut self, index: usize, wish: Option<Wish>, answer: Result<Vec<u8>, Failure>) {
+        let poor = self.poor;
+        let client = &mut self.clients[index];
+        match (wish, answer) {
+            (None, Ok(body)) => {
+                client.run = String::from_utf8(body).ok().and_then(|text| text.parse().ok());
+                self.follow(index);
+            }
+            (None, Err(Failure::Refused(Refused::Unaffordable { .. }))) if poor => client.turned_away = true,
+            (None, Err(failure)) => self.complain(Promise::Safe, format!("a good run was refused: {failure}")),
+            (Some(Wish::Meddle), answer) => {
+                client.wishes.pop();
+                if !matches!(answer, Err(Failure::Refused(Refused::NotFound { .. }))) {
+                    self.complain(Promise::Safe, format!("another org's request was heard: {answer:?}"));
+                }
+            }
+            // Without money it cannot start: they give it up.
+            (Some(Wish::Act(Action::Start)), Err(Failure::Refused(Refused::Unaffordable { .. }))) if poor => {
+                client.wishes = vec![(0, Wish::Delete)];
+            }
+            (Some(wish), answer) => {
+                client.wishes.pop();
+                client.retries += i64::from(answer.is_ok() && matches!(wish, Wish::Act(Action::Retry { .. })));
+                client.deleted |= answer.is_ok() && wish == Wish::Delete;
+            }
+        }
+    }
+
+    /// Some watch what they started.
+    fn follow(&mut self, index: usize) {
+        if self.chance.one_in(2) {
+            let every_ms = self.chance.pick(&[4 * SECOND, 30 * SECOND, 120 * SECOND]);
+            let follower = Follower::new(index, every_ms);
+            self.followers.push(follower);
+            let index = self.followers.len() - 1;
+            self.after(every_ms, Happening::Follower { index });
+        }
+    }
+}

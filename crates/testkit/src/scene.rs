@@ -1,0 +1,39 @@
+//! Worlds that tell one story on purpose: some plain runs, and one thing that happens to them at one moment.
+
+use crate::client::{Client, plain};
+use crate::machine::Plan;
+use crate::sim::{Kind, Report, end};
+use crate::watch;
+use crate::world::{Happening, World};
+use adapters::Provider as _;
+use model::time::{MINUTE, SECOND};
+
+pub struct Scene {
+    /// How long each command works.
+    pub works_ms: Vec<i64>,
+    /// What happens, when, and for how long.
+    pub blow: (i64, Kind, i64),
+}
+
+impl Scene {
+    pub fn play(&self) -> Report {
+        watch::watching(|| {
+            let (seed, mut world) = self.stage();
+            for (number, ms) in self.works_ms.iter().enumerate() {
+                let text = Plan::text(*ms, 0, 3000);
+                world.add_client(number as i64 * SECOND, Client::of(number as u64, plain(text)));
+            }
+            let (at, kind, ms) = self.blow;
+            world.after(at, Happening::Blow { kind, ms: Some(ms) });
+            end(world, seed, at + ms + 1)
+        })
+    }
+
+    /// A world without faults, with a machine for everybody and money enough.
+    fn stage(&self) -> (u64, World) {
+        let worlds = (0..).map(|seed| (seed, World::new(seed, MINUTE, Some(&[]))));
+        let roomy = |world: &World| world.far.near.capabilities().max_instances as usize >= self.works_ms.len();
+        let mut good = worlds.filter(|(_, world)| roomy(world) && !world.poor);
+        good.next().expect("one of many worlds has room")
+    }
+}
