@@ -181,7 +181,7 @@ impl Engine {
         render: SlotRender,
     ) -> Result<Answer, Failure> {
         let house = self.house.clone();
-        self.keyed("allocation.extend", key, 200, move |tx| {
+        self.keyed(Lane::Normal, "allocation.extend", key, 200, move |tx| {
             let slot = extended(tx, &house, org, id, ms)?;
             Ok(render(&picture(tx, &house, slot)?))
         })
@@ -197,7 +197,7 @@ impl Engine {
         render: SlotRender,
     ) -> Result<Answer, Failure> {
         let house = self.house.clone();
-        self.keyed("allocation.release", key, 200, move |tx| {
+        self.keyed(Lane::Normal, "allocation.release", key, 200, move |tx| {
             let slot = released(tx, org, id)?;
             Ok(render(&picture(tx, &house, slot)?))
         })

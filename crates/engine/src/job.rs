@@ -101,7 +101,7 @@ impl Engine {
         let logged = self.logs.reached(id, epoch).await?.next_offset;
         let house = self.house.clone();
         self.store
-            .write(Lane::Normal, "job.look", move |tx| {
+            .write(Lane::Normal.of(run), "job.look", move |tx| {
                 store::work::hold(tx, &item)?;
                 let next = look(tx, &house, run, id, logged)?;
                 store::work::finish(tx, &item, next);

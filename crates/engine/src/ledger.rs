@@ -191,7 +191,7 @@ impl Engine {
         key: Option<Key>,
         render: OrgRender,
     ) -> Result<Answer, Failure> {
-        self.keyed("credits.add", key, 200, move |tx| {
+        self.keyed(store::Lane::Normal, "credits.add", key, 200, move |tx| {
             let row_key = format!("topup:{}", tx.next_id());
             tx.ledger(Entry::new(org, EntryKind::Topup, amount, row_key).memo(memo.clone()));
             let mut balance = store::org::find(tx, org)?;

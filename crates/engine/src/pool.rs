@@ -214,7 +214,7 @@ impl Engine {
             let house = self.house.clone();
             let placed = self
                 .store
-                .write(Lane::Normal, "pool.place", move |tx| {
+                .write(Lane::Normal.of(head.run), "pool.place", move |tx| {
                     store::work::hold(tx, &item)?;
                     let mut scope = Scope::open(tx, &house, head.run)?;
                     let waits = scope.job(head.id).is_ok_and(|job| job.queue_seq.is_some());

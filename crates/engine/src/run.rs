@@ -9,7 +9,7 @@ use model::spec::{RunKind, RunSpec};
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp};
 use std::sync::Arc;
 use store::idempotency::{self, Key, Looked};
-use store::{Item, Lane, Tx};
+use store::{Item, Lane, Turn, Tx};
 
 /// A run that waits for something that cannot wake it is looked at again after this.
 const LOOK_AGAIN_MS: i64 = 5 * model::time::SECOND;
@@ -54,7 +54,7 @@ impl Engine {
         self.house.provider(&submission.spec.provider)?;
         self.check_files(&submission).await?;
         let house = self.house.clone();
-        self.keyed("run.submit", key, 201, move |tx| {
+        self.keyed(Lane::Normal, "run.submit", key, 201, move |tx| {
             check_secrets(tx, &submission)?;
             let run = fresh(tx, &submission);
             let id = run.id;
@@ -87,7 +87,7 @@ impl Engine {
         render: Render,
     ) -> Result<Answer, Failure> {
         let house = self.house.clone();
-        self.keyed("run.act", key, 200, move |tx| {
+        self.keyed(Lane::Normal.of(id), "run.act", key, 200, move |tx| {
             act(tx, &house, org, id, action)?;
             Ok(render(&view::picture(tx, id)?))
         })
@@ -97,13 +97,14 @@ impl Engine {
     /// One transaction whose answer is stored under the caller's key: a repetition gets the same answer and no second effect.
     pub async fn keyed(
         &self,
+        turn: impl Into<Turn>,
         name: &'static str,
         key: Option<Key>,
         status: i64,
         f: impl Fn(&mut Tx) -> Result<Vec<u8>, Failure> + Send + Sync + 'static,
     ) -> Result<Answer, Failure> {
         self.store
-            .write(Lane::Normal, name, move |tx| {
+            .write(turn, name, move |tx| {
                 if let Some(answer) = replay(tx, key.as_ref())? {
                     return Ok(answer);
                 }
@@ -115,13 +116,15 @@ impl Engine {
 
     pub(crate) async fn cancel(&self, org: OrgId, id: RunId, abort: bool) -> Result<(), Failure> {
         let house = self.house.clone();
-        self.store.write(Lane::Normal, "run.cancel", move |tx| act(tx, &house, org, id, Action::Cancel { abort })).await
+        self.store
+            .write(Lane::Normal.of(id), "run.cancel", move |tx| act(tx, &house, org, id, Action::Cancel { abort }))
+            .await
     }
 
     pub async fn delete(&self, org: OrgId, id: RunId) -> Result<(), Failure> {
         let house = self.house.clone();
         self.store
-            .write(Lane::Normal, "run.delete", move |tx| {
+            .write(Lane::Normal.of(id), "run.delete", move |tx| {
                 let mut scope = open_owned(tx, &house, org, id)?;
                 scope.run_event(RunEvent::Deleted)?;
                 scope.close().map(drop)
@@ -160,7 +163,7 @@ impl Engine {
     pub(crate) async fn look_at_run(&self, item: Item) -> Result<(), Failure> {
         let (id, house) = (RunId(item.subject), self.house.clone());
         self.store
-            .write(Lane::Normal, "run.look", move |tx| {
+            .write(Lane::Normal.of(id), "run.look", move |tx| {
                 store::work::hold(tx, &item)?;
                 let next = look(tx, &house, id)?;
                 store::work::finish(tx, &item, next);

@@ -195,7 +195,7 @@ impl Engine {
         let (house, run, epoch) = (self.house.clone(), known.run, facts[0].epoch);
         let written = self
             .store
-            .write(Lane::High, "runner.report", move |tx| apply(tx, &house, run, instance, job, &facts, logged))
+            .write(Lane::High.of(run), "runner.report", move |tx| apply(tx, &house, run, instance, job, &facts, logged))
             .await;
         let refused = match written {
             Ok(refused) => refused,

@@ -93,8 +93,9 @@ impl Engine {
         );
         let run = self.run_of(item).await?;
         let house = self.house.clone();
+        let turn = run.map_or(Lane::Normal.into(), |run| Lane::Normal.of(run));
         self.store
-            .write(Lane::Normal, "work.give_up", move |tx| {
+            .write(turn, "work.give_up", move |tx| {
                 store::work::hold(tx, &item)?;
                 if let Some(run) = run {
                     let mut scope = crate::scope::Scope::open(tx, &house, run)?;

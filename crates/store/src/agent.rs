@@ -7,11 +7,11 @@ use model::agent::Agent;
 use model::{Failure, RunId};
 
 pub fn insert(tx: &mut Tx, agent: &Agent) -> Result<(), Failure> {
-    tx.exec(&INSERT, &args![agent.id, agent.run, agent.attempt, agent.status.as_str(), doc::write(agent)]).map(drop)
+    tx.post(&INSERT, args![agent.id, agent.run, agent.attempt, agent.status.as_str(), doc::write(agent)])
 }
 
 pub fn save(tx: &mut Tx, agent: &Agent) -> Result<(), Failure> {
-    tx.exec(&SAVE, &args![agent.id, agent.status.as_str(), doc::write(agent)]).map(drop)
+    tx.post(&SAVE, args![agent.id, agent.status.as_str(), doc::write(agent)])
 }
 
 /// Those of one attempt, in order of creation.

@@ -1,5 +1,6 @@
 //! Rows of allocations. The warm pool is a query over them, never a structure.
 
+use crate::post::Meaning;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
@@ -8,21 +9,10 @@ use model::pool::Slot;
 use model::{AllocationId, Failure, InstanceId, JobId, OrgId, PoolId, Refused};
 
 pub fn insert(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
-    tx.exec(
+    tx.post(
         &INSERT,
-        &args![
-            a.id,
-            a.org,
-            a.instance,
-            a.job,
-            a.status.as_str(),
-            kept(a),
-            a.debug_hold_until,
-            a.version,
-            doc::write(a)
-        ],
+        args![a.id, a.org, a.instance, a.job, a.status.as_str(), kept(a), a.debug_hold_until, a.version, doc::write(a)],
     )
-    .map(drop)
 }
 
 /// Compare-and-set by version: a claim that lost says so.
@@ -39,10 +29,7 @@ pub fn save(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
         next.version,
         doc::write(&next)
     ];
-    if tx.exec(&SAVE, &row)? == 0 {
-        return Err(Refused::Stale { what: "the allocation" }.into());
-    }
-    Ok(())
+    tx.post_meaning(&SAVE, row, Meaning::no_row(Refused::Stale { what: "the allocation" }))
 }
 
 pub fn find(tx: &mut Tx, id: AllocationId) -> Result<Option<Allocation>, Failure> {

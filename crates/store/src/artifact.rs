@@ -32,18 +32,18 @@ impl Artifact {
 /// Announces an upload; a second one of the same path takes the first one's place.
 pub fn announce(tx: &mut Tx, org: OrgId, run: RunId, attempt: i64, path: &str) -> Result<Artifact, Failure> {
     let (id, at) = (tx.next_id(), tx.at());
-    tx.exec(&ANNOUNCE, &args![id, org, run, attempt, path, at])?;
+    tx.post(&ANNOUNCE, args![id, org, run, attempt, path, at])?;
     let row = tx.row(&BY_PATH, &args![run, attempt, path])?.expect("it was just written");
     read(&row)
 }
 
 pub fn finalise(tx: &mut Tx, id: ArtifactId, size: i64, hash: &str) -> Result<(), Failure> {
-    tx.exec(&FINALISE, &args![id, size, hash]).map(drop)
+    tx.post(&FINALISE, args![id, size, hash])
 }
 
 /// The run has ended: what it left expires, once and for all, at this time.
 pub fn date(tx: &mut Tx, run: RunId, expires_at: Timestamp) -> Result<(), Failure> {
-    tx.exec(&DATE, &args![run, expires_at]).map(drop)
+    tx.post(&DATE, args![run, expires_at])
 }
 
 pub fn find(tx: &mut Tx, id: ArtifactId) -> Result<Option<Artifact>, Failure> {
@@ -65,7 +65,7 @@ pub fn expired(tx: &mut Tx, at: Timestamp, limit: i64) -> Result<Vec<Artifact>, 
 
 pub fn deleted(tx: &mut Tx, id: ArtifactId) -> Result<(), Failure> {
     let at = tx.at();
-    tx.exec(&DELETED, &args![id, at]).map(drop)
+    tx.post(&DELETED, args![id, at])
 }
 
 fn read(row: &Row) -> Result<Artifact, Failure> {

@@ -8,9 +8,9 @@ use model::attempt::Attempt;
 use model::{Failure, RunId, Trouble};
 
 pub fn insert(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
-    tx.exec(
+    tx.post(
         &INSERT,
-        &args![
+        args![
             a.run,
             a.number,
             a.status.as_str(),
@@ -22,15 +22,13 @@ pub fn insert(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
             a.ended_at
         ],
     )
-    .map(drop)
 }
 
 pub fn save(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
-    tx.exec(
+    tx.post(
         &SAVE,
-        &args![a.run, a.number, a.status.as_str(), a.reserved, a.charged, a.refunded, a.uncollected, a.ended_at],
+        args![a.run, a.number, a.status.as_str(), a.reserved, a.charged, a.refunded, a.uncollected, a.ended_at],
     )
-    .map(drop)
 }
 
 pub fn find(tx: &mut Tx, run: RunId, number: i64) -> Result<Option<Attempt>, Failure> {

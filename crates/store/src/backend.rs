@@ -3,9 +3,10 @@
 
 use crate::lite::{self, Writer};
 use crate::migrate::{LOGS, MAIN, Part};
-use crate::pg::{Address, Pg};
+use crate::pg::Pg;
+use crate::pg_address::Address;
 use crate::pg_serve::Server;
-use crate::queue::{Closure, Lane, Queue};
+use crate::queue::{Closure, Lane, Queue, Turn};
 use crate::tx::{Context, Tx};
 use model::{Effect, Failure, Trouble, TroubleKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,7 +60,7 @@ impl Backend {
     /// One pool for everything; some connections serve the high lane only, so that a renewal never waits behind bulk work.
     pub(crate) fn postgres(address: &Address, connections: usize, context: Arc<Context>) -> Result<Backend, Failure> {
         migrate(address.clone())?;
-        let queue = Arc::new(Queue::new());
+        let queue = Arc::new(Queue::by_run());
         let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), threads: Vec::new() };
         for i in 0..connections.max(1) + RESERVED {
             let server = Server::new(address.clone(), context.clone())?;
@@ -70,13 +71,19 @@ impl Backend {
     }
 
     /// On an inline backend the closure has run when this is first polled.
-    pub(crate) async fn ask<T, F>(&self, lane: Lane, name: &'static str, reads: bool, f: F) -> Result<T, Failure>
+    pub(crate) async fn ask<T, F>(
+        &self,
+        turn: impl Into<Turn>,
+        name: &'static str,
+        reads: bool,
+        f: F,
+    ) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
     {
         let Backend::Threads(threads) = self else { return self.now(name, reads, f) };
-        let (job, answer) = Closure::boxed(name, lane, reads, f);
+        let (job, answer) = Closure::boxed(name, turn.into(), reads, f);
         if reads { &threads.reads } else { &threads.writes }.push(job);
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
@@ -89,7 +96,7 @@ impl Backend {
         let Backend::Inline(writer) = self else {
             panic!("{name}: only an inline store runs closures on the caller's thread")
         };
-        let (job, mut answer) = Closure::boxed(name, Lane::Normal, reads, f);
+        let (job, mut answer) = Closure::boxed(name, Lane::Normal.into(), reads, f);
         let context = {
             let mut writer = writer.lock().expect("panics of closures are caught");
             writer.alone(job);

@@ -2,6 +2,7 @@
 //! Never begins or ends a transaction; that belongs to whoever owns the thread.
 
 use crate::pg::Pg;
+use crate::post::Posted;
 use crate::sql::Sql;
 use crate::value::{Row, Value};
 use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
@@ -28,12 +29,22 @@ impl Conn {
         }
     }
 
-    /// `args` are the rows one after the other, `columns` values each.
-    pub(crate) fn insert_many(&mut self, sql: &Sql, columns: usize, args: &[Value]) -> Result<u64, Failure> {
-        let text = sql.for_rows(args.len() / columns, columns);
+    /// The rows of each of these questions, asked together.
+    pub(crate) fn rows_of_each(&mut self, asked: &[(&Sql, Vec<Value>)]) -> Result<Vec<Vec<Row>>, Failure> {
         match self {
-            Conn::Lite(lite) => lite_exec(lite, &text, args),
-            Conn::Pg(pg) => pg.run(&text, args).map(|(_, changed)| changed),
+            Conn::Lite(lite) => asked.iter().map(|(sql, args)| lite_rows(lite, sql.text, args)).collect(),
+            Conn::Pg(pg) => {
+                let texts: Vec<_> = asked.iter().map(|(sql, _)| sql.with_lock()).collect();
+                let asked: Vec<_> = texts.iter().zip(asked).map(|(text, (_, args))| (&**text, &**args)).collect();
+                Ok(pg.run_all(&asked)?.into_iter().map(|(rows, _)| rows).collect())
+            }
+        }
+    }
+
+    pub(crate) fn post(&mut self, posted: Posted) -> Result<(), Failure> {
+        match self {
+            Conn::Lite(lite) => posted.meaning.judge(lite_exec(lite, &posted.text, &posted.args)),
+            Conn::Pg(pg) => pg.post(posted),
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::args;
 use crate::sql::Sql;
 use crate::tx::Tx;
-use crate::value::Row;
+use crate::value::{Row, Value};
 use model::{Failure, OrgId, RunId, Timestamp, Trouble};
 use std::collections::BTreeMap;
 
@@ -42,25 +42,43 @@ pub fn last(tx: &mut Tx, org: OrgId, run: Option<RunId>) -> Result<i64, Failure>
     tx.row(&LAST, &args![org, stream(run)])?.map_or(Ok(0), |row| row.int(0))
 }
 
-pub(crate) fn flush(tx: &mut Tx, events: Vec<NewEvent>) -> Result<(), Failure> {
-    let mut streams: BTreeMap<(OrgId, i64), Vec<NewEvent>> = BTreeMap::new();
-    for event in events {
-        streams.entry((event.org, stream(event.run))).or_default().push(event);
+/// Staged events by stream.
+pub(crate) struct Streams(BTreeMap<(OrgId, i64), Vec<NewEvent>>);
+
+impl Streams {
+    pub(crate) fn of(events: Vec<NewEvent>) -> Streams {
+        let mut streams: BTreeMap<(OrgId, i64), Vec<NewEvent>> = BTreeMap::new();
+        for event in events {
+            streams.entry((event.org, stream(event.run))).or_default().push(event);
+        }
+        Streams(streams)
     }
-    let (at, mut rows) = (tx.at(), Vec::new());
-    for ((org, stream), events) in streams {
-        let last =
-            tx.row(&ADVANCE, &args![org, stream, events.len() as i64])?.expect("an upsert returns its row").int(0)?;
-        let first = last - events.len() as i64 + 1;
-        rows.extend(
-            events
-                .into_iter()
-                .zip(first..)
-                .map(|(event, seq)| args![org, stream, seq, at, event.kind, event.body.to_string()]),
-        );
+
+    /// One a stream: its numbers.
+    pub(crate) fn questions(&self) -> Vec<(&'static Sql, Vec<Value>)> {
+        let advance = |((org, stream), events): (&(OrgId, i64), &Vec<NewEvent>)| {
+            (&ADVANCE, args![*org, *stream, events.len() as i64].into())
+        };
+        self.0.iter().map(advance).collect()
     }
-    tx.insert_many(&WRITE, rows)?;
-    Ok(())
+
+    pub(crate) fn write(self, tx: &mut Tx, answers: &mut impl Iterator<Item = Vec<Row>>) -> Result<(), Failure> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let (at, mut rows) = (tx.at(), Vec::new());
+        for ((org, stream), events) in self.0 {
+            let head = answers.next().and_then(|mut rows| rows.pop()).expect("an upsert returns its row");
+            let first = head.int(0)? - events.len() as i64 + 1;
+            rows.extend(
+                events
+                    .into_iter()
+                    .zip(first..)
+                    .map(|(event, seq)| args![org, stream, seq, at, event.kind, event.body.to_string()]),
+            );
+        }
+        tx.insert_many(&WRITE, rows)
+    }
 }
 
 /// Run ids are never 0, so it stands for the org's own stream.

@@ -2,10 +2,11 @@
 //! (on the unique index) and then gets the same answer. Never remembers a refusal: it rolled back with the key.
 
 use crate::args;
+use crate::post::Meaning;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use model::time::DAY;
-use model::{Failure, OrgId, Refused, Timestamp, TroubleKind};
+use model::{Failure, OrgId, Refused, Timestamp, Trouble, TroubleKind};
 
 pub const KEPT_MS: i64 = DAY;
 /// How long a caller should wait when the first use of its key has not ended yet.
@@ -49,9 +50,9 @@ pub fn lookup(tx: &mut Tx, key: &Key) -> Result<Looked, Failure> {
 
 /// The answer that goes with the key, in the transaction that has the effect.
 pub fn record(tx: &mut Tx, key: &Key, status: i64, body: &[u8]) -> Result<(), Failure> {
-    let recorded = tx.exec(&RECORD, &args![key.org, &key.route, &key.key, status, body])?;
-    assert!(recorded == 1, "a response is recorded once, after lookup: {} {}", key.route, key.key);
-    Ok(())
+    let bug = Trouble::internal(format!("a response is recorded once, after lookup: {} {}", key.route, key.key));
+    let meaning = Meaning::no_row(bug).certain(true); // this transaction made the row
+    tx.post_meaning(&RECORD, args![key.org, &key.route, &key.key, status, body], meaning)
 }
 
 /// Deletes keys older than a day, at most `limit`; how many.

@@ -1,5 +1,6 @@
 //! Rows of instances. What runners say often (seen, observed version) lives in columns and never rewrites the document.
 
+use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::Row;
@@ -21,7 +22,7 @@ pub fn insert(tx: &mut Tx, i: &Instance) -> Result<(), Failure> {
         i.version,
         doc::write(i)
     ];
-    tx.exec(&INSERT, &row).map(drop)
+    tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, i: &Instance) -> Result<(), Failure> {
@@ -38,10 +39,7 @@ pub fn save(tx: &mut Tx, i: &Instance) -> Result<(), Failure> {
         next.version,
         doc::write(&next)
     ];
-    if tx.exec(&SAVE, &row)? == 0 {
-        return Err(Refused::Stale { what: "the instance" }.into());
-    }
-    Ok(())
+    tx.post_meaning(&SAVE, row, Meaning::no_row(Refused::Stale { what: "the instance" }))
 }
 
 pub fn lock(tx: &mut Tx, id: InstanceId) -> Result<Instance, Failure> {
@@ -59,14 +57,14 @@ pub fn by_name(tx: &mut Tx, name: &str) -> Result<Option<Instance>, Failure> {
 
 /// The desired document changed: the runner will be told the new version.
 pub fn tell(tx: &mut Tx, id: InstanceId) -> Result<(), Failure> {
-    tx.exec(&TELL, &args![id])?;
+    tx.post(&TELL, args![id])?;
     tx.hint(crate::Hint::Instance(id));
     Ok(())
 }
 
 /// Signs of life that came meanwhile; never moves a time back.
 pub fn seen(tx: &mut Tx, id: InstanceId, at: Timestamp, observed_version: i64) -> Result<(), Failure> {
-    tx.exec(&SEEN, &args![id, at, observed_version]).map(drop)
+    tx.post(&SEEN, args![id, at, observed_version])
 }
 
 /// Instances of a pool that exist or may exist.

@@ -1,5 +1,6 @@
 //! Rows of jobs, and the pool's waiting list, which is an index over them.
 
+use crate::post::Meaning;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
@@ -27,7 +28,7 @@ pub fn insert(tx: &mut Tx, job: &Job, priority: Priority) -> Result<(), Failure>
         job.version,
         doc::write(job)
     ];
-    tx.exec(&INSERT, &row).map(drop)
+    tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, job: &Job) -> Result<(), Failure> {
@@ -46,10 +47,7 @@ pub fn save(tx: &mut Tx, job: &Job) -> Result<(), Failure> {
         next.version,
         doc::write(&next)
     ];
-    if tx.exec(&SAVE, &row)? == 0 {
-        return Err(Refused::Stale { what: "the job" }.into());
-    }
-    Ok(())
+    tx.post_meaning(&SAVE, row, Meaning::no_row(Refused::Stale { what: "the job" }))
 }
 
 pub fn find(tx: &mut Tx, id: JobId) -> Result<Option<Job>, Failure> {

@@ -2,9 +2,10 @@
 //! Rows are never changed (a trigger forbids it); balances live on the org row, which is locked last.
 
 use crate::args;
+use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
-use crate::value::Row;
+use crate::value::{Row, Value};
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp, Trouble};
 use std::collections::BTreeMap;
 
@@ -43,18 +44,35 @@ pub fn has(tx: &mut Tx, org: OrgId, key: &str, kind: EntryKind) -> Result<bool, 
     Ok(tx.row(&HAS, &args![org, key, kind.as_str()])?.is_some())
 }
 
-pub(crate) fn flush(tx: &mut Tx, entries: Vec<Entry>) -> Result<(), Failure> {
-    let mut orgs: BTreeMap<OrgId, Vec<Entry>> = BTreeMap::new();
-    for entry in entries.into_iter().filter(|entry| !entry.amount.is_zero()) {
-        assert!(entry.amount > Credits::ZERO, "the kind gives the sign: {entry:?}");
-        orgs.entry(entry.org).or_default().push(entry);
+/// Staged entries by org.
+pub(crate) struct Accounts(BTreeMap<OrgId, Vec<Entry>>);
+
+impl Accounts {
+    pub(crate) fn of(entries: Vec<Entry>) -> Accounts {
+        let mut orgs: BTreeMap<OrgId, Vec<Entry>> = BTreeMap::new();
+        for entry in entries.into_iter().filter(|entry| !entry.amount.is_zero()) {
+            assert!(entry.amount > Credits::ZERO, "the kind gives the sign: {entry:?}");
+            orgs.entry(entry.org).or_default().push(entry);
+        }
+        Accounts(orgs)
     }
-    orgs.into_iter().try_for_each(|(org, entries)| enter(tx, org, entries))
+
+    /// One an org: its row, locked.
+    pub(crate) fn questions(&self) -> Vec<(&'static Sql, Vec<Value>)> {
+        self.0.keys().map(|org| (&LOCK, args![*org].into())).collect()
+    }
+
+    pub(crate) fn write(self, tx: &mut Tx, answers: &mut impl Iterator<Item = Vec<Row>>) -> Result<(), Failure> {
+        for (org, entries) in self.0 {
+            let head = answers.next().and_then(|mut rows| rows.pop()).ok_or_else(|| Refused::not_found("org", org))?;
+            enter(tx, org, &head, entries)?;
+        }
+        Ok(())
+    }
 }
 
-/// Locks the org's row, moves its balance and appends the rows to its chain.
-fn enter(tx: &mut Tx, org: OrgId, entries: Vec<Entry>) -> Result<(), Failure> {
-    let head = tx.row(&LOCK, &args![org])?.ok_or_else(|| Refused::not_found("org", org))?;
+/// Moves the balance of an org whose row is locked, and appends the rows to its chain.
+fn enter(tx: &mut Tx, org: OrgId, head: &Row, entries: Vec<Entry>) -> Result<(), Failure> {
     let had = Balance { available: head.credits(0)?, reserved: head.credits(1)? };
     let mut balance = had;
     let (mut seq, mut hash) = (head.int(2)?, head.opt_blob(3)?.unwrap_or_default());
@@ -80,12 +98,10 @@ fn enter(tx: &mut Tx, org: OrgId, entries: Vec<Entry>) -> Result<(), Failure> {
             next
         ]);
     }
-    tx.exec(&MOVE, &args![org, balance.available - had.available, balance.reserved - had.reserved, seq, hash])?;
-    tx.insert_many(&WRITE, rows).map(drop).map_err(|failure| match failure {
-        Failure::Refused(Refused::Conflict { .. }) => {
-            Refused::Conflict { why: "this movement of credits was made before under the same key".to_owned() }.into()
-        }
-        other => other,
+    tx.post(&MOVE, args![org, balance.available - had.available, balance.reserved - had.reserved, seq, hash])?;
+    tx.insert_many_meaning(&WRITE, rows, || {
+        let why = "this movement of credits was made before under the same key".to_owned();
+        Meaning::conflict(Refused::Conflict { why })
     })
 }
 

@@ -26,10 +26,13 @@ pub mod manifest;
 mod migrate;
 pub mod org;
 mod pg;
+mod pg_address;
+mod pg_error;
 mod pg_hints;
 mod pg_serve;
 mod pg_value;
 pub mod pool;
+mod post;
 mod queue;
 pub mod run;
 pub mod secret;
@@ -52,7 +55,7 @@ pub use installation::Installation;
 pub use ledger::{Entry, EntryKind};
 pub use log::Logs;
 pub use log_file::{Frame, LogStream, Placed};
-pub use queue::Lane;
+pub use queue::{Lane, Turn};
 pub use sql::{Lock, Rank, Sql};
 pub use tx::Tx;
 pub use value::{Row, Value};
@@ -65,7 +68,7 @@ use hint::Hints;
 use ids::Ids;
 use migrate::{LOGS, MAIN};
 use model::{Failure, Refused, Timestamp, Trouble};
-use pg::Address;
+use pg_address::Address;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -175,12 +178,13 @@ impl Store {
     }
 
     /// One transaction. The closure may run again, so it has no effect but on `tx`; the answer comes after the commit.
-    pub async fn write<T, F>(&self, lane: Lane, name: &'static str, f: F) -> Result<T, Failure>
+    /// What locks a run says so, `Lane::Normal.of(run)`, and waits in memory for that run's other writes.
+    pub async fn write<T, F>(&self, turn: impl Into<Turn>, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.ask(lane, name, false, f).await
+        self.inner.main.ask(turn, name, false, f).await
     }
 
     /// A consistent view, at most one page long. Never waits for writers (except in memory).

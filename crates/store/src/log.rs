@@ -78,7 +78,7 @@ impl Logs {
     pub async fn seal(&self, job: JobId, lost: i64) -> Result<i64, Failure> {
         let seal = move |tx: &mut Tx| {
             let head = Head::lock(tx, job, 0)?;
-            tx.exec(&SEAL, &args![job, lost])?;
+            tx.post(&SEAL, args![job, lost])?;
             tx.hint(Hint::Logs(job));
             Ok(head.next_offset)
         };
@@ -130,7 +130,7 @@ impl Logs {
         gathering.finish()?.keep_async(BlobName::Log { org, job }).await?;
         let point = move |tx: &mut Tx| {
             let at = tx.at();
-            tx.exec(&POINT, &args![job, org, at]).map(drop)
+            tx.post(&POINT, args![job, org, at])
         };
         self.backend.ask(Lane::Low, "log.gathered", false, point).await
     }
@@ -146,7 +146,7 @@ impl Logs {
         let forget = move |tx: &mut Tx| {
             let left = tx.exec(&DELETE_SOME, &args![job, SWEEP_ROWS])? as i64 == SWEEP_ROWS;
             if !left {
-                tx.exec(&FORGET, &args![job])?;
+                tx.post(&FORGET, args![job])?;
             }
             Ok(left)
         };
@@ -176,7 +176,7 @@ fn append(tx: &mut Tx, chunk: &Chunk, quota: i64) -> Result<Logged, Failure> {
     store(tx, &head, chunk.job, frames, quota)?;
     let cut = (head.base + ends > quota).then(|| head.cut_at.unwrap_or(head.next_offset.max(quota)));
     head.next_offset = head.base + ends;
-    tx.exec(&ADVANCE, &args![chunk.job, head.epoch, head.base, head.next_offset, cut])?;
+    tx.post(&ADVANCE, args![chunk.job, head.epoch, head.base, head.next_offset, cut])?;
     tx.hint(Hint::Logs(chunk.job));
     Ok(Logged { next_offset: ends, total: head.next_offset })
 }
@@ -198,7 +198,7 @@ fn store(tx: &mut Tx, head: &Head, job: JobId, frames: Vec<Frame>, quota: i64) -
             row.clear();
         }
     }
-    tx.insert_many(&WRITE, rows).map(drop)
+    tx.insert_many(&WRITE, rows)
 }
 
 /// The frames without their first `skip` bytes.
@@ -230,7 +230,7 @@ fn sweep(tx: &mut Tx) -> Result<bool, Failure> {
     let Some(row) = tx.row(&SWEEPABLE, &args![before])? else { return Ok(false) };
     let job = row.int(0)?;
     if (tx.exec(&DELETE_SOME, &args![job, SWEEP_ROWS])? as i64) < SWEEP_ROWS {
-        tx.exec(&SWEPT, &args![job])?;
+        tx.post(&SWEPT, args![job])?;
     }
     Ok(true)
 }
@@ -254,7 +254,7 @@ impl Head {
         if let Some(row) = tx.row(&LOCK, &args![job])? {
             return Head::read(&row);
         }
-        tx.exec(&START, &args![job, epoch])?;
+        tx.post(&START, args![job, epoch])?;
         Head::read(&tx.row(&LOCK, &args![job])?.expect("it was inserted, by us or by another"))
     }
 

@@ -7,11 +7,11 @@ use model::manifest::{Manifest, ResourceKind};
 use model::{Failure, ManifestId, OrgId, Timestamp, Trouble};
 
 pub fn insert(tx: &mut Tx, m: &Manifest) -> Result<(), Failure> {
-    tx.exec(&INSERT, &args![m.id, m.org, m.workflow, m.status.as_str(), m.retain_until, doc::write(m)]).map(drop)
+    tx.post(&INSERT, args![m.id, m.org, m.workflow, m.status.as_str(), m.retain_until, doc::write(m)])
 }
 
 pub fn save(tx: &mut Tx, m: &Manifest) -> Result<(), Failure> {
-    tx.exec(&SAVE, &args![m.id, m.status.as_str(), m.retain_until, doc::write(m)]).map(drop)
+    tx.post(&SAVE, args![m.id, m.status.as_str(), m.retain_until, doc::write(m)])
 }
 
 pub fn find(tx: &mut Tx, id: ManifestId) -> Result<Option<Manifest>, Failure> {
@@ -21,11 +21,11 @@ pub fn find(tx: &mut Tx, id: ManifestId) -> Result<Option<Manifest>, Failure> {
 /// Makes this manifest the owner, whoever was it before.
 pub fn own(tx: &mut Tx, manifest: ManifestId, resources: &[(ResourceKind, i64)]) -> Result<(), Failure> {
     let rows = resources.iter().map(|(kind, id)| args![kind.as_str(), *id, manifest]).collect();
-    tx.insert_many(&OWN, rows).map(drop)
+    tx.insert_many(&OWN, rows)
 }
 
 pub fn disown(tx: &mut Tx, kind: ResourceKind, id: i64) -> Result<(), Failure> {
-    tx.exec(&DISOWN, &args![kind.as_str(), id]).map(drop)
+    tx.post(&DISOWN, args![kind.as_str(), id])
 }
 
 pub fn resources(tx: &mut Tx, manifest: ManifestId) -> Result<Vec<(ResourceKind, i64)>, Failure> {

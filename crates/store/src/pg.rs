@@ -1,25 +1,25 @@
 //! One connection to PostgreSQL and the transaction on it, driven by a runtime of its own so that a transaction stays a plain
-//! function. BEGIN and the clock travel with the first statement. Never retries anything itself: it says what may be retried.
+//! function. BEGIN and the clock travel with the first statement, posted statements with the next one that is waited for, the
+//! last of them with COMMIT. Never retries anything itself: it says what may be retried.
 
+use crate::pg_address::Address;
+use crate::pg_error::{in_our_words, is_lost, met_another};
+use crate::post::Posted;
 use crate::sql::Sql;
 use crate::value::{Row, Value};
 use futures_util::TryStreamExt;
-use futures_util::future::join3;
-use model::{Effect, Failure, Refused, Timestamp, Trouble, TroubleKind};
+use model::{Failure, Timestamp, Trouble, TroubleKind};
 use std::collections::HashMap;
-use std::pin::pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Config, Statement};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_postgres::{Client, Error, Statement};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that does not answer for so long is gone.
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Statements are a few hundred, times the row counts of multi-row inserts; beyond it all are prepared anew.
 const CACHED_STATEMENTS: usize = 2048;
+/// More posted statements than this are sent without waiting for the next question.
+const POSTED_AT_ONCE: usize = 32;
 /// How long the outcome of a COMMIT is asked for after its connection was lost.
 const ASK_TRIES: u32 = 20;
 const ASK_EVERY: Duration = Duration::from_millis(250);
@@ -31,45 +31,12 @@ const READ_CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000):
 /// With the transaction's number, to ask for its outcome by.
 const WRITE_CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, pg_current_xact_id()::text";
 
-/// Where the database is and how to speak to it.
-#[derive(Clone)]
-pub(crate) struct Address {
-    config: Config,
-    tls: MakeRustlsConnect,
-}
-
-impl Address {
-    pub(crate) fn parse(url: &str) -> Result<Address, Failure> {
-        let refused = |e: tokio_postgres::Error| Refused::invalid("database", format!("not a PostgreSQL address: {e}"));
-        let mut config: Config = url.parse().map_err(refused)?;
-        config.connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(TCP_USER_TIMEOUT).application_name("remuda");
-        let roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let tls = tls.expect("ring speaks TLS").with_root_certificates(roots).with_no_client_auth();
-        Ok(Address { config, tls: MakeRustlsConnect::new(tls) })
-    }
-
-    /// A connected session and the task that must be driven for it.
-    pub(crate) async fn connect(
-        &self,
-    ) -> Result<(Client, tokio_postgres::Connection<impl Socket, impl Socket>), Failure> {
-        let unreachable = |e: tokio_postgres::Error| {
-            let why = std::error::Error::source(&e).map_or(e.to_string(), ToString::to_string);
-            Failure::from(Trouble::new(TroubleKind::Database, format!("cannot reach PostgreSQL: {why}")))
-        };
-        self.config.connect(self.tls.clone()).await.map_err(unreachable)
-    }
-}
-
-pub(crate) trait Socket: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static {}
-impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static> Socket for S {}
-
 pub(crate) struct Pg {
     runtime: Runtime,
     address: Address,
     link: Option<Link>,
     open: Open,
+    posted: Vec<Posted>,
     /// The last failure left nothing behind and may be tried again: a deadlock, or a connection that died while it was idle.
     again: bool,
 }
@@ -88,16 +55,23 @@ struct Open {
     xid: Option<String>,
 }
 
+/// A statement whose answer is waited for.
+pub(crate) type Asked<'a> = (&'a str, &'a [Value]);
+/// Its rows, and how many it changed.
+pub(crate) type Answered = (Vec<Row>, u64);
+type Sent<'a> = Pin<Box<dyn Future<Output = Result<Answered, Error>> + 'a>>;
+
 impl Pg {
     pub(crate) fn new(address: Address) -> Result<Pg, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Trouble::internal(format!("cannot start a runtime: {e}")))?;
-        Ok(Pg { runtime, address, link: None, open: Open::default(), again: false })
+        Ok(Pg { runtime, address, link: None, open: Open::default(), posted: Vec::new(), again: false })
     }
 
     /// Makes ready for a transaction; it begins with its first statement.
     pub(crate) fn prepare(&mut self, read_only: bool) -> Result<(), Failure> {
         (self.open, self.again) = (Open { read_only, ..Open::default() }, false);
+        self.posted.clear();
         if self.link.as_ref().is_some_and(|link| link.client.is_closed()) {
             self.link = None;
         }
@@ -108,51 +82,115 @@ impl Pg {
     }
 
     /// Runs a statement in the transaction: its rows, and how many it changed.
-    pub(crate) fn run(&mut self, text: &str, args: &[Value]) -> Result<(Vec<Row>, u64), Failure> {
-        let (link, open) = (self.link.as_mut().expect("prepared"), &mut self.open);
-        let result = self.runtime.block_on(async {
-            let statement = link.statement(text).await?;
-            if open.began {
-                return query(&link.client, &statement, args).await;
+    pub(crate) fn run(&mut self, text: &str, args: &[Value]) -> Result<Answered, Failure> {
+        Ok(self.run_all(&[(text, args)])?.pop().expect("as many answers as questions"))
+    }
+
+    /// Sends what was posted and these, in this order, and waits for all answers at once.
+    pub(crate) fn run_all(&mut self, asked: &[Asked<'_>]) -> Result<Vec<Answered>, Failure> {
+        let posted = std::mem::take(&mut self.posted);
+        let clock = if self.open.read_only { READ_CLOCK } else { WRITE_CLOCK };
+        let begins = !self.open.began;
+        let (link, begin) = (self.link.as_mut().expect("prepared"), self.open.begin());
+        let sent = self.runtime.block_on(async {
+            let mut texts: Vec<&str> = posted.iter().map(|posted| &*posted.text).collect();
+            texts.extend(asked.iter().map(|(text, _)| *text));
+            // Read after the first statements have their locks.
+            texts.extend(begins.then_some(clock));
+            let statements = link.statements(&texts).await?;
+            let args = posted.iter().map(|posted| &*posted.args).chain(asked.iter().map(|(_, args)| *args));
+            let mut sends: Vec<Sent<'_>> = Vec::new();
+            if begins {
+                sends.push(Box::pin(command(&link.client, begin)));
             }
-            let clock = link.statement(if open.read_only { READ_CLOCK } else { WRITE_CLOCK }).await?;
-            let begin = link.client.batch_execute(open.begin());
-            // Sent in this order, answered together: the clock is read after the first statement has its locks.
-            let first = query(&link.client, &statement, args);
-            let (begun, answer, clock) = join3(begin, first, query(&link.client, &clock, &[])).await;
-            begun?;
-            open.began = true;
-            let answer = answer?;
-            open.note(clock?.0);
-            Ok(answer)
+            for (statement, args) in statements.iter().zip(args.chain([[].as_slice()])) {
+                sends.push(Box::pin(query(&link.client, statement, args)));
+            }
+            Ok(in_order(sends).await)
         });
-        result.map_err(|error| self.failed(error, text))
+        let mut answers = sent.map_err(|error| self.failed(&error, "preparing a statement"))?.into_iter();
+        let mut next = || answers.next().expect("as many answers as statements");
+        if begins {
+            next().map_err(|error| self.failed(&error, begin))?;
+            self.open.began = true;
+        }
+        for posted in posted {
+            let changed = next().map(|(_, changed)| changed).map_err(|error| self.failed(&error, &posted.text));
+            posted.meaning.judge(changed)?;
+        }
+        let mut answered = Vec::with_capacity(asked.len());
+        for (text, _) in asked {
+            answered.push(next().map_err(|error| self.failed(&error, text))?);
+        }
+        if begins {
+            let (rows, _) = next().map_err(|error| self.failed(&error, clock))?;
+            self.open.note(rows);
+        }
+        Ok(answered)
+    }
+
+    /// Sent with the next statement that is waited for, or with the commit.
+    pub(crate) fn post(&mut self, posted: Posted) -> Result<(), Failure> {
+        self.posted.push(posted);
+        if self.posted.len() >= POSTED_AT_ONCE { self.run_all(&[]).map(drop) } else { Ok(()) }
     }
 
     /// The database's time in this transaction.
     pub(crate) fn at(&mut self) -> Result<Timestamp, Failure> {
         if self.open.at.is_none() {
-            let clock = if self.open.read_only { READ_CLOCK } else { WRITE_CLOCK };
-            let (rows, _) = self.run(clock, &[])?;
-            self.open.note(rows);
+            self.run_all(&[])?;
         }
         Ok(self.open.at.expect("the clock was read"))
     }
 
+    /// Everything that was posted, and COMMIT; on failure nothing is left open.
     pub(crate) fn commit(&mut self) -> Result<(), Failure> {
+        let may_stop = self.posted.iter().any(|posted| posted.meaning.may_stop_the_commit());
+        // The transaction's number must be known before COMMIT is sent, to ask for its outcome by.
+        if !self.posted.is_empty() && (may_stop || !self.open.began) {
+            self.run_all(&[]).inspect_err(|_| self.rollback())?;
+        }
         if !self.open.began {
             return Ok(());
         }
+        let posted = std::mem::take(&mut self.posted);
         let link = self.link.as_mut().expect("prepared");
-        let Err(error) = self.runtime.block_on(link.client.batch_execute("COMMIT")) else { return Ok(()) };
+        let texts: Vec<&str> = posted.iter().map(|posted| &*posted.text).collect();
+        let statements = match self.runtime.block_on(link.statements(&texts)) {
+            Ok(statements) => statements,
+            Err(error) => {
+                let failure = self.failed(&error, "preparing a statement");
+                self.rollback();
+                return Err(failure);
+            }
+        };
+        let mut sends: Vec<Sent<'_>> = Vec::with_capacity(posted.len() + 1);
+        for (statement, posted) in statements.iter().zip(&posted) {
+            sends.push(Box::pin(query(&link.client, statement, &posted.args)));
+        }
+        sends.push(Box::pin(command(&link.client, "COMMIT")));
+        let mut answers = self.runtime.block_on(in_order(sends));
+        let committed = answers.pop().expect("COMMIT was sent");
+        // A statement that failed has made a ROLLBACK of the COMMIT behind it. One that was lost says nothing.
+        for (posted, answer) in posted.into_iter().zip(answers) {
+            match answer {
+                Err(error) if is_lost(&error) => break,
+                answer => {
+                    let changed = answer.map(|(_, changed)| changed).map_err(|e| self.failed(&e, &posted.text));
+                    posted.meaning.judge(changed)?;
+                }
+            }
+        }
+        let Err(error) = committed else { return Ok(()) };
         if !is_lost(&error) || self.open.read_only {
-            return Err(self.failed(error, "COMMIT"));
+            return Err(self.failed(&error, "COMMIT"));
         }
         self.link = None;
         self.ask_outcome()
     }
 
     pub(crate) fn rollback(&mut self) {
+        self.posted.clear();
         if let Some(link) = self.link.as_mut().filter(|_| self.open.began) {
             // A connection that cannot even do that is not used again.
             if self.runtime.block_on(link.client.batch_execute("ROLLBACK")).is_err() {
@@ -179,12 +217,12 @@ impl Pg {
     /// Lets `work` speak to the client outside of any transaction of ours: for migrations.
     pub(crate) fn with_client<T>(
         &mut self,
-        work: impl AsyncFnOnce(&mut Client) -> Result<T, tokio_postgres::Error>,
+        work: impl AsyncFnOnce(&mut Client) -> Result<T, Error>,
     ) -> Result<T, Failure> {
         self.prepare(false)?;
         let link = self.link.as_mut().expect("prepared");
         let result = self.runtime.block_on(work(&mut link.client));
-        result.map_err(|error| self.failed(error, "setting up the database"))
+        result.map_err(|error| self.failed(&error, "setting up the database"))
     }
 
     /// The connection was lost while it committed. Every backend but ours knows how that ended.
@@ -219,16 +257,13 @@ impl Pg {
     }
 
     /// Puts an error into our words and remembers what may be done about it.
-    fn failed(&mut self, error: tokio_postgres::Error, doing: &str) -> Failure {
-        let lost = is_lost(&error);
+    fn failed(&mut self, error: &Error, doing: &str) -> Failure {
+        let lost = is_lost(error);
         if lost {
             self.link = None;
         }
-        let aborted = error
-            .code()
-            .is_some_and(|code| [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code));
-        self.again = aborted || (lost && !self.open.began);
-        in_our_words(&error, doing)
+        self.again = met_another(error) || (lost && !self.open.began);
+        in_our_words(error, doing)
     }
 }
 
@@ -245,16 +280,21 @@ impl Open {
 }
 
 impl Link {
-    async fn statement(&mut self, text: &str) -> Result<Statement, tokio_postgres::Error> {
-        if let Some(statement) = self.statements.get(text) {
-            return Ok(statement.clone());
-        }
-        if self.statements.len() >= CACHED_STATEMENTS {
+    /// These, prepared; those that are new are prepared together.
+    async fn statements(&mut self, texts: &[&str]) -> Result<Vec<Statement>, Error> {
+        if self.statements.len() + texts.len() > CACHED_STATEMENTS {
             self.statements.clear();
         }
-        let statement = self.client.prepare(text).await?;
-        self.statements.insert(text.to_owned(), statement.clone());
-        Ok(statement)
+        let mut missing: Vec<&str> =
+            texts.iter().copied().filter(|text| !self.statements.contains_key(*text)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        let client = &self.client;
+        let prepared = in_order(missing.iter().map(|text| Box::pin(client.prepare(text))).collect()).await;
+        for (text, statement) in missing.into_iter().zip(prepared) {
+            self.statements.insert(text.to_owned(), statement?);
+        }
+        Ok(texts.iter().map(|text| self.statements[*text].clone()).collect())
     }
 }
 
@@ -268,11 +308,11 @@ async fn connect(address: &Address) -> Result<Link, Failure> {
     Ok(Link { client, statements: HashMap::new() })
 }
 
-async fn query(
-    client: &Client,
-    statement: &Statement,
-    args: &[Value],
-) -> Result<(Vec<Row>, u64), tokio_postgres::Error> {
+async fn command(client: &Client, text: &str) -> Result<Answered, Error> {
+    client.batch_execute(text).await.map(|()| (Vec::new(), 0))
+}
+
+async fn query(client: &Client, statement: &Statement, args: &[Value]) -> Result<Answered, Error> {
     let mut answer = pin!(client.query_raw(statement, args).await?);
     let mut rows = Vec::new();
     while let Some(row) = answer.try_next().await? {
@@ -281,38 +321,19 @@ async fn query(
     Ok((rows, answer.rows_affected().unwrap_or(0)))
 }
 
-/// The session is over, whether the network or the server ended it.
-fn is_lost(error: &tokio_postgres::Error) -> bool {
-    let Some(code) = error.code() else {
-        return error.is_closed() || std::error::Error::source(error).is_some_and(|e| e.is::<std::io::Error>());
-    };
-    let ended = [
-        SqlState::ADMIN_SHUTDOWN,
-        SqlState::CRASH_SHUTDOWN,
-        SqlState::CANNOT_CONNECT_NOW,
-        SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-    ];
-    ended.contains(code) || code.code().starts_with("08")
-}
-
-fn in_our_words(error: &tokio_postgres::Error, doing: &str) -> Failure {
-    let doing = doing.split_whitespace().take(6).collect::<Vec<_>>().join(" ");
-    let text = error.as_db_error().map_or_else(|| error.to_string(), |db| db.message().to_owned());
-    let nothing = |kind, what: String| Failure::from(Trouble { kind, what, retry: true, effect: Effect::None });
-    match error.code() {
-        Some(&SqlState::UNIQUE_VIOLATION) => Refused::Conflict { why: format!("already there: {text}") }.into(),
-        Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED) => {
-            nothing(TroubleKind::Timeout, format!("the database took too long at `{doing} …`: {text}"))
+/// Polls them in this order, so that what each sends leaves in this order; ends when all have their answer.
+async fn in_order<T, F: Future<Output = T> + Unpin>(mut sends: Vec<F>) -> Vec<T> {
+    let mut answers: Vec<Option<T>> = sends.iter().map(|_| None).collect();
+    std::future::poll_fn(|cx| {
+        for (send, answer) in sends.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let Poll::Ready(value) = Pin::new(send).poll(cx)
+            {
+                *answer = Some(value);
+            }
         }
-        Some(&SqlState::DISK_FULL) => {
-            nothing(TroubleKind::DiskFull, "the disk of the database is full: free some space".to_owned())
-        }
-        Some(
-            &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED | &SqlState::TOO_MANY_CONNECTIONS,
-        ) => nothing(TroubleKind::Database, format!("the database was too busy at `{doing} …`: {text}")),
-        _ if is_lost(error) => {
-            nothing(TroubleKind::Database, format!("the connection to PostgreSQL was lost at `{doing} …`: {text}"))
-        }
-        _ => Trouble::internal(format!("`{doing} …`: {text}")).into(),
-    }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
 }

@@ -3,7 +3,7 @@
 
 use crate::hint::{Hint, Hints};
 use crate::installation::random;
-use crate::pg::Address;
+use crate::pg_address::Address;
 use futures_util::StreamExt;
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -7,7 +7,8 @@ use crate::crash::{self, Moment};
 use crate::hint::Hint;
 use crate::ids::TAKE_BLOCK;
 use crate::installation::random;
-use crate::pg::{Address, Pg};
+use crate::pg::Pg;
+use crate::pg_address::Address;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
 use model::Failure;
@@ -39,7 +40,9 @@ impl Server {
     /// Until the queue is closed and empty; jobs of the first `lanes` lanes only.
     pub(crate) fn serve(mut self, queue: &Queue, lanes: usize) {
         while let Some(job) = queue.wait(lanes) {
+            let turn = job.turn();
             self.answer(job);
+            queue.done(turn);
         }
     }
 
@@ -50,8 +53,9 @@ impl Server {
             match self.try_once(&mut *job) {
                 Tried::Done(hints) => {
                     self.context.learn(&Ok(()), job.reads());
-                    job.answer(Ok(()));
-                    return self.context.hints.committed(hints);
+                    // Before the answer: hints of writes that follow each other come in their order, whichever threads do them.
+                    self.context.hints.committed(hints);
+                    return job.answer(Ok(()));
                 }
                 Tried::Again(_) if tries < TRIES => step_aside(tries),
                 Tried::Again(failure) | Tried::Failed(failure) => {

@@ -21,7 +21,7 @@ pub fn ensure(tx: &mut Tx, provider: &str, region: &str) -> Result<PoolId, Failu
         return row.int(0).map(PoolId);
     }
     let id = tx.next_id();
-    tx.exec(&INSERT, &args![id, provider, region])?;
+    tx.post(&INSERT, args![id, provider, region])?;
     tx.row(&BY_NAME, &args![provider, region])?.expect("it was just made").int(0).map(PoolId)
 }
 
@@ -34,7 +34,7 @@ pub fn lock(tx: &mut Tx, id: PoolId) -> Result<Pool, Failure> {
 pub fn next_seq(tx: &mut Tx, pool: &mut Pool) -> Result<i64, Failure> {
     let seq = pool.next_seq;
     pool.next_seq += 1;
-    tx.exec(&ADVANCE, &args![pool.id, pool.next_seq])?;
+    tx.post(&ADVANCE, args![pool.id, pool.next_seq])?;
     Ok(seq)
 }
 

@@ -1,15 +1,17 @@
-//! What waits for a thread that owns a connection: boxed closures in three lanes, bounded.
-//! Never runs anything itself.
+//! What waits for a thread that owns a connection: boxed closures in three lanes, bounded. Where threads compete for row locks
+//! (PostgreSQL), writes of one run wait here, in memory, and not each on a connection. Never runs anything itself.
 
 use crate::tx::Tx;
-use model::{Failure, Trouble, TroubleKind};
-use std::collections::VecDeque;
+use model::{Failure, RunId, Trouble, TroubleKind};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 /// More than a group commit clears in seconds: beyond it callers are told to come back.
 const WAITING_LIMIT: usize = 8192;
+/// Writes of one run that wait behind each other: a run asked for more often is being asked by mistake.
+const WAITING_LIMIT_OF_RUN: usize = 1024;
 /// Every so many turns the lowest waiting lane goes first, so that nothing starves.
 const TURNS_OF_THE_HIGH: u64 = 16;
 
@@ -23,10 +25,30 @@ pub enum Lane {
     Low,
 }
 
+impl Lane {
+    /// This lane, for a write that locks `run`: it waits in memory while another write of that run is under way.
+    pub fn of(self, run: RunId) -> Turn {
+        Turn { lane: self, run: Some(run) }
+    }
+}
+
+/// When a write is done: its lane, and the run whose other writes it comes after. A plain `Lane` will do for what locks no run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub(crate) lane: Lane,
+    pub(crate) run: Option<RunId>,
+}
+
+impl From<Lane> for Turn {
+    fn from(lane: Lane) -> Turn {
+        Turn { lane, run: None }
+    }
+}
+
 /// A closure with somebody waiting for its answer.
 pub(crate) trait Job: Send {
     fn name(&self) -> &'static str;
-    fn lane(&self) -> Lane;
+    fn turn(&self) -> Turn;
     fn reads(&self) -> bool;
     /// May be called again: then the last value counts.
     fn run(&mut self, tx: &mut Tx) -> Result<(), Failure>;
@@ -52,7 +74,7 @@ pub(crate) fn run_caught(job: &mut dyn Job, tx: &mut Tx) -> Result<(), Failure> 
 
 pub(crate) struct Closure<T, F> {
     name: &'static str,
-    lane: Lane,
+    turn: Turn,
     reads: bool,
     f: F,
     value: Option<T>,
@@ -62,9 +84,9 @@ pub(crate) struct Closure<T, F> {
 pub(crate) type Answer<T> = oneshot::Receiver<Result<T, Failure>>;
 
 impl<T: Send + 'static, F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static> Closure<T, F> {
-    pub(crate) fn boxed(name: &'static str, lane: Lane, reads: bool, f: F) -> (Box<dyn Job>, Answer<T>) {
+    pub(crate) fn boxed(name: &'static str, turn: Turn, reads: bool, f: F) -> (Box<dyn Job>, Answer<T>) {
         let (answer, receiver) = oneshot::channel();
-        (Box::new(Closure { name, lane, reads, f, value: None, answer }), receiver)
+        (Box::new(Closure { name, turn, reads, f, value: None, answer }), receiver)
     }
 }
 
@@ -72,8 +94,8 @@ impl<T: Send, F: Fn(&mut Tx) -> Result<T, Failure> + Send> Job for Closure<T, F>
     fn name(&self) -> &'static str {
         self.name
     }
-    fn lane(&self) -> Lane {
-        self.lane
+    fn turn(&self) -> Turn {
+        self.turn
     }
     fn reads(&self) -> bool {
         self.reads
@@ -98,40 +120,65 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    lanes: [VecDeque<Box<dyn Job>>; 3],
+    lanes: [VecDeque<Ticket>; 3],
+    /// Everything that waits in a lane, in line or parked.
+    counts: [usize; 3],
+    /// None: one thread runs everything, so nobody would wait for a lock.
+    runs: Option<HashMap<RunId, OfRun>>,
+    arrivals: u64,
     turns: u64,
     closed: bool,
 }
 
+/// A job and when it came.
+struct Ticket {
+    number: u64,
+    job: Box<dyn Job>,
+}
+
+/// What is known of a run that somebody writes or waits to write.
+#[derive(Default)]
+struct OfRun {
+    under_way: bool,
+    waiting: usize,
+    /// Came to the head of their lane while another write of the run was under way. Higher lanes first, then first come.
+    parked: BTreeMap<(usize, u64), Box<dyn Job>>,
+}
+
 impl Queue {
+    /// For a single thread, or for reads.
     pub(crate) fn new() -> Queue {
         Queue { waiting: Mutex::default(), arrived: Condvar::new() }
     }
 
+    /// For threads that would wait for each other's row locks: of one run, one write is out at a time. Whoever takes a job says
+    /// `done` with its turn.
+    pub(crate) fn by_run() -> Queue {
+        let waiting = Waiting { runs: Some(HashMap::new()), ..Waiting::default() };
+        Queue { waiting: Mutex::new(waiting), arrived: Condvar::new() }
+    }
+
     pub(crate) fn push(&self, job: Box<dyn Job>) {
         let mut waiting = self.waiting.lock().expect("no panic while the queue is locked");
-        let lane = &mut waiting.lanes[job.lane() as usize];
-        let refused =
-            if lane.len() >= WAITING_LIMIT { Some("too many writes are waiting for the database") } else { None };
-        let refused = if waiting.closed { Some("the store is closed") } else { refused };
-        if let Some(why) = refused {
+        if let Some(why) = waiting.refusal(job.turn()) {
             drop(waiting);
             return job.answer(Err(Trouble::new(TroubleKind::Database, why).into()));
         }
-        waiting.lanes[job.lane() as usize].push_back(job);
+        waiting.enter(job);
         drop(waiting);
         // All: a thread reserved for the high lane may be the one that wakes.
         self.arrived.notify_all();
     }
 
-    /// Waits for a job of one of the first `lanes` lanes; `None` when the queue is closed and empty.
+    /// Waits for a job of one of the first `lanes` lanes; `None` when the queue is closed and nothing more will come out of it.
     pub(crate) fn wait(&self, lanes: usize) -> Option<Box<dyn Job>> {
         let mut waiting = self.waiting.lock().expect("no panic while the queue is locked");
         loop {
             if let Some(job) = waiting.next(lanes) {
                 return Some(job);
             }
-            if waiting.closed {
+            // What is parked comes back to its lane, perhaps to one that only this thread serves.
+            if waiting.closed && waiting.counts[..lanes].iter().all(|count| *count == 0) {
                 return None;
             }
             waiting = self.arrived.wait(waiting).expect("no panic while the queue is locked");
@@ -143,6 +190,14 @@ impl Queue {
         self.waiting.lock().expect("no panic while the queue is locked").next(3)
     }
 
+    /// A job that was taken with this turn has been answered: the next write of its run may go.
+    pub(crate) fn done(&self, turn: Turn) {
+        let Some(run) = turn.run else { return };
+        if self.waiting.lock().expect("no panic while the queue is locked").leave(run) {
+            self.arrived.notify_all();
+        }
+    }
+
     pub(crate) fn close(&self) {
         self.waiting.lock().expect("no panic while the queue is locked").closed = true;
         self.arrived.notify_all();
@@ -150,12 +205,145 @@ impl Queue {
 }
 
 impl Waiting {
+    fn refusal(&self, turn: Turn) -> Option<&'static str> {
+        let of_run = turn.run.zip(self.runs.as_ref()).and_then(|(run, runs)| runs.get(&run));
+        if self.closed {
+            Some("the store is closed")
+        } else if self.counts[turn.lane as usize] >= WAITING_LIMIT {
+            Some("too many writes are waiting for the database")
+        } else if of_run.is_some_and(|run| run.waiting >= WAITING_LIMIT_OF_RUN) {
+            Some("too many writes of this run are waiting")
+        } else {
+            None
+        }
+    }
+
+    fn enter(&mut self, job: Box<dyn Job>) {
+        let Turn { lane, run } = job.turn();
+        if let Some((run, runs)) = run.zip(self.runs.as_mut()) {
+            runs.entry(run).or_default().waiting += 1;
+        }
+        self.arrivals += 1;
+        self.counts[lane as usize] += 1;
+        self.lanes[lane as usize].push_back(Ticket { number: self.arrivals, job });
+    }
+
     fn next(&mut self, lanes: usize) -> Option<Box<dyn Job>> {
         self.turns += 1;
-        let lanes = &mut self.lanes[..lanes];
-        if self.turns.is_multiple_of(TURNS_OF_THE_HIGH) {
-            return lanes.iter_mut().rev().find_map(VecDeque::pop_front);
+        let lowest_first = self.turns.is_multiple_of(TURNS_OF_THE_HIGH);
+        for i in 0..lanes {
+            let lane = if lowest_first { lanes - 1 - i } else { i };
+            while let Some(ticket) = self.lanes[lane].pop_front() {
+                if let Some(job) = self.admit(lane, ticket) {
+                    self.counts[lane] -= 1;
+                    return Some(job);
+                }
+            }
         }
-        lanes.iter_mut().find_map(VecDeque::pop_front)
+        None
+    }
+
+    /// The job, unless another write of its run is under way: then it is parked.
+    fn admit(&mut self, lane: usize, ticket: Ticket) -> Option<Box<dyn Job>> {
+        let Ticket { number, job } = ticket;
+        let Some((run, runs)) = job.turn().run.zip(self.runs.as_mut()) else { return Some(job) };
+        let run = runs.get_mut(&run).expect("it was entered");
+        if run.under_way {
+            run.parked.insert((lane, number), job);
+            return None;
+        }
+        (run.under_way, run.waiting) = (true, run.waiting - 1);
+        Some(job)
+    }
+
+    /// True when somebody who was parked is in line again.
+    fn leave(&mut self, id: RunId) -> bool {
+        let Some(runs) = self.runs.as_mut() else { return false };
+        let run = runs.get_mut(&id).expect("one of its writes was under way");
+        run.under_way = false;
+        if let Some(((lane, number), job)) = run.parked.pop_first() {
+            self.lanes[lane].push_front(Ticket { number, job });
+            return true;
+        }
+        if run.waiting == 0 {
+            runs.remove(&id);
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(turn: impl Into<Turn>, name: &'static str) -> (Box<dyn Job>, Answer<()>) {
+        Closure::boxed(name, turn.into(), false, |_: &mut Tx| Ok(()))
+    }
+
+    /// The names of what can be taken now, without anything being done.
+    fn taken(queue: &Queue) -> Vec<&'static str> {
+        std::iter::from_fn(|| queue.take()).map(|job| job.name()).collect()
+    }
+
+    #[test]
+    fn one_write_of_a_run_is_out_at_a_time_in_the_order_they_came() {
+        let (queue, a, b) = (Queue::by_run(), RunId(1), RunId(2));
+        let turn = Lane::Normal.of(a);
+        for name in ["a1", "a2", "a3"] {
+            queue.push(job(turn, name).0);
+        }
+        queue.push(job(Lane::Normal.of(b), "b1").0);
+        queue.push(job(Lane::Normal, "no run").0);
+        assert_eq!(taken(&queue), ["a1", "b1", "no run"]);
+        queue.push(job(turn, "a4").0);
+        queue.push(job(Lane::High.of(a), "a report").0);
+        assert_eq!(taken(&queue), [] as [&str; 0]);
+        for next in ["a report", "a2", "a3", "a4"] {
+            queue.done(turn);
+            assert_eq!(taken(&queue), [next]);
+        }
+        queue.done(turn);
+        queue.done(Lane::Normal.of(b));
+        assert!(queue.waiting.lock().unwrap().runs.as_ref().unwrap().is_empty(), "nothing is remembered of idle runs");
+    }
+
+    #[test]
+    fn one_thread_takes_everything_as_it_comes() {
+        let queue = Queue::new();
+        for name in ["a1", "a2"] {
+            queue.push(job(Lane::Normal.of(RunId(1)), name).0);
+        }
+        assert_eq!(taken(&queue), ["a1", "a2"]);
+    }
+
+    #[test]
+    fn a_run_that_is_asked_too_often_is_refused_and_others_are_not() {
+        let queue = Queue::by_run();
+        let turn = Lane::Normal.of(RunId(1));
+        for _ in 0..WAITING_LIMIT_OF_RUN {
+            queue.push(job(turn, "many").0);
+        }
+        let (refused, mut answer) = job(turn, "one more");
+        queue.push(refused);
+        let failure = answer.try_recv().expect("it is answered at once").unwrap_err();
+        assert!(failure.to_string().contains("too many writes of this run"), "{failure}");
+        let (other, mut answer) = job(Lane::Normal.of(RunId(2)), "another run");
+        queue.push(other);
+        assert!(answer.try_recv().is_err(), "it waits");
+    }
+
+    #[test]
+    fn what_is_parked_when_the_queue_closes_still_runs() {
+        let queue = Queue::by_run();
+        let turn = Lane::Normal.of(RunId(1));
+        queue.push(job(turn, "first").0);
+        queue.push(job(turn, "second").0);
+        assert_eq!(taken(&queue), ["first"]);
+        queue.close();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| queue.wait(3).map(|job| job.name()));
+            queue.done(turn);
+            assert_eq!(other.join().unwrap(), Some("second"));
+        });
     }
 }

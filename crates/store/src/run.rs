@@ -1,5 +1,6 @@
 //! Rows of runs. The run's row is the lock of everything below it.
 
+use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::Row;
@@ -26,13 +27,8 @@ pub fn insert(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
         run.version,
         doc::write(run)
     ];
-    tx.exec(&INSERT, &row).map(drop).map_err(|failure| match failure {
-        Failure::Refused(Refused::Conflict { .. }) => Refused::Conflict {
-            why: format!("a run named `{}` is open already: choose another --name or wait for its end", run.name),
-        }
-        .into(),
-        other => other,
-    })
+    let why = format!("a run named `{}` is open already: choose another --name or wait for its end", run.name);
+    tx.post_meaning(&INSERT, row, Meaning::conflict(Refused::Conflict { why }))
 }
 
 /// Compare-and-set by version. The caller holds the row's lock, so losing means a bug or a changed hand.
@@ -51,10 +47,7 @@ pub fn save(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
         next.version,
         doc::write(&next)
     ];
-    if tx.exec(&SAVE, &row)? == 0 {
-        return Err(Refused::Stale { what: "the run" }.into());
-    }
-    Ok(())
+    tx.post_meaning(&SAVE, row, Meaning::no_row(Refused::Stale { what: "the run" }))
 }
 
 /// The run, locked: the first thing a transaction about a run does.

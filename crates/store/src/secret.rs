@@ -36,7 +36,7 @@ pub fn seal(installation: &Installation, org: OrgId, name: &str, value: &str) ->
 /// Sets or replaces it.
 pub fn put(tx: &mut Tx, secret: &Sealed) -> Result<(), Failure> {
     let at = tx.at();
-    tx.exec(&PUT, &args![secret.org, &secret.name, secret.bytes.as_slice(), at]).map(drop)
+    tx.post(&PUT, args![secret.org, &secret.name, secret.bytes.as_slice(), at])
 }
 
 /// The value as it was set.

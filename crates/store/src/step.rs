@@ -7,12 +7,11 @@ use model::step::Step;
 use model::{Failure, RunId};
 
 pub fn insert(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
-    tx.exec(&INSERT, &args![step.id, step.run, step.attempt, step.task, step.status.as_str(), doc::write(step)])
-        .map(drop)
+    tx.post(&INSERT, args![step.id, step.run, step.attempt, step.task, step.status.as_str(), doc::write(step)])
 }
 
 pub fn save(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
-    tx.exec(&SAVE, &args![step.id, step.status.as_str(), doc::write(step)]).map(drop)
+    tx.post(&SAVE, args![step.id, step.status.as_str(), doc::write(step)])
 }
 
 /// Those of one attempt, in order of creation.

@@ -7,12 +7,11 @@ use model::task::Task;
 use model::{Failure, RunId};
 
 pub fn insert(tx: &mut Tx, task: &Task) -> Result<(), Failure> {
-    tx.exec(&INSERT, &args![task.id, task.run, task.attempt, task.agent, task.status.as_str(), doc::write(task)])
-        .map(drop)
+    tx.post(&INSERT, args![task.id, task.run, task.attempt, task.agent, task.status.as_str(), doc::write(task)])
 }
 
 pub fn save(tx: &mut Tx, task: &Task) -> Result<(), Failure> {
-    tx.exec(&SAVE, &args![task.id, task.status.as_str(), doc::write(task)]).map(drop)
+    tx.post(&SAVE, args![task.id, task.status.as_str(), doc::write(task)])
 }
 
 /// Those of one attempt, in order of creation.

@@ -59,7 +59,7 @@ pub fn create(
     token: &NewToken,
 ) -> Result<TokenId, Failure> {
     let (id, at) = (TokenId(tx.next_id()), tx.at());
-    tx.exec(&CREATE, &args![id, org, name, token.hash.as_slice(), scope.as_str(), at, expires_at])?;
+    tx.post(&CREATE, args![id, org, name, token.hash.as_slice(), scope.as_str(), at, expires_at])?;
     Ok(id)
 }
 

@@ -7,11 +7,13 @@ use crate::event::NewEvent;
 use crate::hint::{Hint, Hints};
 use crate::ids::Ids;
 use crate::ledger::Entry;
-use crate::sql::{Rank, Sql};
+use crate::post::{Meaning, Posted};
+use crate::sql::{Lock, Rank, Sql};
 use crate::value::{Row, Value};
 use crate::work::{Finish, WorkKind};
 use crate::{Clock, event, ledger, work};
 use model::{Failure, Timestamp, Trouble, TroubleKind};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +32,8 @@ pub struct Tx {
     ids_used: i64,
     out_of_ids: bool,
     rank: Option<Rank>,
+    /// Work items whose fence this transaction has checked and locked.
+    held: BTreeMap<(WorkKind, i64), i64>,
     staged: Staged,
 }
 
@@ -76,6 +80,7 @@ impl Tx {
             ids_used: 0,
             out_of_ids: false,
             rank: None,
+            held: BTreeMap::new(),
             staged: Staged::default(),
         }
     }
@@ -120,17 +125,55 @@ impl Tx {
         Ok(rows.pop())
     }
 
-    /// Many rows by one statement: `sql` is the insert of a single row, `… VALUES ($1, $2) …`, and is repeated.
-    pub fn insert_many<const N: usize>(&mut self, sql: &Sql, rows: Vec<[Value; N]>) -> Result<u64, Failure> {
-        let mut changed = 0;
+    /// The rows of several statements that need nothing of each other: one wait for all of them.
+    pub(crate) fn rows_of_each(&mut self, asked: &[(&Sql, Vec<Value>)]) -> Result<Vec<Vec<Row>>, Failure> {
+        if asked.is_empty() {
+            return Ok(Vec::new());
+        }
+        asked.iter().try_for_each(|(sql, _)| self.ready(sql))?;
+        let result = self.conn.rows_of_each(asked);
+        self.noting(result)
+    }
+
+    /// Runs a statement whose answer nobody needs but the commit: PostgreSQL gets it with the next one that is waited for. Its
+    /// error comes then, and ends the transaction like any other.
+    pub fn post(&mut self, sql: &Sql, args: impl Into<Vec<Value>>) -> Result<(), Failure> {
+        self.post_meaning(sql, args, Meaning::default())
+    }
+
+    pub(crate) fn post_meaning(
+        &mut self,
+        sql: &Sql,
+        args: impl Into<Vec<Value>>,
+        meaning: Meaning,
+    ) -> Result<(), Failure> {
+        debug_assert!(!self.read_only, "a read may not write: {}", sql.text);
+        debug_assert!(sql.lock == Lock::None, "what locks rows reads them: {}", sql.text);
+        self.ready(sql)?;
+        let result = self.conn.post(Posted { text: Cow::Borrowed(sql.text), args: args.into(), meaning });
+        self.noting(result)
+    }
+
+    /// Many rows by one statement: `sql` is the insert of a single row, `… VALUES ($1, $2) …`, and is repeated. Posted.
+    pub fn insert_many<const N: usize>(&mut self, sql: &Sql, rows: Vec<[Value; N]>) -> Result<(), Failure> {
+        self.insert_many_meaning(sql, rows, Meaning::default)
+    }
+
+    pub(crate) fn insert_many_meaning<const N: usize>(
+        &mut self,
+        sql: &Sql,
+        rows: Vec<[Value; N]>,
+        meaning: impl Fn() -> Meaning,
+    ) -> Result<(), Failure> {
         let mut rows = rows.into_iter().peekable();
         while rows.peek().is_some() {
             self.ready(sql)?;
-            let flat: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
-            let result = self.conn.insert_many(sql, N, &flat);
-            changed += self.noting(result)?;
+            let args: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
+            let text = Cow::Owned(sql.for_rows(args.len() / N, N));
+            let result = self.conn.post(Posted { text, args, meaning: meaning() });
+            self.noting(result)?;
         }
-        Ok(changed)
+        Ok(())
     }
 
     /// An id nobody else has or will have. When the process's block is used up the closure runs again with a larger one.
@@ -175,7 +218,16 @@ impl Tx {
         self.staged.finishes.insert(item, finish);
     }
 
-    /// Writes what was staged, in the order of locks. Called once, after the closure.
+    pub(crate) fn note_held(&mut self, item: (WorkKind, i64), fence: i64) {
+        self.held.insert(item, fence);
+    }
+
+    pub(crate) fn holds(&self, item: (WorkKind, i64), fence: i64) -> bool {
+        self.held.get(&item) == Some(&fence)
+    }
+
+    /// Writes what was staged, in the order of locks: what must be known for it is asked at once, the rows themselves are posted
+    /// and leave with the commit. Called once, after the closure.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let staged = std::mem::take(&mut self.staged);
         debug_assert!(
@@ -187,8 +239,14 @@ impl Tx {
         if !staged.wakes.is_empty() || !staged.finishes.is_empty() {
             hints.insert(Hint::Work);
         }
-        event::flush(self, staged.events)?;
-        ledger::flush(self, staged.entries)?;
+        let streams = event::Streams::of(staged.events);
+        let accounts = ledger::Accounts::of(staged.entries);
+        // The heads of streams are locked before the rows of orgs, whoever writes.
+        let mut asked = streams.questions();
+        asked.extend(accounts.questions());
+        let mut answers = self.rows_of_each(&asked)?.into_iter();
+        streams.write(self, &mut answers)?;
+        accounts.write(self, &mut answers)?;
         work::flush(self, staged.wakes, staged.finishes)?;
         self.staged.hints = hints;
         Ok(())

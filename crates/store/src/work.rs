@@ -3,6 +3,7 @@
 //! Never knows what the work is.
 
 use crate::args;
+use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::{Row, Value};
@@ -81,7 +82,9 @@ pub fn give_back_unknown(tx: &mut Tx, by: &Worker, in_hand: i64) -> Result<bool,
 /// The first statement of whoever works on an item: true only while nobody else has claimed it. Returns its generation now.
 pub fn hold(tx: &mut Tx, item: &Item) -> Result<i64, Failure> {
     let row = tx.row(&HOLD, &args![item.kind.as_str(), item.subject, item.fence])?;
-    row.ok_or_else(|| fenced(item.kind, item.subject))?.int(0)
+    let generation = row.ok_or_else(|| fenced(item.kind, item.subject))?.int(0)?;
+    tx.note_held((item.kind, item.subject), item.fence);
+    Ok(generation)
 }
 
 /// Gives the item back, to be looked at again at `next` (never, if none) or at once if it was woken meanwhile.
@@ -118,7 +121,7 @@ pub fn overdue(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<Vec<Known>,
 
 /// The subject's life is over and nothing will wake it again.
 pub fn forget(tx: &mut Tx, kind: WorkKind, subject: i64) -> Result<(), Failure> {
-    tx.exec(&FORGET, &args![kind.as_str(), subject]).map(drop)
+    tx.post(&FORGET, args![kind.as_str(), subject])
 }
 
 pub(crate) struct Finish {
@@ -139,17 +142,16 @@ pub(crate) fn flush(
         }
         let later = wakes.split_off(&key);
         wake(tx, std::mem::replace(&mut wakes, later))?;
-        let done = tx.exec(&FINISH, &args![key.0.as_str(), key.1, finish.fence, finish.seen, finish.next])?;
-        if done == 0 {
-            return Err(fenced(key.0, key.1));
-        }
+        // Held by this transaction, nobody can have claimed it since: the commit need not wait for the answer.
+        let meaning = Meaning::no_row(fenced(key.0, key.1)).certain(tx.holds(key, finish.fence));
+        tx.post_meaning(&FINISH, args![key.0.as_str(), key.1, finish.fence, finish.seen, finish.next], meaning)?;
     }
     wake(tx, wakes)
 }
 
 fn wake(tx: &mut Tx, wakes: BTreeMap<(WorkKind, i64), Timestamp>) -> Result<(), Failure> {
     let rows = wakes.into_iter().map(|((kind, subject), at)| args![kind.as_str(), subject, at]).collect();
-    tx.insert_many(&WAKE, rows).map(drop)
+    tx.insert_many(&WAKE, rows)
 }
 
 /// A due item and what its last holder left.

@@ -41,7 +41,7 @@ pub fn renew(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
 /// An orderly end: gives everything back, so that it does not count as a death.
 pub fn stop(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     release(tx, worker)?;
-    tx.exec(&STOP, &args![worker.id, worker.boot])?;
+    tx.post(&STOP, args![worker.id, worker.boot])?;
     tx.hint(crate::Hint::Work);
     Ok(())
 }
@@ -58,12 +58,12 @@ pub fn beat(tx: &mut Tx) -> Result<Option<Outage>, Failure> {
     if at <= last {
         return Ok(None);
     }
-    tx.exec(&BEAT, &args![at])?;
+    tx.post(&BEAT, args![at])?;
     let first_ever = last == Timestamp(0);
     if first_ever || at.since(last) <= OUTAGE_AFTER_MS {
         return Ok(None);
     }
-    tx.exec(&NOTE_OUTAGE, &args![last, at])?;
+    tx.post(&NOTE_OUTAGE, args![last, at])?;
     Ok(Some(Outage { from: last, to: at }))
 }
 

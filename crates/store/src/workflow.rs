@@ -1,5 +1,6 @@
 //! Rows of workflows: one row a workflow, its whole DAG inside, so that a running one never meets a changed blueprint.
 
+use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::{args, doc};
@@ -19,7 +20,7 @@ pub fn insert(tx: &mut Tx, w: &Workflow) -> Result<(), Failure> {
         w.version,
         doc::write(w)
     ];
-    tx.exec(&INSERT, &row).map(drop)
+    tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, w: &Workflow) -> Result<(), Failure> {
@@ -34,10 +35,7 @@ pub fn save(tx: &mut Tx, w: &Workflow) -> Result<(), Failure> {
         next.version,
         doc::write(&next)
     ];
-    if tx.exec(&SAVE, &row)? == 0 {
-        return Err(Refused::Stale { what: "the workflow" }.into());
-    }
-    Ok(())
+    tx.post_meaning(&SAVE, row, Meaning::no_row(Refused::Stale { what: "the workflow" }))
 }
 
 pub fn lock(tx: &mut Tx, id: WorkflowId) -> Result<Workflow, Failure> {

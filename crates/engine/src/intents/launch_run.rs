@@ -222,7 +222,7 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
     let house = engine.house.clone();
     engine
         .store
-        .write(Lane::Normal, "launch_run.act", move |tx| {
+        .write(Lane::Normal.of(run), "launch_run.act", move |tx| {
             let seen = store::work::hold(tx, &item)?;
             let mut scope = Scope::open(tx, &house, run)?;
             if scope.job(job).is_err() {

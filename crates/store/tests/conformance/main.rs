@@ -5,12 +5,14 @@ mod items;
 mod keys;
 mod logs;
 mod money;
+mod pipe;
 mod postgres;
 mod sqlite;
 mod statements;
 #[path = "../support/mod.rs"]
 mod support;
 mod things;
+mod tls;
 mod transactions;
 
 use model::{Credits, Failure, OrgId, RunId};

@@ -3,7 +3,8 @@
 
 use crate::support::postgres::Postgres;
 use crate::support::{On, World, block_on};
-use model::{Failure, OrgId, Refused};
+use futures_util::FutureExt;
+use model::{Effect, Failure, OrgId, Refused, RunId, TroubleKind};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
@@ -25,6 +26,8 @@ fn on_postgres() {
         a_commit_that_lost_its_connection_is_asked_about
         the_first_use_of_a_key_is_not_waited_for_forever
         nothing_is_taken_over_in_the_middle_of_a_transaction
+        sessions_have_limits
+        a_row_that_stays_locked_is_waited_for_three_seconds_only
         the_high_lane_has_connections_of_its_own
         other_processes_hear_what_was_committed
         two_processes_never_give_the_same_id
@@ -177,6 +180,73 @@ async fn nothing_is_taken_over_in_the_middle_of_a_transaction(w: &World) {
     drop(release);
     working.await.unwrap().unwrap();
     assert!(w.store.read("due", work::next_due).await.unwrap().is_some());
+}
+
+async fn sessions_have_limits(w: &World) {
+    for (name, limit) in
+        [("lock_timeout", "3s"), ("statement_timeout", "10s"), ("idle_in_transaction_session_timeout", "5s")]
+    {
+        const SHOW: Sql = Sql::new("SELECT current_setting($1)");
+        let shown = w.store.read("show", move |tx| tx.row(&SHOW, &args![name])?.unwrap().text(0)).await.unwrap();
+        assert_eq!(shown, limit, "{name}");
+    }
+}
+
+/// Locks an org's row until it is dropped, in a session without limits of its own.
+async fn locked(w: &World, name: &str) -> tokio_postgres::Client {
+    let Database::Postgres(url) = &w.options.database else { panic!("not on PostgreSQL") };
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("BEGIN").await.unwrap();
+    client.execute(LOCK_ORG.text, &[&name]).await.unwrap();
+    client
+}
+
+async fn a_row_that_stays_locked_is_waited_for_three_seconds_only(w: &World) {
+    make(&w.store, "a").await;
+    let lock = locked(w, "a").await;
+    let waited = w.store.write(Lane::Normal, "wait", |tx| tx.exec(&LOCK_ORG, &args!["a"])).await.unwrap_err();
+    let Failure::Trouble(trouble) = &waited else { panic!("{waited}") };
+    assert_eq!((trouble.kind, trouble.effect, trouble.retry), (TroubleKind::Timeout, Effect::None, true), "{waited}");
+    lock.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(w.store.write(Lane::Normal, "again", |tx| tx.exec(&LOCK_ORG, &args!["a"])).await, Ok(1));
+}
+
+/// With two connections, fifty writes of a run that another process has locked leave room for other runs.
+#[test]
+fn writes_of_one_run_wait_in_memory() {
+    let postgres = Postgres::start();
+    let w = World::with(On::Postgres, Some(&postgres), |options| options.connections = 2);
+    block_on(async {
+        make(&w.store, "hot").await;
+        make(&w.store, "cold").await;
+        let lock = locked(&w, "hot").await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let hot_write = |i: i64| {
+            let order = order.clone();
+            let write = move |tx: &mut Tx| {
+                tx.exec(&LOCK_ORG, &args!["hot"])?;
+                order.lock().unwrap().push(i);
+                Ok(())
+            };
+            Box::pin(w.store.write(Lane::Normal.of(RunId(1)), "hot", write))
+        };
+        let mut hot: Vec<_> = (0..50).map(hot_write).collect();
+        for write in &mut hot {
+            assert!(write.as_mut().now_or_never().is_none(), "it waits");
+        }
+        let cold = w.store.write(Lane::Normal.of(RunId(2)), "cold", |tx| tx.exec(&LOCK_ORG, &args!["cold"]));
+        assert_eq!(cold.await, Ok(1));
+        let mut last = hot.pop().unwrap();
+        assert!(last.as_mut().now_or_never().is_none(), "the other run did not wait for this one's fifty");
+        lock.batch_execute("ROLLBACK").await.unwrap();
+        for write in hot {
+            // The first few may have waited for the row for longer than the database lets them.
+            let _ = write.await;
+        }
+        assert_eq!(last.await, Ok(()));
+        assert!(order.lock().unwrap().is_sorted(), "first come, first served: {order:?}");
+    });
 }
 
 async fn the_high_lane_has_connections_of_its_own(w: &World) {

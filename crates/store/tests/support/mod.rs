@@ -1,6 +1,7 @@
 //! The three databases every promise of the store is tested on.
 
 pub mod postgres;
+pub mod proxy;
 
 use postgres::Postgres;
 use std::sync::Arc;
@@ -40,6 +41,10 @@ impl TestClock {
 
 impl World {
     pub fn new(on: On, postgres: Option<&Postgres>) -> World {
+        World::with(on, postgres, |_| {})
+    }
+
+    pub fn with(on: On, postgres: Option<&Postgres>, change: impl FnOnce(&mut Options)) -> World {
         let folder = tempfile::tempdir().expect("a folder");
         let database = match on {
             On::Memory => Database::Memory,
@@ -51,6 +56,7 @@ impl World {
         options.clock = clock.clone();
         options.blobs = Some(folder.path().join("blobs"));
         options.log_quota_bytes = 100_000;
+        change(&mut options);
         let store = Store::open(&options).expect("an empty database opens");
         World { on, store, options, clock, _folder: folder }
     }

@@ -2,6 +2,7 @@
 //! that ends.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,10 +13,40 @@ pub struct Postgres {
     /// Serves for as long as its stdin is open.
     keeper: Child,
     databases: AtomicU32,
+    /// 127.0.0.1, where it listens on TCP too.
+    port: Option<u16>,
+}
+
+/// The files of a server's own certificate.
+pub struct Certificate {
+    pub certificate_pem: String,
+    pub key_pem: String,
 }
 
 impl Postgres {
     pub fn start() -> Postgres {
+        Postgres::with(String::new(), None, |_, _| {})
+    }
+
+    /// One that is reached by TCP, and speaks TLS if it has a certificate.
+    pub fn on_tcp(certificate: Option<&Certificate>) -> Postgres {
+        let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr());
+        let port = free.expect("a free port").port();
+        let tls =
+            if certificate.is_some() { "-c ssl=on -c ssl_cert_file=../tls.crt -c ssl_key_file=../tls.key" } else { "" };
+        Postgres::with(format!("-c listen_addresses=127.0.0.1 -c port={port} {tls}"), Some(port), |folder, owner| {
+            let Some(certificate) = certificate else { return };
+            for (name, text) in [("tls.crt", &certificate.certificate_pem), ("tls.key", &certificate.key_pem)] {
+                let path = folder.join(name);
+                std::fs::write(&path, text).expect("a file");
+                std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("our own file");
+                let (user, group) = owner.unzip();
+                std::os::unix::fs::chown(&path, user, group).expect("root gives a file away");
+            }
+        })
+    }
+
+    fn with(options: String, port: Option<u16>, ready: impl FnOnce(&Path, Option<(u32, u32)>)) -> Postgres {
         let binaries = binaries();
         let folder = tempfile::Builder::new().prefix("pg").tempdir().expect("a folder for PostgreSQL");
         let owner = owner(folder.path());
@@ -25,12 +56,13 @@ impl Postgres {
         let made = as_owner(&mut initdb, owner).current_dir(folder.path()).output().expect("initdb starts");
         assert!(made.status.success(), "initdb failed: {}", String::from_utf8_lossy(&made.stderr));
 
+        ready(folder.path(), owner);
         // The shell outlives a killed test just long enough to end the server.
-        let script = r#""$0" -D data -k "$PWD" -c listen_addresses= -c fsync=off -c deadlock_timeout=50ms -c max_connections=200 2>&1 &
+        let script = r#""$0" -D data -k "$PWD" -c listen_addresses= -c fsync=off -c deadlock_timeout=50ms -c max_connections=200 $OPTIONS 2>&1 &
                         cat; kill -QUIT $!; wait"#;
         let mut keeper = Command::new("sh");
         keeper.arg("-c").arg(script).arg(binaries.join("postgres")).current_dir(folder.path());
-        keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        keeper.env("OPTIONS", options).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut keeper = as_owner(&mut keeper, owner).spawn().expect("a shell starts");
         let mut said = BufReader::new(keeper.stdout.take().expect("it is piped")).lines();
         let mut before = Vec::new();
@@ -46,7 +78,7 @@ impl Postgres {
         }
         // Nobody reads its log further, but it must not block on a full pipe.
         std::thread::spawn(move || said.for_each(drop));
-        Postgres { folder, keeper, databases: AtomicU32::new(0) }
+        Postgres { folder, keeper, databases: AtomicU32::new(0), port }
     }
 
     /// The address of a new, empty database.
@@ -61,7 +93,19 @@ impl Postgres {
     }
 
     fn url(&self, database: &str) -> String {
-        format!("postgres:///{database}?user=orch&host={}", self.folder.path().display())
+        let port = self.port.map_or(String::new(), |port| format!("&port={port}"));
+        format!("postgres:///{database}?user=orch&host={}{port}", self.folder.path().display())
+    }
+
+    /// A new, empty database as it is reached by TCP, under this name of our machine.
+    pub fn database_at(&self, host: &str) -> String {
+        let (port, socket) = (self.port.expect("it listens on TCP"), self.database());
+        let name = socket.split(['/', '?']).nth(3).expect("postgres:///NAME?…");
+        format!("postgres://orch@{host}:{port}/{name}")
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     fn tell(&self, database: &str, words: &str) -> Result<(), tokio_postgres::Error> {
