@@ -160,6 +160,7 @@ rules! {
     points::every_crash_point_is_registered
         refuses &[
             ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.look\", f)"),
+            ("crates/engine/src/run.rs", "store.write(Lane::Normal.of(job.run), \"run.look\", f)"),
             ("crates/engine/src/run.rs", "self.keyed(\n  \"run.act\", key, 200, f)"),
             ("crates/runner/src/cache.rs", "crash_point!(\"cache.keep\", rename(a, b))?"),
             ("crates/model/src/fault.rs", "pub const POINTS: &[(&str, &[Role])] = &[\n    (\"gone\", &[Role::Server]),\n];"),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 const LIST: &str = "crates/model/src/fault.rs";
 /// What stands before the name of a point, blanks left out.
-const OPENINGS: &[&str] = &["Lane::High,", "Lane::Normal,", "Lane::Low,", ".keyed(", "crash_point!("];
+const OPENINGS: &[&str] = &["Lane::High,", "Lane::Normal,", "Lane::Low,", ".write(turn,", ".keyed(", "crash_point!("];
 
 pub fn every_crash_point_is_registered(tree: &Tree) -> Vec<Complaint> {
     let list = tree.rust().find(|file| file.path == LIST);
@@ -49,8 +49,8 @@ fn used(file: &File) -> Vec<(usize, &str)> {
     while let Some(open) = code[at..].find('"').map(|found| at + found) {
         let Some(close) = code[open + 1..].find('"').map(|found| open + 1 + found) else { break };
         let Some((line, text)) = strings.next() else { break };
-        let before: String = code[..open].chars().rev().filter(|c| !c.is_whitespace()).take(20).collect();
-        let before: String = before.chars().rev().collect();
+        let before: String = code[..open].chars().rev().filter(|c| !c.is_whitespace()).take(80).collect();
+        let before = of_no_run(before.chars().rev().collect());
         let after: String = code[close + 1..].chars().filter(|c| !c.is_whitespace()).take(5).collect();
         let is_point = OPENINGS.iter().any(|opening| before.ends_with(opening)) && after != ",true";
         if is_point && *line <= file.shipped_lines() && !text.starts_with("test.") {
@@ -59,4 +59,12 @@ fn used(file: &File) -> Vec<(usize, &str)> {
         at = close + 1;
     }
     found
+}
+
+/// `Lane::High.of(run),` reads like `Lane::High,`.
+fn of_no_run(before: String) -> String {
+    match before.strip_suffix("),").and_then(|lane| lane.rsplit_once(".of(")) {
+        Some((lane, _)) => format!("{lane},"),
+        None => before,
+    }
 }
