@@ -11,7 +11,7 @@ use crate::provider::{Act, Capabilities, Handle, Listed, Order, Provider, Seen, 
 use home::{Home, Life};
 use model::boot::{Boot, SocketAnswer, SocketAsk};
 use model::spec::{OnLostControl, Resources};
-use model::{Credits, Trouble, TroubleKind, names};
+use model::{Credits, Trouble, TroubleKind, crash_point, names};
 use nix::sys::signal::Signal;
 use process::{Living, Trace};
 use std::ffi::OsStr;
@@ -155,7 +155,7 @@ impl LocalProvider {
             );
             return Err(Trouble::new(TroubleKind::Capacity, what));
         }
-        let mut child = self.start(home, &[])?;
+        let mut child = crash_point!("local.start", self.start(home, &[]))?;
         // Until it is reaped its pid cannot be given to another.
         let recorded = match Trace::of(child.id() as i32) {
             Ok(Some(trace)) => home.write_trace(&trace),
@@ -234,7 +234,7 @@ impl LocalProvider {
             self.end(&home, &living, nonce)?;
         }
         if !change.fresh {
-            self.clean_up(&home)?;
+            crash_point!("local.clean_up", self.clean_up(&home))?;
         }
         home.mark_terminated()
     }
@@ -356,7 +356,7 @@ impl LocalProvider {
             return Err(Trouble::new(TroubleKind::InvalidSpec, what));
         }
         // Moved first: a directory that is half deleted must not look like a machine.
-        std::fs::rename(&home.dir, &forgotten).map_err(at(&home.dir))?;
+        crash_point!("local.forget", std::fs::rename(&home.dir, &forgotten)).map_err(at(&home.dir))?;
         remove_tree(&forgotten)
     }
 }

@@ -10,6 +10,7 @@ use crate::show::{self, Table};
 use std::path::{Path, PathBuf};
 use tokio::io::AsyncWriteExt as _;
 use wire::api::ArtifactView;
+use wire::model::crash_point;
 
 const MOST: usize = 100_000;
 
@@ -171,7 +172,7 @@ async fn place(fresh: &Path, path: &Path, force: bool) -> Done<()> {
         return Err(Complaint::refused(format!("{} is there already and differs", path.display()))
             .fix("add --force, or write elsewhere with --output DIR"));
     }
-    tokio::fs::rename(fresh, path).await.map_err(failed)
+    crash_point!("artifact.place", tokio::fs::rename(fresh, path).await).map_err(failed)
 }
 
 fn same(one: &Path, other: &Path) -> Done<bool> {

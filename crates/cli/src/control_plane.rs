@@ -7,9 +7,12 @@ use crate::settings::Settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use wire::api::Page;
 use wire::client::{ANSWER_WITHIN, Client, ClientError, Events, Method, Response};
+use wire::model::crash_point;
 
 /// How often a question is put before its failure is the user's; with the pauses below about three seconds.
 const TRIES: u32 = 5;
@@ -72,7 +75,7 @@ impl ControlPlane {
         let path = &format!("{API}{path}");
         self.patiently(|client| async move {
             let request = client.request(Method::POST, path).header("idempotency-key", key).json(body);
-            request.within(ANSWER_WITHIN).send().await?.json().await
+            crash_point!("api.post", request.within(ANSWER_WITHIN).send().await)?.json().await
         })
         .await
     }
@@ -87,8 +90,20 @@ impl ControlPlane {
     }
 
     pub async fn delete(&self, path: &str) -> Done<()> {
-        let path = &format!("{API}{path}");
-        self.patiently(|client| async move { client.call(Method::DELETE, path).await }).await
+        let (path, unanswered) = (&format!("{API}{path}"), &AtomicBool::new(false));
+        self.patiently(|client| async move {
+            let deleted = client.call(Method::DELETE, path).await;
+            match &deleted {
+                // It was there when we asked first: the answer to that got lost.
+                Err(ClientError::Problem(problem)) if problem.status == 404 && unanswered.load(Relaxed) => Ok(()),
+                Err(ClientError::Unreachable(_)) => {
+                    unanswered.store(true, Relaxed);
+                    deleted
+                }
+                _ => deleted,
+            }
+        })
+        .await
     }
 
     /// A body of any length, for the caller to read piece by piece.

@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+use wire::model::crash_point;
 
 pub const LOG_FILE: &str = "control.log";
 /// Held only while somebody starts or ends the control plane, so that two first commands start one.
@@ -140,7 +141,7 @@ async fn start(settings: &Settings) -> Done<Holder> {
     unsafe {
         command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
     }
-    let mut child = command.spawn().map_err(failed)?;
+    let mut child = crash_point!("control.start", command.spawn()).map_err(failed)?;
     let orders = Orders {
         home: settings.home.clone(),
         database: settings.database.clone(),

@@ -35,7 +35,8 @@ pub fn arm(roles: &'static [Role]) {
     let armed: Vec<Armed> = fault::VARIABLES
         .iter()
         .zip(signals)
-        .filter_map(|(variable, signal)| Armed::parse(&std::env::var(variable).ok()?, signal))
+        .filter_map(|(variable, signal)| Some((std::env::var(variable).ok()?, signal)))
+        .flat_map(|(text, signal)| text.split(',').filter_map(|one| Armed::parse(one, signal)).collect::<Vec<_>>())
         .filter(|armed| armed.role.as_ref().is_none_or(|wanted| roles.iter().any(|role| role.to_string() == *wanted)))
         .collect();
     if !armed.is_empty() {
@@ -54,7 +55,7 @@ struct Armed {
 }
 
 impl Armed {
-    /// `[ROLE/]NAME:before|after[@MARK]`
+    /// `[ROLE/]NAME:before|after[@MARK]`; several are separated by commas.
     fn parse(text: &str, signal: Signal) -> Option<Armed> {
         let (text, mark) = text.split_once('@').map_or((text, None), |(text, mark)| (text, Some(mark.into())));
         let (place, moment) = text.rsplit_once(':')?;

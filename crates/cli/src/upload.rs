@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 use wire::api::{BlobList, FileEntry};
 use wire::client::{ClientError, Method};
+use wire::model::crash_point;
 
 /// Files on their way at the same time.
 const AT_ONCE: usize = 8;
@@ -199,7 +200,8 @@ async fn put(plane: &ControlPlane, path: &Path, entry: &FileEntry) -> Done<()> {
             Ok(file) => pieces(file),
             Err(error) => return Ok(Err(Complaint::file("read", path, &error))),
         };
-        match client.request(Method::PUT, route).stream(body, Some(entry.size as u64)).send().await {
+        let request = client.request(Method::PUT, route).stream(body, Some(entry.size as u64));
+        match crash_point!("blob.put", request.send().await) {
             Ok(_) => Ok(Ok(())),
             Err(ClientError::Problem(problem)) if problem.code == "invalid" => Ok(Err(changed(path))),
             Err(error) => Err(error),

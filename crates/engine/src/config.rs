@@ -1,9 +1,12 @@
 //! Every number of the engine that an owner may choose, with the design's defaults. Checked once, at start.
 
 use model::hold::HoldLimits;
-use model::time::{HOUR, MINUTE};
+use model::time::{DAY, HOUR, MINUTE};
 use model::{Credits, Refused};
 use serde::{Deserialize, Serialize};
+
+/// Below this a worker that only waits for its turn of the processor would be taken for dead.
+const SHORTEST_LEASE_MS: i64 = 600;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -26,6 +29,12 @@ pub struct Timings {
     pub idle_duration_paid_ms: i64,
     /// How long the embedded control plane stays with nothing open or held.
     pub embedded_idle_ms: i64,
+    /// A worker process that has not been heard of for so long is dead, and others take over what it held.
+    pub lease_ms: i64,
+    /// How often what ends by time alone is looked for.
+    pub sweep_every_ms: i64,
+    /// What a run left stays so long after its end.
+    pub artifacts_kept_ms: i64,
 }
 
 impl Default for Timings {
@@ -39,6 +48,9 @@ impl Default for Timings {
             idle_duration_ms: 30 * MINUTE,
             idle_duration_paid_ms: 5 * MINUTE,
             embedded_idle_ms: 30 * MINUTE,
+            lease_ms: store::worker::LEASE_MS,
+            sweep_every_ms: 5 * MINUTE,
+            artifacts_kept_ms: 30 * DAY,
         }
     }
 }
@@ -74,6 +86,14 @@ impl Config {
         ];
         if t.heartbeat_every_ms <= 0 {
             return Err(Refused::invalid("timings.heartbeat_every_ms", "must be positive"));
+        }
+        if t.lease_ms < SHORTEST_LEASE_MS {
+            return Err(Refused::invalid("timings.lease_ms", format!("must be at least {SHORTEST_LEASE_MS}")));
+        }
+        for (name, ms) in [("sweep_every_ms", t.sweep_every_ms), ("artifacts_kept_ms", t.artifacts_kept_ms)] {
+            if ms <= 0 {
+                return Err(Refused::invalid(format!("timings.{name}"), "must be positive"));
+            }
         }
         for pair in chain.windows(2) {
             if pair[0].1 >= pair[1].1 {

@@ -8,7 +8,7 @@ use adapters::{Handle, Order, Provider, Seen};
 use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
 use model::spec::OnLostControl;
 use model::time::{SECOND, deadline_without};
-use model::{Failure, InstanceId, OrgId, Outcome, Refused, Timestamp, Trouble};
+use model::{Failure, InstanceId, OrgId, Outcome, Refused, Timestamp, Trouble, crash_point};
 use serde_json::json;
 use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
 
@@ -143,7 +143,7 @@ pub(crate) fn idle_after_ms(house: &House, provider: &str) -> i64 {
 pub(crate) async fn remove_workdir(house: &House, instance: &Instance, workdir: &str) -> Result<(), Failure> {
     let provider = house.provider(&instance.provider)?;
     if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
-        provider.remove_workdir(&handle, workdir).await?;
+        crash_point!("provider.remove_workdir", provider.remove_workdir(&handle, workdir).await)?;
     }
     Ok(())
 }
@@ -184,7 +184,7 @@ impl Engine {
     async fn ask_about(&self, instance: &Instance) -> Option<Seen> {
         let provider = self.house.provider(&instance.provider).ok()?;
         let handle = handle_of(provider.as_ref(), instance).await.ok()??;
-        let seen = provider.inspect(&handle, &instance.nonce).await;
+        let seen = crash_point!("provider.inspect", provider.inspect(&handle, &instance.nonce).await);
         match seen {
             Ok(Seen::RunnerGone) => {
                 let order = Order {
@@ -192,7 +192,7 @@ impl Engine {
                     region: instance.region.clone(),
                     resources: instance.resources.clone(),
                 };
-                if let Err(trouble) = provider.spawn(&order).await {
+                if let Err(trouble) = crash_point!("provider.spawn", provider.spawn(&order).await) {
                     tracing::warn!(instance = %instance.name, %trouble, "its runner could not be started again");
                 }
                 Some(Seen::RunnerGone)
@@ -217,7 +217,7 @@ impl Engine {
         }
         let provider = self.house.provider(&instance.provider)?;
         if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
-            provider.forget(&handle).await?;
+            crash_point!("provider.forget", provider.forget(&handle).await)?;
         }
         self.house.presence.forget(id);
         self.done(item).await

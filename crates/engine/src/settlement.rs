@@ -11,12 +11,10 @@ use model::run::{LastError, RunConsequence, RunEvent, RunOutcome, RunReason, Run
 use model::spec::RetryEvent;
 use model::step::StepEvent;
 use model::task::TaskEvent;
-use model::time::DAY;
 use model::{AgentId, Failure, JobId, Outcome};
 use serde_json::json;
 
 /// What a run leaves is kept so long after its end.
-const ARTIFACTS_KEPT_MS: i64 = 30 * DAY;
 /// Submissions, first included, while the command cannot have started yet and no policy was given.
 const SUBMISSIONS_BEFORE_START: i64 = 3;
 
@@ -293,7 +291,7 @@ impl Scope<'_> {
 
     fn settle(&mut self) -> Result<(), Failure> {
         self.settle_attempt()?;
-        store::artifact::date(self.tx, self.run.id, self.at + ARTIFACTS_KEPT_MS)
+        store::artifact::date(self.tx, self.run.id, self.at + self.house.config.timings.artifacts_kept_ms)
     }
 
     /// `retry` on errors opens the next attempt at once, if it can be paid.

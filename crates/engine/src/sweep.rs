@@ -2,20 +2,19 @@
 
 use crate::Engine;
 use model::Failure;
-use model::time::MINUTE;
 use store::blob::BlobName;
 use store::{Item, Lane};
 
-const SWEEP_EVERY_MS: i64 = 5 * MINUTE;
 const AT_ONCE: i64 = 200;
 
 impl Engine {
     /// The sweep has one item, made when the control plane starts.
     pub async fn arm_sweep(&self) -> Result<(), Failure> {
+        let every_ms = self.house.config.timings.sweep_every_ms;
         self.store
-            .write(Lane::Low, "sweep.arm", |tx| {
+            .write(Lane::Low, "sweep.arm", move |tx| {
                 let at = tx.at();
-                tx.wake(store::WorkKind::Sweep, 0, at + SWEEP_EVERY_MS);
+                tx.wake(store::WorkKind::Sweep, 0, at + every_ms);
                 Ok(())
             })
             .await
@@ -35,7 +34,7 @@ impl Engine {
             return self.again(item).await;
         }
         let now = self.store.read("sweep.now", |tx| Ok(tx.at())).await?;
-        self.at(item, now + SWEEP_EVERY_MS).await
+        self.at(item, now + self.house.config.timings.sweep_every_ms).await
     }
 
     /// Bytes first, mark second: a crash between them is repeated harmlessly. True while there may be more.

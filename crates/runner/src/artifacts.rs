@@ -10,6 +10,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::io;
 use std::path::{Path, PathBuf};
 use wire::client::{ClientError, Method};
+use wire::model::crash_point;
 
 const UPLOADS_AT_A_TIME: usize = 10;
 /// Tries of one file while the control plane answers; while it is away results wait.
@@ -108,7 +109,7 @@ async fn try_upload(key: Key, name: &str, path: &Path, line: &Line) -> Result<()
     });
     let request = line.client.request(Method::PUT, &format!("/runner/v1/jobs/{}/artifacts", key.job));
     let request = request.query("epoch", key.epoch).query("path", name).stream(pieces, Some(length));
-    request.send().await.map(drop).map_err(Trying::Control)
+    crash_point!("artifact.put", request.send().await).map(drop).map_err(Trying::Control)
 }
 
 /// Blocking: walks the workdir.

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use wire::model::crash_point;
 
 const MOST_BYTES: u64 = 2 << 30;
 
@@ -49,7 +50,7 @@ impl Cache {
 
     /// Its content has been verified.
     pub fn keep(&self, fetched: &Path, hash: &str) -> io::Result<()> {
-        fs::rename(fetched, self.dir.join(hash))
+        crash_point!("cache.keep", fs::rename(fetched, self.dir.join(hash)))
     }
 
     /// Once a job's files are in place: what is over the bound goes, the least recently used first.

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use wire::client::{Client, ClientError};
+use wire::model::crash_point;
 use wire::runner::{EndCause, KnownJob, ReportAnswer};
 
 /// How long a runner that was told to shut down by its control plane tries to deliver what it knows.
@@ -317,7 +318,7 @@ impl Daemon {
         self.in_flight = true;
         let (client, events) = (self.line.client.clone(), self.events.clone());
         tokio::spawn(async move {
-            let answer = client.post("/runner/v1/report", &batch).await;
+            let answer = crash_point!("report.post", client.post("/runner/v1/report", &batch).await);
             let _ = events.send(Event::Answered(sent, answer));
         });
     }

@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use wire::model::crash_point;
 use wire::runner::EndCause;
 
 const FILE: &str = "exit";
@@ -35,7 +36,7 @@ pub fn prepare(dir: &Path) -> io::Result<()> {
 
 /// Not synced: it tells the next runner on the same boot, and page cache outlives processes.
 pub fn mark_begun(dir: &Path, at_ms: i64) -> io::Result<()> {
-    block(dir)?.write_all_at(&record::seal(at_ms.to_string().as_bytes()), 0)
+    crash_point!("exit.begun", block(dir)?.write_all_at(&record::seal(at_ms.to_string().as_bytes()), 0))
 }
 
 /// When the job may have begun.
@@ -54,8 +55,7 @@ pub fn write(dir: &Path, ended: &ExitRecord) -> io::Result<()> {
     let sealed = record::seal(&serde_json::to_vec(&ended)?);
     assert!(sealed.len() <= HALF, "an exit record fits its half");
     let file = block(dir)?;
-    file.write_all_at(&sealed, HALF as u64)?;
-    file.sync_data()
+    crash_point!("exit.write", file.write_all_at(&sealed, HALF as u64).and_then(|()| file.sync_data()))
 }
 
 pub fn read(dir: &Path) -> Option<ExitRecord> {

@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use wire::model::crash_point;
 
 const FILE: &str = "journal";
 /// Allocated and written once, so that an append on a full disk still lands and its sync moves no metadata.
@@ -69,18 +70,18 @@ impl Journal {
 
     /// Durable when it returns: the epoch may have begun.
     pub fn begins(&mut self, key: Key, boot: &str) -> io::Result<()> {
-        self.append(Entry::Begins { key: key.to_string(), boot: boot.to_owned() })?;
-        self.file.sync_data()
+        let begins = Entry::Begins { key: key.to_string(), boot: boot.to_owned() };
+        crash_point!("journal.begins", self.append(begins).and_then(|()| self.file.sync_data()))
     }
 
     pub fn frozen(&mut self, key: Key, on: bool) -> io::Result<()> {
-        self.append(Entry::Frozen { key: key.to_string(), on })?;
-        self.file.sync_data()
+        let frozen = Entry::Frozen { key: key.to_string(), on };
+        crash_point!("journal.frozen", self.append(frozen).and_then(|()| self.file.sync_data()))
     }
 
     /// Not synced: remembering an epoch once too often costs nothing.
     pub fn forget(&mut self, key: Key) -> io::Result<()> {
-        self.append(Entry::Forgotten { key: key.to_string() })
+        crash_point!("journal.forget", self.append(Entry::Forgotten { key: key.to_string() }))
     }
 
     fn append(&mut self, entry: Entry) -> io::Result<()> {
@@ -139,7 +140,7 @@ fn fresh(path: &Path, size: usize, kept: &[u8]) -> io::Result<File> {
     file.write_all(kept)?;
     file.write_all(&vec![0; size - kept.len()])?;
     file.sync_all()?;
-    std::fs::rename(&new, path)?;
+    crash_point!("journal.replace", std::fs::rename(&new, path))?;
     File::open(path.parent().expect("a file in a directory"))?.sync_all()?;
     OpenOptions::new().write(true).open(path)
 }

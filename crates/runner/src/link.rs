@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use wire::client::{Client, ClientError};
 use wire::model::boot::Boot;
+use wire::model::crash_point;
 use wire::runner::{Beat, Desired, Heartbeat, KnownJob, Register, Registered};
 
 #[derive(Debug)]
@@ -121,7 +122,8 @@ impl Link {
             memory_bytes: self.boot.memory_bytes.or(Some(about.memory_bytes)),
             containment: Some(self.containment.to_owned()),
         };
-        let registered: Registered = self.line.client.post("/runner/v1/register", &register).await?;
+        let posted = crash_point!("register.post", self.line.client.post("/runner/v1/register", &register).await);
+        let registered: Registered = posted?;
         self.same_control_plane(&registered.control_plane_id)?;
         Ok(registered)
     }
@@ -207,7 +209,8 @@ impl Link {
             }
         };
         let request = self.line.client.request(wire::client::Method::POST, "/runner/v1/heartbeat").json(&heartbeat);
-        let beat: Beat = request.within(every.max(Duration::from_secs(5))).send().await?.json().await?;
+        let request = request.within(every.max(Duration::from_secs(5)));
+        let beat: Beat = crash_point!("heartbeat.post", request.send().await)?.json().await?;
         self.same_control_plane(&beat.control_plane_id)?;
         Ok(beat)
     }

@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use wire::model::fault;
+use wire::model::{crash_point, fault};
 
 const SOCKET: &str = "keeper.sock";
 const GROUPS: &str = "groups.json";
@@ -75,7 +75,7 @@ fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener, way: Way) -> io:
     command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(complaints);
     // Held over the start, so that nobody takes the new child for a stray.
     let mut keepers = keepers.lock().expect("no one panics with it");
-    let child = command.spawn()?;
+    let child = crash_point!("keeper.fork", command.spawn())?;
     keepers.insert(child.id() as i32);
     Ok(())
 }
@@ -84,7 +84,7 @@ impl Slot {
     /// From here on the folder is the job's.
     pub fn assign(&mut self, key: Key) -> io::Result<()> {
         let dir = self.dir.with_file_name(key.to_string());
-        std::fs::rename(&self.dir, &dir)?;
+        crash_point!("slot.assign", std::fs::rename(&self.dir, &dir))?;
         self.dir = dir;
         Ok(())
     }

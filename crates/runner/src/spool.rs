@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use wire::model::crash_point;
 use wire::runner::Stream;
 
 /// Length, stream, time and checksum stand before the bytes of a frame.
@@ -73,7 +74,7 @@ impl Writer {
             let mut sealed = Vec::with_capacity(HEAD + frame.len());
             sealed.extend_from_slice(&head(stream, at_ms, frame));
             sealed.extend_from_slice(frame);
-            if let Err(error) = self.file.write_all(&sealed) {
+            if let Err(error) = crash_point!("spool.append", self.file.write_all(&sealed)) {
                 self.file.set_len(self.current.bytes)?;
                 io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.current.bytes))?;
                 return Err(error);
@@ -86,7 +87,7 @@ impl Writer {
 
     fn roll(&mut self) -> io::Result<()> {
         let at = self.current.to;
-        self.file = File::create(segment_path(&self.dir, at))?;
+        self.file = crash_point!("spool.roll", File::create(segment_path(&self.dir, at)))?;
         self.full.push_back(std::mem::replace(&mut self.current, Segment { from: at, to: at, bytes: 0 }));
         Ok(())
     }
@@ -96,7 +97,7 @@ impl Writer {
         while self.full.front().is_some_and(|segment| segment.to <= offset) {
             let segment = self.full.pop_front().expect("looked at it");
             // One that cannot be removed costs room, nothing else.
-            let _ = std::fs::remove_file(segment_path(&self.dir, segment.from));
+            let _ = crash_point!("spool.drop", std::fs::remove_file(segment_path(&self.dir, segment.from)));
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::{House, Shared, now_ms, routes, worker};
 use engine::store::token::Scope;
 use engine::store::{Database, Installation, Options, Store};
 use engine::{Engine, Presence};
-use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
+use model::{Failure, Refused, Timestamp, Trouble, TroubleKind, crash_point};
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -83,6 +83,7 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
     let database = settings.database()?;
     let mut options = Options::new(database.clone());
     options.blobs = Some(settings.blobs()?);
+    options.lease_ms = settings.config.timings.lease_ms;
     let store = Store::open(&options)?;
     let installation = Installation::open(&settings.home)?;
     let control_url = match (&settings.socket, url, &settings.listen) {
@@ -157,7 +158,7 @@ async fn first_token(engine: &Engine, home: &Path) -> Result<(), Failure> {
         .open(&draft)
         .map_err(trouble)?;
     file.write_all(token.as_bytes()).and_then(|()| file.sync_all()).map_err(trouble)?;
-    std::fs::rename(&draft, &path).map_err(trouble)?;
+    crash_point!("token.file", std::fs::rename(&draft, &path)).map_err(trouble)?;
     Ok(())
 }
 

@@ -10,9 +10,8 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 /// Items worked on at once by one process.
 const HANDS: usize = 16;
-/// The safety net under every hint.
+/// The safety net under every hint, and no longer than between two beats: what a dead worker held is taken over in time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
-const BEAT_EVERY: Duration = Duration::from_secs(5);
 const PRESENCE_EVERY: Duration = Duration::from_secs(20);
 
 /// Works until told to stop, then gives everything back.
@@ -25,10 +24,11 @@ pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Recei
     let beating = tokio::spawn(beat(engine.clone(), worker.clone(), closing.clone()));
     // What a worker that died has left is due for nobody until somebody claims: that is looked for at least so often.
     let mut claim_by = tokio::time::Instant::now();
+    let longest = LONGEST_SLEEP.min(beat_every(&engine));
     while !*closing.borrow() {
         let net = tokio::time::Instant::now() >= claim_by;
         if net {
-            claim_by = tokio::time::Instant::now() + LONGEST_SLEEP;
+            claim_by = tokio::time::Instant::now() + longest;
         }
         let sleep = match turn(&engine, &worker, &hands, net).await {
             Ok(sleep) => sleep,
@@ -38,7 +38,7 @@ pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Recei
             }
         };
         tokio::select! {
-            () = tokio::time::sleep(sleep) => {}
+            () = tokio::time::sleep(sleep.min(longest)) => {}
             () = woken(&mut hints) => {}
             _ = closing.changed() => {}
         }
@@ -84,11 +84,16 @@ async fn woken(hints: &mut broadcast::Receiver<Hint>) {
     }
 }
 
+fn beat_every(engine: &Engine) -> Duration {
+    Duration::from_millis(engine::store::worker::beat_every_ms(engine.house.config.timings.lease_ms) as u64)
+}
+
 async fn beat(engine: Engine, worker: Worker, mut closing: watch::Receiver<bool>) {
+    let every = beat_every(&engine);
     let mut presence_due = tokio::time::Instant::now() + PRESENCE_EVERY;
     while !*closing.borrow() {
         tokio::select! {
-            () = tokio::time::sleep(BEAT_EVERY) => {}
+            () = tokio::time::sleep(every) => {}
             _ = closing.changed() => return,
         }
         if let Err(failure) = engine.beat(&worker).await {

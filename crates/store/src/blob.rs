@@ -3,7 +3,7 @@
 
 use crate::installation::random;
 use futures_util::{Stream, StreamExt};
-use model::{ArtifactId, Failure, JobId, OrgId, Refused, RunId, Trouble, TroubleKind, slug};
+use model::{ArtifactId, Failure, JobId, OrgId, Refused, RunId, Trouble, TroubleKind, crash_point, slug};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -128,7 +128,7 @@ impl Blobs {
             Place::Memory(all) => drop(all.lock().expect("no panic while blobs are locked").remove(&name.path())),
             Place::Folder(root) => {
                 let path = root.join(name.path());
-                match fs::remove_file(&path) {
+                match crash_point!("blob.delete", fs::remove_file(&path)) {
                     Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(trouble(&path, e)),
                     _ => {}
                 }
@@ -195,7 +195,7 @@ impl Upload {
                 let path = root.join(name.path());
                 let folder = path.parent().expect("a blob lies in a folder");
                 let kept = file.sync_all().and_then(|()| make_folders(root, folder)).and_then(|()| {
-                    fs::rename(&draft.0, &path)?;
+                    crash_point!("blob.keep", fs::rename(&draft.0, &path))?;
                     File::open(folder)?.sync_all()
                 });
                 kept.map_err(|e| trouble(&path, e))?;

@@ -3,7 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use model::{Failure, Refused, Trouble, TroubleKind};
+use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use ring::hmac;
 use ring::rand::SecureRandom;
 use serde::{Deserialize, Serialize};
@@ -103,7 +103,7 @@ fn write_once(folder: &Path, path: &Path, made: &Installation) -> io::Result<()>
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     file.write_all(serde_json::to_string_pretty(&stored)?.as_bytes())?;
     file.sync_all()?;
-    let linked = fs::hard_link(&draft, path);
+    let linked = crash_point!("installation.write", fs::hard_link(&draft, path));
     fs::remove_file(&draft)?;
     match linked {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),

@@ -109,6 +109,8 @@ pub struct Options {
     pub connections: usize,
     /// Bytes kept of one job's log.
     pub log_quota_bytes: i64,
+    /// A worker that has not renewed its lease for so long is dead.
+    pub lease_ms: i64,
     /// Inline stores only: a simulated process dies where this says so.
     pub crash: Option<CrashHook>,
     /// Inline stores only: asked to look after each write.
@@ -123,6 +125,7 @@ impl Options {
             clock: Arc::new(SystemClock),
             connections: 8,
             log_quota_bytes: 1 << 30,
+            lease_ms: worker::LEASE_MS,
             crash: None,
             observe: None,
         }
@@ -280,5 +283,6 @@ fn context(
         crash,
         observe: options.observe.clone(),
         disk_full: AtomicBool::new(false),
+        lease_ms: options.lease_ms,
     })
 }

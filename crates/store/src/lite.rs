@@ -8,7 +8,7 @@ use crate::migrate::Part;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
 use crate::{Hint, args};
-use model::{Failure, Refused, Trouble, TroubleKind};
+use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -169,18 +169,15 @@ impl Writer {
             self.context.learn(&ran.verdict, ran.job.reads());
             ran.job.answer(ran.verdict);
         }
-        self.context.hints.committed(hints);
+        crash_point!("hints.tell", self.context.hints.committed(hints));
         self.again(dry);
     }
 
     /// In its own transaction, before the next one begins.
     fn take_ids(&mut self) -> Result<(), Failure> {
         if let Some(size) = self.context.ids.short_of().filter(|_| self.part.has_ids()) {
-            let rows = self
-                .conn
-                .as_mut()
-                .expect("the writer has its connection between closures")
-                .rows(&TAKE_BLOCK, &args![size])?;
+            let conn = self.conn.as_mut().expect("the writer has its connection between closures");
+            let rows = crash_point!("ids.take", conn.rows(&TAKE_BLOCK, &args![size]))?;
             self.context.ids.add(rows[0].int(0)?, size);
         }
         Ok(())

@@ -139,20 +139,6 @@ impl Logs {
     pub async fn sweep(&self) -> Result<bool, Failure> {
         self.backend.ask(Lane::Low, "log.sweep", false, sweep).await
     }
-
-    /// The log's time is over: file first, so that a crash leaves something that still names it.
-    pub async fn forget(&self, org: OrgId, job: JobId) -> Result<(), Failure> {
-        self.blobs.delete(&BlobName::Log { org, job })?;
-        let forget = move |tx: &mut Tx| {
-            let left = tx.exec(&DELETE_SOME, &args![job, SWEEP_ROWS])? as i64 == SWEEP_ROWS;
-            if !left {
-                tx.post(&FORGET, args![job])?;
-            }
-            Ok(left)
-        };
-        while self.backend.ask(Lane::Low, "log.forget", false, forget).await? {}
-        Ok(())
-    }
 }
 
 fn append(tx: &mut Tx, chunk: &Chunk, quota: i64) -> Result<Logged, Failure> {
@@ -299,21 +285,8 @@ fn mark(offset: i64, next: i64, note: String) -> Placed {
     Placed { offset, next, frame: Frame { stream: LogStream::Runner, at: Timestamp(0), data: note.into_bytes() } }
 }
 
-pub(crate) const ALL: &[&Sql] = &[
-    &HEAD,
-    &LOCK,
-    &START,
-    &ADVANCE,
-    &WRITE,
-    &CHUNKS,
-    &CHUNKS_BELOW,
-    &SEAL,
-    &POINT,
-    &SWEEPABLE,
-    &DELETE_SOME,
-    &SWEPT,
-    &FORGET,
-];
+pub(crate) const ALL: &[&Sql] =
+    &[&HEAD, &LOCK, &START, &ADVANCE, &WRITE, &CHUNKS, &CHUNKS_BELOW, &SEAL, &POINT, &SWEEPABLE, &DELETE_SOME, &SWEPT];
 
 const HEAD: Sql =
     Sql::new("SELECT epoch, base, next_offset, cut_at, sealed, lost, gathered_org FROM log_heads WHERE job_id = $1");
@@ -342,4 +315,3 @@ const DELETE_SOME: Sql = Sql::new(
       WHERE job_id = $1 AND ends IN (SELECT ends FROM log_chunks WHERE job_id = $1 ORDER BY ends LIMIT $2)",
 );
 const SWEPT: Sql = Sql::new("UPDATE log_heads SET swept = 1 WHERE job_id = $1");
-const FORGET: Sql = Sql::new("DELETE FROM log_heads WHERE job_id = $1");

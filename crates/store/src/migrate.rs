@@ -3,7 +3,7 @@
 
 use crate::conn::lite_failure;
 use crate::pg::Pg;
-use model::{Failure, Refused};
+use model::{Failure, Refused, crash_point};
 use rusqlite::{OptionalExtension, TransactionBehavior};
 
 pub(crate) struct Migration {
@@ -85,7 +85,7 @@ impl Part {
             tx.execute_batch(migration.sqlite).map_err(failed)?;
             tx.execute(NOTE, rusqlite::params![self.name, migration.version, migration.min_binary]).map_err(failed)?;
         }
-        tx.commit().map_err(failed)
+        crash_point!("store.migrate", tx.commit()).map_err(failed)
     }
 
     /// Servers that start together take turns.
@@ -104,7 +104,7 @@ impl Part {
                 tx.batch_execute(migration.postgres).await?;
                 tx.execute(NOTE, &[&part.name, &migration.version, &migration.min_binary]).await?;
             }
-            tx.commit().await.map(Ok)
+            crash_point!("store.migrate", tx.commit().await).map(Ok)
         })?
     }
 }

@@ -11,7 +11,7 @@ use crate::pg::Pg;
 use crate::pg_address::Address;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
-use model::Failure;
+use model::{Failure, crash_point};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Server {
                 Tried::Done(hints) => {
                     self.context.learn(&Ok(()), job.reads());
                     // Before the answer: hints of writes that follow each other come in their order, whichever threads do them.
-                    self.context.hints.committed(hints);
+                    crash_point!("hints.tell", self.context.hints.committed(hints));
                     return job.answer(Ok(()));
                 }
                 Tried::Again(_) if tries < TRIES => step_aside(tries),
@@ -95,7 +95,7 @@ impl Server {
 
     fn make_ready(&mut self, reads: bool) -> Result<(), Failure> {
         if let Some(size) = self.context.ids.short_of().filter(|_| !reads) {
-            let rows = self.pg().at_once(&TAKE_BLOCK, &args![size])?;
+            let rows = crash_point!("ids.take", self.pg().at_once(&TAKE_BLOCK, &args![size]))?;
             self.context.ids.add(rows[0].int(0)?, size);
         }
         self.pg().prepare(reads)

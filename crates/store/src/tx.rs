@@ -45,6 +45,7 @@ pub(crate) struct Context {
     pub(crate) crash: Option<CrashHook>,
     pub(crate) observe: Option<Observer>,
     pub(crate) disk_full: AtomicBool,
+    pub(crate) lease_ms: i64,
 }
 
 impl Context {
@@ -102,6 +103,11 @@ impl Tx {
     pub fn not_before(&mut self, last: Timestamp) -> Timestamp {
         let at = self.at().max(last);
         *self.at.insert(at)
+    }
+
+    /// How long a worker is believed without a beat.
+    pub(crate) fn lease_ms(&self) -> i64 {
+        self.context.lease_ms
     }
 
     /// Runs a statement; how many rows it changed.

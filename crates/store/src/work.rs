@@ -59,7 +59,8 @@ pub fn claim(tx: &mut Tx, by: &Worker, limit: i64) -> Result<Vec<Item>, Failure>
     }
     let at = tx.at();
     let mut found = Vec::new();
-    for row in tx.rows(&DUE, &args![at, worker::alive_since(at), limit])? {
+    let alive_since = worker::alive_since(tx, at);
+    for row in tx.rows(&DUE, &args![at, alive_since, limit])? {
         found.push(Candidate::read(&row)?);
     }
     // Read after the rows are locked: a worker that started meanwhile is seen alive.

@@ -8,14 +8,20 @@ use model::time::{Outage, SECOND};
 use model::{Failure, Refused, Timestamp};
 use std::collections::BTreeSet;
 
-pub const RENEW_EVERY_MS: i64 = 10 * SECOND;
-/// A lease not renewed for so long is dead.
-pub const DEAD_AFTER_MS: i64 = 30 * SECOND;
-/// A worker that has been silent for so long renews before it claims anything.
-pub const STALE_AFTER_MS: i64 = 20 * SECOND;
-pub const BEAT_EVERY_MS: i64 = 5 * SECOND;
-/// A longer gap between beats of the monitor is an outage of ours.
-pub const OUTAGE_AFTER_MS: i64 = 20 * SECOND;
+/// A lease not renewed for so long is dead, unless `Options` says otherwise.
+pub const LEASE_MS: i64 = 30 * SECOND;
+/// Six beats to a lease: some may be late or lost.
+pub const BEAT_EVERY_MS: i64 = beat_every_ms(LEASE_MS);
+
+pub const fn beat_every_ms(lease_ms: i64) -> i64 {
+    lease_ms / 6
+}
+
+/// A worker that has been silent for so long renews before it claims anything; so long a gap between beats of the monitor
+/// is an outage of ours.
+fn stale_after_ms(tx: &Tx) -> i64 {
+    tx.lease_ms() / 3 * 2
+}
 
 /// A process that leases work items. Its boot changes at every start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +66,7 @@ pub fn beat(tx: &mut Tx) -> Result<Option<Outage>, Failure> {
     }
     tx.post(&BEAT, args![at])?;
     let first_ever = last == Timestamp(0);
-    if first_ever || at.since(last) <= OUTAGE_AFTER_MS {
+    if first_ever || at.since(last) <= stale_after_ms(tx) {
         return Ok(None);
     }
     tx.post(&NOTE_OUTAGE, args![last, at])?;
@@ -75,7 +81,7 @@ pub fn outages(tx: &mut Tx, since: Timestamp) -> Result<Vec<Outage>, Failure> {
     }
     let last = tx.row(&PEEK_BEAT, &args![])?.expect("the monitor row is made by a migration").at(0)?;
     let at = tx.at();
-    if last > Timestamp(0) && at.since(last) > OUTAGE_AFTER_MS {
+    if last > Timestamp(0) && at.since(last) > stale_after_ms(tx) {
         outages.push(Outage { from: last, to: at });
     }
     Ok(outages)
@@ -84,19 +90,20 @@ pub fn outages(tx: &mut Tx, since: Timestamp) -> Result<Vec<Outage>, Failure> {
 /// Before a claim: this process still has its name, and has renewed lately enough to be believed.
 pub(crate) fn check(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     let beat_at = tx.row(&CHECK, &args![worker.id, worker.boot])?.ok_or_else(superseded)?.at(0)?;
-    if tx.at().since(beat_at) > STALE_AFTER_MS {
+    if tx.at().since(beat_at) > stale_after_ms(tx) {
         return Err(Refused::Stale { what: "this worker's lease" }.into());
     }
     Ok(())
 }
 
-pub(crate) fn alive_since(at: Timestamp) -> Timestamp {
-    at - DEAD_AFTER_MS
+pub(crate) fn alive_since(tx: &Tx, at: Timestamp) -> Timestamp {
+    at - tx.lease_ms()
 }
 
 /// (worker, boot) of every lease that is alive.
 pub(crate) fn living(tx: &mut Tx, at: Timestamp) -> Result<BTreeSet<(i64, i64)>, Failure> {
-    tx.rows(&LIVING, &args![alive_since(at)])?.iter().map(|row| Ok((row.int(0)?, row.int(1)?))).collect()
+    let since = alive_since(tx, at);
+    tx.rows(&LIVING, &args![since])?.iter().map(|row| Ok((row.int(0)?, row.int(1)?))).collect()
 }
 
 fn superseded() -> Failure {

@@ -4,7 +4,7 @@ use super::lock::{self, Locked, Share};
 use super::process::{Living, Trace};
 use super::trouble::at;
 use model::boot::{BOOT_FILE, Boot, LOCK_FILE};
-use model::{Trouble, TroubleKind};
+use model::{Trouble, TroubleKind, crash_point};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -52,11 +52,11 @@ impl Home {
     }
 
     pub fn write_boot(&self, boot: &Boot) -> Result<(), Trouble> {
-        self.write(BOOT_FILE, boot)
+        crash_point!("local.boot", self.write(BOOT_FILE, boot))
     }
 
     pub fn write_trace(&self, trace: &Trace) -> Result<(), Trouble> {
-        self.write(PROCESS_FILE, trace)
+        crash_point!("local.trace", self.write(PROCESS_FILE, trace))
     }
 
     pub fn is_terminated(&self) -> bool {
@@ -64,7 +64,7 @@ impl Home {
     }
 
     pub fn mark_terminated(&self) -> Result<(), Trouble> {
-        self.write(TERMINATED_FILE, &true)
+        crash_point!("local.terminated", self.write(TERMINATED_FILE, &true))
     }
 
     /// Waits for others who change this directory; each of them is bounded. None if there is no directory.

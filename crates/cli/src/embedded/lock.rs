@@ -10,6 +10,7 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use wire::model::crash_point;
 
 pub const FILE: &str = "control.lock";
 
@@ -126,7 +127,8 @@ impl Held {
             started_at: crate::show::now_ms(),
         };
         let text = serde_json::to_vec(&holder).expect("a holder is plain text");
-        let written = self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(&text));
+        let written = self.file.set_len(0).and_then(|()| self.file.rewind());
+        let written = crash_point!("control.announce", written.and_then(|()| self.file.write_all(&text)));
         written.map_err(|error| Complaint::usage(format!("cannot write {FILE}: {error}")))
     }
 }

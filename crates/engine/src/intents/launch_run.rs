@@ -10,7 +10,7 @@ use model::job::{JobEvent, JobStatus};
 use model::pool::Slot;
 use model::time::{MINUTE, SECOND};
 use model::workflow::{Branch, Intent, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
-use model::{Effect, Failure, JobId, ManifestId, RunId, Timestamp, Trouble, WorkflowId};
+use model::{Effect, Failure, JobId, ManifestId, RunId, Timestamp, Trouble, WorkflowId, crash_point};
 use serde_json::json;
 use store::{Item, Lane, WorkKind};
 
@@ -174,7 +174,7 @@ async fn spawn(engine: &Engine, provider: &dyn Provider, instance: &Instance) ->
         region: instance.region.clone(),
         resources: instance.resources.clone(),
     };
-    match provider.spawn(&order).await {
+    match crash_point!("provider.spawn", provider.spawn(&order).await) {
         Ok(handle) => Act::Spawned(handle),
         // It may have happened: look by name before anything else is believed.
         Err(trouble) if trouble.effect == Effect::Perhaps => match provider.find_by_name(&instance.name).await {

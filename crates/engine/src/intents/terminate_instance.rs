@@ -7,7 +7,7 @@ use adapters::{Handle, Seen};
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::time::{MINUTE, SECOND};
 use model::workflow::{Intent, Node, NodeStatus, Workflow, WorkflowEvent};
-use model::{Failure, InstanceId, ManifestId, Refused, Timestamp, WorkflowId};
+use model::{Failure, InstanceId, ManifestId, Refused, Timestamp, WorkflowId, crash_point};
 use serde_json::json;
 use store::{Item, Lane, Tx, WorkKind};
 
@@ -123,13 +123,13 @@ async fn ask_provider(engine: &Engine, instance: &Instance) -> Said {
         },
     };
     let Some(handle) = handle else { return Said::Unseen };
-    match provider.inspect(&handle, &instance.nonce).await {
+    match crash_point!("provider.inspect", provider.inspect(&handle, &instance.nonce).await) {
         Ok(Seen::Stranger) => return Said::Stranger,
         Ok(Seen::Gone) => return Said::Gone(handle),
         Ok(Seen::Alive | Seen::RunnerGone) => {}
         Err(trouble) => return Said::NotYet(trouble.what),
     }
-    match provider.terminate(&handle, &instance.nonce).await {
+    match crash_point!("provider.terminate", provider.terminate(&handle, &instance.nonce).await) {
         Ok(()) => Said::Gone(handle),
         Err(trouble) => Said::NotYet(trouble.what),
     }

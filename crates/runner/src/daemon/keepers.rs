@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
+use wire::model::crash_point;
 use wire::runner::{EndCause, What};
 
 /// A command that says something at once does so within this; its start waits that long to travel with it.
@@ -136,7 +137,7 @@ impl Daemon {
         job.stage = Stage::Containing;
         let (instance, keepers, events) = (self.instance.clone(), self.keepers.clone(), self.events.clone());
         tokio::task::spawn_blocking(move || {
-            contain::end_all(&instance.dir, &dir, key, Some(&keepers));
+            crash_point!("contain.end", contain::end_all(&instance.dir, &dir, key, Some(&keepers)));
             let _ = events.send(Event::Contained(key));
         });
     }

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use wire::model::crash_point;
 use wire::runner::{Desired, DesiredJob, DesiredState, EndCause, What};
 
 /// On a warm start everything up to the first output takes far less; then it travels as one batch.
@@ -61,7 +62,7 @@ impl Daemon {
         match workdir {
             Err(why) => refuse(&mut job, why),
             Ok((workdir, _)) if on_the_spot => {
-                let placed = sync::place(&wanted.files, &workdir, &self.cache);
+                let placed = crash_point!("files.place", sync::place(&wanted.files, &workdir, &self.cache));
                 synced(&mut job, placed.map(|()| Fetched::default()));
             }
             Ok((workdir, _)) => {
@@ -70,7 +71,7 @@ impl Daemon {
                 let task = tokio::spawn(async move {
                     let synced = match sync::fetch(missing, cache.clone(), line).await {
                         Ok(fetched) => tokio::task::spawn_blocking(move || {
-                            let placed = sync::place(&files, &workdir, &cache);
+                            let placed = crash_point!("files.place", sync::place(&files, &workdir, &cache));
                             cache.trim();
                             placed.map(|()| fetched)
                         })
@@ -256,7 +257,7 @@ fn set_aside(instance: &Path, kept: &BTreeSet<String>) -> Vec<PathBuf> {
         if name.starts_with(SET_ASIDE) {
             unwanted.push(entry.path()); // a runner before this one had not finished
         } else if sync::workdir(instance, &name, None).is_ok() && !kept.contains(&name) {
-            match std::fs::rename(entry.path(), &aside) {
+            match crash_point!("workdir.remove", std::fs::rename(entry.path(), &aside)) {
                 Ok(()) => unwanted.push(aside),
                 Err(error) => tracing::warn!(%name, %error, "a workdir could not be removed"),
             }

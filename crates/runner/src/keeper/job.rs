@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use wire::model::crash_point;
 use wire::runner::EndCause;
 
 /// While processes that were killed are still there, they are killed again, because one may have forked meanwhile:
@@ -75,7 +76,7 @@ impl Job {
         let (out_read, out_write) = pipe()?;
         let (err_read, err_write) = if order.merge { (None, out_write.try_clone()?) } else { split(pipe()?) };
         let mut pump = Pump::new((out_read, err_read), &order.secrets, spool, order.spool_bytes);
-        let begun = match start::begin(&order, held, dir, (out_write, err_write)) {
+        let begun = match crash_point!("job.exec", start::begin(&order, held, dir, (out_write, err_write))) {
             Ok(begun) => begun,
             Err(error) => {
                 refused_by_the_system(&order, &error, &mut pump, dir)?;

@@ -90,8 +90,6 @@ pub async fn a_log_reads_the_same_after_it_was_gathered(w: &World) {
     while logs.sweep().await.unwrap() {}
     assert_eq!(text(&w.store, 0).await, before, "from the file");
     assert_eq!(text(&w.store, 100).await.0, before.0[100..]);
-    logs.forget(OrgId(1), JOB).await.unwrap();
-    assert_eq!(text(&w.store, 0).await.0, "");
 }
 
 pub async fn a_log_over_its_quota_is_marked(w: &World) {

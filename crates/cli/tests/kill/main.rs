@@ -1,0 +1,65 @@
+//! `kill -9` at every crash point, before and after: the real binary dies there, whoever would start it again does, and what
+//! was promised holds. A registered point that no story reaches is a failure.
+
+mod check;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/gate.rs"]
+mod gate;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/home.rs"]
+mod home;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/process.rs"]
+mod process;
+mod puppet;
+mod stories;
+mod world;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use stories::STORIES;
+use wire::model::fault::{Moment, POINTS, Role};
+use world::{Spot, World};
+
+fn main() {
+    let mut trials = vec![Trial::test("every_registered_point_has_a_story", || guarded(every_point_has_a_story))];
+    for story in STORIES {
+        for name in story.points {
+            for moment in [Moment::Before, Moment::After] {
+                let spot = Spot::parse(name, moment);
+                trials.push(Trial::test(format!("{}::{spot}", story.name), move || {
+                    guarded(|| {
+                        let world = World::new(story.settings, story.also, &spot);
+                        (story.tell)(&world);
+                        world.has_died();
+                        check::settled(&world);
+                    })
+                }));
+            }
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// A panic is a failed test, and what it said has been printed.
+fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
+    catch_unwind(AssertUnwindSafe(test)).map_err(|_| "see above".into())
+}
+
+/// On SQLite server and worker are one process: to die as either is to die as both.
+fn every_point_has_a_story() {
+    let process = |role: Role| if role == Role::Worker { Role::Server } else { role };
+    let told: BTreeSet<String> = STORIES
+        .iter()
+        .flat_map(|story| story.points)
+        .map(|name| Spot::parse(name, Moment::Before))
+        .map(|spot| format!("{}/{}", process(spot.role), spot.name))
+        .collect();
+    let untold: BTreeSet<String> = POINTS
+        .iter()
+        .flat_map(|(name, roles)| roles.iter().map(move |role| format!("{}/{name}", process(*role))))
+        .filter(|point| !told.contains(point))
+        .collect();
+    assert!(untold.is_empty(), "no story in stories.rs reaches {untold:?}");
+}

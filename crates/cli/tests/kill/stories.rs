@@ -1,0 +1,430 @@
+//! What happens while somebody dies: a few stories that together pass every crash point. Each says which points it is told for;
+//! a story that does not reach one of its points fails there.
+
+use crate::gate::Gate;
+use crate::process;
+use crate::puppet::Puppet;
+use crate::world::{World, count};
+use nix::sys::signal::Signal;
+use std::io::Write as _;
+use std::process::Stdio;
+use wire::model::fault::Role;
+
+pub struct Story {
+    pub name: &'static str,
+    /// Of `repl.toml`.
+    pub settings: &'static str,
+    /// Other deaths on the way, as `REPL_CRASH` says them.
+    pub also: &'static str,
+    pub tell: fn(&World),
+    /// `name` or `role/name`.
+    pub points: &'static [&'static str],
+}
+
+pub const STORIES: &[Story] = &[
+    Story {
+        name: "a_first_run",
+        settings: "",
+        also: "",
+        tell: a_first_run,
+        points: &[
+            "api.post",
+            "control.announce",
+            "control.start",
+            "exit.begun",
+            "keeper/exit.write",
+            "heartbeat.post",
+            "hints.tell",
+            "ids.take",
+            "installation.write",
+            "instance.look_for_all",
+            "job.exec",
+            "journal.begins",
+            "journal.forget",
+            "journal.replace",
+            "keeper.fork",
+            "launch_run.act",
+            "local.boot",
+            "local.start",
+            "local.trace",
+            "log.append",
+            "log.gathered",
+            "log.seal",
+            "worker/blob.keep",
+            "org.ensure",
+            "provider.spawn",
+            "register.post",
+            "report.post",
+            "run.submit",
+            "runner.register",
+            "runner.report",
+            "slot.assign",
+            "spool.append",
+            "store.migrate",
+            "sweep.arm",
+            "token.create",
+            "token.file",
+            "work.claim",
+            "work.finish",
+            "worker.beat",
+            "worker.start",
+        ],
+    },
+    Story {
+        name: "a_queue",
+        settings: "[providers.local]\nmax_instances = 1\n",
+        also: "",
+        tell: a_queue,
+        points: &["pool.place"],
+    },
+    Story {
+        name: "files_and_artifacts",
+        settings: "",
+        also: "",
+        tell: files_and_artifacts,
+        points: &[
+            "artifact.announce",
+            "artifact.keep",
+            "artifact.place",
+            "artifact.put",
+            "blob.keep",
+            "blob.put",
+            "cache.keep",
+            "files.place",
+        ],
+    },
+    Story {
+        name: "cancelled_and_deleted",
+        settings: "",
+        also: "",
+        tell: cancelled_and_deleted,
+        points: &["run.act", "run.delete"],
+    },
+    Story {
+        name: "money_secrets_and_holds",
+        settings: "",
+        also: "",
+        tell: money_secrets_and_holds,
+        points: &[
+            "allocation.extend",
+            "allocation.look",
+            "allocation.release",
+            "credits.add",
+            "secret.delete",
+            "secret.put",
+            "token.revoke",
+            "workdir.remove",
+        ],
+    },
+    Story {
+        name: "a_machine_is_ended",
+        settings: "",
+        also: "",
+        tell: a_machine_is_ended,
+        points: &[
+            "instance.terminate",
+            "local.clean_up",
+            "local.forget",
+            "local.terminated",
+            "provider.forget",
+            "provider.inspect",
+            "provider.terminate",
+            "terminate_instance.step",
+        ],
+    },
+    Story {
+        name: "a_busy_machine_is_ended",
+        settings: "",
+        also: "",
+        tell: a_busy_machine_is_ended,
+        points: &["instance.terminate_forced", "run.cancel"],
+    },
+    Story {
+        name: "the_shop_is_closed",
+        settings: "",
+        also: "",
+        tell: the_shop_is_closed,
+        points: &["instance.retire_idle", "instance.seen", "worker.stop"],
+    },
+    Story {
+        name: "a_runner_dies",
+        settings: "",
+        also: "",
+        tell: a_runner_dies,
+        points: &["instance.look", "instance.stream_closed", "journal.frozen"],
+    },
+    Story {
+        name: "a_keeper_dies",
+        settings: "",
+        also: "",
+        tell: a_keeper_dies,
+        points: &["contain.end", "runner/exit.write", "run.look"],
+    },
+    Story {
+        name: "a_machine_falls_silent",
+        settings: "[timings]\nheartbeat_every_ms = 100\nunreachable_after_ms = 400\n",
+        also: "",
+        tell: a_machine_falls_silent,
+        points: &["job.look", "runner.heard_again"],
+    },
+    Story { name: "much_output", settings: "", also: "", tell: much_output, points: &["spool.drop", "spool.roll"] },
+    Story {
+        name: "time_passes",
+        settings: "[timings]\nsweep_every_ms = 100\nartifacts_kept_ms = 1\n",
+        also: "",
+        tell: time_passes,
+        points: &["blob.delete", "log.sweep", "sweep.artifact", "sweep.keys"],
+    },
+    Story {
+        name: "a_folder_outlives_its_machine",
+        settings: "",
+        also: "",
+        tell: a_folder_outlives_its_machine,
+        points: &["provider.remove_workdir"],
+    },
+    Story {
+        name: "an_item_kills_its_workers",
+        settings: "[timings]\nlease_ms = 1200\n", // what is left behind is looked for six times as often
+        also: "worker/launch_run.act:before",
+        tell: an_item_kills_its_workers,
+        points: &["work.give_up"],
+    },
+    Story {
+        name: "a_stranger_under_our_name",
+        settings: "",
+        also: "",
+        tell: a_stranger_under_our_name,
+        points: &["workflow.retry"],
+    },
+    Story {
+        name: "the_end_before_the_log",
+        settings: "",
+        also: "",
+        tell: the_end_before_the_log,
+        points: &["runner.tail"],
+    },
+];
+
+fn a_first_run(world: &World) {
+    // Where a keeper dies the run is told to try again, and it would after this code too.
+    let code = if world.spot.role == Role::Keeper { 0 } else { 6 };
+    let run = world.submit(&[], &format!("seq 1 300; exit {code}"), code, &count(300));
+    world.ends(&run);
+    // A machine that has one run behind it takes the next.
+    let run = world.submit(&[], "seq 1 20", 0, &count(20));
+    world.ends(&run);
+}
+
+fn a_queue(world: &World) {
+    let gate = Gate::new(&world.home, "gate");
+    let first = world.submit(&[], &gate.wait(), 0, "");
+    let waiting = [1, 2].map(|n| world.submit(&[], &format!("echo {n}"), 0, &format!("{n}\n")));
+    gate.open();
+    world.ends(&first);
+    waiting.iter().for_each(|run| world.ends(run));
+}
+
+fn files_and_artifacts(world: &World) {
+    world.home.write("data", "x".repeat(300_000));
+    let flags = ["--file", "data", "--artifact", "out/*"];
+    let run = world.submit(&flags, "mkdir out; wc -c < data | tee out/n; exit 3", 3, "300000\n");
+    world.ends(&run);
+    world.insist(&["artifact", "get", &run, "--force"], 0);
+    assert_eq!(std::fs::read_to_string(world.home.here().join("out/n")).unwrap(), "300000\n");
+    let listed = world.json(&["artifact", "ls", &run]);
+    assert_eq!(listed.as_array().unwrap().len(), 1, "one name, one artifact: {listed}");
+}
+
+fn cancelled_and_deleted(world: &World) {
+    let ready = Gate::new(&world.home, "ready");
+    let command = format!("trap 'echo bye; exit 0' TERM; {}; while :; do sleep 0.02; done", ready.say("up"));
+    let run = world.submit(&[], &command, 143, "bye\n");
+    assert_eq!(ready.hear(), "up");
+    world.insist(&["cancel", &run], 0);
+    world.ends(&run);
+    let other = world.submit(&[], "echo 1", 0, "1\n");
+    world.ends(&other);
+    world.delete(&other);
+}
+
+fn money_secrets_and_holds(world: &World) {
+    world.insist(&["credits", "add", "5", "--memo", "once"], 0);
+    let rows = world.json(&["credits", "ledger", "--limit", "100"]);
+    let fives = rows.as_array().unwrap().iter().filter(|row| row["amount_micro"] == 5_000_000);
+    assert_eq!(fives.count(), 1, "credited once: {rows}");
+    set_secret(world, "KEY", "hidden");
+    let run = world.submit(&["--secret", "KEY", "--hold", "1h"], "test $KEY = hidden && echo 1", 0, "1\n");
+    world.ends(&run);
+    world.insist(&["extend", &run, "2h"], 0);
+    world.insist(&["release", &run], 0);
+    world.insist(&["secret", "delete", "KEY"], 0);
+    let made = world.json(&["token", "create", "visitor"]);
+    world.insist(&["token", "delete", made["id"].as_str().unwrap()], 0);
+}
+
+fn set_secret(world: &World, name: &str, value: &str) {
+    for _ in 0..5 {
+        let mut command = world.home.repl(&["secret", "set", name]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(value.as_bytes()).ok();
+        if child.wait().unwrap().success() {
+            return;
+        }
+    }
+    panic!("the secret is never set");
+}
+
+fn open_machines(world: &World) -> Vec<String> {
+    let listed = world.json(&["instance", "ls"]);
+    listed.as_array().unwrap().iter().map(|machine| machine["id"].as_str().unwrap().to_owned()).collect()
+}
+
+fn a_machine_is_ended(world: &World) {
+    let run = world.submit(&["--hold", "0s"], "seq 1 20", 0, &count(20));
+    world.ends(&run);
+    for machine in open_machines(world) {
+        world.insist(&["instance", "terminate", &machine], 0);
+    }
+    world.until("machines end", || open_machines(world).is_empty() && world.runner().is_none());
+    world.until("their folders go", || {
+        let left = std::fs::read_dir(world.home.data().join("instances")).unwrap().flatten();
+        left.filter(|entry| entry.path().is_dir()).count() == 0
+    });
+    let run = world.submit(&[], "exit 4", 4, "");
+    world.ends(&run);
+}
+
+fn a_busy_machine_is_ended(world: &World) {
+    let ready = Gate::new(&world.home, "ready");
+    let run = world.submit(&[], &format!("{}; exec sleep 1000", ready.say("up")), 143, "");
+    assert_eq!(ready.hear(), "up");
+    for machine in open_machines(world) {
+        world.insist(&["instance", "terminate", &machine, "--force"], 0);
+    }
+    world.ends(&run);
+    world.until("its machine ends", || open_machines(world).is_empty());
+}
+
+fn the_shop_is_closed(world: &World) {
+    let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
+    let run = world.submit(&[], &format!("echo 1; {}; {}; exit 6", ready.say("up"), gate.wait()), 6, "1\n");
+    assert_eq!(ready.hear(), "up");
+    // Whoever dies while closing is found again by the next command. A machine at work is left alone.
+    world.home.say(&["control", "stop"]);
+    world.insist(&["ps"], 0);
+    gate.open();
+    world.ends(&run);
+    world.home.say(&["control", "stop"]);
+    world.insist(&["ps"], 0);
+}
+
+fn a_runner_dies(world: &World) {
+    let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
+    let command = format!("seq 1 100; {}; {}; seq 101 200; exit 6", ready.say("up"), gate.wait());
+    let run = world.submit(&[], &command, 6, &count(200));
+    assert_eq!(ready.hear(), "up");
+    world.kill_runner();
+    world.until("another runner comes", || world.runner().is_some());
+    world.has_died();
+    gate.open();
+    world.ends(&run);
+}
+
+fn a_keeper_dies(world: &World) {
+    let (ready, once) = (Gate::new(&world.home, "ready"), world.home.here().join("once"));
+    let die = format!("touch {}; {}; exec sleep 1000", once.display(), ready.say("$PPID"));
+    let run = world.submit(&["--retry", "2"], &format!("test -e {} && exit 5; {die}", once.display()), 5, "");
+    world.begins(&run, 2);
+    process::kill(ready.hear().parse().unwrap());
+    world.ends(&run);
+}
+
+fn a_machine_falls_silent(world: &World) {
+    let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
+    let command = format!("seq 1 100; {}; {}; seq 101 200; exit 6", ready.say("up"), gate.wait());
+    let run = world.submit(&[], &command, 6, &count(200));
+    assert_eq!(ready.hear(), "up");
+    let runner = world.runner().unwrap();
+    process::signal(runner, Signal::SIGSTOP);
+    let status = || world.json(&["instance", "ls"])[0]["status"].clone();
+    world.until("the machine is missed", || status() == "unreachable");
+    process::signal(runner, Signal::SIGCONT);
+    world.until("it is heard again", || status() == "ready");
+    gate.open();
+    world.ends(&run);
+}
+
+/// More than one segment of the spool, and time to deliver the first while the command lives.
+fn much_output(world: &World) {
+    let (gate, line) = (Gate::new(&world.home, "gate"), "0123456789".repeat(10));
+    let command = format!("yes {line} | head -n 90000; {}; echo {line}", gate.wait());
+    let run = world.submit(&[], &command, 0, &format!("{line}\n").repeat(90_001));
+    world.has_died();
+    gate.open();
+    world.ends(&run);
+}
+
+fn time_passes(world: &World) {
+    let run = world.submit(&["--artifact", "made"], "echo 1 | tee made", 0, "1\n");
+    world.ends(&run);
+    world.until("the artifact goes", || {
+        let listed = world.json(&["artifact", "ls", &run]);
+        listed[0]["deleted_at"].is_i64()
+    });
+}
+
+fn a_folder_outlives_its_machine(world: &World) {
+    let run = world.submit(&["--hold", "1h"], "echo 1 | tee made", 0, "1\n");
+    world.ends(&run);
+    for machine in open_machines(world) {
+        world.insist(&["instance", "terminate", &machine, "--force"], 0);
+    }
+    world.until("its machine ends", || open_machines(world).is_empty());
+    world.insist(&["release", &run], 0);
+}
+
+/// Whoever works on it dies, until it is given up: the only way in which losing control planes fails a run.
+fn an_item_kills_its_workers(world: &World) {
+    let run = world.submit(&[], "echo 1", 1, "");
+    world.begins(&run, 0);
+    // A follower would wait longer after each death.
+    world.has_died();
+    world.ends(&run);
+}
+
+fn a_stranger_under_our_name(world: &World) {
+    let run = world.submit(&["--hold", "0s"], "echo 1", 0, "1\n");
+    world.ends(&run);
+    let machine = &world.json(&["instance", "ls"])[0];
+    let file = world.home.data().join("instances").join(machine["name"].as_str().unwrap()).join("runner.json");
+    let ours = std::fs::read_to_string(&file).unwrap();
+    let mut boot: serde_json::Value = serde_json::from_str(&ours).unwrap();
+    boot["nonce"] = "another".into();
+    std::fs::write(&file, boot.to_string()).unwrap();
+    world.insist(&["instance", "terminate", machine["id"].as_str().unwrap()], 0);
+    let failed = || {
+        let all = world.json(&["workflow", "ls"]);
+        let failed = all.as_array().unwrap().iter().find(|workflow| workflow["status"] == "failed");
+        failed.map(|workflow| workflow["id"].as_str().unwrap().to_owned())
+    };
+    world.until("hands are kept off a stranger", || failed().is_some());
+    std::fs::write(&file, ours).unwrap();
+    // Where the answer gets lost the machine may have ended by the time it is asked again.
+    world.home.say(&["workflow", "retry", &failed().unwrap()]);
+    world.until("the machine ends", || open_machines(world).is_empty());
+}
+
+/// No runner of ours tells an end before its log, but the protocol allows it: the test speaks for one.
+fn the_end_before_the_log(world: &World) {
+    let ready = Gate::new(&world.home, "ready");
+    let run = world.submit(&[], &format!("{}; exec sleep 1000", ready.say("up")), 0, "1\n");
+    assert_eq!(ready.hear(), "up");
+    let runner = world.runner().unwrap();
+    process::signal(runner, Signal::SIGSTOP);
+    let puppet = Puppet::of(world);
+    puppet.tells_the_end(2);
+    puppet.sends("1\n");
+    world.ends(&run);
+    process::signal(runner, Signal::SIGCONT);
+    world.until("the runner gives way", || world.runner().is_some_and(|now| now != runner));
+}
