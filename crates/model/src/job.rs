@@ -140,6 +140,7 @@ words! {
     pub enum Frost { Moving = "moving", Freezing = "freezing", Frozen = "frozen", Thawing = "thawing" }
 }
 
+#[expect(clippy::derivable_impls, reason = "`words!` writes the derives")]
 impl Default for Frost {
     fn default() -> Frost {
         Frost::Moving
