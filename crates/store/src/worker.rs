@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 
 /// A lease not renewed for so long is dead, unless `Options` says otherwise.
 pub const LEASE_MS: i64 = 30 * SECOND;
+/// So seldom is enough to keep it.
+pub const RENEW_EVERY_MS: i64 = LEASE_MS / 3;
 /// Six beats to a lease: some may be late or lost.
 pub const BEAT_EVERY_MS: i64 = beat_every_ms(LEASE_MS);
 

@@ -57,10 +57,10 @@ fn began_as_often_as_it_may(world: &World, expected: &Expected, begun: &[(String
     let once = jobs.iter().all(|job| jobs.iter().filter(|other| other == &job).count() == 1);
     assert!(once, "an effect twice: {jobs:?}");
     if world.spot.role == Role::Keeper {
-        assert!(jobs.len() <= expected.begun + 1, "{jobs:?}");
-        assert!(expected.begun == 0 || !jobs.is_empty(), "no effect");
+        let again = *expected.begun.start()..=expected.begun.end() + 1;
+        assert!(again.contains(&jobs.len()), "{} began: {jobs:?}", expected.run);
     } else {
-        assert_eq!(jobs.len(), expected.begun, "{} began: {jobs:?}", expected.run);
+        assert!(expected.begun.contains(&jobs.len()), "{} began: {jobs:?}", expected.run);
     }
 }
 

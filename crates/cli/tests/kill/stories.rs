@@ -334,7 +334,7 @@ fn a_keeper_dies(world: &World) {
     let (ready, once) = (Gate::new(&world.home, "ready"), world.home.here().join("once"));
     let die = format!("touch {}; {}; exec sleep 1000", once.display(), ready.say("$PPID"));
     let run = world.submit(&["--retry", "2"], &format!("test -e {} && exit 5; {die}", once.display()), 5, "");
-    world.begins(&run, 2);
+    world.begins(&run, 2..=2);
     process::kill(ready.hear().parse().unwrap());
     world.ends(&run);
 }
@@ -385,8 +385,8 @@ fn a_folder_outlives_its_machine(world: &World) {
 
 /// Whoever works on it dies, until it is given up: the only way in which losing control planes fails a run.
 fn an_item_kills_its_workers(world: &World) {
-    let run = world.submit(&[], "echo 1", 1, "");
-    world.begins(&run, 0);
+    let run = world.submit(&[], "exec sleep 1000", 1, "");
+    world.begins(&run, 0..=1);
     // A follower would wait longer after each death.
     world.has_died();
     world.ends(&run);
