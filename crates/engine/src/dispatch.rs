@@ -3,6 +3,7 @@
 use crate::intents::launch_run;
 use crate::scope::{Kept, Scope};
 use model::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
+use model::bug;
 use model::job::{Frost, Job, JobReason, JobStatus};
 use model::run::{RunEvent, RunStatus};
 use model::spec::Command;
@@ -14,6 +15,9 @@ use store::{Tx, WorkKind};
 /// The machine on which an earlier submission may still run although we have given up on it. Nothing new starts before it is
 /// surely gone: by the provider's word, or by that of a person, who says so of the job (`instance_lost`).
 pub(crate) fn fencing(tx: &mut Tx, run: RunId) -> Result<Option<InstanceId>, Failure> {
+    if bug!(replaced_before_fenced) {
+        return Ok(None);
+    }
     for job in store::job::of_run(tx, run)? {
         let Some(id) = job.instance.filter(|_| job.fenced && job.reason != Some(JobReason::InstanceLost)) else {
             continue;

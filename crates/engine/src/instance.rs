@@ -5,6 +5,7 @@ use crate::scope::Scope;
 use crate::unused::Unused;
 use crate::{Engine, House};
 use adapters::{Handle, Order, Provider, Seen};
+use model::bug;
 use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
 use model::spec::OnLostControl;
 use model::time::{SECOND, deadline_without};
@@ -264,7 +265,7 @@ impl Engine {
                 if matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) {
                     return Ok(None);
                 }
-                if let Some(job) = store::job::on_instance(tx, id)? {
+                if let Some(job) = store::job::on_instance(tx, id)?.filter(|_| !bug!(terminate_races_a_claim)) {
                     if !force {
                         let why = format!("{id} runs {}: cancel it first, or use --force", job.run);
                         return Err(Refused::Conflict { why }.into());

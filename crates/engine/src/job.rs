@@ -4,6 +4,7 @@ use crate::intents::launch_run;
 use crate::scope::Scope;
 use crate::{Engine, House};
 use model::allocation::AllocationEvent;
+use model::bug;
 use model::job::{JobConsequence, JobEvent, JobReason, JobStatus};
 use model::time::{Outage, deadline_without};
 use model::{Failure, JobId, Outcome, RunId, Timestamp};
@@ -124,7 +125,10 @@ fn look(tx: &mut Tx, house: &House, run: RunId, id: JobId, logged: i64) -> Resul
     }
     let mut next = None;
     if let Some(wait) = model::job::deadline(scope.job(id)?) {
-        let outages: Vec<Outage> = store::worker::outages(scope.tx, wait.from)?;
+        let mut outages: Vec<Outage> = store::worker::outages(scope.tx, wait.from)?;
+        if bug!(deadline_with_outages) {
+            outages.clear();
+        }
         let due = deadline_without(wait.from, wait.ms, &outages);
         if due <= scope.at {
             scope.job_event(id, wait.event)?;

@@ -4,6 +4,7 @@ use crate::run::Answer;
 use crate::scope::Scope;
 use crate::{Engine, House};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent, AttemptStatus, MINIMUM_CHARGE};
+use model::bug;
 use model::run::RunStatus;
 use model::spec::RunSpec;
 use model::{Credits, Failure, JobId, OrgId, Outcome, Refused, Timestamp};
@@ -143,7 +144,11 @@ impl Scope<'_> {
         let amount = Credits(job.price_micro).per_hour_for(until.since(from));
         job.charged_to = Some(until);
         job.windows += 1;
-        let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, job.id, job.windows);
+        let mut key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, job.id, job.windows);
+        if bug!(charge_without_its_key) {
+            key = format!("{key}:{}", self.tx.next_id());
+            (job.charged_to, job.windows) = (Some(from), job.windows - 1);
+        }
         self.set_job(job);
         let left = self.attempt()?.it.left();
         if amount > left {

@@ -3,6 +3,7 @@
 
 use crate::scope::Scope;
 use model::agent::{AgentEvent, AgentStatus};
+use model::bug;
 use model::job::{Frost, JobEvent, JobStatus};
 use model::run::{PauseReason, RunEvent, RunStatus};
 use model::{AgentId, Failure, JobId};
@@ -40,7 +41,9 @@ impl Scope<'_> {
                 for agent in [AgentStatus::Pending, AgentStatus::Running].map(|is| self.agents_that_are(is)).concat() {
                     self.agent_event(agent, AgentEvent::Held)?;
                 }
-                self.stop_clock();
+                if !bug!(paused_time_counts) {
+                    self.stop_clock();
+                }
                 self.run_event(RunEvent::EverythingHeld { why: PauseReason::Asked })
             }
             RunStatus::Resuming if all(self, Frost::Moving) => {

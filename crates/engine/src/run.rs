@@ -3,6 +3,7 @@
 use crate::scope::Scope;
 use crate::view::{self, Picture};
 use crate::{Engine, House};
+use model::bug;
 use model::job::JobStatus;
 use model::run::{Run, RunEvent, RunStatus};
 use model::spec::{RunKind, RunSpec};
@@ -238,7 +239,7 @@ fn give_up_silent_jobs(scope: &mut Scope<'_>) -> Result<(), Failure> {
 
 fn open_owned<'t>(tx: &'t mut Tx, house: &'t House, org: OrgId, id: RunId) -> Result<Scope<'t>, Failure> {
     let scope = Scope::open(tx, house, id)?;
-    if scope.run.org != org {
+    if scope.run.org != org && !bug!(org_unchecked) {
         return Err(Refused::not_found("run", id).into()); // another org's run does not exist
     }
     Ok(scope)

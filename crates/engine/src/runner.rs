@@ -2,8 +2,10 @@
 
 use crate::scope::Scope;
 use crate::{Engine, House};
+use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{Job, JobEvent, JobReason, JobStatus};
+use model::run::RunStatus;
 use model::{Failure, InstanceId, JobId, Refused, Timestamp};
 use std::collections::BTreeMap;
 use store::log::Chunk;
@@ -208,7 +210,7 @@ impl Engine {
 }
 
 fn judge(job: &Job, instance: InstanceId, epoch: i64) -> Result<(), Refused> {
-    if job.instance != Some(instance) || job.epoch != epoch || job.fenced {
+    if (job.instance != Some(instance) || job.epoch != epoch || job.fenced) && !bug!(old_epoch_accepted) {
         return Err(Refused::OldEpoch { job: job.id.to_string(), given: epoch, current: job.epoch });
     }
     Ok(())
@@ -289,6 +291,12 @@ fn late(scope: &mut Scope<'_>, job: JobId, facts: &[Fact]) {
         _ => None,
     });
     let Some((code, signal)) = ended else { return };
+    if bug!(late_report_changes_the_end) {
+        let mut run = scope.run.clone();
+        run.exit_code = *code;
+        run.status = if *code == Some(0) { RunStatus::Completed } else { run.status };
+        return scope.set_run(run);
+    }
     let how = match (code, signal) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("signal {signal}"),

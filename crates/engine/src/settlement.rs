@@ -5,6 +5,7 @@ use crate::job::stop_reason;
 use crate::scope::{Kept, Scope};
 use model::agent::{Agent, AgentConsequence, AgentEvent, AgentKind, AgentStatus};
 use model::allocation::{AllocationEvent, AllocationStatus};
+use model::bug;
 use model::job::{Job, JobEvent, JobReason, JobStatus};
 use model::recovery;
 use model::run::{LastError, RunConsequence, RunEvent, RunOutcome, RunReason, RunStatus};
@@ -155,7 +156,7 @@ impl Scope<'_> {
 
     /// Surely: its runner said so (an end without any exit status), or no runner was ever given it.
     fn never_began(&mut self, job: &Job) -> Result<bool, Failure> {
-        if model::job::may_have_started(job) {
+        if model::job::may_have_started(job) && !bug!(repeated_after_it_began) {
             return Ok(false);
         }
         if !job.fenced {

@@ -1,5 +1,6 @@
 //! How long a finished allocation is kept, and by how much that may be prolonged. Never shortened except by a person.
 
+use crate::bug;
 use crate::time::{HOUR, MINUTE};
 use crate::{Credits, Refused, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -94,7 +95,8 @@ impl HoldLimits {
             Extension::Asked => (self.explicit_extension_ms, self.max_explicit_extension_ms),
             Extension::AskedFor { ms } => (ms, self.absolute_max_debug_hold_ms),
         };
-        hold.until.max((now + ms).min(hold.completed_at + cap))
+        let asked = (now + ms).min(hold.completed_at + cap);
+        if bug!(hold_shortened) { asked } else { hold.until.max(asked) }
     }
 
     /// The ordering chain of the settings, checked at start-up.

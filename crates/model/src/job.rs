@@ -1,6 +1,7 @@
 //! The life of a job: one submission of an agent onto one instance. Its end is decided by its reason, and only when nothing of it is left.
 
 use crate::agent::AgentStatus;
+use crate::bug;
 use crate::run::{Phase, RunReason};
 use crate::spec::RetryEvent;
 use crate::time::{DAY, MINUTE, SECOND};
@@ -137,14 +138,8 @@ pub struct Job {
 
 words! {
     /// `freezing` and `thawing`: asked for, and not yet confirmed by the machine. A job without a machine has nothing to confirm.
-    pub enum Frost { Moving = "moving", Freezing = "freezing", Frozen = "frozen", Thawing = "thawing" }
-}
-
-#[expect(clippy::derivable_impls, reason = "`words!` writes the derives")]
-impl Default for Frost {
-    fn default() -> Frost {
-        Frost::Moving
-    }
+    #[derive(Default)]
+    pub enum Frost { #[default] Moving = "moving", Freezing = "freezing", Frozen = "frozen", Thawing = "thawing" }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -255,7 +250,7 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.allocation = Some(*allocation);
             next.warm = *warm;
             next.price_micro = *price_micro;
-            next.epoch += 1;
+            next.epoch = if bug!(session_as_epoch) { 1 } else { job.epoch + 1 };
             next.placed_at = Some(at);
             moved(next, [C::TellRunner, C::Publish { kind: "job.provisioning" }])
         }

@@ -5,6 +5,7 @@ use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
 use model::allocation::Allocation;
+use model::bug;
 use model::pool::Slot;
 use model::{AllocationId, Failure, InstanceId, JobId, OrgId, PoolId, Refused};
 
@@ -19,9 +20,10 @@ pub fn insert(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
 pub fn save(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
     let mut next = a.clone();
     next.version += 1;
+    let seen = if bug!(claim_without_compare) { find(tx, a.id)?.map_or(0, |now| now.version) } else { a.version };
     let row = args![
         a.id,
-        a.version,
+        seen,
         next.job,
         next.status.as_str(),
         kept(&next),

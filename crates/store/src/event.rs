@@ -5,6 +5,7 @@ use crate::args;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::{Row, Value};
+use model::bug;
 use model::{Failure, OrgId, RunId, Timestamp, Trouble};
 use std::collections::BTreeMap;
 
@@ -69,7 +70,8 @@ impl Streams {
         let (at, mut rows) = (tx.at(), Vec::new());
         for ((org, stream), events) in self.0 {
             let head = answers.next().and_then(|mut rows| rows.pop()).expect("an upsert returns its row");
-            let first = head.int(0)? - events.len() as i64 + 1;
+            let last = head.int(0)?;
+            let first = last - events.len() as i64 + 1 + i64::from(bug!(event_numbers_with_gaps) && last % 5 == 0);
             rows.extend(
                 events
                     .into_iter()

@@ -8,6 +8,7 @@ use crate::migrate::Part;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
 use crate::{Hint, args};
+use model::bug;
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -71,7 +72,7 @@ impl Writer {
             }
             self.tell("RELEASE closure");
             group.push(ran);
-            if self.lite().is_autocommit() {
+            if self.lite().is_autocommit() && !bug!(ended_transaction_unseen) {
                 return self.again(group);
             }
         }
@@ -141,6 +142,9 @@ impl Writer {
                 return Err(Trouble::internal("crashed before the commit").into());
             }
         }
+        if bug!(hint_before_commit) {
+            self.context.hints.committed(group.iter().flat_map(|ran| ran.hints.clone()).collect());
+        }
         let result = word(self.lite(), "COMMIT");
         if let Err(error) = result {
             if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
@@ -163,7 +167,7 @@ impl Writer {
         let (dry, group): (Vec<Ran>, Vec<Ran>) = group.into_iter().partition(|ran| ran.out_of_ids);
         let mut hints = BTreeSet::new();
         for ran in group {
-            if ran.verdict.is_ok() {
+            if ran.verdict.is_ok() && !bug!(hint_before_commit) {
                 hints.extend(ran.hints);
             }
             self.context.learn(&ran.verdict, ran.job.reads());

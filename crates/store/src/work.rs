@@ -8,6 +8,7 @@ use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::{Row, Value};
 use crate::worker::{self, Worker};
+use model::bug;
 use model::{Failure, Refused, Timestamp, Trouble};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -82,6 +83,9 @@ pub fn give_back_unknown(tx: &mut Tx, by: &Worker, in_hand: i64) -> Result<bool,
 
 /// The first statement of whoever works on an item: true only while nobody else has claimed it. Returns its generation now.
 pub fn hold(tx: &mut Tx, item: &Item) -> Result<i64, Failure> {
+    if bug!(fence_unchecked) {
+        return Ok(find(tx, item.kind, item.subject)?.map_or(item.generation, |known| known.generation));
+    }
     let row = tx.row(&HOLD, &args![item.kind.as_str(), item.subject, item.fence])?;
     let generation = row.ok_or_else(|| fenced(item.kind, item.subject))?.int(0)?;
     tx.note_held((item.kind, item.subject), item.fence);
@@ -138,6 +142,9 @@ pub(crate) fn flush(
     finishes: BTreeMap<(WorkKind, i64), Finish>,
 ) -> Result<(), Failure> {
     for (key, mut finish) in finishes {
+        if bug!(wake_lost_while_leased) {
+            finish.seen = find(tx, key.0, key.1)?.map_or(finish.seen, |known| known.generation);
+        }
         if let Some(at) = wakes.remove(&key) {
             finish.next = Some(finish.next.map_or(at, |next| next.min(at)));
         }
@@ -145,12 +152,20 @@ pub(crate) fn flush(
         wake(tx, std::mem::replace(&mut wakes, later))?;
         // Held by this transaction, nobody can have claimed it since: the commit need not wait for the answer.
         let meaning = Meaning::no_row(fenced(key.0, key.1)).certain(tx.holds(key, finish.fence));
+        if bug!(fence_unchecked) && tx.row(&HOLD, &args![key.0.as_str(), key.1, finish.fence])?.is_none() {
+            continue; // nobody says that it is somebody else's
+        }
         tx.post_meaning(&FINISH, args![key.0.as_str(), key.1, finish.fence, finish.seen, finish.next], meaning)?;
     }
     wake(tx, wakes)
 }
 
-fn wake(tx: &mut Tx, wakes: BTreeMap<(WorkKind, i64), Timestamp>) -> Result<(), Failure> {
+fn wake(tx: &mut Tx, mut wakes: BTreeMap<(WorkKind, i64), Timestamp>) -> Result<(), Failure> {
+    if bug!(wake_lost_after_done) {
+        let mut done =
+            |key: &(WorkKind, i64)| find(tx, key.0, key.1).ok().flatten().is_some_and(|known| known.due.is_none());
+        wakes.retain(|key, _| !done(key));
+    }
     let rows = wakes.into_iter().map(|((kind, subject), at)| args![kind.as_str(), subject, at]).collect();
     tx.insert_many(&WAKE, rows)
 }
@@ -183,7 +198,7 @@ impl Candidate {
 
     /// Its last claim ended by its worker's death. Only a death alone is evidence against it.
     fn count_death(&mut self) {
-        if self.owner.is_some() {
+        if self.owner.is_some() && !bug!(poison_uncounted) {
             self.deaths += 1;
             self.deaths_alone += i64::from(self.alone);
         }

@@ -5,6 +5,7 @@ use crate::intents::terminate_instance;
 use crate::scope::{Kept, Scope};
 use crate::workflow::{self, Verdict};
 use adapters::{Handle, Order, Provider};
+use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{JobEvent, JobStatus};
 use model::pool::Slot;
@@ -212,7 +213,7 @@ async fn undo(provider: &dyn Provider, workflow: &Workflow, instance: &Instance)
             Ok(()) => Undone::Ended(handle),
             Err(_) => Undone::LeftOver,
         },
-        Ok(None) if !uncertain => Undone::Nothing,
+        Ok(None) if !uncertain || bug!(uncertain_spawn_forgotten) => Undone::Nothing,
         Ok(None) | Err(_) => Undone::LeftOver,
     }
 }

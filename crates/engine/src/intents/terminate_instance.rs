@@ -4,6 +4,7 @@ use crate::scope::Scope;
 use crate::workflow::{self, Verdict};
 use crate::{Engine, House};
 use adapters::{Handle, Seen};
+use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::time::{MINUTE, SECOND};
 use model::workflow::{Intent, Node, NodeStatus, Workflow, WorkflowEvent};
@@ -131,6 +132,7 @@ async fn ask_provider(engine: &Engine, instance: &Instance) -> Said {
     }
     match crash_point!("provider.terminate", provider.terminate(&handle, &instance.nonce).await) {
         Ok(()) => Said::Gone(handle),
+        Err(_) if bug!(failed_termination_believed) => Said::Gone(handle),
         Err(trouble) => Said::NotYet(trouble.what),
     }
 }
@@ -192,7 +194,7 @@ fn gone(tx: &mut Tx, house: &House, instance: Instance, handle: Option<&Handle>)
 /// A machine whose making nobody heard the end of may appear late: right after a call, *not found* proves nothing.
 fn may_still_appear(instance: &Instance, at: Timestamp) -> bool {
     let asked = instance.terminating_at.unwrap_or(at);
-    at.since(asked) < model::workflow::COMPENSATION_LIMIT_MS
+    at.since(asked) < model::workflow::COMPENSATION_LIMIT_MS && !bug!(not_found_is_gone)
 }
 
 fn fail(tx: &mut Tx, workflow: &mut Workflow, error: String, at: Timestamp) -> Result<(), Failure> {

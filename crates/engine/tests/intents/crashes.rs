@@ -157,6 +157,10 @@ fn die_everywhere(name: &str) {
 }
 
 #[test]
+fn dying_anywhere_around_a_pause_changes_nothing() {
+    die_everywhere("paused");
+}
+#[test]
 fn dying_anywhere_in_a_cold_run_changes_nothing() {
     die_everywhere("cold");
 }

@@ -1,10 +1,11 @@
-//! Tokens, secrets and blobs.
+//! Tokens, secrets, blobs and slots.
 
 use crate::support::World;
 use crate::{read, rich_org, write};
-use model::{ArtifactId, Failure, OrgId, Refused, RunId};
+use model::allocation::{Allocation, AllocationStatus};
+use model::{AllocationId, ArtifactId, Failure, JobId, OrgId, Refused, RunId};
 use store::token::{NewToken, Scope};
-use store::{BlobHash, BlobName, Installation, secret, token};
+use store::{BlobHash, BlobName, Installation, allocation, secret, token};
 
 pub async fn tokens_are_known_by_their_hash(w: &World) {
     let org = rich_org(&w.store).await;
@@ -92,4 +93,24 @@ pub async fn blobs_are_what_was_sent(w: &World) {
     assert!(!blobs.has(&artifact).unwrap());
     let drafts = std::fs::read_dir(w.options.blobs.as_ref().unwrap().join("drafts")).unwrap();
     assert_eq!(drafts.count(), 0, "nothing half-done stays");
+}
+
+/// Compare-and-set: of two who saw the same free slot one takes it, and the other is told.
+pub async fn a_slot_is_taken_by_the_one_who_saw_it_last(w: &World) {
+    let free: Allocation = serde_json::from_value(serde_json::json!({
+        "id": "alc_7", "org": "org_1", "manifest": null, "instance": "ins_5", "job": null, "status": "AVAILABLE", "debug_hold_until": null,
+        "extensions": 0, "user": "me", "workdir": "work_1", "workdir_released": false, "created_at": 1, "updated_at": 1,
+        "completed_at": null, "version": 1,
+    }))
+    .unwrap();
+    let seen = free.clone();
+    write(&w.store, move |tx| allocation::insert(tx, &free)).await.unwrap();
+    let claim = |job: i64| {
+        let claimed = Allocation { status: AllocationStatus::Claimed, job: Some(JobId(job)), ..seen.clone() };
+        write(&w.store, move |tx| allocation::save(tx, &claimed))
+    };
+    claim(1).await.unwrap();
+    assert!(matches!(claim(2).await, Err(Failure::Refused(Refused::Stale { .. }))));
+    let kept = read(&w.store, |tx| allocation::find(tx, AllocationId(7))).await.unwrap();
+    assert_eq!((kept.job, kept.version), (Some(JobId(1)), 2));
 }
