@@ -192,6 +192,8 @@ fn containment() -> Check {
     }
     let why: Vec<String> = found.passed_over.iter().map(|(way, why)| format!("{way}: {why}")).collect();
     let instead = format!("; not by {}", why.join(", nor by "));
+    let chosen = std::env::var_os("REPL_CONTAINMENT").is_some_and(|choice| !choice.is_empty());
+    let or_unset = if chosen { "unset REPL_CONTAINMENT, or " } else { "" };
     match found.way {
         Way::Cgroup => Check::fine(CHECK, "by cgroup: whatever a run leaves behind is ended with it"),
         Way::Namespace { user: false } => {
@@ -205,7 +207,7 @@ fn containment() -> Check {
         Way::Sweep => Check::limited(
             CHECK,
             format!("by sweep: what a run leaves behind is looked for by descent and by environment{instead}"),
-            "let this user write to a cgroup (systemd: Delegate=yes) or make user namespaces",
+            format!("{or_unset}let this user write to a cgroup (systemd: Delegate=yes) or make user namespaces"),
         ),
     }
 }

@@ -29,7 +29,7 @@ const HERE: &str = ".";
 /// Without a runner somebody may have removed the folder: then nobody will ever ask for the outcome.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(10);
 
-/// Of a keeper that begins to wait, or whose job has begun, nothing else is wanted after this.
+/// Most of what happens to a keeper is over after this: its start, its job's start, a burst of output.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// Never returns. Descriptor 0 is the listening socket.
@@ -57,7 +57,7 @@ struct Keeper {
     groups: Groups,
     way: Way,
     link_up: bool,
-    /// When what has begun is over, and pages it needed can go.
+    /// When the pages that the latest events needed are let go.
     settled_at: Option<Instant>,
 }
 
@@ -73,6 +73,13 @@ struct Woken {
     knocked: bool,
     runner: bool,
     output: [bool; 2],
+}
+
+impl Woken {
+    /// And not by the clock.
+    fn by_somebody(&self) -> bool {
+        self.signals || self.knocked || self.runner || self.output.contains(&true)
+    }
 }
 
 impl Keeper {
@@ -125,10 +132,7 @@ impl Keeper {
                 return Ok(());
             }
             self.pump(woken.output)?;
-            if self.settled_at.is_some_and(|due| due <= now) {
-                self.settled_at = None;
-                pages::let_go();
-            }
+            self.settle(woken.by_somebody(), now);
             if let Some(job) = &mut self.job {
                 job.tend(now);
             }
@@ -138,6 +142,18 @@ impl Keeper {
                     None => return Ok(()),
                 }
             }
+        }
+    }
+
+    /// After something has happened, pages it needed go. Not at once and not each time: what comes next may need them.
+    fn settle(&mut self, happened: bool, now: Instant) {
+        match self.settled_at {
+            Some(due) if due <= now => {
+                self.settled_at = None;
+                pages::let_go();
+            }
+            None if happened => self.settled_at = Some(now + SETTLED_AFTER),
+            _ => {}
         }
     }
 
@@ -230,7 +246,6 @@ impl Keeper {
                 if self.job.is_none() {
                     return Ok(true);
                 }
-                self.settled_at = Some(now + SETTLED_AFTER);
                 self.tell(Told::Started);
             }
             (Order::Refuse { cause, message }, None) => {
