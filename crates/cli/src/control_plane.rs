@@ -80,6 +80,12 @@ impl ControlPlane {
         .await
     }
 
+    /// A POST that only asks: there is nothing to do twice, so it needs no key.
+    pub async fn question<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Done<T> {
+        let path = &format!("{API}{path}");
+        self.patiently(|client| async move { client.post(path, body).await }).await
+    }
+
     /// PUT and DELETE are the same however often they are asked.
     pub async fn put<B: Serialize + ?Sized>(&self, path: &str, body: &B) -> Done<()> {
         let path = &format!("{API}{path}");

@@ -33,7 +33,7 @@ pub enum Instance {
         #[command(flatten)]
         json: Json,
     },
-    /// End a machine; one that is busy or held only with --force
+    /// End a machine; one that is busy, or whose hold needs it, only with --force (local workdirs outlive their machine)
     #[command(after_help = "Examples:
   repl instance terminate ins_4
   repl instance terminate ins_4 --force")]

@@ -178,7 +178,7 @@ pub async fn send(plane: &ControlPlane, files: &Files, entries: &[FileEntry]) ->
     let hashes: Vec<String> = by_hash.keys().map(|hash| hash.to_string()).collect();
     let mut missing = Vec::new();
     for hashes in hashes.chunks(ASKED_AT_ONCE) {
-        let answer: BlobList = plane.post("/blobs/missing", &BlobList { hashes: hashes.to_vec() }).await?;
+        let answer: BlobList = plane.question("/blobs/missing", &BlobList { hashes: hashes.to_vec() }).await?;
         missing.extend(answer.hashes);
     }
     let sent = Sent {

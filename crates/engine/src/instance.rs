@@ -1,16 +1,20 @@
 //! Machines: registered, heard, silent, idle, brought back and ended. Nothing is ended on a guess: the provider is asked.
 
 use crate::intents::terminate_instance;
+use crate::run::Answer;
 use crate::scope::Scope;
 use crate::unused::Unused;
 use crate::{Engine, House};
 use adapters::{Handle, Order, Provider, Seen};
 use model::bug;
 use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
+use model::run::RunEvent;
 use model::spec::OnLostControl;
 use model::time::{SECOND, deadline_without};
 use model::{Failure, InstanceId, OrgId, Outcome, Refused, Timestamp, Trouble, crash_point};
 use serde_json::json;
+use std::sync::Arc;
+use store::idempotency::Key;
 use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
 
 /// A runner whose stream is closed is asked about at this pace until it is back.
@@ -252,44 +256,22 @@ impl Engine {
         self.store.read("instance.picture", move |tx| picture(tx, found.clone())).await
     }
 
-    /// A person ends a machine. A live job or a hold is named and needs `force`.
-    pub async fn terminate_instance(&self, org: OrgId, id: InstanceId, force: bool) -> Result<Instance, Failure> {
+    /// A person ends a machine. A live job, or a hold that needs it, is named and needs `force`.
+    pub async fn terminate_instance(
+        &self,
+        org: OrgId,
+        id: InstanceId,
+        force: bool,
+        key: Option<Key>,
+        render: InstanceRender,
+    ) -> Result<Answer, Failure> {
         let house = self.house.clone();
-        let run = self
-            .store
-            .write(Lane::Normal, "instance.terminate", move |tx| {
-                let instance = store::instance::lock(tx, id)?; // a claim that races us is seen, or sees us
-                if instance.org != org {
-                    return Err(Refused::not_found("instance", id).into());
-                }
-                if matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) {
-                    return Ok(None);
-                }
-                if let Some(job) = store::job::on_instance(tx, id)?.filter(|_| !bug!(terminate_races_a_claim)) {
-                    if !force {
-                        let why = format!("{id} runs {}: cancel it first, or use --force", job.run);
-                        return Err(Refused::Conflict { why }.into());
-                    }
-                    return Ok(Some(job.run));
-                }
-                if !force && let Some((until, by)) = held(tx, &house, &instance)? {
-                    let left_ms = until.since(tx.at());
-                    return Err(Refused::Held { until, left_ms, by }.into());
-                }
-                terminate_instance::begin(tx, id, "a person asked")?;
-                Ok(None)
-            })
-            .await?;
-        if let Some(run) = run {
-            // Its run ends first; the machine follows when nobody lives there.
-            self.cancel(org, run, true).await?;
-            self.store
-                .write(Lane::Normal, "instance.terminate_forced", move |tx| {
-                    terminate_instance::begin(tx, id, "a person asked, with force").map(drop)
-                })
-                .await?;
-        }
-        self.instance(org, id).await
+        self.keyed("instance.terminate", key, 200, move |tx| {
+            ended_by_a_person(tx, &house, org, id, force)?;
+            let ended = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
+            Ok(render(&picture(tx, ended)?))
+        })
+        .await
     }
 
     /// Ends every machine that nobody uses, for an owner who closes the shop. How many are on their way out.
@@ -361,6 +343,45 @@ pub struct InstancePicture {
     /// `<workflow>:<phase>`, derived from the machine and what is changing it.
     pub workflow_state: String,
     pub held_until: Option<Timestamp>,
+}
+
+/// Turns a machine into the bytes that are answered.
+pub type InstanceRender = Arc<dyn Fn(&InstancePicture) -> Vec<u8> + Send + Sync>;
+
+fn ended_by_a_person(tx: &mut Tx, house: &House, org: OrgId, id: InstanceId, force: bool) -> Result<(), Failure> {
+    let known = store::instance::find(tx, id)?.filter(|i| i.org == org);
+    let known = known.ok_or_else(|| Refused::not_found("instance", id))?;
+    if matches!(known.status, InstanceStatus::Terminating | InstanceStatus::Terminated) {
+        return Ok(());
+    }
+    let stale = || Failure::from(Refused::Stale { what: "the instance" });
+    match store::job::on_instance(tx, id)?.filter(|_| !bug!(terminate_races_a_claim)) {
+        Some(job) if !force => {
+            let why = format!("{id} runs {}: cancel it first, or use --force", job.run);
+            Err(Refused::Conflict { why }.into())
+        }
+        // Its run ends in the same transaction; the machine follows when nobody lives there.
+        Some(job) => {
+            let mut scope = Scope::open(tx, house, job.run)?;
+            scope.run_event(RunEvent::CancelAsked { abort: true })?;
+            terminate_instance::begin_in(&mut scope, id, "a person asked, with force")?;
+            if store::job::on_instance(scope.tx, id)?.is_some_and(|other| other.run != job.run) {
+                return Err(stale()); // it changed hands before its row was locked
+            }
+            scope.close().map(drop)
+        }
+        None => {
+            let instance = store::instance::lock(tx, id)?; // a claim that races us is seen, or sees us
+            if store::job::on_instance(tx, id)?.is_some() && !bug!(terminate_races_a_claim) {
+                return Err(stale());
+            }
+            if !force && let Some((until, by)) = held(tx, house, &instance)? {
+                let left_ms = until.since(tx.at());
+                return Err(Refused::Held { until, left_ms, by }.into());
+            }
+            terminate_instance::begin(tx, id, "a person asked").map(drop)
+        }
+    }
 }
 
 fn picture(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure> {

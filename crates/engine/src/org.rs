@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use model::{Failure, OrgId, Refused, Timestamp, TokenId};
+use store::idempotency::{self, Key, Looked};
 use store::secret::SecretName;
 use store::token::{NewToken, Scope, Token};
 use store::{Entry, EntryKind, Lane};
@@ -27,19 +28,32 @@ impl Engine {
         self.store.read("token.check", move |tx| store::token::check(tx, &text)).await
     }
 
+    /// Its text is in this answer only and kept nowhere, so a repetition under the same key cannot be answered with it:
+    /// it is refused and names the token that was made. Never makes a second one.
     pub async fn create_token(
         &self,
         org: OrgId,
         name: String,
         scope: Scope,
         expires_at: Option<Timestamp>,
+        key: Option<Key>,
     ) -> Result<(Token, String), Failure> {
         let made = NewToken::generate();
         let shown = made.reveal().to_owned();
         let token = self
             .store
             .write(Lane::Normal, "token.create", move |tx| {
+                if let Some(key) = &key
+                    && let Looked::Replay { body, .. } = idempotency::lookup(tx, key)?
+                {
+                    let made = String::from_utf8_lossy(&body).into_owned();
+                    let why = format!("{made} was made under this key, and a token's text is shown once");
+                    return Err(Refused::Conflict { why }.into());
+                }
                 let id = store::token::create(tx, org, &name, scope, expires_at, &made)?;
+                if let Some(key) = &key {
+                    idempotency::record(tx, key, 201, id.to_string().as_bytes())?;
+                }
                 let created_at = tx.at();
                 Ok(Token { id, org, name: name.clone(), scope, created_at, expires_at, revoked_at: None })
             })

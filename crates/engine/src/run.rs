@@ -115,7 +115,14 @@ impl Engine {
             .await
     }
 
-    pub(crate) async fn cancel(&self, org: OrgId, id: RunId, abort: bool) -> Result<(), Failure> {
+    /// The stored answer, for a request whose work is more than one transaction and may be begun again harmlessly.
+    pub async fn answered_before(&self, key: Option<Key>) -> Result<Option<Answer>, Failure> {
+        let Some(key) = key else { return Ok(None) };
+        let known = self.store.read("idempotency.known", move |tx| idempotency::known(tx, &key)).await?;
+        Ok(known.map(|(status, body)| Answer { status, body, replayed: true }))
+    }
+
+    async fn cancel(&self, org: OrgId, id: RunId, abort: bool) -> Result<(), Failure> {
         let house = self.house.clone();
         self.store
             .write(Lane::Normal.of(id), "run.cancel", move |tx| act(tx, &house, org, id, Action::Cancel { abort }))
@@ -213,7 +220,7 @@ fn record(tx: &mut Tx, key: Option<&Key>, status: i64, body: Vec<u8>) -> Result<
     Ok(Answer { status, body, replayed: false })
 }
 
-fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Action) -> Result<(), Failure> {
+pub(crate) fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Action) -> Result<(), Failure> {
     let mut scope = open_owned(tx, house, org, id)?;
     match action {
         Action::Start => scope.run_event(RunEvent::Started)?,

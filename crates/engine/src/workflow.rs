@@ -3,11 +3,17 @@
 
 use crate::Engine;
 use crate::intents::{launch_run, terminate_instance};
+use crate::run::{Action, Answer};
 use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
 use model::workflow::{Intent, Node, NodeStatus, Workflow, WorkflowConsequence, WorkflowEvent, WorkflowStatus};
 use model::{Failure, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId};
 use serde_json::Value;
-use store::{Item, Lane, Tx};
+use std::sync::Arc;
+use store::idempotency::Key;
+use store::{Item, Tx};
+
+/// Turns a workflow into the bytes that are answered.
+pub type WorkflowRender = Arc<dyn Fn(&Workflow) -> Vec<u8> + Send + Sync>;
 
 /// What a look at a node found.
 pub(crate) enum Verdict {
@@ -151,6 +157,11 @@ pub fn topology(workflow: &Workflow) -> String {
     format!("{hash:016x}")
 }
 
+fn owned(tx: &mut Tx, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
+    let found = store::workflow::find(tx, id)?.filter(|workflow| workflow.org == org);
+    found.ok_or_else(|| Refused::not_found("workflow", id).into())
+}
+
 impl Engine {
     /// The holder of a workflow's item: does what must be done in the world, then writes down how it went.
     pub(crate) async fn look_at_workflow(&self, item: Item) -> Result<(), Failure> {
@@ -171,44 +182,56 @@ impl Engine {
     }
 
     pub async fn workflow(&self, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
-        let found = self.store.read("workflow.find", move |tx| store::workflow::find(tx, id)).await?;
-        found.filter(|w| w.org == org).ok_or_else(|| Refused::not_found("workflow", id).into())
+        self.store.read("workflow.find", move |tx| owned(tx, org, id)).await
     }
 
     /// Cancelling what launches a run is cancelling the run; what terminates a machine is not called back.
-    pub async fn cancel_workflow(&self, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
-        let workflow = self.workflow(org, id).await?;
-        if workflow.status.is_end() {
-            return Ok(workflow);
-        }
-        let Some(job) = workflow.job.filter(|_| workflow.intent == Intent::LaunchRun) else {
-            let why = "a termination that has begun is not called back".to_owned();
-            return Err(Refused::Conflict { why }.into());
-        };
-        let job = self.store.read("job.find", move |tx| store::job::find(tx, job)).await?;
-        let job = job.ok_or_else(|| Refused::not_found("job", id))?;
-        self.cancel(org, job.run, false).await?;
-        self.workflow(org, id).await
+    pub async fn cancel_workflow(
+        &self,
+        org: OrgId,
+        id: WorkflowId,
+        key: Option<Key>,
+        render: WorkflowRender,
+    ) -> Result<Answer, Failure> {
+        let house = self.house.clone();
+        self.keyed("workflow.cancel", key, 200, move |tx| {
+            let workflow = owned(tx, org, id)?;
+            if workflow.status.is_end() {
+                return Ok(render(&workflow));
+            }
+            let Some(job) = workflow.job.filter(|_| workflow.intent == Intent::LaunchRun) else {
+                let why = "a termination that has begun is not called back".to_owned();
+                return Err(Refused::Conflict { why }.into());
+            };
+            let job = store::job::find(tx, job)?.ok_or_else(|| Refused::not_found("job", job))?;
+            crate::run::act(tx, &house, org, job.run, Action::Cancel { abort: false })?;
+            Ok(render(&owned(tx, org, id)?))
+        })
+        .await
     }
 
     /// A new workflow with the same input: a failed one is never changed.
-    pub async fn retry_workflow(&self, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
-        let workflow = self.workflow(org, id).await?;
-        let why = match (workflow.intent, workflow.status) {
-            (Intent::TerminateInstance, WorkflowStatus::Failed) => {
-                let instance = workflow.instance.ok_or_else(|| Refused::not_found("instance", id))?;
-                let begun = self
-                    .store
-                    .write(Lane::Normal, "workflow.retry", move |tx| {
-                        terminate_instance::begin(tx, instance, "asked again")
-                    })
-                    .await?;
-                return self.workflow(org, begun).await;
-            }
-            (Intent::LaunchRun, _) => "retry the run instead: repl retry RUN",
-            _ => "only a failed workflow can be tried again",
-        };
-        Err(Refused::Conflict { why: why.to_owned() }.into())
+    pub async fn retry_workflow(
+        &self,
+        org: OrgId,
+        id: WorkflowId,
+        key: Option<Key>,
+        render: WorkflowRender,
+    ) -> Result<Answer, Failure> {
+        self.keyed("workflow.retry", key, 200, move |tx| {
+            let workflow = owned(tx, org, id)?;
+            let why = match (workflow.intent, workflow.status) {
+                (Intent::TerminateInstance, WorkflowStatus::Failed) => {
+                    let instance = workflow.instance.ok_or_else(|| Refused::not_found("instance", id))?;
+                    let begun = terminate_instance::begin(tx, instance, "asked again")?;
+                    return Ok(render(&owned(tx, org, begun)?));
+                }
+                (Intent::LaunchRun, _) => "retry the run instead: repl retry RUN",
+                _ => "only a failed workflow can be tried again",
+            };
+            Err(Refused::Conflict { why: why.to_owned() }.into())
+        })
+        .await
     }
 
     pub async fn manifests(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<Manifest>, Failure> {

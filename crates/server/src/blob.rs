@@ -3,8 +3,7 @@
 use crate::Shared;
 use crate::auth::{Reader, Writer};
 use crate::problem::Answer;
-use crate::routes::Asked;
-use axum::Json;
+use crate::routes::{Asked, settled};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -13,13 +12,10 @@ use wire::api::BlobList;
 /// One file.
 const BLOB_BYTES: i64 = 64 * 1024 * 1024 * 1024;
 
-pub(crate) async fn missing(
-    State(house): State<Shared>,
-    writer: Writer,
-    asked: Asked<BlobList>,
-) -> Answer<Json<BlobList>> {
+pub(crate) async fn missing(State(house): State<Shared>, writer: Writer, asked: Asked<BlobList>) -> Answer {
+    let key = asked.key(writer.org());
     let hashes = house.engine.missing_blobs(writer.org(), asked.value.hashes).await?;
-    Ok(Json(BlobList { hashes }))
+    settled(&house, key, &BlobList { hashes }).await
 }
 
 pub(crate) async fn put(

@@ -2,7 +2,7 @@
 
 use crate::auth::Admin;
 use crate::problem::Answer;
-use crate::routes::Asked;
+use crate::routes::{Asked, answered, settled};
 use crate::{Shared, VERSION, now_ms};
 use axum::Json;
 use axum::extract::State;
@@ -60,7 +60,13 @@ pub(crate) struct Stopped {
 }
 
 /// Ends idle machines (and, with `all`, runs), then the process. Answers when they are gone.
-pub(crate) async fn stop(State(house): State<Shared>, _: Admin, asked: Asked<StopBody>) -> Answer<Json<Stopped>> {
+/// Several transactions, each of which may be begun again; its answer is stored with the last, so that a repetition which
+/// reaches the next process does not close that one too.
+pub(crate) async fn stop(State(house): State<Shared>, admin: Admin, asked: Asked<StopBody>) -> Answer {
+    let key = asked.key(admin.org());
+    if let Some(answer) = house.engine.answered_before(key.clone()).await? {
+        return answered(answer);
+    }
     let mut hints = house.engine.store.hints();
     let cancelled_runs = if asked.value.all { house.engine.cancel_everything().await? } else { 0 };
     let closed = tokio::time::timeout(CLOSES_WITHIN, async {
@@ -80,7 +86,9 @@ pub(crate) async fn stop(State(house): State<Shared>, _: Admin, asked: Asked<Sto
         result?;
     }
     let remains = house.engine.remains().await?;
+    let stopped = Stopped { cancelled_runs, open_runs: remains.runs, instances: remains.instances };
+    let answer = settled(&house, key, &stopped).await?;
     house.closing.send_replace(true);
     tracing::info!(at = now_ms(), "closing by request");
-    Ok(Json(Stopped { cancelled_runs, open_runs: remains.runs, instances: remains.instances }))
+    Ok(answer)
 }

@@ -17,24 +17,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use tower::ServiceExt as _;
 
-struct World {
+pub(crate) struct World {
     app: Router,
-    engine: Engine,
+    pub(crate) engine: Engine,
     org: OrgId,
-    admin: String,
+    pub(crate) admin: String,
 }
 
-struct Got {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Value,
+pub(crate) struct Got {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
 }
 
 impl World {
-    async fn new(embedded: bool) -> World {
+    pub(crate) async fn new(embedded: bool) -> World {
         let store = Store::open(&Options::new(Database::Memory)).unwrap();
         // Nothing is ever started: the path leads nowhere, and no worker is alive to try.
-        let local: Arc<dyn Provider> = Arc::new(LocalProvider::new(LocalSettings::new("/nonexistent", "/nonexistent")));
+        let mut settings = LocalSettings::new("/nonexistent", "/nonexistent");
+        settings.max_instances = 1;
+        let local: Arc<dyn Provider> = Arc::new(LocalProvider::new(settings));
         let house = engine::House {
             config: engine::Config::default(),
             installation: Installation::new("testtest", [7; 32]),
@@ -44,7 +46,7 @@ impl World {
         };
         let engine = Engine::new(house, store).unwrap();
         let org = engine.ensure_org("default").await.unwrap();
-        let (_, admin) = engine.create_token(org, "owner".into(), Scope::Admin, None).await.unwrap();
+        let (_, admin) = engine.create_token(org, "owner".into(), Scope::Admin, None, None).await.unwrap();
         let shared: Shared = Arc::new(House {
             hub: Hub::start(&engine.store),
             engine: engine.clone(),
@@ -61,10 +63,17 @@ impl World {
     }
 
     async fn token(&self, org: OrgId, scope: Scope) -> String {
-        self.engine.create_token(org, "test".into(), scope, None).await.unwrap().1
+        self.engine.create_token(org, "test".into(), scope, None, None).await.unwrap().1
     }
 
-    async fn ask(&self, method: &str, path: &str, token: Option<&str>, headers: &[(&str, &str)], body: &str) -> Got {
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Got {
         let mut request = Request::builder().method(method.to_uppercase().as_str()).uri(path);
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -80,13 +89,13 @@ impl World {
         Got { status, headers, body: serde_json::from_slice(&bytes).unwrap_or(Value::Null) }
     }
 
-    async fn submit(&self, token: &str, body: Value) -> Got {
+    pub(crate) async fn submit(&self, token: &str, body: Value) -> Got {
         self.ask("post", "/api/v1/runs", Some(token), &[], &body.to_string()).await
     }
 }
 
 /// The route with ids in their places.
-fn filled(path: &str, id: &str) -> String {
+pub(crate) fn filled(path: &str, id: &str) -> String {
     let place = |part: &str| match part {
         "{hash}" => "0".repeat(64),
         "{artifact}" => "art_1".to_owned(),

@@ -2,12 +2,13 @@
 
 use crate::Shared;
 use crate::auth::{Reader, Writer};
-use crate::problem::{Answer, Problem};
-use crate::routes::{Asked, Paging, id, page};
+use crate::problem::Answer;
+use crate::routes::{Asked, Paging, answered, id, page};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use engine::instance::InstancePicture;
 use serde::Deserialize;
+use std::sync::Arc;
 use wire::api::{InstanceView, Page, TerminateBody};
 
 #[derive(Debug, Default, Deserialize)]
@@ -50,11 +51,11 @@ pub(crate) async fn terminate(
     writer: Writer,
     Path(instance): Path<String>,
     asked: Asked<TerminateBody>,
-) -> Result<Json<InstanceView>, Problem> {
-    let instance = id("instance", &instance)?;
-    house.engine.terminate_instance(writer.org(), instance, asked.value.force).await?;
-    let picture = house.engine.instance_picture(writer.org(), instance).await?;
-    Ok(Json(show_picture(&picture)))
+) -> Answer {
+    let (instance, org) = (id("instance", &instance)?, writer.org());
+    let render =
+        Arc::new(|picture: &InstancePicture| serde_json::to_vec(&show_picture(picture)).expect("a view is plain data"));
+    answered(house.engine.terminate_instance(org, instance, asked.value.force, asked.key(org), render).await?)
 }
 
 fn show_picture(picture: &InstancePicture) -> InstanceView {

@@ -20,6 +20,8 @@ mod manifest;
 mod openapi;
 mod pool;
 mod problem;
+#[cfg(test)]
+mod repeated;
 mod routes;
 mod run;
 mod runner;

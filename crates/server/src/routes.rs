@@ -254,6 +254,15 @@ pub(crate) fn answered(answer: engine::run::Answer) -> Answer {
     Ok(response)
 }
 
+/// The answer to a question that changes nothing: stored only if the asker wants to hear the same again.
+pub(crate) async fn settled(house: &Shared, key: Option<Key>, body: &impl serde::Serialize) -> Answer {
+    let body = serde_json::to_vec(body).expect("a view is plain data");
+    if key.is_none() {
+        return answered(engine::run::Answer { status: 200, body, replayed: false });
+    }
+    answered(house.engine.keyed("answer.keep", key, 200, move |_| Ok(body.clone())).await?)
+}
+
 /// An id in a path; one that cannot be read names nothing.
 pub(crate) fn id<I: std::str::FromStr<Err = model::BadId>>(what: &'static str, text: &str) -> Result<I, Problem> {
     text.parse().map_err(|_| Refused::not_found(what, text).into())

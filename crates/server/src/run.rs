@@ -2,7 +2,7 @@
 
 use crate::auth::{Reader, Writer};
 use crate::problem::{Answer, Problem};
-use crate::routes::{Asked, Paging, answered, id, page};
+use crate::routes::{Asked, Paging, answered, id, page, settled};
 use crate::{Shared, now_ms, submit, view};
 use axum::Json;
 use axum::extract::{Path, Query, State};
@@ -25,7 +25,7 @@ pub(crate) async fn submit(State(house): State<Shared>, writer: Writer, asked: A
             "dry_run": true, "credits_reserved": needed.to_string(), "credits_reserved_micro": needed.micro(),
             "provider": submission.spec.provider, "region": submission.spec.region, "spec": submission.spec,
         });
-        return Ok(Json(body).into_response());
+        return settled(&house, key, &body).await;
     }
     answered(house.engine.submit(submission, key, render()).await?)
 }

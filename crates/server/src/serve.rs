@@ -145,7 +145,7 @@ async fn first_token(engine: &Engine, home: &Path) -> Result<(), Failure> {
     {
         return Ok(());
     }
-    let (_, token) = engine.create_token(org, "owner".into(), Scope::Admin, None).await?;
+    let (_, token) = engine.create_token(org, "owner".into(), Scope::Admin, None, None).await?;
     let trouble = |error: std::io::Error| {
         Trouble::new(TroubleKind::Internal, format!("cannot write {}: {error}", path.display()))
     };

@@ -17,12 +17,13 @@ pub(crate) async fn list(State(house): State<Shared>, admin: Admin) -> Answer<Js
     Ok(Json(Page { data, next_cursor: None }))
 }
 
-/// Its answer is never stored under an idempotency key: a token is shown once and kept nowhere.
+/// Its text is never stored: what is asked again under the same key is refused, and makes no second token.
 pub(crate) async fn create(
     State(house): State<Shared>,
     admin: Admin,
     asked: Asked<NewToken>,
 ) -> Answer<(StatusCode, Json<TokenView>)> {
+    let key = asked.key(admin.org());
     let NewToken { name, scopes, expires_at } = asked.value;
     if name.is_empty() || name.len() > 100 {
         return Err(Refused::invalid("name", "must have 1 to 100 characters").into());
@@ -37,7 +38,7 @@ pub(crate) async fn create(
         .into_iter()
         .max()
         .ok_or_else(|| Refused::invalid("scopes", "at least one of read, write, admin"))?;
-    let (token, shown) = house.engine.create_token(admin.org(), name, scope, expires_at.map(Timestamp)).await?;
+    let (token, shown) = house.engine.create_token(admin.org(), name, scope, expires_at.map(Timestamp), key).await?;
     Ok((StatusCode::CREATED, Json(view(&token, Some(shown)))))
 }
 

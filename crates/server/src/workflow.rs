@@ -2,11 +2,13 @@
 
 use crate::auth::{Reader, Writer};
 use crate::problem::Answer;
-use crate::routes::{Paging, id, page};
+use crate::routes::{Asked, Paging, answered, id, page};
 use crate::{Shared, view};
 use axum::Json;
 use axum::extract::{Path, Query, State};
+use engine::workflow::WorkflowRender;
 use model::workflow::Workflow;
+use std::sync::Arc;
 use wire::api::{Page, WorkflowView};
 
 pub(crate) async fn list(
@@ -32,18 +34,24 @@ pub(crate) async fn cancel(
     State(house): State<Shared>,
     writer: Writer,
     Path(workflow): Path<String>,
-) -> Answer<Json<WorkflowView>> {
-    let found = house.engine.cancel_workflow(writer.org(), id("workflow", &workflow)?).await?;
-    Ok(Json(show_one(&found)))
+    asked: Asked<serde_json::Value>,
+) -> Answer {
+    let (workflow, org) = (id("workflow", &workflow)?, writer.org());
+    answered(house.engine.cancel_workflow(org, workflow, asked.key(org), render()).await?)
 }
 
 pub(crate) async fn retry(
     State(house): State<Shared>,
     writer: Writer,
     Path(workflow): Path<String>,
-) -> Answer<Json<WorkflowView>> {
-    let found = house.engine.retry_workflow(writer.org(), id("workflow", &workflow)?).await?;
-    Ok(Json(show_one(&found)))
+    asked: Asked<serde_json::Value>,
+) -> Answer {
+    let (workflow, org) = (id("workflow", &workflow)?, writer.org());
+    answered(house.engine.retry_workflow(org, workflow, asked.key(org), render()).await?)
+}
+
+fn render() -> WorkflowRender {
+    Arc::new(|workflow: &Workflow| serde_json::to_vec(&show_one(workflow)).expect("a view is plain data"))
 }
 
 fn show_one(workflow: &Workflow) -> WorkflowView {

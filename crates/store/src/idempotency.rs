@@ -52,6 +52,15 @@ pub fn lookup(tx: &mut Tx, key: &Key) -> Result<Looked, Failure> {
     }
 }
 
+/// The answer given under this key before, for a request that cannot do its work in one transaction. Reserves nothing.
+pub fn known(tx: &mut Tx, key: &Key) -> Result<Option<(i64, Vec<u8>)>, Failure> {
+    let Some(row) = tx.row(&FIND, &args![key.org, &key.route, &key.key])? else { return Ok(None) };
+    if row.blob(0)? != key.hash {
+        return Err(Refused::KeyReused.into());
+    }
+    Ok(row.opt_int(1)?.zip(row.opt_blob(2)?))
+}
+
 /// The answer that goes with the key, in the transaction that has the effect.
 pub fn record(tx: &mut Tx, key: &Key, status: i64, body: &[u8]) -> Result<(), Failure> {
     if bug!(key_checked_then_inserted) {

@@ -5,6 +5,7 @@ use crate::machines::Runners;
 use crate::slow::SlowProvider;
 use adapters::FakeProvider;
 use adapters::fake::{Call, FakeSettings, Fate};
+use engine::instance::InstancePicture;
 use engine::run::{Action, Answer, Render, Submission};
 use engine::view::Picture;
 use engine::{Config, Engine, House, Presence, Provider};
@@ -12,7 +13,7 @@ use model::job::Job;
 use model::run::Run;
 use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
 use model::time::{MINUTE, SECOND};
-use model::{Credits, Failure, OrgId, RunId, Timestamp};
+use model::{Credits, Failure, InstanceId, OrgId, RunId, Timestamp};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
@@ -305,6 +306,21 @@ impl Bench {
 
     pub fn cancel(&mut self, run: RunId) {
         self.act(run, Action::Cancel { abort: false }).unwrap();
+    }
+
+    pub fn terminate(&mut self, id: InstanceId, force: bool) -> Result<(), Failure> {
+        let key = self.key();
+        self.terminate_with(id, force, key).map(drop)
+    }
+
+    pub fn terminate_with(&mut self, id: InstanceId, force: bool, key: Key) -> Result<Answer, Failure> {
+        loop {
+            let shown = Arc::new(|picture: &InstancePicture| picture.workflow_state.clone().into_bytes());
+            let answer = now(self.engine.terminate_instance(self.org, id, force, Some(key.clone()), shown));
+            if !self.revive() {
+                return answer;
+            }
+        }
     }
 
     pub fn picture(&self, run: RunId) -> Picture {

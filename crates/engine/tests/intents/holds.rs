@@ -142,7 +142,7 @@ fn a_hold_that_needs_the_machine_keeps_it() {
     let id = bench.job(run).instance.unwrap();
     bench.advance(59 * MINUTE);
     assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Ready, "idle for long, but held");
-    let refused = now(bench.engine.terminate_instance(bench.org, id, false)).unwrap_err();
+    let refused = bench.terminate(id, false).unwrap_err();
     assert!(matches!(refused.refused(), Some(Refused::Held { .. })), "{refused:?}");
     bench.advance(2 * MINUTE);
     assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminated);
@@ -153,7 +153,7 @@ fn a_hold_that_needs_the_machine_keeps_it() {
 fn a_person_with_force_ends_a_held_machine() {
     let mut bench = cloud(2);
     let run = finished(&mut bench, 0, RunSpec { hold_ms: Some(HOUR), ..spec() });
-    now(bench.engine.terminate_instance(bench.org, bench.job(run).instance.unwrap(), true)).unwrap();
+    bench.terminate(bench.job(run).instance.unwrap(), true).unwrap();
     bench.settle();
     assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminated);
     assert!(extend(&bench, slot_of(&bench, run).id, None).is_err(), "its folder went with it");
@@ -182,9 +182,9 @@ fn a_person_ends_a_busy_machine_only_with_force() {
     let run = bench.submit(spec());
     bench.settle();
     let id = bench.job(run).instance.unwrap();
-    let refused = now(bench.engine.terminate_instance(bench.org, id, false)).unwrap_err();
+    let refused = bench.terminate(id, false).unwrap_err();
     assert!(matches!(refused.refused(), Some(Refused::Conflict { .. })), "{refused:?}");
-    now(bench.engine.terminate_instance(bench.org, id, true)).unwrap();
+    bench.terminate(id, true).unwrap();
     bench.settle();
     bench.advance(15 * SECOND);
     assert_eq!(bench.run(run).status, model::run::RunStatus::Cancelled);

@@ -109,3 +109,28 @@ fn a_secret_travels_to_the_machine_and_a_missing_one_is_refused() {
     bench.exits(run, 0);
     bench.check();
 }
+
+/// A machine with a running job is ended in one transaction with its run: a crash leaves both or neither, a repetition nothing.
+#[test]
+fn a_forced_termination_happens_once_with_its_run() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut bench = Bench::new();
+        bench.runners.plan = Some(crate::machines::Plan::Run);
+        let run = bench.submit(spec());
+        bench.settle();
+        let (id, key) = (bench.job(run).instance.unwrap(), bench.key());
+        bench.crashes.arm(0, moment);
+        let first = bench.terminate_with(id, true, key.clone()).unwrap();
+        assert_eq!(bench.starts, 2, "it died over the request");
+        assert_eq!(first.body, b"terminate:terminating");
+        bench.advance(20 * model::time::SECOND);
+        let again = bench.terminate_with(id, true, key.clone()).unwrap();
+        assert_eq!((&again.body, again.replayed), (&first.body, true), "{moment:?}");
+        assert_eq!(bench.run(run).status, RunStatus::Cancelled);
+        let workflows = now(bench.store.read("test", move |tx| store::workflow::of_instance(tx, id))).unwrap();
+        assert_eq!(workflows.len(), 1, "it is ended once");
+        let other = bench.terminate_with(id, false, Key { hash: [99; 32], ..key }).unwrap_err();
+        assert_eq!(other.refused(), Some(&Refused::KeyReused));
+        bench.check();
+    }
+}

@@ -148,7 +148,7 @@ fn a_machine_on_its_way_out_is_never_claimed() {
     let mut bench = Bench::new();
     let first = bench.submit(spec());
     bench.settle();
-    now(bench.engine.terminate_instance(bench.org, bench.job(first).instance.unwrap(), false)).unwrap();
+    bench.terminate(bench.job(first).instance.unwrap(), false).unwrap();
     let run = bench.submit(spec());
     assert!(!bench.job(run).warm);
     bench.settle();

@@ -184,7 +184,7 @@ fn a_machine_that_ends_gives_back_what_its_holds_set_aside() {
         extend(&bench, slot_of(&bench, run).id, Some(HOUR)).unwrap();
         bench.advance(5 * MINUTE);
         if by_force {
-            now(bench.engine.terminate_instance(bench.org, bench.job(run).instance.unwrap(), true)).unwrap();
+            bench.terminate(bench.job(run).instance.unwrap(), true).unwrap();
         } else {
             let name = bench.cut_off(run);
             bench.provider.destroy(&name);

@@ -1,0 +1,175 @@
+//! Every POST there is, asked twice under one key: one effect and one answer; another request under the same key is refused.
+
+use crate::hostile::{Got, World, filled};
+use crate::routes::API;
+use axum::http::StatusCode;
+use engine::store::{Lane, Tx, WorkKind};
+use model::allocation::AllocationStatus;
+use model::time::HOUR;
+use model::workflow::WorkflowStatus;
+use model::{AllocationId, Failure, InstanceId, RunId};
+use serde_json::{Value, json};
+
+/// Everything that a request may have changed, as its asker sees it.
+async fn seen(world: &World) -> Vec<Value> {
+    let mut all = Vec::new();
+    for path in ["runs?all=true", "workflows", "instances?all=true", "allocations", "credits/ledger", "tokens"] {
+        let got = world.ask("get", &format!("/api/v1/{path}"), Some(&world.admin), &[], "").await;
+        assert_eq!(got.status, StatusCode::OK, "{path}");
+        let mut things = got.body["data"].as_array().unwrap().clone();
+        for field in ["queued_ms", "starting_ms"] {
+            // These grow while one looks.
+            things.iter_mut().filter_map(Value::as_object_mut).for_each(|thing| drop(thing.remove(field)));
+        }
+        all.push(Value::Array(things));
+    }
+    all
+}
+
+async fn write(world: &World, f: impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static) {
+    world.engine.store.write(Lane::Normal, "test.write", f).await.unwrap();
+}
+
+/// A run that has a machine (nothing ever starts on it).
+async fn placed(world: &World) -> Value {
+    let got = world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
+    assert!(got.body["instance"].is_string(), "{}", got.body);
+    got.body
+}
+
+/// A run that waits for the only machine.
+async fn waiting(world: &World) -> String {
+    placed(world).await;
+    let got = world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
+    got.body["id"].as_str().unwrap().to_owned()
+}
+
+/// A run whose orchestration was given up.
+async fn failed(world: &World) -> String {
+    let id = waiting(world).await;
+    let run: RunId = id.parse().unwrap();
+    write(world, move |tx| {
+        let at = tx.at();
+        tx.wake(WorkKind::Run, run.0, at);
+        Ok(())
+    })
+    .await;
+    let worker = world.engine.start_worker("test".into()).await.unwrap();
+    world.engine.beat(&worker).await.unwrap();
+    for mut item in world.engine.claim(&worker).await.unwrap() {
+        item.dead = item.kind == WorkKind::Run && item.subject == run.0;
+        if item.dead {
+            world.engine.work_on(item).await;
+        }
+    }
+    id
+}
+
+/// A slot that has finished and is held.
+async fn held(world: &World) -> String {
+    placed(world).await;
+    let list = world.ask("get", "/api/v1/allocations", Some(&world.admin), &[], "").await;
+    let id = list.body["data"][0]["id"].as_str().unwrap().to_owned();
+    let slot: AllocationId = id.parse().unwrap();
+    write(world, move |tx| {
+        let (at, mut slot) = (tx.at(), engine::store::allocation::find(tx, slot)?.unwrap());
+        slot.status = AllocationStatus::Complete;
+        (slot.completed_at, slot.debug_hold_until) = (Some(at), Some(at + HOUR));
+        engine::store::allocation::save(tx, &slot)
+    })
+    .await;
+    id
+}
+
+/// A termination that failed.
+async fn failed_workflow(world: &World) -> String {
+    let instance = placed(world).await["instance"].as_str().unwrap().to_owned();
+    let path = format!("/api/v1/instances/{instance}/terminate");
+    let got = world.ask("post", &path, Some(&world.admin), &[], r#"{"force":true}"#).await;
+    assert_eq!(got.status, StatusCode::OK, "{}", got.body);
+    let id: InstanceId = instance.parse().unwrap();
+    write(world, move |tx| {
+        let all = engine::store::workflow::of_instance(tx, id)?;
+        let mut ending = all.into_iter().max_by_key(|workflow| workflow.id).unwrap();
+        ending.status = WorkflowStatus::Failed;
+        engine::store::workflow::save(tx, &ending)
+    })
+    .await;
+    let list = world.ask("get", "/api/v1/workflows", Some(&world.admin), &[], "").await;
+    list.body["data"][0]["id"].as_str().unwrap().to_owned()
+}
+
+async fn launching(world: &World) -> String {
+    placed(world).await;
+    let list = world.ask("get", "/api/v1/workflows", Some(&world.admin), &[], "").await;
+    list.body["data"][0]["id"].as_str().unwrap().to_owned()
+}
+
+/// The thing a route is about, and two bodies for it.
+async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
+    let (plain, other) = (json!({}), json!({ "abort": true }));
+    match path {
+        "/runs" => (String::new(), json!({ "commands": ["true"], "start": true }), json!({ "commands": ["false"] })),
+        "/runs/{id}/start" => {
+            let got = world.submit(&world.admin, json!({ "commands": ["true"] })).await;
+            (got.body["id"].as_str().unwrap().to_owned(), plain, other)
+        }
+        "/runs/{id}/cancel" | "/runs/{id}/stop" => (waiting(world).await, plain, other),
+        "/runs/{id}/retry" => (failed(world).await, plain, json!({ "force": true })),
+        "/blobs/missing" => (String::new(), json!({ "hashes": ["0".repeat(64)] }), json!({ "hashes": [] })),
+        "/instances/{id}/terminate" => {
+            let run = placed(world).await;
+            (run["instance"].as_str().unwrap().to_owned(), json!({ "force": true }), plain)
+        }
+        "/allocations/{id}/extend" => (held(world).await, json!({ "duration_ms": 7_200_000 }), plain),
+        "/allocations/{id}/release" => (held(world).await, plain, json!({ "now": true })),
+        "/workflows/{id}/cancel" => (launching(world).await, plain, json!({ "now": true })),
+        "/workflows/{id}/retry" => (failed_workflow(world).await, plain, json!({ "now": true })),
+        "/credits" => (String::new(), json!({ "amount": "5" }), json!({ "amount": "6" })),
+        "/tokens" => {
+            let body = |name: &str| json!({ "name": name, "scopes": ["read"] });
+            (String::new(), body("once"), body("other"))
+        }
+        "/control/stop" => (String::new(), plain, json!({ "all": true })),
+        other => panic!("{other} is new here: say how it is asked"),
+    }
+}
+
+#[tokio::test]
+async fn every_post_has_one_effect_and_one_answer_under_its_key() {
+    for route in API.iter().filter(|route| route.method == "post") {
+        let world = World::new(true).await;
+        let (id, body, other) = prepared(&world, route.path).await;
+        let path = filled(route.path, &id);
+        let ask = async |body: &Value| -> Got {
+            let key = [("idempotency-key", "the same")];
+            world.ask("post", &path, Some(&world.admin), &key, &body.to_string()).await
+        };
+        let before = seen(&world).await;
+        let first = ask(&body).await;
+        assert_eq!(first.status.as_u16(), route.status, "{}: {}", route.path, first.body);
+        assert!(!first.headers.contains_key("idempotent-replayed"), "{}", route.path);
+        let after = seen(&world).await;
+        let only_asks = matches!(route.path, "/blobs/missing" | "/control/stop");
+        assert_eq!(before == after, only_asks, "{}: the first time has an effect", route.path);
+        let again = ask(&body).await;
+        assert_eq!(seen(&world).await, after, "{}: the second time has none", route.path);
+        if route.path == "/tokens" {
+            // Shown once and kept nowhere: refused, naming what was made, and without its text.
+            assert_eq!((again.status, again.body["code"].as_str()), (StatusCode::CONFLICT, Some("conflict")));
+            assert!(again.body["detail"].as_str().unwrap().contains(first.body["id"].as_str().unwrap()));
+            assert!(!again.body.to_string().contains(first.body["token"].as_str().unwrap()));
+        } else {
+            assert_eq!((again.status, &again.body), (first.status, &first.body), "{}", route.path);
+            assert_eq!(again.headers["idempotent-replayed"], "true", "{}", route.path);
+        }
+        let reused = ask(&other).await;
+        assert_eq!(
+            (reused.status, reused.body["code"].as_str()),
+            (StatusCode::UNPROCESSABLE_ENTITY, Some("idempotency_key_reused")),
+            "{}",
+            route.path
+        );
+        assert_eq!(seen(&world).await, after, "{}: nor has another request", route.path);
+    }
+}
