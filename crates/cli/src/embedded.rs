@@ -15,7 +15,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::model::crash_point;
 
 pub const LOG_FILE: &str = "control.log";
@@ -25,6 +25,9 @@ const START_FILE: &str = "control.start";
 const LONGEST_SOCKET: usize = 100;
 /// Migrations of a large database included; the start says so itself when it fails earlier.
 const READY_WITHIN: Duration = Duration::from_secs(120);
+/// How long a control plane that somebody else starts may take to announce itself, and how often it is asked.
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// A graceful end hands work over; it never waits for runs.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// An older log is kept once; more is nobody's reading.
@@ -69,6 +72,11 @@ pub async fn ensure(settings: &Settings) -> Done<(Holder, bool)> {
     }
     create_home(&settings.home)?;
     let _starting = start_lock(&settings.home).await?;
+    // One in the foreground does not take that lock: it is given time to say where it listens.
+    let asked = Instant::now();
+    while lock::is_starting(&settings.home)? && asked.elapsed() < STARTS_WITHIN {
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
     // While we waited, somebody else may have started it.
     if let Some(holder) = find(&settings.home)? {
         is_on_this_host(&holder, &settings.home)?;

@@ -69,15 +69,31 @@ impl Engine {
 
     /// Which of these contents this org has not sent yet.
     pub async fn missing_blobs(&self, org: OrgId, hashes: Vec<String>) -> Result<Vec<String>, Failure> {
-        let mut missing = Vec::new();
+        let (mut missing, mut there) = (Vec::new(), Vec::new());
         for text in hashes {
             let hash: BlobHash = text
                 .parse()
                 .map_err(|_| Refused::invalid("hashes", format!("`{text}` is not a BLAKE3 hash in hex")))?;
             if !self.blobs.has(&BlobName::Content { org, hash })? {
                 missing.push(text);
+            } else {
+                there.push(text);
             }
         }
+        let unnamed = self
+            .store
+            .read("blob.rows", move |tx| {
+                let mut unnamed = Vec::new();
+                for hash in &there {
+                    if !store::content::is_here(tx, org, hash)? {
+                        unnamed.push(hash.clone());
+                    }
+                }
+                Ok(unnamed)
+            })
+            .await?;
+        missing.extend(unnamed); // bytes without a row are on their way out
+        missing.sort();
         missing.dedup();
         Ok(missing)
     }
@@ -85,6 +101,8 @@ impl Engine {
     pub async fn keep_blob(&self, org: OrgId, hash: &str, upload: Upload) -> Result<(), Failure> {
         let hash: BlobHash =
             hash.parse().map_err(|_| Refused::invalid("hash", format!("`{hash}` is not a BLAKE3 hash in hex")))?;
+        let text = hash.to_string();
+        self.store.write(Lane::Normal, "blob.announce", move |tx| store::content::announce(tx, org, &text)).await?;
         upload.keep_content_async(org, Some(hash)).await.map(drop)
     }
 

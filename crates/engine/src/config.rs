@@ -27,6 +27,8 @@ pub struct Timings {
     /// Unused machines that cost nobody money end after this.
     pub idle_duration_ms: i64,
     pub idle_duration_paid_ms: i64,
+    /// Files that runs were sent with are deleted when nobody has needed them for so long.
+    pub contents_kept_ms: i64,
     /// How long the embedded control plane stays with nothing open or held.
     pub embedded_idle_ms: i64,
     /// A worker process that has not been heard of for so long is dead, and others take over what it held.
@@ -47,6 +49,7 @@ impl Default for Timings {
             unreachable_after_ms: MINUTE,
             idle_duration_ms: 30 * MINUTE,
             idle_duration_paid_ms: 5 * MINUTE,
+            contents_kept_ms: 30 * DAY,
             embedded_idle_ms: 30 * MINUTE,
             lease_ms: store::worker::LEASE_MS,
             sweep_every_ms: 5 * MINUTE,

@@ -146,6 +146,9 @@ pub(crate) fn idle_after_ms(house: &House, provider: &str) -> i64 {
 
 /// Deletes a folder of a machine whose runner is gone; the machine itself is forgotten with its last folder.
 pub(crate) async fn remove_workdir(house: &House, instance: &Instance, workdir: &str) -> Result<(), Failure> {
+    if instance.displaced {
+        return Ok(()); // what is there is somebody else's
+    }
     let provider = house.provider(&instance.provider)?;
     if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
         crash_point!("provider.remove_workdir", provider.remove_workdir(&handle, workdir).await)?;
@@ -220,9 +223,11 @@ impl Engine {
             let soon = now + ASK_AGAIN_MS;
             return self.at(item, until.map_or(soon, |until| (until + SECOND).max(soon))).await;
         }
-        let provider = self.house.provider(&instance.provider)?;
-        if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
-            crash_point!("provider.forget", provider.forget(&handle).await)?;
+        if !instance.displaced {
+            let provider = self.house.provider(&instance.provider)?;
+            if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
+                crash_point!("provider.forget", provider.forget(&handle).await)?;
+            }
         }
         self.house.presence.forget(id);
         self.done(item).await
@@ -393,6 +398,7 @@ fn picture(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure> 
         (InstanceStatus::Spawning, _) => "spawn:pending".to_owned(),
         (InstanceStatus::Booting, _) => "launch-run:booting".to_owned(),
         (InstanceStatus::Terminating | InstanceStatus::Draining, _) => format!("terminate:{}", instance.status),
+        (InstanceStatus::Terminated, _) if instance.displaced => "terminate:lost".to_owned(),
         (InstanceStatus::Terminated, _) => "terminate:complete".to_owned(),
         (status, Some(job)) => match model::job::phase(job) {
             Some(phase) => format!("launch-run:{phase}"),

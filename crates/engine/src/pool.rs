@@ -26,6 +26,13 @@ impl Scope<'_> {
         if job.frost == Frost::Frozen {
             return Ok(()); // its run is paused: nothing new starts
         }
+        if !self.house.providers.contains_key(&self.run.spec.provider) {
+            let why = format!(
+                "its provider `{}` is not set up any more: set it up again, or submit the run to another",
+                self.run.spec.provider
+            );
+            return self.job_event(id, JobEvent::ProviderRefused { why }).map(drop);
+        }
         let mut pool = store::pool::lock(self.tx, job.pool)?;
         let head = store::job::waiting(self.tx, pool.id, 1)?.first().map(|job| job.id);
         if head.is_some_and(|head| head != id) {
@@ -133,6 +140,7 @@ impl Scope<'_> {
             unused_from: None,
             terminating_at: None,
             terminated_at: None,
+            displaced: false,
             respawns: 0,
             host: None,
             runner_version: None,

@@ -59,6 +59,8 @@ impl Engine {
             check_secrets(tx, &submission)?;
             let run = fresh(tx, &submission);
             let id = run.id;
+            let hashes: Vec<String> = run.spec.files.iter().map(|file| file.hash.clone()).collect();
+            store::content::use_by(tx, run.org, id, &hashes)?;
             let mut scope = Scope::fresh(tx, &house, run);
             scope.publish("run.created", serde_json::json!({ "name": scope.run.name, "status": "created" }));
             if submission.start {
@@ -125,7 +127,7 @@ impl Engine {
     async fn cancel(&self, org: OrgId, id: RunId, abort: bool) -> Result<(), Failure> {
         let house = self.house.clone();
         self.store
-            .write(Lane::Normal.of(id), "run.cancel", move |tx| act(tx, &house, org, id, Action::Cancel { abort }))
+            .write(Lane::Normal.of(id), "run.act", move |tx| act(tx, &house, org, id, Action::Cancel { abort }))
             .await
     }
 
@@ -228,6 +230,7 @@ pub(crate) fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Act
         Action::Pause => scope.run_event(RunEvent::PauseAsked)?,
         Action::Resume => scope.run_event(RunEvent::ResumeAsked)?,
         Action::Retry { force } => {
+            files_are_here(&mut scope)?;
             if force {
                 give_up_silent_jobs(&mut scope)?;
             }
@@ -235,6 +238,17 @@ pub(crate) fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Act
         }
     }
     scope.close().map(drop)
+}
+
+/// What a run was sent with is kept a while after its end; later there is nothing to try again with.
+fn files_are_here(scope: &mut Scope<'_>) -> Result<(), Failure> {
+    for file in &scope.run.spec.files {
+        if !store::content::is_here(scope.tx, scope.run.org, &file.hash)? {
+            let why = format!("nobody needed `{}` for long, and its bytes were deleted: submit it again", file.path);
+            return Err(Refused::Gone { what: "a file of the run", why }.into());
+        }
+    }
+    Ok(())
 }
 
 /// A person says that a silent machine's job is surely gone: it is fenced, and its run may go on.

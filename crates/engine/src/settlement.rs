@@ -292,6 +292,9 @@ impl Scope<'_> {
 
     fn settle(&mut self) -> Result<(), Failure> {
         self.settle_attempt()?;
+        if !self.run.spec.files.is_empty() {
+            store::content::used_until_now(self.tx, self.run.id)?;
+        }
         store::artifact::date(self.tx, self.run.id, self.at + self.house.config.timings.artifacts_kept_ms)
     }
 

@@ -1,11 +1,15 @@
-//! What ends by time alone: old idempotency keys, gathered log rows, expired artifacts. In small pieces, on the low lane.
+//! What ends by time alone: old idempotency keys, gathered log rows, expired artifacts, files nobody needs, items of subjects that
+//! have ended. In small pieces, on the low lane.
 
 use crate::Engine;
 use model::Failure;
+use model::time::HOUR;
 use store::blob::BlobName;
-use store::{Item, Lane};
+use store::{Item, Lane, Tx};
 
 const AT_ONCE: i64 = 200;
+/// A submission that was told the bytes are here comes within this.
+const GONE_KEPT_MS: i64 = HOUR;
 
 impl Engine {
     /// The sweep has one item, made when the control plane starts.
@@ -21,20 +25,41 @@ impl Engine {
     }
 
     pub(crate) async fn sweep(&self, item: Item) -> Result<(), Failure> {
-        let keys = self
+        let contents_kept_ms = self.house.config.timings.contents_kept_ms;
+        let most = self
             .store
-            .write(Lane::Low, "sweep.keys", |tx| {
-                let before = tx.at() - store::idempotency::KEPT_MS;
-                store::idempotency::expire(tx, before, AT_ONCE)
+            .write(Lane::Low, "sweep.keys", move |tx| {
+                let at = tx.at();
+                let swept = [
+                    store::idempotency::expire(tx, at - store::idempotency::KEPT_MS, AT_ONCE)?,
+                    store::work::sweep(tx, AT_ONCE)?,
+                    store::content::condemn(tx, at - contents_kept_ms, AT_ONCE)?,
+                    store::content::forget(tx, at - GONE_KEPT_MS, AT_ONCE)?,
+                ];
+                Ok(swept.into_iter().max().unwrap_or(0))
             })
             .await?;
         let logs = self.logs.sweep().await?;
-        let artifacts = self.expire_artifacts().await?;
-        if keys as i64 == AT_ONCE || logs || artifacts {
+        let (artifacts, contents) = (self.expire_artifacts().await?, self.delete_contents().await?);
+        if most as i64 == AT_ONCE || logs || artifacts || contents {
             return self.again(item).await;
         }
         let now = self.store.read("sweep.now", |tx| Ok(tx.at())).await?;
         self.at(item, now + self.house.config.timings.sweep_every_ms).await
+    }
+
+    /// Marked before, bytes now, row later: a crash between them is repeated harmlessly. True while there may be more.
+    async fn delete_contents(&self) -> Result<bool, Failure> {
+        let going = self.store.read("sweep.contents", |tx| store::content::going(tx, AT_ONCE)).await?;
+        let more = going.len() as i64 == AT_ONCE;
+        for content in &going {
+            self.blobs.delete(&BlobName::Content { org: content.org, hash: content.hash.parse()? })?;
+        }
+        if !going.is_empty() {
+            let mark = move |tx: &mut Tx| going.iter().try_for_each(|content| store::content::gone(tx, content));
+            self.store.write(Lane::Low, "sweep.keys", mark).await?;
+        }
+        Ok(more)
     }
 
     /// Bytes first, mark second: a crash between them is repeated harmlessly. True while there may be more.

@@ -71,6 +71,12 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
     if let Some(until) = run.credits_end_at.filter(|_| run.termination.is_none() && !run.status.is_end()) {
         low_credits(tx, run, until, &mut why)?;
     }
+    if let Some(lost) = picture.instance.as_ref().filter(|instance| instance.displaced) {
+        why.facts.push(format!(
+            "{} is lost: somebody else's machine bears its name ({}) now, and is left alone",
+            lost.id, lost.name
+        ));
+    }
     for note in &run.late_evidence {
         why.facts.push(note.clone());
     }

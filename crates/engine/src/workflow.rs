@@ -194,7 +194,7 @@ impl Engine {
         render: WorkflowRender,
     ) -> Result<Answer, Failure> {
         let house = self.house.clone();
-        self.keyed("workflow.cancel", key, 200, move |tx| {
+        self.keyed("run.act", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
             if workflow.status.is_end() {
                 return Ok(render(&workflow));
@@ -218,7 +218,7 @@ impl Engine {
         key: Option<Key>,
         render: WorkflowRender,
     ) -> Result<Answer, Failure> {
-        self.keyed("workflow.retry", key, 200, move |tx| {
+        self.keyed("instance.terminate", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
             let why = match (workflow.intent, workflow.status) {
                 (Intent::TerminateInstance, WorkflowStatus::Failed) => {

@@ -93,11 +93,13 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("allocation.extend", &[Role::Server]),
     ("allocation.look", &[Role::Worker]),
     ("allocation.release", &[Role::Server]),
+    ("answer.keep", &[Role::Server]),
     ("api.post", &[Role::Cli]),
     ("artifact.announce", &[Role::Server]),
     ("artifact.keep", &[Role::Server]),
     ("artifact.place", &[Role::Cli]),
     ("artifact.put", &[Role::Runner]),
+    ("blob.announce", &[Role::Server]),
     ("blob.delete", &[Role::Worker]),
     ("blob.keep", &[Role::Server, Role::Worker]),
     ("blob.put", &[Role::Cli]),
@@ -119,7 +121,6 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("instance.seen", &[Role::Server]),
     ("instance.stream_closed", &[Role::Server]),
     ("instance.terminate", &[Role::Server]),
-    ("instance.terminate_forced", &[Role::Server]),
     ("job.exec", &[Role::Keeper]),
     ("job.look", &[Role::Worker]),
     ("journal.begins", &[Role::Runner]),
@@ -148,7 +149,6 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("register.post", &[Role::Runner]),
     ("report.post", &[Role::Runner]),
     ("run.act", &[Role::Server]),
-    ("run.cancel", &[Role::Server]),
     ("run.delete", &[Role::Server]),
     ("run.look", &[Role::Worker]),
     ("run.submit", &[Role::Server]),
@@ -177,7 +177,6 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("worker.beat", &[Role::Worker]),
     ("worker.start", &[Role::Worker]),
     ("worker.stop", &[Role::Worker]),
-    ("workflow.retry", &[Role::Server]),
 ];
 
 #[cfg(test)]

@@ -53,6 +53,9 @@ pub struct Instance {
     pub unused_from: Option<Timestamp>,
     pub terminating_at: Option<Timestamp>,
     pub terminated_at: Option<Timestamp>,
+    /// It ended without anybody having seen that: somebody else's machine bears its name now, which is never touched.
+    #[serde(default)]
+    pub displaced: bool,
     /// Tries to bring a vanished runner process back since it was last heard.
     pub respawns: i64,
     pub host: Option<String>,

@@ -8,6 +8,7 @@ pub mod attempt;
 mod backend;
 pub mod blob;
 mod conn;
+pub mod content;
 mod crash;
 mod doc;
 pub mod event;

@@ -39,6 +39,8 @@ pub(crate) const MAIN: Part = Part {
         migration!(2, 1, "0002_entities.sql"),
         // A binary that knows no turns would put its jobs at the end of the list, so it is not let in.
         migration!(3, 3, "0003_turns.sql"),
+        // One that knows no contents would send files without a row, which nobody would ever delete.
+        migration!(4, 4, "0004_contents.sql"),
     ],
 };
 

@@ -9,6 +9,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::allocation::ALL,
     crate::artifact::ALL,
     crate::attempt::ALL,
+    crate::content::ALL,
     crate::instance::ALL,
     crate::job::ALL,
     crate::manifest::ALL,

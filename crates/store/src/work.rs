@@ -129,6 +129,11 @@ pub fn forget(tx: &mut Tx, kind: WorkKind, subject: i64) -> Result<(), Failure> 
     tx.post(&FORGET, args![kind.as_str(), subject])
 }
 
+/// Deletes up to `limit` items that rest and whose subject has ended; how many. One that is woken after all is a new row.
+pub fn sweep(tx: &mut Tx, limit: i64) -> Result<u64, Failure> {
+    tx.exec(&SWEEP, &args![limit])
+}
+
 pub(crate) struct Finish {
     fence: i64,
     seen: i64,
@@ -166,7 +171,9 @@ fn wake(tx: &mut Tx, mut wakes: BTreeMap<(WorkKind, i64), Timestamp>) -> Result<
             |key: &(WorkKind, i64)| find(tx, key.0, key.1).ok().flatten().is_some_and(|known| known.due.is_none());
         wakes.retain(|key, _| !done(key));
     }
-    let rows = wakes.into_iter().map(|((kind, subject), at)| args![kind.as_str(), subject, at]).collect();
+    // A row that is made again begins above every fence of its earlier life, so that no holder of that one is taken for ours.
+    let now = if wakes.is_empty() { Timestamp(0) } else { tx.at() };
+    let rows = wakes.into_iter().map(|((kind, subject), at)| args![kind.as_str(), subject, at, now]).collect();
     tx.insert_many(&WAKE, rows)
 }
 
@@ -303,7 +310,8 @@ impl PartialOrd for WorkKind {
     }
 }
 
-pub(crate) const ALL: &[&Sql] = &[&HELD, &DUE, &LEASE, &HOLD, &FINISH, &WAKE, &NEXT_DUE, &FIND, &OVERDUE, &FORGET];
+pub(crate) const ALL: &[&Sql] =
+    &[&HELD, &DUE, &LEASE, &HOLD, &FINISH, &WAKE, &NEXT_DUE, &FIND, &OVERDUE, &SWEEP, &FORGET];
 
 const HELD: Sql = Sql::new("SELECT count(*), max(alone) FROM work WHERE worker = $1 AND boot = $2");
 
@@ -338,7 +346,7 @@ const FINISH: Sql = Sql::new(
 .locks(Rank::Wakes);
 
 const WAKE: Sql = Sql::new(
-    "INSERT INTO work (kind, subject, gen, due) VALUES ($1, $2, 1, $3)
+    "INSERT INTO work (kind, subject, gen, due, fence) VALUES ($1, $2, 1, $3, $4)
          ON CONFLICT (kind, subject) DO UPDATE
         SET gen = work.gen + 1,
             due = CASE WHEN work.due IS NULL OR work.due > excluded.due THEN excluded.due ELSE work.due END",
@@ -350,4 +358,16 @@ const FIND: Sql =
     Sql::new("SELECT kind, subject, due, gen, worker, boot, deaths FROM work WHERE kind = $1 AND subject = $2");
 const OVERDUE: Sql =
     Sql::new("SELECT kind, subject, due, gen, worker, boot, deaths FROM work WHERE due < $1 ORDER BY due LIMIT $2");
+const SWEEP: Sql = Sql::new(
+    "DELETE FROM work
+      WHERE due IS NULL AND worker IS NULL AND (kind, subject) IN (
+            SELECT kind, subject FROM work AS resting
+             WHERE due IS NULL AND worker IS NULL AND (
+                   (kind = 'run' AND EXISTS (SELECT 1 FROM runs WHERE runs.id = resting.subject AND runs.open = 0))
+                OR (kind IN ('job', 'gather') AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = resting.subject AND jobs.open = 0))
+                OR (kind = 'workflow' AND EXISTS (SELECT 1 FROM workflows WHERE workflows.id = resting.subject AND workflows.open = 0))
+                OR (kind = 'instance' AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
+                OR (kind = 'allocation' AND EXISTS (SELECT 1 FROM allocations WHERE allocations.id = resting.subject AND allocations.kept = 0)))
+             LIMIT $1)",
+);
 const FORGET: Sql = Sql::new("DELETE FROM work WHERE kind = $1 AND subject = $2");

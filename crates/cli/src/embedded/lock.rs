@@ -46,6 +46,13 @@ pub fn find(home: &Path) -> Done<Option<Holder>> {
     Ok(serde_json::from_str(&text).ok())
 }
 
+/// Held, and its holder has not said yet where it listens.
+pub fn is_starting(home: &Path) -> Done<bool> {
+    let path = home.join(FILE);
+    let Ok(file) = File::open(&path) else { return Ok(false) };
+    Ok(is_held(&file, &path)? && find(home)?.is_none())
+}
+
 /// Kept by the control plane for its life: nobody else controls this home meanwhile.
 pub struct Held {
     file: File,
@@ -179,7 +186,9 @@ mod tests {
         assert_eq!(find(home.path()).unwrap(), None);
         let mut held = hold(home.path()).unwrap();
         assert_eq!(find(home.path()).unwrap(), None, "held, and still starting");
+        assert!(is_starting(home.path()).unwrap());
         held.announce(Path::new("/x/control.sock"), Some("http://127.0.0.1:1".into())).unwrap();
+        assert!(!is_starting(home.path()).unwrap());
         let holder = find(home.path()).unwrap().unwrap();
         assert_eq!((holder.pid, &*holder.socket), (std::process::id() as i32, Path::new("/x/control.sock")));
         let complaint = hold(home.path()).err().unwrap();

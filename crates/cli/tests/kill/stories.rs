@@ -87,6 +87,7 @@ pub const STORIES: &[Story] = &[
             "artifact.keep",
             "artifact.place",
             "artifact.put",
+            "blob.announce",
             "blob.keep",
             "blob.put",
             "cache.keep",
@@ -137,14 +138,14 @@ pub const STORIES: &[Story] = &[
         settings: "",
         also: "",
         tell: a_busy_machine_is_ended,
-        points: &["instance.terminate_forced", "run.cancel"],
+        points: &["instance.terminate"],
     },
     Story {
         name: "the_shop_is_closed",
         settings: "",
         also: "",
         tell: the_shop_is_closed,
-        points: &["instance.retire_idle", "instance.seen", "worker.stop"],
+        points: &["answer.keep", "instance.retire_idle", "instance.seen", "worker.stop"],
     },
     Story {
         name: "a_runner_dies",
@@ -188,13 +189,6 @@ pub const STORIES: &[Story] = &[
         also: "worker/launch_run.act:before",
         tell: an_item_kills_its_workers,
         points: &["work.give_up"],
-    },
-    Story {
-        name: "a_stranger_under_our_name",
-        settings: "",
-        also: "",
-        tell: a_stranger_under_our_name,
-        points: &["workflow.retry"],
     },
     Story {
         name: "the_end_before_the_log",
@@ -390,28 +384,6 @@ fn an_item_kills_its_workers(world: &World) {
     // A follower would wait longer after each death.
     world.has_died();
     world.ends(&run);
-}
-
-fn a_stranger_under_our_name(world: &World) {
-    let run = world.submit(&["--hold", "0s"], "echo 1", 0, "1\n");
-    world.ends(&run);
-    let machine = &world.json(&["instance", "ls"])[0];
-    let file = world.home.data().join("instances").join(machine["name"].as_str().unwrap()).join("runner.json");
-    let ours = std::fs::read_to_string(&file).unwrap();
-    let mut boot: serde_json::Value = serde_json::from_str(&ours).unwrap();
-    boot["nonce"] = "another".into();
-    std::fs::write(&file, boot.to_string()).unwrap();
-    world.insist(&["instance", "terminate", machine["id"].as_str().unwrap()], 0);
-    let failed = || {
-        let all = world.json(&["workflow", "ls"]);
-        let failed = all.as_array().unwrap().iter().find(|workflow| workflow["status"] == "failed");
-        failed.map(|workflow| workflow["id"].as_str().unwrap().to_owned())
-    };
-    world.until("hands are kept off a stranger", || failed().is_some());
-    std::fs::write(&file, ours).unwrap();
-    // Where the answer gets lost the machine may have ended by the time it is asked again.
-    world.home.say(&["workflow", "retry", &failed().unwrap()]);
-    world.until("the machine ends", || open_machines(world).is_empty());
 }
 
 /// No runner of ours tells an end before its log, but the protocol allows it: the test speaks for one.

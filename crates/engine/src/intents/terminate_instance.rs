@@ -10,7 +10,7 @@ use model::time::{MINUTE, SECOND};
 use model::workflow::{Intent, Node, NodeStatus, Workflow, WorkflowEvent};
 use model::{Failure, InstanceId, ManifestId, Refused, Timestamp, WorkflowId, crash_point};
 use serde_json::json;
-use store::{Item, Lane, Tx, WorkKind};
+use store::{Item, Lane, NewEvent, Tx, WorkKind};
 
 const TERMINATE: &str = "terminate";
 
@@ -161,10 +161,7 @@ async fn step(
                     not_yet(tx, &mut workflow, "it is not to be seen, which proves nothing yet", at)?;
                 }
                 Some(Said::Unseen) => instance = gone(tx, &house, instance, None)?,
-                Some(Said::Stranger) => {
-                    let error = "what bears its name now is not ours: hands off".to_owned();
-                    fail(tx, &mut workflow, error, at)?;
-                }
+                Some(Said::Stranger) => instance = displaced(tx, &house, instance)?,
                 Some(Said::NotYet(why)) => not_yet(tx, &mut workflow, why, at)?,
             }
             let acts = workflow::advance(tx, &mut workflow, at, |tx, _, node| look(tx, node, &instance, at))?;
@@ -197,11 +194,13 @@ fn may_still_appear(instance: &Instance, at: Timestamp) -> bool {
     at.since(asked) < model::workflow::COMPENSATION_LIMIT_MS && !bug!(not_found_is_gone)
 }
 
-fn fail(tx: &mut Tx, workflow: &mut Workflow, error: String, at: Timestamp) -> Result<(), Failure> {
-    let node = TERMINATE.to_owned();
-    workflow::apply(tx, workflow, WorkflowEvent::NodeFailed { node: node.clone(), error }, at)?;
-    workflow::apply(tx, workflow, WorkflowEvent::Compensated { node }, at)?;
-    Ok(())
+/// What bears its name now is not ours: hands off. Ours is lost, and whoever relied on it is told.
+fn displaced(tx: &mut Tx, house: &House, mut instance: Instance) -> Result<Instance, Failure> {
+    instance.displaced = true;
+    let body =
+        json!({ "instance": instance.id, "name": instance.name, "why": "somebody else's machine bears its name" });
+    tx.event(NewEvent { org: instance.org, run: None, kind: "instance.lost", body });
+    gone(tx, house, instance, None)
 }
 
 /// 1 s … 60 s: a machine that does not go is asked again and again, never forgotten.

@@ -271,6 +271,13 @@ impl Bench {
         self.crashes.dead.store(false, Ordering::Relaxed);
     }
 
+    /// Another process whose settings know no provider any more.
+    pub fn restart_without_providers(&mut self) {
+        self.restart();
+        let house = Arc::get_mut(&mut self.engine.house).expect("nobody else has it yet");
+        house.providers.clear();
+    }
+
     pub fn key(&mut self) -> Key {
         self.keys += 1;
         let hash = [self.keys as u8; 32];

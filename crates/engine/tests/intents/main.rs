@@ -16,4 +16,5 @@ mod reports;
 mod retry;
 mod silence;
 mod slow;
+mod sweeps;
 mod unused;

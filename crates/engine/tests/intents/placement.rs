@@ -205,3 +205,20 @@ fn closing_the_shop_ends_what_nobody_uses_and_spares_the_rest() {
     assert_eq!(now(bench.engine.remains()).unwrap().instances, 0);
     bench.check();
 }
+
+/// Nobody can make its machine any more: it ends and says so, instead of waiting for ever with everybody behind it.
+#[test]
+fn a_job_that_waits_for_a_provider_which_is_gone_ends() {
+    let mut bench = Bench::with(settings(1), Config::default());
+    bench.runners.plan = Some(Plan::Run);
+    bench.submit(spec());
+    let waits: Vec<_> = (0..3).map(|_| bench.submit(spec())).collect();
+    bench.settle();
+    bench.restart_without_providers();
+    bench.advance(10 * SECOND);
+    for run in waits {
+        bench.expect_end(run, RunStatus::Failed, Some("no_capacity"));
+        let said = bench.run(run).last_error.unwrap().message;
+        assert!(said.contains("`fake` is not set up any more"), "{said}");
+    }
+}

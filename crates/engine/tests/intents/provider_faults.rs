@@ -5,6 +5,7 @@ use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::Plan;
 use adapters::fake::{Call, Fate};
 use engine::Config;
+use model::instance::InstanceStatus;
 use model::run::RunStatus;
 use model::spec::{Retry, RetryEvent, RunSpec};
 use model::time::{MINUTE, SECOND};
@@ -194,7 +195,19 @@ fn a_stranger_is_never_touched() {
     bench.runners.deaf.push(name.clone());
     bench.advance(40 * MINUTE);
     let machine = bench.provider.machine(&name).expect("it is still there");
-    assert_eq!(machine.state, adapters::fake::MachineState::Running);
+    assert_eq!((machine.state, machine.workdirs_removed.len()), (adapters::fake::MachineState::Running, 0));
+    let ours = bench.picture(run).instance.unwrap();
+    assert_eq!((ours.status, ours.displaced), (InstanceStatus::Terminated, true), "ours has ended all the same");
+    let shown = now(bench.engine.instance_picture(bench.org, ours.id)).unwrap().workflow_state;
+    assert_eq!(shown, "terminate:lost");
+    let org = bench.org;
+    let told = now(bench.store.read("test", move |tx| store::event::after(tx, org, None, 0, 1000))).unwrap();
+    assert!(told.iter().any(|event| event.kind == "instance.lost" && event.body.to_string().contains(&name)));
+    let (_, why) = now(bench.engine.why(bench.org, run)).unwrap();
+    assert!(why.facts.iter().any(|fact| fact.contains("somebody else's machine")), "{why:?}");
+    let next = bench.submit(spec());
+    bench.settle();
+    bench.expect_end(next, RunStatus::Completed, None);
     let audit = now(bench.engine.audit()).unwrap();
     assert!(audit.broken.is_empty(), "{:?}", audit.broken);
 }

@@ -252,6 +252,7 @@ pub fn instance() -> Instance {
         unused_from: None,
         terminating_at: None,
         terminated_at: None,
+        displaced: false,
         respawns: 0,
         host: None,
         runner_version: None,
