@@ -115,6 +115,14 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
             (got.body["id"].as_str().unwrap().to_owned(), plain, other)
         }
         "/runs/{id}/cancel" | "/runs/{id}/stop" => (waiting(world).await, plain, other),
+        "/runs/{id}/pause" => (waiting(world).await, plain, json!({ "now": true })),
+        "/runs/{id}/resume" => {
+            let id = waiting(world).await;
+            let path = format!("/api/v1/runs/{id}/pause");
+            let got = world.ask("post", &path, Some(&world.admin), &[], "").await;
+            assert_eq!(got.body["status"], "paused", "{}", got.body);
+            (id, plain, json!({ "now": true }))
+        }
         "/runs/{id}/retry" => (failed(world).await, plain, json!({ "force": true })),
         "/blobs/missing" => (String::new(), json!({ "hashes": ["0".repeat(64)] }), json!({ "hashes": [] })),
         "/instances/{id}/terminate" => {

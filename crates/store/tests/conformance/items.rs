@@ -87,6 +87,7 @@ pub async fn a_holder_that_was_replaced_is_refused(w: &World) {
 
 pub async fn a_wake_while_leased_is_not_lost(w: &World) {
     let worker = start(&w.store, "a").await;
+    let mut again = Vec::new();
     for (woken, due_again) in [(false, false), (true, true)] {
         wake(&w.store, WorkKind::Run, 1).await;
         let [item] = claim(&w.store, &worker, 10).await[..] else { panic!() };
@@ -95,10 +96,10 @@ pub async fn a_wake_while_leased_is_not_lost(w: &World) {
             assert_eq!(claim(&w.store, &worker, 10).await, [], "it is held");
         }
         finish(&w.store, item, None).await.unwrap();
-        assert_eq!(!claim(&w.store, &worker, 10).await.is_empty(), due_again);
+        again = claim(&w.store, &worker, 10).await;
+        assert_eq!(!again.is_empty(), due_again);
     }
-    let left = read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap();
-    let item = Item { kind: WorkKind::Run, subject: 1, generation: left.generation, fence: 3, dead: false };
+    let item = again[0];
     // Its holder wakes itself in the transaction that finishes it: the earlier of both counts.
     write(&w.store, move |tx| {
         let at = tx.at();
@@ -110,6 +111,21 @@ pub async fn a_wake_while_leased_is_not_lost(w: &World) {
     .unwrap();
     let known = read(&w.store, |tx| Ok((work::find(tx, WorkKind::Run, 1)?, tx.at()))).await;
     assert!(known.0.unwrap().due.unwrap() <= known.1 + 50);
+}
+
+pub async fn an_item_that_is_made_again_begins_above_its_old_fence(w: &World) {
+    let worker = start(&w.store, "a").await;
+    wake(&w.store, WorkKind::Job, 5).await;
+    let [old] = claim(&w.store, &worker, 10).await[..] else { panic!() };
+    assert_eq!(write(&w.store, |tx| work::sweep(tx, 10)).await, Ok(0), "it is held");
+    write(&w.store, |tx| work::forget(tx, WorkKind::Job, 5)).await.unwrap();
+    let forgotten = read(&w.store, |tx| Ok(tx.at())).await;
+    w.clock.advance(10);
+    while read(&w.store, |tx| Ok(tx.at())).await <= forgotten {} // PostgreSQL has a clock of its own
+    wake(&w.store, WorkKind::Job, 5).await;
+    let [new] = claim(&w.store, &worker, 10).await[..] else { panic!() };
+    assert!(new.fence > old.fence, "{old:?} {new:?}");
+    assert!(finish(&w.store, old, None).await.is_err(), "whoever held the earlier one is not taken for the holder");
 }
 
 pub async fn a_wake_only_ever_brings_forward(w: &World) {

@@ -3,9 +3,9 @@
 use crate::support::World;
 use crate::{read, rich_org, write};
 use model::allocation::{Allocation, AllocationStatus};
-use model::{AllocationId, ArtifactId, Failure, JobId, OrgId, Refused, RunId};
+use model::{AllocationId, ArtifactId, Failure, JobId, OrgId, Refused, RunId, Timestamp};
 use store::token::{NewToken, Scope};
-use store::{BlobHash, BlobName, Installation, allocation, secret, token};
+use store::{BlobHash, BlobName, Installation, allocation, content, secret, token};
 
 pub async fn tokens_are_known_by_their_hash(w: &World) {
     let org = rich_org(&w.store).await;
@@ -113,4 +113,33 @@ pub async fn a_slot_is_taken_by_the_one_who_saw_it_last(w: &World) {
     assert!(matches!(claim(2).await, Err(Failure::Refused(Refused::Stale { .. }))));
     let kept = read(&w.store, |tx| allocation::find(tx, AllocationId(7))).await.unwrap();
     assert_eq!((kept.job, kept.version), (Some(JobId(1)), 2));
+}
+
+pub async fn contents_go_when_nobody_needs_them(w: &World) {
+    let (org, hash) = (OrgId(1), "00ff");
+    let named = || vec![hash.to_owned()];
+    let later = Timestamp(i64::MAX / 2);
+    let is_here = || read(&w.store, move |tx| content::is_here(tx, org, hash));
+    let used = write(&w.store, move |tx| content::use_by(tx, org, RunId(7), &named())).await;
+    assert!(matches!(used, Err(Failure::Refused(Refused::Invalid { .. }))), "{used:?}");
+    write(&w.store, move |tx| content::announce(tx, org, hash)).await.unwrap();
+    assert!(is_here().await);
+    write(&w.store, move |tx| content::use_by(tx, org, RunId(7), &[named(), named()].concat())).await.unwrap();
+    write(&w.store, |tx| content::used_until_now(tx, RunId(7))).await.unwrap();
+    assert_eq!(write(&w.store, |tx| content::condemn(tx, Timestamp(1), 10)).await, Ok(0), "it was needed lately");
+    assert_eq!(write(&w.store, move |tx| content::condemn(tx, later, 10)).await, Ok(1));
+    assert!(!is_here().await, "nobody is told that it is here");
+    let busy = write(&w.store, move |tx| content::announce(tx, org, hash)).await;
+    assert!(matches!(busy, Err(Failure::Trouble(ref trouble)) if trouble.retry), "{busy:?}");
+    let [going] = &read(&w.store, |tx| content::going(tx, 10)).await[..] else { panic!() };
+    let gone = going.clone();
+    write(&w.store, move |tx| content::gone(tx, &gone)).await.unwrap();
+    assert_eq!(read(&w.store, |tx| content::going(tx, 10)).await, []);
+    write(&w.store, move |tx| content::announce(tx, org, hash)).await.unwrap();
+    assert!(is_here().await, "sent again");
+    assert_eq!(write(&w.store, move |tx| content::forget(tx, later, 10)).await, Ok(0));
+    write(&w.store, move |tx| content::condemn(tx, later, 10)).await.unwrap();
+    let gone = going.clone();
+    write(&w.store, move |tx| content::gone(tx, &gone)).await.unwrap();
+    assert_eq!(write(&w.store, move |tx| content::forget(tx, later, 10)).await, Ok(1));
 }
