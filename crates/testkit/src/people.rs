@@ -10,6 +10,7 @@ use crate::time::now;
 use crate::world::{Happening, World};
 use engine::Engine;
 use engine::allocation::SlotRender;
+use engine::instance::InstanceRender;
 use engine::run::{Action, Answer, Render};
 use model::time::SECOND;
 use model::{Failure, Refused, RunId};
@@ -77,7 +78,10 @@ impl World {
         match wish {
             Wish::Extend { ms } => now(engine.extend(org, slot.id, Some(ms), key, render)).map(|answer| answer.body),
             Wish::Release => now(engine.release(org, slot.id, key, render)).map(|answer| answer.body),
-            Wish::Terminate { force } => now(engine.terminate_instance(org, slot.instance, force)).map(|_| Vec::new()),
+            Wish::Terminate { force } => {
+                let render: InstanceRender = Arc::new(|picture| picture.workflow_state.clone().into_bytes());
+                now(engine.terminate_instance(org, slot.instance, force, key, render)).map(|answer| answer.body)
+            }
             Wish::Act(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
         }
     }
@@ -91,7 +95,8 @@ impl World {
         first: Result<Vec<u8>, Failure>,
     ) -> Result<Vec<u8>, Failure> {
         let again = self.request(engine, index, wish);
-        let keyed = matches!(wish, None | Some(Wish::Act(_) | Wish::Extend { .. } | Wish::Release));
+        let keyed =
+            matches!(wish, None | Some(Wish::Act(_) | Wish::Extend { .. } | Wish::Release | Wish::Terminate { .. }));
         if let (true, Ok(first), Ok(again)) = (keyed, &first, &again)
             && first != again
         {
