@@ -115,7 +115,14 @@ async fn ask_to_stop(client: &Client, all: bool) -> Result<(), ClientError> {
     let path = format!("{}/control/stop", crate::control_plane::API);
     let body = serde_json::json!({ "all": all });
     let key = crate::control_plane::new_key().map_err(|complaint| ClientError::Protocol(complaint.to_string()))?;
-    client.request(Method::POST, &path).header("idempotency-key", &key).json(&body).within(STOPPED_WITHIN).send().await.map(drop)
+    client
+        .request(Method::POST, &path)
+        .header("idempotency-key", &key)
+        .json(&body)
+        .within(STOPPED_WITHIN)
+        .send()
+        .await
+        .map(drop)
 }
 
 fn logs(settings: &Settings, tail: usize) -> Done {

@@ -271,7 +271,7 @@ impl Engine {
         render: InstanceRender,
     ) -> Result<Answer, Failure> {
         let house = self.house.clone();
-        self.keyed("instance.terminate", key, 200, move |tx| {
+        self.keyed(Lane::Normal, "instance.terminate", key, 200, move |tx| {
             ended_by_a_person(tx, &house, org, id, force)?;
             let ended = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
             Ok(render(&picture(tx, ended)?))

@@ -10,7 +10,7 @@ use model::{Failure, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId}
 use serde_json::Value;
 use std::sync::Arc;
 use store::idempotency::Key;
-use store::{Item, Tx};
+use store::{Item, Lane, Tx};
 
 /// Turns a workflow into the bytes that are answered.
 pub type WorkflowRender = Arc<dyn Fn(&Workflow) -> Vec<u8> + Send + Sync>;
@@ -194,7 +194,7 @@ impl Engine {
         render: WorkflowRender,
     ) -> Result<Answer, Failure> {
         let house = self.house.clone();
-        self.keyed("run.act", key, 200, move |tx| {
+        self.keyed(Lane::Normal, "run.act", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
             if workflow.status.is_end() {
                 return Ok(render(&workflow));
@@ -218,7 +218,7 @@ impl Engine {
         key: Option<Key>,
         render: WorkflowRender,
     ) -> Result<Answer, Failure> {
-        self.keyed("instance.terminate", key, 200, move |tx| {
+        self.keyed(Lane::Normal, "instance.terminate", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
             let why = match (workflow.intent, workflow.status) {
                 (Intent::TerminateInstance, WorkflowStatus::Failed) => {

@@ -12,6 +12,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
+use engine::store::Lane;
 use engine::store::idempotency::Key;
 use model::{OrgId, Refused};
 use serde::de::DeserializeOwned;
@@ -260,7 +261,7 @@ pub(crate) async fn settled(house: &Shared, key: Option<Key>, body: &impl serde:
     if key.is_none() {
         return answered(engine::run::Answer { status: 200, body, replayed: false });
     }
-    answered(house.engine.keyed("answer.keep", key, 200, move |_| Ok(body.clone())).await?)
+    answered(house.engine.keyed(Lane::Normal, "answer.keep", key, 200, move |_| Ok(body.clone())).await?)
 }
 
 /// An id in a path; one that cannot be read names nothing.

@@ -41,7 +41,7 @@ pub fn use_by(tx: &mut Tx, org: OrgId, run: RunId, hashes: &[String]) -> Result<
         }
     }
     let rows = hashes.into_iter().map(|hash| args![run, org, hash.as_str()]).collect();
-    tx.insert_many(&USED_BY, rows).map(drop)
+    tx.insert_many(&USED_BY, rows)
 }
 
 /// The run has ended: from now on its files only wait for being needed again.
