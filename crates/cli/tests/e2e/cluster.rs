@@ -38,6 +38,17 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// A database of its own, for those who share a cluster.
+    #[allow(dead_code, reason = "the kill test has many worlds on one cluster")]
+    pub fn database(&self, name: &str) -> String {
+        let mut createdb = Command::new(programs().join("createdb"));
+        let made = createdb.args(["-U", "remuda", "-h"]).arg(self.folder.path()).arg(name).output().unwrap();
+        assert!(made.status.success(), "createdb: {}", String::from_utf8_lossy(&made.stderr));
+        format!("postgres:///{name}?user=remuda&host={}", self.folder.path().display())
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());

@@ -3,17 +3,23 @@
 
 mod check;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/cluster.rs"]
+mod cluster;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/gate.rs"]
 mod gate;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/home.rs"]
 mod home;
+mod kept_up;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/process.rs"]
 mod process;
 mod puppet;
+mod shared;
 mod stories;
 mod world;
+mod zombies;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::collections::BTreeSet;
@@ -39,6 +45,14 @@ fn main() {
             }
         }
     }
+    for story in STORIES.iter().filter(|story| shared::can_tell(story)) {
+        trials.push(Trial::test(format!("postgres::{}", story.name), || guarded(|| shared::tell(story))));
+    }
+    let zombies: [(&str, fn()); 2] = [
+        ("zombies::stopped_between_transactions", zombies::stopped_between_transactions),
+        ("zombies::stopped_inside_a_transaction", zombies::stopped_inside_a_transaction),
+    ];
+    trials.extend(zombies.map(|(name, tell)| Trial::test(name, move || guarded(tell))));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -16,6 +16,8 @@ pub struct Story {
     pub settings: &'static str,
     /// Other deaths on the way, as `REPL_CRASH` says them.
     pub also: &'static str,
+    /// Whether it is told on PostgreSQL too, with a server and a worker of their own.
+    pub shared: bool,
     pub tell: fn(&World),
     /// `name` or `role/name`.
     pub points: &'static [&'static str],
@@ -26,6 +28,7 @@ pub const STORIES: &[Story] = &[
         name: "a_first_run",
         settings: "",
         also: "",
+        shared: true,
         tell: a_first_run,
         points: &[
             "api.post",
@@ -74,6 +77,7 @@ pub const STORIES: &[Story] = &[
         name: "a_queue",
         settings: "[providers.local]\nmax_instances = 1\n",
         also: "",
+        shared: true,
         tell: a_queue,
         points: &["pool.place"],
     },
@@ -81,6 +85,7 @@ pub const STORIES: &[Story] = &[
         name: "files_and_artifacts",
         settings: "",
         also: "",
+        shared: true,
         tell: files_and_artifacts,
         points: &[
             "artifact.announce",
@@ -98,6 +103,7 @@ pub const STORIES: &[Story] = &[
         name: "cancelled_and_deleted",
         settings: "",
         also: "",
+        shared: true,
         tell: cancelled_and_deleted,
         points: &["run.act", "run.delete"],
     },
@@ -105,6 +111,7 @@ pub const STORIES: &[Story] = &[
         name: "money_secrets_and_holds",
         settings: "",
         also: "",
+        shared: true,
         tell: money_secrets_and_holds,
         points: &[
             "allocation.extend",
@@ -121,6 +128,7 @@ pub const STORIES: &[Story] = &[
         name: "a_machine_is_ended",
         settings: "",
         also: "",
+        shared: true,
         tell: a_machine_is_ended,
         points: &[
             "instance.terminate",
@@ -137,6 +145,7 @@ pub const STORIES: &[Story] = &[
         name: "a_busy_machine_is_ended",
         settings: "",
         also: "",
+        shared: true,
         tell: a_busy_machine_is_ended,
         points: &["instance.terminate"],
     },
@@ -144,6 +153,7 @@ pub const STORIES: &[Story] = &[
         name: "the_shop_is_closed",
         settings: "",
         also: "",
+        shared: false,
         tell: the_shop_is_closed,
         points: &["answer.keep", "instance.retire_idle", "instance.seen", "worker.stop"],
     },
@@ -151,6 +161,7 @@ pub const STORIES: &[Story] = &[
         name: "a_runner_dies",
         settings: "",
         also: "",
+        shared: true,
         tell: a_runner_dies,
         points: &["instance.look", "instance.stream_closed", "journal.frozen"],
     },
@@ -158,6 +169,7 @@ pub const STORIES: &[Story] = &[
         name: "a_keeper_dies",
         settings: "",
         also: "",
+        shared: false,
         tell: a_keeper_dies,
         points: &["contain.end", "runner/exit.write", "run.look"],
     },
@@ -165,14 +177,23 @@ pub const STORIES: &[Story] = &[
         name: "a_machine_falls_silent",
         settings: "[timings]\nheartbeat_every_ms = 100\nunreachable_after_ms = 400\n",
         also: "",
+        shared: false,
         tell: a_machine_falls_silent,
         points: &["job.look", "runner.heard_again"],
     },
-    Story { name: "much_output", settings: "", also: "", tell: much_output, points: &["spool.drop", "spool.roll"] },
+    Story {
+        name: "much_output",
+        settings: "",
+        also: "",
+        shared: false,
+        tell: much_output,
+        points: &["spool.drop", "spool.roll"],
+    },
     Story {
         name: "time_passes",
         settings: "[timings]\nsweep_every_ms = 100\nartifacts_kept_ms = 1\n",
         also: "",
+        shared: false,
         tell: time_passes,
         points: &["blob.delete", "log.sweep", "sweep.artifact", "sweep.keys"],
     },
@@ -180,6 +201,7 @@ pub const STORIES: &[Story] = &[
         name: "a_folder_outlives_its_machine",
         settings: "",
         also: "",
+        shared: false,
         tell: a_folder_outlives_its_machine,
         points: &["provider.remove_workdir"],
     },
@@ -187,6 +209,7 @@ pub const STORIES: &[Story] = &[
         name: "an_item_kills_its_workers",
         settings: "[timings]\nlease_ms = 1200\n", // what is left behind is looked for six times as often
         also: "worker/launch_run.act:before",
+        shared: false,
         tell: an_item_kills_its_workers,
         points: &["work.give_up"],
     },
@@ -194,6 +217,7 @@ pub const STORIES: &[Story] = &[
         name: "the_end_before_the_log",
         settings: "",
         also: "",
+        shared: false,
         tell: the_end_before_the_log,
         points: &["runner.tail"],
     },
@@ -383,7 +407,8 @@ fn an_item_kills_its_workers(world: &World) {
     world.begins(&run, 0..=1);
     // A follower would wait longer after each death.
     world.has_died();
-    world.ends(&run);
+    // Its exit code depends on whether it had begun.
+    world.until("the run is given up", || world.json(&["status", &run])["run"]["status"] == "failed");
 }
 
 /// No runner of ours tells an end before its log, but the protocol allows it: the test speaks for one.

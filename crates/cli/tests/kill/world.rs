@@ -2,6 +2,7 @@
 //! command again when it failed. Never looks inside the product.
 
 use crate::home::Home;
+use crate::kept_up::KeptUp;
 use crate::process::{self, Ended, HANGS_AFTER_MS};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -11,6 +12,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use wire::model::fault::{Moment, POINTS, Role};
 
+/// Short, so that a dead worker's items are taken over while a test waits.
+const LEASE_MS: i64 = 1500;
 /// More often nobody would type the same command.
 const TRIES: usize = 5;
 
@@ -23,6 +26,10 @@ pub struct Spot {
 }
 
 impl Spot {
+    pub fn of(role: Role, name: &'static str, moment: Moment) -> Spot {
+        Spot { role, name, moment }
+    }
+
     /// `name`, reached by the first role it is registered for, or `role/name`.
     pub fn parse(text: &'static str, moment: Moment) -> Spot {
         let (role, name) = text.split_once('/').map_or((None, text), |(role, name)| (Some(role), name));
@@ -51,6 +58,8 @@ pub struct Expected {
 }
 
 pub struct World {
+    /// A server without a worker, and workers; none where the control plane is embedded.
+    pub kept_up: Vec<KeptUp>,
     pub home: Home,
     pub spot: Spot,
     mark: PathBuf,
@@ -66,7 +75,39 @@ impl World {
         let (mark, record) = (home.here().join("died"), home.here().join("record"));
         std::fs::write(&record, "").unwrap();
         home.set("REPL_CRASH", &format!("{also},{spot}@{}", mark.display()));
-        World { home, spot: spot.clone(), mark, record, expected: RefCell::default() }
+        World { kept_up: Vec::new(), home, spot: spot.clone(), mark, record, expected: RefCell::default() }
+    }
+
+    /// On PostgreSQL: a server and `workers` beside it. `signal` is the variable that says what happens at the spot.
+    pub fn shared(database: &str, settings: &str, spot: &Spot, variable: &str, workers: usize) -> World {
+        let mut world = World::new(&format!("{settings}[timings]\nlease_ms = {LEASE_MS}\n"), "", spot);
+        world.home.unset("REPL_CRASH");
+        world.home.set(variable, &format!("{spot}@{}", world.mark.display()));
+        world.home.set("REPL_DATABASE", database);
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = probe.local_addr().unwrap().to_string();
+        drop(probe);
+        let server = KeptUp::start(world.home.repl(&["server", "--listen", &address, "--no-worker"]));
+        server.hears("serving");
+        world.kept_up.push(server);
+        for _ in 0..workers {
+            let worker = KeptUp::start(world.home.repl(&["worker", "--server", &address]));
+            worker.hears("working");
+            world.kept_up.push(worker);
+        }
+        let token = std::fs::read_to_string(world.home.data().join("token")).unwrap();
+        world.home.set("REPL_TOKEN", &token);
+        world.home.set("REPL_URL", &format!("http://{address}"));
+        world
+    }
+
+    /// Machines first, then those who would end them.
+    pub fn closes(mut self) {
+        for machine in self.json(&["instance", "ls"]).as_array().unwrap() {
+            self.insist(&["instance", "terminate", machine["id"].as_str().unwrap(), "--force"], 0);
+        }
+        self.until("machines end", || self.json(&["instance", "ls"]).as_array().unwrap().is_empty());
+        self.kept_up.clear();
     }
 
     /// A command line that says in the record who it is when it begins.

@@ -1,0 +1,41 @@
+//! A worker that is stopped for longer than its lease and then goes on: meanwhile another does its work, and whatever the zombie
+//! still wants to write is refused.
+
+use crate::check;
+use crate::cluster::Cluster;
+use crate::process;
+use crate::world::{Spot, World, count};
+use nix::sys::signal::Signal;
+use wire::model::fault::Moment;
+
+/// Between two transactions: the machine is made, and the zombie does not know that another has written it down.
+pub fn stopped_between_transactions() {
+    let zombie = Spot::parse("provider.spawn", Moment::After);
+    wakes_up_too_late(&zombie);
+}
+
+/// In an open transaction, with its rows locked: the database ends it, so that nobody waits longer than that.
+pub fn stopped_inside_a_transaction() {
+    let zombie = Spot::parse("launch_run.act", Moment::Before);
+    wakes_up_too_late(&zombie);
+}
+
+fn wakes_up_too_late(spot: &Spot) {
+    let cluster = Cluster::start();
+    let world = World::shared(&cluster.database("world"), "", spot, "REPL_STOP", 2);
+    let run = world.submit(&[], "seq 1 300; exit 6", 6, &count(300));
+    world.until("a worker is stopped", || world.kept_up.iter().any(|worker| worker.is_stopped()));
+    let zombie = world.kept_up.iter().find(|worker| worker.is_stopped()).unwrap();
+    // Nobody else stalls: what it held is taken over, and others never wait for it.
+    world.ends(&run);
+    let other = world.submit(&[], "echo 1", 0, "1\n");
+    world.ends(&other);
+    assert!(zombie.is_stopped(), "it has slept through all of it");
+    process::signal(zombie.pid(), Signal::SIGCONT);
+    zombie.hears("somebody else has taken it over");
+    // It is of use again, and has done no harm.
+    let last = world.submit(&[], "echo 2", 0, "2\n");
+    world.ends(&last);
+    check::settled(&world);
+    world.closes();
+}
