@@ -74,6 +74,14 @@ pub const STORIES: &[Story] = &[
         ],
     },
     Story {
+        name: "output_goes_on",
+        settings: "",
+        also: "",
+        shared: true,
+        tell: output_goes_on,
+        points: &["log.append", "runner.report"],
+    },
+    Story {
         name: "a_queue",
         settings: "[providers.local]\nmax_instances = 1\n",
         also: "",
@@ -230,6 +238,15 @@ fn a_first_run(world: &World) {
     world.ends(&run);
     // A machine that has one run behind it takes the next.
     let run = world.submit(&[], "seq 1 20", 0, &count(20));
+    world.ends(&run);
+}
+
+/// What was sent and not acknowledged is sent again together with what came meanwhile.
+fn output_goes_on(world: &World) {
+    let gate = Gate::new(&world.home, "gate");
+    let run = world.submit(&[], &format!("seq 1 150; {}; seq 151 300", gate.wait()), 0, &count(300));
+    world.has_died();
+    gate.open();
     world.ends(&run);
 }
 
