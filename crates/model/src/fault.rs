@@ -114,7 +114,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("heartbeat.post", &[Role::Runner]),
     ("hints.tell", &[Role::Server, Role::Worker]),
     ("ids.take", &[Role::Server, Role::Worker]),
-    ("installation.write", &[Role::Server, Role::Worker]),
+    ("installation.write", &[Role::Server]),
     ("instance.look", &[Role::Worker]),
     ("instance.look_for_all", &[Role::Worker]),
     ("instance.retire_idle", &[Role::Server]),
