@@ -33,7 +33,7 @@ impl World {
         });
         let boot = self.boots;
         self.note(format_args!("process {process} starts, boot {boot}: {}", started.is_ok()));
-        self.auditor.excuse();
+        self.unsettle(0);
         let Ok(worker) = started else { return self.bury(process, A_SECOND) };
         self.processes[process] = Some(Process::new(engine, worker, boot));
         self.after(BEAT_EVERY_MS, Happening::Beat { process, boot });
@@ -44,6 +44,7 @@ impl World {
         self.note(format_args!("process {process} is dead, for {away_ms}"));
         self.processes[process] = None;
         self.fate.set_dead(process, true);
+        self.fate.unsettle(0);
         self.after(away_ms, Happening::Restart { process });
         if process == SERVER {
             let names: Vec<_> = self.machines.keys().cloned().collect();
@@ -66,7 +67,7 @@ impl World {
             if flush { engine.flush_presence().await } else { Ok(()) }
         });
         self.unless_troubled(which, beaten, "beat");
-        self.net[which] = true;
+        self.net[which] = self.now.ms() < self.fate.unsettled_until_ms();
         self.after(BEAT_EVERY_MS, Happening::Beat { process: which, boot });
         if which == SERVER && std::mem::take(&mut self.rescan) {
             let streaming = self.machines.values().filter_map(|m| m.process.as_ref().filter(|p| p.streaming)?.instance);
@@ -111,6 +112,12 @@ impl World {
             return true;
         }
         busy
+    }
+
+    /// Something was not as usual: what is overdue is forgiven for a while, and what nobody seems to hold is looked for.
+    pub fn unsettle(&mut self, ms: i64) {
+        self.auditor.excuse();
+        self.fate.unsettle(ms);
     }
 
     /// Trouble is fine when the process died of it, or the disk was made to refuse; otherwise nothing could have failed.
@@ -206,6 +213,7 @@ impl World {
         self.note(format_args!("process {which} stands still for {ms}"));
         if let Some(process) = &mut self.processes[which] {
             process.frozen_until_ms = self.now.ms() + ms;
+            self.fate.unsettle(0);
             self.after(ms, Happening::Thaw);
         }
     }
@@ -220,7 +228,7 @@ impl World {
         self.note(format_args!("the clock jumps by {ms}"));
         self.now.jump(ms);
         self.set_back_ms += (-ms).max(0);
-        self.auditor.excuse();
+        self.unsettle((-ms).max(0));
     }
 
     /// The server pushes the new document down the runner's open stream.

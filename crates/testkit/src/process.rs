@@ -55,6 +55,8 @@ pub struct Fate {
     /// Tells the auditor that a commit's hints are lost with its author.
     untold: Arc<AtomicBool>,
     full_until_ms: AtomicI64,
+    /// Until then workers look for what a dead one may hold.
+    unsettled_until_ms: AtomicI64,
     /// Somebody was told of trouble without dying of it.
     troubled: AtomicBool,
 }
@@ -68,6 +70,7 @@ impl Fate {
             faults: faults.clone(),
             untold: auditor.untold(),
             full_until_ms: AtomicI64::new(0),
+            unsettled_until_ms: AtomicI64::new(0),
             troubled: AtomicBool::new(false),
         })
     }
@@ -86,6 +89,15 @@ impl Fate {
 
     pub fn disk_is_full_until(&self, ms: i64) {
         self.full_until_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// A worker's lease may end unseen, or what it holds be unknown to it: found out within the life of a lease, and `ms`.
+    pub fn unsettle(&self, ms: i64) {
+        let until_ms = self.now.ms() + ms + 3 * store::worker::DEAD_AFTER_MS;
+        self.unsettled_until_ms.fetch_max(until_ms, Ordering::Relaxed);
+    }
+    pub fn unsettled_until_ms(&self) -> i64 {
+        self.unsettled_until_ms.load(Ordering::Relaxed)
     }
 
     /// Whether the store has told anybody of trouble since the last call.
@@ -120,6 +132,7 @@ impl Fate {
             self.set_dead(process, true);
         }
         if troubled {
+            self.unsettle(0);
             self.troubled.store(true, Ordering::Relaxed);
         }
         if moment == Moment::After && (dies || troubled) {

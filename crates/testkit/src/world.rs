@@ -296,7 +296,7 @@ impl World {
         }
         match happening {
             Happening::Moment => {}
-            Happening::Thaw => self.auditor.excuse(),
+            Happening::Thaw => self.unsettle(0),
             Happening::Beat { process, boot } => self.beat(process, boot),
             Happening::Restart { process } => self.start_process(process),
             Happening::Client { index } => self.ask(index),
