@@ -185,8 +185,9 @@ impl<'t> Scope<'t> {
         self.tx.event(NewEvent { org: self.run.org, run: Some(self.run.id), kind, body });
     }
 
+    /// A moment that has passed is now: a deadline is asked for as if we had never been away.
     pub(crate) fn wake(&mut self, kind: WorkKind, subject: i64, at: Timestamp) {
-        self.tx.wake(kind, subject, at);
+        self.tx.wake(kind, subject, at.max(self.at));
     }
 
     /// Writes every changed row once. Order does not matter below the run's lock; wakes, events and ledger are staged behind.

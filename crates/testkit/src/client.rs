@@ -45,7 +45,7 @@ pub enum Wish {
 
 impl Client {
     pub fn draw(number: u64, chance: &mut Chance, from_ms: i64) -> Client {
-        let ms = chance.pick(&[0, SECOND, 20 * SECOND, 90 * SECOND, 6 * MINUTE]);
+        let ms = chance.pick(&[0, SECOND, 15 * SECOND, MINUTE, 4 * MINUTE]);
         let exit_code = chance.pick(&[0, 0, 0, 1, 7]);
         let text = Plan::text(ms + chance.between(0, 2000), exit_code, chance.pick(&[0, 30, 3000]));
         let start = !chance.one_in(8);
@@ -53,7 +53,7 @@ impl Client {
         if !start {
             wishes.push((from_ms + chance.between(0, MINUTE), Wish::Act(Action::Start)));
         }
-        let within_ms = chance.pick(&[20 * SECOND, 8 * MINUTE]);
+        let within_ms = chance.pick(&[20 * SECOND, 5 * MINUTE]);
         for _ in 0..chance.pick(&[0, 0, 1, 1, 3]) {
             wishes.push((from_ms + chance.between(0, within_ms), wish(chance)));
         }

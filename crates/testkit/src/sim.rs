@@ -94,7 +94,7 @@ pub fn run_with(seed: u64, only: &[Decision]) -> Report {
 
 fn live(seed: u64, only: Option<&[Decision]>) -> Report {
     let mut size = Chance::of(seed, u64::MAX, 1);
-    let (runs, trouble_ms) = (size.pick(&[1, 2, 3, 4, 6, 8]), size.pick(&[MINUTE, 3 * MINUTE, 8 * MINUTE]));
+    let (runs, trouble_ms) = (size.pick(&[1, 2, 2, 3, 4, 8]), size.pick(&[MINUTE / 2, 2 * MINUTE, 6 * MINUTE]));
     let mut world = World::new(seed, trouble_ms, only);
     world.populate(runs, trouble_ms / 2);
     end(world, seed, trouble_ms)
