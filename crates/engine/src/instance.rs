@@ -226,6 +226,10 @@ impl Engine {
         if !instance.displaced {
             let provider = self.house.provider(&instance.provider)?;
             if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
+                // A call that was under way when everybody had given up on it may have made it again: what has ended stays so.
+                if matches!(provider.inspect(&handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone) {
+                    provider.terminate(&handle, &instance.nonce).await?;
+                }
                 crash_point!("provider.forget", provider.forget(&handle).await)?;
             }
         }

@@ -132,7 +132,7 @@ fn look(tx: &mut Tx, house: &House, run: RunId, id: JobId, logged: i64) -> Resul
         let due = deadline_without(wait.from, wait.ms, &outages);
         if due <= scope.at {
             scope.job_event(id, wait.event)?;
-            next = model::job::deadline(scope.job(id)?).map(|wait| wait.from + wait.ms);
+            next = model::job::deadline(scope.job(id)?).map(|wait| (wait.from + wait.ms).max(scope.at));
         } else {
             next = Some(due);
         }

@@ -66,12 +66,12 @@ impl Engine {
         found.ok_or_else(|| Refused::Gone { what: "instance", why: "nobody here knows it".into() }.into())
     }
 
-    pub async fn register(&self, instance: InstanceId, who: Introduction) -> Result<Instance, Failure> {
+    pub async fn register(&self, id: InstanceId, who: Introduction) -> Result<Instance, Failure> {
         let house = self.house.clone();
         let registered = self
             .store
             .write(Lane::High, "runner.register", move |tx| {
-                let instance = store::instance::lock(tx, instance)?;
+                let instance = store::instance::lock(tx, id)?;
                 if instance.nonce != who.nonce {
                     return Err(Refused::Unauthorized { why: "another machine bears this name".into() }.into());
                 }
@@ -89,7 +89,11 @@ impl Engine {
                 tx.wake(WorkKind::Instance, next.id.0, at + house.config.timings.unreachable_after_ms);
                 Ok(next)
             })
-            .await?;
+            .await;
+        if let Err(Failure::Refused(Refused::Gone { .. })) = &registered {
+            self.stream_closed(id).await?; // it is there although it has ended: its item ends it again
+        }
+        let registered = registered?;
         let at = registered.last_seen_at.unwrap_or_default();
         self.house.presence.heard(registered.id, at, registered.observed_version);
         Ok(registered)

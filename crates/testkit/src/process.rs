@@ -93,7 +93,7 @@ impl Fate {
 
     /// A worker's lease may end unseen, or what it holds be unknown to it: found out within the life of a lease, and `ms`.
     pub fn unsettle(&self, ms: i64) {
-        let until_ms = self.now.ms() + ms + 3 * store::worker::DEAD_AFTER_MS;
+        let until_ms = self.now.ms() + ms + 3 * store::worker::LEASE_MS;
         self.unsettled_until_ms.fetch_max(until_ms, Ordering::Relaxed);
     }
     pub fn unsettled_until_ms(&self) -> i64 {

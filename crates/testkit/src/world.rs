@@ -241,6 +241,7 @@ impl World {
         self.note(format_args!("calm"));
         self.faults.calm();
         self.fate.disk_is_full_until(0);
+        self.unsettle(0);
         self.far.takes_ms.store(0, Ordering::Relaxed);
         self.boots_ms = 0;
         self.queue.retain(|_, happening| !matches!(happening, Happening::Blow { .. }));

@@ -4,6 +4,7 @@
 use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::Plan;
 use adapters::fake::{Call, Fate};
+use adapters::{Order, Provider as _};
 use engine::Config;
 use model::instance::InstanceStatus;
 use model::run::RunStatus;
@@ -257,4 +258,19 @@ fn a_machine_that_comes_after_its_run_was_cancelled_is_ended() {
         bench.check();
         bench.check_all_gone_after(5 * MINUTE);
     }
+}
+
+/// A worker stood still with its call in hand while others made the machine, ended it and forgot it. Then it goes on.
+#[test]
+fn a_machine_that_is_made_again_after_its_end_is_ended_again() {
+    let mut bench = Bench::brief();
+    let run = bench.submit(spec());
+    bench.settle();
+    let name = bench.name_of(run);
+    let made = bench.provider.machine(&name).expect("it is there");
+    bench.check_all_gone();
+    let order = Order { boot: made.boot, region: made.region, resources: made.resources };
+    now(bench.provider.spawn(&order)).expect("nobody remembers the name");
+    bench.advance(MINUTE);
+    bench.check_all_gone();
 }
