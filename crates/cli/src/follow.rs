@@ -2,7 +2,7 @@
 //! Never adds to the work's output; what it has to say itself goes to stderr.
 
 use crate::complaint::Done;
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{API, ControlPlane};
 use crate::live::Live;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub async fn run(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> 
             end = logs(plane, run, &part, &mut sink) => end?,
             () = live.keep_up(plane, run) => unreachable!("it watches as long as it is asked to"),
         };
-        let view: RunView = plane.get(&format!("/runs/{run}")).await?;
+        let view = ended(plane, run, live).await?;
         if matches!(view.status.as_str(), "completed" | "failed" | "cancelled") {
             live.done();
             say_if_cut(&end);
@@ -68,6 +68,17 @@ pub async fn run(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> 
 pub fn say_if_cut(end: &LogEnd) {
     if end.cut {
         eprintln!("repl: the end of this log is missing: its machine was lost before it arrived");
+    }
+}
+
+/// The run, however long it takes to reach its control plane: its log is complete, so its end is there to be told.
+async fn ended(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> {
+    let mut patience = Patience::default();
+    loop {
+        match plane.client().get(&format!("{API}/runs/{run}")).await {
+            Ok(view) => return Ok(view),
+            Err(broken) => patience.wait(plane, broken, live).await?,
+        }
     }
 }
 

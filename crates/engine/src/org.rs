@@ -1,7 +1,7 @@
 //! Who may do what: orgs, tokens, secrets.
 
 use crate::Engine;
-use model::{Failure, OrgId, Refused, Timestamp, TokenId};
+use model::{Failure, OrgId, Refused, Timestamp, TokenId, Trouble};
 use store::idempotency::{self, Key, Looked};
 use store::secret::SecretName;
 use store::token::{NewToken, Scope, Token};
@@ -16,7 +16,13 @@ impl Engine {
                 if let Some(org) = store::org::by_name(tx, &name)? {
                     return Ok(org.id);
                 }
-                let id = store::org::create(tx, &name)?;
+                let id = match store::org::create(tx, &name) {
+                    // A server that starts at the same moment was quicker.
+                    Err(Failure::Refused(Refused::Conflict { .. })) => {
+                        return store::org::by_name(tx, &name)?.map(|org| org.id).ok_or_else(|| gone(&name));
+                    }
+                    made => made?,
+                };
                 tx.ledger(Entry::new(id, EntryKind::Topup, first, "first").memo("the org was created"));
                 Ok(id)
             })
@@ -93,4 +99,8 @@ impl Engine {
     pub async fn delete_secret(&self, org: OrgId, name: String) -> Result<(), Failure> {
         self.store.write(Lane::Normal, "secret.delete", move |tx| store::secret::delete(tx, org, &name)).await
     }
+}
+
+fn gone(org: &str) -> Failure {
+    Trouble::internal(format!("the org {org} is there and cannot be found")).into()
 }

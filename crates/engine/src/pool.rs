@@ -91,6 +91,9 @@ impl Scope<'_> {
         if instance.it.status != InstanceStatus::Ready {
             return Err(Refused::Stale { what: "the instance" }.into());
         }
+        // Whoever freed the slot may have read the clock after us, and have had the pool's lock before us.
+        let freed = self.allocation(slot.allocation)?.it.updated_at;
+        self.at = self.tx.not_before(freed);
         self.allocation_event(slot.allocation, AllocationEvent::Claimed { job: id })?;
         self.unused_no_more(slot.instance)?;
         let mut machine = self.instance(slot.instance)?.it.clone();

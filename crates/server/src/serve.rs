@@ -149,7 +149,8 @@ async fn first_token(engine: &Engine, home: &Path) -> Result<(), Failure> {
     let trouble = |error: std::io::Error| {
         Trouble::new(TroubleKind::Internal, format!("cannot write {}: {error}", path.display()))
     };
-    let draft = home.join("token.new");
+    // Of this process alone: two servers of one home may start at the same moment, and either's token is good.
+    let draft = home.join(format!("token.{}.new", std::process::id()));
     let mut file = std::fs::OpenOptions::new()
         .write(true)
         .create(true)

@@ -62,7 +62,7 @@ pub fn find(tx: &mut Tx, id: RunId) -> Result<Option<Run>, Failure> {
     tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
-/// The newest run of that name, an open one first.
+/// The newest run of that name, an open one first. Ids say nothing of it: each process has its own block of them.
 pub fn by_name(tx: &mut Tx, org: OrgId, name: &str) -> Result<Option<Run>, Failure> {
     tx.row(&BY_NAME, &args![org, name])?.map(|row| doc::read(&row, 0)).transpose()
 }
@@ -150,7 +150,7 @@ const FIND: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1");
 const BY_NAME: Sql = Sql::new(
     "SELECT doc FROM runs
       WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL
-      ORDER BY open DESC, id DESC LIMIT 1",
+      ORDER BY open DESC, created_at DESC, id DESC LIMIT 1",
 );
 const PAGE: Sql = Sql::new(
     "SELECT doc FROM runs

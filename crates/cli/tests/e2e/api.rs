@@ -10,10 +10,10 @@ pub struct Api {
 }
 
 impl Api {
-    /// Of the embedded control plane, as its owner.
+    /// Of the home's control plane, as its owner.
     pub fn of(home: &Home) -> Api {
+        let url = home.url();
         let token = std::fs::read_to_string(home.data().join("token")).unwrap();
-        let url = home.json(&["control", "status"])["url"].as_str().unwrap().to_owned();
         Api::at(&url, Some(token.trim()))
     }
 

@@ -1,16 +1,24 @@
-//! A PostgreSQL of one test: made from nothing, reached by a unix socket, gone with the test however that ends.
+//! A PostgreSQL of one test: made from nothing, reached by a unix socket, gone with the test however that ends. Or a database of
+//! one test on a server that was started for many.
 
-use std::io::{BufRead as _, BufReader};
+use crate::process::HANGS_AFTER_MS;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
-/// Serves for as long as its stdin is open: the shell outlives a killed test just long enough to end the server.
-const SERVE: &str = r#""$0" -D data -k "$PWD" -c listen_addresses= -c fsync=off 2>&1 & cat; kill -QUIT $!; wait"#;
+/// Serves for as long as its stdin is open: the shell outlives a killed test just long enough to end the server. Every line it
+/// is told is an immediate restart, without so much as a checkpoint.
+const SERVE: &str = r#"serve() { "$0" -D data -k "$PWD" -c listen_addresses= -c fsync=off -c max_connections=300 2>&1 & pid=$!; }
+serve; while read -r _; do kill -QUIT $pid; wait $pid; serve; done; kill -QUIT $pid; wait"#;
+const READY: &str = "ready to accept connections";
 
 pub struct Cluster {
     folder: tempfile::TempDir,
     shell: Child,
+    said: Receiver<String>,
 }
 
 impl Cluster {
@@ -26,15 +34,40 @@ impl Cluster {
         shell.args(["-c", SERVE]).arg(programs.join("postgres")).current_dir(folder.path());
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut shell = as_owner(&mut shell, owner).spawn().unwrap();
-        let mut said = BufReader::new(shell.stdout.take().unwrap()).lines().map_while(Result::ok);
-        assert!(said.any(|line| line.contains("ready to accept connections")), "PostgreSQL did not start");
-        // Nobody reads its log further, but it must not block on a full pipe.
-        std::thread::spawn(move || said.for_each(drop));
-        Cluster { folder, shell }
+        let stdout = BufReader::new(shell.stdout.take().unwrap());
+        // Read to the end, whoever listens: it must not block on a full pipe.
+        let (tell, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line))));
+        let cluster = Cluster { folder, shell, said };
+        cluster.hear(READY);
+        cluster
     }
 
     pub fn url(&self) -> String {
         format!("postgres:///postgres?user=remuda&host={}", self.folder.path().display())
+    }
+
+    /// The only value that this question has for an answer.
+    pub fn ask(&self, question: &str) -> String {
+        let asked = Command::new(programs().join("psql")).args(["-Atc", question, &self.url()]).output().unwrap();
+        assert!(asked.status.success(), "{question}: {}", String::from_utf8_lossy(&asked.stderr));
+        String::from_utf8(asked.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Every session is lost in the middle of whatever it does; returns when the server has recovered.
+    pub fn restart(&self) {
+        while self.said.try_recv().is_ok() {}
+        self.shell.stdin.as_ref().unwrap().write_all(b"again\n").unwrap();
+        self.hear(READY);
+    }
+
+    fn hear(&self, word: &str) {
+        loop {
+            let line = self.said.recv_timeout(Duration::from_millis(HANGS_AFTER_MS.into()));
+            if line.unwrap_or_else(|_| panic!("PostgreSQL never says `{word}`")).contains(word) {
+                return;
+            }
+        }
     }
 }
 
@@ -53,6 +86,39 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         self.shell.wait().ok();
+    }
+}
+
+/// A database of one test on somebody else's server, dropped with the test.
+pub struct Database {
+    server: String,
+    name: String,
+}
+
+impl Database {
+    /// `server` is the address of any database there.
+    pub fn new(server: &str, name: &str) -> Database {
+        let database = Database { server: server.to_owned(), name: name.to_lowercase() };
+        database.tell(&format!("CREATE DATABASE \"{}\"", database.name));
+        database
+    }
+
+    pub fn url(&self) -> String {
+        let (_, parameters) = self.server.split_once('?').expect("postgres:///NAME?host=…");
+        format!("postgres:///{}?{parameters}", self.name)
+    }
+
+    fn tell(&self, words: &str) {
+        let told = Command::new(programs().join("psql")).args(["-qc", words, &self.server]).output().unwrap();
+        assert!(told.status.success(), "{words}: {}", String::from_utf8_lossy(&told.stderr));
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.tell(&format!("DROP DATABASE \"{}\" WITH (FORCE)", self.name));
+        }
     }
 }
 

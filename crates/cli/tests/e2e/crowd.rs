@@ -12,7 +12,6 @@ const MACHINES: usize = 4;
 #[test]
 fn two_hundred_at_once_share_four_machines_one_at_a_time() {
     let home = Home::of_machines(MACHINES);
-    home.done(&["control", "start"]);
     let api = Api::of(&home);
     // The folder above a workdir is the machine's: whoever finds somebody else there says so by its code.
     let command = |n: usize| format!("mkdir ../busy || exit 99; echo run {n}; rmdir ../busy");
@@ -29,7 +28,10 @@ fn two_hundred_at_once_share_four_machines_one_at_a_time() {
     }
     assert_eq!(jobs.len(), RUNS, "nobody was tried twice");
     one_at_a_time(&jobs);
-    in_order_of_submission(&jobs);
+    // Two servers accept side by side: there, of two at the same moment, neither came first.
+    if !home.is_many() {
+        in_order_of_submission(&jobs);
+    }
     home.adds_up();
     let charged: Vec<Value> = home.json(&["credits", "ledger", "--limit", "100000"]).as_array().unwrap().clone();
     let ends: BTreeMap<&str, usize> = charged.iter().fold(BTreeMap::new(), |mut ends, row| {

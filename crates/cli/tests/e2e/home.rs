@@ -1,10 +1,14 @@
-//! A home of one test: its own data folder, its own folder to type in, its own control plane. Whatever a test does to it,
-//! nobody is left behind: its end looks for processes that still know it.
+//! A home of one test: its own data folder, its own folder to type in, its own control plane: the embedded one or, if the tests
+//! are asked to, several processes on PostgreSQL. Whatever a test does to it, nobody is left behind: its end looks for processes
+//! that still know it.
 
 use crate::process::{self, Ended};
+use crate::servers::{ASKED_BY, OWN_SERVER, Recipe, Servers};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 pub struct Home {
     place: tempfile::TempDir,
@@ -14,9 +18,16 @@ pub struct Home {
     env: Vec<(String, String)>,
     /// Ends what a killed test left; told by its stdin, so that it does not count as somebody who knows the home.
     heir: Child,
+    /// What the tests are asked to run on instead of an embedded control plane.
+    asked: Option<String>,
+    /// Started with the first command.
+    servers: OnceLock<Servers>,
 }
 
 const HEIR: &str = r#"read -r repl; read -r home; cat; REPL_HOME="$home" "$repl" control stop --all"#;
+/// Of several processes: whoever knows the home has nobody left to belong to.
+const HEIR_OF_MANY: &str = r#"read -r _; read -r home; cat
+for dir in /proc/[0-9]*; do grep -qsF "$home" "$dir/environ" && kill -9 "${dir#/proc/}"; done; rm -rf "$home""#;
 
 impl Home {
     pub fn new() -> Home {
@@ -24,8 +35,18 @@ impl Home {
         let place = tempfile::Builder::new().prefix("e2e").tempdir().unwrap();
         std::fs::create_dir(place.path().join("here")).unwrap();
         let data = place.path().join("home");
-        let heir = heir(&data);
-        Home { place, data, env: Vec::new(), heir }
+        let asked = std::env::var(ASKED_BY).ok();
+        let heir = heir(&data, asked.is_some());
+        Home { place, data, env: Vec::new(), heir, asked, servers: OnceLock::new() }
+    }
+
+    /// With several servers and workers on a PostgreSQL of its own, whatever the tests are asked to run on.
+    pub fn of_many(settings: &str) -> Home {
+        let mut home = Home::with(settings);
+        home.asked = Some(OWN_SERVER.to_owned());
+        end(&mut home.heir);
+        home.heir = heir(&home.data, true);
+        home
     }
 
     /// With its data in a folder of somebody else's choice.
@@ -33,7 +54,7 @@ impl Home {
         let mut home = Home::new();
         home.data = folder.join("home");
         end(&mut home.heir);
-        home.heir = heir(&home.data);
+        home.heir = heir(&home.data, home.asked.is_some());
         home
     }
 
@@ -81,6 +102,7 @@ impl Home {
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("HOME", self.place.path())
             .env("REPL_HOME", self.data())
+            .envs(self.pointed(&words.join(" ")))
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(self.here())
             .stdin(Stdio::null());
@@ -97,10 +119,51 @@ impl Home {
             .env("PATH", path)
             .env("HOME", self.place.path())
             .env("REPL_HOME", self.data())
+            .envs(self.pointed(line.trim_start_matches("repl ")))
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(self.here())
             .stdin(Stdio::null());
         shell
+    }
+
+    /// What points a command at one of several servers; nothing for an embedded control plane, which is found by the home.
+    fn pointed(&self, line: &str) -> Vec<(String, String)> {
+        let Some(servers) = self.servers() else { return Vec::new() };
+        let token = std::fs::read_to_string(self.data().join("token")).unwrap();
+        vec![("REPL_URL".to_owned(), servers.for_command(line)), ("REPL_TOKEN".to_owned(), token.trim().to_owned())]
+    }
+
+    pub fn is_many(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// The processes of a home that has several.
+    pub fn many(&self) -> &Servers {
+        self.servers().expect("an embedded control plane is one process")
+    }
+
+    fn servers(&self) -> Option<&Servers> {
+        let asked = self.asked.as_ref()?;
+        let start = || {
+            let text = |path: &Path| path.to_str().unwrap().to_owned();
+            let mut env = vec![("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())];
+            env.extend([("HOME".to_owned(), text(self.place.path())), ("REPL_HOME".to_owned(), text(self.data()))]);
+            env.extend(self.env.iter().cloned());
+            let recipe = Recipe { program: program(), env, folder: self.here(), logs: self.place.path().to_owned() };
+            Servers::start(recipe, asked, &self.place.path().file_name().unwrap().to_string_lossy())
+        };
+        Some(self.servers.get_or_init(start))
+    }
+
+    /// Where the control plane answers, started if need be.
+    pub fn url(&self) -> String {
+        match self.servers() {
+            Some(servers) => servers.url(),
+            None => {
+                self.done(&["control", "start"]);
+                self.json(&["control", "status"])["url"].as_str().unwrap().to_owned()
+            }
+        }
     }
 
     /// Types a command and waits for its end.
@@ -151,8 +214,35 @@ impl Home {
         self.json(&["instance", "ls"]).as_array().unwrap().clone()
     }
 
+    /// The process that served the last command.
     pub fn control_plane(&self) -> i32 {
+        if let Some(servers) = self.servers() {
+            return servers.last();
+        }
         self.json(&["control", "status"])["pid"].as_i64().unwrap() as i32
+    }
+
+    /// Ends every run, every machine and the control plane.
+    pub fn stop(&self) {
+        let Some(servers) = self.servers() else {
+            let stopped = self.say(&["control", "stop", "--all"]);
+            return assert_eq!(stopped.code, 0, "control stop --all: {stopped}");
+        };
+        if servers.have_ended() {
+            return;
+        }
+        for run in self.json(&["ps"]).as_array().unwrap() {
+            self.say(&["cancel", "--abort", run["id"].as_str().unwrap()]); // it may have ended meanwhile
+        }
+        let is_runner = |process: &process::Process| process.words.starts_with("repl runner");
+        let runners: Vec<_> = self.processes().into_iter().filter(is_runner).collect();
+        for machine in self.instances() {
+            self.done(&["instance", "terminate", "--force", machine["id"].as_str().unwrap()]);
+        }
+        for runner in runners {
+            assert!(process::ends(runner.pid), "{runner:?} goes on");
+        }
+        servers.end(Signal::SIGTERM);
     }
 
     /// Every invariant, and every credit where it belongs.
@@ -192,11 +282,11 @@ fn program() -> PathBuf {
     std::env::var_os("CARGO_BIN").map_or_else(|| env!("CARGO_BIN_EXE_repl").into(), PathBuf::from)
 }
 
-fn heir(data: &Path) -> Child {
+fn heir(data: &Path, of_many: bool) -> Child {
     use std::io::Write as _;
     use std::os::unix::process::CommandExt as _;
     let mut heir = Command::new("/bin/sh")
-        .args(["-c", HEIR])
+        .args(["-c", if of_many { HEIR_OF_MANY } else { HEIR }])
         .env_clear()
         .current_dir("/")
         .process_group(0) // whoever ends the test's group must not end it too
@@ -218,20 +308,26 @@ impl Drop for Home {
     fn drop(&mut self) {
         end(&mut self.heir);
         let failed = std::thread::panicking();
-        let stopped = if self.data().exists() { Some(self.say(&["control", "stop", "--all"])) } else { None };
+        match (self.asked.is_some(), self.servers.get()) {
+            (true, Some(servers)) if failed => servers.end(Signal::SIGKILL),
+            (true, None) => {}
+            (false, _) if !self.data().exists() => {}
+            (false, _) if failed => drop(self.say(&["control", "stop", "--all"])),
+            _ => self.stop(),
+        }
         let left = self.processes();
         for process in &left {
             // A test that fails must not leave work for the next one.
             process::kill(process.pid);
         }
         if failed {
-            if let Ok(log) = std::fs::read_to_string(self.data().join("control.log")) {
-                eprintln!("--- control.log\n{log}");
+            let logs = (0..4).map(|n| self.place.path().join(format!("member-{n}.log")));
+            for path in logs.chain([self.data().join("control.log")]) {
+                if let Ok(log) = std::fs::read_to_string(&path) {
+                    eprintln!("--- {}\n{log}", path.file_name().unwrap().display());
+                }
             }
             return;
-        }
-        if let Some(stopped) = stopped {
-            assert_eq!(stopped.code, 0, "control stop --all: {stopped}");
         }
         assert!(left.is_empty(), "left behind: {left:?}");
     }

@@ -184,6 +184,12 @@ pub fn kill(pid: i32) {
     assert!(ends(pid), "{pid} cannot be killed");
 }
 
+/// False for one that is dead, waited for or not.
+pub fn lives(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 /// True once the process is dead.
 pub fn ends(pid: i32) -> bool {
     // SAFETY: asks for a new descriptor and touches nothing else.

@@ -43,7 +43,6 @@ fn what_cannot_be_meant_is_refused_before_anything_starts() {
 #[test]
 fn the_api_refuses_what_is_not_for_it() {
     let home = Home::new();
-    home.done(&["control", "start"]);
     let api = Api::of(&home);
     let not_json = api.post_bytes("/runs", b"{\"commands\": [".to_vec());
     assert_eq!((not_json.status, &*not_json.code), (400, "invalid_body"), "{not_json:?}");
@@ -60,7 +59,7 @@ fn the_api_refuses_what_is_not_for_it() {
         let Err(ClientError::Problem(problem)) = api.try_get(path) else { panic!("{path} exists") };
         assert!(matches!(problem.status, 400 | 404), "{path}: {problem:?}");
     }
-    let url = home.json(&["control", "status"])["url"].as_str().unwrap().to_owned();
+    let url = home.url();
     for token in [None, Some("rmd_wrong"), Some("")] {
         let Err(ClientError::Problem(problem)) = Api::at(&url, token).try_get("/runs") else {
             panic!("{token:?} is good")

@@ -9,14 +9,14 @@ use nix::sys::signal::Signal;
 /// The home goes first: its processes still speak with the database.
 struct Shared {
     home: Home,
-    _cluster: Cluster,
+    cluster: Cluster,
 }
 
 impl Shared {
     fn new() -> Shared {
         let (mut home, cluster) = (Home::new(), Cluster::start());
         home.set("REPL_DATABASE", &cluster.url());
-        Shared { home, _cluster: cluster }
+        Shared { home, cluster }
     }
 
     /// A server that answers, and its address.
@@ -113,6 +113,27 @@ fn many_runs_are_placed_in_order_by_whichever_worker() {
     }
     assert_eq!(std::fs::read_to_string(order).unwrap(), (0..12).map(|n| format!("{n}\n")).collect::<String>());
     shared.end(workers.into_iter().chain([first]).collect());
+}
+
+/// A worker dies with an item in its hands. Another takes the item over when the lease is dead: nobody else could have placed
+/// the run, and the dead worker's lease row still holds nothing.
+#[test]
+fn what_a_dead_worker_held_is_taken_over() {
+    let mut shared = Shared::new();
+    let (first, address) = shared.server("127.0.0.1:0", &["--no-worker"]);
+    shared.talk_to(&address);
+    shared.home.set("REPL_CRASH", "worker/launch_run.act:before");
+    let dies = shared.worker(&address);
+    shared.home.unset("REPL_CRASH");
+    let run = shared.home.detach(&[], "echo made; exit 4");
+    assert_eq!(dies.end().code, 137, "it died where it was told to");
+    let held = shared.cluster.ask(include_str!("held.sql"));
+    assert_eq!(held, "1", "with the run's workflow in its hands");
+    let lives = shared.worker(&address);
+    let ended = shared.home.attach(&run);
+    assert_eq!((ended.code, &*ended.out()), (4, "made\n"), "{ended}");
+    assert_eq!(shared.home.jobs(&run).len(), 1, "nothing was begun twice");
+    shared.end(vec![lives, first]);
 }
 
 #[test]

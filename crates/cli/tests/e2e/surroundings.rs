@@ -56,7 +56,7 @@ fn a_secret_reaches_its_command_and_nothing_else() {
     assert_eq!(ended.code, 0, "{ended}");
     assert_eq!(ended.out(), "<***>\n<***>\n");
     assert!(ended.stderr.starts_with("***\n"), "{ended}");
-    home.done(&["control", "stop", "--all"]);
+    home.stop();
     assert_eq!(files_with(home.data(), VALUE), Vec::<String>::new());
 }
 
