@@ -1,8 +1,8 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, allocation, artifact, control, credits, doctor, event, fault, instance, logs, manifest, ps, role, run,
-    secret, settings, sim, status, token, workflow,
+    action, allocation, artifact, bench, control, credits, doctor, event, fault, instance, logs, manifest, ps, role,
+    run, secret, settings, sim, status, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -69,6 +69,7 @@ pub enum Command {
     Audit(credits::AuditArgs),
     Doctor(doctor::DoctorArgs),
     Sim(sim::SimArgs),
+    Bench(bench::BenchArgs),
     Completion(CompletionArgs),
     #[command(hide = true)]
     CrashPoints(fault::PointsArgs),
@@ -133,6 +134,7 @@ repl runs commands on machines that are there, streams what happens, charges it 
   credits  secret  token        money, values for runs, access
   control  server  worker  runner              the embedded control plane; roles in the foreground
   audit  doctor  sim  completion               does everything add up; does everything work here, or in worlds where all goes wrong
+  bench                         how fast it is here, beside what the machine itself takes
 
 A run is named by its id, a unique beginning of it, its name, or @last.
 More: repl COMMAND --help";

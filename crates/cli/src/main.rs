@@ -6,6 +6,7 @@ mod action;
 mod allocation;
 mod args;
 mod artifact;
+mod bench;
 mod complaint;
 mod control;
 mod control_plane;
@@ -155,6 +156,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Worker(args) => role::worker(&settings, args).await,
         Command::Audit(args) => credits::audit(&settings, args).await,
         Command::Doctor(args) => doctor::doctor(&settings, args).await,
+        Command::Bench(args) => bench::bench(args).await,
         Command::Runner(_) | Command::Sim(_) | Command::CrashPoints(_) | Command::Completion(_) => {
             unreachable!("done before the runtime started")
         }

@@ -6,10 +6,11 @@ use crate::{Engine, House};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
 use model::instance::{Instance, InstanceStatus};
-use model::job::{Frost, JobEvent};
+use model::job::{Frost, Job, JobEvent};
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
 use model::pool::{Placement, Room, Slot, Wish};
+use model::spec::Priority;
 use model::{AllocationId, Failure, InstanceId, JobId, PoolId, Refused};
 use store::pool::Pool;
 use store::{Item, Lane, Tx, WorkKind};
@@ -34,9 +35,9 @@ impl Scope<'_> {
             return self.job_event(id, JobEvent::ProviderRefused { why }).map(drop);
         }
         let mut pool = store::pool::lock(self.tx, job.pool)?;
-        let head = store::job::waiting(self.tx, pool.id, 1)?.first().map(|job| job.id);
-        if head.is_some_and(|head| head != id) {
-            return self.enqueue(id, &mut pool);
+        let head = store::job::waiting(self.tx, pool.id, 1)?.pop();
+        if let Some(head) = head.filter(|head| head.id != id) {
+            return self.enqueue(id, &mut pool, Some(&head));
         }
         let wish = Wish {
             org: job.org,
@@ -66,22 +67,26 @@ impl Scope<'_> {
                         slots.retain(|other| other.instance != idle); // the hold needs the machine
                         continue;
                     }
-                    self.enqueue(id, &mut pool)?;
+                    self.enqueue(id, &mut pool, None)?;
                     return terminate_instance::begin_in(self, idle, "somebody waits whom it does not fit");
                 }
-                Placement::Wait => return self.enqueue(id, &mut pool),
+                Placement::Wait => return self.enqueue(id, &mut pool, None),
             }
         }
-        self.enqueue(id, &mut pool)
+        self.enqueue(id, &mut pool, None)
     }
 
-    fn enqueue(&mut self, id: JobId, pool: &mut Pool) -> Result<(), Failure> {
+    /// At the end of its turn in the list. Behind somebody who waits already nothing new can be placed, so nobody looks again.
+    fn enqueue(&mut self, id: JobId, pool: &mut Pool, head: Option<&Job>) -> Result<(), Failure> {
         if self.job(id)?.queue_seq.is_some() {
             return Ok(());
         }
         let turns = store::job::turns(self.tx, pool.id, self.run.spec.priority, self.run.org)?;
         let (turn, seq) = (model::pool::turn(turns), store::pool::next_seq(self.tx, pool)?);
-        self.wake(WorkKind::Pool, pool.id.0, self.at);
+        let behind = head.is_some_and(|head| self.run.spec.priority == Priority::Normal && Some(turn) >= head.turn);
+        if !behind {
+            self.wake(WorkKind::Pool, pool.id.0, self.at);
+        }
         self.job_event(id, JobEvent::Queued { turn, seq }).map(drop)
     }
 

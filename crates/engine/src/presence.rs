@@ -31,6 +31,7 @@ struct Seen {
     observed_version: i64,
     unsaved: bool,
     streams: i64,
+    durable_waits: u64,
 }
 
 impl Presence {
@@ -62,6 +63,18 @@ impl Presence {
         entry.at = entry.at.max(at);
         entry.observed_version = entry.observed_version.max(observed_version);
         entry.unsaved = true;
+    }
+
+    /// What a runner says of its disk, for whoever measures.
+    pub fn waited(&self, instance: InstanceId, durable_waits: u64) {
+        let mut seen = self.seen.lock().expect("no panic while locked");
+        if let Some(entry) = seen.get_mut(&instance) {
+            entry.durable_waits = durable_waits;
+        }
+    }
+
+    pub fn durable_waits(&self) -> u64 {
+        self.seen.lock().expect("no panic while locked").values().map(|seen| seen.durable_waits).sum()
     }
 
     pub fn last(&self, instance: InstanceId) -> Option<Timestamp> {

@@ -55,6 +55,11 @@ impl Engine {
         self.store.read("work.next_due", store::work::next_due).await
     }
 
+    /// How many items are due and not finished, for whoever measures.
+    pub async fn count_due(&self) -> Result<i64, Failure> {
+        self.store.read("work.count_due", store::work::count_due).await
+    }
+
     /// Works on one claimed item. Its failure is its own: the item is tried again, nobody else waits for it.
     pub async fn work_on(&self, item: Item) {
         let result = if item.dead { self.give_up(item).await } else { self.look_at(item).await };

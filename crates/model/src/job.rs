@@ -521,6 +521,11 @@ fn ripe(next: Job, at: Timestamp) -> Step {
     moved(next, [C::Publish { kind: "job.terminating" }])
 }
 
+/// It was on no machine, or on one that says there was no output: no log exists.
+fn said_nothing(job: &Job) -> bool {
+    job.epoch == 0 || (job.epoch == 1 && job.final_offset == Some(0))
+}
+
 fn finish(mut next: Job, at: Timestamp) -> Step {
     let reason = next.reason.expect("a terminating job has a reason");
     next.status = reason.end();
@@ -530,7 +535,9 @@ fn finish(mut next: Job, at: Timestamp) -> Step {
     if next.allocation.is_some() {
         consequences.push(C::SlotEnded { clean: !next.fenced });
     }
-    consequences.push(C::GatherLogs);
+    if !said_nothing(&next) {
+        consequences.push(C::GatherLogs);
+    }
     consequences.push(C::Publish { kind: "job.ended" });
     consequences.push(C::ChildEnded { reason });
     moved(next, consequences)

@@ -234,6 +234,11 @@ impl Groups {
         self.v2.as_ref().or(self.freezer.as_ref())
     }
 
+    /// The group itself, where a process can be born into it. Its door is the first.
+    pub fn open(&self) -> Option<fs::File> {
+        fs::File::open(self.v2.as_ref()?).ok()
+    }
+
     /// Open files to which a process writes `0` to join.
     pub fn doors(&self) -> Vec<fs::File> {
         self.each().filter_map(|group| OpenOptions::new().write(true).open(group.join("cgroup.procs")).ok()).collect()

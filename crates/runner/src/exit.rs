@@ -1,6 +1,7 @@
 //! How a job ended, in a block that was allocated before it began: a full disk never loses an outcome.
 //! The file has two halves: that the job may have begun, and how it ended.
 
+use crate::durable;
 use crate::record;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -31,7 +32,7 @@ pub struct ExitRecord {
 pub fn prepare(dir: &Path) -> io::Result<()> {
     let mut file = File::create_new(dir.join(FILE))?;
     file.write_all(&[0; 2 * HALF])?;
-    file.sync_all()
+    durable::sync_all(&file)
 }
 
 /// Not synced: it tells the next runner on the same boot, and page cache outlives processes.
@@ -55,7 +56,7 @@ pub fn write(dir: &Path, ended: &ExitRecord) -> io::Result<()> {
     let sealed = record::seal(&serde_json::to_vec(&ended)?);
     assert!(sealed.len() <= HALF, "an exit record fits its half");
     let file = block(dir)?;
-    crash_point!("exit.write", file.write_all_at(&sealed, HALF as u64).and_then(|()| file.sync_data()))
+    crash_point!("exit.write", file.write_all_at(&sealed, HALF as u64).and_then(|()| durable::sync_data(&file)))
 }
 
 pub fn read(dir: &Path) -> Option<ExitRecord> {

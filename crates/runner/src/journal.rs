@@ -1,6 +1,7 @@
 //! What this runner must not forget: which epochs may have begun, and which are frozen. One append and one fdatasync
 //! before a keeper is woken. Holds no secret and no outcome: those are the keeper's exit records.
 
+use crate::durable;
 use crate::key::Key;
 use crate::record;
 use serde::{Deserialize, Serialize};
@@ -71,12 +72,12 @@ impl Journal {
     /// Durable when it returns: the epoch may have begun.
     pub fn begins(&mut self, key: Key, boot: &str) -> io::Result<()> {
         let begins = Entry::Begins { key: key.to_string(), boot: boot.to_owned() };
-        crash_point!("journal.begins", self.append(begins).and_then(|()| self.file.sync_data()))
+        crash_point!("journal.begins", self.append(begins).and_then(|()| durable::sync_data(&self.file)))
     }
 
     pub fn frozen(&mut self, key: Key, on: bool) -> io::Result<()> {
         let frozen = Entry::Frozen { key: key.to_string(), on };
-        crash_point!("journal.frozen", self.append(frozen).and_then(|()| self.file.sync_data()))
+        crash_point!("journal.frozen", self.append(frozen).and_then(|()| durable::sync_data(&self.file)))
     }
 
     /// Not synced: remembering an epoch once too often costs nothing.
@@ -139,9 +140,9 @@ fn fresh(path: &Path, size: usize, kept: &[u8]) -> io::Result<File> {
     let mut file = File::create(&new)?;
     file.write_all(kept)?;
     file.write_all(&vec![0; size - kept.len()])?;
-    file.sync_all()?;
+    durable::sync_all(&file)?;
     crash_point!("journal.replace", std::fs::rename(&new, path))?;
-    File::open(path.parent().expect("a file in a directory"))?.sync_all()?;
+    durable::sync_all(&File::open(path.parent().expect("a file in a directory"))?)?;
     OpenOptions::new().write(true).open(path)
 }
 

@@ -12,6 +12,7 @@ mod clock;
 mod contain;
 mod containment;
 mod daemon;
+mod durable;
 mod exit;
 mod instance;
 mod job;

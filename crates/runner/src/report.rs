@@ -29,7 +29,8 @@ struct SentJob {
 
 /// The next batch, or none when there is nothing to tell yet.
 pub fn collect(jobs: &mut BTreeMap<Key, Job>, session: i64, now: Instant) -> Option<(ReportBatch, Sent)> {
-    let mut batch = ReportBatch { session, facts: Vec::new(), logs: Vec::new() };
+    let mut batch =
+        ReportBatch { session, facts: Vec::new(), logs: Vec::new(), durable_waits: crate::durable::waits() };
     let (mut sent, mut room, mut urgent) = (Sent::default(), MOST_OUTPUT, false);
     let newest: BTreeMap<_, _> = jobs.keys().map(|key| (key.job, key.epoch)).collect();
     for job in jobs.values_mut().filter(|job| !job.refused) {

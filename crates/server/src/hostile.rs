@@ -312,3 +312,16 @@ async fn the_description_is_served_to_everybody() {
     assert_eq!(world.ask("get", "/healthz", None, &[], "").await.status, StatusCode::OK);
     assert_eq!(world.ask("get", "/readyz", None, &[], "").await.status, StatusCode::OK);
 }
+
+#[tokio::test]
+async fn what_was_counted_is_for_admins() {
+    let world = World::new(true).await;
+    let read = world.token(world.org, Scope::Read).await;
+    for (token, status) in [
+        (None, StatusCode::UNAUTHORIZED),
+        (Some(read.as_str()), StatusCode::FORBIDDEN),
+        (Some(world.admin.as_str()), StatusCode::OK),
+    ] {
+        assert_eq!(world.ask("get", "/metrics", token, &[], "").await.status, status, "{token:?}");
+    }
+}

@@ -17,6 +17,7 @@ mod ledger;
 mod limit;
 mod log;
 mod manifest;
+mod metrics;
 mod openapi;
 mod pool;
 mod problem;
@@ -35,7 +36,7 @@ mod worker;
 mod workflow;
 
 pub use serve::run;
-pub use settings::{Config, LocalConfig, Prices, Providers, Role, Settings};
+pub use settings::{Config, LocalConfig, Prices, Providers, Role, Settings, StoreConfig};
 
 use engine::Engine;
 use hub::Hub;

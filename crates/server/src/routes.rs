@@ -2,8 +2,8 @@
 
 use crate::problem::{Answer, Problem};
 use crate::{
-    Shared, allocation, artifact, audit, blob, control, event, instance, ledger, log, manifest, openapi, pool, run,
-    runner, secret, token, workflow,
+    Shared, allocation, artifact, audit, blob, control, event, instance, ledger, log, manifest, metrics, openapi, pool,
+    run, runner, secret, token, workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -31,6 +31,9 @@ pub(crate) fn router(house: Shared) -> Router {
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way)
         .layer(middleware::from_fn_with_state(house.clone(), crate::auth::recognised));
+    let measured = Router::new()
+        .route("/metrics", get(metrics::metrics))
+        .layer(middleware::from_fn_with_state(house.clone(), crate::auth::recognised));
     let machines = Router::new()
         .route("/register", post(runner::register))
         .route("/desired", get(runner::desired))
@@ -45,6 +48,7 @@ pub(crate) fn router(house: Shared) -> Router {
         .nest("/runner/v1", machines)
         .route("/healthz", get(control::healthz))
         .route("/readyz", get(control::readyz))
+        .merge(measured)
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way)
         .layer(middleware::from_fn_with_state(house.clone(), numbered))

@@ -105,6 +105,7 @@ pub(crate) async fn report(
 ) -> Answer<Json<protocol::ReportAnswer>> {
     let (instance, batch) = (machine.0, asked.value);
     house.engine.heartbeat(&instance, instance.observed_version, Timestamp(now_ms())).await?;
+    house.engine.house.presence.waited(instance.id, batch.durable_waits);
     let facts = batch.facts.into_iter().filter_map(fact).collect();
     let chunks = batch.logs.into_iter().map(chunk).collect();
     let taken = house.engine.report(&instance, facts, chunks).await?;

@@ -84,6 +84,7 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
     let mut options = Options::new(database.clone());
     options.blobs = Some(settings.blobs()?);
     options.lease_ms = settings.config.timings.lease_ms;
+    options.group = settings.config.store.group.unwrap_or(options.group);
     let store = Store::open(&options)?;
     let installation = Installation::open(&settings.home)?;
     let control_url = match (&settings.socket, url, &settings.listen) {

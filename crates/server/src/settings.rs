@@ -42,6 +42,7 @@ pub struct Config {
     pub money: engine::config::Money,
     pub providers: Providers,
     pub prices: Prices,
+    pub store: StoreConfig,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,14 @@ pub struct Providers {
 pub struct LocalConfig {
     /// Machines at once; as many as there are cores unless set.
     pub max_instances: Option<i64>,
+}
+
+/// How the database is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreConfig {
+    /// Writes that may share one commit on SQLite; 1 gives each its own.
+    pub group: Option<usize>,
 }
 
 /// Credits per instance-hour, as decimal text.

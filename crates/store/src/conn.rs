@@ -48,6 +48,14 @@ impl Conn {
         }
     }
 
+    /// The statement as this database gets it.
+    pub(crate) fn text_of(&self, sql: &Sql) -> String {
+        match self {
+            Conn::Lite(_) => sql.text.to_owned(),
+            Conn::Pg(_) => sql.with_lock().into_owned(),
+        }
+    }
+
     /// False when SQLite has ended the transaction by itself, as it does on a full disk.
     pub(crate) fn in_transaction(&self) -> bool {
         match self {
@@ -78,6 +86,11 @@ impl Conn {
             Conn::Lite(_) => unreachable!("the threads of PostgreSQL hold connections to PostgreSQL"),
         }
     }
+}
+
+/// Runs a statement to its end, whatever it answers.
+pub(crate) fn say(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<(), Failure> {
+    lite_rows(lite, text, args).map(drop)
 }
 
 fn lite_exec(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<u64, Failure> {

@@ -6,6 +6,7 @@ pub mod allocation;
 pub mod artifact;
 pub mod attempt;
 mod backend;
+pub mod bare;
 pub mod blob;
 mod conn;
 pub mod content;
@@ -32,6 +33,7 @@ mod pg_error;
 mod pg_hints;
 mod pg_serve;
 mod pg_value;
+pub mod pgbench;
 pub mod pool;
 mod post;
 mod queue;
@@ -40,6 +42,7 @@ pub mod secret;
 mod sql;
 pub mod statements;
 pub mod step;
+mod tally;
 pub mod task;
 pub mod token;
 mod tx;
@@ -58,6 +61,7 @@ pub use log::Logs;
 pub use log_file::{Frame, LogStream, Placed};
 pub use queue::{Lane, Turn};
 pub use sql::{Lock, Rank, Sql};
+pub use tally::Counts;
 pub use tx::Tx;
 pub use value::{Row, Value};
 pub use work::{Item, WorkKind};
@@ -74,6 +78,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tally::Tally;
 use tokio::sync::broadcast;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tx::Context;
@@ -108,10 +113,14 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// To PostgreSQL, besides those kept for the high lane.
     pub connections: usize,
+    /// Writes that share one commit on SQLite at most; 1 gives each its own.
+    pub group: usize,
     /// Bytes kept of one job's log.
     pub log_quota_bytes: i64,
     /// A worker that has not renewed its lease for so long is dead.
     pub lease_ms: i64,
+    /// Hears every statement, for benchmarks.
+    pub recording: Option<Arc<bare::Recording>>,
     /// Inline stores only: a simulated process dies where this says so.
     pub crash: Option<CrashHook>,
     /// Inline stores only: asked to look after each write.
@@ -125,8 +134,10 @@ impl Options {
             blobs: None,
             clock: Arc::new(SystemClock),
             connections: 8,
+            group: lite::GROUP_CLOSURES,
             log_quota_bytes: 1 << 30,
             lease_ms: worker::LEASE_MS,
+            recording: None,
             crash: None,
             observe: None,
         }
@@ -231,6 +242,11 @@ impl Store {
         &self.inner.logs.blobs
     }
 
+    /// What was done since it was opened.
+    pub fn counts(&self) -> Counts {
+        self.inner.context.tally.counts()
+    }
+
     /// False after a write has found the disk full, until one succeeds.
     pub fn writable(&self) -> bool {
         !self.inner.context.disk_full.load(Ordering::Relaxed)
@@ -285,5 +301,8 @@ fn context(
         observe: options.observe.clone(),
         disk_full: AtomicBool::new(false),
         lease_ms: options.lease_ms,
+        group: options.group.max(1),
+        recording: options.recording.clone(),
+        tally: Tally::default(),
     })
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A group stops growing at either, so that nobody waits long for the others.
-const GROUP_CLOSURES: usize = 64;
+pub(crate) const GROUP_CLOSURES: usize = 64;
 const GROUP_WORK: Duration = Duration::from_millis(5);
 /// Statements are a few hundred, times the row counts of multi-row inserts.
 const CACHED_STATEMENTS: usize = 1024;
@@ -63,7 +63,7 @@ impl Writer {
         if let Err(failure) = self.begin() {
             return next().into_iter().for_each(|job| self.refuse(job, &failure));
         }
-        while group.len() < GROUP_CLOSURES && (group.is_empty() || started.elapsed() < GROUP_WORK) {
+        while group.len() < self.context.group && (group.is_empty() || started.elapsed() < GROUP_WORK) {
             let Some(job) = next() else { break };
             self.tell("SAVEPOINT closure");
             let ran = self.run(job);
@@ -154,6 +154,9 @@ impl Writer {
             self.tell("ROLLBACK");
             return Err(lite_failure(error, "COMMIT"));
         }
+        if wrote().next().is_some() {
+            self.context.tally.committed(!self.part.has_ids());
+        }
         for ran in wrote() {
             if crash::reached(self.context.crash.as_ref(), ran.job.name(), Moment::After) {
                 return Err(Trouble::internal("crashed after the commit").perhaps().into());
@@ -183,6 +186,7 @@ impl Writer {
             let conn = self.conn.as_mut().expect("the writer has its connection between closures");
             let rows = crash_point!("ids.take", conn.rows(&TAKE_BLOCK, &args![size]))?;
             self.context.ids.add(rows[0].int(0)?, size);
+            self.context.tally.committed(false);
         }
         Ok(())
     }
@@ -265,7 +269,7 @@ pub(crate) fn open_memory(part: &Part) -> Result<Connection, Failure> {
 
 static TEMPLATES: Mutex<BTreeMap<&str, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
-fn set_up(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn set_up(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
     // Otherwise a statement whose plan might depend on an argument is planned anew for each one: half of the time of a claim.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;

@@ -88,6 +88,7 @@ impl Server {
             return self.judged(failure);
         }
         if !job.reads() {
+            self.context.tally.committed(false);
             crash::reached(None, job.name(), Moment::After);
         }
         Tried::Done(ended.hints)

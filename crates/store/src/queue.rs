@@ -58,6 +58,7 @@ pub(crate) trait Job: Send {
 /// Runs the closure and its staged rows; a panic is trouble of this closure alone.
 pub(crate) fn run_caught(job: &mut dyn Job, tx: &mut Tx) -> Result<(), Failure> {
     let name = job.name();
+    tx.begins(name);
     catch_unwind(AssertUnwindSafe(|| {
         job.run(tx)?;
         tx.flush()
@@ -146,7 +147,7 @@ struct OfRun {
 }
 
 impl Queue {
-    /// For a single thread, or for reads.
+    /// For a single thread, or for reads: everybody who waits serves every lane.
     pub(crate) fn new() -> Queue {
         Queue { waiting: Mutex::default(), arrived: Condvar::new() }
     }
@@ -165,7 +166,11 @@ impl Queue {
             return job.answer(Err(Trouble::new(TroubleKind::Database, why).into()));
         }
         waiting.enter(job);
+        let alike = waiting.runs.is_none();
         drop(waiting);
+        if alike {
+            return self.arrived.notify_one();
+        }
         // All: a thread reserved for the high lane may be the one that wakes.
         self.arrived.notify_all();
     }

@@ -1,6 +1,7 @@
 //! One transaction as a closure sees it: statements that run at once, and rows that are staged and flushed at the end in the
 //! order locks demand (events, ledger, wakes and finishes). Never commits; never reaches outside the database.
 
+use crate::bare::Recording;
 use crate::conn::Conn;
 use crate::crash::{CrashHook, Observer};
 use crate::event::NewEvent;
@@ -9,6 +10,7 @@ use crate::ids::Ids;
 use crate::ledger::Entry;
 use crate::post::{Meaning, Posted};
 use crate::sql::{Lock, Rank, Sql};
+use crate::tally::Tally;
 use crate::value::{Row, Value};
 use crate::work::{Finish, WorkKind};
 use crate::{Clock, event, ledger, work};
@@ -46,6 +48,9 @@ pub(crate) struct Context {
     pub(crate) observe: Option<Observer>,
     pub(crate) disk_full: AtomicBool,
     pub(crate) lease_ms: i64,
+    pub(crate) group: usize,
+    pub(crate) recording: Option<Arc<Recording>>,
+    pub(crate) tally: Tally,
 }
 
 impl Context {
@@ -114,12 +119,14 @@ impl Tx {
     pub fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
         debug_assert!(!self.read_only, "a read may not write: {}", sql.text);
         self.ready(sql)?;
+        self.heard(sql, args);
         let result = self.conn.exec(sql, args);
         self.noting(result)
     }
 
     pub fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
         self.ready(sql)?;
+        self.heard(sql, args);
         let result = self.conn.rows(sql, args);
         self.noting(result)
     }
@@ -137,6 +144,7 @@ impl Tx {
             return Ok(Vec::new());
         }
         asked.iter().try_for_each(|(sql, _)| self.ready(sql))?;
+        asked.iter().for_each(|(sql, args)| self.heard(sql, args));
         let result = self.conn.rows_of_each(asked);
         self.noting(result)
     }
@@ -156,7 +164,9 @@ impl Tx {
         debug_assert!(!self.read_only, "a read may not write: {}", sql.text);
         debug_assert!(sql.lock == Lock::None, "what locks rows reads them: {}", sql.text);
         self.ready(sql)?;
-        let result = self.conn.post(Posted { text: Cow::Borrowed(sql.text), args: args.into(), meaning });
+        let args = args.into();
+        self.heard(sql, &args);
+        let result = self.conn.post(Posted { text: Cow::Borrowed(sql.text), args, meaning });
         self.noting(result)
     }
 
@@ -175,8 +185,11 @@ impl Tx {
         while rows.peek().is_some() {
             self.ready(sql)?;
             let args: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
-            let text = Cow::Owned(sql.for_rows(args.len() / N, N));
-            let result = self.conn.post(Posted { text, args, meaning: meaning() });
+            let text = sql.for_rows(args.len() / N, N);
+            if let Some(recording) = &self.context.recording {
+                recording.hear(text.clone(), &args);
+            }
+            let result = self.conn.post(Posted { text: Cow::Owned(text), args, meaning: meaning() });
             self.noting(result)?;
         }
         Ok(())
@@ -192,6 +205,20 @@ impl Tx {
             self.broken.get_or_insert_with(|| Trouble::internal("the block of ids is used up").into());
             0
         })
+    }
+
+    /// A closure begins: it is counted, and heard if somebody listens.
+    pub(crate) fn begins(&self, name: &'static str) {
+        self.context.tally.ran(name, self.read_only);
+        if let Some(recording) = &self.context.recording {
+            recording.begins(name);
+        }
+    }
+
+    fn heard(&self, sql: &Sql, args: &[Value]) {
+        if let Some(recording) = &self.context.recording {
+            recording.hear(self.conn.text_of(sql), args);
+        }
     }
 
     /// Sent after the commit, once.

@@ -103,6 +103,12 @@ pub fn next_due(tx: &mut Tx) -> Result<Option<Timestamp>, Failure> {
     tx.row(&NEXT_DUE, &args![])?.map_or(Ok(None), |row| row.opt_at(0))
 }
 
+/// Items that are due and not finished, held or not.
+pub fn count_due(tx: &mut Tx) -> Result<i64, Failure> {
+    let at = tx.at();
+    tx.row(&COUNT_DUE, &args![at])?.expect("a count is a row").int(0)
+}
+
 /// What is known about an item, for `why` and `audit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
@@ -311,7 +317,7 @@ impl PartialOrd for WorkKind {
 }
 
 pub(crate) const ALL: &[&Sql] =
-    &[&HELD, &DUE, &LEASE, &HOLD, &FINISH, &WAKE, &NEXT_DUE, &FIND, &OVERDUE, &SWEEP, &FORGET];
+    &[&HELD, &DUE, &LEASE, &HOLD, &FINISH, &WAKE, &NEXT_DUE, &COUNT_DUE, &FIND, &OVERDUE, &SWEEP, &FORGET];
 
 const HELD: Sql = Sql::new("SELECT count(*), max(alone) FROM work WHERE worker = $1 AND boot = $2");
 
@@ -354,6 +360,7 @@ const WAKE: Sql = Sql::new(
 .locks(Rank::Wakes);
 
 const NEXT_DUE: Sql = Sql::new("SELECT min(due) FROM work WHERE worker IS NULL");
+const COUNT_DUE: Sql = Sql::new("SELECT count(*) FROM work WHERE due <= $1");
 const FIND: Sql =
     Sql::new("SELECT kind, subject, due, gen, worker, boot, deaths FROM work WHERE kind = $1 AND subject = $2");
 const OVERDUE: Sql =

@@ -12,6 +12,7 @@ mod machine;
 mod people;
 mod process;
 mod provider;
+pub mod rehearsal;
 mod runner;
 pub mod scene;
 pub mod shrink;

@@ -179,6 +179,9 @@ pub struct ReportBatch {
     /// In the order they happened. Repeated until acknowledged; repeats change nothing.
     pub facts: Vec<Fact>,
     pub logs: Vec<LogChunk>,
+    /// How often this runner has waited for its disk since it started; for whoever measures, never decides anything.
+    #[serde(default)]
+    pub durable_waits: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

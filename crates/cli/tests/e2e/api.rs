@@ -48,6 +48,26 @@ impl Api {
         }
     }
 
+    /// What the control plane has counted, by name and labels.
+    pub fn metrics(&self) -> std::collections::BTreeMap<String, u64> {
+        let text = self.runtime.block_on(async {
+            let answer = self.client.request(Method::GET, "/metrics").send().await.unwrap();
+            String::from_utf8(answer.bytes().await.unwrap().to_vec()).unwrap()
+        });
+        let samples = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
+        samples.map(|(name, count)| (name.to_owned(), count.parse().unwrap())).collect()
+    }
+
+    /// The first bytes of a run's log, as soon as they come.
+    pub fn first_bytes(&self, run: &str) -> Vec<u8> {
+        self.runtime.block_on(async {
+            let mut stream = self.client.events(&format!("/api/v1/runs/{run}/logs"), None).await.unwrap();
+            let event = stream.next().await.unwrap().expect("a log has an end");
+            let frame: Value = serde_json::from_str(&event.data).unwrap();
+            serde_json::from_value::<wire::Base64>(frame["data"].clone()).unwrap().0
+        })
+    }
+
     /// The data of every event of a stream, to its end.
     pub fn events(&self, path: &str) -> Vec<(String, Value)> {
         self.runtime.block_on(async {

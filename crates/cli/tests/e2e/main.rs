@@ -3,6 +3,7 @@
 
 mod api;
 mod cluster;
+mod cost;
 mod crowd;
 mod disk;
 mod following;

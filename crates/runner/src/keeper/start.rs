@@ -10,13 +10,16 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// CLONE_INTO_CGROUP, which libc has in a type too small for it.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
 
 pub struct Begun {
     /// The child whose end is the command's: itself, or the first process of its namespace.
@@ -32,7 +35,8 @@ pub fn begin(order: &Start, held: (&Groups, Way), dir: &Path, out: (OwnedFd, Own
     }
     let (groups, way) = held;
     let parent = Arc::new(AtomicI32::new(std::process::id() as i32));
-    let mut command = command(order, groups, &parent, out)?;
+    let inside = Arc::new(AtomicBool::new(false));
+    let mut command = command(order, groups, (&parent, &inside), out)?;
     let mut note = None;
     if let Way::Namespace { user } = way {
         parent.store(FIRST, Ordering::Relaxed);
@@ -45,24 +49,71 @@ pub fn begin(order: &Start, held: (&Groups, Way), dir: &Path, out: (OwnedFd, Own
         }
         parent.store(std::process::id() as i32, Ordering::Relaxed);
     }
+    if let Some(group) = groups.open() {
+        inside.store(true, Ordering::Relaxed);
+        match born_in(&group, &mut command) {
+            Ok(begun) => return begun.map(|main| Begun { main, namespace: None, note }),
+            Err(_) => inside.store(false, Ordering::Relaxed), // too old a system: then it joins by itself
+        }
+    }
     let child = command.spawn()?;
     Ok(Begun { main: Pid::from_raw(child.id() as i32), namespace: None, note })
+}
+
+/// Starts the command as a member of the group from its first moment. To join later takes the kernel a grace period of all
+/// cores, about ten milliseconds, which would be most of a warm start. The outer error: this system cannot do it.
+fn born_in(group: &File, command: &mut Command) -> io::Result<io::Result<Pid>> {
+    let (mut ours, theirs) = io::pipe()?;
+    // SAFETY: all zero is a valid value of this plain struct.
+    let mut wish: libc::clone_args = unsafe { std::mem::zeroed() };
+    wish.flags = INTO_CGROUP;
+    wish.exit_signal = libc::SIGCHLD as u64;
+    wish.cgroup = group.as_raw_fd() as u64;
+    // SAFETY: without shared memory this is a fork, and a keeper has one thread.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const wish, size_of::<libc::clone_args>()) };
+    match pid {
+        ..0 => Err(io::Error::last_os_error()),
+        0 => {
+            let error = command.exec();
+            let _ = (&theirs).write_all(&error.raw_os_error().unwrap_or(libc::EINVAL).to_le_bytes());
+            // SAFETY: nothing of this copy is to be cleaned up, above all not what it shares with its original.
+            unsafe { libc::_exit(127) }
+        }
+        pid => {
+            drop(theirs);
+            let pid = Pid::from_raw(pid as i32);
+            let mut errno = [0; 4];
+            // Its end of the pipe closes when it becomes the command.
+            if ours.read_exact(&mut errno).is_ok() {
+                while nix::sys::wait::waitpid(pid, None) == Err(Errno::EINTR) {}
+                return Ok(Err(io::Error::from_raw_os_error(i32::from_le_bytes(errno))));
+            }
+            Ok(Ok(pid))
+        }
+    }
 }
 
 fn command(
     order: &Start,
     groups: &Groups,
-    parent: &Arc<AtomicI32>,
+    (parent, inside): (&Arc<AtomicI32>, &Arc<AtomicBool>),
     (stdout, stderr): (OwnedFd, OwnedFd),
 ) -> io::Result<Command> {
     let (name, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let program = find_program(name, order)?;
-    let (doors, parent) = (groups.doors(), parent.clone());
+    let (doors, parent, inside) = (groups.doors(), parent.clone(), inside.clone());
     let mut command = Command::new(program);
     command.arg0(name).args(arguments).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
     command.current_dir(&order.dir).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     // SAFETY: between fork and exec, only system calls on what was prepared before.
-    unsafe { command.pre_exec(move || become_the_job(&doors, parent.load(Ordering::Relaxed))) };
+    unsafe {
+        command.pre_exec(move || {
+            // The group it was born in has the first door.
+            let joined = usize::from(inside.load(Ordering::Relaxed));
+            let doors = doors.get(joined..).unwrap_or_default();
+            become_the_job(doors, parent.load(Ordering::Relaxed))
+        })
+    };
     Ok(command)
 }
 
