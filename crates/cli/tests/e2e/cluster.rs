@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const READY: &str = "ready to accept connections";
 pub struct Cluster {
     folder: tempfile::TempDir,
     shell: Child,
-    said: Receiver<String>,
+    said: Mutex<Receiver<String>>,
 }
 
 impl Cluster {
@@ -38,7 +39,7 @@ impl Cluster {
         // Read to the end, whoever listens: it must not block on a full pipe.
         let (tell, said) = std::sync::mpsc::channel();
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line))));
-        let cluster = Cluster { folder, shell, said };
+        let cluster = Cluster { folder, shell, said: Mutex::new(said) };
         cluster.hear(READY);
         cluster
     }
@@ -56,14 +57,14 @@ impl Cluster {
 
     /// Every session is lost in the middle of whatever it does; returns when the server has recovered.
     pub fn restart(&self) {
-        while self.said.try_recv().is_ok() {}
+        while self.said.lock().unwrap().try_recv().is_ok() {}
         self.shell.stdin.as_ref().unwrap().write_all(b"again\n").unwrap();
         self.hear(READY);
     }
 
     fn hear(&self, word: &str) {
         loop {
-            let line = self.said.recv_timeout(Duration::from_millis(HANGS_AFTER_MS.into()));
+            let line = self.said.lock().unwrap().recv_timeout(Duration::from_millis(HANGS_AFTER_MS.into()));
             if line.unwrap_or_else(|_| panic!("PostgreSQL never says `{word}`")).contains(word) {
                 return;
             }

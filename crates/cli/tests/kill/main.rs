@@ -16,6 +16,9 @@ mod kept_up;
 #[path = "../e2e/process.rs"]
 mod process;
 mod puppet;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/servers.rs"]
+mod servers;
 mod shared;
 mod stories;
 mod world;

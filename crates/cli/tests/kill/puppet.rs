@@ -52,7 +52,7 @@ impl Puppet<'_> {
             let facts = what.iter().map(|what| Fact { job, epoch, at_ms: 1, what: what.clone() }).collect();
             let frame = |text: &str| Frame { stream: Stream::Stdout, at_ms: 1, data: Base64(text.into()) };
             let logs = text.iter().map(|text| LogChunk { job, epoch, offset: 0, frames: vec![frame(text)] }).collect();
-            let batch = ReportBatch { session, facts, logs };
+            let batch = ReportBatch { session, facts, logs, durable_waits: 0 };
             let answer = self.runtime.block_on(self.client().post("/runner/v1/report", &batch));
             answer.is_ok_and(|_: ReportAnswer| true)
         });
