@@ -212,7 +212,7 @@ impl World {
     fn freeze(&mut self, which: usize, ms: i64) {
         self.note(format_args!("process {which} stands still for {ms}"));
         if let Some(process) = &mut self.processes[which] {
-            process.frozen_until_ms = self.now.ms() + ms;
+            process.frozen_until_ms = process.frozen_until_ms.max(self.now.ms() + ms);
             self.fate.unsettle(0);
             self.after(ms, Happening::Thaw);
         }
