@@ -115,11 +115,12 @@ fn many_runs_are_placed_in_order_by_whichever_worker() {
     shared.end(workers.into_iter().chain([first]).collect());
 }
 
-/// A worker dies with an item in its hands. Another takes the item over when the lease is dead: nobody else could have placed
-/// the run, and the dead worker's lease row still holds nothing.
+/// A worker dies with an item in its hands. Another takes it over when the lease is dead: nobody else could have made the
+/// run's machine.
 #[test]
 fn what_a_dead_worker_held_is_taken_over() {
     let mut shared = Shared::new();
+    shared.home.write("repl.toml", "[timings]\nlease_ms = 3000\n");
     let (first, address) = shared.server("127.0.0.1:0", &["--no-worker"]);
     shared.talk_to(&address);
     shared.home.set("REPL_CRASH", "worker/launch_run.act:before");
