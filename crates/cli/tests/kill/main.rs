@@ -19,10 +19,7 @@ mod puppet;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/servers.rs"]
 mod servers;
-<<<<<<< ours
 mod shared;
-=======
->>>>>>> theirs
 mod stories;
 mod world;
 mod zombies;
