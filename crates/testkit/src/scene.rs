@@ -25,7 +25,9 @@ impl Scene {
             }
             let (at, kind, ms) = self.blow;
             world.after(at, Happening::Blow { kind, ms: Some(ms) });
-            end(world, seed, at + ms + 1)
+            // A clock is set at once; everything else lasts.
+            let lasts_ms = if matches!(kind, Kind::ClockForward | Kind::ClockBack) { 0 } else { ms };
+            end(world, seed, at + lasts_ms + 1)
         })
     }
 
