@@ -65,7 +65,7 @@ fn began_as_often_as_it_may(world: &World, expected: &Expected, begun: &[(String
 }
 
 /// Logs that are in one file.
-fn gathered(world: &World) -> usize {
+pub fn gathered(world: &World) -> usize {
     let orgs = std::fs::read_dir(world.home.data().join("blobs")).into_iter().flatten().flatten();
     orgs.map(|org| std::fs::read_dir(org.path().join("logs")).map_or(0, Iterator::count)).sum()
 }

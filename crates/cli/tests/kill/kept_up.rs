@@ -9,6 +9,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// On a busy machine a single fsync may take many seconds.
+const SAYS_SOMETHING_WITHIN: Duration = Duration::from_millis(3 * HANGS_AFTER_MS as u64);
+
 pub struct KeptUp {
     state: Arc<Mutex<State>>,
     heard: Receiver<String>,
@@ -36,10 +39,10 @@ impl KeptUp {
     pub fn hears(&self, word: &str) {
         let mut said = Vec::new();
         loop {
-            match self.heard.recv_timeout(Duration::from_millis(HANGS_AFTER_MS.into())) {
+            match self.heard.recv_timeout(SAYS_SOMETHING_WITHIN) {
                 Ok(line) if line.contains(word) => return,
                 Ok(line) => said.push(line),
-                Err(_) => panic!("never says `{word}`: {said:?}"),
+                Err(_) => panic!("never says `{word}` (stopped: {}): {said:?}", self.is_stopped()),
             }
         }
     }

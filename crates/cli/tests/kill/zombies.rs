@@ -8,15 +8,15 @@ use crate::world::{Spot, World, count};
 use nix::sys::signal::Signal;
 use wire::model::fault::Moment;
 
-/// Between two transactions: the machine is made, and the zombie does not know that another has written it down.
+/// Between two transactions, with a log's file in hand that another has long put in its place.
 pub fn stopped_between_transactions() {
-    let zombie = Spot::parse("provider.spawn", Moment::After);
+    let zombie = Spot::parse("worker/blob.keep", Moment::Before);
     wakes_up_too_late(&zombie);
 }
 
 /// In an open transaction, with its rows locked: the database ends it, so that nobody waits longer than that.
 pub fn stopped_inside_a_transaction() {
-    let zombie = Spot::parse("launch_run.act", Moment::Before);
+    let zombie = Spot::parse("log.seal", Moment::Before);
     wakes_up_too_late(&zombie);
 }
 
@@ -24,12 +24,13 @@ fn wakes_up_too_late(spot: &Spot) {
     let cluster = Cluster::start();
     let world = World::shared(&cluster.database("world"), "", spot, "REPL_STOP", 2);
     let run = world.submit(&[], "seq 1 300; exit 6", 6, &count(300));
+    world.ends(&run);
     world.until("a worker is stopped", || world.kept_up.iter().any(|worker| worker.is_stopped()));
     let zombie = world.kept_up.iter().find(|worker| worker.is_stopped()).unwrap();
     // Nobody else stalls: what it held is taken over, and others never wait for it.
-    world.ends(&run);
     let other = world.submit(&[], "echo 1", 0, "1\n");
     world.ends(&other);
+    world.until("another gathers the zombie's log", || check::gathered(&world) == 2);
     assert!(zombie.is_stopped(), "it has slept through all of it");
     process::signal(zombie.pid(), Signal::SIGCONT);
     // "somebody else has taken it over", or, where its connection had died with its transaction, "another holder has taken over".
