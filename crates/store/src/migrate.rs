@@ -51,9 +51,9 @@ const VERSION: &str = "SELECT version, min_binary FROM schema WHERE part = $1";
 const NOTE: &str = "INSERT INTO schema (part, version, min_binary) VALUES ($1, $2, $3)
                         ON CONFLICT (part) DO UPDATE SET version = excluded.version, min_binary = excluded.min_binary";
 
-/// The number is ours by choice; a migration may take as long as it needs.
+/// The number is ours by choice. A migration may take as long as it needs, and so may whoever waits for another's.
 const ALONE: &str =
-    "SELECT pg_advisory_xact_lock(7265816); SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0";
+    "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(7265816)";
 
 impl Part {
     pub(crate) fn name(&self) -> &'static str {

@@ -32,6 +32,7 @@ fn on_postgres() {
         other_processes_hear_what_was_committed
         two_processes_never_give_the_same_id
         servers_that_start_together_migrate_once
+        a_migration_of_another_is_waited_for_however_long_it_takes
         a_server_that_is_away_is_trouble_without_effect
     }
 }
@@ -327,6 +328,20 @@ async fn servers_that_start_together_migrate_once(w: &World) {
     for opened in opening {
         opened.await.unwrap().unwrap();
     }
+}
+
+async fn a_migration_of_another_is_waited_for_however_long_it_takes(w: &World) {
+    const WAITS: &str = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    let migrating = locked(w, "nobody").await;
+    migrating.batch_execute("SELECT pg_advisory_xact_lock(7265816)").await.unwrap();
+    let options = w.options.clone();
+    let opening = tokio::task::spawn_blocking(move || Store::open(&options).map(drop));
+    while migrating.query(WAITS, &[]).await.unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    // Longer than an ordinary session lets a statement wait for a lock.
+    migrating.batch_execute("SELECT pg_sleep(3.5); ROLLBACK").await.unwrap();
+    opening.await.unwrap().unwrap();
 }
 
 async fn a_server_that_is_away_is_trouble_without_effect(w: &World) {
