@@ -118,7 +118,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("instance.look", &[Role::Worker]),
     ("instance.look_for_all", &[Role::Worker]),
     ("instance.retire_idle", &[Role::Server]),
-    ("instance.seen", &[Role::Worker]),
+    ("instance.seen", &[Role::Server]),
     ("instance.stream_closed", &[Role::Server]),
     ("instance.terminate", &[Role::Server]),
     ("job.exec", &[Role::Keeper]),

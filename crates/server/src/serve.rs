@@ -49,6 +49,9 @@ pub async fn run<G>(
         first_token(&engine, &settings.home).await?;
     }
     let mut tasks = tokio::task::JoinSet::new();
+    if settings.role != Role::Worker {
+        tasks.spawn(worker::remember(engine.clone(), house.closing.subscribe()));
+    }
     if settings.role != Role::Server {
         engine.look_for_everyone().await?;
         let (engine, closing) = (engine.clone(), house.closing.subscribe());

@@ -46,7 +46,6 @@ pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Recei
     beating.abort();
     // What is in hand is finished or handed over: both are safe, this is only quicker for others.
     let _ = tokio::time::timeout(Duration::from_secs(10), hands.acquire_many(HANDS as u32)).await;
-    engine.flush_presence().await?;
     engine.stop_worker(&worker).await
 }
 
@@ -90,7 +89,6 @@ fn beat_every(engine: &Engine) -> Duration {
 
 async fn beat(engine: Engine, worker: Worker, mut closing: watch::Receiver<bool>) {
     let every = beat_every(&engine);
-    let mut presence_due = tokio::time::Instant::now() + PRESENCE_EVERY;
     while !*closing.borrow() {
         tokio::select! {
             () = tokio::time::sleep(every) => {}
@@ -99,11 +97,20 @@ async fn beat(engine: Engine, worker: Worker, mut closing: watch::Receiver<bool>
         if let Err(failure) = engine.beat(&worker).await {
             tracing::warn!(%failure, "this worker's beat failed");
         }
-        if tokio::time::Instant::now() >= presence_due {
-            presence_due += PRESENCE_EVERY;
-            if let Err(failure) = engine.flush_presence().await {
-                tracing::warn!(%failure, "signs of life could not be written down");
-            }
+    }
+}
+
+/// What this process hears from machines is written down, so that workers elsewhere do not miss them. Until told to stop.
+pub(crate) async fn remember(engine: Engine, mut closing: watch::Receiver<bool>) {
+    let missed_after = Duration::from_millis(engine.house.config.timings.unreachable_after_ms as u64);
+    let every = PRESENCE_EVERY.min(missed_after / 3);
+    while !*closing.borrow() {
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            _ = closing.changed() => {}
+        }
+        if let Err(failure) = engine.flush_presence().await {
+            tracing::warn!(%failure, "signs of life could not be written down");
         }
     }
 }

@@ -161,3 +161,30 @@ fn any_of_them_may_die() {
     assert!(dies.end().code == 137 && first.end().code == 137);
     shared.end(vec![lives, again, second]);
 }
+
+#[test]
+fn what_a_server_without_a_worker_hears_of_machines_is_known_to_all() {
+    let mut shared = Shared::new();
+    let timings = "[timings]\nheartbeat_every_ms = 200\nunreachable_after_ms = 15000\n";
+    shared.home.write("repl.toml", timings);
+    let (first, address) = shared.server("127.0.0.1:0", &["--no-worker"]);
+    let (second, other) = shared.server("127.0.0.1:0", &["--no-worker"]);
+    let worker = shared.worker(&address);
+    shared.talk_to(&other);
+    let home = &shared.home;
+    assert_eq!(home.run(&[], "exit 4").code, 4);
+    // The machine talks to the first server; the second knows only what was written down.
+    let machine = || home.instances()[0].clone();
+    let before = machine()["last_seen_at"].as_i64().unwrap();
+    let mut looks = 0;
+    loop {
+        let machine = machine();
+        assert_eq!(machine["status"], "ready", "it is not missed: {machine}");
+        if machine["last_seen_at"].as_i64().unwrap() > before {
+            break;
+        }
+        looks += 1;
+        assert!(looks < 5_000, "nobody writes down that it lives: {machine}");
+    }
+    shared.end(vec![worker, second, first]);
+}
