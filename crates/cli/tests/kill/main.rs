@@ -55,8 +55,8 @@ fn main() {
     for story in STORIES.iter().filter(|story| shared::can_tell(story)) {
         trials.push(Trial::test(format!("postgres::{}", story.name), || guarded(|| shared::tell(story))));
     }
-    let zombies: [(&str, fn()); 2] = [("zombies::stopped_inside_a_transaction", zombies::stopped_inside_a_transaction)];
-    trials.extend(zombies.map(|(name, tell)| Trial::test(name, move || guarded(tell))));
+    let inside = "zombies::stopped_inside_a_transaction";
+    trials.push(Trial::test(inside, || guarded(zombies::stopped_inside_a_transaction)));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
