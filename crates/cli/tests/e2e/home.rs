@@ -26,7 +26,7 @@ pub struct Home {
 
 const HEIR: &str = r#"read -r repl; read -r home; cat; REPL_HOME="$home" "$repl" control stop --all"#;
 /// Of several processes: whoever knows the home has nobody left to belong to.
-const HEIR_OF_MANY: &str = r#"read -r _; read -r home; cat
+const HEIR_OF_MANY: &str = r#"read -r _; read -r home; cat; [ -n "$home" ] || exit
 for dir in /proc/[0-9]*; do grep -qsF "$home" "$dir/environ" && kill -9 "${dir#/proc/}"; done; rm -rf "$home""#;
 
 impl Home {
