@@ -4,7 +4,7 @@
 use crate::args::Json;
 use crate::complaint::Done;
 use crate::show;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, raise};
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use wire::model::fault::{self, Moment, POINTS, Role};
@@ -71,7 +71,9 @@ impl Armed {
         // Whoever makes the mark goes; anybody else finds it made.
         let first = |mark: &PathBuf| OpenOptions::new().write(true).create_new(true).open(mark).is_ok();
         if self.mark.as_ref().is_none_or(first) {
-            let _ = kill(nix::unistd::getpid(), self.signal);
+            // To this very thread, so that it is the first to stop: a signal to the process may be taken by another thread, and
+            // this one would meanwhile go on past the point.
+            let _ = raise(self.signal);
         }
     }
 }
