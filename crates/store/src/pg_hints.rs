@@ -13,6 +13,8 @@ use tokio_postgres::{AsyncMessage, Client};
 const CHANNEL: &str = "remuda";
 const SEND_EVERY: Duration = Duration::from_millis(5);
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+/// The safety net: a process that dies between its commit and its hint leaves nobody waiting longer than this.
+const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(5);
 /// PostgreSQL allows 8000.
 const PAYLOAD_BYTES: usize = 7000;
 
@@ -38,7 +40,12 @@ pub(crate) async fn serve(address: Address, here: Hints, mut committed: Unbounde
             forget_for(RECONNECT_AFTER, &mut committed).await;
             continue;
         }
-        here.heard(&BTreeSet::from([Hint::Everything]));
+        let everything = BTreeSet::from([Hint::Everything]);
+        here.heard(&everything);
+        // What this process, or the one before it, could not send has been missed by others as well.
+        if send(&client, &everything, &me).await.is_err() {
+            continue;
+        }
         exchange(&client, &me, &here, &mut committed, &mut hearing).await;
     }
 }
@@ -52,8 +59,11 @@ async fn exchange(
     committed: &mut UnboundedReceiver<BTreeSet<Hint>>,
     hearing: &mut UnboundedReceiver<String>,
 ) {
+    let mut net = tokio::time::interval_at(tokio::time::Instant::now() + LOOK_AGAIN_EVERY, LOOK_AGAIN_EVERY);
+    net.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            _ = net.tick() => here.heard(&BTreeSet::from([Hint::Everything])),
             payload = hearing.recv() => match payload {
                 Some(payload) => here.heard(&read(&payload, me)),
                 None => return,
@@ -63,10 +73,8 @@ async fn exchange(
                 while let Ok(more) = committed.try_recv() {
                     hints.extend(more);
                 }
-                for payload in payloads(&hints, me) {
-                    if client.execute("SELECT pg_notify($1, $2)", &[&CHANNEL, &payload]).await.is_err() {
-                        return;
-                    }
+                if send(client, &hints, me).await.is_err() {
+                    return;
                 }
                 tokio::time::sleep(SEND_EVERY).await;
             }
@@ -74,7 +82,14 @@ async fn exchange(
     }
 }
 
-/// Others look again when they connect, and every 5 s anyway: what cannot be sent now is not kept.
+async fn send(client: &Client, hints: &BTreeSet<Hint>, me: &str) -> Result<(), tokio_postgres::Error> {
+    for payload in payloads(hints, me) {
+        client.execute("SELECT pg_notify($1, $2)", &[&CHANNEL, &payload]).await?;
+    }
+    Ok(())
+}
+
+/// What cannot be sent now is not kept: everybody is told to look again once it can be, and does so every few seconds anyway.
 async fn forget_for(pause: Duration, committed: &mut UnboundedReceiver<BTreeSet<Hint>>) {
     let drained = async { while committed.recv().await.is_some() {} };
     let _ = tokio::time::timeout(pause, drained).await;

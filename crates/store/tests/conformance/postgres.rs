@@ -30,6 +30,7 @@ fn on_postgres() {
         a_row_that_stays_locked_is_waited_for_three_seconds_only
         the_high_lane_has_connections_of_its_own
         other_processes_hear_what_was_committed
+        nobody_waits_for_ever_for_a_hint_that_was_never_sent
         two_processes_never_give_the_same_id
         servers_that_start_together_migrate_once
         a_migration_of_another_is_waited_for_however_long_it_takes
@@ -294,6 +295,14 @@ async fn other_processes_hear_what_was_committed(w: &World) {
         if heard.await.is_ok() {
             break;
         }
+    }
+}
+
+/// Whoever died between its commit and its hint has told nobody: others look again all the same, again and again.
+async fn nobody_waits_for_ever_for_a_hint_that_was_never_sent(w: &World) {
+    let mut hints = w.store.hints();
+    for _ in 0..2 {
+        while hints.recv().await.unwrap() != Hint::Everything {}
     }
 }
 
