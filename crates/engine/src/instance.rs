@@ -157,7 +157,7 @@ pub(crate) async fn remove_workdir(house: &House, instance: &Instance, workdir: 
 }
 
 /// What the provider calls it: as written down, or by its name if whoever made it never came to write it down.
-async fn handle_of(provider: &dyn Provider, instance: &Instance) -> Result<Option<Handle>, Trouble> {
+pub(crate) async fn handle_of(provider: &dyn Provider, instance: &Instance) -> Result<Option<Handle>, Trouble> {
     match &instance.handle {
         Some(handle) => Ok(Some(Handle(handle.clone()))),
         None => provider.find_by_name(&instance.name).await,
@@ -211,30 +211,6 @@ impl Engine {
                 None
             }
         }
-    }
-
-    async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
-        let id = instance.id;
-        let kept = self.store.read("allocation.kept", move |tx| store::allocation::kept_on(tx, id)).await?;
-        if !kept.is_empty() {
-            // Somebody's folder is still there: to the end of its hold, or until its job has ended.
-            let until = kept.iter().filter_map(model::allocation::deadline).max();
-            let now = self.store.read("instance.now", |tx| Ok(tx.at())).await?;
-            let soon = now + ASK_AGAIN_MS;
-            return self.at(item, until.map_or(soon, |until| (until + SECOND).max(soon))).await;
-        }
-        if !instance.displaced {
-            let provider = self.house.provider(&instance.provider)?;
-            if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
-                // A call that was under way when everybody had given up on it may have made it again: what has ended stays so.
-                if matches!(provider.inspect(&handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone) {
-                    provider.terminate(&handle, &instance.nonce).await?;
-                }
-                crash_point!("provider.forget", provider.forget(&handle).await)?;
-            }
-        }
-        self.house.presence.forget(id);
-        self.done(item).await
     }
 
     pub async fn find_instance(&self, id: InstanceId) -> Result<Option<Instance>, Failure> {

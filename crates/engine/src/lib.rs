@@ -7,6 +7,7 @@ pub mod audit;
 pub mod config;
 pub mod desired;
 mod dispatch;
+mod forget;
 pub mod instance;
 mod intents;
 mod job;

@@ -14,7 +14,7 @@ use model::{Credits, TroubleKind};
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
-use store::WorkKind;
+use store::{Moment, WorkKind};
 
 const KINDS: [TroubleKind; 6] = [
     TroubleKind::Capacity,
@@ -140,6 +140,37 @@ fn a_machine_nobody_could_see_is_found_and_ended() {
             bench.check_all_gone();
         }
     }
+}
+
+/// Who made it died before writing so; the next one is refused, and the list does not show the first one's machine yet.
+#[test]
+fn a_machine_nobody_wrote_down_is_looked_for_until_it_must_be_seen() {
+    for lag in [0, 1, 3, 6] {
+        let mut slow = settings(2);
+        slow.list_lag_calls = lag;
+        let mut bench = Bench::with(slow, Config::default());
+        bench.runners.unborn = true;
+        bench.fate(|call, before, _| match call {
+            Call::Spawn if before > 0 => Fate::FailBefore(TroubleKind::Auth),
+            _ => Fate::Obey,
+        });
+        let run = bench.submit(spec());
+        bench.crashes.arm(writes_until_it_is_made(), Moment::Before);
+        bench.advance(MINUTE);
+        assert_eq!(bench.starts, 2, "it died once");
+        bench.expect_end(run, RunStatus::Failed, Some("no_capacity"));
+        bench.check_all_gone_after(10 * MINUTE);
+    }
+}
+
+/// As many as there are between a submission and word of its new machine.
+fn writes_until_it_is_made() -> usize {
+    let mut bench = Bench::brief();
+    bench.submit(spec());
+    bench.crashes.count();
+    bench.settle();
+    let writes = bench.crashes.writes.lock().unwrap();
+    writes.iter().position(|write| *write == "launch_run.act").expect("the machine is written down")
 }
 
 /// The failed making is undone; while that fails too, it is tried again, and the machine is never forgotten.

@@ -1,0 +1,55 @@
+//! The last care for a machine that has ended: once nobody's folder is there, its provider forgets it. What cannot be seen yet is
+//! looked for until it would be seen. Never ends a machine that has a place.
+
+use crate::Engine;
+use crate::instance::{ASK_AGAIN_MS, handle_of};
+use adapters::{Handle, Provider, Seen};
+use model::instance::Instance;
+use model::time::SECOND;
+use model::workflow::COMPENSATION_LIMIT_MS;
+use model::{Failure, Timestamp, bug, crash_point};
+use store::Item;
+
+impl Engine {
+    pub(crate) async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
+        let id = instance.id;
+        let read = move |tx: &mut store::Tx| Ok((store::allocation::kept_on(tx, id)?, tx.at()));
+        let (kept, now) = self.store.read("allocation.kept", read).await?;
+        if !kept.is_empty() {
+            // Somebody's folder is still there: to the end of its hold, or until its job has ended.
+            let until = kept.iter().filter_map(model::allocation::deadline).max();
+            let soon = now + ASK_AGAIN_MS;
+            return self.at(item, until.map_or(soon, |until| (until + SECOND).max(soon))).await;
+        }
+        if !instance.displaced {
+            let provider = self.house.provider(&instance.provider)?;
+            match handle_of(provider.as_ref(), instance).await? {
+                Some(handle) => forget(provider.as_ref(), &handle, instance).await?,
+                None => {
+                    if let Some(next) = look_again_at(instance, now) {
+                        return self.at(item, next).await;
+                    }
+                }
+            }
+        }
+        self.house.presence.forget(id);
+        self.done(item).await
+    }
+}
+
+async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -> Result<(), Failure> {
+    // A call that was under way when everybody had given up on it may have made it again: what has ended stays so.
+    if matches!(provider.inspect(handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone) {
+        provider.terminate(handle, &instance.nonce).await?;
+    }
+    crash_point!("provider.forget", provider.forget(handle).await)?;
+    Ok(())
+}
+
+/// Whoever made it may have died before writing so, and the provider's list may lag: that nothing bears its name proves
+/// nothing for a while. Looked for after 5 s, and each time after twice as long.
+fn look_again_at(instance: &Instance, now: Timestamp) -> Option<Timestamp> {
+    let since_ms = now.since(instance.terminated_at.unwrap_or(now));
+    let looks_on = since_ms < COMPENSATION_LIMIT_MS && !bug!(unseen_is_forgotten);
+    looks_on.then(|| now + since_ms.max(ASK_AGAIN_MS))
+}
