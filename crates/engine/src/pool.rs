@@ -109,7 +109,7 @@ impl Scope<'_> {
         let owned = [(ResourceKind::Instance, slot.instance.0), (ResourceKind::Allocation, slot.allocation.0)];
         store::manifest::own(self.tx, manifest, &owned)?;
         let placed = JobEvent::Placed { instance: slot.instance, allocation: slot.allocation, warm: true, price_micro };
-        self.job_event(id, placed).map(drop)
+        self.give_place(id, placed)
     }
 
     /// Announces a machine: its row, its name and its slot stand before anybody is asked to make it.
@@ -177,7 +177,12 @@ impl Scope<'_> {
         let owned = [(ResourceKind::Instance, instance.0), (ResourceKind::Allocation, slot.0)];
         store::manifest::own(self.tx, manifest, &owned)?;
         self.wake(WorkKind::Instance, instance.0, self.at + model::instance::SPAWN_LIMIT_MS);
-        self.job_event(id, JobEvent::Placed { instance, allocation: slot, warm: false, price_micro }).map(drop)
+        self.give_place(id, JobEvent::Placed { instance, allocation: slot, warm: false, price_micro })
+    }
+
+    fn give_place(&mut self, id: JobId, placed: JobEvent) -> Result<(), Failure> {
+        self.house.presence.place(id);
+        self.job_event(id, placed).map(drop)
     }
 
     fn manifest_of(&mut self, id: JobId) -> Result<model::ManifestId, Failure> {
@@ -275,7 +280,7 @@ mod tests {
         Submission { org, name: None, spec, start: true }
     }
 
-    fn house(store: &Store, max_instances: i64) -> Arc<House> {
+    fn house(max_instances: i64) -> Arc<House> {
         let mut settings = FakeSettings::default();
         settings.capabilities.max_instances = max_instances;
         let provider = FakeProvider::new(settings, Box::new(|_, _| Fate::Obey));
@@ -284,7 +289,7 @@ mod tests {
             installation: store::Installation::new("t3stt3st", [7; 32]),
             providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn adapters::Provider>)]),
             control_url: "test:".to_owned(),
-            presence: crate::Presence::alone(store.read_now("now", |tx| Ok(tx.at())).unwrap()),
+            presence: crate::Presence::alone(),
         })
     }
 
@@ -330,7 +335,7 @@ mod tests {
     /// `leaves`: the list of slots was read before the machine's end was committed, and its lock shows what is true.
     fn check(leaves: bool, warm: bool, nodes: [NodeStatus; 3]) {
         let store = Store::inline(&Options::new(Database::Memory)).unwrap();
-        let (full, roomy) = (house(&store, 1), house(&store, 2));
+        let (full, roomy) = (house(1), house(2));
         let (run, job, machine) = freed(&store, &full);
         let placed = move |tx: &mut Tx| {
             let mut scope = Scope::open(tx, &roomy, run)?;

@@ -1,28 +1,21 @@
 //! Which runners were heard lately, by this process. Memory only: durable once in a while (`instance::flush`), and always asked before
 //! a deadline is believed.
 
-use model::job::Job;
 use model::{InstanceId, JobId, Timestamp};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// Jobs whose delivery is remembered; of older ones it is assumed.
+/// Jobs of which it is remembered whether a runner was told; of others that is assumed.
 const REMEMBERED: usize = 10_000;
 
 #[derive(Default)]
 pub struct Presence {
     seen: Mutex<BTreeMap<InstanceId, Seen>>,
-    delivered: Mutex<Delivered>,
-    /// Since when this process is the only one that talks to runners; none: others do too.
-    alone_since: Option<Timestamp>,
-}
-
-/// Jobs that stood in a document which was given out.
-#[derive(Default)]
-struct Delivered {
-    jobs: BTreeSet<JobId>,
-    /// Every job up to here counts as delivered.
-    all_up_to: i64,
+    /// Jobs that this process gave a place, and whether one stood in a document which was given out. By what was done here and not
+    /// by the clock, which may have been set back since another process did it.
+    placed: Mutex<BTreeMap<JobId, bool>>,
+    /// No other process talks to runners.
+    alone: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,26 +28,28 @@ struct Seen {
 }
 
 impl Presence {
-    /// Of the only process that talks to runners, from now on.
-    pub fn alone(since: Timestamp) -> Presence {
-        Presence { alone_since: Some(since), ..Presence::default() }
+    /// Of the only process that talks to runners.
+    pub fn alone() -> Presence {
+        Presence { alone: true, ..Presence::default() }
+    }
+
+    pub(crate) fn place(&self, job: JobId) {
+        let mut placed = self.placed.lock().expect("no panic while locked");
+        placed.entry(job).or_insert(false); // what was delivered before stays so
+        if placed.len() > REMEMBERED {
+            placed.pop_first();
+        }
     }
 
     pub(crate) fn deliver(&self, job: JobId) {
-        let mut delivered = self.delivered.lock().expect("no panic while locked");
-        delivered.jobs.insert(job);
-        if delivered.jobs.len() > REMEMBERED
-            && let Some(oldest) = delivered.jobs.pop_first()
-        {
-            delivered.all_up_to = oldest.0;
+        if let Some(delivered) = self.placed.lock().expect("no panic while locked").get_mut(&job) {
+            *delivered = true;
         }
     }
 
     /// Surely no runner was ever told of this job: nobody but this process could have, and it did not.
-    pub(crate) fn never_delivered(&self, job: &Job) -> bool {
-        let delivered = self.delivered.lock().expect("no panic while locked");
-        let watched = self.alone_since.zip(job.placed_at).is_some_and(|(since, placed)| placed >= since);
-        watched && job.id.0 > delivered.all_up_to && !delivered.jobs.contains(&job.id)
+    pub(crate) fn never_delivered(&self, job: JobId) -> bool {
+        self.alone && self.placed.lock().expect("no panic while locked").get(&job) == Some(&false)
     }
 
     pub fn heard(&self, instance: InstanceId, at: Timestamp, observed_version: i64) {

@@ -162,7 +162,7 @@ impl Scope<'_> {
         if !job.fenced {
             return Ok(job.exit_code.is_none() && job.signal.is_none());
         }
-        if self.house.presence.never_delivered(job) {
+        if self.house.presence.never_delivered(job.id) {
             return Ok(true);
         }
         Ok(match job.instance {

@@ -30,10 +30,13 @@ impl Engine {
             .store
             .write(Lane::Low, "sweep.keys", move |tx| {
                 let at = tx.at();
+                // Whoever repeats a request, or means to use what it has sent, could not while we were away.
+                let old_keys = store::worker::lived_since(tx, store::idempotency::KEPT_MS)?;
+                let old_contents = store::worker::lived_since(tx, contents_kept_ms)?;
                 let swept = [
-                    store::idempotency::expire(tx, at - store::idempotency::KEPT_MS, AT_ONCE)?,
+                    store::idempotency::expire(tx, old_keys, AT_ONCE)?,
                     store::work::sweep(tx, AT_ONCE)?,
-                    store::content::condemn(tx, at - contents_kept_ms, AT_ONCE)?,
+                    store::content::condemn(tx, old_contents, AT_ONCE)?,
                     store::content::forget(tx, at - GONE_KEPT_MS, AT_ONCE)?,
                 ];
                 Ok(swept.into_iter().max().unwrap_or(0))

@@ -6,7 +6,7 @@ use crate::{House, Shared, now_ms, routes, worker};
 use engine::store::token::Scope;
 use engine::store::{Database, Installation, Options, Store};
 use engine::{Engine, Presence};
-use model::{Failure, Refused, Timestamp, Trouble, TroubleKind, crash_point};
+use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -110,7 +110,7 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
         // One process owns a SQLite file; on PostgreSQL others may talk to the same runners.
         presence: match database {
             Database::Postgres(_) => Presence::default(),
-            _ => Presence::alone(Timestamp(now_ms())),
+            _ => Presence::alone(),
         },
     };
     Engine::new(house, store)

@@ -33,7 +33,7 @@ pub(crate) struct Threads {
 
 impl Backend {
     pub(crate) fn inline(part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
-        Ok(Backend::Inline(Mutex::new(Writer::new(lite::open_memory(&part)?, context, part))))
+        Ok(Backend::Inline(Mutex::new(Writer::inline(context, part)?)))
     }
 
     /// One connection is all a database in memory has: reads take their turn with the writes.

@@ -138,7 +138,10 @@ fn owned(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(n) => Value::Int(n),
-        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        // The strict check first: it is many times as fast, and mostly all that is needed.
+        ValueRef::Text(text) => Value::Text(
+            std::str::from_utf8(text).map_or_else(|_| String::from_utf8_lossy(text).into_owned(), str::to_owned),
+        ),
         ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
         ValueRef::Real(x) => {
             panic!("a statement answered with the real number {x}: columns are integers, text and bytes")

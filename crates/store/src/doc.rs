@@ -1,6 +1,6 @@
 //! An entity as the document in its row. Columns beside it are projections for searching; both are written by one statement.
 
-use crate::value::Row;
+use crate::value::{Row, Value};
 use model::{Failure, Trouble};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,9 +16,9 @@ pub(crate) fn read<T: DeserializeOwned>(row: &Row, column: usize) -> Result<T, F
 
 /// Of a row that may not be there (an outer join).
 pub(crate) fn read_opt<T: DeserializeOwned>(row: &Row, column: usize) -> Result<Option<T>, Failure> {
-    match row.opt_text(column)? {
-        Some(_) => read(row, column).map(Some),
-        None => Ok(None),
+    match row.value(column)? {
+        Value::Null => Ok(None),
+        _ => read(row, column).map(Some),
     }
 }
 

@@ -9,6 +9,7 @@ use model::bug;
 use model::time::DAY;
 use model::{Failure, OrgId, Refused, Timestamp, Trouble, TroubleKind};
 
+/// Of our own time: a client could not repeat its request while we were away.
 pub const KEPT_MS: i64 = DAY;
 /// How long a caller should wait when the first use of its key has not ended yet.
 const BUSY_AFTER_MS: i64 = 1_000;
@@ -73,7 +74,7 @@ pub fn record(tx: &mut Tx, key: &Key, status: i64, body: &[u8]) -> Result<(), Fa
     tx.post_meaning(&RECORD, args![key.org, &key.route, &key.key, status, body], meaning)
 }
 
-/// Deletes keys older than a day, at most `limit`; how many.
+/// Deletes keys from before then, at most `limit`; how many.
 pub fn expire(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<u64, Failure> {
     tx.exec(&EXPIRE, &args![before, limit])
 }

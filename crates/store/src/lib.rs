@@ -46,6 +46,7 @@ mod tally;
 pub mod task;
 pub mod token;
 mod tx;
+mod used_again;
 mod value;
 pub mod work;
 pub mod worker;

@@ -7,14 +7,14 @@ use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
-use crate::{Hint, args};
+use crate::{Hint, args, used_again};
 use model::bug;
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A group stops growing at either, so that nobody waits long for the others.
@@ -28,7 +28,22 @@ pub(crate) struct Writer {
     conn: Option<Conn>,
     context: Arc<Context>,
     part: Part,
+    words: &'static Words,
 }
+
+/// What is said to begin a transaction, to keep it, and to take it back.
+struct Words {
+    begin: &'static str,
+    keep: &'static str,
+    take_back: &'static [&'static str],
+    /// A transaction is always open: whoever only reads need not begin one.
+    inside: bool,
+}
+
+const OWN: Words = Words { begin: "BEGIN IMMEDIATE", keep: "COMMIT", take_back: &["ROLLBACK"], inside: false };
+/// Inside one that is taken back as a whole at the end, and with it the life of a database that is used again.
+const INSIDE: Words =
+    Words { begin: "SAVEPOINT one", keep: "RELEASE one", take_back: &["ROLLBACK TO one", "RELEASE one"], inside: true };
 
 /// A closure that has run in the open group.
 struct Ran {
@@ -40,7 +55,13 @@ struct Ran {
 
 impl Writer {
     pub(crate) fn new(conn: Connection, context: Arc<Context>, part: Part) -> Writer {
-        Writer { conn: Some(Conn::Lite(conn)), context, part }
+        Writer { conn: Some(Conn::Lite(conn)), context, part, words: &OWN }
+    }
+
+    /// For an inline store, on a database that may have been another's: see `used_again`.
+    pub(crate) fn inline(context: Arc<Context>, part: Part) -> Result<Writer, Failure> {
+        let conn = used_again::take(&part)?;
+        Ok(Writer { conn: Some(Conn::Lite(conn)), context, part, words: &INSIDE })
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -91,6 +112,10 @@ impl Writer {
 
     /// A transaction of one closure.
     pub(crate) fn alone(&mut self, job: Box<dyn Job>) {
+        if self.words.inside && job.reads() {
+            let ran = self.run(job);
+            return self.release(vec![ran]);
+        }
         if let Err(failure) = self.begin() {
             return self.refuse(job, &failure);
         }
@@ -98,7 +123,7 @@ impl Writer {
         if self.lite().is_autocommit() {
             ran.verdict = Err(disk_full());
         } else if ran.verdict.is_err() || ran.job.reads() {
-            self.tell("ROLLBACK");
+            self.take_back();
         } else if let Err(failure) = self.commit(std::slice::from_ref(&ran)) {
             ran.verdict = Err(failure);
         }
@@ -129,7 +154,11 @@ impl Writer {
 
     fn begin(&mut self) -> Result<(), Failure> {
         self.take_ids()?;
-        word(self.lite(), "BEGIN IMMEDIATE").map_err(|e| lite_failure(e, "BEGIN"))
+        word(self.lite(), self.words.begin).map_err(|e| lite_failure(e, "BEGIN"))
+    }
+
+    fn take_back(&self) {
+        self.words.take_back.iter().for_each(|words| self.tell(words));
     }
 
     /// Commits, or leaves nothing. An I/O error here ends the process: what a failed fsync left on disk is unknown, and trying
@@ -138,20 +167,20 @@ impl Writer {
         let wrote = || group.iter().filter(|ran| ran.verdict.is_ok() && !ran.job.reads());
         for ran in wrote() {
             if crash::reached(self.context.crash.as_ref(), ran.job.name(), Moment::Before) {
-                self.tell("ROLLBACK");
+                self.take_back();
                 return Err(Trouble::internal("crashed before the commit").into());
             }
         }
         if bug!(hint_before_commit) {
             self.context.hints.committed(group.iter().flat_map(|ran| ran.hints.clone()).collect());
         }
-        let result = word(self.lite(), "COMMIT");
+        let result = word(self.lite(), self.words.keep);
         if let Err(error) = result {
             if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
                 tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
                 std::process::abort();
             }
-            self.tell("ROLLBACK");
+            self.take_back();
             return Err(lite_failure(error, "COMMIT"));
         }
         if wrote().next().is_some() {
@@ -201,8 +230,16 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let (true, Some(Conn::Lite(lite))) = (self.words.inside, self.conn.take()) {
+            used_again::put_back(&self.part, lite);
+        }
+    }
+}
+
 /// One word to SQLite about a transaction, said so often that it is kept prepared.
-fn word(lite: &Connection, words: &str) -> rusqlite::Result<()> {
+pub(crate) fn word(lite: &Connection, words: &str) -> rusqlite::Result<()> {
     lite.prepare_cached(words)?.execute([]).map(drop)
 }
 
@@ -250,24 +287,13 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, Failure> {
     Ok(conn)
 }
 
-/// Every database in memory is a copy of one that was migrated once: a simulation makes thousands.
 pub(crate) fn open_memory(part: &Part) -> Result<Connection, Failure> {
     let failed = |e| cannot_open(Path::new(":memory:"), e);
     let mut conn = Connection::open_in_memory().map_err(failed)?;
-    let mut templates = TEMPLATES.lock().expect("no panic while templates are locked");
-    match templates.get(part.name()) {
-        Some(bytes) => conn.deserialize_read_exact("main", bytes.as_slice(), bytes.len(), false).map_err(failed)?,
-        None => {
-            part.migrate_lite(&mut conn)?;
-            let bytes = conn.serialize("main").map_err(failed)?.to_vec();
-            templates.insert(part.name(), bytes);
-        }
-    }
     set_up(&conn).map_err(failed)?;
+    part.migrate_lite(&mut conn)?;
     Ok(conn)
 }
-
-static TEMPLATES: Mutex<BTreeMap<&str, Vec<u8>>> = Mutex::new(BTreeMap::new());
 
 pub(crate) fn set_up(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);

@@ -89,6 +89,20 @@ pub fn outages(tx: &mut Tx, since: Timestamp) -> Result<Vec<Outage>, Failure> {
     Ok(outages)
 }
 
+/// Since when `ms` of our own time have passed. Neither our outages count nor what a clock that was set forward has skipped: to
+/// us both are a gap between beats.
+pub fn lived_since(tx: &mut Tx, ms: i64) -> Result<Timestamp, Failure> {
+    let mut since = tx.at() - ms;
+    loop {
+        let away_ms: i64 = outages(tx, since)?.iter().map(|outage| outage.to.since(outage.from)).sum();
+        let earlier = tx.at() - ms - away_ms;
+        if earlier >= since {
+            return Ok(since);
+        }
+        since = earlier; // further back there may have been more of them
+    }
+}
+
 /// Before a claim: this process still has its name, and has renewed lately enough to be believed.
 pub(crate) fn check(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     let beat_at = tx.row(&CHECK, &args![worker.id, worker.boot])?.ok_or_else(superseded)?.at(0)?;

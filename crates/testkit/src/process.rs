@@ -150,11 +150,7 @@ pub fn engine(config: &Config, far: &FarProvider, store: &Store, alone: bool) ->
         installation: Installation::new("s1mulat3", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
         control_url: "sim:".to_owned(),
-        presence: if alone {
-            Presence::alone(store.read_now("sim.now", |tx| Ok(tx.at())).expect("an inline store answers"))
-        } else {
-            Presence::default()
-        },
+        presence: if alone { Presence::alone() } else { Presence::default() },
     };
     Engine::new(house, store.clone()).expect("the settings are good")
 }

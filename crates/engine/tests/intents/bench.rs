@@ -364,7 +364,7 @@ fn open(config: &Config, provider: &Arc<FakeProvider>, hangs: &Arc<AtomicBool>, 
         installation: Installation::new("b3nchm4n", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
         control_url: "bench:".to_owned(),
-        presence: Presence::alone(store.read_now("bench.now", |tx| Ok(tx.at())).unwrap()),
+        presence: Presence::alone(),
     };
     Engine::new(house, store.clone()).unwrap()
 }

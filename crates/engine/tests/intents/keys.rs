@@ -4,6 +4,7 @@ use crate::bench::{Bench, now, shown, spec};
 use engine::run::{Action, Submission};
 use model::Refused;
 use model::run::RunStatus;
+use model::time::{DAY, HOUR};
 use store::Moment;
 use store::idempotency::Key;
 
@@ -40,6 +41,22 @@ fn a_crash_between_effect_and_answer_changes_nothing() {
         bench.expect_end(run, RunStatus::Completed, None);
         bench.check();
     }
+}
+
+/// A day in which nobody could be asked, be it an outage or a clock that was set forward, is not held against a client.
+#[test]
+fn an_answer_is_kept_for_a_day_in_which_it_could_be_asked_for() {
+    let mut bench = Bench::brief();
+    let key = bench.key();
+    let first = bench.submit_with(spec(), key.clone()).unwrap();
+    for outage_ms in [25 * HOUR, 3 * DAY] {
+        bench.outage(outage_ms);
+        bench.advance(2 * HOUR);
+        let again = bench.submit_with(spec(), key.clone()).unwrap();
+        assert_eq!((again.body, again.replayed), (first.body.clone(), true));
+    }
+    bench.advance(DAY);
+    assert!(!bench.submit_with(spec(), key).unwrap().replayed, "a day has passed");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use engine::run::Action;
 use model::job::JobReason;
 use model::run::{Phase, RunStatus};
 use model::spec::{Retry, RetryEvent, RunSpec};
-use model::time::{MINUTE, SECOND};
+use model::time::{HOUR, MINUTE, SECOND};
 use model::{Credits, Refused, RunId};
 
 fn on(events: &[RetryEvent], max_attempts: i64) -> RunSpec {
@@ -197,6 +197,24 @@ fn a_job_whose_machine_took_it_and_fell_silent_is_not_repeated() {
     bench.expect_end(run, RunStatus::Failed, Some("sync_limit"));
     assert_eq!(bench.jobs(run).len(), 1);
     bench.check();
+}
+
+/// Told of it by a process that is gone, before the clock was set back: whatever the times say, it may have begun.
+#[test]
+fn a_job_that_an_earlier_process_gave_out_is_not_repeated() {
+    for set_back_ms in [0, HOUR] {
+        let mut bench = Bench::new();
+        bench.runners.plan = Some(Plan::Ignore);
+        let run = bench.submit(spec());
+        bench.settle();
+        let name = bench.name_of(run);
+        bench.outage(-set_back_ms);
+        bench.provider.destroy(&name);
+        bench.advance(2 * HOUR);
+        bench.expect_end(run, RunStatus::Failed, Some("instance_lost"));
+        assert_eq!(bench.jobs(run).len(), 1, "set back by {set_back_ms}");
+        bench.check();
+    }
 }
 
 /// A person who knows better need not wait.
