@@ -36,6 +36,8 @@ pub struct Job {
     pub refused: bool,
     /// What its keeper was last told to do.
     pub ordered: Option<DesiredState>,
+    /// The newest desired document waits to be told that it stands still or goes on.
+    pub unanswered: bool,
     /// What its keeper was given, to give it to another if the first never began.
     pub opening: Option<Opening>,
     pub starts: u32,
@@ -85,6 +87,7 @@ impl Job {
             reported: false,
             refused: false,
             ordered: None,
+            unanswered: false,
             opening: None,
             starts: 0,
         }
@@ -128,6 +131,11 @@ impl Job {
             ended.final_offset = spool::add_at_end(&output.dir, ended.final_offset, text.as_bytes())?;
         }
         Ok(())
+    }
+
+    pub fn want(&mut self, wanted: DesiredJob) {
+        self.unanswered = wanted.answer;
+        self.wanted = Some(wanted);
     }
 
     pub fn state(&self) -> DesiredState {

@@ -186,6 +186,7 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         run: job.run,
         epoch: job.epoch,
         state,
+        answer: matches!(job.frost, Frost::Freezing | Frost::Thawing),
         workdir,
         working_dir: spec.working_dir,
         command: match spec.command {

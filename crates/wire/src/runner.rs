@@ -67,6 +67,10 @@ pub struct DesiredJob {
     /// Given with the job; changes only when the job goes to another allocation. An epoch that ended is never started again.
     pub epoch: i64,
     pub state: DesiredState,
+    /// The control plane waits to be told that it stands still, or goes on: said even if nothing had to change for it, as when it
+    /// was paused and resumed before any of this was heard.
+    #[serde(default)]
+    pub answer: bool,
     /// Name of the folder below the instance's directory, e.g. `work_1`.
     pub workdir: String,
     /// Where the command starts, relative to the workdir.

@@ -144,6 +144,26 @@ fn a_failed_run_is_tried_again_three_times_in_all() {
     home.adds_up();
 }
 
+/// Whether its machine has heard of the pause by then or not: what is taken back at once holds nobody up.
+#[test]
+fn a_run_that_is_paused_and_resumed_at_once_goes_on() {
+    let home = Home::new();
+    let go = home.here().join("go");
+    let command = format!("echo ready; until [ -e {} ]; do :; done; echo done", go.display());
+    let mut followed = Running::start(&mut home.repl(&["run", "--name", "back", "-c", &command]));
+    assert_eq!(followed.line(), "ready");
+    let mut events = Running::start(&mut home.repl(&["events", "back", "-f"]));
+    home.done(&["pause", "back"]);
+    home.done(&["resume", "back"]);
+    while home.status("back")["status"] != "running" {
+        events.line();
+    }
+    std::fs::write(go, "").unwrap();
+    let ended = followed.end();
+    assert_eq!((ended.code, &*ended.out()), (0, "done\n"), "{ended}");
+    home.adds_up();
+}
+
 /// Paused by a person while it runs: nothing of it moves, whatever it waits for has come, until it is resumed.
 #[test]
 fn a_paused_run_stands_still_until_it_is_resumed() {

@@ -84,7 +84,7 @@ impl Daemon {
                 job.stage = Stage::Syncing(task.abort_handle());
             }
         }
-        job.wanted = Some(wanted);
+        job.want(wanted);
         self.jobs.insert(key, job);
     }
 
@@ -107,17 +107,15 @@ impl Daemon {
             (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Stopped) => {
                 self.cut(key, EndCause::Stopped, "stopped before it began");
             }
-            // Not begun, so it stands still as it is; and only a job that was said to be still is said to go on.
-            (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Frozen)
-                if job.ordered != Some(DesiredState::Frozen) =>
-            {
-                job.ordered = Some(DesiredState::Frozen);
+            // Not begun, so it stands still as it is.
+            (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Frozen) if std::mem::take(&mut job.unanswered) => {
                 job.tell(What::Froze);
             }
-            (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Running) if job.ordered.take().is_some() => {
+            (Stage::Syncing(_) | Stage::Ready(_), DesiredState::Running) if std::mem::take(&mut job.unanswered) => {
                 job.tell(What::Thawed);
             }
-            (Stage::Kept(_), state) if job.ordered != Some(state) => self.order(key, state),
+            // Its keeper does what it is told once more, and says so.
+            (Stage::Kept(_), state) if job.ordered != Some(state) || job.unanswered => self.order(key, state),
             _ => {}
         }
     }
@@ -139,7 +137,7 @@ impl Daemon {
             DesiredState::Aborted => Order::Abort { cause: EndCause::Aborted },
             DesiredState::Unknown => return, // of a later version: what runs, runs on
         });
-        job.ordered = Some(state);
+        (job.ordered, job.unanswered) = (Some(state), false);
     }
 
     /// Ends a job at once, wherever it stands.
@@ -285,7 +283,7 @@ fn learn(job: &mut Job, wanted: DesiredJob, fresh: bool) {
     {
         output.delivered = wanted.log_offset;
     }
-    job.wanted = Some(wanted);
+    job.want(wanted);
 }
 
 fn synced(job: &mut Job, outcome: Result<Fetched, NotPlaced>) {

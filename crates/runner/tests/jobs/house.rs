@@ -111,6 +111,7 @@ impl House {
             run: RunId(3),
             epoch: 1,
             state: DesiredState::Running,
+            answer: false,
             workdir: "work_1".to_owned(),
             working_dir: None,
             command: Commanded::Shell(script.to_owned()),

@@ -112,6 +112,19 @@ async fn a_frozen_job_stands_still_and_can_be_stopped() {
     assert_eq!((end.exit_code, end.cause), (Some(9), Some(EndCause::Stopped)));
 }
 
+/// Paused and resumed before this machine heard of either: whoever waits for its word gets it, though nothing had to change.
+#[tokio::test]
+async fn a_job_that_never_stood_still_says_that_it_goes_on_when_asked() {
+    let house = House::new().await;
+    house.ask(house.job("mkfifo gate; echo ready; cat gate"));
+    house.says("ready").await;
+    let goes_on = |fact: &wire::runner::Fact| matches!(fact.what, What::Thawed);
+    house.control.change(|state| state.desired.iter_mut().for_each(|job| job.answer = true));
+    house.control.until("it goes on", |state| state.facts.iter().any(goes_on)).await;
+    house.open_gate("gate").await;
+    house.ends().await;
+}
+
 /// By group the kernel says so in the group's events; one by one it shows in each process's state.
 pub async fn frozen(house: &House, pids: &[i32], wanted: bool) {
     let groups = std::fs::read_to_string(house.dir.join("jobs").join(format!("{JOB}.1/groups.json"))).unwrap();
@@ -145,10 +158,11 @@ async fn a_job_no_longer_wanted_is_ended_and_forgotten() {
 #[tokio::test]
 async fn a_disowned_job_is_ended_and_tells_no_more() {
     let house = House::new().await;
-    house.control.change(|state| state.refuse.insert(JOB));
     house.ask(house.job("echo ready; sleep 1000"));
-    house.control.until("its facts are refused", |state| !state.facts.is_empty()).await;
-    while !house.living().is_empty() || house.control.see(|state| state.log(JOB).next == 0) {
+    house.says("ready").await;
+    house.control.change(|state| state.refuse.insert(JOB));
+    house.want(DesiredState::Frozen); // so that it has something to tell
+    while !house.living().is_empty() {
         tokio::task::yield_now().await;
     }
     assert!(house.control.see(|state| state.ended(JOB).is_none()));
