@@ -145,7 +145,9 @@ impl Scope<'_> {
 
     /// The job, its workflow and its manifest: rows before any act.
     fn submit_job(&mut self, agent: AgentId) -> Result<JobId, Failure> {
-        let (id, workflow) = (JobId(self.tx.next_id()), WorkflowId(self.tx.next_id()));
+        // Jobs of an attempt are told in the order of their ids, and the one before may be another process's.
+        let before = self.jobs.iter().map(|job| job.it.id.0).max().unwrap_or(0);
+        let (id, workflow) = (JobId(self.tx.next_id_after(before)), WorkflowId(self.tx.next_id()));
         let (provider, region) = (self.run.spec.provider.clone(), self.run.spec.region.clone());
         let pool = store::pool::ensure(self.tx, &provider, &region)?;
         let job = Job {

@@ -43,6 +43,14 @@ impl Ids {
         }
     }
 
+    /// What is left of a block from before `floor` was given out is a gap: the next one is above it, because blocks only grow.
+    pub(crate) fn pass(&self, floor: i64) {
+        let mut block = self.0.lock().expect("no panic while ids are locked");
+        if block.next <= floor {
+            block.next = block.end;
+        }
+    }
+
     /// `used` tells how many this transaction has taken, so that a dry run asks for enough the next time.
     pub(crate) fn take(&self, used: i64) -> Option<i64> {
         let mut block = self.0.lock().expect("no panic while ids are locked");
@@ -68,6 +76,18 @@ mod tests {
         let ids = Ids::new();
         ids.add(none + 2, 4);
         assert_eq!(std::iter::from_fn(|| ids.take(0)).collect::<Vec<_>>(), [none - 2, none - 1, none + 1]);
+    }
+
+    #[test]
+    fn a_block_from_before_another_process_had_its_own_is_passed_over() {
+        let ids = Ids::new();
+        ids.add(BLOCK + 1, BLOCK);
+        ids.pass(0);
+        assert_eq!(ids.take(0), Some(1));
+        ids.pass(BLOCK + 7);
+        assert_eq!((ids.take(0), ids.short_of().is_some()), (None, true));
+        ids.add(3 * BLOCK + 1, BLOCK);
+        assert_eq!(ids.take(0), Some(2 * BLOCK + 1));
     }
 
     #[test]

@@ -207,6 +207,12 @@ impl Tx {
         })
     }
 
+    /// For what must be listed behind `floor`, whichever process gave that out.
+    pub fn next_id_after(&mut self, floor: i64) -> i64 {
+        self.context.ids.pass(floor);
+        self.next_id()
+    }
+
     /// A closure begins: it is counted, and heard if somebody listens.
     pub(crate) fn begins(&self, name: &'static str) {
         self.context.tally.ran(name, self.read_only);

@@ -32,6 +32,7 @@ fn on_postgres() {
         other_processes_hear_what_was_committed
         nobody_waits_for_ever_for_a_hint_that_was_never_sent
         two_processes_never_give_the_same_id
+        what_comes_after_anothers_has_a_larger_id
         servers_that_start_together_migrate_once
         a_migration_of_another_is_waited_for_however_long_it_takes
         a_server_that_is_away_is_trouble_without_effect
@@ -316,6 +317,18 @@ async fn two_processes_never_give_the_same_id(w: &World) {
         }
     }
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+}
+
+async fn what_comes_after_anothers_has_a_larger_id(w: &World) {
+    let other = Store::open(&w.options).unwrap();
+    let mut last = 0;
+    for _ in 0..3 {
+        for store in [&w.store, &other] {
+            let next = store.write(Lane::Normal, "ids", move |tx| Ok(tx.next_id_after(last))).await.unwrap();
+            assert!(next > last, "{next} after {last}");
+            last = next;
+        }
+    }
 }
 
 async fn servers_that_start_together_migrate_once(w: &World) {
