@@ -48,6 +48,8 @@ pub struct Work {
     pub stage: Stage,
     /// Not acknowledged yet, numbered in the order they happened.
     pub facts: Vec<(u64, What)>,
+    /// Never used twice: a late acknowledgement is of what it was sent for.
+    next_fact: u64,
     pub written: i64,
     pub acknowledged: i64,
     pub began_ms: Option<i64>,
@@ -219,6 +221,7 @@ impl Work {
             plan: Plan::of(wanted),
             stage: Stage::Syncing,
             facts: Vec::new(),
+            next_fact: 0,
             written: 0,
             acknowledged: 0,
             began_ms: None,
@@ -240,8 +243,8 @@ impl Work {
     }
 
     fn fact(&mut self, what: What) {
-        let number = self.facts.last().map_or(0, |(number, _)| number + 1);
-        self.facts.push((number, what));
+        self.facts.push((self.next_fact, what));
+        self.next_fact += 1;
     }
 
     /// What happens next, once it has begun.
