@@ -112,6 +112,9 @@ fn money(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
             let sum = sums.entry((row.entry.attempt.unwrap_or(0), row.entry.kind.as_str())).or_default();
             *sum = *sum + row.entry.amount;
         }
+        if (rows.len() as i64) < PAGE {
+            break;
+        }
     }
     for a in store::attempt::of_run(tx, run.id)? {
         audit.count("attempts");

@@ -71,23 +71,33 @@ pub(crate) fn open_manifest(tx: &mut Tx, workflow: &Workflow) -> Result<(), Fail
     store::manifest::insert(tx, &manifest)
 }
 
-/// One event of a workflow; sealing its manifest when it ends. Returns whether something is to be compensated.
+/// What an event came to.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Applied {
+    pub(crate) moved: bool,
+    /// Something is to be compensated.
+    compensates: bool,
+}
+
+/// One event of a workflow; sealing its manifest when it ends.
 pub(crate) fn apply(
     tx: &mut Tx,
     workflow: &mut Workflow,
     event: WorkflowEvent,
     at: Timestamp,
-) -> Result<bool, Failure> {
-    let Outcome::Moved { next, consequences } = model::workflow::step(workflow, &event, at)? else { return Ok(false) };
+) -> Result<Applied, Failure> {
+    let Outcome::Moved { next, consequences } = model::workflow::step(workflow, &event, at)? else {
+        return Ok(Applied::default());
+    };
     *workflow = next;
-    let mut compensates = false;
+    let mut applied = Applied { moved: true, compensates: false };
     for consequence in consequences {
         match consequence {
-            WorkflowConsequence::Compensate { .. } => compensates = true,
+            WorkflowConsequence::Compensate { .. } => applied.compensates = true,
             WorkflowConsequence::Ended { outcome } => seal(tx, workflow.manifest, outcome, at)?,
         }
     }
-    Ok(compensates)
+    Ok(applied)
 }
 
 fn seal(tx: &mut Tx, id: ManifestId, outcome: WorkflowStatus, at: Timestamp) -> Result<(), Failure> {
@@ -100,46 +110,58 @@ fn seal(tx: &mut Tx, id: ManifestId, outcome: WorkflowStatus, at: Timestamp) -> 
     Ok(())
 }
 
-/// Looks at every node that may begin or waits, until a round changes nothing. True: somebody has to act.
+/// What came of looking at all nodes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Advanced {
+    pub(crate) moved: bool,
+    /// Somebody has to act.
+    pub(crate) acts: bool,
+}
+
+/// Looks at every node that may begin or waits, until a round changes nothing.
 pub(crate) fn advance(
     tx: &mut Tx,
     workflow: &mut Workflow,
     at: Timestamp,
     mut look: impl FnMut(&mut Tx, &Workflow, &Node) -> Result<Verdict, Failure>,
-) -> Result<bool, Failure> {
+) -> Result<Advanced, Failure> {
+    let mut advanced = Advanced::default();
     if workflow.status == WorkflowStatus::Pending {
-        apply(tx, workflow, WorkflowEvent::Begun, at)?;
+        advanced.moved = apply(tx, workflow, WorkflowEvent::Begun, at)?.moved;
     }
     loop {
-        let before = workflow.clone();
-        let mut acts = false;
-        for node in open_nodes(workflow) {
-            let name = node.name.clone();
-            match look(tx, workflow, &node)? {
-                Verdict::Done(output) => {
-                    apply(tx, workflow, WorkflowEvent::NodeDone { node: name, output }, at)?;
-                    break; // what may begin now is another question
-                }
-                Verdict::Waits(until) => drop(apply(tx, workflow, WorkflowEvent::NodeWaits { node: name, until }, at)?),
+        let (mut moved, mut acts) = (false, false);
+        for name in open_nodes(workflow) {
+            let node = workflow.nodes.iter().find(|node| node.name == name).expect("no node goes");
+            let verdict = look(tx, workflow, node)?;
+            // Once a node has ended, what may begin is another question.
+            let (event, ends) = match verdict {
+                Verdict::Done(output) => (WorkflowEvent::NodeDone { node: name, output }, true),
+                Verdict::Waits(until) => (WorkflowEvent::NodeWaits { node: name, until }, false),
                 Verdict::Act => {
-                    apply(tx, workflow, WorkflowEvent::NodeBegun { node: name }, at)?;
                     acts = true;
+                    (WorkflowEvent::NodeBegun { node: name }, false)
                 }
-                Verdict::Failed(error) => {
-                    acts |= apply(tx, workflow, WorkflowEvent::NodeFailed { node: name, error }, at)?;
-                    break;
-                }
+                Verdict::Failed(error) => (WorkflowEvent::NodeFailed { node: name, error }, true),
+            };
+            let applied = apply(tx, workflow, event, at)?;
+            moved |= applied.moved;
+            acts |= applied.compensates;
+            if ends {
+                break;
             }
         }
-        if *workflow == before || workflow.status != WorkflowStatus::Running {
-            return Ok(acts || workflow.status == WorkflowStatus::RollingBack);
+        advanced.moved |= moved;
+        if !moved || workflow.status != WorkflowStatus::Running {
+            return Ok(Advanced { acts: acts || workflow.status == WorkflowStatus::RollingBack, ..advanced });
         }
     }
 }
 
-fn open_nodes(workflow: &Workflow) -> Vec<Node> {
+/// Those that run, then those that may begin.
+fn open_nodes(workflow: &Workflow) -> Vec<String> {
     let running = workflow.nodes.iter().filter(|n| n.status == NodeStatus::Running);
-    running.chain(model::workflow::ready(workflow)).cloned().collect()
+    running.chain(model::workflow::ready(workflow)).map(|node| node.name.clone()).collect()
 }
 
 /// Hash of the executed DAG's shape, for comparing runs of the same kind.

@@ -193,6 +193,9 @@ use WorkflowStatus as S;
 type Step = Result<Outcome<Workflow, C>, Refused>;
 
 pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
+    if is_said_again(workflow, event) {
+        return unchanged();
+    }
     let mut next = workflow.clone();
     match (workflow.status, event) {
         (S::Pending, E::Begun) => {
@@ -204,9 +207,6 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
         (S::Running, E::NodeBegun { node }) => {
             may_begin(workflow, node)?;
             let node = open(&mut next, node)?;
-            if node.status == N::Running {
-                return unchanged();
-            }
             node.status = N::Running;
             node.tries += 1;
             node.started_at = node.started_at.or(Some(at));
@@ -216,9 +216,6 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
         (S::Running | S::RollingBack, E::NodeWaits { node, until }) => {
             may_begin(workflow, node)?;
             let node = open(&mut next, node)?;
-            if node.status == N::Running && node.waiting_until == Some(*until) {
-                return unchanged();
-            }
             if node.status == N::Pending {
                 node.tries += 1;
                 node.started_at = Some(at);
@@ -297,6 +294,18 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
         }
         (ended, _) if ended.is_end() => unchanged(), // evidence after the end changes nothing
         (state, event) => Err(Refused::not_from("workflow", state, name(event), &[])),
+    }
+}
+
+/// A node that waits is looked at again and again: known before the whole document is copied.
+fn is_said_again(workflow: &Workflow, event: &WorkflowEvent) -> bool {
+    let runs = |name: &String| workflow.nodes.iter().find(|n| n.name == *name && n.status == N::Running);
+    match (workflow.status, event) {
+        (S::Running, E::NodeBegun { node }) => runs(node).is_some(),
+        (S::Running | S::RollingBack, E::NodeWaits { node, until }) => {
+            runs(node).is_some_and(|node| node.waiting_until == Some(*until))
+        }
+        _ => false,
     }
 }
 

@@ -287,9 +287,13 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, Failure> {
     Ok(conn)
 }
 
+/// In memory a page is copied before it is changed, and never read from a disk: small ones are cheaper.
+const SMALL_PAGES: &str = "PRAGMA page_size = 1024";
+
 pub(crate) fn open_memory(part: &Part) -> Result<Connection, Failure> {
     let failed = |e| cannot_open(Path::new(":memory:"), e);
     let mut conn = Connection::open_in_memory().map_err(failed)?;
+    conn.execute_batch(SMALL_PAGES).map_err(failed)?;
     set_up(&conn).map_err(failed)?;
     part.migrate_lite(&mut conn)?;
     Ok(conn)

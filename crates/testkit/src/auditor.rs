@@ -29,7 +29,7 @@ struct Inner {
     instances: BTreeSet<InstanceId>,
     complaints: Vec<String>,
     excused_until_ms: i64,
-    /// Valid until the next commit.
+    /// Valid until an item is woken, finished or claimed.
     next_due: Option<Option<Timestamp>>,
 }
 
@@ -118,6 +118,11 @@ impl Auditor {
         *inner.next_due.insert(due)
     }
 
+    /// Somebody has tried to claim what is due, and nobody is told of that.
+    pub fn claimed(&self) {
+        self.lock().next_due = None;
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().expect("one thread")
     }
@@ -126,17 +131,20 @@ impl Auditor {
 impl Inner {
     fn committed(&mut self) {
         self.commits += 1;
-        self.next_due = None;
         let untold = self.untold.swap(false, Ordering::Relaxed);
         let mut touched = if untold { self.known.clone() } else { BTreeSet::new() };
-        let mut told = untold;
+        let (mut told, mut worked) = (untold, untold);
         while let Some(hint) = (self.next_hint)() {
             told = true;
             match hint {
                 Hint::Run(run) => drop(touched.insert(run)),
                 Hint::Instance(instance) => drop(self.instances.insert(instance)),
-                Hint::Work | Hint::Everything | Hint::Logs(_) => {}
+                Hint::Work | Hint::Everything => worked = true,
+                Hint::Logs(_) => {}
             }
+        }
+        if worked {
+            self.next_due = None;
         }
         self.news += u64::from(told);
         let Some(engine) = self.engine.clone() else { return };

@@ -92,7 +92,9 @@ impl World {
         let mut busy = process.go_on(&self.fate.dead[which]);
         let seems_due = self.auditor.next_due().is_some_and(|due| due.ms() <= self.now.wall_ms());
         if (seems_due || std::mem::take(&mut self.net[which])) && !self.fate.is_dead(which) {
-            match now(process.engine.claim(&process.worker)) {
+            let claimed = now(process.engine.claim(&process.worker));
+            self.auditor.claimed();
+            match claimed {
                 Ok(items) => {
                     busy |= !items.is_empty();
                     for item in items {

@@ -79,15 +79,15 @@ pub(crate) fn advance(scope: &mut Scope<'_>, id: JobId) -> Result<(), Failure> {
     if workflow.status.is_end() {
         return Ok(());
     }
-    let before = workflow.clone();
-    let acts = workflow::advance(scope.tx, &mut workflow, at, |tx, workflow, node| look(tx, workflow, node, &job, at))?;
+    let mut advanced =
+        workflow::advance(scope.tx, &mut workflow, at, |tx, workflow, node| look(tx, workflow, node, &job, at))?;
     if job.status.is_end() && !workflow.status.is_end() && workflow.status != WorkflowStatus::RollingBack {
-        workflow::apply(scope.tx, &mut workflow, WorkflowEvent::CancelAsked, at)?;
+        advanced.moved |= workflow::apply(scope.tx, &mut workflow, WorkflowEvent::CancelAsked, at)?.moved;
     }
-    if acts {
+    if advanced.acts {
         scope.wake(WorkKind::Workflow, workflow.id.0, at);
     }
-    if workflow != before {
+    if advanced.moved {
         scope.workflow(job.workflow)?.set(workflow);
     }
     Ok(())

@@ -164,7 +164,7 @@ async fn step(
                 Some(Said::Stranger) => instance = displaced(tx, &house, instance)?,
                 Some(Said::NotYet(why)) => not_yet(tx, &mut workflow, why, at)?,
             }
-            let acts = workflow::advance(tx, &mut workflow, at, |tx, _, node| look(tx, node, &instance, at))?;
+            let acts = workflow::advance(tx, &mut workflow, at, |tx, _, node| look(tx, node, &instance, at))?.acts;
             store::workflow::save(tx, &workflow)?;
             if asked || !acts {
                 store::work::finish(tx, &item, model::workflow::deadline(&workflow));
