@@ -41,6 +41,7 @@ pub(crate) const MAIN: Part = Part {
         migration!(3, 3, "0003_turns.sql"),
         // One that knows no contents would send files without a row, which nobody would ever delete.
         migration!(4, 4, "0004_contents.sql"),
+        migration!(5, 4, "0005_newest_first.sql"),
     ],
 };
 

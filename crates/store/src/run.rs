@@ -67,10 +67,20 @@ pub fn by_name(tx: &mut Tx, org: OrgId, name: &str) -> Result<Option<Run>, Failu
     tx.row(&BY_NAME, &args![org, name])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
-/// Runs before `before` (newest first), at most `limit`; deleted ones are not shown.
+/// When the run that a page begins behind was submitted. Newest first is by that: ids come from each process's own block.
+fn submitted(tx: &mut Tx, before: i64) -> Result<i64, Failure> {
+    if before == i64::MAX {
+        return Ok(i64::MAX);
+    }
+    let row = tx.row(&SUBMITTED, &args![before])?;
+    row.ok_or_else(|| Refused::invalid("cursor", "names no run: begin again without it"))?.int(0)
+}
+
+/// Runs submitted before the run `before` (newest first), at most `limit`; deleted ones are not shown.
 pub fn page(tx: &mut Tx, org: OrgId, open_only: bool, before: i64, limit: i64) -> Result<Vec<Run>, Failure> {
     let sql = if open_only { &PAGE_OPEN } else { &PAGE };
-    doc::read_all(tx.rows(sql, &args![org, before, limit])?, 0)
+    let at = submitted(tx, before)?;
+    doc::read_all(tx.rows(sql, &args![org, at, before, limit])?, 0)
 }
 
 /// A run with what is shown beside it: its attempt's money, its last job, and where that was.
@@ -86,7 +96,8 @@ pub struct Shown {
 /// A page of runs as they are shown, by one statement however many there are.
 pub fn page_shown(tx: &mut Tx, org: OrgId, open_only: bool, before: i64, limit: i64) -> Result<Vec<Shown>, Failure> {
     let sql = if open_only { &SHOWN_OPEN } else { &SHOWN };
-    tx.rows(sql, &args![org, before, limit])?.iter().map(read_shown).collect()
+    let at = submitted(tx, before)?;
+    tx.rows(sql, &args![org, at, before, limit])?.iter().map(read_shown).collect()
 }
 
 pub fn find_shown(tx: &mut Tx, id: RunId) -> Result<Option<Shown>, Failure> {
@@ -129,6 +140,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &BY_NAME,
     &PAGE,
     &PAGE_OPEN,
+    &SUBMITTED,
     &IDS,
     &COUNT_OPEN,
     &COLUMNS,
@@ -154,14 +166,15 @@ const BY_NAME: Sql = Sql::new(
 );
 const PAGE: Sql = Sql::new(
     "SELECT doc FROM runs
-      WHERE org_id = $1 AND id < $2 AND deleted_at IS NULL
-      ORDER BY id DESC LIMIT $3",
+      WHERE org_id = $1 AND (created_at, id) < ($2, $3) AND deleted_at IS NULL
+      ORDER BY created_at DESC, id DESC LIMIT $4",
 );
 const PAGE_OPEN: Sql = Sql::new(
     "SELECT doc FROM runs
-      WHERE org_id = $1 AND id < $2 AND open = 1
-      ORDER BY id DESC LIMIT $3",
+      WHERE org_id = $1 AND (created_at, id) < ($2, $3) AND open = 1
+      ORDER BY created_at DESC, id DESC LIMIT $4",
 );
+const SUBMITTED: Sql = Sql::new("SELECT created_at FROM runs WHERE id = $1");
 const IDS: Sql = Sql::new("SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2");
 const COUNT_OPEN: Sql = Sql::new("SELECT count(*) FROM runs WHERE open = 1");
 const COLUMNS: Sql = Sql::new("SELECT status, attempt, open, version FROM runs WHERE id = $1");
@@ -179,6 +192,12 @@ macro_rules! shown {
         ))
     };
 }
-const SHOWN: Sql = shown!("r.org_id = $1 AND r.id < $2 AND r.deleted_at IS NULL ORDER BY r.id DESC LIMIT $3");
-const SHOWN_OPEN: Sql = shown!("r.org_id = $1 AND r.id < $2 AND r.open = 1 ORDER BY r.id DESC LIMIT $3");
+const SHOWN: Sql = shown!(
+    "r.org_id = $1 AND (r.created_at, r.id) < ($2, $3) AND r.deleted_at IS NULL"
+    " ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
+);
+const SHOWN_OPEN: Sql = shown!(
+    "r.org_id = $1 AND (r.created_at, r.id) < ($2, $3) AND r.open = 1"
+    " ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
+);
 const SHOWN_ONE: Sql = shown!("r.id = $1");

@@ -82,6 +82,16 @@ fn servers_and_workers_share_one_database() {
     assert_eq!(events.out(), home.done(&["events", "-f", "--json", &run]).out(), "the same story everywhere");
     home.done(&["--url", &other, "artifact", "get", &run]);
     assert_eq!(std::fs::read_to_string(home.here().join("out")).unwrap(), "made\n");
+    // Whoever accepted what: the newest comes first, on every page. (Each server gives ids of its own.)
+    let accept = |n: usize| {
+        let url = if n % 2 == 0 { &other } else { &format!("http://{address}") };
+        home.json(&["--url", url, "run", "--detach", "-c", "true"])["id"].as_str().unwrap().to_owned()
+    };
+    let mut newest: Vec<String> = (0..4).map(accept).collect();
+    newest.reverse();
+    let listed = home.json(&["ps", "--all", "--limit", "4"]);
+    let listed: Vec<_> = listed.as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap()).collect();
+    assert_eq!(listed, newest);
     // And cancelled by the other.
     let command = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
     let mut followed = Running::start(&mut home.repl(&["run", "--name", "ends", "-c", command]));
