@@ -84,7 +84,7 @@ fn servers_and_workers_share_one_database() {
     assert_eq!(std::fs::read_to_string(home.here().join("out")).unwrap(), "made\n");
     // Whoever accepted what: the newest comes first, on every page. (Each server gives ids of its own.)
     let accept = |n: usize| {
-        let url = if n % 2 == 0 { &other } else { &format!("http://{address}") };
+        let url = if n.is_multiple_of(2) { &other } else { &format!("http://{address}") };
         home.json(&["--url", url, "run", "--detach", "-c", "true"])["id"].as_str().unwrap().to_owned()
     };
     let mut newest: Vec<String> = (0..4).map(accept).collect();
