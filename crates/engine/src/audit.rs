@@ -4,6 +4,7 @@ use crate::Engine;
 use model::agent::AgentStatus;
 use model::allocation::AllocationStatus;
 use model::attempt::AttemptStatus;
+use model::job::Job;
 use model::ledger::Balance;
 use model::run::{Run, RunStatus};
 use model::{AllocationId, Credits, Failure, OrgId, RunId};
@@ -85,9 +86,10 @@ fn audit_run(tx: &mut Tx, id: RunId) -> Result<Audit, Failure> {
     audit.count("runs");
     columns(tx, &run, &mut audit)?;
     money(tx, &run, &mut audit)?;
-    hierarchy(tx, &run, &mut audit)?;
+    let jobs = store::job::of_run(tx, run.id)?;
+    hierarchy(tx, &run, &jobs, &mut audit)?;
     events(tx, &run, &mut audit)?;
-    owner(tx, &run, &mut audit)?;
+    owner(tx, &run, &jobs, &mut audit)?;
     Ok(audit)
 }
 
@@ -136,7 +138,7 @@ fn money(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
 }
 
 /// 2 and 3: counters are exact, and what the run says fits what its agents say.
-fn hierarchy(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), Failure> {
     let (agents, tasks, steps) = (
         store::agent::of_attempt(tx, run.id, run.attempt)?,
         store::task::of_attempt(tx, run.id, run.attempt)?,
@@ -160,7 +162,6 @@ fn hierarchy(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
     };
     let states: Vec<_> = agents.iter().map(|a| a.status.as_str()).collect();
     audit.must(fits, "3 states", run.id, || format!("{} with agents {states:?}", run.status));
-    let jobs = store::job::of_run(tx, run.id)?;
     let open = jobs.iter().filter(|j| !j.status.is_end()).count();
     audit.must(open == 0 || !run.status.is_end(), "3 states", run.id, || {
         format!("{} with {open} open jobs", run.status)
@@ -183,13 +184,13 @@ fn events(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
 }
 
 /// 7: every open run is woken by somebody: its item, or that of one of its jobs, or the pool it waits for.
-fn owner(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), Failure> {
     if run.status.is_end() || run.status == RunStatus::Created || run.deleted_at.is_some() {
         return Ok(());
     }
     let at = tx.at();
     let mut subjects = vec![(WorkKind::Run, run.id.0)];
-    for job in store::job::of_attempt(tx, run.id, run.attempt)?.into_iter().filter(|j| !j.status.is_end()) {
+    for job in jobs.iter().filter(|j| j.attempt == run.attempt && !j.status.is_end()) {
         subjects.push((WorkKind::Job, job.id.0));
         subjects.push((WorkKind::Pool, job.pool.0));
         subjects.extend(job.instance.map(|i| (WorkKind::Instance, i.0)));

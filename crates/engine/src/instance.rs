@@ -294,6 +294,10 @@ impl Engine {
 
     /// A runner's stream was closed: its machine is looked at now.
     pub async fn stream_closed(&self, id: InstanceId) -> Result<(), Failure> {
+        self.look_again(id).await
+    }
+
+    pub(crate) async fn look_again(&self, id: InstanceId) -> Result<(), Failure> {
         self.store
             .write(Lane::Normal, "instance.stream_closed", move |tx| {
                 let at = tx.at();

@@ -2,7 +2,7 @@
 
 use crate::Engine;
 use model::run::RunEvent;
-use model::{Failure, Refused, RunId, Timestamp};
+use model::{Failure, InstanceId, Refused, RunId, Timestamp, WorkflowId};
 use std::sync::atomic::Ordering;
 use store::{Item, Lane, WorkKind, Worker};
 
@@ -65,7 +65,12 @@ impl Engine {
         let result = if item.dead { self.give_up(item).await } else { self.look_at(item).await };
         match result {
             Ok(()) => {}
-            Err(Failure::Refused(Refused::Fenced { what })) => tracing::info!(what, "somebody else has taken it over"),
+            Err(Failure::Refused(Refused::Fenced { what })) => {
+                tracing::info!(what, "somebody else has taken it over");
+                if let Err(failure) = self.look_after(item).await {
+                    tracing::warn!(kind = item.kind.as_str(), subject = item.subject, %failure, "nobody was told to look at its machine");
+                }
+            }
             Err(failure) => {
                 tracing::warn!(kind = item.kind.as_str(), subject = item.subject, %failure, "work failed, and is tried again");
                 if let Err(failure) = self.later(item).await {
@@ -74,6 +79,20 @@ impl Engine {
             }
         }
         self.in_hand.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What was done in the world by somebody who did not know that he was late, others have not seen: a machine may have been made
+    /// again that they had ended. It is looked at once more.
+    async fn look_after(&self, item: Item) -> Result<(), Failure> {
+        let read = move |tx: &mut store::Tx| match item.kind {
+            WorkKind::Instance => Ok(Some(InstanceId(item.subject))),
+            WorkKind::Workflow => machine_of(tx, WorkflowId(item.subject)),
+            _ => Ok(None), // these touch rows only
+        };
+        match self.store.read("work.run_of", read).await? {
+            Some(machine) => self.look_again(machine).await,
+            None => Ok(()),
+        }
     }
 
     async fn look_at(&self, item: Item) -> Result<(), Failure> {
@@ -168,4 +187,10 @@ impl Engine {
             })
             .await
     }
+}
+
+fn machine_of(tx: &mut store::Tx, id: WorkflowId) -> Result<Option<InstanceId>, Failure> {
+    let Some(workflow) = store::workflow::find(tx, id)? else { return Ok(None) };
+    let of_job = workflow.job.map(|job| store::job::find(tx, job)).transpose()?.flatten();
+    Ok(workflow.instance.or(of_job.and_then(|job| job.instance)))
 }

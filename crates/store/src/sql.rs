@@ -72,12 +72,15 @@ impl Sql {
 
     /// A one-row `INSERT … VALUES ($1, …) …` as a statement of `rows` rows. The tuple's placeholders are renumbered for each row,
     /// so the rest of the statement may not use any.
-    pub(crate) fn for_rows(&self, rows: usize, columns: usize) -> String {
+    pub(crate) fn for_rows(&self, rows: usize, columns: usize) -> Cow<'static, str> {
+        if rows == 1 {
+            return Cow::Borrowed(self.text);
+        }
         let start = self.text.find("VALUES (").expect("a multi-row insert has VALUES (…)") + "VALUES ".len();
         let end = start + closing(&self.text[start..]);
         let (head, tuple, tail) = (&self.text[..start], &self.text[start..end], &self.text[end..]);
         let tuples: Vec<String> = (0..rows).map(|row| renumbered(tuple, row * columns)).collect();
-        format!("{head}{}{tail}", tuples.join(", "))
+        Cow::Owned(format!("{head}{}{tail}", tuples.join(", ")))
     }
 }
 

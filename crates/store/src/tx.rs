@@ -187,9 +187,9 @@ impl Tx {
             let args: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
             let text = sql.for_rows(args.len() / N, N);
             if let Some(recording) = &self.context.recording {
-                recording.hear(text.clone(), &args);
+                recording.hear(text.clone().into_owned(), &args);
             }
-            let result = self.conn.post(Posted { text: Cow::Owned(text), args, meaning: meaning() });
+            let result = self.conn.post(Posted { text, args, meaning: meaning() });
             self.noting(result)?;
         }
         Ok(())

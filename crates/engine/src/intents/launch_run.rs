@@ -231,6 +231,10 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
                 store::work::finish(tx, &item, None);
                 let machine = store::job::find(tx, job)?.and_then(|job| job.instance);
                 let machine = machine.map(|id| store::instance::find(tx, id)).transpose()?.flatten();
+                if let Some(machine) = machine.as_ref().filter(|machine| !machine.status.is_open()) {
+                    let at = tx.at();
+                    tx.wake(WorkKind::Instance, machine.id.0, at);
+                }
                 return Ok(machine.is_some_and(|machine| machine.status.is_open()));
             }
             let mut wanted = true;
@@ -261,6 +265,7 @@ fn running_spawn(workflow: &Workflow) -> Option<&Node> {
 fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<bool, Failure> {
     if let Some(instance) = scope.job(job)?.instance {
         if !scope.instance(instance)?.it.status.is_open() {
+            scope.wake(WorkKind::Instance, instance.0, scope.at); // if whoever makes it cannot end it, its item does
             return Ok(false);
         }
         crate::instance::event_in(scope, instance, InstanceEvent::Bound { handle: handle.0.clone() })?;

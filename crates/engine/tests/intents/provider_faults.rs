@@ -291,6 +291,34 @@ fn a_machine_that_comes_after_its_run_was_cancelled_is_ended() {
     }
 }
 
+/// The same, and its runner never comes up to be told so.
+#[test]
+fn a_machine_that_a_fenced_worker_makes_again_is_ended_again() {
+    for lag in [0, 3] {
+        let mut slow = settings(2);
+        slow.gone_lag_calls = lag;
+        let mut bench = Bench::with(slow, Config::default());
+        bench.runners.unborn = true;
+        bench.spawns_hang.store(true, Ordering::Relaxed);
+        let run = bench.submit(spec());
+        let items = now(bench.engine.claim(&bench.worker)).unwrap();
+        let workflow = items.into_iter().find(|item| item.kind == WorkKind::Workflow).expect("it makes a machine");
+        let stale = bench.engine.clone();
+        let mut spawn = Box::pin(stale.work_on(workflow));
+        let mut poll = || spawn.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        bench.spawns_hang.store(false, Ordering::Relaxed);
+        bench.restart();
+        bench.settle();
+        bench.cancel(run);
+        bench.check_all_gone();
+        assert!(poll().is_ready());
+        assert_eq!(bench.provider.machines().len(), 1, "it is there again");
+        bench.advance(MINUTE);
+        bench.check_all_gone();
+    }
+}
+
 /// A worker stood still with its call in hand while others made the machine, ended it and forgot it. Then it goes on.
 #[test]
 fn a_machine_that_is_made_again_after_its_end_is_ended_again() {
