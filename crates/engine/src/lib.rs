@@ -17,6 +17,7 @@ pub mod org;
 mod pause;
 mod pool;
 mod presence;
+mod rest;
 pub mod run;
 pub mod runner;
 mod scope;

@@ -288,13 +288,9 @@ fn look(tx: &mut Tx, house: &House, id: RunId) -> Result<Option<Timestamp>, Fail
 
 /// The run's deadline with our outages taken out: while we were away nobody could report, and nothing could be picked up.
 fn deadline(scope: &mut Scope<'_>) -> Result<Option<(Timestamp, RunEvent)>, Failure> {
-    let Some((due, event)) = model::run::deadline(&scope.run) else { return Ok(None) };
-    if event == RunEvent::RetryCame {
-        return Ok(Some((due, event)));
-    }
-    let from = scope.run.active_since.unwrap_or(scope.run.since);
+    let Some(from) = crate::rest::counts_from(&scope.run) else { return Ok(model::run::deadline(&scope.run)) };
     let outages = store::worker::outages(scope.tx, from)?;
-    Ok(Some((model::time::deadline_without(from, due.since(from), &outages), event)))
+    Ok(crate::rest::deadline(&scope.run, &outages))
 }
 
 /// Charges every full window of running jobs and keeps the reservation an hour ahead. Returns when to look again.

@@ -1,13 +1,15 @@
 //! The loop without the loop: one turn claims what is due and works on it. Whoever calls it decides when to call again.
 
-use crate::Engine;
+use crate::{Engine, rest};
 use model::run::RunEvent;
 use model::{Failure, InstanceId, Refused, RunId, Timestamp, WorkflowId};
 use std::sync::atomic::Ordering;
 use store::{Item, Lane, WorkKind, Worker};
 
 /// Items one turn leases.
-pub const CLAIMED_AT_ONCE: i64 = 32;
+pub const CLAIMED_AT_ONCE: usize = 32;
+/// Due items one claim looks at: as many as bulk work may touch in one transaction.
+const LOOKED_AT_AT_ONCE: i64 = 200;
 /// An item without a run that killed its workers is tried again so much later.
 const LEFT_ALONE_MS: i64 = 10 * model::time::MINUTE;
 /// After trouble an item is tried again so much later.
@@ -35,20 +37,23 @@ impl Engine {
         self.store.write(Lane::High, "worker.stop", move |tx| store::worker::stop(tx, &worker)).await
     }
 
-    /// Each item that is claimed is to be worked on.
+    /// Each item that is claimed is to be worked on. Whatever is due and needs nothing is put off on the way, many at a time, so
+    /// nothing claimed means that nothing is due, or not for us.
     pub async fn claim(&self, worker: &Worker) -> Result<Vec<Item>, Failure> {
-        let (worker, in_hand) = (worker.clone(), self.in_hand.load(Ordering::Relaxed));
-        let claimed = self
-            .store
-            .write(Lane::Normal, "work.claim", move |tx| {
+        loop {
+            let (worker, in_hand) = (worker.clone(), self.in_hand.load(Ordering::Relaxed));
+            let claimed = self.store.write(Lane::Normal, "work.claim", move |tx| {
                 if store::work::give_back_unknown(tx, &worker, in_hand)? {
                     tracing::warn!("items were held that nobody here works on: they are given back");
                 }
-                store::work::claim(tx, &worker, CLAIMED_AT_ONCE)
-            })
-            .await?;
-        self.in_hand.fetch_add(claimed.len() as i64, Ordering::Relaxed);
-        Ok(claimed)
+                store::work::claim_awake(tx, &worker, LOOKED_AT_AT_ONCE, CLAIMED_AT_ONCE, rest::resting)
+            });
+            let claimed = claimed.await?;
+            if claimed.rested == 0 || !claimed.items.is_empty() {
+                self.in_hand.fetch_add(claimed.items.len() as i64, Ordering::Relaxed);
+                return Ok(claimed.items);
+            }
+        }
     }
 
     pub async fn next_due(&self) -> Result<Option<Timestamp>, Failure> {

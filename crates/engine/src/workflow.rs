@@ -46,7 +46,7 @@ pub(crate) fn draft(
         input: Value::Null,
         status: WorkflowStatus::Pending,
         cancel_asked: false,
-        nodes,
+        nodes: nodes.into_iter().map(Arc::new).collect(),
         error: None,
         created_at: at,
         ended_at: None,

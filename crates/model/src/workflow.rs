@@ -4,6 +4,7 @@ use crate::{JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, m
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 words! {
     pub enum Intent { LaunchRun = "launch-run", TerminateInstance = "terminate-instance", CreateSnapshot = "create-snapshot", CleanupManifest = "cleanup-manifest" }
@@ -126,7 +127,9 @@ pub struct Workflow {
     pub input: Value,
     pub status: WorkflowStatus,
     pub cancel_asked: bool,
-    pub nodes: Vec<Node>,
+    /// Shared between a workflow and what it was before: a step touches one or two of them.
+    #[serde(with = "shared")]
+    pub nodes: Vec<Arc<Node>>,
     pub error: Option<String>,
     pub created_at: Timestamp,
     pub ended_at: Option<Timestamp>,
@@ -310,7 +313,7 @@ fn is_said_again(workflow: &Workflow, event: &WorkflowEvent) -> bool {
 }
 
 /// The nodes that may begin now, in the order of the document.
-pub fn ready(workflow: &Workflow) -> Vec<&Node> {
+pub fn ready(workflow: &Workflow) -> Vec<&Arc<Node>> {
     if workflow.status != S::Running {
         return Vec::new();
     }
@@ -382,7 +385,7 @@ fn is_ready(workflow: &Workflow, node: &Node) -> bool {
 
 /// Done, by itself or by the alternative that took its place.
 fn has_passed(workflow: &Workflow, node: &Node) -> bool {
-    let done = |n: &Node| n.logical == node.logical && n.status == N::Completed;
+    let done = |n: &Arc<Node>| n.logical == node.logical && n.status == N::Completed;
     node.status == N::Completed || (has_alternative(workflow, node) && workflow.nodes.iter().any(done))
 }
 
@@ -427,7 +430,7 @@ fn settle_branches(workflow: &mut Workflow, at: Timestamp) {
 /// A node all of whose predecessors are on paths not taken will never run.
 fn skip_unreachable(workflow: &mut Workflow, at: Timestamp) -> bool {
     let bypassed = |name: &String| workflow.nodes.iter().any(|n| n.name == *name && is_bypassed(workflow, n));
-    let unreachable = |n: &&Node| n.status == N::Pending && !n.after.is_empty() && n.after.iter().all(bypassed);
+    let unreachable = |n: &&Arc<Node>| n.status == N::Pending && !n.after.is_empty() && n.after.iter().all(bypassed);
     let Some(name) = workflow.nodes.iter().find(unreachable).map(|n| n.name.clone()) else { return false };
     close(workflow, &name, N::Skipped, at);
     true
@@ -449,7 +452,7 @@ fn decide_branches(workflow: &mut Workflow, at: Timestamp) -> bool {
             .unwrap_or(false);
         let skipped = if first { &branch.otherwise } else { &branch.then };
         close(workflow, skipped, N::Skipped, at);
-        let node = &mut workflow.nodes[i];
+        let node = Arc::make_mut(&mut workflow.nodes[i]);
         node.status = N::Completed;
         node.started_at = Some(at);
         node.ended_at = Some(at);
@@ -474,7 +477,7 @@ fn fall_back(workflow: &mut Workflow, failed: &str) -> bool {
             opened.push(node.name.clone());
         }
     }
-    for node in workflow.nodes.iter_mut().filter(|n| opened.contains(&n.name)) {
+    for node in workflow.nodes.iter_mut().filter(|n| opened.contains(&n.name)).map(Arc::make_mut) {
         node.status = N::Pending;
         node.started_at = None;
         node.ended_at = None;
@@ -505,7 +508,7 @@ fn alternative(workflow: &mut Workflow, failed: &str) -> bool {
     node.after = template.after.clone();
     node.idempotent = template.idempotent;
     node.parameters = chosen.parameters;
-    workflow.nodes.insert(i + 1, node);
+    workflow.nodes.insert(i + 1, Arc::new(node));
     true
 }
 
@@ -515,7 +518,7 @@ fn concluded(next: Workflow, at: Timestamp) -> Step {
 }
 
 fn finish(mut next: Workflow, outcome: WorkflowStatus, error: Option<String>, at: Timestamp) -> Step {
-    for node in &mut next.nodes {
+    for node in next.nodes.iter_mut().map(Arc::make_mut) {
         match node.status {
             N::Pending => node.status = N::Skipped,
             N::Running => {
@@ -538,20 +541,24 @@ fn logical_of<'n>(nodes: &'n [Node], name: &str) -> Option<&'n str> {
 }
 
 fn find<'w>(workflow: &'w Workflow, name: &str) -> Result<&'w Node, Refused> {
-    workflow.nodes.iter().find(|n| n.name == name).ok_or_else(|| Refused::not_found("node", name))
+    workflow.nodes.iter().find(|n| n.name == name).map(|n| &**n).ok_or_else(|| Refused::not_found("node", name))
 }
 
 fn open<'w>(workflow: &'w mut Workflow, name: &str) -> Result<&'w mut Node, Refused> {
     let node = workflow.nodes.iter_mut().find(|n| n.name == name).ok_or_else(|| Refused::not_found("node", name))?;
-    if node.status.is_end() { Err(Refused::not_from("node", node.status, "begin", &[])) } else { Ok(node) }
+    if node.status.is_end() {
+        return Err(Refused::not_from("node", node.status, "begin", &[]));
+    }
+    Ok(Arc::make_mut(node))
 }
 
 fn open_any<'w>(workflow: &'w mut Workflow, name: &str) -> &'w mut Node {
-    workflow.nodes.iter_mut().find(|n| n.name == name).expect("looked up before")
+    workflow.nodes.iter_mut().find(|n| n.name == name).map(Arc::make_mut).expect("looked up before")
 }
 
 fn close(workflow: &mut Workflow, name: &str, status: NodeStatus, at: Timestamp) {
-    if let Some(node) = workflow.nodes.iter_mut().find(|n| n.name == name && !n.status.is_end()) {
+    let open = workflow.nodes.iter_mut().find(|n| n.name == name && !n.status.is_end());
+    if let Some(node) = open.map(Arc::make_mut) {
         node.status = status;
         node.waiting_until = None;
         node.started_at = node.started_at.or(Some(at));
@@ -570,5 +577,18 @@ pub fn name(event: &WorkflowEvent) -> &'static str {
         E::Compensated { .. } => "compensated",
         E::NodeTakenOver { .. } => "node_taken_over",
         E::CancelAsked => "cancel",
+    }
+}
+
+/// In the row a node is written out, whoever else has it.
+mod shared {
+    use super::{Arc, Node};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(nodes: &[Arc<Node>], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(nodes.iter().map(|node| &**node))
+    }
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<Arc<Node>>, D::Error> {
+        Ok(Vec::<Node>::deserialize(from)?.into_iter().map(Arc::new).collect())
     }
 }

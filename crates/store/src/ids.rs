@@ -10,8 +10,11 @@ pub(crate) const ALL: &[&Sql] = &[&TAKE_BLOCK];
 
 /// Small, so that ids stay short to type although every restart loses the rest of a block.
 const BLOCK: i64 = 1024;
-/// A transaction begins with at least so many; one that needs more runs again after a larger block was taken.
-const ENOUGH: i64 = 256;
+/// A process that uses up its blocks takes each twice as large as the last, so many times: a block is a commit of its own.
+const DOUBLINGS: u32 = 6;
+/// A transaction begins with at least so many, ten for each closure of a full group; one that needs more runs again after a
+/// larger block was taken.
+const ENOUGH: i64 = 640;
 
 pub(crate) struct Ids(Mutex<Block>);
 
@@ -20,18 +23,21 @@ struct Block {
     end: i64,
     /// Set by a transaction that ran dry.
     wanted: i64,
+    /// Blocks taken before this one.
+    taken: u32,
 }
 
 impl Ids {
     pub(crate) fn new() -> Ids {
-        Ids(Mutex::new(Block { next: 0, end: 0, wanted: 0 }))
+        Ids(Mutex::new(Block { next: 0, end: 0, wanted: 0, taken: 0 }))
     }
 
     /// How large a block must be taken before the next transaction begins, if any.
     pub(crate) fn short_of(&self) -> Option<i64> {
         let block = self.0.lock().expect("no panic while ids are locked");
         let left = block.end - block.next;
-        (left < ENOUGH.max(block.wanted)).then_some(BLOCK.max(2 * block.wanted))
+        let size = BLOCK << block.taken.min(DOUBLINGS);
+        (left < ENOUGH.max(block.wanted)).then_some(size.max(2 * block.wanted))
     }
 
     /// The block `next - size .. next` is ours now. What is left of the old one is a gap.
@@ -39,7 +45,7 @@ impl Ids {
         let mut block = self.0.lock().expect("no panic while ids are locked");
         // Another thread may have brought a larger block meanwhile.
         if next - size > block.next {
-            *block = Block { next: next - size, end: next, wanted: 0 };
+            *block = Block { next: next - size, end: next, wanted: 0, taken: block.taken + 1 };
         }
     }
 
@@ -88,6 +94,20 @@ mod tests {
         assert_eq!((ids.take(0), ids.short_of().is_some()), (None, true));
         ids.add(3 * BLOCK + 1, BLOCK);
         assert_eq!(ids.take(0), Some(2 * BLOCK + 1));
+    }
+
+    #[test]
+    fn blocks_grow_while_they_are_used_up() {
+        let ids = Ids::new();
+        let mut next = 1;
+        let sizes = std::iter::from_fn(|| {
+            let size = ids.short_of()?;
+            next += size;
+            ids.add(next, size);
+            std::iter::from_fn(|| ids.take(0)).take((size - ENOUGH + 1) as usize).for_each(drop);
+            Some(size / BLOCK)
+        });
+        assert_eq!(sizes.take(9).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64, 64, 64]);
     }
 
     #[test]

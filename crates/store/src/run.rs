@@ -62,6 +62,14 @@ pub fn find(tx: &mut Tx, id: RunId) -> Result<Option<Run>, Failure> {
     tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
+/// Each of these runs, if it is there, and whether a job of its attempt runs: enough to see that nothing is to be done. Locks
+/// nothing, and all are asked for at once.
+pub fn glance(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, bool)>>, Failure> {
+    let asked: Vec<_> = ids.iter().map(|id| (&GLANCE, args![*id].to_vec())).collect();
+    let read = |rows: Vec<Row>| rows.first().map(|row| Ok((doc::read(row, 0)?, row.int(1)? > 0))).transpose();
+    tx.rows_of_each(&asked)?.into_iter().map(read).collect()
+}
+
 /// The newest run of that name, an open one first. Ids say nothing of it: each process has its own block of them.
 pub fn by_name(tx: &mut Tx, org: OrgId, name: &str) -> Result<Option<Run>, Failure> {
     tx.row(&BY_NAME, &args![org, name])?.map(|row| doc::read(&row, 0)).transpose()
@@ -137,6 +145,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &SAVE,
     &LOCK,
     &FIND,
+    &GLANCE,
     &BY_NAME,
     &PAGE,
     &PAGE_OPEN,
@@ -159,6 +168,11 @@ const SAVE: Sql = Sql::new(
 );
 const LOCK: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1").no_key_update().locks(Rank::Run);
 const FIND: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1");
+const GLANCE: Sql = Sql::new(
+    "SELECT doc, (SELECT count(*) FROM jobs
+                   WHERE jobs.run_id = runs.id AND jobs.attempt = runs.attempt AND jobs.status = 'running')
+       FROM runs WHERE id = $1",
+);
 const BY_NAME: Sql = Sql::new(
     "SELECT doc FROM runs
       WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL

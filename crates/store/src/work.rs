@@ -49,26 +49,66 @@ impl Item {
     }
 }
 
+/// When subjects that need nothing now are to be looked at again (never, if none).
+pub type Rests = BTreeMap<(WorkKind, i64), Option<Timestamp>>;
+
+/// What a claim came to.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// Leased: each is to be worked on.
+    pub items: Vec<Item>,
+    /// How many were put off without a lease.
+    pub rested: usize,
+}
+
 /// Leases up to `limit` due items to this worker. Items nobody holds or whose holder is dead come oldest first;
 /// one that is suspected of killing its holders is given alone, when nothing else is leased here.
 pub fn claim(tx: &mut Tx, by: &Worker, limit: i64) -> Result<Vec<Item>, Failure> {
+    claim_awake(tx, by, limit, limit as usize, |_, _| Ok(Rests::new())).map(|claimed| claimed.items)
+}
+
+/// The same, of `looked_at` due items; but whatever `resting` knows to need nothing is not leased: it is finished here, all of it by
+/// one statement, as its holder would have finished it. Its row is locked, so a wake comes before or after; its fence is
+/// raised, so a holder that is not quite dead finds that it has lost it.
+pub fn claim_awake(
+    tx: &mut Tx,
+    by: &Worker,
+    looked_at: i64,
+    limit: usize,
+    resting: impl Fn(&mut Tx, &[(WorkKind, i64)]) -> Result<Rests, Failure>,
+) -> Result<Claimed, Failure> {
     worker::check(tx, by)?;
     let held = tx.row(&HELD, &args![by.id, by.boot])?.expect("a count is a row");
     let (holding, alone) = (held.int(0)?, held.opt_int(1)? == Some(1));
     if alone {
-        return Ok(Vec::new());
+        return Ok(Claimed::default());
     }
     let at = tx.at();
     let mut found = Vec::new();
     let alive_since = worker::alive_since(tx, at);
-    for row in tx.rows(&DUE, &args![at, alive_since, limit])? {
+    for row in tx.rows(&DUE, &args![at, alive_since, looked_at])? {
         found.push(Candidate::read(&row)?);
     }
     // Read after the rows are locked: a worker that started meanwhile is seen alive.
     let living = worker::living(tx, at)?;
     found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
     found.iter_mut().for_each(Candidate::count_death);
-    lease(tx, by, chosen(found, holding))
+    let mut chosen = chosen(found, holding);
+    // A suspect is never judged by a glance: its next death, or its next progress, must be its own.
+    let keys: Vec<_> = chosen.iter().filter(|item| !item.alone).map(|item| (item.kind, item.subject)).collect();
+    let rests = resting(tx, &keys)?;
+    let mut put_off = Vec::with_capacity(rests.len());
+    chosen.retain(|item| match rests.get(&(item.kind, item.subject)) {
+        Some(next) => {
+            put_off.push(args![item.kind.as_str(), item.subject, item.generation, item.fence + 1, *next]);
+            false
+        }
+        None => true,
+    });
+    let rested = put_off.len();
+    tx.insert_many(&REST, put_off)?;
+    chosen.truncate(limit);
+    Ok(Claimed { items: lease(tx, by, chosen)?, rested })
 }
 
 /// A claim whose answer was lost, or an item that could not be put back, is held by a living worker that does not know it: such a
@@ -317,7 +357,7 @@ impl PartialOrd for WorkKind {
 }
 
 pub(crate) const ALL: &[&Sql] =
-    &[&HELD, &DUE, &LEASE, &HOLD, &FINISH, &WAKE, &NEXT_DUE, &COUNT_DUE, &FIND, &OVERDUE, &SWEEP, &FORGET];
+    &[&HELD, &DUE, &LEASE, &REST, &HOLD, &FINISH, &WAKE, &NEXT_DUE, &COUNT_DUE, &FIND, &OVERDUE, &SWEEP, &FORGET];
 
 const HELD: Sql = Sql::new("SELECT count(*), max(alone) FROM work WHERE worker = $1 AND boot = $2");
 
@@ -338,6 +378,15 @@ const LEASE: Sql = Sql::new(
          ON CONFLICT (kind, subject) DO UPDATE
         SET fence = excluded.fence, worker = excluded.worker, boot = excluded.boot,
             alone = excluded.alone, deaths = excluded.deaths, deaths_alone = excluded.deaths_alone",
+);
+
+/// The same rows, finished without having been leased: nobody can have woken them since they were read.
+const REST: Sql = Sql::new(
+    "INSERT INTO work (kind, subject, gen, fence, due)
+     VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (kind, subject) DO UPDATE
+        SET fence = excluded.fence, due = excluded.due,
+            worker = NULL, boot = NULL, alone = 0, deaths = 0, deaths_alone = 0",
 );
 
 const HOLD: Sql =

@@ -259,7 +259,7 @@ fn retry_at(workflow: &Workflow) -> Option<Timestamp> {
 }
 
 fn running_spawn(workflow: &Workflow) -> Option<&Node> {
-    workflow.nodes.iter().find(|n| n.kind == SPAWN && n.status == NodeStatus::Running)
+    workflow.nodes.iter().map(|n| &**n).find(|n| n.kind == SPAWN && n.status == NodeStatus::Running)
 }
 
 fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<bool, Failure> {
@@ -325,9 +325,9 @@ fn compensated(scope: &mut Scope<'_>, job: JobId) -> Result<String, Failure> {
     let mut workflow = scope.workflow(id)?.it.clone();
     let failed = workflow.nodes.iter().rev().find(|n| n.status == NodeStatus::Failed).cloned();
     let Some(failed) = failed else { return Ok(String::new()) };
-    workflow::apply(scope.tx, &mut workflow, WorkflowEvent::Compensated { node: failed.name }, scope.at)?;
+    workflow::apply(scope.tx, &mut workflow, WorkflowEvent::Compensated { node: failed.name.clone() }, scope.at)?;
     scope.workflow(id)?.set(workflow);
-    Ok(failed.error.unwrap_or_default())
+    Ok(failed.error.clone().unwrap_or_default())
 }
 
 /// One event of the spawn that is under way, if one is.

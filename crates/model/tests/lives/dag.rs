@@ -8,6 +8,7 @@ use model::Outcome;
 use model::workflow::{Alternative, Branch, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus, ready, step};
 use serde_json::json;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Walked {
@@ -87,7 +88,7 @@ fn events(workflow: &Workflow) -> Vec<WorkflowEvent> {
 
 /// How often something was tried, and what was said about it meanwhile, does not decide anything here.
 fn canonical(mut workflow: Workflow) -> Workflow {
-    for node in &mut workflow.nodes {
+    for node in workflow.nodes.iter_mut().map(Arc::make_mut) {
         node.tries = 0;
         node.uncertain = false;
         if !node.status.is_end() {
@@ -124,7 +125,7 @@ pub fn check(workflow: &Workflow) {
     if workflow.status == WorkflowStatus::Completed {
         assert!(workflow.nodes.iter().all(|n| n.branch.is_none() || n.status == N::Completed), "{workflow:#?}");
         for node in workflow.nodes.iter().filter(|n| n.status == N::Failed) {
-            let stood_in = |n: &Node| n.logical == node.logical && n.status == N::Completed;
+            let stood_in = |n: &Arc<Node>| n.logical == node.logical && n.status == N::Completed;
             assert!(workflow.nodes.iter().any(stood_in), "completed over a failure: {workflow:#?}");
         }
     }

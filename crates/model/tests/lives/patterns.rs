@@ -7,6 +7,7 @@ use model::Outcome;
 use model::workflow::{self, Alternative, Branch, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn begun(node: &str) -> WorkflowEvent {
     WorkflowEvent::NodeBegun { node: node.into() }
@@ -259,7 +260,7 @@ fn drive(parts: &[Part], picks: &[prop::sample::Index], cancel_at: Option<usize>
         if workflow.status.is_end() {
             return workflow;
         }
-        let open = |n: &&Node| n.status == NodeStatus::Running;
+        let open = |n: &&Arc<Node>| n.status == NodeStatus::Running;
         let mut names: Vec<String> = workflow::ready(&workflow).into_iter().map(|n| n.name.clone()).collect();
         names.extend(workflow.nodes.iter().filter(open).map(|n| n.name.clone()));
         let event = if cancel_at == Some(turn) {

@@ -12,6 +12,7 @@ use model::step::{Step, StepStatus, Tool};
 use model::task::{Task, TaskStatus};
 use model::workflow::{Intent, Node, Workflow, WorkflowStatus};
 use model::*;
+use std::sync::Arc;
 
 /// Everything happens at once unless a test says otherwise: order is what matters.
 pub const NOW: Timestamp = Timestamp(1_000);
@@ -275,7 +276,7 @@ pub fn workflow(nodes: Vec<Node>) -> Workflow {
         input: serde_json::Value::Null,
         status: WorkflowStatus::Pending,
         cancel_asked: false,
-        nodes,
+        nodes: nodes.into_iter().map(Arc::new).collect(),
         error: None,
         created_at: NOW,
         ended_at: None,
