@@ -6,12 +6,13 @@ use crate::{Engine, House};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
 use model::instance::{Instance, InstanceStatus};
-use model::job::{Frost, Job, JobEvent};
+use model::job::{Frost, JobEvent};
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
 use model::pool::{Placement, Room, Slot, Wish};
 use model::spec::Priority;
 use model::{AllocationId, Failure, InstanceId, JobId, PoolId, Refused};
+use store::job::Head;
 use store::pool::Pool;
 use store::{Item, Lane, Tx, WorkKind};
 
@@ -35,9 +36,9 @@ impl Scope<'_> {
             return self.job_event(id, JobEvent::ProviderRefused { why }).map(drop);
         }
         let mut pool = store::pool::lock(self.tx, job.pool)?;
-        let head = store::job::waiting(self.tx, pool.id, 1)?.pop();
+        let head = store::job::head(self.tx, pool.id)?;
         if let Some(head) = head.filter(|head| head.id != id) {
-            return self.enqueue(id, &mut pool, Some(&head));
+            return self.enqueue(id, &mut pool, Some(head));
         }
         let wish = Wish {
             org: job.org,
@@ -77,7 +78,7 @@ impl Scope<'_> {
     }
 
     /// At the end of its turn in the list. Behind somebody who waits already nothing new can be placed, so nobody looks again.
-    fn enqueue(&mut self, id: JobId, pool: &mut Pool, head: Option<&Job>) -> Result<(), Failure> {
+    fn enqueue(&mut self, id: JobId, pool: &mut Pool, head: Option<Head>) -> Result<(), Failure> {
         if self.job(id)?.queue_seq.is_some() {
             return Ok(());
         }

@@ -68,8 +68,7 @@ impl Engine {
             } else {
                 affordable(scope.tx, &house, &submission)?;
             }
-            scope.close()?;
-            Ok(render(&view::picture(tx, id)?))
+            Ok(render(&scope.close_shown()?))
         })
         .await
     }

@@ -2,6 +2,7 @@
 //! Whatever concerns another run is a work item, never a second scope.
 
 use crate::House;
+use crate::view::Picture;
 use model::agent::Agent;
 use model::allocation::Allocation;
 use model::attempt::Attempt;
@@ -237,6 +238,20 @@ impl<'t> Scope<'t> {
             Mark::New => store::run::insert(tx, &self.run)?,
         }
         Ok(self.run)
+    }
+
+    /// The same for a run that is being submitted, which is shown as it will be found: nobody has to read it back.
+    pub(crate) fn close_shown(mut self) -> Result<Picture, Failure> {
+        debug_assert!(self.mark == Mark::New, "a run that was there has a newer version after it is written");
+        self.refresh_phase();
+        let (number, jobs) = (self.run.attempt, self.jobs.iter().map(|job| &job.it));
+        let job = jobs.filter(|job| job.attempt == number).max_by_key(|job| job.id).cloned();
+        let (slot, machine) = (job.as_ref().and_then(|j| j.allocation), job.as_ref().and_then(|j| j.instance));
+        let attempt = self.attempts.iter().map(|a| &a.it).find(|a| a.number == number).cloned();
+        let allocation = self.allocations.iter().map(|a| &a.it).find(|a| Some(a.id) == slot).cloned();
+        let instance = self.instances.iter().map(|i| &i.it).find(|i| Some(i.id) == machine).cloned();
+        let run = self.close()?;
+        Ok(Picture { run, attempt, job, allocation, instance })
     }
 
     fn refresh_phase(&mut self) {

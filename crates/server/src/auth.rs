@@ -39,7 +39,7 @@ impl Admin {
 /// The token of a request to the API, checked once before it reaches its handler; what is left of its rate goes into the answer.
 pub(crate) async fn recognised(State(house): State<Shared>, mut request: Request, next: Next) -> Response {
     let token = match bearer(request.headers()) {
-        Ok(text) => house.engine.check_token(text).await.map_err(Problem::from),
+        Ok(text) => house.tokens.check(&house.engine, text).await.map_err(Problem::from),
         Err(problem) => Err(problem),
     };
     let token = match token {

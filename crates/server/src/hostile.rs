@@ -1,6 +1,7 @@
 //! Requests that should not work, against every route there is: no token, too little scope, another org's ids, nonsense.
 
 use crate::hub::Hub;
+use crate::known::Known;
 use crate::routes::{API, router};
 use crate::{House, Shared};
 use axum::Router;
@@ -20,7 +21,7 @@ use tower::ServiceExt as _;
 pub(crate) struct World {
     app: Router,
     pub(crate) engine: Engine,
-    org: OrgId,
+    pub(crate) org: OrgId,
     pub(crate) admin: String,
 }
 
@@ -47,8 +48,10 @@ impl World {
         let engine = Engine::new(house, store).unwrap();
         let org = engine.ensure_org("default").await.unwrap();
         let (_, admin) = engine.create_token(org, "owner".into(), Scope::Admin, None, None).await.unwrap();
+        let hub = Hub::start(&engine.store);
         let shared: Shared = Arc::new(House {
-            hub: Hub::start(&engine.store),
+            tokens: Known::start(&hub),
+            hub,
             engine: engine.clone(),
             sources: Default::default(),
             limits: Default::default(),
@@ -324,4 +327,20 @@ async fn what_was_counted_is_for_admins() {
     ] {
         assert_eq!(world.ask("get", "/metrics", token, &[], "").await.status, status, "{token:?}");
     }
+}
+
+#[tokio::test]
+async fn a_revoked_token_is_refused_from_the_next_request_on() {
+    let world = World::new(true).await;
+    let reader = world.token(world.org, Scope::Read).await;
+    let ask = async |token: &str| world.ask("get", "/api/v1/runs", Some(token), &[], "").await.status;
+    for _ in 0..2 {
+        assert_eq!(ask(&reader).await, StatusCode::OK); // the second time it is known
+    }
+    let list = world.ask("get", "/api/v1/tokens", Some(&world.admin), &[], "").await;
+    let id = list.body["data"].as_array().unwrap().iter().find(|token| token["name"] == "test").unwrap()["id"].clone();
+    let path = format!("/api/v1/tokens/{}", id.as_str().unwrap());
+    assert_eq!(world.ask("delete", &path, Some(&world.admin), &[], "").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(ask(&reader).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(ask(&world.admin).await, StatusCode::OK);
 }

@@ -13,6 +13,7 @@ mod follow;
 mod hostile;
 mod hub;
 mod instance;
+mod known;
 mod ledger;
 mod limit;
 mod log;
@@ -49,6 +50,7 @@ pub(crate) struct House {
     pub(crate) engine: Engine,
     pub(crate) hub: Hub,
     pub(crate) sources: event::Sources,
+    pub(crate) tokens: known::Known,
     pub(crate) limits: limit::Limits,
     pub(crate) started_at: i64,
     pub(crate) url: Option<String>,

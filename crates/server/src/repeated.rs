@@ -48,16 +48,17 @@ async fn waiting(world: &World) -> String {
 async fn failed(world: &World) -> String {
     let id = waiting(world).await;
     let run: RunId = id.parse().unwrap();
+    let job = world.engine.jobs(world.org, run).await.unwrap().1[0].id;
     write(world, move |tx| {
         let at = tx.at();
-        tx.wake(WorkKind::Run, run.0, at);
+        tx.wake(WorkKind::Job, job.0, at);
         Ok(())
     })
     .await;
     let worker = world.engine.start_worker("test".into()).await.unwrap();
     world.engine.beat(&worker).await.unwrap();
     for mut item in world.engine.claim(&worker).await.unwrap() {
-        item.dead = item.kind == WorkKind::Run && item.subject == run.0;
+        item.dead = item.kind == WorkKind::Job && item.subject == job.0;
         if item.dead {
             world.engine.work_on(item).await;
         }

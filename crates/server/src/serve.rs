@@ -1,6 +1,7 @@
 //! A control-plane process from start to end: opens the store, listens, works, and leaves without failing anybody's run.
 
 use crate::hub::Hub;
+use crate::known::Known;
 use crate::settings::{Role, Settings};
 use crate::{House, Shared, now_ms, routes, worker};
 use engine::store::token::Scope;
@@ -33,8 +34,10 @@ pub async fn run<G>(
     let url = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()).map(|at| format!("http://{at}"));
     let engine = open(&settings, url.as_deref())?;
     let (closing, _) = watch::channel(false);
+    let hub = Hub::start(&engine.store);
     let house: Shared = Arc::new(House {
-        hub: Hub::start(&engine.store),
+        tokens: Known::start(&hub),
+        hub,
         engine: engine.clone(),
         sources: Default::default(),
         limits: Default::default(),

@@ -5,8 +5,13 @@ use model::{Failure, Trouble};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// Most documents fit without growing.
+const USUAL_BYTES: usize = 1024;
+
 pub(crate) fn write<T: Serialize>(entity: &T) -> String {
-    serde_json::to_string(entity).expect("an entity is plain data")
+    let mut text = Vec::with_capacity(USUAL_BYTES);
+    serde_json::to_writer(&mut text, entity).expect("an entity is plain data");
+    String::from_utf8(text).expect("JSON is text")
 }
 
 pub(crate) fn read<T: DeserializeOwned>(row: &Row, column: usize) -> Result<T, Failure> {

@@ -1,10 +1,10 @@
 //! Events: what happened, numbered without gaps per run, or per org for what concerns no run.
 //! Never changed after they are written; never published before their commit.
 
-use crate::args;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::{Row, Value};
+use crate::{args, doc};
 use model::bug;
 use model::{Failure, OrgId, RunId, Timestamp, Trouble};
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Streams {
                 events
                     .into_iter()
                     .zip(first..)
-                    .map(|(event, seq)| args![org, stream, seq, at, event.kind, event.body.to_string()]),
+                    .map(|(event, seq)| args![org, stream, seq, at, event.kind, doc::write(&event.body)]),
             );
         }
         tx.insert_many(&WRITE, rows)

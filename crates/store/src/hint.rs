@@ -21,6 +21,8 @@ pub enum Hint {
     Instance(InstanceId),
     /// More log bytes of this job are durable.
     Logs(JobId),
+    /// A token was revoked: whoever believes one looks again.
+    Tokens,
 }
 
 impl Hint {
@@ -31,6 +33,7 @@ impl Hint {
             Hint::Run(id) => format!("r{}", id.0),
             Hint::Instance(id) => format!("i{}", id.0),
             Hint::Logs(id) => format!("l{}", id.0),
+            Hint::Tokens => "t".to_owned(),
         }
     }
 
@@ -43,6 +46,7 @@ impl Hint {
             b'r' => number().map(RunId).map(Hint::Run),
             b'i' => number().map(InstanceId).map(Hint::Instance),
             b'l' => number().map(JobId).map(Hint::Logs),
+            b't' => Some(Hint::Tokens),
             _ => None,
         }
     }
@@ -92,9 +96,14 @@ mod tests {
 
     #[test]
     fn every_hint_reads_back() {
-        for hint in
-            [Hint::Work, Hint::Everything, Hint::Run(RunId(7)), Hint::Instance(InstanceId(8)), Hint::Logs(JobId(9))]
-        {
+        for hint in [
+            Hint::Work,
+            Hint::Everything,
+            Hint::Run(RunId(7)),
+            Hint::Instance(InstanceId(8)),
+            Hint::Logs(JobId(9)),
+            Hint::Tokens,
+        ] {
             assert_eq!(Hint::from_line(&hint.to_line()), Some(hint));
         }
         assert_eq!(Hint::from_line("z1"), None);

@@ -67,6 +67,18 @@ pub fn on_instance(tx: &mut Tx, instance: InstanceId) -> Result<Option<Job>, Fai
     tx.row(&ON_INSTANCE, &args![instance])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
+/// Who is served next in a pool, as far as those who come after care.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    pub id: JobId,
+    pub turn: Option<i64>,
+}
+
+/// The first of `waiting`.
+pub fn head(tx: &mut Tx, pool: PoolId) -> Result<Option<Head>, Failure> {
+    tx.row(&HEAD, &args![pool])?.map(|row| Ok(Head { id: JobId(row.int(0)?), turn: row.opt_int(1)? })).transpose()
+}
+
 /// Who waits for this pool: high priority before normal, then the orgs in turn, then by submission.
 pub fn waiting(tx: &mut Tx, pool: PoolId, limit: i64) -> Result<Vec<Job>, Failure> {
     doc::read_all(tx.rows(&WAITING, &args![pool, limit])?, 0)
@@ -95,8 +107,19 @@ fn rank(priority: Priority) -> i64 {
     }
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &SAVE, &FIND, &OF_ATTEMPT, &OF_RUN, &ON_INSTANCE, &WAITING, &COUNT_WAITING, &COUNT_BEFORE, &TURNS];
+pub(crate) const ALL: &[&Sql] = &[
+    &INSERT,
+    &SAVE,
+    &FIND,
+    &OF_ATTEMPT,
+    &OF_RUN,
+    &ON_INSTANCE,
+    &HEAD,
+    &WAITING,
+    &COUNT_WAITING,
+    &COUNT_BEFORE,
+    &TURNS,
+];
 
 const INSERT: Sql = Sql::new(
     "INSERT INTO jobs (id, org_id, run_id, attempt, agent_id, status, open, pool_id, priority, queue_seq, turn, instance_id, allocation_id, epoch, version, doc)
@@ -114,6 +137,11 @@ const WAITING: Sql = Sql::new(
     "SELECT doc FROM jobs
       WHERE pool_id = $1 AND queue_seq IS NOT NULL
       ORDER BY priority, turn, queue_seq LIMIT $2",
+);
+const HEAD: Sql = Sql::new(
+    "SELECT id, turn FROM jobs
+      WHERE pool_id = $1 AND queue_seq IS NOT NULL
+      ORDER BY priority, turn, queue_seq LIMIT 1",
 );
 const COUNT_WAITING: Sql = Sql::new("SELECT count(*) FROM jobs WHERE pool_id = $1 AND queue_seq IS NOT NULL");
 const COUNT_BEFORE: Sql = Sql::new(

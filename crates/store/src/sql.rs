@@ -2,6 +2,7 @@
 //! Never decides what runs when.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 /// `const SAVE: Sql = Sql::new("UPDATE …");` with `$1` placeholders, BIGINT, TEXT and BLOB columns only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +80,13 @@ impl Sql {
         let start = self.text.find("VALUES (").expect("a multi-row insert has VALUES (…)") + "VALUES ".len();
         let end = start + closing(&self.text[start..]);
         let (head, tuple, tail) = (&self.text[..start], &self.text[start..end], &self.text[end..]);
-        let tuples: Vec<String> = (0..rows).map(|row| renumbered(tuple, row * columns)).collect();
-        Cow::Owned(format!("{head}{}{tail}", tuples.join(", ")))
+        let mut text = String::with_capacity(self.text.len() + rows * (tuple.len() + 2 * columns));
+        text.push_str(head);
+        for row in 0..rows {
+            text.push_str(if row == 0 { "" } else { ", " });
+            renumber(&mut text, tuple, row * columns);
+        }
+        Cow::Owned(text + tail)
     }
 }
 
@@ -98,17 +104,16 @@ fn closing(text: &str) -> usize {
     panic!("VALUES ( is never closed in: {text}");
 }
 
-fn renumbered(tuple: &str, by: usize) -> String {
-    let mut out = String::with_capacity(tuple.len() + 8);
+fn renumber(out: &mut String, tuple: &str, by: usize) {
     let mut rest = tuple;
     while let Some(dollar) = rest.find('$') {
         let digits = rest[dollar + 1..].bytes().take_while(u8::is_ascii_digit).count();
         let number: usize = rest[dollar + 1..dollar + 1 + digits].parse().expect("a placeholder is $ and a number");
         out.push_str(&rest[..=dollar]);
-        out.push_str(&(number + by).to_string());
+        write!(out, "{}", number + by).expect("text grows");
         rest = &rest[dollar + 1 + digits..];
     }
-    out + rest
+    out.push_str(rest);
 }
 
 #[cfg(test)]
@@ -118,6 +123,10 @@ mod tests {
     #[test]
     fn one_row_becomes_many() {
         let one = Sql::new("INSERT INTO t (a, b, c) VALUES ($1, 1, coalesce($2, 0)) ON CONFLICT DO NOTHING");
+        assert_eq!(
+            one.for_rows(1, 2),
+            "INSERT INTO t (a, b, c) VALUES ($1, 1, coalesce($2, 0)) ON CONFLICT DO NOTHING"
+        );
         assert_eq!(
             one.for_rows(2, 2),
             "INSERT INTO t (a, b, c) VALUES ($1, 1, coalesce($2, 0)), ($3, 1, coalesce($4, 0)) ON CONFLICT DO NOTHING"

@@ -1,10 +1,10 @@
 //! API tokens: `rmd_…`, shown once, stored as a hash, one org each, with scopes. Never stores or logs the token itself.
 
-use crate::args;
 use crate::installation::random;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::Row;
+use crate::{Hint, args};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use model::{Failure, OrgId, Refused, Timestamp, TokenId, Trouble};
@@ -89,6 +89,7 @@ pub fn page(tx: &mut Tx, org: OrgId, after: TokenId, limit: i64) -> Result<Vec<T
 pub fn revoke(tx: &mut Tx, org: OrgId, id: TokenId) -> Result<(), Failure> {
     let at = tx.at();
     let found = tx.exec(&REVOKE, &args![org, id, at])?;
+    tx.hint(Hint::Tokens);
     if found == 0 { Err(Refused::not_found("token", id).into()) } else { Ok(()) }
 }
 

@@ -140,7 +140,7 @@ impl Inner {
                 Hint::Run(run) => drop(touched.insert(run)),
                 Hint::Instance(instance) => drop(self.instances.insert(instance)),
                 Hint::Work | Hint::Everything => worked = true,
-                Hint::Logs(_) => {}
+                Hint::Logs(_) | Hint::Tokens => {}
             }
         }
         if worked {

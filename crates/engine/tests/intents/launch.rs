@@ -1,11 +1,15 @@
 //! A run from its submission to the end of its machine, when nothing goes wrong: the story every other test bends.
 
-use crate::bench::{Bench, PRICE, spec};
+use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::Plan;
+use engine::Config;
+use engine::run::{Render, Submission};
+use engine::view::Picture;
 use model::Credits;
 use model::job::JobStatus;
 use model::run::RunStatus;
 use model::time::{MINUTE, SECOND};
+use std::sync::Arc;
 
 #[test]
 fn a_cold_run_completes_and_its_machine_ends_when_nobody_uses_it() {
@@ -36,6 +40,34 @@ fn a_second_run_goes_to_the_warm_machine() {
     assert_ne!(bench.job(first).allocation, bench.job(second).allocation);
     bench.check();
     bench.check_all_gone();
+}
+
+#[test]
+fn an_accepted_run_is_answered_as_it_is_found() {
+    let mut bench = Bench::with(settings(1), Config::default());
+    bench.runners.plan = Some(Plan::Run);
+    // Cold, then on a warm machine, then behind that one in the list.
+    for plan in [Plan::Exit(0), Plan::Run, Plan::Run] {
+        bench.runners.plan = Some(plan);
+        let key = bench.key();
+        let render: Render = Arc::new(|picture| format!("{:#?}", strip(picture.clone())).into_bytes());
+        let submission = Submission { org: bench.org, name: None, spec: spec(), start: true };
+        let answer = now(bench.engine.submit(submission, Some(key), render)).unwrap();
+        let runs = now(bench.engine.pictures(bench.org, false, None, i64::MAX, 1)).unwrap();
+        let found = format!("{:#?}", strip(runs.into_iter().next().unwrap()));
+        assert_eq!(String::from_utf8(answer.body).unwrap(), found);
+        bench.settle();
+    }
+    bench.check();
+}
+
+/// What nobody is shown: how often a row was written, and what is known of its machine besides.
+fn strip(mut picture: Picture) -> Picture {
+    picture.allocation.iter_mut().for_each(|slot| slot.version = 0);
+    picture.instance.iter_mut().for_each(|machine| {
+        (machine.version, machine.desired_version, machine.last_seen_at) = (0, 0, None);
+    });
+    picture
 }
 
 #[test]

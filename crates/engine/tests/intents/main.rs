@@ -13,6 +13,7 @@ mod pause;
 mod placement;
 mod provider_faults;
 mod reports;
+mod rests;
 mod retry;
 mod silence;
 mod slow;

@@ -113,6 +113,45 @@ pub async fn a_wake_while_leased_is_not_lost(w: &World) {
     assert!(known.0.unwrap().due.unwrap() <= known.1 + 50);
 }
 
+pub async fn what_needs_nothing_is_put_off_without_a_lease(w: &World) {
+    let (a, b) = (start(&w.store, "a").await, start(&w.store, "b").await);
+    wake(&w.store, WorkKind::Run, 1).await;
+    let [old] = claim(&w.store, &a, 10).await[..] else { panic!() };
+    for subject in 2..=9 {
+        wake(&w.store, WorkKind::Run, subject).await;
+    }
+    silence(&w.store, &a).await;
+    // All but two rest: the odd ones until later, the even ones for good. One of the two is beyond the limit.
+    let claimed = write(&w.store, {
+        let b = b.clone();
+        move |tx| {
+            let later = tx.at() + 60_000;
+            work::claim_awake(tx, &b, 100, 1, |_, items| {
+                let idle = items.iter().filter(|(_, subject)| *subject < 8);
+                Ok(idle.map(|key| (*key, (key.1 % 2 == 1).then_some(later))).collect())
+            })
+        }
+    });
+    let claimed = claimed.await.unwrap();
+    assert_eq!((claimed.items.len(), claimed.rested), (1, 7));
+    let due: Vec<_> = read(&w.store, |tx| {
+        let at = tx.at();
+        (1..=7).map(|subject| work::find(tx, WorkKind::Run, subject).map(|known| (known.unwrap(), at))).collect()
+    })
+    .await;
+    for (known, at) in due {
+        assert_eq!((known.owner, known.deaths), (None, 0), "{known:?}");
+        assert_eq!(known.due.map(|due| due > at), (known.subject % 2 == 1).then_some(true), "{known:?}");
+    }
+    let fenced = Err(Failure::from(Refused::Fenced { what: "run 1".to_owned() }));
+    assert_eq!(finish(&w.store, old, None).await, fenced, "who was slow and not dead has lost it");
+    wake(&w.store, WorkKind::Run, 2).await;
+    let mut left: Vec<i64> = claim(&w.store, &b, 10).await.iter().map(|item| item.subject).collect();
+    left.sort_unstable();
+    assert_eq!(left.len(), 2, "the one beyond the limit, and the one that was woken: {left:?}");
+    assert_eq!(left[0], 2);
+}
+
 pub async fn an_item_that_is_made_again_begins_above_its_old_fence(w: &World) {
     let worker = start(&w.store, "a").await;
     wake(&w.store, WorkKind::Job, 5).await;

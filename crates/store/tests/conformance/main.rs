@@ -62,6 +62,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         items::an_item_that_kills_its_holders_is_claimed_alone_and_given_up
         items::an_orderly_stop_is_no_death
         items::what_a_worker_does_not_know_it_holds_is_given_back
+        items::what_needs_nothing_is_put_off_without_a_lease
         items::an_item_that_is_made_again_begins_above_its_old_fence
         items::a_gap_between_beats_is_an_outage
         money::events_are_numbered_without_gaps

@@ -1,0 +1,122 @@
+//! Tokens that were found good a moment ago, so that not every request reads the database. A token revoked here is forgotten
+//! before its revoker is answered; one revoked by another process when its hint comes, and after a few seconds in any case.
+
+use crate::hub::Hub;
+use crate::now_ms;
+use engine::Engine;
+use engine::store::Hint;
+use engine::store::token::Token;
+use model::Failure;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// As long as everybody sleeps who waits for a hint that was lost.
+const BELIEVED_FOR: Duration = Duration::from_secs(5);
+/// More at once are forgotten together and read again.
+const KEPT: usize = 10_000;
+
+#[derive(Clone, Default)]
+pub(crate) struct Known(Arc<Mutex<Memory>>);
+
+#[derive(Default)]
+struct Memory {
+    /// By the hash of its text.
+    tokens: HashMap<[u8; 32], (Token, Instant)>,
+    /// How often everything was forgotten: what was read before that is not remembered after it.
+    forgotten: u64,
+}
+
+impl Known {
+    /// Forgets when it is told that a token was revoked, anywhere.
+    pub(crate) fn start(hub: &Hub) -> Known {
+        let known = Known::default();
+        let (mut bell, listening) = (hub.follow(Hint::Tokens), known.clone());
+        tokio::spawn(async move {
+            loop {
+                bell.rung().await;
+                listening.forget();
+            }
+        });
+        known
+    }
+
+    /// Whose token this is, if it is good.
+    pub(crate) async fn check(&self, engine: &Engine, text: &str) -> Result<Token, Failure> {
+        let hash = *blake3::hash(text.as_bytes()).as_bytes();
+        let forgotten = match self.find(&hash) {
+            Ok(token) => return Ok(token),
+            Err(forgotten) => forgotten,
+        };
+        let token = engine.check_token(text).await?;
+        self.keep(hash, &token, forgotten);
+        Ok(token)
+    }
+
+    pub(crate) fn forget(&self) {
+        let mut memory = self.0.lock().expect("no panic while locked");
+        memory.forgotten += 1;
+        memory.tokens.clear();
+    }
+
+    /// The token, or how often everything was forgotten before it is looked up.
+    fn find(&self, hash: &[u8; 32]) -> Result<Token, u64> {
+        let memory = self.0.lock().expect("no panic while locked");
+        let (token, until) = memory.tokens.get(hash).ok_or(memory.forgotten)?;
+        let expired = token.expires_at.is_some_and(|at| at.ms() <= now_ms());
+        if expired || *until <= Instant::now() { Err(memory.forgotten) } else { Ok(token.clone()) }
+    }
+
+    fn keep(&self, hash: [u8; 32], token: &Token, forgotten: u64) {
+        let mut memory = self.0.lock().expect("no panic while locked");
+        if memory.forgotten != forgotten {
+            return; // it may be the one that was revoked meanwhile
+        }
+        if memory.tokens.len() >= KEPT {
+            memory.tokens.clear();
+        }
+        memory.tokens.insert(hash, (token.clone(), Instant::now() + BELIEVED_FOR));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::store::token::Scope;
+    use model::{OrgId, Timestamp, TokenId};
+
+    fn token(expires_at: Option<Timestamp>) -> Token {
+        let (created_at, revoked_at) = (Timestamp(1), None);
+        Token {
+            id: TokenId(1),
+            org: OrgId(1),
+            name: "t".into(),
+            scope: Scope::Read,
+            created_at,
+            expires_at,
+            revoked_at,
+        }
+    }
+
+    #[test]
+    fn what_was_read_before_a_revocation_is_not_believed_after_it() {
+        let known = Known::default();
+        let forgotten = known.find(&[1; 32]).unwrap_err();
+        known.forget();
+        known.keep([1; 32], &token(None), forgotten);
+        let forgotten = known.find(&[1; 32]).expect_err("its row may have been read before it was revoked");
+        known.keep([1; 32], &token(None), forgotten);
+        assert!(known.find(&[1; 32]).is_ok());
+        known.forget();
+        assert!(known.find(&[1; 32]).is_err());
+    }
+
+    #[test]
+    fn an_expired_token_is_not_believed() {
+        let known = Known::default();
+        for (expires_at, good) in [(Some(Timestamp(now_ms() - 1)), false), (Some(Timestamp(now_ms() + 60_000)), true)] {
+            known.keep([2; 32], &token(expires_at), 0);
+            assert_eq!(known.find(&[2; 32]).is_ok(), good);
+        }
+    }
+}
