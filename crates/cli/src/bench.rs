@@ -63,6 +63,12 @@ impl Plan {
     fn size(&self, usual: usize) -> usize {
         if self.quick { (usual / 10).max(1) } else { usual }
     }
+
+    /// The numbers of the repeats; whoever waits is told of each.
+    fn repeats(&self, name: &'static str) -> impl Iterator<Item = usize> {
+        let all = self.repeats;
+        (1..=all).inspect(move |number| eprintln!("repl: {name}, {number} of {all}"))
+    }
 }
 
 type Measured<'p> = Pin<Box<dyn Future<Output = Done<Vec<Figure>>> + 'p>>;

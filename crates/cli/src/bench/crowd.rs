@@ -31,6 +31,7 @@ impl Crowd {
 }
 
 pub async fn filled(count: usize) -> Done<Home> {
+    eprintln!("repl: {count} runs are submitted first");
     let home = Home::new()?;
     let rehearsal = Rehearsal::open(home.path(), Database::File(home.database()), false).await?;
     let next = Cell::new(0);

@@ -13,7 +13,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     plane.warm_up(1).await?;
     let count = plan.size(1000);
     let mut found = Repeats::default();
-    for _ in 0..plan.repeats {
+    for _ in plan.repeats("followers") {
         once(&plane, count, &mut found).await?;
     }
     Ok(vec![

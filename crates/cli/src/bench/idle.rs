@@ -13,7 +13,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     let plane = Plane::start(&Setup { machines: 1, ..Setup::default() }).await?;
     plane.warm_up(1).await?;
     let mut found = Repeats::default();
-    for _ in 0..plan.repeats {
+    for _ in plan.repeats("idle") {
         commands(&plane, plan, &mut found)?;
     }
     // A while without anybody asking for anything, in as many parts as there are repeats.

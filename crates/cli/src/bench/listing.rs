@@ -19,7 +19,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     let mut figures = Vec::new();
     for (what, path) in [("open ones", "/api/v1/runs?limit=50"), ("all", "/api/v1/runs?all=true&limit=50")] {
         let (mut of_many, mut of_few) = (Vec::new(), Vec::new());
-        for _ in 0..plan.repeats {
+        for _ in plan.repeats("listing") {
             let (mut slow, mut quick) = (Vec::new(), Vec::new());
             for _ in 0..40 {
                 slow.push(list(&many, path).await?);

@@ -23,7 +23,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     let setup = Setup { machines: 1, database: Some(ours.url.clone()), ..Setup::default() };
     let plane = submits::busy(&setup).await?;
     let (mut rates, mut bare) = (Vec::new(), Vec::new());
-    for _ in 0..plan.repeats {
+    for _ in plan.repeats("postgres") {
         bare.push(pgbench(&tools, &theirs, script.path(), if plan.quick { 2 } else { 5 })?);
         rates.push(submits::a_second(&plane.client, CLIENTS, plan.size(2000)).await?);
     }

@@ -19,7 +19,7 @@ const RECOVERS_WITHIN: Duration = Duration::from_secs(600);
 pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     let count = plan.size(100_000);
     let (mut ready, mut ours, mut raw) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..plan.repeats {
+    for _ in plan.repeats("recovery") {
         raw.push(write(count)?);
         let home = plan.crowd.home(count).await?;
         let rehearsal = Rehearsal::open(home.path(), Database::File(home.database()), false).await?;

@@ -17,7 +17,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     plane.warm_up(MACHINES).await?;
     let count = plan.size(400).max(64);
     let (mut ours, mut shells, mut commits) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..plan.repeats {
+    for _ in plan.repeats("runs") {
         shells.push(shells_a_second(200)?);
         let before = plane.counts().await?.commits();
         ours.push(a_second(&plane, count).await?);

@@ -24,7 +24,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     let alone = busy(&Setup { machines: 1, group: Some(1), ..Setup::default() }).await?;
     let mut commits = Commits::in_folder(grouped.home.path())?;
     let mut found = Repeats::default();
-    for _ in 0..plan.repeats {
+    for _ in plan.repeats("submits") {
         found.bare.push(rehearsed.a_second(16)?);
         found.few.push(a_second(&grouped.client, 16, count).await?);
         found.few_alone.push(a_second(&alone.client, 16, count / 4).await?);

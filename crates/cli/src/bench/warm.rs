@@ -18,7 +18,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     plane.warm_up(1).await?;
     let mut commits = Commits::in_folder(plane.home.path())?;
     let (mut halves, mut slowest, mut bounds) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..plan.repeats {
+    for _ in plan.repeats("warm") {
         let (mut ours, mut shells, mut waits) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..plan.size(100).max(20) {
             shells.push(bare::first_byte_of_a_shell()?);
