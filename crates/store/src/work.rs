@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Deaths of its holder after which an item is claimed alone, so that the next one proves something about it.
-const SUSPECT_AFTER: i64 = 2;
+pub const SUSPECT_AFTER: i64 = 2;
 /// Deaths alone after which the item is given up and its subject fails.
 const DEAD_AFTER: i64 = 5;
 

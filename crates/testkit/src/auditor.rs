@@ -3,6 +3,7 @@
 
 use crate::time::{Now, now};
 use engine::Engine;
+use engine::audit::Broken;
 use model::{InstanceId, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -152,9 +153,20 @@ impl Inner {
         for run in touched {
             self.known.insert(run);
             let audit = now(engine.audit_run(run)).expect("a database in memory is read");
-            for broken in audit.broken.iter().filter(|broken| !(excused && broken.detail.contains("overdue"))) {
+            let late = |broken: &Broken| broken.detail.contains("overdue");
+            for broken in audit.broken.iter().filter(|it| !(late(it) && (excused || waits_for_a_suspect(&engine)))) {
                 self.complaints.push(format!("{}: {}: {}", broken.invariant, broken.subject, broken.detail));
             }
         }
     }
+}
+
+/// Items on which workers have died are worked on one at a time, however long each takes, and everybody else waits for them.
+fn waits_for_a_suspect(engine: &Engine) -> bool {
+    let overdue = now(engine.store.read("sim.overdue", |tx| {
+        let at = tx.at();
+        store::work::overdue(tx, at, 1000)
+    }));
+    let overdue = overdue.expect("a database in memory is read");
+    overdue.iter().any(|item| item.deaths >= store::work::SUSPECT_AFTER)
 }
