@@ -21,6 +21,7 @@ impl World {
         self.boots += 1;
         self.fate.set_dead(process, false);
         self.fate.enter(process);
+        self.unsettle(0); // what waited while nobody was there is late with the first commit
         let engine = crate::process::engine(&self.config, &self.far_of(process), &self.store, !self.has_second);
         let started = now(async {
             let worker = engine.start_worker(["server", "second"][process].to_owned()).await?;
@@ -33,7 +34,6 @@ impl World {
         });
         let boot = self.boots;
         self.note(format_args!("process {process} starts, boot {boot}: {}", started.is_ok()));
-        self.unsettle(0);
         let Ok(worker) = started else { return self.bury(process, A_SECOND) };
         self.processes[process] = Some(Process::new(engine, worker, boot));
         self.after(BEAT_EVERY_MS, Happening::Beat { process, boot });
