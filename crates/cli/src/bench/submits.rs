@@ -14,8 +14,9 @@ use testkit::rehearsal::Rehearsal;
 use testkit::rehearsal::bare::{Plain, Said, copy};
 use wire::client::Client;
 
-/// The store lets no more share a commit.
+/// The store lets no more share a commit, nor more than come to so much work.
 const GROUP: f64 = 64.0;
+const GROUP_WORK_S: f64 = 0.005;
 
 pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     let count = plan.size(3000);
@@ -81,7 +82,8 @@ impl Repeats {
 fn predicted(alone: f64, commit_s: f64, clients: f64) -> f64 {
     let each = 1.0 / alone;
     let work = (each - commit_s).max(each * 0.05);
-    each / (work + commit_s / clients.min(GROUP))
+    let together = clients.min(GROUP).min((GROUP_WORK_S / work).ceil());
+    each / (work + commit_s / together)
 }
 
 /// A control plane whose only machine is taken: whatever is submitted is accepted, and waits.
@@ -151,9 +153,12 @@ mod tests {
     #[test]
     fn what_grouping_should_gain() {
         // A commit as dear as the work: by sixteen almost twice as fast, and never more than that.
-        let gain = predicted(1000.0, 0.0005, 16.0);
+        let gain = predicted(5000.0, 0.0001, 16.0);
         assert!((gain - 1.0 / (0.5 + 0.5 / 16.0)).abs() < 1e-9, "{gain}");
         assert!(predicted(1000.0, 0.0005, 128.0) < 2.0);
+        // On a slow disk a group is full when it has worked for 5 ms, not when sixty-four share it.
+        let slow = predicted(250.0, 0.0035, 128.0);
+        assert!((slow - 0.004 / (0.0005 + 0.0035 / 10.0)).abs() < 1e-9, "{slow}");
         // Nothing to gain where commits cost nothing.
         assert!((predicted(1000.0, 0.0, 64.0) - 1.0).abs() < 1e-9);
     }
