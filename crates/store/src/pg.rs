@@ -27,6 +27,8 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 const SESSION: &str =
     "SET lock_timeout = '3s'; SET statement_timeout = '10s'; SET idle_in_transaction_session_timeout = '5s';
                        SET timezone = 'UTC'; SET client_min_messages = 'warning'; SET synchronous_commit = 'on'";
+/// Since when the server has had its memory: its helpers are all started anew after a crash.
+const LIFE: &str = "SELECT backend_start::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'";
 const READ_CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, ''";
 /// With the transaction's number, to ask for its outcome by.
 const WRITE_CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, pg_current_xact_id()::text";
@@ -44,6 +46,8 @@ pub(crate) struct Pg {
 struct Link {
     client: Client,
     statements: HashMap<String, Statement>,
+    /// Which life of the server this is; none where we may not know.
+    life: Option<String>,
 }
 
 /// The transaction that is under way, or about to be.
@@ -185,8 +189,8 @@ impl Pg {
         if !is_lost(&error) || self.open.read_only {
             return Err(self.failed(&error, "COMMIT"));
         }
-        self.link = None;
-        self.ask_outcome()
+        let life = self.link.take().and_then(|link| link.life);
+        self.ask_outcome(life.as_deref())
     }
 
     pub(crate) fn rollback(&mut self) {
@@ -225,24 +229,28 @@ impl Pg {
         result.map_err(|error| self.failed(&error, "setting up the database"))
     }
 
-    /// The connection was lost while it committed. Every backend but ours knows how that ended.
+    /// The connection was lost while it committed. Every backend but ours knows how that ended, as long as the server has not
+    /// crashed: numbers that were given out and never reached its disk are then given out again, so that `committed` may be
+    /// said of another's transaction. `aborted` is true of ours in either case.
     #[expect(
         clippy::disallowed_methods,
         reason = "there is no event to wait for: the dead session's transaction ends when the server notices"
     )]
-    fn ask_outcome(&mut self) -> Result<(), Failure> {
+    fn ask_outcome(&mut self, life: Option<&str>) -> Result<(), Failure> {
         let xid = self.open.xid.clone().expect("a write knows its number");
         let unknown =
             || Trouble::new(TroubleKind::Database, "the connection to PostgreSQL was lost during a commit").perhaps();
         for _ in 0..ASK_TRIES {
-            let asked: Result<Option<String>, Failure> = self.runtime.block_on(async {
+            let asked: Result<(Option<String>, bool), Failure> = self.runtime.block_on(async {
                 let link = connect(&self.address).await?;
                 let row = link.client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&xid]).await;
-                Ok(row.and_then(|row| row.try_get(0)).unwrap_or(None))
+                let same_life = life.is_some() && link.life.as_deref() == life;
+                Ok((row.and_then(|row| row.try_get(0)).unwrap_or(None), same_life))
             });
-            match asked.ok().flatten().as_deref() {
-                Some("committed") => return Ok(()),
-                Some("aborted") => {
+            match asked.as_ref().map(|(status, same_life)| (status.as_deref(), *same_life)) {
+                Ok((Some("committed"), true)) => return Ok(()),
+                Ok((Some("committed"), false)) => break,
+                Ok((Some("aborted"), _)) => {
                     self.again = true;
                     return Err(Trouble::new(
                         TroubleKind::Database,
@@ -305,7 +313,9 @@ async fn connect(address: &Address) -> Result<Link, Failure> {
         let _ = connection.await;
     });
     client.batch_execute(SESSION).await.map_err(|e| in_our_words(&e, "SET"))?;
-    Ok(Link { client, statements: HashMap::new() })
+    let life = client.query_opt(LIFE, &[]).await.map_err(|e| in_our_words(&e, LIFE))?;
+    let life = life.and_then(|row| row.try_get(0).ok().flatten());
+    Ok(Link { client, statements: HashMap::new(), life })
 }
 
 async fn command(client: &Client, text: &str) -> Result<Answered, Error> {

@@ -135,6 +135,21 @@ fn a_commit_that_never_arrived_is_made_again() {
     });
 }
 
+/// Numbers that never reached its disk are given out again, so that a crashed server may speak of another's transaction.
+#[test]
+fn a_commit_that_a_crashed_server_speaks_of_perhaps_happened() {
+    let postgres = Postgres::start();
+    let (proxy, w) = through(&postgres);
+    block_on(async {
+        let (runs, made) = unlucky(&proxy, &w, Cut::AfterAndCrash).await;
+        let Err(Failure::Trouble(trouble)) = made else { panic!("{made:?}") };
+        assert_eq!((trouble.kind, trouble.effect), (TroubleKind::Database, Effect::Perhaps), "{trouble}");
+        assert_eq!(runs, 1, "what perhaps happened is not done again");
+        let found = w.store.read("find", |tx| org::by_name(tx, "unlucky")).await.unwrap();
+        assert!(found.is_some(), "here it did, and whoever asks again finds it");
+    });
+}
+
 #[test]
 fn a_commit_nobody_can_be_asked_about_perhaps_happened() {
     let postgres = Postgres::start();

@@ -5,7 +5,7 @@ use super::postgres::Postgres;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +19,8 @@ pub enum Cut {
     After,
     /// And nobody gets through any more.
     AfterForGood,
+    /// And the server crashes: it loses its memory, and comes back with what is on its disk.
+    AfterAndCrash,
 }
 
 pub struct Proxy {
@@ -28,6 +30,8 @@ pub struct Proxy {
 }
 
 struct Wire {
+    /// Where the server keeps its data.
+    data: PathBuf,
     cut: Mutex<Cut>,
     down: AtomicBool,
     sessions: Mutex<Vec<Arc<Session>>>,
@@ -41,14 +45,19 @@ struct Session {
     /// Carries hints between processes, not transactions.
     hints: AtomicBool,
     swallow: AtomicBool,
+    crash: AtomicBool,
 }
 
 impl Proxy {
     pub fn before(postgres: &Postgres) -> Proxy {
         let folder = tempfile::Builder::new().prefix("px").tempdir().expect("a folder");
         let listener = UnixListener::bind(folder.path().join(".s.PGSQL.5432")).expect("a socket");
-        let wire =
-            Arc::new(Wire { cut: Mutex::new(Cut::No), down: AtomicBool::new(false), sessions: Mutex::default() });
+        let wire = Arc::new(Wire {
+            data: postgres.folder().join("data"),
+            cut: Mutex::new(Cut::No),
+            down: AtomicBool::new(false),
+            sessions: Mutex::default(),
+        });
         let (passing, to) = (wire.clone(), postgres.folder().join(".s.PGSQL.5432"));
         // Ends with the test's process.
         std::thread::spawn(move || {
@@ -86,7 +95,8 @@ impl Wire {
         let (wire, up) = (self.clone(), (client.try_clone().unwrap(), server.try_clone().unwrap()));
         let asking = session.clone();
         std::thread::spawn(move || carry(up.0, up.1, |bytes| wire.asked(&asking, bytes)));
-        std::thread::spawn(move || carry(server, client, |_| session.answered()));
+        let wire = self.clone();
+        std::thread::spawn(move || carry(server, client, |_| wire.answered(&session)));
     }
 
     /// False: the wire is cut here.
@@ -101,16 +111,33 @@ impl Wire {
             return true;
         }
         let cut = std::mem::replace(&mut *self.cut.lock().unwrap(), Cut::No);
-        session.swallow.store(matches!(cut, Cut::After | Cut::AfterForGood), Ordering::SeqCst);
+        session.swallow.store(!matches!(cut, Cut::No | Cut::Before), Ordering::SeqCst);
+        session.crash.store(cut == Cut::AfterAndCrash, Ordering::SeqCst);
         self.down.store(cut == Cut::AfterForGood, Ordering::SeqCst);
         cut != Cut::Before
     }
-}
 
-impl Session {
-    fn answered(&self) -> bool {
-        self.server_spoke.store(true, Ordering::SeqCst);
-        !self.swallow.load(Ordering::SeqCst)
+    fn answered(&self, session: &Session) -> bool {
+        session.server_spoke.store(true, Ordering::SeqCst);
+        if session.crash.load(Ordering::SeqCst) {
+            self.crash();
+        }
+        !session.swallow.load(Ordering::SeqCst)
+    }
+
+    /// Kills one of the server's helpers: it ends all others and recovers.
+    fn crash(&self) {
+        let postmaster = std::fs::read_to_string(self.data.join("postmaster.pid")).expect("it runs");
+        let postmaster = postmaster.lines().next().expect("a number").trim();
+        let children =
+            std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children")).expect("it runs");
+        let is_helper = |pid: &&str| {
+            let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.starts_with("postgres: checkpointer")
+        };
+        let helper = children.split_whitespace().find(is_helper).expect("it has one");
+        let killed = std::process::Command::new("kill").args(["-KILL", helper]).status().expect("a command");
+        assert!(killed.success());
     }
 }
 
