@@ -51,6 +51,9 @@ fn main() {
     }
     let line = Line::parse();
     fault::arm(line.command.as_ref().map_or(&[], args::Command::roles));
+    if !line.command.as_ref().is_some_and(is_role) {
+        end_with_the_reader();
+    }
     let code = match line.command {
         None => {
             println!("{}", args::MAP);
@@ -79,13 +82,14 @@ fn outcome(done: Done) -> u8 {
     }
 }
 
+/// A process of an installation, which writes to nobody in particular.
+fn is_role(command: &Command) -> bool {
+    use Command::{Control, Runner, Server, Worker};
+    matches!(command, Runner(_) | Server(_) | Worker(_) | Control(control::Control::Serve))
+}
+
 fn start(flags: &settings::Flags, command: Command) -> Done {
-    let is_role =
-        matches!(command, Command::Server(_) | Command::Worker(_) | Command::Control(control::Control::Serve));
-    if !is_role {
-        end_with_the_reader();
-    }
-    let mut builder = if is_role {
+    let mut builder = if is_role(&command) {
         tokio::runtime::Builder::new_multi_thread()
     } else {
         tokio::runtime::Builder::new_current_thread()

@@ -177,6 +177,67 @@ fn every_listing_speaks_json() {
 }
 
 #[test]
+fn every_action_speaks_json() {
+    let mut session = Session::new();
+    session.quietly("repl run --name one -c 'exit 7' || true");
+    session.quietly("repl run --detach --name two -c 'sleep 600'");
+    session.wait_for("two", "job.started");
+    let the = |what: &str| {
+        format!(
+            "$(repl {what} ls --json | sed -n 's/.*\"id\": \"\\({}_[^\"]*\\)\".*/\\1/p' | head -n 1)",
+            &prefix(what)
+        )
+    };
+    for line in [
+        "repl run --detach --name three --json -c true",
+        "repl extend one 2h --json",
+        "repl release one --json",
+        "repl retry one --json",
+        "repl pause two --json",
+        "repl resume two --json",
+        "repl cancel two --json",
+        "repl token create ci --json",
+        "repl credits add 1 --json",
+        &format!("repl instance show {} --json", the("instance")),
+        &format!("repl workflow show {} --json", the("workflow")),
+        &format!("repl manifest show {} --json", the("manifest")),
+        &format!("repl instance terminate {} --force --json", the("instance")),
+    ] {
+        session.names(line);
+    }
+    transcript_is!(session);
+}
+
+/// How ids of that kind begin.
+fn prefix(what: &str) -> &'static str {
+    match what {
+        "instance" => "ins",
+        "workflow" => "wfl",
+        _ => "mft",
+    }
+}
+
+#[test]
+fn a_run_is_paused_and_resumed() {
+    let mut session = Session::new();
+    session.quietly("repl run --detach --name still -c 'sleep 600'");
+    session.wait_for("still", "job.started");
+    session.type_in("repl pause still");
+    session.wait_for("still", "run.paused");
+    session.type_in("repl ps");
+    session.type_in("repl pause still");
+    session.type_in("repl resume still");
+    session.wait_for("still", "job.thawed");
+    session.type_in("repl cancel still --abort");
+    session.wait_for("still", "run.cancelled");
+    session.type_in("repl pause still");
+    session.type_in("repl logs still");
+    session.type_in("repl completion bash | head -n 1");
+    session.type_in("repl completion tcsh");
+    transcript_is!(session);
+}
+
+#[test]
 fn machines_holds_and_what_stands_behind_them() {
     let mut session = Session::new();
     session.quietly("repl run --name one -c 'echo kept > file'");

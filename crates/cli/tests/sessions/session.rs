@@ -95,6 +95,13 @@ impl Session {
         self.transcript.push_str(&format!("$ {line}\n{shape}\n"));
     }
 
+    /// Notes the names of the fields only: what they hold depends on how far the run is by then.
+    pub fn names(&mut self, line: &str) {
+        let answer = self.json(line);
+        let names: Vec<&str> = answer.as_object().unwrap().keys().map(String::as_str).collect();
+        self.transcript.push_str(&format!("$ {line}\n{{{}}}\n", names.join(", ")));
+    }
+
     /// The transcript, with what differs between two sessions taken out.
     pub fn transcript(&self) -> String {
         self.transcript.replace(&self.place.path().display().to_string(), "~")
