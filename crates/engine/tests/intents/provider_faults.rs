@@ -33,7 +33,11 @@ fn whole_life(bench: &mut Bench) -> model::RunId {
     if bench.run(run).status == RunStatus::Running {
         bench.exits(run, 0);
     }
-    bench.advance(5 * MINUTE);
+    // As long as a machine is there its row says so, at every moment and not only in the end.
+    for _ in 0..5 * 60 {
+        bench.advance(SECOND);
+        bench.check();
+    }
     run
 }
 
@@ -127,8 +131,10 @@ fn a_machine_nobody_could_see_is_found_and_ended() {
                 },
             );
             let run = bench.submit(spec());
-            bench.advance(20 * SECOND);
-            bench.check();
+            for _ in 0..20 {
+                bench.advance(SECOND);
+                bench.check();
+            }
             bench.runners.unborn = false;
             bench.advance(20 * MINUTE);
             eprintln!("lag {lag}, runner comes: {runner_comes}: {:?}", bench.end(run));

@@ -37,12 +37,15 @@ fn hold(store: &Store) -> (mpsc::Sender<()>, tokio::task::JoinHandle<Result<(), 
 #[test]
 fn a_full_disk_ends_the_group_and_each_closure_runs_again() {
     for on in [On::Memory, On::File] {
-        let world = World::new(on, None);
-        block_on(fill_the_disk(&world));
+        for apart in [false, true] {
+            let world = World::new(on, None);
+            block_on(fill_the_disk(&world, apart));
+        }
     }
 }
 
-async fn fill_the_disk(world: &World) {
+/// `apart`: somebody has just failed after writing, so that groups have savepoints.
+async fn fill_the_disk(world: &World, apart: bool) {
     const PAGES: Sql = Sql::new("PRAGMA page_count");
     let store = &world.store;
     let limit = |pages: i64| {
@@ -51,6 +54,11 @@ async fn fill_the_disk(world: &World) {
     };
     let pages = store.write(Lane::Normal, "pages", |tx| tx.row(&PAGES, &args![])?.unwrap().int(0)).await.unwrap();
     limit(pages + 2).await.unwrap();
+    if apart {
+        let regrets =
+            |tx: &mut Tx| org::create(tx, "regretted").and(Err::<(), Failure>(Refused::Stale { what: "mind" }.into()));
+        store.write(Lane::Normal, "regret", regrets).await.unwrap_err();
+    }
     let runs = Arc::new(AtomicUsize::new(0));
     let (release, held) = hold(store);
     let mut answers = Vec::new();
