@@ -27,11 +27,16 @@ impl Gate {
         format!("echo {word} > {}", self.path.display())
     }
 
-    /// Lets a command through that waits here, or will.
+    /// Waits for a command to come here, and lets it through, and whoever comes after it: a command whose keeper has died may be
+    /// here for a moment longer, and what lets only one through would leave its successor waiting for ever.
     pub fn open(&self) {
         let path = self.path.clone();
         bounded("nobody came to the gate", move || {
-            std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all(b"\n").unwrap();
+            let _came = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            let mut held = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+            held.write_all(&[b'\n'; 64]).unwrap();
+            // What is in a named pipe lasts as long as somebody holds both its ends: until the test ends.
+            std::mem::forget(held);
         });
     }
 
