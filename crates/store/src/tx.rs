@@ -27,8 +27,10 @@ pub struct Tx {
     conn: Conn,
     context: Arc<Context>,
     read_only: bool,
-    /// None until it is asked for.
+    /// What the clock said; none until it is asked for.
     at: Option<Timestamp>,
+    /// The latest time of a run that was read.
+    last: Option<Timestamp>,
     /// The first statement error. Everything after it fails too, on both databases alike, and nothing is committed.
     broken: Option<Failure>,
     ids_used: i64,
@@ -82,6 +84,7 @@ impl Tx {
             context,
             read_only,
             at: None,
+            last: None,
             broken: None,
             ids_used: 0,
             out_of_ids: false,
@@ -93,6 +96,18 @@ impl Tx {
 
     /// The time of this transaction: the store's clock on SQLite, the database's on PostgreSQL.
     pub fn at(&mut self) -> Timestamp {
+        let at = self.clock_at();
+        self.last.map_or(at, |last| at.max(last))
+    }
+
+    /// A run's time never goes backwards, whatever the clock does: raises `at()` to `last`, and returns it.
+    pub fn not_before(&mut self, last: Timestamp) -> Timestamp {
+        self.last = self.last.max(Some(last));
+        self.at()
+    }
+
+    /// What the clock says, though it may have been set back since the run was last written about.
+    pub(crate) fn clock_at(&mut self) -> Timestamp {
         if let Some(at) = self.at {
             return at;
         }
@@ -101,12 +116,6 @@ impl Tx {
             None
         });
         let at = at.unwrap_or_else(|| self.context.clock.now());
-        *self.at.insert(at)
-    }
-
-    /// A run's time never goes backwards, whatever the clock does: raises `at()` to `last`, and returns it.
-    pub fn not_before(&mut self, last: Timestamp) -> Timestamp {
-        let at = self.at().max(last);
         *self.at.insert(at)
     }
 

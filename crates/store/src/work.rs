@@ -206,7 +206,8 @@ pub(crate) fn flush(
         if bug!(fence_unchecked) && tx.row(&HOLD, &args![key.0.as_str(), key.1, finish.fence])?.is_none() {
             continue; // nobody says that it is somebody else's
         }
-        tx.post_meaning(&FINISH, args![key.0.as_str(), key.1, finish.fence, finish.seen, finish.next], meaning)?;
+        let now = tx.clock_at();
+        tx.post_meaning(&FINISH, args![key.0.as_str(), key.1, finish.fence, finish.seen, finish.next, now], meaning)?;
     }
     wake(tx, wakes)
 }
@@ -392,9 +393,10 @@ const REST: Sql = Sql::new(
 const HOLD: Sql =
     Sql::new("SELECT gen FROM work WHERE kind = $1 AND subject = $2 AND fence = $3").key_share().locks(Rank::WorkItem);
 
-/// Woken meanwhile: `due` still is what made it due at the claim, so it is due now. Whoever finishes has made progress.
+/// Woken meanwhile, it is due now: not since what made it due at the claim, which has been seen to, or whoever holds it for long
+/// would leave it overdue. Whoever finishes has made progress.
 const FINISH: Sql = Sql::new(
-    "UPDATE work SET due = CASE WHEN gen = $4 THEN $5 ELSE due END,
+    "UPDATE work SET due = CASE WHEN gen = $4 THEN $5 ELSE CAST($6 AS BIGINT) END,
                      worker = NULL, boot = NULL, alone = 0, deaths = 0, deaths_alone = 0
       WHERE kind = $1 AND subject = $2 AND fence = $3",
 )

@@ -13,7 +13,7 @@ use engine::allocation::SlotRender;
 use engine::instance::InstanceRender;
 use engine::run::{Action, Answer, Render};
 use model::time::SECOND;
-use model::{Failure, Refused, RunId};
+use model::{Failure, JobId, Refused, RunId};
 use std::sync::Arc;
 
 /// A client that was not answered asks again after this.
@@ -52,7 +52,12 @@ impl World {
         let body = |answer: Answer| answer.body;
         let answer = match (client.run, wish) {
             (None, _) | (_, None) => now(engine.submit(client.submission(org), key, render)).map(body),
-            (Some(run), Some(Wish::Act(action))) => now(engine.act_on(org, run, action, key, render)).map(body),
+            (Some(run), Some(Wish::Act(action))) => {
+                let silent = self.silent_jobs(run, action);
+                let answer = now(engine.act_on(org, run, action, key, render)).map(body);
+                self.given_up(silent);
+                answer
+            }
             (Some(run), Some(Wish::Meddle)) => {
                 let other = self.orgs[1 - client.org];
                 now(engine.act_on(other, run, Action::Cancel { abort: true }, None, render)).map(body)
@@ -63,6 +68,26 @@ impl World {
         let said = answer.as_ref().map(|body| String::from_utf8_lossy(body).into_owned());
         self.note(format_args!("client {index} asks {wish:?}: {said:?}"));
         answer
+    }
+
+    /// Whom `retry --force` can mean: jobs of the run on machines that are not heard.
+    fn silent_jobs(&self, run: RunId, action: Action) -> Vec<JobId> {
+        if action != (Action::Retry { force: true }) {
+            return Vec::new();
+        }
+        let jobs = now(self.store.read("sim.jobs", move |tx| store::job::of_run(tx, run)));
+        let jobs = jobs.expect("a database in memory is read").into_iter();
+        jobs.filter(|job| !job.status.is_end() && job.silent_since.is_some()).map(|job| job.id).collect()
+    }
+
+    /// Those of them that have ended with the request are gone by a person's word, whether the answer was heard or not.
+    fn given_up(&mut self, silent: Vec<JobId>) {
+        for id in silent {
+            let job = now(self.store.read("sim.job", move |tx| store::job::find(tx, id)));
+            if job.expect("a database in memory is read").is_some_and(|job| job.fenced) {
+                self.truth.given_up(id);
+            }
+        }
     }
 
     /// What a person wants of the place where the run was: nothing, if there never was one.

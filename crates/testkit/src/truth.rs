@@ -2,7 +2,7 @@
 //! never runs twice at a time, and never again without a policy or a person who wanted so.
 
 use model::{JobId, RunId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One execution of a run's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,12 +20,16 @@ pub struct Execution {
 #[derive(Default)]
 pub struct Truth {
     executions: BTreeMap<(JobId, i64), Execution>,
+    /// A person took it upon himself that these are gone: they may run beside whatever replaces them.
+    given_up: BTreeSet<JobId>,
 }
 
 impl Truth {
-    /// A complaint if another execution of the run is not over.
+    /// A complaint if another execution of the run is not over, and no person gave up one of the two.
     pub fn began(&mut self, execution: Execution) -> Option<String> {
-        let other = self.of(execution.run).find(|other| other.ended_ms.is_none()).cloned();
+        let wanted = |job: JobId| !self.given_up.contains(&job);
+        let beside = |other: &&Execution| other.ended_ms.is_none() && wanted(other.job) && wanted(execution.job);
+        let other = self.of(execution.run).find(beside).cloned();
         let key = (execution.job, execution.epoch);
         let complaint = match (&other, self.executions.contains_key(&key)) {
             (Some(other), _) => Some(format!(
@@ -44,6 +48,11 @@ impl Truth {
             execution.ended_ms = Some(at_ms);
             execution.exit_code = exit_code;
         }
+    }
+
+    /// By a person's `retry --force`, and by nobody else.
+    pub fn given_up(&mut self, job: JobId) {
+        self.given_up.insert(job);
     }
 
     pub fn of(&self, run: RunId) -> impl Iterator<Item = &Execution> {
@@ -83,6 +92,22 @@ mod tests {
         assert_eq!(truth.began(execution(2, 1)), None, "one after the other is a retry");
         truth.ended(JobId(2), 1, 6, None);
         assert!(truth.began(execution(1, 1)).unwrap().contains("started twice"));
+    }
+
+    #[test]
+    fn what_a_person_gave_up_may_run_beside_its_replacement_and_nothing_else_may() {
+        let mut truth = Truth::default();
+        assert_eq!(truth.began(execution(1, 1)), None);
+        truth.given_up(JobId(1));
+        assert_eq!(truth.began(execution(2, 1)), None);
+        assert!(truth.began(execution(3, 1)).unwrap().contains("job_2"), "the replacement was not given up");
+        truth.ended(JobId(2), 1, 5, Some(0));
+        truth.ended(JobId(3), 1, 5, Some(0));
+        assert!(truth.began(execution(1, 1)).unwrap().contains("started twice"), "nor may it begin again");
+        let mut truth = Truth::default();
+        truth.given_up(JobId(1));
+        assert_eq!(truth.began(execution(2, 1)), None);
+        assert_eq!(truth.began(execution(1, 1)), None, "it was given up before it began");
     }
 
     #[test]

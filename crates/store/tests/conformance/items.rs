@@ -113,6 +113,30 @@ pub async fn a_wake_while_leased_is_not_lost(w: &World) {
     assert!(known.0.unwrap().due.unwrap() <= known.1 + 50);
 }
 
+pub async fn what_was_woken_while_held_is_due_since_its_last_look(w: &World) {
+    let worker = start(&w.store, "a").await;
+    let long_ago = |tx: &mut Tx| {
+        let at = tx.at();
+        tx.wake(WorkKind::Instance, 1, at - 200_000);
+        Ok(at)
+    };
+    let before = write(&w.store, long_ago).await.unwrap();
+    let [item] = claim(&w.store, &worker, 10).await[..] else { panic!() };
+    write(&w.store, long_ago).await.unwrap();
+    // A run whose time is ahead of the clock, as after one that was set back, does not put the item off.
+    write(&w.store, move |tx| {
+        let ahead = tx.at() + 3_600_000;
+        tx.not_before(ahead);
+        work::finish(tx, &item, None);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let due = read(&w.store, |tx| work::find(tx, WorkKind::Instance, 1)).await.unwrap().due.unwrap();
+    assert!(due >= before, "due since {due:?}, and looked at after {before:?}");
+    assert_eq!(claim(&w.store, &worker, 10).await.len(), 1, "due at once");
+}
+
 pub async fn what_needs_nothing_is_put_off_without_a_lease(w: &World) {
     let (a, b) = (start(&w.store, "a").await, start(&w.store, "b").await);
     wake(&w.store, WorkKind::Run, 1).await;

@@ -54,6 +54,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         items::an_item_has_one_holder
         items::a_holder_that_was_replaced_is_refused
         items::a_wake_while_leased_is_not_lost
+        items::what_was_woken_while_held_is_due_since_its_last_look
         items::a_wake_only_ever_brings_forward
         items::finishes_and_wakes_of_many_holders_do_not_deadlock
         items::a_restart_frees_everything_at_once
