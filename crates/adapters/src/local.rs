@@ -13,13 +13,14 @@ use model::boot::{Boot, SocketAnswer, SocketAsk};
 use model::spec::{OnLostControl, Resources};
 use model::{Credits, Trouble, TroubleKind, crash_point, names};
 use nix::sys::signal::Signal;
+use nix::unistd::{User, geteuid};
 use process::{Living, Trace};
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use trouble::{at, busy, silent, stranger};
 
@@ -427,9 +428,11 @@ fn remove_tree(path: &Path) -> Result<(), Trouble> {
     }
 }
 
+/// Read once: who we are does not change while we run, and capabilities are asked for inside transactions.
 fn login_user() -> String {
-    match nix::unistd::User::from_uid(nix::unistd::geteuid()) {
+    static NAME: LazyLock<String> = LazyLock::new(|| match User::from_uid(geteuid()) {
         Ok(Some(user)) => user.name,
-        _ => std::env::var("USER").unwrap_or_else(|_| nix::unistd::geteuid().to_string()),
-    }
+        _ => std::env::var("USER").unwrap_or_else(|_| geteuid().to_string()),
+    });
+    NAME.clone()
 }

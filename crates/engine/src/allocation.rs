@@ -217,7 +217,7 @@ impl Engine {
     pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<AllocationPicture, Failure> {
         let house = self.house.clone();
         self.store
-            .read("allocation.find", move |tx| {
+            .glance("allocation.find", move |tx| {
                 let slot = owned(tx, org, id)?;
                 picture(tx, &house, slot)
             })

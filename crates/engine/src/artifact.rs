@@ -54,7 +54,7 @@ impl Engine {
     }
 
     pub async fn open_artifact(&self, org: OrgId, run: RunId, id: ArtifactId) -> Result<(Artifact, Download), Failure> {
-        let found = self.store.read("artifact.find", move |tx| store::artifact::find(tx, id)).await?;
+        let found = self.store.glance("artifact.find", move |tx| store::artifact::find(tx, id)).await?;
         let artifact =
             found.filter(|a| a.org == org && a.run == run).ok_or_else(|| Refused::not_found("artifact", id))?;
         if artifact.deleted_at.is_some() {
@@ -80,6 +80,9 @@ impl Engine {
                 there.push(text);
             }
         }
+        if there.is_empty() {
+            return Ok(sorted(missing));
+        }
         let unnamed = self
             .store
             .read("blob.rows", move |tx| {
@@ -93,9 +96,7 @@ impl Engine {
             })
             .await?;
         missing.extend(unnamed); // bytes without a row are on their way out
-        missing.sort();
-        missing.dedup();
-        Ok(missing)
+        Ok(sorted(missing))
     }
 
     pub async fn keep_blob(&self, org: OrgId, hash: &str, upload: Upload) -> Result<(), Failure> {
@@ -115,4 +116,10 @@ impl Engine {
 
 fn name_of(artifact: &Artifact) -> BlobName {
     BlobName::Artifact { org: artifact.org, run: artifact.run, attempt: artifact.attempt, artifact: artifact.id }
+}
+
+fn sorted(mut hashes: Vec<String>) -> Vec<String> {
+    hashes.sort();
+    hashes.dedup();
+    hashes
 }

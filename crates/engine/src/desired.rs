@@ -37,7 +37,7 @@ impl Engine {
         let house = self.house.clone();
         let (instance, job, kept) = self
             .store
-            .read("instance.desired", move |tx| {
+            .glance("instance.desired", move |tx| {
                 let instance = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
                 let kept = store::allocation::kept_on(tx, id)?;
                 let Some(job) = store::job::on_instance(tx, id)?.filter(wanted) else {

@@ -214,7 +214,7 @@ impl Engine {
     }
 
     pub async fn find_instance(&self, id: InstanceId) -> Result<Option<Instance>, Failure> {
-        self.store.read("instance.find", move |tx| store::instance::find(tx, id)).await
+        self.store.glance("instance.find", move |tx| store::instance::find(tx, id)).await
     }
 
     pub async fn instance(&self, org: OrgId, id: InstanceId) -> Result<Instance, Failure> {

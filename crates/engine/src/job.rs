@@ -97,7 +97,7 @@ impl Engine {
     /// A job's item is due: its limit passed, or its machine was heard, fell silent or is gone.
     pub(crate) async fn look_at_job(&self, item: Item) -> Result<(), Failure> {
         let id = JobId(item.subject);
-        let known = self.store.read("job.find", move |tx| store::job::find(tx, id)).await?;
+        let known = self.store.glance("job.find", move |tx| store::job::find(tx, id)).await?;
         let Some((run, epoch)) = known.map(|job| (job.run, job.epoch)) else { return self.done(item).await };
         let logged = self.logs.reached(id, epoch).await?.next_offset;
         let house = self.house.clone();

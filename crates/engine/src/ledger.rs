@@ -207,7 +207,7 @@ impl Engine {
     }
 
     pub async fn balance(&self, org: OrgId) -> Result<store::org::Org, Failure> {
-        self.store.read("credits.balance", move |tx| store::org::find(tx, org)).await
+        self.store.glance("credits.balance", move |tx| store::org::find(tx, org)).await
     }
 
     pub async fn ledger(&self, org: OrgId, after: i64, limit: i64) -> Result<Vec<Entered>, Failure> {

@@ -31,7 +31,7 @@ impl Engine {
 
     pub async fn check_token(&self, text: &str) -> Result<Token, Failure> {
         let text = text.to_owned();
-        self.store.read("token.check", move |tx| store::token::check(tx, &text)).await
+        self.store.glance("token.check", move |tx| store::token::check(tx, &text)).await
     }
 
     /// Its text is in this answer only and kept nowhere, so a repetition under the same key cannot be answered with it:

@@ -231,7 +231,7 @@ impl Engine {
     pub(crate) async fn look_at_pool(&self, item: Item) -> Result<(), Failure> {
         let id = PoolId(item.subject);
         for _ in 0..PLACED_AT_ONCE {
-            let head = self.store.read("pool.head", move |tx| Ok(store::job::waiting(tx, id, 1)?.pop())).await?;
+            let head = self.store.glance("pool.head", move |tx| Ok(store::job::waiting(tx, id, 1)?.pop())).await?;
             let Some(head) = head else { return self.done(item).await };
             let house = self.house.clone();
             let placed = self

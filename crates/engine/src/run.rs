@@ -77,7 +77,7 @@ impl Engine {
     pub async fn price_only(&self, submission: &Submission) -> Result<Credits, Failure> {
         submission.spec.check()?;
         let (house, submission) = (self.house.clone(), submission.clone());
-        self.store.read("run.price", move |tx| affordable(tx, &house, &submission)).await
+        self.store.glance("run.price", move |tx| affordable(tx, &house, &submission)).await
     }
 
     pub async fn act_on(
@@ -119,7 +119,7 @@ impl Engine {
     /// The stored answer, for a request whose work is more than one transaction and may be begun again harmlessly.
     pub async fn answered_before(&self, key: Option<Key>) -> Result<Option<Answer>, Failure> {
         let Some(key) = key else { return Ok(None) };
-        let known = self.store.read("idempotency.known", move |tx| idempotency::known(tx, &key)).await?;
+        let known = self.store.glance("idempotency.known", move |tx| idempotency::known(tx, &key)).await?;
         Ok(known.map(|(status, body)| Answer { status, body, replayed: true }))
     }
 

@@ -7,7 +7,7 @@ use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{Job, JobEvent, JobReason, JobStatus};
 use model::run::RunStatus;
 use model::{Failure, InstanceId, JobId, Refused, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::log::Chunk;
 use store::{Lane, Tx, WorkKind};
 
@@ -62,7 +62,7 @@ impl Engine {
             return Err(Refused::Unauthorized { why: "this runner's token is not of this installation".into() }.into());
         }
         let name = name.to_owned();
-        let found = self.store.read("instance.by_name", move |tx| store::instance::by_name(tx, &name)).await?;
+        let found = self.store.glance("instance.by_name", move |tx| store::instance::by_name(tx, &name)).await?;
         found.ok_or_else(|| Refused::Gone { what: "instance", why: "nobody here knows it".into() }.into())
     }
 
@@ -126,31 +126,54 @@ impl Engine {
     /// Facts and log bytes of one machine. Everything that is answered is durable.
     pub async fn report(&self, instance: &Instance, facts: Vec<Fact>, chunks: Vec<Chunk>) -> Result<Taken, Failure> {
         let mut taken = Taken::default();
+        let known = self.known(&facts, &chunks).await?;
         let jobs: Vec<(JobId, Vec<Fact>)> = by_job(facts);
-        let ends = |job: JobId| {
-            jobs.iter().any(|(id, facts)| *id == job && facts.iter().any(|f| matches!(f.what, What::Ended { .. })))
-        };
         // The end of a job is decided with its log's durable length in hand; for anything else log and state commit side by side.
-        let (first, beside): (Vec<Chunk>, Vec<Chunk>) = chunks.into_iter().partition(|chunk| ends(chunk.job));
-        self.append_all(instance.id, first, &mut taken).await?;
+        let (first, beside): (Vec<Chunk>, Vec<Chunk>) =
+            chunks.into_iter().partition(|chunk| jobs.iter().any(|(id, facts)| *id == chunk.job && ends(facts)));
+        self.append_all(instance.id, &known, first, &mut taken).await?;
         let mut logged = Taken::default();
         let facts = async {
             for (job, facts) in jobs {
-                self.report_job(instance.id, job, facts, &mut logged).await?;
+                match known.get(&job) {
+                    Some(job) => self.report_job(instance.id, job, facts, &mut logged).await?,
+                    None => logged.refused.push((job, facts[0].epoch, Refused::not_found("job", job))),
+                }
             }
             Ok::<(), Failure>(())
         };
-        let (facts, logs) = both(facts, self.append_all(instance.id, beside, &mut taken)).await;
+        let (facts, logs) = both(facts, self.append_all(instance.id, &known, beside, &mut taken)).await;
         facts?;
         logs?;
         taken.refused.append(&mut logged.refused);
         Ok(taken)
     }
 
-    async fn append_all(&self, instance: InstanceId, chunks: Vec<Chunk>, taken: &mut Taken) -> Result<(), Failure> {
+    /// The jobs a report speaks of, read once.
+    async fn known(&self, facts: &[Fact], chunks: &[Chunk]) -> Result<BTreeMap<JobId, Job>, Failure> {
+        let named = facts.iter().map(|fact| fact.job).chain(chunks.iter().map(|chunk| chunk.job));
+        let named: BTreeSet<JobId> = named.collect();
+        if named.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let find = move |tx: &mut Tx| {
+            let found = named.iter().filter_map(|id| store::job::find(tx, *id).transpose());
+            found.map(|job| job.map(|job| (job.id, job))).collect()
+        };
+        self.store.glance("runner.jobs", find).await
+    }
+
+    async fn append_all(
+        &self,
+        instance: InstanceId,
+        known: &BTreeMap<JobId, Job>,
+        chunks: Vec<Chunk>,
+        taken: &mut Taken,
+    ) -> Result<(), Failure> {
         for chunk in chunks {
             let (id, epoch) = (chunk.job, chunk.epoch);
-            let job = match self.belongs(instance, id, epoch).await? {
+            let found = known.get(&id).ok_or_else(|| Refused::not_found("job", id));
+            let job = match found.and_then(|job| judge(job, instance, epoch).map(|()| job)) {
                 Ok(job) => job,
                 Err(refused) => {
                     taken.refused.push((id, epoch, refused));
@@ -163,7 +186,7 @@ impl Engine {
                 Err(other) => return Err(other),
             };
             taken.log_offsets.insert(id, next);
-            if awaits_tail(&job) {
+            if awaits_tail(job) {
                 self.store
                     .write(Lane::High, "runner.tail", move |tx| {
                         let at = tx.at();
@@ -176,29 +199,15 @@ impl Engine {
         Ok(())
     }
 
-    /// The job, if this machine may speak of it in this epoch.
-    async fn belongs(&self, instance: InstanceId, job: JobId, epoch: i64) -> Result<Result<Job, Refused>, Failure> {
-        let found = self.store.read("job.find", move |tx| store::job::find(tx, job)).await?;
-        Ok(match found {
-            Some(job) => judge(&job, instance, epoch).map(|()| job),
-            None => Err(Refused::not_found("job", job)),
-        })
-    }
-
     async fn report_job(
         &self,
         instance: InstanceId,
-        job: JobId,
+        known: &Job,
         facts: Vec<Fact>,
         taken: &mut Taken,
     ) -> Result<(), Failure> {
-        let known = self.store.read("job.find", move |tx| store::job::find(tx, job)).await?;
-        let Some(known) = known else {
-            taken.refused.push((job, facts[0].epoch, Refused::not_found("job", job)));
-            return Ok(());
-        };
-        let logged = self.logs.reached(job, known.epoch).await?.next_offset;
-        let (house, run, epoch) = (self.house.clone(), known.run, facts[0].epoch);
+        let (house, job, run, epoch) = (self.house.clone(), known.id, known.run, facts[0].epoch);
+        let logged = if ends(&facts) { self.logs.reached(job, known.epoch).await?.next_offset } else { 0 };
         let written = self
             .store
             .write(Lane::High.of(run), "runner.report", move |tx| apply(tx, &house, run, instance, job, &facts, logged))
@@ -211,6 +220,11 @@ impl Engine {
         taken.refused.extend(refused.map(|refused| (job, epoch, refused)));
         Ok(())
     }
+}
+
+/// Whether one of these is the end of the job.
+fn ends(facts: &[Fact]) -> bool {
+    facts.iter().any(|fact| matches!(fact.what, What::Ended { .. }))
 }
 
 fn judge(job: &Job, instance: InstanceId, epoch: i64) -> Result<(), Refused> {

@@ -47,7 +47,7 @@ impl Engine {
         if most as i64 == AT_ONCE || logs || artifacts || contents {
             return self.again(item).await;
         }
-        let now = self.store.read("sweep.now", |tx| Ok(tx.at())).await?;
+        let now = self.store.glance("sweep.now", |tx| Ok(tx.at())).await?;
         self.at(item, now + self.house.config.timings.sweep_every_ms).await
     }
 

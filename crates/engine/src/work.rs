@@ -57,7 +57,7 @@ impl Engine {
     }
 
     pub async fn next_due(&self) -> Result<Option<Timestamp>, Failure> {
-        self.store.read("work.next_due", store::work::next_due).await
+        self.store.glance("work.next_due", store::work::next_due).await
     }
 
     /// How many items are due and not finished, for whoever measures.
@@ -94,7 +94,7 @@ impl Engine {
             WorkKind::Workflow => machine_of(tx, WorkflowId(item.subject)),
             _ => Ok(None), // these touch rows only
         };
-        match self.store.read("work.run_of", read).await? {
+        match self.store.glance("work.run_of", read).await? {
             Some(machine) => self.look_again(machine).await,
             None => Ok(()),
         }
@@ -145,7 +145,7 @@ impl Engine {
 
     async fn run_of(&self, item: Item) -> Result<Option<RunId>, Failure> {
         self.store
-            .read("work.run_of", move |tx| {
+            .glance("work.run_of", move |tx| {
                 Ok(match item.kind {
                     WorkKind::Run => Some(RunId(item.subject)),
                     WorkKind::Job | WorkKind::Gather => {

@@ -188,7 +188,7 @@ impl Engine {
     /// The holder of a workflow's item: does what must be done in the world, then writes down how it went.
     pub(crate) async fn look_at_workflow(&self, item: Item) -> Result<(), Failure> {
         let id = WorkflowId(item.subject);
-        let workflow = self.store.read("workflow.find", move |tx| store::workflow::find(tx, id)).await?;
+        let workflow = self.store.glance("workflow.find", move |tx| store::workflow::find(tx, id)).await?;
         match workflow {
             Some(workflow) if !workflow.status.is_end() => match workflow.intent {
                 Intent::LaunchRun => launch_run::act(self, item, workflow).await,
@@ -204,7 +204,7 @@ impl Engine {
     }
 
     pub async fn workflow(&self, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
-        self.store.read("workflow.find", move |tx| owned(tx, org, id)).await
+        self.store.glance("workflow.find", move |tx| owned(tx, org, id)).await
     }
 
     /// Cancelling what launches a run is cancelling the run; what terminates a machine is not called back.
@@ -266,7 +266,7 @@ impl Engine {
         id: ManifestId,
     ) -> Result<(Manifest, Vec<(model::manifest::ResourceKind, i64)>), Failure> {
         self.store
-            .read("manifest.find", move |tx| {
+            .glance("manifest.find", move |tx| {
                 let manifest = store::manifest::find(tx, id)?.filter(|m| m.org == org);
                 let manifest = manifest.ok_or_else(|| Refused::not_found("manifest", id))?;
                 let resources = store::manifest::resources(tx, id)?;

@@ -164,14 +164,18 @@ async fn tell_job(house: &Shared, feed: &Feed, filter: &Filter, job: &Job, curso
             return Ok(());
         }
         if empty {
+            // Its state is asked for only when the run says that something has changed: more bytes are no such thing.
+            let mut changed = false;
             let news = async {
-                tokio::select! { () = bell.rung() => {}, () = ends.rung() => {} }
+                tokio::select! { () = bell.rung() => {}, () = ends.rung() => changed = true }
             };
             if !feed.wait(news).await {
                 return Err(Stopped::Left);
             }
-            let (_, jobs) = house.engine.jobs(job.org, job.run).await?;
-            ended = jobs.iter().any(|j| j.id == job.id && j.status.is_end());
+            if changed {
+                let (_, jobs) = house.engine.jobs(job.org, job.run).await?;
+                ended = jobs.iter().any(|j| j.id == job.id && j.status.is_end());
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Who runs the closures of one database: threads that own its connections, or the caller itself (inline).
 //! Never looks inside a closure.
 
-use crate::lite::{self, Writer};
+use crate::lite::{self, Glances, Writer};
 use crate::migrate::{LOGS, MAIN, Part};
 use crate::pg::Pg;
 use crate::pg_address::Address;
@@ -16,6 +16,8 @@ use std::thread::JoinHandle;
 
 /// Readers of a SQLite file beside its writer.
 const READERS: usize = 4;
+/// Connections to a SQLite file for those who read on their own thread: about as many as have one.
+const GLANCES: usize = 4;
 /// Connections to PostgreSQL for lease renewals and runner reports.
 const RESERVED: usize = 2;
 
@@ -28,6 +30,8 @@ pub(crate) enum Backend {
 pub(crate) struct Threads {
     writes: Arc<Queue>,
     reads: Arc<Queue>,
+    /// Only a file has them: elsewhere a look is as far away as anything.
+    glances: Option<Glances>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -40,7 +44,7 @@ impl Backend {
     pub(crate) fn memory(part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
         let writer = Writer::new(lite::open_memory(&part)?, context, part);
         let queue = Arc::new(Queue::new());
-        let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), threads: Vec::new() };
+        let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), glances: None, threads: Vec::new() };
         threads.spawn(queue, move |queue| writer.serve(queue))?;
         Ok(Backend::Threads(threads))
     }
@@ -48,7 +52,9 @@ impl Backend {
     pub(crate) fn file(path: &Path, part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
         let writer = Writer::new(lite::open_writer(path, &part)?, context.clone(), part);
         let (writes, reads) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
-        let mut threads = Threads { writes: writes.clone(), reads: reads.clone(), threads: Vec::new() };
+        let glances = (0..GLANCES).map(|_| lite::open_reader(path)).collect::<Result<_, _>>()?;
+        let glances = Some(Glances::new(glances, context.clone()));
+        let mut threads = Threads { writes: writes.clone(), reads: reads.clone(), glances, threads: Vec::new() };
         threads.spawn(writes, move |queue| writer.serve(queue))?;
         for _ in 0..READERS {
             let (conn, context) = (lite::open_reader(path)?, context.clone());
@@ -61,7 +67,7 @@ impl Backend {
     pub(crate) fn postgres(address: &Address, connections: usize, context: Arc<Context>) -> Result<Backend, Failure> {
         migrate(address.clone())?;
         let queue = Arc::new(Queue::by_run());
-        let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), threads: Vec::new() };
+        let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), glances: None, threads: Vec::new() };
         for i in 0..connections.max(1) + RESERVED {
             let server = Server::new(address.clone(), context.clone())?;
             let lanes = if i < RESERVED { 1 } else { 3 };
@@ -85,6 +91,25 @@ impl Backend {
         let Backend::Threads(threads) = self else { return self.now(name, reads, f) };
         let (job, answer) = Closure::boxed(name, turn.into(), reads, f);
         if reads { &threads.reads } else { &threads.writes }.push(job);
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// A few rows by their keys. On a file they are read where the caller is: to hand so little to another thread and to be
+    /// woken by it takes several times as long.
+    pub(crate) async fn glance<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
+    {
+        let Backend::Threads(threads) = self else { return self.now(name, true, f) };
+        let (job, answer) = Closure::boxed(name, Lane::Normal.into(), true, f);
+        let left = match &threads.glances {
+            Some(glances) => glances.read(job),
+            None => Some(job),
+        };
+        if let Some(job) = left {
+            threads.reads.push(job);
+        }
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 

@@ -80,6 +80,13 @@ impl Conn {
         }
     }
 
+    pub(crate) fn into_lite(self) -> rusqlite::Connection {
+        match self {
+            Conn::Lite(lite) => lite,
+            Conn::Pg(_) => unreachable!("the threads of SQLite hold connections to SQLite"),
+        }
+    }
+
     pub(crate) fn pg(&mut self) -> &mut Pg {
         match self {
             Conn::Pg(pg) => pg,

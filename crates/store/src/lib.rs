@@ -212,6 +212,15 @@ impl Store {
         self.inner.main.ask(Lane::Normal, name, true, f).await
     }
 
+    /// A read of a few rows by their keys, on the caller's own thread where the database is a file.
+    pub async fn glance<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
+    {
+        self.inner.main.glance(name, f).await
+    }
+
     /// `write` without a runtime, for an inline store.
     pub fn write_now<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
     where

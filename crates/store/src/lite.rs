@@ -14,7 +14,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A group stops growing at either, so that nobody waits long for the others.
@@ -292,22 +292,46 @@ pub(crate) fn word(lite: &Connection, words: &str) -> rusqlite::Result<()> {
 
 /// Reads on a snapshot of their own, and never waits for the writer.
 pub(crate) fn serve_reads(conn: Connection, context: Arc<Context>, queue: &Queue) {
-    let mut conn = Some(Conn::Lite(conn));
-    while let Some(mut job) = queue.wait(3) {
-        let reader = conn.take().expect("the reader has its connection between closures");
-        if let Err(error) = word(reader.lite(), "BEGIN DEFERRED") {
-            conn = Some(reader);
-            job.answer(Err(lite_failure(error, "BEGIN")));
-            continue;
-        }
-        let mut tx = Tx::new(reader, context.clone(), true);
-        let result = run_caught(&mut *job, &mut tx);
-        let ended = tx.end();
-        // Nothing was written: ending a read cannot fail in a way that matters.
-        let _ = word(ended.conn.lite(), "ROLLBACK");
-        conn = Some(ended.conn);
-        job.answer(result.and(ended.broken.map_or(Ok(()), Err)));
+    let mut conn = conn;
+    while let Some(job) = queue.wait(3) {
+        conn = read_one(conn, &context, job);
     }
+}
+
+/// Connections on which whoever asks reads by itself.
+pub(crate) struct Glances {
+    free: Mutex<Vec<Connection>>,
+    context: Arc<Context>,
+}
+
+impl Glances {
+    pub(crate) fn new(conns: Vec<Connection>, context: Arc<Context>) -> Glances {
+        Glances { free: Mutex::new(conns), context }
+    }
+
+    /// Gives the job back when all connections are in use.
+    pub(crate) fn read(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+        let free = || self.free.lock().expect("no panic while the connections are locked");
+        let Some(conn) = free().pop() else { return Some(job) };
+        let conn = read_one(conn, &self.context, job);
+        free().push(conn);
+        None
+    }
+}
+
+/// One closure on a snapshot of its own.
+fn read_one(conn: Connection, context: &Arc<Context>, mut job: Box<dyn Job>) -> Connection {
+    if let Err(error) = word(&conn, "BEGIN DEFERRED") {
+        job.answer(Err(lite_failure(error, "BEGIN")));
+        return conn;
+    }
+    let mut tx = Tx::new(Conn::Lite(conn), context.clone(), true);
+    let result = run_caught(&mut *job, &mut tx);
+    let ended = tx.end();
+    // Nothing was written: ending a read cannot fail in a way that matters.
+    let _ = word(ended.conn.lite(), "ROLLBACK");
+    job.answer(result.and(ended.broken.map_or(Ok(()), Err)));
+    ended.conn.into_lite()
 }
 
 /// Opens the file for its one writer, and brings it to our schema.

@@ -72,7 +72,7 @@ impl Logs {
             let head = tx.row(&HEAD, &args![job])?.as_ref().map(Head::read).transpose()?;
             Ok(head.map_or(Logged { next_offset: 0, total: 0 }, |head| head.logged(epoch)))
         };
-        self.backend.ask(Lane::Normal, "log.reached", true, reach).await
+        self.backend.glance("log.reached", reach).await
     }
 
     /// The job has ended: its log is what is durable now. `lost` bytes were announced and never came; readers see a mark.
@@ -96,7 +96,7 @@ impl Logs {
             }
             Ok((rows, tx.row(&HEAD, &args![job])?))
         };
-        let (rows, head) = self.backend.ask(Lane::Normal, "log.read", true, look).await?;
+        let (rows, head) = self.backend.glance("log.read", look).await?;
         let Some(head) = head.as_ref().map(Head::read).transpose()? else {
             return Ok(Page { frames: Vec::new(), next_offset: from, done: false });
         };

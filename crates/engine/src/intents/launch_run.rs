@@ -140,9 +140,9 @@ fn spawned(tx: &mut store::Tx, node: &Node, job: &model::job::Job, at: Timestamp
 pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Result<(), Failure> {
     let job_id = workflow.job.expect("launch-run has a job");
     let job =
-        engine.store.read("job.find", move |tx| store::job::find(tx, job_id)).await?.expect("jobs are never deleted");
+        engine.store.glance("job.find", move |tx| store::job::find(tx, job_id)).await?.expect("jobs are never deleted");
     let Some(instance_id) = job.instance else { return engine.done(item).await };
-    let instance = engine.store.read("instance.find", move |tx| store::instance::find(tx, instance_id)).await?;
+    let instance = engine.store.glance("instance.find", move |tx| store::instance::find(tx, instance_id)).await?;
     let instance = instance.expect("instances are never deleted");
     let provider = engine.house.provider(&instance.provider)?.clone();
     let spawning = instance.status == InstanceStatus::Spawning && running_spawn(&workflow).is_some();

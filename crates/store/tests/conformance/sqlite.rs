@@ -6,7 +6,7 @@ use model::{Credits, Failure, OrgId, Refused, Trouble, TroubleKind};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use store::{Database, Entry, EntryKind, Lane, Moment, Options, Sql, Store, Tx, args, org};
 
 async fn names(store: &Store) -> Vec<String> {
@@ -235,4 +235,22 @@ fn an_inline_store_needs_no_runtime_and_dies_where_it_is_told() {
     armed.store(false, Ordering::SeqCst);
     store.write_now("charge", charge).unwrap();
     assert_eq!(left(&store), Credits::whole(1) - Credits(1));
+}
+
+#[test]
+fn a_glance_is_taken_by_whoever_asks_and_by_a_reader_when_all_are_at_it() {
+    // One asks from each thread; all of them look at the same time, or this never ends.
+    const AT_ONCE: usize = 8;
+    let world = World::new(On::File, None);
+    let all_look = Arc::new(Barrier::new(AT_ONCE));
+    let askers = (0..AT_ONCE).map(|_| {
+        let (store, all_look) = (world.store.clone(), all_look.clone());
+        let look = move |_: &mut Tx| {
+            all_look.wait();
+            Ok(std::thread::current().id())
+        };
+        std::thread::spawn(move || block_on(store.glance("glance", look)).unwrap() == std::thread::current().id())
+    });
+    let own: Vec<bool> = askers.collect::<Vec<_>>().into_iter().map(|asker| asker.join().unwrap()).collect();
+    assert_eq!(own.iter().filter(|own| **own).count(), 4, "four connections are kept for those who look themselves");
 }

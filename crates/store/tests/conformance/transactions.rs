@@ -166,3 +166,13 @@ pub async fn reads_see_one_moment(w: &World) {
     let gone = write(&w.store, |_| Err::<(), _>(Trouble::new(TroubleKind::Network, "x").into())).await;
     assert!(matches!(gone, Err(Failure::Trouble(trouble)) if trouble.effect == Effect::None));
 }
+
+pub async fn a_glance_sees_what_is_committed_and_fails_alone(w: &World) {
+    let org = rich_org(&w.store).await;
+    let found = w.store.glance("glance", move |tx| org::find(tx, org)).await.unwrap();
+    assert_eq!(found.id, org);
+    let panicked = w.store.glance("glance", |_| -> Result<(), Failure> { panic!("a bug") }).await.unwrap_err();
+    assert!(panicked.to_string().contains("a bug"), "{panicked}");
+    let again = w.store.glance("glance", move |tx| org::find(tx, org)).await.unwrap();
+    assert_eq!(again, found);
+}
