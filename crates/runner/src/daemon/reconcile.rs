@@ -42,6 +42,8 @@ impl Daemon {
         for key in self.jobs.keys().copied().collect::<Vec<_>>() {
             self.apply(key);
         }
+        // The command first: what nobody keeps goes while it begins.
+        self.open_ready(now);
         self.tidy_workdirs(workdirs);
         if desired.shutdown {
             self.close(DELIVER_WITHIN, now);
