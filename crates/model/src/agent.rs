@@ -27,12 +27,17 @@ pub struct Agent {
     pub kind: AgentKind,
     pub name: String,
     pub status: AgentStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<RunOutcome>,
     pub tries: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
     pub task_count: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
 }
 

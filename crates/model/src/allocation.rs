@@ -19,10 +19,13 @@ impl AllocationStatus {
 pub struct Allocation {
     pub id: AllocationId,
     pub org: OrgId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<ManifestId>,
     pub instance: InstanceId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
     pub status: AllocationStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub debug_hold_until: Option<Timestamp>,
     /// Extensions so far, for the keys of their reservations.
     pub extensions: i64,
@@ -32,9 +35,11 @@ pub struct Allocation {
     pub user: String,
     pub workdir: String,
     /// Set once the workdir has been given up; it may be deleted from then on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub workdir_released: bool,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
     pub version: i64,
 }

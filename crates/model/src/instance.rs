@@ -26,15 +26,18 @@ pub struct Instance {
     pub pool: PoolId,
     pub manifest: ManifestId,
     /// The workflow that is changing it, for its `workflow_state`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<WorkflowId>,
     pub provider: String,
     pub region: String,
     pub name: String,
     pub nonce: String,
     /// What the provider calls it; none until it is bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
     pub status: InstanceStatus,
     pub resources: Resources,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
     pub on_lost_control: OnLostControl,
     /// Credits per hour, in micro-credits.
@@ -44,22 +47,30 @@ pub struct Instance {
     pub session: i64,
     pub workdirs: i64,
     pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen_at: Option<Timestamp>,
     /// Since when nobody has used it; none while a job lives here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Timestamp>,
     /// Unused, and paid for up to here; none while a job lives here, and where unused time is free.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unused_from: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminated_at: Option<Timestamp>,
     /// It ended without anybody having seen that: somebody else's machine bears its name now, which is never touched.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub displaced: bool,
     /// Tries to bring a vanished runner process back since it was last heard.
     pub respawns: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner_version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containment: Option<String>,
     pub version: i64,
 }

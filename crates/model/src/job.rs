@@ -93,44 +93,67 @@ pub struct Job {
     pub pool: PoolId,
     pub status: JobStatus,
     /// Place in the pool's waiting list, given under the pool's lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_seq: Option<i64>,
     /// Its org's turn in that list, kept when it has left: what the org's next turn is counted from.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationId>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warm: bool,
     pub epoch: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<JobReason>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     pub submitted_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// Whether its run is held: beside the status, never instead of it.
     #[serde(default)]
     pub frost: Frost,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_asked_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub abort: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove_at: Option<Timestamp>,
     /// When the runner said that nothing of it is left, or it was fenced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fenced: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     pub stop_duration_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_since: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub final_offset: Option<i64>,
     pub logged_to: i64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub log_cut: bool,
     pub active_ms: i64,
     /// Credits per hour of the machine it is on, in micro-credits.
     pub price_micro: i64,
     /// Compute is charged up to here, in so many windows.
     pub windows: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged_to: Option<Timestamp>,
     pub synced_blobs: i64,
     pub version: i64,

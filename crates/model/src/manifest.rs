@@ -36,10 +36,14 @@ pub struct Manifest {
     pub workflow: WorkflowId,
     pub intent: Intent,
     pub status: ManifestStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<WorkflowStatus>,
     pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
 }
 

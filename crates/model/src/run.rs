@@ -77,10 +77,15 @@ pub struct Run {
     pub name: String,
     pub spec: RunSpec,
     pub status: RunStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<RunOutcome>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pause_asked: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_reason: Option<PauseReason>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination: Option<Termination>,
     pub attempt: i64,
     pub max_attempts: i64,
@@ -91,23 +96,33 @@ pub struct Run {
     /// Submissions by infrastructure in this attempt.
     pub submission: i64,
     pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancelled_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
     /// When the present status was reached; every state's deadline counts from here.
     pub since: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
     /// Active time collected so far, and since when it is running on.
     pub active_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_since: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
     pub late_evidence: Vec<String>,
     /// When what is set aside will be used up, once no more could be; none while its money is in order.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credits_end_at: Option<Timestamp>,
     /// No earlier than any time already stored in this run.
     pub last_at: Timestamp,

@@ -31,11 +31,16 @@ pub struct Step {
     pub name: String,
     pub tool: Tool,
     pub status: StepStatus,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     pub tries: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
 }
 

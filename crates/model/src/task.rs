@@ -24,10 +24,14 @@ pub struct Task {
     pub name: String,
     pub status: TaskStatus,
     pub tries: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
     pub step_count: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
 }
 

@@ -120,18 +120,24 @@ pub struct Workflow {
     pub org: OrgId,
     pub intent: Intent,
     pub manifest: ManifestId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<WorkflowId>,
     pub depth: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<crate::InstanceId>,
     pub input: Value,
     pub status: WorkflowStatus,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_asked: bool,
     /// Shared between a workflow and what it was before: a step touches one or two of them.
     #[serde(with = "shared")]
     pub nodes: Vec<Arc<Node>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     pub version: i64,
 }

@@ -74,7 +74,7 @@ pub fn count_held(tx: &mut Tx) -> Result<i64, Failure> {
 }
 
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allocation>, Failure> {
-    doc::read_all(tx.rows(&PAGE, &args![org, before, limit])?, 0)
+    doc::page(tx.rows(&PAGE, &args![org, before, limit])?, 0)
 }
 
 /// Whether the folder of this allocation is still somebody's.

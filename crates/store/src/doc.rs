@@ -1,12 +1,19 @@
 //! An entity as the document in its row. Columns beside it are projections for searching; both are written by one statement.
+//! What an entity does not have is left out, by attributes of its fields: of most lives half the fields are still empty.
 
 use crate::value::{Row, Value};
 use model::{Failure, Trouble};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::any::Any;
+use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hasher as _};
 
 /// Most documents fit without growing.
 const USUAL_BYTES: usize = 1024;
+/// What a thread remembers of the documents it has read: half a megabyte, and no large one.
+const REMEMBERED: usize = 256;
+const REMEMBERED_BYTES: usize = 4096;
 
 pub(crate) fn write<T: Serialize>(entity: &T) -> String {
     let mut text = Vec::with_capacity(USUAL_BYTES);
@@ -14,19 +21,112 @@ pub(crate) fn write<T: Serialize>(entity: &T) -> String {
     String::from_utf8(text).expect("JSON is text")
 }
 
-pub(crate) fn read<T: DeserializeOwned>(row: &Row, column: usize) -> Result<T, Failure> {
-    serde_json::from_str(row.str(column)?)
-        .map_err(|error| Trouble::internal(format!("a row's document cannot be read: {error}")).into())
+/// A run's transactions follow each other, and each reads everything of it though the last one has changed little: a document that
+/// was read before, to the letter, is not parsed again. Nothing is remembered that was only written, so what is read is always
+/// what its text says.
+pub(crate) fn read<T: DeserializeOwned + Clone + 'static>(row: &Row, column: usize) -> Result<T, Failure> {
+    let text = row.str(column)?;
+    if text.len() > REMEMBERED_BYTES {
+        return parse(text);
+    }
+    let place = place(text);
+    let known = |read: &Vec<Option<Known>>| read.get(place)?.as_ref().filter(|known| known.text == text)?.entity();
+    if let Some(entity) = READ.with_borrow(known) {
+        return Ok(entity);
+    }
+    let entity: T = parse(text)?;
+    let known = Known { text: text.to_owned(), entity: Box::new(entity.clone()) };
+    READ.with_borrow_mut(|read| {
+        read.resize_with(REMEMBERED, || None);
+        read[place] = Some(known);
+    });
+    Ok(entity)
 }
 
 /// Of a row that may not be there (an outer join).
 pub(crate) fn read_opt<T: DeserializeOwned>(row: &Row, column: usize) -> Result<Option<T>, Failure> {
     match row.value(column)? {
         Value::Null => Ok(None),
-        _ => read(row, column).map(Some),
+        _ => read_once(row, column).map(Some),
     }
 }
 
-pub(crate) fn read_all<T: DeserializeOwned>(rows: Vec<Row>, column: usize) -> Result<Vec<T>, Failure> {
+pub(crate) fn read_all<T: DeserializeOwned + Clone + 'static>(
+    rows: Vec<Row>,
+    column: usize,
+) -> Result<Vec<T>, Failure> {
     rows.iter().map(|row| read(row, column)).collect()
+}
+
+/// One of many that go by, and would push out what is read again.
+pub(crate) fn read_once<T: DeserializeOwned>(row: &Row, column: usize) -> Result<T, Failure> {
+    parse(row.str(column)?)
+}
+
+pub(crate) fn page<T: DeserializeOwned>(rows: Vec<Row>, column: usize) -> Result<Vec<T>, Failure> {
+    rows.iter().map(|row| read_once(row, column)).collect()
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
+    serde_json::from_str(text)
+        .map_err(|error| Trouble::internal(format!("a row's document cannot be read: {error}")).into())
+}
+
+/// A document that was read, and what it says.
+struct Known {
+    text: String,
+    entity: Box<dyn Any>,
+}
+
+impl Known {
+    fn entity<T: Clone + 'static>(&self) -> Option<T> {
+        self.entity.downcast_ref().cloned()
+    }
+}
+
+thread_local! {
+    static READ: RefCell<Vec<Option<Known>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Where it is remembered, if it is: documents begin with an id and end with what changes, and who shares a place pushes the other out.
+fn place(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&bytes[..bytes.len().min(16)]);
+    hasher.write(&bytes[bytes.len().saturating_sub(32)..]);
+    hasher.write_usize(bytes.len());
+    hasher.finish() as usize % REMEMBERED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args;
+
+    fn reads<T: DeserializeOwned + Clone + 'static>(text: &str) -> Result<T, Failure> {
+        read(&Row(args![text].to_vec()), 0)
+    }
+
+    #[test]
+    fn what_was_read_before_is_what_its_text_says_and_no_other() {
+        for version in 0..2000_i64 {
+            let text = format!("[{}, {version}]", version % 3);
+            for _ in 0..2 {
+                assert_eq!(reads::<(i64, i64)>(&text), Ok((version % 3, version)));
+                assert_eq!(reads::<Vec<i64>>(&text), Ok(vec![version % 3, version]), "the same text as another thing");
+            }
+        }
+        // The same beginning, end and length, so the same place.
+        for middle in ["aaaa", "bbbb", "aaaa"] {
+            let text = format!("\"{}{middle}{}\"", "x".repeat(20), "y".repeat(40));
+            assert_eq!(reads::<String>(&text).unwrap(), text.trim_matches('"'));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_trouble_each_time() {
+        for _ in 0..2 {
+            assert!(reads::<i64>("[1]").is_err());
+        }
+    }
 }

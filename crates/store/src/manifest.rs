@@ -48,7 +48,7 @@ pub fn to_clean(tx: &mut Tx, at: Timestamp, limit: i64) -> Result<Vec<Manifest>,
 }
 
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Manifest>, Failure> {
-    doc::read_all(tx.rows(&PAGE, &args![org, before, limit])?, 0)
+    doc::page(tx.rows(&PAGE, &args![org, before, limit])?, 0)
 }
 
 pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &OWN, &DISOWN, &RESOURCES, &OWNER, &TO_CLEAN, &PAGE];

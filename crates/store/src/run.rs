@@ -66,7 +66,7 @@ pub fn find(tx: &mut Tx, id: RunId) -> Result<Option<Run>, Failure> {
 /// nothing, and all are asked for at once.
 pub fn glance(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, bool)>>, Failure> {
     let asked: Vec<_> = ids.iter().map(|id| (&GLANCE, args![*id].to_vec())).collect();
-    let read = |rows: Vec<Row>| rows.first().map(|row| Ok((doc::read(row, 0)?, row.int(1)? > 0))).transpose();
+    let read = |rows: Vec<Row>| rows.first().map(|row| Ok((doc::read_once(row, 0)?, row.int(1)? > 0))).transpose();
     tx.rows_of_each(&asked)?.into_iter().map(read).collect()
 }
 
@@ -88,7 +88,7 @@ fn submitted(tx: &mut Tx, before: i64) -> Result<i64, Failure> {
 pub fn page(tx: &mut Tx, org: OrgId, open_only: bool, before: i64, limit: i64) -> Result<Vec<Run>, Failure> {
     let sql = if open_only { &PAGE_OPEN } else { &PAGE };
     let at = submitted(tx, before)?;
-    doc::read_all(tx.rows(sql, &args![org, at, before, limit])?, 0)
+    doc::page(tx.rows(sql, &args![org, at, before, limit])?, 0)
 }
 
 /// A run with what is shown beside it: its attempt's money, its last job, and where that was.
@@ -113,7 +113,7 @@ pub fn find_shown(tx: &mut Tx, id: RunId) -> Result<Option<Shown>, Failure> {
 }
 
 fn read_shown(row: &Row) -> Result<Shown, Failure> {
-    let run: Run = doc::read(row, 0)?;
+    let run: Run = doc::read_once(row, 0)?;
     let attempt = match row.opt_text(1)? {
         None => None,
         Some(_) => Some(crate::attempt::read_at(row, 1, run.id, run.attempt)?),

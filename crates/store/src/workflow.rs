@@ -52,7 +52,7 @@ pub fn of_instance(tx: &mut Tx, instance: InstanceId) -> Result<Vec<Workflow>, F
 }
 
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Workflow>, Failure> {
-    doc::read_all(tx.rows(&PAGE, &args![org, before, limit])?, 0)
+    doc::page(tx.rows(&PAGE, &args![org, before, limit])?, 0)
 }
 
 pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &LOCK, &FIND, &OF_INSTANCE, &PAGE];
