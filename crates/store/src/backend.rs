@@ -1,6 +1,7 @@
 //! Who runs the closures of one database: threads that own its connections, or the caller itself (inline).
 //! Never looks inside a closure.
 
+use crate::checkpoint::Checkpoints;
 use crate::lite::{self, Glances, Writer};
 use crate::migrate::{LOGS, MAIN, Part};
 use crate::pg::Pg;
@@ -32,6 +33,7 @@ pub(crate) struct Threads {
     reads: Arc<Queue>,
     /// Only a file has them: elsewhere a look is as far away as anything.
     glances: Option<Glances>,
+    checkpoints: Option<Arc<Checkpoints>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -44,21 +46,25 @@ impl Backend {
     pub(crate) fn memory(part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
         let writer = Writer::new(lite::open_memory(&part)?, context, part);
         let queue = Arc::new(Queue::new());
-        let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), glances: None, threads: Vec::new() };
-        threads.spawn(queue, move |queue| writer.serve(queue))?;
+        let mut threads = Threads::new(&queue, &queue);
+        threads.spawn(move || writer.serve(&queue))?;
         Ok(Backend::Threads(threads))
     }
 
     pub(crate) fn file(path: &Path, part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
-        let writer = Writer::new(lite::open_writer(path, &part)?, context.clone(), part);
+        let mut conn = lite::open_writer(path, &part)?;
+        let checkpoints = Checkpoints::of(path.to_owned(), &mut conn)?;
+        let writer = Writer::new(conn, context.clone(), part).copied_by(checkpoints.clone());
         let (writes, reads) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
         let glances = (0..GLANCES).map(|_| lite::open_reader(path)).collect::<Result<_, _>>()?;
-        let glances = Some(Glances::new(glances, context.clone()));
-        let mut threads = Threads { writes: writes.clone(), reads: reads.clone(), glances, threads: Vec::new() };
-        threads.spawn(writes, move |queue| writer.serve(queue))?;
+        let mut threads = Threads::new(&writes, &reads);
+        threads.glances = Some(Glances::new(glances, context.clone()));
+        threads.checkpoints = Some(checkpoints.clone());
+        threads.spawn(move || checkpoints.serve())?;
+        threads.spawn(move || writer.serve(&writes))?;
         for _ in 0..READERS {
-            let (conn, context) = (lite::open_reader(path)?, context.clone());
-            threads.spawn(reads.clone(), move |queue| lite::serve_reads(conn, context, queue))?;
+            let (conn, context, reads) = (lite::open_reader(path)?, context.clone(), reads.clone());
+            threads.spawn(move || lite::serve_reads(conn, context, &reads))?;
         }
         Ok(Backend::Threads(threads))
     }
@@ -67,11 +73,11 @@ impl Backend {
     pub(crate) fn postgres(address: &Address, connections: usize, context: Arc<Context>) -> Result<Backend, Failure> {
         migrate(address.clone())?;
         let queue = Arc::new(Queue::by_run());
-        let mut threads = Threads { writes: queue.clone(), reads: queue.clone(), glances: None, threads: Vec::new() };
+        let mut threads = Threads::new(&queue, &queue);
         for i in 0..connections.max(1) + RESERVED {
-            let server = Server::new(address.clone(), context.clone())?;
+            let (server, queue) = (Server::new(address.clone(), context.clone())?, queue.clone());
             let lanes = if i < RESERVED { 1 } else { 3 };
-            threads.spawn(queue.clone(), move |queue| server.serve(queue, lanes))?;
+            threads.spawn(move || server.serve(&queue, lanes))?;
         }
         Ok(Backend::Threads(threads))
     }
@@ -141,10 +147,14 @@ impl Backend {
 }
 
 impl Threads {
-    fn spawn(&mut self, queue: Arc<Queue>, serve: impl FnOnce(&Queue) + Send + 'static) -> Result<(), Failure> {
+    fn new(writes: &Arc<Queue>, reads: &Arc<Queue>) -> Threads {
+        Threads { writes: writes.clone(), reads: reads.clone(), glances: None, checkpoints: None, threads: Vec::new() }
+    }
+
+    fn spawn(&mut self, serve: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
         // A closure's panic is caught where it ran. Any other leaves a store that answers nobody: better none.
         let serve = move || {
-            if catch_unwind(AssertUnwindSafe(|| serve(&queue))).is_err() {
+            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                 std::process::abort();
             }
         };
@@ -158,6 +168,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.writes.close();
         self.reads.close();
+        self.checkpoints.iter().for_each(|checkpoints| checkpoints.close());
         for thread in self.threads.drain(..) {
             // The last owner may be a closure on one of these very threads.
             if thread.thread().id() != std::thread::current().id() {

@@ -8,6 +8,7 @@ pub mod attempt;
 mod backend;
 pub mod bare;
 pub mod blob;
+mod checkpoint;
 mod conn;
 pub mod content;
 mod crash;
@@ -27,6 +28,7 @@ pub mod log_file;
 pub mod manifest;
 mod migrate;
 pub mod org;
+mod patience;
 mod pg;
 mod pg_address;
 mod pg_error;
@@ -135,7 +137,7 @@ impl Options {
             blobs: None,
             clock: Arc::new(SystemClock),
             connections: 8,
-            group: lite::GROUP_CLOSURES,
+            group: patience::MOST_CLOSURES,
             log_quota_bytes: 1 << 30,
             lease_ms: worker::LEASE_MS,
             recording: None,

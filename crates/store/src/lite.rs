@@ -1,10 +1,12 @@
 //! SQLite: one writer that groups commits, a few readers on snapshots of the file. The only place that says BEGIN and COMMIT to SQLite.
 //! Never acknowledges anything before the commit it belongs to is on disk.
 
+use crate::checkpoint::{Asks, Checkpoints};
 use crate::conn::{Conn, lite_failure};
 use crate::crash::{self, Moment};
 use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
+use crate::patience::Patience;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
 use crate::{Hint, args, used_again};
@@ -17,9 +19,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A group stops growing at either, so that nobody waits long for the others.
-pub(crate) const GROUP_CLOSURES: usize = 64;
-const GROUP_WORK: Duration = Duration::from_millis(5);
 /// So many groups run each closure in a savepoint after one failed in the middle: such failures seldom come alone.
 const GROUPS_APART: u32 = 64;
 /// Statements are a few hundred, times the row counts of multi-row inserts.
@@ -33,6 +32,9 @@ pub(crate) struct Writer {
     words: &'static Words,
     /// Groups still to come whose closures are kept apart.
     apart: u32,
+    patience: Patience,
+    /// In a file: who copies its log.
+    asks: Option<Asks>,
 }
 
 /// What is said to begin a transaction, to keep it, and to take it back.
@@ -68,13 +70,24 @@ enum Filled {
 
 impl Writer {
     pub(crate) fn new(conn: Connection, context: Arc<Context>, part: Part) -> Writer {
-        Writer { conn: Some(Conn::Lite(conn)), context, part, words: &OWN, apart: 0 }
+        Writer::of(conn, context, part, &OWN)
+    }
+
+    fn of(conn: Connection, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
+        let patience = Patience::new(context.group);
+        Writer { conn: Some(Conn::Lite(conn)), context, part, words, apart: 0, patience, asks: None }
+    }
+
+    /// What its commits leave in the log is copied by whoever serves these.
+    pub(crate) fn copied_by(mut self, checkpoints: Arc<Checkpoints>) -> Writer {
+        self.asks = Some(Asks::new(checkpoints));
+        self
     }
 
     /// For an inline store, on a database that may have been another's: see `used_again`.
     pub(crate) fn inline(context: Arc<Context>, part: Part) -> Result<Writer, Failure> {
         let conn = used_again::take(&part)?;
-        Ok(Writer { conn: Some(Conn::Lite(conn)), context, part, words: &INSIDE, apart: 0 })
+        Ok(Writer::of(conn, context, part, &INSIDE))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -84,21 +97,24 @@ impl Writer {
     /// Until the queue is closed and empty.
     pub(crate) fn serve(mut self, queue: &Queue) {
         while let Some(first) = queue.wait(3) {
-            let mut first = Some(first);
-            self.group(&mut || first.take().or_else(|| queue.take()));
+            let (mut first, waited) = (Some(first), 1 + queue.waiting());
+            self.group(waited, &mut || first.take().or_else(|| queue.take()));
+            if let (Some(asks), Some(Conn::Lite(lite))) = (&mut self.asks, &self.conn) {
+                asks.look(lite);
+            }
         }
     }
 
-    /// Takes what waits, never waits for more, commits once, then answers everybody.
-    fn group(&mut self, next: &mut dyn FnMut() -> Option<Box<dyn Job>>) {
+    /// Takes what waits, never waits for more, commits once, then answers everybody. `waited`: how many of them were there first.
+    fn group(&mut self, waited: usize, next: &mut dyn FnMut() -> Option<Box<dyn Job>>) {
         if let Err(failure) = self.begin() {
             return next().into_iter().for_each(|job| self.refuse(job, &failure));
         }
         let apart = self.apart > 0;
         self.apart = self.apart.saturating_sub(1);
-        let (group, filled) = self.fill(apart, next);
+        let (group, filled) = self.fill(apart, waited, next);
         match filled {
-            Filled::Well => match self.commit(&group) {
+            Filled::Well => match self.timed_commit(&group) {
                 Ok(()) => self.release(group),
                 Err(_) => self.again(group),
             },
@@ -112,7 +128,7 @@ impl Writer {
                 let mut jobs = group.into_iter().map(|ran| ran.job);
                 while let Some(first) = jobs.next() {
                     let mut first = Some(first);
-                    self.group(&mut || first.take().or_else(|| jobs.next()));
+                    self.group(1 + jobs.len(), &mut || first.take().or_else(|| jobs.next()));
                 }
             }
         }
@@ -122,9 +138,14 @@ impl Writer {
     /// others stay. A savepoint costs a copy of every page that is touched, a fifth of a submission, and hardly anybody who
     /// has begun to write fails: so a group goes without, until one did.
     #[expect(clippy::disallowed_methods, reason = "how long a group has taken is no business of the closures in it")]
-    fn fill(&mut self, apart: bool, next: &mut dyn FnMut() -> Option<Box<dyn Job>>) -> (Vec<Ran>, Filled) {
+    fn fill(
+        &mut self,
+        apart: bool,
+        waited: usize,
+        next: &mut dyn FnMut() -> Option<Box<dyn Job>>,
+    ) -> (Vec<Ran>, Filled) {
         let (started, mut group) = (Instant::now(), Vec::new());
-        while group.len() < self.context.group && (group.is_empty() || started.elapsed() < GROUP_WORK) {
+        while self.patience.takes_more(group.len(), waited, started.elapsed()) {
             let Some(job) = next() else { break };
             if apart {
                 self.tell("SAVEPOINT closure");
@@ -148,6 +169,14 @@ impl Writer {
             }
         }
         (group, Filled::Well)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "what a commit costs decides how many share it, and nothing else")]
+    fn timed_commit(&mut self, group: &[Ran]) -> Result<(), Failure> {
+        let began = Instant::now();
+        self.commit(group)?;
+        self.patience.commit_took(began.elapsed());
+        Ok(())
     }
 
     /// The group's transaction is gone and nothing of it was written: each closure runs again by itself.
@@ -288,6 +317,11 @@ impl Drop for Writer {
 /// One word to SQLite about a transaction, said so often that it is kept prepared.
 pub(crate) fn word(lite: &Connection, words: &str) -> rusqlite::Result<()> {
     lite.prepare_cached(words)?.execute([]).map(drop)
+}
+
+/// The same for words that are answered with rows, which nobody needs.
+pub(crate) fn word_with_answer(lite: &Connection, words: &str) -> rusqlite::Result<()> {
+    lite.prepare_cached(words)?.query_map([], |_| Ok(()))?.collect()
 }
 
 /// Reads on a snapshot of their own, and never waits for the writer.

@@ -195,6 +195,11 @@ impl Queue {
         self.waiting.lock().expect("no panic while the queue is locked").next(3)
     }
 
+    /// How many could be taken now.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.lock().expect("no panic while the queue is locked").counts.iter().sum()
+    }
+
     /// A job that was taken with this turn has been answered: the next write of its run may go.
     pub(crate) fn done(&self, turn: Turn) {
         let Some(run) = turn.run else { return };

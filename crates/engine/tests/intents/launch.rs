@@ -43,6 +43,16 @@ fn a_second_run_goes_to_the_warm_machine() {
 }
 
 #[test]
+fn a_submission_without_files_is_one_write_and_reads_nothing_before() {
+    let mut bench = Bench::new();
+    let (key, before) = (bench.key(), bench.engine.store.counts());
+    bench.submit_with(spec(), key).unwrap();
+    let after = bench.engine.store.counts();
+    assert_eq!(after.reads, before.reads);
+    assert_eq!(after.writes.values().sum::<u64>(), before.writes.values().sum::<u64>() + 1);
+}
+
+#[test]
 fn an_accepted_run_is_answered_as_it_is_found() {
     let mut bench = Bench::with(settings(1), Config::default());
     bench.runners.plan = Some(Plan::Run);

@@ -1,0 +1,71 @@
+//! How long a group of writes goes on taking closures before it commits. A share in a commit is worth waiting for only as long
+//! as the commit is dear beside the work. Measures nothing itself and decides nothing else.
+
+use std::time::Duration;
+
+/// A group stops growing at either, so that nobody waits long for the others.
+pub(crate) const MOST_CLOSURES: usize = 64;
+const MOST_WORK: Duration = Duration::from_millis(5);
+/// So many times as long as a commit takes, a group works before those who come meanwhile wait for the next one.
+const WORTH_A_COMMIT: u32 = 4;
+
+pub(crate) struct Patience {
+    most: usize,
+    /// The last commits, the newest counting a quarter.
+    commit_takes: Duration,
+}
+
+impl Patience {
+    /// `most`: closures that share a commit.
+    pub(crate) fn new(most: usize) -> Patience {
+        Patience { most, commit_takes: Duration::ZERO }
+    }
+
+    pub(crate) fn commit_took(&mut self, time: Duration) {
+        self.commit_takes = (self.commit_takes * 3 + time) / 4;
+    }
+
+    /// Whether a group that has `taken` so many and `worked` so long takes another. `waited`: who was there when it began.
+    ///
+    /// Whoever comes while it runs shares its commit while that is dear. Afterwards the answers of the others count for more:
+    /// sixteen clients who are always answered together come back together, to a writer who has had nothing to do.
+    pub(crate) fn takes_more(&self, taken: usize, waited: usize, worked: Duration) -> bool {
+        let enough = if taken < waited { MOST_WORK } else { MOST_WORK.min(self.commit_takes * WORTH_A_COMMIT) };
+        taken == 0 || (taken < self.most && worked < enough)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_ends_when_another_share_is_not_worth_the_wait() {
+        let cheap = Duration::from_micros(300);
+        let dear = Duration::from_millis(4);
+        for (commit_takes, taken, waited, worked_us, more, why) in [
+            (cheap, 0, 1, 9_000, true, "somebody is taken, however late"),
+            (cheap, 3, 10, 1_300, true, "who waited from the start is taken"),
+            (cheap, 3, 1, 1_100, true, "who has come meanwhile too, while the commit is dear beside the work"),
+            (cheap, 5, 1, 1_300, false, "and then no more"),
+            (dear, 15, 1, 4_900, true, "on a slow disk everybody shares"),
+            (dear, 15, 1, 5_000, false, "until the group has worked for so long that its first have waited enough"),
+            (cheap, 20, 100, 5_000, false, "whoever waited"),
+            (dear, 64, 100, 10, false, "and never more than so many"),
+        ] {
+            let patience = Patience { most: MOST_CLOSURES, commit_takes };
+            assert_eq!(patience.takes_more(taken, waited, Duration::from_micros(worked_us)), more, "{why}");
+        }
+        assert!(!Patience { most: 1, commit_takes: dear }.takes_more(1, 9, Duration::ZERO), "each by itself");
+    }
+
+    #[test]
+    fn one_slow_commit_does_not_make_it_believe_in_a_slow_disk() {
+        let mut patience = Patience::new(MOST_CLOSURES);
+        (0..40).for_each(|_| patience.commit_took(Duration::from_micros(200)));
+        patience.commit_took(Duration::from_millis(8));
+        let at_once = patience.commit_takes;
+        (0..8).for_each(|_| patience.commit_took(Duration::from_micros(200)));
+        assert!(at_once > Duration::from_millis(2) && patience.commit_takes < Duration::from_micros(420));
+    }
+}
