@@ -43,10 +43,9 @@ impl Engine {
         loop {
             let (worker, in_hand) = (worker.clone(), self.in_hand.load(Ordering::Relaxed));
             let claimed = self.store.write(Lane::Normal, "work.claim", move |tx| {
-                if store::work::give_back_unknown(tx, &worker, in_hand)? {
-                    tracing::warn!("items were held that nobody here works on: they are given back");
-                }
-                store::work::claim_awake(tx, &worker, LOOKED_AT_AT_ONCE, CLAIMED_AT_ONCE, rest::resting)
+                let holding = store::work::give_back_unknown(tx, &worker, in_hand)?;
+                let most = (LOOKED_AT_AT_ONCE, CLAIMED_AT_ONCE);
+                store::work::claim_awake(tx, &worker, holding, most, rest::resting)
             });
             let claimed = claimed.await?;
             if claimed.rested == 0 || !claimed.items.is_empty() {
@@ -104,8 +103,9 @@ impl Engine {
         match item.kind {
             WorkKind::Run => self.look_at_run(item).await,
             WorkKind::Job => self.look_at_job(item).await,
-            WorkKind::Workflow => self.look_at_workflow(item).await,
-            WorkKind::Instance => self.look_at_instance(item).await,
+            // These ask providers, and remember much while they wait: the others need not be as large.
+            WorkKind::Workflow => Box::pin(self.look_at_workflow(item)).await,
+            WorkKind::Instance => Box::pin(self.look_at_instance(item)).await,
             WorkKind::Allocation => self.look_at_allocation(item).await,
             WorkKind::Pool => self.look_at_pool(item).await,
             WorkKind::Gather => self.gather(item).await,

@@ -19,6 +19,8 @@ const CONTROL_ID_LENGTH: usize = 8;
 pub struct Installation {
     pub control_id: String,
     key: [u8; 32],
+    /// Derived from it once, and asked for with every word of a runner.
+    runner_key: hmac::Key,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -51,12 +53,13 @@ impl Installation {
 
     /// A chosen identity, for simulations and tests.
     pub fn new(control_id: impl Into<String>, key: [u8; 32]) -> Installation {
-        Installation { control_id: control_id.into(), key }
+        let runner_key = hmac::Key::new(hmac::HMAC_SHA256, &blake3::derive_key("remuda 2026 runner token", &key));
+        Installation { control_id: control_id.into(), key, runner_key }
     }
 
     /// The token of the runner of this name: derived, so that it is good even after the database was lost.
     pub fn runner_token(&self, name: &str) -> String {
-        let tag = hmac::sign(&self.hmac_key(), name.as_bytes());
+        let tag = hmac::sign(&self.runner_key, name.as_bytes());
         tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
@@ -64,16 +67,12 @@ impl Installation {
     pub fn is_runner_token(&self, name: &str, token: &str) -> bool {
         let bytes: Option<Vec<u8>> =
             (0..token.len()).step_by(2).map(|i| u8::from_str_radix(token.get(i..i + 2)?, 16).ok()).collect();
-        bytes.is_some_and(|tag| hmac::verify(&self.hmac_key(), name.as_bytes(), &tag).is_ok())
+        bytes.is_some_and(|tag| hmac::verify(&self.runner_key, name.as_bytes(), &tag).is_ok())
     }
 
     /// A key for one purpose: knowing one of them says nothing about the others.
     pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
         blake3::derive_key(purpose, &self.key)
-    }
-
-    fn hmac_key(&self) -> hmac::Key {
-        hmac::Key::new(hmac::HMAC_SHA256, &self.derived("remuda 2026 runner token"))
     }
 }
 

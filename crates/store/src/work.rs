@@ -64,23 +64,35 @@ pub struct Claimed {
 /// Leases up to `limit` due items to this worker. Items nobody holds or whose holder is dead come oldest first;
 /// one that is suspected of killing its holders is given alone, when nothing else is leased here.
 pub fn claim(tx: &mut Tx, by: &Worker, limit: i64) -> Result<Vec<Item>, Failure> {
-    claim_awake(tx, by, limit, limit as usize, |_, _| Ok(Rests::new())).map(|claimed| claimed.items)
+    let holding = holding(tx, by)?;
+    claim_awake(tx, by, holding, (limit, limit as usize), |_, _| Ok(Rests::new())).map(|claimed| claimed.items)
 }
 
-/// The same, of `looked_at` due items; but whatever `resting` knows to need nothing is not leased: it is finished here, all of it by
+/// What a worker has leased.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Holding {
+    pub items: i64,
+    /// One that is suspected of killing its holders, and nothing beside it.
+    alone: bool,
+}
+
+pub fn holding(tx: &mut Tx, by: &Worker) -> Result<Holding, Failure> {
+    let held = tx.row(&HELD, &args![by.id, by.boot])?.expect("a count is a row");
+    Ok(Holding { items: held.int(0)?, alone: held.opt_int(1)? == Some(1) })
+}
+
+/// The same for a worker that holds so much, of `looked_at` due items and at most `limit`; but whatever `resting` knows to need nothing is not leased: it is finished here, all of it by
 /// one statement, as its holder would have finished it. Its row is locked, so a wake comes before or after; its fence is
 /// raised, so a holder that is not quite dead finds that it has lost it.
 pub fn claim_awake(
     tx: &mut Tx,
     by: &Worker,
-    looked_at: i64,
-    limit: usize,
+    holding: Holding,
+    (looked_at, limit): (i64, usize),
     resting: impl Fn(&mut Tx, &[(WorkKind, i64)]) -> Result<Rests, Failure>,
 ) -> Result<Claimed, Failure> {
     worker::check(tx, by)?;
-    let held = tx.row(&HELD, &args![by.id, by.boot])?.expect("a count is a row");
-    let (holding, alone) = (held.int(0)?, held.opt_int(1)? == Some(1));
-    if alone {
+    if holding.alone {
         return Ok(Claimed::default());
     }
     let at = tx.at();
@@ -89,11 +101,14 @@ pub fn claim_awake(
     for row in tx.rows(&DUE, &args![at, alive_since, looked_at])? {
         found.push(Candidate::read(&row)?);
     }
+    if found.is_empty() {
+        return Ok(Claimed::default()); // as mostly, when somebody only looks whether there is anything
+    }
     // Read after the rows are locked: a worker that started meanwhile is seen alive.
     let living = worker::living(tx, at)?;
     found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
     found.iter_mut().for_each(Candidate::count_death);
-    let mut chosen = chosen(found, holding);
+    let mut chosen = chosen(found, holding.items);
     // A suspect is never judged by a glance: its next death, or its next progress, must be its own.
     let keys: Vec<_> = chosen.iter().filter(|item| !item.alone).map(|item| (item.kind, item.subject)).collect();
     let rests = resting(tx, &keys)?;
@@ -111,14 +126,16 @@ pub fn claim_awake(
     Ok(Claimed { items: lease(tx, by, chosen)?, rested })
 }
 
-/// A claim whose answer was lost, or an item that could not be put back, is held by a living worker that does not know it: such a
-/// worker, which has only `in_hand`, gives back everything. What it really works on is protected by its fences.
-pub fn give_back_unknown(tx: &mut Tx, by: &Worker, in_hand: i64) -> Result<bool, Failure> {
-    let held = tx.row(&HELD, &args![by.id, by.boot])?.expect("a count is a row").int(0)?;
-    if held > in_hand {
-        worker::release(tx, by)?;
+/// What this worker holds. A claim whose answer was lost, or an item that could not be put back, is held by a living worker that does
+/// not know it: such a worker, which has only `in_hand`, gives back everything. What it really works on is protected by its fences.
+pub fn give_back_unknown(tx: &mut Tx, by: &Worker, in_hand: i64) -> Result<Holding, Failure> {
+    let held = holding(tx, by)?;
+    if held.items <= in_hand {
+        return Ok(held);
     }
-    Ok(held > in_hand)
+    tracing::warn!(held = held.items, in_hand, "items were held that nobody here works on: they are given back");
+    worker::release(tx, by)?;
+    Ok(Holding::default())
 }
 
 /// The first statement of whoever works on an item: true only while nobody else has claimed it. Returns its generation now.
