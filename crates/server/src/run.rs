@@ -15,6 +15,9 @@ use serde::Deserialize;
 use std::sync::Arc;
 use wire::api::{ActionBody, Page, RunView, Submit};
 
+/// Most runs are shown in so much: the answer is made while other submissions wait for the database.
+const SHOWN_BYTES: usize = 2048;
+
 pub(crate) async fn submit(State(house): State<Shared>, writer: Writer, asked: Asked<Submit>) -> Answer {
     let key = asked.key(writer.org());
     let dry_run = asked.value.dry_run;
@@ -173,7 +176,11 @@ async fn act(house: &Shared, org: OrgId, run: &str, action: Action, asked: &Aske
 
 fn render() -> Render {
     let now = Timestamp(now_ms());
-    Arc::new(move |picture: &Picture| serde_json::to_vec(&view::run(picture, now)).expect("a view is plain data"))
+    Arc::new(move |picture: &Picture| {
+        let mut body = Vec::with_capacity(SHOWN_BYTES);
+        serde_json::to_writer(&mut body, &view::run(picture, now)).expect("a view is plain data");
+        body
+    })
 }
 
 /// What has few rows is one page.

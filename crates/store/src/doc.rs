@@ -9,16 +9,25 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hasher as _};
 
-/// Most documents fit without growing.
-const USUAL_BYTES: usize = 1024;
+/// What a thread keeps to write documents in: most fit without growing, and one that was huge is not kept.
+const USUAL_BYTES: usize = 4096;
+const KEPT_BYTES: usize = 64 * 1024;
 /// What a thread remembers of the documents it has read: half a megabyte, and no large one.
 const REMEMBERED: usize = 256;
 const REMEMBERED_BYTES: usize = 4096;
 
+thread_local! {
+    static WRITTEN: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(USUAL_BYTES));
+}
+
+/// Written where there is room, then copied to where it just fits: a submission writes a dozen, of a hundred bytes or of thousands.
 pub(crate) fn write<T: Serialize>(entity: &T) -> String {
-    let mut text = Vec::with_capacity(USUAL_BYTES);
-    serde_json::to_writer(&mut text, entity).expect("an entity is plain data");
-    String::from_utf8(text).expect("JSON is text")
+    WRITTEN.with_borrow_mut(|text| {
+        text.clear();
+        text.shrink_to(KEPT_BYTES);
+        serde_json::to_writer(&mut *text, entity).expect("an entity is plain data");
+        std::str::from_utf8(text).expect("JSON is text").to_owned()
+    })
 }
 
 /// A run's transactions follow each other, and each reads everything of it though the last one has changed little: a document that
@@ -105,6 +114,14 @@ mod tests {
 
     fn reads<T: DeserializeOwned + Clone + 'static>(text: &str) -> Result<T, Failure> {
         read(&Row(args![text].to_vec()), 0)
+    }
+
+    #[test]
+    fn a_huge_document_is_written_whole_and_leaves_no_room_behind() {
+        let huge = "x".repeat(10 * KEPT_BYTES);
+        assert_eq!(write(&huge).len(), huge.len() + 2);
+        assert_eq!(write(&1), "1");
+        assert!(WRITTEN.with_borrow(Vec::capacity) <= KEPT_BYTES);
     }
 
     #[test]

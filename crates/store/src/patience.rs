@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) const MOST_CLOSURES: usize = 64;
 const MOST_WORK: Duration = Duration::from_millis(5);
 /// So many times as long as a commit takes, a group works before those who come meanwhile wait for the next one.
-const WORTH_A_COMMIT: u32 = 4;
+const WORTH_A_COMMIT: u32 = 2;
 
 pub(crate) struct Patience {
     most: usize,
@@ -46,8 +46,8 @@ mod tests {
         for (commit_takes, taken, waited, worked_us, more, why) in [
             (cheap, 0, 1, 9_000, true, "somebody is taken, however late"),
             (cheap, 3, 10, 1_300, true, "who waited from the start is taken"),
-            (cheap, 3, 1, 1_100, true, "who has come meanwhile too, while the commit is dear beside the work"),
-            (cheap, 5, 1, 1_300, false, "and then no more"),
+            (cheap, 3, 1, 550, true, "who has come meanwhile too, while the commit is dear beside the work"),
+            (cheap, 5, 1, 650, false, "and then no more"),
             (dear, 15, 1, 4_900, true, "on a slow disk everybody shares"),
             (dear, 15, 1, 5_000, false, "until the group has worked for so long that its first have waited enough"),
             (cheap, 20, 100, 5_000, false, "whoever waited"),
