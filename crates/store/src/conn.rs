@@ -3,7 +3,7 @@
 
 use crate::pg::Pg;
 use crate::post::Posted;
-use crate::sql::Sql;
+use crate::sql::{Order, Sql};
 use crate::value::{Row, Value};
 use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
 use rusqlite::ErrorCode;
@@ -17,14 +17,14 @@ pub(crate) enum Conn {
 impl Conn {
     pub(crate) fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
         match self {
-            Conn::Lite(lite) => lite_exec(lite, sql.text, args),
+            Conn::Lite(lite) => lite_exec(lite, (sql.text, &sql.order), args),
             Conn::Pg(pg) => pg.run(&sql.with_lock(), args).map(|(_, changed)| changed),
         }
     }
 
     pub(crate) fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
         match self {
-            Conn::Lite(lite) => lite_rows(lite, sql.text, args),
+            Conn::Lite(lite) => lite_rows(lite, (sql.text, &sql.order), args),
             Conn::Pg(pg) => pg.run(&sql.with_lock(), args).map(|(rows, _)| rows),
         }
     }
@@ -32,7 +32,7 @@ impl Conn {
     /// The rows of each of these questions, asked together.
     pub(crate) fn rows_of_each(&mut self, asked: &[(&Sql, Vec<Value>)]) -> Result<Vec<Vec<Row>>, Failure> {
         match self {
-            Conn::Lite(lite) => asked.iter().map(|(sql, args)| lite_rows(lite, sql.text, args)).collect(),
+            Conn::Lite(lite) => asked.iter().map(|(sql, args)| lite_rows(lite, (sql.text, &sql.order), args)).collect(),
             Conn::Pg(pg) => {
                 let texts: Vec<_> = asked.iter().map(|(sql, _)| sql.with_lock()).collect();
                 let asked: Vec<_> = texts.iter().zip(asked).map(|(text, (_, args))| (&**text, &**args)).collect();
@@ -43,7 +43,7 @@ impl Conn {
 
     pub(crate) fn post(&mut self, posted: Posted) -> Result<(), Failure> {
         match self {
-            Conn::Lite(lite) => posted.meaning.judge(lite_exec(lite, &posted.text, &posted.args)),
+            Conn::Lite(lite) => posted.meaning.judge(lite_exec(lite, (&posted.text, &posted.order), &posted.args)),
             Conn::Pg(pg) => pg.post(posted),
         }
     }
@@ -97,22 +97,22 @@ impl Conn {
 
 /// Runs a statement to its end, whatever it answers.
 pub(crate) fn say(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<(), Failure> {
-    lite_rows(lite, text, args).map(drop)
+    lite_rows(lite, (text, &Order::UNKNOWN), args).map(drop)
 }
 
-fn lite_exec(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<u64, Failure> {
+fn lite_exec(lite: &rusqlite::Connection, (text, order): (&str, &Order), args: &[Value]) -> Result<u64, Failure> {
     let run = || {
         let mut statement = lite.prepare_cached(text)?;
-        bind(&mut statement, args)?;
+        bind(&mut statement, order, args)?;
         statement.raw_execute()
     };
     run().map(|changed| changed as u64).map_err(|e| lite_failure(e, text))
 }
 
-fn lite_rows(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<Vec<Row>, Failure> {
+fn lite_rows(lite: &rusqlite::Connection, (text, order): (&str, &Order), args: &[Value]) -> Result<Vec<Row>, Failure> {
     let run = || {
         let mut statement = lite.prepare_cached(text)?;
-        bind(&mut statement, args)?;
+        bind(&mut statement, order, args)?;
         let columns = statement.column_count();
         let (mut rows, mut found) = (statement.raw_query(), Vec::new());
         while let Some(row) = rows.next()? {
@@ -124,21 +124,37 @@ fn lite_rows(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<
     run().map_err(|e| lite_failure(e, text))
 }
 
-/// SQLite numbers `$2` by first appearance, not by its digits, so arguments are bound by name.
-fn bind(statement: &mut rusqlite::CachedStatement<'_>, args: &[Value]) -> rusqlite::Result<()> {
-    for index in 1..=statement.parameter_count() {
-        let number: Option<usize> = statement.parameter_name(index).and_then(|name| name[1..].parse().ok());
-        let value = number
-            .and_then(|n| args.get(n - 1))
-            .unwrap_or_else(|| panic!("a statement names more arguments than it was given"));
-        match value {
-            Value::Null => statement.raw_bind_parameter(index, rusqlite::types::Null)?,
-            Value::Int(n) => statement.raw_bind_parameter(index, n)?,
-            Value::Text(text) => statement.raw_bind_parameter(index, text)?,
-            Value::Blob(bytes) => statement.raw_bind_parameter(index, bytes)?,
+fn bind(statement: &mut rusqlite::CachedStatement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<()> {
+    if let Some(numbers) = order.numbers() {
+        debug_assert_eq!(numbers.len(), statement.parameter_count(), "as SQLite counts them");
+        for (index, number) in (1..).zip(numbers) {
+            debug_assert_eq!(named(statement, index), Some(usize::from(*number)), "as SQLite numbers them");
+            bind_one(statement, index, args.get(usize::from(*number) - 1))?;
         }
+        return Ok(());
+    }
+    for index in 1..=statement.parameter_count() {
+        let value = named(statement, index).and_then(|number| args.get(number - 1));
+        bind_one(statement, index, value)?;
     }
     Ok(())
+}
+
+fn named(statement: &rusqlite::CachedStatement<'_>, index: usize) -> Option<usize> {
+    statement.parameter_name(index)?[1..].parse().ok()
+}
+
+fn bind_one(
+    statement: &mut rusqlite::CachedStatement<'_>,
+    index: usize,
+    value: Option<&Value>,
+) -> rusqlite::Result<()> {
+    match value.unwrap_or_else(|| panic!("a statement names more arguments than it was given")) {
+        Value::Null => statement.raw_bind_parameter(index, rusqlite::types::Null),
+        Value::Int(n) => statement.raw_bind_parameter(index, n),
+        Value::Text(text) => statement.raw_bind_parameter(index, text),
+        Value::Blob(bytes) => statement.raw_bind_parameter(index, bytes),
+    }
 }
 
 fn owned(value: ValueRef<'_>) -> Value {

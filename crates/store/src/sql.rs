@@ -10,6 +10,51 @@ pub struct Sql {
     pub text: &'static str,
     pub lock: Lock,
     pub rank: Option<Rank>,
+    pub(crate) order: Order,
+}
+
+/// Which argument each of SQLite's parameters is: it numbers `$2` by first appearance, not by its digits. Known when we are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Order {
+    count: u8,
+    numbers: [u8; Order::MOST],
+}
+
+impl Order {
+    /// Statements have fewer; what has more, as one of many rows, is asked for its names.
+    const MOST: usize = 20;
+    pub(crate) const UNKNOWN: Order = Order { count: u8::MAX, numbers: [0; Order::MOST] };
+
+    pub(crate) fn numbers(&self) -> Option<&[u8]> {
+        self.numbers.get(..usize::from(self.count))
+    }
+
+    const fn of(text: &str) -> Order {
+        let (bytes, mut at, mut order) = (text.as_bytes(), 0, Order { count: 0, numbers: [0; Order::MOST] });
+        while at < bytes.len() {
+            at += 1;
+            if bytes[at - 1] != b'$' {
+                continue;
+            }
+            let mut number = 0;
+            while at < bytes.len() && bytes[at].is_ascii_digit() {
+                number = 10 * number + (bytes[at] - b'0');
+                at += 1;
+            }
+            let mut known = 0;
+            while known < order.count as usize && order.numbers[known] != number {
+                known += 1;
+            }
+            if known == Order::MOST {
+                return Order::UNKNOWN;
+            }
+            if known == order.count as usize {
+                order.numbers[known] = number;
+                order.count += 1;
+            }
+        }
+        order
+    }
 }
 
 /// Appended on PostgreSQL only: SQLite has one writer, so every row is locked there already.
@@ -44,7 +89,7 @@ pub enum Rank {
 
 impl Sql {
     pub const fn new(text: &'static str) -> Sql {
-        Sql { text, lock: Lock::None, rank: None }
+        Sql { text, lock: Lock::None, rank: None, order: Order::of(text) }
     }
     pub const fn key_share(self) -> Sql {
         Sql { lock: Lock::KeyShare, ..self }
@@ -131,6 +176,16 @@ mod tests {
             one.for_rows(2, 2),
             "INSERT INTO t (a, b, c) VALUES ($1, 1, coalesce($2, 0)), ($3, 1, coalesce($4, 0)) ON CONFLICT DO NOTHING"
         );
+    }
+
+    #[test]
+    fn arguments_are_numbered_by_first_appearance() {
+        let order = |text: &'static str| Sql::new(text).order.numbers().map(<[u8]>::to_vec);
+        assert_eq!(order("UPDATE t SET a = $3, b = coalesce($10, $3) WHERE c = $1"), Some(vec![3, 10, 1]));
+        assert_eq!(order("SELECT 1"), Some(vec![]));
+        let twenty = "$1 $2 $3 $4 $5 $6 $7 $8 $9 $10 $11 $12 $13 $14 $15 $16 $17 $18 $19 $20";
+        assert_eq!(order(twenty), Some((1..=20).collect()));
+        assert_eq!(order("$1 $2 $3 $4 $5 $6 $7 $8 $9 $10 $11 $12 $13 $14 $15 $16 $17 $18 $19 $20 $21"), None);
     }
 
     #[test]

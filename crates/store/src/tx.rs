@@ -9,7 +9,7 @@ use crate::hint::{Hint, Hints};
 use crate::ids::Ids;
 use crate::ledger::Entry;
 use crate::post::{Meaning, Posted};
-use crate::sql::{Lock, Rank, Sql};
+use crate::sql::{Lock, Order, Rank, Sql};
 use crate::tally::Tally;
 use crate::value::{Row, Value};
 use crate::work::{Finish, WorkKind};
@@ -175,7 +175,7 @@ impl Tx {
         self.ready(sql)?;
         let args = args.into();
         self.heard(sql, &args);
-        let result = self.conn.post(Posted { text: Cow::Borrowed(sql.text), args, meaning });
+        let result = self.conn.post(Posted { text: Cow::Borrowed(sql.text), order: sql.order, args, meaning });
         self.noting(result)
     }
 
@@ -194,11 +194,12 @@ impl Tx {
         while rows.peek().is_some() {
             self.ready(sql)?;
             let args: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
-            let text = sql.for_rows(args.len() / N, N);
+            let many = args.len() / N;
+            let (text, order) = (sql.for_rows(many, N), if many == 1 { sql.order } else { Order::UNKNOWN });
             if let Some(recording) = &self.context.recording {
                 recording.hear(text.clone().into_owned(), &args);
             }
-            let result = self.conn.post(Posted { text, args, meaning: meaning() });
+            let result = self.conn.post(Posted { text, order, args, meaning: meaning() });
             self.noting(result)?;
         }
         Ok(())
