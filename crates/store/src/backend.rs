@@ -2,12 +2,13 @@
 //! Never looks inside a closure.
 
 use crate::checkpoint::Checkpoints;
-use crate::lite::{self, Glances, Writer};
+use crate::lite::{self, Writer};
 use crate::migrate::{LOGS, MAIN, Part};
 use crate::pg::Pg;
 use crate::pg_address::Address;
 use crate::pg_serve::Server;
 use crate::queue::{Closure, Lane, Queue, Turn};
+use crate::reader::{self, Glances};
 use crate::tx::{Context, Tx};
 use model::{Effect, Failure, Trouble, TroubleKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,15 +57,15 @@ impl Backend {
         let checkpoints = Checkpoints::of(path.to_owned(), &mut conn)?;
         let writer = Writer::new(conn, context.clone(), part).copied_by(checkpoints.clone());
         let (writes, reads) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
-        let glances = (0..GLANCES).map(|_| lite::open_reader(path)).collect::<Result<_, _>>()?;
+        let glances = (0..GLANCES).map(|_| reader::open(path)).collect::<Result<_, _>>()?;
         let mut threads = Threads::new(&writes, &reads);
         threads.glances = Some(Glances::new(glances, context.clone()));
         threads.checkpoints = Some(checkpoints.clone());
         threads.spawn(move || checkpoints.serve())?;
         threads.spawn(move || writer.serve(&writes))?;
         for _ in 0..READERS {
-            let (conn, context, reads) = (lite::open_reader(path)?, context.clone(), reads.clone());
-            threads.spawn(move || lite::serve_reads(conn, context, &reads))?;
+            let (conn, context, reads) = (reader::open(path)?, context.clone(), reads.clone());
+            threads.spawn(move || reader::serve(conn, context, &reads))?;
         }
         Ok(Backend::Threads(threads))
     }

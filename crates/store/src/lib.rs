@@ -39,6 +39,7 @@ pub mod pgbench;
 pub mod pool;
 mod post;
 mod queue;
+mod reader;
 pub mod run;
 pub mod secret;
 mod sql;

@@ -1,4 +1,4 @@
-//! SQLite: one writer that groups commits, a few readers on snapshots of the file. The only place that says BEGIN and COMMIT to SQLite.
+//! SQLite: one writer that groups commits. The only place that says BEGIN IMMEDIATE and COMMIT to SQLite.
 //! Never acknowledges anything before the commit it belongs to is on disk.
 
 use crate::checkpoint::{Asks, Checkpoints};
@@ -13,10 +13,10 @@ use crate::{Hint, args, used_again};
 use model::bug;
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// So many groups run each closure in a savepoint after one failed in the middle: such failures seldom come alone.
@@ -324,50 +324,6 @@ pub(crate) fn word_with_answer(lite: &Connection, words: &str) -> rusqlite::Resu
     lite.prepare_cached(words)?.query_map([], |_| Ok(()))?.collect()
 }
 
-/// Reads on a snapshot of their own, and never waits for the writer.
-pub(crate) fn serve_reads(conn: Connection, context: Arc<Context>, queue: &Queue) {
-    let mut conn = conn;
-    while let Some(job) = queue.wait(3) {
-        conn = read_one(conn, &context, job);
-    }
-}
-
-/// Connections on which whoever asks reads by itself.
-pub(crate) struct Glances {
-    free: Mutex<Vec<Connection>>,
-    context: Arc<Context>,
-}
-
-impl Glances {
-    pub(crate) fn new(conns: Vec<Connection>, context: Arc<Context>) -> Glances {
-        Glances { free: Mutex::new(conns), context }
-    }
-
-    /// Gives the job back when all connections are in use.
-    pub(crate) fn read(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
-        let free = || self.free.lock().expect("no panic while the connections are locked");
-        let Some(conn) = free().pop() else { return Some(job) };
-        let conn = read_one(conn, &self.context, job);
-        free().push(conn);
-        None
-    }
-}
-
-/// One closure on a snapshot of its own.
-fn read_one(conn: Connection, context: &Arc<Context>, mut job: Box<dyn Job>) -> Connection {
-    if let Err(error) = word(&conn, "BEGIN DEFERRED") {
-        job.answer(Err(lite_failure(error, "BEGIN")));
-        return conn;
-    }
-    let mut tx = Tx::new(Conn::Lite(conn), context.clone(), true);
-    let result = run_caught(&mut *job, &mut tx);
-    let ended = tx.end();
-    // Nothing was written: ending a read cannot fail in a way that matters.
-    let _ = word(ended.conn.lite(), "ROLLBACK");
-    job.answer(result.and(ended.broken.map_or(Ok(()), Err)));
-    ended.conn.into_lite()
-}
-
 /// Opens the file for its one writer, and brings it to our schema.
 pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failure> {
     let mut conn = Connection::open(path).map_err(|e| cannot_open(path, e))?;
@@ -382,13 +338,6 @@ pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failur
         .into());
     }
     part.migrate_lite(&mut conn)?;
-    Ok(conn)
-}
-
-pub(crate) fn open_reader(path: &Path) -> Result<Connection, Failure> {
-    let conn = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-        .map_err(|e| cannot_open(path, e))?;
-    set_up(&conn).map_err(|e| cannot_open(path, e))?;
     Ok(conn)
 }
 
@@ -412,7 +361,7 @@ pub(crate) fn set_up(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 67108864;")
 }
 
-fn cannot_open(path: &Path, error: rusqlite::Error) -> Failure {
+pub(crate) fn cannot_open(path: &Path, error: rusqlite::Error) -> Failure {
     if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) {
         return Refused::Conflict { why: format!("{} is not a database of ours", path.display()) }.into();
     }
