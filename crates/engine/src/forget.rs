@@ -46,10 +46,10 @@ async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -
     Ok(())
 }
 
-/// Whoever made it may have died before writing so, and the provider's list may lag: that nothing bears its name proves
-/// nothing for a while. Looked for after 5 s, and each time after twice as long.
+/// Whoever made it may have died before writing so, or have made it again later, and the provider's list may lag: that nothing
+/// bears its name proves nothing for a while. Looked for after 5 s, and each time after twice as long.
 fn look_again_at(instance: &Instance, now: Timestamp) -> Option<Timestamp> {
-    let since_ms = now.since(instance.terminated_at.unwrap_or(now));
+    let since_ms = now.since(instance.terminated_at.max(instance.last_seen_at).unwrap_or(now));
     let looks_on = since_ms < COMPENSATION_LIMIT_MS && !bug!(unseen_is_forgotten);
     looks_on.then(|| now + since_ms.max(ASK_AGAIN_MS))
 }

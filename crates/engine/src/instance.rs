@@ -301,6 +301,10 @@ impl Engine {
         self.store
             .write(Lane::Normal, "instance.stream_closed", move |tx| {
                 let at = tx.at();
+                // One that is there although it has ended is looked for as long as if it had ended now: see `forget`.
+                if store::instance::find(tx, id)?.is_some_and(|it| it.status == InstanceStatus::Terminated) {
+                    store::instance::seen(tx, id, at, 0)?;
+                }
                 tx.wake(WorkKind::Instance, id.0, at);
                 Ok(())
             })

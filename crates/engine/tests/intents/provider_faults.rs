@@ -325,6 +325,37 @@ fn a_machine_that_a_fenced_worker_makes_again_is_ended_again() {
     }
 }
 
+/// The same, but the others were refused one, so that nobody has ever heard of the machine; and the list does not show it at once.
+#[test]
+fn a_machine_that_a_fenced_worker_makes_for_nobody_is_ended() {
+    for lag in [0, 1, 3] {
+        let mut slow = settings(2);
+        slow.list_lag_calls = lag;
+        let mut bench = Bench::with(slow, Config::default());
+        bench.runners.unborn = true;
+        bench.spawns_hang.store(true, Ordering::Relaxed);
+        let run = bench.submit(spec());
+        let items = now(bench.engine.claim(&bench.worker)).unwrap();
+        let workflow = items.into_iter().find(|item| item.kind == WorkKind::Workflow).expect("it makes a machine");
+        let stale = bench.engine.clone();
+        let mut spawn = Box::pin(stale.work_on(workflow));
+        let mut poll = || spawn.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        bench.spawns_hang.store(false, Ordering::Relaxed);
+        bench.fate(|call, before, _| match call {
+            Call::Spawn if before == 0 => Fate::FailBefore(TroubleKind::Auth),
+            _ => Fate::Obey,
+        });
+        bench.restart();
+        bench.check_all_gone();
+        bench.expect_end(run, RunStatus::Failed, Some("no_capacity"));
+        assert!(poll().is_ready());
+        assert_eq!(bench.provider.machines().len(), 1, "it is there");
+        eprintln!("lag {lag}");
+        bench.check_all_gone_after(5 * MINUTE);
+    }
+}
+
 /// A worker stood still with its call in hand while others made the machine, ended it and forgot it. Then it goes on.
 #[test]
 fn a_machine_that_is_made_again_after_its_end_is_ended_again() {
