@@ -5,16 +5,20 @@ use crate::Engine;
 use crate::instance::{ASK_AGAIN_MS, handle_of};
 use adapters::{Handle, Provider, Seen};
 use model::instance::Instance;
-use model::time::SECOND;
+use model::time::{SECOND, deadline_without};
 use model::workflow::COMPENSATION_LIMIT_MS;
 use model::{Failure, Timestamp, bug, crash_point};
 use store::Item;
 
 impl Engine {
     pub(crate) async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
-        let id = instance.id;
-        let read = move |tx: &mut store::Tx| Ok((store::allocation::kept_on(tx, id)?, tx.at()));
-        let (kept, now) = self.store.read("allocation.kept", read).await?;
+        let (id, ended) = (instance.id, instance.terminated_at.max(instance.last_seen_at));
+        let read = move |tx: &mut store::Tx| {
+            let outages = ended.map_or(Ok(Vec::new()), |ended| store::worker::outages(tx, ended))?;
+            let until = ended.map(|ended| deadline_without(ended, COMPENSATION_LIMIT_MS, &outages));
+            Ok((store::allocation::kept_on(tx, id)?, until, tx.at()))
+        };
+        let (kept, looked_for_until, now) = self.store.read("allocation.kept", read).await?;
         if !kept.is_empty() {
             // Somebody's folder is still there: to the end of its hold, or until its job has ended.
             let until = kept.iter().filter_map(model::allocation::deadline).max();
@@ -26,7 +30,7 @@ impl Engine {
             match handle_of(provider.as_ref(), instance).await? {
                 Some(handle) => forget(provider.as_ref(), &handle, instance).await?,
                 None => {
-                    if let Some(next) = look_again_at(instance, now) {
+                    if let Some(next) = look_again_at(looked_for_until.unwrap_or(now), now) {
                         return self.at(item, next).await;
                     }
                 }
@@ -47,9 +51,9 @@ async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -
 }
 
 /// Whoever made it may have died before writing so, or have made it again later, and the provider's list may lag: that nothing
-/// bears its name proves nothing for a while. Looked for after 5 s, and each time after twice as long.
-fn look_again_at(instance: &Instance, now: Timestamp) -> Option<Timestamp> {
-    let since_ms = now.since(instance.terminated_at.max(instance.last_seen_at).unwrap_or(now));
-    let looks_on = since_ms < COMPENSATION_LIMIT_MS && !bug!(unseen_is_forgotten);
-    looks_on.then(|| now + since_ms.max(ASK_AGAIN_MS))
+/// bears its name proves nothing for a while, in which somebody was there to look. After 5 s, and each time after twice as long.
+fn look_again_at(until: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    let left_ms = until.since(now);
+    let looks_on = left_ms > 0 && !bug!(unseen_is_forgotten);
+    looks_on.then(|| now + (COMPENSATION_LIMIT_MS - left_ms).max(ASK_AGAIN_MS))
 }
