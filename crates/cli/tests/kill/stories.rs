@@ -246,7 +246,7 @@ fn output_goes_on(world: &World) {
     let gate = Gate::new(&world.home, "gate");
     let run = world.submit(&[], &format!("seq 1 150; {}; seq 151 300", gate.wait()), 0, &count(300));
     world.has_died();
-    gate.open();
+    world.meets(|| gate.open());
     world.ends(&run);
 }
 
@@ -254,7 +254,7 @@ fn a_queue(world: &World) {
     let gate = Gate::new(&world.home, "gate");
     let first = world.submit(&[], &gate.wait(), 0, "");
     let waiting = [1, 2].map(|n| world.submit(&[], &format!("echo {n}"), 0, &format!("{n}\n")));
-    gate.open();
+    world.meets(|| gate.open());
     world.ends(&first);
     waiting.iter().for_each(|run| world.ends(run));
 }
@@ -274,7 +274,7 @@ fn cancelled_and_deleted(world: &World) {
     let ready = Gate::new(&world.home, "ready");
     let command = format!("trap 'echo bye; exit 0' TERM; {}; while :; do sleep 0.02; done", ready.say("up"));
     let run = world.submit(&[], &command, 143, "bye\n");
-    assert_eq!(ready.hear(), "up");
+    assert_eq!(world.meets(|| ready.hear()), "up");
     world.insist(&["cancel", &run], 0);
     world.ends(&run);
     let other = world.submit(&[], "echo 1", 0, "1\n");
@@ -332,7 +332,7 @@ fn a_machine_is_ended(world: &World) {
 fn a_busy_machine_is_ended(world: &World) {
     let ready = Gate::new(&world.home, "ready");
     let run = world.submit(&[], &format!("{}; exec sleep 1000", ready.say("up")), 143, "");
-    assert_eq!(ready.hear(), "up");
+    assert_eq!(world.meets(|| ready.hear()), "up");
     for machine in open_machines(world) {
         world.insist(&["instance", "terminate", &machine, "--force"], 0);
     }
@@ -343,11 +343,11 @@ fn a_busy_machine_is_ended(world: &World) {
 fn the_shop_is_closed(world: &World) {
     let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
     let run = world.submit(&[], &format!("echo 1; {}; {}; exit 6", ready.say("up"), gate.wait()), 6, "1\n");
-    assert_eq!(ready.hear(), "up");
+    assert_eq!(world.meets(|| ready.hear()), "up");
     // Whoever dies while closing is found again by the next command. A machine at work is left alone.
     world.home.say(&["control", "stop"]);
     world.insist(&["ps"], 0);
-    gate.open();
+    world.meets(|| gate.open());
     world.ends(&run);
     world.home.say(&["control", "stop"]);
     world.insist(&["ps"], 0);
@@ -357,11 +357,11 @@ fn a_runner_dies(world: &World) {
     let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
     let command = format!("seq 1 100; {}; {}; seq 101 200; exit 6", ready.say("up"), gate.wait());
     let run = world.submit(&[], &command, 6, &count(200));
-    assert_eq!(ready.hear(), "up");
+    assert_eq!(world.meets(|| ready.hear()), "up");
     world.kill_runner();
     world.until("another runner comes", || world.runner().is_some());
     world.has_died();
-    gate.open();
+    world.meets(|| gate.open());
     world.ends(&run);
 }
 
@@ -370,7 +370,7 @@ fn a_keeper_dies(world: &World) {
     let die = format!("touch {}; {}; exec sleep 1000", once.display(), ready.say("$PPID"));
     let run = world.submit(&["--retry", "2"], &format!("test -e {} && exit 5; {die}", once.display()), 5, "");
     world.begins(&run, 2..=2);
-    process::kill(ready.hear().parse().unwrap());
+    process::kill(world.meets(|| ready.hear()).parse().unwrap());
     world.ends(&run);
 }
 
@@ -378,14 +378,14 @@ fn a_machine_falls_silent(world: &World) {
     let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
     let command = format!("seq 1 100; {}; {}; seq 101 200; exit 6", ready.say("up"), gate.wait());
     let run = world.submit(&[], &command, 6, &count(200));
-    assert_eq!(ready.hear(), "up");
+    assert_eq!(world.meets(|| ready.hear()), "up");
     let runner = world.runner().unwrap();
     process::signal(runner, Signal::SIGSTOP);
     let status = || world.json(&["instance", "ls"])[0]["status"].clone();
     world.until("the machine is missed", || status() == "unreachable");
     process::signal(runner, Signal::SIGCONT);
     world.until("it is heard again", || status() == "ready");
-    gate.open();
+    world.meets(|| gate.open());
     world.ends(&run);
 }
 
@@ -395,7 +395,7 @@ fn much_output(world: &World) {
     let command = format!("yes {line} | head -n 90000; {}; echo {line}", gate.wait());
     let run = world.submit(&[], &command, 0, &format!("{line}\n").repeat(90_001));
     world.has_died();
-    gate.open();
+    world.meets(|| gate.open());
     world.ends(&run);
 }
 
@@ -432,7 +432,7 @@ fn an_item_kills_its_workers(world: &World) {
 fn the_end_before_the_log(world: &World) {
     let ready = Gate::new(&world.home, "ready");
     let run = world.submit(&[], &format!("{}; exec sleep 1000", ready.say("up")), 0, "1\n");
-    assert_eq!(ready.hear(), "up");
+    assert_eq!(world.meets(|| ready.hear()), "up");
     let runner = world.runner().unwrap();
     process::signal(runner, Signal::SIGSTOP);
     let puppet = Puppet::of(world);

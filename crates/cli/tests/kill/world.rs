@@ -186,6 +186,18 @@ impl World {
         }
     }
 
+    /// Meets a command, as a user does who looks now and then: whoever should bring it there may have died, and looking is what
+    /// starts a dead control plane.
+    pub fn meets<T: Send>(&self, wait: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let met = scope.spawn(wait);
+            while !met.is_finished() {
+                self.home.say(&["ps"]);
+            }
+            met.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
     /// The story is told: whoever was to die has died.
     pub fn has_died(&self) {
         self.until(&format!("{} is never reached", self.spot), || self.mark.exists());
