@@ -7,13 +7,13 @@ use adapters::{Handle, Provider, Seen};
 use model::instance::Instance;
 use model::time::{SECOND, deadline_without};
 use model::workflow::COMPENSATION_LIMIT_MS;
-use model::{Failure, Timestamp, bug, crash_point};
-use store::Item;
+use model::{Failure, InstanceId, Timestamp, bug, crash_point};
+use store::{Item, Tx, WorkKind};
 
 impl Engine {
     pub(crate) async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
         let (id, ended) = (instance.id, instance.terminated_at.max(instance.last_seen_at));
-        let read = move |tx: &mut store::Tx| {
+        let read = move |tx: &mut Tx| {
             let outages = ended.map_or(Ok(Vec::new()), |ended| store::worker::outages(tx, ended))?;
             let until = ended.map(|ended| deadline_without(ended, COMPENSATION_LIMIT_MS, &outages));
             Ok((store::allocation::kept_on(tx, id)?, until, tx.at()))
@@ -39,6 +39,14 @@ impl Engine {
         self.house.presence.forget(id);
         self.done(item).await
     }
+}
+
+/// Something was made or heard under the name of a machine that has ended: it is looked for as long as if it had ended now.
+pub(crate) fn is_there_again(tx: &mut Tx, id: InstanceId) -> Result<(), Failure> {
+    let at = tx.at();
+    store::instance::seen(tx, id, at, 0)?;
+    tx.wake(WorkKind::Instance, id.0, at);
+    Ok(())
 }
 
 async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! Machines: registered, heard, silent, idle, brought back and ended. Nothing is ended on a guess: the provider is asked.
 
+use crate::forget::is_there_again;
 use crate::intents::terminate_instance;
 use crate::run::Answer;
 use crate::scope::Scope;
@@ -300,11 +301,10 @@ impl Engine {
     pub(crate) async fn look_again(&self, id: InstanceId) -> Result<(), Failure> {
         self.store
             .write(Lane::Normal, "instance.stream_closed", move |tx| {
-                let at = tx.at();
-                // One that is there although it has ended is looked for as long as if it had ended now: see `forget`.
                 if store::instance::find(tx, id)?.is_some_and(|it| it.status == InstanceStatus::Terminated) {
-                    store::instance::seen(tx, id, at, 0)?;
+                    return is_there_again(tx, id);
                 }
+                let at = tx.at();
                 tx.wake(WorkKind::Instance, id.0, at);
                 Ok(())
             })

@@ -1,6 +1,7 @@
 //! Launch-run: from a submitted job to its end, one workflow a job. On a warm machine everything up to the sync is done inside the submit.
 
 use crate::Engine;
+use crate::forget::is_there_again;
 use crate::intents::terminate_instance;
 use crate::scope::{Kept, Scope};
 use crate::workflow::{self, Verdict};
@@ -232,8 +233,7 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
                 let machine = store::job::find(tx, job)?.and_then(|job| job.instance);
                 let machine = machine.map(|id| store::instance::find(tx, id)).transpose()?.flatten();
                 if let Some(machine) = machine.as_ref().filter(|machine| !machine.status.is_open()) {
-                    let at = tx.at();
-                    tx.wake(WorkKind::Instance, machine.id.0, at);
+                    is_there_again(tx, machine.id)?;
                 }
                 return Ok(machine.is_some_and(|machine| machine.status.is_open()));
             }
@@ -265,7 +265,7 @@ fn running_spawn(workflow: &Workflow) -> Option<&Node> {
 fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<bool, Failure> {
     if let Some(instance) = scope.job(job)?.instance {
         if !scope.instance(instance)?.it.status.is_open() {
-            scope.wake(WorkKind::Instance, instance.0, scope.at); // if whoever makes it cannot end it, its item does
+            is_there_again(scope.tx, instance)?; // if whoever makes it cannot end it, its item does
             return Ok(false);
         }
         crate::instance::event_in(scope, instance, InstanceEvent::Bound { handle: handle.0.clone() })?;
