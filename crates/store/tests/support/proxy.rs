@@ -96,7 +96,7 @@ impl Wire {
         let asking = session.clone();
         std::thread::spawn(move || carry(up.0, up.1, |bytes| wire.asked(&asking, bytes)));
         let wire = self.clone();
-        std::thread::spawn(move || carry(server, client, |_| wire.answered(&session)));
+        std::thread::spawn(move || carry(server, client, |bytes| wire.answered(&session, bytes)));
     }
 
     /// False: the wire is cut here.
@@ -117,8 +117,12 @@ impl Wire {
         cut != Cut::Before
     }
 
-    fn answered(&self, session: &Session) -> bool {
+    fn answered(&self, session: &Session, bytes: &[u8]) -> bool {
         session.server_spoke.store(true, Ordering::SeqCst);
+        // What was asked before the COMMIT may be answered before it is done.
+        if !says(bytes, b"COMMIT\0") {
+            return true;
+        }
         if session.crash.load(Ordering::SeqCst) {
             self.crash();
         }
