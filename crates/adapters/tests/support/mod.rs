@@ -88,9 +88,21 @@ impl Local {
         lock.lock_shared().unwrap();
         lock.unlock().unwrap();
     }
+    /// Returns when it stands still, if that is what it was told: until then it may answer.
     pub fn signal(&self, name: &str, signal: Signal) {
-        kill(self.pid(name), signal).unwrap();
+        let pid = self.pid(name);
+        kill(pid, signal).unwrap();
+        while signal == Signal::SIGSTOP && !stands_still(pid) {
+            std::thread::yield_now();
+        }
     }
+}
+
+/// Every thread of it.
+fn stands_still(pid: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let stats = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default());
+    stats.into_iter().all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')))
 }
 
 impl Subject for Local {
