@@ -115,10 +115,14 @@ impl Bench {
 
     /// Holds and idle times are short, so that a whole life is a few minutes.
     pub fn brief() -> Bench {
+        Bench::brief_with(settings(2))
+    }
+
+    pub fn brief_with(settings: FakeSettings) -> Bench {
         let mut config = Config::default();
         config.timings.idle_duration_ms = MINUTE;
         (config.holds.default_debug_hold_ms, config.holds.failure_debug_hold_ms) = (20 * SECOND, 40 * SECOND);
-        Bench::with(settings(2), config)
+        Bench::with(settings, config)
     }
 
     pub fn with(settings: FakeSettings, config: Config) -> Bench {
