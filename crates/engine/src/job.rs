@@ -144,12 +144,15 @@ fn look(tx: &mut Tx, house: &House, run: RunId, id: JobId, logged: i64) -> Resul
 /// What the machine's state says about its job: a level, not an edge, so it may be asked any number of times.
 fn sign_of_life(tx: &mut Tx, instance: model::InstanceId) -> Result<Option<JobEvent>, Failure> {
     use model::instance::InstanceStatus as I;
-    let status = store::instance::find(tx, instance)?.map(|instance| instance.status);
-    Ok(match status {
+    let found = store::instance::find(tx, instance)?;
+    let lost = found.as_ref().is_some_and(|instance| instance.lost_at.is_some());
+    Ok(match found.map(|instance| instance.status) {
         Some(I::Unreachable) => Some(JobEvent::FellSilent),
         Some(I::Lost) => Some(JobEvent::DeclaredLost),
         Some(I::Ready) => Some(JobEvent::HeardAgain),
         Some(I::Terminated) | None => Some(JobEvent::GaveUpOn),
+        // It may have been ended in the very transaction that gave it up.
+        Some(I::Draining | I::Terminating) if lost => Some(JobEvent::DeclaredLost),
         Some(I::Spawning | I::Booting | I::Draining | I::Terminating) => None,
     })
 }

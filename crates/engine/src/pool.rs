@@ -145,6 +145,7 @@ impl Scope<'_> {
             created_at: self.at,
             ready_at: None,
             last_seen_at: None,
+            lost_at: None,
             idle_since: None,
             unused_from: None,
             terminating_at: None,

@@ -51,6 +51,9 @@ pub struct Instance {
     pub ready_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen_at: Option<Timestamp>,
+    /// When it was given up on; none once it is heard again. Whoever is told to end it still finds it here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_at: Option<Timestamp>,
     /// Since when nobody has used it; none while a job lives here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Timestamp>,
@@ -143,6 +146,7 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
             next.runner_version = Some(runner_version.clone());
             next.containment = containment.clone();
             next.ready_at = instance.ready_at.or(Some(at));
+            next.lost_at = None;
             next.last_seen_at = next.last_seen_at.max(Some(at)); // reports may overtake each other
             next.respawns = 0;
             if was_ready {
@@ -158,6 +162,7 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
         }
         (S::Unreachable | S::Lost, E::Heard) => {
             next.status = S::Ready;
+            next.lost_at = None;
             next.last_seen_at = next.last_seen_at.max(Some(at));
             next.respawns = 0;
             moved(next, [C::JobsHeard, C::WakePool, C::Publish { kind: "instance.ready" }])
@@ -173,6 +178,7 @@ pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result
         (S::Unreachable | S::Lost, E::FellSilent) => unchanged(),
         (S::Unreachable, E::GaveUpOn) => {
             next.status = S::Lost;
+            next.lost_at = Some(at);
             moved(next, [C::JobsLost, C::Publish { kind: "instance.lost" }])
         }
         (S::Lost, E::GaveUpOn) => unchanged(),

@@ -59,10 +59,16 @@ pub(crate) fn release(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     tx.exec(&RELEASE, &args![worker.id, worker.boot]).map(drop)
 }
 
-/// Any live server is alive: notes the time, and the outage if there was a gap.
+/// Any live server is alive: notes the time, and the outage if there was a gap. A clock that was set back is followed: beats
+/// and leases of a time that is still to come would hide every gap and every death until then.
 pub fn beat(tx: &mut Tx) -> Result<Option<Outage>, Failure> {
     let last = tx.row(&LAST_BEAT, &args![])?.expect("the monitor row is made by a migration").at(0)?;
     let at = tx.at();
+    if last.since(at) > stale_after_ms(tx) {
+        tx.post(&BEAT, args![at])?;
+        tx.post(&LEASES_SET_BACK, args![at])?;
+        return Ok(None);
+    }
     if at <= last {
         return Ok(None);
     }
@@ -75,11 +81,15 @@ pub fn beat(tx: &mut Tx) -> Result<Option<Outage>, Failure> {
     Ok(Some(Outage { from: last, to: at }))
 }
 
-/// Outages that ended after `since`, in order. One that lasts until now is among them although nobody has beaten yet.
+/// Outages that ended after `since`, in order and apart. One that lasts until now is among them although nobody has beaten yet.
 pub fn outages(tx: &mut Tx, since: Timestamp) -> Result<Vec<Outage>, Failure> {
-    let mut outages = Vec::new();
+    let mut outages: Vec<Outage> = Vec::new();
     for row in tx.rows(&OUTAGES, &args![since])? {
-        outages.push(Outage { from: row.at(0)?, to: row.at(1)? });
+        let (from, to) = (row.at(0)?, row.at(1)?);
+        match outages.last_mut().filter(|last| last.to >= from) {
+            Some(last) => last.to = last.to.max(to), // the clock was set back between the two
+            None => outages.push(Outage { from, to }),
+        }
     }
     let last = tx.row(&PEEK_BEAT, &args![])?.expect("the monitor row is made by a migration").at(0)?;
     let at = tx.at();
@@ -126,8 +136,20 @@ fn superseded() -> Failure {
     Refused::Fenced { what: "this worker's lease".to_owned() }.into()
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&START, &RENEW, &RELEASE, &STOP, &CHECK, &LIVING, &LAST_BEAT, &PEEK_BEAT, &BEAT, &NOTE_OUTAGE, &OUTAGES];
+pub(crate) const ALL: &[&Sql] = &[
+    &START,
+    &RENEW,
+    &RELEASE,
+    &STOP,
+    &CHECK,
+    &LIVING,
+    &LAST_BEAT,
+    &PEEK_BEAT,
+    &BEAT,
+    &LEASES_SET_BACK,
+    &NOTE_OUTAGE,
+    &OUTAGES,
+];
 
 const START: Sql = Sql::new(
     "INSERT INTO workers (id, name, boot, beat_at) VALUES ($1, $2, 1, $3)
@@ -144,5 +166,6 @@ const LIVING: Sql = Sql::new("SELECT id, boot FROM workers WHERE beat_at > $1");
 const LAST_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1").no_key_update();
 const PEEK_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1");
 const BEAT: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
+const LEASES_SET_BACK: Sql = Sql::new("UPDATE workers SET beat_at = $1 WHERE beat_at > $1");
 const NOTE_OUTAGE: Sql = Sql::new("INSERT INTO outages (from_at, to_at) VALUES ($1, $2)");
 const OUTAGES: Sql = Sql::new("SELECT from_at, to_at FROM outages WHERE to_at > $1 ORDER BY from_at");

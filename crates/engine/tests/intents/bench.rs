@@ -182,6 +182,20 @@ impl Bench {
         self.restart();
     }
 
+    /// Somebody sets the clock; the next beat sees it.
+    pub fn jump(&mut self, ms: i64) {
+        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+        self.beat();
+    }
+
+    /// Time in which we live and whatever is due waits for its turn.
+    pub fn pass(&mut self, ms: i64) {
+        for _ in 0..ms / LONGEST_STEP_MS {
+            self.clock.0.fetch_add(LONGEST_STEP_MS, Ordering::Relaxed);
+            self.beat();
+        }
+    }
+
     /// Time passes as it does: beats, heartbeats, due work, runners that do what they are told.
     pub fn advance(&mut self, ms: i64) {
         let until = self.at() + ms;

@@ -185,6 +185,40 @@ fn a_machine_that_stops_by_itself_is_ended_after_25_minutes_of_silence() {
     bench.check_all_gone();
 }
 
+/// Its job looks at the machine's state, and finds it ended: it must learn all the same that nobody will answer.
+#[test]
+fn a_machine_given_up_and_ended_at_one_look_takes_its_job_with_it() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, RunSpec { on_lost_control: OnLostControl::Stop, ..spec() });
+    bench.cut_off(run);
+    bench.advance(2 * MINUTE);
+    assert_eq!(bench.run(run).phase, Some(Phase::Unreachable));
+    bench.pass(HOUR);
+    bench.advance(5 * MINUTE);
+    bench.expect_end(run, RunStatus::Failed, Some("instance_lost"));
+    bench.check();
+    bench.check_all_gone();
+}
+
+#[test]
+fn a_clock_that_is_set_back_and_forward_loses_nobody() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    bench.advance(MINUTE);
+    bench.jump(-HOUR);
+    bench.advance(MINUTE);
+    let run = running(&mut bench, RunSpec { on_lost_control: OnLostControl::Stop, ..spec() });
+    let name = bench.cut_off(run);
+    bench.advance(10 * SECOND);
+    bench.jump(HOUR);
+    bench.advance(20 * SECOND);
+    assert_eq!(bench.run(run).phase, Some(Phase::Running), "it was heard half a minute ago");
+    bench.reconnect(&name);
+    bench.exits(run, 0);
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench.check();
+}
+
 #[test]
 fn an_idle_machine_that_is_lost_ends_after_25_minutes() {
     let mut bench = Bench::new();

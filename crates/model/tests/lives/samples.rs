@@ -249,6 +249,7 @@ pub fn instance() -> Instance {
         created_at: NOW,
         ready_at: None,
         last_seen_at: None,
+        lost_at: None,
         idle_since: None,
         unused_from: None,
         terminating_at: None,

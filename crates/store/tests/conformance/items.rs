@@ -340,3 +340,47 @@ pub async fn a_gap_between_beats_is_an_outage(w: &World) {
     assert_eq!(since(Timestamp(0)).await, [Outage { from: before, to: noted.to }]);
     assert_eq!(since(noted.to).await, []);
 }
+
+/// A beat from a time that is still to come would hide every gap and every death until then.
+pub async fn a_clock_that_was_set_back_is_followed(w: &World) {
+    const LAST: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
+    const LEASES: Sql = Sql::new("UPDATE workers SET beat_at = $1");
+    wake(&w.store, WorkKind::Run, 1).await;
+    let dead = start(&w.store, "dead").await;
+    assert_eq!(claim(&w.store, &dead, 10).await.len(), 1);
+    let set_back = write(&w.store, |tx| {
+        let to_come = tx.at() + 3_600_000;
+        tx.exec(&LAST, &args![to_come])?;
+        tx.exec(&LEASES, &args![to_come])?;
+        Ok((worker::beat(tx)?, worker::outages(tx, Timestamp(0))?, tx.at()))
+    });
+    let (noted, outages, at) = set_back.await.unwrap();
+    assert_eq!((noted, outages), (None, Vec::new()), "nobody was away");
+    // A minute later. The database's clock cannot be moved: whatever it has written is moved back instead.
+    let gap = write(&w.store, move |tx| {
+        const BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1");
+        assert_eq!(tx.row(&BEAT, &args![])?.unwrap().at(0)?, at);
+        const EARLIER: Sql = Sql::new("UPDATE workers SET beat_at = beat_at - 60000");
+        tx.exec(&EARLIER, &args![])?;
+        tx.exec(&LAST, &args![at - 60_000])?;
+        worker::beat(tx)
+    });
+    assert_eq!(gap.await.unwrap().unwrap().from, at - 60_000, "a gap after it is seen");
+    let living = start(&w.store, "living").await;
+    assert_eq!(claim(&w.store, &living, 10).await.len(), 1, "so is a death");
+}
+
+pub async fn outages_that_overlap_count_once(w: &World) {
+    const NOTED: Sql = Sql::new("INSERT INTO outages (from_at, to_at) VALUES ($1, $2)");
+    let outage = |from: i64, to: i64| Outage { from: Timestamp(from), to: Timestamp(to) };
+    write(&w.store, move |tx| {
+        for (from, to) in [(100, 500), (200, 300), (400, 600), (700, 800)] {
+            tx.exec(&NOTED, &args![Timestamp(from), Timestamp(to)])?;
+        }
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let seen = read(&w.store, |tx| worker::outages(tx, Timestamp(0))).await;
+    assert_eq!(seen, [outage(100, 600), outage(700, 800)]);
+}

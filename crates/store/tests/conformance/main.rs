@@ -67,6 +67,8 @@ fn all(on: On, postgres: Option<&Postgres>) {
         items::what_needs_nothing_is_put_off_without_a_lease
         items::an_item_that_is_made_again_begins_above_its_old_fence
         items::a_gap_between_beats_is_an_outage
+        items::a_clock_that_was_set_back_is_followed
+        items::outages_that_overlap_count_once
         money::events_are_numbered_without_gaps
         money::credits_move_only_as_far_as_they_reach
         money::a_movement_is_made_once
