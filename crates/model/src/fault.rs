@@ -108,6 +108,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("control.announce", &[Role::Server]),
     ("control.start", &[Role::Cli]),
     ("credits.add", &[Role::Server]),
+    ("database.sync", &[Role::Server, Role::Worker]),
     ("exit.begun", &[Role::Keeper]),
     ("exit.write", &[Role::Keeper, Role::Runner]),
     ("files.place", &[Role::Runner]),

@@ -2,12 +2,13 @@
 //! Never looks inside a closure.
 
 use crate::checkpoint::Checkpoints;
+use crate::durable::Durable;
 use crate::lite::{self, Writer};
 use crate::migrate::{LOGS, MAIN, Part};
 use crate::pg::Pg;
 use crate::pg_address::Address;
 use crate::pg_serve::Server;
-use crate::queue::{Closure, Lane, Queue, Turn};
+use crate::queue::{Answer, Closure, Lane, Queue, Turn};
 use crate::reader::{self, Glances};
 use crate::tx::{Context, Tx};
 use model::{Effect, Failure, Trouble, TroubleKind};
@@ -35,6 +36,8 @@ pub(crate) struct Threads {
     /// Only a file has them: elsewhere a look is as far away as anything.
     glances: Option<Glances>,
     checkpoints: Option<Arc<Checkpoints>>,
+    /// Only a file whose writes share commits: what is read there may be yet to reach the disk.
+    durable: Option<Arc<Durable>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -55,13 +58,19 @@ impl Backend {
     pub(crate) fn file(path: &Path, part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
         let mut conn = lite::open_writer(path, &part)?;
         let checkpoints = Checkpoints::of(path.to_owned(), &mut conn)?;
-        let writer = Writer::new(conn, context.clone(), part).copied_by(checkpoints.clone());
+        let mut writer = Writer::new(conn, context.clone(), part).copied_by(checkpoints.clone());
         let (writes, reads) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
         let glances = (0..GLANCES).map(|_| reader::open(path)).collect::<Result<_, _>>()?;
         let mut threads = Threads::new(&writes, &reads);
         threads.glances = Some(Glances::new(glances, context.clone()));
         threads.checkpoints = Some(checkpoints.clone());
         threads.spawn(move || checkpoints.serve())?;
+        if context.group > 1 {
+            let durable = Durable::of(path, context.clone())?;
+            threads.durable = Some(durable.clone());
+            writer = writer.answered_by(durable.clone())?;
+            threads.spawn(move || durable.serve())?;
+        }
         threads.spawn(move || writer.serve(&writes))?;
         for _ in 0..READERS {
             let (conn, context, reads) = (reader::open(path)?, context.clone(), reads.clone());
@@ -98,7 +107,7 @@ impl Backend {
         let Backend::Threads(threads) = self else { return self.now(name, reads, f) };
         let (job, answer) = Closure::boxed(name, turn.into(), reads, f);
         if reads { &threads.reads } else { &threads.writes }.push(job);
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        threads.answered(answer, reads).await
     }
 
     /// A few rows by their keys. On a file they are read where the caller is: to hand so little to another thread and to be
@@ -117,7 +126,7 @@ impl Backend {
         if let Some(job) = left {
             threads.reads.push(job);
         }
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        threads.answered(answer, true).await
     }
 
     pub(crate) fn now<T, F>(&self, name: &'static str, reads: bool, f: F) -> Result<T, Failure>
@@ -149,7 +158,23 @@ impl Backend {
 
 impl Threads {
     fn new(writes: &Arc<Queue>, reads: &Arc<Queue>) -> Threads {
-        Threads { writes: writes.clone(), reads: reads.clone(), glances: None, checkpoints: None, threads: Vec::new() }
+        Threads {
+            writes: writes.clone(),
+            reads: reads.clone(),
+            glances: None,
+            checkpoints: None,
+            durable: None,
+            threads: Vec::new(),
+        }
+    }
+
+    /// Nobody is told what the disk does not know yet.
+    async fn answered<T>(&self, answer: Answer<T>, reads: bool) -> Result<T, Failure> {
+        let answer = answer.await.unwrap_or_else(|_| Err(closed()));
+        if let Some(durable) = self.durable.as_ref().filter(|_| reads) {
+            durable.read().await;
+        }
+        answer
     }
 
     fn spawn(&mut self, serve: impl FnOnce() + Send + 'static) -> Result<(), Failure> {

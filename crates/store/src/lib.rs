@@ -13,6 +13,7 @@ mod conn;
 pub mod content;
 mod crash;
 mod doc;
+mod durable;
 pub mod event;
 mod guard;
 mod hint;

@@ -4,6 +4,7 @@
 use crate::checkpoint::{Asks, Checkpoints};
 use crate::conn::{Conn, lite_failure};
 use crate::crash::{self, Moment};
+use crate::durable::{Committed, Durable};
 use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
 use crate::patience::Patience;
@@ -35,6 +36,10 @@ pub(crate) struct Writer {
     patience: Patience,
     /// In a file: who copies its log.
     asks: Option<Asks>,
+    /// In a file whose writes share commits: who knows when they are on disk. Otherwise they are when COMMIT says so.
+    durable: Option<Arc<Durable>>,
+    /// Rows that had been changed when the open transaction began.
+    changes_before: u64,
 }
 
 /// What is said to begin a transaction, to keep it, and to take it back.
@@ -51,8 +56,8 @@ const OWN: Words = Words { begin: "BEGIN IMMEDIATE", keep: "COMMIT", take_back: 
 const INSIDE: Words =
     Words { begin: "SAVEPOINT one", keep: "RELEASE one", take_back: &["ROLLBACK TO one", "RELEASE one"], inside: true };
 
-/// A closure that has run in the open group.
-struct Ran {
+/// A closure that has run in a group.
+pub(crate) struct Ran {
     job: Box<dyn Job>,
     verdict: Result<(), Failure>,
     hints: BTreeSet<Hint>,
@@ -75,13 +80,30 @@ impl Writer {
 
     fn of(conn: Connection, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
         let patience = Patience::new(context.group);
-        Writer { conn: Some(Conn::Lite(conn)), context, part, words, apart: 0, patience, asks: None }
+        Writer {
+            conn: Some(Conn::Lite(conn)),
+            context,
+            part,
+            words,
+            apart: 0,
+            patience,
+            asks: None,
+            durable: None,
+            changes_before: 0,
+        }
     }
 
     /// What its commits leave in the log is copied by whoever serves these.
     pub(crate) fn copied_by(mut self, checkpoints: Arc<Checkpoints>) -> Writer {
         self.asks = Some(Asks::new(checkpoints));
         self
+    }
+
+    /// Its commits do not wait for the disk: whoever serves these does, and answers then.
+    pub(crate) fn answered_by(mut self, durable: Arc<Durable>) -> Result<Writer, Failure> {
+        self.lite().execute_batch("PRAGMA synchronous = NORMAL").map_err(|e| lite_failure(e, "PRAGMA"))?;
+        self.durable = Some(durable);
+        Ok(self)
     }
 
     /// For an inline store, on a database that may have been another's: see `used_again`.
@@ -98,15 +120,17 @@ impl Writer {
     pub(crate) fn serve(mut self, queue: &Queue) {
         while let Some(first) = queue.wait(3) {
             let (mut first, waited) = (Some(first), 1 + queue.waiting());
-            self.group(waited, &mut || first.take().or_else(|| queue.take()));
+            self.group(waited, &|| queue.waiting() > 0, &mut || first.take().or_else(|| queue.take()));
             if let (Some(asks), Some(Conn::Lite(lite))) = (&mut self.asks, &self.conn) {
                 asks.look(lite);
             }
         }
+        self.durable.iter().for_each(|durable| durable.close());
     }
 
     /// Takes what waits, never waits for more, commits once, then answers everybody. `waited`: how many of them were there first.
-    fn group(&mut self, waited: usize, next: &mut dyn FnMut() -> Option<Box<dyn Job>>) {
+    /// `more`: whether others wait for the next group.
+    fn group(&mut self, waited: usize, more: &dyn Fn() -> bool, next: &mut dyn FnMut() -> Option<Box<dyn Job>>) {
         if let Err(failure) = self.begin() {
             return next().into_iter().for_each(|job| self.refuse(job, &failure));
         }
@@ -115,7 +139,7 @@ impl Writer {
         let (group, filled) = self.fill(apart, waited, next);
         match filled {
             Filled::Well => match self.timed_commit(&group) {
-                Ok(()) => self.release(group),
+                Ok(number) => self.settle(number, group, more()),
                 Err(_) => self.again(group),
             },
             Filled::Ended => self.again(group),
@@ -123,12 +147,12 @@ impl Writer {
                 self.tell("ROLLBACK");
                 self.apart = GROUPS_APART;
                 if group.len() == 1 {
-                    return self.release(group); // its rows alone are taken back
+                    return self.settle(None, group, more()); // its rows alone are taken back
                 }
                 let mut jobs = group.into_iter().map(|ran| ran.job);
                 while let Some(first) = jobs.next() {
                     let mut first = Some(first);
-                    self.group(1 + jobs.len(), &mut || first.take().or_else(|| jobs.next()));
+                    self.group(1 + jobs.len(), more, &mut || first.take().or_else(|| jobs.next()));
                 }
             }
         }
@@ -172,11 +196,11 @@ impl Writer {
     }
 
     #[expect(clippy::disallowed_methods, reason = "what a commit costs decides how many share it, and nothing else")]
-    fn timed_commit(&mut self, group: &[Ran]) -> Result<(), Failure> {
+    fn timed_commit(&mut self, group: &[Ran]) -> Result<Option<u64>, Failure> {
         let began = Instant::now();
-        self.commit(group)?;
+        let number = self.commit(group)?;
         self.patience.commit_took(began.elapsed());
-        Ok(())
+        Ok(number)
     }
 
     /// The group's transaction is gone and nothing of it was written: each closure runs again by itself.
@@ -190,20 +214,23 @@ impl Writer {
     pub(crate) fn alone(&mut self, job: Box<dyn Job>) {
         if self.words.inside && job.reads() {
             let ran = self.run(job);
-            return self.release(vec![ran]);
+            return self.settle(None, vec![ran], false);
         }
         if let Err(failure) = self.begin() {
             return self.refuse(job, &failure);
         }
-        let mut ran = self.run(job);
+        let (mut ran, mut number) = (self.run(job), None);
         if self.lite().is_autocommit() {
             ran.verdict = Err(disk_full());
         } else if ran.verdict.is_err() || ran.job.reads() {
             self.take_back();
-        } else if let Err(failure) = self.commit(std::slice::from_ref(&ran)) {
-            ran.verdict = Err(failure);
+        } else {
+            match self.commit(std::slice::from_ref(&ran)) {
+                Ok(committed) => number = committed,
+                Err(failure) => ran.verdict = Err(failure),
+            }
         }
-        self.release(vec![ran]);
+        self.settle(number, vec![ran], false);
     }
 
     /// Not even a transaction could be begun.
@@ -230,6 +257,7 @@ impl Writer {
 
     fn begin(&mut self) -> Result<(), Failure> {
         self.take_ids()?;
+        self.changes_before = self.lite().total_changes();
         word(self.lite(), self.words.begin).map_err(|e| lite_failure(e, "BEGIN"))
     }
 
@@ -238,8 +266,8 @@ impl Writer {
     }
 
     /// Commits, or leaves nothing. An I/O error here ends the process: what a failed fsync left on disk is unknown, and trying
-    /// again may report success for pages the system has already dropped.
-    fn commit(&mut self, group: &[Ran]) -> Result<(), Failure> {
+    /// again may report success for pages the system has already dropped. Returns its number if it is yet to reach the disk.
+    fn commit(&mut self, group: &[Ran]) -> Result<Option<u64>, Failure> {
         let wrote = || group.iter().filter(|ran| ran.verdict.is_ok() && !ran.job.reads());
         for ran in wrote() {
             if crash::reached(self.context.crash.as_ref(), ran.job.name(), Moment::Before) {
@@ -250,13 +278,15 @@ impl Writer {
         if bug!(hint_before_commit) {
             self.context.hints.committed(group.iter().flat_map(|ran| ran.hints.clone()).collect());
         }
-        let result = word(self.lite(), self.words.keep);
-        if let Err(error) = result {
+        let wrote_rows = self.lite().total_changes() != self.changes_before;
+        let number = self.durable.as_ref().filter(|_| wrote_rows).map(|durable| durable.begins());
+        if let Err(error) = word(self.lite(), self.words.keep) {
             if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
                 tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
                 std::process::abort();
             }
             self.take_back();
+            self.settle(number, Vec::new(), true); // there is nothing of it to see, and nobody waits for it
             return Err(lite_failure(error, "COMMIT"));
         }
         if wrote().next().is_some() {
@@ -267,21 +297,19 @@ impl Writer {
                 return Err(Trouble::internal("crashed after the commit").perhaps().into());
             }
         }
-        Ok(())
+        Ok(number)
     }
 
-    /// After the commit: answers and hints. A closure that ran out of ids wrote nothing and runs again.
-    fn release(&mut self, group: Vec<Ran>) {
+    /// After the commit: answers, once it and whatever was read in it is on disk. A closure that ran out of ids wrote nothing and
+    /// runs again.
+    fn settle(&mut self, number: Option<u64>, group: Vec<Ran>, has_more_to_do: bool) {
         let (dry, group): (Vec<Ran>, Vec<Ran>) = group.into_iter().partition(|ran| ran.out_of_ids);
-        let mut hints = BTreeSet::new();
-        for ran in group {
-            if ran.verdict.is_ok() && !bug!(hint_before_commit) {
-                hints.extend(ran.hints);
+        match &self.durable {
+            Some(durable) if number.is_some() || !durable.has_reached(durable.seen()) => {
+                durable.then_answer(Committed { number: durable.seen(), group }, has_more_to_do);
             }
-            self.context.learn(&ran.verdict, ran.job.reads());
-            ran.job.answer(ran.verdict);
+            _ => release(&self.context, group),
         }
-        crash_point!("hints.tell", self.context.hints.committed(hints));
         self.again(dry);
     }
 
@@ -312,6 +340,19 @@ impl Drop for Writer {
             used_again::put_back(&self.part, lite);
         }
     }
+}
+
+/// Answers and hints of a group that is on disk, or has left nothing.
+pub(crate) fn release(context: &Context, group: Vec<Ran>) {
+    let mut hints = BTreeSet::new();
+    for ran in group {
+        if ran.verdict.is_ok() && !bug!(hint_before_commit) {
+            hints.extend(ran.hints);
+        }
+        context.learn(&ran.verdict, ran.job.reads());
+        ran.job.answer(ran.verdict);
+    }
+    crash_point!("hints.tell", context.hints.committed(hints));
 }
 
 /// One word to SQLite about a transaction, said so often that it is kept prepared.

@@ -34,6 +34,7 @@ pub const STORIES: &[Story] = &[
             "api.post",
             "control.announce",
             "control.start",
+            "database.sync",
             "exit.begun",
             "keeper/exit.write",
             "heartbeat.post",

@@ -1,0 +1,277 @@
+//! When what was committed to a SQLite file is on disk. The writer appends to SQLite's log without waiting; one wait for the disk
+//! counts for everything that was appended before it, and goes on while the writer works on. Nobody is answered before: neither
+//! who wrote, nor who may have read what somebody else wrote.
+
+use crate::lite::{Ran, release};
+use crate::tx::Context;
+use model::{Failure, Trouble, TroubleKind, crash_point};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use tokio::sync::watch;
+
+pub(crate) struct Durable {
+    sync: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
+    context: Arc<Context>,
+    /// Commits that anybody may have seen: each is counted before it is made.
+    begun: AtomicU64,
+    /// Commits that are on disk.
+    reached: watch::Sender<u64>,
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    groups: Vec<Committed>,
+    /// Somebody waits for the disk, and looks here again afterwards.
+    under_way: bool,
+    closed: bool,
+}
+
+/// A group whose transaction has ended, and the number of the last commit that it wrote or may have read.
+pub(crate) struct Committed {
+    pub(crate) number: u64,
+    pub(crate) group: Vec<Ran>,
+}
+
+impl Durable {
+    /// For the file at `path`, which is open: its log stays the same file as long as it is.
+    pub(crate) fn of(path: &Path, context: Arc<Context>) -> Result<Arc<Durable>, Failure> {
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        let failed = |e: io::Error| Trouble::new(TroubleKind::Database, format!("cannot open {}: {e}", log.display()));
+        let file = File::options().write(true).open(&log).map_err(failed)?;
+        Ok(Durable::by(context, move || file.sync_data()))
+    }
+
+    fn by(context: Arc<Context>, sync: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Arc<Durable> {
+        Arc::new(Durable {
+            sync: Box::new(sync),
+            context,
+            begun: AtomicU64::new(0),
+            reached: watch::Sender::new(0),
+            waiting: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// A commit is about to be made, and will be told of however it ends.
+    pub(crate) fn begins(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// The last commit that anybody can have seen.
+    pub(crate) fn seen(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn has_reached(&self, number: u64) -> bool {
+        *self.reached.borrow() >= number
+    }
+
+    /// Answers a group once it is on disk. A writer with nothing else to do waits for that itself, which spares waking anybody.
+    pub(crate) fn then_answer(&self, committed: Committed, has_more_to_do: bool) {
+        let mut waiting = self.locked();
+        waiting.groups.push(committed);
+        if waiting.under_way {
+            return;
+        }
+        if has_more_to_do {
+            drop(waiting);
+            return self.changed.notify_one();
+        }
+        self.wait_for_the_disk(waiting);
+        self.changed.notify_one();
+    }
+
+    /// Waits for the disk on behalf of a writer that works on, until it is closed and everybody is answered.
+    pub(crate) fn serve(&self) {
+        loop {
+            let idle = |waiting: &mut Waiting| waiting.under_way || (waiting.groups.is_empty() && !waiting.closed);
+            let waiting = self.changed.wait_while(self.locked(), idle).expect("nothing panics while it is locked");
+            if waiting.groups.is_empty() {
+                return;
+            }
+            self.wait_for_the_disk(waiting);
+        }
+    }
+
+    /// The writer has ended.
+    pub(crate) fn close(&self) {
+        self.locked().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Until whatever somebody has just read is on disk. At once unless a commit is under way.
+    pub(crate) async fn read(&self) {
+        let seen = self.seen();
+        if !self.has_reached(seen) {
+            let mut reached = self.reached.subscribe();
+            // It cannot be gone: it is ours.
+            let _ = reached.wait_for(|reached| *reached >= seen).await;
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("nothing panics while it is locked")
+    }
+
+    fn wait_for_the_disk(&self, mut waiting: MutexGuard<'_, Waiting>) {
+        let groups = std::mem::take(&mut waiting.groups);
+        waiting.under_way = true;
+        drop(waiting);
+        if let Err(error) = crash_point!("database.sync", (self.sync)()) {
+            tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
+            std::process::abort();
+        }
+        let last = groups.iter().map(|committed| committed.number).max().unwrap_or(0);
+        self.reached.send_if_modified(|reached| {
+            let further = last > *reached;
+            *reached = last.max(*reached);
+            further
+        });
+        for committed in groups {
+            release(&self.context, committed.group);
+        }
+        self.locked().under_way = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lite::{Writer, open_writer};
+    use crate::migrate::MAIN;
+    use crate::queue::{Answer, Closure, Lane, Queue};
+    use crate::tx::Tx;
+    use crate::{Database, Options, Sql, args};
+    use futures_util::FutureExt as _;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    const LAST: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
+
+    /// A file whose disk takes as long as the test wants.
+    struct Slow {
+        durable: Arc<Durable>,
+        queue: Arc<Queue>,
+        /// Says that the disk is waited for, and ends a wait.
+        asked: Receiver<()>,
+        done: Sender<()>,
+        threads: Vec<std::thread::JoinHandle<()>>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Slow {
+        /// What is pushed before `starts` is there when the writer begins.
+        fn new(group: usize) -> (Slow, Writer) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("t.db");
+            let options = Options { group, ..Options::new(Database::File(path.clone())) };
+            let context = crate::context(&options, None, None);
+            let (asks, asked) = channel();
+            let (done, ends) = channel();
+            let ends = Mutex::new(ends);
+            let sync = move || {
+                let _ = asks.send(());
+                let _ = ends.lock().unwrap().recv(); // whoever has gone waits for no disk
+                Ok(())
+            };
+            let durable = Durable::by(context.clone(), sync);
+            let writer = Writer::new(open_writer(&path, &MAIN).unwrap(), context, MAIN).answered_by(durable.clone());
+            let queue = Arc::new(Queue::new());
+            (Slow { durable, queue, asked, done, threads: Vec::new(), _folder: folder }, writer.unwrap())
+        }
+
+        fn starts(&mut self, writer: Writer) {
+            let (queue, durable) = (self.queue.clone(), self.durable.clone());
+            self.threads.push(std::thread::spawn(move || writer.serve(&queue)));
+            self.threads.push(std::thread::spawn(move || durable.serve()));
+        }
+
+        /// A write; what it receives says that the closure has run.
+        fn writes(&self, at: i64) -> (Receiver<()>, Answer<()>) {
+            self.writes_after(at, Arc::default())
+        }
+
+        /// The same of one that takes as long as this is locked.
+        fn writes_after(&self, at: i64, held: Arc<Mutex<()>>) -> (Receiver<()>, Answer<()>) {
+            let (ran, has_run) = channel();
+            let closure = move |tx: &mut Tx| {
+                drop(held.lock().unwrap());
+                tx.exec(&LAST, &args![at])?;
+                let _ = ran.send(());
+                Ok(())
+            };
+            let (job, answer) = Closure::boxed("test", Lane::Normal.into(), false, closure);
+            self.queue.push(job);
+            (has_run, answer)
+        }
+
+        fn ends(self) {
+            self.queue.close();
+            drop(self.done);
+            self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+    }
+
+    #[test]
+    fn nobody_is_answered_before_the_disk_and_the_writer_works_on() {
+        let (mut slow, writer) = Slow::new(2);
+        let held = Arc::new(Mutex::new(()));
+        let holds = held.lock().unwrap();
+        let mut writes: Vec<_> = (1..=2).map(|at| slow.writes(at)).collect();
+        writes.extend((3..=5).map(|at| slow.writes_after(at, held.clone())));
+        slow.starts(writer);
+        slow.asked.recv().unwrap();
+        // The first group waits for the disk, and the others are worked on meanwhile.
+        drop(holds);
+        writes.iter().for_each(|(has_run, _)| has_run.recv().unwrap());
+        assert!(writes.iter_mut().all(|(_, answer)| answer.try_recv().is_err()), "somebody was told");
+        let mut reader = Box::pin(slow.durable.read());
+        assert!((&mut reader).now_or_never().is_none(), "what was read is not on disk yet");
+        slow.done.send(()).unwrap();
+        slow.asked.recv().unwrap();
+        assert!(writes[4].1.try_recv().is_err(), "it was committed after the first wait had begun");
+        slow.done.send(()).unwrap();
+        for (_, answer) in writes {
+            answer.blocking_recv().unwrap().unwrap();
+        }
+        assert!(slow.asked.try_recv().is_err(), "one wait for all who had come meanwhile");
+        reader.now_or_never().expect("everything is on disk");
+        slow.ends();
+    }
+
+    #[test]
+    fn what_leaves_nothing_waits_for_no_disk() {
+        let (mut slow, writer) = Slow::new(64);
+        slow.starts(writer);
+        let look = |tx: &mut Tx| tx.exec(&Sql::new("UPDATE monitor SET beat_at = 1 WHERE id = 2"), &args![]).map(drop);
+        let (job, answer) = Closure::boxed("test", Lane::Normal.into(), false, look);
+        slow.queue.push(job);
+        answer.blocking_recv().unwrap().unwrap();
+        assert!(slow.asked.try_recv().is_err());
+        slow.durable.read().now_or_never().expect("nothing was committed");
+        slow.ends();
+    }
+
+    /// Whoever only looked, but in a group after one that is yet to reach the disk, has seen what that one wrote.
+    #[test]
+    fn who_saw_what_is_not_on_disk_yet_waits_for_it() {
+        let (mut slow, writer) = Slow::new(64);
+        slow.starts(writer);
+        let (has_run, mut wrote) = slow.writes(7);
+        has_run.recv().unwrap();
+        slow.asked.recv().unwrap();
+        let look = |tx: &mut Tx| Ok(tx.row(&Sql::new("SELECT beat_at FROM monitor WHERE id = 1"), &args![])?.is_some());
+        let (job, mut looked) = Closure::boxed("test", Lane::Normal.into(), true, look);
+        slow.queue.push(job);
+        assert!(looked.try_recv().is_err() && wrote.try_recv().is_err());
+        slow.done.send(()).unwrap();
+        wrote.blocking_recv().unwrap().unwrap();
+        assert_eq!(looked.blocking_recv().unwrap(), Ok(true));
+        slow.ends();
+    }
+}
