@@ -259,7 +259,7 @@ fn extended(tx: &mut Tx, house: &House, org: OrgId, id: AllocationId, ms: Option
     next.extensions += 1;
     let next = crate::unused::reserve_extension(tx, house, instance.as_ref(), next, hold.until, until);
     let next = apply(tx, &next, AllocationEvent::HoldExtended { until })?;
-    let body = serde_json::json!({ "allocation": id, "until": until });
+    let body = store::body!({ "allocation": id, "until": until });
     tx.event(NewEvent { org, run: None, kind: "allocation.extended", body });
     Ok(next)
 }

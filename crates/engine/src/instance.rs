@@ -13,7 +13,6 @@ use model::run::RunEvent;
 use model::spec::OnLostControl;
 use model::time::{SECOND, deadline_without};
 use model::{Failure, InstanceId, OrgId, Outcome, Refused, Timestamp, Trouble, crash_point};
-use serde_json::json;
 use std::sync::Arc;
 use store::idempotency::Key;
 use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
@@ -98,7 +97,7 @@ fn consequence_of(
         InstanceConsequence::SlotsFailed => fail_slots(tx, instance.id)?,
         InstanceConsequence::WakePool => tx.wake(WorkKind::Pool, instance.pool.0, at),
         InstanceConsequence::Publish { kind } => {
-            let body = json!({ "instance": instance.id, "name": instance.name, "status": instance.status });
+            let body = store::body!({ "instance": instance.id, "name": instance.name, "status": instance.status });
             tx.event(NewEvent { org: instance.org, run: None, kind, body });
         }
     }

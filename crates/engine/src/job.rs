@@ -8,7 +8,6 @@ use model::bug;
 use model::job::{JobConsequence, JobEvent, JobReason, JobStatus};
 use model::time::{Outage, deadline_without};
 use model::{Failure, JobId, Outcome, RunId, Timestamp};
-use serde_json::json;
 use store::{Item, Lane, Tx, WorkKind};
 
 impl Scope<'_> {
@@ -50,7 +49,7 @@ impl Scope<'_> {
             JobConsequence::ChildEnded { reason } => self.job_ended(id, reason)?,
             JobConsequence::GatherLogs => self.wake(WorkKind::Gather, id.0, self.at),
             JobConsequence::Publish { kind } => {
-                let body = json!({
+                let body = store::body!({
                     "job": job.id, "attempt": job.attempt, "submission": job.submission, "status": job.status,
                     "reason": job.reason, "instance": job.instance, "warm": job.warm, "exit_code": job.exit_code, "signal": job.signal,
                 });

@@ -8,7 +8,6 @@ use model::bug;
 use model::run::RunStatus;
 use model::spec::RunSpec;
 use model::{Credits, Failure, JobId, OrgId, Outcome, Refused, Timestamp};
-use serde_json::json;
 use std::sync::Arc;
 use store::idempotency::Key;
 use store::ledger::Entered;
@@ -87,7 +86,7 @@ impl Scope<'_> {
         if self.run.credits_end_at.is_none() && self.run.termination.is_none() {
             let available = store::org::spendable(self.tx, self.run.org)?;
             let budget = self.run.spec.budget.map(|budget| budget.to_string());
-            let body = json!({ "left": left.to_string(), "until": until, "budget": budget, "available": available.to_string() });
+            let body = store::body!({ "left": left.to_string(), "until": until, "budget": budget, "available": available.to_string() });
             self.publish("run.low_credits", body);
         }
         self.credits_end_at(Some(until));

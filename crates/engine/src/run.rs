@@ -62,7 +62,7 @@ impl Engine {
             let hashes: Vec<String> = run.spec.files.iter().map(|file| file.hash.clone()).collect();
             store::content::use_by(tx, run.org, id, &hashes)?;
             let mut scope = Scope::fresh(tx, &house, run);
-            scope.publish("run.created", serde_json::json!({ "name": scope.run.name, "status": "created" }));
+            scope.publish("run.created", store::body!({ "name": scope.run.name, "status": "created" }));
             if submission.start {
                 scope.run_event(RunEvent::Started)?;
             } else {
@@ -312,7 +312,7 @@ fn meter(scope: &mut Scope<'_>) -> Result<Option<Timestamp>, Failure> {
 
 /// The reservation ends: a warning, and a graceful stop.
 fn out_of_credits(scope: &mut Scope<'_>) -> Result<(), Failure> {
-    scope.publish("run.out_of_credits", serde_json::json!({ "budget": scope.run.spec.budget.map(|b| b.to_string()) }));
+    scope.publish("run.out_of_credits", store::body!({ "budget": scope.run.spec.budget.map(|b| b.to_string()) }));
     let error = model::run::LastError {
         code: "budget".into(),
         message: "the reservation is used up and nothing more may be reserved".into(),

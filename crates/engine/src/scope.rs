@@ -182,7 +182,7 @@ impl<'t> Scope<'t> {
         self.told.insert(instance);
     }
 
-    pub(crate) fn publish(&mut self, kind: &'static str, body: serde_json::Value) {
+    pub(crate) fn publish(&mut self, kind: &'static str, body: store::event::Body) {
         self.tx.event(NewEvent { org: self.run.org, run: Some(self.run.id), kind, body });
     }
 

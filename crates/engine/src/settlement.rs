@@ -13,7 +13,6 @@ use model::spec::RetryEvent;
 use model::step::StepEvent;
 use model::task::TaskEvent;
 use model::{AgentId, Failure, JobId, Outcome};
-use serde_json::json;
 
 /// What a run leaves is kept so long after its end.
 /// Submissions, first included, while the command cannot have started yet and no policy was given.
@@ -41,7 +40,7 @@ impl Scope<'_> {
         match consequence {
             RunConsequence::Publish { kind } => {
                 let run = &self.run;
-                let body = json!({
+                let body = store::body!({
                     "status": run.status, "attempt": run.attempt, "name": run.name, "outcome": run.outcome, "exit_code": run.exit_code,
                     "reason": run.termination.as_ref().map(|t| t.reason), "last_error": run.last_error, "retry_at": run.retry_at,
                 });
@@ -69,7 +68,7 @@ impl Scope<'_> {
         kept.set(next);
         for consequence in consequences {
             match consequence {
-                AgentConsequence::Publish { kind } => self.publish(kind, json!({ "agent": id })),
+                AgentConsequence::Publish { kind } => self.publish(kind, store::body!({ "agent": id })),
                 AgentConsequence::WakeAt { at } => self.wake(store::WorkKind::Run, self.run.id.0, at),
                 AgentConsequence::ChildEnded { .. } => {} // settled below, when all of it is written
             }
@@ -318,7 +317,7 @@ impl Scope<'_> {
             Err(failure) => return Err(failure),
         };
         if let Some(refused) = refused {
-            self.publish("run.retry_unaffordable", json!({ "why": refused.to_string() }));
+            self.publish("run.retry_unaffordable", store::body!({ "why": refused.to_string() }));
             return Ok(());
         }
         self.run_event(RunEvent::RetryAsked)

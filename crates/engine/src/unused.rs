@@ -7,7 +7,6 @@ use model::allocation::Allocation;
 use model::instance::{Instance, InstanceStatus};
 use model::unused::{Holder, Payer};
 use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Refused, Timestamp};
-use serde_json::json;
 use store::{Entry, EntryKind, NewEvent, Tx, WorkKind};
 
 /// Whether a machine of this provider costs its org something although nobody runs on it.
@@ -142,8 +141,7 @@ pub(crate) fn look(tx: &mut Tx, house: &House, instance: &mut Instance) -> Resul
                 (instance.desired_version, instance.version) = (instance.desired_version + 1, instance.version + 1);
             }
             Payer::Idle => {
-                let body =
-                    json!({ "instance": instance.id, "needed": price.to_string(), "available": available.to_string() });
+                let body = store::body!({ "instance": instance.id, "needed": price.to_string(), "available": available.to_string() });
                 tx.event(NewEvent { org: instance.org, run: None, kind: "instance.unpaid", body });
                 return Ok(Unused::Unpaid);
             }
@@ -153,7 +151,7 @@ pub(crate) fn look(tx: &mut Tx, house: &House, instance: &mut Instance) -> Resul
 
 fn unpaid_hold(tx: &mut Tx, id: AllocationId, needed: Credits, available: Credits) -> Result<(), Failure> {
     let slot = store::allocation::find(tx, id)?.ok_or_else(|| Refused::not_found("allocation", id))?;
-    let body = json!({ "allocation": id, "needed": needed.to_string(), "available": available.to_string() });
+    let body = store::body!({ "allocation": id, "needed": needed.to_string(), "available": available.to_string() });
     let run = slot.job.map(|job| store::job::find(tx, job)).transpose()?.flatten().map(|job| job.run);
     tx.event(NewEvent { org: slot.org, run, kind: "allocation.hold_unpaid", body });
     let at = tx.at();

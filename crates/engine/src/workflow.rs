@@ -30,10 +30,9 @@ pub(crate) fn draft(
     manifest: ManifestId,
     org: OrgId,
     intent: Intent,
-    nodes: Vec<Node>,
+    nodes: &[Arc<Node>],
     at: Timestamp,
 ) -> Workflow {
-    debug_assert!(model::workflow::check(&nodes).is_ok(), "a blueprint is a DAG");
     Workflow {
         id,
         org,
@@ -43,15 +42,21 @@ pub(crate) fn draft(
         depth: 0,
         job: None,
         instance: None,
-        input: Value::Null,
+        input: Arc::default(),
         status: WorkflowStatus::Pending,
         cancel_asked: false,
-        nodes: nodes.into_iter().map(Arc::new).collect(),
+        nodes: nodes.to_vec(),
         error: None,
         created_at: at,
         ended_at: None,
         version: 1,
     }
+}
+
+/// Drawn once; every workflow begins by sharing it.
+pub(crate) fn blueprint(nodes: Vec<Node>) -> Vec<Arc<Node>> {
+    debug_assert!(model::workflow::check(&nodes).is_ok(), "a blueprint is a DAG");
+    nodes.into_iter().map(Arc::new).collect()
 }
 
 /// The manifest stands before any node has begun.

@@ -59,13 +59,14 @@ impl fmt::Display for Credits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.0 < 0 { "-" } else { "" };
         let n = self.0.unsigned_abs();
-        let fraction = format!("{:06}", n % MICRO as u64);
-        let fraction = fraction.trim_end_matches('0');
-        if fraction.is_empty() {
-            write!(f, "{sign}{}", n / MICRO as u64)
-        } else {
-            write!(f, "{sign}{}.{fraction}", n / MICRO as u64)
+        let (whole, mut fraction, mut digits) = (n / MICRO as u64, n % MICRO as u64, 6);
+        if fraction == 0 {
+            return write!(f, "{sign}{whole}");
         }
+        while fraction.is_multiple_of(10) {
+            (fraction, digits) = (fraction / 10, digits - 1);
+        }
+        write!(f, "{sign}{whole}.{fraction:0digits$}")
     }
 }
 impl fmt::Debug for Credits {

@@ -127,7 +127,9 @@ pub struct Workflow {
     pub job: Option<JobId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<crate::InstanceId>,
-    pub input: Value,
+    /// Never changes, so it is shared too.
+    #[serde(with = "shared_value")]
+    pub input: Arc<Value>,
     pub status: WorkflowStatus,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_asked: bool,
@@ -587,6 +589,18 @@ pub fn name(event: &WorkflowEvent) -> &'static str {
 }
 
 /// In the row a node is written out, whoever else has it.
+mod shared_value {
+    use super::{Arc, Value};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &Value, to: S) -> Result<S::Ok, S::Error> {
+        value.serialize(to)
+    }
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Arc<Value>, D::Error> {
+        Value::deserialize(from).map(Arc::new)
+    }
+}
+
 mod shared {
     use super::{Arc, Node};
     use serde::{Deserialize, Deserializer, Serializer};

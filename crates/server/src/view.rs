@@ -107,7 +107,7 @@ fn links(run: &Run) -> BTreeMap<String, String> {
     let base = format!("/api/v1/runs/{}", run.id);
     ["tree", "events", "logs", "artifacts", "ledger", "jobs", "why"]
         .into_iter()
-        .map(|part| (part.to_owned(), format!("{base}/{part}")))
+        .map(|part| (part.to_owned(), [&base, "/", part].concat()))
         .chain([("self".to_owned(), base.clone())])
         .collect()
 }

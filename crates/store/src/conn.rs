@@ -125,6 +125,13 @@ fn lite_rows(lite: &rusqlite::Connection, (text, order): (&str, &Order), args: &
 }
 
 fn bind(statement: &mut rusqlite::CachedStatement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<()> {
+    if order.is_in_turn() {
+        debug_assert_eq!(args.len(), statement.parameter_count(), "as many as SQLite counts");
+        return (1..).zip(args).try_for_each(|(index, value)| {
+            debug_assert_eq!(named(statement, index), Some(index), "as SQLite numbers them");
+            bind_one(statement, index, Some(value))
+        });
+    }
     if let Some(numbers) = order.numbers() {
         debug_assert_eq!(numbers.len(), statement.parameter_count(), "as SQLite counts them");
         for (index, number) in (1..).zip(numbers) {

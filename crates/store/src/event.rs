@@ -1,10 +1,10 @@
 //! Events: what happened, numbered without gaps per run, or per org for what concerns no run.
 //! Never changed after they are written; never published before their commit.
 
+use crate::args;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::{Row, Value};
-use crate::{args, doc};
 use model::bug;
 use model::{Failure, OrgId, RunId, Timestamp, Trouble};
 use std::collections::BTreeMap;
@@ -16,7 +16,46 @@ pub struct NewEvent {
     /// None: the org's own stream.
     pub run: Option<RunId>,
     pub kind: &'static str,
-    pub body: serde_json::Value,
+    pub body: Body,
+}
+
+/// What happened, as JSON: written at once where it is said. `body!({ "run": id, … })` makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Body(String);
+
+/// A body while it is being written. The macro's: field names are plain words.
+pub struct Writing(Vec<u8>);
+
+impl Default for Writing {
+    fn default() -> Writing {
+        let mut text = Vec::with_capacity(256);
+        text.push(b'{');
+        Writing(text)
+    }
+}
+
+impl Writing {
+    pub fn field(&mut self, name: &'static str, value: &impl serde::Serialize) {
+        self.0.extend_from_slice(if self.0.len() == 1 { b"\"" } else { b",\"" });
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b"\":");
+        serde_json::to_writer(&mut self.0, value).expect("what happened is plain data");
+    }
+
+    pub fn end(mut self) -> Body {
+        self.0.push(b'}');
+        Body(String::from_utf8(self.0).expect("JSON is text"))
+    }
+}
+
+/// An object of fields, as `json!` writes it, without building it first: a submission tells half a dozen.
+#[macro_export]
+macro_rules! body {
+    ({ $($name:literal : $value:expr),* $(,)? }) => {{
+        let mut writing = $crate::event::Writing::default();
+        $(writing.field($name, &$value);)*
+        writing.end()
+    }};
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -76,7 +115,7 @@ impl Streams {
                 events
                     .into_iter()
                     .zip(first..)
-                    .map(|(event, seq)| args![org, stream, seq, at, event.kind, doc::write(&event.body)]),
+                    .map(|(event, seq)| args![org, stream, seq, at, event.kind, event.body.0]),
             );
         }
         tx.insert_many(&WRITE, rows)

@@ -2,6 +2,8 @@
 //! Never decides what runs when.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 /// `const SAVE: Sql = Sql::new("UPDATE …");` with `$1` placeholders, BIGINT, TEXT and BLOB columns only.
@@ -25,8 +27,24 @@ impl Order {
     const MOST: usize = 20;
     pub(crate) const UNKNOWN: Order = Order { count: u8::MAX, numbers: [0; Order::MOST] };
 
+    /// As the arguments come: SQLite's first parameter is the first of them.
+    pub(crate) const IN_TURN: Order = Order { count: u8::MAX - 1, numbers: [0; Order::MOST] };
+
     pub(crate) fn numbers(&self) -> Option<&[u8]> {
         self.numbers.get(..usize::from(self.count))
+    }
+
+    pub(crate) fn is_in_turn(&self) -> bool {
+        *self == Order::IN_TURN || self.numbers().is_some_and(|numbers| numbers.iter().copied().eq(1..=self.count))
+    }
+
+    /// Of many rows by a statement of one: whatever is in turn there is so here, row after row.
+    pub(crate) fn for_rows(&self, rows: usize) -> Order {
+        match rows {
+            1 => *self,
+            _ if self.is_in_turn() => Order::IN_TURN,
+            _ => Order::UNKNOWN,
+        }
     }
 
     const fn of(text: &str) -> Order {
@@ -119,9 +137,17 @@ impl Sql {
     /// A one-row `INSERT … VALUES ($1, …) …` as a statement of `rows` rows. The tuple's placeholders are renumbered for each row,
     /// so the rest of the statement may not use any.
     pub(crate) fn for_rows(&self, rows: usize, columns: usize) -> Cow<'static, str> {
-        if rows == 1 {
-            return Cow::Borrowed(self.text);
+        match rows {
+            1 => Cow::Borrowed(self.text),
+            ..=OFTEN => Cow::Borrowed(TEXTS.with_borrow_mut(|texts| {
+                let known = texts.entry((self.text.as_ptr() as usize, rows));
+                *known.or_insert_with(|| self.written_for(rows, columns).leak())
+            })),
+            _ => Cow::Owned(self.written_for(rows, columns)),
         }
+    }
+
+    fn written_for(&self, rows: usize, columns: usize) -> String {
         let start = self.text.find("VALUES (").expect("a multi-row insert has VALUES (…)") + "VALUES ".len();
         let end = start + closing(&self.text[start..]);
         let (head, tuple, tail) = (&self.text[..start], &self.text[start..end], &self.text[end..]);
@@ -131,8 +157,16 @@ impl Sql {
             text.push_str(if row == 0 { "" } else { ", " });
             renumber(&mut text, tuple, row * columns);
         }
-        Cow::Owned(text + tail)
+        text + tail
     }
+}
+
+/// Up to so many rows, which most inserts have, a text is written once and kept.
+const OFTEN: usize = 16;
+
+thread_local! {
+    /// By the statement's address and the number of rows: a few for each statement that inserts many.
+    static TEXTS: RefCell<HashMap<(usize, usize), &'static str>> = RefCell::default();
 }
 
 /// Where the parenthesis that `text` opens with is closed.

@@ -9,7 +9,7 @@ use crate::hint::{Hint, Hints};
 use crate::ids::Ids;
 use crate::ledger::Entry;
 use crate::post::{Meaning, Posted};
-use crate::sql::{Lock, Order, Rank, Sql};
+use crate::sql::{Lock, Rank, Sql};
 use crate::tally::Tally;
 use crate::value::{Row, Value};
 use crate::work::{Finish, WorkKind};
@@ -195,7 +195,7 @@ impl Tx {
             self.ready(sql)?;
             let args: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
             let many = args.len() / N;
-            let (text, order) = (sql.for_rows(many, N), if many == 1 { sql.order } else { Order::UNKNOWN });
+            let (text, order) = (sql.for_rows(many, N), sql.order.for_rows(many));
             if let Some(recording) = &self.context.recording {
                 recording.hear(text.clone().into_owned(), &args);
             }

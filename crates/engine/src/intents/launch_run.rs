@@ -14,6 +14,7 @@ use model::time::{MINUTE, SECOND};
 use model::workflow::{Branch, Intent, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
 use model::{Effect, Failure, JobId, ManifestId, RunId, Timestamp, Trouble, WorkflowId, crash_point};
 use serde_json::json;
+use std::sync::{Arc, LazyLock};
 use store::{Item, Lane, WorkKind};
 
 /// Tries of a spawn that failed in a way worth trying again.
@@ -21,8 +22,8 @@ const SPAWN_TRIES: i64 = 3;
 const SPAWN: &str = "spawn-instance";
 const CLAIM: &str = "claim-warm-allocation";
 
-fn blueprint() -> Vec<Node> {
-    vec![
+static BLUEPRINT: LazyLock<Vec<Arc<Node>>> = LazyLock::new(|| {
+    workflow::blueprint(vec![
         Node::new("check-budget", &[], MINUTE),
         Node::new("resolve-instance", &["check-budget"], model::job::WAIT_LIMIT_MS),
         Node::new("choose-machine", &["resolve-instance"], MINUTE).branching(Branch {
@@ -39,15 +40,15 @@ fn blueprint() -> Vec<Node> {
         Node::new("sync-files", &["create-allocation"], model::job::SYNC_LIMIT_MS),
         Node::new("await-completion", &["sync-files"], i64::MAX),
         Node::new("finalize-run", &["await-completion"], MINUTE),
-    ]
-}
+    ])
+});
 
 /// The workflow's row and manifest; its nodes advance with the job.
 pub(crate) fn begin(scope: &mut Scope<'_>, job: JobId, id: WorkflowId) -> Result<(), Failure> {
     let manifest = ManifestId(scope.tx.next_id());
-    let mut workflow = workflow::draft(id, manifest, scope.run.org, Intent::LaunchRun, blueprint(), scope.at);
+    let mut workflow = workflow::draft(id, manifest, scope.run.org, Intent::LaunchRun, &BLUEPRINT, scope.at);
     workflow.job = Some(job);
-    workflow.input = json!({ "run": scope.run.id, "attempt": scope.run.attempt, "job": job });
+    workflow.input = Arc::new(json!({ "run": scope.run.id, "attempt": scope.run.attempt, "job": job }));
     workflow::open_manifest(scope.tx, &workflow)?;
     scope.workflows.push(Kept::new(workflow));
     Ok(())

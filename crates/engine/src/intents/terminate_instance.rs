@@ -10,19 +10,20 @@ use model::time::{MINUTE, SECOND};
 use model::workflow::{Intent, Node, NodeStatus, Workflow, WorkflowEvent};
 use model::{Failure, InstanceId, ManifestId, Refused, Timestamp, WorkflowId, crash_point};
 use serde_json::json;
+use std::sync::{Arc, LazyLock};
 use store::{Item, Lane, NewEvent, Tx, WorkKind};
 
 const TERMINATE: &str = "terminate";
 
-fn blueprint() -> Vec<Node> {
-    vec![
+static BLUEPRINT: LazyLock<Vec<Arc<Node>>> = LazyLock::new(|| {
+    workflow::blueprint(vec![
         Node::new("validate", &[], MINUTE),
         Node::new("drain-allocations", &["validate"], 10 * MINUTE),
         Node::new("drain-ssh", &["drain-allocations"], MINUTE),
         Node::new("cleanup-features", &["drain-ssh"], MINUTE),
         Node::new(TERMINATE, &["cleanup-features"], 10 * MINUTE),
-    ]
-}
+    ])
+});
 
 /// Inside a run's transaction: the machine is decided upon there, the workflow does the rest.
 pub(crate) fn begin_in(scope: &mut Scope<'_>, id: InstanceId, why: &str) -> Result<(), Failure> {
@@ -56,9 +57,9 @@ pub(crate) fn begin(tx: &mut Tx, id: InstanceId, why: &str) -> Result<WorkflowId
 
 fn open(tx: &mut Tx, instance: &Instance, why: &str, at: Timestamp) -> Result<WorkflowId, Failure> {
     let (id, manifest) = (WorkflowId(tx.next_id()), ManifestId(tx.next_id()));
-    let mut workflow = workflow::draft(id, manifest, instance.org, Intent::TerminateInstance, blueprint(), at);
+    let mut workflow = workflow::draft(id, manifest, instance.org, Intent::TerminateInstance, &BLUEPRINT, at);
     workflow.instance = Some(instance.id);
-    workflow.input = json!({ "instance": instance.id, "why": why });
+    workflow.input = Arc::new(json!({ "instance": instance.id, "why": why }));
     workflow::open_manifest(tx, &workflow)?;
     store::workflow::insert(tx, &workflow)?;
     tx.wake(WorkKind::Workflow, id.0, at);
@@ -197,8 +198,7 @@ fn may_still_appear(instance: &Instance, at: Timestamp) -> bool {
 /// What bears its name now is not ours: hands off. Ours is lost, and whoever relied on it is told.
 fn displaced(tx: &mut Tx, house: &House, mut instance: Instance) -> Result<Instance, Failure> {
     instance.displaced = true;
-    let body =
-        json!({ "instance": instance.id, "name": instance.name, "why": "somebody else's machine bears its name" });
+    let body = store::body!({ "instance": instance.id, "name": instance.name, "why": "somebody else's machine bears its name" });
     tx.event(NewEvent { org: instance.org, run: None, kind: "instance.lost", body });
     gone(tx, house, instance, None)
 }

@@ -274,7 +274,7 @@ pub fn workflow(nodes: Vec<Node>) -> Workflow {
         depth: 0,
         job: None,
         instance: None,
-        input: serde_json::Value::Null,
+        input: Default::default(),
         status: WorkflowStatus::Pending,
         cancel_asked: false,
         nodes: nodes.into_iter().map(Arc::new).collect(),

@@ -117,7 +117,7 @@ pub async fn rich_org(store: &Store) -> OrgId {
 }
 
 pub fn happened(org: OrgId, run: i64, kind: &'static str) -> NewEvent {
-    NewEvent { org, run: Some(RunId(run)), kind, body: serde_json::json!({ "kind": kind }) }
+    NewEvent { org, run: Some(RunId(run)), kind, body: store::body!({ "kind": kind }) }
 }
 
 /// Many writes at once; their answers in order.
