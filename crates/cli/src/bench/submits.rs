@@ -21,16 +21,17 @@ const GROUP_WORK_S: f64 = 0.005;
 pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     let count = plan.size(3000);
     let rehearsed = Rehearsed::new(count).await?;
-    let grouped = busy(&Setup { machines: 1, ..Setup::default() }).await?;
-    let alone = busy(&Setup { machines: 1, group: Some(1), ..Setup::default() }).await?;
-    let mut commits = Commits::in_folder(grouped.home.path())?;
+    let mut commits = Commits::in_folder(rehearsed.home.path())?;
     let mut found = Repeats::default();
     for _ in plan.repeats("submits") {
+        // Each begins with one run, as the bare loop does: what is full is slower.
+        let grouped = || fresh_plane(None);
+        let alone = || fresh_plane(Some(1));
         found.bare.push(rehearsed.a_second(16)?);
-        found.few.push(a_second(&grouped.client, 16, count).await?);
-        found.few_alone.push(a_second(&alone.client, 16, count / 4).await?);
-        found.many.push(a_second(&grouped.client, 128, count).await?);
-        found.many_alone.push(a_second(&alone.client, 128, count / 4).await?);
+        found.few.push(a_second(&grouped().await?.client, 16, count).await?);
+        found.few_alone.push(a_second(&alone().await?.client, 16, count / 4).await?);
+        found.many.push(a_second(&grouped().await?.client, 128, count).await?);
+        found.many_alone.push(a_second(&alone().await?.client, 128, count / 4).await?);
         let waits: Vec<f64> = (0..50).map(|_| commits.one()).collect::<Done<_>>()?;
         found.commit_s.push(percentile(&waits, 0.5) / 1e3);
     }
@@ -84,6 +85,10 @@ fn predicted(alone: f64, commit_s: f64, clients: f64) -> f64 {
     let work = (each - commit_s).max(each * 0.05);
     let together = clients.min(GROUP).min((GROUP_WORK_S / work).ceil());
     each / (work + commit_s / together)
+}
+
+async fn fresh_plane(group: Option<usize>) -> Done<Plane> {
+    busy(&Setup { machines: 1, group, ..Setup::default() }).await
 }
 
 /// A control plane whose only machine is taken: whatever is submitted is accepted, and waits.
