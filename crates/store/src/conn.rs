@@ -126,10 +126,9 @@ fn lite_rows(lite: &rusqlite::Connection, (text, order): (&str, &Order), args: &
 
 fn bind(statement: &mut rusqlite::CachedStatement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<()> {
     if order.is_in_turn() {
-        debug_assert_eq!(args.len(), statement.parameter_count(), "as many as SQLite counts");
-        return (1..).zip(args).try_for_each(|(index, value)| {
+        return (1..=statement.parameter_count()).try_for_each(|index| {
             debug_assert_eq!(named(statement, index), Some(index), "as SQLite numbers them");
-            bind_one(statement, index, Some(value))
+            bind_one(statement, index, args.get(index - 1))
         });
     }
     if let Some(numbers) = order.numbers() {
