@@ -280,6 +280,11 @@ fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<bool, Fai
 }
 
 fn failed(scope: &mut Scope<'_>, job: JobId, trouble: &Trouble) -> Result<(), Failure> {
+    if let Some(instance) = scope.job(job)?.instance
+        && scope.instance(instance)?.it.status != InstanceStatus::Spawning
+    {
+        return advance(scope, job); // whatever the call said: its runner has come, or it was given up meanwhile
+    }
     let id = scope.job(job)?.workflow;
     let tries = running_spawn(&scope.workflow(id)?.it).map_or(0, |node| node.tries);
     let until = scope.at + SECOND * (1 << tries.clamp(0, 6));
@@ -290,7 +295,15 @@ fn failed(scope: &mut Scope<'_>, job: JobId, trouble: &Trouble) -> Result<(), Fa
     }
     of_spawn(scope, job, |node| WorkflowEvent::NodeFailed { node, error: error.clone() })?;
     scope.wake(WorkKind::Workflow, id.0, scope.at); // what it left behind is undone next
-    Ok(())
+    // Before that: a runner that comes meanwhile must find nothing to begin on a machine that is to end.
+    refused(scope, job, &error)
+}
+
+fn refused(scope: &mut Scope<'_>, job: JobId, why: &str) -> Result<(), Failure> {
+    if scope.job(job)?.status != JobStatus::Provisioning {
+        return Ok(());
+    }
+    scope.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") }).map(drop)
 }
 
 /// The failed making is undone as far as it was recorded; the job ends for want of a machine.
@@ -310,9 +323,7 @@ fn undone(scope: &mut Scope<'_>, job: JobId, how: &Undone) -> Result<(), Failure
             terminate_instance::begin_in(scope, id, "it may exist although its making failed")?;
         }
     }
-    if scope.job(job)?.status == JobStatus::Provisioning {
-        scope.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
-    }
+    refused(scope, job, &why)?;
     // A runner that never registered was never given the job; one that did is stopped, or fenced.
     if !registered || !scope.instance(id)?.it.status.is_open() {
         scope.job_event(job, JobEvent::GaveUpOn)?;

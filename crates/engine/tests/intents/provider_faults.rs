@@ -287,6 +287,30 @@ fn a_spawn_in_hand(bench: &mut Bench) -> (RunId, impl FnOnce() + use<>) {
     (run, move || assert!(poll().is_ready()))
 }
 
+/// Its making failed as far as anybody knew, and while that is undone its runner comes, which the list does not show yet: nothing
+/// begins on a machine that is to end, and everything ends.
+#[test]
+fn a_runner_that_comes_while_its_failed_making_is_undone_begins_nothing() {
+    for lag in [1, 3, 6] {
+        let mut slow = settings(2);
+        slow.list_lag_calls = lag;
+        let mut bench = Bench::brief_with(slow);
+        bench.runners.plan = Some(Plan::Run);
+        bench.fate(|call, _, _| if call == Call::Spawn { Fate::FailAfter(TroubleKind::Auth) } else { Fate::Obey });
+        let run = bench.submit(spec());
+        now(bench.engine.claim(&bench.worker)).unwrap().into_iter().for_each(|item| now(bench.engine.work_on(item)));
+        assert!(bench.runners_act(), "its runner comes before anything is undone");
+        while bench.runners_act() {}
+        bench.provider.kill_runner(&bench.name_of(run));
+        bench.advance(5 * MINUTE);
+        eprintln!("lag {lag}");
+        bench.expect_end(run, RunStatus::Failed, Some("no_capacity"));
+        assert_eq!(bench.runners.executions(run), 0);
+        bench.check();
+        bench.check_all_gone_after(5 * MINUTE);
+    }
+}
+
 /// A spawn is under way while its run is cancelled; it comes to its end a little, or much too late. Perhaps the list does not show at
 /// once what it has made, and it goes so slowly that its maker gives up.
 #[test]
