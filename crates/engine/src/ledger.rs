@@ -54,6 +54,9 @@ impl Scope<'_> {
     /// What earlier attempts cost: a budget is the whole run's, however often it is tried.
     pub(crate) fn spent_before(&mut self) -> Result<Credits, Failure> {
         let current = self.run.attempt;
+        if current == 1 {
+            return Ok(Credits::ZERO);
+        }
         let mut all = store::attempt::of_run(self.tx, self.run.id)?;
         for kept in &self.attempts {
             all.retain(|attempt| attempt.number != kept.it.number);

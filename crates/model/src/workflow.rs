@@ -421,8 +421,8 @@ fn has_fallen_back(workflow: &Workflow, node: &Node) -> bool {
 
 /// An alternative stands directly behind the node whose place it takes.
 fn has_alternative(workflow: &Workflow, node: &Node) -> bool {
-    let behind = workflow.nodes.iter().skip_while(|n| n.name != node.name).nth(1);
-    node.status == N::Failed && behind.is_some_and(|n| n.name.starts_with(&format!("{}#", node.logical)))
+    let behind = || workflow.nodes.iter().skip_while(|n| n.name != node.name).nth(1);
+    node.status == N::Failed && behind().is_some_and(|n| n.name.starts_with(&format!("{}#", node.logical)))
 }
 
 fn fall_back_of<'w>(workflow: &'w Workflow, node: &str) -> Option<&'w str> {
@@ -449,7 +449,7 @@ fn decide_branches(workflow: &mut Workflow, at: Timestamp) -> bool {
         .nodes
         .iter()
         .enumerate()
-        .filter(|(_, n)| n.status == N::Pending && is_ready(workflow, n))
+        .filter(|(_, n)| n.branch.is_some() && n.status == N::Pending && is_ready(workflow, n))
         .filter_map(|(i, n)| n.branch.clone().map(|b| (i, b)))
         .collect();
     let decided = !due.is_empty();

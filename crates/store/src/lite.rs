@@ -139,7 +139,11 @@ impl Writer {
         let (group, filled) = self.fill(apart, waited, next);
         match filled {
             Filled::Well => match self.timed_commit(&group) {
-                Ok(number) => self.settle(number, group, more()),
+                // Where several come at a time the next are near: they need not wait for this one's disk.
+                Ok(number) => {
+                    let busy = group.len() > 1 || more();
+                    self.settle(number, group, busy);
+                }
                 Err(_) => self.again(group),
             },
             Filled::Ended => self.again(group),

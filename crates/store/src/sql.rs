@@ -18,6 +18,8 @@ pub struct Sql {
 /// Which argument each of SQLite's parameters is: it numbers `$2` by first appearance, not by its digits. Known when we are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Order {
+    /// As the arguments come: SQLite's first parameter is the first of them.
+    in_turn: bool,
     count: u8,
     numbers: [u8; Order::MOST],
 }
@@ -25,30 +27,29 @@ pub(crate) struct Order {
 impl Order {
     /// Statements have fewer; what has more, as one of many rows, is asked for its names.
     const MOST: usize = 20;
-    pub(crate) const UNKNOWN: Order = Order { count: u8::MAX, numbers: [0; Order::MOST] };
-
-    /// As the arguments come: SQLite's first parameter is the first of them.
-    pub(crate) const IN_TURN: Order = Order { count: u8::MAX - 1, numbers: [0; Order::MOST] };
+    pub(crate) const UNKNOWN: Order = Order { in_turn: false, count: u8::MAX, numbers: [0; Order::MOST] };
+    const IN_TURN: Order = Order { in_turn: true, ..Order::UNKNOWN };
 
     pub(crate) fn numbers(&self) -> Option<&[u8]> {
         self.numbers.get(..usize::from(self.count))
     }
 
     pub(crate) fn is_in_turn(&self) -> bool {
-        *self == Order::IN_TURN || self.numbers().is_some_and(|numbers| numbers.iter().copied().eq(1..=self.count))
+        self.in_turn
     }
 
     /// Of many rows by a statement of one: whatever is in turn there is so here, row after row.
     pub(crate) fn for_rows(&self, rows: usize) -> Order {
         match rows {
             1 => *self,
-            _ if self.is_in_turn() => Order::IN_TURN,
+            _ if self.in_turn => Order::IN_TURN,
             _ => Order::UNKNOWN,
         }
     }
 
     const fn of(text: &str) -> Order {
-        let (bytes, mut at, mut order) = (text.as_bytes(), 0, Order { count: 0, numbers: [0; Order::MOST] });
+        let (bytes, mut at) = (text.as_bytes(), 0);
+        let mut order = Order { in_turn: true, count: 0, numbers: [0; Order::MOST] };
         while at < bytes.len() {
             at += 1;
             if bytes[at - 1] != b'$' {
@@ -69,6 +70,7 @@ impl Order {
             if known == order.count as usize {
                 order.numbers[known] = number;
                 order.count += 1;
+                order.in_turn &= number == order.count;
             }
         }
         order
