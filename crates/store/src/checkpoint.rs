@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Pages that were added to the log since somebody last looked: SQLite's own number.
-const WORTH_A_LOOK: i32 = 1000;
-/// A log begins anew only when nothing is left in it, and while the writer writes something always is. So at this length, 32 MB,
+/// Pages that were added to the log since somebody last looked, 16 MB. Four times SQLite's own number: most of them are the same
+/// pages again, the ends of tables and indexes, and are copied once.
+const WORTH_A_LOOK: i32 = 4000;
+/// A log begins anew only when nothing is left in it, and while the writer writes something always is. So at this length, 48 MB,
 /// the writer itself brings over the little that is left.
-const TOO_LONG: i32 = 8 * WORTH_A_LOOK;
+const TOO_LONG: i32 = 3 * WORTH_A_LOOK;
 
 /// What the writer of one file and the thread that copies for it know of each other.
 pub(crate) struct Checkpoints {
