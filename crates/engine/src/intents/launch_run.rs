@@ -149,7 +149,7 @@ pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Resu
     let provider = engine.house.provider(&instance.provider)?.clone();
     let spawning = instance.status == InstanceStatus::Spawning && running_spawn(&workflow).is_some();
     let outcome = match workflow.status {
-        WorkflowStatus::RollingBack => Act::Undone(undo(&*provider, &workflow, &instance).await),
+        WorkflowStatus::RollingBack => Act::Undone,
         _ if spawning => spawn(engine, &*provider, &instance).await,
         // It has registered before the answer of its making was written down.
         _ if instance.handle.is_none() && instance.status.is_open() => {
@@ -179,13 +179,13 @@ async fn spawn(engine: &Engine, provider: &dyn Provider, instance: &Instance) ->
     };
     match crash_point!("provider.spawn", provider.spawn(&order).await) {
         Ok(handle) => Act::Spawned(handle),
-        // It may have happened: look by name before anything else is believed.
-        Err(trouble) if trouble.effect == Effect::Perhaps => match provider.find_by_name(&instance.name).await {
+        // It may have happened, now or by somebody who died before saying so: look by name before anything else is believed.
+        Err(trouble) => match provider.find_by_name(&instance.name).await {
             Ok(Some(handle)) => Act::Spawned(handle),
             Ok(None) => Act::Failed(trouble),
-            Err(_) => Act::Failed(Trouble { retry: true, ..trouble }),
+            Err(_) if trouble.effect == Effect::Perhaps => Act::Failed(Trouble { retry: true, ..trouble }),
+            Err(_) => Act::Failed(trouble.perhaps()),
         },
-        Err(trouble) => Act::Failed(trouble),
     }
 }
 
@@ -194,30 +194,7 @@ enum Act {
     Nothing,
     Spawned(Handle),
     Failed(Trouble),
-    Undone(Undone),
-}
-
-/// What became of a machine whose making failed.
-#[derive(Clone)]
-enum Undone {
-    /// There never was one.
-    Nothing,
-    Ended(Handle),
-    /// Nobody can tell now: terminate-instance asks until somebody can.
-    LeftOver,
-}
-
-/// Reads what was recorded (the name), never the missing output.
-async fn undo(provider: &dyn Provider, workflow: &Workflow, instance: &Instance) -> Undone {
-    let uncertain = workflow.nodes.iter().any(|n| n.kind == SPAWN && n.uncertain);
-    match provider.find_by_name(&instance.name).await {
-        Ok(Some(handle)) => match provider.terminate(&handle, &instance.nonce).await {
-            Ok(()) => Undone::Ended(handle),
-            Err(_) => Undone::LeftOver,
-        },
-        Ok(None) if !uncertain || bug!(uncertain_spawn_forgotten) => Undone::Nothing,
-        Ok(None) | Err(_) => Undone::LeftOver,
-    }
+    Undone,
 }
 
 /// False: what was made is not wanted any more.
@@ -243,7 +220,7 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
                 Act::Nothing => advance(&mut scope, job)?,
                 Act::Spawned(handle) => wanted = bound(&mut scope, job, handle)?,
                 Act::Failed(trouble) => failed(&mut scope, job, trouble)?,
-                Act::Undone(how) => undone(&mut scope, job, how)?,
+                Act::Undone => undone(&mut scope, job)?,
             }
             let id = scope.job(job)?.workflow;
             let next = retry_at(&scope.workflow(id)?.it);
@@ -294,36 +271,26 @@ fn failed(scope: &mut Scope<'_>, job: JobId, trouble: &Trouble) -> Result<(), Fa
         return Ok(());
     }
     of_spawn(scope, job, |node| WorkflowEvent::NodeFailed { node, error: error.clone() })?;
-    scope.wake(WorkKind::Workflow, id.0, scope.at); // what it left behind is undone next
-    // Before that: a runner that comes meanwhile must find nothing to begin on a machine that is to end.
-    refused(scope, job, &error)
+    undone(scope, job)
 }
 
-fn refused(scope: &mut Scope<'_>, job: JobId, why: &str) -> Result<(), Failure> {
-    if scope.job(job)?.status != JobStatus::Provisioning {
-        return Ok(());
-    }
-    scope.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") }).map(drop)
-}
-
-/// The failed making is undone as far as it was recorded; the job ends for want of a machine.
-fn undone(scope: &mut Scope<'_>, job: JobId, how: &Undone) -> Result<(), Failure> {
-    let why = compensated(scope, job)?;
+/// A making that failed: the job ends for want of a machine, and what may exist all the same is terminate-instance's from now on. All
+/// in one transaction, so that a runner that comes meanwhile finds nothing to begin, on a machine that nobody is given.
+fn undone(scope: &mut Scope<'_>, job: JobId) -> Result<(), Failure> {
+    let (why, uncertain) = compensated(scope, job)?;
     let Some(id) = scope.job(job)?.instance else { return Ok(()) };
     // The machine goes first: then, if there never was one, nothing of the job can be left anywhere.
     let registered = scope.instance(id)?.it.ready_at.is_some();
-    match how {
-        _ if !scope.instance(id)?.it.status.is_open() => {}
-        Undone::Ended(handle) => {
-            crate::instance::event_in(scope, id, InstanceEvent::Bound { handle: handle.0.clone() })?;
-            crate::instance::event_in(scope, id, InstanceEvent::ProviderConfirmedGone)?;
-        }
-        Undone::Nothing if !registered => crate::instance::event_in(scope, id, InstanceEvent::SpawnFailed)?,
-        Undone::Nothing | Undone::LeftOver => {
+    if scope.instance(id)?.it.status == InstanceStatus::Spawning {
+        if uncertain && !bug!(uncertain_spawn_forgotten) {
             terminate_instance::begin_in(scope, id, "it may exist although its making failed")?;
+        } else {
+            crate::instance::event_in(scope, id, InstanceEvent::SpawnFailed)?;
         }
     }
-    refused(scope, job, &why)?;
+    if scope.job(job)?.status == JobStatus::Provisioning {
+        scope.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
+    }
     // A runner that never registered was never given the job; one that did is stopped, or fenced.
     if !registered || !scope.instance(id)?.it.status.is_open() {
         scope.job_event(job, JobEvent::GaveUpOn)?;
@@ -331,15 +298,15 @@ fn undone(scope: &mut Scope<'_>, job: JobId, how: &Undone) -> Result<(), Failure
     Ok(())
 }
 
-/// Closes the failed node; returns why it failed.
-fn compensated(scope: &mut Scope<'_>, job: JobId) -> Result<String, Failure> {
+/// Closes the failed node; returns why it failed, and whether it may have happened all the same.
+fn compensated(scope: &mut Scope<'_>, job: JobId) -> Result<(String, bool), Failure> {
     let id = scope.job(job)?.workflow;
     let mut workflow = scope.workflow(id)?.it.clone();
     let failed = workflow.nodes.iter().rev().find(|n| n.status == NodeStatus::Failed).cloned();
-    let Some(failed) = failed else { return Ok(String::new()) };
+    let Some(failed) = failed else { return Ok((String::new(), true)) };
     workflow::apply(scope.tx, &mut workflow, WorkflowEvent::Compensated { node: failed.name.clone() }, scope.at)?;
     scope.workflow(id)?.set(workflow);
-    Ok(failed.error.clone().unwrap_or_default())
+    Ok((failed.error.clone().unwrap_or_default(), failed.uncertain))
 }
 
 /// One event of the spawn that is under way, if one is.
