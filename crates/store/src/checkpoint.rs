@@ -115,7 +115,7 @@ impl Asks {
 }
 
 /// As much as nobody reads any more. That somebody else copies at this moment is no failure, nor is a full disk: the log stays.
-fn copy(conn: &Connection) {
+pub(crate) fn copy(conn: &Connection) {
     let failed = match lite::word_with_answer(conn, "PRAGMA wal_checkpoint(PASSIVE)") {
         Ok(()) => return,
         Err(error) => error,

@@ -15,6 +15,7 @@ mod crash;
 mod doc;
 mod durable;
 pub mod event;
+mod gathered;
 mod guard;
 mod hint;
 pub mod idempotency;

@@ -10,11 +10,11 @@ use crate::migrate::Part;
 use crate::patience::Patience;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
-use crate::{Hint, args, used_again};
+use crate::{Hint, args, gathered, used_again};
 use model::bug;
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -374,7 +374,8 @@ pub(crate) fn word_with_answer(lite: &Connection, words: &str) -> rusqlite::Resu
 
 /// Opens the file for its one writer, and brings it to our schema.
 pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failure> {
-    let mut conn = Connection::open(path).map_err(|e| cannot_open(path, e))?;
+    let mut conn = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), gathered::name()?)
+        .map_err(|e| cannot_open(path, e))?;
     set_up(&conn).map_err(|e| cannot_open(path, e))?;
     let mode: String =
         conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(|e| cannot_open(path, e))?;
