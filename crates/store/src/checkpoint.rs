@@ -5,14 +5,14 @@ use crate::lite;
 use model::Failure;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Pages that were added to the log since somebody last looked, 16 MB. Four times SQLite's own number: most of them are the same
 /// pages again, the ends of tables and indexes, and are copied once.
 const WORTH_A_LOOK: i32 = 4000;
-/// A log begins anew only when nothing is left in it, and while the writer writes something always is. So at this length, 48 MB,
-/// the writer itself brings over the little that is left.
+/// A log begins anew only when nothing is left in it, and while the writer writes something always is: the writer itself brings over
+/// the little that was added while the other thread copied. At this length, 48 MB, it does so though nobody else has.
 const TOO_LONG: i32 = 3 * WORTH_A_LOOK;
 
 /// What the writer of one file and the thread that copies for it know of each other.
@@ -20,6 +20,8 @@ pub(crate) struct Checkpoints {
     path: PathBuf,
     /// Pages in the log after the last commit.
     length: AtomicI32,
+    /// The other thread has just copied, so that little is left.
+    has_copied: AtomicBool,
     asked: Mutex<Asked>,
     changed: Condvar,
 }
@@ -33,8 +35,13 @@ struct Asked {
 impl Checkpoints {
     /// Of a file whose writer this is: from now on its commits copy nothing by themselves.
     pub(crate) fn of(path: PathBuf, writer: &mut Connection) -> Result<Arc<Checkpoints>, Failure> {
-        let checkpoints =
-            Arc::new(Checkpoints { path, length: AtomicI32::new(0), asked: Mutex::default(), changed: Condvar::new() });
+        let checkpoints = Arc::new(Checkpoints {
+            path,
+            length: AtomicI32::new(0),
+            has_copied: AtomicBool::new(false),
+            asked: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let told = checkpoints.clone();
         let note = move |_: &mut rusqlite::hooks::Wal, pages| {
             told.length.store(pages, Ordering::Relaxed);
@@ -52,9 +59,16 @@ impl Checkpoints {
                 conn = self.open();
             }
             if let Some(conn) = &conn {
-                copy(conn);
+                self.copy_all(conn);
             }
         }
+    }
+
+    /// Twice: the second time brings over what was added during the first, which takes a hundredth of its time.
+    fn copy_all(&self, conn: &Connection) {
+        copy(conn);
+        copy(conn);
+        self.has_copied.store(true, Ordering::Release);
     }
 
     pub(crate) fn close(&self) {
@@ -101,6 +115,9 @@ impl Asks {
         let length = self.of.length.load(Ordering::Relaxed);
         if length < self.next - WORTH_A_LOOK {
             self.next = WORTH_A_LOOK; // it has begun anew
+        }
+        if self.of.has_copied.swap(false, Ordering::Acquire) {
+            return copy(writer);
         }
         if length < self.next {
             return;
@@ -178,7 +195,7 @@ mod tests {
             let copying = scope.spawn(|| {
                 let conn = written.checkpoints.open().unwrap();
                 assert!(written.checkpoints.is_wanted());
-                copy(&conn);
+                written.checkpoints.copy_all(&conn);
             });
             copying.join().unwrap();
         });
@@ -186,6 +203,21 @@ mod tests {
         assert!(written.commit() < 200, "and the log is used from its start again");
         assert_eq!(written.asks.next, WORTH_A_LOOK);
         assert!(!written.checkpoints.asked.lock().unwrap().wanted, "nobody looks at a short one");
+    }
+
+    #[test]
+    fn what_was_added_while_the_other_thread_copied_is_brought_over_by_the_writer() {
+        let mut written = Written::new();
+        let other = written.checkpoints.open().unwrap();
+        while !written.checkpoints.asked.lock().unwrap().wanted {
+            written.commit();
+        }
+        copy(&other);
+        let longer = written.commit();
+        assert!(longer > WORTH_A_LOOK, "the log goes on, because something is left in it");
+        written.checkpoints.has_copied.store(true, Ordering::Release);
+        assert!(written.commit() > longer, "the writer copies after it has committed");
+        assert!(written.commit() < 200, "and so nothing was left");
     }
 
     #[test]
