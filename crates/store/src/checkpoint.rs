@@ -208,11 +208,15 @@ mod tests {
     #[test]
     fn what_was_added_while_the_other_thread_copied_is_brought_over_by_the_writer() {
         let mut written = Written::new();
-        let other = written.checkpoints.open().unwrap();
+        let (other, reader) = (written.checkpoints.open().unwrap(), written.checkpoints.open().unwrap());
         while !written.checkpoints.asked.lock().unwrap().wanted {
             written.commit();
         }
+        // What somebody may still read as it was is not copied over: so it is as if this commit had come during the copy.
+        reader.execute_batch("BEGIN; SELECT count(*) FROM filled").unwrap();
+        written.commit();
         copy(&other);
+        reader.execute_batch("COMMIT").unwrap();
         let longer = written.commit();
         assert!(longer > WORTH_A_LOOK, "the log goes on, because something is left in it");
         written.checkpoints.has_copied.store(true, Ordering::Release);
