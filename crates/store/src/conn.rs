@@ -3,28 +3,30 @@
 
 use crate::pg::Pg;
 use crate::post::Posted;
+use crate::prepared::Lite;
 use crate::sql::{Order, Sql};
 use crate::value::{Row, Value};
 use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
-use rusqlite::ErrorCode;
 use rusqlite::types::ValueRef;
+use rusqlite::{ErrorCode, Statement};
+use std::borrow::Cow;
 
 pub(crate) enum Conn {
-    Lite(rusqlite::Connection),
+    Lite(Lite),
     Pg(Box<Pg>),
 }
 
 impl Conn {
     pub(crate) fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
         match self {
-            Conn::Lite(lite) => lite_exec(lite, (sql.text, &sql.order), args),
+            Conn::Lite(lite) => lite_exec(lite, Cow::Borrowed(sql.text), &sql.order, args),
             Conn::Pg(pg) => pg.run(&sql.with_lock(), args).map(|(_, changed)| changed),
         }
     }
 
     pub(crate) fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
         match self {
-            Conn::Lite(lite) => lite_rows(lite, (sql.text, &sql.order), args),
+            Conn::Lite(lite) => lite_rows(lite, sql, args),
             Conn::Pg(pg) => pg.run(&sql.with_lock(), args).map(|(rows, _)| rows),
         }
     }
@@ -32,7 +34,7 @@ impl Conn {
     /// The rows of each of these questions, asked together.
     pub(crate) fn rows_of_each(&mut self, asked: &[(&Sql, Vec<Value>)]) -> Result<Vec<Vec<Row>>, Failure> {
         match self {
-            Conn::Lite(lite) => asked.iter().map(|(sql, args)| lite_rows(lite, (sql.text, &sql.order), args)).collect(),
+            Conn::Lite(lite) => asked.iter().map(|(sql, args)| lite_rows(lite, sql, args)).collect(),
             Conn::Pg(pg) => {
                 let texts: Vec<_> = asked.iter().map(|(sql, _)| sql.with_lock()).collect();
                 let asked: Vec<_> = texts.iter().zip(asked).map(|(text, (_, args))| (&**text, &**args)).collect();
@@ -43,7 +45,7 @@ impl Conn {
 
     pub(crate) fn post(&mut self, posted: Posted) -> Result<(), Failure> {
         match self {
-            Conn::Lite(lite) => posted.meaning.judge(lite_exec(lite, (&posted.text, &posted.order), &posted.args)),
+            Conn::Lite(lite) => posted.meaning.judge(lite_exec(lite, posted.text, &posted.order, &posted.args)),
             Conn::Pg(pg) => pg.post(posted),
         }
     }
@@ -73,14 +75,14 @@ impl Conn {
         }
     }
 
-    pub(crate) fn lite(&self) -> &rusqlite::Connection {
+    pub(crate) fn lite(&self) -> &Lite {
         match self {
             Conn::Lite(lite) => lite,
             Conn::Pg(_) => unreachable!("the threads of SQLite hold connections to SQLite"),
         }
     }
 
-    pub(crate) fn into_lite(self) -> rusqlite::Connection {
+    pub(crate) fn into_lite(self) -> Lite {
         match self {
             Conn::Lite(lite) => lite,
             Conn::Pg(_) => unreachable!("the threads of SQLite hold connections to SQLite"),
@@ -95,36 +97,44 @@ impl Conn {
     }
 }
 
-/// Runs a statement to its end, whatever it answers.
+/// Runs a statement to its end on a plain connection, whatever it answers.
 pub(crate) fn say(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<(), Failure> {
-    lite_rows(lite, (text, &Order::UNKNOWN), args).map(drop)
+    let run = || rows_of(&mut *lite.prepare_cached(text)?, &Order::UNKNOWN, args);
+    run().map(drop).map_err(|e| lite_failure(e, text))
 }
 
-fn lite_exec(lite: &rusqlite::Connection, (text, order): (&str, &Order), args: &[Value]) -> Result<u64, Failure> {
-    let run = || {
-        let mut statement = lite.prepare_cached(text)?;
-        bind(&mut statement, order, args)?;
-        statement.raw_execute()
-    };
-    run().map(|changed| changed as u64).map_err(|e| lite_failure(e, text))
-}
-
-fn lite_rows(lite: &rusqlite::Connection, (text, order): (&str, &Order), args: &[Value]) -> Result<Vec<Row>, Failure> {
-    let run = || {
-        let mut statement = lite.prepare_cached(text)?;
-        bind(&mut statement, order, args)?;
-        let columns = statement.column_count();
-        let (mut rows, mut found) = (statement.raw_query(), Vec::new());
-        while let Some(row) = rows.next()? {
-            let values = (0..columns).map(|i| row.get_ref(i).map(owned)).collect::<Result<_, _>>()?;
-            found.push(Row(values));
+fn lite_exec(lite: &Lite, text: Cow<'static, str>, order: &Order, args: &[Value]) -> Result<u64, Failure> {
+    let run = |statement: &mut Statement<'_>| {
+        bind(statement, order, args)?;
+        let changed = statement.raw_execute()?;
+        if args.iter().any(Value::is_large) {
+            statement.clear_bindings();
         }
-        Ok(found)
+        Ok(changed)
     };
-    run().map_err(|e| lite_failure(e, text))
+    let changed = match &text {
+        Cow::Borrowed(text) => lite.with(text, run),
+        Cow::Owned(text) => lite.prepare_cached(text).and_then(|mut statement| run(&mut statement)),
+    };
+    changed.map(|changed| changed as u64).map_err(|e| lite_failure(e, &text))
 }
 
-fn bind(statement: &mut rusqlite::CachedStatement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<()> {
+fn lite_rows(lite: &Lite, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
+    lite.with(sql.text, |statement| rows_of(statement, &sql.order, args)).map_err(|e| lite_failure(e, sql.text))
+}
+
+fn rows_of(statement: &mut Statement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<Vec<Row>> {
+    bind(statement, order, args)?;
+    let columns = statement.column_count();
+    let (mut rows, mut found) = (statement.raw_query(), Vec::new());
+    while let Some(row) = rows.next()? {
+        let values = (0..columns).map(|i| row.get_ref(i).map(owned)).collect::<Result<_, _>>()?;
+        found.push(Row(values));
+    }
+    Ok(found)
+}
+
+fn bind(statement: &mut Statement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<()> {
     if order.is_in_turn() {
         return (1..=statement.parameter_count()).try_for_each(|index| {
             debug_assert_eq!(named(statement, index), Some(index), "as SQLite numbers them");
@@ -146,15 +156,11 @@ fn bind(statement: &mut rusqlite::CachedStatement<'_>, order: &Order, args: &[Va
     Ok(())
 }
 
-fn named(statement: &rusqlite::CachedStatement<'_>, index: usize) -> Option<usize> {
+fn named(statement: &Statement<'_>, index: usize) -> Option<usize> {
     statement.parameter_name(index)?[1..].parse().ok()
 }
 
-fn bind_one(
-    statement: &mut rusqlite::CachedStatement<'_>,
-    index: usize,
-    value: Option<&Value>,
-) -> rusqlite::Result<()> {
+fn bind_one(statement: &mut Statement<'_>, index: usize, value: Option<&Value>) -> rusqlite::Result<()> {
     match value.unwrap_or_else(|| panic!("a statement names more arguments than it was given")) {
         Value::Null => statement.raw_bind_parameter(index, rusqlite::types::Null),
         Value::Int(n) => statement.raw_bind_parameter(index, n),

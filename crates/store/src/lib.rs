@@ -40,6 +40,7 @@ mod pg_value;
 pub mod pgbench;
 pub mod pool;
 mod post;
+mod prepared;
 mod queue;
 mod reader;
 pub mod run;

@@ -8,6 +8,7 @@ use crate::durable::{Committed, Durable};
 use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
 use crate::patience::Patience;
+use crate::prepared::Lite;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
 use crate::{Hint, args, gathered, used_again};
@@ -75,10 +76,10 @@ enum Filled {
 
 impl Writer {
     pub(crate) fn new(conn: Connection, context: Arc<Context>, part: Part) -> Writer {
-        Writer::of(conn, context, part, &OWN)
+        Writer::of(Lite::new(conn), context, part, &OWN)
     }
 
-    fn of(conn: Connection, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
+    fn of(conn: Lite, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
         let patience = Patience::new(context.group);
         Writer {
             conn: Some(Conn::Lite(conn)),
@@ -331,7 +332,7 @@ impl Writer {
         Ok(())
     }
 
-    fn lite(&self) -> &Connection {
+    fn lite(&self) -> &Lite {
         self.conn.as_ref().expect("the writer has its connection between closures").lite()
     }
 

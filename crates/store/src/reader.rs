@@ -3,6 +3,7 @@
 
 use crate::conn::{Conn, lite_failure};
 use crate::lite::{cannot_open, set_up, word};
+use crate::prepared::Lite;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
 use model::Failure;
@@ -10,15 +11,15 @@ use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-pub(crate) fn open(path: &Path) -> Result<Connection, Failure> {
+pub(crate) fn open(path: &Path) -> Result<Lite, Failure> {
     let conn = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|e| cannot_open(path, e))?;
     set_up(&conn).map_err(|e| cannot_open(path, e))?;
-    Ok(conn)
+    Ok(Lite::new(conn))
 }
 
 /// Until the queue is closed and empty.
-pub(crate) fn serve(conn: Connection, context: Arc<Context>, queue: &Queue) {
+pub(crate) fn serve(conn: Lite, context: Arc<Context>, queue: &Queue) {
     let mut conn = conn;
     while let Some(job) = queue.wait(3) {
         conn = read_one(conn, &context, job);
@@ -27,12 +28,12 @@ pub(crate) fn serve(conn: Connection, context: Arc<Context>, queue: &Queue) {
 
 /// Connections on which whoever asks reads by itself.
 pub(crate) struct Glances {
-    free: Mutex<Vec<Connection>>,
+    free: Mutex<Vec<Lite>>,
     context: Arc<Context>,
 }
 
 impl Glances {
-    pub(crate) fn new(conns: Vec<Connection>, context: Arc<Context>) -> Glances {
+    pub(crate) fn new(conns: Vec<Lite>, context: Arc<Context>) -> Glances {
         Glances { free: Mutex::new(conns), context }
     }
 
@@ -47,7 +48,7 @@ impl Glances {
 }
 
 /// One closure on a snapshot of its own.
-fn read_one(conn: Connection, context: &Arc<Context>, mut job: Box<dyn Job>) -> Connection {
+fn read_one(conn: Lite, context: &Arc<Context>, mut job: Box<dyn Job>) -> Lite {
     if let Err(error) = word(&conn, "BEGIN DEFERRED") {
         job.answer(Err(lite_failure(error, "BEGIN")));
         return conn;

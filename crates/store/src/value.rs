@@ -11,6 +11,19 @@ pub enum Value {
     Blob(Vec<u8>),
 }
 
+/// So much a statement does not keep until its next use.
+const LARGE: usize = 64 * 1024;
+
+impl Value {
+    pub(crate) fn is_large(&self) -> bool {
+        match self {
+            Value::Null | Value::Int(_) => false,
+            Value::Text(text) => text.len() > LARGE,
+            Value::Blob(bytes) => bytes.len() > LARGE,
+        }
+    }
+}
+
 /// The arguments of one statement: `tx.exec(&SAVE, &args![run.id, run.status.as_str()])`.
 #[macro_export]
 macro_rules! args {
