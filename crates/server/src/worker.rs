@@ -3,7 +3,7 @@
 use crate::now_ms;
 use engine::Engine;
 use engine::store::{Hint, Worker};
-use model::Failure;
+use model::{Failure, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast, watch};
@@ -30,16 +30,16 @@ pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Recei
         if net {
             claim_by = tokio::time::Instant::now() + longest;
         }
-        let sleep = match turn(&engine, &worker, &hands, net).await {
-            Ok(sleep) => sleep,
+        let (sleep, due) = match turn(&engine, &worker, &hands, net).await {
+            Ok(rest) => rest,
             Err(failure) => {
                 tracing::warn!(%failure, "nothing could be claimed");
-                Duration::from_secs(1)
+                (Duration::from_secs(1), None)
             }
         };
         tokio::select! {
             () = tokio::time::sleep(sleep.min(longest)) => {}
-            () = woken(&mut hints) => {}
+            () = woken(&mut hints, due) => {}
             _ = closing.changed() => {}
         }
     }
@@ -49,16 +49,20 @@ pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Recei
     engine.stop_worker(&worker).await
 }
 
-/// Claims and starts what is due. How long there is nothing to do, unless somebody rings. `net`: whatever seems to be due.
-async fn turn(engine: &Engine, worker: &Worker, hands: &Arc<Semaphore>, net: bool) -> Result<Duration, Failure> {
-    let due = engine.next_due().await?.map(|due| due.ms() - now_ms());
+/// How long there is nothing to do unless somebody rings, and what it waits for: a bell for something later is none.
+type Rest = (Duration, Option<Timestamp>);
+
+/// Claims and starts what is due. `net`: whatever seems to be due.
+async fn turn(engine: &Engine, worker: &Worker, hands: &Arc<Semaphore>, net: bool) -> Result<Rest, Failure> {
+    let next = engine.next_due().await?;
+    let due = next.map(|due| due.ms() - now_ms());
     let seems_due = due.is_some_and(|ms| ms <= 0);
     let claimed = if seems_due || net { engine.claim(worker).await? } else { Vec::new() };
     if claimed.is_empty() {
         return Ok(match due {
-            Some(ms) if ms > 0 => LONGEST_SLEEP.min(Duration::from_millis(ms as u64 + 1)),
-            Some(_) => Duration::from_millis(200), // somebody else was quicker, or a suspect waits for its turn
-            None => LONGEST_SLEEP,
+            Some(ms) if ms > 0 => (LONGEST_SLEEP.min(Duration::from_millis(ms as u64 + 1)), next),
+            Some(_) => (Duration::from_millis(200), None), // somebody else was quicker, or a suspect waits for its turn
+            None => (LONGEST_SLEEP, None),
         });
     }
     for item in claimed {
@@ -69,14 +73,15 @@ async fn turn(engine: &Engine, worker: &Worker, hands: &Arc<Semaphore>, net: boo
             drop(permit);
         });
     }
-    Ok(Duration::ZERO)
+    Ok((Duration::ZERO, None))
 }
 
-/// A hint that work may be due; hints about other things are slept through.
-async fn woken(hints: &mut broadcast::Receiver<Hint>) {
+/// A hint that work may be due before what is waited for; hints about other things are slept through.
+async fn woken(hints: &mut broadcast::Receiver<Hint>, due: Option<Timestamp>) {
     loop {
         match hints.recv().await {
-            Ok(Hint::Work | Hint::Everything) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Ok(Hint::Work(at)) if due.is_some_and(|due| due <= at) => {}
+            Ok(Hint::Work(_) | Hint::Everything) | Err(broadcast::error::RecvError::Lagged(_)) => return,
             Ok(_) => {}
             Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
         }
@@ -112,5 +117,34 @@ pub(crate) async fn remember(engine: Engine, mut closing: watch::Receiver<bool>)
         if let Err(failure) = engine.flush_presence().await {
             tracing::warn!(%failure, "signs of life could not be written down");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+    use model::RunId;
+
+    #[test]
+    fn who_waits_for_something_is_woken_for_what_comes_before_it() {
+        let (due, before, after) = (Some(Timestamp(100)), Hint::Work(Timestamp(99)), Hint::Work(Timestamp(100)));
+        for (waits_for, hint, wakes) in [
+            (due, before, true),
+            (due, after, false),
+            (due, Hint::Everything, true),
+            (due, Hint::Run(RunId(1)), false),
+            (None, after, true),
+        ] {
+            let (bell, mut hints) = broadcast::channel(4);
+            bell.send(hint).unwrap();
+            assert_eq!(woken(&mut hints, waits_for).now_or_never().is_some(), wakes, "{hint:?} for {waits_for:?}");
+        }
+        // Whoever has missed some looks.
+        let (bell, mut hints) = broadcast::channel(1);
+        for _ in 0..3 {
+            bell.send(after).unwrap();
+        }
+        assert!(woken(&mut hints, due).now_or_never().is_some());
     }
 }

@@ -1,7 +1,7 @@
 //! Hints: "look again", sent after a commit and coalesced. The database is the truth; a lost hint costs at most one rescan.
 //! Never carries anything a reader would have to believe.
 
-use model::{InstanceId, JobId, RunId};
+use model::{InstanceId, JobId, RunId, Timestamp};
 use std::collections::BTreeSet;
 use tokio::sync::broadcast;
 use tokio::sync::mpsc::UnboundedSender;
@@ -11,8 +11,8 @@ const BACKLOG: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hint {
-    /// A work item may have become due.
-    Work,
+    /// A work item may be due then, or another one later: whoever looks earlier anyway need not look again.
+    Work(Timestamp),
     /// Hints may have been missed: whoever follows anything looks again.
     Everything,
     /// Something about this run changed.
@@ -28,7 +28,7 @@ pub enum Hint {
 impl Hint {
     pub(crate) fn to_line(self) -> String {
         match self {
-            Hint::Work => "w".to_owned(),
+            Hint::Work(at) => format!("w{}", at.ms()),
             Hint::Everything => "e".to_owned(),
             Hint::Run(id) => format!("r{}", id.0),
             Hint::Instance(id) => format!("i{}", id.0),
@@ -41,7 +41,8 @@ impl Hint {
     pub(crate) fn from_line(line: &str) -> Option<Hint> {
         let number = || line.get(1..).and_then(|n| n.parse().ok());
         match line.as_bytes().first()? {
-            b'w' => Some(Hint::Work),
+            // Without a time from a process that is older than it: at once.
+            b'w' => Some(Hint::Work(Timestamp(number().unwrap_or(0)))),
             b'e' => Some(Hint::Everything),
             b'r' => number().map(RunId).map(Hint::Run),
             b'i' => number().map(InstanceId).map(Hint::Instance),
@@ -68,7 +69,13 @@ impl Hints {
         self.here.subscribe()
     }
 
-    pub(crate) fn committed(&self, hints: BTreeSet<Hint>) {
+    pub(crate) fn committed(&self, mut hints: BTreeSet<Hint>) {
+        // In their order the earliest comes first, and counts for all.
+        let mut works = 0;
+        hints.retain(|hint| {
+            works += usize::from(matches!(hint, Hint::Work(_)));
+            works < 2 || !matches!(hint, Hint::Work(_))
+        });
         self.heard(&hints);
         if let Some(others) = self.others.as_ref().filter(|_| !hints.is_empty()) {
             // The notifier ends only with the store; then nobody is left to tell.
@@ -97,7 +104,7 @@ mod tests {
     #[test]
     fn every_hint_reads_back() {
         for hint in [
-            Hint::Work,
+            Hint::Work(Timestamp(6)),
             Hint::Everything,
             Hint::Run(RunId(7)),
             Hint::Instance(InstanceId(8)),
@@ -106,7 +113,18 @@ mod tests {
         ] {
             assert_eq!(Hint::from_line(&hint.to_line()), Some(hint));
         }
+        assert_eq!(Hint::from_line("w"), Some(Hint::Work(Timestamp(0))));
         assert_eq!(Hint::from_line("z1"), None);
         assert_eq!(Hint::from_line(""), None);
+    }
+
+    #[test]
+    fn of_many_times_the_earliest_is_told() {
+        let hints = Hints::new(None);
+        let mut heard = hints.listen();
+        let works = [7, 3, 9].map(|ms| Hint::Work(Timestamp(ms)));
+        hints.committed(works.into_iter().chain([Hint::Tokens, Hint::Run(RunId(1))]).collect());
+        let told: BTreeSet<Hint> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        assert_eq!(told, BTreeSet::from([Hint::Work(Timestamp(3)), Hint::Run(RunId(1)), Hint::Tokens]));
     }
 }

@@ -285,9 +285,9 @@ impl Tx {
         );
         let mut hints = staged.hints;
         hints.extend(staged.events.iter().filter_map(|event| event.run).map(Hint::Run));
-        if !staged.wakes.is_empty() || !staged.finishes.is_empty() {
-            hints.insert(Hint::Work);
-        }
+        // What was woken while it was held is due as soon as it is finished.
+        let at_once = (!staged.finishes.is_empty()).then_some(Timestamp(0));
+        hints.extend(at_once.into_iter().chain(staged.wakes.values().min().copied()).min().map(Hint::Work));
         let streams = event::Streams::of(staged.events);
         let accounts = ledger::Accounts::of(staged.entries);
         // The heads of streams are locked before the rows of orgs, whoever writes.

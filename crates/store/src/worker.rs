@@ -50,7 +50,7 @@ pub fn renew(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
 pub fn stop(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     release(tx, worker)?;
     tx.post(&STOP, args![worker.id, worker.boot])?;
-    tx.hint(crate::Hint::Work);
+    tx.hint(crate::Hint::Work(Timestamp(0)));
     Ok(())
 }
 

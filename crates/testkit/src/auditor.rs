@@ -140,7 +140,7 @@ impl Inner {
             match hint {
                 Hint::Run(run) => drop(touched.insert(run)),
                 Hint::Instance(instance) => drop(self.instances.insert(instance)),
-                Hint::Work | Hint::Everything => worked = true,
+                Hint::Work(_) | Hint::Everything => worked = true,
                 Hint::Logs(_) | Hint::Tokens => {}
             }
         }

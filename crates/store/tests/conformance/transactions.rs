@@ -107,9 +107,9 @@ pub async fn hints_come_after_the_commit_and_once(w: &World) {
     while heard.last() != Some(&Hint::Run(RunId(3))) {
         heard.push(hints.recv().await.unwrap());
     }
-    assert!(heard.contains(&Hint::Work));
+    assert!(heard.contains(&Hint::Work(Timestamp(0))));
     // PostgreSQL's listener adds an `Everything` of its own when it connects.
-    heard.retain(|hint| !matches!(hint, Hint::Work | Hint::Everything));
+    heard.retain(|hint| !matches!(hint, Hint::Work(_) | Hint::Everything));
     assert_eq!(heard, [Hint::Run(RunId(2)), Hint::Run(RunId(3))]);
 }
 
