@@ -67,8 +67,8 @@ impl Checkpoints {
     /// Twice: the second time brings over what was added during the first, which takes a hundredth of its time.
     fn copy_all(&self, conn: &Connection) {
         copy(conn);
-        copy(conn);
-        self.has_copied.store(true, Ordering::Release);
+        let left = copy(conn);
+        self.has_copied.store(left.is_some_and(|pages| pages < WORTH_A_LOOK / 4), Ordering::Release);
     }
 
     pub(crate) fn close(&self) {
@@ -117,7 +117,8 @@ impl Asks {
             self.next = WORTH_A_LOOK; // it has begun anew
         }
         if self.of.has_copied.swap(false, Ordering::Acquire) {
-            return copy(writer);
+            copy(writer);
+            return;
         }
         if length < self.next {
             return;
@@ -131,10 +132,13 @@ impl Asks {
     }
 }
 
-/// As much as nobody reads any more. That somebody else copies at this moment is no failure, nor is a full disk: the log stays.
-pub(crate) fn copy(conn: &Connection) {
-    let failed = match lite::word_with_answer(conn, "PRAGMA wal_checkpoint(PASSIVE)") {
-        Ok(()) => return,
+/// As much as nobody reads any more; how many pages are left, if it is known. That somebody else copies at this moment is no failure, nor is a full disk: the log stays.
+pub(crate) fn copy(conn: &Connection) -> Option<i32> {
+    let copied = conn
+        .prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")
+        .and_then(|mut words| words.query_row([], |row| Ok(row.get::<_, i32>(1)? - row.get::<_, i32>(2)?)));
+    let failed = match copied {
+        Ok(left) => return Some(left),
         Err(error) => error,
     };
     if failed.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
@@ -142,6 +146,7 @@ pub(crate) fn copy(conn: &Connection) {
         std::process::abort();
     }
     tracing::warn!(error = %failed, "the log of the database could not be copied: it is tried again");
+    None
 }
 
 #[cfg(test)]
@@ -209,9 +214,16 @@ mod tests {
     fn what_was_added_while_the_other_thread_copied_is_brought_over_by_the_writer() {
         let mut written = Written::new();
         let (other, reader) = (written.checkpoints.open().unwrap(), written.checkpoints.open().unwrap());
+        reader.execute_batch("BEGIN; SELECT count(*) FROM filled").unwrap();
         while !written.checkpoints.asked.lock().unwrap().wanted {
             written.commit();
         }
+        written.checkpoints.copy_all(&other);
+        assert!(
+            !written.checkpoints.has_copied.load(Ordering::Acquire),
+            "as long as somebody reads, everything is left"
+        );
+        reader.execute_batch("COMMIT").unwrap();
         // What somebody may still read as it was is not copied over: so it is as if this commit had come during the copy.
         reader.execute_batch("BEGIN; SELECT count(*) FROM filled").unwrap();
         written.commit();
@@ -229,6 +241,17 @@ mod tests {
         let mut written = Written::new();
         let longest = (0..300).map(|_| written.commit()).max().unwrap();
         assert!((TOO_LONG..TOO_LONG + 200).contains(&longest), "{longest} pages");
+    }
+
+    #[test]
+    fn a_transaction_that_is_taken_back_leaves_nothing_in_the_log_however_large_it_was() {
+        let written = Written::new();
+        let log = written.folder.path().join("t.db-wal");
+        let before = length_of(&log);
+        written.conn.execute_batch("BEGIN IMMEDIATE; INSERT INTO filled VALUES (zeroblob(30000000))").unwrap();
+        assert_eq!(length_of(&log), before, "it has not ended");
+        written.conn.execute_batch("ROLLBACK").unwrap();
+        assert_eq!(length_of(&log), before);
     }
 
     #[test]

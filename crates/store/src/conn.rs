@@ -11,6 +11,9 @@ use rusqlite::types::ValueRef;
 use rusqlite::{ErrorCode, Statement};
 use std::borrow::Cow;
 
+/// Bytes of arguments that a statement does not keep.
+const LARGE: usize = 64 * 1024;
+
 pub(crate) enum Conn {
     Lite(Lite),
     Pg(Box<Pg>),
@@ -106,11 +109,9 @@ pub(crate) fn say(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Re
 fn lite_exec(lite: &Lite, text: Cow<'static, str>, order: &Order, args: &[Value]) -> Result<u64, Failure> {
     let run = |statement: &mut Statement<'_>| {
         bind(statement, order, args)?;
-        let changed = statement.raw_execute()?;
-        if args.iter().any(Value::is_large) {
-            statement.clear_bindings();
-        }
-        Ok(changed)
+        let changed = statement.raw_execute();
+        forget_large(statement, args);
+        changed
     };
     let changed = match &text {
         Cow::Borrowed(text) => lite.with(text, run),
@@ -120,7 +121,19 @@ fn lite_exec(lite: &Lite, text: Cow<'static, str>, order: &Order, args: &[Value]
 }
 
 fn lite_rows(lite: &Lite, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
-    lite.with(sql.text, |statement| rows_of(statement, &sql.order, args)).map_err(|e| lite_failure(e, sql.text))
+    let run = |statement: &mut Statement<'_>| {
+        let rows = rows_of(statement, &sql.order, args);
+        forget_large(statement, args);
+        rows
+    };
+    lite.with(sql.text, run).map_err(|e| lite_failure(e, sql.text))
+}
+
+/// A statement keeps its arguments until its next use, unless they are many bytes.
+fn forget_large(statement: &mut Statement<'_>, args: &[Value]) {
+    if args.iter().map(Value::bytes).sum::<usize>() > LARGE {
+        statement.clear_bindings();
+    }
 }
 
 fn rows_of(statement: &mut Statement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<Vec<Row>> {

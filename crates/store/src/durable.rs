@@ -4,7 +4,7 @@
 
 use crate::lite::{Ran, release};
 use crate::tx::Context;
-use model::{Failure, Trouble, TroubleKind, crash_point};
+use model::{Failure, Trouble, TroubleKind, bug, crash_point};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -120,9 +120,12 @@ impl Durable {
     }
 
     fn wait_for_the_disk(&self, mut waiting: MutexGuard<'_, Waiting>) {
-        let groups = std::mem::take(&mut waiting.groups);
+        let mut groups = std::mem::take(&mut waiting.groups);
         waiting.under_way = true;
         drop(waiting);
+        if bug!(answered_before_the_disk) {
+            groups.iter_mut().for_each(|committed| release(&self.context, std::mem::take(&mut committed.group)));
+        }
         if let Err(error) = crash_point!("database.sync", (self.sync)()) {
             tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
             std::process::abort();

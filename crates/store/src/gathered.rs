@@ -2,7 +2,7 @@
 //! dozen pages; here they are gathered and written together when the last page of their transaction has come, which is before anybody
 //! can see one of them. What is not known to be such a page is written at once. Never decides what is on disk: see `durable`.
 
-use model::{Failure, Trouble, TroubleKind};
+use model::{Failure, Trouble, TroubleKind, bug};
 use rusqlite::ffi::{self, SQLITE_OK, sqlite3_file, sqlite3_io_methods, sqlite3_vfs};
 use std::ffi::{CStr, c_int, c_void};
 use std::slice;
@@ -58,7 +58,11 @@ impl Gathered {
         match self.announced.take() {
             Some(page) if follows => {
                 self.keep(bytes, at);
-                if page == Announced::Last || self.bytes.len() >= MOST { self.let_go(write) } else { SQLITE_OK }
+                if (page == Announced::Last && !bug!(last_page_kept_back)) || self.bytes.len() >= MOST {
+                    self.let_go(write)
+                } else {
+                    SQLITE_OK
+                }
             }
             _ if follows && bytes.len() == HEADER => {
                 let last = bytes[SIZE_AFTER] != [0; 4];
@@ -183,16 +187,16 @@ unsafe extern "C" fn open(
     }
 }
 
-/// Says to SQLite's own file what was said to ours; where that looks at the file, after it was given what it lacks.
+/// Says to SQLite's own file what was said to ours; where that looks at the file, after it was given what it lacks. If that fails, a page was
+/// lost that SQLite takes for written: an I/O error ends its transaction, whatever it was asked to do.
 macro_rules! passed_on {
     ($name:ident, $method:ident $(, $arg:ident: $type:ty)* $(; $before:ident)?) => {
         unsafe extern "C" fn $name(file: *mut sqlite3_file $(, $arg: $type)*) -> c_int {
             // SAFETY: SQLite calls it with a file that `open` made, and with what the function of its own file expects.
             unsafe {
                 let log = log_of(file);
-                $(match log.$before() {
-                    SQLITE_OK => {}
-                    failed => return failed,
+                $(if log.$before() != SQLITE_OK {
+                    return ffi::SQLITE_IOERR_WRITE;
                 })?
                 methods(log.own()).$method.expect("every file has it")(log.own() $(, $arg)*)
             }
@@ -423,7 +427,7 @@ mod tests {
                         ours.execute_batch("ROLLBACK; BEGIN IMMEDIATE; SAVEPOINT s").unwrap();
                         (now, saved) = (committed.clone(), committed.clone());
                     }
-                    Act::Copy => checkpoint::copy(&other),
+                    Act::Copy => drop(checkpoint::copy(&other)),
                 }
                 prop_assert_eq!(&rows(&ours), &now);
                 prop_assert_eq!(&rows(&other), &committed);

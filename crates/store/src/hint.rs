@@ -53,6 +53,12 @@ impl Hint {
     }
 }
 
+/// Of the times when something may be due, the earliest counts for all: in their order it comes first.
+pub(crate) fn keep_the_earliest(hints: &mut BTreeSet<Hint>) {
+    let mut told = false;
+    hints.retain(|hint| !matches!(hint, Hint::Work(_)) || !std::mem::replace(&mut told, true));
+}
+
 /// Sends what was committed to every listener in this process and, on PostgreSQL, to the others.
 #[derive(Clone)]
 pub(crate) struct Hints {
@@ -70,12 +76,7 @@ impl Hints {
     }
 
     pub(crate) fn committed(&self, mut hints: BTreeSet<Hint>) {
-        // In their order the earliest comes first, and counts for all.
-        let mut works = 0;
-        hints.retain(|hint| {
-            works += usize::from(matches!(hint, Hint::Work(_)));
-            works < 2 || !matches!(hint, Hint::Work(_))
-        });
+        keep_the_earliest(&mut hints);
         self.heard(&hints);
         if let Some(others) = self.others.as_ref().filter(|_| !hints.is_empty()) {
             // The notifier ends only with the store; then nobody is left to tell.

@@ -368,11 +368,6 @@ pub(crate) fn word(lite: &Connection, words: &str) -> rusqlite::Result<()> {
     lite.prepare_cached(words)?.execute([]).map(drop)
 }
 
-/// The same for words that are answered with rows, which nobody needs.
-pub(crate) fn word_with_answer(lite: &Connection, words: &str) -> rusqlite::Result<()> {
-    lite.prepare_cached(words)?.query_map([], |_| Ok(()))?.collect()
-}
-
 /// Opens the file for its one writer, and brings it to our schema.
 pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failure> {
     let mut conn = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), gathered::name()?)
@@ -388,6 +383,8 @@ pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failur
         .into());
     }
     part.migrate_lite(&mut conn)?;
+    // Pages of a transaction are written when it ends and not before: what is taken back leaves nothing in the log.
+    conn.execute_batch("PRAGMA cache_spill = OFF").map_err(|e| cannot_open(path, e))?;
     Ok(conn)
 }
 

@@ -1,7 +1,7 @@
 //! Hints between processes, on a connection of their own: `pg_notify` at most every 5 ms, never inside a work transaction (that
 //! halves throughput), and LISTEN. Whenever hints may have been missed, everybody here is told to look again.
 
-use crate::hint::{Hint, Hints};
+use crate::hint::{Hint, Hints, keep_the_earliest};
 use crate::installation::random;
 use crate::pg_address::Address;
 use futures_util::StreamExt;
@@ -73,6 +73,7 @@ async fn exchange(
                 while let Ok(more) = committed.try_recv() {
                     hints.extend(more);
                 }
+                keep_the_earliest(&mut hints);
                 if send(client, &hints, me).await.is_err() {
                     return;
                 }

@@ -5,6 +5,7 @@ use rusqlite::{Connection, PrepFlags, Statement};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::rc::Rc;
 
 /// Statements are a few hundred, times the row counts of multi-row inserts. Beyond it all are prepared anew.
 const MOST: usize = 2048;
@@ -12,7 +13,8 @@ const MOST: usize = 2048;
 pub(crate) struct Lite {
     /// They end before their connection: fields are dropped in this order.
     prepared: RefCell<HashMap<Place, Statement<'static>>>,
-    conn: Box<Connection>,
+    /// It has no other owner; and unlike a box it may be moved while statements point to what is in it.
+    conn: Rc<Connection>,
 }
 
 /// Where a text lies that is never freed, and how long it is.
@@ -23,7 +25,7 @@ unsafe impl Send for Lite {}
 
 impl Lite {
     pub(crate) fn new(conn: Connection) -> Lite {
-        Lite { prepared: RefCell::default(), conn: Box::new(conn) }
+        Lite { prepared: RefCell::default(), conn: Rc::new(conn) }
     }
 
     /// With the statement of this text, as it was left by whoever had it before: reset, with old arguments.
@@ -40,7 +42,7 @@ impl Lite {
             prepared.clear();
         }
         let statement = self.conn.prepare_with_flags(text, PrepFlags::SQLITE_PREPARE_PERSISTENT)?;
-        // SAFETY: the connection stays where it is, in its box, until we are dropped, and then statements end first.
+        // SAFETY: the connection stays where it is until we are dropped, and then statements end first.
         let statement = unsafe { std::mem::transmute::<Statement<'_>, Statement<'static>>(statement) };
         f(prepared.entry(place).or_insert(statement))
     }

@@ -11,15 +11,13 @@ pub enum Value {
     Blob(Vec<u8>),
 }
 
-/// So much a statement does not keep until its next use.
-const LARGE: usize = 64 * 1024;
-
 impl Value {
-    pub(crate) fn is_large(&self) -> bool {
+    /// Of those kinds that have any length.
+    pub(crate) fn bytes(&self) -> usize {
         match self {
-            Value::Null | Value::Int(_) => false,
-            Value::Text(text) => text.len() > LARGE,
-            Value::Blob(bytes) => bytes.len() > LARGE,
+            Value::Null | Value::Int(_) => 0,
+            Value::Text(text) => text.len(),
+            Value::Blob(bytes) => bytes.len(),
         }
     }
 }
