@@ -1,17 +1,24 @@
 //! The desired document of an instance: all that its runner should be doing, computed from rows whenever it is asked for.
 
 use crate::Engine;
+use model::allocation::Allocation;
 use model::instance::{Instance, InstanceStatus};
 use model::job::{Job, JobStatus};
 use model::run::Run;
-use model::{Failure, InstanceId, Refused};
+use model::{AllocationId, Failure, InstanceId, Refused};
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use store::Tx;
 use store::blob::{BlobHash, BlobName};
 
 /// Files up to this size travel inside the document.
 const INLINE_BYTES: i64 = 64 * 1024;
 /// Inline bytes of one document in sum.
 const INLINE_SUM: i64 = 256 * 1024;
+/// Names of workdirs that are remembered, of all machines together: 2 MB.
+const REMEMBERED: usize = 20_000;
+/// Slots that are read one by one rather than all of a machine's.
+const FEW: usize = 4;
 
 #[derive(Debug, Clone)]
 pub struct Desired {
@@ -34,12 +41,12 @@ pub struct DesiredJob {
 
 impl Engine {
     pub async fn desired(&self, id: InstanceId) -> Result<Desired, Failure> {
-        let house = self.house.clone();
+        let (house, workdirs) = (self.house.clone(), self.workdirs.clone());
         let (instance, job, kept) = self
             .store
             .glance("instance.desired", move |tx| {
                 let instance = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
-                let kept = store::allocation::kept_on(tx, id)?;
+                let kept = workdirs.kept_on(tx, id)?;
                 let Some(job) = store::job::on_instance(tx, id)?.filter(wanted) else {
                     return Ok((instance, None, kept));
                 };
@@ -54,8 +61,7 @@ impl Engine {
                 Ok((instance, Some((job, run, secrets)), kept))
             })
             .await?;
-        let workdir_of =
-            |job: &Job| kept.iter().find(|slot| Some(slot.id) == job.allocation).map(|slot| slot.workdir.clone());
+        let workdir_of = |job: &Job| job.allocation.and_then(|slot| kept.get(&slot).cloned());
         let job = match job {
             Some((job, run, secrets)) => {
                 self.house.presence.deliver(job.id);
@@ -68,7 +74,7 @@ impl Engine {
         };
         let shutdown =
             matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) && job.is_none();
-        Ok(Desired { instance, job, kept_workdirs: kept.into_iter().map(|slot| slot.workdir).collect(), shutdown })
+        Ok(Desired { instance, job, kept_workdirs: kept.into_values().collect(), shutdown })
     }
 
     async fn inline_files(&self, run: &Run) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
@@ -86,6 +92,38 @@ impl Engine {
             }
         }
         Ok(inline)
+    }
+}
+
+/// The names of workdirs by the slot they belong to, which never change: a machine keeps those of its last runs for a while, and is told
+/// of all of them whenever anything about it changes.
+#[derive(Default)]
+pub(crate) struct Workdirs(Mutex<BTreeMap<AllocationId, String>>);
+
+impl Workdirs {
+    fn kept_on(&self, tx: &mut Tx, instance: InstanceId) -> Result<BTreeMap<AllocationId, String>, Failure> {
+        let ids = store::allocation::kept_ids(tx, instance)?;
+        let mut kept = self.known(&ids);
+        let unknown: Vec<_> = ids.into_iter().filter(|id| !kept.contains_key(id)).collect();
+        let slots = match unknown.len() {
+            ..=FEW => unknown.into_iter().filter_map(|id| store::allocation::find(tx, id).transpose()).collect(),
+            _ => store::allocation::kept_on(tx, instance),
+        };
+        let slots: Vec<Allocation> = slots?;
+        let mut known = self.0.lock().expect("nothing panics while it is locked");
+        for slot in slots {
+            if known.len() >= REMEMBERED {
+                known.pop_first(); // the oldest, which is the first to be no longer kept
+            }
+            known.insert(slot.id, slot.workdir.clone());
+            kept.insert(slot.id, slot.workdir);
+        }
+        Ok(kept)
+    }
+
+    fn known(&self, ids: &[AllocationId]) -> BTreeMap<AllocationId, String> {
+        let known = self.0.lock().expect("nothing panics while it is locked");
+        ids.iter().filter_map(|id| known.get(id).map(|name| (*id, name.clone()))).collect()
     }
 }
 

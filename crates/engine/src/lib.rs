@@ -71,12 +71,13 @@ pub struct Engine {
     pub blobs: Blobs,
     /// Items that this process has claimed and not finished.
     in_hand: Arc<AtomicI64>,
+    workdirs: Arc<desired::Workdirs>,
 }
 
 impl Engine {
     pub fn new(house: House, store: Store) -> Result<Engine, Failure> {
         house.config.check()?;
         let (logs, blobs) = (store.logs().clone(), store.blobs().clone());
-        Ok(Engine { house: Arc::new(house), store, logs, blobs, in_hand: Arc::default() })
+        Ok(Engine { house: Arc::new(house), store, logs, blobs, in_hand: Arc::default(), workdirs: Arc::default() })
     }
 }

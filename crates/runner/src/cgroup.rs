@@ -159,8 +159,15 @@ fn limit_v2(group: &Path, limits: Limits) {
     }
 }
 
-/// Lets groups below use a controller. Each is asked for by itself: a host may give one and not the other.
+/// Lets groups below use a controller. Each is asked for by itself: a host may give one and not the other. What cannot be had, or is
+/// had already, is not asked for: the kernel holds up everybody's groups while it is.
 fn hand_down(at: &Path, controller: &str, needed: bool) {
+    let lists = |file: &str| {
+        fs::read_to_string(at.join(file)).is_ok_and(|list| list.split_whitespace().any(|it| it == controller))
+    };
+    if !lists("cgroup.controllers") || lists("cgroup.subtree_control") {
+        return;
+    }
     let ask = || put(at, "cgroup.subtree_control", format!("+{controller}"));
     let busy = ask().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
     if busy && needed && step_aside(at) {

@@ -64,6 +64,11 @@ pub fn kept_on(tx: &mut Tx, instance: InstanceId) -> Result<Vec<Allocation>, Fai
     doc::read_all(tx.rows(&KEPT_ON, &args![instance])?, 0)
 }
 
+/// The same, by their ids alone: of a machine that had many short runs they are many, and their rows are not read for it.
+pub fn kept_ids(tx: &mut Tx, instance: InstanceId) -> Result<Vec<AllocationId>, Failure> {
+    tx.rows(&KEPT_IDS, &args![instance])?.iter().map(|row| row.int(0).map(AllocationId)).collect()
+}
+
 pub fn of_job(tx: &mut Tx, job: JobId) -> Result<Vec<Allocation>, Failure> {
     doc::read_all(tx.rows(&OF_JOB, &args![job])?, 0)
 }
@@ -83,7 +88,7 @@ fn kept(a: &Allocation) -> bool {
 }
 
 pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &SAVE, &FIND, &AVAILABLE, &OF_INSTANCE, &KEPT_ON, &OF_JOB, &COUNT_HELD, &PAGE];
+    &[&INSERT, &SAVE, &FIND, &AVAILABLE, &OF_INSTANCE, &KEPT_ON, &KEPT_IDS, &OF_JOB, &COUNT_HELD, &PAGE];
 
 const INSERT: Sql = Sql::new(
     "INSERT INTO allocations (id, org_id, instance_id, job_id, status, kept, hold_until, version, doc)
@@ -102,6 +107,7 @@ const AVAILABLE: Sql = Sql::new(
 );
 const OF_INSTANCE: Sql = Sql::new("SELECT doc FROM allocations WHERE instance_id = $1 ORDER BY id");
 const KEPT_ON: Sql = Sql::new("SELECT doc FROM allocations WHERE instance_id = $1 AND kept = 1 ORDER BY id");
+const KEPT_IDS: Sql = Sql::new("SELECT id FROM allocations WHERE instance_id = $1 AND kept = 1 ORDER BY id");
 const OF_JOB: Sql = Sql::new("SELECT doc FROM allocations WHERE job_id = $1 ORDER BY id");
 const COUNT_HELD: Sql = Sql::new("SELECT count(*) FROM allocations WHERE kept = 1 AND status = 'COMPLETE'");
 const PAGE: Sql = Sql::new("SELECT doc FROM allocations WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");

@@ -86,6 +86,23 @@ fn a_released_hold_is_over_and_cannot_be_extended() {
 }
 
 #[test]
+fn a_machine_is_told_of_every_workdir_that_is_kept_and_of_no_other() {
+    let mut bench = Bench::new();
+    let mut runs: Vec<_> = (0..8).map(|_| finished(&mut bench, 0, spec())).collect();
+    let machine = slot_of(&bench, runs[0]).instance;
+    let named = |numbers: &[i64]| numbers.iter().map(|number| format!("work_{number}")).collect::<Vec<_>>();
+    let told = |bench: &Bench| now(bench.engine.desired(machine)).unwrap().kept_workdirs;
+    assert_eq!(told(&bench), named(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), "the held ones and the next");
+    runs.push(finished(&mut bench, 0, spec()));
+    assert_eq!(told(&bench), named(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
+    for run in [runs[8], runs[2]] {
+        now(bench.engine.release(bench.org, slot_of(&bench, run).id, None, shown())).unwrap();
+    }
+    assert_eq!(told(&bench), named(&[1, 2, 4, 5, 6, 7, 8, 10]));
+    bench.check();
+}
+
+#[test]
 fn a_running_allocation_is_neither_extended_nor_released() {
     let mut bench = Bench::new();
     bench.runners.plan = Some(Plan::Run);
