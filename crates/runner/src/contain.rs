@@ -24,6 +24,9 @@ const SHUTDOWN_WITHIN: Duration = Duration::from_secs(20);
 pub const KEY_MARK: &str = "REPL_JOB_KEY";
 pub const WORKDIR_MARK: &str = "REPL_WORKDIR";
 
+/// How a keeper's command line begins; see `slot::spawn`.
+const KEEPER_WORDS: &[u8] = b"repl\0keeper\0";
+
 /// Blocks until no process of the job is left.
 pub fn end_all(instance: &Path, job: &Path, key: Key, keepers: Option<&Keepers>) {
     let groups = slot::groups_of(job);
@@ -79,8 +82,22 @@ pub fn end(dir: &Path) -> io::Result<()> {
         end_all(&dir, job, *key, None);
         slot::groups_of(job).remove();
     }
+    end_keepers(&dir.join("jobs"));
     slot::discard_waiting(&dir.join("jobs"));
     Ok(())
+}
+
+/// Keepers work in the folders of their jobs. One that waits for a job leaves when its runner has, but in its own time, and one
+/// that is stopped never does: when the machine is said to be gone, they are.
+fn end_keepers(jobs: &Path) {
+    loop {
+        let left = process::working_below(jobs, KEEPER_WORDS);
+        if left.is_empty() {
+            return;
+        }
+        left.iter().for_each(|process| process.signal(Signal::SIGKILL));
+        process::wait_for_an_end(&left, LOOK_AGAIN_AFTER);
+    }
 }
 
 /// Asks, and waits until the runner closes the conversation by ending.

@@ -108,6 +108,13 @@ pub fn marked(first: &dyn Fn(&[u8]) -> bool, second: &dyn Fn(&[u8]) -> bool) -> 
     all().into_iter().filter(|process| !process.is_dead() && has(process.pid)).collect()
 }
 
+/// The living ones whose working folder is below this one, removed or not, and whose command line begins so.
+pub fn working_below(folder: &Path, words: &[u8]) -> Vec<Process> {
+    let is_below = |pid: i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|at| at.starts_with(folder));
+    let is_named = |pid: i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(words));
+    all().into_iter().filter(|it| !it.is_dead() && is_below(it.pid) && is_named(it.pid)).collect()
+}
+
 /// Waits until one of them has ended, at most this long.
 pub fn wait_for_an_end(of: &[Process], most: Duration) {
     let handles: Vec<OwnedFd> = of.iter().take(64).filter_map(Process::handle).collect();

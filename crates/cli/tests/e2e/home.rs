@@ -260,6 +260,18 @@ impl Home {
         assert_eq!(left("available_micro"), sum("topup") - sum("reserve") + sum("refund"), "{balance}");
     }
 
+    /// What every part of it said about itself.
+    fn show_logs(&self) {
+        let members = (0..4).map(|n| self.place.path().join(format!("member-{n}.log")));
+        let machines = std::fs::read_dir(self.data().join("instances")).into_iter().flatten().flatten();
+        let runners = machines.map(|machine| machine.path().join("runner.log"));
+        for path in members.chain([self.data().join("control.log")]).chain(runners) {
+            if let Ok(log) = std::fs::read_to_string(&path) {
+                eprintln!("--- {}\n{log}", path.strip_prefix(self.place.path()).unwrap_or(&path).display());
+            }
+        }
+    }
+
     /// Processes that know this home, whoever started them.
     pub fn processes(&self) -> Vec<process::Process> {
         process::that_know(&[self.place.path(), self.data()])
@@ -308,6 +320,9 @@ impl Drop for Home {
     fn drop(&mut self) {
         end(&mut self.heir);
         let failed = std::thread::panicking();
+        if failed {
+            self.show_logs(); // now: a machine that is ended is forgotten, with what it said
+        }
         match (self.asked.is_some(), self.servers.get()) {
             (true, Some(servers)) if failed => servers.end(Signal::SIGKILL),
             (true, None) => {}
@@ -320,15 +335,6 @@ impl Drop for Home {
             // A test that fails must not leave work for the next one.
             process::kill(process.pid);
         }
-        if failed {
-            let logs = (0..4).map(|n| self.place.path().join(format!("member-{n}.log")));
-            for path in logs.chain([self.data().join("control.log")]) {
-                if let Ok(log) = std::fs::read_to_string(&path) {
-                    eprintln!("--- {}\n{log}", path.file_name().unwrap().display());
-                }
-            }
-            return;
-        }
-        assert!(left.is_empty(), "left behind: {left:?}");
+        assert!(failed || left.is_empty(), "left behind: {left:?}");
     }
 }

@@ -166,6 +166,17 @@ impl House {
         pids().find(is_keeper).expect("the job has a keeper")
     }
 
+    /// The keeper that has no job yet, once it is one.
+    pub fn waiting_keeper(&self) -> Option<i32> {
+        let waits = self.dir.join("jobs/next.");
+        let cwd = |pid: i32| std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+        let comm = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let is_it = |pid: &i32| {
+            cwd(*pid).to_string_lossy().starts_with(&*waits.to_string_lossy()) && comm(*pid) == "repl-keeper\n"
+        };
+        pids().find(is_it)
+    }
+
     /// Every living process with this word in its arguments, whatever its environment.
     pub fn named(&self, word: &str) -> Vec<i32> {
         let is_named = |pid: &i32| {

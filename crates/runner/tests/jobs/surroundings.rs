@@ -144,6 +144,23 @@ async fn the_end_of_an_instance_ends_all_its_processes() {
 }
 
 #[tokio::test]
+async fn a_keeper_that_waits_for_work_is_gone_with_its_instance() {
+    let mut house = House::new().await;
+    let waiting = loop {
+        match house.waiting_keeper() {
+            Some(pid) => break pid,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    // It would leave in its own time; one that stands still would never.
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(waiting), Signal::SIGSTOP).unwrap();
+    let dir = house.dir.clone();
+    tokio::task::spawn_blocking(move || runner::end(&dir).unwrap()).await.unwrap();
+    assert!(house.runner_leaves().await);
+    assert!(house.is_deserted());
+}
+
+#[tokio::test]
 async fn too_much_memory_is_told_as_such() {
     let house = House::with(|boot| boot.memory_bytes = Some(64 << 20)).await;
     house.ask(house.job("echo ready; head -c 300000000 /dev/zero | tail -c 299000000 | wc -c; exit 1"));
