@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::model::boot::{BOOT_FILE, Boot, SOCKET_FILE, SocketAsk};
+use wire::model::bug;
 use wire::runner::EndCause;
 
 /// A process that was killed is gone within this, or it hangs in the kernel and is looked at again.
@@ -82,7 +83,9 @@ pub fn end(dir: &Path) -> io::Result<()> {
         end_all(&dir, job, *key, None);
         slot::groups_of(job).remove();
     }
-    end_keepers(&dir.join("jobs"));
+    if !bug!(waiting_keeper_left) {
+        end_keepers(&dir.join("jobs"));
+    }
     slot::discard_waiting(&dir.join("jobs"));
     Ok(())
 }

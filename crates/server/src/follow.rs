@@ -24,6 +24,11 @@ pub(crate) struct Feed {
 pub(crate) struct Left;
 
 impl Feed {
+    #[cfg(test)]
+    pub(crate) fn to(pipe: mpsc::Sender<Event>, closing: watch::Receiver<bool>) -> Feed {
+        Feed { pipe, closing }
+    }
+
     pub(crate) async fn send(&self, event: Event) -> Result<(), Left> {
         self.pipe.send(event).await.map_err(|_| Left)
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{broadcast, watch};
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Hub {
     topics: Arc<Mutex<HashMap<Hint, Topic>>>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Bell {
 impl Hub {
     /// Starts listening to the store. Ends with it.
     pub(crate) fn start(store: &Store) -> Hub {
-        let hub = Hub { topics: Arc::default() };
+        let hub = Hub::default();
         let (mut hints, listening) = (store.hints(), hub.clone());
         tokio::spawn(async move {
             loop {
@@ -47,7 +47,7 @@ impl Hub {
         Bell { hub: self.clone(), hint, rings: topic.bell.subscribe() }
     }
 
-    fn ring(&self, hint: Hint) {
+    pub(crate) fn ring(&self, hint: Hint) {
         if let Some(topic) = self.topics.lock().expect("no panic while locked").get(&hint) {
             topic.bell.send_modify(|n| *n += 1);
         }

@@ -3,16 +3,18 @@
 use crate::Shared;
 use crate::auth::Reader;
 use crate::follow::{Feed, Left, stream};
+use crate::hub::{Bell, Hub};
 use crate::problem::{Answer, Problem};
 use crate::routes::id;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse;
 use engine::store::Hint;
+use engine::store::log::Page;
 use engine::store::log_file::{LogStream, Placed};
 use model::job::Job;
 use model::run::Run;
-use model::{Failure, JobId, OrgId, Refused, RunId};
+use model::{Failure, JobId, OrgId, Refused, RunId, bug};
 use serde::Deserialize;
 use wire::Base64;
 use wire::api::{LogEnd, LogFrame};
@@ -107,6 +109,52 @@ impl From<Failure> for Stopped {
     }
 }
 
+/// Where a run and the logs of its jobs are looked up.
+trait Desk: Sync {
+    fn look(&self) -> impl Future<Output = Result<Seen, Failure>> + Send;
+    fn read(&self, job: JobId, from: i64) -> impl Future<Output = Result<Page, Failure>> + Send;
+}
+
+/// A run as it was when somebody looked.
+struct Seen {
+    version: i64,
+    jobs: Vec<SeenJob>,
+    has_ended: bool,
+    end: LogEnd,
+}
+
+struct SeenJob {
+    id: JobId,
+    has_ended: bool,
+}
+
+impl Seen {
+    fn new(run: &Run, jobs: &[Job]) -> Seen {
+        let cut = jobs.iter().any(|job| job.log_cut);
+        Seen {
+            version: run.version,
+            jobs: jobs.iter().map(|job| SeenJob { id: job.id, has_ended: job.status.is_end() }).collect(),
+            has_ended: run.status.is_end(),
+            end: LogEnd { status: run.status.to_string(), exit_code: run.exit_code, cut },
+        }
+    }
+}
+
+struct RunDesk<'a> {
+    house: &'a Shared,
+    org: OrgId,
+    run: RunId,
+}
+
+impl Desk for RunDesk<'_> {
+    async fn look(&self) -> Result<Seen, Failure> {
+        self.house.engine.jobs(self.org, self.run).await.map(|(run, jobs)| Seen::new(&run, &jobs))
+    }
+    async fn read(&self, job: JobId, from: i64) -> Result<Page, Failure> {
+        self.house.engine.logs.read(job, from, PAGE_BYTES).await
+    }
+}
+
 async fn follow(
     house: &Shared,
     feed: &Feed,
@@ -115,31 +163,38 @@ async fn follow(
     filter: &Filter,
     cursor: Cursor,
 ) -> Result<(), Option<Failure>> {
-    match tell(house, feed, org, run, filter, cursor).await {
+    let desk = RunDesk { house, org, run };
+    match tell(&desk, &house.hub, feed, run, filter, cursor).await {
         Ok(()) | Err(Stopped::Left) => Ok(()),
         Err(Stopped::Failed(failure)) => Err(Some(failure)),
     }
 }
 
 async fn tell(
-    house: &Shared,
+    desk: &impl Desk,
+    hub: &Hub,
     feed: &Feed,
-    org: OrgId,
     run: RunId,
     filter: &Filter,
     mut cursor: Cursor,
 ) -> Result<(), Stopped> {
-    let mut bell = house.hub.follow(Hint::Run(run));
-    loop {
+    // One bell, listened to before anybody looks: what changes while an answer is on its way rings afterwards.
+    let mut bell = hub.follow(Hint::Run(run));
+    'look: loop {
         // The state first, the bytes second: what is complete by this state is complete in the log.
-        let (state, jobs) = house.engine.jobs(org, run).await?;
-        for job in jobs.iter().filter(|job| filter.job.is_none_or(|id| id == job.id)) {
-            tell_job(house, feed, filter, job, &mut cursor).await?;
+        let state = desk.look().await?;
+        if bug!(listens_after_looking) {
+            bell = hub.follow(Hint::Run(run));
         }
-        let news = house.engine.jobs(org, run).await?;
-        let same = news.0.version == state.version && news.1.len() == jobs.len();
-        if (state.status.is_end() && same) || !filter.follow {
-            return tell_end(feed, &state, &jobs).await;
+        for job in state.jobs.iter().filter(|job| filter.job.is_none_or(|id| id == job.id)) {
+            if tell_job(desk, hub, feed, filter, job, &mut bell, &mut cursor).await? == Told::Changed {
+                continue 'look;
+            }
+        }
+        let news = desk.look().await?;
+        let same = news.version == state.version && news.jobs.len() == state.jobs.len();
+        if (state.has_ended && same) || !filter.follow {
+            return tell_end(feed, &state.end).await;
         }
         if same && !feed.wait(bell.rung()).await {
             return Err(Stopped::Left);
@@ -147,34 +202,46 @@ async fn tell(
     }
 }
 
-/// One job's bytes to the end of its log, or as far as they are when nobody follows.
-async fn tell_job(house: &Shared, feed: &Feed, filter: &Filter, job: &Job, cursor: &mut Cursor) -> Result<(), Stopped> {
-    let mut bell = house.hub.follow(Hint::Logs(job.id));
-    let mut ends = house.hub.follow(Hint::Run(job.run));
-    let mut ended = job.status.is_end();
+#[derive(PartialEq, Eq)]
+enum Told {
+    /// To the end of the job's log, or as far as it is when nobody follows.
+    Whole,
+    /// Something about the run has changed: what is known of it is no longer true, of this job or of another.
+    Changed,
+}
+
+async fn tell_job(
+    desk: &impl Desk,
+    hub: &Hub,
+    feed: &Feed,
+    filter: &Filter,
+    job: &SeenJob,
+    run: &mut Bell,
+    cursor: &mut Cursor,
+) -> Result<Told, Stopped> {
+    let mut bytes = hub.follow(Hint::Logs(job.id));
     loop {
         let from = cursor.of(job.id);
-        let page = house.engine.logs.read(job.id, from, PAGE_BYTES).await?;
+        let page = desk.read(job.id, from).await?;
         let empty = page.frames.is_empty();
         for placed in page.frames {
             tell_frame(feed, filter, job.id, placed, cursor).await?;
         }
         cursor.advance(job.id, page.next_offset);
-        if page.done || (empty && (ended || !filter.follow)) {
-            return Ok(());
+        if page.done || (empty && (job.has_ended || !filter.follow)) {
+            return Ok(Told::Whole);
         }
         if empty {
-            // Its state is asked for only when the run says that something has changed: more bytes are no such thing.
+            // The run is looked at only when it says that something has changed: more bytes are no such thing.
             let mut changed = false;
             let news = async {
-                tokio::select! { () = bell.rung() => {}, () = ends.rung() => changed = true }
+                tokio::select! { () = bytes.rung() => {}, () = run.rung() => changed = true }
             };
             if !feed.wait(news).await {
                 return Err(Stopped::Left);
             }
             if changed {
-                let (_, jobs) = house.engine.jobs(job.org, job.run).await?;
-                ended = jobs.iter().any(|j| j.id == job.id && j.status.is_end());
+                return Ok(Told::Changed);
             }
         }
     }
@@ -208,10 +275,8 @@ async fn tell_frame(
     Ok(())
 }
 
-async fn tell_end(feed: &Feed, run: &Run, jobs: &[Job]) -> Result<(), Stopped> {
-    let end =
-        LogEnd { status: run.status.to_string(), exit_code: run.exit_code, cut: jobs.iter().any(|job| job.log_cut) };
-    let data = serde_json::to_string(&end).expect("an end is plain data");
+async fn tell_end(feed: &Feed, end: &LogEnd) -> Result<(), Stopped> {
+    let data = serde_json::to_string(end).expect("an end is plain data");
     Ok(feed.send(sse::Event::default().event("end").data(data)).await?)
 }
 
@@ -290,7 +355,55 @@ fn stream_named(name: &str) -> Result<LogStream, Problem> {
 mod tests {
     use super::*;
     use engine::store::log_file::Frame;
+    use futures_util::FutureExt as _;
     use model::Timestamp;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::{mpsc, watch};
+
+    /// A run that changes while each answer is on its way: what is answered was true when it was asked.
+    struct Restless {
+        hub: Hub,
+        life: &'static [&'static [bool]],
+        looks: AtomicUsize,
+    }
+
+    const RUN: RunId = RunId(7);
+
+    impl Desk for Restless {
+        async fn look(&self) -> Result<Seen, Failure> {
+            let now = self.looks.fetch_add(1, Ordering::Relaxed).min(self.life.len() - 1);
+            if now + 1 < self.life.len() {
+                self.hub.ring(Hint::Run(RUN));
+            }
+            Ok(seen(now as i64, self.life[now]))
+        }
+        async fn read(&self, _: JobId, from: i64) -> Result<Page, Failure> {
+            Ok(Page { frames: Vec::new(), next_offset: from, done: false })
+        }
+    }
+
+    /// Of a run whose jobs have ended or not; it has when all of them have.
+    fn seen(version: i64, jobs: &[bool]) -> Seen {
+        let has_ended = !jobs.is_empty() && jobs.iter().all(|ended| *ended);
+        let end = LogEnd { status: "completed".into(), exit_code: Some(0), cut: false };
+        let jobs = jobs.iter().zip(1..).map(|(has_ended, n)| SeenJob { id: JobId(n), has_ended: *has_ended });
+        Seen { version, jobs: jobs.collect(), has_ended, end }
+    }
+
+    #[test]
+    fn nothing_that_changes_while_a_follower_looks_is_missed() {
+        let filter = Filter { stream: None, job: None, since_ms: 0, follow: true };
+        let lives: [&'static [&'static [bool]]; 3] =
+            [&[&[false], &[true]], &[&[false], &[true, false], &[true, true]], &[&[], &[false], &[true]]];
+        for life in lives {
+            let desk = Restless { hub: Hub::default(), life, looks: AtomicUsize::new(0) };
+            let ((pipe, mut told), (_closing, closing)) = (mpsc::channel(8), watch::channel(false));
+            let feed = Feed::to(pipe, closing);
+            let end = tell(&desk, &desk.hub, &feed, RUN, &filter, Cursor::default()).now_or_never();
+            assert!(matches!(end, Some(Ok(()))), "it waits for what has happened: {life:?}");
+            assert!(told.try_recv().is_ok() && told.try_recv().is_err(), "one end: {life:?}");
+        }
+    }
 
     fn lines(wanted: Option<LogStream>, frames: &[(LogStream, &str)]) -> Lines {
         let (mut lines, mut offset) = (Lines::default(), 0);

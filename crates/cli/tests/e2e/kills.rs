@@ -70,11 +70,13 @@ fn an_accepted_run_is_not_lost_whenever_the_control_plane_dies() {
 #[test]
 fn a_queue_survives_the_death_of_the_control_plane() {
     let home = Home::of_machines(1);
-    let (gate, order) = (Gate::new(&home, "gate"), home.here().join("order"));
-    let mut runs = vec![home.detach(&[], &gate.wait())];
+    let (gate, begun, order) = (Gate::new(&home, "gate"), Gate::new(&home, "begun"), home.here().join("order"));
+    let mut runs = vec![home.detach(&[], &format!("{}; {}", begun.say("yes"), gate.wait()))];
     for name in ["a", "b", "c"] {
         runs.push(home.detach(&[], &format!("echo {name} >> {}", order.display())));
     }
+    // One that had not begun yet would wait for a control plane, which the next command starts, after the gate.
+    begun.hear();
     process::kill(home.control_plane());
     gate.open();
     for run in &runs {

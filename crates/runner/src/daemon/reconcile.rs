@@ -42,9 +42,8 @@ impl Daemon {
         for key in self.jobs.keys().copied().collect::<Vec<_>>() {
             self.apply(key);
         }
-        // The command first: what nobody keeps goes while it begins.
         self.open_ready(now);
-        self.tidy_workdirs(workdirs);
+        self.untidy = Some(workdirs);
         if desired.shutdown {
             self.close(DELIVER_WITHIN, now);
         }
@@ -234,7 +233,7 @@ impl Daemon {
     }
 
     /// Workdirs nobody keeps go. Only folders of our own making, never one a job here still uses.
-    fn tidy_workdirs(&self, mut kept: BTreeSet<String>) {
+    pub(super) fn tidy_workdirs(&self, mut kept: BTreeSet<String>) {
         let in_use = self.jobs.values().filter(|job| !job.is_ended());
         kept.extend(in_use.filter_map(|job| job.wanted.as_ref()).map(|wanted| wanted.workdir.clone()));
         // A job whose folder is not known yet may use any.
