@@ -1,5 +1,5 @@
-//! Warm slots: a folder with its blocks allocated, its control groups made and its keeper waiting, so that starting a
-//! job is one journal entry, one rename and one order. Also how a runner reaches keepers it did not start.
+//! Warm slots: a folder with its blocks allocated, its workdir and control groups made and its keeper waiting, so that
+//! starting a job is one journal entry, two renames and one order. Also how a runner reaches keepers it did not start.
 
 use crate::cgroup::Groups;
 use crate::containment::Way;
@@ -22,6 +22,8 @@ use wire::model::{crash_point, fault};
 const SOCKET: &str = "keeper.sock";
 const GROUPS: &str = "groups.json";
 const FIRST: &str = "first";
+/// An empty folder that becomes the workdir: making one takes a while on some file systems, renaming it does not.
+const WORKDIR: &str = "work";
 /// Folders of slots that wait; anything else in `jobs` is a job's key.
 const WAITING: &str = "next.";
 
@@ -47,6 +49,7 @@ pub fn prepare(instance: &Instance, keepers: &Keepers, number: u64) -> io::Resul
 fn fill(instance: &Instance, keepers: &Keepers, number: u64, dir: &Path) -> io::Result<Slot> {
     exit::prepare(dir)?;
     spool::prepare(dir)?;
+    std::fs::create_dir(dir.join(WORKDIR))?;
     let groups = instance.layout.make(&instance.group_name(number), instance.limits());
     std::fs::write(dir.join(GROUPS), serde_json::to_vec(&groups)?)?;
     let listener = UnixListener::bind(short_path(&File::open(dir)?))?;
@@ -81,6 +84,12 @@ fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener, way: Way) -> io:
 }
 
 impl Slot {
+    /// Makes this workdir of the folder that waits for it. One that is there already stays as it is, if anything is in it.
+    pub fn make_workdir(&self, workdir: &Path) {
+        // Whoever needs the folder and does not find it makes one.
+        let _ = std::fs::rename(self.dir.join(WORKDIR), workdir);
+    }
+
     /// From here on the folder is the job's.
     pub fn assign(&mut self, key: Key) -> io::Result<()> {
         let dir = self.dir.with_file_name(key.to_string());

@@ -63,6 +63,9 @@ impl Daemon {
         match workdir {
             Err(why) => refuse(&mut job, why),
             Ok((workdir, _)) if on_the_spot => {
+                if let Warm::Ready(slot) = &self.warm {
+                    slot.make_workdir(&workdir);
+                }
                 let placed = crash_point!("files.place", sync::place(&wanted.files, &workdir, &self.cache));
                 synced(&mut job, placed.map(|()| Fetched::default()));
             }
