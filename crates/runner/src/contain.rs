@@ -83,18 +83,21 @@ pub fn end(dir: &Path) -> io::Result<()> {
         end_all(&dir, job, *key, None);
         slot::groups_of(job).remove();
     }
+    // Keepers work in the folders of their jobs. One that waits for a job leaves when its runner has, but in its own time, and one
+    // that is stopped never does: when the machine is said to be gone, they are.
     if !bug!(waiting_keeper_left) {
-        end_keepers(&dir.join("jobs"));
+        end_until_none_is_left(|| process::working_below(&dir.join("jobs"), KEEPER_WORDS));
     }
+    // Of a job whose folder somebody removed, nobody above knew.
+    let ours = format!("{WORKDIR_MARK}={}/", dir.display());
+    end_until_none_is_left(|| process::marked(&|entry| entry.starts_with(ours.as_bytes()), &|_| true));
     slot::discard_waiting(&dir.join("jobs"));
     Ok(())
 }
 
-/// Keepers work in the folders of their jobs. One that waits for a job leaves when its runner has, but in its own time, and one
-/// that is stopped never does: when the machine is said to be gone, they are.
-fn end_keepers(jobs: &Path) {
+fn end_until_none_is_left(look: impl Fn() -> Vec<Process>) {
     loop {
-        let left = process::working_below(jobs, KEEPER_WORDS);
+        let left = look();
         if left.is_empty() {
             return;
         }

@@ -19,7 +19,7 @@ use crate::report::{self, Sent};
 use crate::slot::{self, Keepers, Slot};
 use crate::sync::{Fetched, NotPlaced};
 use nix::fcntl::Flock;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -102,8 +102,6 @@ pub struct Daemon {
     last_heard: Instant,
     silence: Silence,
     closing: Option<Closing>,
-    /// Workdirs that the latest document keeps, until the others are looked for.
-    untidy: Option<BTreeSet<String>>,
     events: mpsc::UnboundedSender<Event>,
 }
 
@@ -153,7 +151,6 @@ impl Daemon {
             last_heard: Instant::now(),
             silence: Silence::None,
             closing: None,
-            untidy: None,
             events,
         })
     }
@@ -188,11 +185,6 @@ impl Daemon {
                     return leaving;
                 }
                 next = events.try_recv().ok();
-            }
-            if let Some(kept) = self.untidy.take() {
-                // Orders to keepers leave first: a folder that had many runs takes a while to list.
-                tokio::task::yield_now().await;
-                self.tidy_workdirs(kept);
             }
         }
     }

@@ -16,6 +16,7 @@ use model::job::Job;
 use model::run::Run;
 use model::{Failure, JobId, OrgId, Refused, RunId, bug};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use wire::Base64;
 use wire::api::{LogEnd, LogFrame};
 
@@ -180,15 +181,19 @@ async fn tell(
 ) -> Result<(), Stopped> {
     // One bell, listened to before anybody looks: what changes while an answer is on its way rings afterwards.
     let mut bell = hub.follow(Hint::Run(run));
+    let mut complete = BTreeSet::new();
     'look: loop {
         // The state first, the bytes second: what is complete by this state is complete in the log.
         let state = desk.look().await?;
         if bug!(listens_after_looking) {
             bell = hub.follow(Hint::Run(run));
         }
-        for job in state.jobs.iter().filter(|job| filter.job.is_none_or(|id| id == job.id)) {
-            if tell_job(desk, hub, feed, filter, job, &mut bell, &mut cursor).await? == Told::Changed {
-                continue 'look;
+        let wanted = |job: &&SeenJob| filter.job.is_none_or(|id| id == job.id) && !complete.contains(&job.id);
+        for job in state.jobs.iter().filter(wanted).collect::<Vec<_>>() {
+            match tell_job(desk, hub, feed, filter, job, &mut bell, &mut cursor).await? {
+                Told::Complete => drop(complete.insert(job.id)),
+                Told::SoFar => {}
+                Told::Changed => continue 'look,
             }
         }
         let news = desk.look().await?;
@@ -202,10 +207,11 @@ async fn tell(
     }
 }
 
-#[derive(PartialEq, Eq)]
 enum Told {
-    /// To the end of the job's log, or as far as it is when nobody follows.
-    Whole,
+    /// Nothing more comes, ever.
+    Complete,
+    /// As far as it is: its job has ended, or nobody follows.
+    SoFar,
     /// Something about the run has changed: what is known of it is no longer true, of this job or of another.
     Changed,
 }
@@ -228,8 +234,11 @@ async fn tell_job(
             tell_frame(feed, filter, job.id, placed, cursor).await?;
         }
         cursor.advance(job.id, page.next_offset);
-        if page.done || (empty && (job.has_ended || !filter.follow)) {
-            return Ok(Told::Whole);
+        if page.done {
+            return Ok(Told::Complete);
+        }
+        if empty && (job.has_ended || !filter.follow) {
+            return Ok(Told::SoFar);
         }
         if empty {
             // The run is looked at only when it says that something has changed: more bytes are no such thing.

@@ -24,6 +24,9 @@ pub struct Home {
     servers: OnceLock<Servers>,
 }
 
+/// Of each log of a home whose test failed.
+const SHOWN_LINES: usize = 60;
+
 const HEIR: &str = r#"read -r repl; read -r home; cat; REPL_HOME="$home" "$repl" control stop --all"#;
 /// Of several processes: whoever knows the home has nobody left to belong to.
 const HEIR_OF_MANY: &str = r#"read -r _; read -r home; cat; [ -n "$home" ] || exit
@@ -267,7 +270,9 @@ impl Home {
         let runners = machines.map(|machine| machine.path().join("runner.log"));
         for path in members.chain([self.data().join("control.log")]).chain(runners) {
             if let Ok(log) = std::fs::read_to_string(&path) {
-                eprintln!("--- {}\n{log}", path.strip_prefix(self.place.path()).unwrap_or(&path).display());
+                let lines: Vec<&str> = log.lines().collect();
+                let last = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
+                eprintln!("--- {}\n{last}", path.strip_prefix(self.place.path()).unwrap_or(&path).display());
             }
         }
     }

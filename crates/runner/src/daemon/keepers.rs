@@ -9,7 +9,7 @@ use crate::job::Stage;
 use crate::key::Key;
 use crate::orders::{self, Order, Told};
 use crate::slot::{self, Slot};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,16 +26,24 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Orders go in by the channel; what the keeper says comes back as events, its end as the last.
+/// The first orders go in at once, the others by the channel; what the keeper says comes back as events, its end as the last.
 pub fn attach(
     key: Key,
-    keeper: UnixStream,
+    mut keeper: UnixStream,
+    first: &[Order],
     events: &mpsc::UnboundedSender<Event>,
 ) -> io::Result<mpsc::UnboundedSender<Order>> {
     keeper.set_nonblocking(true)?;
+    // By ourselves, as much as finds room: a task would have its turn only when we have done everything else. A keeper that is
+    // gone says so below.
+    let first: Vec<u8> = first.iter().flat_map(orders::pack).collect();
+    let written = keeper.write(&first).unwrap_or(0);
     let (mut read, mut write) = tokio::net::UnixStream::from_std(keeper)?.into_split();
     let (orders, mut given) = mpsc::unbounded_channel::<Order>();
     tokio::spawn(async move {
+        if write.write_all(&first[written..]).await.is_err() {
+            return;
+        }
         while let Some(order) = given.recv().await {
             if write.write_all(&orders::pack(&order)).await.is_err() {
                 return;

@@ -42,8 +42,9 @@ impl Daemon {
         for key in self.jobs.keys().copied().collect::<Vec<_>>() {
             self.apply(key);
         }
+        // The command first: what nobody keeps goes while it begins.
         self.open_ready(now);
-        self.untidy = Some(workdirs);
+        self.tidy_workdirs(workdirs);
         if desired.shutdown {
             self.close(DELIVER_WITHIN, now);
         }
@@ -222,9 +223,8 @@ impl Daemon {
         job.ordered = (opening == Opening::Start).then_some(DesiredState::Running);
         job.opening = Some(opening);
         job.output_in(&slot.dir);
-        let keeper = super::keepers::attach(key, slot.keeper, &self.events)?;
-        let _ = keeper.send(Order::Link { up: *self.up.borrow() });
-        let _ = keeper.send(order);
+        let link = Order::Link { up: *self.up.borrow() };
+        let keeper = super::keepers::attach(key, slot.keeper, &[link, order], &self.events)?;
         job.stage = Stage::Kept(keeper);
         Ok(())
     }
@@ -236,7 +236,7 @@ impl Daemon {
     }
 
     /// Workdirs nobody keeps go. Only folders of our own making, never one a job here still uses.
-    pub(super) fn tidy_workdirs(&self, mut kept: BTreeSet<String>) {
+    fn tidy_workdirs(&self, mut kept: BTreeSet<String>) {
         let in_use = self.jobs.values().filter(|job| !job.is_ended());
         kept.extend(in_use.filter_map(|job| job.wanted.as_ref()).map(|wanted| wanted.workdir.clone()));
         // A job whose folder is not known yet may use any.

@@ -52,7 +52,7 @@ impl Daemon {
         // A keeper that lives takes the connection; of a dead one this is its end.
         match slot::connect(dir) {
             Ok(keeper) => {
-                job.stage = Stage::Kept(keepers::attach(key, keeper, &self.events)?);
+                job.stage = Stage::Kept(keepers::attach(key, keeper, &[], &self.events)?);
                 self.jobs.insert(key, job);
             }
             Err(_) => {

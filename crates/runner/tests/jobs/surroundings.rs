@@ -144,6 +144,18 @@ async fn the_end_of_an_instance_ends_all_its_processes() {
 }
 
 #[tokio::test]
+async fn what_runs_in_a_folder_that_somebody_removed_ends_with_its_instance() {
+    let mut house = House::new().await;
+    house.ask(house.job("setsid sleep 1000 & echo ready; sleep 1000"));
+    house.says("ready").await;
+    house.kill_runner().await;
+    std::fs::remove_dir_all(house.dir.join("jobs").join(format!("{JOB}.1"))).unwrap();
+    let dir = house.dir.clone();
+    tokio::task::spawn_blocking(move || runner::end(&dir).unwrap()).await.unwrap();
+    assert!(house.is_deserted());
+}
+
+#[tokio::test]
 async fn a_keeper_that_waits_for_work_is_gone_with_its_instance() {
     let mut house = House::new().await;
     let waiting = loop {
