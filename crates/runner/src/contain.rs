@@ -31,18 +31,14 @@ const KEEPER_WORDS: &[u8] = b"repl\0keeper\0";
 /// Blocks until no process of the job is left.
 pub fn end_all(instance: &Path, job: &Path, key: Key, keepers: Option<&Keepers>) {
     let groups = slot::groups_of(job);
-    loop {
+    end_until_none_is_left(|| {
         groups.kill();
         let mut left = marked(instance, key);
         left.extend(keepers.map(strays).unwrap_or_default());
         left.extend(slot::first_of(job));
         left.extend(groups.pids().into_iter().filter_map(Process::read).filter(|process| !process.is_dead()));
-        if left.is_empty() {
-            return;
-        }
-        left.iter().for_each(|process| process.signal(Signal::SIGKILL));
-        process::wait_for_an_end(&left, LOOK_AGAIN_AFTER);
-    }
+        left
+    });
 }
 
 fn marked(instance: &Path, key: Key) -> Vec<Process> {
