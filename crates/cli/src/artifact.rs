@@ -12,7 +12,8 @@ use tokio::io::AsyncWriteExt as _;
 use wire::api::ArtifactView;
 use wire::model::crash_point;
 
-const MOST: usize = 100_000;
+/// More than any run can have within its 10 GB and a person's patience.
+const MOST: usize = 10_000_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Artifact {
@@ -61,7 +62,9 @@ pub async fn artifact(settings: &Settings, command: Artifact) -> Done {
                 return to_stdout(&plane, &run, &wanted).await;
             }
             let mut bytes = 0;
-            for artifact in &wanted {
+            // Links last: nothing is written through one that was just made.
+            let (links, others): (Vec<_>, Vec<_>) = wanted.iter().partition(|artifact| artifact.kind == "link");
+            for artifact in others.into_iter().chain(links) {
                 get(&plane, &run, artifact, &output, force).await?;
                 bytes += artifact.size;
                 eprintln!("{}", output.join(&artifact.path).display());
@@ -97,19 +100,10 @@ async fn list(plane: &ControlPlane, run: &str, listing: Listing) -> Done {
 /// Those of one attempt that match and still exist.
 async fn choose(plane: &ControlPlane, run: &str, glob: Option<&str>, attempt: Option<i64>) -> Done<Vec<ArtifactView>> {
     let all: Vec<ArtifactView> = plane.list(&format!("/runs/{run}/artifacts"), MOST).await?;
-    let glob = match glob {
-        Some(text) => Some(
-            globset::GlobBuilder::new(text)
-                .literal_separator(true)
-                .build()
-                .map_err(|error| Complaint::usage(format!("`{text}` is not a pattern: {error}")))?
-                .compile_matcher(),
-        ),
-        None => None,
-    };
+    let glob = glob.map(pattern).transpose()?;
     let last = all.iter().map(|it| it.attempt).max();
     let is_wanted = |it: &ArtifactView| {
-        it.deleted_at.is_none()
+        it.state == "final"
             && attempt.or(last) == Some(it.attempt)
             && glob.as_ref().is_none_or(|glob| glob.is_match(&it.path))
     };
@@ -123,6 +117,15 @@ async fn choose(plane: &ControlPlane, run: &str, glob: Option<&str>, attempt: Op
     Ok(wanted)
 }
 
+/// As a shell reads it: `*` stays within a folder, `**` does not.
+pub fn pattern(text: &str) -> Done<globset::GlobMatcher> {
+    let built = globset::GlobBuilder::new(text).literal_separator(true).build();
+    built.map(|glob| glob.compile_matcher()).map_err(|error| {
+        Complaint::usage(format!("`{text}` is not a pattern: {}", error.kind()))
+            .fix("write it like 'out/*.csv' or 'out/**'; a \\ before a special character takes it literally")
+    })
+}
+
 async fn get(plane: &ControlPlane, run: &str, artifact: &ArtifactView, folder: &Path, force: bool) -> Done<()> {
     // The path was chosen on another machine.
     if !wire::model::spec::is_inside(&artifact.path) {
@@ -133,9 +136,15 @@ async fn get(plane: &ControlPlane, run: &str, artifact: &ArtifactView, folder: &
     let parent = path.parent().unwrap_or(folder);
     tokio::fs::create_dir_all(parent).await.map_err(failed)?;
     leads_outside(folder, parent)?;
+    if artifact.kind == "folder" {
+        return tokio::fs::create_dir_all(&path).await.map_err(failed);
+    }
     // Beside its place, and moved there when complete: a broken connection leaves no half file under a good name.
     let fresh = parent.join(format!(".repl-{}-{}", std::process::id(), artifact.id));
-    let written = write_to(plane, run, artifact, &fresh).await;
+    let written = match &artifact.target {
+        Some(target) => link_to(artifact, target, &fresh),
+        None => write_to(plane, run, artifact, &fresh).await,
+    };
     let placed = match written {
         Ok(()) => place(&fresh, &path, force).await,
         Err(complaint) => Err(complaint),
@@ -163,7 +172,20 @@ async fn write_to(plane: &ControlPlane, run: &str, artifact: &ArtifactView, path
     while let Some(piece) = body.chunk().await? {
         file.write_all(&piece).await.map_err(failed)?;
     }
-    file.flush().await.map_err(failed)
+    file.flush().await.map_err(failed)?;
+    if let Some(mode) = artifact.mode {
+        let bits = std::os::unix::fs::PermissionsExt::from_mode(mode & 0o777);
+        file.set_permissions(bits).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The target was chosen on another machine, too.
+fn link_to(artifact: &ArtifactView, target: &str, fresh: &Path) -> Done<()> {
+    if !wire::model::tree::stays_inside(target, artifact.path.split('/').count() - 1) {
+        return Err(Complaint::refused(format!("the link `{}` leads outside, to {target}", artifact.path)));
+    }
+    std::os::unix::fs::symlink(target, fresh).map_err(|error| Complaint::file("write", fresh, &error))
 }
 
 async fn place(fresh: &Path, path: &Path, force: bool) -> Done<()> {
@@ -176,6 +198,9 @@ async fn place(fresh: &Path, path: &Path, force: bool) -> Done<()> {
 }
 
 fn same(one: &Path, other: &Path) -> Done<bool> {
+    if let (Ok(one), Ok(other)) = (std::fs::read_link(one), std::fs::read_link(other)) {
+        return Ok(one == other);
+    }
     let digest = |path: &Path| -> std::io::Result<blake3::Hash> {
         let mut hasher = blake3::Hasher::new();
         std::io::copy(&mut std::fs::File::open(path)?, &mut hasher)?;

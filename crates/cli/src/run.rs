@@ -6,7 +6,7 @@ use crate::live::Live;
 use crate::settings::Settings;
 use crate::summary::{self, Sending};
 use crate::upload::{self, Files, Source};
-use crate::{follow, lookup, quantity, run_file, show};
+use crate::{artifact, follow, lookup, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use wire::api::{RunView, Submit};
@@ -43,6 +43,9 @@ pub struct RunArgs {
     /// A file or folder to send; .gitignore is respected
     #[arg(long = "file", short = 'f', value_name = "PATH[:DEST]")]
     files: Vec<String>,
+    /// Send what links lead to instead of the links
+    #[arg(long)]
+    follow_links: bool,
     /// Folder below the run's own in which to start
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
@@ -107,9 +110,11 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     }
     let env = |name: &str| std::env::var(name).ok();
     let (mut submit, sources) = wanted(&args, &env)?;
-    let files = upload::walk(&sources)?;
-    submit.files = upload::hash(&files).await?;
-    confirm(&args, &submit)?;
+    let files = upload::walk(&sources, args.follow_links)?;
+    confirm(&args, &files)?;
+    let paths = sources.into_iter().map(|source| source.path).collect();
+    let hashed = upload::hash(&files, &settings.home.join("hashes"), paths).await?;
+    submit.files = hashed.as_ref().map(|hashed| hashed.root.clone());
     let key = match &args.idempotency_key {
         Some(key) => key.clone(),
         None => new_key()?,
@@ -124,7 +129,10 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
             let priced = plane.post_keyed("/runs", &submit, &key).await?;
             return Ok(Submitted::Priced(priced));
         }
-        let sending = send(&plane, &files, &submit).await?;
+        let sending = match &hashed {
+            Some(hashed) => Some(upload::send(&plane, hashed).await?),
+            None => None,
+        };
         let run: RunView = plane.post_keyed("/runs", &submit, &key).await?;
         Done::Ok(Submitted::Accepted(Box::new((plane, run, sending))))
     };
@@ -150,7 +158,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     tokio::select! {
         ended = follow::run(&plane, &view.id, &live) => {
             let ended = ended.map_err(|complaint| still_there(complaint, &view.id))?;
-            summary::print(&ended, &Sending { sent: sending, submit: Some(&submit) }, live.is_terminal());
+            summary::print(&ended, &Sending { sent: sending, submit: Some(&submit), files: Some(&files) }, live.is_terminal());
             Ok(summary::exit_code(&ended))
         }
         _ = interrupt.recv() => Ok(detach(&view.id, &live)),
@@ -249,6 +257,7 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     stronger(&mut submit.priority, &args.priority);
     stronger(&mut submit.retry, &args.retry.map(run_file::retry_on_error));
     submit.artifacts.extend(args.artifacts.iter().cloned());
+    submit.artifacts.iter().try_for_each(|glob| artifact::pattern(glob).map(drop))?;
     submit.secrets.extend(args.secrets.iter().cloned());
     submit.merge |= args.merge;
     submit.start = true;
@@ -281,29 +290,19 @@ fn command(args: &RunArgs, submit: &mut Submit) -> Done<()> {
     Ok(())
 }
 
-fn confirm(args: &RunArgs, submit: &Submit) -> Done<()> {
-    let bytes: i64 = submit.files.iter().map(|file| file.size).sum();
-    let large = submit.files.len() > MANY_FILES || bytes > MANY_BYTES;
+fn confirm(args: &RunArgs, files: &Files) -> Done<()> {
+    let (count, bytes) = (files.count(), files.bytes());
+    let large = count > MANY_FILES || bytes > MANY_BYTES;
     if !large || args.yes || args.dry_run || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(());
     }
-    eprint!("repl: {} files, {}: send them? [y/N] ", submit.files.len(), show::size(bytes));
+    eprint!("repl: {count} files, {}: send them? [y/N] ", show::size(bytes));
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).map_err(|error| Complaint::usage(error.to_string()))?;
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
     Err(Complaint::refused("not sent").fix("name less after --file, or add a .gitignore"))
-}
-
-async fn send(plane: &ControlPlane, files: &Files, submit: &Submit) -> Done<Option<upload::Sent>> {
-    for note in &files.notes {
-        eprintln!("repl: {note}");
-    }
-    if submit.files.is_empty() {
-        return Ok(None);
-    }
-    upload::send(plane, files, &submit.files).await.map(Some)
 }
 
 #[cfg(test)]

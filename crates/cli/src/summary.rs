@@ -3,7 +3,7 @@
 
 use crate::complaint::Done;
 use crate::show::{self, Colour, paint_err};
-use crate::upload::Sent;
+use crate::upload::{Files, Sent};
 use std::path::Path;
 use wire::api::{RunView, Submit};
 use wire::model::time::show_duration;
@@ -18,6 +18,7 @@ const HINTED_FILES: usize = 3;
 pub struct Sending<'a> {
     pub sent: Option<Sent>,
     pub submit: Option<&'a Submit>,
+    pub files: Option<&'a Files>,
 }
 
 /// The work's own code where there is one.
@@ -119,10 +120,9 @@ pub fn times(run: &RunView) -> String {
 
 /// How many files there are and how many had to travel.
 pub fn travelled(sent: Sent, submit: Option<&Submit>) -> String {
-    let there = submit.map(|submit| {
-        let bytes: i64 = submit.files.iter().map(|file| file.size).sum();
-        format!("{} {} ({}), ", submit.files.len(), plural(submit.files.len(), "file"), show::size(bytes))
-    });
+    let there = submit
+        .and_then(|submit| submit.files.as_ref())
+        .map(|files| format!("{} {} ({}), ", files.files, plural(files.files, "file"), show::size(files.bytes)));
     let sent = match sent.blobs {
         0 => "none sent".to_owned(),
         blobs => format!("{blobs} sent ({})", show::size(sent.bytes)),
@@ -130,7 +130,7 @@ pub fn travelled(sent: Sent, submit: Option<&Submit>) -> String {
     format!("{}{sent}", there.unwrap_or_else(|| "files: ".to_owned()))
 }
 
-fn plural(count: usize, noun: &str) -> String {
+fn plural(count: i64, noun: &str) -> String {
     if count == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
@@ -141,7 +141,7 @@ fn hint(run: &RunView, sending: &Sending<'_>, here: &Path) -> Option<String> {
     let words = text.split(|c: char| c.is_whitespace() || ";|&<>()'\"=".contains(c));
     let mut forgotten: Vec<&str> = Vec::new();
     for word in words.map(|word| word.trim_start_matches("./")) {
-        let sent = submit.files.iter().any(|file| file.path == word || file.path.starts_with(&format!("{word}/")));
+        let sent = sending.files.is_some_and(|files| files.names(word));
         let looks_like_one = wire::model::spec::is_inside(word) && !word.starts_with(['-', '.', '$']);
         if looks_like_one && !sent && !forgotten.contains(&word) && here.join(word).exists() {
             forgotten.push(word);
@@ -167,11 +167,10 @@ pub fn dry_run(priced: &serde_json::Value, submit: &Submit, json: bool) -> Done 
     }
     let word = |name: &str| priced[name].as_str().map(str::to_owned);
     let command = if submit.argv.is_empty() { submit.commands.join("; ") } else { submit.argv.join(" ") };
-    let bytes: i64 = submit.files.iter().map(|file| file.size).sum();
-    let files = format!("{} ({})", submit.files.len(), show::size(bytes));
+    let files = submit.files.as_ref().map(|files| format!("{} ({})", files.files, show::size(files.bytes)));
     show::pairs(&[
         ("would run", Some(command)),
-        ("files", (!submit.files.is_empty()).then_some(files)),
+        ("files", files),
         ("provider", word("provider")),
         ("region", word("region")),
         ("set aside", word("credits_reserved").map(|credits| format!("{credits} credits at its start"))),
@@ -220,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_pipe_gets_one_line() {
-        let sending = Sending { sent: Some(Sent { blobs: 1, bytes: 2048 }), submit: None };
+        let sending = Sending { sent: Some(Sent { blobs: 1, bytes: 2048 }), ..Sending::default() };
         assert_eq!(
             short(&ended("failed", "job_failed", Some(3), None), &sending),
             ["repl: run_9ix failed: exit code 3 (1.5s, 0.000003 credits, files: 1 sent (2.0 KB))"]
@@ -233,7 +232,7 @@ mod tests {
         let here = tempfile::tempdir().unwrap();
         std::fs::write(here.path().join("train.py"), "").unwrap();
         let submit = Submit { commands: vec!["python3 ./train.py --lr=1".into()], ..Submit::default() };
-        let sending = Sending { sent: None, submit: Some(&submit) };
+        let sending = Sending { submit: Some(&submit), ..Sending::default() };
         let failed = ended("failed", "job_failed", Some(2), None);
         assert_eq!(
             hint(&failed, &sending, here.path()).as_deref(),

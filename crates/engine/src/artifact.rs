@@ -1,47 +1,78 @@
-//! Bytes that outlive a run: artifacts by name, files by content. The row stands before the bytes; unique in its attempt.
+//! What runs leave behind: announced with its bytes reserved, uploaded by the runner, kept for 30 days after the run's end. A name is
+//! unique in its attempt.
 
 use crate::{Engine, view};
-use model::{ArtifactId, Failure, InstanceId, JobId, OrgId, Refused, RunId};
+use model::time::HOUR;
+use model::{ArtifactId, Failure, InstanceId, JobId, OrgId, Refused, RunId, tree};
 use store::Lane;
-use store::artifact::Artifact;
-use store::blob::{BlobHash, BlobName, Download, Upload};
+use store::artifact::{Announced, Artifact, Kept};
+use store::blob::{BlobName, Download, Upload};
 
 /// Artifacts of one run in sum.
 pub const RUN_BYTES: i64 = 10 * 1024 * 1024 * 1024;
+/// A download delays deletion by this much, but never beyond the second figure past the expiry.
+const LEASE_MS: i64 = HOUR;
+const LEASE_AT_MOST_MS: i64 = 24 * HOUR;
+
+/// One artifact as a runner announces it.
+#[derive(Debug, Clone)]
+pub struct Announcement {
+    pub job: JobId,
+    pub epoch: i64,
+    pub path: String,
+    pub size: i64,
+    pub what: Kept,
+}
 
 impl Engine {
-    /// A runner is about to send an artifact of a job it has.
-    pub async fn announce_artifact(
-        &self,
-        instance: InstanceId,
-        job: JobId,
-        epoch: i64,
-        path: String,
-    ) -> Result<Artifact, Failure> {
-        if !model::spec::is_inside(&path) {
-            return Err(Refused::invalid("path", format!("`{path}` leaves the run's folder")).into());
-        }
+    /// A runner is about to send an artifact of a job it has: its name and its bytes are reserved under the run's lock, so that uploads
+    /// side by side cannot exceed the run's limit together. Folders and links have no bytes and are final at once.
+    pub async fn announce_artifact(&self, instance: InstanceId, new: Announcement) -> Result<Artifact, Failure> {
+        check(&new)?;
+        let job = new.job;
+        let found = self.store.glance("artifact.job", move |tx| store::job::find(tx, job)).await?;
+        let run = found.ok_or_else(|| Refused::not_found("job", job))?.run;
         self.store
-            .write(Lane::Normal, "artifact.announce", move |tx| {
+            .write(Lane::Normal.of(run), "artifact.announce", move |tx| {
+                let run = store::run::lock(tx, run)?;
                 let job = store::job::find(tx, job)?.ok_or_else(|| Refused::not_found("job", job))?;
-                if job.instance != Some(instance) || job.epoch != epoch || job.fenced {
-                    return Err(Refused::OldEpoch { job: job.id.to_string(), given: epoch, current: job.epoch }.into());
+                if job.instance != Some(instance) || job.epoch != new.epoch || job.fenced || job.status.is_end() {
+                    let (given, current) = (new.epoch, job.epoch);
+                    return Err(Refused::OldEpoch { job: job.id.to_string(), given, current }.into());
                 }
-                if store::artifact::bytes_of(tx, job.run)? >= RUN_BYTES {
+                let before = store::artifact::by_path(tx, run.id, job.attempt, &new.path)?.map_or(0, |a| a.size);
+                if store::artifact::reserve(tx, run.id, new.size - before)? > RUN_BYTES {
                     return Err(Refused::TooLarge { what: "the run's artifacts", limit: "10 GB".into() }.into());
                 }
-                store::artifact::announce(tx, job.org, job.run, job.attempt, &path)
+                let Announcement { path, size, what, .. } = &new;
+                let announced = Announced { org: run.org, run: run.id, attempt: job.attempt, path, size: *size, what };
+                let artifact = store::artifact::announce(tx, &announced)?;
+                if !matches!(what, Kept::File { .. }) {
+                    store::artifact::finalise(tx, artifact.id, 0, "")?;
+                }
+                Ok(artifact)
             })
             .await
     }
 
     pub async fn keep_artifact(&self, artifact: &Artifact, upload: Upload) -> Result<(), Failure> {
         let name = name_of(artifact);
-        let stored = upload.keep_async(name).await?;
+        let stored = upload.stored();
+        if stored.size != artifact.size {
+            let why = format!("{} bytes were announced and {} came", artifact.size, stored.size);
+            return Err(Refused::invalid("size", why).into());
+        }
+        upload.keep_async(name.clone()).await?;
         let (id, hash) = (artifact.id, stored.hash.to_string());
-        self.store
+        let is_final = self
+            .store
             .write(Lane::Normal, "artifact.keep", move |tx| store::artifact::finalise(tx, id, stored.size, &hash))
-            .await
+            .await?;
+        if !is_final {
+            self.blobs.delete(&name)?;
+            return Err(Refused::Conflict { why: "the run ended before this artifact had arrived".into() }.into());
+        }
+        Ok(())
     }
 
     pub async fn artifacts(&self, org: OrgId, run: RunId, after: i64, limit: i64) -> Result<Vec<Artifact>, Failure> {
@@ -53,73 +84,52 @@ impl Engine {
             .await
     }
 
+    /// The bytes of an artifact that has not expired. Near its expiry the download takes a lease first, so that a sweep does not delete
+    /// what is being read.
     pub async fn open_artifact(&self, org: OrgId, run: RunId, id: ArtifactId) -> Result<(Artifact, Download), Failure> {
-        let found = self.store.glance("artifact.find", move |tx| store::artifact::find(tx, id)).await?;
+        let (found, at) =
+            self.store.glance("artifact.find", move |tx| Ok((store::artifact::find(tx, id)?, tx.at()))).await?;
         let artifact =
             found.filter(|a| a.org == org && a.run == run).ok_or_else(|| Refused::not_found("artifact", id))?;
-        if artifact.deleted_at.is_some() {
-            return Err(Refused::Gone { what: "the artifact", why: "its 30 days are over".into() }.into());
+        if artifact.deleted_at.is_some() || artifact.expires_at.is_some_and(|expires| expires <= at) {
+            return Err(Refused::Gone { what: "the artifact", why: "the time it is kept is over".into() }.into());
         }
-        if artifact.state != "final" {
-            return Err(Refused::Conflict { why: "the artifact is still being uploaded".into() }.into());
+        match (artifact.state.as_str(), &artifact.what) {
+            ("final", Kept::File { .. }) => {}
+            ("final", what) => {
+                let why = format!("`{}` is a {}, which has no bytes", artifact.path, what.kind());
+                return Err(Refused::Conflict { why }.into());
+            }
+            ("failed", _) => {
+                return Err(Refused::Conflict { why: "the artifact was not uploaded to its end".into() }.into());
+            }
+            _ => return Err(Refused::Conflict { why: "the artifact is still being uploaded".into() }.into()),
+        }
+        if let Some(expires) = artifact.expires_at.filter(|expires| *expires < at + LEASE_MS) {
+            let until = (at + LEASE_MS).min(expires + LEASE_AT_MOST_MS);
+            self.store.write(Lane::Normal, "artifact.lease", move |tx| store::artifact::lease(tx, id, until)).await?;
         }
         let download = self.blobs.open(&name_of(&artifact))?;
         Ok((artifact, download))
     }
+}
 
-    /// Which of these contents this org has not sent yet.
-    pub async fn missing_blobs(&self, org: OrgId, hashes: Vec<String>) -> Result<Vec<String>, Failure> {
-        let (mut missing, mut there) = (Vec::new(), Vec::new());
-        for text in hashes {
-            let hash: BlobHash = text
-                .parse()
-                .map_err(|_| Refused::invalid("hashes", format!("`{text}` is not a BLAKE3 hash in hex")))?;
-            if !self.blobs.has(&BlobName::Content { org, hash })? {
-                missing.push(text);
-            } else {
-                there.push(text);
-            }
-        }
-        if there.is_empty() {
-            return Ok(sorted(missing));
-        }
-        let unnamed = self
-            .store
-            .read("blob.rows", move |tx| {
-                let mut unnamed = Vec::new();
-                for hash in &there {
-                    if !store::content::is_here(tx, org, hash)? {
-                        unnamed.push(hash.clone());
-                    }
-                }
-                Ok(unnamed)
-            })
-            .await?;
-        missing.extend(unnamed); // bytes without a row are on their way out
-        Ok(sorted(missing))
+fn check(new: &Announcement) -> Result<(), Refused> {
+    if !model::spec::is_inside(&new.path) {
+        return Err(Refused::invalid("path", format!("`{}` leaves the run's folder", new.path)));
     }
-
-    pub async fn keep_blob(&self, org: OrgId, hash: &str, upload: Upload) -> Result<(), Failure> {
-        let hash: BlobHash =
-            hash.parse().map_err(|_| Refused::invalid("hash", format!("`{hash}` is not a BLAKE3 hash in hex")))?;
-        let text = hash.to_string();
-        self.store.write(Lane::Normal, "blob.announce", move |tx| store::content::announce(tx, org, &text)).await?;
-        upload.keep_content_async(org, Some(hash)).await.map(drop)
+    if new.size < 0 {
+        return Err(Refused::invalid("size", "must not be negative"));
     }
-
-    pub fn open_blob(&self, org: OrgId, hash: &str) -> Result<Download, Failure> {
-        let hash: BlobHash =
-            hash.parse().map_err(|_| Refused::invalid("hash", format!("`{hash}` is not a BLAKE3 hash in hex")))?;
-        self.blobs.open(&BlobName::Content { org, hash })
+    match &new.what {
+        Kept::File { mode } if *mode > 0o777 => Err(Refused::invalid("mode", "permission bits only")),
+        Kept::Link { target } if !tree::stays_inside(target, new.path.split('/').count() - 1) => {
+            Err(Refused::invalid("target", format!("`{}` leads out of the run's folder", new.path)))
+        }
+        _ => Ok(()),
     }
 }
 
 fn name_of(artifact: &Artifact) -> BlobName {
     BlobName::Artifact { org: artifact.org, run: artifact.run, attempt: artifact.attempt, artifact: artifact.id }
-}
-
-fn sorted(mut hashes: Vec<String>) -> Vec<String> {
-    hashes.sort();
-    hashes.dedup();
-    hashes
 }

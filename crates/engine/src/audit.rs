@@ -90,6 +90,7 @@ fn audit_run(tx: &mut Tx, id: RunId) -> Result<Audit, Failure> {
     hierarchy(tx, &run, &jobs, &mut audit)?;
     events(tx, &run, &mut audit)?;
     owner(tx, &run, &jobs, &mut audit)?;
+    artifacts(tx, &run, &mut audit)?;
     Ok(audit)
 }
 
@@ -99,6 +100,15 @@ fn columns(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
     let said = (status.as_str(), attempt, open, version);
     let meant = (run.status.as_str(), run.attempt, !run.status.is_end() && run.deleted_at.is_none(), run.version);
     audit.must(said == meant, "projection", run.id, || format!("columns {said:?}, document {meant:?}"));
+    Ok(())
+}
+
+/// 4: a run has ended only with every announced artifact final or marked failed.
+fn artifacts(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+    if run.status.is_end() && !run.spec.artifacts.is_empty() {
+        let open = store::artifact::uploading(tx, run.id)?;
+        audit.must(open == 0, "artifacts", run.id, || format!("{open} uploads are open although it has ended"));
+    }
     Ok(())
 }
 

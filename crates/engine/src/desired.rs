@@ -5,16 +5,15 @@ use model::allocation::Allocation;
 use model::instance::{Instance, InstanceStatus};
 use model::job::{Job, JobStatus};
 use model::run::Run;
+use model::tree::Tree;
 use model::{AllocationId, Failure, InstanceId, Refused};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use store::Tx;
-use store::blob::{BlobHash, BlobName};
 
-/// Files up to this size travel inside the document.
-const INLINE_BYTES: i64 = 64 * 1024;
-/// Inline bytes of one document in sum.
-const INLINE_SUM: i64 = 256 * 1024;
+/// Small trees travel inside the document, folders and files: up to so many, and so many bytes in sum.
+const INLINE_BLOBS: usize = 64;
+const INLINE_BYTES: i64 = 256 * 1024;
 /// Names of workdirs that are remembered, of all machines together: 2 MB.
 const REMEMBERED: usize = 20_000;
 /// Slots that are read one by one rather than all of a machine's.
@@ -34,7 +33,7 @@ pub struct DesiredJob {
     pub run: Run,
     pub workdir: String,
     pub secrets: BTreeMap<String, String>,
-    /// Bytes of small files, by hash.
+    /// The whole tree of its files, folders' documents included, by hash; empty unless it is small.
     pub inline: BTreeMap<String, Vec<u8>>,
     pub log_offset: i64,
 }
@@ -66,7 +65,7 @@ impl Engine {
             Some((job, run, secrets)) => {
                 self.house.presence.deliver(job.id);
                 let workdir = workdir_of(&job).unwrap_or_else(|| "work_1".into());
-                let inline = self.inline_files(&run).await?;
+                let inline = self.inline_tree(&run).unwrap_or_default();
                 let log_offset = self.logs.reached(job.id, job.epoch).await?.next_offset;
                 Some(DesiredJob { job, run, workdir, secrets, inline, log_offset })
             }
@@ -77,21 +76,28 @@ impl Engine {
         Ok(Desired { instance, job, kept_workdirs: kept.into_values().collect(), shutdown })
     }
 
-    async fn inline_files(&self, run: &Run) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
-        let (mut inline, mut sum) = (BTreeMap::new(), 0);
-        for file in run.spec.files.iter().filter(|file| file.size <= INLINE_BYTES) {
-            if sum + file.size > INLINE_SUM || inline.contains_key(&file.hash) {
+    /// None when the tree is too large, or not to be read: then the runner fetches it.
+    fn inline_tree(&self, run: &Run) -> Option<BTreeMap<String, Vec<u8>>> {
+        let root = run.spec.files.as_ref().filter(|tree| tree.bytes <= INLINE_BYTES)?;
+        let (mut inline, mut left) = (BTreeMap::new(), INLINE_BYTES);
+        let mut open = vec![(root.hash.clone(), true)];
+        while let Some((hash, is_tree)) = open.pop() {
+            if inline.contains_key(&hash) {
                 continue;
             }
-            let Ok(hash) = file.hash.parse::<BlobHash>() else { continue };
-            if let Ok(bytes) =
-                self.blobs.open(&BlobName::Content { org: run.org, hash }).and_then(|blob| blob.read_all())
-            {
-                sum += file.size;
-                inline.insert(file.hash.clone(), bytes);
+            let blob = self.open_blob(run.org, &hash).ok()?;
+            left -= blob.size;
+            if left < 0 || inline.len() == INLINE_BLOBS {
+                return None;
             }
+            let bytes = blob.read_all().ok()?;
+            if is_tree {
+                let tree = Tree::parse(&bytes).ok()?;
+                open.extend(tree.children().map(|child| (child.hash.to_owned(), child.is_tree)));
+            }
+            inline.insert(hash, bytes);
         }
-        Ok(inline)
+        Some(inline)
     }
 }
 

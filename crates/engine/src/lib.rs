@@ -5,6 +5,7 @@ pub mod allocation;
 pub mod artifact;
 pub mod audit;
 pub mod config;
+pub mod content;
 pub mod desired;
 mod dispatch;
 mod forget;

@@ -53,14 +53,11 @@ impl Engine {
             check_name(name)?;
         }
         self.house.provider(&submission.spec.provider)?;
-        self.check_files(&submission).await?;
         let house = self.house.clone();
         self.keyed(Lane::Normal, "run.submit", key, 201, move |tx| {
             check_secrets(tx, &submission)?;
             let run = fresh(tx, &submission);
-            let id = run.id;
-            let hashes: Vec<String> = run.spec.files.iter().map(|file| file.hash.clone()).collect();
-            store::content::use_by(tx, run.org, id, &hashes)?;
+            use_files(tx, &run)?;
             let mut scope = Scope::fresh(tx, &house, run);
             scope.publish("run.created", store::body!({ "name": scope.run.name, "status": "created" }));
             if submission.start {
@@ -180,20 +177,19 @@ impl Engine {
             })
             .await
     }
+}
 
-    /// Blobs that a submission names must be here before it is accepted.
-    async fn check_files(&self, submission: &Submission) -> Result<(), Failure> {
-        let missing =
-            self.missing_blobs(submission.org, submission.spec.files.iter().map(|f| f.hash.clone()).collect()).await?;
-        match missing.first() {
-            None => Ok(()),
-            Some(hash) => {
-                let path = submission.spec.files.iter().find(|f| f.hash == *hash).map_or("", |f| &f.path);
-                let why = format!("the bytes of `{path}` were never sent: PUT /api/v1/blobs/{hash} first");
-                Err(Refused::invalid("files", why).into())
-            }
-        }
+/// What a submission names must be here before it is accepted, and stays while its run is open.
+fn use_files(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
+    let Some(tree) = &run.spec.files else { return Ok(()) };
+    if !store::content::is_tree_here(tx, run.org, &tree.hash)? {
+        let why = format!(
+            "the tree {} is not here: PUT /api/v1/trees/{{hash}} first, and before it what it names",
+            tree.hash
+        );
+        return Err(Refused::invalid("files", why).into());
     }
+    store::content::use_by(tx, run.org, run.id, std::slice::from_ref(&tree.hash))
 }
 
 /// What starting it would reserve, if the org has so much. Only the start reserves.
@@ -241,13 +237,13 @@ pub(crate) fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Act
 
 /// What a run was sent with is kept a while after its end; later there is nothing to try again with.
 fn files_are_here(scope: &mut Scope<'_>) -> Result<(), Failure> {
-    for file in &scope.run.spec.files {
-        if !store::content::is_here(scope.tx, scope.run.org, &file.hash)? {
-            let why = format!("nobody needed `{}` for long, and its bytes were deleted: submit it again", file.path);
-            return Err(Refused::Gone { what: "a file of the run", why }.into());
+    match &scope.run.spec.files {
+        Some(tree) if !store::content::is_tree_here(scope.tx, scope.run.org, &tree.hash)? => {
+            let why = "no run needed them for long, and they were deleted: submit it again".into();
+            Err(Refused::Gone { what: "what the run was sent with", why }.into())
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// A person says that a silent machine's job is surely gone: it is fenced, and its run may go on.

@@ -291,8 +291,11 @@ impl Scope<'_> {
 
     fn settle(&mut self) -> Result<(), Failure> {
         self.settle_attempt()?;
-        if !self.run.spec.files.is_empty() {
+        if self.run.spec.files.is_some() {
             store::content::used_until_now(self.tx, self.run.id)?;
+        }
+        if !self.run.spec.artifacts.is_empty() {
+            store::artifact::give_up(self.tx, self.run.id)?;
         }
         store::artifact::date(self.tx, self.run.id, self.at + self.house.config.timings.artifacts_kept_ms)
     }

@@ -56,6 +56,14 @@ impl Engine {
         let going = self.store.read("sweep.contents", |tx| store::content::going(tx, AT_ONCE)).await?;
         let more = going.len() as i64 == AT_ONCE;
         for content in &going {
+            // What a tree named may go once the tree does. A folder of many files is let go in pieces.
+            loop {
+                let tree = content.clone();
+                let unlink = move |tx: &mut Tx| store::content::unlink(tx, &tree, AT_ONCE);
+                if self.store.write(Lane::Low, "sweep.links", unlink).await? < AT_ONCE as u64 {
+                    break;
+                }
+            }
             self.blobs.delete(&BlobName::Content { org: content.org, hash: content.hash.parse()? })?;
         }
         if !going.is_empty() {

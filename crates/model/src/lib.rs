@@ -23,6 +23,7 @@ pub mod spec;
 pub mod step;
 pub mod task;
 pub mod time;
+pub mod tree;
 pub mod unused;
 pub mod words;
 pub mod workflow;

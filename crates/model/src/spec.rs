@@ -1,6 +1,7 @@
 //! What a user asked for: the run's specification as it was accepted, defaults filled in. Never changes after submission.
 
 use crate::time::{DAY, SECOND};
+use crate::tree::TreeRef;
 use crate::{Credits, Refused, words};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -51,14 +52,6 @@ impl Resources {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileRef {
-    pub path: String,
-    pub hash: String,
-    pub size: i64,
-    pub mode: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
     /// First attempt included.
     pub max_attempts: i64,
@@ -76,8 +69,9 @@ pub struct RunSpec {
     /// Names only; values are looked up when the job is delivered.
     #[serde(default)]
     pub secrets: Vec<String>,
-    #[serde(default)]
-    pub files: Vec<FileRef>,
+    /// The tree of files that is laid into its workdir.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<TreeRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     #[serde(default)]
@@ -112,7 +106,6 @@ pub const DEFAULT_MAX_ATTEMPTS: i64 = 3;
 // Bounds of what one run may ask for; each keeps one row, one document or one environment of reasonable size.
 const MAX_COMMAND_BYTES: usize = 128 * 1024;
 const MAX_ENV: usize = 500;
-const MAX_FILES: usize = 5_000;
 const MAX_ATTEMPTS: i64 = 100;
 const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
 
@@ -145,10 +138,9 @@ impl RunSpec {
             )?;
             check(!name.starts_with("REPL_"), "env", format!("`{name}`: names beginning with REPL_ are ours"))?;
         }
-        check(self.files.len() <= MAX_FILES, "files", "more than 5,000 files: send an archive")?;
-        for file in &self.files {
-            check(is_inside(&file.path), "files", format!("`{}` must stay below the working folder", file.path))?;
-            check(is_hash(&file.hash), "files", format!("`{}` is not a BLAKE3 hash in hex", file.hash))?;
+        if let Some(tree) = &self.files {
+            check(is_hash(&tree.hash), "files.hash", format!("`{}` is not a BLAKE3 hash in hex", tree.hash))?;
+            check(tree.files >= 0 && tree.bytes >= 0, "files", "counts must not be negative")?;
         }
         if let Some(dir) = &self.working_dir {
             check(is_inside(dir), "working_dir", format!("`{dir}` must stay below the run's folder"))?;

@@ -8,26 +8,38 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use wire::client::{ClientError, Method};
+use wire::client::{ClientError, Method, Request};
 use wire::model::crash_point;
+use wire::model::tree::resolve;
 
 const UPLOADS_AT_A_TIME: usize = 10;
 /// Tries of one file while the control plane answers; while it is away results wait.
 const TRIES: u32 = 5;
 /// A workdir with more than this is not searched to its end.
-const MOST_FILES: usize = 100_000;
+const MOST_FILES: usize = 2_000_000;
 const PIECE: usize = 256 << 10;
 /// A log is not the place for thousands of names.
 const MOST_LINES: usize = 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Name below the workdir, and where its bytes are.
-    pub files: Vec<(String, PathBuf)>,
+    /// Name below the workdir, and what is there.
+    pub files: Vec<(String, Item)>,
     pub problems: Vec<String>,
     /// Globs that named nothing: no failure, but rarely what was meant.
     pub idle: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item {
+    /// Where its bytes are.
+    File(PathBuf),
+    /// A folder with nothing in it that is kept otherwise.
+    Folder,
+    /// A link to something that is kept too.
+    Link(String),
 }
 
 /// What did not become of the artifacts that were asked for.
@@ -58,16 +70,16 @@ pub async fn upload(key: Key, workdir: PathBuf, globs: Vec<String>, line: Line) 
     let search = tokio::task::spawn_blocking(move || find(&workdir, &globs));
     let found = search.await.expect("a search does not panic");
     let uploads = stream::iter(found.files)
-        .map(|(name, path)| upload_one(key, name, path, line.clone()))
+        .map(|(name, item)| upload_one(key, name, item, line.clone()))
         .buffer_unordered(UPLOADS_AT_A_TIME);
     let failed: Vec<Option<String>> = uploads.collect().await;
     Shortfall { problems: found.problems.into_iter().chain(failed.into_iter().flatten()).collect(), idle: found.idle }
 }
 
-async fn upload_one(key: Key, name: String, path: PathBuf, mut line: Line) -> Option<String> {
+async fn upload_one(key: Key, name: String, item: Item, mut line: Line) -> Option<String> {
     let (mut tries, mut backoff) = (0, Backoff::default());
     loop {
-        let why = match try_upload(key, &name, &path, &line).await {
+        let why = match try_upload(key, &name, &item, &line).await {
             Ok(()) => return None,
             Err(Trying::System(error)) => return Some(format!("{name}: {error}")),
             Err(Trying::Control(ClientError::Unreachable(_))) if !line.is_up() => {
@@ -92,9 +104,17 @@ enum Trying {
     System(io::Error),
 }
 
-async fn try_upload(key: Key, name: &str, path: &Path, line: &Line) -> Result<(), Trying> {
+async fn try_upload(key: Key, name: &str, item: &Item, line: &Line) -> Result<(), Trying> {
+    let request = line.client.request(Method::PUT, &format!("/runner/v1/jobs/{}/artifacts", key.job));
+    let request = request.query("epoch", key.epoch).query("path", name);
+    let path = match item {
+        Item::File(path) => path,
+        Item::Folder => return put(request.query("kind", "folder").query("size", 0)).await,
+        Item::Link(target) => return put(request.query("kind", "link").query("size", 0).query("target", target)).await,
+    };
     let file = tokio::fs::File::open(path).await.map_err(Trying::System)?;
-    let length = file.metadata().await.map_err(Trying::System)?.len();
+    let about = file.metadata().await.map_err(Trying::System)?;
+    let (length, mode) = (about.len(), about.permissions().mode() & 0o777);
     let pieces = stream::try_unfold((file, length), |(mut file, left)| async move {
         if left == 0 {
             return Ok::<_, io::Error>(None);
@@ -107,8 +127,11 @@ async fn try_upload(key: Key, name: &str, path: &Path, line: &Line) -> Result<()
         piece.truncate(read);
         Ok(Some((Bytes::from(piece), (file, left - read as u64))))
     });
-    let request = line.client.request(Method::PUT, &format!("/runner/v1/jobs/{}/artifacts", key.job));
-    let request = request.query("epoch", key.epoch).query("path", name).stream(pieces, Some(length));
+    let request = request.query("kind", "file").query("size", length).query("mode", mode);
+    put(request.stream(pieces, Some(length))).await
+}
+
+async fn put(request: Request) -> Result<(), Trying> {
     crash_point!("artifact.put", request.send().await).map(drop).map_err(Trying::Control)
 }
 
@@ -123,10 +146,14 @@ pub fn find(workdir: &Path, globs: &[String]) -> Found {
         }
     };
     let Ok(root) = workdir.canonicalize() else { return found };
-    let (mut folders, mut seen, mut used) = (vec![PathBuf::new()], 0, vec![false; globs.len()]);
-    while let Some(folder) = folders.pop() {
+    let (mut folders, mut seen, mut used) = (vec![(PathBuf::new(), false)], 0, vec![false; globs.len()]);
+    let mut links = Vec::new();
+    while let Some((folder, is_wanted)) = folders.pop() {
         let mut entries: Vec<_> = std::fs::read_dir(root.join(&folder)).into_iter().flatten().flatten().collect();
         entries.sort_by_key(|entry| entry.file_name());
+        if is_wanted && entries.is_empty() {
+            found.folder(&folder);
+        }
         for entry in entries {
             seen += 1;
             if seen > MOST_FILES {
@@ -134,21 +161,24 @@ pub fn find(workdir: &Path, globs: &[String]) -> Found {
                 return found;
             }
             let name = folder.join(entry.file_name());
+            let matching = wanted.matches(&name);
+            let is_wanted = !matching.is_empty();
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => folders.push(name),
-                Ok(_) => {
-                    let matching = wanted.matches(&name);
-                    if !matching.is_empty() {
-                        found.take(&root, &name);
-                    }
-                    // Two patterns stand for each glob.
-                    matching.into_iter().for_each(|pattern| used[pattern / 2] = true);
-                }
-                Err(_) => {}
+                Ok(kind) if kind.is_dir() => folders.push((name, is_wanted)),
+                Ok(kind) if is_wanted && kind.is_symlink() => links.push(name),
+                Ok(_) if is_wanted => found.take(&root, &name),
+                _ => {}
             }
+            // Two patterns stand for each glob.
+            matching.into_iter().for_each(|pattern| used[pattern / 2] = true);
         }
     }
-    found.files.sort();
+    found.files.sort_by(|left, right| left.0.cmp(&right.0));
+    links.sort();
+    for name in links {
+        found.link(&root, &name);
+    }
+    found.files.sort_by(|left, right| left.0.cmp(&right.0));
     found.idle = globs.iter().zip(used).filter(|(_, used)| !used).map(|(glob, _)| glob.clone()).collect();
     found
 }
@@ -160,10 +190,41 @@ impl Found {
         };
         match root.join(name).canonicalize() {
             Ok(path) if !path.starts_with(root) => self.problems.push(format!("{text}: leads out of the workdir")),
-            Ok(path) if path.is_file() => self.files.push((text.to_owned(), path)),
+            Ok(path) if path.is_file() => self.files.push((text.to_owned(), Item::File(path))),
             Ok(_) => self.problems.push(format!("{text}: not a file")),
             Err(error) => self.problems.push(format!("{text}: {error}")),
         }
+    }
+
+    fn folder(&mut self, name: &Path) {
+        match name.to_str() {
+            Some(text) => self.files.push((text.to_owned(), Item::Folder)),
+            None => self.problems.push(format!("{}: the name is not UTF-8", name.display())),
+        }
+    }
+
+    /// A link stays one if it is relative and what it leads to is kept too; otherwise what it leads to is kept under its name. Called
+    /// in the order of names with the files sorted.
+    fn link(&mut self, root: &Path, name: &Path) {
+        let target = std::fs::read_link(root.join(name)).ok().and_then(|target| Some(target.to_str()?.to_owned()));
+        let (Some(text), Some(target)) = (name.to_str(), target) else { return self.take(root, name) };
+        let folder: Vec<&str> = text.split('/').rev().skip(1).collect::<Vec<_>>().into_iter().rev().collect();
+        let leads_to = resolve(&folder, &target).map(|steps| steps.join("/"));
+        if leads_to.is_some_and(|path| self.keeps(&path)) {
+            self.files.push((text.to_owned(), Item::Link(target)));
+        } else {
+            self.take(root, name);
+        }
+    }
+
+    /// Whether a file of this name, or one in a folder of this name, is kept.
+    fn keeps(&self, path: &str) -> bool {
+        let at = self.files.partition_point(|(name, _)| name.as_str() < path);
+        let is_it = |(name, item): &(String, Item)| {
+            !matches!(item, Item::Link(_)) && (name == path || name.starts_with(&format!("{path}/")))
+        };
+        // A name such as `a-b` lies between `a` and `a/b`.
+        self.files[at..].iter().take_while(|(name, _)| name.starts_with(path)).any(is_it)
     }
 }
 
@@ -200,14 +261,23 @@ mod tests {
         symlink(outside.path().join("secret"), dir.path().join("out/leak")).unwrap();
         symlink(outside.path(), dir.path().join("out/dir")).unwrap();
         symlink("a", dir.path().join("out/link")).unwrap();
+        symlink("../top.txt", dir.path().join("out/copy")).unwrap();
+        symlink("deep", dir.path().join("out/to-deep")).unwrap();
+        std::fs::create_dir(dir.path().join("out/empty")).unwrap();
         let names = |globs: &[&str]| {
             let globs: Vec<String> = globs.iter().map(|glob| glob.to_string()).collect();
             let found = find(dir.path(), &globs);
-            let files: Vec<String> = found.files.into_iter().map(|(name, _)| name).collect();
-            (files, found.problems.len(), found.idle.len())
+            let shown = |(name, item)| match item {
+                Item::File(_) => name,
+                Item::Folder => format!("{name}/"),
+                Item::Link(target) => format!("{name} -> {target}"),
+            };
+            (found.files.into_iter().map(shown).collect::<Vec<_>>(), found.problems.len(), found.idle.len())
         };
         let strings = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
-        assert_eq!(names(&["out/*"]), (strings(&["out/a", "out/deep/b", "out/link"]), 2, 0));
+        let all = ["out/a", "out/copy", "out/deep/b", "out/empty/", "out/link -> a", "out/to-deep -> deep"];
+        assert_eq!(names(&["out/*"]), (strings(&all), 2, 0), "a link stays one if what it leads to is kept");
+        assert_eq!(names(&["out/link"]), (strings(&["out/link"]), 0, 0), "and is kept as a file otherwise");
         assert_eq!(names(&["*.txt", "./other"]), (strings(&["other/c", "top.txt"]), 0, 0));
         assert_eq!(names(&["**/b"]), (strings(&["out/deep/b"]), 0, 0));
         assert_eq!(names(&["../*"]), (vec![], 1, 0));

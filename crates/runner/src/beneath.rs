@@ -3,10 +3,10 @@
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
 pub struct Beneath {
@@ -34,32 +34,43 @@ impl Beneath {
         Ok(Beneath { root: File::open(root)?.into() })
     }
 
-    /// A new file, with its folders; what was there under that name is replaced, a folder is not.
-    pub fn create(&self, steps: &[&str], mode: u32) -> io::Result<File> {
-        let (name, folders) = steps.split_last().ok_or(io::ErrorKind::InvalidInput)?;
-        let folder = self.make_folders(folders)?;
-        match unlinkat(&folder, *name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
+    /// A new file; what was there under that name is replaced, a folder is not.
+    pub fn file(&self, name: &str, mode: u32) -> io::Result<File> {
+        self.clear(name)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = openat(&folder, *name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let file = openat(&self.root, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
         // Permission bits only: no set-uid from afar. Whatever the umask, they are as they were sent.
         fchmod(&file, Mode::from_bits_truncate(mode & 0o777))?;
         Ok(File::from(file))
     }
 
-    pub fn make_folders(&self, steps: &[&str]) -> io::Result<OwnedFd> {
-        let mut folder = self.root.as_fd().try_clone_to_owned()?;
-        for step in steps {
-            match mkdirat(&folder, *step, Mode::from_bits_truncate(0o777)) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            folder = openat(&folder, *step, flags, Mode::empty())?;
+    pub fn link(&self, name: &str, target: &str) -> io::Result<()> {
+        self.clear(name)?;
+        Ok(symlinkat(target, &self.root, name)?)
+    }
+
+    /// The folder of this name, made if need be.
+    pub fn enter(&self, name: &str) -> io::Result<Beneath> {
+        match mkdirat(&self.root, name, Mode::from_bits_truncate(0o777)) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
         }
-        Ok(folder)
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        Ok(Beneath { root: openat(&self.root, name, flags, Mode::empty())? })
+    }
+
+    pub fn make_folders(&self, steps: &[&str]) -> io::Result<()> {
+        match steps.split_first() {
+            Some((first, rest)) => self.enter(first)?.make_folders(rest),
+            None => Ok(()),
+        }
+    }
+
+    fn clear(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.root, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -84,8 +95,8 @@ mod tests {
         symlink(outside.path(), root.path().join("dir")).unwrap();
         symlink(outside.path().join("f"), root.path().join("file")).unwrap();
         let beneath = Beneath::open(root.path()).unwrap();
-        assert!(beneath.create(&["dir", "f"], 0o644).is_err());
-        beneath.create(&["file"], 0o755).unwrap().write_all(b"ours").unwrap();
+        assert!(beneath.enter("dir").is_err());
+        beneath.file("file", 0o755).unwrap().write_all(b"ours").unwrap();
         assert_eq!(std::fs::read(outside.path().join("f")).unwrap(), b"theirs");
         let placed = root.path().join("file");
         assert_eq!(std::fs::read(&placed).unwrap(), b"ours");

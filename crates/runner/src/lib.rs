@@ -31,6 +31,7 @@ mod slot;
 mod socket;
 mod spool;
 mod sync;
+mod tree;
 mod usage;
 
 pub use contain::{end, socket_path};

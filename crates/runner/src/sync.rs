@@ -1,18 +1,18 @@
-//! Brings a job's files into its workdir: inline bytes, cached blobs, or blobs fetched by hash. Nothing is placed that
-//! was not verified, and nothing outside of the workdir.
+//! Fetches blobs by their hash into the cache. Nothing is kept that was not verified.
 
-use crate::beneath::{Beneath, steps};
+use crate::beneath::steps;
 use crate::cache::Cache;
 use crate::clock::Backoff;
 use crate::link::Line;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use wire::client::ClientError;
-use wire::runner::{EndCause, SyncFile};
+use wire::model::spec::is_hash;
+use wire::pack;
+use wire::runner::{BlobsAsked, EndCause};
 
 const FETCHES_AT_A_TIME: usize = 8;
 /// A blob that arrives wrong this often is wrong where it is kept.
@@ -24,6 +24,12 @@ pub struct Fetched {
     pub bytes: i64,
 }
 
+impl Fetched {
+    pub fn and(self, more: Fetched) -> Fetched {
+        Fetched { blobs: self.blobs + more.blobs, bytes: self.bytes + more.bytes }
+    }
+}
+
 /// Why the files are not in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotPlaced {
@@ -32,37 +38,101 @@ pub struct NotPlaced {
 }
 
 impl NotPlaced {
-    fn because(why: impl Into<String>) -> NotPlaced {
+    pub fn because(why: impl Into<String>) -> NotPlaced {
         NotPlaced { cause: EndCause::SyncFailed, why: why.into() }
     }
-    fn by_system(what: &str, error: &io::Error) -> NotPlaced {
+    pub fn by_system(what: &str, error: &io::Error) -> NotPlaced {
         let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let cause = if full { EndCause::DiskFull } else { EndCause::SyncFailed };
         NotPlaced { cause, why: format!("{what}: {error}") }
     }
 }
 
-/// The blobs that have to travel.
-pub fn missing(files: &[SyncFile], cache: &Cache) -> Vec<(String, i64)> {
-    let wanted: BTreeSet<(String, i64)> =
-        files.iter().filter(|file| file.inline.is_none()).map(|file| (file.hash.clone(), file.size)).collect();
-    wanted.into_iter().filter(|(hash, _)| !cache.has(hash)).collect()
-}
-
-/// Fetches what is missing. Waits out a control plane that is away: the job's sync limit is counted there.
+/// Fetches what is missing: small blobs together, large ones alone, several at a time. Waits out a control plane that is away: the job's
+/// sync limit is counted there.
 pub async fn fetch(blobs: Vec<(String, i64)>, cache: Arc<Cache>, line: Line) -> Result<Fetched, NotPlaced> {
-    let sizes: Vec<i64> = stream::iter(blobs)
-        .map(|(hash, _)| fetch_one(hash, cache.clone(), line.clone()))
+    if let Some((bad, _)) = blobs.iter().find(|(hash, _)| !is_hash(hash)) {
+        return Err(NotPlaced::because(format!("`{bad}` is not a BLAKE3 hash")));
+    }
+    let (small, large): (Vec<_>, Vec<_>) = blobs.into_iter().partition(|(_, size)| *size <= pack::BLOB_BYTES);
+    let unpacked: Vec<(Vec<String>, Fetched)> = stream::iter(packs(small))
+        .map(|hashes| fetch_pack(hashes, cache.clone(), line.clone()))
         .buffer_unordered(FETCHES_AT_A_TIME)
         .try_collect()
         .await?;
-    Ok(Fetched { blobs: sizes.len() as i64, bytes: sizes.iter().sum() })
+    let mut fetched = Fetched::default();
+    let mut alone: Vec<String> = large.into_iter().map(|(hash, _)| hash).collect();
+    for (left, got) in unpacked {
+        alone.extend(left);
+        fetched = fetched.and(got);
+    }
+    let sizes: Vec<i64> = stream::iter(alone)
+        .map(|hash| fetch_one(hash, cache.clone(), line.clone()))
+        .buffer_unordered(FETCHES_AT_A_TIME)
+        .try_collect()
+        .await?;
+    Ok(fetched.and(Fetched { blobs: sizes.len() as i64, bytes: sizes.iter().sum() }))
+}
+
+/// What is asked for with one request.
+fn packs(small: Vec<(String, i64)>) -> Vec<Vec<String>> {
+    let mut packs: Vec<Vec<String>> = Vec::new();
+    let mut bytes = 0;
+    for (hash, size) in small {
+        let is_full = |pack: &Vec<String>| pack.len() == pack::PACK_BLOBS || bytes + size > pack::PACK_BYTES as i64;
+        if packs.last().is_none_or(is_full) {
+            packs.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        packs.last_mut().expect("one was just begun").push(hash);
+    }
+    packs
+}
+
+/// Returns what did not come along, too: it is fetched alone, and then its absence has a reason.
+async fn fetch_pack(
+    hashes: Vec<String>,
+    cache: Arc<Cache>,
+    mut line: Line,
+) -> Result<(Vec<String>, Fetched), NotPlaced> {
+    let mut backoff = Backoff::default();
+    loop {
+        match try_fetch_pack(&hashes, &cache, &line).await {
+            Ok(done) => return Ok(done),
+            Err(Trying::System(error)) => return Err(NotPlaced::by_system("fetching files", &error)),
+            Err(Trying::Control(ClientError::Problem(problem))) if problem.status < 500 && problem.status != 429 => {
+                return Err(NotPlaced::because(format!("{} files: {problem}", hashes.len())));
+            }
+            Err(Trying::Control(error)) => {
+                tracing::debug!(%error, "a pack of files did not arrive, trying again");
+                line.try_again_after(backoff.next()).await;
+            }
+        }
+    }
+}
+
+async fn try_fetch_pack(hashes: &[String], cache: &Cache, line: &Line) -> Result<(Vec<String>, Fetched), Trying> {
+    let asked = BlobsAsked { hashes: hashes.to_vec() };
+    let request = line.client.request(wire::client::Method::POST, "/runner/v1/blobs").json(&asked);
+    let mut response = request.send().await.map_err(Trying::Control)?;
+    let mut wanted: BTreeSet<&str> = hashes.iter().map(String::as_str).collect();
+    let (mut unpacker, mut fetched) = (pack::Unpacker::default(), Fetched::default());
+    while let Some(piece) = response.chunk().await.map_err(Trying::Control)? {
+        let blobs = unpacker.feed(&piece).map_err(|error| Trying::Control(ClientError::Protocol(error.to_string())))?;
+        for blob in blobs {
+            // What arrives with other content is asked for alone, like what does not arrive.
+            if blake3::hash(&blob.bytes).to_hex().as_str() == blob.hash && wanted.remove(blob.hash.as_str()) {
+                cache.put(&blob.hash, &blob.bytes).map_err(Trying::System)?;
+                fetched.blobs += 1;
+                fetched.bytes += blob.bytes.len() as i64;
+            }
+        }
+    }
+    Ok((wanted.into_iter().map(str::to_owned).collect(), fetched))
 }
 
 async fn fetch_one(hash: String, cache: Arc<Cache>, mut line: Line) -> Result<i64, NotPlaced> {
-    if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(NotPlaced::because(format!("`{hash}` is not a BLAKE3 hash")));
-    }
     let (mut wrong, mut backoff) = (0, Backoff::default());
     loop {
         match try_fetch(&hash, &cache, &line).await {
@@ -92,10 +162,9 @@ enum Trying {
 
 /// None when the bytes are not what the hash says.
 async fn try_fetch(hash: &str, cache: &Cache, line: &Line) -> Result<Option<i64>, Trying> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let request = line.client.request(wire::client::Method::GET, &format!("/runner/v1/blobs/{hash}"));
     let mut response = request.send().await.map_err(Trying::Control)?;
-    let (path, mut file) = cache.begin(hash, NUMBER.fetch_add(1, Ordering::Relaxed)).map_err(Trying::System)?;
+    let (path, mut file) = cache.begin(hash).map_err(Trying::System)?;
     let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
     let outcome = loop {
         match response.chunk().await {
@@ -107,7 +176,7 @@ async fn try_fetch(hash: &str, cache: &Cache, line: &Line) -> Result<Option<i64>
                 }
             }
             Ok(None) if hasher.finalize().to_hex().as_str() == hash => {
-                break cache.keep(&path, hash).map(|()| Some(bytes)).map_err(Trying::System);
+                break cache.keep(&path, hash, bytes as u64).map(|()| Some(bytes)).map_err(Trying::System);
             }
             Ok(None) => break Ok(None),
             Err(error) => break Err(Trying::Control(error)),
@@ -117,39 +186,6 @@ async fn try_fetch(hash: &str, cache: &Cache, line: &Line) -> Result<Option<i64>
         let _ = std::fs::remove_file(path);
     }
     outcome
-}
-
-/// Puts every file where it belongs. Blocking.
-pub fn place(files: &[SyncFile], workdir: &Path, cache: &Cache) -> Result<(), NotPlaced> {
-    let system = |error: io::Error| NotPlaced::by_system(&workdir.display().to_string(), &error);
-    std::fs::create_dir_all(workdir).map_err(system)?;
-    let beneath = Beneath::open(workdir).map_err(system)?;
-    for file in files {
-        let steps = steps(&file.path).map_err(NotPlaced::because)?;
-        let content = content(file, cache)?;
-        let put = beneath.create(&steps, file.mode).and_then(|mut placed| match content {
-            Content::Inline(bytes) => placed.write_all(bytes),
-            Content::Cached(mut blob) => io::copy(&mut blob, &mut placed).map(drop),
-        });
-        put.map_err(|error| NotPlaced::by_system(&file.path, &error))?;
-    }
-    Ok(())
-}
-
-enum Content<'a> {
-    Inline(&'a [u8]),
-    Cached(std::fs::File),
-}
-
-fn content<'a>(file: &'a SyncFile, cache: &Cache) -> Result<Content<'a>, NotPlaced> {
-    match &file.inline {
-        Some(bytes) if blake3::hash(&bytes.0).to_hex().as_str() == file.hash => Ok(Content::Inline(&bytes.0)),
-        Some(_) => Err(NotPlaced::because(format!("{} arrived with other content", file.path))),
-        None => {
-            let blob = cache.get(&file.hash);
-            blob.map(Content::Cached).ok_or_else(|| NotPlaced::because(format!("{} was not fetched", file.path)))
-        }
-    }
 }
 
 /// A job's own folder below the instance's, and where in it the command starts.

@@ -7,7 +7,11 @@ use crate::routes::{Asked, settled};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use engine::content::Small;
+use model::{Refused, Trouble, TroubleKind};
+use tokio_stream::StreamExt as _;
 use wire::api::BlobList;
+use wire::pack;
 
 /// One file.
 const BLOB_BYTES: i64 = 64 * 1024 * 1024 * 1024;
@@ -15,7 +19,8 @@ const BLOB_BYTES: i64 = 64 * 1024 * 1024 * 1024;
 pub(crate) async fn missing(State(house): State<Shared>, writer: Writer, asked: Asked<BlobList>) -> Answer {
     let key = asked.key(writer.org());
     let hashes = house.engine.missing_blobs(writer.org(), asked.value.hashes).await?;
-    settled(&house, key, &BlobList { hashes }).await
+    let trees = house.engine.missing_trees(writer.org(), asked.value.trees).await?;
+    settled(&house, key, &BlobList { hashes, trees }).await
 }
 
 pub(crate) async fn put(
@@ -26,6 +31,37 @@ pub(crate) async fn put(
 ) -> Answer<StatusCode> {
     let upload = house.engine.blobs.receive(body.into_data_stream(), BLOB_BYTES).await?;
     house.engine.keep_blob(writer.org(), &hash, upload).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(crate) async fn put_tree(
+    State(house): State<Shared>,
+    writer: Writer,
+    Path(hash): Path<String>,
+    body: Body,
+) -> Answer<StatusCode> {
+    let upload = house.engine.blobs.receive(body.into_data_stream(), model::tree::DOCUMENT_BYTES).await?;
+    house.engine.keep_tree(writer.org(), &hash, upload).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Held in memory as a whole: a pack is small by definition, and a larger one is refused as soon as it is.
+pub(crate) async fn put_pack(State(house): State<Shared>, writer: Writer, body: Body) -> Answer<StatusCode> {
+    let bad = |error: pack::Malformed| Refused::invalid("pack", error.to_string());
+    let (mut unpacker, mut blobs, mut length) = (pack::Unpacker::default(), Vec::new(), 0);
+    let mut pieces = body.into_data_stream();
+    while let Some(piece) = pieces.next().await {
+        let piece =
+            piece.map_err(|error| Trouble::new(TroubleKind::Network, format!("the upload broke off: {error}")))?;
+        length += piece.len();
+        if length > 2 * pack::PACK_BYTES || blobs.len() > 2 * pack::PACK_BLOBS {
+            return Err(Refused::TooLarge { what: "the pack", limit: "8 MiB or 2,000 blobs".into() }.into());
+        }
+        blobs.extend(unpacker.feed(&piece).map_err(bad)?);
+    }
+    unpacker.finish().map_err(bad)?;
+    let small = |blob: pack::Blob| Small { is_tree: blob.is_tree, hash: blob.hash, bytes: blob.bytes };
+    house.engine.keep_pack(writer.org(), blobs.into_iter().map(small).collect()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Route {
 #[derive(OpenApi)]
 #[openapi(components(schemas(
     Submit,
-    FileEntry,
+    FilesBody,
     ResourcesBody,
     RetryBody,
     ActionBody,

@@ -39,6 +39,7 @@ pub(crate) fn router(house: Shared) -> Router {
         .route("/desired", get(runner::desired))
         .route("/heartbeat", post(runner::heartbeat))
         .route("/report", post(runner::report))
+        .route("/blobs", post(runner::blobs))
         .route("/blobs/{hash}", get(runner::blob))
         .route("/jobs/{job}/artifacts", put(runner::artifact));
     Router::new()
@@ -100,6 +101,8 @@ api! {
     post "/blobs/missing" blob::missing, write, "Which of these contents are not here yet", BlobList => 200 BlobList;
     put "/blobs/{hash}" blob::put, write, "Send a file's bytes under their BLAKE3 hash", => 204;
     get "/blobs/{hash}" blob::get, read, "The bytes of a file", => 200;
+    put "/trees/{hash}" blob::put_tree, write, "Send a folder's document, behind everything that it names", => 204;
+    put "/packs" blob::put_pack, write, "Send many small blobs and folders' documents at once", => 204;
     get "/instances" instance::list, read, "Machines; `state` filters by a prefix of workflow_state", => 200 Page of InstanceView;
     get "/instances/{id}" instance::show, read, "One machine", => 200 InstanceView;
     post "/instances/{id}/terminate" instance::terminate, write, "End a machine; `force` also under a job or hold", TerminateBody => 200 InstanceView;

@@ -10,15 +10,18 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::sse;
+use engine::artifact::Announcement;
 use engine::runner::{Fact, Introduction, What};
 use engine::store::Hint;
+use engine::store::artifact::Kept;
 use engine::store::log::Chunk;
 use engine::store::log_file::{Frame, LogStream};
 use model::job::{Frost, JobReason};
 use model::spec::OnLostControl;
-use model::{InstanceId, JobId, Timestamp};
+use model::{InstanceId, Refused, Timestamp};
 use serde::Deserialize;
 use wire::Base64;
+use wire::pack;
 use wire::runner as protocol;
 
 pub(crate) async fn register(
@@ -127,10 +130,40 @@ pub(crate) async fn blob(State(house): State<Shared>, machine: Machine, Path(has
     Ok(Body::from_stream(blob.into_stream()))
 }
 
+/// Small blobs together, one after the other; those that are larger, or not here, are left out, and the runner asks for each by itself.
+pub(crate) async fn blobs(
+    State(house): State<Shared>,
+    machine: Machine,
+    asked: Asked<protocol::BlobsAsked>,
+) -> Answer<Body> {
+    let hashes = asked.value.hashes;
+    if hashes.len() > pack::PACK_BLOBS {
+        return Err(Refused::TooLarge { what: "the list of hashes", limit: "1,000".into() }.into());
+    }
+    let (engine, org) = (house.engine.clone(), machine.0.org);
+    let packed = engine::store::blob::blocking(move || {
+        let mut packed = Vec::new();
+        for hash in &hashes {
+            let Ok(blob) = engine.open_blob(org, hash) else { continue };
+            if blob.size <= pack::BLOB_BYTES && packed.len() as i64 + blob.size <= 2 * pack::PACK_BYTES as i64 {
+                pack::push(&mut packed, false, hash, &blob.read_all()?);
+            }
+        }
+        Ok(packed)
+    });
+    Ok(Body::from(packed.await?))
+}
+
 #[derive(Debug, Deserialize)]
 pub(crate) struct ArtifactQuery {
     epoch: i64,
     path: String,
+    kind: String,
+    size: i64,
+    #[serde(default)]
+    mode: u32,
+    #[serde(default)]
+    target: String,
 }
 
 pub(crate) async fn artifact(
@@ -140,10 +173,20 @@ pub(crate) async fn artifact(
     Query(query): Query<ArtifactQuery>,
     body: Body,
 ) -> Answer<StatusCode> {
-    let job: JobId = id("job", &job)?;
-    let artifact = house.engine.announce_artifact(machine.0.id, job, query.epoch, query.path).await?;
-    let upload = house.engine.blobs.receive(body.into_data_stream(), engine::artifact::RUN_BYTES).await?;
-    house.engine.keep_artifact(&artifact, upload).await?;
+    let what = match query.kind.as_str() {
+        "file" => Kept::File { mode: query.mode },
+        "folder" => Kept::Folder,
+        "link" => Kept::Link { target: query.target },
+        other => return Err(Refused::invalid("kind", format!("`{other}` is not file, folder or link")).into()),
+    };
+    let is_file = matches!(what, Kept::File { .. });
+    let size = if is_file { query.size } else { 0 };
+    let new = Announcement { job: id("job", &job)?, epoch: query.epoch, path: query.path, size, what };
+    let artifact = house.engine.announce_artifact(machine.0.id, new).await?;
+    if is_file {
+        let upload = house.engine.blobs.receive(body.into_data_stream(), size).await?;
+        house.engine.keep_artifact(&artifact, upload).await?;
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -174,12 +217,9 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         (None, _) => protocol::DesiredState::Running,
     };
     let spec = run.spec;
-    let files = spec.files.into_iter().map(|file| protocol::SyncFile {
-        inline: inline.get(&file.hash).map(|bytes| Base64(bytes.clone())),
-        path: file.path,
-        hash: file.hash,
-        size: file.size,
-        mode: file.mode,
+    let files = spec.files.map(|tree| protocol::SyncTree {
+        hash: tree.hash,
+        inline: inline.into_iter().map(|(hash, bytes)| (hash, Base64(bytes))).collect(),
     });
     protocol::DesiredJob {
         job: job.id,
@@ -195,7 +235,7 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         },
         env: spec.env,
         secrets: secrets.into_iter().map(|(name, value)| (name, protocol::Secret(value))).collect(),
-        files: files.collect(),
+        files,
         artifacts: spec.artifacts,
         max_duration_ms: spec.max_duration_ms.map(|max| (max - run.active_ms).max(1)),
         stop_duration_ms: spec.stop_duration_ms,

@@ -3,9 +3,10 @@
 use engine::House;
 use engine::run::Submission;
 use model::spec::{
-    Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, FileRef, Priority, Resources, Retry,
-    RetryEvent, RunKind, RunSpec,
+    Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Priority, Resources, Retry, RetryEvent,
+    RunKind, RunSpec,
 };
+use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
 use std::str::FromStr;
 use wire::api::Submit;
@@ -27,11 +28,7 @@ pub(crate) fn submission(house: &House, org: OrgId, body: Submit) -> Result<Subm
         command: command(&body)?,
         env: body.env,
         secrets: body.secrets,
-        files: body
-            .files
-            .into_iter()
-            .map(|f| FileRef { path: f.path, hash: f.hash, size: f.size, mode: f.mode })
-            .collect(),
+        files: body.files.map(|files| TreeRef { hash: files.tree, files: files.files, bytes: files.bytes }),
         working_dir: body.working_dir,
         resources: Resources { cpu_milli: body.resources.cpu_milli, memory_bytes: body.resources.memory_bytes },
         provider,
@@ -57,7 +54,16 @@ pub(crate) fn submission(house: &House, org: OrgId, body: Submit) -> Result<Subm
         init_checksum: None,
     };
     spec.check()?;
+    spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;
     Ok(Submission { org, name: body.name, spec, start: body.start })
+}
+
+/// The runner reads patterns in the same way when the command has ended, which is too late to learn that one is malformed.
+fn check_glob(glob: &str) -> Result<(), Refused> {
+    let built = globset::GlobBuilder::new(glob).literal_separator(true).build();
+    built
+        .map(drop)
+        .map_err(|error| Refused::invalid("artifacts", format!("`{glob}` is not a pattern: {}", error.kind())))
 }
 
 fn command(body: &Submit) -> Result<Command, Refused> {

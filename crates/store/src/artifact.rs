@@ -13,13 +13,53 @@ pub struct Artifact {
     pub run: RunId,
     pub attempt: i64,
     pub path: String,
-    /// `uploading`, `final`, `deleted`.
+    pub what: Kept,
+    /// `uploading`, `final`, `failed`, `deleted`.
     pub state: String,
+    /// While it is being uploaded: what it announced, which counts against the run's bytes.
     pub size: i64,
     pub hash: Option<String>,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub deleted_at: Option<Timestamp>,
+    /// A download under way: its bytes stay until then, whatever its expiry.
+    pub lease_until: Option<Timestamp>,
+}
+
+/// What an artifact is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kept {
+    File {
+        mode: u32,
+    },
+    /// A folder with nothing in it.
+    Folder,
+    /// A symbolic link that stays inside the workdir.
+    Link {
+        target: String,
+    },
+}
+
+impl Kept {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Kept::File { .. } => "file",
+            Kept::Folder => "folder",
+            Kept::Link { .. } => "link",
+        }
+    }
+    pub fn mode(&self) -> Option<u32> {
+        match self {
+            Kept::File { mode } => Some(*mode),
+            _ => None,
+        }
+    }
+    pub fn target(&self) -> Option<&str> {
+        match self {
+            Kept::Link { target } => Some(target),
+            _ => None,
+        }
+    }
 }
 
 impl Artifact {
@@ -29,16 +69,42 @@ impl Artifact {
     }
 }
 
-/// Announces an upload; a second one of the same path takes the first one's place.
-pub fn announce(tx: &mut Tx, org: OrgId, run: RunId, attempt: i64, path: &str) -> Result<Artifact, Failure> {
-    let (id, at) = (tx.next_id(), tx.at());
-    tx.post(&ANNOUNCE, args![id, org, run, attempt, path, at])?;
-    let row = tx.row(&BY_PATH, &args![run, attempt, path])?.expect("it was just written");
-    read(&row)
+/// What is about to be uploaded.
+pub struct Announced<'a> {
+    pub org: OrgId,
+    pub run: RunId,
+    pub attempt: i64,
+    pub path: &'a str,
+    pub size: i64,
+    pub what: &'a Kept,
 }
 
-pub fn finalise(tx: &mut Tx, id: ArtifactId, size: i64, hash: &str) -> Result<(), Failure> {
-    tx.post(&FINALISE, args![id, size, hash])
+/// Reserves the name and the bytes; a second upload of the same path takes the first one's place.
+pub fn announce(tx: &mut Tx, new: &Announced<'_>) -> Result<Artifact, Failure> {
+    let (id, at) = (tx.next_id(), tx.at());
+    let (kind, mode) = (new.what.kind(), i64::from(new.what.mode().unwrap_or(0)));
+    let target = new.what.target();
+    tx.post(&ANNOUNCE, args![id, new.org, new.run, new.attempt, new.path, new.size, at, kind, mode, target])?;
+    by_path(tx, new.run, new.attempt, new.path).map(|found| found.expect("it was just written"))
+}
+
+pub fn by_path(tx: &mut Tx, run: RunId, attempt: i64, path: &str) -> Result<Option<Artifact>, Failure> {
+    tx.row(&BY_PATH, &args![run, attempt, path])?.map(|row| read(&row)).transpose()
+}
+
+/// Its bytes are durable. False if it was given up or deleted meanwhile.
+pub fn finalise(tx: &mut Tx, id: ArtifactId, size: i64, hash: &str) -> Result<bool, Failure> {
+    Ok(tx.exec(&FINALISE, &args![id, size, hash])? == 1)
+}
+
+/// The run's attempt has ended: uploads that did not get through are marked failed, and their bytes are free again.
+pub fn give_up(tx: &mut Tx, run: RunId) -> Result<(), Failure> {
+    tx.post(&GIVE_UP, args![run])
+}
+
+/// A download begins: its bytes stay until `until`, or longer if another download needs them longer.
+pub fn lease(tx: &mut Tx, id: ArtifactId, until: Timestamp) -> Result<(), Failure> {
+    tx.post(&LEASE, args![id, until])
 }
 
 /// The run has ended: what it left expires, once and for all, at this time.
@@ -54,9 +120,15 @@ pub fn of_run(tx: &mut Tx, run: RunId, after: i64, limit: i64) -> Result<Vec<Art
     tx.rows(&OF_RUN, &args![run, after, limit])?.iter().map(read).collect()
 }
 
-/// Bytes a run's attempt has used so far.
-pub fn bytes_of(tx: &mut Tx, run: RunId) -> Result<i64, Failure> {
-    tx.row(&BYTES_OF, &args![run])?.expect("a sum is a row").opt_int(0).map(|sum| sum.unwrap_or(0))
+/// Adds to the bytes that a run's artifacts take, those on their way included, and returns the sum.
+pub fn reserve(tx: &mut Tx, run: RunId, more: i64) -> Result<i64, Failure> {
+    tx.exec(&RESERVE, &args![run, more])?;
+    tx.row(&RESERVED, &args![run])?.expect("it was just written").int(0)
+}
+
+/// Uploads of a run that neither got through nor were given up.
+pub fn uploading(tx: &mut Tx, run: RunId) -> Result<i64, Failure> {
+    tx.row(&UPLOADING, &args![run])?.expect("a count is a row").int(0)
 }
 
 pub fn expired(tx: &mut Tx, at: Timestamp, limit: i64) -> Result<Vec<Artifact>, Failure> {
@@ -81,34 +153,61 @@ fn read(row: &Row) -> Result<Artifact, Failure> {
         created_at: row.at(8)?,
         expires_at: row.opt_at(9)?,
         deleted_at: row.opt_at(10)?,
+        lease_until: row.opt_at(11)?,
+        what: match (row.text(12)?.as_str(), row.opt_text(14)?) {
+            ("folder", _) => Kept::Folder,
+            ("link", Some(target)) => Kept::Link { target },
+            _ => Kept::File { mode: row.int(13)? as u32 },
+        },
     })
 }
 
-pub(crate) const ALL: &[&Sql] = &[&ANNOUNCE, &BY_PATH, &FINALISE, &DATE, &FIND, &OF_RUN, &BYTES_OF, &EXPIRED, &DELETED];
+pub(crate) const ALL: &[&Sql] = &[
+    &ANNOUNCE, &BY_PATH, &FINALISE, &GIVE_UP, &LEASE, &DATE, &FIND, &OF_RUN, &RESERVE, &RESERVED, &UPLOADING, &EXPIRED,
+    &DELETED,
+];
 
 const ANNOUNCE: Sql = Sql::new(
-    "INSERT INTO artifacts (id, org_id, run_id, attempt, path, state, size, created_at) VALUES ($1, $2, $3, $4, $5, 'uploading', 0, $6)
-         ON CONFLICT (run_id, attempt, path) DO NOTHING",
+    "INSERT INTO artifacts (id, org_id, run_id, attempt, path, state, size, created_at, kind, mode, target)
+         VALUES ($1, $2, $3, $4, $5, 'uploading', $6, $7, $8, $9, $10)
+         ON CONFLICT (run_id, attempt, path) DO UPDATE
+            SET state = 'uploading', size = excluded.size, kind = excluded.kind, mode = excluded.mode, target = excluded.target
+          WHERE artifacts.deleted_at IS NULL AND artifacts.expires_at IS NULL",
 );
 const BY_PATH: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at FROM artifacts
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+       FROM artifacts
       WHERE run_id = $1 AND attempt = $2 AND path = $3",
 );
 const FINALISE: Sql =
-    Sql::new("UPDATE artifacts SET state = 'final', size = $2, hash = $3 WHERE id = $1 AND deleted_at IS NULL");
+    Sql::new("UPDATE artifacts SET state = 'final', size = $2, hash = $3 WHERE id = $1 AND state = 'uploading'");
+const GIVE_UP: Sql =
+    Sql::new("UPDATE artifacts SET state = 'failed', size = 0 WHERE run_id = $1 AND state = 'uploading'");
+const LEASE: Sql = Sql::new(
+    "UPDATE artifacts SET lease_until = $2 WHERE id = $1 AND (lease_until IS NULL OR lease_until < $2) AND deleted_at IS NULL",
+);
 const DATE: Sql = Sql::new("UPDATE artifacts SET expires_at = $2 WHERE run_id = $1 AND expires_at IS NULL");
 const FIND: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at FROM artifacts
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+       FROM artifacts
       WHERE id = $1",
 );
 const OF_RUN: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at FROM artifacts
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+       FROM artifacts
       WHERE run_id = $1 AND id > $2 ORDER BY id LIMIT $3",
 );
-const BYTES_OF: Sql = Sql::new("SELECT sum(size) FROM artifacts WHERE run_id = $1");
+const RESERVE: Sql = Sql::new(
+    "INSERT INTO artifact_totals (run_id, bytes) VALUES ($1, $2)
+         ON CONFLICT (run_id) DO UPDATE SET bytes = artifact_totals.bytes + excluded.bytes",
+);
+const RESERVED: Sql = Sql::new("SELECT bytes FROM artifact_totals WHERE run_id = $1");
+const UPLOADING: Sql = Sql::new("SELECT count(*) FROM artifacts WHERE run_id = $1 AND state = 'uploading'");
 const EXPIRED: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at FROM artifacts
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+       FROM artifacts
       WHERE deleted_at IS NULL AND expires_at IS NOT NULL AND expires_at <= $1
+        AND (lease_until IS NULL OR lease_until <= $1)
       ORDER BY expires_at LIMIT $2",
 );
 const DELETED: Sql = Sql::new("UPDATE artifacts SET state = 'deleted', deleted_at = $2 WHERE id = $1");

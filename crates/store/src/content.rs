@@ -1,11 +1,18 @@
-//! Rows of file contents: which bytes an org has sent, who names them, when they were needed last. A row stands before its bytes
-//! and goes after them; nobody is told that bytes are here while they may be on their way out. Never touches the bytes.
+//! Rows of file contents: which bytes an org has sent, which tree or run names them, when they were needed last. A row stands before its
+//! bytes and goes after them. A content counts as here only once its bytes are durable, and a tree only once everything that it names is
+//! here and linked to it; what a stored tree names is not deleted. Never touches the bytes.
 
 use crate::args;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::Row;
+use model::tree::Child;
 use model::{Failure, OrgId, Refused, RunId, Timestamp, Trouble, TroubleKind};
+
+/// `used_at` of what a tree names: the tree's own time decides, and the sweep, which goes by time, never meets it.
+const BY_ITS_TREE: i64 = i64::MAX;
+/// Questions that PostgreSQL answers with one wait.
+const ASKED_AT_ONCE: usize = 500;
 
 /// A content whose bytes are to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,9 +31,61 @@ pub fn announce(tx: &mut Tx, org: OrgId, hash: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Its bytes are durable: from now on it is here. Rows that went meanwhile stay gone.
+pub fn kept(tx: &mut Tx, org: OrgId, hash: &str) -> Result<(), Failure> {
+    let at = tx.at();
+    tx.post(&KEPT, args![org, hash, at])
+}
+
 /// Whether its row says that it is here.
 pub fn is_here(tx: &mut Tx, org: OrgId, hash: &str) -> Result<bool, Failure> {
-    Ok(tx.row(&IS_HERE, &args![org, hash])?.is_some())
+    Ok(tx.row(&IS_HERE, &args![org, hash, 0])?.is_some())
+}
+
+/// Whether a whole tree is here: its document and everything below.
+pub fn is_tree_here(tx: &mut Tx, org: OrgId, hash: &str) -> Result<bool, Failure> {
+    Ok(tx.row(&IS_HERE, &args![org, hash, 1])?.is_some())
+}
+
+/// Those of the hashes that are not here, as files or as whole trees.
+pub fn missing(tx: &mut Tx, org: OrgId, hashes: &[String], as_trees: bool) -> Result<Vec<String>, Failure> {
+    let mut missing = Vec::new();
+    for asked in hashes.chunks(ASKED_AT_ONCE) {
+        let questions: Vec<_> =
+            asked.iter().map(|hash| (&IS_HERE, args![org, hash.as_str(), i64::from(as_trees)].to_vec())).collect();
+        let answers = tx.rows_of_each(&questions)?;
+        missing.extend(asked.iter().zip(answers).filter(|(_, rows)| rows.is_empty()).map(|(hash, _)| hash.clone()));
+    }
+    Ok(missing)
+}
+
+/// Links some of what a tree names to it. A content that is not here gets no link, which `finish_tree` notices. Each is
+/// pinned first: on PostgreSQL that also locks its row against a sweep that is about to condemn it. The caller sorts them, so that two
+/// uploads lock rows in the same order.
+pub fn link(tx: &mut Tx, org: OrgId, tree: &str, children: &[Child<'_>]) -> Result<(), Failure> {
+    for child in children {
+        tx.post(&PIN, args![org, child.hash, BY_ITS_TREE])?;
+        tx.post(&LINK, args![org, tree, child.hash, i64::from(child.is_tree)])?;
+    }
+    Ok(())
+}
+
+/// Everything the tree names has been linked, or is not here: then which.
+pub fn finish_tree(tx: &mut Tx, org: OrgId, tree: &str, children: &[Child<'_>]) -> Result<(), Failure> {
+    let linked = tx.row(&LINKED, &args![org, tree])?.expect("a count is a row").int(0)?;
+    if linked == children.len() as i64 {
+        let at = tx.at();
+        return tx.post(&WHOLE, args![org, tree, at]);
+    }
+    for child in children {
+        if tx.row(&IS_HERE, &args![org, child.hash, i64::from(child.is_tree)])?.is_none() {
+            let what = if child.is_tree { "the folder" } else { "the file" };
+            let why = format!("{what} {} that it names is not here: send it first", child.hash);
+            return Err(Refused::invalid("tree", why).into());
+        }
+    }
+    // They have come since they were linked, or were deleted and sent again: the sender tries again.
+    Err(Trouble::new(TroubleKind::Timeout, "what the tree names changed meanwhile: send it again").into())
 }
 
 /// This run needs them: they stay as long as it is open. Refused for bytes that are not here any more.
@@ -61,6 +120,18 @@ pub fn going(tx: &mut Tx, limit: i64) -> Result<Vec<Going>, Failure> {
     tx.rows(&GOING, &args![limit])?.iter().map(read).collect()
 }
 
+/// Deletes up to `limit` links of a tree that is going; how many there were. What it named may go next.
+pub fn unlink(tx: &mut Tx, tree: &Going, limit: i64) -> Result<u64, Failure> {
+    let at = tx.at();
+    let children = tx.rows(&CHILDREN, &args![tree.org, &tree.hash, limit])?;
+    for child in &children {
+        let child = child.text(0)?;
+        tx.post(&UNLINK, args![tree.org, &tree.hash, child.as_str()])?;
+        tx.post(&UNPIN, args![tree.org, child.as_str(), at])?;
+    }
+    Ok(children.len() as u64)
+}
+
 /// Its bytes are deleted. The row stays a while, so that whoever has just seen the bytes here is refused and not deceived.
 pub fn gone(tx: &mut Tx, content: &Going) -> Result<(), Failure> {
     let at = tx.at();
@@ -73,37 +144,89 @@ pub fn forget(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<u64, Failure
     tx.exec(&FORGET, &args![before, limit])
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&ANNOUNCE, &IS_HERE, &USE, &USED_BY, &USED_UNTIL, &CONDEMN, &GOING, &FORGET_USES, &GONE, &FORGET];
+pub(crate) const ALL: &[&Sql] = &[
+    &ANNOUNCE,
+    &KEPT,
+    &IS_HERE,
+    &PIN,
+    &LINK,
+    &LINKED,
+    &WHOLE,
+    &USE,
+    &USED_BY,
+    &USED_UNTIL,
+    &CONDEMN,
+    &GOING,
+    &CHILDREN,
+    &UNLINK,
+    &UNPIN,
+    &FORGET_USES,
+    &GONE,
+    &FORGET,
+];
 
 const ANNOUNCE: Sql = Sql::new(
     "INSERT INTO contents (org_id, hash, used_at) VALUES ($1, $2, $3)
-         ON CONFLICT (org_id, hash) DO UPDATE SET used_at = excluded.used_at, going = 0
-      WHERE contents.going <> 1",
+         ON CONFLICT (org_id, hash) DO UPDATE
+            SET used_at = CASE WHEN contents.used_at > excluded.used_at THEN contents.used_at ELSE excluded.used_at END, going = 0
+          WHERE contents.going <> 1",
 );
-const IS_HERE: Sql = Sql::new("SELECT used_at FROM contents WHERE org_id = $1 AND hash = $2 AND going = 0");
-const USE: Sql = Sql::new("UPDATE contents SET used_at = $3 WHERE org_id = $1 AND hash = $2 AND going = 0");
+const KEPT: Sql = Sql::new(
+    "UPDATE contents SET kept = 1, used_at = CASE WHEN used_at > $3 THEN used_at ELSE $3 END
+      WHERE org_id = $1 AND hash = $2 AND going = 0",
+);
+const IS_HERE: Sql =
+    Sql::new("SELECT used_at FROM contents WHERE org_id = $1 AND hash = $2 AND going = 0 AND kept = 1 AND tree >= $3");
+const PIN: Sql = Sql::new("UPDATE contents SET used_at = $3 WHERE org_id = $1 AND hash = $2 AND going = 0");
+const LINK: Sql = Sql::new(
+    "INSERT INTO content_edges (org_id, parent, child)
+         SELECT org_id, $2, hash FROM contents
+          WHERE org_id = $1 AND hash = $3 AND going = 0 AND kept = 1 AND tree >= $4
+         ON CONFLICT (org_id, parent, child) DO NOTHING",
+);
+const LINKED: Sql = Sql::new("SELECT count(*) FROM content_edges WHERE org_id = $1 AND parent = $2");
+const WHOLE: Sql = Sql::new(
+    "UPDATE contents SET tree = 1, used_at = CASE WHEN used_at > $3 THEN used_at ELSE $3 END
+      WHERE org_id = $1 AND hash = $2 AND going = 0 AND kept = 1",
+);
+const USE: Sql = Sql::new(
+    "UPDATE contents SET used_at = CASE WHEN used_at > $3 THEN used_at ELSE $3 END
+      WHERE org_id = $1 AND hash = $2 AND going = 0 AND kept = 1",
+);
 const USED_BY: Sql = Sql::new(
     "INSERT INTO content_uses (run_id, org_id, hash) VALUES ($1, $2, $3)
          ON CONFLICT (run_id, org_id, hash) DO NOTHING",
 );
 const USED_UNTIL: Sql = Sql::new(
-    "UPDATE contents SET used_at = $2
+    "UPDATE contents SET used_at = CASE WHEN used_at > $2 THEN used_at ELSE $2 END
       WHERE going = 0 AND (org_id, hash) IN (SELECT org_id, hash FROM content_uses WHERE run_id = $1)",
 );
 const CONDEMN: Sql = Sql::new(
     "UPDATE contents SET going = 1
-      WHERE going = 0 AND (org_id, hash) IN (
+      WHERE going = 0 AND used_at < $1 AND (org_id, hash) IN (
             SELECT old.org_id, old.hash FROM contents AS old
              WHERE old.going = 0 AND old.used_at < $1 AND NOT EXISTS (
                    SELECT 1 FROM content_uses AS used
                      JOIN runs ON runs.id = used.run_id AND runs.open = 1
                     WHERE used.org_id = old.org_id AND used.hash = old.hash)
+               AND NOT EXISTS (
+                   SELECT 1 FROM content_edges AS edge
+                    WHERE edge.org_id = old.org_id AND edge.child = old.hash)
              ORDER BY old.used_at LIMIT $2)",
 );
 const GOING: Sql = Sql::new("SELECT org_id, hash FROM contents WHERE going = 1 ORDER BY used_at LIMIT $1");
+const CHILDREN: Sql =
+    Sql::new("SELECT child FROM content_edges WHERE org_id = $1 AND parent = $2 ORDER BY child LIMIT $3");
+const UNLINK: Sql = Sql::new("DELETE FROM content_edges WHERE org_id = $1 AND parent = $2 AND child = $3");
+const UNPIN: Sql = Sql::new(
+    "UPDATE contents SET used_at = $3
+      WHERE org_id = $1 AND hash = $2 AND going = 0 AND NOT EXISTS (
+            SELECT 1 FROM content_edges AS edge WHERE edge.org_id = $1 AND edge.child = $2)",
+);
 const FORGET_USES: Sql = Sql::new("DELETE FROM content_uses WHERE org_id = $1 AND hash = $2");
-const GONE: Sql = Sql::new("UPDATE contents SET going = 2, used_at = $3 WHERE org_id = $1 AND hash = $2 AND going = 1");
+const GONE: Sql = Sql::new(
+    "UPDATE contents SET going = 2, kept = 0, tree = 0, used_at = $3 WHERE org_id = $1 AND hash = $2 AND going = 1",
+);
 const FORGET: Sql = Sql::new(
     "DELETE FROM contents
       WHERE (org_id, hash) IN (SELECT org_id, hash FROM contents WHERE going = 2 AND used_at < $1 ORDER BY used_at LIMIT $2)",

@@ -42,6 +42,8 @@ pub(crate) const MAIN: Part = Part {
         // One that knows no contents would send files without a row, which nobody would ever delete.
         migration!(4, 4, "0004_contents.sql"),
         migration!(5, 4, "0005_newest_first.sql"),
+        // An older binary would delete files that a stored tree still names.
+        migration!(6, 6, "0006_trees.sql"),
     ],
 };
 

@@ -136,7 +136,7 @@ pub fn plain(text: String) -> RunSpec {
         command: Command::Shell(text),
         env: BTreeMap::new(),
         secrets: Vec::new(),
-        files: Vec::new(),
+        files: None,
         working_dir: None,
         resources: Resources { cpu_milli: None, memory_bytes: None },
         provider: "fake".to_owned(),

@@ -91,7 +91,7 @@ fn spec(command: &str) -> RunSpec {
         command: Command::Shell(command.to_owned()),
         env: BTreeMap::new(),
         secrets: Vec::new(),
-        files: Vec::new(),
+        files: None,
         working_dir: None,
         resources: Resources { cpu_milli: None, memory_bytes: None },
         provider: LOCAL.into(),

@@ -11,6 +11,7 @@
 //! | `POST /runs/{id}/start` `/cancel` `/stop` `/retry` `/pause` `/resume` | [`ActionBody`] (may be empty) → [`RunView`] |
 //! | `DELETE /runs/{id}` | 204 |
 //! | `POST /blobs/missing` · `PUT /blobs/{hash}` · `GET /blobs/{hash}` | [`BlobList`] → [`BlobList`] · bytes → 204 · bytes |
+//! | `PUT /trees/{hash}` · `PUT /packs` | a folder's document (`model::tree`) → 204 · many small blobs and trees ([`crate::pack`]) → 204 |
 //! | `GET /runs/{id}/artifacts/{artifact}` | bytes |
 //! | `GET /instances` `/instances/{id}`, `POST /instances/{id}/terminate` | [`InstanceView`]; [`TerminateBody`] |
 //! | `GET /allocations` `/allocations/{id}`, `POST /allocations/{id}/extend` `/release` | [`AllocationView`]; [`ExtendBody`] |
@@ -47,7 +48,8 @@ pub struct Submit {
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub secrets: Vec<String>,
-    pub files: Vec<FileEntry>,
+    /// The tree of files to lay into the workdir; everything it names has been sent before.
+    pub files: Option<FilesBody>,
     pub working_dir: Option<String>,
     pub resources: ResourcesBody,
     pub provider: Option<String>,
@@ -72,11 +74,14 @@ pub struct Submit {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FileEntry {
-    pub path: String,
-    pub hash: String,
-    pub size: i64,
-    pub mode: u32,
+pub struct FilesBody {
+    /// BLAKE3 of the root folder's document, in hex.
+    pub tree: String,
+    /// How many files there are and how many bytes they have, for people to read.
+    #[serde(default)]
+    pub files: i64,
+    #[serde(default)]
+    pub bytes: i64,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -344,7 +349,14 @@ pub struct ArtifactView {
     pub run: String,
     pub attempt: i64,
     pub path: String,
+    /// `file`, `folder` (an empty one) or `link`.
+    pub kind: String,
+    /// Permission bits of a file.
+    pub mode: Option<u32>,
+    /// Where a link leads, relative to its folder.
+    pub target: Option<String>,
     pub size: i64,
+    /// `uploading`, `final`, `failed` or `deleted`.
     pub state: String,
     pub created_at: i64,
     pub expires_at: Option<i64>,
@@ -353,8 +365,12 @@ pub struct ArtifactView {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
 pub struct BlobList {
+    /// Files.
     pub hashes: Vec<String>,
+    /// Folders' documents: here only if everything below them is.
+    pub trees: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 pub mod api;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod pack;
 pub mod runner;
 
 pub use model;

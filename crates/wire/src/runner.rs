@@ -7,7 +7,8 @@
 //! | `POST heartbeat` | [`Heartbeat`] → [`Beat`] |
 //! | `POST report` | [`ReportBatch`] → [`ReportAnswer`]: durable when answered |
 //! | `GET blobs/{hash}` | the bytes |
-//! | `PUT jobs/{job}/artifacts?epoch=E&path=P` | the bytes → 204 |
+//! | `POST blobs` | [`BlobsAsked`] → the small ones of them as a [`crate::pack`] |
+//! | `PUT jobs/{job}/artifacts?epoch=E&path=P&kind=K&size=S&mode=M&target=T` | the bytes → 204 |
 //!
 //! Authorization: `Bearer <name>.<token>` with name and token of the boot file.
 
@@ -81,7 +82,8 @@ pub struct DesiredJob {
     /// Values reach the process's environment; the journal holds names only; masked in logs (6 bytes and longer).
     #[serde(default)]
     pub secrets: BTreeMap<String, Secret>,
-    pub files: Vec<SyncFile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<SyncTree>,
     /// Globs below the workdir, uploaded when the command has ended.
     #[serde(default)]
     pub artifacts: Vec<String>,
@@ -137,18 +139,20 @@ pub enum OnLostControl {
     Unknown,
 }
 
+/// The files of a job: the root of their tree (`model::tree`).
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SyncFile {
-    /// Relative to the workdir; no `..`, not absolute.
-    pub path: String,
-    /// BLAKE3 in hex.
+pub struct SyncTree {
+    /// BLAKE3 of the root folder's document, in hex.
     pub hash: String,
-    pub size: i64,
-    /// Permission bits.
-    pub mode: u32,
-    /// The bytes themselves when there are at most 64 KiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inline: Option<Base64>,
+    /// Every document and file of the tree by its hash, when they are few and small; otherwise nothing, and the runner fetches them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inline: BTreeMap<String, Base64>,
+}
+
+/// Blobs that are small enough to travel together.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BlobsAsked {
+    pub hashes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

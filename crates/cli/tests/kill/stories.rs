@@ -92,20 +92,25 @@ pub const STORIES: &[Story] = &[
     },
     Story {
         name: "files_and_artifacts",
-        settings: "",
+        // An artifact that expires within the hour is leased by each download.
+        settings: "[timings]\nartifacts_kept_ms = 1800000\n",
         also: "",
         shared: true,
         tell: files_and_artifacts,
         points: &[
             "artifact.announce",
             "artifact.keep",
+            "artifact.lease",
             "artifact.place",
             "artifact.put",
             "blob.announce",
             "blob.keep",
+            "blob.kept",
+            "blob.pack",
             "blob.put",
             "cache.keep",
             "files.place",
+            "tree.link",
         ],
     },
     Story {
@@ -207,6 +212,14 @@ pub const STORIES: &[Story] = &[
         points: &["blob.delete", "log.sweep", "sweep.artifact", "sweep.keys"],
     },
     Story {
+        name: "files_go",
+        settings: "[timings]\nsweep_every_ms = 100\ncontents_kept_ms = 3000\n",
+        also: "",
+        shared: false,
+        tell: files_go,
+        points: &["sweep.links"],
+    },
+    Story {
         name: "a_folder_outlives_its_machine",
         settings: "",
         also: "",
@@ -262,8 +275,10 @@ fn a_queue(world: &World) {
 
 fn files_and_artifacts(world: &World) {
     world.home.write("data", "x".repeat(300_000));
-    let flags = ["--file", "data", "--artifact", "out/*"];
-    let run = world.submit(&flags, "mkdir out; wc -c < data | tee out/n; exit 3", 3, "300000\n");
+    world.home.write("one", "1");
+    world.home.write("two", "2");
+    let flags = ["--file", "data", "--file", "one", "--file", "two", "--artifact", "out/*"];
+    let run = world.submit(&flags, "mkdir out; cat one two; wc -c < data | tee out/n; exit 3", 3, "12300000\n");
     world.ends(&run);
     world.insist(&["artifact", "get", &run, "--force"], 0);
     assert_eq!(std::fs::read_to_string(world.home.here().join("out/n")).unwrap(), "300000\n");
@@ -406,6 +421,26 @@ fn time_passes(world: &World) {
     world.until("the artifact goes", || {
         let listed = world.json(&["artifact", "ls", &run]);
         listed[0]["deleted_at"].is_i64()
+    });
+}
+
+fn files_go(world: &World) {
+    world.home.write("one", "1");
+    let run = world.submit(&["--file", "one"], "cat one", 0, "1");
+    world.ends(&run);
+    let contents = world.home.data().join("blobs");
+    world.until("its files go", || {
+        let mut folders = vec![contents.clone()];
+        let mut files = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                match entry.file_type().unwrap().is_dir() {
+                    true => folders.push(entry.path()),
+                    false => files += usize::from(entry.path().to_string_lossy().contains("/content/")),
+                }
+            }
+        }
+        files == 0
     });
 }
 

@@ -404,7 +404,7 @@ pub fn spec() -> RunSpec {
         command: Command::Shell("true".to_owned()),
         env: BTreeMap::new(),
         secrets: Vec::new(),
-        files: Vec::new(),
+        files: None,
         working_dir: None,
         resources: Resources::default(),
         provider: "fake".to_owned(),

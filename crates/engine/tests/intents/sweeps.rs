@@ -3,10 +3,12 @@
 use crate::bench::{Bench, now, settings, shown, spec};
 use crate::machines::Plan;
 use engine::Config;
+use engine::content::Small;
 use engine::run::{Action, Submission};
 use model::run::RunStatus;
-use model::spec::{FileRef, RunSpec};
+use model::spec::RunSpec;
 use model::time::{HOUR, MINUTE};
+use model::tree::{Entry, Node, Tree, TreeRef};
 use model::{Refused, RunId};
 use store::blob::{BlobHash, BlobName};
 use store::{Moment, WorkKind};
@@ -19,12 +21,15 @@ fn bench() -> Bench {
     Bench::with(settings(2), config)
 }
 
+/// Sends a file and the folder it is in, as a client does that tries until it is answered; the hash of the file.
 fn send(bench: &mut Bench, bytes: &[u8]) -> String {
+    let hash = BlobHash::of(bytes).to_string();
+    let pack = [
+        Small { is_tree: false, hash: hash.clone(), bytes: bytes.to_vec() },
+        Small { is_tree: true, hash: tree_of(&hash), bytes: document(&hash) },
+    ];
     loop {
-        let mut upload = bench.engine.blobs.begin().unwrap();
-        upload.write(bytes).unwrap();
-        let hash = upload.stored().hash.to_string();
-        let kept = now(bench.engine.keep_blob(bench.org, &hash, upload));
+        let kept = now(bench.engine.keep_pack(bench.org, pack.to_vec()));
         if !bench.revive() {
             kept.unwrap();
             return hash;
@@ -32,16 +37,29 @@ fn send(bench: &mut Bench, bytes: &[u8]) -> String {
     }
 }
 
+fn document(hash: &str) -> Vec<u8> {
+    let node = Node::File { hash: hash.into(), size: 4, mode: 0o644 };
+    Tree::of(vec![Entry { name: "data".into(), node }]).document()
+}
+
+fn tree_of(hash: &str) -> String {
+    BlobHash::of(&document(hash)).to_string()
+}
+
 fn with_file(hash: &str) -> RunSpec {
-    RunSpec { files: vec![FileRef { path: "data".into(), hash: hash.into(), size: 4, mode: 0o644 }], ..spec() }
+    RunSpec { files: Some(TreeRef { hash: tree_of(hash), files: 1, bytes: 4 }), ..spec() }
 }
 
 fn has_bytes(bench: &Bench, hash: &str) -> bool {
     bench.engine.blobs.has(&BlobName::Content { org: bench.org, hash: hash.parse::<BlobHash>().unwrap() }).unwrap()
 }
 
+/// Whether a run with this file would have to send anything.
 fn is_missing(bench: &Bench, hash: &str) -> bool {
-    !now(bench.engine.missing_blobs(bench.org, vec![hash.to_owned()])).unwrap().is_empty()
+    let trees = now(bench.engine.missing_trees(bench.org, vec![tree_of(hash)])).unwrap();
+    let files = now(bench.engine.missing_blobs(bench.org, vec![hash.to_owned()])).unwrap();
+    assert!(!trees.is_empty() || files.is_empty(), "a tree that is here has its files");
+    !trees.is_empty()
 }
 
 fn failed(bench: &mut Bench, hash: &str) -> RunId {

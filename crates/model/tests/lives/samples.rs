@@ -27,7 +27,7 @@ pub fn spec() -> RunSpec {
         command: Command::Shell("true".into()),
         env: Default::default(),
         secrets: vec![],
-        files: vec![],
+        files: None,
         working_dir: None,
         resources: Resources::default(),
         provider: "local".into(),

@@ -7,6 +7,7 @@ use crate::job::{self, Job, Opening, Stage};
 use crate::key::Key;
 use crate::orders::{Order, Start};
 use crate::sync::{self, Fetched, NotPlaced};
+use crate::tree::Files;
 use crate::{beneath, slot};
 use std::collections::BTreeSet;
 use std::io;
@@ -17,8 +18,6 @@ use wire::runner::{Desired, DesiredJob, DesiredState, EndCause, What};
 
 /// On a warm start everything up to the first output takes far less; then it travels as one batch.
 const WARM_START_WITHIN: Duration = Duration::from_secs(1);
-/// Inline files are written on the spot up to this much; more goes to another thread.
-const ON_THE_SPOT_BYTES: i64 = 256 << 10;
 /// Before the name of a workdir that is being removed.
 const SET_ASIDE: &str = ".removed_";
 
@@ -55,28 +54,32 @@ impl Daemon {
         let workdir = sync::workdir(&self.instance.dir, &wanted.workdir, wanted.working_dir.as_deref());
         let mut job = Job::new(key, None, Stage::Ready(Opening::Start));
         job.tell(What::Accepted);
-        let missing = sync::missing(&wanted.files, &self.cache);
-        if missing.is_empty() {
+        // What came with the order is small by its rules, and placed on the spot.
+        let at_hand = match &wanted.files {
+            None => Some(Ok(None)),
+            Some(tree) => Files::inline(tree).map(|files| files.map(Some)),
+        };
+        if at_hand.is_some() {
             job.company_until = Some(now + WARM_START_WITHIN);
         }
-        let on_the_spot = wanted.files.iter().all(|file| file.inline.is_some())
-            && wanted.files.iter().map(|file| file.size).sum::<i64>() <= ON_THE_SPOT_BYTES;
-        match workdir {
-            Err(why) => refuse(&mut job, why),
-            Ok((workdir, _)) if on_the_spot => {
+        match (workdir, at_hand) {
+            (Err(why), _) | (_, Some(Err(why))) => refuse(&mut job, why),
+            (Ok((workdir, _)), Some(Ok(files))) => {
                 if let Warm::Ready(slot) = &self.warm {
                     slot.make_workdir(&workdir);
                 }
-                let placed = crash_point!("files.place", sync::place(&wanted.files, &workdir, &self.cache));
+                let place = || files.map_or(Ok(()), |files| files.place(&workdir, &self.cache));
+                let placed = crash_point!("files.place", place());
                 synced(&mut job, placed.map(|()| Fetched::default()));
             }
-            Ok((workdir, _)) => {
-                let (files, cache, line) = (wanted.files.clone(), self.cache.clone(), self.line.clone());
+            (Ok((workdir, _)), None) => {
+                let (tree, cache, line) = (wanted.files.clone(), self.cache.clone(), self.line.clone());
+                let tree = tree.expect("what has no tree is at hand");
                 let events = self.events.clone();
                 let task = tokio::spawn(async move {
-                    let synced = match sync::fetch(missing, cache.clone(), line).await {
-                        Ok(fetched) => tokio::task::spawn_blocking(move || {
-                            let placed = crash_point!("files.place", sync::place(&files, &workdir, &cache));
+                    let synced = match Files::fetch(&tree, cache.clone(), line).await {
+                        Ok((files, fetched)) => tokio::task::spawn_blocking(move || {
+                            let placed = crash_point!("files.place", files.place(&workdir, &cache));
                             cache.trim();
                             placed.map(|()| fetched)
                         })

@@ -38,6 +38,7 @@ pub struct State {
     pub refuse: BTreeSet<JobId>,
     pub blobs: BTreeMap<String, Vec<u8>>,
     pub blobs_served: u64,
+    pub packs_served: u64,
     pub artifacts: BTreeMap<(JobId, String), Vec<u8>>,
     /// Reports that are taken in, but whose answer gets lost.
     pub lose_answers: u32,
@@ -220,6 +221,18 @@ impl Control {
                     Some(bytes) => Some(("200 OK", bytes.clone())),
                     None => Some(("404 Not Found", br#"{"code":"not_found","title":"no such blob"}"#.to_vec())),
                 }
+            }
+            ("POST", ["blobs"]) => {
+                let asked: BlobsAsked = serde_json::from_slice(&body).unwrap();
+                let mut state = self.state.lock().unwrap();
+                state.packs_served += 1;
+                let mut packed = Vec::new();
+                for hash in &asked.hashes {
+                    if let Some(bytes) = state.blobs.get(hash) {
+                        wire::pack::push(&mut packed, false, hash, bytes);
+                    }
+                }
+                Some(("200 OK", packed))
             }
             ("PUT", ["jobs", job, "artifacts"]) => {
                 let query: BTreeMap<&str, &str> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();

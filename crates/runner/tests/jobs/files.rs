@@ -1,33 +1,63 @@
 //! Files on their way in and out: verified, placed below the workdir and nowhere else, fetched once.
 
 use crate::house::{House, JOB};
+use std::collections::BTreeMap;
 use wire::Base64;
 use wire::model::JobId;
-use wire::runner::{EndCause, Stream, SyncFile, What};
+use wire::model::tree::{Entry, Node, Tree};
+use wire::runner::{EndCause, Stream, SyncTree, What};
 
-pub fn file(path: &str, bytes: &[u8], inline: bool) -> SyncFile {
-    SyncFile {
-        path: path.to_owned(),
-        hash: blake3::hash(bytes).to_hex().to_string(),
-        size: bytes.len() as i64,
-        mode: 0o640,
-        inline: inline.then(|| Base64(bytes.to_vec())),
+fn hash(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}
+
+/// A tree of files and modes, as documents and blobs by hash, and its root.
+pub fn tree(files: &[(&str, &[u8], u32)]) -> (String, BTreeMap<String, Vec<u8>>) {
+    let mut blobs = BTreeMap::new();
+    let root = folder(files, &mut blobs);
+    (root, blobs)
+}
+
+fn folder(files: &[(&str, &[u8], u32)], blobs: &mut BTreeMap<String, Vec<u8>>) -> String {
+    let (mut entries, mut inner) = (Vec::new(), BTreeMap::<&str, Vec<(&str, &[u8], u32)>>::new());
+    for (path, bytes, mode) in files {
+        match path.split_once('/') {
+            Some((name, rest)) => inner.entry(name).or_default().push((rest, bytes, *mode)),
+            None => {
+                blobs.insert(hash(bytes), bytes.to_vec());
+                let node = Node::File { hash: hash(bytes), size: bytes.len() as i64, mode: *mode };
+                entries.push(Entry { name: path.to_string(), node });
+            }
+        }
     }
+    for (name, files) in inner {
+        let node = Node::Folder { hash: folder(&files, blobs) };
+        entries.push(Entry { name: name.to_owned(), node });
+    }
+    let document = Tree::of(entries).document();
+    let root = hash(&document);
+    blobs.insert(root.clone(), document);
+    root
+}
+
+pub fn inline((hash, blobs): (String, BTreeMap<String, Vec<u8>>)) -> Option<SyncTree> {
+    Some(SyncTree { hash, inline: blobs.into_iter().map(|(hash, bytes)| (hash, Base64(bytes))).collect() })
 }
 
 #[tokio::test]
 async fn files_arrive_and_travel_only_once() {
     let house = House::new().await;
     let large = vec![b'L'; 300_000];
-    let hash = blake3::hash(&large).to_hex().to_string();
-    house.control.change(|state| state.blobs.insert(hash, large.clone()));
-    for (number, fetched) in [(1, 1), (2, 0)] {
+    let script = b"#!/bin/sh\necho ran\n";
+    let (root, blobs) =
+        tree(&[("in/small", b"small\n", 0o640), ("in/deep/large", &large, 0o644), ("run", script, 0o755)]);
+    house.control.change(|state| state.blobs = blobs);
+    // Two documents in packs and one level each, two small files in a pack, the large one alone.
+    for (number, fetched) in [(1, 6), (2, 0)] {
         let mut job = house.job("cat in/small; wc -c < in/deep/large; stat -c %a in/small; ./run");
         job.job = JobId(number);
         job.workdir = format!("work_{number}");
-        let mut script = file("run", b"#!/bin/sh\necho ran\n", true);
-        script.mode = 0o755;
-        job.files = vec![file("in/small", b"small\n", true), file("in/deep/large", &large, false), script];
+        job.files = Some(SyncTree { hash: root.clone(), inline: BTreeMap::new() });
         house.ask(job);
         house.control.until("its end", |state| state.ended(JobId(number)).is_some()).await;
         house.control.see(|state| {
@@ -39,25 +69,55 @@ async fn files_arrive_and_travel_only_once() {
             assert_eq!(synced, Some(fetched), "job {number}");
         });
     }
-    assert_eq!(house.control.see(|state| state.blobs_served), 1);
+    assert_eq!(house.control.see(|state| (state.blobs_served, state.packs_served)), (1, 4));
+}
+
+#[tokio::test]
+async fn a_small_tree_comes_with_the_order() {
+    let house = House::new().await;
+    let mut job = house.job("cat in/a; test -d out");
+    let mut both = tree(&[("in/a", b"A", 0o644)]);
+    let document = Tree::of(vec![
+        Entry { name: "in".to_owned(), node: Node::Folder { hash: folder(&[("a", b"A", 0o644)], &mut both.1) } },
+        Entry { name: "out".to_owned(), node: Node::Folder { hash: folder(&[], &mut both.1) } },
+    ])
+    .document();
+    both.0 = hash(&document);
+    both.1.insert(both.0.clone(), document);
+    job.files = inline(both);
+    house.ask(job);
+    let What::Ended { exit_code, .. } = house.ends().await else { panic!() };
+    assert_eq!(exit_code, Some(0));
+    assert_eq!(house.control.see(|state| (state.blobs_served, state.packs_served)), (0, 0));
 }
 
 #[tokio::test]
 async fn files_that_cannot_be_placed_keep_the_job_from_starting() {
     let house = House::new().await;
-    let mut wrong = file("a", b"right", true);
-    wrong.inline = Some(Base64(b"wrong".to_vec()));
-    let missing = file("b", b"nobody has this", false);
-    let cases = [file("../escaped", b"x", true), file("/tmp/escaped", b"x", true), wrong, missing];
-    for (number, bad) in cases.into_iter().enumerate() {
+    let leaving = |name: &str, node: Node| {
+        let document = Tree { entries: vec![Entry { name: name.to_owned(), node }] }.document();
+        (hash(&document), BTreeMap::from([(hash(&document), document), (hash(b"x"), b"x".to_vec())]))
+    };
+    let x = || Node::File { hash: hash(b"x"), size: 1, mode: 0o644 };
+    let mut wrong = inline(tree(&[("a", b"right", 0o644)]));
+    wrong.as_mut().unwrap().inline.insert(hash(b"right"), Base64(b"wrong".to_vec()));
+    let missing = Some(SyncTree { hash: hash(b"nobody has this"), inline: BTreeMap::new() });
+    let cases = [
+        ("a name with a slash", inline(leaving("../escaped", x()))),
+        ("an absolute name", inline(leaving("/tmp/escaped", x()))),
+        ("a link that leaves", inline(leaving("link", Node::Link { target: "../escaped".into() }))),
+        ("other bytes", wrong),
+        ("nobody has it", missing),
+    ];
+    for (number, (what, bad)) in cases.into_iter().enumerate() {
         let id = JobId(number as i64 + 1);
         let mut job = house.job("touch ran");
-        (job.job, job.files) = (id, vec![bad.clone()]);
+        (job.job, job.files) = (id, bad);
         house.ask(job);
-        house.control.until(&bad.path, |state| state.ended(id).is_some()).await;
+        house.control.until(what, |state| state.ended(id).is_some()).await;
         house.control.see(|state| {
             let Some(What::Ended { cause, started, message, .. }) = state.ended(id) else { panic!() };
-            assert_eq!((*cause, *started), (Some(EndCause::SyncFailed), false), "{}: {message:?}", bad.path);
+            assert_eq!((*cause, *started), (Some(EndCause::SyncFailed), false), "{what}: {message:?}");
             assert!(state.log(id).text(Stream::Runner).contains(message.as_deref().unwrap()));
         });
     }

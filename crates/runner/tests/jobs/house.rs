@@ -117,7 +117,7 @@ impl House {
             command: Commanded::Shell(script.to_owned()),
             env: BTreeMap::new(),
             secrets: BTreeMap::new(),
-            files: Vec::new(),
+            files: None,
             artifacts: Vec::new(),
             max_duration_ms: None,
             stop_duration_ms: 10_000,

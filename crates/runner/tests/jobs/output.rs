@@ -158,7 +158,7 @@ async fn a_command_that_is_not_there_says_so() {
         let mut job = house.job("");
         job.job = wire::model::JobId(code);
         job.command = Command::Argv(argv.into_iter().map(str::to_owned).collect());
-        job.files = vec![crate::files::file("plain", b"text", true)];
+        job.files = crate::files::inline(crate::files::tree(&[("plain", b"text", 0o640)]));
         let id = job.job;
         house.ask(job);
         house.control.until("its end", |state| state.ended(id).is_some()).await;

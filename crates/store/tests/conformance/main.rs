@@ -87,6 +87,8 @@ fn all(on: On, postgres: Option<&Postgres>) {
         things::secrets_are_kept_sealed
         things::blobs_are_what_was_sent
         things::contents_go_when_nobody_needs_them
+        things::a_tree_keeps_what_it_names
+        things::artifacts_reserve_their_bytes
         transactions::reads_see_one_moment
     }
 }

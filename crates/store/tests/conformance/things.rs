@@ -3,9 +3,12 @@
 use crate::support::World;
 use crate::{read, rich_org, write};
 use model::allocation::{Allocation, AllocationStatus};
+use model::tree::Child;
 use model::{AllocationId, ArtifactId, Failure, JobId, OrgId, Refused, RunId, Timestamp};
+use std::collections::BTreeSet;
+use store::artifact::{Announced, Kept};
 use store::token::{NewToken, Scope};
-use store::{BlobHash, BlobName, Installation, allocation, content, secret, token};
+use store::{BlobHash, BlobName, Installation, allocation, artifact, content, secret, token};
 
 pub async fn tokens_are_known_by_their_hash(w: &World) {
     let org = rich_org(&w.store).await;
@@ -123,6 +126,8 @@ pub async fn contents_go_when_nobody_needs_them(w: &World) {
     let used = write(&w.store, move |tx| content::use_by(tx, org, RunId(7), &named())).await;
     assert!(matches!(used, Err(Failure::Refused(Refused::Invalid { .. }))), "{used:?}");
     write(&w.store, move |tx| content::announce(tx, org, hash)).await.unwrap();
+    assert!(!is_here().await, "its bytes are on their way");
+    write(&w.store, move |tx| content::kept(tx, org, hash)).await.unwrap();
     assert!(is_here().await);
     write(&w.store, move |tx| content::use_by(tx, org, RunId(7), &[named(), named()].concat())).await.unwrap();
     write(&w.store, |tx| content::used_until_now(tx, RunId(7))).await.unwrap();
@@ -136,10 +141,101 @@ pub async fn contents_go_when_nobody_needs_them(w: &World) {
     write(&w.store, move |tx| content::gone(tx, &gone)).await.unwrap();
     assert_eq!(read(&w.store, |tx| content::going(tx, 10)).await, []);
     write(&w.store, move |tx| content::announce(tx, org, hash)).await.unwrap();
+    assert!(!is_here().await, "the old bytes are gone");
+    write(&w.store, move |tx| content::kept(tx, org, hash)).await.unwrap();
     assert!(is_here().await, "sent again");
     assert_eq!(write(&w.store, move |tx| content::forget(tx, later, 10)).await, Ok(0));
     write(&w.store, move |tx| content::condemn(tx, later, 10)).await.unwrap();
     let gone = going.clone();
     write(&w.store, move |tx| content::gone(tx, &gone)).await.unwrap();
     assert_eq!(write(&w.store, move |tx| content::forget(tx, later, 10)).await, Ok(1));
+}
+
+/// A tree is here with all that it names, keeps it, and lets it go.
+pub async fn a_tree_keeps_what_it_names(w: &World) {
+    let (org, later) = (OrgId(1), Timestamp(i64::MAX / 2));
+    let keep = |hash: &'static str| {
+        write(&w.store, move |tx| content::announce(tx, org, hash).and_then(|()| content::kept(tx, org, hash)))
+    };
+    let file = |hash| Child { hash, is_tree: false };
+    let tree = |hash| Child { hash, is_tree: true };
+    let link = |name: &'static str, children: Vec<Child<'static>>| {
+        write(&w.store, move |tx| {
+            content::link(tx, org, name, &children)?;
+            content::finish_tree(tx, org, name, &children)
+        })
+    };
+    let condemn = || write(&w.store, move |tx| content::condemn(tx, later, 10));
+    for hash in ["a", "b", "inner", "root", "other"] {
+        keep(hash).await.unwrap();
+    }
+    let early = link("root", vec![file("a"), tree("inner")]).await.unwrap_err();
+    assert!(early.to_string().contains("the folder inner"), "a document alone is no tree: {early}");
+    link("inner", vec![file("b")]).await.unwrap();
+    let gone = link("root", vec![file("gone"), tree("inner")]).await.unwrap_err();
+    assert!(gone.to_string().contains("the file gone"), "{gone}");
+    let asked: Vec<String> = ["inner", "root"].map(str::to_owned).to_vec();
+    let missing = || {
+        let asked = asked.clone();
+        read(&w.store, move |tx| content::missing(tx, org, &asked, true))
+    };
+    assert_eq!(missing().await, ["root"]);
+    link("root", vec![file("a"), tree("inner")]).await.unwrap();
+    link("root", vec![file("a"), tree("inner")]).await.unwrap();
+    link("other", vec![file("a")]).await.unwrap();
+    assert_eq!(missing().await, [""; 0]);
+
+    // The roots go first, and only then what they alone have named.
+    assert_eq!(condemn().await, Ok(2));
+    let going = read(&w.store, |tx| content::going(tx, 10)).await;
+    let names = |going: &[content::Going]| going.iter().map(|one| one.hash.clone()).collect::<BTreeSet<_>>();
+    assert_eq!(names(&going), BTreeSet::from(["other".to_owned(), "root".to_owned()]));
+    let root = going.iter().find(|one| one.hash == "root").unwrap().clone();
+    let let_go = |one: content::Going| {
+        write(&w.store, move |tx| {
+            while content::unlink(tx, &one, 1)? > 0 {}
+            content::gone(tx, &one)
+        })
+    };
+    let_go(root).await.unwrap();
+    assert_eq!(condemn().await, Ok(1), "`a` has another tree");
+    let going = read(&w.store, |tx| content::going(tx, 10)).await;
+    assert_eq!(names(&going), BTreeSet::from(["other".to_owned(), "inner".to_owned()]));
+    for one in going {
+        let_go(one).await.unwrap();
+    }
+    assert_eq!(condemn().await, Ok(2));
+    assert!(!read(&w.store, move |tx| content::is_here(tx, org, "a")).await);
+}
+
+pub async fn artifacts_reserve_their_bytes(w: &World) {
+    let (org, run) = (OrgId(1), RunId(5));
+    let announce = |path: &'static str, size: i64, what: Kept| {
+        write(&w.store, move |tx| artifact::announce(tx, &Announced { org, run, attempt: 1, path, size, what: &what }))
+    };
+    let reserve = |more: i64| write(&w.store, move |tx| artifact::reserve(tx, run, more));
+    assert_eq!((reserve(10).await, reserve(-4).await), (Ok(10), Ok(6)));
+    let first = announce("out/a", 6, Kept::File { mode: 0o755 }).await.unwrap();
+    let again = announce("out/a", 7, Kept::File { mode: 0o700 }).await.unwrap();
+    assert_eq!((again.id, again.size, &again.what), (first.id, 7, &Kept::File { mode: 0o700 }), "one name, one row");
+    let link = announce("out/l", 0, Kept::Link { target: "a".into() }).await.unwrap();
+    assert_eq!((link.state.as_str(), link.what.target()), ("uploading", Some("a")));
+    let finalise = |id| write(&w.store, move |tx| artifact::finalise(tx, id, 7, "00"));
+    assert_eq!(finalise(first.id).await, Ok(true));
+    assert_eq!(read(&w.store, move |tx| artifact::uploading(tx, run)).await, 1);
+    write(&w.store, move |tx| artifact::give_up(tx, run)).await.unwrap();
+    assert_eq!(finalise(link.id).await, Ok(false), "given up meanwhile");
+    let states: Vec<String> =
+        read(&w.store, move |tx| artifact::of_run(tx, run, 0, 10)).await.into_iter().map(|a| a.state).collect();
+    assert_eq!(states, ["final", "failed"]);
+
+    write(&w.store, move |tx| artifact::date(tx, run, Timestamp(100))).await.unwrap();
+    for until in [500, 300] {
+        write(&w.store, move |tx| artifact::lease(tx, first.id, Timestamp(until))).await.unwrap();
+    }
+    let expired = |at| read(&w.store, move |tx| artifact::expired(tx, Timestamp(at), 10));
+    let ids = |found: Vec<artifact::Artifact>| found.into_iter().map(|a| a.id).collect::<Vec<_>>();
+    assert_eq!(ids(expired(99).await), []);
+    assert_eq!(ids(expired(499).await), [link.id], "a download is under way");
+    assert_eq!(ids(expired(500).await).len(), 2);
 }

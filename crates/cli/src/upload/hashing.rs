@@ -1,0 +1,215 @@
+//! Hashes of files and the documents of their folders: what a run names is the hash of the root. Files are read by several threads, piece
+//! by piece, and only those that are not remembered.
+
+use super::memory::Memory;
+use super::progress::Progress;
+use super::walk::{Files, Found, FoundFile};
+use crate::complaint::{Complaint, Done};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use wire::api::FilesBody;
+use wire::model::tree::{DOCUMENT_BYTES, Entry, MAX_DEPTH, Node, Tree};
+
+/// A tree that is ready to be sent.
+pub struct Hashed {
+    pub root: FilesBody,
+    /// Where the bytes of each content are; of several files with the same content, one.
+    pub files: BTreeMap<String, FoundFile>,
+    /// Documents of folders, each behind those it names.
+    pub folders: Vec<FolderDocument>,
+}
+
+pub struct FolderDocument {
+    pub hash: String,
+    pub tree: Tree,
+}
+
+/// None when there is nothing to send.
+pub async fn hash(files: &Files, memory_folder: &Path, sources: Vec<PathBuf>) -> Done<Option<Hashed>> {
+    if files.found.is_empty() {
+        return Ok(None);
+    }
+    let mut memory = Memory::open(memory_folder, &sources.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+    let all: Vec<(&str, &FoundFile)> = files.files().collect();
+    let unread: Vec<&FoundFile> =
+        all.iter().map(|(_, file)| *file).filter(|file| memory.hash_of(file).is_none()).collect();
+    let read_at_ns = now_ns();
+    let fresh = read_all(&unread)?;
+    for (file, hash) in unread.iter().zip(&fresh) {
+        memory.learn(file, hash, read_at_ns);
+    }
+    let fresh: BTreeMap<&Path, &String> = unread.iter().map(|file| file.path.as_path()).zip(&fresh).collect();
+    let hash_of = |file: &FoundFile| match fresh.get(file.path.as_path()) {
+        Some(hash) => (*hash).clone(),
+        None => memory.hash_of(file).expect("it is fresh or remembered").to_owned(),
+    };
+    let hashes: BTreeMap<&str, String> = all.iter().map(|(name, file)| (*name, hash_of(file))).collect();
+    memory.save(all.iter().map(|(_, file)| *file));
+    assemble(files, &hashes).map(Some)
+}
+
+fn now_ns() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Their hashes, in their order. Blocks this thread, which has nothing else to do.
+fn read_all(files: &[&FoundFile]) -> Done<Vec<String>> {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).min(8).min(files.len().max(1));
+    let progress = Progress::new("reading", files.len(), files.iter().map(|file| file.size).sum());
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let found: Mutex<Vec<(usize, Done<String>)>> = Mutex::new(Vec::with_capacity(files.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !failed.load(Ordering::Relaxed) {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(file) = files.get(at) else { break };
+                    let hash = read_one(file, &progress);
+                    failed.fetch_or(hash.is_err(), Ordering::Relaxed);
+                    found.lock().expect("no thread panics while it holds this").push((at, hash));
+                }
+            });
+        }
+    });
+    progress.done();
+    let mut found = found.into_inner().expect("no thread panicked");
+    found.sort_by_key(|(at, _)| *at);
+    found.into_iter().map(|(_, hash)| hash).collect()
+}
+
+fn read_one(file: &FoundFile, progress: &Progress) -> Done<String> {
+    let failed = |error: std::io::Error| Complaint::file("read", &file.path, &error);
+    let mut source = std::fs::File::open(&file.path).map_err(failed)?;
+    let mut hasher = blake3::Hasher::new();
+    let size = std::io::copy(&mut source, &mut hasher).map_err(failed)?;
+    if size as i64 != file.size {
+        return Err(changed(&file.path));
+    }
+    progress.advance(1, file.size);
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+pub fn changed(path: &Path) -> Complaint {
+    Complaint::refused(format!("{} changed while it was being sent", path.display())).fix("run the command again")
+}
+
+#[derive(Default)]
+struct Folder<'a> {
+    entries: BTreeMap<&'a str, Inner<'a>>,
+}
+
+enum Inner<'a> {
+    Folder(Folder<'a>),
+    Leaf(Node),
+}
+
+fn assemble(files: &Files, hashes: &BTreeMap<&str, String>) -> Done<Hashed> {
+    let mut root = Folder::default();
+    let mut contents = BTreeMap::new();
+    for (name, found) in &files.found {
+        let leaf = match found {
+            Found::Folder => None,
+            Found::Link { target, .. } => Some(Node::Link { target: target.clone() }),
+            Found::File(file) => {
+                let hash = hashes[name.as_str()].clone();
+                contents.entry(hash.clone()).or_insert_with(|| file.clone());
+                Some(Node::File { hash, size: file.size, mode: file.mode })
+            }
+        };
+        insert(&mut root, name, leaf)?;
+    }
+    let mut folders = Vec::new();
+    let hash = close(&root, &mut folders, &mut BTreeMap::new())?;
+    let root = FilesBody { tree: hash, files: files.count() as i64, bytes: files.bytes() };
+    Ok(Hashed { root, files: contents, folders })
+}
+
+fn insert<'a>(root: &mut Folder<'a>, name: &'a str, leaf: Option<Node>) -> Done<()> {
+    let both = || {
+        Complaint::usage(format!("{name} would be both a file and a folder"))
+            .fix("give one of them another name: --file PATH:DEST")
+    };
+    let mut steps: Vec<&str> = name.split('/').collect();
+    if steps.len() > MAX_DEPTH {
+        return Err(Complaint::usage(format!("{name} is more than {MAX_DEPTH} folders deep")));
+    }
+    let last = if leaf.is_some() { steps.pop() } else { None };
+    let mut folder = root;
+    for step in steps {
+        let inner = folder.entries.entry(step).or_insert_with(|| Inner::Folder(Folder::default()));
+        folder = match inner {
+            Inner::Folder(inner) => inner,
+            Inner::Leaf(_) => return Err(both()),
+        };
+    }
+    if let (Some(last), Some(leaf)) = (last, leaf)
+        && folder.entries.insert(last, Inner::Leaf(leaf)).is_some()
+    {
+        return Err(both());
+    }
+    Ok(())
+}
+
+/// Children before parents; a document that occurs twice is kept once.
+fn close(folder: &Folder<'_>, done: &mut Vec<FolderDocument>, seen: &mut BTreeMap<String, ()>) -> Done<String> {
+    let mut entries = Vec::with_capacity(folder.entries.len());
+    for (name, inner) in &folder.entries {
+        let node = match inner {
+            Inner::Leaf(node) => node.clone(),
+            Inner::Folder(folder) => Node::Folder { hash: close(folder, done, seen)? },
+        };
+        entries.push(Entry { name: (*name).to_owned(), node });
+    }
+    let tree = Tree::of(entries);
+    let document = tree.document();
+    if document.len() as i64 > DOCUMENT_BYTES {
+        return Err(Complaint::usage(format!("one folder has {} entries, which is too many", tree.entries.len()))
+            .fix("divide it into several folders, or send an archive"));
+    }
+    let hash = blake3::hash(&document).to_hex().to_string();
+    if seen.insert(hash.clone(), ()).is_none() {
+        done.push(FolderDocument { hash: hash.clone(), tree });
+    }
+    Ok(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::place;
+    use super::super::{source, walk};
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    async fn hashed(dir: &Path, sources: &[&str]) -> Hashed {
+        let sources: Vec<_> = sources.iter().map(|text| source(text, dir).unwrap()).collect();
+        let paths = sources.iter().map(|source| source.path.clone()).collect();
+        hash(&walk(&sources, false).unwrap(), &dir.join(".memory"), paths).await.unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_tree_is_known_by_contents_names_and_modes() {
+        let dir = place(&["a/x", "a/deep/y", "b/x", "b/deep/y"]);
+        let (one, other) = (hashed(dir.path(), &["a:t"]).await, hashed(dir.path(), &["b:t"]).await);
+        assert_eq!(one.root.tree, other.root.tree, "the same files under the same names");
+        assert_eq!((one.root.files, one.root.bytes), (2, 2));
+        assert_eq!(one.files[&blake3::hash(b"y").to_hex().to_string()].path, dir.path().join("a/deep/y"));
+        let order: Vec<usize> = one.folders.iter().map(|folder| folder.tree.entries.len()).collect();
+        assert_eq!(order, [1, 2, 1], "children before parents");
+        assert_eq!(one.folders.last().unwrap().hash, one.root.tree);
+        std::fs::set_permissions(dir.path().join("b/x"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_ne!(hashed(dir.path(), &["b:t"]).await.root.tree, other.root.tree, "an executable is another file");
+        std::fs::create_dir(dir.path().join("a/empty")).unwrap();
+        assert_ne!(hashed(dir.path(), &["a:t"]).await.root.tree, one.root.tree, "an empty folder is there too");
+    }
+
+    #[tokio::test]
+    async fn a_name_is_a_file_or_a_folder() {
+        let dir = place(&["a", "b/c"]);
+        let sources = [source("a:n", dir.path()).unwrap(), source("b/c:n/c", dir.path()).unwrap()];
+        let done = hash(&walk(&sources, false).unwrap(), &dir.path().join(".memory"), vec![]).await;
+        assert!(done.err().unwrap().text.contains("both a file and a folder"));
+    }
+}

@@ -1,0 +1,146 @@
+//! Hashes of files that were read before, so that an unchanged tree is not read again. One file for each set of sources, below the
+//! home; losing it costs time and nothing else. A hash is trusted only while size, both times and inode of the file are the same.
+
+use super::walk::{FoundFile, Stamp};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const HEADING: &str = "remuda hashes 1";
+/// A file that changed so shortly before it was read may change again within the same tick of its file system's clock.
+const SETTLED_NS: i64 = 2_000_000_000;
+/// What was not used for so long is deleted.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+#[derive(Default)]
+pub struct Memory {
+    /// None: nothing is remembered.
+    place: Option<PathBuf>,
+    known: HashMap<PathBuf, Known>,
+    learnt: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    size: i64,
+    stamp: Stamp,
+    hash: String,
+}
+
+impl Memory {
+    /// What is remembered of these sources. Anything unreadable is as good as nothing.
+    pub fn open(folder: &Path, sources: &[&Path]) -> Memory {
+        let mut hasher = blake3::Hasher::new();
+        for source in sources {
+            let whole = source.canonicalize().unwrap_or_else(|_| source.to_path_buf());
+            hasher.update(whole.as_os_str().as_encoded_bytes());
+            hasher.update(&[0]);
+        }
+        let place = folder.join(&hasher.finalize().to_hex().as_str()[..16]);
+        let text = std::fs::read_to_string(&place).unwrap_or_default();
+        Memory { known: read(&text), place: Some(place), learnt: false }
+    }
+
+    pub fn hash_of(&self, file: &FoundFile) -> Option<&str> {
+        let known = self.known.get(&file.path)?;
+        (known.size == file.size && known.stamp == file.stamp).then_some(known.hash.as_str())
+    }
+
+    /// Remembers a file that was read, unless it changed so lately that the next change might look the same.
+    pub fn learn(&mut self, file: &FoundFile, hash: &str, read_at_ns: i64) {
+        let Stamp { modified_ns, changed_ns, .. } = file.stamp;
+        if modified_ns.max(changed_ns) > read_at_ns - SETTLED_NS {
+            return;
+        }
+        self.known.insert(file.path.clone(), Known { size: file.size, stamp: file.stamp, hash: hash.to_owned() });
+        self.learnt = true;
+    }
+
+    /// Writes what was learnt about these files and forgets the others.
+    pub fn save<'a>(&self, files: impl Iterator<Item = &'a FoundFile>) {
+        let Some(place) = self.place.as_ref().filter(|_| self.learnt) else { return };
+        let mut text = format!("{HEADING}\n");
+        for file in files {
+            let (Some(known), Some(path)) = (self.known.get(&file.path), file.path.to_str()) else { continue };
+            let Known { size, stamp, hash } = known;
+            if !path.contains('\n') {
+                let _ =
+                    writeln!(text, "{size} {} {} {} {hash} {path}", stamp.modified_ns, stamp.changed_ns, stamp.inode);
+            }
+        }
+        let folder = place.parent().expect("it lies in a folder");
+        let fresh = place.with_extension(std::process::id().to_string());
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        if made.is_ok() && std::fs::write(&fresh, text).is_ok() && std::fs::rename(&fresh, place).is_err() {
+            let _ = std::fs::remove_file(&fresh);
+        }
+        forget_old(folder);
+    }
+}
+
+fn forget_old(folder: &Path) {
+    let now = SystemTime::now();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let modified = entry.metadata().and_then(|about| about.modified());
+        if modified.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > KEPT)) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn read(text: &str) -> HashMap<PathBuf, Known> {
+    let mut lines = text.lines();
+    if lines.next() != Some(HEADING) {
+        return HashMap::new();
+    }
+    lines.filter_map(read_line).collect()
+}
+
+fn read_line(line: &str) -> Option<(PathBuf, Known)> {
+    let mut words = line.splitn(6, ' ');
+    let mut number = || words.next()?.parse::<i64>().ok();
+    let (size, modified_ns, changed_ns, inode) = (number()?, number()?, number()?, number()? as u64);
+    let (hash, path) = (words.next()?, words.next()?);
+    let stamp = Stamp { modified_ns, changed_ns, inode };
+    wire::model::spec::is_hash(hash).then(|| (PathBuf::from(path), Known { size, stamp, hash: hash.to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: i64 = 10 * SETTLED_NS;
+
+    fn file(path: &str, size: i64, modified_ns: i64) -> FoundFile {
+        let stamp = Stamp { modified_ns, changed_ns: 5, inode: 7 };
+        FoundFile { path: path.into(), size, mode: 0o644, stamp }
+    }
+
+    #[test]
+    fn a_hash_is_good_while_the_file_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let hash = "a".repeat(64);
+        let there = [file("/p/with space", 3, 100), file("/p/lately", 3, LATER - 1)];
+        let mut memory = Memory::open(&dir.path().join("hashes"), &[dir.path()]);
+        there.iter().for_each(|file| memory.learn(file, &hash, LATER));
+        memory.save(there.iter());
+        let again = Memory::open(&dir.path().join("hashes"), &[dir.path()]);
+        assert_eq!(again.hash_of(&there[0]), Some(hash.as_str()));
+        assert_eq!(again.hash_of(&there[1]), None, "it may change again in the same moment");
+        let other_inode = FoundFile { stamp: Stamp { inode: 8, ..there[0].stamp }, ..there[0].clone() };
+        let other_change = FoundFile { stamp: Stamp { changed_ns: 6, ..there[0].stamp }, ..there[0].clone() };
+        for changed in [file("/p/with space", 4, 100), file("/p/with space", 3, 101), other_inode, other_change] {
+            assert_eq!(again.hash_of(&changed), None, "{changed:?}");
+        }
+        assert_eq!(Memory::open(&dir.path().join("hashes"), &[Path::new("/")]).hash_of(&there[0]), None);
+    }
+
+    #[test]
+    fn a_spoilt_memory_is_an_empty_one() {
+        for text in ["", "remuda hashes 2\n", "remuda hashes 1\n1 2 3\n", "remuda hashes 1\n1 2 3 4 zz /p\n"] {
+            assert!(read(text).is_empty(), "{text}");
+        }
+    }
+}
