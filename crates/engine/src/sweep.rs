@@ -54,7 +54,8 @@ impl Engine {
     /// Marked before, bytes now, row later: a crash between them is repeated harmlessly. True while there may be more.
     async fn delete_contents(&self) -> Result<bool, Failure> {
         let going = self.store.read("sweep.contents", |tx| store::content::going(tx, AT_ONCE)).await?;
-        let more = going.len() as i64 == AT_ONCE;
+        // What a tree that goes has named may go next.
+        let more = !going.is_empty();
         for content in &going {
             // What a tree named may go once the tree does. A folder of many files is let go in pieces.
             loop {

@@ -221,14 +221,8 @@ async fn nonsense_is_refused_by_name_and_never_breaks_anything() {
         (json!({ "commands": ["a"], "max_duration_ms": 0 }), "max_duration"),
         (json!({ "commands": ["a"], "working_dir": "../x" }), "working_dir"),
         (json!({ "commands": ["a"], "name": "-x" }), "name"),
-        (
-            json!({ "commands": ["a"], "files": [{ "path": "../x", "hash": "0".repeat(64), "size": 1, "mode": 420 }] }),
-            "files",
-        ),
-        (
-            json!({ "commands": ["a"], "files": [{ "path": "x", "hash": "0".repeat(64), "size": 1, "mode": 420 }] }),
-            "files",
-        ),
+        (json!({ "commands": ["a"], "files": { "tree": "../x", "files": 1, "bytes": 1 } }), "files"),
+        (json!({ "commands": ["a"], "files": { "tree": "0".repeat(64) } }), "files"),
     ];
     for (body, field) in table {
         let got = world.submit(&world.admin, body.clone()).await;

@@ -80,8 +80,8 @@ pub fn finish_tree(tx: &mut Tx, org: OrgId, tree: &str, children: &[Child<'_>]) 
     for child in children {
         if tx.row(&IS_HERE, &args![org, child.hash, i64::from(child.is_tree)])?.is_none() {
             let what = if child.is_tree { "the folder" } else { "the file" };
-            let why = format!("{what} {} that it names is not here: send it first", child.hash);
-            return Err(Refused::invalid("tree", why).into());
+            let why = format!("{what} {} is not here: send it first", child.hash);
+            return Err(Refused::Gone { what: "a part of the tree", why }.into());
         }
     }
     // They have come since they were linked, or were deleted and sent again: the sender tries again.
@@ -120,14 +120,14 @@ pub fn going(tx: &mut Tx, limit: i64) -> Result<Vec<Going>, Failure> {
     tx.rows(&GOING, &args![limit])?.iter().map(read).collect()
 }
 
-/// Deletes up to `limit` links of a tree that is going; how many there were. What it named may go next.
+/// Deletes up to `limit` links of a tree that is going; how many there were. What no other tree names was used last when this one was,
+/// and goes next.
 pub fn unlink(tx: &mut Tx, tree: &Going, limit: i64) -> Result<u64, Failure> {
-    let at = tx.at();
     let children = tx.rows(&CHILDREN, &args![tree.org, &tree.hash, limit])?;
     for child in &children {
         let child = child.text(0)?;
         tx.post(&UNLINK, args![tree.org, &tree.hash, child.as_str()])?;
-        tx.post(&UNPIN, args![tree.org, child.as_str(), at])?;
+        tx.post(&UNPIN, args![tree.org, child.as_str(), &tree.hash])?;
     }
     Ok(children.len() as u64)
 }
@@ -219,7 +219,7 @@ const CHILDREN: Sql =
     Sql::new("SELECT child FROM content_edges WHERE org_id = $1 AND parent = $2 ORDER BY child LIMIT $3");
 const UNLINK: Sql = Sql::new("DELETE FROM content_edges WHERE org_id = $1 AND parent = $2 AND child = $3");
 const UNPIN: Sql = Sql::new(
-    "UPDATE contents SET used_at = $3
+    "UPDATE contents SET used_at = (SELECT tree.used_at FROM contents AS tree WHERE tree.org_id = $1 AND tree.hash = $3)
       WHERE org_id = $1 AND hash = $2 AND going = 0 AND NOT EXISTS (
             SELECT 1 FROM content_edges AS edge WHERE edge.org_id = $1 AND edge.child = $2)",
 );

@@ -17,6 +17,7 @@ use wire::pack;
 const AT_ONCE: usize = 8;
 /// Hashes in one question: a body has 1 MiB.
 const ASKED_AT_ONCE: usize = 10_000;
+const TRIES: usize = 3;
 const CHUNK: usize = 256 << 10;
 
 /// What had to travel.
@@ -26,17 +27,30 @@ pub struct Sent {
     pub bytes: i64,
 }
 
+/// What was there when it was asked about may have been deleted since, if no run had used it for long: then it is asked about again.
 pub async fn send(plane: &ControlPlane, hashed: &Hashed) -> Done<Sent> {
+    let mut sent = Sent::default();
+    for _ in 0..TRIES {
+        if try_send(plane, hashed, &mut sent).await? {
+            return Ok(sent);
+        }
+    }
+    Err(Complaint::refused("files were deleted by the control plane while they were being sent")
+        .fix("run the command again"))
+}
+
+/// False when something had gone that was there before.
+async fn try_send(plane: &ControlPlane, hashed: &Hashed, sent: &mut Sent) -> Done<bool> {
     let missing = Missing::ask(plane, hashed).await?;
     let files: Vec<(&str, &FoundFile)> =
         missing.files.iter().map(|hash| (hash.as_str(), &hashed.files[hash])).collect();
-    let sent = Sent { blobs: files.len(), bytes: files.iter().map(|(_, file)| file.size).sum() };
-    let progress = Progress::new("sending", sent.blobs, sent.bytes);
+    let (count, bytes) = (files.len(), files.iter().map(|(_, file)| file.size).sum());
+    let progress = Progress::new("sending", count, bytes);
     let done = send_files(plane, files, &progress).await;
     progress.done();
     done?;
-    send_folders(plane, hashed.folders.iter().filter(|folder| missing.folders.contains(&folder.hash))).await?;
-    Ok(sent)
+    (sent.blobs, sent.bytes) = (sent.blobs + count, sent.bytes + bytes);
+    send_folders(plane, hashed.folders.iter().filter(|folder| missing.folders.contains(&folder.hash))).await
 }
 
 /// What the control plane does not have.
@@ -132,35 +146,44 @@ async fn send_pack(plane: &ControlPlane, files: Vec<(&str, &FoundFile)>, progres
 }
 
 /// One after the other, in their order: each names only what is there by then.
-async fn send_folders<'a>(plane: &ControlPlane, folders: impl Iterator<Item = &'a FolderDocument>) -> Done<()> {
+async fn send_folders<'a>(plane: &ControlPlane, folders: impl Iterator<Item = &'a FolderDocument>) -> Done<bool> {
     let (mut packed, mut count) = (Vec::new(), 0);
     for folder in folders {
         let document = folder.tree.document();
         let is_large = document.len() as i64 > pack::BLOB_BYTES;
-        if count == pack::PACK_BLOBS || packed.len() + document.len() > pack::PACK_BYTES || (is_large && count > 0) {
-            put_bytes(plane, "/packs", std::mem::take(&mut packed)).await?;
+        let is_full = count == pack::PACK_BLOBS || packed.len() + document.len() > pack::PACK_BYTES;
+        if count > 0 && (is_full || is_large) {
+            if !put_bytes(plane, "/packs", std::mem::take(&mut packed)).await? {
+                return Ok(false);
+            }
             count = 0;
         }
         if is_large {
-            put_bytes(plane, &format!("/trees/{}", folder.hash), document).await?;
+            if !put_bytes(plane, &format!("/trees/{}", folder.hash), document).await? {
+                return Ok(false);
+            }
         } else {
             pack::push(&mut packed, true, &folder.hash, &document);
             count += 1;
         }
     }
-    if count > 0 {
-        put_bytes(plane, "/packs", packed).await?;
-    }
-    Ok(())
+    if count == 0 { Ok(true) } else { put_bytes(plane, "/packs", packed).await }
 }
 
-async fn put_bytes(plane: &ControlPlane, path: &str, bytes: Vec<u8>) -> Done<()> {
+/// False when something that the bytes name is not there any more.
+async fn put_bytes(plane: &ControlPlane, path: &str, bytes: Vec<u8>) -> Done<bool> {
     let (route, bytes) = (&format!("{API}{path}"), bytes::Bytes::from(bytes));
     plane
         .patiently(|client| {
             let (length, body) = (bytes.len() as u64, stream::iter([std::io::Result::Ok(bytes.clone())]));
             let request = client.request(Method::PUT, route).stream(body, Some(length));
-            async move { crash_point!("blob.pack", request.send().await).map(drop) }
+            async move {
+                match crash_point!("blob.pack", request.send().await) {
+                    Ok(_) => Ok(true),
+                    Err(ClientError::Problem(problem)) if problem.code == "gone" => Ok(false),
+                    Err(error) => Err(error),
+                }
+            }
         })
         .await
 }

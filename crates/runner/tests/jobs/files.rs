@@ -141,8 +141,8 @@ async fn artifacts_are_uploaded_before_the_end_is_told() {
         let said = state.log(JOB).text(Stream::Runner);
         let lines: Vec<&str> = said.lines().collect();
         let expected = [
-            "artifact not uploaded: out/leak: leads out of the workdir",
             "artifact not uploaded: out/\u{fffd}: the name is not UTF-8",
+            "artifact not uploaded: out/leak: leads out of the workdir",
             "no file matches the artifact glob *.csv",
         ];
         assert_eq!(lines, expected);
