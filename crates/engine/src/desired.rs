@@ -13,7 +13,7 @@ use store::Tx;
 
 /// Small trees travel inside the document, folders and files: up to so many, and so many bytes in sum.
 const INLINE_BLOBS: usize = 64;
-const INLINE_BYTES: i64 = 256 * 1024;
+const INLINE_BYTES: i64 = 64 * 1024;
 /// Names of workdirs that are remembered, of all machines together: 2 MB.
 const REMEMBERED: usize = 20_000;
 /// Slots that are read one by one rather than all of a machine's.

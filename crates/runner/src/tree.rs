@@ -53,17 +53,17 @@ impl Files {
         Ok(())
     }
 
-    /// Fetches the documents level by level, and then the files that are not in the cache.
+    /// Fetches the documents level by level, and then the files that are not in the cache; only those are counted.
     pub async fn fetch(tree: &SyncTree, cache: Arc<Cache>, line: Line) -> Result<(Files, Fetched), NotPlaced> {
         let mut files = Files { root: tree.hash.clone(), folders: BTreeMap::new(), inline: BTreeMap::new() };
-        let (mut level, mut fetched) = (vec![tree.hash.clone()], Fetched::default());
+        let mut level = vec![tree.hash.clone()];
         for _ in 0..MAX_DEPTH {
             if level.is_empty() {
                 break;
             }
             // The size of a document is not known: the few that are too large for a pack are fetched alone.
             let missing = level.iter().filter(|hash| !cache.has(hash)).map(|hash| (hash.clone(), 0)).collect();
-            fetched = fetched.and(sync::fetch(missing, cache.clone(), line.clone()).await?);
+            sync::fetch(missing, cache.clone(), line.clone()).await?;
             let (read, from) = (std::mem::take(&mut level), cache.clone());
             let trees = tokio::task::spawn_blocking(move || read_documents(read, &from)).await;
             for (hash, tree) in trees.expect("reading documents does not panic")? {
@@ -74,8 +74,7 @@ impl Files {
             level.sort();
             level.dedup();
         }
-        let missing = files.missing(&cache);
-        fetched = fetched.and(sync::fetch(missing, cache, line).await?);
+        let fetched = sync::fetch(files.missing(&cache), cache, line).await?;
         Ok((files, fetched))
     }
 

@@ -56,13 +56,14 @@ fn a_folder_keeps_its_modes_and_leaves_behind_what_git_ignores() {
     }
     home.write("p/keep.log", "kept");
     home.write("p/empty", "");
+    home.write("p/large", "l".repeat(70_000)); // more than travels with the order itself
     home.write("p/a name with  spaces", "x");
     for (name, mode) in [("p/run.sh", 0o755), ("p/deep/er/data", 0o640), ("p/empty", 0o400)] {
         std::fs::set_permissions(home.here().join(name), std::fs::Permissions::from_mode(mode)).unwrap();
     }
     let seen = home.run(&["--file", "p"], "cd p; find . -type f -printf '%m %p\\n' | sort -k2; ./run.sh");
     let expected = ["644 ./.gitignore", "644 ./a name with  spaces", "644 ./deep/.gitignore", "640 ./deep/er/data"];
-    let expected = [&expected[..], &["400 ./empty", "644 ./keep.log", "755 ./run.sh", "found"]].concat();
+    let expected = [&expected[..], &["400 ./empty", "644 ./keep.log", "644 ./large", "755 ./run.sh", "found"]].concat();
     assert_eq!(seen.out().lines().collect::<Vec<_>>(), expected, "{seen}");
     // Only what changed travels again.
     home.write("p/deep/er/data", "y".repeat(70_000));

@@ -7,6 +7,7 @@ use script::{Asked, Script, answer, frame, problem, run_view, stream};
 use serde_json::json;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Output, Stdio};
+use wire::model::tree::Tree;
 
 fn repl(script: &Script, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_repl"));
@@ -134,9 +135,14 @@ fn only_missing_blobs_travel() {
     let missing = blake3::hash(b"new").to_hex().to_string();
     let answered = missing.clone();
     let script = Script::new(move |asked| match asked.route().as_str() {
-        "POST /api/v1/blobs/missing" => answer(200, &json!({"hashes": [answered]})),
+        // Every folder is new, and of the files one.
+        "POST /api/v1/blobs/missing" => {
+            let files = asked.body["hashes"].as_array().unwrap();
+            let hashes = if files.is_empty() { vec![] } else { vec![answered.clone()] };
+            answer(200, &json!({"hashes": hashes, "trees": asked.body["trees"]}))
+        }
         "POST /api/v1/runs" => answer(201, &run_view("run_1", json!({}))),
-        route if route.starts_with("PUT /api/v1/blobs/") => answer(204, &json!(null)),
+        route if route.starts_with("PUT /api/v1/") => answer(204, &json!(null)),
         other => problem(404, "not_found", other),
     });
     std::fs::write(script.home().join("old.txt"), "old").unwrap();
@@ -145,11 +151,16 @@ fn only_missing_blobs_travel() {
     let (code, _, said) = ended(repl(&script, &["run", "-d", "-f", "old.txt", "-f", "folder", "-c", "x"]));
     assert_eq!((code, said.as_str()), (0, ""));
     let puts = script.all(|asked| asked.method == "PUT");
-    assert_eq!(puts.len(), 1);
+    assert_eq!(puts.len(), 2);
     assert_eq!((puts[0].path.as_str(), puts[0].raw.as_slice()), (&*format!("/api/v1/blobs/{missing}"), &b"new"[..]));
+    let folders = wire::pack::Unpacker::default().feed(&puts[1].raw).unwrap();
+    let names: Vec<Vec<String>> = folders
+        .iter()
+        .map(|folder| Tree::parse(&folder.bytes).unwrap().entries.into_iter().map(|entry| entry.name).collect())
+        .collect();
+    assert_eq!(names, [vec!["new.txt"], vec!["folder", "old.txt"]], "folders behind what they name");
     let files = &script.asked("POST /api/v1/runs")[0].body["files"];
-    let names: Vec<&str> = files.as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
-    assert_eq!(names, ["folder/new.txt", "old.txt"]);
+    assert_eq!(*files, json!({"tree": folders[1].hash, "files": 2, "bytes": 6}));
 }
 
 #[test]

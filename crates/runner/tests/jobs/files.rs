@@ -52,8 +52,8 @@ async fn files_arrive_and_travel_only_once() {
     let (root, blobs) =
         tree(&[("in/small", b"small\n", 0o640), ("in/deep/large", &large, 0o644), ("run", script, 0o755)]);
     house.control.change(|state| state.blobs = blobs);
-    // Two documents in packs and one level each, two small files in a pack, the large one alone.
-    for (number, fetched) in [(1, 6), (2, 0)] {
+    // Three levels of folders, a pack each; two small files in a pack, the large one alone.
+    for (number, fetched) in [(1, 3), (2, 0)] {
         let mut job = house.job("cat in/small; wc -c < in/deep/large; stat -c %a in/small; ./run");
         job.job = JobId(number);
         job.workdir = format!("work_{number}");
