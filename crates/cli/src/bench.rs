@@ -4,6 +4,7 @@
 mod bare;
 mod crowd;
 mod figure;
+mod files;
 mod followers;
 mod idle;
 mod listing;
@@ -33,7 +34,7 @@ Examples:
   repl bench postgres --database postgres://remuda@127.0.0.1/bench"
 )]
 pub struct BenchArgs {
-    /// Which: warm, submits, runs, listing, recovery, followers, postgres, idle; all of them unless named
+    /// Which: warm, submits, runs, files, listing, recovery, followers, postgres, idle; all of them unless named
     names: Vec<String>,
     /// Smaller and fewer: a minute instead of ten, for a first impression
     #[arg(long)]
@@ -80,6 +81,7 @@ const BENCHES: &[(&str, fn(&Plan) -> Measured<'_>)] = &[
     ("submits", |plan| Box::pin(submits::measure(plan))),
     ("runs", |plan| Box::pin(runs::measure(plan))),
     ("followers", |plan| Box::pin(followers::measure(plan))),
+    ("files", |plan| Box::pin(files::measure(plan))),
     ("listing", |plan| Box::pin(listing::measure(plan))),
     ("recovery", |plan| Box::pin(recovery::measure(plan))),
     ("postgres", |plan| Box::pin(postgres::measure(plan))),
