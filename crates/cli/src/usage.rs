@@ -146,6 +146,14 @@ pub fn answer(error: clap::Error, words: &[String]) -> Answer {
             }
             _ => Answer::Clap(error),
         },
+        ErrorKind::MissingRequiredArgument => match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<RUN>")) => {
+                let command = spoken(&read.path);
+                let complaint = Complaint::usage(format!("`{command}` needs a run"));
+                Answer::Complaint(complaint.fix(format!("the last one: {command} @last; `repl ps` lists them")))
+            }
+            _ => Answer::Clap(error),
+        },
         _ => Answer::Clap(error),
     }
 }
@@ -384,6 +392,7 @@ mod tests {
                 "completion tcsh",
                 "[SHELL] cannot be `tcsh`: it is one of bash, elvish, fish, powershell, zsh\n  fix: write one of these",
             ),
+            ("cancel", "`repl cancel` needs a run\n  fix: the last one: repl cancel @last; `repl ps` lists them"),
             ("logs -z", "`repl logs` has no flag `-z`\n  fix: see `repl logs --help`"),
         ] {
             assert_eq!(said(line), format!("error: {answer}"), "{line}");
