@@ -30,6 +30,16 @@ pub struct CancelArgs {
     abort: bool,
 }
 
+/// End a run at once, without asking it first: the same as `cancel --abort`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl kill @last
+  repl kill train other")]
+pub struct KillArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
 /// Freeze a run where it is: its machine stays, its time stands still
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A paused run keeps its machine, which is charged for; after 7 days it is cancelled.
@@ -84,6 +94,9 @@ pub struct DeleteArgs {
 
 pub async fn cancel(settings: &Settings, args: CancelArgs) -> Done {
     act(settings, args.target, "cancel", ActionBody { abort: args.abort, ..ActionBody::default() }).await
+}
+pub async fn kill(settings: &Settings, args: KillArgs) -> Done {
+    act(settings, args.target, "cancel", ActionBody { abort: true, ..ActionBody::default() }).await
 }
 pub async fn start(settings: &Settings, args: StartArgs) -> Done {
     act(settings, args.target, "start", ActionBody::default()).await

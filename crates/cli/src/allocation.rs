@@ -11,9 +11,12 @@ use wire::api::{AllocationView, ExtendBody};
 #[derive(Debug, clap::Subcommand)]
 pub enum Allocation {
     /// List allocations; AVAILABLE ones are the warm pool
-    #[command(after_help = "Examples:
+    #[command(
+        alias = "list",
+        after_help = "Examples:
   repl allocation ls
-  repl allocation ls -a --json | jq -r '.[].workdir'")]
+  repl allocation ls -a --json | jq -r '.[].workdir'"
+    )]
     Ls {
         /// Also those that are over and no longer held
         #[arg(short, long)]
@@ -22,10 +25,12 @@ pub enum Allocation {
         listing: Listing,
     },
     /// Show one allocation
-    #[command(after_help = "Examples:
-  repl allocation show @last")]
+    #[command(aliases = ["describe", "inspect"], after_help = "Examples:
+  repl allocation show
+  repl allocation show alc_7")]
     Show {
         /// Id, beginning of an id, or the run that has it
+        #[arg(default_value = lookup::LAST)]
         allocation: String,
         #[command(flatten)]
         json: Json,

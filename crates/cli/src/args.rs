@@ -1,8 +1,8 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, allocation, artifact, bench, control, credits, doctor, event, fault, instance, logs, manifest, ps, role,
-    run, secret, settings, sim, status, token, workflow,
+    action, allocation, artifact, bench, completion, control, credits, doctor, event, fault, instance, logs, manifest,
+    ps, role, run, schema, secret, settings, sim, status, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -21,18 +21,22 @@ pub struct Line {
 pub enum Command {
     Run(Box<run::RunArgs>),
     Attach(run::AttachArgs),
+    #[command(visible_alias = "ls")]
     Ps(ps::PsArgs),
     Status(status::StatusArgs),
     Why(status::WhyArgs),
+    #[command(alias = "log")]
     Logs(logs::LogsArgs),
     #[command(visible_alias = "event")]
     Events(event::EventsArgs),
     #[command(visible_alias = "stop")]
     Cancel(action::CancelArgs),
+    Kill(action::KillArgs),
     Start(action::StartArgs),
     Pause(action::PauseArgs),
     Resume(action::ResumeArgs),
     Retry(action::RetryArgs),
+    #[command(visible_alias = "rm", alias = "remove")]
     Delete(action::DeleteArgs),
     /// Machines: list, show, terminate
     #[command(subcommand, visible_alias = "instances")]
@@ -70,7 +74,11 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     Sim(sim::SimArgs),
     Bench(bench::BenchArgs),
-    Completion(CompletionArgs),
+    Completion(completion::CompletionArgs),
+    #[command(hide = true)]
+    Complete(completion::CompleteArgs),
+    Schema(schema::SchemaArgs),
+    Help(HelpArgs),
     #[command(hide = true)]
     CrashPoints(fault::PointsArgs),
 }
@@ -88,14 +96,25 @@ impl Command {
     }
 }
 
-/// Print what your shell needs to complete `repl` commands
+/// Say what one can do, or how to use a command
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  repl completion bash > ~/.local/share/bash-completion/completions/repl
-  repl completion zsh > ~/.zfunc/_repl
-  repl completion fish > ~/.config/fish/completions/repl.fish")]
-pub struct CompletionArgs {
-    pub shell: clap_complete::Shell,
+  repl help
+  repl help run
+  repl help artifact get")]
+pub struct HelpArgs {
+    /// The command
+    #[arg(value_name = "COMMAND")]
+    pub path: Vec<String>,
+}
+
+impl Line {
+    /// `repl run` alone, for those who look at its flags.
+    #[cfg(test)]
+    pub fn command_of_run() -> clap::Command {
+        use clap::CommandFactory as _;
+        Line::command().find_subcommand("run").expect("there is one").clone()
+    }
 }
 
 /// For every command that shows something.
@@ -126,18 +145,19 @@ repl runs commands on machines that are there, streams what happens, charges it 
 
   ps  status  why               what is open, where each part runs, why it waits or failed
   logs  events  attach          follow: its output, what happened, or both with its exit code
-  cancel  pause  resume         end it, freeze it where it is, let it go on
+  cancel  kill  pause  resume   end it, end it at once, freeze it where it is, let it go on
   retry   start  delete         try it again, start what was only created, hide it
   artifact                      bring back what a run left behind
   instance  allocation  extend  release        machines, and what is kept on them
   workflow  manifest            how machines came to be, and who owns them
   credits  secret  token        money, values for runs, access
   control  server  worker  runner              the embedded control plane; roles in the foreground
-  audit  doctor  sim  completion               does everything add up; does everything work here, or in worlds where all goes wrong
-  bench                         how fast it is here, beside what the machine itself takes
+  audit  doctor                 does everything add up; does everything work here
+  sim  bench                    simulations in which everything goes wrong; how fast it is here
+  schema  completion  help      for your editor, for your shell, for you
 
-A run is named by its id, a unique beginning of it, its name, or @last.
-More: repl COMMAND --help";
+A run is named by its id, a unique beginning of it, its name, or @last; most commands mean @last when none is named.
+More: repl help COMMAND";
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 //! never over a file that says something else.
 
 use crate::args::Listing;
-use crate::complaint::{Complaint, Done};
+use crate::complaint::{Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::lookup;
 use crate::settings::Settings;
@@ -18,23 +18,33 @@ const MOST: usize = 10_000_000;
 #[derive(Debug, clap::Subcommand)]
 pub enum Artifact {
     /// List what a run left behind
-    #[command(after_help = "Examples:
-  repl artifact ls @last")]
+    #[command(
+        alias = "list",
+        after_help = "Examples:
+  repl artifact ls
+  repl artifact ls train"
+    )]
     Ls {
         /// Id, beginning of an id, name, or @last
+        #[arg(default_value = lookup::LAST)]
         run: String,
         #[command(flatten)]
         listing: Listing,
     },
     /// Bring it back, under the paths it had
-    #[command(after_help = "Examples:
-  repl artifact get @last
+    #[command(
+        alias = "download",
+        after_help = "Examples:
+  repl artifact get
+  repl artifact get 'out/*.pt'
   repl artifact get train 'out/*.pt' --output models
-  repl artifact get @last out/loss.csv --output - | head")]
+  repl artifact get train out/loss.csv --output - | head"
+    )]
     Get {
         /// Id, beginning of an id, name, or @last
+        #[arg(default_value = lookup::LAST)]
         run: String,
-        /// Only paths that match
+        /// Only paths that match; a lone pattern with a / or * in it means the last run
         glob: Option<String>,
         /// Folder to write to; - writes one artifact to stdout
         #[arg(short, long, value_name = "DIR", default_value = ".")]
@@ -56,7 +66,15 @@ pub async fn artifact(settings: &Settings, command: Artifact) -> Done {
             list(&plane, &run, listing).await
         }
         Artifact::Get { run, glob, output, force, attempt } => {
-            let run = lookup::run(&plane, &run).await?;
+            let (run, glob) = meant(run, glob);
+            let run = match lookup::run(&plane, &run).await {
+                // A file's name reads like a run's.
+                Err(complaint) if glob.is_none() && complaint.code == REFUSED && run != lookup::LAST => {
+                    let of_the_last = format!("repl artifact get @last {}", crate::meant::quoted(&[run]));
+                    return Err(complaint.fix(format!("of the last run: {of_the_last}")));
+                }
+                found => found?,
+            };
             let wanted = choose(&plane, &run, glob.as_deref(), attempt).await?;
             if output == Path::new("-") {
                 return to_stdout(&plane, &run, &wanted).await;
@@ -72,6 +90,15 @@ pub async fn artifact(settings: &Settings, command: Artifact) -> Done {
             eprintln!("repl: {} from {run} ({})", wanted.len(), show::size(bytes));
             Ok(0)
         }
+    }
+}
+
+/// `artifact get 'out/*'` is a pattern: no run is called so.
+fn meant(run: String, glob: Option<String>) -> (String, Option<String>) {
+    if glob.is_none() && run.contains(['/', '*', '?', '[']) {
+        (lookup::LAST.to_owned(), Some(run))
+    } else {
+        (run, glob)
     }
 }
 
@@ -119,7 +146,7 @@ async fn choose(plane: &ControlPlane, run: &str, glob: Option<&str>, attempt: Op
 
 /// As a shell reads it: `*` stays within a folder, `**` does not.
 pub fn pattern(text: &str) -> Done<globset::GlobMatcher> {
-    let built = globset::GlobBuilder::new(text).literal_separator(true).build();
+    let built = globset::GlobBuilder::new(text.trim_start_matches("./")).literal_separator(true).build();
     built.map(|glob| glob.compile_matcher()).map_err(|error| {
         Complaint::usage(format!("`{text}` is not a pattern: {}", error.kind()))
             .fix("write it like 'out/*.csv' or 'out/**'; a \\ before a special character takes it literally")
@@ -245,6 +272,14 @@ mod tests {
             }
             assert_eq!(place(&fresh, &path, force).await.is_ok(), fine, "{there:?} {force}");
         }
+    }
+
+    #[test]
+    fn a_lone_pattern_is_not_a_run() {
+        let text = |text: &str| text.to_owned();
+        assert_eq!(meant(text("out/*"), None), (text("@last"), Some(text("out/*"))));
+        assert_eq!(meant(text("train"), None), (text("train"), None));
+        assert_eq!(meant(text("train"), Some(text("n"))), (text("train"), Some(text("n"))));
     }
 
     #[test]

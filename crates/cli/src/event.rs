@@ -13,10 +13,11 @@ use wire::client::ClientError;
 /// Print what happened to a run
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  repl events @last
+  repl events
   repl events run_9ix -f --json | jq .kind")]
 pub struct EventsArgs {
     /// Id, beginning of an id, name, or @last
+    #[arg(default_value = lookup::LAST)]
     run: String,
     /// Go on until the run ends
     #[arg(short, long)]

@@ -11,9 +11,12 @@ use wire::api::{InstanceView, TerminateBody};
 #[derive(Debug, clap::Subcommand)]
 pub enum Instance {
     /// List machines
-    #[command(after_help = "Examples:
+    #[command(
+        alias = "list",
+        after_help = "Examples:
   repl instance ls
-  repl instance ls --state launch-run:")]
+  repl instance ls --state launch-run:"
+    )]
     Ls {
         /// Terminated ones too
         #[arg(short, long)]
@@ -25,7 +28,7 @@ pub enum Instance {
         listing: Listing,
     },
     /// Show one machine
-    #[command(after_help = "Examples:
+    #[command(aliases = ["describe", "inspect"], after_help = "Examples:
   repl instance show ins_4")]
     Show {
         /// Id or beginning of an id
@@ -34,7 +37,7 @@ pub enum Instance {
         json: Json,
     },
     /// End a machine; one that is busy, or whose hold needs it, only with --force (local workdirs outlive their machine)
-    #[command(after_help = "Examples:
+    #[command(visible_alias = "rm", aliases = ["kill", "delete"], after_help = "Examples:
   repl instance terminate ins_4
   repl instance terminate ins_4 --force")]
     Terminate {

@@ -11,11 +11,12 @@ use wire::api::Tree;
 /// Print what a run wrote
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  repl logs @last
+  repl logs
   repl logs train -f --tail 20
   repl logs run_9ix --stream stderr --since 10m")]
 pub struct LogsArgs {
     /// Id, beginning of an id, name, or @last
+    #[arg(default_value = lookup::LAST)]
     run: String,
     /// Go on until the run ends; Ctrl-C stops watching, not the run
     #[arg(short, long)]

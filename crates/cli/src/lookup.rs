@@ -17,7 +17,7 @@ const SHOWN: usize = 5;
 const REMEMBERED: usize = 50;
 
 /// A kind of thing that has ids, where it is listed, and how its ids begin.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct Noun {
     pub name: &'static str,
     pub path: &'static str,
@@ -100,8 +100,13 @@ pub fn remember(plane: &ControlPlane, run: &str) {
     }
 }
 
+/// The run submitted last from here, without asking whether it is still there.
+pub fn remembered(plane: &ControlPlane) -> Option<String> {
+    read_last(plane).remove(&plane_key(plane))
+}
+
 async fn last_run(plane: &ControlPlane) -> Done<String> {
-    if let Some(run) = read_last(plane).remove(&plane_key(plane))
+    if let Some(run) = remembered(plane)
         && is_there(plane, RUN, &run).await?
     {
         return Ok(run);

@@ -8,6 +8,7 @@ mod args;
 mod artifact;
 mod bench;
 mod complaint;
+mod completion;
 mod control;
 mod control_plane;
 mod credits;
@@ -21,12 +22,14 @@ mod live;
 mod logs;
 mod lookup;
 mod manifest;
+mod meant;
 mod nearest;
 mod ps;
 mod quantity;
 mod role;
 mod run;
 mod run_file;
+mod schema;
 mod secret;
 mod settings;
 mod show;
@@ -35,10 +38,11 @@ mod status;
 mod summary;
 mod token;
 mod upload;
+mod usage;
 mod workflow;
 
 use args::{Command, Line};
-use clap::{CommandFactory as _, Parser as _};
+use clap::Parser as _;
 use complaint::{Complaint, Done, USAGE};
 use settings::Settings;
 use wire::model::fault::Role;
@@ -49,7 +53,10 @@ fn main() {
         fault::arm(&[Role::Keeper]);
         runner::keeper_main();
     }
-    let line = Line::parse();
+    let line = match Line::try_parse() {
+        Ok(line) => line,
+        Err(error) => std::process::exit(i32::from(say(usage::answer(error, &words())))),
+    };
     fault::arm(line.command.as_ref().map_or(&[], args::Command::roles));
     if !line.command.as_ref().is_some_and(is_role) {
         end_with_the_reader();
@@ -61,15 +68,36 @@ fn main() {
         }
         Some(Command::Runner(args)) => role::runner(&args),
         Some(Command::Sim(args)) => outcome(sim::sim(&args)),
-        Some(Command::Completion(args)) => {
-            clap_complete::generate(args.shell, &mut Line::command(), "repl", &mut std::io::stdout());
+        Some(Command::Completion(args)) => outcome(completion::completion(&args)),
+        Some(Command::Complete(args)) => outcome(completion::complete(args)),
+        Some(Command::Schema(args)) => outcome(schema::schema(&args)),
+        Some(Command::Help(args)) if args.path.is_empty() => {
+            println!("{}", args::MAP);
             0
         }
+        Some(Command::Help(args)) => say(usage::help(&args.path)),
         Some(Command::CrashPoints(args)) => outcome(fault::points(&args)),
         Some(command) => outcome(start(&line.settings, command)),
     };
     // Not a return: a thread that still waits for a full pipe must not keep us.
     std::process::exit(i32::from(code));
+}
+
+/// The command line, the program's name first.
+fn words() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// Says why a command line cannot be read, or what was asked to be explained.
+fn say(answer: usage::Answer) -> u8 {
+    match answer {
+        usage::Answer::Complaint(complaint) => outcome(Err(complaint)),
+        usage::Answer::Clap(error) => {
+            // A reader that has gone reads nothing.
+            error.print().ok();
+            error.exit_code() as u8
+        }
+    }
 }
 
 fn outcome(done: Done) -> u8 {
@@ -140,6 +168,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Logs(args) => logs::logs(&settings, args).await,
         Command::Events(args) => event::events(&settings, args).await,
         Command::Cancel(args) => action::cancel(&settings, args).await,
+        Command::Kill(args) => action::kill(&settings, args).await,
         Command::Start(args) => action::start(&settings, args).await,
         Command::Pause(args) => action::pause(&settings, args).await,
         Command::Resume(args) => action::resume(&settings, args).await,
@@ -161,8 +190,12 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Audit(args) => credits::audit(&settings, args).await,
         Command::Doctor(args) => doctor::doctor(&settings, args).await,
         Command::Bench(args) => bench::bench(args).await,
-        Command::Runner(_) | Command::Sim(_) | Command::CrashPoints(_) | Command::Completion(_) => {
-            unreachable!("done before the runtime started")
-        }
+        Command::Runner(_)
+        | Command::Sim(_)
+        | Command::CrashPoints(_)
+        | Command::Completion(_)
+        | Command::Complete(_)
+        | Command::Schema(_)
+        | Command::Help(_) => unreachable!("done before the runtime started"),
     }
 }

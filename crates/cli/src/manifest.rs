@@ -11,14 +11,17 @@ use wire::api::ManifestView;
 #[derive(Debug, clap::Subcommand)]
 pub enum Manifest {
     /// List manifests
-    #[command(after_help = "Examples:
-  repl manifest ls --limit 10")]
+    #[command(
+        alias = "list",
+        after_help = "Examples:
+  repl manifest ls --limit 10"
+    )]
     Ls {
         #[command(flatten)]
         listing: Listing,
     },
     /// Show one manifest and what it owns
-    #[command(after_help = "Examples:
+    #[command(aliases = ["describe", "inspect"], after_help = "Examples:
   repl manifest show mft_3")]
     Show {
         /// Id or beginning of an id

@@ -3,7 +3,7 @@
 use wire::model::Credits;
 use wire::model::time::parse_duration;
 
-/// `512MB`, `2GB`, `1.5GiB`; 1024-based.
+/// `512MB`, `2G`, `1.5Gi`, `1GiB`: however the unit is written, it is a power of 1024.
 pub fn memory(text: &str) -> Result<i64, String> {
     let bad = || format!("`{text}` is not a size: write it like 512MB or 2GB");
     let text = text.trim();
@@ -11,10 +11,10 @@ pub fn memory(text: &str) -> Result<i64, String> {
     let (number, unit) = text.split_at(split);
     let number: f64 = number.parse().map_err(|_| bad())?;
     let power = match unit.trim().to_ascii_lowercase().as_str() {
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 2,
-        "g" | "gb" | "gib" => 3,
-        "t" | "tb" | "tib" => 4,
+        "k" | "kb" | "ki" | "kib" => 1,
+        "m" | "mb" | "mi" | "mib" => 2,
+        "g" | "gb" | "gi" | "gib" => 3,
+        "t" | "tb" | "ti" | "tib" => 4,
         "b" => 0,
         _ => return Err(bad()),
     };
@@ -22,11 +22,15 @@ pub fn memory(text: &str) -> Result<i64, String> {
     if bytes.is_finite() && bytes < i64::MAX as f64 { Ok(bytes as i64) } else { Err(bad()) }
 }
 
-/// Processors in thousandths: `2`, `0.5`.
+/// Processors in thousandths: `2`, `0.5`, or `500m` as Kubernetes has it.
 pub fn cpu(text: &str) -> Result<i64, String> {
     let bad = || format!("`{text}` is not a number of processors: write it like 2 or 0.5");
-    let number: f64 = text.trim().parse().map_err(|_| bad())?;
-    if number > 0.0 && number < 1e6 { Ok((number * 1000.0).round() as i64) } else { Err(bad()) }
+    let (number, thousandths) = match text.trim().strip_suffix('m') {
+        Some(number) => (number, 1.0),
+        None => (text.trim(), 1000.0),
+    };
+    let milli = number.parse::<f64>().map_err(|_| bad())? * thousandths;
+    if (1.0..1e9).contains(&milli.round()) { Ok(milli.round() as i64) } else { Err(bad()) }
 }
 
 pub fn duration(text: &str) -> Result<i64, String> {
@@ -57,14 +61,24 @@ mod tests {
 
     #[test]
     fn sizes_and_processors_read_as_people_write_them() {
-        for (text, bytes) in [("512MB", 512 << 20), ("2GB", 2 << 30), ("1.5g", 3 << 29), ("7B", 7), ("1 KiB", 1024)] {
+        for (text, bytes) in [
+            ("512MB", 512 << 20),
+            ("512Mi", 512 << 20),
+            ("2GB", 2 << 30),
+            ("2Gi", 2 << 30),
+            ("2G", 2 << 30),
+            ("1.5g", 3 << 29),
+            ("7B", 7),
+            ("1 KiB", 1024),
+            ("1Ti", 1 << 40),
+        ] {
             assert_eq!(memory(text), Ok(bytes), "{text}");
         }
         for text in ["", "5", "-1GB", "2XB", "GB", "1e3MB", "99999999TB"] {
             assert!(memory(text).is_err(), "{text}");
         }
-        assert_eq!((cpu("2"), cpu("0.5")), (Ok(2000), Ok(500)));
-        for text in ["0", "-1", "x", "inf", "NaN"] {
+        assert_eq!((cpu("2"), cpu("0.5"), cpu("250m")), (Ok(2000), Ok(500), Ok(250)));
+        for text in ["0", "-1", "x", "inf", "NaN", "m", "0m", "0.0001"] {
             assert!(cpu(text).is_err(), "{text}");
         }
         assert!(credits("-1").is_err() && credits("0").is_err() && credits("0.25").is_ok());

@@ -6,7 +6,7 @@ use crate::live::Live;
 use crate::settings::Settings;
 use crate::summary::{self, Sending};
 use crate::upload::{self, Files, Source};
-use crate::{artifact, follow, lookup, quantity, run_file, show};
+use crate::{artifact, follow, lookup, meant, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use wire::api::{RunView, Submit};
@@ -108,6 +108,9 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         return Err(Complaint::usage("--json needs --detach or --dry-run: otherwise stdout is the work's")
             .fix("repl run --detach --json …, then repl status RUN --json"));
     }
+    if let Some(path) = &args.file {
+        meant::check(path, &crate::words())?;
+    }
     let env = |name: &str| std::env::var(name).ok();
     let (mut submit, sources) = wanted(&args, &env)?;
     let files = upload::walk(&sources, args.follow_links)?;
@@ -175,10 +178,11 @@ enum Submitted {
 /// Follow a run from its first output to its end, and exit with its code
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  repl attach @last
+  repl attach
   repl attach run_9ix > output.txt")]
 pub struct AttachArgs {
     /// Id, beginning of an id, name, or @last
+    #[arg(default_value = lookup::LAST)]
     run: String,
 }
 

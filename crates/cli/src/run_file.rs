@@ -1,13 +1,17 @@
 //! Reads run files (`*.repl.yml`): what a person wrote, checked strictly, as what is submitted.
 //! A field nobody knows is an error that names the file, the field and its nearest neighbour.
 
+pub mod keys;
+
 use crate::complaint::{Complaint, Done};
-use crate::nearest::suggestion;
+use crate::nearest::{nearest, suggestion};
 use crate::quantity;
 use serde_yaml_ng::{Mapping, Value};
 use std::path::{Path, PathBuf};
 use wire::api::{RetryBody, Submit};
+use wire::model::spec;
 
+/// What each holds and means is in [`keys`]; a test compares.
 const FIELDS: &[&str] = &[
     "type",
     "name",
@@ -44,9 +48,16 @@ const NOT_HERE: &[&str] = &[
     "ports",
     "replicas",
     "volumes",
+    "python",
+    "gpu",
+    "disk",
+    "shm_size",
 ];
 const RESOURCES: &[&str] = &["cpu", "memory"];
 const RETRY: &[&str] = &["on_events", "max_attempts", "duration"];
+
+/// A file of another kind is not read to its end to find that out.
+const LARGEST: u64 = 1 << 20;
 
 /// What a file says: the run, and the files that go with it as `PATH[:DEST]` seen from the file's own folder.
 #[derive(Debug)]
@@ -56,14 +67,23 @@ pub struct RunFile {
     pub folder: PathBuf,
 }
 
+/// Whether this can be meant as a run file: by its ending, or because it says so itself.
+pub fn is_one(path: &Path) -> bool {
+    if matches!(path.extension().and_then(|ending| ending.to_str()), Some("yml" | "yaml")) {
+        return true;
+    }
+    if !std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() <= LARGEST) {
+        return false;
+    }
+    let Ok(text) = std::fs::read_to_string(path) else { return false };
+    let parsed: Result<Value, _> = serde_yaml_ng::from_str(&text);
+    parsed.is_ok_and(|value| value.get("type").is_some())
+}
+
 pub fn read(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Done<RunFile> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         let complaint = Complaint::file("read the run file", path, &error);
-        if error.kind() == std::io::ErrorKind::NotFound {
-            complaint.fix(format!("to run a command: repl run -c '{}'", path.display()))
-        } else {
-            complaint
-        }
+        if error.kind() == std::io::ErrorKind::NotFound { complaint.fix(instead_of(path)) } else { complaint }
     })?;
     let (submit, files) = parse(&text, env)
         .map_err(|complaint| Complaint { text: format!("{}: {}", path.display(), complaint.text), ..complaint })?;
@@ -74,7 +94,22 @@ pub fn read(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Done<RunFile> 
     Ok(RunFile { submit, files, folder })
 }
 
-fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, Vec<String>)> {
+/// The run file in the same folder that was probably meant, or those that are there.
+fn instead_of(path: &Path) -> String {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.retain(|name| name.ends_with(".repl.yml") || name.ends_with(".repl.yaml"));
+    names.sort();
+    let wanted = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match nearest(wanted, names.iter().map(String::as_str)) {
+        Some(name) => format!("did you mean {}?", path.with_file_name(name).display()),
+        None if names.is_empty() => format!("there is no run file (*.repl.yml) in {}", folder.display()),
+        None => format!("run files in {}: {}", folder.display(), names.join(", ")),
+    }
+}
+
+pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, Vec<String>)> {
     let value: Value = serde_yaml_ng::from_str(text).map_err(|error| Complaint::usage(format!("not YAML: {error}")))?;
     let Value::Mapping(map) = value else {
         return Err(Complaint::usage("a run file is a list of `field: value`").fix("begin with `type: task`"));
@@ -83,7 +118,7 @@ fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, Vec<
     check_type(&fields)?;
     let mut submit = Submit {
         kind: Some("task".to_owned()),
-        name: fields.text("name")?,
+        name: fields.read("name", name)?,
         commands: fields.texts("commands")?,
         secrets: fields.texts("secrets")?,
         artifacts: fields.texts("artifacts")?,
@@ -122,7 +157,7 @@ fn check_type(fields: &Fields<'_>) -> Done<()> {
 /// `retry: 3`, or the policy in full.
 fn retry(fields: &Fields<'_>) -> Done<Option<RetryBody>> {
     if let Some(Value::Number(number)) = fields.get("retry") {
-        let attempts = number.as_i64().ok_or_else(|| fields.wrong("retry", "write a number of attempts, e.g. 3"))?;
+        let attempts = attempts(&number.to_string()).map_err(|why| fields.wrong("retry", &why))?;
         return Ok(Some(retry_on_error(attempts)));
     }
     let Some(policy) = fields.inner("retry", RETRY)? else { return Ok(None) };
@@ -133,12 +168,20 @@ fn retry(fields: &Fields<'_>) -> Done<Option<RetryBody>> {
             return Err(policy.wrong("on_events", &format!("unknown event `{event}`")).fix(suggestion(event, &known)));
         }
     }
-    let whole = |text: &str| text.parse::<i64>().map_err(|_| format!("`{text}` is not a whole number"));
     Ok(Some(RetryBody {
-        max_attempts: policy.read("max_attempts", whole)?.unwrap_or(wire::model::spec::DEFAULT_MAX_ATTEMPTS),
+        max_attempts: policy.read("max_attempts", attempts)?.unwrap_or(wire::model::spec::DEFAULT_MAX_ATTEMPTS),
         on_events: if on_events.is_empty() { known.map(str::to_owned).to_vec() } else { on_events },
         duration_ms: policy.read("duration", quantity::duration)?,
     }))
+}
+
+fn attempts(text: &str) -> Result<i64, String> {
+    let number = text.parse().ok().filter(|number| (1..=spec::MAX_ATTEMPTS).contains(number));
+    number.ok_or_else(|| format!("`{text}` is not a number of attempts from 1 to {}", spec::MAX_ATTEMPTS))
+}
+
+fn name(text: &str) -> Result<String, String> {
+    if spec::is_name(text) { Ok(text.to_owned()) } else { Err(format!("`{text}` {}", spec::NAME_RULE)) }
 }
 
 /// What `--retry N` means: N attempts, the first included, after errors and interruptions.
@@ -153,15 +196,22 @@ fn variables(fields: &Fields<'_>, env: &dyn Fn(&str) -> Option<String>, submit: 
             let name = scalar(name).ok_or_else(|| fields.wrong("env", "a name must be a text"))?;
             let value =
                 scalar(value).ok_or_else(|| fields.wrong("env", &format!("the value of `{name}` must be a text")))?;
+            variable(fields, &name)?;
             submit.env.insert(name, value);
         }
         return Ok(());
     }
     for entry in fields.texts("env")? {
+        variable(fields, entry.split('=').next().unwrap_or_default())?;
         let (name, value) = quantity::variable(&entry, env).map_err(|why| fields.wrong("env", &why))?;
         submit.env.insert(name, value);
     }
     Ok(())
+}
+
+/// Checked here too, so that the name is refused where it is written.
+fn variable(fields: &Fields<'_>, name: &str) -> Done<()> {
+    spec::check_variable(name).map_err(|why| fields.wrong("env", &why))
 }
 
 /// A mapping whose names have been checked, and where it stands.
@@ -181,8 +231,8 @@ impl<'a> Fields<'a> {
                 continue;
             }
             let complaint = Complaint::usage(format!("unknown field `{}`", fields.name(name)));
-            return Err(if at.is_empty() && NOT_HERE.contains(&name) {
-                Complaint::usage(format!("`{name}` cannot be used in this version")).fix("leave it out")
+            return Err(if NOT_HERE.contains(&name) {
+                Complaint::usage(format!("`{}` cannot be used in this version", fields.name(name))).fix("leave it out")
             } else {
                 complaint.fix(suggestion(name, known))
             });
@@ -303,6 +353,8 @@ mod tests {
             ("type: tsk", "unknown type `tsk`", "use `type: task`"),
             ("commands: [x]", "`type` is missing", "begin with `type: task`"),
             ("type: task\nnodes: 2", "`nodes` cannot be used in this version", "leave it out"),
+            ("type: task\nresources: {gpu: 1}", "`resources.gpu` cannot be used in this version", "leave it out"),
+            ("type: task\nresources: {gpo: 1}", "unknown field `resources.gpo`", "known: cpu, memory"),
             ("- x", "a run file is a list of `field: value`", "begin with `type: task`"),
             (
                 "type: task\nretry: {on_events: [eror]}",
@@ -330,8 +382,23 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_may_have_been_a_command() {
-        let complaint = read(Path::new("nowhere/echo"), &|_| None).unwrap_err();
-        assert!(complaint.fix.unwrap().contains("repl run -c 'nowhere/echo'"));
+    fn every_field_is_described() {
+        for (fields, keys) in [(FIELDS, keys::TASK), (RESOURCES, keys::RESOURCES), (RETRY, keys::RETRY)] {
+            let mut described: Vec<&str> = keys.iter().map(|key| key.name).collect();
+            let mut read = fields.to_vec();
+            described.sort_unstable();
+            read.sort_unstable();
+            assert_eq!(described, read);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_looked_for_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let fix = |name: &str| read(&dir.path().join(name), &|_| None).unwrap_err().fix.unwrap();
+        assert!(fix("train.repl.yml").starts_with("there is no run file"), "{}", fix("train.repl.yml"));
+        std::fs::write(dir.path().join("train.repl.yml"), "").unwrap();
+        assert!(fix("trian.repl.yml").ends_with("/train.repl.yml?"), "{}", fix("trian.repl.yml"));
+        assert!(fix("other.repl.yml").ends_with(": train.repl.yml"), "{}", fix("other.repl.yml"));
     }
 }

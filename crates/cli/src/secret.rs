@@ -16,14 +16,17 @@ const LONGEST: u64 = 64 << 10;
 #[derive(Debug, clap::Subcommand)]
 pub enum Secret {
     /// List names; values are never shown
-    #[command(after_help = "Examples:
-  repl secret ls")]
+    #[command(
+        alias = "list",
+        after_help = "Examples:
+  repl secret ls"
+    )]
     Ls {
         #[command(flatten)]
         listing: Listing,
     },
     /// Set a secret; its value is read from stdin
-    #[command(after_help = "Examples:
+    #[command(aliases = ["add", "create"], after_help = "Examples:
   repl secret set HF_TOKEN                 # asks, without showing what you type
   pass show hf | repl secret set HF_TOKEN
   repl secret set KEY --from-env KEY
@@ -36,8 +39,12 @@ pub enum Secret {
         from_env: Option<String>,
     },
     /// Delete a secret
-    #[command(after_help = "Examples:
-  repl secret delete HF_TOKEN")]
+    #[command(
+        visible_alias = "rm",
+        alias = "remove",
+        after_help = "Examples:
+  repl secret delete HF_TOKEN"
+    )]
     Delete {
         /// Its name
         name: String,

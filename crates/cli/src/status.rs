@@ -12,10 +12,11 @@ use wire::model::time::show_duration;
 /// Show a run: its parts, where each runs, where time and credits went
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  repl status @last
+  repl status
   repl status run_9ix --json | jq .run.exit_code")]
 pub struct StatusArgs {
     /// Id, beginning of an id, name, or @last
+    #[arg(default_value = lookup::LAST)]
     run: String,
     #[command(flatten)]
     json: Json,
@@ -24,9 +25,11 @@ pub struct StatusArgs {
 /// Say why a run waits or failed, and what to do
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  repl why @last")]
+  repl why
+  repl why train")]
 pub struct WhyArgs {
     /// Id, beginning of an id, name, or @last
+    #[arg(default_value = lookup::LAST)]
     run: String,
     #[command(flatten)]
     json: Json,

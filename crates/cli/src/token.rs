@@ -11,14 +11,17 @@ use wire::api::{NewToken, TokenView};
 #[derive(Debug, clap::Subcommand)]
 pub enum Token {
     /// List tokens; what they are is never shown again
-    #[command(after_help = "Examples:
-  repl token ls")]
+    #[command(
+        alias = "list",
+        after_help = "Examples:
+  repl token ls"
+    )]
     Ls {
         #[command(flatten)]
         listing: Listing,
     },
     /// Make a token and print it, this once
-    #[command(after_help = "Examples:
+    #[command(aliases = ["new", "add"], after_help = "Examples:
   repl token create ci --scope write --expires 90d
   REPL_URL=https://control.example REPL_TOKEN=$(repl token create ci) repl ps")]
     Create {
@@ -33,8 +36,12 @@ pub enum Token {
         json: Json,
     },
     /// End a token at once
-    #[command(after_help = "Examples:
-  repl token delete tok_2")]
+    #[command(
+        visible_alias = "rm",
+        alias = "remove",
+        after_help = "Examples:
+  repl token delete tok_2"
+    )]
     Delete {
         /// Id or beginning of an id
         token: String,

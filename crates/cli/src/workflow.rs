@@ -13,18 +13,22 @@ use wire::model::time::show_duration;
 #[derive(Debug, clap::Subcommand)]
 pub enum Workflow {
     /// List workflows
-    #[command(after_help = "Examples:
-  repl workflow ls --limit 10")]
+    #[command(
+        alias = "list",
+        after_help = "Examples:
+  repl workflow ls --limit 10"
+    )]
     Ls {
         #[command(flatten)]
         listing: Listing,
     },
     /// Draw one workflow's DAG with what each node did
-    #[command(after_help = "Examples:
+    #[command(aliases = ["describe", "inspect"], after_help = "Examples:
   repl workflow show wfl_3
-  repl workflow show @last")]
+  repl workflow show")]
     Show {
         /// Id, beginning of an id, or the run it launched
+        #[arg(default_value = lookup::LAST)]
         workflow: String,
         #[command(flatten)]
         json: Json,

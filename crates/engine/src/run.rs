@@ -319,11 +319,8 @@ fn out_of_credits(scope: &mut Scope<'_>) -> Result<(), Failure> {
 
 /// Names are words people type: they must not look like ids or flags.
 fn check_name(name: &str) -> Result<(), Refused> {
-    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-    let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-    if !plain || !first || name.len() > 63 {
-        let why = "must be 1 to 63 letters, digits, `-`, `_` or `.`, beginning with a letter or digit";
-        return Err(Refused::invalid("name", format!("`{name}` {why}")));
+    if !model::spec::is_name(name) {
+        return Err(Refused::invalid("name", format!("`{name}` {}", model::spec::NAME_RULE)));
     }
     if name.parse::<RunId>().is_ok() {
         return Err(Refused::invalid("name", format!("`{name}` reads like the id of a run: choose another")));

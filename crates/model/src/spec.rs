@@ -104,10 +104,10 @@ pub const DEFAULT_STOP_DURATION_MS: i64 = 10 * SECOND;
 pub const DEFAULT_MAX_ATTEMPTS: i64 = 3;
 
 // Bounds of what one run may ask for; each keeps one row, one document or one environment of reasonable size.
-const MAX_COMMAND_BYTES: usize = 128 * 1024;
-const MAX_ENV: usize = 500;
-const MAX_ATTEMPTS: i64 = 100;
-const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
+pub const MAX_COMMAND_BYTES: usize = 128 * 1024;
+pub const MAX_ENV: usize = 500;
+pub const MAX_ATTEMPTS: i64 = 100;
+pub const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
 
 impl RunSpec {
     /// Everything that can be refused by looking at the specification alone.
@@ -131,12 +131,7 @@ impl RunSpec {
         )?;
         check(self.env.len() <= MAX_ENV, "env", "more than 500 variables")?;
         for name in self.env.keys().chain(&self.secrets) {
-            check(
-                is_variable(name),
-                "env",
-                format!("`{name}` is not a variable name: letters, digits and _, not beginning with a digit"),
-            )?;
-            check(!name.starts_with("REPL_"), "env", format!("`{name}`: names beginning with REPL_ are ours"))?;
+            check_variable(name).map_err(|why| Refused::invalid("env", why))?;
         }
         if let Some(tree) = &self.files {
             check(is_hash(&tree.hash), "files.hash", format!("`{}` is not a BLAKE3 hash in hex", tree.hash))?;
@@ -183,6 +178,26 @@ impl RunSpec {
 
 fn check(ok: bool, field: &str, why: impl Into<String>) -> Result<(), Refused> {
     if ok { Ok(()) } else { Err(Refused::invalid(field, why)) }
+}
+
+/// What a run may be called, for a sentence that begins with the name.
+pub const NAME_RULE: &str = "must be 1 to 63 letters, digits, `-`, `_` or `.`, beginning with a letter or digit";
+
+/// Names are words people type: they must not look like flags or paths.
+pub fn is_name(name: &str) -> bool {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    plain && name.len() <= 63 && name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
+}
+
+/// Whether a run may have a variable of this name, or why not.
+pub fn check_variable(name: &str) -> Result<(), String> {
+    if !is_variable(name) {
+        return Err(format!("`{name}` is not a variable name: letters, digits and _, not beginning with a digit"));
+    }
+    if name.starts_with("REPL_") {
+        return Err(format!("`{name}`: names beginning with REPL_ are ours"));
+    }
+    Ok(())
 }
 
 /// A name the shell would accept.

@@ -36,6 +36,8 @@ mod view;
 mod worker;
 mod workflow;
 
+/// Artifacts of one run in sum.
+pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
 pub use serve::run;
 pub use settings::{Config, LocalConfig, Prices, Providers, Role, Settings, StoreConfig};
 

@@ -281,6 +281,109 @@ fn money_secrets_and_tokens() {
 }
 
 #[test]
+fn what_people_type_is_understood_or_answered() {
+    let mut session = Session::new();
+    std::fs::write(session.here().join("train.py"), "print('hello')\n").unwrap();
+    std::fs::write(session.here().join("a b.sh"), "echo hi\n").unwrap();
+    session.quietly("repl run --name train --artifact n -c 'echo hello | tee n'");
+    for line in [
+        "repl logs",
+        "repl log train",
+        "repl ls -a",
+        "repl artifact get n --output -",
+        "repl artifact get './n*' --output -",
+        "repl artifact list | tail -n +2",
+        "repl run python train.py",
+        "repl run train.py --epochs 3",
+        "repl run --cpu 2 train.py --name x",
+        "repl run 'python train.py | tee log'",
+        "repl run sh 'a b.sh'",
+        "repl run gone.repl.yml",
+        "repl train.py",
+        "repl top",
+        "repl list -a",
+        "repl stauts train",
+        "repl run --gpu 1 -c true",
+        "repl status trian",
+        "repl status other",
+        "repl help frobnicate",
+        "repl help ls | head -n 3",
+        "repl help | head -n 1",
+        "repl artifact help | head -n 1",
+        "printf word | repl secret set DOOR && repl secret rm DOOR",
+        "repl token rm $(repl token create ci --json | sed -n 's/.*\"id\": \"\\(tok_[^\"]*\\)\".*/\\1/p')",
+    ] {
+        session.type_in(line);
+    }
+    session.quietly("repl run --detach --name long -c 'trap : TERM; while :; do sleep 0.1; done'");
+    session.wait_for("long", "job.started");
+    session.quietly("repl kill long");
+    let ended = session.shell("repl attach long 2>&1 >/dev/null").output().unwrap();
+    assert_eq!(ended.status.code(), Some(143));
+    session.type_in("repl rm long");
+    for size in ["8Mi", "8M", "8MB"] {
+        session.quietly(&format!("repl run --dry-run --json --memory {size} -c true"));
+    }
+    transcript_is!(session);
+}
+
+/// What a shell's script is told at a Tab.
+fn offered(session: &Session, words: &[&str]) -> Vec<String> {
+    let line = format!("repl complete bash {} -- '{}'", words.len() - 1, words.join("' '"));
+    let output = session.shell(&line).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_tab_completes_what_exists() {
+    let session = Session::new();
+    // Nobody runs: nothing is offered but flags, and nobody is started for it.
+    assert!(offered(&session, &["repl", "status", "tr"]).is_empty());
+    assert!(offered(&session, &["repl", "status", ""]).iter().all(|word| word.starts_with('-')));
+    assert!(!session.home().exists(), "a Tab makes no home");
+
+    session.quietly("repl run --name train --artifact 'out/*' -c 'mkdir out; echo 1 > out/loss; echo 2 > out/model'");
+    session.quietly("repl run --detach --name long -c 'sleep 600'");
+    session.wait_for("long", "job.started");
+    assert_eq!(offered(&session, &["repl", "status", ""]), ["@last", "long", "train"]);
+    assert_eq!(offered(&session, &["repl", "logs", "tr"]), ["train"]);
+    assert_eq!(offered(&session, &["repl", "cancel", "t"]), [""; 0], "it has ended");
+    assert_eq!(offered(&session, &["repl", "kill", "l"]), ["long"]);
+    assert_eq!(offered(&session, &["repl", "artifact", "get", "train", ""]), ["out/loss", "out/model"]);
+    let ids = |line: &str, path: &str| -> Vec<String> {
+        let listed = session.json(line);
+        listed.as_array().unwrap().iter().map(|it| it[path].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(offered(&session, &["repl", "why", "run_"]), ids("repl ps -a --json", "id"));
+    assert_eq!(offered(&session, &["repl", "instance", "show", "ins"]), ids("repl instance ls --json", "id"));
+    assert_eq!(offered(&session, &["repl", "release", "alc_"]).len(), ids("repl allocation ls -a --json", "id").len());
+
+    // As a shell does it: the script is loaded, the function called, its answer read.
+    let line = "eval \"$(repl completion bash)\"; COMP_WORDS=(repl logs tr); COMP_CWORD=2; _repl repl tr logs; echo ${COMPREPLY[@]}";
+    let output = session.shell(&format!("exec bash -c '{line}'")).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "train\n");
+
+    // One that has gone away answers nothing, and is not started again.
+    session.quietly("repl control stop --all");
+    assert!(offered(&session, &["repl", "logs", "tr"]).is_empty());
+    let status = session.shell("repl control status").output().unwrap();
+    assert_eq!(status.status.code(), Some(1), "not running");
+    assert!(offered(&session, &["repl", "--url", "http://127.0.0.1:1", "logs", "tr"]).is_empty());
+}
+
+#[test]
+fn completion_is_installed_once() {
+    let mut session = Session::new();
+    std::fs::write(session.here().join("../.bashrc"), "alias x=y").unwrap();
+    session.type_in("repl completion bash --install; repl completion bash --install; cat ~/.bashrc");
+    session.type_in("repl completion fish --install; cat ~/.config/fish/completions/repl.fish");
+    session.type_in("SHELL=/bin/tcsh repl completion --install");
+    session.type_in("repl completion");
+    transcript_is!(session);
+}
+
+#[test]
 fn wrong_input_is_refused_before_anything_happens() {
     let mut session = Session::new();
     for line in [

@@ -1,0 +1,244 @@
+//! The keys of a run file: what each may hold, what it means, what holds without it. The JSON schema (`repl
+//! schema task`) and the tables of `docs/run-files.md` are made from it; tests compare it with the reader, value by value.
+
+/// One key.
+#[derive(Debug, PartialEq)]
+pub struct Key {
+    pub name: &'static str,
+    pub value: Value,
+    /// One sentence or more, for editors and for the manual.
+    pub about: &'static str,
+    /// What holds where the key is missing.
+    pub default: &'static str,
+    /// A value as it is written in YAML.
+    pub example: &'static str,
+    /// The flag of `repl run` that says the same, if there is one.
+    pub flag: Option<&'static str>,
+}
+
+/// What a key may hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// The kind of run; must be there.
+    Type,
+    Name,
+    Text,
+    /// A list of texts, or one.
+    Texts,
+    /// `NAME: value`, or a list of `NAME=value` and `NAME`.
+    Variables,
+    Duration,
+    Memory,
+    Cpu,
+    Credits,
+    OneOf(&'static [&'static str]),
+    /// A list of such words, or one.
+    SomeOf(&'static [&'static str]),
+    Flag,
+    /// A number of attempts.
+    Attempts,
+    /// A number of attempts, or keys of its own.
+    Retry(&'static [Key]),
+    Inner(&'static [Key]),
+}
+
+pub const TASK: &[Key] = &[
+    Key {
+        name: "type",
+        value: Value::Type,
+        about: "The kind of run. A task runs its commands once, to their end.",
+        default: "must be written",
+        example: "task",
+        flag: None,
+    },
+    Key {
+        name: "name",
+        value: Value::Name,
+        about: "A name to find the run by. Unique among open runs; 1 to 63 letters, digits, `-`, `_` or `.`, beginning with a letter or digit.",
+        default: "a name is made up",
+        example: "train",
+        flag: Some("--name"),
+    },
+    Key {
+        name: "commands",
+        value: Value::Texts,
+        about: "What to run: each entry is a line for `sh`. They run in order in one shell, so that `cd` and `export` last; the first that fails ends the run with its exit code.",
+        default: "needed, here or as `-c` or `--` on the command line",
+        example: "[python3 train.py, python3 evaluate.py]",
+        flag: Some("-c"),
+    },
+    Key {
+        name: "files",
+        value: Value::Texts,
+        about: "Files and folders to send, as `PATH` or `PATH:DEST`, seen from the folder of the run file. Of a folder, what `.gitignore` names is left out.",
+        default: "none",
+        example: "[train.py, src, 'data/small.csv:input.csv']",
+        flag: Some("--file"),
+    },
+    Key {
+        name: "artifacts",
+        value: Value::Texts,
+        about: "Patterns of files to keep when the run has ended, whatever its outcome; seen from its folder. `*` does not cross a `/`, `**` does.",
+        default: "none",
+        example: "['out/**', metrics.json]",
+        flag: Some("--artifact"),
+    },
+    Key {
+        name: "working_dir",
+        value: Value::Text,
+        about: "Folder below the run's own in which the commands start.",
+        default: "the run's own folder",
+        example: "src",
+        flag: Some("--workdir"),
+    },
+    Key {
+        name: "env",
+        value: Value::Variables,
+        about: "Variables for the run. In the list, a `NAME` alone has the value that it has where the run is submitted. Names beginning with `REPL_` are reserved.",
+        default: "none",
+        example: "{EPOCHS: 3, MODE: fast}",
+        flag: Some("--env"),
+    },
+    Key {
+        name: "secrets",
+        value: Value::Texts,
+        about: "Secrets (`repl secret set NAME`) that the run gets as variables of the same name. Their values are masked in its output.",
+        default: "none",
+        example: "[HF_TOKEN]",
+        flag: Some("--secret"),
+    },
+    Key {
+        name: "resources",
+        value: Value::Inner(RESOURCES),
+        about: "What the run may use. Both are limits, enforced where the machine's kernel allows it (`repl doctor` says whether).",
+        default: "the whole machine",
+        example: "{cpu: 2, memory: 4GB}",
+        flag: None,
+    },
+    Key {
+        name: "provider",
+        value: Value::Text,
+        about: "Where machines come from. `repl doctor` lists what is set up.",
+        default: "`local`: processes on the host of the control plane",
+        example: "local",
+        flag: Some("--provider"),
+    },
+    Key {
+        name: "region",
+        value: Value::Text,
+        about: "Region of the provider.",
+        default: "the provider's own",
+        example: "local",
+        flag: Some("--region"),
+    },
+    Key {
+        name: "max_duration",
+        value: Value::Duration,
+        about: "Longest time the work may take in one attempt. Then it is asked to stop, the run fails, and `repl run` exits with 124.",
+        default: "24 h",
+        example: "2h30m",
+        flag: Some("--max-duration"),
+    },
+    Key {
+        name: "stop_duration",
+        value: Value::Duration,
+        about: "Time between SIGTERM, by which the work is asked to stop, and SIGKILL.",
+        default: "10 s",
+        example: "30s",
+        flag: Some("--stop-duration"),
+    },
+    Key {
+        name: "hold",
+        value: Value::Duration,
+        about: "How long the run's folder is kept on its machine afterwards, from `0s` to `24h`. `repl extend` makes it longer, `repl release` ends it.",
+        default: "5 min after success, 15 min after a failure",
+        example: "1h",
+        flag: Some("--hold"),
+    },
+    Key {
+        name: "retry",
+        value: Value::Retry(RETRY),
+        about: "How often to try, the first attempt included. A number means after errors and interruptions; a map says after what.",
+        default: "one attempt; `repl retry` makes up to 3",
+        example: "3",
+        flag: Some("--retry"),
+    },
+    Key {
+        name: "budget",
+        value: Value::Credits,
+        about: "Most the run may cost over all its attempts. A run that would exceed it is stopped.",
+        default: "what the organisation has",
+        example: "2.5",
+        flag: Some("--budget"),
+    },
+    Key {
+        name: "priority",
+        value: Value::OneOf(&["high", "normal"]),
+        about: "Which runs go first when several wait for machines.",
+        default: "`normal`",
+        example: "high",
+        flag: Some("--priority"),
+    },
+    Key {
+        name: "merge",
+        value: Value::Flag,
+        about: "One stream for stdout and stderr, in their exact order.",
+        default: "`false`",
+        example: "true",
+        flag: Some("--merge"),
+    },
+    Key {
+        name: "on_lost_control",
+        value: Value::OneOf(&["finish", "stop"]),
+        about: "What the machine does with the work when it has lost the control plane for good: let it finish, or stop it.",
+        default: "`finish`",
+        example: "stop",
+        flag: None,
+    },
+];
+
+pub const RESOURCES: &[Key] = &[
+    Key {
+        name: "cpu",
+        value: Value::Cpu,
+        about: "Processors; fractions are fine, `500m` is 0.5.",
+        default: "all",
+        example: "2",
+        flag: Some("--cpu"),
+    },
+    Key {
+        name: "memory",
+        value: Value::Memory,
+        about: "Memory, at least 4 MB. A run that needs more is killed.",
+        default: "all",
+        example: "4GB",
+        flag: Some("--memory"),
+    },
+];
+
+pub const RETRY: &[Key] = &[
+    Key {
+        name: "max_attempts",
+        value: Value::Attempts,
+        about: "Attempts, the first included: 1 to 100.",
+        default: "3",
+        example: "5",
+        flag: Some("--retry"),
+    },
+    Key {
+        name: "on_events",
+        value: Value::SomeOf(&["error", "no-capacity", "interruption"]),
+        about: "After what: the work failed; there was no machine; the machine went away.",
+        default: "after all three",
+        example: "[error, interruption]",
+        flag: None,
+    },
+    Key {
+        name: "duration",
+        value: Value::Duration,
+        about: "No new attempt when so much time has passed since the run was submitted.",
+        default: "no limit",
+        example: "6h",
+        flag: None,
+    },
+];
