@@ -114,6 +114,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("files.place", &[Role::Runner]),
     ("heartbeat.post", &[Role::Runner]),
     ("hints.tell", &[Role::Server, Role::Worker]),
+    ("idempotency.refuse", &[Role::Server]),
     ("ids.take", &[Role::Server, Role::Worker]),
     ("installation.write", &[Role::Server]),
     ("instance.look", &[Role::Worker]),

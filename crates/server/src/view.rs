@@ -3,7 +3,7 @@
 use engine::store::artifact::Artifact;
 use engine::store::ledger::Entered;
 use engine::store::org::Org;
-use engine::view::{Picture, Tree};
+use engine::view::{Picture, SeenJob, Tree};
 use model::agent::Agent;
 use model::attempt::Attempt;
 use model::job::{Job, JobStatus};
@@ -63,13 +63,13 @@ pub(crate) fn run(picture: &Picture, now: Timestamp) -> RunView {
         running_at: ms(run.running_at),
         completed_at: ms(run.completed_at),
         cancelled_at: ms(run.cancelled_at),
-        duration_ms: ended_at.map(|end| end.since(run.queued_at.unwrap_or(run.created_at))),
+        duration_ms: ended_at.map(|end| run.queued_at.map_or(0, |started| end.since(started))), // R140
         queued_ms: spans.0,
         starting_ms: spans.1,
         running_ms: spans.2,
         command: command(run),
         last_error: error(&run.last_error),
-        last_heartbeat: picture.instance.as_ref().and_then(|i| ms(i.last_seen_at)),
+        last_heartbeat: ms(picture.beat_at),
         termination_reason: run.termination.as_ref().map(|t| t.reason.to_string()),
         escalation_ticket_id: None,
         context: serde_json::json!({ "decomposition": null, "replan_count": 0 }),
@@ -142,7 +142,7 @@ pub(crate) fn tree(tree: &Tree, now: Timestamp) -> wire::api::Tree {
                 view
             })
             .collect();
-        view.jobs = tree.jobs.iter().filter(|j| j.agent == a.id).map(job).collect();
+        view.jobs = tree.jobs.iter().filter(|j| j.job.agent == a.id).map(job).collect();
         view
     });
     wire::api::Tree { agents: agents.collect(), run: run(&tree.picture, now) }
@@ -195,7 +195,8 @@ pub(crate) fn step(s: &Step) -> StepView {
     }
 }
 
-pub(crate) fn job(j: &Job) -> JobView {
+pub(crate) fn job(seen: &SeenJob) -> JobView {
+    let j = &seen.job;
     JobView {
         id: j.id.to_string(),
         run: j.run.to_string(),
@@ -221,6 +222,8 @@ pub(crate) fn job(j: &Job) -> JobView {
         final_offset: j.final_offset,
         log_cut: j.log_cut,
         active_ms: if j.status == JobStatus::Running { 0 } else { j.active_ms },
+        // What its machine said after its end is about other jobs.
+        last_seen_at: ms(seen.last_seen_at.map(|at| j.ended_at.map_or(at, |ended| at.min(ended)))),
     }
 }
 
