@@ -323,3 +323,68 @@ pub(crate) fn ledger_row(row: &Entered) -> LedgerRow {
         hash: row.hash.iter().map(|b| format!("{b:02x}")).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::hostile::World;
+    use engine::store::{Lane, run};
+    use model::time::HOUR;
+    use model::{InstanceId, RunId, Timestamp};
+    use serde_json::json;
+
+    /// R140: nothing of it ever ran, however long it was there. One that was started lasted from then on.
+    #[tokio::test]
+    async fn a_run_that_was_cancelled_before_its_start_lasted_no_time() {
+        let world = World::new(true).await;
+        for (start, expected) in [(false, 0..1), (true, HOUR..2 * HOUR)] {
+            let got = world.submit(&world.admin, json!({ "commands": ["true"], "start": start })).await;
+            let id: RunId = got.body["id"].as_str().unwrap().parse().unwrap();
+            let an_hour_ago = move |tx: &mut engine::store::Tx| {
+                let mut row = run::lock(tx, id)?;
+                row.created_at = row.created_at - HOUR;
+                row.queued_at = row.queued_at.map(|at| at - HOUR);
+                run::save(tx, &row)
+            };
+            world.engine.store.write(Lane::Normal, "test.age", an_hour_ago).await.unwrap();
+            let path = format!("/api/v1/runs/{id}");
+            if start {
+                let ended = move |tx: &mut engine::store::Tx| {
+                    let mut row = run::lock(tx, id)?;
+                    (row.status, row.cancelled_at) = (model::run::RunStatus::Cancelled, Some(tx.at()));
+                    run::save(tx, &row)
+                };
+                world.engine.store.write(Lane::Normal, "test.end", ended).await.unwrap();
+            } else {
+                world.ask("post", &format!("{path}/cancel"), Some(&world.admin), &[], "").await;
+            }
+            let shown = world.ask("get", &path, Some(&world.admin), &[], "").await.body;
+            assert_eq!(shown["status"], "cancelled");
+            assert!(expected.contains(&shown["duration_ms"].as_i64().unwrap()), "{shown}");
+        }
+    }
+
+    /// R141: the machine's sign of life is the job's; the run shows who looks after it.
+    #[tokio::test]
+    async fn a_job_shows_its_machine_and_a_run_its_worker() {
+        let world = World::new(true).await;
+        let run = world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await.body;
+        let (id, machine) = (run["id"].as_str().unwrap(), run["instance"].as_str().unwrap());
+        let ask =
+            async |path: &str| world.ask("get", &format!("/api/v1/runs{path}"), Some(&world.admin), &[], "").await.body;
+        let job = async || ask(&format!("/{id}/jobs")).await["data"][0].clone();
+        assert_eq!(
+            (job().await["last_seen_at"].clone(), ask(&format!("/{id}")).await["last_heartbeat"].clone()),
+            Default::default()
+        );
+        let machine: InstanceId = machine.parse().unwrap();
+        let heard = move |tx: &mut engine::store::Tx| engine::store::instance::seen(tx, machine, Timestamp(1234), 1);
+        world.engine.store.write(Lane::Normal, "test.seen", heard).await.unwrap();
+        let worker = world.engine.start_worker("test".into()).await.unwrap();
+        world.engine.beat(&worker).await.unwrap();
+        assert_eq!(job().await["last_seen_at"], 1234);
+        assert_eq!(ask(&format!("/{id}/tree")).await["agents"][0]["jobs"][0]["last_seen_at"], 1234);
+        let beat = ask(&format!("/{id}")).await["last_heartbeat"].as_i64().expect("a worker lives");
+        assert!(beat > 1234);
+        assert_eq!(ask("").await["data"][0]["last_heartbeat"], beat);
+    }
+}

@@ -10,7 +10,7 @@ use model::attempt::Attempt;
 use model::instance::Instance;
 use model::job::Job;
 use model::run::{Run, RunStatus};
-use model::{Failure, OrgId, Refused, RunId, Timestamp};
+use model::{Failure, JobId, OrgId, Refused, RunId, Timestamp};
 
 pub fn insert(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
     let open = !run.status.is_end();
@@ -67,6 +67,13 @@ pub fn find(tx: &mut Tx, id: RunId) -> Result<Option<Run>, Failure> {
 pub fn glance(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, bool)>>, Failure> {
     let asked: Vec<_> = ids.iter().map(|id| (&GLANCE, args![*id].to_vec())).collect();
     let read = |rows: Vec<Row>| rows.first().map(|row| Ok((doc::read_once(row, 0)?, row.int(1)? > 0))).transpose();
+    tx.rows_of_each(&asked)?.into_iter().map(read).collect()
+}
+
+/// The run of each of these jobs, deleted or not; all are asked for at once.
+pub fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<Option<Run>>, Failure> {
+    let asked: Vec<_> = jobs.iter().map(|job| (&OF_JOB, args![*job].to_vec())).collect();
+    let read = |rows: Vec<Row>| rows.first().map(|row| doc::read_once(row, 0)).transpose();
     tx.rows_of_each(&asked)?.into_iter().map(read).collect()
 }
 
@@ -150,6 +157,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &LOCK,
     &FIND,
     &GLANCE,
+    &OF_JOB,
     &BY_NAME,
     &PAGE,
     &PAGE_OPEN,
@@ -177,6 +185,7 @@ const GLANCE: Sql = Sql::new(
                    WHERE jobs.run_id = runs.id AND jobs.attempt = runs.attempt AND jobs.status = 'running')
        FROM runs WHERE id = $1",
 );
+const OF_JOB: Sql = Sql::new("SELECT r.doc FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.id = $1");
 const BY_NAME: Sql = Sql::new(
     "SELECT doc FROM runs
       WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL
