@@ -157,7 +157,7 @@ fn an_abort_after_a_stop_leaves_time_to_obey_and_is_never_later_than_the_stop() 
 #[test]
 fn a_slot_ends_by_what_its_runner_said_and_not_by_who_asked_first() {
     use JobReason::*;
-    use SlotEnd::*;
+    use SlotEnd::{Failed, Fenced, Undone, Used};
     let stopped = (10, stop(TerminatedByUser, false));
     let pulling = || vec![(1, PLACED), (2, JobEvent::Accepted)];
     let table = [
