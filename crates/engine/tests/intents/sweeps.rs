@@ -166,8 +166,8 @@ const HOT_MS: i64 = HOUR;
 const LOG_KEPT_MS: i64 = 4 * HOUR;
 
 fn with_logs() -> Bench {
-    let mut config = Config::default();
-    config.logs = LogLimits { hot_ms: HOT_MS, keep_ms: LOG_KEPT_MS };
+    let logs = LogLimits { hot_ms: HOT_MS, keep_ms: LOG_KEPT_MS };
+    let config = Config { logs, ..Config::default() };
     let mut bench = Bench::with(settings(2), config);
     bench.runners.plan = Some(Plan::Run);
     bench
