@@ -9,7 +9,7 @@ use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::PathBuf;
 
 /// The tables of a settings file that configure a control plane.
-pub const TABLES: &[&str] = &["holds", "timings", "money", "providers", "prices", "store"];
+pub const TABLES: &[&str] = &["holds", "timings", "money", "logs", "providers", "prices", "store"];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 
 /// Be a control plane in the foreground: the API, and a worker

@@ -1,6 +1,7 @@
 //! Every number of the engine that an owner may choose, with the design's defaults. Checked once, at start.
 
 use model::hold::HoldLimits;
+use model::log::LogLimits;
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Credits, Refused};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ pub struct Config {
     pub holds: HoldLimits,
     pub timings: Timings,
     pub money: Money,
+    pub logs: LogLimits,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +81,7 @@ impl Config {
     /// The ordering chains of the design; a setting that breaks one is refused by name.
     pub fn check(&self) -> Result<(), Refused> {
         self.holds.check()?;
+        self.logs.check()?;
         let t = &self.timings;
         let chain = [
             ("heartbeat_every_ms", t.heartbeat_every_ms),

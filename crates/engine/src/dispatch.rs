@@ -170,6 +170,7 @@ impl Scope<'_> {
             message: None,
             exit_code: None,
             signal: None,
+            lifecycle_error: None,
             submitted_at: self.at,
             placed_at: None,
             accepted_at: None,

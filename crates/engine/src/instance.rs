@@ -7,6 +7,7 @@ use crate::scope::Scope;
 use crate::unused::Unused;
 use crate::{Engine, House};
 use adapters::{Handle, Order, Provider, Seen};
+use model::allocation::{AllocationEvent, AllocationStatus};
 use model::bug;
 use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
 use model::run::RunEvent;
@@ -108,9 +109,9 @@ fn consequence_of(
 fn fail_slots(tx: &mut Tx, instance: InstanceId) -> Result<(), Failure> {
     let at = tx.at();
     for slot in store::allocation::kept_on(tx, instance)? {
-        if slot.status == model::allocation::AllocationStatus::Available
+        if slot.status == AllocationStatus::Available
             && let Outcome::Moved { next, .. } =
-                model::allocation::step(&slot, &model::allocation::AllocationEvent::LifecycleFailed, at)?
+                model::allocation::step(&slot, &AllocationEvent::LifecycleFailed { replenish: false }, at)?
         {
             store::allocation::save(tx, &next)?;
         }
@@ -126,14 +127,11 @@ fn fail_slots_in(scope: &mut Scope<'_>, instance: InstanceId) -> Result<(), Fail
     for slot in kept.iter().filter(|slot| slot.account.left() > model::Credits::ZERO) {
         scope.wake(WorkKind::Allocation, slot.id.0, scope.at);
     }
-    let free: Vec<_> = kept
-        .into_iter()
-        .filter(|slot| slot.status == model::allocation::AllocationStatus::Available)
-        .map(|slot| slot.id)
-        .collect();
+    let free: Vec<_> =
+        kept.into_iter().filter(|slot| slot.status == AllocationStatus::Available).map(|slot| slot.id).collect();
     for slot in free {
         // Rolled back in this very transaction, perhaps: what the scope holds decides.
-        scope.allocation_event(slot, model::allocation::AllocationEvent::LifecycleFailed)?;
+        scope.allocation_event(slot, AllocationEvent::LifecycleFailed { replenish: false })?;
     }
     Ok(())
 }

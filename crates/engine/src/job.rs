@@ -42,7 +42,7 @@ impl Scope<'_> {
                     self.wake(WorkKind::Run, self.run.id.0, due);
                 }
             }
-            JobConsequence::SlotEnded { clean } => self.slot_ended(id, clean)?,
+            JobConsequence::SlotEnded { how } => self.slot_ended(id, how)?,
             JobConsequence::Place => self.place(id)?,
             JobConsequence::FrostChanged => self.settle_pause()?,
             JobConsequence::LeaveQueue => self.wake(WorkKind::Pool, job.pool.0, self.at),

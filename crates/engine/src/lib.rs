@@ -70,6 +70,7 @@ pub struct Engine {
     pub store: Store,
     pub logs: Logs,
     pub blobs: Blobs,
+    refusals: run::Refusals,
     /// Items that this process has claimed and not finished.
     in_hand: Arc<AtomicI64>,
     workdirs: Arc<desired::Workdirs>,
@@ -79,6 +80,13 @@ impl Engine {
     pub fn new(house: House, store: Store) -> Result<Engine, Failure> {
         house.config.check()?;
         let (logs, blobs) = (store.logs().clone(), store.blobs().clone());
-        Ok(Engine { house: Arc::new(house), store, logs, blobs, in_hand: Arc::default(), workdirs: Arc::default() })
+        let (house, refusals) = (Arc::new(house), run::in_words as run::Refusals);
+        Ok(Engine { house, store, logs, blobs, refusals, in_hand: Arc::default(), workdirs: Arc::default() })
+    }
+
+    /// How refusals are written down for the repetitions of their request.
+    pub fn refusing(mut self, refusals: run::Refusals) -> Engine {
+        self.refusals = refusals;
+        self
     }
 }

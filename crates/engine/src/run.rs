@@ -32,6 +32,19 @@ pub struct Answer {
     pub replayed: bool,
 }
 
+/// How a refusal is answered at every repetition: status and body. None where it is not kept, and a repetition is judged anew.
+pub type Refusals = fn(&Refused, &Key) -> Option<(i64, Vec<u8>)>;
+
+/// For callers without a protocol of their own: whatever is a decision about the request is kept, in words.
+pub fn in_words(refused: &Refused, _: &Key) -> Option<(i64, Vec<u8>)> {
+    let status = match refused {
+        Refused::NotFound { .. } => 404,
+        Refused::NotFrom { .. } | Refused::Conflict { .. } | Refused::Stale { .. } | Refused::Held { .. } => 409,
+        _ => return None,
+    };
+    Some((status, refused.to_string().into_bytes()))
+}
+
 /// Turns the outcome into the bytes that are answered now and at every repetition.
 pub type Render = Arc<dyn Fn(&Picture) -> Vec<u8> + Send + Sync>;
 
@@ -94,6 +107,7 @@ impl Engine {
     }
 
     /// One transaction whose answer is stored under the caller's key: a repetition gets the same answer and no second effect.
+    /// That holds for a refusal too (invariant 5).
     pub async fn keyed(
         &self,
         turn: impl Into<Turn>,
@@ -102,7 +116,9 @@ impl Engine {
         status: i64,
         f: impl Fn(&mut Tx) -> Result<Vec<u8>, Failure> + Send + Sync + 'static,
     ) -> Result<Answer, Failure> {
-        self.store
+        let asked = key.clone();
+        let done = self
+            .store
             .write(turn, name, move |tx| {
                 if let Some(answer) = replay(tx, key.as_ref())? {
                     return Ok(answer);
@@ -110,7 +126,30 @@ impl Engine {
                 let body = f(tx)?;
                 record(tx, key.as_ref(), status, body)
             })
-            .await
+            .await;
+        match (asked, done) {
+            (Some(key), Err(Failure::Refused(refused))) => self.remember(key, refused).await,
+            (_, done) => done,
+        }
+    }
+
+    /// Stores a refusal under its key, after the refused transaction has taken its effects and the key back. If another request
+    /// has used the key in between, its answer is the key's answer. Nobody has been told anything before this commits.
+    async fn remember(&self, key: Key, refused: Refused) -> Result<Answer, Failure> {
+        let about_the_key = matches!(refused, Refused::KeyReused | Refused::KeyBusy { .. });
+        let kept = if about_the_key || bug!(refusal_forgotten) { None } else { (self.refusals)(&refused, &key) };
+        let Some((status, body)) = kept else { return Err(refused.into()) };
+        let replayed = self
+            .store
+            .write(Lane::Normal, "idempotency.refuse", move |tx| {
+                let known = replay(tx, Some(&key))?;
+                if known.is_none() {
+                    idempotency::record(tx, &key, status, &body)?;
+                }
+                Ok(known)
+            })
+            .await?;
+        replayed.ok_or_else(|| refused.into())
     }
 
     /// The stored answer, for a request whose work is more than one transaction and may be begun again harmlessly.

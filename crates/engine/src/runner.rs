@@ -4,7 +4,7 @@ use crate::scope::Scope;
 use crate::{Engine, House};
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
-use model::job::{Job, JobEvent, JobReason, JobStatus};
+use model::job::{Job, JobEvent, JobReason, JobStatus, LifecycleError};
 use model::run::RunStatus;
 use model::{Failure, InstanceId, JobId, Refused, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +36,8 @@ pub enum What {
         exit_code: Option<i32>,
         signal: Option<i32>,
         message: Option<String>,
+        /// What failed around the command, where the reason alone does not say it.
+        lifecycle_error: Option<LifecycleError>,
         final_offset: i64,
         active_ms: i64,
     },
@@ -285,13 +287,14 @@ fn happened(scope: &mut Scope<'_>, job: JobId, what: &What, logged: i64) -> Resu
         What::Started => scope.job_event(job, JobEvent::CommandStarted),
         What::Froze => scope.job_event(job, JobEvent::Froze),
         What::Thawed => scope.job_event(job, JobEvent::Thawed),
-        What::Ended { reason, exit_code, signal, message, final_offset, active_ms } => {
+        What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms } => {
             scope.job_event(job, JobEvent::Logged { to: logged })?;
             let ended = JobEvent::Ended {
                 reason: *reason,
                 exit_code: *exit_code,
                 signal: *signal,
                 message: message.clone(),
+                lifecycle_error: *lifecycle_error,
                 final_offset: *final_offset,
                 active_ms: *active_ms,
             };

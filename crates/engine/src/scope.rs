@@ -251,7 +251,8 @@ impl<'t> Scope<'t> {
         let allocation = self.allocations.iter().map(|a| &a.it).find(|a| Some(a.id) == slot).cloned();
         let instance = self.instances.iter().map(|i| &i.it).find(|i| Some(i.id) == machine).cloned();
         let run = self.close()?;
-        Ok(Picture { run, attempt, job, allocation, instance })
+        // Who will look after it is not decided before the commit.
+        Ok(Picture { run, attempt, job, allocation, instance, beat_at: None })
     }
 
     fn refresh_phase(&mut self) {

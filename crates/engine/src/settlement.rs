@@ -6,7 +6,7 @@ use crate::scope::{Kept, Scope};
 use model::agent::{Agent, AgentConsequence, AgentEvent, AgentKind, AgentStatus};
 use model::allocation::{AllocationEvent, AllocationStatus};
 use model::bug;
-use model::job::{Job, JobEvent, JobReason, JobStatus};
+use model::job::{Job, JobEvent, JobReason, JobStatus, SlotEnd};
 use model::recovery;
 use model::run::{LastError, RunConsequence, RunEvent, RunOutcome, RunReason, RunStatus};
 use model::spec::RetryEvent;
@@ -346,30 +346,35 @@ impl Scope<'_> {
         }
     }
 
-    /// The job has left its slot: held and reopened when all went well, back to the pool when it was never used, failed otherwise.
-    pub(crate) fn slot_ended(&mut self, id: JobId, clean: bool) -> Result<(), Failure> {
+    /// The job has left its slot. What becomes of the slot is the job's to say; a machine that is on its way out gets no new one.
+    pub(crate) fn slot_ended(&mut self, id: JobId, how: SlotEnd) -> Result<(), Failure> {
         let job = self.job(id)?.clone();
         let (Some(slot), Some(instance)) = (job.allocation, job.instance) else { return Ok(()) };
-        let status = self.allocation(slot)?.it.status;
-        if !clean {
-            self.allocation_event(slot, AllocationEvent::LifecycleFailed)?;
-            return terminate_instance::begin_in(self, instance, "a job on it was fenced");
-        }
-        match status {
-            AllocationStatus::Active => {
+        let failed = |replenish| AllocationEvent::LifecycleFailed { replenish };
+        match how {
+            SlotEnd::Used => {
                 let clean_exit = job.exit_code == Some(0);
                 let hold = self.house.config.holds.after(clean_exit, self.run.spec.hold_ms);
                 self.allocation_event(slot, AllocationEvent::RunFinished { hold_until: self.at + hold })
             }
-            AllocationStatus::Claimed if !crate::instance::stays(self.instance(instance)?.it.status) => {
-                self.allocation_event(slot, AllocationEvent::LifecycleFailed)
+            SlotEnd::Undone if self.allocation(slot)?.it.status != AllocationStatus::Claimed => Ok(()),
+            SlotEnd::Undone if !crate::instance::stays(self.instance(instance)?.it.status) => {
+                self.allocation_event(slot, failed(false))
             }
-            AllocationStatus::Claimed => {
+            SlotEnd::Undone => {
                 let workdir = self.next_workdir(instance)?;
                 self.allocation_event(slot, AllocationEvent::RolledBack { workdir })?;
                 self.machine_idle(instance)
             }
-            _ => Ok(()),
+            SlotEnd::Failed => self.allocation_event(slot, failed(true)),
+            SlotEnd::Interrupted => {
+                self.allocation_event(slot, failed(false))?;
+                terminate_instance::begin_in(self, instance, "its provider takes it back")
+            }
+            SlotEnd::Fenced => {
+                self.allocation_event(slot, failed(false))?;
+                terminate_instance::begin_in(self, instance, "a job on it was fenced")
+            }
         }
     }
 }

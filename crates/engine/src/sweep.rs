@@ -1,4 +1,4 @@
-//! What ends by time alone: old idempotency keys, gathered log rows, expired artifacts, files nobody needs, items of subjects that
+//! What ends by time alone: old idempotency keys, old logs, expired artifacts, files nobody needs, items of subjects that
 //! have ended. In small pieces, on the low lane.
 
 use crate::Engine;
@@ -42,7 +42,7 @@ impl Engine {
                 Ok(swept.into_iter().max().unwrap_or(0))
             })
             .await?;
-        let logs = self.logs.sweep().await?;
+        let logs = self.age_logs().await?;
         let (artifacts, contents) = (self.expire_artifacts().await?, self.delete_contents().await?);
         if most as i64 == AT_ONCE || logs || artifacts || contents {
             return self.again(item).await;

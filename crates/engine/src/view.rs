@@ -11,6 +11,8 @@ use model::{Failure, OrgId, Refused, RunId};
 use std::collections::BTreeMap;
 use store::{Event, Tx};
 
+/// A job with the last sign of life of its machine.
+pub use store::job::Seen as SeenJob;
 /// A run with its money, its last job and where that was.
 pub use store::run::Shown as Picture;
 
@@ -21,7 +23,7 @@ pub struct Tree {
     pub agents: Vec<Agent>,
     pub tasks: Vec<Task>,
     pub steps: Vec<Step>,
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<SeenJob>,
 }
 
 pub(crate) fn picture(tx: &mut Tx, id: RunId) -> Result<Picture, Failure> {
@@ -82,7 +84,7 @@ impl Engine {
                     agents: store::agent::of_attempt(tx, id, attempt)?,
                     tasks: store::task::of_attempt(tx, id, attempt)?,
                     steps: store::step::of_attempt(tx, id, attempt)?,
-                    jobs: store::job::of_run(tx, id)?,
+                    jobs: store::job::seen_of_run(tx, id)?,
                     picture,
                 })
             })
@@ -114,6 +116,15 @@ impl Engine {
                 let run = owned(tx, org, id)?;
                 let jobs = store::job::of_run(tx, id)?;
                 Ok((run, jobs))
+            })
+            .await
+    }
+
+    pub async fn seen_jobs(&self, org: OrgId, id: RunId) -> Result<Vec<SeenJob>, Failure> {
+        self.store
+            .read("run.seen_jobs", move |tx| {
+                owned(tx, org, id)?;
+                store::job::seen_of_run(tx, id)
             })
             .await
     }

@@ -40,7 +40,7 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
         }
         (RunStatus::Completed, ..) => why.summary = "it completed".into(),
         (RunStatus::Cancelled, ..) => why.summary = "it was cancelled".into(),
-        (RunStatus::Failed, ..) => failed(run, picture, &mut why),
+        (RunStatus::Failed, ..) => failed(run, picture, at, house.config.logs.keep_ms, &mut why),
         (RunStatus::Retrying, ..) => {
             retrying(run, at, &mut why);
             if let Some(machine) = crate::dispatch::fencing(tx, run.id)? {
@@ -108,7 +108,7 @@ fn low_credits(tx: &mut Tx, run: &Run, until: Timestamp, why: &mut Why) -> Resul
     Ok(())
 }
 
-fn failed(run: &Run, picture: &Picture, why: &mut Why) {
+fn failed(run: &Run, picture: &Picture, at: Timestamp, log_kept_ms: i64, why: &mut Why) {
     why.summary = run.last_error.as_ref().map_or_else(|| "it failed".to_owned(), |error| error.message.clone());
     if let Some(error) = &run.last_error {
         why.facts.push(format!("code {}", error.code));
@@ -124,7 +124,11 @@ fn failed(run: &Run, picture: &Picture, why: &mut Why) {
     if run.exit_code == Some(127) {
         why.facts.push("127 usually means: command not found there; files must be sent with --file".into());
     }
-    why.next.push(format!("its output: repl logs {}", run.id));
+    if crate::log::ended_at(run).is_some_and(|ended| at.since(ended) >= log_kept_ms) {
+        why.facts.push(format!("its log is no longer kept: that is {} after the end", show_duration(log_kept_ms)));
+    } else {
+        why.next.push(format!("its output: repl logs {}", run.id));
+    }
     if run.attempt < run.max_attempts {
         why.next.push(format!("again (attempt {} of {}): repl retry {}", run.attempt + 1, run.max_attempts, run.id));
     } else {

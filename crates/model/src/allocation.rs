@@ -66,8 +66,11 @@ pub enum AllocationEvent {
     RunFinished {
         hold_until: Timestamp,
     },
-    /// Sync failure, lost machine, spot interruption: never an exit code.
-    LifecycleFailed,
+    /// Sync failure, dead keeper, lost machine, spot interruption: never an exit code. `replenish`: the machine itself is well, and a
+    /// new slot is opened on it (R135, R136).
+    LifecycleFailed {
+        replenish: bool,
+    },
     HoldExtended {
         until: Timestamp,
     },
@@ -117,11 +120,12 @@ pub fn step(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Result
             next.debug_hold_until = Some(*hold_until);
             moved(next, [C::WakeAt { at: *hold_until }, C::TellRunner, C::Replenish])
         }
-        (S::Available | S::Claimed | S::Active, E::LifecycleFailed) => {
+        (S::Available | S::Claimed | S::Active, E::LifecycleFailed { replenish }) => {
             next.status = S::Failed;
             next.completed_at = Some(at);
             next.workdir_released = true;
-            moved(next, [C::TellRunner, C::WakePool])
+            let then = if *replenish { C::Replenish } else { C::WakePool };
+            moved(next, [C::TellRunner, then])
         }
         (S::Complete, E::HoldExtended { until }) if slot.hold().is_some() => {
             // A hold is never shortened.
@@ -137,11 +141,10 @@ pub fn step(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Result
             next.debug_hold_until = Some(slot.debug_hold_until.map_or(at, |held| held.min(at)));
             moved(next, [C::TellRunner, C::WakePool])
         }
-        (S::Complete, E::RunFinished { .. }) | (S::Failed, E::LifecycleFailed) => unchanged(),
+        (S::Complete, E::RunFinished { .. }) | (S::Failed, E::LifecycleFailed { .. }) => unchanged(),
         // First write wins: a failure that comes after the completion changes nothing, and the other way round.
-        (S::Complete, E::LifecycleFailed) | (S::Failed, E::RunFinished { .. } | E::SyncComplete | E::HoldEnded) => {
-            unchanged()
-        }
+        (S::Complete, E::LifecycleFailed { .. })
+        | (S::Failed, E::RunFinished { .. } | E::SyncComplete | E::HoldEnded) => unchanged(),
         (state, event) => Err(Refused::not_from("allocation", state, name(event), &[])),
     }
 }
@@ -156,7 +159,7 @@ pub fn name(event: &AllocationEvent) -> &'static str {
         E::RolledBack { .. } => "rolled_back",
         E::SyncComplete => "sync_complete",
         E::RunFinished { .. } => "run_finished",
-        E::LifecycleFailed => "lifecycle_failed",
+        E::LifecycleFailed { .. } => "lifecycle_failed",
         E::HoldExtended { .. } => "hold_extended",
         E::HoldEnded => "hold_ended",
     }

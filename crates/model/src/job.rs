@@ -28,6 +28,12 @@ words! {
         AbortedByUser = "aborted_by_user",
     }
 }
+words! {
+    /// What went wrong around the command rather than in it, as the job's runner reports. The allocation ends FAILED (R135, R136).
+    pub enum LifecycleError {
+        SyncFailed = "sync_failed", KeeperDied = "keeper_died", ControlLost = "control_lost", Interrupted = "interrupted",
+    }
+}
 
 impl JobStatus {
     pub fn is_end(self) -> bool {
@@ -113,6 +119,8 @@ pub struct Job {
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifecycle_error: Option<LifecycleError>,
     pub submitted_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed_at: Option<Timestamp>,
@@ -198,6 +206,8 @@ pub enum JobEvent {
         exit_code: Option<i32>,
         signal: Option<i32>,
         message: Option<String>,
+        /// Where the reason cannot tell: `executor_error` is a failed sync, a dead keeper, or a command that cannot be started.
+        lifecycle_error: Option<LifecycleError>,
         final_offset: i64,
         active_ms: i64,
     },
@@ -217,14 +227,28 @@ pub enum JobEvent {
     LimitPassed,
 }
 
+/// What becomes of the slot of a job that has ended, and of the machine below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotEnd {
+    /// The command was run to its end: COMPLETE, held, and a new slot is opened.
+    Used,
+    /// The job was stopped before its files were in place: the claim is undone.
+    Undone,
+    /// The sync or the keeper failed and the runner reported it: FAILED without a hold; a healthy machine gets a new slot (R135, R136).
+    Failed,
+    /// The provider takes the machine back: FAILED, and the machine is ended (R136).
+    Interrupted,
+    /// Nobody confirmed that the processes are gone: FAILED, and the machine is ended because they may still run there.
+    Fenced,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobConsequence {
     /// The instance's desired document changed.
     TellRunner,
     SlotActive,
-    /// `clean`: the runner said that nothing is left; otherwise the slot failed and the instance is suspect.
     SlotEnded {
-        clean: bool,
+        how: SlotEnd,
     },
     LeaveQueue,
     /// Held while it had no machine; now it wants one again.
@@ -490,7 +514,12 @@ pub fn may_have_started(job: &Job) -> bool {
 }
 
 fn gone(next: &mut Job, event: &JobEvent, at: Timestamp) {
-    if let E::Ended { exit_code, signal, message, final_offset, active_ms, .. } = event {
+    if let E::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms } = event {
+        next.lifecycle_error = match reason {
+            JobReason::ControlLost => Some(LifecycleError::ControlLost),
+            JobReason::Interrupted => Some(LifecycleError::Interrupted),
+            _ => *lifecycle_error,
+        };
         next.exit_code = *exit_code;
         next.signal = *signal;
         next.message = message.clone().or(next.message.take());
@@ -549,6 +578,27 @@ fn said_nothing(job: &Job) -> bool {
     job.epoch == 0 || (job.epoch == 1 && job.final_offset == Some(0))
 }
 
+/// A reason that stands for somebody's request undoes a claim that was never used; a failure before the start fails the slot.
+fn slot_end(job: &Job) -> SlotEnd {
+    let used = job.running_at.is_some();
+    match (job.lifecycle_error, job.reason) {
+        _ if job.fenced => SlotEnd::Fenced,
+        (Some(LifecycleError::Interrupted), _) => SlotEnd::Interrupted,
+        (Some(LifecycleError::SyncFailed), _) | (None, Some(JobReason::BootLimit | JobReason::SyncLimit))
+            if bug!(failed_sync_rolled_back) =>
+        {
+            SlotEnd::Undone
+        }
+        (Some(LifecycleError::KeeperDied | LifecycleError::ControlLost), _) if bug!(dead_keeper_held) && used => {
+            SlotEnd::Used
+        }
+        (Some(_), _) | (None, Some(JobReason::BootLimit | JobReason::SyncLimit)) => SlotEnd::Failed,
+        _ if used => SlotEnd::Used,
+        (None, Some(reason)) if reason.end() == S::Failed => SlotEnd::Failed,
+        _ => SlotEnd::Undone,
+    }
+}
+
 fn finish(mut next: Job, at: Timestamp) -> Step {
     let reason = next.reason.expect("a terminating job has a reason");
     next.status = reason.end();
@@ -556,7 +606,7 @@ fn finish(mut next: Job, at: Timestamp) -> Step {
     next.remove_at = None;
     let mut consequences = Vec::new();
     if next.allocation.is_some() {
-        consequences.push(C::SlotEnded { clean: !next.fenced });
+        consequences.push(C::SlotEnded { how: slot_end(&next) });
     }
     if !said_nothing(&next) {
         consequences.push(C::GatherLogs);

@@ -13,6 +13,7 @@ pub mod id;
 pub mod instance;
 pub mod job;
 pub mod ledger;
+pub mod log;
 pub mod manifest;
 pub mod names;
 pub mod pool;

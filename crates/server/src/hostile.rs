@@ -45,7 +45,7 @@ impl World {
             control_url: "unix:/nonexistent".into(),
             presence: Presence::default(),
         };
-        let engine = Engine::new(house, store).unwrap();
+        let engine = Engine::new(house, store).unwrap().refusing(crate::problem::remembered);
         let org = engine.ensure_org("default").await.unwrap();
         let (_, admin) = engine.create_token(org, "owner".into(), Scope::Admin, None, None).await.unwrap();
         let hub = Hub::start(&engine.store);

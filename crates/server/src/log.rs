@@ -55,7 +55,9 @@ pub(crate) async fn logs(
         since_ms: wanted.since_ms.unwrap_or(i64::MIN),
         follow: wanted.follow.unwrap_or(true),
     };
-    let (_, jobs) = house.engine.jobs(org, run).await?;
+    let (seen, jobs) = house.engine.jobs(org, run).await?;
+    let wanted_jobs = jobs.iter().map(|job| job.id).filter(|job| filter.job.is_none_or(|only| only == *job));
+    house.engine.log_is_kept(&seen, wanted_jobs.collect()).await?;
     let mut cursor = Cursor::parse(headers.get("last-event-id").and_then(|v| v.to_str().ok()))?;
     if let Some(lines) = wanted.tail.filter(|_| cursor.0.is_empty()) {
         cursor = tail(&house, &jobs, &filter, lines).await?;
@@ -447,5 +449,41 @@ mod tests {
         let log = [(Stderr, "x\n"), (Stderr, "y\n"), (Stdout, "a\n")];
         assert_eq!(lines(Some(Stderr), &log).last(1), Some(2));
         assert_eq!(lines(None, &[]).last(1), None);
+    }
+
+    /// A log that was deleted is 410 and says why; the run is there as before.
+    #[tokio::test]
+    async fn a_deleted_log_is_gone_and_its_run_is_not() {
+        use crate::hostile::World;
+        use engine::store::log::Chunk;
+        let world = World::new(true).await;
+        let body = serde_json::json!({ "commands": ["true"], "start": true });
+        let run = world.submit(&world.admin, body).await.body["id"].as_str().unwrap().to_owned();
+        let id: RunId = run.parse().unwrap();
+        let job = world.engine.jobs(world.org, id).await.unwrap().1[0].id;
+        let frame = Frame { stream: LogStream::Stdout, at: Timestamp(0), data: b"hello".to_vec() };
+        world.engine.logs.append(Chunk { job, epoch: 1, offset: 0, frames: vec![frame] }).await.unwrap();
+        world.engine.logs.seal(job, 0).await.unwrap();
+        world.engine.logs.gather(world.org, job).await.unwrap();
+        let ask = async |path: &str| {
+            world.ask("get", &format!("/api/v1/runs/{run}{path}"), Some(&world.admin), &[], "").await
+        };
+        let ended = move |tx: &mut engine::store::Tx| {
+            let mut run = engine::store::run::lock(tx, id)?;
+            (run.status, run.completed_at) = (model::run::RunStatus::Failed, Some(tx.at()));
+            engine::store::run::save(tx, &run)
+        };
+        world.engine.store.write(engine::store::Lane::Normal, "test.end", ended).await.unwrap();
+        assert_eq!(ask("/logs?follow=false").await.status, 200);
+        world.engine.logs.mark_deleted(job).await.unwrap();
+        for path in ["/logs", "/logs?follow=false&tail=5", &format!("/logs?job={job}")] {
+            let got = ask(path).await;
+            assert_eq!((got.status.as_u16(), got.body["code"].as_str()), (410, Some("gone")), "{path}: {}", got.body);
+            let detail = got.body["detail"].as_str().unwrap();
+            assert!(detail.contains("logs are kept for 30d after the end of their run"), "{detail}");
+        }
+        for path in ["", "/why", "/tree", "/jobs", "/events"] {
+            assert_eq!(ask(path).await.status, 200, "{path}");
+        }
     }
 }

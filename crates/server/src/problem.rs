@@ -3,8 +3,9 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use engine::store::idempotency::Key;
 use model::{Failure, Refused, Trouble, TroubleKind};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// What a handler returns instead of an answer.
 #[derive(Debug)]
@@ -106,8 +107,25 @@ impl From<Trouble> for Problem {
     }
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+/// Refusals that repetitions of a keyed request are answered with again: decisions about a well-formed request of somebody who may
+/// ask. Payment, permission, rate, validation and our own trouble may be otherwise the next time.
+const REMEMBERED: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::CONFLICT, StatusCode::UNPROCESSABLE_ENTITY];
+
+/// The document as it is answered the first time, with the id of that request.
+pub(crate) fn remembered(refused: &Refused, key: &Key) -> Option<(i64, Vec<u8>)> {
+    let problem = Problem::from(refused.clone());
+    if !REMEMBERED.contains(&problem.status) {
+        return None;
+    }
+    let mut document = problem.document();
+    document["request_id"] = key.request.clone().into();
+    Some((problem.status.as_u16().into(), document.to_string().into_bytes()))
+}
+
+pub(crate) const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+impl Problem {
+    fn document(&self) -> Value {
         let mut body = json!({
             "type": format!("urn:remuda:problem:{}", self.code),
             "title": self.status.canonical_reason().unwrap_or("error"),
@@ -115,14 +133,20 @@ impl IntoResponse for Problem {
             "code": self.code,
             "detail": self.detail,
         });
-        if let Some(fix) = self.fix {
-            body["fix"] = fix.into();
+        if let Some(fix) = &self.fix {
+            body["fix"] = fix.clone().into();
         }
         if !self.allowed.is_empty() {
             body["allowed"] = json!(self.allowed);
         }
-        let mut response = (self.status, Json(body)).into_response();
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        body
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.document())).into_response();
+        response.headers_mut().insert(header::CONTENT_TYPE, PROBLEM);
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }

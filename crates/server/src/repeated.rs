@@ -3,11 +3,12 @@
 use crate::hostile::{Got, World, filled};
 use crate::routes::API;
 use axum::http::StatusCode;
+use engine::store::idempotency::Key;
 use engine::store::{Lane, Tx, WorkKind};
 use model::allocation::AllocationStatus;
 use model::time::HOUR;
 use model::workflow::WorkflowStatus;
-use model::{AllocationId, Failure, InstanceId, RunId};
+use model::{AllocationId, Failure, InstanceId, Refused, RunId};
 use serde_json::{Value, json};
 
 /// Everything that a request may have changed, as its asker sees it.
@@ -180,5 +181,100 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
             route.path
         );
         assert_eq!(seen(&world).await, after, "{}: nor has another request", route.path);
+    }
+}
+
+/// A request that is refused: its path and body, and the code of its refusal.
+async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static str)> {
+    let none = json!({});
+    Some(match path {
+        "/runs" => {
+            let body = json!({ "name": "taken", "commands": ["true"] });
+            assert_eq!(world.submit(&world.admin, body.clone()).await.status, StatusCode::CREATED);
+            (String::new(), body, "conflict")
+        }
+        "/runs/{id}/start" | "/runs/{id}/cancel" | "/runs/{id}/stop" | "/runs/{id}/pause" | "/runs/{id}/resume" => {
+            ("run_99".to_owned(), none, "not_found")
+        }
+        "/runs/{id}/retry" => (waiting(world).await, none, "invalid_state_transition"),
+        "/instances/{id}/terminate" => {
+            let run = placed(world).await;
+            (run["instance"].as_str().unwrap().to_owned(), none, "conflict")
+        }
+        "/allocations/{id}/extend" | "/allocations/{id}/release" => {
+            placed(world).await;
+            let list = world.ask("get", "/api/v1/allocations", Some(&world.admin), &[], "").await;
+            (list.body["data"][0]["id"].as_str().unwrap().to_owned(), none, "conflict")
+        }
+        "/workflows/{id}/cancel" => ("wfl_99".to_owned(), none, "not_found"),
+        "/workflows/{id}/retry" => (launching(world).await, none, "conflict"),
+        // These refuse nothing but what cannot be read, or who may not ask.
+        "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" => return None,
+        other => panic!("{other} is new here: say how it is refused"),
+    })
+}
+
+#[tokio::test]
+async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
+    for route in API.iter().filter(|route| route.method == "post") {
+        let world = World::new(true).await;
+        let Some((id, body, code)) = refused(&world, route.path).await else { continue };
+        let path = filled(route.path, &id);
+        let ask = async |key: &str, body: &Value| -> Got {
+            let key = [("idempotency-key", key)];
+            world.ask("post", &path, Some(&world.admin), &key, &body.to_string()).await
+        };
+        let before = seen(&world).await;
+        let first = ask("the same", &body).await;
+        assert_eq!(first.body["code"], code, "{}: {}", route.path, first.body);
+        assert!(!first.headers.contains_key("idempotent-replayed"), "{}", route.path);
+        for _ in 0..2 {
+            let again = ask("the same", &body).await;
+            assert_eq!((again.status, &again.body), (first.status, &first.body), "{}", route.path);
+            assert_eq!(again.headers["idempotent-replayed"], "true", "{}", route.path);
+            assert_eq!(again.headers["content-type"], "application/problem+json", "{}", route.path);
+            assert_ne!(again.headers["x-request-id"], first.headers["x-request-id"], "it is a request of its own");
+        }
+        let reused = ask("the same", &json!({ "commands": ["false"] })).await;
+        assert_eq!(reused.body["code"], "idempotency_key_reused", "{}", route.path);
+        let fresh = ask("another", &body).await;
+        assert!(!fresh.headers.contains_key("idempotent-replayed"), "{}: judged anew", route.path);
+        assert_ne!(fresh.body["request_id"], first.body["request_id"]);
+        assert_eq!(seen(&world).await, before, "{}: nothing happened", route.path);
+    }
+}
+
+/// One answer, whoever came first: refusals and effects under one key, at the same moment.
+#[tokio::test]
+async fn a_refusal_and_an_effect_under_one_key_give_one_answer() {
+    let world = World::new(true).await;
+    for round in 0..20 {
+        let turn = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(round));
+        let key = Key {
+            org: world.org,
+            route: "POST /test".to_owned(),
+            key: format!("key-{round}"),
+            hash: [1; 32],
+            request: "req_1".to_owned(),
+        };
+        let ask = || {
+            let (engine, key, turn) = (world.engine.clone(), key.clone(), turn.clone());
+            tokio::spawn(async move {
+                let every_other = move |_: &mut Tx| match turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 {
+                    0 => Ok(b"done".to_vec()),
+                    _ => Err(Refused::Conflict { why: "not now".to_owned() }.into()),
+                };
+                match engine.keyed(Lane::Normal, "test.keyed", Some(key.clone()), 200, every_other).await {
+                    Ok(answer) => (answer.status, answer.body),
+                    Err(failure) => crate::problem::remembered(failure.refused().unwrap(), &key).unwrap(),
+                }
+            })
+        };
+        let asked: Vec<_> = (0..8).map(|_| ask()).collect();
+        let mut answers = std::collections::BTreeSet::new();
+        for answer in asked {
+            answers.insert(answer.await.unwrap());
+        }
+        assert_eq!(answers.len(), 1, "{answers:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! The map of the API, and what every request goes through: a request id, a size limit, a decoded body, a key that makes it repeatable.
 
-use crate::problem::{Answer, Problem};
+use crate::problem::{Answer, PROBLEM, Problem};
 use crate::{
     Shared, allocation, artifact, audit, blob, control, event, instance, ledger, log, manifest, metrics, openapi, pool,
     run, runner, secret, token, workflow,
@@ -142,10 +142,11 @@ async fn not_that_way(request: Request) -> Problem {
 }
 
 /// Every answer carries a request id; a problem carries it in its document too.
-async fn numbered(State(house): State<Shared>, request: Request, next: Next) -> Response {
+async fn numbered(State(house): State<Shared>, mut request: Request, next: Next) -> Response {
     house.asked_at.store(crate::now_ms(), Ordering::Relaxed);
     let number = house.requests.fetch_add(1, Ordering::Relaxed);
     let id = format!("req_{}{}", model::slug(house.started_at), model::slug(number));
+    request.extensions_mut().insert(RequestId(id.clone()));
     let response = next.run(request).await;
     let mut response = if is_problem(&response) { with_request_id(response, &id).await } else { response };
     if let Ok(value) = HeaderValue::from_str(&id) {
@@ -153,6 +154,9 @@ async fn numbered(State(house): State<Shared>, request: Request, next: Next) -> 
     }
     response
 }
+
+#[derive(Clone)]
+struct RequestId(String);
 
 fn is_problem(response: &Response) -> bool {
     response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value == "application/problem+json")
@@ -164,7 +168,10 @@ async fn with_request_id(response: Response, id: &str) -> Response {
     let Ok(mut document) = serde_json::from_slice::<serde_json::Value>(&bytes) else {
         return Response::from_parts(parts, Body::from(bytes));
     };
-    document["request_id"] = id.into();
+    // A repeated refusal is the document of the request that was refused.
+    if document["request_id"].is_null() {
+        document["request_id"] = id.into();
+    }
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(document.to_string()))
 }
@@ -175,11 +182,13 @@ pub(crate) struct Asked<T> {
     route: String,
     hash: [u8; 32],
     key: Option<String>,
+    request: String,
 }
 
 impl<T> Asked<T> {
     pub(crate) fn key(&self, org: OrgId) -> Option<Key> {
-        self.key.as_ref().map(|key| Key { org, route: self.route.clone(), key: key.clone(), hash: self.hash })
+        let (route, hash, request) = (self.route.clone(), self.hash, self.request.clone());
+        self.key.as_ref().map(|key| Key { org, route, key: key.clone(), hash, request })
     }
 }
 
@@ -191,6 +200,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Asked<T> {
         let route = format!("{} {matched}", request.method());
         let place = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
         let key = key_of(&request)?;
+        let id = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
         let limit = if matched.starts_with("/runner/") { REPORT_BYTES } else { BODY_BYTES };
         let bytes = bytes_of(request, limit).await?;
         let (value, canonical) = decode(&bytes)?;
@@ -198,7 +208,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Asked<T> {
         hasher.update(place.as_bytes());
         hasher.update(&[0]);
         hasher.update(canonical.as_bytes());
-        Ok(Asked { value, route, hash: *hasher.finalize().as_bytes(), key })
+        Ok(Asked { value, route, hash: *hasher.finalize().as_bytes(), key, request: id })
     }
 }
 
@@ -255,7 +265,8 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, String), Problem> {
 pub(crate) fn answered(answer: engine::run::Answer) -> Answer {
     let status =
         u16::try_from(answer.status).ok().and_then(|code| StatusCode::from_u16(code).ok()).unwrap_or(StatusCode::OK);
-    let mut response = (status, [(header::CONTENT_TYPE, "application/json")], answer.body).into_response();
+    let kind = if status.is_client_error() { PROBLEM } else { HeaderValue::from_static("application/json") };
+    let mut response = (status, [(header::CONTENT_TYPE, kind)], answer.body).into_response();
     if answer.replayed {
         response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
     }

@@ -115,7 +115,7 @@ pub(crate) async fn steps(State(house): State<Shared>, reader: Reader, Path(run)
 }
 
 pub(crate) async fn jobs(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
-    let (_, jobs) = house.engine.jobs(reader.org(), id("run", &run)?).await?;
+    let jobs = house.engine.seen_jobs(reader.org(), id("run", &run)?).await?;
     whole(jobs.iter().map(view::job).collect())
 }
 

@@ -16,7 +16,7 @@ use engine::store::Hint;
 use engine::store::artifact::Kept;
 use engine::store::log::Chunk;
 use engine::store::log_file::{Frame, LogStream};
-use model::job::{Frost, JobReason};
+use model::job::{Frost, JobReason, LifecycleError};
 use model::spec::OnLostControl;
 use model::{InstanceId, Refused, Timestamp};
 use serde::Deserialize;
@@ -255,11 +255,12 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
         protocol::What::Started => What::Started,
         protocol::What::Froze => What::Froze,
         protocol::What::Thawed => What::Thawed,
-        protocol::What::Ended { exit_code, signal, cause, message, final_offset, active_ms, .. } => What::Ended {
+        protocol::What::Ended { exit_code, signal, cause, message, final_offset, active_ms, started } => What::Ended {
             reason: reason(cause, exit_code, signal),
             exit_code,
             signal,
             message,
+            lifecycle_error: lifecycle_error(cause, started),
             final_offset,
             active_ms,
         },
@@ -279,7 +280,21 @@ fn reason(cause: Option<protocol::EndCause>, exit_code: Option<i32>, signal: Opt
         Some(Cause::OutOfMemory | Cause::DiskFull) => JobReason::LimitsExceeded,
         Some(Cause::ControlLost) => JobReason::ControlLost,
         Some(Cause::Interrupted) => JobReason::Interrupted,
-        Some(Cause::SyncFailed | Cause::ExecutorError | Cause::Unknown) => JobReason::ExecutorError,
+        Some(Cause::SyncFailed | Cause::KeeperDied | Cause::ExecutorError | Cause::Unknown) => JobReason::ExecutorError,
+    }
+}
+
+/// What the allocation fails of (R135, R136). A disk that is full before the command starts has no room for its files.
+fn lifecycle_error(cause: Option<protocol::EndCause>, started: bool) -> Option<LifecycleError> {
+    use protocol::EndCause as Cause;
+    match cause? {
+        Cause::SyncFailed => Some(LifecycleError::SyncFailed),
+        Cause::DiskFull if !started => Some(LifecycleError::SyncFailed),
+        Cause::KeeperDied => Some(LifecycleError::KeeperDied),
+        Cause::ControlLost => Some(LifecycleError::ControlLost),
+        Cause::Interrupted => Some(LifecycleError::Interrupted),
+        Cause::Stopped | Cause::Aborted | Cause::MaxDuration | Cause::OutOfMemory | Cause::DiskFull => None,
+        Cause::ExecutorError | Cause::Unknown => None,
     }
 }
 

@@ -116,7 +116,7 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
             _ => Presence::alone(),
         },
     };
-    Engine::new(house, store)
+    Ok(Engine::new(house, store)?.refusing(crate::problem::remembered))
 }
 
 async fn bind(address: &str) -> Result<TcpListener, Failure> {

@@ -40,6 +40,7 @@ pub struct Config {
     pub holds: model::hold::HoldLimits,
     pub timings: engine::config::Timings,
     pub money: engine::config::Money,
+    pub logs: model::log::LogLimits,
     pub providers: Providers,
     pub prices: Prices,
     pub store: StoreConfig,
@@ -75,8 +76,8 @@ pub struct Prices {
 
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
-        let Config { holds, timings, money, .. } = self.config.clone();
-        engine::Config { holds, timings, money }
+        let Config { holds, timings, money, logs, .. } = self.config.clone();
+        engine::Config { holds, timings, money, logs }
     }
 
     pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Failure> {

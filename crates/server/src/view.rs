@@ -3,7 +3,7 @@
 use engine::store::artifact::Artifact;
 use engine::store::ledger::Entered;
 use engine::store::org::Org;
-use engine::view::{Picture, Tree};
+use engine::view::{Picture, SeenJob, Tree};
 use model::agent::Agent;
 use model::attempt::Attempt;
 use model::job::{Job, JobStatus};
@@ -63,13 +63,13 @@ pub(crate) fn run(picture: &Picture, now: Timestamp) -> RunView {
         running_at: ms(run.running_at),
         completed_at: ms(run.completed_at),
         cancelled_at: ms(run.cancelled_at),
-        duration_ms: ended_at.map(|end| end.since(run.queued_at.unwrap_or(run.created_at))),
+        duration_ms: ended_at.map(|end| run.queued_at.map_or(0, |started| end.since(started))), // R140
         queued_ms: spans.0,
         starting_ms: spans.1,
         running_ms: spans.2,
         command: command(run),
         last_error: error(&run.last_error),
-        last_heartbeat: picture.instance.as_ref().and_then(|i| ms(i.last_seen_at)),
+        last_heartbeat: ms(picture.beat_at),
         termination_reason: run.termination.as_ref().map(|t| t.reason.to_string()),
         escalation_ticket_id: None,
         context: serde_json::json!({ "decomposition": null, "replan_count": 0 }),
@@ -142,7 +142,7 @@ pub(crate) fn tree(tree: &Tree, now: Timestamp) -> wire::api::Tree {
                 view
             })
             .collect();
-        view.jobs = tree.jobs.iter().filter(|j| j.agent == a.id).map(job).collect();
+        view.jobs = tree.jobs.iter().filter(|j| j.job.agent == a.id).map(job).collect();
         view
     });
     wire::api::Tree { agents: agents.collect(), run: run(&tree.picture, now) }
@@ -195,7 +195,8 @@ pub(crate) fn step(s: &Step) -> StepView {
     }
 }
 
-pub(crate) fn job(j: &Job) -> JobView {
+pub(crate) fn job(seen: &SeenJob) -> JobView {
+    let j = &seen.job;
     JobView {
         id: j.id.to_string(),
         run: j.run.to_string(),
@@ -221,6 +222,8 @@ pub(crate) fn job(j: &Job) -> JobView {
         final_offset: j.final_offset,
         log_cut: j.log_cut,
         active_ms: if j.status == JobStatus::Running { 0 } else { j.active_ms },
+        // What its machine said after its end is about other jobs.
+        last_seen_at: ms(seen.last_seen_at.map(|at| j.ended_at.map_or(at, |ended| at.min(ended)))),
     }
 }
 
@@ -321,5 +324,70 @@ pub(crate) fn ledger_row(row: &Entered) -> LedgerRow {
         key: row.entry.key.clone(),
         memo: row.entry.memo.clone(),
         hash: row.hash.iter().map(|b| format!("{b:02x}")).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::hostile::World;
+    use engine::store::{Lane, run};
+    use model::time::HOUR;
+    use model::{InstanceId, RunId, Timestamp};
+    use serde_json::json;
+
+    /// R140: nothing of it ever ran, however long it was there. One that was started lasted from then on.
+    #[tokio::test]
+    async fn a_run_that_was_cancelled_before_its_start_lasted_no_time() {
+        let world = World::new(true).await;
+        for (start, expected) in [(false, 0..1), (true, HOUR..2 * HOUR)] {
+            let got = world.submit(&world.admin, json!({ "commands": ["true"], "start": start })).await;
+            let id: RunId = got.body["id"].as_str().unwrap().parse().unwrap();
+            let an_hour_ago = move |tx: &mut engine::store::Tx| {
+                let mut row = run::lock(tx, id)?;
+                row.created_at = row.created_at - HOUR;
+                row.queued_at = row.queued_at.map(|at| at - HOUR);
+                run::save(tx, &row)
+            };
+            world.engine.store.write(Lane::Normal, "test.age", an_hour_ago).await.unwrap();
+            let path = format!("/api/v1/runs/{id}");
+            if start {
+                let ended = move |tx: &mut engine::store::Tx| {
+                    let mut row = run::lock(tx, id)?;
+                    (row.status, row.cancelled_at) = (model::run::RunStatus::Cancelled, Some(tx.at()));
+                    run::save(tx, &row)
+                };
+                world.engine.store.write(Lane::Normal, "test.end", ended).await.unwrap();
+            } else {
+                world.ask("post", &format!("{path}/cancel"), Some(&world.admin), &[], "").await;
+            }
+            let shown = world.ask("get", &path, Some(&world.admin), &[], "").await.body;
+            assert_eq!(shown["status"], "cancelled");
+            assert!(expected.contains(&shown["duration_ms"].as_i64().unwrap()), "{shown}");
+        }
+    }
+
+    /// R141: the machine's sign of life is the job's; the run shows who looks after it.
+    #[tokio::test]
+    async fn a_job_shows_its_machine_and_a_run_its_worker() {
+        let world = World::new(true).await;
+        let run = world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await.body;
+        let (id, machine) = (run["id"].as_str().unwrap(), run["instance"].as_str().unwrap());
+        let ask =
+            async |path: &str| world.ask("get", &format!("/api/v1/runs{path}"), Some(&world.admin), &[], "").await.body;
+        let job = async || ask(&format!("/{id}/jobs")).await["data"][0].clone();
+        assert_eq!(
+            (job().await["last_seen_at"].clone(), ask(&format!("/{id}")).await["last_heartbeat"].clone()),
+            Default::default()
+        );
+        let machine: InstanceId = machine.parse().unwrap();
+        let heard = move |tx: &mut engine::store::Tx| engine::store::instance::seen(tx, machine, Timestamp(1234), 1);
+        world.engine.store.write(Lane::Normal, "test.seen", heard).await.unwrap();
+        let worker = world.engine.start_worker("test".into()).await.unwrap();
+        world.engine.beat(&worker).await.unwrap();
+        assert_eq!(job().await["last_seen_at"], 1234);
+        assert_eq!(ask(&format!("/{id}/tree")).await["agents"][0]["jobs"][0]["last_seen_at"], 1234);
+        let beat = ask(&format!("/{id}")).await["last_heartbeat"].as_i64().expect("a worker lives");
+        assert!(beat > 1234);
+        assert_eq!(ask("").await["data"][0]["last_heartbeat"], beat);
     }
 }

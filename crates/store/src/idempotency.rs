@@ -1,5 +1,6 @@
 //! Idempotency keys: a key, its effect and its response commit in one transaction. Whoever comes second waits for the first
-//! (on the unique index) and then gets the same answer. Never remembers a refusal: it rolled back with the key.
+//! (on the unique index) and then gets the same answer. A transaction that is refused takes its key back with its effects; the
+//! refusal is then recorded by a transaction of its own.
 
 use crate::args;
 use crate::post::Meaning;
@@ -22,6 +23,8 @@ pub struct Key {
     pub route: String,
     pub key: String,
     pub hash: [u8; 32],
+    /// The id of the request. A stored refusal names it, so that every repetition names the request that was refused.
+    pub request: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::{args, doc};
 use model::job::Job;
 use model::pool::Turns;
 use model::spec::Priority;
-use model::{Failure, InstanceId, JobId, OrgId, PoolId, Refused, RunId};
+use model::{Failure, InstanceId, JobId, OrgId, PoolId, Refused, RunId, Timestamp};
 
 pub fn insert(tx: &mut Tx, job: &Job, priority: Priority) -> Result<(), Failure> {
     let row = args![
@@ -62,6 +62,19 @@ pub fn of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Job>, Failure> {
     doc::read_all(tx.rows(&OF_RUN, &args![run])?, 0)
 }
 
+/// A job, and when its machine was last heard.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub job: Job,
+    pub last_seen_at: Option<Timestamp>,
+}
+
+/// `of_run` for people, by one statement.
+pub fn seen_of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Seen>, Failure> {
+    let rows = tx.rows(&SEEN_OF_RUN, &args![run])?;
+    rows.iter().map(|row| Ok(Seen { job: doc::read_once(row, 0)?, last_seen_at: row.opt_at(1)? })).collect()
+}
+
 /// The open job of an instance, if it has one.
 pub fn on_instance(tx: &mut Tx, instance: InstanceId) -> Result<Option<Job>, Failure> {
     tx.row(&ON_INSTANCE, &args![instance])?.map(|row| doc::read(&row, 0)).transpose()
@@ -113,6 +126,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &FIND,
     &OF_ATTEMPT,
     &OF_RUN,
+    &SEEN_OF_RUN,
     &ON_INSTANCE,
     &HEAD,
     &WAITING,
@@ -132,6 +146,10 @@ const SAVE: Sql = Sql::new(
 const FIND: Sql = Sql::new("SELECT doc FROM jobs WHERE id = $1");
 const OF_ATTEMPT: Sql = Sql::new("SELECT doc FROM jobs WHERE run_id = $1 AND attempt = $2 ORDER BY id");
 const OF_RUN: Sql = Sql::new("SELECT doc FROM jobs WHERE run_id = $1 ORDER BY attempt, id");
+const SEEN_OF_RUN: Sql = Sql::new(
+    "SELECT j.doc, i.last_seen_at FROM jobs j LEFT JOIN instances i ON i.id = j.instance_id
+      WHERE j.run_id = $1 ORDER BY j.attempt, j.id",
+);
 const ON_INSTANCE: Sql = Sql::new("SELECT doc FROM jobs WHERE instance_id = $1 AND open = 1");
 const WAITING: Sql = Sql::new(
     "SELECT doc FROM jobs

@@ -1,5 +1,6 @@
 //! Logs: one byte sequence per job. Chunks arrive in order (a gap is refused, an overlap trimmed), live as rows, and are gathered
-//! into one file when the job has ended. On SQLite they have their own database and writer. Never lost once acknowledged.
+//! into one file when the job has ended. On SQLite they have their own database and writer. Never lost once acknowledged, until
+//! they are too old to be kept: then the head stays, with a mark.
 
 use crate::args;
 use crate::backend::Backend;
@@ -11,7 +12,6 @@ use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::Row;
 use model::bug;
-use model::time::HOUR;
 use model::{Failure, JobId, OrgId, Refused, Timestamp};
 use std::sync::Arc;
 
@@ -21,8 +21,6 @@ const ROW_BYTES: usize = 256 * 1024;
 const PAGE_ROWS: i64 = 64;
 /// Rows deleted in one transaction, so that nobody waits for a sweep.
 const SWEEP_ROWS: i64 = 200;
-/// Rows stay so long after they were gathered: whoever was reading them finishes.
-const ROWS_KEPT_MS: i64 = HOUR;
 
 /// Consecutive frames of one job. Offsets count payload bytes of all streams together, from 0 in each epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +47,16 @@ pub struct Page {
     pub next_offset: i64,
     /// Nothing comes after `next_offset`, ever.
     pub done: bool,
+}
+
+/// A log whose rows, or whose file, may be too old to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Old {
+    pub job: JobId,
+    pub org: OrgId,
+    pub kept_from: Timestamp,
+    /// It is marked as deleted, and some of its bytes may still be there.
+    pub deleted: bool,
 }
 
 #[derive(Clone)]
@@ -102,13 +110,24 @@ impl Logs {
         };
         let has_rows = rows.first().is_some_and(|row| row.int(0).is_ok_and(|starts| starts <= from));
         let frames = match head.gathered {
-            Some(org) if !has_rows => log_file::read(self.blobs.open(&BlobName::Log { org, job })?, from, max_bytes)?,
+            _ if head.deleted => Vec::new(),
+            Some(org) if !has_rows => match self.blobs.open(&BlobName::Log { org, job }) {
+                Ok(file) => log_file::read(file, from, max_bytes)?,
+                Err(missing) => return self.deleted_meanwhile(job, from, missing).await,
+            },
             _ => frames_of(&rows, from, max_bytes)?,
         };
         Ok(head.page(frames, from))
     }
 
-    /// Puts a sealed log into one file: file first, pointer second; rows are deleted an hour later by `sweep`.
+    /// The file was deleted after the head was read: the mark is there by now. Without a mark the file is lost, which is trouble.
+    async fn deleted_meanwhile(&self, job: JobId, from: i64, missing: Failure) -> Result<Page, Failure> {
+        let look = move |tx: &mut Tx| tx.row(&HEAD, &args![job]);
+        let head = self.backend.glance("log.read", look).await?.as_ref().map(Head::read).transpose()?;
+        head.filter(|head| head.deleted).map(|head| head.page(Vec::new(), from)).ok_or(missing)
+    }
+
+    /// Puts a sealed log into one file: file first, pointer second; rows are deleted later.
     pub async fn gather(&self, org: OrgId, job: JobId) -> Result<(), Failure> {
         let mut gathering = Gathering::begin(self.blobs.begin()?)?;
         let mut from = 0;
@@ -136,9 +155,54 @@ impl Logs {
         self.backend.ask(Lane::Low, "log.gathered", false, point).await
     }
 
-    /// Deletes some rows of logs gathered more than an hour ago; true while there are more.
-    pub async fn sweep(&self) -> Result<bool, Failure> {
-        self.backend.ask(Lane::Low, "log.sweep", false, sweep).await
+    /// Logs whose rows count for longer than `hot_ms`, or which count for longer than `keep_ms`; and the time it is. Oldest first,
+    /// at most `limit` of each.
+    pub async fn old(&self, hot_ms: i64, keep_ms: i64, limit: i64) -> Result<(Vec<Old>, Timestamp), Failure> {
+        let look = move |tx: &mut Tx| {
+            let at = tx.at();
+            let mut rows = tx.rows(&TO_DELETE, &args![at - keep_ms, limit])?;
+            rows.extend(tx.rows(&TO_SWEEP, &args![at - hot_ms, at - keep_ms, limit])?);
+            Ok((rows.iter().map(read_old).collect::<Result<_, _>>()?, at))
+        };
+        self.backend.ask(Lane::Low, "log.old", true, look).await
+    }
+
+    /// The end of their runs, as it is known now: they are looked at again when they are old from there.
+    pub async fn keep_from(&self, logs: Vec<(JobId, Timestamp)>) -> Result<(), Failure> {
+        let put = move |tx: &mut Tx| logs.iter().try_for_each(|(job, from)| tx.post(&KEEP_FROM, args![*job, *from]));
+        self.backend.ask(Lane::Low, "log.keep_from", false, put).await
+    }
+
+    /// Deletes some rows of a log whose file is read from now on; true while there are more.
+    pub async fn sweep(&self, job: JobId) -> Result<bool, Failure> {
+        self.backend.ask(Lane::Low, "log.sweep", false, move |tx| delete_rows(tx, job, 1)).await
+    }
+
+    /// From now on readers are told that it was deleted. The bytes go afterwards: a crash between is taken up by the next look.
+    pub async fn mark_deleted(&self, job: JobId) -> Result<(), Failure> {
+        let mark = move |tx: &mut Tx| {
+            let at = tx.at();
+            tx.post(&MARK_DELETED, args![job, at])?;
+            tx.hint(Hint::Logs(job));
+            Ok(())
+        };
+        self.backend.ask(Lane::Low, "log.mark_deleted", false, mark).await
+    }
+
+    /// Deletes what is left of a log that is marked: its file, then some rows; true while there are more.
+    pub async fn delete(&self, org: OrgId, job: JobId) -> Result<bool, Failure> {
+        self.blobs.delete(&BlobName::Log { org, job })?;
+        self.backend.ask(Lane::Low, "log.delete", false, move |tx| delete_rows(tx, job, 2)).await
+    }
+
+    /// When these logs were deleted; none where there is something to read. Jobs that never wrote anything are left out.
+    pub async fn deleted(&self, jobs: Vec<JobId>) -> Result<Vec<Option<Timestamp>>, Failure> {
+        let look = move |tx: &mut Tx| {
+            let asked: Vec<_> = jobs.iter().map(|job| (&DELETED_AT, args![*job].to_vec())).collect();
+            let found = tx.rows_of_each(&asked)?;
+            found.iter().filter_map(|rows| rows.first()).map(|row| row.opt_at(0)).collect()
+        };
+        self.backend.ask(Lane::Normal, "log.deleted", true, look).await
     }
 }
 
@@ -213,14 +277,18 @@ fn frames_of(rows: &[Row], from: i64, max_bytes: i64) -> Result<Vec<Placed>, Fai
     Ok(frames)
 }
 
-fn sweep(tx: &mut Tx) -> Result<bool, Failure> {
-    let before = tx.at() - ROWS_KEPT_MS;
-    let Some(row) = tx.row(&SWEEPABLE, &args![before])? else { return Ok(false) };
-    let job = row.int(0)?;
-    if (tx.exec(&DELETE_SOME, &args![job, SWEEP_ROWS])? as i64) < SWEEP_ROWS {
-        tx.post(&SWEPT, args![job])?;
+/// In small pieces; with the last of them the log is in its next state.
+fn delete_rows(tx: &mut Tx, job: JobId, then: i64) -> Result<bool, Failure> {
+    let more = (tx.exec(&DELETE_SOME, &args![job, SWEEP_ROWS])? as i64) == SWEEP_ROWS;
+    if !more {
+        tx.post(&SWEPT, args![job, then])?;
     }
-    Ok(true)
+    Ok(more)
+}
+
+fn read_old(row: &Row) -> Result<Old, Failure> {
+    let (job, org) = (JobId(row.int(0)?), OrgId(row.int(1)?));
+    Ok(Old { job, org, kept_from: row.at(2)?, deleted: row.opt_int(3)?.is_some() })
 }
 
 /// What is known of a job's log.
@@ -234,6 +302,7 @@ struct Head {
     sealed: bool,
     lost: i64,
     gathered: Option<OrgId>,
+    deleted: bool,
 }
 
 impl Head {
@@ -255,6 +324,7 @@ impl Head {
             sealed: row.flag(4)?,
             lost: row.int(5)?,
             gathered: row.opt_int(6)?.map(OrgId),
+            deleted: row.opt_int(7)?.is_some(),
         })
     }
 
@@ -265,6 +335,11 @@ impl Head {
 
     /// Frames that were read become a page, with the marks that belong there.
     fn page(&self, mut frames: Vec<Placed>, from: i64) -> Page {
+        if self.deleted {
+            let note = || mark(from, self.next_offset, "[remuda: this log is too old and was deleted]\n".to_owned());
+            let frames = (from < self.next_offset).then(note).into_iter().collect();
+            return Page { frames, next_offset: self.next_offset.max(from), done: true };
+        }
         let mut next_offset = frames.last().map_or(from, |last| last.next);
         if let Some(cut_at) = self.cut_at.filter(|cut_at| next_offset >= *cut_at) {
             if from <= cut_at {
@@ -287,11 +362,28 @@ fn mark(offset: i64, next: i64, note: String) -> Placed {
     Placed { offset, next, frame: Frame { stream: LogStream::Runner, at: Timestamp(0), data: note.into_bytes() } }
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&HEAD, &LOCK, &START, &ADVANCE, &WRITE, &CHUNKS, &CHUNKS_BELOW, &SEAL, &POINT, &SWEEPABLE, &DELETE_SOME, &SWEPT];
+pub(crate) const ALL: &[&Sql] = &[
+    &HEAD,
+    &LOCK,
+    &START,
+    &ADVANCE,
+    &WRITE,
+    &CHUNKS,
+    &CHUNKS_BELOW,
+    &SEAL,
+    &POINT,
+    &TO_SWEEP,
+    &TO_DELETE,
+    &KEEP_FROM,
+    &MARK_DELETED,
+    &DELETED_AT,
+    &DELETE_SOME,
+    &SWEPT,
+];
 
-const HEAD: Sql =
-    Sql::new("SELECT epoch, base, next_offset, cut_at, sealed, lost, gathered_org FROM log_heads WHERE job_id = $1");
+const HEAD: Sql = Sql::new(
+    "SELECT epoch, base, next_offset, cut_at, sealed, lost, gathered_org, deleted_at FROM log_heads WHERE job_id = $1",
+);
 const LOCK: Sql = HEAD.no_key_update();
 const START: Sql = Sql::new(
     "INSERT INTO log_heads (job_id, epoch, base, next_offset) VALUES ($1, $2, 0, 0)
@@ -308,12 +400,23 @@ const CHUNKS_BELOW: Sql = Sql::new(
       WHERE job_id = $1 AND ends > $2 AND starts < $3 ORDER BY ends LIMIT $4",
 );
 const SEAL: Sql = Sql::new("UPDATE log_heads SET sealed = 1, lost = $2 WHERE job_id = $1 AND sealed = 0");
-const POINT: Sql =
-    Sql::new("UPDATE log_heads SET gathered_org = $2, gathered_at = $3 WHERE job_id = $1 AND gathered_at IS NULL");
-const SWEEPABLE: Sql =
-    Sql::new("SELECT job_id FROM log_heads WHERE swept = 0 AND gathered_at < $1 ORDER BY gathered_at LIMIT 1");
+const POINT: Sql = Sql::new(
+    "UPDATE log_heads SET gathered_org = $2, gathered_at = $3, kept_from = $3 WHERE job_id = $1 AND gathered_at IS NULL",
+);
+/// Those that are to be deleted anyhow are not swept first.
+const TO_SWEEP: Sql = Sql::new(
+    "SELECT job_id, gathered_org, kept_from, deleted_at FROM log_heads
+      WHERE swept = 0 AND kept_from IS NOT NULL AND kept_from <= $1 AND kept_from > $2 ORDER BY kept_from LIMIT $3",
+);
+const TO_DELETE: Sql = Sql::new(
+    "SELECT job_id, gathered_org, kept_from, deleted_at FROM log_heads
+      WHERE swept < 2 AND kept_from IS NOT NULL AND kept_from <= $1 ORDER BY kept_from LIMIT $2",
+);
+const KEEP_FROM: Sql = Sql::new("UPDATE log_heads SET kept_from = $2 WHERE job_id = $1 AND kept_from < $2");
+const MARK_DELETED: Sql = Sql::new("UPDATE log_heads SET deleted_at = $2 WHERE job_id = $1 AND deleted_at IS NULL");
+const DELETED_AT: Sql = Sql::new("SELECT deleted_at FROM log_heads WHERE job_id = $1");
 const DELETE_SOME: Sql = Sql::new(
     "DELETE FROM log_chunks
       WHERE job_id = $1 AND ends IN (SELECT ends FROM log_chunks WHERE job_id = $1 ORDER BY ends LIMIT $2)",
 );
-const SWEPT: Sql = Sql::new("UPDATE log_heads SET swept = 1 WHERE job_id = $1");
+const SWEPT: Sql = Sql::new("UPDATE log_heads SET swept = $2 WHERE job_id = $1 AND swept < $2");

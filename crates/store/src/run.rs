@@ -9,8 +9,8 @@ use model::allocation::Allocation;
 use model::attempt::Attempt;
 use model::instance::Instance;
 use model::job::Job;
-use model::run::Run;
-use model::{Failure, OrgId, Refused, RunId};
+use model::run::{Run, RunStatus};
+use model::{Failure, JobId, OrgId, Refused, RunId, Timestamp};
 
 pub fn insert(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
     let open = !run.status.is_end();
@@ -70,6 +70,13 @@ pub fn glance(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, bool)>>, Fa
     tx.rows_of_each(&asked)?.into_iter().map(read).collect()
 }
 
+/// The run of each of these jobs, deleted or not; all are asked for at once.
+pub fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<Option<Run>>, Failure> {
+    let asked: Vec<_> = jobs.iter().map(|job| (&OF_JOB, args![*job].to_vec())).collect();
+    let read = |rows: Vec<Row>| rows.first().map(|row| doc::read_once(row, 0)).transpose();
+    tx.rows_of_each(&asked)?.into_iter().map(read).collect()
+}
+
 /// The newest run of that name, an open one first. Ids say nothing of it: each process has its own block of them.
 pub fn by_name(tx: &mut Tx, org: OrgId, name: &str) -> Result<Option<Run>, Failure> {
     tx.row(&BY_NAME, &args![org, name])?.map(|row| doc::read(&row, 0)).transpose()
@@ -99,6 +106,9 @@ pub struct Shown {
     pub job: Option<Job>,
     pub allocation: Option<Allocation>,
     pub instance: Option<Instance>,
+    /// The last beat of the worker that looks after an open run: of the holder of its item, or of any worker while nobody holds it,
+    /// because then each of them may claim it (R141). A beat that grows old means that nobody looks after the run.
+    pub beat_at: Option<Timestamp>,
 }
 
 /// A page of runs as they are shown, by one statement however many there are.
@@ -122,7 +132,8 @@ fn read_shown(row: &Row) -> Result<Shown, Failure> {
     if let Some(instance) = &mut instance {
         instance.last_seen_at = row.opt_at(11)?; // newer than the document
     }
-    Ok(Shown { attempt, job: doc::read_opt(row, 8)?, allocation: doc::read_opt(row, 9)?, instance, run })
+    let beat_at = row.opt_at(12)?.filter(|at| at.ms() > 0 && run.status != RunStatus::Created);
+    Ok(Shown { attempt, job: doc::read_opt(row, 8)?, allocation: doc::read_opt(row, 9)?, instance, beat_at, run })
 }
 
 /// Ids after `after`, for the audit: deleted ones too.
@@ -146,6 +157,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &LOCK,
     &FIND,
     &GLANCE,
+    &OF_JOB,
     &BY_NAME,
     &PAGE,
     &PAGE_OPEN,
@@ -173,6 +185,7 @@ const GLANCE: Sql = Sql::new(
                    WHERE jobs.run_id = runs.id AND jobs.attempt = runs.attempt AND jobs.status = 'running')
        FROM runs WHERE id = $1",
 );
+const OF_JOB: Sql = Sql::new("SELECT r.doc FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.id = $1");
 const BY_NAME: Sql = Sql::new(
     "SELECT doc FROM runs
       WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL
@@ -196,12 +209,15 @@ const COLUMNS: Sql = Sql::new("SELECT status, attempt, open, version FROM runs W
 macro_rules! shown {
     ($($condition:literal)+) => {
         Sql::new(concat!(
-            "SELECT r.doc, t.status, t.reserved, t.charged, t.refunded, t.uncollected, t.opened_at, t.ended_at, j.doc, a.doc, i.doc, i.last_seen_at
+            "SELECT r.doc, t.status, t.reserved, t.charged, t.refunded, t.uncollected, t.opened_at, t.ended_at, j.doc, a.doc, i.doc, i.last_seen_at,
+                    CASE WHEN r.open = 0 THEN NULL WHEN k.id IS NULL THEN (SELECT max(beat_at) FROM workers) ELSE k.beat_at END
                FROM runs r
                LEFT JOIN attempts t ON t.run_id = r.id AND t.number = r.attempt
                LEFT JOIN jobs j ON j.id = (SELECT max(id) FROM jobs WHERE run_id = r.id AND attempt = r.attempt)
                LEFT JOIN allocations a ON a.id = j.allocation_id
                LEFT JOIN instances i ON i.id = j.instance_id
+               LEFT JOIN work w ON w.kind = 'run' AND w.subject = r.id AND r.open = 1
+               LEFT JOIN workers k ON k.id = w.worker AND k.boot = w.boot
               WHERE ", $($condition),+
         ))
     };

@@ -88,7 +88,13 @@ impl Client {
     /// Each request has its key: the first one and the repetitions are one request.
     pub fn key(&self, org: OrgId) -> Key {
         let what = self.run.map_or("POST /runs".to_owned(), |run| format!("POST /runs/{run}"));
-        Key { org, route: what, key: format!("{}-{}", self.number, self.wishes.len()), hash: [self.number as u8; 32] }
+        Key {
+            org,
+            route: what,
+            key: format!("{}-{}", self.number, self.wishes.len()),
+            hash: [self.number as u8; 32],
+            request: String::new(),
+        }
     }
 }
 

@@ -23,6 +23,9 @@ pub enum Kind {
     /// It is done, and its caller hears only of trouble.
     CallTimesOut,
     Throttled,
+    // At the end of a sync.
+    /// The files of a job cannot be brought to its machine.
+    SyncFails,
     // A message.
     Lost,
     Doubled,
@@ -63,7 +66,7 @@ pub enum Kind {
 use Kind::*;
 
 impl Kind {
-    pub const ALL: [Kind; 33] = [
+    pub const ALL: [Kind; 34] = [
         CrashBefore,
         CrashAfter,
         OutcomeUnknown,
@@ -72,6 +75,7 @@ impl Kind {
         CallFails,
         CallTimesOut,
         Throttled,
+        SyncFails,
         Lost,
         Doubled,
         Late,
@@ -107,6 +111,7 @@ impl Kind {
             CallCrashBefore | CallCrashAfter => &[100, 500],
             CallFails | CallTimesOut => &[300, 1500, 4000],
             Throttled => &[500, 4000],
+            SyncFails => &[500, 3000],
             Lost => &[200, 1000, 3000],
             Doubled | Late => &[200, 2000],
             HintLost => &[500, 5000],

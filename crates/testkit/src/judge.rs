@@ -6,6 +6,8 @@ use crate::time::now;
 use crate::truth;
 use crate::world::World;
 use adapters::fake::MachineState;
+use model::Failure;
+use model::allocation::AllocationStatus;
 use model::run::{Run, RunStatus};
 use store::LogStream;
 
@@ -96,6 +98,29 @@ impl World {
             self.complain(Promise::Safe, what);
         }
         self.judge_logs(run);
+        self.judge_slots(run);
+    }
+
+    /// R135, R136: the slot of a job whose sync failed, whose keeper died or which lost its control plane is FAILED and held for nobody.
+    fn judge_slots(&mut self, run: &Run) {
+        let id = run.id;
+        let slots = now(self.store.read("sim.slots", move |tx| {
+            let jobs = store::job::of_run(tx, id)?.into_iter();
+            jobs.map(|job| {
+                Ok((job.allocation.map(|slot| store::allocation::find(tx, slot)).transpose()?.flatten(), job))
+            })
+            .collect::<Result<Vec<_>, Failure>>()
+        }));
+        for (slot, job) in slots.expect("a database in memory is read") {
+            let Some(slot) = slot.filter(|_| self.truth.has_slot_failed(job.id, job.epoch)) else { continue };
+            if slot.status != AllocationStatus::Failed || slot.debug_hold_until.is_some() {
+                let what = format!(
+                    "{} of {}, which broke, is {} until {:?}",
+                    slot.id, job.id, slot.status, slot.debug_hold_until
+                );
+                self.complain(Promise::Safe, what);
+            }
+        }
     }
 
     /// What is kept of a log is what was written, from its beginning, without gap or repetition; all of it unless it is marked.

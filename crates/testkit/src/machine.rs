@@ -8,7 +8,7 @@ use engine::runner::{Fact, What};
 use engine::store::log::Chunk;
 use engine::store::{Frame, LogStream};
 use model::boot::Boot;
-use model::job::{JobReason, JobStatus};
+use model::job::{JobReason, JobStatus, LifecycleError};
 use model::spec::{Command, OnLostControl};
 use model::{InstanceId, JobId, RunId, Timestamp};
 use std::collections::BTreeMap;
@@ -98,7 +98,12 @@ impl Plan {
 pub enum Progress {
     Synced,
     Wrote,
-    Ended { exit_code: Option<i32>, reason: JobReason },
+    Ended {
+        exit_code: Option<i32>,
+        reason: JobReason,
+    },
+    /// Not by the command: its files could not be brought, or its keeper was killed.
+    Broke(LifecycleError),
 }
 
 /// After so many milliseconds.
@@ -269,13 +274,29 @@ impl Work {
     }
 
     pub fn end(&mut self, now_ms: i64, exit_code: Option<i32>, reason: JobReason) {
-        self.stage = Stage::Ended;
         if exit_code.is_some() {
             self.written = self.plan.bytes;
         }
         let signal = exit_code.is_none().then_some(9);
+        self.tell_end(now_ms, reason, exit_code, signal, None);
+    }
+
+    pub fn broke(&mut self, now_ms: i64, error: LifecycleError) {
+        self.tell_end(now_ms, JobReason::ExecutorError, None, None, Some(error));
+    }
+
+    fn tell_end(
+        &mut self,
+        now_ms: i64,
+        reason: JobReason,
+        exit_code: Option<i32>,
+        signal: Option<i32>,
+        lifecycle_error: Option<LifecycleError>,
+    ) {
+        self.stage = Stage::Ended;
         let active_ms = self.began_ms.map_or(0, |began| (now_ms - began).max(0));
-        self.fact(What::Ended { reason, exit_code, signal, message: None, final_offset: self.written, active_ms });
+        let final_offset = self.written;
+        self.fact(What::Ended { reason, exit_code, signal, message: None, lifecycle_error, final_offset, active_ms });
     }
 }
 

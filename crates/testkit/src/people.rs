@@ -49,18 +49,17 @@ impl World {
         let org = self.orgs[client.org];
         let key = Some(client.key(org));
         let render: Render = Arc::new(|picture| picture.run.id.to_string().into_bytes());
-        let body = |answer: Answer| answer.body;
         let answer = match (client.run, wish) {
-            (None, _) | (_, None) => now(engine.submit(client.submission(org), key, render)).map(body),
+            (None, _) | (_, None) => now(engine.submit(client.submission(org), key, render)).and_then(body),
             (Some(run), Some(Wish::Act(action))) => {
                 let silent = self.silent_jobs(run, action);
-                let answer = now(engine.act_on(org, run, action, key, render)).map(body);
+                let answer = now(engine.act_on(org, run, action, key, render)).and_then(body);
                 self.given_up(silent);
                 answer
             }
             (Some(run), Some(Wish::Meddle)) => {
                 let other = self.orgs[1 - client.org];
-                now(engine.act_on(other, run, Action::Cancel { abort: true }, None, render)).map(body)
+                now(engine.act_on(other, run, Action::Cancel { abort: true }, None, render)).and_then(body)
             }
             (Some(run), Some(Wish::Delete)) => now(engine.delete(org, run)).map(|()| Vec::new()),
             (Some(run), Some(wish)) => self.about_its_slot(engine, index, run, wish),
@@ -101,11 +100,11 @@ impl World {
         let render: SlotRender = Arc::new(|picture| picture.allocation.id.to_string().into_bytes());
         let key = Some(client.key(org));
         match wish {
-            Wish::Extend { ms } => now(engine.extend(org, slot.id, Some(ms), key, render)).map(|answer| answer.body),
-            Wish::Release => now(engine.release(org, slot.id, key, render)).map(|answer| answer.body),
+            Wish::Extend { ms } => now(engine.extend(org, slot.id, Some(ms), key, render)).and_then(body),
+            Wish::Release => now(engine.release(org, slot.id, key, render)).and_then(body),
             Wish::Terminate { force } => {
                 let render: InstanceRender = Arc::new(|picture| picture.workflow_state.clone().into_bytes());
-                now(engine.terminate_instance(org, slot.instance, force, key, render)).map(|answer| answer.body)
+                now(engine.terminate_instance(org, slot.instance, force, key, render)).and_then(body)
             }
             Wish::Act(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
         }
@@ -122,10 +121,10 @@ impl World {
         let again = self.request(engine, index, wish);
         let keyed =
             matches!(wish, None | Some(Wish::Act(_) | Wish::Extend { .. } | Wish::Release | Wish::Terminate { .. }));
-        if let (true, Ok(first), Ok(again)) = (keyed, &first, &again)
-            && first != again
-        {
-            self.complain(Promise::Safe, format!("client {index} asked twice with one key, and got two answers"));
+        let (one, other) = (told(&first), told(&again));
+        if keyed && one.is_some() && other.is_some() && one != other {
+            let what = format!("client {index} asked twice with one key, and got two answers: {one:?}, {other:?}");
+            self.complain(Promise::Safe, what);
         }
         // Who heard the first needs no second; who did not has the second.
         if first.is_ok() { first } else { again }
@@ -168,5 +167,25 @@ impl World {
             let index = self.followers.len() - 1;
             self.after(every_ms, Happening::Follower { index });
         }
+    }
+}
+
+/// The answer of a keyed request; a refusal that was remembered is one.
+fn body(answer: Answer) -> Result<Vec<u8>, Failure> {
+    if answer.status < 400 {
+        return Ok(answer.body);
+    }
+    Err(Refused::Conflict { why: String::from_utf8_lossy(&answer.body).into_owned() }.into())
+}
+
+/// What was answered under a key, in words: nothing where the answer is not kept.
+fn told(answer: &Result<Vec<u8>, Failure>) -> Option<String> {
+    match answer {
+        Ok(body) => Some(String::from_utf8_lossy(body).into_owned()),
+        Err(Failure::Refused(Refused::Unaffordable { .. } | Refused::BudgetSpent { .. } | Refused::Invalid { .. })) => {
+            None
+        }
+        Err(Failure::Refused(refused)) => Some(refused.to_string()),
+        Err(Failure::Trouble(_)) => None,
     }
 }

@@ -56,7 +56,8 @@ impl Rehearsal {
     pub async fn submit(&self, number: usize, start: bool) -> Result<(), Failure> {
         let submission = Submission { org: self.org, name: None, spec: spec("true"), start };
         let route = "POST /api/v1/runs".to_owned();
-        let key = Key { org: self.org, route, key: format!("rehearsal-{number:026}"), hash: [7; 32] };
+        let key =
+            Key { org: self.org, route, key: format!("rehearsal-{number:026}"), hash: [7; 32], request: String::new() };
         let render: Render = Arc::new(|picture| serde_json::to_vec(&picture.run).expect("a run is plain data"));
         self.engine.submit(submission, Some(key), render).await.map(drop)
     }

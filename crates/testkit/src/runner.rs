@@ -12,7 +12,7 @@ use adapters::fake::MachineState;
 use engine::Engine;
 use engine::desired::Desired;
 use engine::runner::{Introduction, Taken};
-use model::job::JobReason;
+use model::job::{JobReason, LifecycleError};
 use model::time::{MINUTE, SECOND};
 use model::{Failure, InstanceId};
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ impl World {
         let machine = self.machines.get(name).expect("it was just seen");
         let keys: Vec<Key> = machine.works.iter().filter(|(_, w)| w.stage == Stage::Running).map(|(k, _)| *k).collect();
         for key in keys {
-            self.work(name, key, Progress::Ended { exit_code: None, reason: JobReason::ExecutorError });
+            self.work(name, key, Progress::Broke(LifecycleError::KeeperDied));
         }
     }
 
@@ -343,6 +343,17 @@ impl World {
         let Some(work) = self.machines.get_mut(name).and_then(|machine| machine.works.get_mut(&key)) else { return };
         let stage = work.stage;
         match (stage, progress) {
+            (Stage::Syncing, Progress::Synced) if self.faults.strikes(Kind::SyncFails).is_some() => {
+                work.broke(now_ms, LifecycleError::SyncFailed);
+                self.truth.slot_failed(key.0, key.1);
+                self.note(format_args!("the files of {} cannot be brought to {name}", key.0));
+            }
+            (Stage::Syncing | Stage::Running, Progress::Broke(error)) => {
+                work.broke(now_ms, error);
+                self.truth.ended(key.0, key.1, now_ms, None);
+                self.truth.slot_failed(key.0, key.1);
+                self.note(format_args!("{} breaks on {name}: {error}", key.0));
+            }
             (Stage::Syncing, Progress::Synced) => {
                 let (run, later) = (work.run, work.begin(key, now_ms));
                 self.note(format_args!("{} begins on {name}", key.0));
@@ -363,6 +374,9 @@ impl World {
             (Stage::Running, Progress::Wrote) => work.write(),
             (Stage::Syncing | Stage::Running, Progress::Ended { exit_code, reason }) => {
                 work.end(now_ms, exit_code, reason);
+                if reason == JobReason::ControlLost {
+                    self.truth.slot_failed(key.0, key.1);
+                }
                 self.truth.ended(key.0, key.1, now_ms, exit_code);
                 self.note(format_args!("{} ends on {name}: {exit_code:?} {reason}", key.0));
             }

@@ -22,6 +22,8 @@ pub struct Truth {
     executions: BTreeMap<(JobId, i64), Execution>,
     /// A person took it upon himself that these are gone: they may run beside whatever replaces them.
     given_up: BTreeSet<JobId>,
+    /// Ends that the command did not come to by itself, as their runner saw them: (job, epoch).
+    slots_failed: BTreeSet<(JobId, i64)>,
 }
 
 impl Truth {
@@ -53,6 +55,15 @@ impl Truth {
     /// By a person's `retry --force`, and by nobody else.
     pub fn given_up(&mut self, job: JobId) {
         self.given_up.insert(job);
+    }
+
+    /// The sync failed, the keeper died, or the runner stopped it without a control plane: its slot must not count as used.
+    pub fn slot_failed(&mut self, job: JobId, epoch: i64) {
+        self.slots_failed.insert((job, epoch));
+    }
+
+    pub fn has_slot_failed(&self, job: JobId, epoch: i64) -> bool {
+        self.slots_failed.contains(&(job, epoch))
     }
 
     pub fn of(&self, run: RunId) -> impl Iterator<Item = &Execution> {

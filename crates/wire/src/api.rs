@@ -162,6 +162,7 @@ pub struct RunView {
     pub running_at: Option<i64>,
     pub completed_at: Option<i64>,
     pub cancelled_at: Option<i64>,
+    /// From the start to the end; 0 if it was cancelled before it was started.
     pub duration_ms: Option<i64>,
     /// Where the time went, as far as it is known: waiting for a machine, getting ready there, running.
     pub queued_ms: Option<i64>,
@@ -169,6 +170,7 @@ pub struct RunView {
     pub running_ms: Option<i64>,
     pub command: String,
     pub last_error: Option<ErrorView>,
+    /// When the worker that looks after this run last renewed its lease; none before the start and after the end.
     pub last_heartbeat: Option<i64>,
     pub termination_reason: Option<String>,
     pub escalation_ticket_id: Option<String>,
@@ -311,6 +313,9 @@ pub struct JobView {
     pub final_offset: Option<i64>,
     pub log_cut: bool,
     pub active_ms: i64,
+    /// When its machine was last heard, up to the end of the job.
+    #[serde(default)]
+    pub last_seen_at: Option<i64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -247,7 +247,9 @@ pub enum EndCause {
     DiskFull,
     /// Files could not be brought into place.
     SyncFailed,
-    /// The command could not be started, or the keeper died.
+    /// The keeper was killed or could not live: its processes were ended, and how the command would have ended is unknown.
+    KeeperDied,
+    /// The command could not be started.
     ExecutorError,
     ControlLost,
     Interrupted,

@@ -132,8 +132,13 @@ fn the_death_of_a_keeper_ends_its_processes_and_its_run() {
     for pid in &pids[1..] {
         assert!(process::ends(*pid), "the end is told when nobody is left");
     }
+    let status = home.status(&run);
+    let slot = home.json(&["allocation", "show", status["allocation"].as_str().unwrap()]);
+    assert_eq!((&slot["status"], &slot["held"]), (&"FAILED".into(), &false.into()), "{slot}");
     home.adds_up();
     assert_eq!(home.run(&[], "exit 4").code, 4);
+    let next = home.status("@last");
+    assert_eq!((&next["instance"], &next["warm"]), (&status["instance"], &true.into()), "its machine is well");
 }
 
 #[test]

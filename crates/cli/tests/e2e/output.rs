@@ -102,3 +102,22 @@ fn a_hundred_megabytes_are_not_lost_and_not_remembered() {
     )));
     assert_eq!(sum.code, 0, "{sum}");
 }
+
+#[test]
+fn a_log_that_is_no_longer_kept_says_so_and_its_run_is_still_there() {
+    let home = Home::with("[timings]\nsweep_every_ms = 50\n[logs]\nhot_ms = 1\nkeep_ms = 1\n");
+    let run = home.detach(&[], "echo hello; exit 3");
+    let refused = loop {
+        let read = home.say(&["logs", "-f", &run]);
+        if read.code != 0 {
+            break read;
+        }
+    };
+    assert_eq!((refused.code, &*refused.out()), (1, ""), "{refused}");
+    let why = "the log is gone: logs are kept for 1ms after the end of their run";
+    assert!(refused.stderr.contains(why) && refused.stderr.contains(&run), "{refused}");
+    assert_eq!((&home.status(&run)["status"], &home.status(&run)["exit_code"]), (&"failed".into(), &3.into()));
+    let told = home.done(&["why", &run]).out();
+    assert!(told.contains("its log is no longer kept"), "{told}");
+    home.adds_up();
+}

@@ -119,7 +119,7 @@ pub const STORIES: &[Story] = &[
         also: "",
         shared: true,
         tell: cancelled_and_deleted,
-        points: &["run.act", "run.delete"],
+        points: &["idempotency.refuse", "run.act", "run.delete"],
     },
     Story {
         name: "money_secrets_and_holds",
@@ -209,7 +209,15 @@ pub const STORIES: &[Story] = &[
         also: "",
         shared: false,
         tell: time_passes,
-        points: &["blob.delete", "log.sweep", "sweep.artifact", "sweep.keys"],
+        points: &["blob.delete", "sweep.artifact", "sweep.keys"],
+    },
+    Story {
+        name: "old_logs_go",
+        settings: "[timings]\nsweep_every_ms = 100\n[logs]\nhot_ms = 500\nkeep_ms = 1500\n",
+        also: "",
+        shared: false,
+        tell: old_logs_go,
+        points: &["log.delete", "log.keep_from", "log.mark_deleted", "log.sweep"],
     },
     Story {
         name: "files_go",
@@ -293,6 +301,7 @@ fn cancelled_and_deleted(world: &World) {
     assert_eq!(world.meets(|| ready.hear()), "up");
     world.insist(&["cancel", &run], 0);
     world.ends(&run);
+    world.insist(&["retry", &run], 1); // refused, whoever dies while that is written down
     let other = world.submit(&[], "echo 1", 0, "1\n");
     world.ends(&other);
     world.delete(&other);
@@ -442,6 +451,26 @@ fn files_go(world: &World) {
         }
         files == 0
     });
+}
+
+/// The log of the first attempt stays while the second runs, and both go after the end of the run.
+fn old_logs_go(world: &World) {
+    let (gate, once) = (Gate::new(&world.home, "gate"), world.home.here().join("once"));
+    let again = format!("{}; echo 2; exit 0", gate.wait());
+    let command = format!("test -e {0} && {{ {again}; }}; touch {0}; echo 1; exit 1", once.display());
+    let run = world.submit(&["--retry", "2"], &command, 0, "1\n2\n");
+    world.begins(&run, 2..=2);
+    if world.spot.name == "log.keep_from" {
+        world.has_died(); // the first log is old, and its run is open
+    }
+    world.meets(|| gate.open());
+    world.until("the run ends", || world.json(&["status", &run])["run"]["status"] == "completed");
+    world.until("its log is deleted", || {
+        let read = world.home.say(&["logs", &run]);
+        read.code == 1 && read.stderr.contains("the log is gone: logs are kept for 1.5s after the end of their run")
+    });
+    world.until("its files are deleted", || crate::check::gathered(world) == 0);
+    world.delete(&run);
 }
 
 fn a_folder_outlives_its_machine(world: &World) {

@@ -299,7 +299,13 @@ impl Bench {
     pub fn key(&mut self) -> Key {
         self.keys += 1;
         let hash = [self.keys as u8; 32];
-        Key { org: self.org, route: "POST /test".to_owned(), key: format!("key-{}", self.keys), hash }
+        Key {
+            org: self.org,
+            route: "POST /test".to_owned(),
+            key: format!("key-{}", self.keys),
+            hash,
+            request: String::new(),
+        }
     }
 
     /// A client that repeats its request with the same key until it is answered.

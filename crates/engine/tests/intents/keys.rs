@@ -1,10 +1,10 @@
 //! Requests that are repeated: one effect, the same bytes, also when the first answer was lost with its process.
 
 use crate::bench::{Bench, now, shown, spec};
-use engine::run::{Action, Submission};
-use model::Refused;
+use engine::run::{Action, Answer, Submission};
 use model::run::RunStatus;
 use model::time::{DAY, HOUR};
+use model::{Failure, Refused};
 use store::Moment;
 use store::idempotency::Key;
 
@@ -59,19 +59,105 @@ fn an_answer_is_kept_for_a_day_in_which_it_could_be_asked_for() {
     assert!(!bench.submit_with(spec(), key).unwrap().replayed, "a day has passed");
 }
 
+/// What a person hears: the refusal itself, or the same words again.
+fn refusal(answer: Result<Answer, Failure>) -> (String, bool) {
+    match answer {
+        Ok(answer) => {
+            assert!(answer.status >= 400 && answer.replayed, "{answer:?}");
+            (String::from_utf8(answer.body).unwrap(), true)
+        }
+        Err(failure) => (failure.refused().expect("the rules say no").to_string(), false),
+    }
+}
+
 #[test]
-fn a_refusal_is_not_remembered() {
+fn a_refusal_is_remembered_even_if_it_would_be_granted_now() {
     let mut bench = Bench::new();
+    bench.runners.plan = Some(crate::machines::Plan::Run);
     let run = bench.submit(spec());
     bench.settle();
-    let key = bench.key();
-    let retry = Action::Retry { force: false };
+    let (key, other, retry) = (bench.key(), bench.key(), Action::Retry { force: false });
+    let ask = |bench: &Bench, key: &Key| now(bench.engine.act_on(bench.org, run, retry, Some(key.clone()), shown()));
+    let (why, replayed) = refusal(ask(&bench, &key));
+    assert!(why.contains("running") && !replayed, "{why}");
+    bench.exits(run, 1);
+    bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
     for _ in 0..2 {
-        let refused = now(bench.engine.act_on(bench.org, run, retry, Some(key.clone()), shown())).unwrap_err();
-        assert!(matches!(refused.refused(), Some(Refused::NotFrom { .. })), "{refused:?}");
+        assert_eq!(refusal(ask(&bench, &key)), (why.clone(), true));
     }
-    let cancelled = now(bench.engine.act_on(bench.org, run, Action::Start, Some(key), shown())).unwrap();
-    assert!(!cancelled.replayed, "the key was free");
+    assert_eq!(bench.run(run).attempt, 1, "and nothing happened");
+    assert_eq!(ask(&bench, &Key { hash: [99; 32], ..key }).unwrap_err().refused(), Some(&Refused::KeyReused));
+    assert_eq!(ask(&bench, &other).unwrap().status, 200, "another key is another request");
+    assert_eq!(bench.run(run).attempt, 2);
+    bench.settle();
+    bench.exits(run, 0);
+    bench.check();
+}
+
+#[test]
+fn a_refused_request_leaves_its_answer_and_nothing_else() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(crate::machines::Plan::Run);
+    let named = |bench: &Bench| Submission { name: Some("mine".to_owned()), ..submission(bench) };
+    let first = now(bench.engine.submit(named(&bench), None, shown())).unwrap();
+    let (key, before) = (bench.key(), bench.balance());
+    let (why, _) = refusal(now(bench.engine.submit(named(&bench), Some(key.clone()), shown())));
+    assert!(why.contains("open already"), "{why}");
+    assert_eq!(bench.balance(), before, "what it would have reserved came back");
+    assert_eq!(now(bench.engine.pictures(bench.org, false, None, i64::MAX, 10)).unwrap().len(), 1);
+    bench.settle();
+    bench.exits(String::from_utf8(first.body).unwrap().parse().unwrap(), 0);
+    assert_eq!(
+        refusal(now(bench.engine.submit(named(&bench), Some(key), shown()))),
+        (why, true),
+        "the name is free now"
+    );
+    bench.check();
+}
+
+/// A refused transaction commits nothing, so the first commit is that of the refusal; until then nobody has been told anything.
+#[test]
+fn a_crash_between_a_refusal_and_its_answer_changes_nothing() {
+    for moment in [Moment::Before, Moment::After] {
+        let mut bench = Bench::new();
+        let run = bench.submit(spec());
+        bench.settle();
+        let (key, retry) = (bench.key(), Action::Retry { force: false });
+        bench.crashes.arm(0, moment);
+        let ask = |bench: &Bench| now(bench.engine.act_on(bench.org, run, retry, Some(key.clone()), shown()));
+        assert!(matches!(ask(&bench), Err(Failure::Trouble(_))), "it died: {moment:?}");
+        assert!(bench.revive());
+        let (why, replayed) = refusal(ask(&bench));
+        assert_eq!(replayed, moment == Moment::After, "{why}");
+        assert_eq!(refusal(ask(&bench)), (why, true));
+        bench.check();
+    }
+}
+
+/// 402 and validation errors are judged anew: a client that mends what was wrong may use its key.
+#[test]
+fn a_refusal_that_the_asker_can_mend_is_not_remembered() {
+    let mut bench = Bench::new();
+    let secret = model::spec::RunSpec { secrets: vec!["TOKEN".to_owned()], ..spec() };
+    let key = bench.key();
+    for _ in 0..2 {
+        let refused = bench.submit_with(secret.clone(), key.clone()).unwrap_err();
+        assert!(matches!(refused.refused(), Some(Refused::Invalid { .. })), "{refused:?}");
+    }
+    now(bench.engine.put_secret(bench.org, "TOKEN".to_owned(), "hunter22".to_owned())).unwrap();
+    assert_eq!(bench.submit_with(secret, key).unwrap().status, 201);
+    let mut config = engine::Config::default();
+    config.money.first_topup = model::Credits(1);
+    let mut poor = Bench::with(crate::bench::settings(2), config);
+    let key = poor.key();
+    for _ in 0..2 {
+        let refused = poor.submit_with(spec(), key.clone()).unwrap_err();
+        assert!(matches!(refused.refused(), Some(Refused::Unaffordable { .. })), "{refused:?}");
+    }
+    let balance: engine::ledger::OrgRender = std::sync::Arc::new(|_| Vec::new());
+    let topup = model::Credits::whole(1000);
+    now(poor.engine.add_credits(poor.org, topup, String::new(), None, balance)).unwrap();
+    assert_eq!(poor.submit_with(spec(), key).unwrap().status, 201);
 }
 
 #[test]

@@ -5,10 +5,10 @@ use crate::machines::Plan;
 use engine::Config;
 use engine::run::{Render, Submission};
 use engine::view::Picture;
-use model::Credits;
 use model::job::JobStatus;
 use model::run::RunStatus;
 use model::time::{MINUTE, SECOND};
+use model::{Credits, RunId};
 use std::sync::Arc;
 
 #[test]
@@ -71,8 +71,9 @@ fn an_accepted_run_is_answered_as_it_is_found() {
     bench.check();
 }
 
-/// What nobody is shown: how often a row was written, and what is known of its machine besides.
+/// What nobody is shown: how often a row was written, and what is known of its machine and of its worker besides.
 fn strip(mut picture: Picture) -> Picture {
+    picture.beat_at = None;
     picture.allocation.iter_mut().for_each(|slot| slot.version = 0);
     picture.instance.iter_mut().for_each(|machine| {
         (machine.version, machine.desired_version, machine.last_seen_at) = (0, 0, None);
@@ -90,5 +91,45 @@ fn a_running_job_is_charged_by_the_window_and_to_the_millisecond() {
     bench.exits(run, 0);
     bench.expect_end(run, RunStatus::Completed, None);
     assert_eq!(bench.money(run, 1).1, Credits(150 * 10_000));
+    bench.check();
+}
+
+/// R141: of the worker that holds its item; of any worker while nobody does, because each of them may claim it.
+#[test]
+fn a_run_shows_the_beat_of_the_worker_that_looks_after_it() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let submission = Submission { org: bench.org, name: None, spec: spec(), start: false };
+    let created = now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
+    let created: RunId = String::from_utf8(created.body).unwrap().parse().unwrap();
+    let run = bench.submit(spec());
+    bench.advance(MINUTE);
+    let shown = |bench: &Bench| {
+        let listed = now(bench.engine.pictures(bench.org, false, None, i64::MAX, 10)).unwrap();
+        let listed = listed.into_iter().find(|picture| picture.run.id == run).unwrap().beat_at;
+        assert_eq!(listed, bench.picture(run).beat_at, "a list says the same");
+        listed
+    };
+    let beat = shown(&bench).expect("somebody lives");
+    assert!(bench.at().since(beat) <= 19 * SECOND);
+    assert_eq!(bench.picture(created).beat_at, None, "nobody has to look after it");
+
+    let other = now(bench.engine.start_worker("other".to_owned())).unwrap();
+    now(bench.engine.beat(&other)).unwrap();
+    let (last_beat, wake) = (bench.at(), move |tx: &mut store::Tx| {
+        let at = tx.at();
+        tx.wake(store::WorkKind::Run, run.0, at);
+        Ok(())
+    });
+    now(bench.store.write(store::Lane::Normal, "test", wake)).unwrap();
+    let held = now(bench.engine.claim(&other)).unwrap();
+    assert!(held.iter().any(|item| item.kind == store::WorkKind::Run && item.subject == run.0), "{held:?}");
+    bench.pass(20 * SECOND);
+    assert!(bench.at() > last_beat);
+    assert_eq!(shown(&bench), Some(last_beat), "its holder is silent, whoever else beats");
+    held.into_iter().for_each(|item| now(bench.engine.work_on(item)));
+    assert_eq!(shown(&bench), Some(bench.at()), "given back");
+    bench.exits(run, 0);
+    assert_eq!(shown(&bench), None, "it has ended");
     bench.check();
 }

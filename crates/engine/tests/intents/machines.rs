@@ -5,7 +5,7 @@ use crate::bench::{Bench, now};
 use adapters::fake::MachineState;
 use engine::desired::Desired;
 use engine::runner::{Fact, Introduction, Taken, What};
-use model::job::{Frost, JobReason};
+use model::job::{Frost, JobReason, LifecycleError};
 use model::{Failure, InstanceId, JobId, RunId};
 use std::collections::BTreeMap;
 use store::log::Chunk;
@@ -291,7 +291,18 @@ impl Work {
 }
 
 pub fn ended(reason: JobReason, exit_code: Option<i32>, final_offset: i64, active_ms: i64) -> What {
-    What::Ended { reason, exit_code, signal: None, message: None, final_offset, active_ms }
+    What::Ended { reason, exit_code, signal: None, message: None, lifecycle_error: None, final_offset, active_ms }
+}
+
+/// An end that the command did not come to by itself, told by a runner that lives.
+pub fn broken(error: LifecycleError, active_ms: i64) -> What {
+    let reason = match error {
+        LifecycleError::SyncFailed | LifecycleError::KeeperDied => JobReason::ExecutorError,
+        LifecycleError::ControlLost => JobReason::ControlLost,
+        LifecycleError::Interrupted => JobReason::Interrupted,
+    };
+    let lifecycle_error = Some(error);
+    What::Ended { reason, exit_code: None, signal: None, message: None, lifecycle_error, final_offset: 0, active_ms }
 }
 
 pub fn chunk(job: JobId, epoch: i64, offset: i64, text: &str) -> Chunk {

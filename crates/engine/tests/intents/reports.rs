@@ -1,12 +1,15 @@
 //! What runners say: repeated, reordered, too late, of an epoch that is over; and logs that are longer than what has arrived.
 
 use crate::bench::{Bench, now, spec};
-use crate::machines::{Plan, chunk, ended};
+use crate::machines::{Plan, broken, chunk, ended};
 use engine::runner::{Fact, Taken, What};
-use model::job::{Job, JobReason, JobStatus};
+use model::allocation::{Allocation, AllocationStatus};
+use model::instance::InstanceStatus;
+use model::job::{Job, JobReason, JobStatus, LifecycleError};
 use model::run::{Phase, RunStatus};
+use model::spec::{Retry, RetryEvent};
 use model::time::{MINUTE, SECOND};
-use model::{Credits, Refused, RunId};
+use model::{Credits, InstanceId, Refused, RunId};
 use store::LogStream;
 use store::log::Chunk;
 
@@ -61,18 +64,139 @@ fn facts_may_come_repeated_and_in_any_order() {
     }
 }
 
+/// The AVAILABLE slots of a machine.
+fn free_slots(bench: &Bench, machine: InstanceId) -> Vec<Allocation> {
+    let all = now(bench.engine.allocations(bench.org, i64::MAX, 100)).unwrap().into_iter();
+    let all = all.map(|picture| picture.allocation).filter(|slot| slot.instance == machine);
+    all.filter(|slot| slot.status == AllocationStatus::Available).collect()
+}
+
+/// R135, R136: a FAILED slot without a hold, its folder given up, and in the same commit a new slot in a folder of its own.
+#[track_caller]
+fn slot_failed(bench: &Bench, run: RunId, replenished: bool) {
+    let picture = bench.picture(run);
+    let (job, slot, machine) = (picture.job.unwrap(), picture.allocation.unwrap(), picture.instance.unwrap());
+    assert_eq!((slot.status, slot.job), (AllocationStatus::Failed, Some(job.id)));
+    assert!(slot.hold().is_none() && slot.workdir_released && slot.debug_hold_until.is_none(), "{slot:?}");
+    let free = free_slots(bench, machine.id);
+    assert_eq!(free.len(), usize::from(replenished), "{free:?}");
+    for fresh in free {
+        assert!(fresh.id != slot.id && fresh.workdir != slot.workdir, "{fresh:?}");
+        assert_eq!((fresh.job, fresh.created_at), (None, slot.completed_at.unwrap()), "in the same commit");
+    }
+    let kept = now(bench.engine.desired(machine.id)).unwrap().kept_workdirs;
+    assert!(!kept.contains(&slot.workdir), "nobody may look at it: {kept:?}");
+}
+
 #[test]
-fn an_end_before_the_start_leaves_the_machine_as_it_was() {
-    let (mut bench, run, job) = silent_runner(Plan::Ignore);
-    let failed = ended(JobReason::ExecutorError, None, 0, 0);
-    say(&mut bench, &job, &[What::Accepted, failed], Vec::new());
-    bench.expect_end(run, RunStatus::Failed, Some("executor_error"));
+fn a_failed_sync_fails_its_slot_and_a_healthy_machine_gets_a_new_one() {
+    for facts in [
+        vec![What::Accepted, broken(LifecycleError::SyncFailed, 0)],
+        vec![broken(LifecycleError::SyncFailed, 0)],
+        vec![What::Accepted, ended(JobReason::ExecutorError, None, 0, 0)], // failed before the files were in place
+        vec![What::Accepted, What::SyncComplete { blobs: 0 }, broken(LifecycleError::SyncFailed, 0)],
+    ] {
+        let (mut bench, run, job) = silent_runner(Plan::Ignore);
+        say(&mut bench, &job, &facts, Vec::new());
+        bench.expect_end(run, RunStatus::Failed, Some("executor_error"));
+        slot_failed(&bench, run, true);
+        bench.check();
+        bench.runners.plan = Some(Plan::Exit(0));
+        let next = bench.submit(spec());
+        bench.settle();
+        bench.expect_end(next, RunStatus::Completed, None);
+        assert_eq!((bench.job(next).instance, bench.job(next).warm), (job.instance, true), "on the same machine");
+        bench.check();
+        bench.check_all_gone();
+    }
+}
+
+#[test]
+fn a_sync_that_takes_too_long_fails_its_slot() {
+    let (mut bench, run, job) = silent_runner(Plan::Pull);
+    bench.advance(10 * MINUTE + SECOND); // the runner is told to stop, and says that nothing is left
+    let jobs = bench.jobs(run);
+    let first = jobs.iter().find(|other| other.id == job.id).unwrap();
+    assert_eq!((first.reason, first.fenced), (Some(JobReason::SyncLimit), false));
+    let slot = now(bench.engine.allocation(bench.org, first.allocation.unwrap())).unwrap().allocation;
+    assert_eq!((slot.status, slot.hold()), (AllocationStatus::Failed, None));
+    assert_eq!(free_slots(&bench, slot.instance).len(), 1, "a healthy machine");
+    bench.check();
+    bench.runners.plan = Some(Plan::Exit(0));
+    bench.advance(MINUTE);
+    bench.expect_end(run, RunStatus::Completed, None); // tried again: nothing can have begun
+    bench.check();
+}
+
+#[test]
+fn a_dead_keeper_or_lost_control_fails_its_slot_without_a_hold() {
+    for (error, code) in [(LifecycleError::KeeperDied, "executor_error"), (LifecycleError::ControlLost, "control_lost")]
+    {
+        for active_ms in [0, 5 * SECOND] {
+            let (mut bench, run, job) = silent_runner(Plan::Run);
+            say(&mut bench, &job, &[broken(error, active_ms)], Vec::new());
+            bench.expect_end(run, RunStatus::Failed, Some(code));
+            slot_failed(&bench, run, true);
+            let machine = bench.picture(run).instance.unwrap();
+            assert_eq!(machine.status, InstanceStatus::Ready);
+            assert!(machine.idle_since.is_some(), "it ends when it stays unused");
+            bench.check();
+            bench.check_all_gone();
+        }
+    }
+}
+
+#[test]
+fn a_keeper_that_dies_while_its_run_is_cancelled_fails_its_slot_too() {
+    let (mut bench, run, job) = silent_runner(Plan::Run);
+    let name = bench.cut_off(run);
+    bench.cancel(run);
+    bench.reconnect(&name);
+    say(&mut bench, &job, &[broken(LifecycleError::KeeperDied, SECOND)], Vec::new());
+    assert_eq!(bench.run(run).status, RunStatus::Cancelled);
+    slot_failed(&bench, run, true);
+    bench.check();
+}
+
+#[test]
+fn an_interrupted_machine_is_ended_and_its_run_tried_elsewhere() {
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None };
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
+    bench.settle();
+    let job = bench.job(run);
+    say(&mut bench, &job, &[broken(LifecycleError::Interrupted, SECOND)], Vec::new());
+    slot_failed(&bench, run, false);
+    assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminating);
+    bench.check();
+    bench.runners.plan = Some(Plan::Exit(0));
+    bench.advance(MINUTE);
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert_ne!(bench.job(run).instance, job.instance);
+    let first = now(bench.engine.find_instance(job.instance.unwrap())).unwrap().unwrap();
+    assert_eq!(first.status, InstanceStatus::Terminated);
+    bench.check();
+    bench.check_all_gone();
+}
+
+/// The command ran, or was found not to be startable: that is the run's failure, and its folder is held.
+#[test]
+fn a_command_that_cannot_be_started_leaves_a_held_slot() {
+    let (mut bench, run, job) = silent_runner(Plan::Run);
+    say(&mut bench, &job, &[ended(JobReason::ExecutorError, None, 0, 0)], Vec::new());
     let slot = bench.picture(run).allocation.unwrap();
-    assert_eq!(
-        (slot.status.as_str(), slot.workdir.as_str()),
-        ("AVAILABLE", "work_2"),
-        "rolled back, with a clean folder"
-    );
+    assert_eq!((slot.status, slot.hold().is_some()), (AllocationStatus::Complete, true));
+    bench.check();
+}
+
+#[test]
+fn a_claim_that_was_stopped_before_use_goes_back_to_the_pool() {
+    let (mut bench, run, _) = silent_runner(Plan::Pull);
+    bench.cancel(run);
+    bench.settle();
+    let slot = bench.picture(run).allocation.unwrap();
+    assert_eq!((slot.status, slot.workdir.as_str()), (AllocationStatus::Available, "work_2"));
     bench.check();
 }
 

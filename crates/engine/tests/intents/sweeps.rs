@@ -1,15 +1,17 @@
 //! What is deleted by time alone, and what stays: items of ended subjects, files that runs were sent with.
 
 use crate::bench::{Bench, now, settings, shown, spec};
-use crate::machines::Plan;
+use crate::machines::{Plan, chunk, ended};
 use engine::Config;
 use engine::content::Small;
 use engine::run::{Action, Submission};
+use model::job::{Job, JobReason};
+use model::log::LogLimits;
 use model::run::RunStatus;
 use model::spec::RunSpec;
-use model::time::{HOUR, MINUTE};
+use model::time::{HOUR, MINUTE, SECOND};
 use model::tree::{Entry, Node, Tree, TreeRef};
-use model::{Refused, RunId};
+use model::{JobId, Refused, RunId};
 use store::blob::{BlobHash, BlobName};
 use store::{Moment, WorkKind};
 
@@ -176,4 +178,160 @@ fn a_sweep_that_dies_is_taken_up_again() {
             bench.check();
         }
     }
+}
+
+const HOT_MS: i64 = HOUR;
+const LOG_KEPT_MS: i64 = 4 * HOUR;
+
+fn with_logs() -> Bench {
+    let logs = LogLimits { hot_ms: HOT_MS, keep_ms: LOG_KEPT_MS };
+    let config = Config { logs, ..Config::default() };
+    let mut bench = Bench::with(settings(2), config);
+    bench.runners.plan = Some(Plan::Run);
+    bench
+}
+
+/// A running job that has written this much.
+fn writing(bench: &mut Bench, text: &str) -> (RunId, Job) {
+    let run = bench.submit(spec());
+    bench.settle();
+    let job = write_as(bench, run, text);
+    (run, job)
+}
+
+fn write_as(bench: &mut Bench, run: RunId, text: &str) -> Job {
+    let job = bench.job(run);
+    let said = chunk(job.id, job.epoch, 0, text);
+    bench.report(job.instance.unwrap(), Vec::new(), vec![said]).expect("nobody dies here").unwrap();
+    job
+}
+
+/// The command ends after what it has written.
+fn finishes(bench: &mut Bench, run: RunId, code: i32, text: &str) {
+    let reason = if code == 0 { JobReason::DoneByRunner } else { JobReason::ExitedWithError };
+    bench.say(run, ended(reason, Some(code), text.len() as i64, SECOND));
+    bench.settle();
+}
+
+/// What a reader gets of a job's log.
+fn log_of(bench: &Bench, job: JobId) -> String {
+    let page = now(bench.engine.logs.read(job, 0, 1 << 20)).unwrap();
+    String::from_utf8(page.frames.into_iter().flat_map(|placed| placed.frame.data).collect()).unwrap()
+}
+
+fn has_file(bench: &Bench, job: JobId) -> bool {
+    bench.engine.blobs.has(&BlobName::Log { org: bench.org, job }).unwrap()
+}
+
+/// Whether its rows are still there: a gathered log without them is read from its file.
+fn has_rows(bench: &Bench, job: JobId) -> bool {
+    let (old, _) = now(bench.engine.logs.old(i64::MIN / 2, i64::MAX / 2, 100)).unwrap();
+    old.iter().any(|log| log.job == job)
+}
+
+fn refused_log(bench: &Bench, run: RunId) -> Option<String> {
+    let (run, jobs) = now(bench.engine.jobs(bench.org, run)).unwrap();
+    let jobs = jobs.iter().map(|job| job.id).collect();
+    now(bench.engine.log_is_kept(&run, jobs)).err().map(|failure| failure.refused().unwrap().to_string())
+}
+
+#[test]
+fn a_log_is_hot_then_a_file_then_gone_from_the_end_of_its_run() {
+    let mut bench = with_logs();
+    let (run, job) = writing(&mut bench, "hello");
+    bench.advance(LOG_KEPT_MS + HOUR);
+    assert_eq!(log_of(&bench, job.id), "hello", "an open run keeps its log");
+    finishes(&mut bench, run, 1, "hello");
+    bench.advance(HOT_MS - 10 * MINUTE);
+    assert!(has_rows(&bench, job.id) && has_file(&bench, job.id));
+    bench.advance(20 * MINUTE);
+    assert!(!has_rows(&bench, job.id) && has_file(&bench, job.id));
+    assert_eq!((log_of(&bench, job.id), refused_log(&bench, run)), ("hello".to_owned(), None));
+    bench.advance(LOG_KEPT_MS - HOT_MS - 20 * MINUTE);
+    assert_eq!(log_of(&bench, job.id), "hello");
+    bench.advance(20 * MINUTE);
+    assert!(!has_file(&bench, job.id));
+    assert!(log_of(&bench, job.id).contains("was deleted"), "{}", log_of(&bench, job.id));
+    let why = refused_log(&bench, run).expect("nothing is left to read");
+    assert!(why.starts_with("the log is gone: logs are kept for 4h after the end of their run"), "{why}");
+    let (_, why) = now(bench.engine.why(bench.org, run)).unwrap();
+    assert!(why.facts.iter().any(|fact| fact.contains("its log is no longer kept")), "{why:?}");
+    assert!(!why.next.iter().any(|next| next.contains("repl logs")), "{why:?}");
+    bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
+    bench.check();
+}
+
+/// What was written before a retry belongs to the same run: it goes with the rest.
+#[test]
+fn a_run_that_is_tried_again_keeps_all_its_logs() {
+    let mut bench = with_logs();
+    let (run, first) = writing(&mut bench, "first");
+    finishes(&mut bench, run, 1, "first");
+    bench.advance(LOG_KEPT_MS - 30 * MINUTE);
+    bench.act(run, Action::Retry { force: false }).unwrap();
+    bench.settle();
+    let second = write_as(&mut bench, run, "second");
+    bench.advance(HOUR);
+    assert_eq!((log_of(&bench, first.id), refused_log(&bench, run)), ("first".to_owned(), None));
+    finishes(&mut bench, run, 0, "second");
+    bench.advance(LOG_KEPT_MS - 10 * MINUTE);
+    assert_eq!((log_of(&bench, first.id), log_of(&bench, second.id)), ("first".to_owned(), "second".to_owned()));
+    bench.advance(20 * MINUTE);
+    assert!(!has_file(&bench, first.id) && !has_file(&bench, second.id));
+    assert!(refused_log(&bench, run).is_some());
+    bench.check();
+}
+
+#[test]
+fn the_log_of_a_deleted_run_goes_too() {
+    let mut bench = with_logs();
+    let (run, job) = writing(&mut bench, "hello");
+    finishes(&mut bench, run, 0, "hello");
+    now(bench.engine.delete(bench.org, run)).unwrap();
+    bench.advance(LOG_KEPT_MS - 10 * MINUTE);
+    assert!(has_file(&bench, job.id));
+    bench.advance(20 * MINUTE);
+    assert!(!has_file(&bench, job.id));
+    bench.check();
+}
+
+/// However often it dies on the way, a reader finds the whole log or the mark, and in the end no bytes are left.
+#[test]
+fn a_deletion_that_dies_is_taken_up_again() {
+    for write in 0..8 {
+        for moment in [Moment::Before, Moment::After] {
+            let mut bench = with_logs();
+            let (run, job) = writing(&mut bench, "hello");
+            finishes(&mut bench, run, 0, "hello");
+            for before in [HOT_MS, LOG_KEPT_MS - HOT_MS] {
+                bench.advance(before - 4 * MINUTE);
+                bench.crashes.arm(write, moment);
+                for _ in 0..3 {
+                    bench.advance(3 * MINUTE);
+                    let told = log_of(&bench, job.id);
+                    assert!(told == "hello" || told.contains("was deleted"), "write {write} {moment:?}: {told}");
+                }
+            }
+            assert!(!has_file(&bench, job.id) && !has_rows(&bench, job.id), "write {write} {moment:?}");
+            assert!(refused_log(&bench, run).is_some());
+            bench.check();
+        }
+    }
+}
+
+/// A sweep reads what is old and nothing else: logs that wait for their time are not looked at again and again.
+#[test]
+fn a_log_is_looked_at_a_few_times_in_its_life() {
+    let mut bench = with_logs();
+    for _ in 0..5 {
+        let (run, _) = writing(&mut bench, "hello");
+        finishes(&mut bench, run, 0, "hello");
+    }
+    bench.advance(10 * MINUTE);
+    bench.crashes.count();
+    bench.advance(LOG_KEPT_MS + HOUR);
+    let writes = bench.crashes.writes.lock().unwrap();
+    let count = |name: &str| writes.iter().filter(|write| **write == name).count();
+    assert_eq!((count("log.sweep"), count("log.mark_deleted"), count("log.delete")), (5, 5, 5));
+    assert!(count("log.keep_from") <= 5, "{}", count("log.keep_from"));
 }

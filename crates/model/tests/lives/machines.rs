@@ -8,7 +8,7 @@ use crate::world::{free_number, spawning};
 use model::agent::{AgentEvent, AgentStatus};
 use model::allocation::{AllocationConsequence, AllocationEvent, AllocationStatus};
 use model::instance::{InstanceConsequence, InstanceEvent, InstanceStatus};
-use model::job::{JobConsequence, JobEvent, JobReason};
+use model::job::{JobConsequence, JobEvent, JobReason, SlotEnd};
 use model::run::{RunEvent, RunStatus};
 use model::spec::RetryEvent;
 use model::*;
@@ -49,19 +49,27 @@ impl Commit<'_> {
     pub fn lose_place(&mut self, job: usize) -> Done {
         let allocation = self.lives.job.get(self.world.jobs[job]).allocation;
         self.job(job, &JobEvent::PlaceLost, Origin::Outside)?;
-        self.release(allocation, true)
+        self.release(allocation, SlotEnd::Undone)
     }
 
-    /// Back to the pool if nothing ran there and the machine is well; else it has failed.
-    fn release(&mut self, allocation: Option<AllocationId>, clean: bool) -> Done {
+    /// What the engine does with a slot whose job has ended: a claim is undone only while the machine is well.
+    fn release(&mut self, allocation: Option<AllocationId>, how: SlotEnd) -> Done {
         let Some(slot) = allocation.and_then(|id| self.world.slot_at(self.lives, id)) else { return Ok(()) };
-        let ready = self.machine_of(slot).is_some_and(|it| self.instance_status(it) == InstanceStatus::Ready);
-        let event = match self.lives.slot.get(self.world.slots[slot]).status {
-            AllocationStatus::Active if clean => AllocationEvent::RunFinished { hold_until: NOW + 5 },
-            AllocationStatus::Claimed if clean && ready => AllocationEvent::RolledBack { workdir: "work_2".into() },
-            _ => AllocationEvent::LifecycleFailed,
+        let machine = self.machine_of(slot);
+        let ready = machine.is_some_and(|it| self.instance_status(it) == InstanceStatus::Ready);
+        let event = match how {
+            SlotEnd::Used => AllocationEvent::RunFinished { hold_until: NOW + 5 },
+            SlotEnd::Undone if ready => AllocationEvent::RolledBack { workdir: "work_2".into() },
+            SlotEnd::Failed => AllocationEvent::LifecycleFailed { replenish: true },
+            SlotEnd::Undone | SlotEnd::Interrupted | SlotEnd::Fenced => {
+                AllocationEvent::LifecycleFailed { replenish: false }
+            }
         };
-        self.slot(slot, &event, Origin::Within)
+        self.slot(slot, &event, Origin::Within)?;
+        match machine.filter(|_| how == SlotEnd::Interrupted) {
+            Some(machine) => self.machine(machine, &InstanceEvent::TerminateAsked, Origin::Within),
+            None => Ok(()),
+        }
     }
 
     pub fn slot(&mut self, slot: usize, event: &AllocationEvent, from: Origin) -> Done {
@@ -118,7 +126,7 @@ impl Commit<'_> {
         for slot in 0..self.world.slots.len() {
             let it = self.lives.slot.get(self.world.slots[slot]);
             if it.instance == instance && it.status != AllocationStatus::Complete {
-                self.slot(slot, &AllocationEvent::LifecycleFailed, Origin::Within)?;
+                self.slot(slot, &AllocationEvent::LifecycleFailed { replenish: false }, Origin::Within)?;
             }
         }
         Ok(())
@@ -138,7 +146,7 @@ impl Commit<'_> {
                     self.slot(slot, &AllocationEvent::SyncComplete, Origin::Within)?;
                     self.work_begins(self.lives.job.get(id).agent.0 as usize - 1)?;
                 }
-                JobConsequence::SlotEnded { clean } => self.release(allocation, *clean)?,
+                JobConsequence::SlotEnded { how } => self.release(allocation, *how)?,
                 JobConsequence::ChildEnded { reason } => self.submission_ended(id, *reason)?,
                 JobConsequence::TellRunner
                 | JobConsequence::LeaveQueue

@@ -177,6 +177,7 @@ pub fn job() -> Job {
         message: None,
         exit_code: None,
         signal: None,
+        lifecycle_error: None,
         submitted_at: NOW,
         placed_at: None,
         accepted_at: None,

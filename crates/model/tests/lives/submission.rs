@@ -2,7 +2,7 @@
 
 use crate::samples;
 use crate::walks::job_events;
-use model::job::{self, Job, JobConsequence, JobEvent, JobReason, JobStatus};
+use model::job::{self, Job, JobConsequence, JobEvent, JobReason, JobStatus, LifecycleError, SlotEnd};
 use model::run::{Phase, phase as run_phase};
 use model::time::{MINUTE, SECOND};
 use model::{AllocationId, InstanceId, Outcome, Timestamp};
@@ -12,7 +12,27 @@ const PLACED: JobEvent =
 const SYNCED: JobEvent = JobEvent::SyncComplete { blobs: 0 };
 
 fn ended(reason: JobReason, final_offset: i64) -> JobEvent {
-    JobEvent::Ended { reason, exit_code: Some(1), signal: None, message: None, final_offset, active_ms: 7 }
+    JobEvent::Ended {
+        reason,
+        exit_code: Some(1),
+        signal: None,
+        message: None,
+        lifecycle_error: None,
+        final_offset,
+        active_ms: 7,
+    }
+}
+/// An end that the command did not come to by itself.
+fn broken(error: LifecycleError) -> JobEvent {
+    JobEvent::Ended {
+        reason: JobReason::ExecutorError,
+        exit_code: None,
+        signal: None,
+        message: None,
+        lifecycle_error: Some(error),
+        final_offset: 0,
+        active_ms: 0,
+    }
 }
 fn stop(reason: JobReason, abort: bool) -> JobEvent {
     JobEvent::StopAsked { reason, abort }
@@ -135,19 +155,45 @@ fn an_abort_after_a_stop_leaves_time_to_obey_and_is_never_later_than_the_stop() 
 }
 
 #[test]
-fn a_fence_leaves_a_suspect_slot_and_an_answer_a_clean_one() {
-    let stopped = (10, stop(JobReason::TerminatedByUser, false));
+fn a_slot_ends_by_what_its_runner_said_and_not_by_who_asked_first() {
+    use JobReason::*;
+    use SlotEnd::{Failed, Fenced, Undone, Used};
+    let stopped = (10, stop(TerminatedByUser, false));
+    let pulling = || vec![(1, PLACED), (2, JobEvent::Accepted)];
     let table = [
-        (vec![stopped.clone(), (20, ended(JobReason::DoneByRunner, 0))], true),
-        (vec![stopped.clone(), (20, JobEvent::LimitPassed)], false),
-        (vec![stopped, (20, JobEvent::GaveUpOn)], false),
-        (vec![(20, JobEvent::GaveUpOn)], false),
-        (vec![(20, ended(JobReason::ExitedWithError, 9)), (30, JobEvent::LimitPassed)], true),
+        (running(), vec![(20, ended(DoneByRunner, 0))], Used),
+        (running(), vec![(20, ended(ExitedWithError, 0))], Used),
+        (running(), vec![(20, ended(ExitedWithError, 9)), (30, JobEvent::LimitPassed)], Used),
+        (running(), vec![(20, ended(LimitsExceeded, 0))], Used),
+        (running(), vec![(20, ended(ExecutorError, 0))], Used), // the command could not be started
+        (running(), vec![stopped.clone(), (20, ended(DoneByRunner, 0))], Used),
+        // R135: a sync that failed or took too long, reported by a runner that lives.
+        (pulling(), vec![(20, broken(LifecycleError::SyncFailed))], Failed),
+        (pulling(), vec![(20, JobEvent::LimitPassed), (30, ended(TerminatedByServer, 0))], Failed),
+        (vec![(1, PLACED)], vec![(20, JobEvent::LimitPassed), (30, ended(TerminatedByServer, 0))], Failed),
+        (pulling(), vec![(20, ended(LimitsExceeded, 0))], Failed),
+        (pulling(), vec![(20, ended(ExecutorError, 0))], Failed),
+        (running(), vec![(20, broken(LifecycleError::SyncFailed))], Failed), // by a runner that was started again
+        // R136.
+        (running(), vec![(20, broken(LifecycleError::KeeperDied))], Failed),
+        (running(), vec![stopped.clone(), (20, broken(LifecycleError::KeeperDied))], Failed),
+        (running(), vec![(20, ended(ControlLost, 0))], Failed),
+        (running(), vec![stopped.clone(), (20, ended(ControlLost, 0))], Failed),
+        (running(), vec![(20, ended(Interrupted, 0))], SlotEnd::Interrupted),
+        (running(), vec![stopped.clone(), (20, ended(Interrupted, 0))], SlotEnd::Interrupted),
+        // Somebody asked before anything ran.
+        (pulling(), vec![stopped.clone(), (20, ended(TerminatedByServer, 0))], Undone),
+        (vec![(1, PLACED)], vec![(10, stop(AbortedByUser, true)), (20, ended(AbortedByUser, 0))], Undone),
+        // Nobody says that the processes are gone.
+        (running(), vec![stopped.clone(), (20, JobEvent::LimitPassed)], Fenced),
+        (running(), vec![stopped, (20, JobEvent::GaveUpOn)], Fenced),
+        (running(), vec![(20, JobEvent::GaveUpOn)], Fenced),
+        (pulling(), vec![(20, JobEvent::LimitPassed), (90, JobEvent::LimitPassed)], Fenced),
     ];
-    for (events, clean) in table {
-        let (job, consequences) = run_on(&events);
-        assert!(consequences.contains(&JobConsequence::SlotEnded { clean }), "{events:?}: {consequences:?}");
-        assert_eq!(job.fenced, !clean, "{events:?}");
+    for (before, events, how) in table {
+        let (job, consequences) = after(&[&before[..], &events[..]].concat());
+        assert!(consequences.contains(&JobConsequence::SlotEnded { how }), "{events:?}: {consequences:?}");
+        assert_eq!(job.fenced, how == Fenced, "{events:?}");
         let told = consequences.iter().filter(|it| matches!(it, JobConsequence::ChildEnded { .. })).count();
         assert_eq!(told, 1, "the agent is told once");
     }

@@ -317,6 +317,7 @@ pub fn job_events() -> Vec<JobEvent> {
                 exit_code: Some(0),
                 signal: None,
                 message: None,
+                lifecycle_error: None,
                 final_offset,
                 active_ms: 1,
             });
@@ -353,7 +354,8 @@ fn slot_events() -> Vec<AllocationEvent> {
         AllocationEvent::RolledBack { workdir: "work_2".into() },
         AllocationEvent::SyncComplete,
         AllocationEvent::RunFinished { hold_until: NOW + 5 },
-        AllocationEvent::LifecycleFailed,
+        AllocationEvent::LifecycleFailed { replenish: false },
+        AllocationEvent::LifecycleFailed { replenish: true },
         AllocationEvent::HoldExtended { until: NOW + 1 },
         AllocationEvent::HoldExtended { until: NOW + 50 },
         AllocationEvent::HoldEnded,

@@ -8,7 +8,7 @@ use model::agent::{Agent, AgentConsequence, AgentEvent};
 use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent};
 use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
-use model::job::{Job, JobConsequence, JobEvent, JobReason, JobStatus};
+use model::job::{Job, JobConsequence, JobEvent, JobReason, JobStatus, LifecycleError};
 use model::ledger::Balance;
 use model::run::{Run, RunConsequence, RunEvent, RunStatus, Ticket};
 use model::spec::FailureMode;
@@ -360,11 +360,22 @@ fn reports(scope: &Scope) -> Vec<JobEvent> {
         exit_code: None,
         signal: None,
         message: None,
+        lifecycle_error: None,
         final_offset,
+        active_ms: 0,
+    };
+    let broken = |error| JobEvent::Ended {
+        reason: JobReason::ExecutorError,
+        exit_code: None,
+        signal: None,
+        message: None,
+        lifecycle_error: Some(error),
+        final_offset: 0,
         active_ms: 0,
     };
     let mut all = vec![JobEvent::Accepted, JobEvent::SyncComplete { blobs: 0 }];
     all.extend([JobReason::DoneByRunner, JobReason::ExitedWithError].map(|reason| ended(reason, 0)));
+    all.extend([LifecycleError::SyncFailed, LifecycleError::KeeperDied].map(broken));
     if scope.pauses {
         all.extend([JobEvent::Froze, JobEvent::Thawed]);
     }

@@ -158,9 +158,7 @@ impl Daemon {
         }
         match job.opening.take() {
             Some(opening) if job.starts < STARTS_AT_MOST => job.stage = Stage::Ready(opening),
-            Some(_) => {
-                self.end_without_record(key, EndCause::ExecutorError, "its keepers died at once".to_owned(), false)
-            }
+            Some(_) => self.end_without_record(key, EndCause::KeeperDied, "its keepers died at once".to_owned(), false),
             None => {
                 // Left by a runner before this one: the desired document will say whether to start it.
                 self.jobs.remove(&key);
@@ -176,7 +174,7 @@ impl Daemon {
         let Some(output) = self.jobs.get_mut(&key).and_then(|job| job.output.as_mut()) else { return };
         let began = exit::begun(&output.dir).unwrap_or_else(wall_ms);
         let ended = ExitRecord {
-            cause: Some(EndCause::ExecutorError),
+            cause: Some(EndCause::KeeperDied),
             message: Some("its keeper was killed; all its processes were ended".to_owned()),
             final_offset: output.reader.end().unwrap_or(output.delivered),
             active_ms: (wall_ms() - began).max(0),

@@ -38,7 +38,7 @@ impl Daemon {
         if !dir.exists() {
             self.jobs.insert(key, job);
             let message = "the host was restarted; nothing of the job is left".to_owned();
-            self.end_without_record(key, EndCause::ExecutorError, message, true);
+            self.end_without_record(key, EndCause::KeeperDied, message, true);
             return Ok(());
         }
         job.output_in(dir);

@@ -86,7 +86,7 @@ async fn hostile_processes_end_with_their_keeper() {
         let long = ask_for_hostility(&house).await;
         kill(Pid::from_raw(house.keeper_pid()), Signal::SIGKILL).unwrap();
         let What::Ended { cause, .. } = house.ends().await else { panic!() };
-        assert_eq!(cause, Some(EndCause::ExecutorError), "{way}");
+        assert_eq!(cause, Some(EndCause::KeeperDied), "{way}");
         assert_eq!(house.named(&long), [] as [i32; 0], "{way}: the end is told when nothing is left");
     }
 }
@@ -111,7 +111,7 @@ async fn in_a_namespace_nobody_has_to_come_and_end_them() {
         no_sleeper_is_left(&house, &long).await;
         house.start();
         let What::Ended { cause, .. } = house.ends().await else { panic!() };
-        assert_eq!(cause, Some(EndCause::ExecutorError));
+        assert_eq!(cause, Some(EndCause::KeeperDied));
     }
 }
 

@@ -70,7 +70,7 @@ async fn a_killed_keeper_takes_its_processes_along() {
     house.says("ready").await;
     kill(Pid::from_raw(house.keeper_pid()), Signal::SIGKILL).unwrap();
     let What::Ended { cause, started, final_offset, .. } = house.ends().await else { panic!() };
-    assert_eq!((cause, started, final_offset), (Some(EndCause::ExecutorError), true, 6));
+    assert_eq!((cause, started, final_offset), (Some(EndCause::KeeperDied), true, 6));
     assert_eq!(house.living(), [] as [i32; 0]);
 }
 
@@ -84,7 +84,7 @@ async fn keeper_and_runner_killed_together_leave_nothing() {
     kill(Pid::from_raw(keeper), Signal::SIGKILL).unwrap();
     house.start();
     let What::Ended { cause, .. } = house.ends().await else { panic!() };
-    assert_eq!(cause, Some(EndCause::ExecutorError));
+    assert_eq!(cause, Some(EndCause::KeeperDied));
     assert_eq!(house.living(), [] as [i32; 0]);
 }
 

@@ -8,7 +8,7 @@ use store::idempotency::{self, Key, Looked};
 use store::{Tx, event};
 
 fn key(hash: u8) -> Key {
-    Key { org: OrgId(1), route: "POST /runs".to_owned(), key: "k".to_owned(), hash: [hash; 32] }
+    Key { org: OrgId(1), route: "POST /runs".to_owned(), key: "k".to_owned(), hash: [hash; 32], request: String::new() }
 }
 
 pub async fn a_key_has_one_effect(w: &World) {

@@ -4,6 +4,7 @@ use crate::support::{On, World};
 use crate::write;
 use model::time::HOUR;
 use model::{JobId, OrgId, Refused, Timestamp};
+use store::blob::BlobName;
 use store::log::{Chunk, Logged};
 use store::{Frame, Hint, LogStream, Sql, Store, args};
 
@@ -65,11 +66,11 @@ pub async fn a_new_epoch_of_a_job_goes_on_where_the_log_ended(w: &World) {
     assert_eq!(logs.reached(JOB, 3).await, Ok(Logged { next_offset: 0, total: 12 }));
 }
 
-pub async fn a_log_reads_the_same_after_it_was_gathered(w: &World) {
-    const GATHERED_LONG_AGO: Sql = Sql::new("UPDATE log_heads SET gathered_at = gathered_at - $1");
+/// A log in rows and in a file.
+async fn gathered(w: &World, lines: usize) -> (String, i64, bool) {
     let logs = w.store.logs();
     let mut offset = 0;
-    for i in 0..300 {
+    for i in 0..lines {
         let line = format!("line {i} of many, with enough words to be worth something\n");
         offset = logs.append(chunk(1, offset, &line)).await.unwrap().next_offset;
     }
@@ -79,17 +80,88 @@ pub async fn a_log_reads_the_same_after_it_was_gathered(w: &World) {
     logs.gather(OrgId(1), JOB).await.unwrap();
     logs.gather(OrgId(1), JOB).await.unwrap();
     assert_eq!(text(&w.store, 0).await, before, "from rows, although the file is there");
-    assert_eq!(logs.sweep().await, Ok(false), "not within the hour");
-    if w.on == On::Postgres {
-        write(&w.store, |tx| tx.exec(&GATHERED_LONG_AGO, &args![2 * HOUR])).await.unwrap();
-    } else {
-        w.clock.advance(2 * HOUR);
+    before
+}
+
+/// PostgreSQL has a clock of its own: there the log becomes older instead.
+async fn pass(w: &World, ms: i64) {
+    const OLDER: Sql = Sql::new("UPDATE log_heads SET kept_from = kept_from - $1");
+    match w.on {
+        On::Postgres => drop(write(&w.store, move |tx| tx.exec(&OLDER, &args![ms])).await.unwrap()),
+        _ => w.clock.advance(ms),
     }
-    assert_eq!(logs.sweep().await, Ok(true));
+}
+
+async fn old(w: &World) -> Vec<(JobId, bool)> {
+    let (old, _) = w.store.logs().old(HOT_MS, KEEP_MS, 10).await.unwrap();
+    old.into_iter().map(|log| (log.job, log.deleted)).collect()
+}
+
+const HOT_MS: i64 = HOUR;
+const KEEP_MS: i64 = 3 * HOUR;
+
+pub async fn a_log_reads_the_same_after_it_was_gathered(w: &World) {
+    let (logs, before) = (w.store.logs(), gathered(w, 300).await);
+    assert_eq!(old(w).await, [], "not within the hour");
+    pass(w, 2 * HOUR).await;
+    assert_eq!(old(w).await, [(JOB, false)]);
+    assert_eq!(logs.sweep(JOB).await, Ok(true));
     assert_eq!(text(&w.store, 0).await, before, "some rows are gone");
-    while logs.sweep().await.unwrap() {}
+    while logs.sweep(JOB).await.unwrap() {}
     assert_eq!(text(&w.store, 0).await, before, "from the file");
     assert_eq!(text(&w.store, 100).await.0, before.0[100..]);
+    assert_eq!(old(w).await, [], "there is nothing more to sweep");
+}
+
+pub async fn a_log_is_as_old_as_its_run_says(w: &World) {
+    let (logs, _) = (w.store.logs(), gathered(w, 3).await);
+    pass(w, 4 * HOUR).await;
+    assert_eq!(old(w).await, [(JOB, false)]);
+    let (known, at) = logs.old(HOT_MS, KEEP_MS, 10).await.unwrap();
+    logs.keep_from(vec![(JOB, at - 2 * HOUR)]).await.unwrap();
+    logs.keep_from(vec![(JOB, known[0].kept_from)]).await.unwrap();
+    let (known, _) = logs.old(HOT_MS, KEEP_MS, 10).await.unwrap();
+    assert_eq!((known.len(), known[0].kept_from), (1, at - 2 * HOUR), "an earlier end is old news");
+    logs.keep_from(vec![(JOB, at)]).await.unwrap();
+    assert_eq!(old(w).await, []);
+}
+
+pub async fn a_deleted_log_is_gone_with_a_mark(w: &World) {
+    let (logs, before) = (w.store.logs(), gathered(w, 300).await);
+    let name = BlobName::Log { org: OrgId(1), job: JOB };
+    assert_eq!(logs.deleted(vec![JOB, JobId(77)]).await, Ok(vec![None]), "of one that said nothing there is nothing");
+    pass(w, 4 * HOUR).await;
+    assert_eq!(old(w).await, [(JOB, false)], "once, although its rows are old too");
+    logs.mark_deleted(JOB).await.unwrap();
+    assert_eq!(old(w).await, [(JOB, true)], "a crash after the mark is taken up");
+    let (told, end, done) = text(&w.store, 0).await;
+    assert!(told.contains("was deleted") && done && end == before.1, "{told}");
+    assert!(w.store.blobs().has(&name).unwrap());
+    assert_eq!(logs.delete(OrgId(1), JOB).await, Ok(true));
+    assert_eq!(old(w).await, [(JOB, true)], "some rows are left");
+    while logs.delete(OrgId(1), JOB).await.unwrap() {}
+    assert!(!w.store.blobs().has(&name).unwrap());
+    assert_eq!(old(w).await, []);
+    assert_eq!(text(&w.store, 0).await, (told, end, true));
+    assert_eq!(
+        text(&w.store, before.1).await,
+        (String::new(), before.1, true),
+        "whoever had read it all is told nothing"
+    );
+    assert!(logs.deleted(vec![JOB]).await.unwrap()[0].is_some());
+    assert_eq!(logs.append(chunk(1, before.1, "late")).await.unwrap().total, before.1, "taken and dropped");
+    logs.gather(OrgId(1), JOB).await.unwrap();
+    assert!(!w.store.blobs().has(&name).unwrap(), "a gathering that is repeated brings nothing back");
+}
+
+/// The reader has the head of a log whose file goes before it is opened.
+pub async fn a_log_that_is_deleted_under_its_reader_says_so(w: &World) {
+    let (logs, before) = (w.store.logs(), gathered(w, 3).await);
+    while logs.sweep(JOB).await.unwrap() {}
+    w.store.blobs().delete(&BlobName::Log { org: OrgId(1), job: JOB }).unwrap();
+    assert!(logs.read(JOB, 0, 100).await.is_err(), "without a mark a missing file is trouble");
+    logs.mark_deleted(JOB).await.unwrap();
+    assert_eq!(text(&w.store, 5).await.1, before.1);
 }
 
 pub async fn a_log_over_its_quota_is_marked(w: &World) {

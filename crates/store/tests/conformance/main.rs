@@ -81,6 +81,9 @@ fn all(on: On, postgres: Option<&Postgres>) {
         logs::a_log_has_no_gaps_and_no_repeats
         logs::a_new_epoch_of_a_job_goes_on_where_the_log_ended
         logs::a_log_reads_the_same_after_it_was_gathered
+        logs::a_log_is_as_old_as_its_run_says
+        logs::a_deleted_log_is_gone_with_a_mark
+        logs::a_log_that_is_deleted_under_its_reader_says_so
         logs::a_log_over_its_quota_is_marked
         logs::bytes_that_never_came_are_marked
         things::tokens_are_known_by_their_hash

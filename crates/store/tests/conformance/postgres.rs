@@ -119,7 +119,13 @@ async fn a_commit_that_lost_its_connection_is_asked_about(w: &World) {
 }
 
 async fn the_first_use_of_a_key_is_not_waited_for_forever(w: &World) {
-    let key = || Key { org: OrgId(1), route: "POST /runs".to_owned(), key: "k".to_owned(), hash: [1; 32] };
+    let key = || Key {
+        org: OrgId(1),
+        route: "POST /runs".to_owned(),
+        key: "k".to_owned(),
+        hash: [1; 32],
+        request: String::new(),
+    };
     let (holds, held) = tokio::sync::oneshot::channel();
     let (release, wait) = mpsc::channel::<()>();
     let (holds, wait) = (Mutex::new(Some(holds)), Mutex::new(wait));
