@@ -4,12 +4,13 @@ use crate::complaint::{Complaint, DETACHED, Done};
 use crate::control_plane::{ControlPlane, new_key};
 use crate::live::Live;
 use crate::settings::Settings;
+use crate::stdin::{self, Piped};
 use crate::summary::{self, Sending};
 use crate::upload::{self, Files, Source};
 use crate::{follow, lookup, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use wire::api::{RunView, Submit};
+use wire::api::{Plan, RunView, Submit};
 
 /// More than this is rarely meant; on a terminal we ask first.
 const MANY_FILES: usize = 10_000;
@@ -22,6 +23,7 @@ const MANY_BYTES: i64 = 1 << 30;
   repl run --file train.py --artifact 'out/*' -c 'python3 train.py'
   repl run --cpu 2 --memory 4GB --max-duration 2h -- make -j2 test
   repl run train.repl.yml --env EPOCHS=5 --detach
+  sort names.txt | repl run -i -c 'uniq -c'
 
 Exit codes: the work's own; 128 + n after signal n; 124 max duration; 143 cancelled;
 130 detached by Ctrl-C; 1 refused, or no code; 2 wrong use, or no control plane.")]
@@ -43,6 +45,9 @@ pub struct RunArgs {
     /// A file or folder to send; .gitignore is respected
     #[arg(long = "file", short = 'f', value_name = "PATH[:DEST]")]
     files: Vec<String>,
+    /// What is piped in here becomes the command's standard input, up to 1 GiB
+    #[arg(long, short = 'i')]
+    stdin: bool,
     /// Folder below the run's own in which to start
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
@@ -72,6 +77,9 @@ pub struct RunArgs {
     /// Attempts, the first included, after errors and interruptions
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     retry: Option<i64>,
+    /// Pause before a new attempt after an error; otherwise 100ms, then twice as long each time
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
+    retry_delay: Option<i64>,
     #[arg(long, value_parser = ["high", "normal"], help = "Whom it goes before in the queue")]
     priority: Option<String>,
     /// Submitting twice with the same key makes one run
@@ -89,7 +97,7 @@ pub struct RunArgs {
     /// Submit, say the id and do not follow
     #[arg(long, short)]
     detach: bool,
-    /// Check and price it; nothing is sent or started
+    /// Show what would happen: where, with which limits, at what price; nothing is sent or started
     #[arg(long)]
     dry_run: bool,
     /// Do not ask before sending very many or very large files
@@ -110,6 +118,10 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     let files = upload::walk(&sources)?;
     submit.files = upload::hash(&files).await?;
     confirm(&args, &submit)?;
+    let piped = if args.stdin { Some(stdin::read()?) } else { None };
+    submit.stdin = piped.as_ref().map(Piped::body);
+    let mut hint = stdin::Hint::unless(args.stdin || args.dry_run);
+    hint.look();
     let key = match &args.idempotency_key {
         Some(key) => key.clone(),
         None => new_key()?,
@@ -121,8 +133,10 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     let submitted = async {
         let plane = ControlPlane::reach(settings).await?;
         if args.dry_run {
-            let priced = plane.post_keyed("/runs", &submit, &key).await?;
-            return Ok(Submitted::Priced(priced));
+            return Ok(Submitted::Planned(Box::new(plane.question("/runs", &submit).await?)));
+        }
+        if let Some(piped) = &piped {
+            stdin::send(&plane, piped).await?;
         }
         let sending = send(&plane, &files, &submit).await?;
         let run: RunView = plane.post_keyed("/runs", &submit, &key).await?;
@@ -136,7 +150,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         }
     };
     let (plane, view, sending) = match submitted {
-        Submitted::Priced(priced) => return summary::dry_run(&priced, &submit, args.json),
+        Submitted::Planned(plan) => return summary::dry_run(&plan, &submit, args.json),
         Submitted::Accepted(accepted) => *accepted,
     };
     lookup::remember(&plane, &view.id);
@@ -150,6 +164,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     tokio::select! {
         ended = follow::run(&plane, &view.id, &live) => {
             let ended = ended.map_err(|complaint| still_there(complaint, &view.id))?;
+            hint.look();
             summary::print(&ended, &Sending { sent: sending, submit: Some(&submit) }, live.is_terminal());
             Ok(summary::exit_code(&ended))
         }
@@ -160,7 +175,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
 /// What became of a submission.
 enum Submitted {
     /// It was only asked what it would be.
-    Priced(serde_json::Value),
+    Planned(Box<Plan>),
     Accepted(Box<(ControlPlane, RunView, Option<upload::Sent>)>),
 }
 
@@ -248,6 +263,13 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     stronger(&mut submit.budget, &args.budget);
     stronger(&mut submit.priority, &args.priority);
     stronger(&mut submit.retry, &args.retry.map(run_file::retry_on_error));
+    if args.retry_delay.is_some() {
+        let retry = submit.retry.as_mut().ok_or_else(|| {
+            Complaint::usage("--retry-delay says how long to wait, and nothing says how often to try")
+                .fix("add --retry 3")
+        })?;
+        retry.delay_ms = args.retry_delay;
+    }
     submit.artifacts.extend(args.artifacts.iter().cloned());
     submit.secrets.extend(args.secrets.iter().cloned());
     submit.merge |= args.merge;
@@ -351,9 +373,18 @@ mod tests {
 
     #[test]
     fn wrong_amounts_are_refused_before_anything_happens() {
-        for bad in
-            [["--budget", "-1"], ["--max-duration", "5x"], ["--memory", "2XB"], ["--cpu", "0"], ["--env", "GONE"]]
-        {
+        assert_eq!(
+            of(&["-c", "x", "--retry", "2", "--retry-delay", "5s"]).unwrap().retry.unwrap().delay_ms,
+            Some(5000)
+        );
+        for bad in [
+            ["--retry-delay", "5s"],
+            ["--budget", "-1"],
+            ["--max-duration", "5x"],
+            ["--memory", "2XB"],
+            ["--cpu", "0"],
+            ["--env", "GONE"],
+        ] {
             assert_eq!(of(&[&bad[..], &["-c", "x"]].concat()).unwrap_err().code, 2, "{bad:?}");
         }
     }

@@ -34,7 +34,7 @@ pub struct DesiredJob {
     pub run: Run,
     pub workdir: String,
     pub secrets: BTreeMap<String, String>,
-    /// Bytes of small files, by hash.
+    /// Bytes of small files and of a small standard input, by hash.
     pub inline: BTreeMap<String, Vec<u8>>,
     pub log_offset: i64,
 }
@@ -79,16 +79,18 @@ impl Engine {
 
     async fn inline_files(&self, run: &Run) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
         let (mut inline, mut sum) = (BTreeMap::new(), 0);
-        for file in run.spec.files.iter().filter(|file| file.size <= INLINE_BYTES) {
-            if sum + file.size > INLINE_SUM || inline.contains_key(&file.hash) {
+        let stdin = run.spec.stdin.iter().map(|stdin| (&stdin.hash, stdin.size));
+        let contents = stdin.chain(run.spec.files.iter().map(|file| (&file.hash, file.size)));
+        for (text, size) in contents.filter(|(_, size)| *size <= INLINE_BYTES) {
+            if sum + size > INLINE_SUM || inline.contains_key(text) {
                 continue;
             }
-            let Ok(hash) = file.hash.parse::<BlobHash>() else { continue };
+            let Ok(hash) = text.parse::<BlobHash>() else { continue };
             if let Ok(bytes) =
                 self.blobs.open(&BlobName::Content { org: run.org, hash }).and_then(|blob| blob.read_all())
             {
-                sum += file.size;
-                inline.insert(file.hash.clone(), bytes);
+                sum += size;
+                inline.insert(text.clone(), bytes);
             }
         }
         Ok(inline)

@@ -48,19 +48,14 @@ pub enum Action {
 impl Engine {
     /// The run, its attempt, reservation, agent, job, workflow and slot in one transaction: accepted means safe.
     pub async fn submit(&self, submission: Submission, key: Option<Key>, render: Render) -> Result<Answer, Failure> {
-        submission.spec.check()?;
-        if let Some(name) = &submission.name {
-            check_name(name)?;
-        }
-        self.house.provider(&submission.spec.provider)?;
-        self.check_files(&submission).await?;
+        check_asked(&self.house, &submission)?;
+        self.check_contents(&submission).await?;
         let house = self.house.clone();
         self.keyed(Lane::Normal, "run.submit", key, 201, move |tx| {
             check_secrets(tx, &submission)?;
             let run = fresh(tx, &submission);
             let id = run.id;
-            let hashes: Vec<String> = run.spec.files.iter().map(|file| file.hash.clone()).collect();
-            store::content::use_by(tx, run.org, id, &hashes)?;
+            store::content::use_by(tx, run.org, id, &contents(&run.spec))?;
             let mut scope = Scope::fresh(tx, &house, run);
             scope.publish("run.created", store::body!({ "name": scope.run.name, "status": "created" }));
             if submission.start {
@@ -71,13 +66,6 @@ impl Engine {
             Ok(render(&scope.close_shown()?))
         })
         .await
-    }
-
-    /// Checks and prices without writing anything.
-    pub async fn price_only(&self, submission: &Submission) -> Result<Credits, Failure> {
-        submission.spec.check()?;
-        let (house, submission) = (self.house.clone(), submission.clone());
-        self.store.glance("run.price", move |tx| affordable(tx, &house, &submission)).await
     }
 
     pub async fn act_on(
@@ -182,22 +170,60 @@ impl Engine {
     }
 
     /// Blobs that a submission names must be here before it is accepted.
-    async fn check_files(&self, submission: &Submission) -> Result<(), Failure> {
-        let missing =
-            self.missing_blobs(submission.org, submission.spec.files.iter().map(|f| f.hash.clone()).collect()).await?;
+    async fn check_contents(&self, submission: &Submission) -> Result<(), Failure> {
+        let missing = self.missing_blobs(submission.org, contents(&submission.spec)).await?;
         match missing.first() {
-            None => Ok(()),
+            None => self.check_stdin(submission),
             Some(hash) => {
-                let path = submission.spec.files.iter().find(|f| f.hash == *hash).map_or("", |f| &f.path);
-                let why = format!("the bytes of `{path}` were never sent: PUT /api/v1/blobs/{hash} first");
-                Err(Refused::invalid("files", why).into())
+                let file = submission.spec.files.iter().find(|f| f.hash == *hash);
+                let (field, what) = file.map_or(("stdin", "standard input"), |file| ("files", &file.path));
+                let why = format!("the bytes of `{what}` were never sent: PUT /api/v1/blobs/{hash} first");
+                Err(Refused::invalid(field, why).into())
             }
         }
     }
 }
 
+impl Engine {
+    /// The bound is on the bytes that are here, not on what is said about them.
+    fn check_stdin(&self, submission: &Submission) -> Result<(), Failure> {
+        let Some(stdin) = &submission.spec.stdin else { return Ok(()) };
+        let size = self.open_blob(submission.org, &stdin.hash)?.size;
+        if size != stdin.size {
+            return Err(
+                Refused::invalid("stdin.size", format!("says {}, and there are {size} bytes", stdin.size)).into()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Hashes of all bytes that a run needs before it can start.
+pub(crate) fn contents(spec: &RunSpec) -> Vec<String> {
+    let files = spec.files.iter().map(|file| file.hash.clone());
+    files.chain(spec.stdin.iter().map(|stdin| stdin.hash.clone())).collect()
+}
+
+/// All that can be refused without a look at any row.
+pub(crate) fn check_asked(house: &House, submission: &Submission) -> Result<(), Refused> {
+    submission.spec.check()?;
+    if let Some(name) = &submission.name {
+        check_name(name)?;
+    }
+    check_fit(house, &submission.spec)
+}
+
+/// Refuses what no machine of the provider could ever hold: waiting would not help.
+fn check_fit(house: &House, spec: &RunSpec) -> Result<(), Refused> {
+    let largest = house.provider(&spec.provider)?.capabilities().largest;
+    if largest.satisfies(&spec.resources) {
+        return Ok(());
+    }
+    Err(Refused::DoesNotFit { asked: spec.resources.clone(), largest, place: spec.provider.clone() })
+}
+
 /// What starting it would reserve, if the org has so much. Only the start reserves.
-fn affordable(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Credits, Failure> {
+pub(crate) fn affordable(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Credits, Failure> {
     let needed = crate::ledger::estimate(house, &submission.spec, Credits::ZERO)?;
     let available = store::org::find(tx, submission.org)?.available;
     if available < needed {
@@ -233,7 +259,7 @@ pub(crate) fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Act
             if force {
                 give_up_silent_jobs(&mut scope)?;
             }
-            scope.run_event(RunEvent::RetryAsked)?;
+            scope.run_event(RunEvent::RetryAsked { after_ms: 0 })?;
         }
     }
     scope.close().map(drop)
@@ -246,6 +272,12 @@ fn files_are_here(scope: &mut Scope<'_>) -> Result<(), Failure> {
             let why = format!("nobody needed `{}` for long, and its bytes were deleted: submit it again", file.path);
             return Err(Refused::Gone { what: "a file of the run", why }.into());
         }
+    }
+    if let Some(stdin) = &scope.run.spec.stdin
+        && !store::content::is_here(scope.tx, scope.run.org, &stdin.hash)?
+    {
+        let why = "nobody needed it for long, and its bytes were deleted: submit the run again".to_owned();
+        return Err(Refused::Gone { what: "the run's standard input", why }.into());
     }
     Ok(())
 }
@@ -335,7 +367,7 @@ fn check_name(name: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), Failure> {
+pub(crate) fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), Failure> {
     for name in &submission.spec.secrets {
         if !store::secret::exists(tx, submission.org, name)? {
             return Err(

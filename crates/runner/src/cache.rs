@@ -39,7 +39,11 @@ impl Cache {
     }
 
     pub fn has(&self, hash: &str) -> bool {
-        self.dir.join(hash).exists()
+        self.path(hash).exists()
+    }
+
+    pub fn path(&self, hash: &str) -> PathBuf {
+        self.dir.join(hash)
     }
 
     /// A file to fetch into. Two fetches of one blob are two files.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wire::client::ClientError;
-use wire::runner::{EndCause, SyncFile};
+use wire::runner::{EndCause, Stdin, SyncFile};
 
 const FETCHES_AT_A_TIME: usize = 8;
 /// A blob that arrives wrong this often is wrong where it is kept.
@@ -92,10 +92,9 @@ enum Trying {
 
 /// None when the bytes are not what the hash says.
 async fn try_fetch(hash: &str, cache: &Cache, line: &Line) -> Result<Option<i64>, Trying> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let request = line.client.request(wire::client::Method::GET, &format!("/runner/v1/blobs/{hash}"));
     let mut response = request.send().await.map_err(Trying::Control)?;
-    let (path, mut file) = cache.begin(hash, NUMBER.fetch_add(1, Ordering::Relaxed)).map_err(Trying::System)?;
+    let (path, mut file) = cache.begin(hash, next_number()).map_err(Trying::System)?;
     let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
     let outcome = loop {
         match response.chunk().await {
@@ -134,6 +133,27 @@ pub fn place(files: &[SyncFile], workdir: &Path, cache: &Cache) -> Result<(), No
         put.map_err(|error| NotPlaced::by_system(&file.path, &error))?;
     }
     Ok(())
+}
+
+/// Makes sure that the bytes of the standard input are in the cache, as those used last: they are not trimmed before the command
+/// starts. Blocking.
+pub fn place_stdin(stdin: Option<&Stdin>, cache: &Cache) -> Result<(), NotPlaced> {
+    let Some(stdin) = stdin.filter(|stdin| cache.get(&stdin.hash).is_none()) else { return Ok(()) };
+    let system = |error: io::Error| NotPlaced::by_system("standard input", &error);
+    match &stdin.inline {
+        Some(bytes) if blake3::hash(&bytes.0).to_hex().as_str() == stdin.hash => {
+            let (path, mut file) = cache.begin(&stdin.hash, next_number()).map_err(system)?;
+            file.write_all(&bytes.0).and_then(|()| cache.keep(&path, &stdin.hash)).map_err(system)
+        }
+        Some(_) => Err(NotPlaced::because("standard input arrived with other content")),
+        None => Err(NotPlaced::because("standard input was not fetched")),
+    }
+}
+
+/// Of a file to fetch into: no two have the same.
+fn next_number() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
 enum Content<'a> {

@@ -18,7 +18,7 @@ use model::{Failure, JobId, OrgId, Refused, RunId, bug};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use wire::Base64;
-use wire::api::{LogEnd, LogFrame};
+use wire::api::{LogAttempt, LogEnd, LogFrame};
 
 const PAGE_BYTES: i64 = 256 * 1024;
 /// One frame over the wire.
@@ -120,12 +120,14 @@ trait Desk: Sync {
 struct Seen {
     version: i64,
     jobs: Vec<SeenJob>,
+    max_attempts: i64,
     has_ended: bool,
     end: LogEnd,
 }
 
 struct SeenJob {
     id: JobId,
+    attempt: i64,
     has_ended: bool,
 }
 
@@ -134,7 +136,11 @@ impl Seen {
         let cut = jobs.iter().any(|job| job.log_cut);
         Seen {
             version: run.version,
-            jobs: jobs.iter().map(|job| SeenJob { id: job.id, has_ended: job.status.is_end() }).collect(),
+            jobs: jobs
+                .iter()
+                .map(|job| SeenJob { id: job.id, attempt: job.attempt, has_ended: job.status.is_end() })
+                .collect(),
+            max_attempts: run.max_attempts,
             has_ended: run.status.is_end(),
             end: LogEnd { status: run.status.to_string(), exit_code: run.exit_code, cut },
         }
@@ -181,7 +187,7 @@ async fn tell(
 ) -> Result<(), Stopped> {
     // One bell, listened to before anybody looks: what changes while an answer is on its way rings afterwards.
     let mut bell = hub.follow(Hint::Run(run));
-    let mut complete = BTreeSet::new();
+    let (mut complete, mut attempt) = (BTreeSet::new(), 1);
     'look: loop {
         // The state first, the bytes second: what is complete by this state is complete in the log.
         let state = desk.look().await?;
@@ -190,6 +196,10 @@ async fn tell(
         }
         let wanted = |job: &&SeenJob| filter.job.is_none_or(|id| id == job.id) && !complete.contains(&job.id);
         for job in state.jobs.iter().filter(wanted).collect::<Vec<_>>() {
+            if job.attempt > attempt {
+                attempt = job.attempt;
+                tell_attempt(feed, attempt, state.max_attempts).await?;
+            }
             match tell_job(desk, hub, feed, filter, job, &mut bell, &mut cursor).await? {
                 Told::Complete => drop(complete.insert(job.id)),
                 Told::SoFar => {}
@@ -282,6 +292,12 @@ async fn tell_frame(
     }
     cursor.advance(job, placed.next);
     Ok(())
+}
+
+/// Without an id: where a follower goes on is said by frames alone.
+async fn tell_attempt(feed: &Feed, attempt: i64, max_attempts: i64) -> Result<(), Stopped> {
+    let data = serde_json::to_string(&LogAttempt { attempt, max_attempts }).expect("two numbers are plain data");
+    Ok(feed.send(sse::Event::default().event("attempt").data(data)).await?)
 }
 
 async fn tell_end(feed: &Feed, end: &LogEnd) -> Result<(), Stopped> {
@@ -395,8 +411,9 @@ mod tests {
     fn seen(version: i64, jobs: &[bool]) -> Seen {
         let has_ended = !jobs.is_empty() && jobs.iter().all(|ended| *ended);
         let end = LogEnd { status: "completed".into(), exit_code: Some(0), cut: false };
-        let jobs = jobs.iter().zip(1..).map(|(has_ended, n)| SeenJob { id: JobId(n), has_ended: *has_ended });
-        Seen { version, jobs: jobs.collect(), has_ended, end }
+        let jobs =
+            jobs.iter().zip(1..).map(|(has_ended, n)| SeenJob { id: JobId(n), attempt: 1, has_ended: *has_ended });
+        Seen { version, jobs: jobs.collect(), max_attempts: 3, has_ended, end }
     }
 
     #[test]

@@ -174,6 +174,11 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         (None, _) => protocol::DesiredState::Running,
     };
     let spec = run.spec;
+    let stdin = spec.stdin.map(|stdin| protocol::Stdin {
+        inline: inline.get(&stdin.hash).map(|bytes| Base64(bytes.clone())),
+        hash: stdin.hash,
+        size: stdin.size,
+    });
     let files = spec.files.into_iter().map(|file| protocol::SyncFile {
         inline: inline.get(&file.hash).map(|bytes| Base64(bytes.clone())),
         path: file.path,
@@ -191,11 +196,15 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         working_dir: spec.working_dir,
         command: match spec.command {
             model::spec::Command::Shell(text) => protocol::Command::Shell(text),
+            model::spec::Command::Script(entries) => protocol::Command::Shell(model::spec::script(&entries)),
             model::spec::Command::Argv(argv) => protocol::Command::Argv(argv),
         },
         env: spec.env,
         secrets: secrets.into_iter().map(|(name, value)| (name, protocol::Secret(value))).collect(),
         files: files.collect(),
+        stdin,
+        limits: protocol::Limits { cpu_milli: spec.resources.cpu_milli, memory_bytes: spec.resources.memory_bytes },
+        attempt: job.attempt,
         artifacts: spec.artifacts,
         max_duration_ms: spec.max_duration_ms.map(|max| (max - run.active_ms).max(1)),
         stop_duration_ms: spec.stop_duration_ms,
@@ -212,7 +221,7 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
     let what = match fact.what {
         protocol::What::Accepted => What::Accepted,
         protocol::What::SyncComplete { fetched_blobs, .. } => What::SyncComplete { blobs: fetched_blobs },
-        protocol::What::Started => What::Started,
+        protocol::What::Started { unenforced } => What::Started { unenforced },
         protocol::What::Froze => What::Froze,
         protocol::What::Thawed => What::Thawed,
         protocol::What::Ended { exit_code, signal, cause, message, final_offset, active_ms, .. } => What::Ended {

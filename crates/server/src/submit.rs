@@ -4,7 +4,7 @@ use engine::House;
 use engine::run::Submission;
 use model::spec::{
     Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, FileRef, Priority, Resources, Retry,
-    RetryEvent, RunKind, RunSpec,
+    RetryEvent, RunKind, RunSpec, StdinRef,
 };
 use model::{Credits, OrgId, Refused};
 use std::str::FromStr;
@@ -32,6 +32,7 @@ pub(crate) fn submission(house: &House, org: OrgId, body: Submit) -> Result<Subm
             .into_iter()
             .map(|f| FileRef { path: f.path, hash: f.hash, size: f.size, mode: f.mode })
             .collect(),
+        stdin: body.stdin.map(|stdin| StdinRef { hash: stdin.hash, size: stdin.size }),
         working_dir: body.working_dir,
         resources: Resources { cpu_milli: body.resources.cpu_milli, memory_bytes: body.resources.memory_bytes },
         provider,
@@ -62,7 +63,10 @@ pub(crate) fn submission(house: &House, org: OrgId, body: Submit) -> Result<Subm
 
 fn command(body: &Submit) -> Result<Command, Refused> {
     match (body.commands.is_empty(), body.argv.is_empty()) {
-        (false, true) => Ok(Command::Shell(body.commands.join("\n"))),
+        (false, true) => Ok(match body.commands.as_slice() {
+            [only] => Command::Shell(only.clone()),
+            several => Command::Script(several.to_vec()),
+        }),
         (true, false) => Ok(Command::Argv(body.argv.clone())),
         (true, true) => Err(Refused::invalid("commands", "a command is needed: commands or argv")),
         (false, false) => Err(Refused::invalid("argv", "give either commands or argv, not both")),
@@ -75,7 +79,7 @@ fn retry(body: wire::api::RetryBody) -> Result<Retry, Refused> {
         .iter()
         .map(|text| RetryEvent::from_str(text).map_err(|e| Refused::invalid("retry.on_events", e.to_string())))
         .collect::<Result<_, _>>()?;
-    Ok(Retry { max_attempts: body.max_attempts, on_events, duration_ms: body.duration_ms })
+    Ok(Retry { max_attempts: body.max_attempts, on_events, duration_ms: body.duration_ms, delay_ms: body.delay_ms })
 }
 
 fn word<W: FromStr<Err = model::words::UnknownWord>>(

@@ -405,6 +405,7 @@ pub fn spec() -> RunSpec {
         env: BTreeMap::new(),
         secrets: Vec::new(),
         files: Vec::new(),
+        stdin: None,
         working_dir: None,
         resources: Resources::default(),
         provider: "fake".to_owned(),

@@ -29,7 +29,7 @@ fn done(final_offset: i64) -> What {
 }
 
 fn all() -> Vec<What> {
-    vec![What::Accepted, What::SyncComplete { blobs: 2 }, What::Started, done(0)]
+    vec![What::Accepted, What::SyncComplete { blobs: 2 }, What::Started { unenforced: None }, done(0)]
 }
 
 #[test]
@@ -59,6 +59,20 @@ fn facts_may_come_repeated_and_in_any_order() {
         let events = bench.events(run);
         assert_eq!(events.iter().filter(|kind| *kind == "job.ended").count(), 1, "{order:?}");
     }
+}
+
+#[test]
+fn limits_that_a_machine_cannot_enforce_are_told_to_whoever_asks_why() {
+    let (mut bench, run, job) = silent_runner(Plan::Ignore);
+    let started = What::Started { unenforced: Some("--memory is not enforced: no group".into()) };
+    say(&mut bench, &job, &[What::Accepted, What::SyncComplete { blobs: 0 }, started], Vec::new());
+    for end in [None, Some(done(0))] {
+        say(&mut bench, &job, &end.into_iter().collect::<Vec<_>>(), Vec::new());
+        let (_, why) = now(bench.engine.why(bench.org, run)).unwrap();
+        assert!(why.facts.contains(&"not limited: --memory is not enforced: no group".to_owned()), "{why:?}");
+        assert!(why.next.iter().any(|next| next.contains("repl doctor")), "{why:?}");
+    }
+    bench.check();
 }
 
 #[test]

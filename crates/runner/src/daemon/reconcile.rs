@@ -3,6 +3,9 @@
 
 use super::{DELIVER_WITHIN, Daemon, Event, Warm};
 use crate::artifacts::Shortfall;
+use crate::cache::Cache;
+use crate::cgroup::Groups;
+use crate::instance::Instance;
 use crate::job::{self, Job, Opening, Stage};
 use crate::key::Key;
 use crate::orders::{Order, Start};
@@ -55,12 +58,16 @@ impl Daemon {
         let workdir = sync::workdir(&self.instance.dir, &wanted.workdir, wanted.working_dir.as_deref());
         let mut job = Job::new(key, None, Stage::Ready(Opening::Start));
         job.tell(What::Accepted);
-        let missing = sync::missing(&wanted.files, &self.cache);
+        let stdin = wanted.stdin.clone();
+        let mut missing = sync::missing(&wanted.files, &self.cache);
+        let unknown = stdin.iter().filter(|stdin| stdin.inline.is_none() && !self.cache.has(&stdin.hash));
+        missing.extend(unknown.map(|stdin| (stdin.hash.clone(), stdin.size)));
         if missing.is_empty() {
             job.company_until = Some(now + WARM_START_WITHIN);
         }
         let on_the_spot = wanted.files.iter().all(|file| file.inline.is_some())
-            && wanted.files.iter().map(|file| file.size).sum::<i64>() <= ON_THE_SPOT_BYTES;
+            && wanted.files.iter().map(|file| file.size).sum::<i64>() <= ON_THE_SPOT_BYTES
+            && missing.is_empty();
         match workdir {
             Err(why) => refuse(&mut job, why),
             Ok((workdir, _)) if on_the_spot => {
@@ -68,6 +75,7 @@ impl Daemon {
                     slot.make_workdir(&workdir);
                 }
                 let placed = crash_point!("files.place", sync::place(&wanted.files, &workdir, &self.cache));
+                let placed = placed.and_then(|()| sync::place_stdin(stdin.as_ref(), &self.cache));
                 synced(&mut job, placed.map(|()| Fetched::default()));
             }
             Ok((workdir, _)) => {
@@ -77,6 +85,7 @@ impl Daemon {
                     let synced = match sync::fetch(missing, cache.clone(), line).await {
                         Ok(fetched) => tokio::task::spawn_blocking(move || {
                             let placed = crash_point!("files.place", sync::place(&files, &workdir, &cache));
+                            let placed = placed.and_then(|()| sync::place_stdin(stdin.as_ref(), &cache));
                             cache.trim();
                             placed.map(|()| fetched)
                         })
@@ -214,7 +223,11 @@ impl Daemon {
         let Stage::Ready(opening) = &job.stage else { return Ok(()) };
         let opening = opening.clone();
         let order = match &opening {
-            Opening::Start => start_order(job, &self.instance)?,
+            Opening::Start => {
+                let limits = job.wanted.as_ref().map(|wanted| wanted.limits).unwrap_or_default();
+                let groups = slot.limit(&self.instance.layout, limits)?;
+                start_order(job, &self.instance, &self.cache, groups)?
+            }
             Opening::Refuse { cause, message } => Order::Refuse { cause: *cause, message: message.clone() },
         };
         self.journal.begins(key, &self.boot_id)?;
@@ -304,7 +317,7 @@ fn refuse(job: &mut Job, not_placed: NotPlaced) {
     job.stage = Stage::Ready(Opening::Refuse { cause: not_placed.cause, message: not_placed.why });
 }
 
-fn start_order(job: &Job, instance: &crate::instance::Instance) -> io::Result<Order> {
+fn start_order(job: &Job, instance: &Instance, cache: &Cache, groups: Groups) -> io::Result<Order> {
     let wanted = job.wanted.as_ref().expect("a job starts as it is wanted");
     let (workdir, dir) = sync::workdir(&instance.dir, &wanted.workdir, wanted.working_dir.as_deref())
         .map_err(|not_placed| io::Error::other(not_placed.why))?;
@@ -323,5 +336,9 @@ fn start_order(job: &Job, instance: &crate::instance::Instance) -> io::Result<Or
         max_duration_ms: wanted.max_duration_ms,
         stop_duration_ms: wanted.stop_duration_ms,
         spool_bytes: instance.boot.timings.log_spool_bytes,
+        stdin: wanted.stdin.as_ref().map(|stdin| cache.path(&stdin.hash)),
+        // Once a run is enough: its further attempts have the same limits.
+        note: groups.unenforced.clone().filter(|_| wanted.attempt == 1),
+        groups,
     })))
 }
