@@ -431,6 +431,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_further_attempt_is_told_before_its_frames() {
+        struct Retried;
+        impl Desk for Retried {
+            async fn look(&self) -> Result<Seen, Failure> {
+                let mut seen = seen(1, &[true, true, true]);
+                for (job, attempt) in seen.jobs.iter_mut().zip([1, 2, 2]) {
+                    job.attempt = attempt;
+                }
+                Ok(seen)
+            }
+            async fn read(&self, job: JobId, from: i64) -> Result<Page, Failure> {
+                let frame = Frame { stream: LogStream::Stdout, at: Timestamp(0), data: job.to_string().into_bytes() };
+                let frames = if from == 0 { vec![Placed { offset: 0, next: 5, frame }] } else { Vec::new() };
+                Ok(Page { frames, next_offset: 5, done: from > 0 })
+            }
+        }
+        let filter = Filter { stream: None, job: None, since_ms: 0, follow: true };
+        let ((pipe, mut told), (_closing, closing)) = (mpsc::channel(8), watch::channel(false));
+        let hub = Hub::default();
+        let end = tell(&Retried, &hub, &Feed::to(pipe, closing), RUN, &filter, Cursor::default()).now_or_never();
+        assert!(matches!(end, Some(Ok(()))));
+        let mut kinds = Vec::new();
+        while let Ok(event) = told.try_recv() {
+            let text = format!("{event:?}");
+            let kind = ["event: log", "event: attempt", "event: end"].into_iter().find(|kind| text.contains(kind));
+            kinds.push(kind.unwrap_or_default());
+        }
+        assert_eq!(kinds, ["event: log", "event: attempt", "event: log", "event: log", "event: end"]);
+    }
+
     fn lines(wanted: Option<LogStream>, frames: &[(LogStream, &str)]) -> Lines {
         let (mut lines, mut offset) = (Lines::default(), 0);
         for (stream, text) in frames {

@@ -264,3 +264,25 @@ fn chunk(chunk: protocol::LogChunk) -> Chunk {
     });
     Chunk { job: chunk.job, epoch: chunk.epoch, offset: chunk.offset, frames: frames.collect() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hostile::World;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn limits_commands_and_attempt_travel_with_the_job() {
+        let world = World::new(true).await;
+        let resources = json!({ "cpu_milli": 500, "memory_bytes": 64 << 20 });
+        let body = json!({ "commands": ["false", "echo it's"], "resources": resources, "start": true });
+        let got = world.submit(&world.admin, body).await;
+        let instance: InstanceId = got.body["instance"].as_str().unwrap().parse().unwrap();
+        let job = wired(world.engine.desired(instance).await.unwrap()).jobs.pop().unwrap();
+        assert_eq!(job.limits, protocol::Limits { cpu_milli: Some(500), memory_bytes: Some(64 << 20) });
+        assert_eq!((job.attempt, job.stdin.is_none()), (1, true));
+        let script = model::spec::script(&["false".to_owned(), "echo it's".to_owned()]);
+        assert_eq!(job.command, protocol::Command::Shell(script));
+        assert_eq!(got.body["command"], "false\necho it's", "people see what they wrote");
+    }
+}
