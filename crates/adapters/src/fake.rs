@@ -37,6 +37,8 @@ pub struct FakeSettings {
     pub name: String,
     pub capabilities: Capabilities,
     pub price_per_hour: Credits,
+    /// The size of every machine, whatever is asked for; without it each is as large as it was asked to be.
+    pub one_size: Option<Resources>,
     /// So many calls of `list` and `find_by_name` do not see a new machine yet.
     pub list_lag_calls: u32,
     /// So many calls of `terminate` and `inspect` after the first `terminate` find the machine still there.
@@ -54,8 +56,10 @@ impl Default for FakeSettings {
                 paid: false,
                 default_on_lost_control: OnLostControl::Finish,
                 user: "somebody".to_owned(),
+                largest: Resources::default(),
             },
             price_per_hour: Credits(10_000),
+            one_size: None,
             list_lag_calls: 0,
             gone_lag_calls: 0,
         }
@@ -184,6 +188,9 @@ impl Provider for FakeProvider {
     }
     fn price(&self, _resources: &Resources) -> Credits {
         self.settings.price_per_hour
+    }
+    fn size_for(&self, asked: &Resources) -> Resources {
+        self.settings.one_size.clone().unwrap_or_else(|| asked.clone())
     }
     fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
         self.act(Call::Spawn, &order.boot.name, |settings, world| spawn(settings, world, order))

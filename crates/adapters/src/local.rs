@@ -2,6 +2,7 @@
 //! ending them. Never touches a process or directory whose nonce is not the one it was asked for.
 
 mod home;
+mod host;
 mod lock;
 mod process;
 mod socket;
@@ -61,6 +62,8 @@ pub struct LocalSettings {
     /// Started as `exe runner --dir DIR`. A path that stays valid when the binary on disk is replaced: `/proc/self/exe`.
     pub exe: PathBuf,
     pub max_instances: i64,
+    /// What each of them has: all that this host has. They share it, and what a job may use of it is limited with the job.
+    pub size: Resources,
     pub price_per_hour: Credits,
     pub patience: Patience,
 }
@@ -68,11 +71,11 @@ pub struct LocalSettings {
 impl LocalSettings {
     /// As many instances as cores, each at the default price.
     pub fn new(root: impl Into<PathBuf>, exe: impl Into<PathBuf>) -> LocalSettings {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64);
         LocalSettings {
             root: root.into(),
             exe: exe.into(),
-            max_instances: cores,
+            max_instances: host::cores(),
+            size: host::size(),
             price_per_hour: DEFAULT_PRICE,
             patience: Patience::default(),
         }
@@ -374,10 +377,14 @@ impl Provider for LocalProvider {
             paid: false,
             default_on_lost_control: OnLostControl::Finish,
             user: login_user(),
+            largest: self.settings.size.clone(),
         }
     }
     fn price(&self, _resources: &Resources) -> Credits {
         self.settings.price_per_hour
+    }
+    fn size_for(&self, _asked: &Resources) -> Resources {
+        self.settings.size.clone()
     }
     fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
         let order = order.clone();

@@ -21,6 +21,8 @@ pub struct Capabilities {
     pub default_on_lost_control: OnLostControl,
     /// Login user of allocations.
     pub user: String,
+    /// The largest machine there can be here; what is not said has no bound that is known before it is asked for.
+    pub largest: Resources,
 }
 
 /// A machine to be made. The row with this name stands before the call is made.
@@ -59,6 +61,8 @@ pub trait Provider: Send + Sync {
     fn capabilities(&self) -> Capabilities;
     /// Credits per instance-hour.
     fn price(&self, resources: &Resources) -> Credits;
+    /// The size of the machine that is made for a run that asks for this: at least as large, if `capabilities` say that it can be.
+    fn size_for(&self, asked: &Resources) -> Resources;
     /// Idempotent by name: a machine that exists already is returned (its runner started again if it is gone).
     fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle>;
     /// What bears this name, also when it is gone and was not forgotten yet: `inspect` says which.

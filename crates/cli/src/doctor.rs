@@ -214,7 +214,12 @@ fn containment() -> Check {
 
 /// Whether `--memory` and `--cpu` can be enforced.
 fn limits() -> Check {
-    let fix = "let this user write to a cgroup with the memory and cpu controllers";
+    let fix = if nix::unistd::geteuid().is_root() {
+        "make a cgroup with the memory and cpu controllers writable here (docs/containment.md)"
+    } else {
+        "run the control plane in a cgroup of your own: repl control stop, then \
+         systemd-run --user --scope -p Delegate=yes repl control start (docs/containment.md)"
+    };
     match (runner::limits("memory"), runner::limits("cpu")) {
         (Some(memory), Some(cpu)) if memory == cpu => {
             Check::fine("limits", format!("--memory and --cpu are enforced (cgroup {memory})"))
@@ -224,12 +229,14 @@ fn limits() -> Check {
         }
         (Some(memory), None) => Check::limited(
             "limits",
-            format!("only --memory is enforced (cgroup {memory}), --cpu chooses a machine"),
+            format!("only --memory is enforced (cgroup {memory}), --cpu only chooses a machine"),
             fix,
         ),
-        (None, Some(cpu)) => {
-            Check::limited("limits", format!("only --cpu is enforced (cgroup {cpu}), --memory chooses a machine"), fix)
-        }
+        (None, Some(cpu)) => Check::limited(
+            "limits",
+            format!("only --cpu is enforced (cgroup {cpu}), --memory only chooses a machine"),
+            fix,
+        ),
         (None, None) => Check::limited("limits", "--memory and --cpu choose a machine but are not enforced on it", fix),
     }
 }

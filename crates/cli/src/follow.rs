@@ -7,7 +7,7 @@ use crate::live::Live;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
-use wire::api::{LogEnd, LogFrame, RunView};
+use wire::api::{LogAttempt, LogEnd, LogFrame, RunView};
 use wire::client::{ClientError, Event};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -161,11 +161,22 @@ pub struct Sink<'a> {
     written: BTreeMap<String, i64>,
     /// Only these jobs, when asked so.
     pub only: Option<Vec<String>>,
+    /// Whether it is said when another attempt begins, and the latest that was said.
+    pub tells_attempts: bool,
+    attempt: i64,
 }
 
 impl<'a> Sink<'a> {
     pub fn new(live: &'a Live) -> Sink<'a> {
-        Sink { live, stdout: tokio::io::stdout(), stderr: tokio::io::stderr(), written: BTreeMap::new(), only: None }
+        Sink {
+            live,
+            stdout: tokio::io::stdout(),
+            stderr: tokio::io::stderr(),
+            written: BTreeMap::new(),
+            only: None,
+            tells_attempts: true,
+            attempt: 1,
+        }
     }
 
     async fn take(&mut self, event: &Event) -> Done<Option<LogEnd>> {
@@ -175,6 +186,15 @@ impl<'a> Sink<'a> {
                 let frame: LogFrame = serde_json::from_str(&event.data).map_err(unread)?;
                 let fresh = self.fresh(&frame);
                 self.write(&frame.stream, fresh, &frame.data.0).await?;
+                Ok(None)
+            }
+            "attempt" => {
+                let begun: LogAttempt = serde_json::from_str(&event.data).map_err(unread)?;
+                // A stream that was cut and goes on says it again.
+                if begun.attempt > self.attempt && self.tells_attempts {
+                    self.live.tell(&format!("attempt {} of {}", begun.attempt, begun.max_attempts));
+                }
+                self.attempt = self.attempt.max(begun.attempt);
                 Ok(None)
             }
             "end" => Ok(Some(serde_json::from_str(&event.data).map_err(unread)?)),

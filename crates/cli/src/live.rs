@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
-use wire::api::RunView;
+use wire::api::{RunView, Why};
 
 const REDRAWN_EVERY: Duration = Duration::from_millis(120);
 /// After a break of the event stream; the log's follower does the talking about it.
@@ -61,6 +61,17 @@ impl Live {
         }
     }
 
+    /// Something that whoever follows should know, also where the output goes into a file.
+    pub fn tell(&self, text: &str) {
+        match &self.line {
+            Some(line) if !self.hidden.load(Ordering::Relaxed) => line.suspend(|| eprintln!("repl: {text}")),
+            _ => {
+                self.end_line();
+                eprintln!("repl: {text}");
+            }
+        }
+    }
+
     /// The work is about to write.
     pub fn output(&self, stream: &str, bytes: &[u8]) {
         if self.shares_screen || stream != "stdout" {
@@ -72,7 +83,11 @@ impl Live {
     /// The line is over; what follows begins on a line of its own.
     pub fn done(&self) {
         self.hide();
-        if self.terminal && self.last_byte.load(Ordering::Relaxed) != b'\n' {
+        self.end_line();
+    }
+
+    fn end_line(&self) {
+        if self.terminal && self.last_byte.swap(b'\n', Ordering::Relaxed) != b'\n' {
             eprintln!();
         }
     }
@@ -93,11 +108,18 @@ impl Live {
                 return std::future::pending().await;
             }
             if let Ok(mut events) = plane.events(&format!("/runs/{run}/events"), last.as_deref()).await {
-                while let Ok(Some(event)) = events.next().await {
+                loop {
+                    let waits = self.look(plane, run).await;
+                    let mut next = std::pin::pin!(events.next());
+                    // A run that waits hears nothing of those before it: they are counted again and again.
+                    let event = loop {
+                        tokio::select! {
+                            event = &mut next => break event,
+                            () = tokio::time::sleep(PAUSE), if waits => { self.look(plane, run).await; }
+                        }
+                    };
+                    let Ok(Some(event)) = event else { break };
                     last = Some(event.id.clone());
-                    if let Ok(view) = plane.get::<RunView>(&format!("/runs/{run}")).await {
-                        self.phase(said(&view));
-                    }
                 }
             }
             tokio::time::sleep(PAUSE).await;
@@ -105,10 +127,28 @@ impl Live {
     }
 }
 
-fn said(run: &RunView) -> String {
+impl Live {
+    /// Shows what the run does now; true while it waits for a machine.
+    async fn look(&self, plane: &ControlPlane, run: &str) -> bool {
+        let Ok(view) = plane.get::<RunView>(&format!("/runs/{run}")).await else { return false };
+        let waits = view.status == "running" && view.phase.as_deref() == Some("queued");
+        let why = match waits {
+            true => plane.get::<Why>(&format!("/runs/{run}/why")).await.ok(),
+            false => None,
+        };
+        self.phase(said(&view, why.as_ref().map(|why| why.summary.as_str())));
+        waits
+    }
+}
+
+/// `why`: what a run that is queued waits for, in words that begin with `it`.
+fn said(run: &RunView, why: Option<&str>) -> String {
     let place = run.instance.as_deref().map(|instance| format!(" on {instance}")).unwrap_or_default();
     let what = match (run.status.as_str(), run.phase.as_deref()) {
-        ("running", Some("queued")) | ("pending", _) => "queued".to_owned(),
+        ("running", Some("queued")) | ("pending", _) => {
+            why.map_or("queued", |why| why.strip_prefix("it ").unwrap_or(why)).to_owned()
+        }
+        ("retrying", _) => format!("waits before attempt {} of {}", run.attempt_number, run.max_attempts),
         ("running", Some("provisioning")) => format!("starting{place}"),
         ("running", Some("pulling")) => format!("getting files{place}"),
         ("running", Some("running")) => format!("running{place}"),
@@ -116,4 +156,27 @@ fn said(run: &RunView) -> String {
         (status, _) => status.to_owned(),
     };
     format!("{} {} · {what}", run.id, run.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_is_waited_for() {
+        let run = |status: &str, phase: Option<&str>| -> RunView {
+            let mut run = crate::summary::sample();
+            (run.status, run.phase, run.attempt_number) = (status.to_owned(), phase.map(str::to_owned), 2);
+            run
+        };
+        let table = [
+            (run("running", Some("queued")), Some("it waits behind 5 runs on local"), "waits behind 5 runs on local"),
+            (run("running", Some("queued")), None, "queued"),
+            (run("running", Some("pulling")), None, "getting files on ins_1"),
+            (run("retrying", None), None, "waits before attempt 2 of 3"),
+        ];
+        for (run, why, line) in table {
+            assert_eq!(said(&run, why), format!("run_9ix n · {line}"));
+        }
+    }
 }

@@ -42,6 +42,7 @@ pub async fn logs(settings: &Settings, args: LogsArgs) -> Done {
     let run = lookup::run(&plane, &args.run).await?;
     let live = Live::none();
     let mut sink = Sink::new(&live);
+    sink.tells_attempts = args.follow;
     if let Some(agent) = &args.agent {
         sink.only = Some(jobs_of(&plane, &run, agent).await?);
     }

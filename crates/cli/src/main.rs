@@ -35,6 +35,7 @@ mod settings;
 mod show;
 mod sim;
 mod status;
+mod stdin;
 mod summary;
 mod token;
 mod upload;

@@ -57,12 +57,29 @@ pub async fn ps(settings: &Settings, args: PsArgs) -> Done {
     Ok(0)
 }
 
-/// The status, and the phase where it says more.
+/// The status, and the phase where it says more. A run that waits for a machine is `queued`, whatever else is true of it.
 pub fn state(run: &RunView) -> String {
-    match &run.phase {
-        Some(phase) if run.status == "running" && phase != "running" => {
-            format!("{} ({phase})", show::status(&run.status))
-        }
-        _ => show::status(&run.status),
+    state_of(&run.status, run.phase.as_deref())
+}
+
+pub fn state_of(status: &str, phase: Option<&str>) -> String {
+    match (status, phase) {
+        ("running", Some("queued")) => show::status("queued"),
+        ("running", Some(phase)) if phase != "running" => format!("{} ({phase})", show::status(status)),
+        _ => show::status(status),
+    }
+}
+
+#[test]
+fn what_waits_is_queued() {
+    let table = [
+        ("running", Some("queued"), "queued"),
+        ("running", Some("provisioning"), "running (provisioning)"),
+        ("running", Some("running"), "running"),
+        ("paused", Some("queued"), "paused"),
+        ("completed", None, "completed"),
+    ];
+    for (status, phase, shown) in table {
+        assert_eq!(state_of(status, phase), shown);
     }
 }

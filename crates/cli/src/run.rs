@@ -4,12 +4,13 @@ use crate::complaint::{Complaint, DETACHED, Done};
 use crate::control_plane::{ControlPlane, new_key};
 use crate::live::Live;
 use crate::settings::Settings;
+use crate::stdin::{self, Piped};
 use crate::summary::{self, Sending};
 use crate::upload::{self, Files, Source};
 use crate::{artifact, follow, lookup, meant, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use wire::api::{RunView, Submit};
+use wire::api::{Plan, RunView, Submit};
 
 /// More than this is rarely meant; on a terminal we ask first.
 const MANY_FILES: usize = 10_000;
@@ -22,6 +23,7 @@ const MANY_BYTES: i64 = 1 << 30;
   repl run --file train.py --artifact 'out/*' -c 'python3 train.py'
   repl run --cpu 2 --memory 4GB --max-duration 2h -- make -j2 test
   repl run train.repl.yml --env EPOCHS=5 --detach
+  sort names.txt | repl run -i -c 'uniq -c'
 
 Exit codes: the work's own; 128 + n after signal n; 124 max duration; 143 cancelled;
 130 detached by Ctrl-C; 1 refused, or no code; 2 wrong use, or no control plane.")]
@@ -46,6 +48,9 @@ pub struct RunArgs {
     /// Send what links lead to instead of the links
     #[arg(long)]
     follow_links: bool,
+    /// What is piped in here becomes the command's standard input, up to 1 GiB
+    #[arg(long, short = 'i')]
+    stdin: bool,
     /// Folder below the run's own in which to start
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
@@ -75,6 +80,9 @@ pub struct RunArgs {
     /// Attempts, the first included, after errors and interruptions
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     retry: Option<i64>,
+    /// Pause before a new attempt after an error; otherwise 100ms, then twice as long each time
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
+    retry_delay: Option<i64>,
     #[arg(long, value_parser = ["high", "normal"], help = "Whom it goes before in the queue")]
     priority: Option<String>,
     /// Submitting twice with the same key makes one run
@@ -92,7 +100,7 @@ pub struct RunArgs {
     /// Submit, say the id and do not follow
     #[arg(long, short)]
     detach: bool,
-    /// Check and price it; nothing is sent or started
+    /// Show what would happen: where, with which limits, at what price; nothing is sent or started
     #[arg(long)]
     dry_run: bool,
     /// Do not ask before sending very many or very large files
@@ -118,6 +126,10 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     let paths = sources.into_iter().map(|source| source.path).collect();
     let hashed = upload::hash(&files, &settings.home.join("hashes"), paths).await?;
     submit.files = hashed.as_ref().map(|hashed| hashed.root.clone());
+    let piped = if args.stdin { Some(stdin::read()?) } else { None };
+    submit.stdin = piped.as_ref().map(Piped::body);
+    let mut hint = stdin::Hint::unless(args.stdin || args.dry_run);
+    hint.look();
     let key = match &args.idempotency_key {
         Some(key) => key.clone(),
         None => new_key()?,
@@ -129,8 +141,16 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     let submitted = async {
         let plane = ControlPlane::reach(settings).await?;
         if args.dry_run {
-            let priced = plane.post_keyed("/runs", &submit, &key).await?;
-            return Ok(Submitted::Priced(priced));
+            let mut plan: Plan = plane.question("/runs", &submit).await?;
+            if let Some(hashed) = &hashed {
+                let unsent = upload::unsent(&plane, hashed).await?;
+                plan.files.to_send = Some(plan.files.to_send.unwrap_or(0) + unsent.blobs as i64);
+                plan.files.bytes_to_send = Some(plan.files.bytes_to_send.unwrap_or(0) + unsent.bytes);
+            }
+            return Ok(Submitted::Planned(Box::new(plan)));
+        }
+        if let Some(piped) = &piped {
+            stdin::send(&plane, piped).await?;
         }
         let sending = match &hashed {
             Some(hashed) => Some(upload::send(&plane, hashed).await?),
@@ -147,7 +167,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         }
     };
     let (plane, view, sending) = match submitted {
-        Submitted::Priced(priced) => return summary::dry_run(&priced, &submit, args.json),
+        Submitted::Planned(plan) => return summary::dry_run(&plan, &submit, args.json),
         Submitted::Accepted(accepted) => *accepted,
     };
     lookup::remember(&plane, &view.id);
@@ -161,7 +181,9 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     tokio::select! {
         ended = follow::run(&plane, &view.id, &live) => {
             let ended = ended.map_err(|complaint| still_there(complaint, &view.id))?;
-            summary::print(&ended, &Sending { sent: sending, submit: Some(&submit), files: Some(&files) }, live.is_terminal());
+            hint.look();
+            let sending = Sending { sent: sending, submit: Some(&submit), files: Some(&files) };
+            summary::print(&ended, &sending, live.is_terminal());
             Ok(summary::exit_code(&ended))
         }
         _ = interrupt.recv() => Ok(detach(&view.id, &live)),
@@ -171,7 +193,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
 /// What became of a submission.
 enum Submitted {
     /// It was only asked what it would be.
-    Priced(serde_json::Value),
+    Planned(Box<Plan>),
     Accepted(Box<(ControlPlane, RunView, Option<upload::Sent>)>),
 }
 
@@ -260,6 +282,13 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     stronger(&mut submit.budget, &args.budget);
     stronger(&mut submit.priority, &args.priority);
     stronger(&mut submit.retry, &args.retry.map(run_file::retry_on_error));
+    if args.retry_delay.is_some() {
+        let retry = submit.retry.as_mut().ok_or_else(|| {
+            Complaint::usage("--retry-delay says how long to wait, and nothing says how often to try")
+                .fix("add --retry 3")
+        })?;
+        retry.delay_ms = args.retry_delay;
+    }
     submit.artifacts.extend(args.artifacts.iter().cloned());
     submit.artifacts.iter().try_for_each(|glob| artifact::pattern(glob).map(drop))?;
     submit.secrets.extend(args.secrets.iter().cloned());
@@ -354,9 +383,18 @@ mod tests {
 
     #[test]
     fn wrong_amounts_are_refused_before_anything_happens() {
-        for bad in
-            [["--budget", "-1"], ["--max-duration", "5x"], ["--memory", "2XB"], ["--cpu", "0"], ["--env", "GONE"]]
-        {
+        assert_eq!(
+            of(&["-c", "x", "--retry", "2", "--retry-delay", "5s"]).unwrap().retry.unwrap().delay_ms,
+            Some(5000)
+        );
+        for bad in [
+            ["--retry-delay", "5s"],
+            ["--budget", "-1"],
+            ["--max-duration", "5x"],
+            ["--memory", "2XB"],
+            ["--cpu", "0"],
+            ["--env", "GONE"],
+        ] {
             assert_eq!(of(&[&bad[..], &["-c", "x"]].concat()).unwrap_err().code, 2, "{bad:?}");
         }
     }

@@ -54,7 +54,7 @@ const NOT_HERE: &[&str] = &[
     "shm_size",
 ];
 const RESOURCES: &[&str] = &["cpu", "memory"];
-const RETRY: &[&str] = &["on_events", "max_attempts", "duration"];
+const RETRY: &[&str] = &["on_events", "max_attempts", "duration", "delay"];
 
 /// A file of another kind is not read to its end to find that out.
 const LARGEST: u64 = 1 << 20;
@@ -172,6 +172,7 @@ fn retry(fields: &Fields<'_>) -> Done<Option<RetryBody>> {
         max_attempts: policy.read("max_attempts", attempts)?.unwrap_or(wire::model::spec::DEFAULT_MAX_ATTEMPTS),
         on_events: if on_events.is_empty() { known.map(str::to_owned).to_vec() } else { on_events },
         duration_ms: policy.read("duration", quantity::duration)?,
+        delay_ms: policy.read("delay", quantity::duration)?,
     }))
 }
 
@@ -186,7 +187,8 @@ fn name(text: &str) -> Result<String, String> {
 
 /// What `--retry N` means: N attempts, the first included, after errors and interruptions.
 pub fn retry_on_error(max_attempts: i64) -> RetryBody {
-    RetryBody { max_attempts, on_events: vec!["error".to_owned(), "interruption".to_owned()], duration_ms: None }
+    let on_events = vec!["error".to_owned(), "interruption".to_owned()];
+    RetryBody { max_attempts, on_events, duration_ms: None, delay_ms: None }
 }
 
 /// A mapping, or a list of `K=V` and `K`.
@@ -336,6 +338,13 @@ mod tests {
         assert_eq!((submit.max_duration_ms, submit.hold_ms), (Some(9_000_000), Some(3_600_000)));
         assert_eq!((submit.budget.as_deref(), submit.priority.as_deref()), (Some("0.25"), Some("high")));
         assert_eq!((submit.artifacts, submit.secrets, submit.merge), (vec!["out/*".into()], vec!["KEY".into()], true));
+    }
+
+    #[test]
+    fn a_retry_policy_says_how_long_to_wait() {
+        let (submit, _) = parsed("type: task\nretry: {max_attempts: 2, delay: 0s}").unwrap();
+        let retry = submit.retry.unwrap();
+        assert_eq!((retry.max_attempts, retry.delay_ms, retry.on_events.len()), (2, Some(0), 3));
     }
 
     #[test]

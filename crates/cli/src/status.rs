@@ -13,11 +13,15 @@ use wire::model::time::show_duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   repl status
+  repl status -v
   repl status run_9ix --json | jq .run.exit_code")]
 pub struct StatusArgs {
     /// Id, beginning of an id, name, or @last
     #[arg(default_value = lookup::LAST)]
     run: String,
+    /// Its agents, tasks, steps and jobs too, although there is only one of each
+    #[arg(short, long)]
+    verbose: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -42,9 +46,9 @@ pub async fn status(settings: &Settings, args: StatusArgs) -> Done {
     if args.json.json {
         return show::json(&tree);
     }
-    head(&tree.run);
-    for agent in &tree.agents {
-        print_agent(agent);
+    head(&tree);
+    if args.verbose || !is_plain(&tree) {
+        tree.agents.iter().for_each(print_agent);
     }
     Ok(0)
 }
@@ -56,7 +60,8 @@ pub async fn why(settings: &Settings, args: WhyArgs) -> Done {
     if args.json.json {
         return show::json(&why);
     }
-    println!("{} {}: {}", paint(Colour::Bold, &why.run), show::status(&why.status), why.summary);
+    let state = ps::state_of(&why.status, why.phase.as_deref());
+    println!("{} {state}: {}", paint(Colour::Bold, &why.run), why.summary);
     for fact in &why.facts {
         println!("  {fact}");
     }
@@ -69,7 +74,18 @@ pub async fn why(settings: &Settings, args: WhyArgs) -> Done {
     Ok(0)
 }
 
-fn head(run: &RunView) {
+/// One command and nothing else: all that its agent, task, step and job could tell is told of the run itself.
+fn is_plain(tree: &Tree) -> bool {
+    let ours = tree.agents.iter().filter(|agent| agent.kind != "system");
+    ours.clone().count() <= 1 && ours.flat_map(|agent| &agent.tasks).map(|task| task.steps.len()).sum::<usize>() <= 1
+}
+
+fn head(tree: &Tree) {
+    let run = &tree.run;
+    let jobs = || tree.agents.iter().flat_map(|agent| &agent.jobs).filter(|job| job.attempt == run.attempt_number);
+    let unenforced = jobs().find_map(|job| job.unenforced.clone());
+    let cut =
+        jobs().any(|job| job.log_cut).then(|| "its end is missing: the machine was lost before it arrived".to_owned());
     println!("{} {} {}", paint(Colour::Bold, &run.id), run.name, ps::state(run));
     let ended = run.completed_at.or(run.cancelled_at);
     let machine = run.instance.as_ref().map(|instance| match run.warm {
@@ -90,7 +106,9 @@ fn head(run: &RunView) {
         ("attempt", attempts),
         ("machine", machine),
         ("workdir", run.workdir.as_ref().map(|workdir| format!("{workdir}{kept}"))),
+        ("limits", unenforced),
         ("blobs", synced),
+        ("log", cut),
         ("credits", Some(credits(run))),
         ("late", (!run.late_evidence.is_empty()).then(|| run.late_evidence.join("; "))),
     ]);

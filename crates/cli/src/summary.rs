@@ -5,7 +5,8 @@ use crate::complaint::Done;
 use crate::show::{self, Colour, paint_err};
 use crate::upload::{Files, Sent};
 use std::path::Path;
-use wire::api::{RunView, Submit};
+use wire::api::{Plan, ResourcesBody, RunView, Submit};
+use wire::model::spec::Resources;
 use wire::model::time::show_duration;
 
 const CANCELLED: u8 = 143;
@@ -50,11 +51,17 @@ pub fn verdict(run: &RunView) -> String {
         _ => None,
     };
     let message = run.last_error.as_ref().map(|error| error.message.clone());
+    let code = run.last_error.as_ref().map(|error| error.code.as_str());
     let because = match run.status.as_str() {
         "completed" => run.outcome.clone().filter(|outcome| outcome != "success"),
         "cancelled" => None,
         // The error's own words where they say more than the code.
         _ => match run.termination_reason.as_deref() {
+            // Killed for its limit: the code alone would not say so.
+            Some("job_failed") if code == Some("limits_exceeded") => match (message, because) {
+                (Some(message), Some(because)) => Some(format!("{message} ({because})")),
+                (message, because) => message.or(because),
+            },
             Some("job_failed") | None => because.or(message),
             _ => message.or(because),
         },
@@ -160,24 +167,64 @@ fn signal_name(signal: i32) -> String {
     }
 }
 
-/// What would be submitted and set aside.
-pub fn dry_run(priced: &serde_json::Value, submit: &Submit, json: bool) -> Done {
+/// What would become of it.
+pub fn dry_run(plan: &Plan, submit: &Submit, json: bool) -> Done {
     if json {
-        return show::json(priced);
+        return show::json(plan);
     }
-    let word = |name: &str| priced[name].as_str().map(str::to_owned);
-    let command = if submit.argv.is_empty() { submit.commands.join("; ") } else { submit.argv.join(" ") };
-    let files = submit.files.as_ref().map(|files| format!("{} ({})", files.files, show::size(files.bytes)));
-    show::pairs(&[
-        ("would run", Some(command)),
-        ("files", files),
-        ("provider", word("provider")),
-        ("region", word("region")),
-        ("set aside", word("credits_reserved").map(|credits| format!("{credits} credits at its start"))),
-        ("budget", submit.budget.as_ref().map(|budget| format!("{budget} credits"))),
-    ]);
+    show::pairs(&planned(plan, submit));
     eprintln!("repl: nothing was sent or started");
     Ok(0)
+}
+
+fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 8] {
+    let resources = |it: &ResourcesBody| Resources { cpu_milli: it.cpu_milli, memory_bytes: it.memory_bytes };
+    let (size, limits) = (resources(&plan.machine_size), resources(&plan.limits));
+    let unlimited = limits == Resources::default();
+    let machine = match (&plan.machine, plan.placement.as_str(), plan.pool.waiting) {
+        (Some(machine), ..) => format!("{machine}, which waits for it (warm): {size}"),
+        (None, "start_machine", _) => format!("a new one: {size}"),
+        (None, "replace_machine", _) => format!("a new one, after an idle one that does not fit has ended: {size}"),
+        (None, _, 0) => format!("the first that becomes free: {size}"),
+        (None, _, waiting) => format!("waits behind {waiting} {} for one: {size}", plural(waiting, "run")),
+    };
+    let pool = &plan.pool;
+    let most =
+        plan.credits_most.as_ref().map_or_else(|| "no bound".to_owned(), |most| format!("at most {most} in all"));
+    let files = &plan.files;
+    let sent = match files.to_send.unwrap_or(0) {
+        0 => "nothing to send".to_owned(),
+        blobs => format!("{blobs} to send ({})", show::size(files.bytes_to_send.unwrap_or(0))),
+    };
+    let travels = files.count > 0 || submit.stdin.is_some();
+    [
+        ("would run", Some(plan.command.replace('\n', "; "))),
+        (
+            "pool",
+            Some(format!(
+                "{}/{}: {} of {} machines exist, {} free, {} waiting",
+                plan.provider, plan.region, pool.instances, pool.max_instances, pool.available, pool.waiting
+            )),
+        ),
+        ("machine", Some(machine)),
+        ("limits", Some(if unlimited { "none: the whole machine".to_owned() } else { limits.to_string() })),
+        ("price", Some(format!("{} credits an hour", plan.price_per_hour))),
+        (
+            "set aside",
+            Some(format!(
+                "{} credits at its start, {most}; {} are available",
+                plan.credits_reserved, plan.credits_available
+            )),
+        ),
+        ("stdin", submit.stdin.as_ref().map(|stdin| show::size(stdin.size))),
+        ("files", travels.then(|| format!("{} ({}), {sent}", files.count, show::size(files.bytes)))),
+    ]
+}
+
+/// A run to try how one is shown.
+#[cfg(test)]
+pub fn sample() -> RunView {
+    tests::ended("running", "", None, None)
 }
 
 #[cfg(test)]
@@ -186,7 +233,7 @@ mod tests {
     use serde_json::json;
 
     /// A run that ended so.
-    fn ended(status: &str, reason: &str, code: Option<i32>, signal: Option<i32>) -> RunView {
+    pub fn ended(status: &str, reason: &str, code: Option<i32>, signal: Option<i32>) -> RunView {
         let mut view = json!({
             "id": "run_9ix", "name": "n", "type": "task", "status": status, "attempt_number": 1, "max_attempts": 3,
             "plan_version": 1, "agent_count": 1, "task_count": 1, "step_count": 1, "failure_mode": "fail-fast",

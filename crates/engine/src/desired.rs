@@ -33,7 +33,7 @@ pub struct DesiredJob {
     pub run: Run,
     pub workdir: String,
     pub secrets: BTreeMap<String, String>,
-    /// The whole tree of its files, folders' documents included, by hash; empty unless it is small.
+    /// The whole tree of its files, folders' documents included, if it is small, and a small standard input, by hash.
     pub inline: BTreeMap<String, Vec<u8>>,
     pub log_offset: i64,
 }
@@ -65,7 +65,7 @@ impl Engine {
             Some((job, run, secrets)) => {
                 self.house.presence.deliver(job.id);
                 let workdir = workdir_of(&job).unwrap_or_else(|| "work_1".into());
-                let inline = self.inline_tree(&run).unwrap_or_default();
+                let inline = self.inline(&run);
                 let log_offset = self.logs.reached(job.id, job.epoch).await?.next_offset;
                 Some(DesiredJob { job, run, workdir, secrets, inline, log_offset })
             }
@@ -74,6 +74,16 @@ impl Engine {
         let shutdown =
             matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) && job.is_none();
         Ok(Desired { instance, job, kept_workdirs: kept.into_values().collect(), shutdown })
+    }
+
+    fn inline(&self, run: &Run) -> BTreeMap<String, Vec<u8>> {
+        let mut inline = self.inline_tree(run).unwrap_or_default();
+        if let Some(stdin) = run.spec.stdin.as_ref().filter(|stdin| stdin.size <= INLINE_BYTES)
+            && let Ok(bytes) = self.open_blob(run.org, &stdin.hash).and_then(|blob| blob.read_all())
+        {
+            inline.insert(stdin.hash.clone(), bytes);
+        }
+        inline
     }
 
     /// None when the tree is too large, or not to be read: then the runner fetches it.

@@ -6,7 +6,6 @@ use model::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
 use model::bug;
 use model::job::{Frost, Job, JobReason, JobStatus};
 use model::run::{RunEvent, RunStatus};
-use model::spec::Command;
 use model::step::{Step, StepStatus, Tool};
 use model::task::{Task, TaskStatus};
 use model::{AgentId, Failure, InstanceId, JobId, RunId, StepId, TaskId, WorkflowId};
@@ -80,10 +79,8 @@ impl Scope<'_> {
     fn plan_single_command(&mut self) {
         let (run, attempt) = (self.run.id, self.run.attempt);
         let (agent, task, step) = (AgentId(self.tx.next_id()), TaskId(self.tx.next_id()), StepId(self.tx.next_id()));
-        let shown = match &self.run.spec.command {
-            Command::Shell(text) => text.lines().next().unwrap_or_default().to_owned(),
-            Command::Argv(argv) => argv.join(" "),
-        };
+        let shown = self.run.spec.command.shown();
+        let shown = shown.lines().next().unwrap_or_default();
         self.agents.push(Kept::new(Agent {
             id: agent,
             run,
@@ -194,6 +191,7 @@ impl Scope<'_> {
             windows: 0,
             charged_to: None,
             synced_blobs: 0,
+            unenforced: None,
             version: 1,
         };
         self.jobs.push(Kept::new(job));

@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod log;
 pub mod org;
 mod pause;
+pub mod plan;
 mod pool;
 mod presence;
 mod rest;

@@ -134,7 +134,7 @@ impl Scope<'_> {
             name,
             handle: None,
             status: InstanceStatus::Spawning,
-            resources: self.run.spec.resources.clone(),
+            resources: provider.size_for(&self.run.spec.resources),
             init_checksum: self.run.spec.init_checksum.clone(),
             on_lost_control: self.run.spec.on_lost_control,
             price_micro,

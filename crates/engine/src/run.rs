@@ -61,16 +61,13 @@ pub enum Action {
 impl Engine {
     /// The run, its attempt, reservation, agent, job, workflow and slot in one transaction: accepted means safe.
     pub async fn submit(&self, submission: Submission, key: Option<Key>, render: Render) -> Result<Answer, Failure> {
-        submission.spec.check()?;
-        if let Some(name) = &submission.name {
-            check_name(name)?;
-        }
-        self.house.provider(&submission.spec.provider)?;
+        check_asked(&self.house, &submission)?;
+        self.check_stdin(&submission).await?;
         let house = self.house.clone();
         self.keyed(Lane::Normal, "run.submit", key, 201, move |tx| {
             check_secrets(tx, &submission)?;
             let run = fresh(tx, &submission);
-            use_files(tx, &run)?;
+            use_contents(tx, &run)?;
             let mut scope = Scope::fresh(tx, &house, run);
             scope.publish("run.created", store::body!({ "name": scope.run.name, "status": "created" }));
             if submission.start {
@@ -81,13 +78,6 @@ impl Engine {
             Ok(render(&scope.close_shown()?))
         })
         .await
-    }
-
-    /// Checks and prices without writing anything.
-    pub async fn price_only(&self, submission: &Submission) -> Result<Credits, Failure> {
-        submission.spec.check()?;
-        let (house, submission) = (self.house.clone(), submission.clone());
-        self.store.glance("run.price", move |tx| affordable(tx, &house, &submission)).await
     }
 
     pub async fn act_on(
@@ -219,20 +209,63 @@ impl Engine {
 }
 
 /// What a submission names must be here before it is accepted, and stays while its run is open.
-fn use_files(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
-    let Some(tree) = &run.spec.files else { return Ok(()) };
-    if !store::content::is_tree_here(tx, run.org, &tree.hash)? {
+fn use_contents(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
+    if let Some(tree) = &run.spec.files
+        && !store::content::is_tree_here(tx, run.org, &tree.hash)?
+    {
         let why = format!(
             "the tree {} is not here: PUT /api/v1/trees/{{hash}} first, and before it what it names",
             tree.hash
         );
         return Err(Refused::invalid("files", why).into());
     }
-    store::content::use_by(tx, run.org, run.id, std::slice::from_ref(&tree.hash))
+    store::content::use_by(tx, run.org, run.id, &contents(&run.spec))
+}
+
+impl Engine {
+    /// The bound is on the bytes that are here, not on what is said about them.
+    async fn check_stdin(&self, submission: &Submission) -> Result<(), Failure> {
+        let Some(stdin) = &submission.spec.stdin else { return Ok(()) };
+        if !self.missing_blobs(submission.org, vec![stdin.hash.clone()]).await?.is_empty() {
+            let why = format!("its bytes were never sent: PUT /api/v1/blobs/{} first", stdin.hash);
+            return Err(Refused::invalid("stdin", why).into());
+        }
+        let size = self.open_blob(submission.org, &stdin.hash)?.size;
+        if size != stdin.size {
+            return Err(
+                Refused::invalid("stdin.size", format!("says {}, and there are {size} bytes", stdin.size)).into()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Hashes of all bytes that a run needs before it can start.
+pub(crate) fn contents(spec: &RunSpec) -> Vec<String> {
+    let files = spec.files.iter().map(|tree| tree.hash.clone());
+    files.chain(spec.stdin.iter().map(|stdin| stdin.hash.clone())).collect()
+}
+
+/// All that can be refused without a look at any row.
+pub(crate) fn check_asked(house: &House, submission: &Submission) -> Result<(), Refused> {
+    submission.spec.check()?;
+    if let Some(name) = &submission.name {
+        check_name(name)?;
+    }
+    check_fit(house, &submission.spec)
+}
+
+/// Refuses what no machine of the provider could ever hold: waiting would not help.
+fn check_fit(house: &House, spec: &RunSpec) -> Result<(), Refused> {
+    let largest = house.provider(&spec.provider)?.capabilities().largest;
+    if largest.satisfies(&spec.resources) {
+        return Ok(());
+    }
+    Err(Refused::DoesNotFit { asked: spec.resources.clone(), largest, place: spec.provider.clone() })
 }
 
 /// What starting it would reserve, if the org has so much. Only the start reserves.
-fn affordable(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Credits, Failure> {
+pub(crate) fn affordable(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Credits, Failure> {
     let needed = crate::ledger::estimate(house, &submission.spec, Credits::ZERO)?;
     let available = store::org::find(tx, submission.org)?.available;
     if available < needed {
@@ -268,7 +301,7 @@ pub(crate) fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Act
             if force {
                 give_up_silent_jobs(&mut scope)?;
             }
-            scope.run_event(RunEvent::RetryAsked)?;
+            scope.run_event(RunEvent::RetryAsked { after_ms: 0 })?;
         }
     }
     scope.close().map(drop)
@@ -276,13 +309,19 @@ pub(crate) fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Act
 
 /// What a run was sent with is kept a while after its end; later there is nothing to try again with.
 fn files_are_here(scope: &mut Scope<'_>) -> Result<(), Failure> {
-    match &scope.run.spec.files {
-        Some(tree) if !store::content::is_tree_here(scope.tx, scope.run.org, &tree.hash)? => {
-            let why = "no run needed them for long, and they were deleted: submit it again".into();
-            Err(Refused::Gone { what: "what the run was sent with", why }.into())
-        }
-        _ => Ok(()),
+    if let Some(tree) = &scope.run.spec.files
+        && !store::content::is_tree_here(scope.tx, scope.run.org, &tree.hash)?
+    {
+        let why = "no run needed them for long, and they were deleted: submit it again".into();
+        return Err(Refused::Gone { what: "what the run was sent with", why }.into());
     }
+    if let Some(stdin) = &scope.run.spec.stdin
+        && !store::content::is_here(scope.tx, scope.run.org, &stdin.hash)?
+    {
+        let why = "no run needed it for long, and its bytes were deleted: submit the run again".to_owned();
+        return Err(Refused::Gone { what: "the run's standard input", why }.into());
+    }
+    Ok(())
 }
 
 /// A person says that a silent machine's job is surely gone: it is fenced, and its run may go on.
@@ -367,7 +406,7 @@ fn check_name(name: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), Failure> {
+pub(crate) fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), Failure> {
     for name in &submission.spec.secrets {
         if !store::secret::exists(tx, submission.org, name)? {
             return Err(

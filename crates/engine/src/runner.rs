@@ -28,7 +28,9 @@ pub enum What {
     SyncComplete {
         blobs: i64,
     },
-    Started,
+    Started {
+        unenforced: Option<String>,
+    },
     Froze,
     Thawed,
     Ended {
@@ -274,7 +276,7 @@ fn apply(
 fn happened(scope: &mut Scope<'_>, job: JobId, what: &What, logged: i64) -> Result<(), Failure> {
     scope.job_event(job, JobEvent::Accepted)?;
     let began = match what {
-        What::Started => true,
+        What::Started { .. } => true,
         What::Ended { exit_code, signal, active_ms, .. } => exit_code.or(*signal).is_some() || *active_ms > 0,
         _ => false,
     };
@@ -284,7 +286,9 @@ fn happened(scope: &mut Scope<'_>, job: JobId, what: &What, logged: i64) -> Resu
     match what {
         What::Accepted => Ok(false),
         What::SyncComplete { blobs } => scope.job_event(job, JobEvent::SyncComplete { blobs: *blobs }),
-        What::Started => scope.job_event(job, JobEvent::CommandStarted),
+        What::Started { unenforced } => {
+            scope.job_event(job, JobEvent::CommandStarted { unenforced: unenforced.clone() })
+        }
         What::Froze => scope.job_event(job, JobEvent::Froze),
         What::Thawed => scope.job_event(job, JobEvent::Thawed),
         What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms } => {

@@ -291,7 +291,7 @@ impl Scope<'_> {
 
     fn settle(&mut self) -> Result<(), Failure> {
         self.settle_attempt()?;
-        if self.run.spec.files.is_some() {
+        if self.run.spec.files.is_some() || self.run.spec.stdin.is_some() {
             store::content::used_until_now(self.tx, self.run.id)?;
         }
         if !self.run.spec.artifacts.is_empty() {
@@ -300,7 +300,7 @@ impl Scope<'_> {
         store::artifact::date(self.tx, self.run.id, self.at + self.house.config.timings.artifacts_kept_ms)
     }
 
-    /// `retry` on errors opens the next attempt at once, if it can be paid.
+    /// `retry` on errors opens the next attempt after a pause, if it can be paid.
     fn retry_by_policy(&mut self, reason: RunReason) -> Result<(), Failure> {
         let again = self.run.status == RunStatus::Failed
             && reason == RunReason::JobFailed
@@ -323,7 +323,7 @@ impl Scope<'_> {
             self.publish("run.retry_unaffordable", store::body!({ "why": refused.to_string() }));
             return Ok(());
         }
-        self.run_event(RunEvent::RetryAsked)
+        self.run_event(RunEvent::RetryAsked { after_ms: model::run::pause_before_retry(&self.run) })
     }
 
     fn last_reason(&self) -> Option<JobReason> {

@@ -77,6 +77,10 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
             lost.id, lost.name
         ));
     }
+    if let Some(unenforced) = picture.job.as_ref().and_then(|job| job.unenforced.as_ref()) {
+        why.facts.push(format!("not limited: {unenforced}"));
+        why.next.push("how to get limits enforced: repl doctor, on the machine's host".into());
+    }
     for note in &run.late_evidence {
         why.facts.push(note.clone());
     }
@@ -165,11 +169,12 @@ fn waiting(tx: &mut Tx, house: &crate::House, run: &Run, job: &Job, why: &mut Wh
         Wish { org: run.org, resources: run.spec.resources.clone(), init_checksum: run.spec.init_checksum.clone() };
     why.summary = match (before, model::pool::place(&wish, &slots, room)) {
         (0, Placement::Wait) => {
-            format!("it is next in line and waits for one of {} machines to become free", room.instances)
+            let machines = if room.instances == 1 { "the machine" } else { "one of the machines" };
+            format!("it is next in line and waits for {machines} of {} to become free", pool.provider)
         }
         (0, Placement::Retire(idle)) => format!("it is next in line; {idle} is idle but does not fit and makes room"),
         (0, Placement::Claim(_) | Placement::Spawn) => "there is room, and it is about to be placed".to_owned(),
-        (n, _) => format!("it waits behind {n} other run{} for a machine", if n == 1 { "" } else { "s" }),
+        (n, _) => format!("it waits behind {n} run{} on {}", if n == 1 { "" } else { "s" }, pool.provider),
     };
     why.facts.push(format!(
         "pool {}/{}: {} of {} machines exist, {} free",

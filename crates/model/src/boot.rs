@@ -20,7 +20,7 @@ pub struct Boot {
     pub control_url: String,
     /// HMAC(installation key, name), so that it survives loss of the database.
     pub token: String,
-    /// What this instance was made for; jobs are limited to it where the system allows.
+    /// The size of this machine as its provider knows it. What a job may use of it is said with the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_milli: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -164,6 +164,9 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged_to: Option<Timestamp>,
     pub synced_blobs: i64,
+    /// Limits that its machine could not enforce, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unenforced: Option<String>,
     pub version: i64,
 }
 
@@ -195,7 +198,10 @@ pub enum JobEvent {
     SyncComplete {
         blobs: i64,
     },
-    CommandStarted,
+    CommandStarted {
+        /// Limits of the job that its machine cannot enforce, and why.
+        unenforced: Option<String>,
+    },
     /// Nothing new begins, and what runs stands still.
     HoldAsked,
     Froze,
@@ -334,9 +340,10 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             moved(next, [C::SlotActive, C::Publish { kind: "job.running" }])
         }
         (S::Running | S::Terminating, E::SyncComplete { .. }) => unchanged(),
-        (S::Running | S::Terminating, E::CommandStarted) if job.started_at.is_some() => unchanged(),
-        (S::Running | S::Terminating, E::CommandStarted) => {
+        (S::Running | S::Terminating, E::CommandStarted { .. }) if job.started_at.is_some() => unchanged(),
+        (S::Running | S::Terminating, E::CommandStarted { unenforced }) => {
             next.started_at = Some(at);
+            next.unenforced.clone_from(unenforced);
             moved(next, [C::Publish { kind: "job.started" }])
         }
         (_, E::HoldAsked | E::Froze | E::ReleaseAsked | E::Thawed) => frost(next, event),
@@ -427,7 +434,7 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             | E::HeardAgain
             | E::DeclaredLost
             | E::GaveUpOn
-            | E::CommandStarted
+            | E::CommandStarted { .. }
             | E::SyncComplete { .. }
             | E::Accepted,
         ) if ended.is_end() => unchanged(),
@@ -625,7 +632,7 @@ pub fn name(event: &JobEvent) -> &'static str {
         E::ProviderRefused { .. } => "provider_refused",
         E::Accepted => "accepted",
         E::SyncComplete { .. } => "sync_complete",
-        E::CommandStarted => "started",
+        E::CommandStarted { .. } => "started",
         E::HoldAsked => "hold",
         E::Froze => "froze",
         E::ReleaseAsked => "release",

@@ -1,7 +1,7 @@
 //! One decision for every failure: retry, skip, re-plan, escalate or abort. A truth table, tested row by row.
 
 use crate::spec::FailureMode;
-use crate::words;
+use crate::{RunId, words};
 
 words! {
     /// What an error is, whatever it was called where it happened (R43).
@@ -82,6 +82,15 @@ pub fn decide(case: &Case) -> Decision {
 pub fn backoff(tries: i64, jitter_thousandths: i64) -> i64 {
     let delay = BASE_DELAY_MS.saturating_mul(1i64 << (tries - 1).clamp(0, 40)).min(MAX_DELAY_MS);
     (delay + delay * jitter_thousandths.clamp(-100, 100) / 1000).clamp(0, MAX_DELAY_MS)
+}
+
+/// Jitter for [`backoff`], -100 … 100 thousandths: the same for the same run and attempt, so that a decision made twice is one decision.
+/// Runs that failed together get different ones. (The mixing function is splitmix64.)
+pub fn jitter(run: RunId, attempt: i64) -> i64 {
+    let mut mixed = (run.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(attempt as u64);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed ^ (mixed >> 31)) % 201) as i64 - 100
 }
 
 /// The pause before the n-th resubmission by infrastructure: 15 s, 30 s, 1, 2, 5, 10 min.
@@ -178,6 +187,10 @@ mod tests {
     fn the_pause_is_clamped_after_the_jitter() {
         assert_eq!(backoff(20, 100), MAX_DELAY_MS);
         assert_eq!(backoff(1, -100), 90);
+        let drawn: Vec<i64> = (0..1000).map(|run| jitter(RunId(run), 1 + run % 3)).collect();
+        assert!(drawn.iter().all(|jitter| (-100..=100).contains(jitter)), "{drawn:?}");
+        assert!(drawn.contains(&-100) && drawn.contains(&100), "the whole range is used");
+        assert_eq!(jitter(RunId(7), 2), jitter(RunId(7), 2));
         assert_eq!([1, 2, 6, 99].map(infrastructure_pause), [15_000, 30_000, 600_000, 600_000]);
     }
 }

@@ -2,6 +2,7 @@
 //! A third, a bug, is an assertion.
 
 use crate::credits::Credits;
+use crate::spec::Resources;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,8 @@ pub enum Refused {
     Unaffordable { needed: Credits, available: Credits },
     #[error("its budget of {budget} credits is used up: earlier attempts cost {spent}")]
     BudgetSpent { budget: Credits, spent: Credits },
+    #[error("asked for {asked}, and the largest machine of {place} has {largest}")]
+    DoesNotFit { asked: Resources, largest: Resources, place: String },
     #[error("{field}: {why}")]
     Invalid { field: String, why: String },
     #[error("{why}")]
@@ -52,6 +55,7 @@ impl Refused {
             Refused::NotFrom { .. } => "invalid_state_transition",
             Refused::Unaffordable { .. } => "insufficient_credits",
             Refused::BudgetSpent { .. } => "budget_spent",
+            Refused::DoesNotFit { .. } => "does_not_fit",
             Refused::Invalid { .. } => "invalid",
             Refused::Conflict { .. } => "conflict",
             Refused::Stale { .. } => "stale",

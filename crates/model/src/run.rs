@@ -1,5 +1,6 @@
 //! The life of a run. One `match`; ends go through a termination reason and the finaliser, never straight.
 
+use crate::recovery;
 use crate::spec::RunSpec;
 use crate::time::{DAY, MINUTE, SECOND};
 use crate::{OrgId, Outcome, Refused, RunId, Timestamp, moved, unchanged, words};
@@ -163,7 +164,10 @@ pub enum RunEvent {
     ResumeFailed {
         cause: String,
     },
-    RetryAsked,
+    /// By a person at once, by the policy after a pause.
+    RetryAsked {
+        after_ms: i64,
+    },
     RetryCame,
     CancelAsked {
         abort: bool,
@@ -192,7 +196,7 @@ impl RunEvent {
             RunEvent::PauseExpired => "pause_expired",
             RunEvent::AgentsWoken => "agents_woken",
             RunEvent::ResumeFailed { .. } => "resume_failed",
-            RunEvent::RetryAsked => "retry",
+            RunEvent::RetryAsked { .. } => "retry",
             RunEvent::RetryCame => "retry_came",
             RunEvent::CancelAsked { .. } => "cancel",
             RunEvent::Finalised => "finalised",
@@ -350,11 +354,12 @@ pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             end(run, RunReason::Poisoned, at, cause)
         }
 
-        (S::Failed, E::RetryAsked) if run.attempt < run.max_attempts => {
-            go(run, S::Retrying, at, reopened, [C::OpenAttempt, C::Reserve, C::WakeDispatch])
+        (S::Failed, E::RetryAsked { after_ms }) if run.attempt < run.max_attempts => {
+            let due = at + *after_ms;
+            go(run, S::Retrying, at, |r| reopened(r, due), [C::OpenAttempt, C::Reserve, C::WakeDispatch])
         }
-        (S::Retrying, E::RetryAsked) => unchanged(),
-        (S::Pending | S::Running, E::RetryAsked) if run.attempt > 1 => unchanged(), // passed in this attempt (R22)
+        (S::Retrying, E::RetryAsked { .. }) => unchanged(),
+        (S::Pending | S::Running, E::RetryAsked { .. }) if run.attempt > 1 => unchanged(), // passed in this attempt (R22)
         (S::Retrying, E::RetryCame) => go(run, S::Pending, at, |r| r.retry_at = None, [C::WakeDispatch]),
         (S::Pending, E::RetryCame) => unchanged(),
 
@@ -406,6 +411,12 @@ pub fn deadline(run: &Run) -> Option<(Timestamp, RunEvent)> {
     }
 }
 
+/// How long the policy waits before it tries a failed run again.
+pub fn pause_before_retry(run: &Run) -> i64 {
+    let asked = run.spec.retry.as_ref().and_then(|retry| retry.delay_ms);
+    asked.unwrap_or_else(|| recovery::backoff(run.attempt, recovery::jitter(run.id, run.attempt)))
+}
+
 /// The actions a person may ask for now.
 pub fn allowed(run: &Run) -> Vec<&'static str> {
     match run.status {
@@ -444,7 +455,8 @@ pub fn phase(terminating: bool, jobs: &[Phase]) -> Option<Phase> {
 }
 
 fn refuse(run: &Run, event: &RunEvent) -> Refused {
-    let used_up = *event == RunEvent::RetryAsked && run.status == S::Failed && run.attempt >= run.max_attempts;
+    let used_up =
+        matches!(event, RunEvent::RetryAsked { .. }) && run.status == S::Failed && run.attempt >= run.max_attempts;
     let state = if used_up {
         format!("failed, and all {} attempts are used", run.max_attempts)
     } else {
@@ -517,7 +529,7 @@ fn finalised(run: &Run, to: RunStatus, at: Timestamp) -> Step {
 }
 
 /// A new attempt starts from a clean sheet; what the old one left stays with the attempt's own rows.
-fn reopened(run: &mut Run) {
+fn reopened(run: &mut Run, due: Timestamp) {
     run.attempt += 1;
     run.submission = 1;
     run.termination = None;
@@ -532,5 +544,5 @@ fn reopened(run: &mut Run) {
     run.agent_count = 0;
     run.task_count = 0;
     run.step_count = 0;
-    run.retry_at = Some(run.since);
+    run.retry_at = Some(due);
 }

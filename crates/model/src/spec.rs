@@ -28,8 +28,52 @@ words! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
+    /// One text for `sh -c`.
     Shell(String),
+    /// Several texts for one shell, in order; the first that fails ends the run. See [`script`].
+    Script(Vec<String>),
     Argv(Vec<String>),
+}
+
+impl Command {
+    /// As people read it.
+    pub fn shown(&self) -> String {
+        match self {
+            Command::Shell(text) => text.clone(),
+            Command::Script(entries) => entries.join("\n"),
+            Command::Argv(argv) => argv.join(" "),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Command::Shell(text) => text.trim().is_empty(),
+            Command::Script(entries) => entries.iter().all(|text| text.trim().is_empty()),
+            Command::Argv(argv) => argv.first().is_none_or(String::is_empty),
+        }
+    }
+
+    /// Bytes of its longest form, which is what the kernel is given.
+    fn bytes(&self) -> usize {
+        match self {
+            Command::Shell(text) => text.len(),
+            Command::Script(entries) => script(entries).len(),
+            Command::Argv(argv) => argv.iter().map(String::len).sum(),
+        }
+    }
+}
+
+/// The text for `sh -c` that runs these entries in one shell, each as if it were typed, until one fails. `cd`, `export` and `exit` work
+/// as in a script.
+///
+/// Each entry is quoted and given to `eval`, so that an open quote, a here-document or a syntax error ends with its entry. The status is
+/// looked at in a command of its own: `eval … || exit` would switch `set -e` off inside the entry. The newlines at the end of each entry
+/// keep a trailing comment or backslash from reaching what follows (bash reads on beyond an `eval` whose text ends in the middle of a
+/// continued line, hence two). Needs only what POSIX says of a shell.
+pub fn script(entries: &[String]) -> String {
+    let quoted = |entry: &String| entry.replace('\'', r"'\''");
+    let step = |entry: &String| format!("eval '{}\n\n'\ncase $? in 0) ;; *) exit ;; esac\n", quoted(entry));
+    entries.iter().map(step).collect()
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +95,40 @@ impl Resources {
     }
 }
 
+impl std::fmt::Display for Resources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let cpu = self.cpu_milli.map(|milli| match milli {
+            1000 => "1 core".to_owned(),
+            _ => format!("{} cores", show_cpu(milli)),
+        });
+        let memory = self.memory_bytes.map(|bytes| format!("{} of memory", show_memory(bytes)));
+        let parts: Vec<String> = cpu.into_iter().chain(memory).collect();
+        f.write_str(if parts.is_empty() { "as much as there is" } else { "" })?;
+        f.write_str(&parts.join(" and "))
+    }
+}
+
+/// `2`, `0.5`: as `--cpu` takes it.
+pub fn show_cpu(milli: i64) -> String {
+    (milli as f64 / 1000.0).to_string()
+}
+
+/// `512MB`, `23.4GB`: as `--memory` takes it. Rounded down, so that what is shown as available can be asked for.
+pub fn show_memory(bytes: i64) -> String {
+    const UNITS: [(i64, &str); 4] = [(1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
+    match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => format!("{}{name}", (bytes as i128 * 10 / unit as i128) as f64 / 10.0),
+        None => format!("{bytes}B"),
+    }
+}
+
+/// What the command reads as its standard input: bytes kept under their hash, like a file's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StdinRef {
+    pub hash: String,
+    pub size: i64,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
     /// First attempt included.
@@ -58,6 +136,9 @@ pub struct Retry {
     pub on_events: Vec<RetryEvent>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<i64>,
+    /// Pause before a new attempt after an error, instead of the growing one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +153,9 @@ pub struct RunSpec {
     /// The tree of files that is laid into its workdir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<TreeRef>,
+    /// Without one the command reads from `/dev/null`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<StdinRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     #[serde(default)]
@@ -104,7 +188,10 @@ pub const DEFAULT_STOP_DURATION_MS: i64 = 10 * SECOND;
 pub const DEFAULT_MAX_ATTEMPTS: i64 = 3;
 
 // Bounds of what one run may ask for; each keeps one row, one document or one environment of reasonable size.
-pub const MAX_COMMAND_BYTES: usize = 128 * 1024;
+/// The longest single argument that Linux takes, without the byte that ends it.
+pub const MAX_COMMAND_BYTES: usize = 128 * 1024 - 1;
+/// What is piped in is kept by the control plane and fetched whole by the machine before the command starts.
+pub const MAX_STDIN_BYTES: i64 = 1 << 30;
 pub const MAX_ENV: usize = 500;
 pub const MAX_ATTEMPTS: i64 = 100;
 pub const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
@@ -115,17 +202,9 @@ impl RunSpec {
         if self.kind != RunKind::Task {
             return Err(Refused::invalid("type", format!("`{}` is not supported here: use task", self.kind)));
         }
-        let length = match &self.command {
-            Command::Shell(text) => text.len(),
-            Command::Argv(argv) => argv.iter().map(String::len).sum(),
-        };
-        let empty = match &self.command {
-            Command::Shell(text) => text.trim().is_empty(),
-            Command::Argv(argv) => argv.first().is_none_or(String::is_empty),
-        };
-        check(!empty, "commands", "a command is needed, e.g. -c 'echo hello'")?;
+        check(!self.command.is_empty(), "commands", "a command is needed, e.g. -c 'echo hello'")?;
         check(
-            length <= MAX_COMMAND_BYTES,
+            self.command.bytes() <= MAX_COMMAND_BYTES,
             "commands",
             "longer than 128 KiB: put it into a file and send it with --file",
         )?;
@@ -136,6 +215,14 @@ impl RunSpec {
         if let Some(tree) = &self.files {
             check(is_hash(&tree.hash), "files.hash", format!("`{}` is not a BLAKE3 hash in hex", tree.hash))?;
             check(tree.files >= 0 && tree.bytes >= 0, "files", "counts must not be negative")?;
+        }
+        if let Some(stdin) = &self.stdin {
+            check(is_hash(&stdin.hash), "stdin", format!("`{}` is not a BLAKE3 hash in hex", stdin.hash))?;
+            check(
+                (0..=MAX_STDIN_BYTES).contains(&stdin.size),
+                "stdin",
+                "larger than 1 GiB: send it as a file with --file and read it from there",
+            )?;
         }
         if let Some(dir) = &self.working_dir {
             check(is_inside(dir), "working_dir", format!("`{dir}` must stay below the run's folder"))?;
@@ -162,6 +249,11 @@ impl RunSpec {
                 (1..=MAX_ATTEMPTS).contains(&retry.max_attempts),
                 "retry",
                 "must lie between 1 and 100 attempts, the first included",
+            )?;
+            check(
+                retry.delay_ms.is_none_or(|ms| (0..=DAY).contains(&ms)),
+                "retry.delay",
+                "must lie between 0s and 24h",
             )?;
         }
         Ok(())
@@ -237,6 +329,16 @@ mod tests {
         for (machine, asked, enough) in table {
             assert_eq!(machine.satisfies(&asked), enough, "{machine:?} for {asked:?}");
         }
+    }
+
+    #[test]
+    fn sizes_are_shown_as_they_are_asked_for() {
+        for (bytes, shown) in [(7, "7B"), (1536, "1.5KB"), (512 << 20, "512MB"), ((3 << 30) - 1, "2.9GB")] {
+            assert_eq!(show_memory(bytes), shown);
+        }
+        let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(4 << 30) };
+        assert_eq!(host.to_string(), "2 cores and 4GB of memory");
+        assert_eq!(Resources { cpu_milli: Some(1000), memory_bytes: None }.to_string(), "1 core");
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Cache {
         Ok(Cache { dir, most, total: Mutex::new(None), number: AtomicU64::new(0) })
     }
 
-    fn path(&self, hash: &str) -> PathBuf {
+    pub fn path(&self, hash: &str) -> PathBuf {
         self.dir.join(hash.get(..2).unwrap_or("xx")).join(hash)
     }
 

@@ -7,9 +7,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use wire::runner::Limits;
 
 /// Period of the cpu quota, in microseconds; the kernel's own default.
 const PERIOD: i64 = 100_000;
+/// For shares that would be less than the smallest quota of the usual period; the longest the kernel takes.
+const LONG_PERIOD: i64 = 1_000_000;
+const SMALLEST_QUOTA: i64 = 1_000;
 /// Version 1 cannot end a group at once; a group that still forks after this many rounds is left to the sweep.
 const KILL_ROUNDS: usize = 100;
 
@@ -23,6 +27,8 @@ pub struct Layout {
     freezer: Option<PathBuf>,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
+    /// Where version 2 may limit a job although it does not hold it together.
+    limiting: Option<PathBuf>,
 }
 
 /// The groups of one job, written down beside it so that any process can end it.
@@ -32,12 +38,11 @@ pub struct Groups {
     freezer: Option<PathBuf>,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Limits {
-    pub cpu_milli: Option<i64>,
-    pub memory_bytes: Option<i64>,
+    #[serde(default)]
+    limiting: Option<PathBuf>,
+    /// Limits that were asked for and are not in force, and why.
+    #[serde(default)]
+    pub unenforced: Option<String>,
 }
 
 impl Layout {
@@ -80,7 +85,7 @@ impl Layout {
         let Some(at) = self.v2.as_ref().or(self.freezer.as_ref()) else {
             return Err("no cgroup hierarchy is mounted that can hold one".to_owned());
         };
-        let groups = self.make(&probe_name(), Limits::default());
+        let groups = self.make(&probe_name());
         groups.remove();
         groups.containing().map(drop).ok_or_else(|| format!("no group can be made in {}", at.display()))
     }
@@ -96,17 +101,21 @@ impl Layout {
         if v1.as_ref().is_some_and(|at| writable(at)) {
             return Some("v1");
         }
-        self.v2.as_ref().filter(|at| listed(at) && writable(&at.join("cgroup.subtree_control"))).map(|_| "v2")
+        self.v2_place().filter(|at| listed(at) && writable(&at.join("cgroup.subtree_control"))).map(|_| "v2")
     }
 
-    /// The same without what would hold a job together; limits stay where they have groups of their own.
+    /// The same without what would hold a job together; limits stay.
     pub fn without_containing(self) -> Layout {
-        Layout { v2: None, freezer: None, ..self }
+        Layout { limiting: self.v2, v2: None, freezer: None, ..self }
+    }
+
+    fn v2_place(&self) -> Option<&PathBuf> {
+        self.v2.as_ref().or(self.limiting.as_ref())
     }
 
     /// Removes groups of that name's beginning in which nothing lives, left by a runner that was killed.
     pub fn remove_left(&self, prefix: &str) {
-        for at in [&self.v2, &self.freezer, &self.memory, &self.cpu].into_iter().flatten() {
+        for at in [&self.v2, &self.freezer, &self.memory, &self.cpu, &self.limiting].into_iter().flatten() {
             let entries = fs::read_dir(at).into_iter().flatten().flatten();
             for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
                 let _ = fs::remove_dir(entry.path());
@@ -114,22 +123,80 @@ impl Layout {
         }
     }
 
-    pub fn make(&self, name: &str, limits: Limits) -> Groups {
-        let mut groups = Groups { v2: self.v2.as_ref().and_then(|at| make_v2(at, name, limits)), ..Groups::default() };
+    /// What holds a job together. Limits are put on it when the job is known.
+    pub fn make(&self, name: &str) -> Groups {
+        let mut groups = Groups { v2: self.v2.as_ref().and_then(|at| make_dir(at, name)), ..Groups::default() };
         if groups.v2.is_none() {
             groups.freezer = self.freezer.as_ref().and_then(|at| make_dir(at, name));
         }
-        if let (Some(at), Some(bytes)) = (&self.memory, limits.memory_bytes) {
-            groups.memory = make_limited(at, name, "memory.limit_in_bytes", bytes);
-            if let Some(group) = &groups.memory {
+        groups
+    }
+
+    /// Puts a job's limits on its groups before it begins, and notes there what cannot be enforced.
+    pub fn limit(&self, groups: &mut Groups, name: &str, limits: Limits) {
+        let memory = limits.memory_bytes.map(|bytes| self.limit_memory(groups, name, bytes));
+        let cpu = limits.cpu_milli.map(|milli| self.limit_cpu(groups, name, milli));
+        let lacks = |what: &str, done: Option<io::Result<()>>| {
+            let error = done?.err()?;
+            tracing::warn!(%error, "{what} cannot be limited here");
+            Some(what.to_owned())
+        };
+        let lacking: Vec<String> = lacks("memory", memory).into_iter().chain(lacks("cpu", cpu)).collect();
+        let flags: Vec<String> = lacking.iter().map(|what| format!("--{what}")).collect();
+        groups.unenforced = (!lacking.is_empty()).then(|| {
+            let (is, s) = if lacking.len() == 1 { ("is", "") } else { ("are", "s") };
+            format!(
+                "{} {is} not enforced: this user may not change a control group with the {} controller{s} there",
+                flags.join(" and "),
+                lacking.join(" and "),
+            )
+        });
+    }
+
+    fn limit_memory(&self, groups: &mut Groups, name: &str, bytes: i64) -> io::Result<()> {
+        groups.memory = self.memory.as_ref().and_then(|at| {
+            make_limited(at, name, |group| {
+                put(group, "memory.limit_in_bytes", bytes)?;
                 // Absent without swap accounting.
                 let _ = put(group, "memory.memsw.limit_in_bytes", bytes);
-            }
+                Ok(())
+            })
+        });
+        if groups.memory.is_some() {
+            return Ok(());
         }
-        if let (Some(at), Some(milli)) = (&self.cpu, limits.cpu_milli) {
-            groups.cpu = make_limited(at, name, "cpu.cfs_quota_us", milli * PERIOD / 1000);
+        let group = self.v2_group(groups, name, "memory")?;
+        put(&group, "memory.max", bytes)?;
+        // Absent without swap. What may not be in memory may not be in swap instead.
+        let _ = put(&group, "memory.swap.max", 0);
+        Ok(())
+    }
+
+    fn limit_cpu(&self, groups: &mut Groups, name: &str, milli: i64) -> io::Result<()> {
+        let period = if milli * PERIOD / 1000 < SMALLEST_QUOTA { LONG_PERIOD } else { PERIOD };
+        let quota = (milli * period / 1000).max(SMALLEST_QUOTA);
+        groups.cpu = self.cpu.as_ref().and_then(|at| {
+            make_limited(at, name, |group| {
+                put(group, "cpu.cfs_period_us", period)?;
+                put(group, "cpu.cfs_quota_us", quota)
+            })
+        });
+        if groups.cpu.is_some() {
+            return Ok(());
         }
-        groups
+        let group = self.v2_group(groups, name, "cpu")?;
+        put(&group, "cpu.max", format!("{quota} {period}"))
+    }
+
+    /// The job's group of version 2, which may use this controller: the one that holds it together, or one made for its limits.
+    fn v2_group(&self, groups: &mut Groups, name: &str, controller: &str) -> io::Result<PathBuf> {
+        let none = || io::Error::other(format!("no control group with the {controller} controller can be made"));
+        let at = self.v2_place().ok_or_else(none)?;
+        hand_down(at, controller);
+        if groups.v2.is_none() && groups.limiting.is_none() {
+            groups.limiting = make_dir(at, name);
+        }
+        groups.v2.clone().or(groups.limiting.clone()).ok_or_else(none)
     }
 }
 
@@ -139,29 +206,9 @@ fn probe_name() -> String {
     format!("remuda-probe-{}-{}", std::process::id(), LOOKS.fetch_add(1, Ordering::Relaxed))
 }
 
-fn make_v2(at: &Path, name: &str, limits: Limits) -> Option<PathBuf> {
-    hand_down(at, "memory", limits.memory_bytes.is_some());
-    hand_down(at, "cpu", limits.cpu_milli.is_some());
-    let group = make_dir(at, name)?;
-    limit_v2(&group, limits);
-    Some(group)
-}
-
-/// Where a controller is not to be had there are just no limits by it.
-fn limit_v2(group: &Path, limits: Limits) {
-    if let Some(bytes) = limits.memory_bytes {
-        let _ = put(group, "memory.max", bytes);
-        // Absent without swap. What may not be in memory may not be in swap instead.
-        let _ = put(group, "memory.swap.max", 0);
-    }
-    if let Some(milli) = limits.cpu_milli {
-        let _ = put(group, "cpu.max", format!("{} {PERIOD}", milli * PERIOD / 1000));
-    }
-}
-
 /// Lets groups below use a controller. Each is asked for by itself: a host may give one and not the other. What cannot be had, or is
 /// had already, is not asked for: the kernel holds up everybody's groups while it is.
-fn hand_down(at: &Path, controller: &str, needed: bool) {
+fn hand_down(at: &Path, controller: &str) {
     let lists = |file: &str| {
         fs::read_to_string(at.join(file)).is_ok_and(|list| list.split_whitespace().any(|it| it == controller))
     };
@@ -170,7 +217,7 @@ fn hand_down(at: &Path, controller: &str, needed: bool) {
     }
     let ask = || put(at, "cgroup.subtree_control", format!("+{controller}"));
     let busy = ask().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
-    if busy && needed && step_aside(at) {
+    if busy && step_aside(at) {
         let _ = ask();
     }
 }
@@ -205,9 +252,9 @@ fn beside(own: &Path) -> PathBuf {
     own.parent().filter(|_| own.ends_with(ASIDE)).unwrap_or(own).to_owned()
 }
 
-fn make_limited(at: &Path, name: &str, file: &str, limit: i64) -> Option<PathBuf> {
+fn make_limited(at: &Path, name: &str, limit: impl Fn(&Path) -> io::Result<()>) -> Option<PathBuf> {
     let group = make_dir(at, name)?;
-    if put(&group, file, limit).is_ok() {
+    if limit(&group).is_ok() {
         return Some(group);
     }
     let _ = fs::remove_dir(&group);
@@ -233,7 +280,7 @@ fn put(group: &Path, file: &str, value: impl ToString) -> io::Result<()> {
 
 impl Groups {
     fn each(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.v2, &self.freezer, &self.memory, &self.cpu].into_iter().flatten()
+        [&self.v2, &self.freezer, &self.memory, &self.cpu, &self.limiting].into_iter().flatten()
     }
 
     /// The one through which everything of the job can be ended and frozen.
@@ -289,7 +336,7 @@ impl Groups {
 
     /// How often the kernel ended a process of the job for want of memory.
     pub fn out_of_memory(&self) -> u64 {
-        let v2 = self.v2.as_ref().map(|group| group.join("memory.events"));
+        let v2 = self.v2.as_ref().or(self.limiting.as_ref()).map(|group| group.join("memory.events"));
         let v1 = self.memory.as_ref().map(|group| group.join("memory.oom_control"));
         let count = |path: PathBuf| -> Option<u64> {
             let text = fs::read_to_string(path).ok()?;
@@ -343,14 +390,28 @@ mod tests {
             fs::write(at.join(file), "").unwrap();
         }
         fs::write(at.join("cgroup.controllers"), "cpuset memory\n").unwrap();
-        hand_down(at, "memory", true);
-        limit_v2(&group, Limits { cpu_milli: Some(1500), memory_bytes: Some(64 << 20) });
+        let layout = Layout { v2: Some(at.to_owned()), ..Layout::default() };
+        let mut groups = Groups { v2: Some(group.clone()), ..Groups::default() };
+        layout.limit(&mut groups, "group", Limits { cpu_milli: Some(1500), memory_bytes: Some(64 << 20) });
         let said = |file: &str| fs::read_to_string(at.join(file)).unwrap();
         assert_eq!(said("cgroup.subtree_control"), "+memory");
         assert_eq!((said("group/memory.max"), said("group/memory.swap.max")), ("67108864".to_owned(), "0".to_owned()));
-        assert_eq!(said("group/cpu.max"), "150000 100000");
-        let layout = Layout { v2: Some(at.to_owned()), ..Layout::default() };
+        assert_eq!((said("group/cpu.max"), &groups.unenforced), ("150000 100000".to_owned(), &None));
         assert_eq!((layout.limits("memory"), layout.limits("cpu")), (Some("v2"), None));
+        // A hundredth of a processor has a quota that the kernel takes.
+        layout.limit(&mut groups, "group", Limits { cpu_milli: Some(1), memory_bytes: None });
+        assert!(said("group/cpu.max").starts_with("1000 1000000"), "{}", said("group/cpu.max"));
+        // Held together in another way, limited all the same.
+        let aside = layout.without_containing();
+        assert_eq!((aside.limits("memory"), aside.v2.is_none()), (Some("v2"), true));
+        // What is not limited is said.
+        fs::remove_file(group.join("memory.max")).unwrap();
+        let mut groups = Groups { limiting: Some(group), ..Groups::default() };
+        aside.limit(&mut groups, "group", Limits { cpu_milli: Some(1500), memory_bytes: Some(64 << 20) });
+        assert!(groups.unenforced.as_ref().unwrap().starts_with("--memory is not enforced: "), "{groups:?}");
+        let mut none = Groups::default();
+        Layout::default().limit(&mut none, "group", Limits { cpu_milli: Some(1), memory_bytes: Some(1) });
+        assert!(none.unenforced.unwrap().starts_with("--memory and --cpu are not enforced: "));
     }
 
     #[test]
@@ -372,9 +433,7 @@ mod tests {
             Some(controller) => {
                 put(&own, "cgroup.procs", child.id()).unwrap();
                 assert!(put(&own, "cgroup.subtree_control", format!("+{controller}")).is_err());
-                hand_down(&own, controller, false);
-                assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap().trim(), "", "not asked to");
-                hand_down(&own, controller, true);
+                hand_down(&own, controller);
                 assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap().trim(), controller);
             }
             None => eprintln!("SKIPPED in part: this group was given no controller to hand down"),
@@ -390,7 +449,7 @@ mod tests {
         let here = Layout::discover();
         let version_1 = Layout { v2: None, ..here.clone() };
         for (layout, version) in [(here, "any"), (version_1, "1")] {
-            let groups = layout.make(&format!("remuda-test-{}-{version}", std::process::id()), Limits::default());
+            let groups = layout.make(&format!("remuda-test-{}-{version}", std::process::id()));
             let Some(group) = groups.containing() else { continue }; // nothing to test where none can be made
             let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
             put(group, "cgroup.procs", child.id()).unwrap();

@@ -1,6 +1,6 @@
 //! The instance's directory: who this runner is, what lies where, and that nobody else runs here.
 
-use crate::cgroup::{Layout, Limits};
+use crate::cgroup::Layout;
 use crate::containment::{self, Way};
 use crate::process::Process;
 use nix::fcntl::{Flock, FlockArg};
@@ -42,10 +42,6 @@ impl Instance {
 
     pub fn jobs(&self) -> PathBuf {
         self.dir.join("jobs")
-    }
-
-    pub fn limits(&self) -> Limits {
-        Limits { cpu_milli: self.boot.cpu_milli, memory_bytes: self.boot.memory_bytes }
     }
 
     /// A name for control groups that no other instance on this host has.

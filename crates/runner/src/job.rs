@@ -5,6 +5,7 @@ use crate::contain::{KEY_MARK, WORKDIR_MARK};
 use crate::exit::ExitRecord;
 use crate::key::Key;
 use crate::orders::Order;
+use crate::slot;
 use crate::spool::{self, Reader};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use wire::runner::{Command, DesiredJob, DesiredState, EndCause, Fact, OnLostControl, What};
+use wire::runner::{Command, DesiredJob, DesiredState, EndCause, Fact, Limits, OnLostControl, What};
 
 /// Of the host's environment a job sees these; nothing else of the runner's own reaches it.
 const FROM_THE_HOST: &[&str] = &["PATH", "HOME", "USER", "SHELL", "LANG", "TZ"];
@@ -101,7 +102,10 @@ impl Job {
 
     pub fn tell_started(&mut self) {
         if !std::mem::replace(&mut self.told_started, true) {
-            self.tell(What::Started);
+            let limited = self.wanted.as_ref().is_none_or(|wanted| wanted.limits != Limits::default());
+            let folder = self.output.as_ref().filter(|_| limited);
+            let unenforced = folder.and_then(|output| slot::groups_of(&output.dir).unenforced);
+            self.tell(What::Started { unenforced });
         }
     }
 
@@ -189,6 +193,7 @@ pub fn environment(wanted: &DesiredJob, key: Key, workdir: &Path) -> Vec<(String
     let ours = [
         ("REPL_RUN", wanted.run.to_string()),
         ("REPL_JOB", wanted.job.to_string()),
+        ("REPL_ATTEMPT", wanted.attempt.to_string()),
         (KEY_MARK, key.to_string()),
         (WORKDIR_MARK, workdir.display().to_string()),
     ];

@@ -1,6 +1,7 @@
 //! The keeper: holds one job's processes and pipes, writes its output and its end to disk, and outlives the runner.
 //! One thread around poll(2); talks to nobody but its runner and never to the network.
 
+mod feed;
 mod job;
 mod pump;
 mod start;
@@ -34,11 +35,20 @@ const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// Never returns. Descriptor 0 is the listening socket.
 pub fn main() -> ! {
-    // Read before the folder can go; removed when nothing is left in them, whichever way this ends.
+    // Known before the folder can go; removed when nothing is left in them, whichever way this ends.
     let groups = slot::groups_of(Path::new(HERE));
     let way = Way::from_argument(&std::env::args().nth(2).unwrap_or_default());
-    let served = Keeper::new(groups.clone(), way).and_then(Keeper::serve);
-    groups.remove();
+    let served = match Keeper::new(groups.clone(), way) {
+        Ok(mut keeper) => {
+            let served = keeper.serve();
+            keeper.groups.remove();
+            served
+        }
+        Err(error) => {
+            groups.remove();
+            Err(error)
+        }
+    };
     let code = match served {
         Ok(()) => 0,
         Err(error) => {
@@ -73,12 +83,13 @@ struct Woken {
     knocked: bool,
     runner: bool,
     output: [bool; 2],
+    input: bool,
 }
 
 impl Woken {
     /// And not by the clock.
     fn by_somebody(&self) -> bool {
-        self.signals || self.knocked || self.runner || self.output.contains(&true)
+        self.signals || self.knocked || self.runner || self.input || self.output.contains(&true)
     }
 }
 
@@ -112,7 +123,7 @@ impl Keeper {
         })
     }
 
-    fn serve(mut self) -> io::Result<()> {
+    fn serve(&mut self) -> io::Result<()> {
         loop {
             if self.job.as_mut().is_some_and(|job| job.is_over()) {
                 return self.job.take().expect("just looked").finish();
@@ -132,6 +143,9 @@ impl Keeper {
                 return Ok(());
             }
             self.pump(woken.output)?;
+            if let Some(job) = self.job.as_mut().filter(|_| woken.input) {
+                job.feed();
+            }
             self.settle(woken.by_somebody(), now);
             if let Some(job) = &mut self.job {
                 job.tend(now);
@@ -169,6 +183,8 @@ impl Keeper {
         let sources = self.job.as_ref().map_or([None, None], |job| job.pump.sources(self.link_up));
         let which: Vec<usize> = (0..2).filter(|n| sources[*n].is_some()).collect();
         watched.extend(sources.iter().flatten().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
+        let input = watched.len();
+        watched.extend(self.job.as_ref().and_then(Job::hungry).map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
         match poll(&mut watched, self.timeout()) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
@@ -178,7 +194,8 @@ impl Keeper {
         for (nth, source) in which.into_iter().enumerate() {
             output[source] = ready(first_output + nth);
         }
-        Ok(Woken { signals: ready(0), knocked: ready(1), runner: self.runner.is_some() && ready(2), output })
+        let runner = self.runner.is_some() && ready(2);
+        Ok(Woken { signals: ready(0), knocked: ready(1), runner, output, input: ready(input) })
     }
 
     fn timeout(&self) -> PollTimeout {
@@ -241,6 +258,7 @@ impl Keeper {
     fn obey(&mut self, order: Order, now: Instant) -> io::Result<bool> {
         match (order, &mut self.job) {
             (Order::Start(start), None) => {
+                self.groups = start.groups.clone();
                 exit::mark_begun(Path::new(HERE), wall_ms())?;
                 self.job = Job::start(*start, (&self.groups, self.way), Path::new(HERE), now)?;
                 if self.job.is_none() {

@@ -1,6 +1,7 @@
 //! What runner and keeper say to each other over the keeper's socket: orders as JSON with a length before it, answers as
 //! single bytes, which are never torn. The only place where secret values leave the runner, and they go to memory only.
 
+use crate::cgroup::Groups;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -53,6 +54,12 @@ pub struct Start {
     pub max_duration_ms: Option<i64>,
     pub stop_duration_ms: i64,
     pub spool_bytes: u64,
+    /// Those of the folder, with the job's limits.
+    pub groups: Groups,
+    /// A file whose bytes become the command's standard input.
+    pub stdin: Option<PathBuf>,
+    /// What the reader of the log should know before the first output.
+    pub note: Option<String>,
 }
 
 pub fn pack(order: &Order) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Warm slots: a folder with its blocks allocated, its workdir and control groups made and its keeper waiting, so that
 //! starting a job is one journal entry, two renames and one order. Also how a runner reaches keepers it did not start.
 
-use crate::cgroup::Groups;
+use crate::cgroup::{Groups, Layout};
 use crate::containment::Way;
 use crate::instance::Instance;
 use crate::key::Key;
@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use wire::model::{crash_point, fault};
+use wire::runner::Limits;
 
 const SOCKET: &str = "keeper.sock";
 const GROUPS: &str = "groups.json";
@@ -33,6 +34,8 @@ pub type Keepers = Arc<Mutex<BTreeSet<i32>>>;
 pub struct Slot {
     pub dir: PathBuf,
     pub keeper: UnixStream,
+    /// Of its control groups.
+    name: String,
 }
 
 /// Blocking: a few small files, one sync, one process.
@@ -50,13 +53,17 @@ fn fill(instance: &Instance, keepers: &Keepers, number: u64, dir: &Path) -> io::
     exit::prepare(dir)?;
     spool::prepare(dir)?;
     std::fs::create_dir(dir.join(WORKDIR))?;
-    let groups = instance.layout.make(&instance.group_name(number), instance.limits());
-    std::fs::write(dir.join(GROUPS), serde_json::to_vec(&groups)?)?;
+    let name = instance.group_name(number);
+    write_groups(dir, &instance.layout.make(&name))?;
     let listener = UnixListener::bind(short_path(&File::open(dir)?))?;
     // Connected before it exists: a runner that dies now is noticed by the keeper as its end.
     let keeper = connect(dir)?;
     spawn(keepers, dir, listener, instance.way)?;
-    Ok(Slot { dir: dir.to_owned(), keeper })
+    Ok(Slot { dir: dir.to_owned(), keeper, name })
+}
+
+fn write_groups(dir: &Path, groups: &Groups) -> io::Result<()> {
+    std::fs::write(dir.join(GROUPS), serde_json::to_vec(groups)?)
 }
 
 /// The name of a socket has at most 107 bytes, a folder's path may have more.
@@ -88,6 +95,16 @@ impl Slot {
     pub fn make_workdir(&self, workdir: &Path) {
         // Whoever needs the folder and does not find it makes one.
         let _ = std::fs::rename(self.dir.join(WORKDIR), workdir);
+    }
+
+    /// Limits the job that is to begin here; how, and what could not be limited, is kept in the folder.
+    pub fn limit(&self, layout: &Layout, limits: Limits) -> io::Result<Groups> {
+        let mut groups = groups_of(&self.dir);
+        if limits != Limits::default() {
+            layout.limit(&mut groups, &self.name, limits);
+            write_groups(&self.dir, &groups).inspect_err(|_| groups.remove())?;
+        }
+        Ok(groups)
     }
 
     /// From here on the folder is the job's.

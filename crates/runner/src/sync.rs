@@ -12,7 +12,7 @@ use std::sync::Arc;
 use wire::client::ClientError;
 use wire::model::spec::is_hash;
 use wire::pack;
-use wire::runner::{BlobsAsked, EndCause};
+use wire::runner::{BlobsAsked, EndCause, Stdin};
 
 const FETCHES_AT_A_TIME: usize = 8;
 /// A blob that arrives wrong this often is wrong where it is kept.
@@ -186,6 +186,19 @@ async fn try_fetch(hash: &str, cache: &Cache, line: &Line) -> Result<Option<i64>
         let _ = std::fs::remove_file(path);
     }
     outcome
+}
+
+/// Makes sure that the bytes of the standard input are in the cache, as those used last: they are not trimmed before the command
+/// starts. Blocking.
+pub fn place_stdin(stdin: Option<&Stdin>, cache: &Cache) -> Result<(), NotPlaced> {
+    let Some(stdin) = stdin.filter(|stdin| cache.get(&stdin.hash).is_none()) else { return Ok(()) };
+    match &stdin.inline {
+        Some(bytes) if blake3::hash(&bytes.0).to_hex().as_str() == stdin.hash => {
+            cache.put(&stdin.hash, &bytes.0).map_err(|error| NotPlaced::by_system("standard input", &error))
+        }
+        Some(_) => Err(NotPlaced::because("standard input arrived with other content")),
+        None => Err(NotPlaced::because("standard input was not fetched")),
+    }
 }
 
 /// A job's own folder below the instance's, and where in it the command starts.

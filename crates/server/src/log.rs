@@ -18,7 +18,7 @@ use model::{Failure, JobId, OrgId, Refused, RunId, bug};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use wire::Base64;
-use wire::api::{LogEnd, LogFrame};
+use wire::api::{LogAttempt, LogEnd, LogFrame};
 
 const PAGE_BYTES: i64 = 256 * 1024;
 /// One frame over the wire.
@@ -122,12 +122,14 @@ trait Desk: Sync {
 struct Seen {
     version: i64,
     jobs: Vec<SeenJob>,
+    max_attempts: i64,
     has_ended: bool,
     end: LogEnd,
 }
 
 struct SeenJob {
     id: JobId,
+    attempt: i64,
     has_ended: bool,
 }
 
@@ -136,7 +138,11 @@ impl Seen {
         let cut = jobs.iter().any(|job| job.log_cut);
         Seen {
             version: run.version,
-            jobs: jobs.iter().map(|job| SeenJob { id: job.id, has_ended: job.status.is_end() }).collect(),
+            jobs: jobs
+                .iter()
+                .map(|job| SeenJob { id: job.id, attempt: job.attempt, has_ended: job.status.is_end() })
+                .collect(),
+            max_attempts: run.max_attempts,
             has_ended: run.status.is_end(),
             end: LogEnd { status: run.status.to_string(), exit_code: run.exit_code, cut },
         }
@@ -183,7 +189,7 @@ async fn tell(
 ) -> Result<(), Stopped> {
     // One bell, listened to before anybody looks: what changes while an answer is on its way rings afterwards.
     let mut bell = hub.follow(Hint::Run(run));
-    let mut complete = BTreeSet::new();
+    let (mut complete, mut attempt) = (BTreeSet::new(), 1);
     'look: loop {
         // The state first, the bytes second: what is complete by this state is complete in the log.
         let state = desk.look().await?;
@@ -192,6 +198,10 @@ async fn tell(
         }
         let wanted = |job: &&SeenJob| filter.job.is_none_or(|id| id == job.id) && !complete.contains(&job.id);
         for job in state.jobs.iter().filter(wanted).collect::<Vec<_>>() {
+            if job.attempt > attempt {
+                attempt = job.attempt;
+                tell_attempt(feed, attempt, state.max_attempts).await?;
+            }
             match tell_job(desk, hub, feed, filter, job, &mut bell, &mut cursor).await? {
                 Told::Complete => drop(complete.insert(job.id)),
                 Told::SoFar => {}
@@ -284,6 +294,12 @@ async fn tell_frame(
     }
     cursor.advance(job, placed.next);
     Ok(())
+}
+
+/// Without an id: where a follower goes on is said by frames alone.
+async fn tell_attempt(feed: &Feed, attempt: i64, max_attempts: i64) -> Result<(), Stopped> {
+    let data = serde_json::to_string(&LogAttempt { attempt, max_attempts }).expect("two numbers are plain data");
+    Ok(feed.send(sse::Event::default().event("attempt").data(data)).await?)
 }
 
 async fn tell_end(feed: &Feed, end: &LogEnd) -> Result<(), Stopped> {
@@ -397,8 +413,9 @@ mod tests {
     fn seen(version: i64, jobs: &[bool]) -> Seen {
         let has_ended = !jobs.is_empty() && jobs.iter().all(|ended| *ended);
         let end = LogEnd { status: "completed".into(), exit_code: Some(0), cut: false };
-        let jobs = jobs.iter().zip(1..).map(|(has_ended, n)| SeenJob { id: JobId(n), has_ended: *has_ended });
-        Seen { version, jobs: jobs.collect(), has_ended, end }
+        let jobs =
+            jobs.iter().zip(1..).map(|(has_ended, n)| SeenJob { id: JobId(n), attempt: 1, has_ended: *has_ended });
+        Seen { version, jobs: jobs.collect(), max_attempts: 3, has_ended, end }
     }
 
     #[test]
@@ -414,6 +431,37 @@ mod tests {
             assert!(matches!(end, Some(Ok(()))), "it waits for what has happened: {life:?}");
             assert!(told.try_recv().is_ok() && told.try_recv().is_err(), "one end: {life:?}");
         }
+    }
+
+    #[test]
+    fn every_further_attempt_is_told_before_its_frames() {
+        struct Retried;
+        impl Desk for Retried {
+            async fn look(&self) -> Result<Seen, Failure> {
+                let mut seen = seen(1, &[true, true, true]);
+                for (job, attempt) in seen.jobs.iter_mut().zip([1, 2, 2]) {
+                    job.attempt = attempt;
+                }
+                Ok(seen)
+            }
+            async fn read(&self, job: JobId, from: i64) -> Result<Page, Failure> {
+                let frame = Frame { stream: LogStream::Stdout, at: Timestamp(0), data: job.to_string().into_bytes() };
+                let frames = if from == 0 { vec![Placed { offset: 0, next: 5, frame }] } else { Vec::new() };
+                Ok(Page { frames, next_offset: 5, done: from > 0 })
+            }
+        }
+        let filter = Filter { stream: None, job: None, since_ms: 0, follow: true };
+        let ((pipe, mut told), (_closing, closing)) = (mpsc::channel(8), watch::channel(false));
+        let hub = Hub::default();
+        let end = tell(&Retried, &hub, &Feed::to(pipe, closing), RUN, &filter, Cursor::default()).now_or_never();
+        assert!(matches!(end, Some(Ok(()))));
+        let mut kinds = Vec::new();
+        while let Ok(event) = told.try_recv() {
+            let text = format!("{event:?}");
+            let kind = ["event: log", "event: attempt", "event: end"].into_iter().find(|kind| text.contains(kind));
+            kinds.push(kind.unwrap_or_default());
+        }
+        assert_eq!(kinds, ["event: log", "event: attempt", "event: log", "event: log", "event: end"]);
     }
 
     fn lines(wanted: Option<LogStream>, frames: &[(LogStream, &str)]) -> Lines {

@@ -26,6 +26,10 @@ pub(crate) struct Route {
 #[openapi(components(schemas(
     Submit,
     FilesBody,
+    StdinBody,
+    Plan,
+    PoolPlan,
+    FilesPlan,
     ResourcesBody,
     RetryBody,
     ActionBody,
@@ -42,6 +46,7 @@ pub(crate) struct Route {
     JobView,
     EventView,
     LogFrame,
+    LogAttempt,
     LogEnd,
     ArtifactView,
     BlobList,

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::store::idempotency::Key;
+use model::spec::{Resources, show_cpu, show_memory};
 use model::{Failure, Refused, Trouble, TroubleKind};
 use serde_json::{Value, json};
 
@@ -62,7 +63,7 @@ impl From<Refused> for Problem {
             Refused::OldEpoch { .. } | Refused::LogGap { .. } | Refused::KeyBusy { .. } => StatusCode::CONFLICT,
             Refused::Unaffordable { .. } | Refused::BudgetSpent { .. } => StatusCode::PAYMENT_REQUIRED,
             Refused::Invalid { .. } => StatusCode::BAD_REQUEST,
-            Refused::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Refused::KeyReused | Refused::DoesNotFit { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Refused::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Refused::Forbidden { .. } => StatusCode::FORBIDDEN,
             Refused::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -79,6 +80,7 @@ impl From<Refused> for Problem {
             Refused::Unaffordable { .. } => {
                 problem.fix = Some("add credits (repl credits add AMOUNT) or lower --budget".into())
             }
+            Refused::DoesNotFit { asked, largest, .. } => problem.fix = Some(fitting(asked, largest)),
             Refused::BudgetSpent { .. } => problem.fix = Some("submit it again with a larger --budget".into()),
             Refused::KeyBusy { after_ms } => problem.retry_after_s = Some((after_ms + 999) / 1000),
             Refused::Held { .. } => problem.fix = Some("release it (repl release ALC), or use --force".into()),
@@ -89,6 +91,16 @@ impl From<Refused> for Problem {
         }
         problem
     }
+}
+
+/// The most that can be asked for, of what was asked too much.
+fn fitting(asked: &Resources, largest: &Resources) -> String {
+    let more =
+        |asked: Option<i64>, largest: Option<i64>| largest.filter(|largest| asked.is_some_and(|it| it > *largest));
+    let cpu = more(asked.cpu_milli, largest.cpu_milli).map(|milli| format!("--cpu {}", show_cpu(milli)));
+    let memory = more(asked.memory_bytes, largest.memory_bytes).map(|bytes| format!("--memory {}", show_memory(bytes)));
+    let most: Vec<String> = cpu.into_iter().chain(memory).collect();
+    format!("ask for at most {}, or choose another --provider", most.join(" "))
 }
 
 impl From<Trouble> for Problem {

@@ -2,7 +2,7 @@
 
 use crate::auth::{Reader, Writer};
 use crate::problem::{Answer, Problem};
-use crate::routes::{Asked, Paging, answered, id, page, settled};
+use crate::routes::{Asked, Paging, answered, id, page};
 use crate::{Shared, now_ms, submit, view};
 use axum::Json;
 use axum::extract::{Path, Query, State};
@@ -23,12 +23,9 @@ pub(crate) async fn submit(State(house): State<Shared>, writer: Writer, asked: A
     let dry_run = asked.value.dry_run;
     let submission = submit::submission(&house.engine.house, writer.org(), asked.value)?;
     if dry_run {
-        let needed = house.engine.price_only(&submission).await?;
-        let body = serde_json::json!({
-            "dry_run": true, "credits_reserved": needed.to_string(), "credits_reserved_micro": needed.micro(),
-            "provider": submission.spec.provider, "region": submission.spec.region, "spec": submission.spec,
-        });
-        return settled(&house, key, &body).await;
+        // Nothing is written, so nothing is kept under the key either: asked again, it is planned again.
+        let plan = house.engine.plan(&submission).await?;
+        return Ok(Json(view::plan(&submission.spec, &plan)).into_response());
     }
     answered(house.engine.submit(submission, key, render()).await?)
 }

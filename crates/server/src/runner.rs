@@ -20,6 +20,7 @@ use model::job::{Frost, JobReason, LifecycleError};
 use model::spec::OnLostControl;
 use model::{InstanceId, Refused, Timestamp};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use wire::Base64;
 use wire::pack;
 use wire::runner as protocol;
@@ -217,9 +218,18 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         (None, _) => protocol::DesiredState::Running,
     };
     let spec = run.spec;
+    let stdin = spec.stdin.map(|stdin| protocol::Stdin {
+        inline: inline.get(&stdin.hash).map(|bytes| Base64(bytes.clone())),
+        hash: stdin.hash,
+        size: stdin.size,
+    });
     let files = spec.files.map(|tree| protocol::SyncTree {
+        // The whole tree, or nothing of it.
+        inline: match inline.contains_key(&tree.hash) {
+            true => inline.into_iter().map(|(hash, bytes)| (hash, Base64(bytes))).collect(),
+            false => BTreeMap::new(),
+        },
         hash: tree.hash,
-        inline: inline.into_iter().map(|(hash, bytes)| (hash, Base64(bytes))).collect(),
     });
     protocol::DesiredJob {
         job: job.id,
@@ -231,11 +241,15 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         working_dir: spec.working_dir,
         command: match spec.command {
             model::spec::Command::Shell(text) => protocol::Command::Shell(text),
+            model::spec::Command::Script(entries) => protocol::Command::Shell(model::spec::script(&entries)),
             model::spec::Command::Argv(argv) => protocol::Command::Argv(argv),
         },
         env: spec.env,
         secrets: secrets.into_iter().map(|(name, value)| (name, protocol::Secret(value))).collect(),
         files,
+        stdin,
+        limits: protocol::Limits { cpu_milli: spec.resources.cpu_milli, memory_bytes: spec.resources.memory_bytes },
+        attempt: job.attempt,
         artifacts: spec.artifacts,
         max_duration_ms: spec.max_duration_ms.map(|max| (max - run.active_ms).max(1)),
         stop_duration_ms: spec.stop_duration_ms,
@@ -252,7 +266,7 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
     let what = match fact.what {
         protocol::What::Accepted => What::Accepted,
         protocol::What::SyncComplete { fetched_blobs, .. } => What::SyncComplete { blobs: fetched_blobs },
-        protocol::What::Started => What::Started,
+        protocol::What::Started { unenforced } => What::Started { unenforced },
         protocol::What::Froze => What::Froze,
         protocol::What::Thawed => What::Thawed,
         protocol::What::Ended { exit_code, signal, cause, message, final_offset, active_ms, started } => What::Ended {
@@ -309,4 +323,26 @@ fn chunk(chunk: protocol::LogChunk) -> Chunk {
         data: frame.data.0,
     });
     Chunk { job: chunk.job, epoch: chunk.epoch, offset: chunk.offset, frames: frames.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hostile::World;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn limits_commands_and_attempt_travel_with_the_job() {
+        let world = World::new(true).await;
+        let resources = json!({ "cpu_milli": 500, "memory_bytes": 64 << 20 });
+        let body = json!({ "commands": ["false", "echo it's"], "resources": resources, "start": true });
+        let got = world.submit(&world.admin, body).await;
+        let instance: InstanceId = got.body["instance"].as_str().unwrap().parse().unwrap();
+        let job = wired(world.engine.desired(instance).await.unwrap()).jobs.pop().unwrap();
+        assert_eq!(job.limits, protocol::Limits { cpu_milli: Some(500), memory_bytes: Some(64 << 20) });
+        assert_eq!((job.attempt, job.stdin.is_none()), (1, true));
+        let script = model::spec::script(&["false".to_owned(), "echo it's".to_owned()]);
+        assert_eq!(job.command, protocol::Command::Shell(script));
+        assert_eq!(got.body["command"], "false\necho it's", "people see what they wrote");
+    }
 }

@@ -4,7 +4,7 @@ use engine::House;
 use engine::run::Submission;
 use model::spec::{
     Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Priority, Resources, Retry, RetryEvent,
-    RunKind, RunSpec,
+    RunKind, RunSpec, StdinRef,
 };
 use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
@@ -29,6 +29,7 @@ pub(crate) fn submission(house: &House, org: OrgId, body: Submit) -> Result<Subm
         env: body.env,
         secrets: body.secrets,
         files: body.files.map(|files| TreeRef { hash: files.tree, files: files.files, bytes: files.bytes }),
+        stdin: body.stdin.map(|stdin| StdinRef { hash: stdin.hash, size: stdin.size }),
         working_dir: body.working_dir,
         resources: Resources { cpu_milli: body.resources.cpu_milli, memory_bytes: body.resources.memory_bytes },
         provider,
@@ -68,7 +69,10 @@ fn check_glob(glob: &str) -> Result<(), Refused> {
 
 fn command(body: &Submit) -> Result<Command, Refused> {
     match (body.commands.is_empty(), body.argv.is_empty()) {
-        (false, true) => Ok(Command::Shell(body.commands.join("\n"))),
+        (false, true) => Ok(match body.commands.as_slice() {
+            [only] => Command::Shell(only.clone()),
+            several => Command::Script(several.to_vec()),
+        }),
         (true, false) => Ok(Command::Argv(body.argv.clone())),
         (true, true) => Err(Refused::invalid("commands", "a command is needed: commands or argv")),
         (false, false) => Err(Refused::invalid("argv", "give either commands or argv, not both")),
@@ -81,7 +85,7 @@ fn retry(body: wire::api::RetryBody) -> Result<Retry, Refused> {
         .iter()
         .map(|text| RetryEvent::from_str(text).map_err(|e| Refused::invalid("retry.on_events", e.to_string())))
         .collect::<Result<_, _>>()?;
-    Ok(Retry { max_attempts: body.max_attempts, on_events, duration_ms: body.duration_ms })
+    Ok(Retry { max_attempts: body.max_attempts, on_events, duration_ms: body.duration_ms, delay_ms: body.delay_ms })
 }
 
 fn word<W: FromStr<Err = model::words::UnknownWord>>(
@@ -92,4 +96,55 @@ fn word<W: FromStr<Err = model::words::UnknownWord>>(
     text.map_or(Ok(default), |text| {
         text.parse().map_err(|e: model::words::UnknownWord| Refused::invalid(field, e.to_string()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::hostile::World;
+    use axum::http::StatusCode;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn a_plan_is_kept_under_no_key() {
+        let world = World::new(true).await;
+        let key = [("idempotency-key", "one")];
+        let ask = |body: serde_json::Value| {
+            let (world, body) = (&world, body.to_string());
+            async move { world.ask("post", "/api/v1/runs", Some(&world.admin), &key, &body).await }
+        };
+        let plan = json!({ "commands": ["true"], "dry_run": true, "start": true });
+        for _ in 0..2 {
+            let got = ask(plan.clone()).await;
+            assert_eq!((got.status, &got.body["dry_run"]), (StatusCode::OK, &true.into()), "{}", got.body);
+            assert!(!got.headers.contains_key("idempotent-replayed"));
+            assert_eq!(
+                (&got.body["placement"], &got.body["pool"]["max_instances"]),
+                (&"start_machine".into(), &1.into())
+            );
+        }
+        let got = ask(json!({ "commands": ["true"], "start": true })).await;
+        assert_eq!(got.status, StatusCode::CREATED, "{}", got.body);
+    }
+
+    #[tokio::test]
+    async fn what_fits_no_machine_is_unprocessable_and_says_what_does() {
+        let world = World::new(true).await;
+        let table = [
+            (json!({ "cpu_milli": 1_000_000_000 }), "--cpu "),
+            (json!({ "memory_bytes": 100_i64 << 40 }), "--memory "),
+        ];
+        for (resources, most) in table {
+            for dry_run in [true, false] {
+                let body = json!({ "commands": ["true"], "resources": resources, "dry_run": dry_run, "start": true });
+                let got = world.submit(&world.admin, body).await;
+                assert_eq!(got.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", got.body);
+                assert_eq!(got.body["code"], "does_not_fit");
+                let fix = got.body["fix"].as_str().unwrap();
+                assert!(fix.starts_with(&format!("ask for at most {most}")), "{fix}");
+                assert!(got.body["detail"].as_str().unwrap().contains("the largest machine of local has "));
+            }
+        }
+        let runs = world.ask("get", "/api/v1/runs?all=true", Some(&world.admin), &[], "").await;
+        assert_eq!(runs.body["data"], json!([]), "nothing was created");
+    }
 }

@@ -1,5 +1,6 @@
 //! Entities as the API shows them. Words and amounts only: nothing is decided here.
 
+use engine::plan::{Missing, Place};
 use engine::store::artifact::Artifact;
 use engine::store::ledger::Entered;
 use engine::store::org::Org;
@@ -9,7 +10,7 @@ use model::attempt::Attempt;
 use model::job::{Job, JobStatus};
 use model::manifest::{Manifest, ResourceKind};
 use model::run::{LastError, Run};
-use model::spec::Command;
+use model::spec::{Resources, RunSpec};
 use model::step::Step;
 use model::task::Task;
 use model::workflow::Workflow;
@@ -67,7 +68,7 @@ pub(crate) fn run(picture: &Picture, now: Timestamp) -> RunView {
         queued_ms: spans.0,
         starting_ms: spans.1,
         running_ms: spans.2,
-        command: command(run),
+        command: run.spec.command.shown(),
         last_error: error(&run.last_error),
         last_heartbeat: ms(picture.beat_at),
         termination_reason: run.termination.as_ref().map(|t| t.reason.to_string()),
@@ -96,10 +97,50 @@ fn spans(job: Option<&Job>, ended_at: Option<Timestamp>, now: Timestamp) -> (Opt
     (Some(queued), starting, running)
 }
 
-fn command(run: &Run) -> String {
-    match &run.spec.command {
-        Command::Shell(text) => text.clone(),
-        Command::Argv(argv) => argv.join(" "),
+pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
+    let size = |r: &Resources| ResourcesBody { cpu_milli: r.cpu_milli, memory_bytes: r.memory_bytes };
+    let (machine, placement) = match plan.placement {
+        Place::Now(instance) => (Some(instance), "now"),
+        Place::StartMachine => (None, "start_machine"),
+        Place::ReplaceMachine(_) => (None, "replace_machine"),
+        Place::Wait => (None, "wait"),
+    };
+    Plan {
+        dry_run: true,
+        command: spec.command.shown(),
+        provider: spec.provider.clone(),
+        region: spec.region.clone(),
+        pool: PoolPlan {
+            instances: plan.room.instances,
+            max_instances: plan.room.max_instances,
+            available: plan.available,
+            waiting: plan.waiting,
+        },
+        machine: machine.map(|instance| instance.to_string()),
+        machine_size: size(&plan.size),
+        warm: machine.is_some(),
+        placement: placement.to_owned(),
+        limits: size(&spec.resources),
+        price_per_hour: plan.per_hour.to_string(),
+        price_per_hour_micro: plan.per_hour.micro(),
+        credits_reserved: plan.reserved.to_string(),
+        credits_reserved_micro: plan.reserved.micro(),
+        credits_most: plan.most.map(|most| most.to_string()),
+        credits_most_micro: plan.most.map(Credits::micro),
+        credits_available: plan.balance.to_string(),
+        credits_available_micro: plan.balance.micro(),
+        files: files_plan(spec, &plan.missing),
+    }
+}
+
+/// What of a tree is missing takes more than one question to find out (`POST /blobs/missing`, from the root down).
+fn files_plan(spec: &RunSpec, missing: &Missing) -> FilesPlan {
+    let stdin = spec.stdin.as_ref().filter(|_| missing.stdin).map_or((0, 0), |stdin| (1, stdin.size));
+    FilesPlan {
+        count: spec.files.as_ref().map_or(0, |tree| tree.files),
+        bytes: spec.files.as_ref().map_or(0, |tree| tree.bytes),
+        to_send: (!missing.tree).then_some(stdin.0),
+        bytes_to_send: (!missing.tree).then_some(stdin.1),
     }
 }
 
@@ -224,6 +265,7 @@ pub(crate) fn job(seen: &SeenJob) -> JobView {
         active_ms: if j.status == JobStatus::Running { 0 } else { j.active_ms },
         // What its machine said after its end is about other jobs.
         last_seen_at: ms(seen.last_seen_at.map(|at| j.ended_at.map_or(at, |ended| at.min(ended)))),
+        unenforced: j.unenforced.clone(),
     }
 }
 

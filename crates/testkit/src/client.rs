@@ -117,6 +117,7 @@ fn spec(text: String, chance: &mut Chance) -> RunSpec {
         max_attempts: chance.between(2, 4),
         on_events: events[chance.between(0, 2) as usize].clone(),
         duration_ms: None,
+        delay_ms: None,
     });
     RunSpec {
         resources: Resources {
@@ -143,6 +144,7 @@ pub fn plain(text: String) -> RunSpec {
         env: BTreeMap::new(),
         secrets: Vec::new(),
         files: None,
+        stdin: None,
         working_dir: None,
         resources: Resources { cpu_milli: None, memory_bytes: None },
         provider: "fake".to_owned(),

@@ -257,7 +257,7 @@ impl Work {
         self.stage = Stage::Running;
         self.began_ms = Some(now_ms);
         self.fact(What::SyncComplete { blobs: 0 });
-        self.fact(What::Started);
+        self.fact(What::Started { unenforced: None });
         let end = match self.plan.max_ms.filter(|max| *max < self.plan.ms) {
             Some(max) => (max, key, Progress::Ended { exit_code: None, reason: JobReason::MaxDuration }),
             None => {

@@ -84,6 +84,9 @@ impl Provider for FarProvider {
     fn price(&self, resources: &Resources) -> Credits {
         self.near.price(resources)
     }
+    fn size_for(&self, asked: &Resources) -> Resources {
+        self.near.size_for(asked)
+    }
     fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
         self.call(move || self.near.spawn(order))
     }

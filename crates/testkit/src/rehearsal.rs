@@ -93,6 +93,7 @@ fn spec(command: &str) -> RunSpec {
         env: BTreeMap::new(),
         secrets: Vec::new(),
         files: None,
+        stdin: None,
         working_dir: None,
         resources: Resources { cpu_milli: None, memory_bytes: None },
         provider: LOCAL.into(),

@@ -2,12 +2,12 @@
 //!
 //! | call | body → answer |
 //! |---|---|
-//! | `POST /runs` | [`Submit`] → 201 [`RunView`] |
+//! | `POST /runs` | [`Submit`] → 201 [`RunView`]; with `dry_run` 200 [`Plan`] |
 //! | `GET /runs?status=&all=&name=&limit=&cursor=` | [`Page`] of [`RunView`]; open runs unless `all=true` |
 //! | `GET /runs/{id}` · `/tree` · `/why` | [`RunView`] · [`Tree`] · [`Why`] |
 //! | `GET /runs/{id}/attempts` `/agents` `/tasks` `/steps` `/jobs` `/artifacts` `/ledger` | [`Page`] of the noun's view |
 //! | `GET /runs/{id}/events` | SSE when asked for by `Accept: text/event-stream` (`id:` the number, `event:` the kind, data [`EventView`]), else a [`Page`] |
-//! | `GET /runs/{id}/logs?stream=&job=&tail=&since_ms=&follow=` | SSE: `id:` `<job>:<offset after>`, event `log`, data [`LogFrame`]; ends with event `end`, data [`LogEnd`] |
+//! | `GET /runs/{id}/logs?stream=&job=&tail=&since_ms=&follow=` | SSE: `id:` `<job>:<offset after>`, event `log`, data [`LogFrame`]; event `attempt`, data [`LogAttempt`], before each further attempt; ends with event `end`, data [`LogEnd`] |
 //! | `POST /runs/{id}/start` `/cancel` `/stop` `/retry` `/pause` `/resume` | [`ActionBody`] (may be empty) → [`RunView`] |
 //! | `DELETE /runs/{id}` | 204 |
 //! | `POST /blobs/missing` · `PUT /blobs/{hash}` · `GET /blobs/{hash}` | [`BlobList`] → [`BlobList`] · bytes → 204 · bytes |
@@ -43,13 +43,15 @@ pub struct Submit {
     /// `task` (others are refused with `unsupported`).
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Run by `sh -c`, joined by newlines; exactly one of `commands` and `argv`.
+    /// Run by one `sh`, in order; the first that fails ends the run with its code. Exactly one of `commands` and `argv`.
     pub commands: Vec<String>,
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub secrets: Vec<String>,
     /// The tree of files to lay into the workdir; everything it names has been sent before.
     pub files: Option<FilesBody>,
+    /// What the command reads as its standard input.
+    pub stdin: Option<StdinBody>,
     pub working_dir: Option<String>,
     pub resources: ResourcesBody,
     pub provider: Option<String>,
@@ -68,7 +70,7 @@ pub struct Submit {
     pub on_lost_control: Option<String>,
     /// Start at once (the usual way); otherwise the run rests in `created`.
     pub start: bool,
-    /// Only check and price: nothing is written, answer 200 with the run as it would be.
+    /// Only check, place and price: nothing is written, answer 200 with a [`Plan`].
     pub dry_run: bool,
 }
 
@@ -82,6 +84,70 @@ pub struct FilesBody {
     pub files: i64,
     #[serde(default)]
     pub bytes: i64,
+}
+
+/// Bytes that were sent before (`PUT /blobs/{hash}`), at most 1 GiB.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StdinBody {
+    /// BLAKE3 in hex.
+    pub hash: String,
+    pub size: i64,
+}
+
+/// What would become of a submission, as far as it can be said now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Plan {
+    /// Always true: nothing was sent, reserved or started.
+    pub dry_run: bool,
+    pub command: String,
+    pub provider: String,
+    pub region: String,
+    pub pool: PoolPlan,
+    /// The machine that waits for it; none if one has to be started, or to become free, first.
+    pub machine: Option<String>,
+    /// What that machine has, or would have.
+    pub machine_size: ResourcesBody,
+    /// Whether it would start at once on a machine that waits for it.
+    pub warm: bool,
+    /// `now`, `start_machine`, `replace_machine` (an idle one that does not fit ends first) or `wait`.
+    pub placement: String,
+    /// What the job may use; what is not limited is the machine's whole.
+    pub limits: ResourcesBody,
+    pub price_per_hour: String,
+    pub price_per_hour_micro: i64,
+    /// What its start sets aside.
+    pub credits_reserved: String,
+    pub credits_reserved_micro: i64,
+    /// The most that it can cost over all attempts of its policy; none if nothing bounds it.
+    pub credits_most: Option<String>,
+    pub credits_most_micro: Option<i64>,
+    pub credits_available: String,
+    pub credits_available_micro: i64,
+    pub files: FilesPlan,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PoolPlan {
+    pub instances: i64,
+    pub max_instances: i64,
+    pub available: i64,
+    /// Runs that wait there already and go first.
+    pub waiting: i64,
+}
+
+/// What travels with the run.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FilesPlan {
+    pub count: i64,
+    pub bytes: i64,
+    /// Different contents that the control plane does not have yet, standard input included; none if its tree is not here, so that
+    /// `POST /blobs/missing` has to be asked.
+    pub to_send: Option<i64>,
+    pub bytes_to_send: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -101,6 +167,9 @@ pub struct RetryBody {
     pub on_events: Vec<String>,
     #[serde(default)]
     pub duration_ms: Option<i64>,
+    /// Pause before a new attempt after an error; without it 100 ms, doubled each time, at most 30 s, ±10 %.
+    #[serde(default)]
+    pub delay_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -316,6 +385,8 @@ pub struct JobView {
     /// When its machine was last heard, up to the end of the job.
     #[serde(default)]
     pub last_seen_at: Option<i64>,
+    /// Limits that its machine could not enforce, and why.
+    pub unenforced: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -336,6 +407,14 @@ pub struct LogFrame {
     pub offset: i64,
     pub at: i64,
     pub data: Base64,
+}
+
+/// Another attempt begins in a log; sent before the first of its frames as event `attempt`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LogAttempt {
+    pub attempt: i64,
+    pub max_attempts: i64,
 }
 
 /// The log is complete as far as it will ever be (`cut` says that a tail is missing), or (`follow=false`) as far as it is now.

@@ -84,6 +84,15 @@ pub struct DesiredJob {
     pub secrets: BTreeMap<String, Secret>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<SyncTree>,
+    /// What the command reads as its standard input; nothing without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<Stdin>,
+    /// Enforced on the job's own control group; without them it may use the whole machine.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Which attempt of its run this is, counted from 1; the command finds it in `REPL_ATTEMPT`.
+    #[serde(default = "first")]
+    pub attempt: i64,
     /// Globs below the workdir, uploaded when the command has ended.
     #[serde(default)]
     pub artifacts: Vec<String>,
@@ -155,6 +164,30 @@ pub struct BlobsAsked {
     pub hashes: Vec<String>,
 }
 
+/// Bytes fetched like a file's and read by the command from a pipe: it cannot change what is kept here.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Stdin {
+    /// BLAKE3 in hex.
+    pub hash: String,
+    pub size: i64,
+    /// The bytes themselves when there are at most 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline: Option<Base64>,
+}
+
+/// What a job may use of its machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_milli: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<i64>,
+}
+
+fn first() -> i64 {
+    1
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Heartbeat {
     pub session: i64,
@@ -209,7 +242,11 @@ pub enum What {
     /// Files are in place.
     SyncComplete { fetched_blobs: i64, fetched_bytes: i64 },
     /// The command was started.
-    Started,
+    Started {
+        /// Limits of the job that this machine cannot enforce, and why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unenforced: Option<String>,
+    },
     /// Everything of the job stands still, as asked; also said of one that has not begun.
     Froze,
     /// It goes on.

@@ -39,6 +39,13 @@ pub async fn send(plane: &ControlPlane, hashed: &Hashed) -> Done<Sent> {
         .fix("run the command again"))
 }
 
+/// What would have to travel; nothing is sent.
+pub async fn unsent(plane: &ControlPlane, hashed: &Hashed) -> Done<Sent> {
+    let missing = Missing::ask(plane, hashed).await?;
+    let bytes = missing.files.iter().filter_map(|hash| hashed.files.get(hash)).map(|file| file.size).sum();
+    Ok(Sent { blobs: missing.files.len(), bytes })
+}
+
 /// False when something had gone that was there before.
 async fn try_send(plane: &ControlPlane, hashed: &Hashed, sent: &mut Sent) -> Done<bool> {
     let missing = Missing::ask(plane, hashed).await?;

@@ -86,7 +86,7 @@ fn a_single_machine_serves_in_order_and_the_urgent_first() {
     }
     for (run, before) in runs.iter().zip([2, 3, 0, 4, 1, 5]) {
         let why = home.done(&["why", run]).out();
-        let expected = if before == 0 { "next in line".to_owned() } else { format!("behind {before} other run") };
+        let expected = if before == 0 { "next in line".to_owned() } else { format!("waits behind {before} run") };
         assert!(why.contains(&expected), "{why}");
     }
     gate.open();

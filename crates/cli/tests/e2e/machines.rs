@@ -1,4 +1,4 @@
-//! Machines of different sizes, held workdirs and full pools: nobody waits for a hold, and nobody's files go with a machine.
+//! Runs of different sizes, held workdirs and full pools: nobody waits for a hold, and nobody's files go with a machine.
 
 use crate::gate::Gate;
 use crate::home::Home;
@@ -16,7 +16,7 @@ fn workdir_of(home: &Home, run: &str) -> PathBuf {
 }
 
 #[test]
-fn a_held_machine_makes_room_and_its_workdir_stays() {
+fn a_held_machine_takes_runs_of_any_size_and_its_workdir_stays() {
     let home = Home::of_machines(1);
     home.run(&["--name", "small", "--memory", "64MB"], "echo precious > kept");
     let small = home.status("@last")["id"].as_str().unwrap().to_owned();
@@ -26,10 +26,9 @@ fn a_held_machine_makes_room_and_its_workdir_stays() {
     let larger = home.run(&["--memory", "128MB"], "echo fits");
     assert_eq!((larger.code, &*larger.out()), (0, "fits\n"), "{larger}");
     let left = home.instances();
-    assert!(left.len() == 1 && left[0]["id"] != machine, "one retired, one there: {left:?}");
+    assert!(left.len() == 1 && left[0]["id"] == machine, "what a run asks for limits the run: {left:?}");
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), "precious\n", "the hold protects the workdir");
     assert_eq!(allocation_of(&home, &small)["held"], true);
-    // A smaller wish is content with the larger machine.
     let smaller = home.run(&["--memory", "32MB"], "true");
     assert_eq!(smaller.code, 0);
     assert_eq!(home.status("@last")["warm"], true);
@@ -46,7 +45,7 @@ fn a_held_machine_makes_room_and_its_workdir_stays() {
 }
 
 #[test]
-fn a_busy_machine_is_never_the_one_that_goes() {
+fn a_larger_run_takes_the_idle_machine_beside_a_busy_one() {
     let home = Home::of_machines(2);
     let gate = Gate::new(&home, "gate");
     let busy = home.detach(&["--memory", "64MB"], &gate.wait());
@@ -54,8 +53,9 @@ fn a_busy_machine_is_never_the_one_that_goes() {
     let idle = home.status("@last")["instance"].clone();
     let larger = home.run(&["--memory", "256MB"], "true");
     assert_eq!(larger.code, 0, "{larger}");
-    let machines: Vec<Value> = home.instances().iter().map(|machine| machine["id"].clone()).collect();
-    assert!(!machines.contains(&idle) && machines.contains(&home.status(&busy)["instance"]), "{machines:?}");
+    assert_eq!((&home.status("@last")["instance"], &home.status("@last")["warm"]), (&idle, &true.into()));
+    assert_ne!(home.status(&busy)["instance"], idle);
+    assert_eq!(home.instances().len(), 2);
     gate.open();
     assert_eq!(home.attach(&busy).code, 0);
     home.adds_up();
@@ -73,7 +73,7 @@ fn one_that_waits_is_told_for_what() {
     assert!(why["summary"].as_str().unwrap().contains("next in line"), "{why}");
     assert!(why["facts"][0].as_str().unwrap().contains("1 of 1 machines"), "{why}");
     assert!(!why["next"].as_array().unwrap().is_empty());
-    assert!(home.done(&["why", &third]).out().contains("behind 1 other run"));
+    assert!(home.done(&["why", &third]).out().contains("waits behind 1 run on local"));
     let machine = home.status(&first)["instance"].as_str().unwrap().to_owned();
     home.say(&["instance", "terminate", &machine]).refused(1, &[&first, "--force"]);
     gate.open();

@@ -26,19 +26,20 @@ fn a_file_travels_once_and_an_artifact_comes_back() {
     let home = Home::new();
     home.write("data.txt", "x".repeat(100_000));
     let line = ["run", "-c", "mkdir out; wc -c < data.txt > out/n", "--file", "data.txt", "--artifact", "out/*"];
-    let small = |line: &[&str]| home.done(&[line, &["--memory", "64MB"]].concat());
-    small(&line);
+    home.done(&line);
     assert_eq!(home.status("@last")["synced_blobs"], 1);
     let blobs = std::fs::read_dir(home.data().join("blobs")).unwrap().flatten().map(|org| org.path().join("content"));
     let content = blobs.into_iter().find(|content| content.exists()).unwrap();
     let stored = files(&content);
     home.done(&["artifact", "get", "@last"]);
     assert_eq!(std::fs::read_to_string(home.here().join("out/n")).unwrap().trim(), "100000");
-    let again = small(&line);
+    let again = home.done(&line);
     assert!(again.stderr.contains("none sent"), "{again}");
     assert_eq!(home.status("@last")["synced_blobs"], 0);
     // A machine that has never seen it gets it from the control plane, not from here again.
-    let elsewhere = home.done(&[&line[..], &["--memory", "128MB"]].concat());
+    let machine = home.status("@last")["instance"].as_str().unwrap().to_owned();
+    home.done(&["instance", "terminate", &machine]);
+    let elsewhere = home.done(&line);
     assert!(elsewhere.stderr.contains("none sent"), "{elsewhere}");
     assert_eq!(home.status("@last")["synced_blobs"], 1);
     assert_eq!(files(&content), stored, "nothing was stored twice");

@@ -1,6 +1,7 @@
 //! Sessions of the real binary as a user has them, from an empty folder: what is typed, what is said, what is left.
 //! Every session has a home of its own and leaves no process behind.
 
+mod asked;
 mod session;
 
 use session::{REDACTED, Session};

@@ -158,6 +158,10 @@ pub const REDACTED: &[(&str, &str)] = &[
     (r"\brmd_[\w-]+", "[token]"),
     (r"(?m)^(host|containment|topology|desired)  +.*$", "$1  [$1]"),
     (r"\bpid \d+", "pid [pid]"),
+    (r"\b\d+ cores? and [\d.]+[KMGT]B of memory", "[host]"),
+    (r"\b\d+ cpu, [\d.]+ [KMGT]B", "[host]"),
+    (r" of \d+ machines exist", " of [cores] machines exist"),
+    (r"\b999999\.\d+", "[balance]"),
     (r"  +", "  "),
     // A run that took a third of a second costs something; nobody knows how busy this machine is.
     (r"\b0 credits", "[credits] credits"),

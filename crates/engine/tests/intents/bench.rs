@@ -411,6 +411,7 @@ pub fn spec() -> RunSpec {
         env: BTreeMap::new(),
         secrets: Vec::new(),
         files: None,
+        stdin: None,
         working_dir: None,
         resources: Resources::default(),
         provider: "fake".to_owned(),

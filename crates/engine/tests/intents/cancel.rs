@@ -100,7 +100,7 @@ fn terminating(bench: &mut Bench) -> RunId {
 
 fn retrying(bench: &mut Bench) -> RunId {
     bench.runners.plan = Some(Plan::Run);
-    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None };
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
     let run = bench.submit(RunSpec { retry: Some(retry), ..spec() });
     bench.settle();
     bench.say(run, crate::machines::ended(JobReason::Interrupted, None, 0, 0));

@@ -69,15 +69,15 @@ fn cancelled_in_the_queue(bench: &mut Bench) -> RunId {
 
 fn retried(bench: &mut Bench) -> RunId {
     bench.runners.plan = Some(Plan::Exit(3));
-    let retry = Retry { max_attempts: 2, on_events: vec![RetryEvent::Error], duration_ms: None };
+    let retry = Retry { max_attempts: 2, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None };
     let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
-    bench.settle();
+    bench.advance(SECOND);
     run
 }
 
 fn machine_lost(bench: &mut Bench) -> RunId {
     bench.runners.plan = Some(Plan::Run);
-    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None };
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
     let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
     bench.settle();
     let name = bench.name_of(run);

@@ -172,7 +172,7 @@ impl Bench {
             }
             if !work.started && !work.over && matches!(plan, Plan::Run | Plan::Exit(_)) {
                 work.started = true;
-                work.facts.extend([What::SyncComplete { blobs: 0 }, What::Started]);
+                work.facts.extend([What::SyncComplete { blobs: 0 }, What::Started { unenforced: None }]);
                 self.runners.began.push((job.run, job.id, job.epoch));
             }
             if let (Plan::Exit(code), false) = (plan, work.over) {

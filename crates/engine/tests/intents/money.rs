@@ -84,7 +84,7 @@ fn the_reservation_follows_the_run_an_hour_ahead() {
 #[test]
 fn a_resubmitted_job_is_topped_up_like_the_first() {
     let mut bench = Bench::new();
-    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None };
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
     let run = running(&mut bench, RunSpec { retry: Some(retry), ..spec() });
     for _ in 0..2 {
         bench.advance(100 * MINUTE);
@@ -230,7 +230,7 @@ fn a_run_whose_whole_time_is_paid_is_not_warned() {
 #[test]
 fn a_budget_is_the_whole_runs_however_often_it_is_tried() {
     let mut bench = Bench::new();
-    let retry = Some(Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None });
+    let retry = Some(Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None });
     let budget = Some(Credits(10 * 60 * SECOND_COSTS));
     let run = running(&mut bench, RunSpec { budget, retry, ..spec() });
     bench.advance(4 * MINUTE);
@@ -253,7 +253,7 @@ fn a_budget_is_the_whole_runs_however_often_it_is_tried() {
 #[test]
 fn a_policy_does_not_retry_beyond_the_budget() {
     let mut bench = Bench::new();
-    let retry = Some(Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None });
+    let retry = Some(Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None });
     let budget = Some(Credits(60 * SECOND_COSTS));
     let run = running(&mut bench, RunSpec { budget, retry, max_duration_ms: Some(MINUTE), ..spec() });
     bench.advance(MINUTE);

@@ -1,13 +1,16 @@
 //! Who gets which machine, in which order, and who has to go for whom.
 
-use crate::bench::{Bench, now, settings, spec};
+use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::Plan;
+use adapters::fake::FakeSettings;
 use engine::Config;
+use engine::plan::Place;
+use engine::run::Submission;
 use model::instance::InstanceStatus;
 use model::run::{Phase, RunStatus};
 use model::spec::{Priority, Resources, Retry, RetryEvent, RunSpec};
 use model::time::{HOUR, MINUTE, SECOND};
-use model::{RunId, Timestamp};
+use model::{Credits, Refused, RunId, Timestamp};
 
 fn sized(gigabytes: i64) -> RunSpec {
     RunSpec { resources: Resources { cpu_milli: None, memory_bytes: Some(gigabytes << 30) }, ..spec() }
@@ -56,7 +59,7 @@ fn orgs_are_served_in_turn() {
     bench.org = other;
     let [x, y] = [(); 2].map(|()| (other, bench.submit(spec())));
     let why = now(bench.engine.why(other, y.1)).unwrap().1;
-    assert!(why.summary.contains("behind 3 other runs"), "two of theirs and one of its own: {}", why.summary);
+    assert_eq!(why.summary, "it waits behind 3 runs on fake", "two of theirs and one of its own");
     for _ in 0..6 {
         let (org, run) = *order.last().unwrap();
         bench.org = org;
@@ -107,6 +110,82 @@ fn a_full_pool_retires_an_idle_machine_that_fits_nobody() {
     bench.check_all_gone();
 }
 
+/// Where all machines are of one size, what a run asks for limits the run and not the machine.
+#[test]
+fn a_machine_takes_every_run_that_is_no_larger() {
+    let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30) };
+    let mut bench = Bench::with(FakeSettings { one_size: Some(host.clone()), ..settings(1) }, Config::default());
+    let small = bench.submit(sized(1));
+    bench.settle();
+    assert_eq!(bench.picture(small).instance.unwrap().resources, host);
+    for spec in [spec(), sized(8), sized(1)] {
+        let limits = spec.resources.clone();
+        bench.runners.plan = Some(Plan::Run);
+        let next = bench.submit(spec);
+        bench.settle();
+        let machine = bench.job(next).instance.unwrap();
+        assert_eq!((Some(machine), bench.job(next).warm), (bench.job(small).instance, true));
+        let desired = now(bench.engine.desired(machine)).unwrap();
+        assert_eq!(desired.job.unwrap().run.spec.resources, limits, "they travel with the job");
+        bench.exits(next, 0);
+    }
+    bench.check();
+}
+
+#[test]
+fn what_fits_no_machine_is_refused_and_leaves_nothing() {
+    let mut settings = settings(2);
+    settings.capabilities.largest = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30) };
+    let mut bench = Bench::with(settings, Config::default());
+    let key = bench.key();
+    let cpu = RunSpec { resources: Resources { cpu_milli: Some(2001), memory_bytes: None }, ..spec() };
+    for spec in [sized(9), cpu] {
+        let submission = Submission { org: bench.org, name: None, spec: spec.clone(), start: true };
+        let planned = now(bench.engine.plan(&submission)).unwrap_err();
+        let refused = bench.submit_with(spec, key.clone()).unwrap_err();
+        assert!(matches!(refused.refused(), Some(Refused::DoesNotFit { .. })), "{refused:?}");
+        assert_eq!(planned, refused);
+    }
+    assert_eq!(now(bench.engine.open_runs()).unwrap(), 0);
+    let run = bench.submit_with(sized(8), key).expect("the key was not used up");
+    assert!(!run.replayed);
+}
+
+/// A plan is the decision that the submission itself would come to, and nothing is written for it.
+#[test]
+fn a_plan_says_what_would_happen_and_writes_nothing() {
+    let mut bench = one_machine();
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None };
+    let spec = RunSpec { retry: Some(retry), max_duration_ms: Some(2 * HOUR), ..sized(1) };
+    let plan = |bench: &Bench, spec: &RunSpec| {
+        let before = bench.crashes.writes.lock().unwrap().len();
+        let submission = Submission { org: bench.org, name: None, spec: spec.clone(), start: true };
+        let plan = now(bench.engine.plan(&submission)).unwrap();
+        assert_eq!(bench.crashes.writes.lock().unwrap().len(), before);
+        plan
+    };
+    let first = plan(&bench, &spec);
+    assert_eq!((first.placement, first.room.instances, &first.size), (Place::StartMachine, 0, &spec.resources));
+    assert_eq!((first.per_hour, first.reserved, first.most), (PRICE, PRICE, Some(Credits(6 * PRICE.micro()))));
+    let capped = RunSpec { budget: Some(Credits(7)), ..spec.clone() };
+    assert_eq!((plan(&bench, &capped).reserved, plan(&bench, &capped).most), (Credits(7), Some(Credits(7))));
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(spec.clone());
+    bench.settle();
+    assert_eq!(plan(&bench, &spec).placement, Place::Wait);
+    let waits = bench.submit(spec.clone());
+    assert_eq!((plan(&bench, &spec).placement, plan(&bench, &spec).waiting), (Place::Wait, 1));
+    bench.exits(run, 0);
+    bench.exits(waits, 0);
+    let idle = bench.job(run).instance.unwrap();
+    assert_eq!((plan(&bench, &spec).placement, plan(&bench, &spec).available), (Place::Now(idle), 1));
+    assert_eq!(plan(&bench, &sized(4)).placement, Place::ReplaceMachine(idle));
+    let unsent = model::tree::TreeRef { hash: "0".repeat(64), files: 1, bytes: 1 };
+    let missing = plan(&bench, &RunSpec { files: Some(unsent), ..spec }).missing;
+    assert_eq!(missing, engine::plan::Missing { tree: true, stdin: false });
+    bench.check();
+}
+
 #[test]
 fn the_smallest_machine_that_is_enough_is_taken() {
     let mut bench = Bench::new();
@@ -123,7 +202,10 @@ fn the_smallest_machine_that_is_enough_is_taken() {
 /// surely never began there.
 #[test]
 fn a_warm_machine_that_is_gone_is_an_interruption() {
-    for retry in [None, Some(Retry { max_attempts: 2, on_events: vec![RetryEvent::Interruption], duration_ms: None })] {
+    for retry in [
+        None,
+        Some(Retry { max_attempts: 2, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None }),
+    ] {
         let mut bench = Bench::new();
         let first = bench.submit(spec());
         bench.settle();

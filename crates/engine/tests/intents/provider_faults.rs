@@ -265,7 +265,7 @@ fn no_capacity_is_tried_again_by_policy_with_growing_pauses() {
             if call == Call::Spawn && before < 6 { Fate::FailBefore(TroubleKind::Capacity) } else { Fate::Obey }
         },
     );
-    let retry = Retry { max_attempts: 5, on_events: vec![RetryEvent::NoCapacity], duration_ms: None };
+    let retry = Retry { max_attempts: 5, on_events: vec![RetryEvent::NoCapacity], duration_ms: None, delay_ms: None };
     let run = bench.submit(RunSpec { retry: Some(retry), ..spec() });
     bench.advance(2 * MINUTE);
     bench.expect_end(run, RunStatus::Completed, None);

@@ -32,7 +32,7 @@ fn done(final_offset: i64) -> What {
 }
 
 fn all() -> Vec<What> {
-    vec![What::Accepted, What::SyncComplete { blobs: 2 }, What::Started, done(0)]
+    vec![What::Accepted, What::SyncComplete { blobs: 2 }, What::Started { unenforced: None }, done(0)]
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_keeper_that_dies_while_its_run_is_cancelled_fails_its_slot_too() {
 
 #[test]
 fn an_interrupted_machine_is_ended_and_its_run_tried_elsewhere() {
-    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None };
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
     let mut bench = Bench::new();
     bench.runners.plan = Some(Plan::Run);
     let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
@@ -331,5 +331,19 @@ fn waiting_for_a_tail_costs_nothing() {
     bench.advance(2 * MINUTE);
     bench.expect_end(run, RunStatus::Completed, None);
     assert_eq!(bench.money(run, 1).1, Credits(30 * 10_000));
+    bench.check();
+}
+
+#[test]
+fn limits_that_a_machine_cannot_enforce_are_told_to_whoever_asks_why() {
+    let (mut bench, run, job) = silent_runner(Plan::Ignore);
+    let started = What::Started { unenforced: Some("--memory is not enforced: no group".into()) };
+    say(&mut bench, &job, &[What::Accepted, What::SyncComplete { blobs: 0 }, started], Vec::new());
+    for end in [None, Some(done(0))] {
+        say(&mut bench, &job, &end.into_iter().collect::<Vec<_>>(), Vec::new());
+        let (_, why) = now(bench.engine.why(bench.org, run)).unwrap();
+        assert!(why.facts.contains(&"not limited: --memory is not enforced: no group".to_owned()), "{why:?}");
+        assert!(why.next.iter().any(|next| next.contains("repl doctor")), "{why:?}");
+    }
     bench.check();
 }

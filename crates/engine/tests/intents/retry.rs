@@ -10,7 +10,10 @@ use model::time::{HOUR, MINUTE, SECOND};
 use model::{Credits, Refused, RunId};
 
 fn on(events: &[RetryEvent], max_attempts: i64) -> RunSpec {
-    RunSpec { retry: Some(Retry { max_attempts, on_events: events.to_vec(), duration_ms: None }), ..spec() }
+    RunSpec {
+        retry: Some(Retry { max_attempts, on_events: events.to_vec(), duration_ms: None, delay_ms: None }),
+        ..spec()
+    }
 }
 
 fn pauses(bench: &Bench, run: RunId) -> Vec<i64> {
@@ -44,6 +47,8 @@ fn errors_open_new_attempts_up_to_the_policy() {
     bench.runners.plan = Some(Plan::Exit(9));
     let run = bench.submit(on(&[RetryEvent::Error], 3));
     bench.settle();
+    assert_eq!(bench.run(run).status, RunStatus::Retrying, "not at once");
+    bench.advance(SECOND);
     bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
     assert_eq!(bench.jobs(run).iter().map(|job| job.attempt).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(bench.runners.executions(run), 3);
@@ -51,6 +56,53 @@ fn errors_open_new_attempts_up_to_the_policy() {
         assert_eq!(bench.money(run, attempt).0, PRICE);
     }
     assert!(bench.act(run, Action::Retry { force: false }).is_err(), "all attempts are used");
+    bench.check();
+}
+
+/// 100 ms × 2ⁿ, at most 30 s, ±10 %; and the same run waits the same time however often the decision is made.
+#[test]
+fn attempts_after_an_error_wait_longer_each_time() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Exit(9));
+    let run = bench.submit(on(&[RetryEvent::Error], 12));
+    bench.advance(5 * MINUTE);
+    bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
+    let jobs = bench.jobs(run);
+    let waited: Vec<i64> = jobs.windows(2).map(|pair| pair[1].submitted_at.since(pair[0].ended_at.unwrap())).collect();
+    assert_eq!(waited.len(), 11);
+    for (n, waited) in waited.iter().enumerate() {
+        let usual = (100 << n).min(30_000);
+        assert!((usual * 9 / 10..=(usual * 11 / 10).min(30_000)).contains(waited), "{n}: {waited} ms");
+    }
+    assert!(waited.iter().any(|ms| ms % 100 != 0), "with jitter: {waited:?}");
+    bench.check();
+}
+
+#[test]
+fn a_policy_may_say_how_long_to_wait() {
+    for delay_ms in [0, 7 * SECOND] {
+        let mut bench = Bench::new();
+        bench.runners.plan = Some(Plan::Exit(9));
+        let mut spec = on(&[RetryEvent::Error], 3);
+        spec.retry.as_mut().unwrap().delay_ms = Some(delay_ms);
+        let run = bench.submit(spec);
+        bench.advance(MINUTE);
+        bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
+        assert_eq!(pauses(&bench, run), [delay_ms / SECOND; 2]);
+        bench.check();
+    }
+}
+
+/// A person who asks has looked already.
+#[test]
+fn a_person_does_not_wait_for_a_retry() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Exit(9));
+    let run = bench.submit(spec());
+    bench.settle();
+    bench.act(run, Action::Retry { force: false }).unwrap();
+    bench.settle();
+    assert_eq!(bench.runners.executions(run), 2);
     bench.check();
 }
 
@@ -89,7 +141,7 @@ fn what_an_attempt_gives_back_pays_for_the_next() {
     .unwrap();
     bench.runners.plan = Some(Plan::Exit(9));
     let run = bench.submit(on(&[RetryEvent::Error], 2));
-    bench.settle();
+    bench.advance(SECOND);
     assert_eq!(bench.runners.executions(run), 2);
     bench.check();
 }
@@ -160,8 +212,12 @@ fn files_that_never_come_are_given_up_three_times() {
 fn a_replacement_waits_until_the_old_machine_is_surely_gone() {
     let mut bench = Bench::new();
     bench.runners.plan = Some(Plan::Pull);
-    let retry =
-        model::spec::Retry { max_attempts: 3, on_events: vec![model::spec::RetryEvent::NoCapacity], duration_ms: None };
+    let retry = model::spec::Retry {
+        max_attempts: 3,
+        on_events: vec![model::spec::RetryEvent::NoCapacity],
+        duration_ms: None,
+        delay_ms: None,
+    };
     let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
     bench.settle();
     bench.cut_off(run);

@@ -101,7 +101,7 @@ fn the_providers_word_ends_a_job_on_a_machine_that_is_gone() {
 #[test]
 fn a_lost_machine_is_an_interruption_to_the_policy() {
     let mut bench = Bench::new();
-    let retry = Retry { max_attempts: 2, on_events: vec![RetryEvent::Interruption], duration_ms: None };
+    let retry = Retry { max_attempts: 2, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
     let run = running(&mut bench, RunSpec { retry: Some(retry), ..spec() });
     let name = bench.name_of(run);
     bench.provider.destroy(&name);
@@ -157,7 +157,7 @@ fn max_duration_is_enforced_by_us_a_minute_after_the_runner_should_have() {
 #[test]
 fn max_duration_counts_active_time_over_all_submissions() {
     let mut bench = Bench::new();
-    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None };
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
     let spec = RunSpec { retry: Some(retry), max_duration_ms: Some(10 * MINUTE), ..spec() };
     let run = running(&mut bench, spec);
     bench.advance(6 * MINUTE);

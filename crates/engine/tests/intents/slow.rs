@@ -23,6 +23,9 @@ impl Provider for SlowProvider {
     fn price(&self, resources: &Resources) -> Credits {
         self.near.price(resources)
     }
+    fn size_for(&self, asked: &Resources) -> Resources {
+        self.near.size_for(asked)
+    }
     fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
         Box::pin(async {
             std::future::poll_fn(|_| if self.hangs.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) })

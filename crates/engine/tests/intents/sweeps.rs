@@ -8,7 +8,7 @@ use engine::run::{Action, Submission};
 use model::job::{Job, JobReason};
 use model::log::LogLimits;
 use model::run::RunStatus;
-use model::spec::RunSpec;
+use model::spec::{RunSpec, StdinRef};
 use model::time::{HOUR, MINUTE, SECOND};
 use model::tree::{Entry, Node, Tree, TreeRef};
 use model::{JobId, Refused, RunId};
@@ -121,6 +121,36 @@ fn a_file_stays_while_a_run_is_open_and_a_while_after() {
     bench.settle();
     bench.exits(again, 0);
     bench.expect_end(again, RunStatus::Completed, None);
+    bench.check();
+}
+
+/// What is piped in is kept as a file is: while its run is open, and for a retry a while after.
+#[test]
+fn standard_input_stays_as_long_as_its_run_needs_it() {
+    let mut bench = bench();
+    let stdin = |hash: &str, size| RunSpec { stdin: Some(StdinRef { hash: hash.into(), size }), ..spec() };
+    let key = bench.key();
+    let refused = bench.submit_with(stdin(&"0".repeat(64), 4), key.clone()).unwrap_err();
+    assert!(refused.to_string().contains("never sent"), "{refused}");
+    let hash = send(&mut bench, b"data");
+    let refused = bench.submit_with(stdin(&hash, 5), key).unwrap_err();
+    assert!(refused.to_string().contains("there are 4 bytes"), "{refused}");
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(stdin(&hash, 4));
+    bench.settle();
+    let desired = now(bench.engine.desired(bench.job(run).instance.unwrap())).unwrap().job.unwrap();
+    assert_eq!(desired.inline[&hash], b"data", "so little travels with the job");
+    bench.advance(KEPT_MS + HOUR);
+    assert!(has_bytes(&bench, &hash), "an open run needs it");
+    bench.exits(run, 1);
+    bench.advance(KEPT_MS - 10 * MINUTE);
+    bench.act(run, Action::Retry { force: false }).unwrap();
+    bench.settle();
+    bench.exits(run, 1);
+    bench.advance(KEPT_MS + 30 * MINUTE);
+    assert!(!has_bytes(&bench, &hash));
+    let refused = bench.act(run, Action::Retry { force: false }).unwrap_err();
+    assert!(matches!(refused.refused(), Some(Refused::Gone { .. })), "{refused:?}");
     bench.check();
 }
 

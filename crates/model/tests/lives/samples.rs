@@ -28,6 +28,7 @@ pub fn spec() -> RunSpec {
         env: Default::default(),
         secrets: vec![],
         files: None,
+        stdin: None,
         working_dir: None,
         resources: Resources::default(),
         provider: "local".into(),
@@ -201,6 +202,7 @@ pub fn job() -> Job {
         windows: 0,
         charged_to: None,
         synced_blobs: 0,
+        unenforced: None,
         version: 1,
     }
 }

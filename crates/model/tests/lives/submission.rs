@@ -49,7 +49,7 @@ fn after(events: &[(i64, JobEvent)]) -> (Job, Vec<JobConsequence>) {
 }
 
 fn running() -> Vec<(i64, JobEvent)> {
-    vec![(1, PLACED), (2, JobEvent::Accepted), (3, SYNCED), (4, JobEvent::CommandStarted)]
+    vec![(1, PLACED), (2, JobEvent::Accepted), (3, SYNCED), (4, JobEvent::CommandStarted { unenforced: None })]
 }
 
 fn run_on(events: &[(i64, JobEvent)]) -> (Job, Vec<JobConsequence>) {

@@ -344,7 +344,7 @@ fn person(scope: &Scope) -> Vec<Choice> {
         RunEvent::Deleted,
         RunEvent::CancelAsked { abort: false },
         RunEvent::CancelAsked { abort: true },
-        RunEvent::RetryAsked,
+        RunEvent::RetryAsked { after_ms: 0 },
     ];
     if scope.pauses {
         asked.extend([RunEvent::PauseAsked, RunEvent::ResumeAsked]);
@@ -383,7 +383,7 @@ fn reports(scope: &Scope) -> Vec<JobEvent> {
         let rarer = [JobReason::MaxDuration, JobReason::AbortedByUser, JobReason::Interrupted];
         all.extend(rarer.map(|reason| ended(reason, 0)));
         all.extend(JobReason::ALL.iter().take(2).chain(&rarer).map(|reason| ended(*reason, 1)));
-        all.extend([JobEvent::CommandStarted, JobEvent::Logged { to: 1 }]);
+        all.extend([JobEvent::CommandStarted { unenforced: None }, JobEvent::Logged { to: 1 }]);
     }
     all
 }

@@ -3,8 +3,12 @@
 
 use super::{DELIVER_WITHIN, Daemon, Event, Warm};
 use crate::artifacts::Shortfall;
+use crate::cache::Cache;
+use crate::cgroup::Groups;
+use crate::instance::Instance;
 use crate::job::{self, Job, Opening, Stage};
 use crate::key::Key;
+use crate::link::Line;
 use crate::orders::{Order, Start};
 use crate::sync::{self, Fetched, NotPlaced};
 use crate::tree::Files;
@@ -12,9 +16,10 @@ use crate::{beneath, slot};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::model::crash_point;
-use wire::runner::{Desired, DesiredJob, DesiredState, EndCause, What};
+use wire::runner::{Desired, DesiredJob, DesiredState, EndCause, Stdin, SyncTree, What};
 
 /// On a warm start everything up to the first output takes far less; then it travels as one batch.
 const WARM_START_WITHIN: Duration = Duration::from_secs(1);
@@ -59,6 +64,9 @@ impl Daemon {
             None => Some(Ok(None)),
             Some(tree) => Files::inline(tree).map(|files| files.map(Some)),
         };
+        let stdin = wanted.stdin.clone();
+        let is_here = |stdin: &Stdin| stdin.inline.is_some() || self.cache.has(&stdin.hash);
+        let at_hand = at_hand.filter(|_| stdin.as_ref().is_none_or(is_here));
         if at_hand.is_some() {
             job.company_until = Some(now + WARM_START_WITHIN);
         }
@@ -70,16 +78,18 @@ impl Daemon {
                 }
                 let place = || files.map_or(Ok(()), |files| files.place(&workdir, &self.cache));
                 let placed = crash_point!("files.place", place());
+                let placed = placed.and_then(|()| sync::place_stdin(stdin.as_ref(), &self.cache));
                 synced(&mut job, placed.map(|()| Fetched::default()));
             }
             (Ok((workdir, _)), None) => {
                 let (tree, cache, line) = (wanted.files.clone(), self.cache.clone(), self.line.clone());
-                let tree = tree.expect("what has no tree is at hand");
                 let events = self.events.clone();
                 let task = tokio::spawn(async move {
-                    let synced = match Files::fetch(&tree, cache.clone(), line).await {
+                    let synced = match bring(tree, stdin.as_ref(), cache.clone(), line).await {
                         Ok((files, fetched)) => tokio::task::spawn_blocking(move || {
-                            let placed = crash_point!("files.place", files.place(&workdir, &cache));
+                            let place = || files.map_or(Ok(()), |files| files.place(&workdir, &cache));
+                            let placed = crash_point!("files.place", place());
+                            let placed = placed.and_then(|()| sync::place_stdin(stdin.as_ref(), &cache));
                             cache.trim();
                             placed.map(|()| fetched)
                         })
@@ -217,7 +227,11 @@ impl Daemon {
         let Stage::Ready(opening) = &job.stage else { return Ok(()) };
         let opening = opening.clone();
         let order = match &opening {
-            Opening::Start => start_order(job, &self.instance)?,
+            Opening::Start => {
+                let limits = job.wanted.as_ref().map(|wanted| wanted.limits).unwrap_or_default();
+                let groups = slot.limit(&self.instance.layout, limits)?;
+                start_order(job, &self.instance, &self.cache, groups)?
+            }
             Opening::Refuse { cause, message } => Order::Refuse { cause: *cause, message: message.clone() },
         };
         self.journal.begins(key, &self.boot_id)?;
@@ -280,6 +294,25 @@ fn remove(dir: &Path) {
     }
 }
 
+/// What has to be fetched before a job can begin: its files, and what its command reads.
+async fn bring(
+    tree: Option<SyncTree>,
+    stdin: Option<&Stdin>,
+    cache: Arc<Cache>,
+    line: Line,
+) -> Result<(Option<Files>, Fetched), NotPlaced> {
+    let missing = stdin.filter(|stdin| stdin.inline.is_none() && !cache.has(&stdin.hash));
+    let missing = missing.into_iter().map(|stdin| (stdin.hash.clone(), stdin.size)).collect();
+    let fetched = sync::fetch(missing, cache.clone(), line.clone()).await?;
+    match tree {
+        Some(tree) => match Files::inline(&tree) {
+            Some(files) => Ok((Some(files?), fetched)),
+            None => Files::fetch(&tree, cache, line).await.map(|(files, more)| (Some(files), fetched.and(more))),
+        },
+        None => Ok((None, fetched)),
+    }
+}
+
 fn key_of(wanted: &DesiredJob) -> Key {
     Key { job: wanted.job, epoch: wanted.epoch }
 }
@@ -307,7 +340,7 @@ fn refuse(job: &mut Job, not_placed: NotPlaced) {
     job.stage = Stage::Ready(Opening::Refuse { cause: not_placed.cause, message: not_placed.why });
 }
 
-fn start_order(job: &Job, instance: &crate::instance::Instance) -> io::Result<Order> {
+fn start_order(job: &Job, instance: &Instance, cache: &Cache, groups: Groups) -> io::Result<Order> {
     let wanted = job.wanted.as_ref().expect("a job starts as it is wanted");
     let (workdir, dir) = sync::workdir(&instance.dir, &wanted.workdir, wanted.working_dir.as_deref())
         .map_err(|not_placed| io::Error::other(not_placed.why))?;
@@ -326,5 +359,9 @@ fn start_order(job: &Job, instance: &crate::instance::Instance) -> io::Result<Or
         max_duration_ms: wanted.max_duration_ms,
         stop_duration_ms: wanted.stop_duration_ms,
         spool_bytes: instance.boot.timings.log_spool_bytes,
+        stdin: wanted.stdin.as_ref().map(|stdin| cache.path(&stdin.hash)),
+        // Once a run is enough: its further attempts have the same limits.
+        note: groups.unenforced.clone().filter(|_| wanted.attempt == 1),
+        groups,
     })))
 }

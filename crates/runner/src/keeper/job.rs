@@ -1,8 +1,9 @@
 //! One job's processes: started, frozen, stopped, ended together. The job is over when its command has ended and no
 //! process of its tree is left.
 
+use super::feed::Feed;
 use super::pump::Pump;
-use super::start;
+use super::start::{self, Pipes};
 use crate::cgroup::Groups;
 use crate::clock::{ActiveTime, wall_ms};
 use crate::containment::Way;
@@ -17,7 +18,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::model::crash_point;
@@ -32,6 +33,8 @@ const PIPE_BYTES: i32 = 256 << 10;
 
 pub struct Job {
     pub pump: Pump,
+    /// Until the command has all of its standard input, or wants no more.
+    feed: Option<Feed>,
     dir: PathBuf,
     /// The command, or the first process of the namespace it is in.
     main: Pid,
@@ -76,7 +79,16 @@ impl Job {
         let (out_read, out_write) = pipe()?;
         let (err_read, err_write) = if order.merge { (None, out_write.try_clone()?) } else { split(pipe()?) };
         let mut pump = Pump::new((out_read, err_read), &order.secrets, spool, order.spool_bytes);
-        let begun = match crash_point!("job.exec", start::begin(&order, held, dir, (out_write, err_write))) {
+        if let Some(note) = &order.note {
+            pump.note(note);
+        }
+        let opened = order.stdin.as_deref().map(Feed::open).transpose();
+        let begun = opened.and_then(|stdin| {
+            let (feed, stdin) = stdin.unzip();
+            let pipes = Pipes { stdin, stdout: out_write, stderr: err_write };
+            Ok((feed, crash_point!("job.exec", start::begin(&order, held, dir, pipes))?))
+        });
+        let (feed, begun) = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 refused_by_the_system(&order, &error, &mut pump, dir)?;
@@ -88,6 +100,7 @@ impl Job {
         }
         Ok(Some(Job {
             pump,
+            feed,
             dir: dir.to_owned(),
             main: begun.main,
             namespace: begun.namespace,
@@ -106,6 +119,17 @@ impl Job {
 
     pub fn is_over(&self) -> bool {
         self.ended.is_some() && self.none_left
+    }
+
+    /// The pipe that waits for more of the standard input.
+    pub fn hungry(&self) -> Option<BorrowedFd<'_>> {
+        self.feed.as_ref().map(Feed::pipe)
+    }
+
+    pub fn feed(&mut self) {
+        if self.feed.as_mut().is_some_and(|feed| !feed.pump()) {
+            self.feed = None;
+        }
     }
 
     /// Collects the dead. As subreaper the keeper is the parent of every orphan of the job, so "no children" means

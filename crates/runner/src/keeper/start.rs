@@ -29,14 +29,22 @@ pub struct Begun {
     pub note: Option<String>,
 }
 
-pub fn begin(order: &Start, held: (&Groups, Way), dir: &Path, out: (OwnedFd, OwnedFd)) -> io::Result<Begun> {
+/// The command's ends.
+pub struct Pipes {
+    /// Without one it reads from `/dev/null`.
+    pub stdin: Option<OwnedFd>,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+pub fn begin(order: &Start, held: (&Groups, Way), dir: &Path, pipes: Pipes) -> io::Result<Begun> {
     if !order.dir.is_dir() {
         return Err(io::Error::other(format!("{} is not there", order.dir.display())));
     }
     let (groups, way) = held;
     let parent = Arc::new(AtomicI32::new(std::process::id() as i32));
     let inside = Arc::new(AtomicBool::new(false));
-    let mut command = command(order, groups, (&parent, &inside), out)?;
+    let mut command = command(order, groups, (&parent, &inside), pipes)?;
     let mut note = None;
     if let Way::Namespace { user } = way {
         parent.store(FIRST, Ordering::Relaxed);
@@ -97,14 +105,15 @@ fn command(
     order: &Start,
     groups: &Groups,
     (parent, inside): (&Arc<AtomicI32>, &Arc<AtomicBool>),
-    (stdout, stderr): (OwnedFd, OwnedFd),
+    pipes: Pipes,
 ) -> io::Result<Command> {
     let (name, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let program = find_program(name, order)?;
     let (doors, parent, inside) = (groups.doors(), parent.clone(), inside.clone());
     let mut command = Command::new(program);
     command.arg0(name).args(arguments).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
-    command.current_dir(&order.dir).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+    let stdin = pipes.stdin.map_or_else(Stdio::null, Stdio::from);
+    command.current_dir(&order.dir).stdin(stdin).stdout(pipes.stdout).stderr(pipes.stderr);
     // SAFETY: between fork and exec, only system calls on what was prepared before.
     unsafe {
         command.pre_exec(move || {
@@ -172,11 +181,15 @@ mod tests {
             max_duration_ms: None,
             stop_duration_ms: 0,
             spool_bytes: 0,
+            groups: Groups::default(),
+            stdin: None,
+            note: None,
         };
         let (mut said, out) = std::io::pipe().unwrap();
         let err = File::options().write(true).open("/dev/null").unwrap();
         let held = (&Groups::default(), Way::Namespace { user: false });
-        let begun = begin(&order, held, Path::new("/nowhere"), (out.into(), err.into())).unwrap();
+        let pipes = Pipes { stdin: None, stdout: out.into(), stderr: err.into() };
+        let begun = begin(&order, held, Path::new("/nowhere"), pipes).unwrap();
         assert!(begun.note.unwrap().contains("Operation not permitted") && begun.namespace.is_none());
         let ended = nix::sys::wait::waitpid(begun.main, None).unwrap();
         assert_eq!(ended, nix::sys::wait::WaitStatus::Exited(begun.main, 3));

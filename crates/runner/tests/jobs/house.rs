@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use wire::model::boot::{BOOT_FILE, Boot, BootTimings};
 use wire::model::{InstanceId, JobId, RunId};
-use wire::runner::{Command as Commanded, DesiredJob, DesiredState, OnLostControl};
+use wire::runner::{Command as Commanded, DesiredJob, DesiredState, Limits, OnLostControl};
 
 pub const JOB: JobId = JobId(7);
 pub const NOBODY: u32 = 65534;
@@ -20,6 +20,8 @@ pub struct House {
     pub containment: &'static str,
     /// Without any privilege, where the tests themselves have them.
     pub as_nobody: bool,
+    /// Of every job that is asked for.
+    pub limits: Limits,
     runner: Option<Child>,
     _folder: tempfile::TempDir,
 }
@@ -55,7 +57,15 @@ impl House {
         };
         adjust(&mut boot);
         std::fs::write(dir.join(BOOT_FILE), serde_json::to_vec(&boot).unwrap()).unwrap();
-        House { dir, control, containment: "", as_nobody: false, runner: None, _folder: folder }
+        House {
+            dir,
+            control,
+            containment: "",
+            as_nobody: false,
+            limits: Limits::default(),
+            runner: None,
+            _folder: folder,
+        }
     }
 
     pub fn start(&mut self) {
@@ -118,6 +128,9 @@ impl House {
             env: BTreeMap::new(),
             secrets: BTreeMap::new(),
             files: None,
+            stdin: None,
+            limits: self.limits,
+            attempt: 1,
             artifacts: Vec::new(),
             max_duration_ms: None,
             stop_duration_ms: 10_000,

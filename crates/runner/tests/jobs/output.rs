@@ -30,7 +30,7 @@ fn kind(what: &What) -> &'static str {
     match what {
         What::Accepted => "accepted",
         What::SyncComplete { .. } => "sync_complete",
-        What::Started => "started",
+        What::Started { .. } => "started",
         What::Froze => "froze",
         What::Thawed => "thawed",
         What::Ended { .. } => "ended",

@@ -14,6 +14,7 @@ async fn a_job_sees_its_own_environment_and_no_other() {
     let mut job = house.job("cat; pwd; env");
     job.env = BTreeMap::from([("COLOUR".to_owned(), "red".to_owned()), ("REPL_JOB".to_owned(), "forged".to_owned())]);
     job.working_dir = Some("sub/dir".to_owned());
+    job.attempt = 2;
     house.ask(job);
     house.ends().await;
     let said = house.control.see(|state| state.log(JOB).text(Stream::Stdout));
@@ -21,6 +22,7 @@ async fn a_job_sees_its_own_environment_and_no_other() {
     assert_eq!(lines.next().unwrap(), house.workdir().join("sub/dir").to_str().unwrap());
     let env: BTreeMap<&str, &str> = lines.filter_map(|line| line.split_once('=')).collect();
     assert_eq!((env["COLOUR"], env["REPL_JOB"], env["REPL_RUN"]), ("red", "job_7", "run_3"));
+    assert_eq!(env["REPL_ATTEMPT"], "2");
     assert_eq!((env["REPL_JOB_KEY"], env["REPL_WORKDIR"]), ("job_7.1", house.workdir().to_str().unwrap()));
     assert!(env.contains_key("PATH") && !env.contains_key("LEAK_OF_THE_RUNNER"), "{env:?}");
     let allowed = ["COLOUR", "HOME", "LANG", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TZ", "USER", "_"];
@@ -175,20 +177,6 @@ async fn a_keeper_that_waits_for_work_is_gone_with_its_instance() {
         let _ = nix::sys::signal::kill(waiting, Signal::SIGKILL); // or nobody ever would
     }
     assert!(deserted);
-}
-
-#[tokio::test]
-async fn too_much_memory_is_told_as_such() {
-    let house = House::with(|boot| boot.memory_bytes = Some(64 << 20)).await;
-    house.ask(house.job("echo ready; head -c 300000000 /dev/zero | tail -c 299000000 | wc -c; exit 1"));
-    house.says("ready").await;
-    let groups =
-        std::fs::read_to_string(house.dir.join("jobs").join(format!("{JOB}.1/groups.json"))).unwrap_or_default();
-    let What::Ended { cause, .. } = house.ends().await else { panic!() };
-    let limited = serde_json::from_str::<serde_json::Value>(&groups).is_ok_and(|groups| groups["memory"].is_string());
-    if limited {
-        assert_eq!(cause, Some(EndCause::OutOfMemory));
-    }
 }
 
 #[tokio::test]

@@ -1,0 +1,81 @@
+//! What this host has for its machines: cores, and memory as far as a control group around us lets us have it.
+
+use model::spec::Resources;
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+const GROUPS: &str = "/sys/fs/cgroup";
+
+/// Those that this process may use: affinity and cpu quota are taken into account.
+pub fn cores() -> i64 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as i64)
+}
+
+pub fn size() -> Resources {
+    let read = |path: &str| read_to_string(path).unwrap_or_default();
+    let installed = installed(&read("/proc/meminfo"));
+    let allowed = allowed(Path::new(GROUPS), &read("/proc/self/cgroup"));
+    Resources { cpu_milli: Some(cores() * 1000), memory_bytes: installed.into_iter().chain(allowed).min() }
+}
+
+fn installed(meminfo: &str) -> Option<i64> {
+    let kilobytes = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    kilobytes.trim().strip_suffix(" kB")?.trim().parse::<i64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+/// The smallest limit of the groups around this process, for both versions of control groups. In a container the path that the kernel
+/// shows may not exist below the mount: then the mount is the container's own group.
+fn allowed(groups: &Path, own: &str) -> Option<i64> {
+    let place = |controller: &str| {
+        own.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            parts.next()?.split(',').any(|named| named == controller).then(|| parts.next())?
+        })
+    };
+    let below = |root: PathBuf, path: &str| {
+        let own = root.join(path.trim_start_matches('/'));
+        if own.is_dir() { own } else { root }
+    };
+    let v1 = place("memory").and_then(|path| {
+        let stat = read_to_string(below(groups.join("memory"), path).join("memory.stat")).ok()?;
+        stat.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit ")?.trim().parse().ok())
+    });
+    let v2 = place("").and_then(|path| {
+        let own = below(groups.to_owned(), path);
+        let around = own.ancestors().take_while(|group| group.starts_with(groups));
+        around.filter_map(|group| read_to_string(group.join("memory.max")).ok()?.trim().parse().ok()).min()
+    });
+    [v1, v2].into_iter().flatten().min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(dir: &Path, file: &str, text: &str) {
+        let path = dir.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn the_smallest_limit_around_us_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        put(dir.path(), "a/memory.max", "4000\n");
+        put(dir.path(), "a/b/memory.max", "max\n");
+        put(dir.path(), "a/c/memory.max", "3000\n");
+        assert_eq!(allowed(dir.path(), "0::/a/b\n"), Some(4000));
+        assert_eq!(allowed(dir.path(), "0::/a/c\n"), Some(3000));
+        assert_eq!(allowed(dir.path(), "0::/\n"), None);
+        put(dir.path(), "memory/memory.stat", "cache 1\nhierarchical_memory_limit 2000\n");
+        assert_eq!(allowed(dir.path(), "4:memory:/docker/1\n0::/a/b\n"), Some(2000), "seen from inside a container");
+        assert_eq!(allowed(dir.path(), ""), None);
+    }
+
+    #[test]
+    fn this_host_has_something() {
+        let size = size();
+        assert!(size.cpu_milli >= Some(1000) && size.memory_bytes > Some(0), "{size:?}");
+        assert_eq!(installed("MemFree: 1 kB\nMemTotal:        2 kB\n"), Some(2048));
+    }
+}

@@ -1,0 +1,111 @@
+//! What would become of a submission: the checks, the placement and the prices of a real one, from the rows as they are. Writes nothing.
+
+use crate::run::{Submission, affordable, check_asked, check_secrets};
+use crate::{Engine, House};
+use model::pool::{Placement, Room, Wish};
+use model::spec::{Resources, RetryEvent, RunSpec};
+use model::time::HOUR;
+use model::{Credits, Failure, InstanceId};
+use store::Tx;
+
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub placement: Place,
+    /// What the machine has, or would have.
+    pub size: Resources,
+    pub room: Room,
+    pub available: i64,
+    pub waiting: i64,
+    pub per_hour: Credits,
+    pub reserved: Credits,
+    pub most: Option<Credits>,
+    pub balance: Credits,
+    pub missing: Missing,
+}
+
+/// What has to be sent first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Its tree is not here as a whole.
+    pub tree: bool,
+    pub stdin: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On this machine, which is idle.
+    Now(InstanceId),
+    StartMachine,
+    /// An idle machine that does not fit ends first.
+    ReplaceMachine(InstanceId),
+    Wait,
+}
+
+impl Engine {
+    pub async fn plan(&self, submission: &Submission) -> Result<Plan, Failure> {
+        check_asked(&self.house, submission)?;
+        let (org, spec) = (submission.org, &submission.spec);
+        let tree = spec.files.iter().map(|tree| tree.hash.clone()).collect();
+        let stdin = spec.stdin.iter().map(|stdin| stdin.hash.clone()).collect();
+        let missing = Missing {
+            tree: !self.missing_trees(org, tree).await?.is_empty(),
+            stdin: !self.missing_blobs(org, stdin).await?.is_empty(),
+        };
+        let (house, submission) = (self.house.clone(), submission.clone());
+        let plan = self.store.glance("run.plan", move |tx| plan(tx, &house, &submission)).await?;
+        Ok(Plan { missing, ..plan })
+    }
+}
+
+fn plan(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Plan, Failure> {
+    check_secrets(tx, submission)?;
+    let spec = &submission.spec;
+    let provider = house.provider(&spec.provider)?;
+    let pools = store::pool::all(tx)?;
+    let pool = pools.iter().find(|pool| pool.provider == spec.provider && pool.region == spec.region);
+    let (room, slots, waiting) = match pool {
+        Some(pool) => (
+            crate::pool::room(tx, house, pool)?,
+            store::allocation::available(tx, pool.id)?,
+            store::job::count_waiting(tx, pool.id)?,
+        ),
+        // Nothing was ever asked of it.
+        None => {
+            let room = Room { instances: 0, max_instances: provider.capabilities().max_instances, ending: 0 };
+            (room, Vec::new(), 0)
+        }
+    };
+    let wish =
+        Wish { org: submission.org, resources: spec.resources.clone(), init_checksum: spec.init_checksum.clone() };
+    let made = || provider.size_for(&spec.resources);
+    let (placement, size) = match model::pool::place(&wish, &slots, room) {
+        _ if waiting > 0 => (Place::Wait, made()),
+        Placement::Claim(slot) => (Place::Now(slot.instance), slot.resources),
+        Placement::Spawn => (Place::StartMachine, made()),
+        Placement::Retire(idle) => (Place::ReplaceMachine(idle), made()),
+        Placement::Wait => (Place::Wait, made()),
+    };
+    let per_hour = provider.price(&spec.resources);
+    Ok(Plan {
+        placement,
+        size,
+        room,
+        available: slots.len() as i64,
+        waiting,
+        per_hour,
+        reserved: affordable(tx, house, submission)?,
+        most: most(spec, per_hour),
+        balance: store::org::find(tx, submission.org)?.available,
+        missing: Missing::default(),
+    })
+}
+
+/// The price of the longest time that the policy allows, within the budget.
+fn most(spec: &RunSpec, per_hour: Credits) -> Option<Credits> {
+    let attempts = if spec.retries_on(RetryEvent::Error) { spec.max_attempts() } else { 1 };
+    let price = spec.max_duration_ms.map(|ms| {
+        let micro = i128::from(per_hour.micro()) * i128::from(ms) * i128::from(attempts) / i128::from(HOUR);
+        Credits(i64::try_from(micro).unwrap_or(i64::MAX))
+    });
+    price.into_iter().chain(spec.budget).min()
+}
