@@ -214,7 +214,8 @@ fn remote(settings: &Settings, url: &str) -> Done<Client> {
             .is_some_and(|holder| holder.url.as_deref() == Some(url.trim_end_matches('/')))
     };
     let token = settings.token.clone().or_else(|| if is_ours() { home_token(settings) } else { None });
-    Client::new(url, token.as_deref()).map_err(|error| match error {
+    let authorities = settings.authorities()?;
+    Client::trusting(url, token.as_deref(), authorities.as_deref()).map_err(|error| match error {
         ClientError::Protocol(why) => Complaint::usage(why).fix("write REPL_URL like http://127.0.0.1:7780"),
         other => other.into(),
     })

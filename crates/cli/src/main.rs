@@ -2,6 +2,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "lives in real time, and is the one place that ends the process")]
 
+// First: its macros stand in for the standard ones in every module below.
+#[macro_use]
+mod out;
+
 mod action;
 mod allocation;
 mod args;
@@ -62,7 +66,9 @@ fn main() {
         Some(Command::Runner(args)) => role::runner(&args),
         Some(Command::Sim(args)) => outcome(sim::sim(&args)),
         Some(Command::Completion(args)) => {
-            clap_complete::generate(args.shell, &mut Line::command(), "repl", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Line::command(), "repl", &mut script);
+            out::bytes(&script);
             0
         }
         Some(Command::CrashPoints(args)) => outcome(fault::points(&args)),

@@ -33,10 +33,10 @@ pub struct Page<T> {
     pub next_cursor: Option<String>,
 }
 
-/// What a run should be. Unknown fields are ignored on the wire; files of people are checked strictly before they become this.
+/// What a run should be. Like every public body it refuses fields it does not know: a typo must not mean "no limit".
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Submit {
     pub name: Option<String>,
     /// `task` (others are refused with `unsupported`).
@@ -72,6 +72,7 @@ pub struct Submit {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct FileEntry {
     pub path: String,
     pub hash: String,
@@ -81,7 +82,7 @@ pub struct FileEntry {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ResourcesBody {
     pub cpu_milli: Option<i64>,
     pub memory_bytes: Option<i64>,
@@ -89,6 +90,7 @@ pub struct ResourcesBody {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct RetryBody {
     /// First included.
     pub max_attempts: i64,
@@ -100,7 +102,7 @@ pub struct RetryBody {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ActionBody {
     /// With cancel: kill at once.
     pub abort: bool,
@@ -110,7 +112,7 @@ pub struct ActionBody {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct TerminateBody {
     /// Name the hold or the live job it ends.
     pub force: bool,
@@ -118,7 +120,7 @@ pub struct TerminateBody {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ExtendBody {
     pub duration_ms: Option<i64>,
 }
@@ -353,6 +355,7 @@ pub struct ArtifactView {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct BlobList {
     pub hashes: Vec<String>,
 }
@@ -478,6 +481,7 @@ pub struct BalanceView {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct AddCredits {
     /// Decimal credits.
     pub amount: String,
@@ -532,12 +536,14 @@ pub struct SecretView {
 
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct SecretBody {
     pub value: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct NewToken {
     pub name: String,
     /// read, write, admin.
@@ -599,17 +605,40 @@ pub struct BrokenInvariant {
     pub detail: String,
 }
 
-/// `GET /healthz` and `/readyz`.
+/// `POST /control/stop`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct StopBody {
+    /// Ends open runs too.
+    pub all: bool,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Stopped {
+    pub cancelled_runs: i64,
+    /// What goes on without a control plane, and is found again by the next one.
+    pub open_runs: i64,
+    pub instances: i64,
+}
+
+/// `GET /healthz` and `/readyz`. All but `status` only over the unix socket or with a token.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
 pub struct Health {
     pub status: String,
-    pub version: String,
-    pub control_plane_id: String,
-    pub pid: u32,
-    pub started_at: i64,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_plane_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
