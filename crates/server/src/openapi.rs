@@ -228,7 +228,16 @@ fn headers(names: &[&str]) -> Value {
 }
 
 fn content(route: &Route) -> Option<Value> {
-    let events = json!({ "schema": { "type": "string", "description": "server-sent events" } });
+    let events = json!({ "schema": {
+        "type": "object",
+        "description": "One server-sent event.",
+        "required": ["data"],
+        "properties": {
+            "id": { "type": "string" },
+            "event": { "type": "string" },
+            "data": { "type": "string", "contentMediaType": "application/json", "contentSchema": reference_of(route.item) },
+        },
+    } });
     let json = |schema: Value| json!({ "application/json": { "schema": schema } });
     match (route.answer, route.item) {
         ("", _) => None,
@@ -276,7 +285,7 @@ fn parameters(route: &Route) -> Vec<Value> {
         .collect();
     for parameter in route.query() {
         let mut value = serde_json::to_value(parameter).unwrap_or_default();
-        bounds::refine_parameter(&mut value);
+        bounds::refine_parameter(route.path, &mut value);
         all.push(value);
     }
     if route.method == "post" {
@@ -287,6 +296,14 @@ fn parameters(route: &Route) -> Vec<Value> {
         all.push(json!({ "name": "Last-Event-ID", "in": "header", "schema": bounds::last_event_id(route.answer) }));
     }
     all
+}
+
+/// Of a stream; how a log ends is another type.
+fn reference_of(item: &str) -> Value {
+    match item {
+        "LogFrame" => json!({ "anyOf": [reference("LogFrame"), reference("LogEnd")] }),
+        item => reference(item),
+    }
 }
 
 fn reference(name: &str) -> Value {

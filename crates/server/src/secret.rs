@@ -7,6 +7,7 @@ use crate::routes::{Asked, Paging, Path, Query};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use model::Refused;
 use wire::api::{Page, SecretBody, SecretView};
 
 /// By name; a cursor is the last name of the page before.
@@ -16,6 +17,9 @@ pub(crate) async fn list(
     Query(paging): Query<Paging>,
 ) -> Answer<Json<Page<SecretView>>> {
     let limit = paging.limit()?;
+    if paging.cursor.as_ref().is_some_and(|name| !engine::org::is_secret_name(name)) {
+        return Err(Refused::invalid("cursor", "is not a cursor of ours").into());
+    }
     let found = house.engine.secrets(reader.org(), paging.cursor.unwrap_or_default(), limit).await?;
     let next_cursor = found.last().filter(|_| found.len() as i64 == limit).map(|last| last.name.clone());
     let data = found.into_iter().map(|s| SecretView {

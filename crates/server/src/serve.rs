@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 const DEFAULT_ORG: &str = "default";
@@ -95,8 +96,10 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
         let (app, closing) = (routes::router(house.clone()), house.closing.subscribe());
         tasks.spawn(listen::tcp(tcp, tls, app, listen::Bounds::default(), closing));
     }
+    // Before anybody knows that it is there: a signal that comes at once ends it orderly too.
+    let signals = Signals::catch();
     let guard = ready(Ready { url, first_token, is_readable_by_others });
-    until_told(&house, settings.embedded).await;
+    until_told(&house, signals, settings.embedded).await;
     house.closing.send_replace(true);
     let left = tokio::time::timeout(LEAVES_WITHIN, async { while tasks.join_next().await.is_some() {} }).await;
     if left.is_err() {
@@ -207,9 +210,20 @@ fn worker_name(settings: &Settings) -> String {
     }
 }
 
-async fn until_told(house: &Shared, embedded: bool) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+struct Signals {
+    term: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> Option<Signals> {
+        let (term, interrupt) = (signal(SignalKind::terminate()).ok()?, signal(SignalKind::interrupt()).ok()?);
+        Some(Signals { term, interrupt })
+    }
+}
+
+async fn until_told(house: &Shared, signals: Option<Signals>, embedded: bool) {
+    let Some(Signals { mut term, mut interrupt }) = signals else {
         return tracing::error!("signals cannot be caught here");
     };
     let mut closing = house.closing.subscribe();

@@ -280,11 +280,8 @@ fn tls(https: bool, authorities: Option<&str>) -> Result<rustls::ClientConfig, S
         if roots.is_empty() {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
-        for certificate in CertificateDer::pem_slice_iter(authorities.unwrap_or_default().as_bytes()) {
-            let added = certificate.map_err(|error| error.to_string()).map(|it| roots.add(it));
-            added
-                .and_then(|added| added.map_err(|error| error.to_string()))
-                .map_err(|why| format!("the certificate of its authority cannot be used: {why}"))?;
+        if let Some(authorities) = authorities {
+            add(&mut roots, authorities).map_err(|why| format!("the certificate of its authority: {why}"))?;
         }
     }
     Ok(rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -292,6 +289,15 @@ fn tls(https: bool, authorities: Option<&str>) -> Result<rustls::ClientConfig, S
         .expect("ring speaks TLS 1.2 and 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth())
+}
+
+fn add(roots: &mut rustls::RootCertStore, authorities: &str) -> Result<(), String> {
+    let before = roots.len();
+    for certificate in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    if roots.len() == before { Err("there is none in it (it must be PEM)".to_owned()) } else { Ok(()) }
 }
 
 /// reqwest hides the reason behind its sources; a person needs the last one.

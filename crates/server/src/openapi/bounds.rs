@@ -8,8 +8,10 @@ use serde_json::{Map, Value, json};
 
 const HASH: &str = "^[0-9a-f]{64}$";
 const VARIABLE: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
-/// A decimal number of credits with at most six digits behind the point.
-const CREDITS: &str = "^[0-9]{1,13}(\\.[0-9]{1,6})?$";
+/// A decimal number of credits, more than nothing, with at most six digits behind the point.
+const CREDITS: &str = "^(?=.*[1-9])[0-9]+(\\.[0-9]{1,6})?$";
+/// The number behind the prefix of an id, and a cursor of ours.
+const SLUG: &str = "(0|[1-9a-z][0-9a-z]{0,12})";
 /// No smaller machine can start a shell.
 const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
 
@@ -64,6 +66,11 @@ pub(super) fn refine(schemas: &mut Value) {
         let schema = schemas.get_mut(name).and_then(|schema| schema["properties"].get_mut(field));
         add(schema.unwrap_or_else(|| panic!("{place} is described and not there")), more);
     }
+    // One of the two says what to run, and the other nothing.
+    schemas["Submit"]["oneOf"] = json!([
+        { "required": ["commands"], "properties": { "commands": { "minItems": 1, "contains": { "pattern": "\\S" } } } },
+        { "required": ["argv"], "properties": { "argv": { "minItems": 1, "prefixItems": [{ "minLength": 1 }] } } },
+    ]);
 }
 
 fn add(schema: &mut Value, more: Value) {
@@ -73,7 +80,7 @@ fn add(schema: &mut Value, more: Value) {
 
 /// An id of its noun, a hash, or a name.
 pub(super) fn of_path(path: &str, name: &str) -> Value {
-    let id = |prefix: &str| json!({ "type": "string", "pattern": format!("^{prefix}_(0|[1-9a-z][0-9a-z]{{0,12}})$") });
+    let id = |prefix: &str| json!({ "type": "string", "pattern": format!("^{prefix}_{SLUG}$") });
     let noun = path.split('/').nth(1).unwrap_or_default();
     match (name, noun) {
         ("hash", _) => json!({ "type": "string", "pattern": HASH }),
@@ -90,7 +97,7 @@ pub(super) fn of_path(path: &str, name: &str) -> Value {
 }
 
 /// A parameter's own bounds; one that is not given is left out, so none is null.
-pub(super) fn refine_parameter(parameter: &mut Value) {
+pub(super) fn refine_parameter(path: &str, parameter: &mut Value) {
     let name = parameter["name"].as_str().unwrap_or_default().to_owned();
     let schema = &mut parameter["schema"];
     if let Some(kind) = schema["type"].as_array().and_then(|all| all.iter().find(|kind| *kind != "null")).cloned() {
@@ -99,23 +106,21 @@ pub(super) fn refine_parameter(parameter: &mut Value) {
     let more = match name.as_str() {
         "status" => json!({ "enum": RunStatus::ALL.iter().map(|word| word.as_str()).collect::<Vec<_>>() }),
         "stream" => json!({ "enum": ["stdout", "stderr", "runner"] }),
-        "job" => of_id(model::JobId::PREFIX),
+        "job" => json!({ "pattern": format!("^{}_{SLUG}$", model::JobId::PREFIX) }),
+        "cursor" if path == "/secrets" => json!({ "pattern": VARIABLE, "maxLength": 255 }),
+        "cursor" => json!({ "pattern": format!("^{SLUG}$") }),
         _ => Value::Object(Map::new()),
     };
     add(schema, more);
 }
 
-fn of_id(prefix: &str) -> Value {
-    json!({ "pattern": format!("^{prefix}_(0|[1-9a-z][0-9a-z]{{0,12}})$") })
-}
-
-/// Of a log the offsets of its jobs, of events a number.
+/// Of a log the offsets of its jobs, of events a number; empty is the same as none.
 pub(super) fn last_event_id(answer: &str) -> Value {
     match answer {
         "Stream" => {
-            let one = "job_(0|[1-9a-z][0-9a-z]{0,12}):[0-9]{1,18}";
-            json!({ "type": "string", "pattern": format!("^{one}(,{one})*$") })
+            let one = format!("job_{SLUG}:[0-9]{{1,18}}");
+            json!({ "type": "string", "pattern": format!("^({one}(,{one})*)?$") })
         }
-        _ => json!({ "type": "integer", "minimum": 0 }),
+        _ => json!({ "type": "string", "pattern": "^[0-9]{0,18}$" }),
     }
 }
