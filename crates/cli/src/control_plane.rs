@@ -230,6 +230,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_what_may_pass_is_asked_again() {
+        let problem = |status, code: &str| {
+            let problem = wire::client::Problem { status, code: code.to_owned(), ..Default::default() };
+            ClientError::Problem(Box::new(problem))
+        };
+        for (error, again) in [
+            (problem(500, "internal"), false),
+            (problem(503, "unavailable"), true),
+            (problem(429, "rate_limited"), true),
+            (problem(409, "idempotency_key_busy"), true),
+            (problem(409, "conflict"), false),
+            (ClientError::Unreachable("gone".into()), true),
+            (ClientError::Protocol("nonsense".into()), false),
+        ] {
+            assert_eq!(is_worth_another_try(&error), again, "{error:?}");
+        }
+    }
+
+    #[test]
     fn keys_look_like_uuids_and_differ() {
         let (one, two) = (new_key().unwrap(), new_key().unwrap());
         assert_ne!(one, two);

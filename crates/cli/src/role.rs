@@ -142,7 +142,16 @@ pub async fn embedded() -> Done {
     log_to_stderr(orders.log.as_deref());
     // Started from /proc/self/exe, it would be listed under that link's name.
     std::fs::write("/proc/self/comm", "repl").ok();
-    let done = serve(orders, server::Role::All, true, |_| say_ready()).await;
+    let done = serve(orders, server::Role::All, true, |ready| {
+        if ready.is_readable_by_others {
+            let url = ready.url.unwrap_or_default();
+            tracing::warn!(
+                "{url} is open to other machines without TLS: set tls_cert and tls_key, or listen on 127.0.0.1"
+            );
+        }
+        say_ready();
+    })
+    .await;
     if let Err(complaint) = &done {
         // To whoever started us, if still waiting; `main` says it to the log.
         println!("{complaint}");

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -39,8 +39,9 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
+    /// Of a request; one that does not say is not trusted.
     pub(crate) fn of(extensions: &axum::http::Extensions) -> Peer {
-        extensions.get::<Peer>().copied().unwrap_or(Peer::Local)
+        extensions.get::<Peer>().copied().unwrap_or(Peer::Remote(Ipv4Addr::UNSPECIFIED.into()))
     }
 }
 

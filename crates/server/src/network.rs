@@ -57,6 +57,29 @@ async fn half_sent_headers_and_silence_are_cut_off() {
 }
 
 #[tokio::test]
+async fn a_stream_stays_open_however_long_it_says_nothing() {
+    let world = World::new(false).await;
+    let run = world.submit(&world.admin, json!({ "commands": ["true"] })).await.body["id"].clone();
+    let address = serve(&world, None, Bounds { headers_within: Duration::from_millis(20), ..PATIENT }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let path = format!("/api/v1/runs/{}/events", run.as_str().unwrap());
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nauthorization: bearer {}\r\n\r\n",
+        world.admin
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut piece = [0; 4096];
+    // To its end, or until nothing has come for ten times as long as headers may take.
+    loop {
+        match tokio::time::timeout(Duration::from_millis(200), stream.read(&mut piece)).await {
+            Ok(Ok(read)) => assert!(read > 0, "it was cut off"),
+            Ok(Err(error)) => panic!("{error}"),
+            Err(_) => break,
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_full_house_serves_the_next_when_one_has_left() {
     let world = World::new(false).await;
     let address = serve(&world, None, Bounds { connections: 2, ..PATIENT }).await;

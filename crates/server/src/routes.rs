@@ -86,7 +86,7 @@ macro_rules! api {
 }
 
 api! {
-    post "/runs" run::submit, write, "Submit a run; with `start` it starts at once", Submit => 201 RunView | 200 Plan | 402 | 404;
+    post "/runs" run::submit, write, "Submit a run; with `start` it starts at once", Submit => 201 RunView | 200 Plan | 402;
     get "/runs" run::list, read, "Runs, newest first: open ones, or `all`", ?run::Filter, => 200 Page of RunView;
     get "/runs/{id}" run::show, read, "One run", => 200 RunView;
     delete "/runs/{id}" run::delete, write, "Hide a run that has ended or never started", => 204 | 409;
