@@ -2,6 +2,7 @@
 //! that names the field, so that no handler meets a NUL, an unknown field or a half-decoded name.
 
 use crate::Shared;
+use crate::exact::Exact;
 use crate::problem::Problem;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Request};
@@ -238,7 +239,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8], of_runner: bool) -> Result<(T, Stri
         let read = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
         return Ok((read, canonical));
     }
-    match serde_path_to_error::deserialize(value) {
+    match serde_path_to_error::deserialize(Exact(value)) {
         Ok(value) => Ok((value, canonical)),
         Err(error) => Err(misread(&error.path().to_string(), &error.inner().to_string())),
     }

@@ -8,6 +8,7 @@ mod auth;
 mod blob;
 mod control;
 mod event;
+mod exact;
 mod follow;
 #[cfg(test)]
 mod hostile;

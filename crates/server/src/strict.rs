@@ -63,6 +63,7 @@ async fn every_refusal_is_a_problem_document() {
         ("post", "/api/v1/runs", &[], "[]", 400),
         ("post", "/api/v1/runs", &[], "\"x\"", 400),
         ("post", "/api/v1/runs", &[], "{\"commands\":\"true\"}", 400),
+        ("post", "/api/v1/runs", &[], "{\"commands\":[\"true\"],\"resources\":[1000,null]}", 400),
         ("put", "/api/v1/blobs/xyz", &[], "x", 400),
     ];
     for (method, path, headers, body, status) in table {

@@ -33,6 +33,8 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.type", of_null(names(&["task"]))),
         ("Submit.env", json!({ "maxProperties": 500, "propertyNames": { "pattern": VARIABLE } })),
         ("Submit.secrets", json!({ "items": { "type": "string", "pattern": VARIABLE } })),
+        ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
+        ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": 4096 } })),
         ("Submit.max_duration_ms", json!({ "minimum": 1 })),
         ("Submit.stop_duration_ms", json!({ "minimum": 0 })),
         ("Submit.hold_ms", json!({ "minimum": 0, "maximum": model::time::DAY })),
@@ -67,10 +69,16 @@ pub(super) fn refine(schemas: &mut Value) {
         add(schema.unwrap_or_else(|| panic!("{place} is described and not there")), more);
     }
     // One of the two says what to run, and the other nothing.
-    schemas["Submit"]["oneOf"] = json!([
-        { "required": ["commands"], "properties": { "commands": { "minItems": 1, "contains": { "pattern": "\\S" } } } },
-        { "required": ["argv"], "properties": { "argv": { "minItems": 1, "prefixItems": [{ "minLength": 1 }] } } },
-    ]);
+    let submit = &mut schemas["Submit"];
+    submit["if"] = json!({ "required": ["commands"], "properties": { "commands": { "minItems": 1 } } });
+    submit["then"] =
+        json!({ "properties": { "commands": { "contains": { "pattern": "\\S" } }, "argv": { "maxItems": 0 } } });
+    submit["else"] = json!({ "required": ["argv"], "properties": { "argv": { "minItems": 1, "prefixItems": [{ "minLength": 1 }] } } });
+    // Nothing is run unless something is said.
+    if let Some(commands) = submit["properties"]["commands"].as_object_mut() {
+        commands.remove("default");
+        commands.insert("examples".into(), json!([["echo hello"]]));
+    }
 }
 
 fn add(schema: &mut Value, more: Value) {
