@@ -64,6 +64,7 @@ pub fn order(number: i64) -> Order {
         instance: InstanceId(number),
         control_id: CONTROL_ID.to_owned(),
         control_url: "unix:/nowhere/control.sock".to_owned(),
+        control_ca: None,
         token: "token".to_owned(),
         cpu_milli: None,
         memory_bytes: None,

@@ -214,7 +214,8 @@ fn remote(settings: &Settings, url: &str) -> Done<Client> {
             .is_some_and(|holder| holder.url.as_deref() == Some(url.trim_end_matches('/')))
     };
     let token = settings.token.clone().or_else(|| if is_ours() { home_token(settings) } else { None });
-    Client::new(url, token.as_deref()).map_err(|error| match error {
+    let authorities = settings.authorities()?;
+    Client::trusting(url, token.as_deref(), authorities.as_deref()).map_err(|error| match error {
         ClientError::Protocol(why) => Complaint::usage(why).fix("write REPL_URL like http://127.0.0.1:7780"),
         other => other.into(),
     })
@@ -227,6 +228,25 @@ fn home_token(settings: &Settings) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_may_pass_is_asked_again() {
+        let problem = |status, code: &str| {
+            let problem = wire::client::Problem { status, code: code.to_owned(), ..Default::default() };
+            ClientError::Problem(Box::new(problem))
+        };
+        for (error, again) in [
+            (problem(500, "internal"), false),
+            (problem(503, "unavailable"), true),
+            (problem(429, "rate_limited"), true),
+            (problem(409, "idempotency_key_busy"), true),
+            (problem(409, "conflict"), false),
+            (ClientError::Unreachable("gone".into()), true),
+            (ClientError::Protocol("nonsense".into()), false),
+        ] {
+            assert_eq!(is_worth_another_try(&error), again, "{error:?}");
+        }
+    }
 
     #[test]
     fn keys_look_like_uuids_and_differ() {

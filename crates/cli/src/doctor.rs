@@ -158,7 +158,8 @@ async fn control_plane(settings: &Settings) -> Vec<Check> {
     let client = plane.client();
     let mut checks = vec![match client.get::<Health>("/readyz").await {
         Ok(health) => {
-            Check::fine("control plane", format!("{} at {}, version {}", health.status, client.base(), health.version))
+            let version = health.version.map(|version| format!(", version {version}")).unwrap_or_default();
+            Check::fine("control plane", format!("{} at {}{version}", health.status, client.base()))
         }
         Err(error) => Check::broken("control plane", format!("{}: {error}", client.base()), fix_of_reach(settings)),
     }];

@@ -49,7 +49,18 @@ const INHERITED: &[&str] = &[
     "RUST_BACKTRACE",
 ];
 /// Settings travel over a pipe; these would only contradict it.
-const NOT_INHERITED: &[&str] = &["REPL_URL", "REPL_TOKEN", "REPL_HOME", "REPL_DATABASE", "REPL_BLOBS", "REPL_LISTEN"];
+const NOT_INHERITED: &[&str] = &[
+    "REPL_URL",
+    "REPL_TOKEN",
+    "REPL_HOME",
+    "REPL_DATABASE",
+    "REPL_BLOBS",
+    "REPL_LISTEN",
+    "REPL_TLS_CERT",
+    "REPL_TLS_KEY",
+    "REPL_CA_CERT",
+    "REPL_PUBLIC_URL",
+];
 
 /// What the starter tells the process it starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,6 +70,10 @@ pub struct Orders {
     pub blobs: Option<String>,
     pub listen: Option<String>,
     pub log: Option<String>,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub ca_cert: Option<PathBuf>,
+    pub public_url: Option<String>,
     pub tables: toml::Table,
 }
 
@@ -156,6 +171,10 @@ async fn start(settings: &Settings) -> Done<Holder> {
         blobs: settings.blobs.clone(),
         listen: settings.listen.clone(),
         log: settings.log.clone(),
+        tls_cert: settings.tls_cert.clone(),
+        tls_key: settings.tls_key.clone(),
+        ca_cert: settings.ca_cert.clone(),
+        public_url: settings.public_url.clone(),
         tables: settings.tables.clone(),
     };
     let orders = serde_json::to_vec(&orders).expect("orders are plain text");

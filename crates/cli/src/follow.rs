@@ -14,6 +14,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// An embedded control plane that does not start so often in a row will not start at all.
 const FAILED_STARTS: u32 = 5;
+/// A control plane that fails the same way so often in a row has a fault that waiting does not mend.
+const FAILED_ANSWERS: u32 = 5;
 
 /// Which part of a log.
 #[derive(Debug, Clone, Default)]
@@ -116,6 +118,7 @@ pub async fn logs(plane: &ControlPlane, run: &str, part: &Part, sink: &mut Sink<
 pub struct Patience {
     tries: u32,
     failed_starts: u32,
+    failed_answers: u32,
 }
 
 impl Patience {
@@ -123,14 +126,23 @@ impl Patience {
         *self = Patience::default();
     }
 
+    /// Whether the same question may be answered otherwise: at once after a restart or a pause, a few times after a failure inside
+    /// the control plane.
+    fn may_change(&mut self, broken: &ClientError) -> bool {
+        match broken {
+            ClientError::Unreachable(_) => true,
+            ClientError::Problem(problem) if problem.status == 500 => {
+                self.failed_answers += 1;
+                self.failed_answers < FAILED_ANSWERS
+            }
+            ClientError::Problem(problem) => matches!(problem.status, 429 | 501..),
+            ClientError::Protocol(_) => false,
+        }
+    }
+
     /// Returns when it is worth trying again; an answer that will not change is the caller's.
     pub async fn wait(&mut self, plane: &ControlPlane, broken: ClientError, live: &Live) -> Done<()> {
-        let may_change = match &broken {
-            ClientError::Unreachable(_) => true,
-            ClientError::Problem(problem) => matches!(problem.status, 429 | 500..),
-            ClientError::Protocol(_) => false,
-        };
-        if !may_change {
+        if !self.may_change(&broken) {
             return Err(broken.into());
         }
         // The first break is usually a restart, over before anybody would have read about it.
@@ -266,6 +278,24 @@ mod tests {
         ];
         for (frame, fresh) in table {
             assert_eq!(sink.fresh(&frame), fresh, "{} at {}", frame.job, frame.offset);
+        }
+    }
+
+    #[test]
+    fn a_fault_of_the_control_plane_is_not_asked_for_ever() {
+        let problem = |status| ClientError::Problem(Box::new(wire::client::Problem { status, ..Default::default() }));
+        let times = |broken: &ClientError| {
+            let mut patience = Patience::default();
+            (0..100).take_while(|_| patience.may_change(broken)).count()
+        };
+        for (broken, most) in [
+            (problem(500), FAILED_ANSWERS as usize - 1),
+            (problem(503), 100),
+            (problem(429), 100),
+            (problem(404), 0),
+            (ClientError::Unreachable("restart".into()), 100),
+        ] {
+            assert_eq!(times(&broken), most, "{broken:?}");
         }
     }
 

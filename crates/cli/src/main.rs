@@ -2,6 +2,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "lives in real time, and is the one place that ends the process")]
 
+// First: its macros stand in for the standard ones in every module below.
+#[macro_use]
+mod out;
+
 mod action;
 mod allocation;
 mod args;

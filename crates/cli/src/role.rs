@@ -16,11 +16,21 @@ const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   repl server --listen 127.0.0.1:7780
+  repl server --listen 0.0.0.0:7780 --tls-cert chain.pem --tls-key key.pem
   REPL_DATABASE=postgres://remuda@db.example/remuda repl server --listen 0.0.0.0:7780")]
 pub struct ServerArgs {
     /// Address of the HTTP API [env: REPL_LISTEN] [default: 127.0.0.1:7780]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Serve TLS with the certificate chain in this PEM file; read again when it changes [env: REPL_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM [env: REPL_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Where runners reach this server, if not at its own address [env: REPL_PUBLIC_URL]
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
     #[command(flatten)]
     place: Place,
     /// Serve the API only; workers do the work
@@ -33,7 +43,7 @@ pub struct ServerArgs {
 #[command(after_help = "Examples:
   REPL_DATABASE=postgres://remuda@db.example/remuda repl worker --server 10.0.0.5:7780")]
 pub struct WorkerArgs {
-    /// Where its machines reach the servers [env: REPL_LISTEN] [default: 127.0.0.1:7780]
+    /// Where its machines reach the servers: host and port, or a URL [env: REPL_LISTEN] [default: 127.0.0.1:7780]
     #[arg(long, value_name = "ADDRESS")]
     server: Option<String>,
     #[command(flatten)]
@@ -82,13 +92,31 @@ pub async fn server(settings: &Settings, args: ServerArgs) -> Done {
     log_to_stderr(settings.log.as_deref());
     let listen = args.listen.or_else(|| settings.listen.clone()).unwrap_or_else(|| USUAL_ADDRESS.to_owned());
     let role = if args.no_worker { server::Role::Server } else { server::Role::All };
-    let orders = orders(settings, args.place, Some(listen));
+    let mut orders = orders(settings, args.place, Some(listen));
+    let here = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    orders.tls_cert = args.tls_cert.map(here).or(orders.tls_cert);
+    orders.tls_key = args.tls_key.map(here).or(orders.tls_key);
+    orders.public_url = args.public_url.or(orders.public_url);
     // One SQLite file has one control plane, and the commands of this home find it there.
     let alone = !is_shared(&orders.database);
-    serve(orders, role, alone, |url| {
-        eprintln!("repl: serving {}", url.as_deref().unwrap_or("on the socket of this home"));
-    })
-    .await
+    serve(orders, role, alone, |ready| welcome(&ready)).await
+}
+
+/// What an operator sees when a server is up. Its first token is shown by the start that made it and never again.
+fn welcome(ready: &server::Ready) {
+    let url = ready.url.as_deref();
+    if let Some(first) = &ready.first_token {
+        eprintln!("repl: the first admin token, shown this once: {}", first.text);
+        eprintln!("repl: it is kept in {}; `repl token create` makes others", first.file.display());
+    }
+    if ready.is_readable_by_others {
+        eprintln!(
+            "repl: WARNING: {} IS OPEN TO OTHER MACHINES WITHOUT TLS: tokens and secrets can be read on the way. \
+             Use --tls-cert and --tls-key, or listen on 127.0.0.1",
+            url.unwrap_or("it")
+        );
+    }
+    eprintln!("repl: serving {}", url.unwrap_or("on the socket of this home"));
 }
 
 pub async fn worker(settings: &Settings, args: WorkerArgs) -> Done {
@@ -114,7 +142,16 @@ pub async fn embedded() -> Done {
     log_to_stderr(orders.log.as_deref());
     // Started from /proc/self/exe, it would be listed under that link's name.
     std::fs::write("/proc/self/comm", "repl").ok();
-    let done = serve(orders, server::Role::All, true, |_| say_ready()).await;
+    let done = serve(orders, server::Role::All, true, |ready| {
+        if ready.is_readable_by_others {
+            let url = ready.url.unwrap_or_default();
+            tracing::warn!(
+                "{url} is open to other machines without TLS: set tls_cert and tls_key, or listen on 127.0.0.1"
+            );
+        }
+        say_ready();
+    })
+    .await;
     if let Err(complaint) = &done {
         // To whoever started us, if still waiting; `main` says it to the log.
         println!("{complaint}");
@@ -138,6 +175,10 @@ fn orders(settings: &Settings, place: Place, listen: Option<String>) -> Orders {
         blobs: place.blobs.or_else(|| settings.blobs.clone()),
         listen,
         log: settings.log.clone(),
+        tls_cert: settings.tls_cert.clone(),
+        tls_key: settings.tls_key.clone(),
+        ca_cert: settings.ca_cert.clone(),
+        public_url: settings.public_url.clone(),
         tables: settings.tables.clone(),
     }
 }
@@ -146,9 +187,10 @@ async fn serve(
     orders: Orders,
     role: server::Role,
     alone: bool,
-    ready: impl FnOnce(Option<String>) + Send + 'static,
+    ready: impl FnOnce(server::Ready) + Send + 'static,
 ) -> Done {
     let config = config(&orders.tables)?;
+    let tls = tls(orders.tls_cert, orders.tls_key)?;
     let home = orders.home.clone();
     embedded::create_home(&home)?;
     open_as_many_files_as_allowed();
@@ -163,13 +205,13 @@ async fn serve(
         (None, None)
     };
     let announced = socket.clone();
-    let on_ready = move |url: Option<String>| {
+    let on_ready = move |up: server::Ready| {
         if let (Some(held), Some(socket)) = (&mut held, &announced)
-            && let Err(complaint) = held.announce(socket, url.clone())
+            && let Err(complaint) = held.announce(socket, up.url.clone())
         {
             tracing::error!("{complaint}");
         }
-        ready(url);
+        ready(up);
         held
     };
     server::run(
@@ -177,6 +219,9 @@ async fn serve(
             database: orders.database.unwrap_or_else(|| format!("sqlite:{}", home.join("remuda.db").display())),
             blobs: orders.blobs,
             listen: orders.listen,
+            tls,
+            public_url: orders.public_url,
+            ca_cert: orders.ca_cert,
             socket,
             embedded: alone,
             role,
@@ -188,6 +233,20 @@ async fn serve(
     )
     .await?;
     Ok(0)
+}
+
+/// Both files, or neither.
+fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Done<Option<server::TlsFiles>> {
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(Some(server::TlsFiles { cert, key })),
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            Err(Complaint::usage("a certificate needs its key").fix("add --tls-key FILE (REPL_TLS_KEY)"))
+        }
+        (None, Some(_)) => {
+            Err(Complaint::usage("a key needs its certificate").fix("add --tls-cert FILE (REPL_TLS_CERT)"))
+        }
+    }
 }
 
 /// Every follower and every runner is an open connection; the usual soft limit is for programs that have few.

@@ -6,7 +6,8 @@ use crate::nearest::suggestion;
 use std::path::{Path, PathBuf};
 
 /// Keys of a settings file that are plain words.
-const KEYS: &[&str] = &["home", "url", "token", "database", "blobs", "listen", "log"];
+const KEYS: &[&str] =
+    &["home", "url", "token", "database", "blobs", "listen", "log", "tls_cert", "tls_key", "ca_cert", "public_url"];
 pub const PROJECT_FILE: &str = "repl.toml";
 
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,13 @@ pub struct Settings {
     pub blobs: Option<String>,
     pub listen: Option<String>,
     pub log: Option<String>,
+    /// PEM files with which a server encrypts: its certificate chain, and the key of it.
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    /// A PEM file with authorities that are trusted beside those of the system.
+    pub ca_cert: Option<PathBuf>,
+    /// Where runners on other machines reach the control plane.
+    pub public_url: Option<String>,
     /// The tables of the control plane (`[holds]`, `[prices]`, …), merged.
     pub tables: toml::Table,
     /// Files that were read, for `doctor` and for messages.
@@ -69,6 +77,9 @@ impl Settings {
             env(env_name).or(from_file)
         };
         let home = word("home", "REPL_HOME").map(PathBuf::from);
+        let mut file = |key: &str, env_name: &str| word(key, env_name).map(|path| cwd.join(path));
+        let (tls_cert, tls_key) = (file("tls_cert", "REPL_TLS_CERT"), file("tls_key", "REPL_TLS_KEY"));
+        let ca_cert = file("ca_cert", "REPL_CA_CERT");
         let settings = Settings {
             url: flags.url.clone().or_else(|| word("url", "REPL_URL")),
             token: word("token", "REPL_TOKEN"),
@@ -76,6 +87,10 @@ impl Settings {
             blobs: word("blobs", "REPL_BLOBS"),
             listen: word("listen", "REPL_LISTEN"),
             log: word("log", "REPL_LOG"),
+            tls_cert,
+            tls_key,
+            ca_cert,
+            public_url: word("public_url", "REPL_PUBLIC_URL"),
             home: match flags
                 .home
                 .clone()
@@ -92,6 +107,16 @@ impl Settings {
             files,
         };
         Ok(settings)
+    }
+}
+
+impl Settings {
+    /// PEM of the authorities that are trusted beside those of the system.
+    pub fn authorities(&self) -> Done<Option<String>> {
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path).map_err(|error| Complaint::file("read the certificates in", path, &error))
+        };
+        self.ca_cert.as_ref().map(read).transpose()
     }
 }
 

@@ -102,7 +102,7 @@ fn live_all(args: &SimArgs) -> Sum {
                     if index >= args.runs {
                         break;
                     }
-                    let report = live(args, args.seed + index);
+                    let report = live(args, args.seed.wrapping_add(index));
                     stop.fetch_or(!report.is_good(), Ordering::Relaxed);
                     let mut sum = sum.lock().expect("no panic while counting");
                     if args.trace {

@@ -53,7 +53,7 @@ pub async fn token(settings: &Settings, command: Token) -> Done {
     match command {
         Token::Ls { listing } => list(&plane, listing).await,
         Token::Create { name, scopes, expires, json } => {
-            let asked = NewToken { name, scopes, expires_at: expires.map(|ms| show::now_ms() + ms) };
+            let asked = NewToken { name, scopes, expires_at: expires.map(|ms| show::now_ms().saturating_add(ms)) };
             let made: TokenView = plane.post("/tokens", &asked).await?;
             if json.json {
                 return show::json(&made);

@@ -13,6 +13,9 @@ use store::idempotency::Key;
 use store::ledger::Entered;
 use store::{Entry, EntryKind};
 
+/// What one org may own in sum. Amounts are 64-bit micro-credits: sums of a few such balances still fit.
+const MOST_OWNED: Credits = Credits::whole(1_000_000_000_000);
+
 /// Turns a balance into the bytes that are answered.
 pub type OrgRender = Arc<dyn Fn(&store::org::Org) -> Vec<u8> + Send + Sync>;
 
@@ -199,9 +202,15 @@ impl Engine {
         render: OrgRender,
     ) -> Result<Answer, Failure> {
         self.keyed(store::Lane::Normal, "credits.add", key, 200, move |tx| {
+            let mut balance = store::org::find(tx, org)?;
+            let most =
+                MOST_OWNED.micro().saturating_sub(balance.available.micro()).saturating_sub(balance.reserved.micro());
+            if amount.micro() > most {
+                let why = format!("an org has at most {MOST_OWNED} credits: add at most {}", Credits(most.max(0)));
+                return Err(Refused::invalid("amount", why).into());
+            }
             let row_key = format!("topup:{}", tx.next_id());
             tx.ledger(Entry::new(org, EntryKind::Topup, amount, row_key).memo(memo.clone()));
-            let mut balance = store::org::find(tx, org)?;
             balance.available = balance.available + amount;
             Ok(render(&balance))
         })

@@ -52,6 +52,8 @@ pub struct House {
     pub providers: BTreeMap<String, Arc<dyn Provider>>,
     /// What runners are told to dial.
     pub control_url: String,
+    /// PEM of the authorities they trust beside those of their system.
+    pub control_ca: Option<String>,
     pub presence: Presence,
 }
 

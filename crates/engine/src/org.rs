@@ -77,10 +77,7 @@ impl Engine {
 
     pub async fn put_secret(&self, org: OrgId, name: String, value: String) -> Result<(), Failure> {
         const LONGEST: usize = 64 * 1024;
-        let good = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-            && name.len() <= 255;
-        if !good {
+        if !is_secret_name(&name) {
             return Err(
                 Refused::invalid("name", format!("`{name}` is not a variable name: letters, digits and _")).into()
             );
@@ -99,6 +96,13 @@ impl Engine {
     pub async fn delete_secret(&self, org: OrgId, name: String) -> Result<(), Failure> {
         self.store.write(Lane::Normal, "secret.delete", move |tx| store::secret::delete(tx, org, &name)).await
     }
+}
+
+/// A secret reaches its run as a variable of this name.
+pub fn is_secret_name(name: &str) -> bool {
+    name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && name.len() <= 255
 }
 
 fn gone(org: &str) -> Failure {

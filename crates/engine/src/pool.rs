@@ -215,6 +215,7 @@ pub(crate) fn boot(house: &House, instance: &Instance) -> Boot {
         instance: instance.id,
         control_id: house.installation.control_id.clone(),
         control_url: house.control_url.clone(),
+        control_ca: house.control_ca.clone(),
         token: house.installation.runner_token(&instance.name),
         cpu_milli: instance.resources.cpu_milli,
         memory_bytes: instance.resources.memory_bytes,
@@ -291,6 +292,7 @@ mod tests {
             installation: store::Installation::new("t3stt3st", [7; 32]),
             providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn adapters::Provider>)]),
             control_url: "test:".to_owned(),
+            control_ca: None,
             presence: crate::Presence::alone(),
         })
     }

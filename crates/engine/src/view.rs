@@ -15,6 +15,7 @@ use store::{Event, Tx};
 pub use store::job::Seen as SeenJob;
 /// A run with its money, its last job and where that was.
 pub use store::run::Shown as Picture;
+pub use store::run::Which;
 
 /// Everything below a run's current attempt.
 #[derive(Debug, Clone)]
@@ -46,22 +47,17 @@ impl Engine {
         self.store.read("run.picture", move |tx| owned_picture(tx, org, id)).await
     }
 
-    /// Newest first; `name` finds the open run of that name, or the newest.
-    pub async fn pictures(
-        &self,
-        org: OrgId,
-        open_only: bool,
-        name: Option<String>,
-        before: i64,
-        limit: i64,
-    ) -> Result<Vec<Picture>, Failure> {
+    /// Newest first.
+    pub async fn pictures(&self, org: OrgId, which: Which, before: i64, limit: i64) -> Result<Vec<Picture>, Failure> {
+        self.store.read("run.pictures", move |tx| store::run::page_shown(tx, org, which, before, limit)).await
+    }
+
+    /// The open run of that name, or the newest.
+    pub async fn named_picture(&self, org: OrgId, name: String) -> Result<Option<Picture>, Failure> {
         self.store
-            .read("run.pictures", move |tx| match &name {
-                Some(name) => match store::run::by_name(tx, org, name)? {
-                    Some(run) => owned_picture(tx, org, run.id).map(|picture| vec![picture]),
-                    None => Ok(Vec::new()),
-                },
-                None => store::run::page_shown(tx, org, open_only, before, limit),
+            .read("run.named_picture", move |tx| match store::run::by_name(tx, org, &name)? {
+                Some(run) => owned_picture(tx, org, run.id).map(Some),
+                None => Ok(None),
             })
             .await
     }

@@ -18,6 +18,9 @@ pub struct Boot {
     pub control_id: String,
     /// `unix:/path/control.sock` or `http(s)://host:port`.
     pub control_url: String,
+    /// PEM of the authorities that are trusted beside those of the system when it is https.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_ca: Option<String>,
     /// HMAC(installation key, name), so that it survives loss of the database.
     pub token: String,
     /// The size of this machine as its provider knows it. What a job may use of it is said with the job.

@@ -26,7 +26,8 @@ impl Credits {
     }
     /// The price of `ms` at this hourly rate, rounded down: what is not a whole micro-credit is not charged.
     pub fn per_hour_for(self, ms: i64) -> Credits {
-        Credits((i128::from(self.0) * i128::from(ms.max(0)) / i128::from(crate::time::HOUR)) as i64)
+        let price = i128::from(self.0) * i128::from(ms.max(0)) / i128::from(crate::time::HOUR);
+        Credits(price.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
     }
     /// How long so much lasts at this hourly rate; none where nothing costs anything.
     pub fn lasts_ms(self, hourly: Credits) -> Option<i64> {
@@ -118,6 +119,11 @@ mod tests {
         assert_eq!(hourly.per_hour_for(3_600_000), Credits(10_000));
         assert_eq!(hourly.per_hour_for(359), Credits(0));
         assert_eq!(hourly.per_hour_for(360), Credits(1));
+        assert_eq!(
+            Credits(i64::MAX).per_hour_for(i64::MAX),
+            Credits(i64::MAX),
+            "more than there is, never less than nothing"
+        );
     }
 
     #[test]

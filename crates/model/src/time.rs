@@ -20,7 +20,7 @@ impl Timestamp {
     }
     /// How long ago `earlier` was; never negative, because clocks step back.
     pub fn since(self, earlier: Timestamp) -> i64 {
-        (self.0 - earlier.0).max(0)
+        self.0.saturating_sub(earlier.0).max(0)
     }
 }
 

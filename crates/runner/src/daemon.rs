@@ -125,7 +125,8 @@ impl Daemon {
     fn new(instance: Instance, events: mpsc::UnboundedSender<Event>) -> io::Result<Daemon> {
         let boot = &instance.boot;
         let token = format!("{}.{}", boot.name, boot.token);
-        let client = Client::new(&boot.control_url, Some(&token)).map_err(io::Error::other)?;
+        let client =
+            Client::trusting(&boot.control_url, Some(&token), boot.control_ca.as_deref()).map_err(io::Error::other)?;
         let (up, is_up) = watch::channel(false);
         Ok(Daemon {
             journal: Journal::open(&instance.dir)?,

@@ -2,10 +2,10 @@
 
 use crate::auth::{Reader, Writer};
 use crate::problem::Answer;
-use crate::routes::{Asked, Paging, answered, id, page};
+use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, id, page};
 use crate::{Shared, now_ms};
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use engine::allocation::{AllocationPicture, SlotRender};
 use model::AllocationId;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) async fn release(
     State(house): State<Shared>,
     writer: Writer,
     Path(slot): Path<String>,
-    asked: Asked<serde_json::Value>,
+    asked: Asked<Nothing>,
 ) -> Answer {
     let (slot, org): (AllocationId, _) = (id("allocation", &slot)?, writer.org());
     answered(house.engine.release(org, slot, asked.key(org), render()).await?)

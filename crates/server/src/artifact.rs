@@ -2,11 +2,11 @@
 
 use crate::auth::Reader;
 use crate::problem::Answer;
-use crate::routes::{Paging, id, page};
+use crate::routes::{Paging, Path, Query, download, id, page};
 use crate::{Shared, view};
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use wire::api::{ArtifactView, Page};
 
 pub(crate) async fn list(
@@ -24,7 +24,9 @@ pub(crate) async fn get(
     State(house): State<Shared>,
     reader: Reader,
     Path((run, artifact)): Path<(String, String)>,
-) -> Answer<Body> {
-    let (_, bytes) = house.engine.open_artifact(reader.org(), id("run", &run)?, id("artifact", &artifact)?).await?;
-    Ok(Body::from_stream(bytes.into_stream()))
+) -> Answer {
+    let (artifact, bytes) =
+        house.engine.open_artifact(reader.org(), id("run", &run)?, id("artifact", &artifact)?).await?;
+    let name = artifact.path.rsplit('/').next().unwrap_or_default();
+    Ok(download(name, Body::from_stream(bytes.into_stream())))
 }

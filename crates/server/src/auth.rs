@@ -1,7 +1,9 @@
-//! Who asks: a token of one org with a scope. Handlers name the scope they need; nothing is served without one.
+//! Who asks: a token of one org with a scope, or a runner. Handlers name the scope they need; nothing is served without one.
 
+use crate::Shared;
+use crate::limit::Who;
+use crate::listen::Peer;
 use crate::problem::Problem;
-use crate::{Shared, limit};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
@@ -9,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::store::token::{Scope, Token};
 use model::instance::Instance;
-use model::{OrgId, Refused};
+use model::{Failure, OrgId, Refused};
 
 /// Any good token: reading.
 pub(crate) struct Reader(pub(crate) Token);
@@ -19,6 +21,8 @@ pub(crate) struct Writer(pub(crate) Token);
 pub(crate) struct Admin(pub(crate) Token);
 /// A runner, recognised by its name and token.
 pub(crate) struct Machine(pub(crate) Instance);
+/// Whether the request comes over the unix socket or with a good token; anybody else is told as little as possible.
+pub(crate) struct Trusted(pub(crate) bool);
 
 impl Reader {
     pub(crate) fn org(&self) -> OrgId {
@@ -38,26 +42,51 @@ impl Admin {
 
 /// The token of a request to the API, checked once before it reaches its handler; what is left of its rate goes into the answer.
 pub(crate) async fn recognised(State(house): State<Shared>, mut request: Request, next: Next) -> Response {
-    let token = match bearer(request.headers()) {
-        Ok(text) => house.tokens.check(&house.engine, text).await.map_err(Problem::from),
-        Err(problem) => Err(problem),
-    };
-    let token = match token {
+    let peer = Peer::of(request.extensions());
+    let token = match identify(&house, peer, request.headers()).await {
         Ok(token) => token,
         Err(problem) => return problem.into_response(),
     };
-    if house.embedded {
-        request.extensions_mut().insert(token);
+    let who = Who::Token(token.id);
+    request.extensions_mut().insert(token);
+    if peer == Peer::Local {
         return next.run(request).await;
     }
-    let left = house.limits.take(token.id);
-    request.extensions_mut().insert(token);
-    let mut response = match &left {
-        Ok(_) => next.run(request).await,
-        Err(_) => limit::too_many().into_response(),
+    limited(&house, who, request, next).await
+}
+
+/// Routes that are for everybody: counted by the address they are asked from.
+pub(crate) async fn unrecognised(State(house): State<Shared>, request: Request, next: Next) -> Response {
+    match Peer::of(request.extensions()) {
+        Peer::Local => next.run(request).await,
+        Peer::Remote(address) => limited(&house, Who::stranger(address), request, next).await,
+    }
+}
+
+async fn limited(house: &Shared, who: Who, request: Request, next: Next) -> Response {
+    let (mut response, left) = match house.limits.take(who) {
+        Ok(left) => (next.run(request).await, left),
+        Err(problem) => (problem.into_response(), 0),
     };
-    limit::note(response.headers_mut(), left.unwrap_or(0));
+    who.note(response.headers_mut(), left);
     response
+}
+
+/// Whose token was sent. An address that sends too many bad ones is not looked up for a while; a token that was good a moment ago
+/// still is.
+async fn identify(house: &Shared, peer: Peer, headers: &HeaderMap) -> Result<Token, Problem> {
+    let text = bearer(headers).map_err(|problem| house.limits.blame(peer, problem))?;
+    if let Some(token) = house.tokens.remembered(text) {
+        return Ok(token);
+    }
+    house.limits.admit(peer)?;
+    house.tokens.check(&house.engine, text).await.map_err(|failure| blamed(house, peer, failure))
+}
+
+fn blamed(house: &Shared, peer: Peer, failure: Failure) -> Problem {
+    let theirs = matches!(failure, Failure::Refused(Refused::Unauthorized { .. }));
+    let problem = Problem::from(failure);
+    if theirs { house.limits.blame(peer, problem) } else { problem }
 }
 
 fn token(parts: &Parts, scope: Scope) -> Result<Token, Problem> {
@@ -67,10 +96,15 @@ fn token(parts: &Parts, scope: Scope) -> Result<Token, Problem> {
     Ok(token)
 }
 
+/// `Bearer TOKEN`; the scheme's name is read in any case (RFC 9110, 11.1).
 fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let header = headers.get(axum::http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let text = header.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim);
-    text.ok_or_else(|| Refused::Unauthorized { why: "no bearer token was sent".into() }.into())
+    let text = header.and_then(|value| {
+        let (scheme, text) = value.trim().split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| text.trim())
+    });
+    text.filter(|text| !text.is_empty())
+        .ok_or_else(|| Refused::Unauthorized { why: "no bearer token was sent".into() }.into())
 }
 
 macro_rules! extractor {
@@ -90,9 +124,23 @@ extractor!(Admin, Scope::Admin);
 impl FromRequestParts<Shared> for Machine {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Problem> {
-        let text = bearer(&parts.headers)?;
-        let (name, token) =
-            text.rsplit_once('.').ok_or_else(|| Refused::Unauthorized { why: "a runner sends name.token".into() })?;
-        Ok(Machine(house.engine.recognise(name, token).await?))
+        let peer = Peer::of(&parts.extensions);
+        let text = bearer(&parts.headers).map_err(|problem| house.limits.blame(peer, problem))?;
+        let name_and_token = text.rsplit_once('.');
+        let wrong = || Failure::from(Refused::Unauthorized { why: "a runner sends name.token".into() });
+        let (name, token) = name_and_token.ok_or_else(|| blamed(house, peer, wrong()))?;
+        let instance = house.engine.recognise(name, token).await.map_err(|failure| blamed(house, peer, failure))?;
+        if peer != Peer::Local {
+            house.limits.take(Who::Runner(instance.id))?;
+        }
+        Ok(Machine(instance))
+    }
+}
+
+impl FromRequestParts<Shared> for Trusted {
+    type Rejection = std::convert::Infallible;
+    async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Self::Rejection> {
+        let peer = Peer::of(&parts.extensions);
+        Ok(Trusted(peer == Peer::Local || identify(house, peer, &parts.headers).await.is_ok()))
     }
 }

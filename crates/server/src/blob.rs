@@ -3,9 +3,9 @@
 use crate::Shared;
 use crate::auth::{Reader, Writer};
 use crate::problem::Answer;
-use crate::routes::{Asked, settled};
+use crate::routes::{Asked, Path, download, settled};
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use engine::content::Small;
 use model::{Refused, Trouble, TroubleKind};
@@ -65,7 +65,7 @@ pub(crate) async fn put_pack(State(house): State<Shared>, writer: Writer, body: 
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(crate) async fn get(State(house): State<Shared>, reader: Reader, Path(hash): Path<String>) -> Answer<Body> {
+pub(crate) async fn get(State(house): State<Shared>, reader: Reader, Path(hash): Path<String>) -> Answer {
     let blob = house.engine.open_blob(reader.org(), &hash)?;
-    Ok(Body::from_stream(blob.into_stream()))
+    Ok(download(&hash, Body::from_stream(blob.into_stream())))
 }

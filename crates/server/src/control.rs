@@ -1,25 +1,24 @@
 //! The control plane about itself: alive, ready, and how an embedded one is closed.
 
-use crate::auth::Admin;
+use crate::auth::{Admin, Trusted};
 use crate::problem::Answer;
 use crate::routes::{Asked, answered, settled};
 use crate::{Shared, VERSION, now_ms};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use wire::api::Health;
+use wire::api::{Health, StopBody, Stopped};
 
 /// How long an orderly close waits for runs and machines to be gone.
 const CLOSES_WITHIN: Duration = Duration::from_secs(60);
 
-pub(crate) async fn healthz(State(house): State<Shared>) -> Json<Health> {
-    Json(health(&house, "ok", None))
+pub(crate) async fn healthz(State(house): State<Shared>, trusted: Trusted) -> Json<Health> {
+    Json(health(&house, &trusted, "ok", None))
 }
 
 /// Ready to accept work: the database answers and can be written to.
-pub(crate) async fn readyz(State(house): State<Shared>) -> (StatusCode, Json<Health>) {
+pub(crate) async fn readyz(State(house): State<Shared>, trusted: Trusted) -> (StatusCode, Json<Health>) {
     let detail = match house.engine.open_runs().await {
         Err(failure) => Some(failure.to_string()),
         Ok(_) if !house.engine.store.writable() => Some("the disk is full: reads go on, writes are refused".into()),
@@ -27,36 +26,26 @@ pub(crate) async fn readyz(State(house): State<Shared>) -> (StatusCode, Json<Hea
         Ok(_) => None,
     };
     match detail {
-        None => (StatusCode::OK, Json(health(&house, "ready", None))),
-        Some(detail) => (StatusCode::SERVICE_UNAVAILABLE, Json(health(&house, "not ready", Some(detail)))),
+        None => (StatusCode::OK, Json(health(&house, &trusted, "ready", None))),
+        Some(detail) => (StatusCode::SERVICE_UNAVAILABLE, Json(health(&house, &trusted, "not ready", Some(detail)))),
     }
 }
 
-fn health(house: &Shared, status: &str, detail: Option<String>) -> Health {
+/// Strangers hear the one word only.
+fn health(house: &Shared, trusted: &Trusted, status: &str, detail: Option<String>) -> Health {
+    let status = status.to_owned();
+    if !trusted.0 {
+        return Health { status, ..Health::default() };
+    }
     Health {
-        status: status.to_owned(),
-        version: VERSION.to_owned(),
-        control_plane_id: house.engine.house.installation.control_id.clone(),
-        pid: std::process::id(),
-        started_at: house.started_at,
+        status,
+        version: Some(VERSION.to_owned()),
+        control_plane_id: Some(house.engine.house.installation.control_id.clone()),
+        pid: Some(std::process::id()),
+        started_at: Some(house.started_at),
         url: house.url.clone(),
         detail,
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct StopBody {
-    /// Ends open runs too.
-    all: bool,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Stopped {
-    cancelled_runs: i64,
-    /// What goes on without a control plane, and is found again by the next one.
-    open_runs: i64,
-    instances: i64,
 }
 
 /// Ends idle machines (and, with `all`, runs), then the process. Answers when they are gone.

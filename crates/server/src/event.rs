@@ -3,10 +3,11 @@
 
 use crate::auth::Reader;
 use crate::follow::{Feed, stream};
+use crate::input::last_event_id;
 use crate::problem::Answer;
-use crate::routes::{Paging, id, page};
+use crate::routes::{Paging, Path, Query, id, page};
 use crate::{Shared, now_ms};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use axum::response::sse;
@@ -31,6 +32,7 @@ pub(crate) async fn events(
 ) -> Answer {
     let run: RunId = id("run", &run)?;
     let org = reader.org();
+    let told = last_event_id(&headers, "the number of an event", |text| text.parse().ok().filter(|n: &i64| *n >= 0))?;
     let accepts = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
     if !accepts.is_some_and(|v| v.contains("text/event-stream")) {
         let (limit, after) = (paging.limit()?, paging.after()?);
@@ -38,8 +40,7 @@ pub(crate) async fn events(
         return Ok(page(events, limit, |e| e.seq, |e| view(run, e)).into_response());
     }
     house.engine.run(org, run).await?; // a stream of nothing is a 404, not a silence
-    let after = headers.get("last-event-id").and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
-    let after = after.unwrap_or(paging.after()?);
+    let after = told.unwrap_or(paging.after()?);
     Ok(stream(&house, move |house, feed| async move {
         if let Err(failure) = follow(house, feed, org, run, after).await {
             tracing::warn!(%failure, %run, "a stream of events ended early");

@@ -2,7 +2,8 @@
 
 use crate::hub::Hub;
 use crate::known::Known;
-use crate::routes::{API, router};
+use crate::listen::Peer;
+use crate::routes::{API, dressed, router};
 use crate::{House, Shared};
 use axum::Router;
 use axum::body::Body;
@@ -23,6 +24,8 @@ pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) org: OrgId,
     pub(crate) admin: String,
+    pub(crate) house: Shared,
+    peer: Peer,
 }
 
 pub(crate) struct Got {
@@ -32,7 +35,8 @@ pub(crate) struct Got {
 }
 
 impl World {
-    pub(crate) async fn new(embedded: bool) -> World {
+    /// Asked over the unix socket, or from another machine.
+    pub(crate) async fn new(is_local: bool) -> World {
         let store = Store::open(&Options::new(Database::Memory)).unwrap();
         // Nothing is ever started: the path leads nowhere, and no worker is alive to try.
         let mut settings = LocalSettings::new("/nonexistent", "/nonexistent");
@@ -43,6 +47,7 @@ impl World {
             installation: Installation::new("testtest", [7; 32]),
             providers: BTreeMap::from([("local".to_owned(), local)]),
             control_url: "unix:/nonexistent".into(),
+            control_ca: None,
             presence: Presence::default(),
         };
         let engine = Engine::new(house, store).unwrap().refusing(crate::problem::remembered);
@@ -57,15 +62,22 @@ impl World {
             limits: Default::default(),
             started_at: 1,
             url: None,
-            embedded,
             closing: tokio::sync::watch::channel(false).0,
             asked_at: AtomicI64::new(0),
             requests: AtomicI64::new(1),
+            failures: AtomicI64::new(0),
         });
-        World { app: router(shared), engine, org, admin }
+        let peer = if is_local { Peer::Local } else { Peer::Remote([192, 0, 2, 7].into()) };
+        World { app: router(shared.clone()), house: shared, engine, org, admin, peer }
     }
 
-    async fn token(&self, org: OrgId, scope: Scope) -> String {
+    /// The same with routes of the test's own.
+    pub(crate) fn serving(mut self, routes: Router<Shared>) -> World {
+        self.app = dressed(routes, self.house.clone());
+        self
+    }
+
+    pub(crate) async fn token(&self, org: OrgId, scope: Scope) -> String {
         self.engine.create_token(org, "test".into(), scope, None, None).await.unwrap().1
     }
 
@@ -84,7 +96,9 @@ impl World {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let answer = self.app.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let mut request = request.body(Body::from(body.to_owned())).unwrap();
+        request.extensions_mut().insert(self.peer);
+        let answer = self.app.clone().oneshot(request).await.unwrap();
         let (status, headers) = (answer.status(), answer.headers().clone());
         let streams = headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
         let bytes =
@@ -109,7 +123,7 @@ pub(crate) fn filled(path: &str, id: &str) -> String {
     format!("/api/v1{}", path.split('/').map(place).collect::<Vec<_>>().join("/"))
 }
 
-fn is_problem(got: &Got) -> bool {
+pub(crate) fn is_problem(got: &Got) -> bool {
     let complete =
         ["type", "title", "status", "code", "detail", "request_id"].iter().all(|field| !got.body[*field].is_null());
     got.headers["content-type"] == "application/problem+json" && complete && got.headers.contains_key("x-request-id")
@@ -279,7 +293,7 @@ async fn what_cannot_be_paid_is_not_begun() {
 }
 
 #[tokio::test]
-async fn a_served_token_is_told_its_rate_and_an_embedded_one_has_none() {
+async fn a_token_over_the_network_is_told_its_rate_and_over_the_unix_socket_has_none() {
     let world = World::new(false).await;
     let admin = Some(world.admin.as_str());
     let first = world.ask("get", "/api/v1/credits", admin, &[], "").await;
@@ -295,8 +309,8 @@ async fn a_served_token_is_told_its_rate_and_an_embedded_one_has_none() {
     }
     let limited = limited.expect("at some point it is too much");
     assert!(is_problem(&limited) && limited.headers.contains_key("retry-after"));
-    let embedded = World::new(true).await;
-    let free = embedded.ask("get", "/api/v1/credits", Some(&embedded.admin), &[], "").await;
+    let local = World::new(true).await;
+    let free = local.ask("get", "/api/v1/credits", Some(&local.admin), &[], "").await;
     assert!(!free.headers.contains_key("ratelimit-limit"));
 }
 

@@ -3,21 +3,27 @@
 use crate::Shared;
 use crate::auth::{Reader, Writer};
 use crate::problem::Answer;
-use crate::routes::{Asked, Paging, answered, id, page};
+use crate::routes::{Asked, Paging, Path, Query, answered, gather, id, page};
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use engine::instance::InstancePicture;
+use model::instance::InstanceStatus;
 use serde::Deserialize;
 use std::sync::Arc;
 use wire::api::{InstanceView, Page, TerminateBody};
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Filter {
-    /// A prefix of `workflow_state`, e.g. `launch-run:`.
+    /// Only those whose `workflow_state` begins so, e.g. `launch-run:`; terminated ones too.
     state: Option<String>,
-    all: bool,
+    /// Also those that are terminated.
+    all: Option<bool>,
+    /// How many at most; 50 unless given.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
+    /// `next_cursor` of the page before.
     cursor: Option<String>,
 }
 
@@ -28,13 +34,14 @@ pub(crate) async fn list(
 ) -> Answer<Json<Page<InstanceView>>> {
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let (limit, before) = (paging.limit()?, paging.before()?);
-    let found = house.engine.instance_pictures(reader.org(), before, limit).await?;
-    let Json(mut listed) = page(found, limit, |p| p.instance.id.0, show_picture);
-    listed.data.retain(|view| filter.all || filter.state.is_some() || view.status != "terminated");
-    if let Some(prefix) = filter.state {
-        listed.data.retain(|view| view.workflow_state.starts_with(&prefix));
-    }
-    Ok(Json(listed))
+    let (org, all) = (reader.org(), filter.all == Some(true) || filter.state.is_some());
+    let number = |p: &InstancePicture| p.instance.id.0;
+    let wanted = |p: &InstancePicture| {
+        (all || p.instance.status != InstanceStatus::Terminated)
+            && filter.state.as_ref().is_none_or(|prefix| p.workflow_state.starts_with(prefix))
+    };
+    let read = |before| house.engine.instance_pictures(org, before, limit);
+    Ok(page(gather(before, limit, read, number, wanted).await?, limit, number, show_picture))
 }
 
 pub(crate) async fn show(

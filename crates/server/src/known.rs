@@ -53,6 +53,11 @@ impl Known {
         Ok(token)
     }
 
+    /// The token of this text if it was good a moment ago.
+    pub(crate) fn remembered(&self, text: &str) -> Option<Token> {
+        self.find(blake3::hash(text.as_bytes()).as_bytes()).ok()
+    }
+
     pub(crate) fn forget(&self) {
         let mut memory = self.0.lock().expect("no panic while locked");
         memory.forgotten += 1;

@@ -2,10 +2,10 @@
 
 use crate::auth::{Admin, Reader};
 use crate::problem::Answer;
-use crate::routes::{Asked, Paging, answered, id, page};
+use crate::routes::{Asked, Paging, Path, Query, answered, id, page};
 use crate::{Shared, now_ms, view};
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use engine::store::EntryKind;
 use model::{Credits, Refused, RunId};
 use serde::Deserialize;
@@ -58,9 +58,11 @@ pub(crate) async fn of_run(
     Ok(page(found, limit, |row| row.seq, view::ledger_row))
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Span {
+    /// Unix milliseconds; a day ago unless given.
     since_ms: Option<i64>,
 }
 

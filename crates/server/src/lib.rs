@@ -8,17 +8,22 @@ mod auth;
 mod blob;
 mod control;
 mod event;
+mod exact;
 mod follow;
 #[cfg(test)]
 mod hostile;
 mod hub;
+mod input;
 mod instance;
 mod known;
 mod ledger;
 mod limit;
+mod listen;
 mod log;
 mod manifest;
 mod metrics;
+#[cfg(test)]
+mod network;
 mod openapi;
 mod pool;
 mod problem;
@@ -30,7 +35,10 @@ mod runner;
 mod secret;
 mod serve;
 mod settings;
+#[cfg(test)]
+mod strict;
 mod submit;
+mod tls;
 mod token;
 mod view;
 mod worker;
@@ -38,8 +46,10 @@ mod workflow;
 
 /// Artifacts of one run in sum.
 pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
-pub use serve::run;
+pub use serve::{FirstToken, Ready, run};
 pub use settings::{Config, LocalConfig, Prices, Providers, Role, Settings, StoreConfig};
+
+pub use tls::TlsFiles;
 
 use engine::Engine;
 use hub::Hub;
@@ -56,12 +66,13 @@ pub(crate) struct House {
     pub(crate) limits: limit::Limits,
     pub(crate) started_at: i64,
     pub(crate) url: Option<String>,
-    pub(crate) embedded: bool,
     /// True once the process is on its way out: streams end, nothing new is accepted.
     pub(crate) closing: watch::Sender<bool>,
     /// When somebody last asked for something.
     pub(crate) asked_at: AtomicI64,
     pub(crate) requests: AtomicI64,
+    /// Requests that were answered 500.
+    pub(crate) failures: AtomicI64,
 }
 
 pub(crate) type Shared = Arc<House>;

@@ -4,9 +4,10 @@ use crate::Shared;
 use crate::auth::Reader;
 use crate::follow::{Feed, Left, stream};
 use crate::hub::{Bell, Hub};
+use crate::input::last_event_id;
 use crate::problem::{Answer, Problem};
-use crate::routes::id;
-use axum::extract::{Path, Query, State};
+use crate::routes::{Path, Query, id};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse;
 use engine::store::Hint;
@@ -24,13 +25,20 @@ const PAGE_BYTES: i64 = 256 * 1024;
 /// One frame over the wire.
 const FRAME_BYTES: usize = 64 * 1024;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
+    /// Only this stream.
     stream: Option<String>,
+    /// Only of this job.
     job: Option<String>,
-    tail: Option<usize>,
+    /// Only the last lines of the newest job.
+    #[param(minimum = 0)]
+    tail: Option<u64>,
+    /// Only what was written since then, in Unix milliseconds.
     since_ms: Option<i64>,
+    /// Go on until the run ends (the usual way), or end with what is there.
     follow: Option<bool>,
 }
 
@@ -58,8 +66,10 @@ pub(crate) async fn logs(
     let (seen, jobs) = house.engine.jobs(org, run).await?;
     let wanted_jobs = jobs.iter().map(|job| job.id).filter(|job| filter.job.is_none_or(|only| only == *job));
     house.engine.log_is_kept(&seen, wanted_jobs.collect()).await?;
-    let mut cursor = Cursor::parse(headers.get("last-event-id").and_then(|v| v.to_str().ok()))?;
+    let told = last_event_id(&headers, "<job>:<offset>, joined by commas", Cursor::parse)?;
+    let mut cursor = told.unwrap_or_default();
     if let Some(lines) = wanted.tail.filter(|_| cursor.0.is_empty()) {
+        let lines = usize::try_from(lines).unwrap_or(usize::MAX);
         cursor = tail(&house, &jobs, &filter, lines).await?;
     }
     Ok(stream(&house, move |house, feed| async move {
@@ -74,14 +84,13 @@ pub(crate) async fn logs(
 struct Cursor(Vec<(JobId, i64)>);
 
 impl Cursor {
-    fn parse(text: Option<&str>) -> Result<Cursor, Problem> {
-        let bad = || Problem::from(Refused::invalid("Last-Event-ID", "must be <job>:<offset>, joined by commas"));
-        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Cursor::default()) };
+    fn parse(text: &str) -> Option<Cursor> {
         let one = |part: &str| {
-            let (job, offset) = part.split_once(':').ok_or_else(bad)?;
-            Ok((job.parse().map_err(|_| bad())?, offset.parse().map_err(|_| bad())?))
+            let (job, offset) = part.split_once(':')?;
+            let offset: i64 = offset.parse().ok()?;
+            (offset >= 0).then_some((job.parse().ok()?, offset))
         };
-        text.split(',').map(one).collect::<Result<_, Problem>>().map(Cursor)
+        text.split(',').map(one).collect::<Option<_>>().map(Cursor)
     }
     fn of(&self, job: JobId) -> i64 {
         self.0.iter().find(|(id, _)| *id == job).map_or(0, |(_, offset)| *offset)
@@ -334,7 +343,7 @@ async fn tail(house: &Shared, jobs: &[Job], filter: &Filter, lines: usize) -> Re
             cursor.advance(newest.id, begins);
             return Ok(cursor);
         }
-        back *= 4;
+        back = back.saturating_mul(4);
     }
 }
 
@@ -356,7 +365,7 @@ impl Lines {
     /// Where the last `count` lines begin, if all of them are here. A last line without an end is a line too.
     fn last(&self, count: usize) -> Option<i64> {
         let unfinished = usize::from(self.end.is_some() && self.ends.last() != self.end.as_ref());
-        let before = self.ends.len().checked_sub(1 + count.saturating_sub(unfinished))?;
+        let before = self.ends.len().checked_sub(count.saturating_sub(unfinished).saturating_add(1))?;
         Some(self.ends[before])
     }
 }

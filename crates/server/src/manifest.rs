@@ -2,10 +2,10 @@
 
 use crate::auth::Reader;
 use crate::problem::Answer;
-use crate::routes::{Paging, id, page};
+use crate::routes::{Paging, Path, Query, id, page};
 use crate::{Shared, view};
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use wire::api::{ManifestView, Page};
 
 pub(crate) async fn list(

@@ -17,6 +17,9 @@ pub(crate) async fn metrics(State(house): State<Shared>, _: Admin) -> Answer {
     store(&mut text, &house.engine.store.counts());
     let requests = house.requests.load(Ordering::Relaxed).max(0) as u64;
     family(&mut text, "counter", "remuda_requests_total", "Requests answered.", [(String::new(), requests)]);
+    let failures = house.failures.load(Ordering::Relaxed).max(0) as u64;
+    let about = "Requests answered 500: a panic, or a failure inside the control plane.";
+    family(&mut text, "counter", "remuda_request_failures_total", about, [(String::new(), failures)]);
     let waits = house.engine.house.presence.durable_waits();
     let about = "Times the runners of this control plane waited for their disk, as they say.";
     family(&mut text, "counter", "remuda_runner_durable_waits_total", about, [(String::new(), waits)]);

@@ -1,11 +1,14 @@
 //! The API's own description, made from the list of routes that are served and the types they speak.
 
+mod bounds;
+
 use crate::VERSION;
-use crate::routes::API;
+use crate::routes::{API, Paging};
 use axum::Json;
 use axum::response::Html;
 use serde_json::{Map, Value, json};
-use utoipa::OpenApi;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::{IntoParams as _, OpenApi};
 use wire::api::*;
 
 /// One line of the list in `routes`.
@@ -14,12 +17,56 @@ pub(crate) struct Route {
     pub(crate) path: &'static str,
     pub(crate) scope: &'static str,
     pub(crate) summary: &'static str,
-    /// Name of the body's type, or nothing.
+    /// The query's parameters; a listing that names none has those of a page.
+    pub(crate) query: Option<fn() -> Vec<Parameter>>,
+    /// Name of the body's type, `Bytes`, or nothing.
     pub(crate) body: &'static str,
     pub(crate) status: u16,
-    /// Name of the answer's type, or nothing; `Page` of `item`.
+    /// Name of the answer's type, `Bytes`, or nothing; `Page` and `Stream` of `item`.
     pub(crate) answer: &'static str,
     pub(crate) item: &'static str,
+    /// Other statuses than the one of success and those that every such route has; with the type if it is no problem.
+    pub(crate) also: &'static [(u16, &'static str)],
+}
+
+/// The parameters of a query's type, for a line of the list.
+macro_rules! query {
+    () => {
+        None
+    };
+    ($query:path) => {
+        Some(|| <$query as utoipa::IntoParams>::into_params(|| Some(utoipa::openapi::path::ParameterIn::Query)))
+    };
+}
+pub(crate) use query;
+
+impl Route {
+    pub(crate) fn query(&self) -> Vec<Parameter> {
+        match self.query {
+            Some(query) => query(),
+            None if self.answer == "Page" => Paging::into_params(|| Some(ParameterIn::Query)),
+            None => Vec::new(),
+        }
+    }
+
+    fn has_json_body(&self) -> bool {
+        self.method == "post" || !(self.body.is_empty() || self.body == "Bytes")
+    }
+
+    /// What it may answer beside success: of every route, of every route like it, of this one.
+    fn refusals(&self) -> Vec<u16> {
+        let names_something = self.path.contains("{id}") || self.path.contains('{') && self.method != "put";
+        let mut all = vec![400, 401, 429];
+        all.extend((self.scope != "read").then_some(403));
+        all.extend(names_something.then_some(404));
+        all.extend((!self.body.is_empty() || self.method == "post").then_some([408, 413]).into_iter().flatten());
+        all.extend(self.has_json_body().then_some(415));
+        all.extend((self.method == "post").then_some([409, 422]).into_iter().flatten());
+        all.extend(self.also.iter().filter(|(_, other)| other.is_empty()).map(|(status, _)| *status));
+        all.sort();
+        all.dedup();
+        all
+    }
 }
 
 #[derive(OpenApi)]
@@ -35,6 +82,8 @@ pub(crate) struct Route {
     ActionBody,
     TerminateBody,
     ExtendBody,
+    StopBody,
+    Stopped,
     RunView,
     ErrorView,
     Why,
@@ -84,7 +133,6 @@ pub(crate) async fn page() -> Html<&'static str> {
 }
 
 fn describe() -> Value {
-    let components = serde_json::to_value(Schemas::openapi().components).unwrap_or_default();
     let mut paths = Map::new();
     for route in API {
         let path = paths.entry(format!("/api/v1{}", route.path)).or_insert_with(|| json!({}));
@@ -95,11 +143,12 @@ fn describe() -> Value {
         "info": { "title": "Remuda", "version": VERSION, "description": "A run orchestrator: runs, machines, money. Errors are RFC 9457 problem documents." },
         "security": [{ "bearer": [] }],
         "paths": paths,
-        "components": components,
+        "components": serde_json::to_value(Schemas::openapi().components).unwrap_or_default(),
     });
     document["components"]["securitySchemes"] =
         json!({ "bearer": { "type": "http", "scheme": "bearer", "description": "rmd_…" } });
-    document["components"]["schemas"]["Problem"] = json!({
+    let schemas = &mut document["components"]["schemas"];
+    schemas["Problem"] = json!({
         "type": "object",
         "required": ["type", "title", "status", "code", "detail"],
         "properties": {
@@ -108,57 +157,156 @@ fn describe() -> Value {
             "allowed": { "type": "array", "items": { "type": "string" } },
         },
     });
+    schemas["Nothing"] = json!({ "type": "object", "additionalProperties": false });
+    bounds::refine(schemas);
     document
 }
 
 fn operation(route: &Route) -> Value {
-    let mut answer = json!({ "description": route.summary });
-    if let Some(schema) = answer_schema(route) {
-        answer["content"] = json!({ "application/json": { "schema": schema } });
-    }
     let mut operation = json!({
         "summary": route.summary,
         "operationId": name_of(route),
         "description": format!("Needs a token with the scope `{}`.", route.scope),
         "parameters": parameters(route),
-        "responses": {
-            route.status.to_string(): answer,
-            "default": { "description": "a problem", "content": { "application/problem+json": { "schema": reference("Problem") } } },
-        },
+        "responses": responses(route),
     });
-    if !route.body.is_empty() {
-        operation["requestBody"] = json!({ "content": { "application/json": { "schema": reference(route.body) } } });
+    if route.body == "Bytes" {
+        let content = json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } });
+        operation["requestBody"] = json!({ "required": true, "content": content });
+    } else if route.has_json_body() {
+        let body = if route.body.is_empty() { "Nothing" } else { route.body };
+        operation["requestBody"] = json!({
+            "required": bounds::is_needed(body),
+            "content": { "application/json": { "schema": reference(body) } },
+        });
     }
     operation
 }
 
-fn answer_schema(route: &Route) -> Option<Value> {
+fn responses(route: &Route) -> Value {
+    let mut all = Map::new();
+    let mut success = json!({ "description": route.summary, "headers": headers(&["X-Request-Id"]) });
+    if let Some(content) = content(route) {
+        success["content"] = content;
+    }
+    let links = links(route);
+    if !links.is_empty() {
+        success["links"] = links.into();
+    }
+    all.insert(route.status.to_string(), success);
+    for (status, other) in route.also.iter().filter(|(_, other)| !other.is_empty()) {
+        let content = json!({ "application/json": { "schema": reference(other) } });
+        let answer = json!({ "description": *other, "headers": headers(&["X-Request-Id"]), "content": content });
+        all.insert(status.to_string(), answer);
+    }
+    let problem = |about: &str, named: &[&str]| {
+        let content = json!({ "application/problem+json": { "schema": reference("Problem") } });
+        json!({ "description": about, "headers": headers(named), "content": content })
+    };
+    for status in route.refusals() {
+        let (about, named): (&str, &[&str]) = match status {
+            400 => ("something in it cannot be read or is not allowed", &["X-Request-Id"]),
+            401 => ("no token, or one that is not good", &["X-Request-Id", "WWW-Authenticate"]),
+            402 => ("not enough credits", &["X-Request-Id"]),
+            403 => ("the token lacks the scope", &["X-Request-Id"]),
+            404 => ("there is no such thing in this org", &["X-Request-Id"]),
+            408 => ("the body did not arrive in time", &["X-Request-Id"]),
+            409 => ("not possible as it is now", &["X-Request-Id"]),
+            410 => ("it was there and is gone", &["X-Request-Id"]),
+            413 => ("the body is too large", &["X-Request-Id"]),
+            415 => ("the body is not JSON", &["X-Request-Id"]),
+            422 => ("the idempotency key was used for another request, or nothing here can do this", &["X-Request-Id"]),
+            429 => ("too many requests", &["X-Request-Id", "Retry-After"]),
+            _ => ("a problem", &["X-Request-Id"]),
+        };
+        all.insert(status.to_string(), problem(about, named));
+    }
+    all.insert("5XX".into(), problem("the control plane is in trouble", &["X-Request-Id"]));
+    all.into()
+}
+
+fn headers(names: &[&str]) -> Value {
+    let one = |name: &&str| ((*name).to_owned(), json!({ "required": true, "schema": { "type": "string" } }));
+    names.iter().map(one).collect::<Map<_, _>>().into()
+}
+
+fn content(route: &Route) -> Option<Value> {
+    let events = json!({ "schema": {
+        "type": "object",
+        "description": "One server-sent event.",
+        "required": ["data"],
+        "properties": {
+            "id": { "type": "string" },
+            "event": { "type": "string" },
+            "data": { "type": "string", "contentMediaType": "application/json", "contentSchema": reference_of(route.item) },
+        },
+    } });
+    let json = |schema: Value| json!({ "application/json": { "schema": schema } });
     match (route.answer, route.item) {
         ("", _) => None,
-        ("Page", item) => Some(json!({
-            "type": "object",
-            "required": ["data"],
-            "properties": { "data": { "type": "array", "items": reference(item) }, "next_cursor": { "type": ["string", "null"] } },
-        })),
-        (name, _) => Some(reference(name)),
+        ("Bytes", _) => {
+            Some(json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } }))
+        }
+        ("Stream", _) => Some(json!({ "text/event-stream": events })),
+        ("Page", item) => {
+            let mut content = json(json!({
+                "type": "object",
+                "required": ["data"],
+                "properties": { "data": { "type": "array", "items": reference(item) }, "next_cursor": { "type": ["string", "null"] } },
+            }));
+            if item == "EventView" {
+                content["text/event-stream"] = events;
+            }
+            Some(content)
+        }
+        (name, _) => Some(json(reference(name))),
     }
+}
+
+/// From an answer that has an id to whatever can be asked about that id.
+fn links(route: &Route) -> Map<String, Value> {
+    let noun = route.path.split('/').nth(1).unwrap_or_default();
+    let (whole, one) = (format!("/{noun}"), format!("/{noun}/{{id}}"));
+    let about =
+        |next: &&Route| next.path.starts_with(&one) && next.path != route.path && !next.path.contains("{artifact}");
+    let id = match (route.path, route.answer) {
+        (path, "Page") if path == whole => "$response.body#/data/0/id",
+        (path, "" | "Page" | "Stream" | "Bytes" | "Tree" | "Why") if path.starts_with(&whole) => return Map::new(),
+        (path, _) if path == whole || path.starts_with(&one) => "$response.body#/id",
+        _ => return Map::new(),
+    };
+    let link = |next: &Route| (name_of(next), json!({ "operationId": name_of(next), "parameters": { "id": id } }));
+    API.iter().filter(about).map(link).collect()
 }
 
 fn parameters(route: &Route) -> Vec<Value> {
     let in_path = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let text = json!({ "type": "string" });
-    let mut all: Vec<Value> =
-        in_path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": text })).collect();
-    if route.answer == "Page" {
-        all.push(
-            json!({ "name": "limit", "in": "query", "schema": { "type": "integer", "minimum": 1, "maximum": 1000 } }),
-        );
-        all.push(json!({ "name": "cursor", "in": "query", "schema": text }));
+    let mut all: Vec<Value> = in_path
+        .map(
+            |name| json!({ "name": name, "in": "path", "required": true, "schema": bounds::of_path(route.path, name) }),
+        )
+        .collect();
+    for parameter in route.query() {
+        let mut value = serde_json::to_value(parameter).unwrap_or_default();
+        bounds::refine_parameter(route.path, &mut value);
+        all.push(value);
     }
     if route.method == "post" {
-        all.push(json!({ "name": "Idempotency-Key", "in": "header", "schema": { "type": "string", "minLength": 1, "maxLength": 255 } }));
+        let schema = json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$" });
+        all.push(json!({ "name": "Idempotency-Key", "in": "header", "schema": schema }));
+    }
+    if route.answer == "Stream" || route.item == "EventView" {
+        all.push(json!({ "name": "Last-Event-ID", "in": "header", "schema": bounds::last_event_id(route.answer) }));
     }
     all
+}
+
+/// Of a stream; how a log ends is another type.
+fn reference_of(item: &str) -> Value {
+    match item {
+        "LogFrame" => json!({ "anyOf": [reference("LogFrame"), reference("LogEnd")] }),
+        item => reference(item),
+    }
 }
 
 fn reference(name: &str) -> Value {
@@ -174,21 +322,29 @@ fn name_of(route: &Route) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn every_type_that_a_route_names_is_described() {
         let document = describe();
         let schemas = document["components"]["schemas"].as_object().unwrap();
         for route in API {
-            for name in [route.body, route.item, if route.answer == "Page" { "" } else { route.answer }] {
+            let answer = if matches!(route.answer, "Page" | "Stream") { "" } else { route.answer };
+            let others = route.also.iter().map(|(_, other)| *other);
+            for name in [route.body, route.item, answer].into_iter().chain(others).filter(|name| *name != "Bytes") {
                 assert!(name.is_empty() || schemas.contains_key(name), "{} {} names {name}", route.method, route.path);
             }
         }
-        let text = document.to_string();
-        for (at, _) in text.match_indices("#/components/schemas/") {
-            let name: String = text[at + 21..].chars().take_while(|c| c.is_alphanumeric()).collect();
+        for name in referred(&document) {
             assert!(schemas.contains_key(&name), "{name} is referred to and not there");
         }
+    }
+
+    fn referred(value: &Value) -> BTreeSet<String> {
+        let text = value.to_string();
+        let after =
+            |(at, it): (usize, &str)| text[at + it.len()..].chars().take_while(|c| c.is_alphanumeric()).collect();
+        text.match_indices("#/components/schemas/").map(after).collect()
     }
 
     #[test]
@@ -197,5 +353,26 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), API.len());
+    }
+
+    /// What is sent is checked to the last field; what is answered may grow without breaking whoever reads it.
+    #[test]
+    fn bodies_refuse_unknown_fields_and_answers_do_not() {
+        let document = describe();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let mut bodies: BTreeSet<String> =
+            API.iter().filter(|route| route.has_json_body()).map(|route| route.body.to_owned()).collect();
+        bodies.remove("");
+        bodies.insert("Nothing".into());
+        loop {
+            let inner: BTreeSet<String> = bodies.iter().flat_map(|name| referred(&schemas[name])).collect();
+            if inner.is_subset(&bodies) {
+                break;
+            }
+            bodies.extend(inner);
+        }
+        for (name, schema) in schemas {
+            assert_eq!(schema["additionalProperties"] == json!(false), bodies.contains(name), "{name}");
+        }
     }
 }

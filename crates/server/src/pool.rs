@@ -3,12 +3,12 @@
 use crate::Shared;
 use crate::auth::Reader;
 use crate::problem::Answer;
-use axum::Json;
+use crate::routes::{Paging, Query, part};
 use axum::extract::State;
 use model::spec::Resources;
-use wire::api::{Page, PoolView, ProviderView};
+use wire::api::{PoolView, ProviderView};
 
-pub(crate) async fn pools(State(house): State<Shared>, _: Reader) -> Answer<Json<Page<PoolView>>> {
+pub(crate) async fn pools(State(house): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> Answer {
     let found = house.engine.pools().await?;
     let data = found.into_iter().map(|p| PoolView {
         id: p.pool.id.to_string(),
@@ -20,10 +20,10 @@ pub(crate) async fn pools(State(house): State<Shared>, _: Reader) -> Answer<Json
         busy: p.busy,
         waiting: p.waiting,
     });
-    Ok(Json(Page { data: data.collect(), next_cursor: None }))
+    part(data.collect(), &paging)
 }
 
-pub(crate) async fn providers(State(house): State<Shared>, _: Reader) -> Answer<Json<Page<ProviderView>>> {
+pub(crate) async fn providers(State(house): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> Answer {
     let data = house.engine.house.providers.values().map(|provider| {
         let capabilities = provider.capabilities();
         ProviderView {
@@ -34,5 +34,5 @@ pub(crate) async fn providers(State(house): State<Shared>, _: Reader) -> Answer<
             workdir_survives_runner: capabilities.workdir_survives_runner,
         }
     });
-    Ok(Json(Page { data: data.collect(), next_cursor: None }))
+    part(data.collect(), &paging)
 }

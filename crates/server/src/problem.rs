@@ -12,28 +12,44 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
-    code: String,
+    code: &'static str,
     detail: String,
-    fix: Option<String>,
+    fix: Option<Box<str>>,
     allowed: Vec<&'static str>,
     retry_after_s: Option<i64>,
+    hidden: Option<Box<str>>,
 }
+
+/// Why an answer failed, for the log: a problem document never quotes a statement, a path or an address of this host.
+#[derive(Debug, Clone)]
+pub(crate) struct Hidden(pub(crate) String);
 
 pub(crate) type Answer<T = Response> = Result<T, Problem>;
 
 impl Problem {
-    pub(crate) fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Problem {
+    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
         Problem {
             status,
-            code: code.to_owned(),
+            code,
             detail: detail.into(),
             fix: None,
             allowed: Vec::new(),
             retry_after_s: None,
+            hidden: None,
         }
     }
+    /// A failure that is ours, whatever it was: its cause is in the log under the request's id.
+    pub(crate) fn internal(cause: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "this failed inside the control plane")
+            .fix("look for this request id in the control plane's log; a repetition is likely to fail the same way")
+            .hidden(cause)
+    }
+    fn hidden(mut self, cause: impl Into<String>) -> Problem {
+        self.hidden = Some(cause.into().into());
+        self
+    }
     pub(crate) fn fix(mut self, fix: impl Into<String>) -> Problem {
-        self.fix = Some(fix.into());
+        self.fix = Some(fix.into().into());
         self
     }
     pub(crate) fn retry_after(mut self, seconds: i64) -> Problem {
@@ -74,13 +90,13 @@ impl From<Refused> for Problem {
             Refused::NotFrom { allowed, .. } => {
                 problem.allowed = allowed.clone();
                 if !allowed.is_empty() {
-                    problem.fix = Some(format!("possible now: {}", allowed.join(", ")));
+                    problem.fix = Some(format!("possible now: {}", allowed.join(", ")).into());
                 }
             }
             Refused::Unaffordable { .. } => {
                 problem.fix = Some("add credits (repl credits add AMOUNT) or lower --budget".into())
             }
-            Refused::DoesNotFit { asked, largest, .. } => problem.fix = Some(fitting(asked, largest)),
+            Refused::DoesNotFit { asked, largest, .. } => problem.fix = Some(fitting(asked, largest).into()),
             Refused::BudgetSpent { .. } => problem.fix = Some("submit it again with a larger --budget".into()),
             Refused::KeyBusy { after_ms } => problem.retry_after_s = Some((after_ms + 999) / 1000),
             Refused::Held { .. } => problem.fix = Some("release it (repl release ALC), or use --force".into()),
@@ -105,17 +121,26 @@ fn fitting(asked: &Resources, largest: &Resources) -> String {
 
 impl From<Trouble> for Problem {
     fn from(trouble: Trouble) -> Problem {
-        tracing::warn!(kind = ?trouble.kind, "{}", trouble.what);
-        match trouble.kind {
-            TroubleKind::DiskFull => Problem::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", trouble.what)
-                .fix("free some space on the control plane's disk; nothing was lost")
-                .retry_after(10),
-            TroubleKind::NotFound => Problem::new(StatusCode::NOT_FOUND, "not_found", trouble.what),
-            _ if trouble.retry => {
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", trouble.what).retry_after(1)
+        let unavailable = |detail: &str| {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", format!("not possible just now: {detail}"))
+                .retry_after(1)
+        };
+        let problem = match trouble.kind {
+            TroubleKind::DiskFull => {
+                Problem::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", "the control plane's disk is full")
+                    .fix("free some space on the control plane's disk; nothing was lost")
+                    .retry_after(10)
             }
-            _ => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", trouble.what),
-        }
+            TroubleKind::NotFound => {
+                Problem::new(StatusCode::NOT_FOUND, "not_found", "what was asked for is not there")
+            }
+            _ if !trouble.retry => return Problem::internal(trouble.what),
+            TroubleKind::Database => unavailable("the control plane's database does not answer as it should"),
+            TroubleKind::Timeout => unavailable("the control plane's database took too long"),
+            TroubleKind::Network => unavailable("a connection broke off"),
+            _ => unavailable("the control plane is short of something; its log says what"),
+        };
+        problem.hidden(trouble.what)
     }
 }
 
@@ -146,7 +171,7 @@ impl Problem {
             "detail": self.detail,
         });
         if let Some(fix) = &self.fix {
-            body["fix"] = fix.clone().into();
+            body["fix"] = fix.clone().into_string().into();
         }
         if !self.allowed.is_empty() {
             body["allowed"] = json!(self.allowed);
@@ -159,6 +184,15 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.document())).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, PROBLEM);
+        if self.status == StatusCode::UNAUTHORIZED {
+            // Which scheme is wanted (RFC 9110, 11.6.1).
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"remuda\""));
+        }
+        if let Some(cause) = self.hidden {
+            response.extensions_mut().insert(Hidden(cause.into_string()));
+        }
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }

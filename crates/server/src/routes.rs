@@ -1,39 +1,50 @@
 //! The map of the API, and what every request goes through: a request id, a size limit, a decoded body, a key that makes it repeatable.
 
-use crate::problem::{Answer, PROBLEM, Problem};
+use crate::input::{self, BODY_BYTES};
+pub(crate) use crate::input::{Asked, Nothing, Path, Query};
+use crate::listen::Peer;
+use crate::problem::{Answer, Hidden, PROBLEM, Problem};
 use crate::{
-    Shared, allocation, artifact, audit, blob, control, event, instance, ledger, log, manifest, metrics, openapi, pool,
-    run, runner, secret, token, workflow,
+    Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, metrics, openapi,
+    pool, run, runner, secret, token, workflow,
 };
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{FromRequest, MatchedPath, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use engine::store::Lane;
 use engine::store::idempotency::Key;
-use model::{OrgId, Refused};
-use serde::de::DeserializeOwned;
+use futures_util::FutureExt as _;
+use model::Refused;
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use tokio_stream::StreamExt as _;
-
-/// Bodies other than blobs.
-const BODY_BYTES: usize = 1024 * 1024;
-/// A runner's batch of log frames and facts, base64 included.
-const REPORT_BYTES: usize = 8 * 1024 * 1024;
-/// What is read and dropped of a body that is too large, so that its sender hears why.
-const DRAINED_BYTES: usize = 16 * 1024 * 1024;
 
 pub(crate) fn router(house: Shared) -> Router {
+    dressed(everything(&house), house)
+}
+
+fn everything(house: &Shared) -> Router<Shared> {
+    let with_token = || middleware::from_fn_with_state(house.clone(), auth::recognised);
+    let for_everybody = || middleware::from_fn_with_state(house.clone(), auth::unrecognised);
     let api = api()
+        .layer(middleware::from_fn(described))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way)
-        .layer(middleware::from_fn_with_state(house.clone(), crate::auth::recognised));
-    let measured = Router::new()
-        .route("/metrics", get(metrics::metrics))
-        .layer(middleware::from_fn_with_state(house.clone(), crate::auth::recognised));
+        .layer(with_token());
+    let measured = Router::new().route("/metrics", get(metrics::metrics)).layer(with_token());
+    let open = Router::new()
+        .route("/api/v1/openapi.json", get(openapi::document))
+        .route("/api/v1/docs", get(openapi::page))
+        .route("/healthz", get(control::healthz))
+        .route("/readyz", get(control::readyz))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_that_way)
+        .layer(for_everybody());
     let machines = Router::new()
         .route("/register", post(runner::register))
         .route("/desired", get(runner::desired))
@@ -41,24 +52,22 @@ pub(crate) fn router(house: Shared) -> Router {
         .route("/report", post(runner::report))
         .route("/blobs", post(runner::blobs))
         .route("/blobs/{hash}", get(runner::blob))
-        .route("/jobs/{job}/artifacts", put(runner::artifact));
-    Router::new()
-        .route("/api/v1/openapi.json", get(openapi::document))
-        .route("/api/v1/docs", get(openapi::page))
-        .nest("/api/v1", api)
-        .nest("/runner/v1", machines)
-        .route("/healthz", get(control::healthz))
-        .route("/readyz", get(control::readyz))
-        .merge(measured)
+        .route("/jobs/{job}/artifacts", put(runner::artifact))
         .fallback(nowhere)
-        .method_not_allowed_fallback(not_that_way)
-        .layer(middleware::from_fn_with_state(house.clone(), numbered))
-        .with_state(house)
+        .method_not_allowed_fallback(not_that_way);
+    open.nest("/api/v1", api).nest("/runner/v1", machines).merge(measured)
 }
 
-/// One line a route: what is served and what is described are the same list.
+/// What every request goes through, whatever it is for.
+pub(crate) fn dressed(routes: Router<Shared>, house: Shared) -> Router {
+    routes.layer(middleware::from_fn_with_state(house.clone(), numbered)).with_state(house)
+}
+
+/// One line a route: what is served and what is described are the same list. After the summary come the query's type (`?Type,`),
+/// the body's type, `=>`, the answer, and after `|` what else it may answer beside what every route may.
 macro_rules! api {
-    ($($method:ident $path:literal $handler:path, $scope:ident, $summary:literal, $($body:ident)? => $status:literal $($answer:ident $(of $item:ident)?)?;)+) => {
+    ($($method:ident $path:literal $handler:path, $scope:ident, $summary:literal, $(? $query:path,)? $($body:ident)?
+        => $status:literal $($answer:ident $(of $item:ident)?)? $(| $also:literal $($other:ident)?)*;)+) => {
         fn api() -> Router<Shared> {
             Router::new()$(.route($path, $method($handler)))+
         }
@@ -67,19 +76,21 @@ macro_rules! api {
             path: $path,
             scope: stringify!($scope),
             summary: $summary,
+            query: openapi::query!($($query)?),
             body: stringify!($($body)?),
             status: $status,
             answer: stringify!($($answer)?),
             item: stringify!($($($item)?)?),
+            also: &[$(($also, stringify!($($other)?))),*],
         }),+];
     };
 }
 
 api! {
-    post "/runs" run::submit, write, "Submit a run; with `start` it starts at once", Submit => 201 RunView;
-    get "/runs" run::list, read, "Runs, newest first: open ones, or `all`", => 200 Page of RunView;
+    post "/runs" run::submit, write, "Submit a run; with `start` it starts at once", Submit => 201 RunView | 200 Plan | 402;
+    get "/runs" run::list, read, "Runs, newest first: open ones, or `all`", ?run::Filter, => 200 Page of RunView;
     get "/runs/{id}" run::show, read, "One run", => 200 RunView;
-    delete "/runs/{id}" run::delete, write, "Hide a run that has ended or never started", => 204;
+    delete "/runs/{id}" run::delete, write, "Hide a run that has ended or never started", => 204 | 409;
     get "/runs/{id}/tree" run::tree, read, "The run with its agents, tasks, steps and jobs", => 200 Tree;
     get "/runs/{id}/why" run::why, read, "Why it waits or failed, and what to do", => 200 Why;
     get "/runs/{id}/attempts" run::attempts, read, "Its attempts, with their money", => 200 Page of AttemptView;
@@ -89,26 +100,26 @@ api! {
     get "/runs/{id}/jobs" run::jobs, read, "Every submission onto a machine", => 200 Page of JobView;
     get "/runs/{id}/ledger" ledger::of_run, read, "Its ledger rows", => 200 Page of LedgerRow;
     get "/runs/{id}/events" event::events, read, "Its events; a stream with `Accept: text/event-stream`", => 200 Page of EventView;
-    get "/runs/{id}/logs" log::logs, read, "Its log as a stream of frames, ended by `event: end`", => 200 LogFrame;
+    get "/runs/{id}/logs" log::logs, read, "Its log as a stream of frames, ended by `event: end`", ?log::Wanted, => 200 Stream of LogFrame;
     get "/runs/{id}/artifacts" artifact::list, read, "What it left behind", => 200 Page of ArtifactView;
-    get "/runs/{id}/artifacts/{artifact}" artifact::get, read, "The bytes of one artifact", => 200;
-    post "/runs/{id}/start" run::start, write, "Start a run that was only created", ActionBody => 200 RunView;
+    get "/runs/{id}/artifacts/{artifact}" artifact::get, read, "The bytes of one artifact", => 200 Bytes | 409 | 410;
+    post "/runs/{id}/start" run::start, write, "Start a run that was only created", ActionBody => 200 RunView | 402;
     post "/runs/{id}/cancel" run::cancel, write, "Ask it to end; `abort` kills at once", ActionBody => 200 RunView;
     post "/runs/{id}/stop" run::cancel, write, "The same as cancel", ActionBody => 200 RunView;
     post "/runs/{id}/pause" run::pause, write, "Freeze what runs; nothing new starts", ActionBody => 200 RunView;
-    post "/runs/{id}/resume" run::resume, write, "Let a paused run go on", ActionBody => 200 RunView;
-    post "/runs/{id}/retry" run::retry, write, "Open the next attempt of a failed run", ActionBody => 200 RunView;
+    post "/runs/{id}/resume" run::resume, write, "Let a paused run go on", ActionBody => 200 RunView | 402;
+    post "/runs/{id}/retry" run::retry, write, "Open the next attempt of a failed run", ActionBody => 200 RunView | 402;
     post "/blobs/missing" blob::missing, write, "Which of these contents are not here yet", BlobList => 200 BlobList;
-    put "/blobs/{hash}" blob::put, write, "Send a file's bytes under their BLAKE3 hash", => 204;
-    get "/blobs/{hash}" blob::get, read, "The bytes of a file", => 200;
-    put "/trees/{hash}" blob::put_tree, write, "Send a folder's document, behind everything that it names", => 204;
-    put "/packs" blob::put_pack, write, "Send many small blobs and folders' documents at once", => 204;
-    get "/instances" instance::list, read, "Machines; `state` filters by a prefix of workflow_state", => 200 Page of InstanceView;
+    put "/blobs/{hash}" blob::put, write, "Send a file's bytes under their BLAKE3 hash", Bytes => 204;
+    get "/blobs/{hash}" blob::get, read, "The bytes of a file", => 200 Bytes;
+    put "/trees/{hash}" blob::put_tree, write, "Send a folder's document, behind everything that it names", Bytes => 204 | 410;
+    put "/packs" blob::put_pack, write, "Send many small blobs and folders' documents at once", Bytes => 204 | 410;
+    get "/instances" instance::list, read, "Machines that are not terminated, newest first, or `all`", ?instance::Filter, => 200 Page of InstanceView;
     get "/instances/{id}" instance::show, read, "One machine", => 200 InstanceView;
     post "/instances/{id}/terminate" instance::terminate, write, "End a machine; `force` also under a job or hold", TerminateBody => 200 InstanceView;
     get "/allocations" allocation::list, read, "Slots, newest first", => 200 Page of AllocationView;
     get "/allocations/{id}" allocation::show, read, "One slot", => 200 AllocationView;
-    post "/allocations/{id}/extend" allocation::extend, write, "Keep a finished slot's folder longer", ExtendBody => 200 AllocationView;
+    post "/allocations/{id}/extend" allocation::extend, write, "Keep a finished slot's folder longer", ExtendBody => 200 AllocationView | 402;
     post "/allocations/{id}/release" allocation::release, write, "Give a hold up", => 200 AllocationView;
     get "/workflows" workflow::list, read, "Workflows, newest first", => 200 Page of WorkflowView;
     get "/workflows/{id}" workflow::show, read, "One workflow with its nodes", => 200 WorkflowView;
@@ -119,7 +130,7 @@ api! {
     get "/credits" ledger::balance, read, "The org's balance", => 200 BalanceView;
     post "/credits" ledger::add, admin, "Add credits", AddCredits => 200 BalanceView;
     get "/credits/ledger" ledger::rows, read, "The org's ledger, oldest first", => 200 Page of LedgerRow;
-    get "/credits/usage" ledger::usage, read, "What was charged since a time, by run", => 200 UsageView;
+    get "/credits/usage" ledger::usage, read, "What was charged since a time, by run", ?ledger::Span, => 200 UsageView;
     get "/secrets" secret::list, read, "Names of secrets", => 200 Page of SecretView;
     put "/secrets/{name}" secret::put, write, "Set a secret", SecretBody => 204;
     delete "/secrets/{name}" secret::delete, write, "Delete a secret", => 204;
@@ -129,7 +140,7 @@ api! {
     get "/pools" pool::pools, read, "Where placement is decided", => 200 Page of PoolView;
     get "/providers" pool::providers, read, "Where machines come from", => 200 Page of ProviderView;
     get "/audit" audit::audit, admin, "Every invariant, recomputed", => 200 AuditReport;
-    post "/control/stop" control::stop, admin, "End idle machines and this process", => 200;
+    post "/control/stop" control::stop, admin, "End idle machines and this process", StopBody => 200 Stopped;
 }
 
 async fn nowhere(request: Request) -> Problem {
@@ -141,22 +152,71 @@ async fn not_that_way(request: Request) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
 }
 
-/// Every answer carries a request id; a problem carries it in its document too.
+/// Parameters that the description of a route does not have are refused.
+async fn described(request: Request, next: Next) -> Response {
+    static KNOWN: OnceLock<HashMap<(String, String), Vec<String>>> = OnceLock::new();
+    if request.uri().query().is_none_or(str::is_empty) {
+        return next.run(request).await;
+    }
+    let known = KNOWN.get_or_init(|| {
+        let names = |route: &openapi::Route| route.query().into_iter().map(|parameter| parameter.name).collect();
+        API.iter()
+            .map(|route| ((route.method.to_uppercase(), format!("/api/v1{}", route.path)), names(route)))
+            .collect()
+    });
+    let method = if request.method() == Method::HEAD { Method::GET } else { request.method().clone() };
+    let path = request.extensions().get::<MatchedPath>().map_or_else(String::new, |path| path.as_str().to_owned());
+    let names = known.get(&(method.to_string(), path)).map_or(&[][..], Vec::as_slice);
+    match input::check_query(request.uri(), names) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Every answer carries a request id; a problem carries it in its document too. A panic on the way is a problem like any other.
 async fn numbered(State(house): State<Shared>, mut request: Request, next: Next) -> Response {
     house.asked_at.store(crate::now_ms(), Ordering::Relaxed);
     let number = house.requests.fetch_add(1, Ordering::Relaxed);
     let id = format!("req_{}{}", model::slug(house.started_at), model::slug(number));
     request.extensions_mut().insert(RequestId(id.clone()));
-    let response = next.run(request).await;
+    let answered = match input::check_address(request.uri()) {
+        Ok(()) => AssertUnwindSafe(next.run(bounded(request))).catch_unwind().await,
+        Err(problem) => Ok(problem.into_response()),
+    };
+    let mut response =
+        answered.unwrap_or_else(|panic| Problem::internal(format!("panicked: {}", said(&*panic))).into_response());
+    if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+        house.failures.fetch_add(1, Ordering::Relaxed);
+    }
+    if let Some(Hidden(cause)) = response.extensions_mut().remove::<Hidden>() {
+        tracing::warn!(request = id, status = response.status().as_u16(), "{cause}");
+    }
     let mut response = if is_problem(&response) { with_request_id(response, &id).await } else { response };
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Ok(value) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert("x-request-id", value);
+        headers.insert("x-request-id", value);
     }
     response
 }
 
+/// The id of a request, for what is remembered of it.
 #[derive(Clone)]
-struct RequestId(String);
+pub(crate) struct RequestId(pub(crate) String);
+
+/// Somebody on the network may not hold a handler by sending its body for ever.
+fn bounded(request: Request) -> Request {
+    if Peer::of(request.extensions()) == Peer::Local {
+        request
+    } else {
+        request.map(|body| input::steady(body, input::PIECE_WITHIN))
+    }
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
 
 fn is_problem(response: &Response) -> bool {
     response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value == "application/problem+json")
@@ -174,91 +234,6 @@ async fn with_request_id(response: Response, id: &str) -> Response {
     }
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(document.to_string()))
-}
-
-/// A decoded JSON body, and what is needed to recognise the request when it comes again. An empty body is `{}`.
-pub(crate) struct Asked<T> {
-    pub(crate) value: T,
-    route: String,
-    hash: [u8; 32],
-    key: Option<String>,
-    request: String,
-}
-
-impl<T> Asked<T> {
-    pub(crate) fn key(&self, org: OrgId) -> Option<Key> {
-        let (route, hash, request) = (self.route.clone(), self.hash, self.request.clone());
-        self.key.as_ref().map(|key| Key { org, route, key: key.clone(), hash, request })
-    }
-}
-
-impl<T: DeserializeOwned> FromRequest<Shared> for Asked<T> {
-    type Rejection = Problem;
-    async fn from_request(request: Request, _: &Shared) -> Result<Self, Problem> {
-        let matched =
-            request.extensions().get::<MatchedPath>().map_or_else(String::new, |path| path.as_str().to_owned());
-        let route = format!("{} {matched}", request.method());
-        let place = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
-        let key = key_of(&request)?;
-        let id = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
-        let limit = if matched.starts_with("/runner/") { REPORT_BYTES } else { BODY_BYTES };
-        let bytes = bytes_of(request, limit).await?;
-        let (value, canonical) = decode(&bytes)?;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(place.as_bytes());
-        hasher.update(&[0]);
-        hasher.update(canonical.as_bytes());
-        Ok(Asked { value, route, hash: *hasher.finalize().as_bytes(), key, request: id })
-    }
-}
-
-fn key_of(request: &Request) -> Result<Option<String>, Problem> {
-    let Some(value) = request.headers().get("idempotency-key") else { return Ok(None) };
-    let bad = || Refused::invalid("Idempotency-Key", "must be 1 to 255 printable ASCII characters");
-    let text = value.to_str().map_err(|_| bad())?;
-    if text.is_empty() || text.len() > 255 || !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
-        return Err(bad().into());
-    }
-    Ok(Some(text.to_owned()))
-}
-
-/// A body that is too large is still read to its end, up to a bound: whoever is writing it would never see the answer.
-async fn bytes_of(request: Request, limit: usize) -> Result<Vec<u8>, Problem> {
-    let announced = request
-        .headers()
-        .get(header::CONTENT_LENGTH)
-        .and_then(|v| v.to_str().ok())
-        .and_then(|v| v.parse::<usize>().ok());
-    let (mut bytes, mut length) = (Vec::new(), 0);
-    let mut pieces = request.into_body().into_data_stream();
-    while announced.is_none_or(|length| length <= DRAINED_BYTES) && length <= DRAINED_BYTES {
-        let Some(piece) = pieces.next().await else { break };
-        let piece = piece.map_err(|error| {
-            Problem::new(StatusCode::BAD_REQUEST, "invalid_body", format!("the body ended early: {error}"))
-        })?;
-        length += piece.len();
-        if length <= limit {
-            bytes.extend_from_slice(&piece);
-        }
-    }
-    if length > limit || announced.is_some_and(|length| length > limit) {
-        let detail = format!("the body is larger than {} KiB", limit / 1024);
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
-            .fix("send files as blobs: PUT /api/v1/blobs/{hash}"));
-    }
-    Ok(bytes)
-}
-
-/// The value, and the same JSON with sorted keys and no spaces: two spellings of one request are one request.
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, String), Problem> {
-    let text: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
-    let bad = |error: serde_json::Error| {
-        Problem::new(StatusCode::BAD_REQUEST, "invalid_body", format!("the body cannot be read: {error}"))
-            .fix("send a JSON object with content-type application/json")
-    };
-    let value: serde_json::Value = serde_json::from_slice(text).map_err(bad)?;
-    let canonical = value.to_string();
-    Ok((serde_json::from_value(value).map_err(bad)?, canonical))
 }
 
 /// The stored or fresh answer of a repeatable request.
@@ -288,10 +263,14 @@ pub(crate) fn id<I: std::str::FromStr<Err = model::BadId>>(what: &'static str, t
 }
 
 /// Where a listing goes on, and how long a page is.
-#[derive(Debug, Default, serde::Deserialize)]
+#[derive(Debug, Default, serde::Deserialize, utoipa::IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Paging {
+    /// How many at most; 50 unless given.
+    #[param(minimum = 1, maximum = 1000)]
     pub(crate) limit: Option<i64>,
+    /// `next_cursor` of the page before.
     pub(crate) cursor: Option<String>,
 }
 
@@ -330,4 +309,47 @@ pub(crate) fn page<E, V>(
     let next_cursor =
         if found.len() as i64 == limit { found.last().map(|last| model::slug(number(last))) } else { None };
     axum::Json(wire::api::Page { data: found.iter().map(show).collect(), next_cursor })
+}
+
+/// A page of what `keep` lets through: full, or the last. `read` gives what follows a number, `number` is where one stands.
+pub(crate) async fn gather<E, F: Future<Output = Result<Vec<E>, model::Failure>>>(
+    start: i64,
+    limit: i64,
+    read: impl Fn(i64) -> F,
+    number: impl Fn(&E) -> i64,
+    keep: impl Fn(&E) -> bool,
+) -> Result<Vec<E>, Problem> {
+    let (mut kept, mut from) = (Vec::new(), start);
+    loop {
+        let found = read(from).await?;
+        let more = found.len() as i64 == limit;
+        from = found.last().map_or(from, &number);
+        kept.extend(found.into_iter().filter(&keep));
+        if !more || kept.len() as i64 >= limit {
+            kept.truncate(limit as usize);
+            return Ok(kept);
+        }
+    }
+}
+
+/// A page of something that is read as a whole.
+pub(crate) fn part<V: serde::Serialize>(all: Vec<V>, paging: &Paging) -> Answer {
+    let (limit, after) = (paging.limit()?, paging.after()?);
+    let (limit, after) = (limit as usize, usize::try_from(after).unwrap_or(usize::MAX));
+    let next = after.saturating_add(limit);
+    let next_cursor = (next < all.len()).then(|| model::slug(next as i64));
+    let data: Vec<V> = all.into_iter().skip(after).take(limit).collect();
+    Ok(axum::Json(wire::api::Page { data, next_cursor }).into_response())
+}
+
+/// Bytes that somebody's run wrote: to be saved, never to be shown by a browser as if they were ours.
+pub(crate) fn download(name: &str, bytes: Body) -> Response {
+    const KEPT: &percent_encoding::AsciiSet =
+        &percent_encoding::NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b'~');
+    let name = percent_encoding::utf8_percent_encode(name, KEPT);
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{name}")),
+    ];
+    (headers, bytes).into_response()
 }

@@ -2,15 +2,16 @@
 
 use crate::auth::{Reader, Writer};
 use crate::problem::{Answer, Problem};
-use crate::routes::{Asked, Paging, answered, id, page};
+use crate::routes::{Asked, Paging, Path, Query, answered, id, page, part};
 use crate::{Shared, now_ms, submit, view};
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse as _;
 use engine::run::{Action, Render};
-use engine::view::Picture;
-use model::{OrgId, RunId, Timestamp};
+use engine::view::{Picture, Which};
+use model::run::RunStatus;
+use model::{OrgId, Refused, RunId, Timestamp};
 use serde::Deserialize;
 use std::sync::Arc;
 use wire::api::{ActionBody, Page, RunView, Submit};
@@ -30,13 +31,20 @@ pub(crate) async fn submit(State(house): State<Shared>, writer: Writer, asked: A
     answered(house.engine.submit(submission, key, render()).await?)
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Filter {
-    all: bool,
+    /// Also those that have ended.
+    all: Option<bool>,
+    /// The open run of this name, or the newest.
     name: Option<String>,
+    /// Only these, open or ended.
     status: Option<String>,
+    /// How many at most; 50 unless given.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
+    /// `next_cursor` of the page before.
     cursor: Option<String>,
 }
 
@@ -47,14 +55,23 @@ pub(crate) async fn list(
 ) -> Answer<Json<Page<RunView>>> {
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let (limit, before) = (paging.limit()?, paging.before()?);
-    let everything = filter.all || filter.status.is_some();
-    let found = house.engine.pictures(reader.org(), !everything, filter.name, before, limit).await?;
-    let now = Timestamp(now_ms());
-    let Json(mut listed) = page(found, limit, |p| p.run.id.0, |p| view::run(p, now));
-    if let Some(status) = filter.status {
-        listed.data.retain(|run| run.status == status);
+    let (status, now) = (filter.status.as_deref().map(status).transpose()?, Timestamp(now_ms()));
+    let show = |p: &Picture| view::run(p, now);
+    if let Some(name) = filter.name {
+        let named = house.engine.named_picture(reader.org(), name).await?;
+        let kept = named.filter(|p| status.is_none_or(|wanted| wanted == p.run.status));
+        return Ok(Json(Page { data: kept.iter().map(show).collect(), next_cursor: None }));
     }
-    Ok(Json(listed))
+    let which = match status {
+        Some(status) => Which::Of(status),
+        None if filter.all == Some(true) => Which::All,
+        None => Which::Open,
+    };
+    Ok(page(house.engine.pictures(reader.org(), which, before, limit).await?, limit, |p| p.run.id.0, show))
+}
+
+fn status(text: &str) -> Result<RunStatus, Problem> {
+    text.parse().map_err(|e: model::words::UnknownWord| Refused::invalid("status", e.to_string()).into())
 }
 
 pub(crate) async fn show(
@@ -91,29 +108,54 @@ pub(crate) async fn why(
     }))
 }
 
-pub(crate) async fn attempts(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+pub(crate) async fn attempts(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+    Query(paging): Query<Paging>,
+) -> Answer {
     let attempts = house.engine.attempts(reader.org(), id("run", &run)?).await?;
-    whole(attempts.iter().map(view::attempt).collect())
+    part(attempts.iter().map(view::attempt).collect(), &paging)
 }
 
-pub(crate) async fn agents(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+pub(crate) async fn agents(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+    Query(paging): Query<Paging>,
+) -> Answer {
     let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
-    whole(tree.agents.iter().map(view::agent).collect())
+    part(tree.agents.iter().map(view::agent).collect(), &paging)
 }
 
-pub(crate) async fn tasks(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+pub(crate) async fn tasks(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+    Query(paging): Query<Paging>,
+) -> Answer {
     let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
-    whole(tree.tasks.iter().map(view::task).collect())
+    part(tree.tasks.iter().map(view::task).collect(), &paging)
 }
 
-pub(crate) async fn steps(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+pub(crate) async fn steps(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+    Query(paging): Query<Paging>,
+) -> Answer {
     let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
-    whole(tree.steps.iter().map(view::step).collect())
+    part(tree.steps.iter().map(view::step).collect(), &paging)
 }
 
-pub(crate) async fn jobs(State(house): State<Shared>, reader: Reader, Path(run): Path<String>) -> Answer {
+pub(crate) async fn jobs(
+    State(house): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+    Query(paging): Query<Paging>,
+) -> Answer {
     let jobs = house.engine.seen_jobs(reader.org(), id("run", &run)?).await?;
-    whole(jobs.iter().map(view::job).collect())
+    part(jobs.iter().map(view::job).collect(), &paging)
 }
 
 pub(crate) async fn start(
@@ -178,9 +220,4 @@ fn render() -> Render {
         serde_json::to_writer(&mut body, &view::run(picture, now)).expect("a view is plain data");
         body
     })
-}
-
-/// What has few rows is one page.
-fn whole<V: serde::Serialize>(data: Vec<V>) -> Result<Response, Problem> {
-    Ok(Json(Page { data, next_cursor: None }).into_response())
 }

@@ -3,11 +3,11 @@
 use crate::auth::Machine;
 use crate::follow::{Feed, stream};
 use crate::problem::Answer;
-use crate::routes::{Asked, id};
+use crate::routes::{Asked, Path, Query, id};
 use crate::{Shared, now_ms};
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::sse;
 use engine::artifact::Announcement;

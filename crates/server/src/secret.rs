@@ -3,20 +3,31 @@
 use crate::Shared;
 use crate::auth::{Reader, Writer};
 use crate::problem::Answer;
-use crate::routes::Asked;
+use crate::routes::{Asked, Paging, Path, Query};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
+use model::Refused;
 use wire::api::{Page, SecretBody, SecretView};
 
-pub(crate) async fn list(State(house): State<Shared>, reader: Reader) -> Answer<Json<Page<SecretView>>> {
-    let found = house.engine.secrets(reader.org(), String::new(), 1000).await?;
+/// By name; a cursor is the last name of the page before.
+pub(crate) async fn list(
+    State(house): State<Shared>,
+    reader: Reader,
+    Query(paging): Query<Paging>,
+) -> Answer<Json<Page<SecretView>>> {
+    let limit = paging.limit()?;
+    if paging.cursor.as_ref().is_some_and(|name| !engine::org::is_secret_name(name)) {
+        return Err(Refused::invalid("cursor", "is not a cursor of ours").into());
+    }
+    let found = house.engine.secrets(reader.org(), paging.cursor.unwrap_or_default(), limit).await?;
+    let next_cursor = found.last().filter(|_| found.len() as i64 == limit).map(|last| last.name.clone());
     let data = found.into_iter().map(|s| SecretView {
         name: s.name,
         created_at: s.updated_at.ms(),
         updated_at: s.updated_at.ms(),
     });
-    Ok(Json(Page { data: data.collect(), next_cursor: None }))
+    Ok(Json(Page { data: data.collect(), next_cursor }))
 }
 
 pub(crate) async fn put(

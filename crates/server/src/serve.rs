@@ -3,35 +3,56 @@
 use crate::hub::Hub;
 use crate::known::Known;
 use crate::settings::{Role, Settings};
-use crate::{House, Shared, now_ms, routes, worker};
+use crate::tls::Tls;
+use crate::{House, Shared, listen, now_ms, routes, worker};
 use engine::store::token::Scope;
 use engine::store::{Database, Installation, Options, Store};
 use engine::{Engine, Presence};
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 const DEFAULT_ORG: &str = "default";
 /// How long open answers may take to end once the process closes.
 const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 
+/// What a process says when it answers requests.
+#[derive(Debug)]
+pub struct Ready {
+    /// Of the API over TCP.
+    pub url: Option<String>,
+    /// Only when it was made by this start.
+    pub first_token: Option<FirstToken>,
+    /// Reachable from other machines, and not encrypted.
+    pub is_readable_by_others: bool,
+}
+
+/// The token of the owner, who may do everything.
+#[derive(Debug)]
+pub struct FirstToken {
+    pub text: String,
+    pub file: PathBuf,
+}
+
 /// Runs until SIGTERM, SIGINT, a request to stop, or (embedded) until nothing has been left to do for a while.
 /// `ready` is called once requests are answered; what it returns is kept until the end.
-pub async fn run<G>(
-    settings: Settings,
-    ready: impl FnOnce(Option<String>) -> G + Send + 'static,
-) -> Result<(), Failure> {
+pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 'static) -> Result<(), Failure> {
+    let tls = settings.tls.clone().map(Tls::open).transpose()?;
     let tcp = match &settings.listen {
         Some(address) if settings.role != Role::Worker => Some(bind(address).await?),
         _ => None,
     };
-    let url = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()).map(|at| format!("http://{at}"));
+    let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let url = address.map(|at| format!("{scheme}://{at}"));
+    let is_readable_by_others = tls.is_none() && address.is_some_and(|at| !at.ip().to_canonical().is_loopback());
     let engine = open(&settings, url.as_deref())?;
     let (closing, _) = watch::channel(false);
     let hub = Hub::start(&engine.store);
@@ -43,14 +64,15 @@ pub async fn run<G>(
         limits: Default::default(),
         started_at: now_ms(),
         url: url.clone(),
-        embedded: settings.embedded,
         closing,
         asked_at: AtomicI64::new(now_ms()),
         requests: AtomicI64::new(1),
+        failures: AtomicI64::new(0),
     });
-    if settings.role != Role::Worker {
-        first_token(&engine, &settings.home).await?;
-    }
+    let first_token = match settings.role {
+        Role::Worker => None,
+        Role::All | Role::Server => first_token(&engine, &settings.home).await?,
+    };
     let mut tasks = tokio::task::JoinSet::new();
     if settings.role != Role::Worker {
         tasks.spawn(worker::remember(engine.clone(), house.closing.subscribe()));
@@ -68,14 +90,16 @@ pub async fn run<G>(
     if let Some(socket) = settings.socket.as_ref().filter(|_| settings.role != Role::Worker) {
         let listener = bind_socket(socket)?;
         let (app, closing) = (routes::router(house.clone()), house.closing.subscribe());
-        tasks.spawn(async move { drop(axum::serve(listener, app).with_graceful_shutdown(closed(closing)).await) });
+        tasks.spawn(listen::unix(listener, app, closing));
     }
     if let Some(tcp) = tcp {
         let (app, closing) = (routes::router(house.clone()), house.closing.subscribe());
-        tasks.spawn(async move { drop(axum::serve(tcp, app).with_graceful_shutdown(closed(closing)).await) });
+        tasks.spawn(listen::tcp(tcp, tls, app, listen::Bounds::default(), closing));
     }
-    let guard = ready(url);
-    until_told(&house, settings.embedded).await;
+    // Before anybody knows that it is there: a signal that comes at once ends it orderly too.
+    let signals = Signals::catch();
+    let guard = ready(Ready { url, first_token, is_readable_by_others });
+    until_told(&house, signals, settings.embedded).await;
     house.closing.send_replace(true);
     let left = tokio::time::timeout(LEAVES_WITHIN, async { while tasks.join_next().await.is_some() {} }).await;
     if left.is_err() {
@@ -94,8 +118,10 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
     let store = Store::open(&options)?;
     let installation = Installation::open(&settings.home)?;
     let control_url = match (&settings.socket, url, &settings.listen) {
+        _ if settings.public_url.is_some() => settings.public_url.clone().unwrap_or_default(),
         (Some(socket), ..) => format!("unix:{}", socket.display()),
         (None, Some(url), _) => url.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:"),
+        (None, None, Some(url)) if url.contains("://") => url.clone(),
         (None, None, Some(listen)) => format!("http://{listen}"),
         (None, None, None) => {
             return Err(Refused::invalid(
@@ -110,6 +136,7 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
         installation,
         providers: settings.providers()?,
         control_url,
+        control_ca: settings.ca_cert.as_deref().map(authorities).transpose()?,
         // One process owns a SQLite file; on PostgreSQL others may talk to the same runners.
         presence: match database {
             Database::Postgres(_) => Presence::default(),
@@ -117,6 +144,11 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
         },
     };
     Ok(Engine::new(house, store)?.refusing(crate::problem::remembered))
+}
+
+fn authorities(path: &Path) -> Result<String, Failure> {
+    let read = std::fs::read_to_string(path);
+    read.map_err(|error| Refused::invalid("ca_cert", format!("cannot read `{}`: {error}", path.display())).into())
 }
 
 async fn bind(address: &str) -> Result<TcpListener, Failure> {
@@ -143,14 +175,14 @@ fn bind_socket(path: &Path) -> Result<UnixListener, Failure> {
     Ok(listener)
 }
 
-/// The owner's token, made with the org when the home has none that is good.
-async fn first_token(engine: &Engine, home: &Path) -> Result<(), Failure> {
+/// The owner's token, made with the org when the home has none that is good; none if it was there.
+async fn first_token(engine: &Engine, home: &Path) -> Result<Option<FirstToken>, Failure> {
     let org = engine.ensure_org(DEFAULT_ORG).await?;
     let path = home.join("token");
     if let Ok(text) = std::fs::read_to_string(&path)
         && engine.check_token(text.trim()).await.is_ok()
     {
-        return Ok(());
+        return Ok(None);
     }
     let (_, token) = engine.create_token(org, "owner".into(), Scope::Admin, None, None).await?;
     let trouble = |error: std::io::Error| {
@@ -167,7 +199,7 @@ async fn first_token(engine: &Engine, home: &Path) -> Result<(), Failure> {
         .map_err(trouble)?;
     file.write_all(token.as_bytes()).and_then(|()| file.sync_all()).map_err(trouble)?;
     crash_point!("token.file", std::fs::rename(&draft, &path)).map_err(trouble)?;
-    Ok(())
+    Ok(Some(FirstToken { text: token, file: path }))
 }
 
 /// On SQLite there is one worker, and its restart frees everything at once; on PostgreSQL every process is somebody.
@@ -178,23 +210,27 @@ fn worker_name(settings: &Settings) -> String {
     }
 }
 
-async fn closed(mut closing: watch::Receiver<bool>) {
-    while !*closing.borrow() {
-        if closing.changed().await.is_err() {
-            return;
-        }
+struct Signals {
+    term: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> Option<Signals> {
+        let (term, interrupt) = (signal(SignalKind::terminate()).ok()?, signal(SignalKind::interrupt()).ok()?);
+        Some(Signals { term, interrupt })
     }
 }
 
-async fn until_told(house: &Shared, embedded: bool) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+async fn until_told(house: &Shared, signals: Option<Signals>, embedded: bool) {
+    let Some(Signals { mut term, mut interrupt }) = signals else {
         return tracing::error!("signals cannot be caught here");
     };
+    let mut closing = house.closing.subscribe();
     tokio::select! {
         _ = term.recv() => tracing::info!("told to end"),
         _ = interrupt.recv() => tracing::info!("interrupted"),
-        () = closed(house.closing.subscribe()) => {}
+        () = listen::closed(&mut closing) => {}
         () = nothing_left(house), if embedded => tracing::info!("nothing was left to do"),
     }
 }

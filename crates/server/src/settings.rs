@@ -24,6 +24,12 @@ pub struct Settings {
     pub blobs: Option<String>,
     /// Host and port for TCP.
     pub listen: Option<String>,
+    /// Serves TCP over TLS.
+    pub tls: Option<crate::TlsFiles>,
+    /// Where runners reach this control plane, if not at `listen` or `socket`.
+    pub public_url: Option<String>,
+    /// A PEM file with the authorities that runners trust beside those of their system.
+    pub ca_cert: Option<PathBuf>,
     pub socket: Option<PathBuf>,
     /// Alone on one machine: makes its org and token, ends when nothing is left to do.
     pub embedded: bool,

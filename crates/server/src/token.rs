@@ -3,18 +3,23 @@
 use crate::Shared;
 use crate::auth::Admin;
 use crate::problem::Answer;
-use crate::routes::{Asked, id};
+use crate::routes::{Asked, Paging, Path, Query, gather, id, page};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use engine::store::token::{Scope, Token};
 use model::{Refused, Timestamp, TokenId};
 use wire::api::{NewToken, Page, TokenView};
 
-pub(crate) async fn list(State(house): State<Shared>, admin: Admin) -> Answer<Json<Page<TokenView>>> {
-    let found = house.engine.tokens(admin.org(), TokenId(0), 1000).await?;
-    let data = found.iter().filter(|t| t.revoked_at.is_none()).map(|t| view(t, None)).collect();
-    Ok(Json(Page { data, next_cursor: None }))
+pub(crate) async fn list(
+    State(house): State<Shared>,
+    admin: Admin,
+    Query(paging): Query<Paging>,
+) -> Answer<Json<Page<TokenView>>> {
+    let (limit, after, number) = (paging.limit()?, paging.after()?, |t: &Token| t.id.0);
+    let read = |after| house.engine.tokens(admin.org(), TokenId(after), limit);
+    let good = gather(after, limit, read, number, |t| t.revoked_at.is_none()).await?;
+    Ok(page(good, limit, number, |t| view(t, None)))
 }
 
 /// Its text is never stored: what is asked again under the same key is refused, and makes no second token.

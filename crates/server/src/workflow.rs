@@ -2,10 +2,10 @@
 
 use crate::auth::{Reader, Writer};
 use crate::problem::Answer;
-use crate::routes::{Asked, Paging, answered, id, page};
+use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, id, page};
 use crate::{Shared, view};
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use engine::workflow::WorkflowRender;
 use model::workflow::Workflow;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) async fn cancel(
     State(house): State<Shared>,
     writer: Writer,
     Path(workflow): Path<String>,
-    asked: Asked<serde_json::Value>,
+    asked: Asked<Nothing>,
 ) -> Answer {
     let (workflow, org) = (id("workflow", &workflow)?, writer.org());
     answered(house.engine.cancel_workflow(org, workflow, asked.key(org), render()).await?)
@@ -44,7 +44,7 @@ pub(crate) async fn retry(
     State(house): State<Shared>,
     writer: Writer,
     Path(workflow): Path<String>,
-    asked: Asked<serde_json::Value>,
+    asked: Asked<Nothing>,
 ) -> Answer {
     let (workflow, org) = (id("workflow", &workflow)?, writer.org());
     answered(house.engine.retry_workflow(org, workflow, asked.key(org), render()).await?)

@@ -111,11 +111,23 @@ pub struct Shown {
     pub beat_at: Option<Timestamp>,
 }
 
-/// A page of runs as they are shown, by one statement however many there are.
-pub fn page_shown(tx: &mut Tx, org: OrgId, open_only: bool, before: i64, limit: i64) -> Result<Vec<Shown>, Failure> {
-    let sql = if open_only { &SHOWN_OPEN } else { &SHOWN };
+/// Which runs a page is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    Open,
+    All,
+    Of(RunStatus),
+}
+
+/// A page of runs as they are shown, by one statement however many there are. Shorter than `limit` only if it is the last.
+pub fn page_shown(tx: &mut Tx, org: OrgId, which: Which, before: i64, limit: i64) -> Result<Vec<Shown>, Failure> {
     let at = submitted(tx, before)?;
-    tx.rows(sql, &args![org, at, before, limit])?.iter().map(read_shown).collect()
+    let rows = match which {
+        Which::Open => tx.rows(&SHOWN_OPEN, &args![org, at, before, limit]),
+        Which::All => tx.rows(&SHOWN, &args![org, at, before, limit]),
+        Which::Of(status) => tx.rows(&SHOWN_OF, &args![org, at, before, limit, status.as_str()]),
+    };
+    rows?.iter().map(read_shown).collect()
 }
 
 pub fn find_shown(tx: &mut Tx, id: RunId) -> Result<Option<Shown>, Failure> {
@@ -167,6 +179,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &COLUMNS,
     &SHOWN,
     &SHOWN_OPEN,
+    &SHOWN_OF,
     &SHOWN_ONE,
 ];
 
@@ -228,6 +241,10 @@ const SHOWN: Sql = shown!(
 );
 const SHOWN_OPEN: Sql = shown!(
     "r.org_id = $1 AND (r.created_at, r.id) < ($2, $3) AND r.open = 1"
+    " ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
+);
+const SHOWN_OF: Sql = shown!(
+    "r.org_id = $1 AND (r.created_at, r.id) < ($2, $3) AND r.deleted_at IS NULL AND r.status = $5"
     " ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
 );
 const SHOWN_ONE: Sql = shown!("r.id = $1");

@@ -150,6 +150,7 @@ pub fn engine(config: &Config, far: &FarProvider, store: &Store, alone: bool) ->
         installation: Installation::new("s1mulat3", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
         control_url: "sim:".to_owned(),
+        control_ca: None,
         presence: if alone { Presence::alone() } else { Presence::default() },
     };
     Engine::new(house, store.clone()).expect("the settings are good")

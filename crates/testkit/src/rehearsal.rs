@@ -45,6 +45,7 @@ impl Rehearsal {
             installation: Installation::open(home)?,
             providers: BTreeMap::from([(LOCAL.to_owned(), provider)]),
             control_url: "unix:/nowhere".into(),
+            control_ca: None,
             presence: Presence::default(),
         };
         let engine = Engine::new(house, Store::open(&options)?)?;

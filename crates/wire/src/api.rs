@@ -34,10 +34,10 @@ pub struct Page<T> {
     pub next_cursor: Option<String>,
 }
 
-/// What a run should be. Unknown fields are ignored on the wire; files of people are checked strictly before they become this.
+/// What a run should be. Like every public body it refuses fields it does not know: a typo must not mean "no limit".
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Submit {
     pub name: Option<String>,
     /// `task` (others are refused with `unsupported`).
@@ -76,6 +76,7 @@ pub struct Submit {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct FilesBody {
     /// BLAKE3 of the root folder's document, in hex.
     pub tree: String,
@@ -89,6 +90,7 @@ pub struct FilesBody {
 /// Bytes that were sent before (`PUT /blobs/{hash}`), at most 1 GiB.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct StdinBody {
     /// BLAKE3 in hex.
     pub hash: String,
@@ -152,7 +154,7 @@ pub struct FilesPlan {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ResourcesBody {
     pub cpu_milli: Option<i64>,
     pub memory_bytes: Option<i64>,
@@ -160,6 +162,7 @@ pub struct ResourcesBody {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct RetryBody {
     /// First included.
     pub max_attempts: i64,
@@ -174,7 +177,7 @@ pub struct RetryBody {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ActionBody {
     /// With cancel: kill at once.
     pub abort: bool,
@@ -184,7 +187,7 @@ pub struct ActionBody {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct TerminateBody {
     /// Name the hold or the live job it ends.
     pub force: bool,
@@ -192,7 +195,7 @@ pub struct TerminateBody {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ExtendBody {
     pub duration_ms: Option<i64>,
 }
@@ -449,7 +452,7 @@ pub struct ArtifactView {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct BlobList {
     /// Files.
     pub hashes: Vec<String>,
@@ -578,6 +581,7 @@ pub struct BalanceView {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct AddCredits {
     /// Decimal credits.
     pub amount: String,
@@ -632,12 +636,14 @@ pub struct SecretView {
 
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct SecretBody {
     pub value: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct NewToken {
     pub name: String,
     /// read, write, admin.
@@ -699,17 +705,40 @@ pub struct BrokenInvariant {
     pub detail: String,
 }
 
-/// `GET /healthz` and `/readyz`.
+/// `POST /control/stop`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct StopBody {
+    /// Ends open runs too.
+    pub all: bool,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Stopped {
+    pub cancelled_runs: i64,
+    /// What goes on without a control plane, and is found again by the next one.
+    pub open_runs: i64,
+    pub instances: i64,
+}
+
+/// `GET /healthz` and `/readyz`. All but `status` only over the unix socket or with a token.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
 pub struct Health {
     pub status: String,
-    pub version: String,
-    pub control_plane_id: String,
-    pub pid: u32,
-    pub started_at: i64,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_plane_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

@@ -8,6 +8,8 @@ pub use sse::{Event, EventParser, Events};
 use bytes::Bytes;
 use futures_util::Stream;
 pub use reqwest::Method;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use std::time::Duration;
 /// A plain question is answered within this; streams have no limit in sum.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Shorter than a control plane keeps an idle connection (10 s), so that no request meets one that is being closed.
+const IDLE_FOR: Duration = Duration::from_secs(8);
 /// What is read of an answer that is not a problem document, to show it to a person.
 const SHOWN_OF_A_STRANGE_ANSWER: usize = 200;
 
@@ -76,14 +80,20 @@ impl std::fmt::Display for Problem {
 impl Client {
     /// `base` is `unix:/path/to.sock`, `http://host:port` or `https://host`.
     pub fn new(base: &str, token: Option<&str>) -> Result<Client, ClientError> {
+        Client::trusting(base, token, None)
+    }
+
+    /// The same; `authorities` is PEM of certificates that are trusted beside those of the system.
+    pub fn trusting(base: &str, token: Option<&str>, authorities: Option<&str>) -> Result<Client, ClientError> {
         let bad = |why: &str| ClientError::Protocol(format!("`{base}` is not an address of a control plane: {why}"));
         let builder = reqwest::Client::builder()
             .no_proxy()
             .http1_only()
             .tcp_nodelay(true)
             .connect_timeout(CONNECT_WITHIN)
+            .pool_idle_timeout(IDLE_FOR)
             .redirect(reqwest::redirect::Policy::none())
-            .tls_backend_preconfigured(tls(base.starts_with("https:")));
+            .tls_backend_preconfigured(tls(base.starts_with("https:"), authorities).map_err(|why| bad(&why))?);
         let (builder, root) = if let Some(path) = base.strip_prefix("unix:") {
             if !path.starts_with('/') {
                 return Err(bad("a socket needs an absolute path, as in unix:/run/control.sock"));
@@ -262,17 +272,32 @@ fn excerpt(body: &[u8]) -> String {
     String::from_utf8_lossy(&body[..body.len().min(SHOWN_OF_A_STRANGE_ANSWER)]).into_owned()
 }
 
-/// The roots of the public web for https; without it there is nothing to trust and none is loaded.
-fn tls(https: bool) -> rustls::ClientConfig {
+/// For https: what this machine trusts (Mozilla's list on one that has none), and `authorities`. Without https nothing is loaded.
+fn tls(https: bool, authorities: Option<&str>) -> Result<rustls::ClientConfig, String> {
     let mut roots = rustls::RootCertStore::empty();
     if https {
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        if let Some(authorities) = authorities {
+            add(&mut roots, authorities).map_err(|why| format!("the certificate of its authority: {why}"))?;
+        }
     }
-    rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    Ok(rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring speaks TLS 1.2 and 1.3")
         .with_root_certificates(roots)
-        .with_no_client_auth()
+        .with_no_client_auth())
+}
+
+fn add(roots: &mut rustls::RootCertStore, authorities: &str) -> Result<(), String> {
+    let before = roots.len();
+    for certificate in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    if roots.len() == before { Err("there is none in it (it must be PEM)".to_owned()) } else { Ok(()) }
 }
 
 /// reqwest hides the reason behind its sources; a person needs the last one.

@@ -1,5 +1,6 @@
 //! What crosses a process boundary: the public API, events, the runner protocol, and (feature `client`) a typed client.
-//! These types are not `model`'s: fields are only added, unknown ones are ignored, enums keep an `Unknown` arm.
+//! These types are not `model`'s: fields are only added, unknown ones are ignored (but bodies of
+//! the public API refuse them), enums keep an `Unknown` arm.
 
 pub mod api;
 #[cfg(feature = "client")]

@@ -82,6 +82,10 @@ impl Plane {
             log: Some("warn".into()),
             tables: tables.parse().expect("these tables are well formed"),
             files: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
+            ca_cert: None,
+            public_url: None,
         };
         let (holder, _) = embedded::ensure(&settings).await?;
         let client = client(&settings, &holder)?;

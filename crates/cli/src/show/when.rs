@@ -9,13 +9,13 @@ pub fn now_ms() -> i64 {
 
 /// `3m ago`; one unit is enough for a listing.
 pub fn ago(at: i64) -> String {
-    format!("{} ago", first_unit(now_ms() - at))
+    format!("{} ago", first_unit(now_ms().saturating_sub(at)))
 }
 
 /// `for 4m`, or that it is over.
 pub fn until(at: i64) -> String {
-    let left = at - now_ms();
-    if left > 0 { format!("for {}", show_duration((left + 999) / 1000 * 1000)) } else { "over".to_owned() }
+    let left = at.saturating_sub(now_ms());
+    if left > 0 { format!("for {}", show_duration(left.saturating_add(999) / 1000 * 1000)) } else { "over".to_owned() }
 }
 
 fn first_unit(ms: i64) -> String {
@@ -70,6 +70,13 @@ mod tests {
         ];
         for (at, text) in table {
             assert_eq!(clock(at), text);
+        }
+    }
+
+    #[test]
+    fn no_time_is_too_far_away() {
+        for at in [i64::MIN, -1, 0, i64::MAX] {
+            assert!(!ago(at).is_empty() && !until(at).is_empty() && clock(at).ends_with('Z'), "{at}");
         }
     }
 

@@ -15,6 +15,7 @@ mod output;
 mod process;
 mod refusals;
 mod servers;
+mod serving;
 mod shared;
 mod start;
 mod stopping;

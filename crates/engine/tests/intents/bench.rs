@@ -388,6 +388,7 @@ fn open(config: &Config, provider: &Arc<FakeProvider>, hangs: &Arc<AtomicBool>, 
         installation: Installation::new("b3nchm4n", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
         control_url: "bench:".to_owned(),
+        control_ca: None,
         presence: Presence::alone(),
     };
     Engine::new(house, store.clone()).unwrap()

@@ -50,6 +50,7 @@ impl House {
             instance: InstanceId(1),
             control_id: ID.to_owned(),
             control_url: format!("unix:{}", control.path.display()),
+            control_ca: None,
             token: "secret-token".to_owned(),
             cpu_milli: None,
             memory_bytes: None,

@@ -130,6 +130,7 @@ rules! {
         ];
         accepts &[
             ("crates/wire/src/run.rs", "#[derive(Deserialize)]\npub enum Status {\n    Open,\n    #[serde(other)]\n    Unknown,\n}"),
+            ("crates/wire/src/api.rs", "#[serde(deny_unknown_fields)]\nstruct Submit {}"),
             ("crates/wire/src/client.rs", "#[derive(Debug)]\npub enum ClientError {\n    Gone,\n}"),
             ("crates/wire/src/command.rs", "#[derive(Deserialize)]\npub enum Command {\n    Shell(String),\n}"),
         ];

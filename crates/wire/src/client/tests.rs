@@ -93,3 +93,15 @@ fn an_address_is_read_at_the_edge() {
         assert!(matches!(Client::new(bad, None), Err(ClientError::Protocol(_))), "{bad}");
     }
 }
+
+#[test]
+fn an_authority_must_be_readable() {
+    for (pem, good) in [
+        (None, true),
+        (Some(""), false),
+        (Some("no certificate at all"), false),
+        (Some("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), false),
+    ] {
+        assert_eq!(Client::trusting("https://control.example.org", None, pem).is_ok(), good, "{pem:?}");
+    }
+}

@@ -1,0 +1,250 @@
+//! The server as the network meets it: real connections, TLS, who is told what, and who is cut off.
+
+use crate::hostile::{World, is_problem};
+use crate::listen::{self, Bounds};
+use crate::routes::router;
+use crate::tls::{Tls, TlsFiles};
+use axum::http::StatusCode;
+use engine::store::token::Scope;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+const PATIENT: Bounds =
+    Bounds { connections: 4, headers_within: Duration::from_secs(60), writes_within: Duration::from_secs(60) };
+
+async fn serve(world: &World, tls: Option<Tls>, bounds: Bounds) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(listen::tcp(listener, tls, router(world.house.clone()), bounds, world.house.closing.subscribe()));
+    address
+}
+
+/// The whole answer to one request, after which the connection is closed.
+async fn answer(
+    mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    path: &str,
+    token: &str,
+) -> String {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: bearer {token}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn half_sent_headers_and_silence_are_cut_off() {
+    let world = World::new(false).await;
+    let quick = Bounds { headers_within: Duration::from_millis(50), ..PATIENT };
+    let address = serve(&world, None, quick).await;
+    for sent in ["GET /healthz HTTP/1.1\r\nhost: x\r\nx-slow: ", "GET /hea", ""] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        // Ends by itself: nothing more is ever sent.
+        stream.read_to_end(&mut rest).await.ok();
+    }
+    // After an answer too.
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut all = String::new();
+    stream.read_to_string(&mut all).await.ok();
+    assert!(all.starts_with("HTTP/1.1 200"), "{all}");
+}
+
+#[tokio::test]
+async fn a_stream_stays_open_however_long_it_says_nothing() {
+    let world = World::new(false).await;
+    let run = world.submit(&world.admin, json!({ "commands": ["true"] })).await.body["id"].clone();
+    let address = serve(&world, None, Bounds { headers_within: Duration::from_millis(20), ..PATIENT }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let path = format!("/api/v1/runs/{}/events", run.as_str().unwrap());
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nauthorization: bearer {}\r\n\r\n",
+        world.admin
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut piece = [0; 4096];
+    // To its end, or until nothing has come for ten times as long as headers may take.
+    loop {
+        match tokio::time::timeout(Duration::from_millis(200), stream.read(&mut piece)).await {
+            Ok(Ok(read)) => assert!(read > 0, "it was cut off"),
+            Ok(Err(error)) => panic!("{error}"),
+            Err(_) => break,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_house_serves_the_next_when_one_has_left() {
+    let world = World::new(false).await;
+    let address = serve(&world, None, Bounds { connections: 2, ..PATIENT }).await;
+    let (first, _second) = (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+    let mut third = TcpStream::connect(address).await.unwrap();
+    third.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    let mut reading = std::pin::pin!(third.read_to_string(&mut text));
+    let waits = tokio::time::timeout(Duration::from_millis(50), reading.as_mut()).await;
+    assert!(waits.is_err(), "there is no room for it");
+    drop(first);
+    reading.await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_an_answer_is_cut_off() {
+    let world = World::new(false).await;
+    let address = serve(&world, None, Bounds { writes_within: Duration::from_millis(50), ..PATIENT }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // More answers than the kernel's buffers hold, none of which is read.
+    let question = b"GET /api/v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
+    let written = async {
+        loop {
+            stream.write_all(question).await?;
+        }
+    };
+    let ended: std::io::Result<()> = written.await;
+    assert!(ended.is_err(), "the connection is reset");
+}
+
+struct Pair {
+    cert: rcgen::Certificate,
+    key: String,
+}
+
+fn pair() -> Pair {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    Pair { key: made.signing_key.serialize_pem(), cert: made.cert }
+}
+
+fn write(files: &TlsFiles, pair: &Pair) {
+    std::fs::write(&files.cert, pair.cert.pem()).unwrap();
+    std::fs::write(&files.key, &pair.key).unwrap();
+}
+
+/// An answer over TLS from a client that trusts this certificate alone.
+async fn over_tls(address: SocketAddr, trusted: &Pair, token: &str) -> Result<String, std::io::Error> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(trusted.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let stream = TcpStream::connect(address).await?;
+    let name = "localhost".try_into().unwrap();
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    Ok(answer(stream, "/healthz", token).await)
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_served_to_the_next_connection() {
+    let world = World::new(false).await;
+    let dir = tempfile::tempdir().unwrap();
+    let files = TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
+    let (first, second) = (pair(), pair());
+    write(&files, &first);
+    let address = serve(&world, Some(Tls::open(files.clone()).unwrap()), PATIENT).await;
+    let said = over_tls(address, &first, &world.admin).await.unwrap();
+    assert!(said.starts_with("HTTP/1.1 200") && said.contains("testtest"), "{said}");
+    assert!(over_tls(address, &second, &world.admin).await.is_err(), "nobody has seen that one yet");
+    std::fs::write(&files.cert, "nonsense").unwrap();
+    over_tls(address, &first, &world.admin).await.expect("a bad file changes nothing");
+    write(&files, &second);
+    over_tls(address, &second, &world.admin).await.expect("the new one is served");
+    assert!(over_tls(address, &first, &world.admin).await.is_err(), "the old one no longer is");
+    // Who does not speak TLS gets no answer, and holds nobody up.
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut said = Vec::new();
+    plain.read_to_end(&mut said).await.ok();
+    assert!(!said.starts_with(b"HTTP"), "{said:?}");
+}
+
+#[tokio::test]
+async fn strangers_hear_that_it_is_healthy_and_nothing_else() {
+    let (world, local) = (World::new(false).await, World::new(true).await);
+    for (path, word) in [("/healthz", "ok"), ("/readyz", "ready")] {
+        for token in [None, Some("rmd_wrong")] {
+            let got = world.ask("get", path, token, &[], "").await;
+            assert_eq!((got.status, &got.body), (StatusCode::OK, &json!({ "status": word })));
+        }
+        let reader = world.token(world.org, Scope::Read).await;
+        for got in [world.ask("get", path, Some(&reader), &[], "").await, local.ask("get", path, None, &[], "").await] {
+            for field in ["version", "control_plane_id", "pid", "started_at"] {
+                assert!(!got.body[field].is_null(), "{path} {field}: {}", got.body);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn bearer_is_read_in_any_case_and_a_refusal_names_the_scheme() {
+    let world = World::new(true).await;
+    let ask = async |header: &str| world.ask("get", "/api/v1/runs", None, &[("authorization", header)], "").await;
+    for scheme in ["Bearer", "bearer", "BEARER", "bEaReR"] {
+        assert_eq!(ask(&format!("{scheme} {}", world.admin)).await.status, StatusCode::OK, "{scheme}");
+    }
+    for header in ["", "Bearer", "Bearer ", "Basic x", &world.admin] {
+        let got = ask(header).await;
+        assert_eq!(got.status, StatusCode::UNAUTHORIZED, "{header}");
+        assert!(is_problem(&got) && got.headers["www-authenticate"].to_str().unwrap().starts_with("Bearer "));
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_guesses_is_slowed_down_and_good_tokens_are_not() {
+    let world = World::new(false).await;
+    let ask = async |path: &str, token: Option<&str>| world.ask("get", path, token, &[], "").await;
+    assert_eq!(ask("/api/v1/credits", Some(&world.admin)).await.status, StatusCode::OK);
+    let mut limited = None;
+    for n in 0..1000 {
+        let got = ask("/api/v1/credits", Some(&format!("rmd_guess{n}"))).await;
+        if got.status == StatusCode::TOO_MANY_REQUESTS {
+            limited = Some(got);
+            break;
+        }
+        assert_eq!(got.status, StatusCode::UNAUTHORIZED);
+    }
+    let limited = limited.expect("at some point it is too much");
+    assert!(is_problem(&limited) && limited.headers.contains_key("retry-after"));
+    assert_eq!(ask("/api/v1/credits", Some(&world.admin)).await.status, StatusCode::OK, "it was good a moment ago");
+    // Whatever is for everybody is counted too, and says so.
+    let got = ask("/healthz", None).await;
+    assert!(got.headers.contains_key("ratelimit-limit"), "{:?}", got.headers);
+    let runner = world.ask("post", "/runner/v1/heartbeat", Some("repl-x-1-1.bad"), &[], "{}").await;
+    assert!(matches!(runner.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::UNAUTHORIZED), "{}", runner.status);
+}
+
+#[tokio::test]
+async fn a_download_is_saved_and_never_shown() {
+    let world = World::new(true).await;
+    let page = "<script>alert(1)</script>";
+    let hash = blake3::hash(page.as_bytes()).to_hex();
+    let put = world.ask("put", &format!("/api/v1/blobs/{hash}"), Some(&world.admin), &[], page).await;
+    assert_eq!(put.status, StatusCode::NO_CONTENT, "{}", put.body);
+    let got = world.ask("get", &format!("/api/v1/blobs/{hash}"), Some(&world.admin), &[], "").await;
+    assert_eq!((got.status, got.body), (StatusCode::OK, Value::Null));
+    assert_eq!(got.headers["content-type"], "application/octet-stream");
+    assert_eq!(got.headers["x-content-type-options"], "nosniff");
+    assert_eq!(got.headers["content-disposition"], format!("attachment; filename*=UTF-8''{hash}"));
+    let named = crate::routes::download("a\"b\r\n\u{e4}.html", axum::body::Body::empty());
+    assert_eq!(named.headers()["content-disposition"], "attachment; filename*=UTF-8''a%22b%0D%0A%C3%A4.html");
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_not_waited_for() {
+    use axum::body::{Body, Bytes};
+    use tower::ServiceExt as _;
+    let world = World::new(false).await;
+    let (pipe, pieces) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(1);
+    pipe.send(Ok(Bytes::from_static(b"{"))).await.unwrap();
+    let body = Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(pieces));
+    let body = crate::input::steady(body, Duration::from_millis(20));
+    let request = axum::http::Request::post("/api/v1/runs").header("authorization", format!("Bearer {}", world.admin));
+    let got = router(world.house.clone()).oneshot(request.body(body).unwrap()).await.unwrap();
+    assert_eq!(got.status(), StatusCode::REQUEST_TIMEOUT);
+    drop(pipe);
+}
