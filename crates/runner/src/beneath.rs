@@ -52,12 +52,17 @@ impl Beneath {
     pub fn make_folders(&self, steps: &[&str]) -> io::Result<OwnedFd> {
         let mut folder = self.root.as_fd().try_clone_to_owned()?;
         for step in steps {
-            match mkdirat(&folder, *step, Mode::from_bits_truncate(0o777)) {
-                Ok(()) | Err(Errno::EEXIST) => {}
+            let made = match mkdirat(&folder, *step, Mode::S_IRWXU) {
+                Ok(()) => true,
+                Err(Errno::EEXIST) => false,
                 Err(error) => return Err(error.into()),
-            }
+            };
             let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             folder = openat(&folder, *step, flags, Mode::empty())?;
+            if made {
+                // The job's own folders are as it would make them, whatever the umask of this process.
+                fchmod(&folder, Mode::from_bits_truncate(0o755))?;
+            }
         }
         Ok(folder)
     }

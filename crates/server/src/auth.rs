@@ -19,6 +19,8 @@ pub(crate) struct Writer(pub(crate) Token);
 pub(crate) struct Admin(pub(crate) Token);
 /// A runner, recognised by its name and token.
 pub(crate) struct Machine(pub(crate) Instance);
+/// Who can read the installation's file: the user that the control plane runs as.
+pub(crate) struct Owner;
 
 impl Reader {
     pub(crate) fn org(&self) -> OrgId {
@@ -94,5 +96,15 @@ impl FromRequestParts<Shared> for Machine {
         let (name, token) =
             text.rsplit_once('.').ok_or_else(|| Refused::Unauthorized { why: "a runner sends name.token".into() })?;
         Ok(Machine(house.engine.recognise(name, token).await?))
+    }
+}
+
+impl FromRequestParts<Shared> for Owner {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Problem> {
+        if house.engine.house.installation.is_owner_proof(bearer(&parts.headers)?) {
+            return Ok(Owner);
+        }
+        Err(Refused::Unauthorized { why: "this is not the owner's proof".into() }.into())
     }
 }

@@ -1,6 +1,6 @@
 //! The control plane about itself: alive, ready, and how an embedded one is closed.
 
-use crate::auth::Admin;
+use crate::auth::{Admin, Owner};
 use crate::problem::Answer;
 use crate::routes::{Asked, answered, settled};
 use crate::{Shared, VERSION, now_ms};
@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use wire::api::Health;
+use wire::api::{Health, TokenView};
 
 /// How long an orderly close waits for runs and machines to be gone.
 const CLOSES_WITHIN: Duration = Duration::from_secs(60);
@@ -42,6 +42,12 @@ fn health(house: &Shared, status: &str, detail: Option<String>) -> Health {
         url: house.url.clone(),
         detail,
     }
+}
+
+/// The way back for an owner who has no token left.
+pub(crate) async fn owner_token(State(house): State<Shared>, _: Owner) -> Answer<(StatusCode, Json<TokenView>)> {
+    let (token, shown) = crate::serve::fresh_owner_token(&house.engine).await?;
+    Ok((StatusCode::CREATED, Json(crate::token::view(&token, Some(shown)))))
 }
 
 #[derive(Debug, Default, Deserialize)]

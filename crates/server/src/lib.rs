@@ -36,7 +36,7 @@ mod view;
 mod worker;
 mod workflow;
 
-pub use serve::run;
+pub use serve::{make_owner_token, owner_proof, run};
 pub use settings::{Config, LocalConfig, Prices, Providers, Role, Settings, StoreConfig};
 
 use engine::Engine;

@@ -58,6 +58,7 @@ pub(crate) struct Route {
     UsageRow,
     SecretView,
     SecretBody,
+    SecretStored,
     NewToken,
     TokenView,
     PoolView,

@@ -7,7 +7,7 @@ use crate::routes::Asked;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use wire::api::{Page, SecretBody, SecretView};
+use wire::api::{Page, SecretBody, SecretStored, SecretView};
 
 pub(crate) async fn list(State(house): State<Shared>, reader: Reader) -> Answer<Json<Page<SecretView>>> {
     let found = house.engine.secrets(reader.org(), String::new(), 1000).await?;
@@ -24,9 +24,11 @@ pub(crate) async fn put(
     writer: Writer,
     Path(name): Path<String>,
     asked: Asked<SecretBody>,
-) -> Answer<StatusCode> {
-    house.engine.put_secret(writer.org(), name, asked.value.value).await?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Answer<Json<SecretStored>> {
+    let value = asked.value.value;
+    let (note, masked) = (model::secret::note(&name, &value), value.len() >= model::secret::SHORTEST_MASKED);
+    house.engine.put_secret(writer.org(), name.clone(), value).await?;
+    Ok(Json(SecretStored { name, masked, note }))
 }
 
 pub(crate) async fn delete(
