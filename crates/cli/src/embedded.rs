@@ -1,17 +1,20 @@
 //! Finds, starts and ends the control plane that lives in `REPL_HOME`. Whether it lives is a lock its process holds;
 //! the lock's file says where it listens. Never trusts a pid alone, and never starts two.
 
+mod differs;
 mod lock;
 
+pub use differs::effective;
 pub use lock::{Holder, find, hold};
 
 use crate::complaint::{Complaint, Done};
+use crate::private;
 use crate::settings::Settings;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -49,7 +52,8 @@ const INHERITED: &[&str] = &[
     "RUST_BACKTRACE",
 ];
 /// Settings travel over a pipe; these would only contradict it.
-const NOT_INHERITED: &[&str] = &["REPL_URL", "REPL_TOKEN", "REPL_HOME", "REPL_DATABASE", "REPL_BLOBS", "REPL_LISTEN"];
+const NOT_INHERITED: &[&str] =
+    &["REPL_URL", "REPL_TOKEN", "REPL_HOME", "REPL_DATABASE", "REPL_BLOBS", "REPL_LISTEN", "REPL_CONFIG"];
 
 /// What the starter tells the process it starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -64,13 +68,14 @@ pub struct Orders {
 
 /// Finds the control plane, or starts it; an older one is replaced. The flag says whether it was started here.
 pub async fn ensure(settings: &Settings) -> Done<(Holder, bool)> {
+    private::home(&settings.home)?;
     if let Some(holder) = find(&settings.home)? {
         is_on_this_host(&holder, &settings.home)?;
         if !is_older(&holder.version) {
+            differs::tell(settings, &holder);
             return Ok((holder, false));
         }
     }
-    create_home(&settings.home)?;
     let _starting = start_lock(&settings.home).await?;
     // One in the foreground does not take that lock: it is given time to say where it listens.
     let asked = Instant::now();
@@ -81,6 +86,7 @@ pub async fn ensure(settings: &Settings) -> Done<(Holder, bool)> {
     if let Some(holder) = find(&settings.home)? {
         is_on_this_host(&holder, &settings.home)?;
         if !is_older(&holder.version) {
+            differs::tell(settings, &holder);
             return Ok((holder, false));
         }
         end(&settings.home, &holder).await?;
@@ -189,8 +195,7 @@ fn not_started(home: &Path, said: &str) -> Complaint {
 
 async fn start_lock(home: &Path) -> Done<Flock<File>> {
     let path = home.join(START_FILE);
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = opened.map_err(|error| Complaint::file("open", &path, &error))?;
+    let file = private::open(&path, OpenOptions::new().write(true))?;
     let locked = tokio::task::spawn_blocking(move || Flock::lock(file, FlockArg::LockExclusive)).await;
     match locked {
         Ok(Ok(lock)) => Ok(lock),
@@ -218,14 +223,6 @@ fn is_inherited(name: &str) -> bool {
         && !NOT_INHERITED.contains(&name)
 }
 
-pub fn create_home(home: &Path) -> Done<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(home)
-        .map_err(|error| Complaint::file("create", home, &error).fix("set REPL_HOME to a folder you can write to"))
-}
-
 /// A folder in a place for everybody must be surely ours.
 fn make_private(folder: &Path) -> Done<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(folder) {
@@ -248,8 +245,7 @@ fn open_log(home: &Path) -> Done<File> {
         let older = home.join("control.log.1");
         std::fs::rename(&path, &older).map_err(|error| Complaint::file("move", &path, &error))?;
     }
-    let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
-    opened.map_err(|error| Complaint::file("open", &path, &error))
+    private::open(&path, OpenOptions::new().append(true))
 }
 
 #[cfg(test)]

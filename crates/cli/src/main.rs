@@ -2,6 +2,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "lives in real time, and is the one place that ends the process")]
 
+// First, so that its macros are known to everything below.
+#[macro_use]
+mod say;
+
 mod action;
 mod allocation;
 mod args;
@@ -18,10 +22,13 @@ mod fault;
 mod follow;
 mod instance;
 mod live;
+mod login;
 mod logs;
 mod lookup;
 mod manifest;
 mod nearest;
+mod private;
+mod prompt;
 mod ps;
 mod quantity;
 mod role;
@@ -51,7 +58,9 @@ fn main() {
     }
     let line = Line::parse();
     fault::arm(line.command.as_ref().map_or(&[], args::Command::roles));
-    if !line.command.as_ref().is_some_and(is_role) {
+    if line.command.as_ref().is_some_and(is_role) {
+        role::only_for_the_owner();
+    } else {
         end_with_the_reader();
     }
     let code = match line.command {
@@ -67,6 +76,13 @@ fn main() {
         }
         Some(Command::CrashPoints(args)) => outcome(fault::points(&args)),
         Some(command) => outcome(start(&line.settings, command)),
+    };
+    let code = match say::failed() {
+        Some(why) if code == 0 => {
+            eprintln!("error: cannot write the output: {why}");
+            complaint::REFUSED
+        }
+        _ => code,
     };
     // Not a return: a thread that still waits for a full pipe must not keep us.
     std::process::exit(i32::from(code));
@@ -155,6 +171,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Credits(command) => credits::credits(&settings, command).await,
         Command::Secret(command) => secret::secret(&settings, command).await,
         Command::Token(command) => token::token(&settings, command).await,
+        Command::Login(args) => login::login(&settings, args).await,
+        Command::Logout(args) => login::logout(&settings, &args),
         Command::Control(command) => control::control(&settings, command).await,
         Command::Server(args) => role::server(&settings, args).await,
         Command::Worker(args) => role::worker(&settings, args).await,

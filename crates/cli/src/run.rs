@@ -107,6 +107,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     }
     let env = |name: &str| std::env::var(name).ok();
     let (mut submit, sources) = wanted(&args, &env)?;
+    run_file::fill(&mut submit, &settings.run);
     let files = upload::walk(&sources)?;
     submit.files = upload::hash(&files).await?;
     confirm(&args, &submit)?;

@@ -19,7 +19,11 @@ pub fn note(name: &str, value: &str) -> Option<String> {
         ));
     }
     let mut lines = value.lines().map(str::trim).filter(|line| !line.is_empty());
-    let short = if value.trim().contains('\n') { lines.by_ref().filter(|line| line.len() < SHORTEST_MASKED).count() } else { 0 };
+    let short = if value.trim().contains('\n') {
+        lines.by_ref().filter(|line| line.len() < SHORTEST_MASKED).count()
+    } else {
+        0
+    };
     let (what, verb) = if short == 1 { ("line", "has") } else { ("lines", "have") };
     (short > 0).then(|| {
         format!(

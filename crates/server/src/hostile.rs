@@ -359,7 +359,10 @@ async fn the_owner_gets_a_token_by_what_only_the_owner_can_read() {
     assert_eq!(got.status, StatusCode::CREATED, "{}", got.body);
     let fresh = got.body["token"].as_str().unwrap();
     let current = world.ask("get", "/api/v1/tokens/current", Some(fresh), &[], "").await;
-    assert_eq!((current.body["id"].as_str(), current.body["scopes"][0].as_str()), (got.body["id"].as_str(), Some("admin")));
+    assert_eq!(
+        (current.body["id"].as_str(), current.body["scopes"][0].as_str()),
+        (got.body["id"].as_str(), Some("admin"))
+    );
     assert!(current.body["token"].is_null(), "its text is shown once");
     assert_eq!(world.ask("get", "/api/v1/runs", Some(&proof), &[], "").await.status, StatusCode::UNAUTHORIZED);
 }

@@ -179,7 +179,8 @@ mod tests {
         let ours = Installation::new("abcd1234", [7; 32]);
         assert!(ours.is_owner_proof(&ours.owner_proof()));
         let others = Installation::new("abcd1234", [8; 32]).owner_proof();
-        for wrong in [others.as_str(), "", "owner.", "owner.é", &ours.runner_token("owner"), &ours.owner_proof()[6..]] {
+        for wrong in [others.as_str(), "", "owner.", "owner.é", &ours.runner_token("owner"), &ours.owner_proof()[6..]]
+        {
             assert!(!ours.is_owner_proof(wrong), "{wrong}");
         }
     }

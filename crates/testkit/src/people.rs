@@ -105,7 +105,8 @@ impl World {
             Wish::Release => now(engine.release(org, slot.id, key, render)).map(|answer| answer.body),
             Wish::Terminate { force } => {
                 let render: InstanceRender = Arc::new(|picture| picture.workflow_state.clone().into_bytes());
-                now(engine.terminate_instance((org, "somebody".into()), slot.instance, force, key, render)).map(|answer| answer.body)
+                now(engine.terminate_instance((org, "somebody".into()), slot.instance, force, key, render))
+                    .map(|answer| answer.body)
             }
             Wish::Act(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
         }

@@ -99,7 +99,8 @@ async fn a_redirect_is_not_followed() {
     let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let place = format!("http://{}/steal", elsewhere.local_addr().unwrap());
     for status in ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"] {
-        let answer = format!("HTTP/1.1 {status}\r\nlocation: {place}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        let answer =
+            format!("HTTP/1.1 {status}\r\nlocation: {place}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         let (client, _questions, dir) = canned(vec![answer]).await;
         let error = client.get::<Value>("/runs").await.unwrap_err();
         dir.close().unwrap();
@@ -121,7 +122,9 @@ fn one_address_has_one_spelling() {
     ] {
         assert_eq!(normal(said).unwrap(), meant, "{said}");
     }
-    for bad in ["", "host", "ftp://host", "http://you:pw@host", "http://you@host", "http://host?x", "http://host#x", "unix:x"] {
+    for bad in
+        ["", "host", "ftp://host", "http://you:pw@host", "http://you@host", "http://host?x", "http://host#x", "unix:x"]
+    {
         assert!(normal(bad).is_err(), "{bad}");
     }
 }
