@@ -151,9 +151,13 @@ async fn start(settings: &Settings) -> Done<Holder> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log);
-    // SAFETY: setsid is async-signal-safe and touches nothing of ours. Ctrl-C at our terminal is not meant for it.
+    // SAFETY: both are plain system calls and touch nothing of ours. Ctrl-C at our terminal is not meant for it, and what
+    // our starter had open (a pipe, a terminal) must not stay open for as long as it lives.
     unsafe {
-        command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
+        command.pre_exec(|| {
+            libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as i32);
+            nix::unistd::setsid().map(drop).map_err(Into::into)
+        });
     }
     let mut child = crash_point!("control.start", command.spawn()).map_err(failed)?;
     let orders = Orders {
