@@ -12,8 +12,8 @@ pub const USAGE: u8 = 2;
 /// Detached by Ctrl-C.
 pub const DETACHED: u8 = 130;
 
-const NOT_SIGNED_IN: &str = "of another control plane: repl login URL, or a valid REPL_TOKEN beside REPL_URL; \
-    of this home's: unset REPL_TOKEN, or `repl control token`";
+const NOT_SIGNED_IN: &str = "repl login URL, or set REPL_TOKEN to a valid token; \
+    for the control plane of this home unset REPL_TOKEN, or make a token: repl control token";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {

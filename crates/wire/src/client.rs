@@ -257,10 +257,11 @@ pub fn normal(base: &str) -> Result<String, ClientError> {
             Err(bad("a socket needs an absolute path, as in unix:/run/control.sock"))
         };
     }
-    let url = reqwest::Url::parse(base).map_err(|error| bad(&error.to_string()))?;
-    if !matches!(url.scheme(), "http" | "https") {
+    let begins = |scheme: &str| base.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    if !begins("http://") && !begins("https://") {
         return Err(bad("it begins with unix:, http:// or https://"));
     }
+    let url = reqwest::Url::parse(base).map_err(|error| bad(&error.to_string()))?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err(bad("leave out the name and password before the @: a token is sent instead"));
     }
