@@ -11,8 +11,9 @@ const LONGEST: u64 = 64 << 10;
 pub async fn value(of: &str) -> Done<String> {
     let failed = |error: std::io::Error| Complaint::usage(format!("cannot read the value from stdin: {error}"));
     let value = if std::io::stdin().is_terminal() {
-        eprint!("{of}: ");
+        // Before the question: whoever answers at once is not shown either.
         let unseen = Unseen::new();
+        eprint!("{of}: ");
         let line = tokio::task::spawn_blocking(|| {
             let mut line = String::new();
             std::io::stdin().lock().read_line(&mut line).map(|_| line)

@@ -6,7 +6,7 @@ use crate::embedded::{self, Orders, READY};
 use crate::nearest::suggestion;
 use crate::private;
 use crate::settings::Settings;
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 
 /// The tables of a settings file that configure a control plane.
@@ -245,8 +245,8 @@ fn log_to_stderr(filter: Option<&str>) {
     let filter = filter.unwrap_or("info");
     let filter =
         tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let colour = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
+    // Without colours: what is escaped on its way out could not tell ours from others'.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| crate::say::Log).with_ansi(false);
     // A log that cannot be written must not end what it tells about: the disk is full.
     log.log_internal_errors(false).init();
 }

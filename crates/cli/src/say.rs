@@ -33,6 +33,21 @@ pub fn err(said: fmt::Arguments<'_>, end: &str) {
     std::io::stderr().lock().write_all(text.as_bytes()).ok();
 }
 
+/// Where roles write their log: a terminal, or a file that somebody will show on one. Names and errors in it came from elsewhere.
+pub struct Log;
+
+impl std::io::Write for Log {
+    /// One call is one whole entry.
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let text = harmless(&String::from_utf8_lossy(bytes));
+        std::io::stderr().lock().write_all(text.as_bytes()).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A JSON document, exactly: what a terminal could obey is written as JSON's own escapes, which mean the same.
 pub fn json(text: &str) {
     let mut exact = String::with_capacity(text.len() + 1);

@@ -198,3 +198,20 @@ fn what_a_server_without_a_worker_hears_of_machines_is_known_to_all() {
     }
     shared.end(vec![worker, second, first]);
 }
+
+/// Nobody has a token any more: the user that the servers run as makes one, by the database that this user can open.
+#[test]
+fn an_owner_without_a_token_makes_one_by_the_database() {
+    let mut shared = Shared::new();
+    let (first, address) = shared.server("127.0.0.1:0", &[]);
+    shared.talk_to(&address);
+    let own = shared.home.json(&["token", "ls"])[0]["id"].as_str().unwrap().to_owned();
+    shared.home.say(&["token", "delete", &own]).refused(1, &["the last", "--yes", "repl control token"]);
+    shared.home.done(&["token", "delete", &own, "--yes"]);
+    shared.home.say(&["ps"]).refused(1, &["repl login", "repl control token"]);
+    let made = shared.home.done(&["control", "token"]).out();
+    shared.home.set("REPL_TOKEN", made.trim());
+    shared.home.done(&["ps"]);
+    assert_eq!(std::fs::read_to_string(shared.home.data().join("token")).unwrap(), made.trim());
+    shared.end(vec![first]);
+}

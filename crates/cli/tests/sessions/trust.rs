@@ -231,6 +231,11 @@ fn a_home_that_is_wider_is_tightened_and_anothers_is_refused() {
 
 /// What a person at a real terminal sees of a command.
 fn on_a_terminal(session: &Session, line: &str) -> String {
+    answered_on_a_terminal(session, line, "", "").0
+}
+
+/// The same, with an answer typed when the screen ends with the question; and the exit code.
+fn answered_on_a_terminal(session: &Session, line: &str, question: &str, answer: &str) -> (String, Option<i32>) {
     // Inherited by whoever is started, as a careless program leaves it: who outlives the command must not keep it.
     let pty = nix::pty::openpty(None, None).unwrap();
     let mut child = session
@@ -242,13 +247,38 @@ fn on_a_terminal(session: &Session, line: &str) -> String {
         .spawn()
         .unwrap();
     let mut screen = std::fs::File::from(pty.master);
-    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    let (mut bytes, mut piece, mut asked) = (Vec::new(), [0; 4096], question.is_empty());
     // The other side is closed when everybody who had it has ended.
     while let Ok(read @ 1..) = screen.read(&mut piece) {
         bytes.extend_from_slice(&piece[..read]);
+        if !asked && String::from_utf8_lossy(&bytes).ends_with(question) {
+            asked = true;
+            screen.write_all(format!("{answer}\n").as_bytes()).unwrap();
+        }
     }
-    child.wait().unwrap();
-    String::from_utf8_lossy(&bytes).into_owned()
+    let ended = child.wait().unwrap();
+    (String::from_utf8_lossy(&bytes).into_owned(), ended.code())
+}
+
+#[test]
+fn a_person_is_asked_and_what_is_secret_is_not_shown() {
+    let session = Session::new();
+    session.quietly("REPL_LISTEN=127.0.0.1:0 repl control start");
+    let url = session.json("repl control status --json")["url"].as_str().unwrap().to_owned();
+    let token = std::fs::read_to_string(session.home().join("token")).unwrap();
+    let question = format!("token for {url}: ");
+    let (screen, code) = answered_on_a_terminal(&session, &format!("repl login {url}"), &question, token.trim());
+    assert_eq!(code, Some(0), "{screen}");
+    assert!(!screen.contains(token.trim()) && screen.contains("signed in"), "{screen}");
+    let own = session.json("repl token ls --json")[0]["id"].as_str().unwrap().to_owned();
+    let line = format!("repl token delete {own}");
+    let (screen, code) = answered_on_a_terminal(&session, &line, "[y/N] ", "n");
+    assert!(code == Some(1) && screen.contains("not deleted"), "{screen}");
+    session.quietly("repl ps");
+    let (screen, code) = answered_on_a_terminal(&session, &line, "[y/N] ", "y");
+    assert!(code == Some(0) && screen.contains("repl control token makes a new one"), "{screen}");
+    assert_eq!(session.shell("repl ps").output().unwrap().status.code(), Some(1));
+    session.quietly("repl control token");
 }
 
 #[test]
