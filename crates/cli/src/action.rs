@@ -128,7 +128,7 @@ async fn act(settings: &Settings, target: Target, verb: &str, body: ActionBody) 
         let run = lookup::run(&plane, said).await?;
         let view: RunView = plane.post(&format!("/runs/{run}/{verb}"), &body).await?;
         if !target.json.json {
-            println!("{} {} {}", view.id, view.name, ps::state(&view));
+            println!("{} {} {}", view.id, crate::say::one_line(&view.name), ps::state(&view));
         }
         views.push(view);
     }

@@ -7,6 +7,7 @@ use crate::settings::Settings;
 use crate::show::{self, Table};
 use crate::{lookup, quantity};
 use wire::api::{AllocationView, ExtendBody};
+use wire::model::time::show_duration;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Allocation {
@@ -88,7 +89,26 @@ pub async fn extend(settings: &Settings, args: ExtendArgs) -> Done {
         None => most_recent(&plane).await?,
     };
     let view: AllocationView = plane.post(&format!("/allocations/{id}/extend"), &ExtendBody { duration_ms }).await?;
+    if let Some(note) = capped(&view, duration_ms, show::now_ms()) {
+        eprintln!("repl: {note}");
+    }
     answer(&view, args.json)
+}
+
+/// What became of a duration that was longer than a workdir may be kept.
+fn capped(view: &AllocationView, asked_ms: Option<i64>, now: i64) -> Option<String> {
+    /// Clocks of two machines, and the way of the answer.
+    const SLACK_MS: i64 = 60_000;
+    let (asked, until) = (asked_ms?, view.debug_hold_until.filter(|_| view.held)?);
+    let wanted = now.saturating_add(asked);
+    (until < wanted.saturating_sub(SLACK_MS)).then(|| {
+        format!(
+            "{} is more than a workdir may be kept: capped, kept until {} ({})",
+            show_duration(asked),
+            show::clock(until),
+            show::until(until)
+        )
+    })
 }
 
 pub async fn release(settings: &Settings, args: ReleaseArgs) -> Done {
@@ -176,6 +196,32 @@ fn held(it: &AllocationView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_that_was_capped_is_told() {
+        let view = |until: i64, held: bool| AllocationView {
+            id: "alc_1".into(),
+            instance: "ins_1".into(),
+            job: None,
+            run: None,
+            manifest: None,
+            status: "COMPLETE".into(),
+            user: "u".into(),
+            workdir: "w".into(),
+            path: None,
+            debug_hold_until: Some(until),
+            held,
+            created_at: 0,
+            completed_at: Some(0),
+        };
+        let (hour, day) = (3_600_000, 86_400_000);
+        let said = capped(&view(day, true), Some(9999 * day), 0).unwrap();
+        assert!(said.starts_with("9999d is more") && said.contains("kept until 1970-01-02 00:00:00Z"), "{said}");
+        assert_eq!(capped(&view(2 * hour, true), Some(2 * hour), 0), None);
+        assert_eq!(capped(&view(2 * hour, true), Some(hour), 0), None, "an extension never shortens");
+        assert_eq!(capped(&view(hour, true), None, 0), None);
+        assert_eq!(capped(&view(0, false), Some(day), 0), None);
+    }
 
     #[test]
     fn a_lone_word_may_be_a_duration() {

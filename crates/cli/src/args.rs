@@ -1,8 +1,8 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, allocation, artifact, bench, completion, control, credits, doctor, event, fault, instance, logs, manifest,
-    ps, role, run, schema, secret, settings, sim, status, token, workflow,
+    action, allocation, artifact, bench, completion, control, credits, doctor, event, fault, instance, login, logs,
+    manifest, ps, role, run, schema, secret, settings, sim, status, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -64,6 +64,8 @@ pub enum Command {
     /// Who may talk to the control plane
     #[command(subcommand, visible_alias = "tokens")]
     Token(token::Token),
+    Login(login::LoginArgs),
+    Logout(login::LogoutArgs),
     /// The embedded control plane of this machine
     #[command(subcommand)]
     Control(control::Control),
@@ -151,6 +153,7 @@ repl runs commands on machines that are there, streams what happens, charges it 
   instance  allocation  extend  release        machines, and what is kept on them
   workflow  manifest            how machines came to be, and who owns them
   credits  secret  token        money, values for runs, access
+  login  logout                 keep the token of a control plane elsewhere
   control  server  worker  runner              the embedded control plane; roles in the foreground
   audit  doctor                 does everything add up; does everything work here
   sim  bench                    simulations in which everything goes wrong; how fast it is here

@@ -5,6 +5,7 @@ use crate::args::Listing;
 use crate::complaint::{Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::lookup;
+use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Table};
 use std::path::{Path, PathBuf};
@@ -85,7 +86,7 @@ pub async fn artifact(settings: &Settings, command: Artifact) -> Done {
             for artifact in others.into_iter().chain(links) {
                 get(&plane, &run, artifact, &output, force).await?;
                 bytes += artifact.size;
-                eprintln!("{}", output.join(&artifact.path).display());
+                eprintln!("{}", one_line(&output.join(&artifact.path).display().to_string()));
             }
             eprintln!("repl: {} from {run} ({})", wanted.len(), show::size(bytes));
             Ok(0)

@@ -1,6 +1,7 @@
 //! Why a command did not do what it was asked, as a person reads it: one sentence, the fix, an exit code.
 //! Never prints: `main` does, once.
 
+use crate::say::one_line;
 use wire::client::ClientError;
 use wire::model::{Failure, TroubleKind};
 
@@ -10,6 +11,9 @@ pub const REFUSED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Detached by Ctrl-C.
 pub const DETACHED: u8 = 130;
+
+const NOT_SIGNED_IN: &str = "repl login URL, or set REPL_TOKEN to a valid token; \
+    for the control plane of this home unset REPL_TOKEN, or make a token: repl control token";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
@@ -33,7 +37,7 @@ impl Complaint {
     }
     /// A file or folder of this machine that would not do what was asked of it.
     pub fn file(what: &str, path: &std::path::Path, error: &std::io::Error) -> Complaint {
-        Complaint::usage(format!("cannot {what} {}: {error}", path.display()))
+        Complaint::usage(format!("cannot {what} {}: {error}", one_line(&path.display().to_string())))
     }
 }
 
@@ -53,21 +57,22 @@ impl From<ClientError> for Complaint {
             ClientError::Problem(problem) => {
                 let fix = match (problem.status, &problem.fix) {
                     // What the API says of headers is not for whoever types commands.
-                    (401, _) => Some("set REPL_TOKEN to a valid token, or unset it to use the one of this home".into()),
-                    (_, Some(fix)) => Some(fix.clone()),
+                    (401, _) => Some(NOT_SIGNED_IN.into()),
+                    (_, Some(fix)) => Some(one_line(fix)),
                     (_, None) if problem.allowed.is_empty() => None,
-                    (_, None) => Some(format!("possible now: {}", problem.allowed.join(", "))),
+                    (_, None) => Some(format!("possible now: {}", one_line(&problem.allowed.join(", ")))),
                 };
                 // A server in trouble is not a refusal: the same command may work in a moment.
                 let code = if problem.status >= 500 { USAGE } else { REFUSED };
-                Complaint { code, text: problem.to_string(), fix }
+                // On one line: what a server says must not look like what this command says.
+                Complaint { code, text: one_line(&problem.to_string()), fix }
             }
             ClientError::Unreachable(why) => {
                 Complaint::usage(format!("cannot reach the control plane: {}", shortly(why)))
                     .fix("see `repl doctor`; is REPL_URL right, and is the control plane running there?")
             }
             ClientError::Protocol(_) => {
-                Complaint::usage(error.to_string()).fix("is REPL_URL the address of a Remuda control plane?")
+                Complaint::usage(one_line(&error.to_string())).fix("is REPL_URL the address of a Remuda control plane?")
             }
         }
     }

@@ -4,8 +4,9 @@ use crate::args::Json;
 use crate::complaint::{Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::settings::Settings;
-use crate::{embedded, role, show};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use crate::{embedded, private, role, show};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use wire::api::TokenView;
 use wire::client::{Client, ClientError, Method};
 
 /// What `control logs` shows when not told otherwise.
@@ -48,6 +49,19 @@ pub enum Control {
         #[arg(long, value_name = "N", default_value_t = SHOWN_LINES)]
         tail: usize,
     },
+    /// Make a fresh token for its owner, print it, and use it from now on
+    #[command(
+        after_help = "For the user that the control plane of this home runs as: the way back when every token was deleted or
+lost. Tokens that are there stay good.
+
+Examples:
+  repl control token
+  REPL_HOME=/var/lib/remuda repl control token      # of a `repl server` in that home"
+    )]
+    Token {
+        #[command(flatten)]
+        json: Json,
+    },
     /// Be it (started by `repl` itself, with its settings on stdin)
     #[command(hide = true)]
     Serve,
@@ -65,6 +79,7 @@ pub async fn control(settings: &Settings, command: Control) -> Done {
         Control::Status { json } => status(embedded::find(&settings.home)?.as_ref(), settings, json),
         Control::Stop { all } => stop(settings, all).await,
         Control::Logs { tail } => logs(settings, tail),
+        Control::Token { json } => token(settings, json).await,
         Control::Serve => role::embedded().await,
     }
 }
@@ -100,8 +115,7 @@ async fn stop(settings: &Settings, all: bool) -> Done {
         eprintln!("repl: not running");
         return Ok(0);
     };
-    let plane = ControlPlane::find(&Settings { url: None, ..settings.clone() })?
-        .ok_or_else(|| Complaint::refused("it ended meanwhile"))?;
+    let plane = ControlPlane::find(&settings.embedded())?.ok_or_else(|| Complaint::refused("it ended meanwhile"))?;
     match ask_to_stop(&plane.client(), all).await {
         Ok(()) => embedded::ended(&settings.home, &holder).await?,
         Err(ClientError::Unreachable(_)) => embedded::end(&settings.home, &holder).await?,
@@ -125,6 +139,39 @@ async fn ask_to_stop(client: &Client, all: bool) -> Result<(), ClientError> {
         .map(drop)
 }
 
+/// Access to the home is the proof: by its installation's file to the control plane that runs there, over the home's own
+/// socket, or by its database where that may be opened beside servers.
+async fn token(settings: &Settings, json: Json) -> Done {
+    let settings = &settings.embedded();
+    private::home(&settings.home)?;
+    let made = match embedded::find(&settings.home)? {
+        Some(holder) => ask_for_a_token(settings, &holder).await?,
+        None => match role::token_of_shared_database(settings).await? {
+            Some(made) => made,
+            None => ask_for_a_token(settings, &embedded::ensure(settings).await?.0).await?,
+        },
+    };
+    let text = made.token.as_deref().unwrap_or_default();
+    private::write(&settings.home.join("token"), text.as_bytes())?;
+    if json.json {
+        return show::json(&made);
+    }
+    println!("{text}");
+    eprintln!(
+        "repl: {} ({}) may {}; commands of this home use it from now on",
+        made.id,
+        made.name,
+        made.scopes.join(", ")
+    );
+    Ok(0)
+}
+
+async fn ask_for_a_token(settings: &Settings, holder: &embedded::Holder) -> Done<TokenView> {
+    let proof = server::owner_proof(&settings.home)?;
+    let client = Client::new(&format!("unix:{}", holder.socket.display()), Some(&proof))?;
+    Ok(client.post("/control/v1/token", &serde_json::json!({})).await?)
+}
+
 fn logs(settings: &Settings, tail: usize) -> Done {
     let path = settings.home.join(embedded::LOG_FILE);
     let failed = |error: std::io::Error| {
@@ -135,7 +182,7 @@ fn logs(settings: &Settings, tail: usize) -> Done {
     file.seek(SeekFrom::Start(length.saturating_sub(READ_BACK))).map_err(failed)?;
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(failed)?;
-    std::io::stdout().write_all(last_lines(&text, tail)).map_err(failed)?;
+    print!("{}", String::from_utf8_lossy(last_lines(&text, tail)));
     Ok(0)
 }
 

@@ -3,6 +3,7 @@
 
 use crate::complaint::{Complaint, Done};
 use crate::embedded;
+use crate::login;
 use crate::settings::Settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -87,10 +88,10 @@ impl ControlPlane {
     }
 
     /// PUT and DELETE are the same however often they are asked.
-    pub async fn put<B: Serialize + ?Sized>(&self, path: &str, body: &B) -> Done<()> {
+    pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Done<T> {
         let path = &format!("{API}{path}");
         self.patiently(|client| async move {
-            client.request(Method::PUT, path).json(body).within(ANSWER_WITHIN).send().await.map(drop)
+            client.request(Method::PUT, path).json(body).within(ANSWER_WITHIN).send().await?.json().await
         })
         .await
     }
@@ -201,27 +202,23 @@ async fn connect(settings: &Settings) -> Done<(Client, bool)> {
 }
 
 fn local(settings: &Settings, holder: &embedded::Holder) -> Done<Client> {
-    let token = settings.token.clone().or_else(|| home_token(settings));
+    let of_a_file = settings.tokens.files.iter().find(|(url, _)| url.is_none()).map(|(_, token)| token.clone());
+    let token = settings.tokens.environment.clone().or(of_a_file).or_else(|| home_token(settings));
     Ok(Client::new(&format!("unix:{}", holder.socket.display()), token.as_deref())?)
 }
 
+/// The address that is checked is the address that is used: both in its one spelling.
 fn remote(settings: &Settings, url: &str) -> Done<Client> {
-    // The token of this home goes to the control plane of this home and to nobody else.
-    let is_ours = || {
-        embedded::find(&settings.home)
-            .ok()
-            .flatten()
-            .is_some_and(|holder| holder.url.as_deref() == Some(url.trim_end_matches('/')))
-    };
-    let token = settings.token.clone().or_else(|| if is_ours() { home_token(settings) } else { None });
+    let url = login::normal(url)?;
+    let token = login::token_for(settings, &url)?;
+    if let Some(complaint) = login::refused_without(settings, &url).filter(|_| token.is_none()) {
+        return Err(complaint);
+    }
     let authorities = settings.authorities()?;
-    Client::trusting(url, token.as_deref(), authorities.as_deref()).map_err(|error| match error {
-        ClientError::Protocol(why) => Complaint::usage(why).fix("write REPL_URL like http://127.0.0.1:7780"),
-        other => other.into(),
-    })
+    Ok(Client::trusting(&url, token.as_deref(), authorities.as_deref())?)
 }
 
-fn home_token(settings: &Settings) -> Option<String> {
+pub fn home_token(settings: &Settings) -> Option<String> {
     std::fs::read_to_string(settings.home.join("token")).ok().map(|text| text.trim().to_owned())
 }
 

@@ -103,6 +103,11 @@ fn home(settings: &Settings) -> Check {
         return Check::broken("data folder", format!("{home} cannot be written"), "set REPL_HOME to a folder of yours");
     }
     match std::fs::metadata(&settings.home) {
+        Ok(found) if found.uid() != nix::unistd::geteuid().as_raw() => Check::broken(
+            "data folder",
+            format!("{home} belongs to another user (uid {})", found.uid()),
+            "run repl as that user, or set REPL_HOME to a folder of yours",
+        ),
         Ok(found) if found.mode() & 0o077 != 0 => {
             Check::limited("data folder", format!("{home} is open to others"), format!("chmod 700 {home}"))
         }
@@ -168,9 +173,11 @@ async fn control_plane(settings: &Settings) -> Vec<Check> {
             Ok(balance) => {
                 Check::fine("access", format!("organisation {}, {} credits", balance.org, balance.available))
             }
-            Err(error) => {
-                Check::broken("access", error.to_string(), "set REPL_TOKEN to a valid token (`repl token create`)")
-            }
+            Err(error) => Check::broken(
+                "access",
+                error.to_string(),
+                "repl login URL, or set REPL_TOKEN to a valid token (`repl token create`)",
+            ),
         });
     }
     checks

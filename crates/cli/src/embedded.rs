@@ -1,17 +1,20 @@
 //! Finds, starts and ends the control plane that lives in `REPL_HOME`. Whether it lives is a lock its process holds;
 //! the lock's file says where it listens. Never trusts a pid alone, and never starts two.
 
+mod differs;
 mod lock;
 
+pub use differs::effective;
 pub use lock::{Holder, find, hold};
 
 use crate::complaint::{Complaint, Done};
+use crate::private;
 use crate::settings::Settings;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -56,6 +59,7 @@ const NOT_INHERITED: &[&str] = &[
     "REPL_DATABASE",
     "REPL_BLOBS",
     "REPL_LISTEN",
+    "REPL_CONFIG",
     "REPL_TLS_CERT",
     "REPL_TLS_KEY",
     "REPL_CA_CERT",
@@ -79,13 +83,14 @@ pub struct Orders {
 
 /// Finds the control plane, or starts it; an older one is replaced. The flag says whether it was started here.
 pub async fn ensure(settings: &Settings) -> Done<(Holder, bool)> {
+    private::home(&settings.home)?;
     if let Some(holder) = find(&settings.home)? {
         is_on_this_host(&holder, &settings.home)?;
         if !is_older(&holder.version) {
+            differs::tell(settings, &holder);
             return Ok((holder, false));
         }
     }
-    create_home(&settings.home)?;
     let _starting = start_lock(&settings.home).await?;
     // One in the foreground does not take that lock: it is given time to say where it listens.
     let asked = Instant::now();
@@ -96,6 +101,7 @@ pub async fn ensure(settings: &Settings) -> Done<(Holder, bool)> {
     if let Some(holder) = find(&settings.home)? {
         is_on_this_host(&holder, &settings.home)?;
         if !is_older(&holder.version) {
+            differs::tell(settings, &holder);
             return Ok((holder, false));
         }
         end(&settings.home, &holder).await?;
@@ -160,9 +166,13 @@ async fn start(settings: &Settings) -> Done<Holder> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log);
-    // SAFETY: setsid is async-signal-safe and touches nothing of ours. Ctrl-C at our terminal is not meant for it.
+    // SAFETY: both are plain system calls and touch nothing of ours. Ctrl-C at our terminal is not meant for it, and what
+    // our starter had open (a pipe, a terminal) must not stay open for as long as it lives.
     unsafe {
-        command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
+        command.pre_exec(|| {
+            libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as i32);
+            nix::unistd::setsid().map(drop).map_err(Into::into)
+        });
     }
     let mut child = crash_point!("control.start", command.spawn()).map_err(failed)?;
     let orders = Orders {
@@ -208,8 +218,7 @@ fn not_started(home: &Path, said: &str) -> Complaint {
 
 async fn start_lock(home: &Path) -> Done<Flock<File>> {
     let path = home.join(START_FILE);
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = opened.map_err(|error| Complaint::file("open", &path, &error))?;
+    let file = private::open(&path, OpenOptions::new().write(true))?;
     let locked = tokio::task::spawn_blocking(move || Flock::lock(file, FlockArg::LockExclusive)).await;
     match locked {
         Ok(Ok(lock)) => Ok(lock),
@@ -237,14 +246,6 @@ fn is_inherited(name: &str) -> bool {
         && !NOT_INHERITED.contains(&name)
 }
 
-pub fn create_home(home: &Path) -> Done<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(home)
-        .map_err(|error| Complaint::file("create", home, &error).fix("set REPL_HOME to a folder you can write to"))
-}
-
 /// A folder in a place for everybody must be surely ours.
 fn make_private(folder: &Path) -> Done<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(folder) {
@@ -267,8 +268,7 @@ fn open_log(home: &Path) -> Done<File> {
         let older = home.join("control.log.1");
         std::fs::rename(&path, &older).map_err(|error| Complaint::file("move", &path, &error))?;
     }
-    let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
-    opened.map_err(|error| Complaint::file("open", &path, &error))
+    private::open(&path, OpenOptions::new().append(true))
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ fn print(event: &EventView) {
         paint(Colour::Dim, &number),
         show::clock(event.at),
         paint(Colour::Bold, &event.kind),
-        body.join(" ")
+        crate::say::one_line(&body.join(" "))
     );
 }
 

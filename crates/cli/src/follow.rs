@@ -4,6 +4,7 @@
 use crate::complaint::Done;
 use crate::control_plane::{API, ControlPlane};
 use crate::live::Live;
+use crate::say;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
@@ -249,7 +250,7 @@ async fn write(to: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> s
 
 fn noted(bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
-    text.lines().map(|line| format!("repl: {line}\n")).collect::<String>().into_bytes()
+    text.lines().map(|line| say::harmless(&format!("repl: {line}\n"))).collect::<String>().into_bytes()
 }
 
 #[cfg(test)]
@@ -309,5 +310,6 @@ mod tests {
     #[test]
     fn the_runners_words_are_marked() {
         assert_eq!(noted(b"not found\nsorry"), b"repl: not found\nrepl: sorry\n");
+        assert_eq!(noted(b"\x1b[2Jgone"), b"repl: \\x1b[2Jgone\n");
     }
 }

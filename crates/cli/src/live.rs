@@ -2,6 +2,7 @@
 //! screen; silent everywhere else.
 
 use crate::control_plane::ControlPlane;
+use crate::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -48,7 +49,8 @@ impl Live {
 
     pub fn phase(&self, text: String) {
         if let Some(line) = &self.line {
-            line.set_message(text);
+            // Drawn by itself, past the macros that everything else is printed with.
+            line.set_message(say::harmless(&say::one_line(&text)));
         }
     }
 

@@ -93,11 +93,7 @@ pub fn remember(plane: &ControlPlane, run: &str) {
     }
     last.insert(key, run.to_owned());
     let text = serde_json::to_vec(&last).expect("a map of texts");
-    let path = last_file(plane);
-    let fresh = path.with_extension(format!("{}.new", std::process::id()));
-    if std::fs::create_dir_all(&plane.settings().home).is_ok() && std::fs::write(&fresh, text).is_ok() {
-        std::fs::rename(&fresh, &path).ok();
-    }
+    crate::private::home(&plane.settings().home).and_then(|()| crate::private::write(&last_file(plane), &text)).ok();
 }
 
 /// The run submitted last from here, without asking whether it is still there.

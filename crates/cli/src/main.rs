@@ -2,9 +2,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "lives in real time, and is the one place that ends the process")]
 
-// First: its macros stand in for the standard ones in every module below.
+// First, so that its macros are known to everything below.
 #[macro_use]
-mod out;
+mod say;
 
 mod action;
 mod allocation;
@@ -23,11 +23,14 @@ mod fault;
 mod follow;
 mod instance;
 mod live;
+mod login;
 mod logs;
 mod lookup;
 mod manifest;
 mod meant;
 mod nearest;
+mod private;
+mod prompt;
 mod ps;
 mod quantity;
 mod role;
@@ -60,10 +63,12 @@ fn main() {
     }
     let line = match Line::try_parse() {
         Ok(line) => line,
-        Err(error) => std::process::exit(i32::from(say(usage::answer(error, &words())))),
+        Err(error) => std::process::exit(i32::from(shown(usage::answer(error, &words())))),
     };
     fault::arm(line.command.as_ref().map_or(&[], args::Command::roles));
-    if !line.command.as_ref().is_some_and(is_role) {
+    if line.command.as_ref().is_some_and(is_role) {
+        role::only_for_the_owner();
+    } else {
         end_with_the_reader();
     }
     let code = match line.command {
@@ -80,9 +85,16 @@ fn main() {
             println!("{}", args::MAP);
             0
         }
-        Some(Command::Help(args)) => say(usage::help(&args.path)),
+        Some(Command::Help(args)) => shown(usage::help(&args.path)),
         Some(Command::CrashPoints(args)) => outcome(fault::points(&args)),
         Some(command) => outcome(start(&line.settings, command)),
+    };
+    let code = match say::failed() {
+        Some(why) if code == 0 => {
+            eprintln!("error: cannot write the output: {why}");
+            complaint::REFUSED
+        }
+        _ => code,
     };
     // Not a return: a thread that still waits for a full pipe must not keep us.
     std::process::exit(i32::from(code));
@@ -94,7 +106,7 @@ fn words() -> Vec<String> {
 }
 
 /// Says why a command line cannot be read, or what was asked to be explained.
-fn say(answer: usage::Answer) -> u8 {
+fn shown(answer: usage::Answer) -> u8 {
     match answer {
         usage::Answer::Complaint(complaint) => outcome(Err(complaint)),
         usage::Answer::Clap(error) => {
@@ -189,6 +201,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Credits(command) => credits::credits(&settings, command).await,
         Command::Secret(command) => secret::secret(&settings, command).await,
         Command::Token(command) => token::token(&settings, command).await,
+        Command::Login(args) => login::login(&settings, args).await,
+        Command::Logout(args) => login::logout(&settings, &args),
         Command::Control(command) => control::control(&settings, command).await,
         Command::Server(args) => role::server(&settings, args).await,
         Command::Worker(args) => role::worker(&settings, args).await,

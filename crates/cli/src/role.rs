@@ -4,8 +4,9 @@
 use crate::complaint::{Complaint, Done, REFUSED, USAGE};
 use crate::embedded::{self, Orders, READY};
 use crate::nearest::suggestion;
+use crate::private;
 use crate::settings::Settings;
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 
 /// The tables of a settings file that configure a control plane.
@@ -130,6 +131,11 @@ pub async fn worker(settings: &Settings, args: WorkerArgs) -> Done {
     serve(orders, server::Role::Worker, false, |_| eprintln!("repl: working")).await
 }
 
+/// Whatever a process of ours makes, other users cannot read: SQLite's files, logs, sockets. Jobs get a umask of their own.
+pub fn only_for_the_owner() {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+}
+
 /// What `repl control serve` is: orders on stdin, one word on stdout when it answers, or why it does not.
 pub async fn embedded() -> Done {
     let mut text = String::new();
@@ -168,6 +174,17 @@ fn say_ready() {
     }
 }
 
+/// A token for the owner of a database that other processes may have open too; none where only one process may.
+pub async fn token_of_shared_database(settings: &Settings) -> Done<Option<wire::api::TokenView>> {
+    if !is_shared(&settings.database) {
+        return Ok(None);
+    }
+    let orders = orders(settings, Place { database: None, blobs: None }, Some(USUAL_ADDRESS.to_owned()));
+    private::home(&orders.home)?;
+    let settings = server_settings(orders, server::Role::Server, None)?;
+    Ok(Some(server::make_owner_token(&settings).await?))
+}
+
 fn orders(settings: &Settings, place: Place, listen: Option<String>) -> Orders {
     Orders {
         home: settings.home.clone(),
@@ -189,10 +206,11 @@ async fn serve(
     alone: bool,
     ready: impl FnOnce(server::Ready) + Send + 'static,
 ) -> Done {
-    let config = config(&orders.tables)?;
-    let tls = tls(orders.tls_cert, orders.tls_key)?;
+    config(&orders.tables)?;
     let home = orders.home.clone();
-    embedded::create_home(&home)?;
+    private::home(&home)?;
+    private::contents(&home)?;
+    let effective = embedded::effective(&orders);
     open_as_many_files_as_allowed();
     let (mut held, socket) = if alone {
         let held = embedded::hold(&home)?;
@@ -207,32 +225,33 @@ async fn serve(
     let announced = socket.clone();
     let on_ready = move |up: server::Ready| {
         if let (Some(held), Some(socket)) = (&mut held, &announced)
-            && let Err(complaint) = held.announce(socket, up.url.clone())
+            && let Err(complaint) = held.announce(socket, up.url.clone(), effective)
         {
             tracing::error!("{complaint}");
         }
         ready(up);
         held
     };
-    server::run(
-        server::Settings {
-            database: orders.database.unwrap_or_else(|| format!("sqlite:{}", home.join("remuda.db").display())),
-            blobs: orders.blobs,
-            listen: orders.listen,
-            tls,
-            public_url: orders.public_url,
-            ca_cert: orders.ca_cert,
-            socket,
-            embedded: alone,
-            role,
-            config,
-            exe: PathBuf::from("/proc/self/exe"),
-            home,
-        },
-        on_ready,
-    )
-    .await?;
+    server::run(server_settings(orders, role, socket)?, on_ready).await?;
     Ok(0)
+}
+
+fn server_settings(orders: Orders, role: server::Role, socket: Option<PathBuf>) -> Done<server::Settings> {
+    let home = orders.home;
+    Ok(server::Settings {
+        database: orders.database.unwrap_or_else(|| format!("sqlite:{}", home.join("remuda.db").display())),
+        blobs: orders.blobs,
+        listen: orders.listen,
+        tls: tls(orders.tls_cert, orders.tls_key)?,
+        public_url: orders.public_url,
+        ca_cert: orders.ca_cert,
+        embedded: socket.is_some(),
+        socket,
+        role,
+        config: config(&orders.tables)?,
+        exe: PathBuf::from("/proc/self/exe"),
+        home,
+    })
 }
 
 /// Both files, or neither.
@@ -284,8 +303,8 @@ fn log_to_stderr(filter: Option<&str>) {
     let filter = filter.unwrap_or("info");
     let filter =
         tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let colour = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
+    // Without colours: what is escaped on its way out could not tell ours from others'.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| crate::say::Log).with_ansi(false);
     // A log that cannot be written must not end what it tells about: the disk is full.
     log.log_internal_errors(false).init();
 }

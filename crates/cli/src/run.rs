@@ -121,6 +121,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     }
     let env = |name: &str| std::env::var(name).ok();
     let (mut submit, sources) = wanted(&args, &env)?;
+    run_file::fill(&mut submit, &settings.run);
     let files = upload::walk(&sources, args.follow_links)?;
     confirm(&args, &files)?;
     let paths = sources.into_iter().map(|source| source.path).collect();

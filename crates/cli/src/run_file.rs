@@ -58,6 +58,26 @@ const RETRY: &[&str] = &["on_events", "max_attempts", "duration", "delay"];
 
 /// A file of another kind is not read to its end to find that out.
 const LARGEST: u64 = 1 << 20;
+/// What `[run]` in a settings file may say: the fields that are the same for many runs, and the flags that have other names.
+const DEFAULTS: &[&str] = &[
+    "env",
+    "working_dir",
+    "workdir",
+    "resources",
+    "cpu",
+    "memory",
+    "provider",
+    "region",
+    "retry",
+    "max_duration",
+    "stop_duration",
+    "hold",
+    "priority",
+    "artifacts",
+    "budget",
+    "merge",
+    "on_lost_control",
+];
 
 /// What a file says: the run, and the files that go with it as `PATH[:DEST]` seen from the file's own folder.
 #[derive(Debug)]
@@ -141,6 +161,76 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
     }
     variables(&fields, env, &mut submit)?;
     Ok((submit, fields.texts("files")?))
+}
+
+/// `[run]` of a settings file. `env` is what a variable without a value is taken from; without it (a project's file) each
+/// needs its value: a project must not collect variables of whoever works on it.
+pub fn defaults(table: &toml::Value, env: Option<&dyn Fn(&str) -> Option<String>>) -> Done<Submit> {
+    let Ok(Value::Mapping(map)) = serde_yaml_ng::to_value(table) else {
+        return Err(Complaint::usage("`run` must be a table of defaults, e.g. [run] max_duration = \"2h\""));
+    };
+    for said in map.keys().filter_map(Value::as_str) {
+        if !DEFAULTS.contains(&said) && FIELDS.contains(&said) {
+            return Err(Complaint::usage(format!("`run.{said}` cannot be a default"))
+                .fix("say it for each run: in its run file, or by a flag"));
+        }
+    }
+    let fields = Fields::of(&map, "run", DEFAULTS)?;
+    let mut submit = Submit {
+        artifacts: fields.texts("artifacts")?,
+        working_dir: fields.text("working_dir")?.or(fields.text("workdir")?),
+        provider: fields.text("provider")?,
+        region: fields.text("region")?,
+        max_duration_ms: fields.read("max_duration", quantity::duration)?,
+        stop_duration_ms: fields.read("stop_duration", quantity::duration)?,
+        hold_ms: fields.read("hold", quantity::duration)?,
+        budget: fields.read("budget", quantity::credits)?,
+        priority: fields.one_of("priority", &["high", "normal"])?,
+        on_lost_control: fields.one_of("on_lost_control", &["finish", "stop"])?,
+        merge: fields.flag("merge")?,
+        retry: retry(&fields)?,
+        ..Submit::default()
+    };
+    submit.resources.cpu_milli = fields.read("cpu", quantity::cpu)?;
+    submit.resources.memory_bytes = fields.read("memory", quantity::memory)?;
+    if let Some(resources) = fields.inner("resources", RESOURCES)? {
+        submit.resources.cpu_milli = resources.read("cpu", quantity::cpu)?.or(submit.resources.cpu_milli);
+        submit.resources.memory_bytes = resources.read("memory", quantity::memory)?.or(submit.resources.memory_bytes);
+    }
+    match env {
+        Some(env) => variables(&fields, env, &mut submit)?,
+        None => variables(&fields, &|_| None, &mut submit)?,
+    }
+    Ok(submit)
+}
+
+/// What nobody has said yet is as the defaults say. A list or a number that was said replaces the default; variables are
+/// added one by one.
+pub fn fill(submit: &mut Submit, defaults: &Submit) {
+    fn or<T: Clone>(field: &mut Option<T>, default: &Option<T>) {
+        if field.is_none() {
+            field.clone_from(default);
+        }
+    }
+    for (name, value) in &defaults.env {
+        submit.env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+    if submit.artifacts.is_empty() {
+        submit.artifacts.clone_from(&defaults.artifacts);
+    }
+    or(&mut submit.working_dir, &defaults.working_dir);
+    or(&mut submit.resources.cpu_milli, &defaults.resources.cpu_milli);
+    or(&mut submit.resources.memory_bytes, &defaults.resources.memory_bytes);
+    or(&mut submit.provider, &defaults.provider);
+    or(&mut submit.region, &defaults.region);
+    or(&mut submit.max_duration_ms, &defaults.max_duration_ms);
+    or(&mut submit.stop_duration_ms, &defaults.stop_duration_ms);
+    or(&mut submit.hold_ms, &defaults.hold_ms);
+    or(&mut submit.budget, &defaults.budget);
+    or(&mut submit.priority, &defaults.priority);
+    or(&mut submit.on_lost_control, &defaults.on_lost_control);
+    or(&mut submit.retry, &defaults.retry);
+    submit.merge |= defaults.merge;
 }
 
 fn check_type(fields: &Fields<'_>) -> Done<()> {
@@ -398,6 +488,35 @@ mod tests {
             described.sort_unstable();
             read.sort_unstable();
             assert_eq!(described, read);
+        }
+    }
+
+    #[test]
+    fn defaults_fill_what_was_not_said() {
+        let of = |text: &str, env: Option<&dyn Fn(&str) -> Option<String>>| {
+            let table: toml::Table = text.parse().unwrap();
+            defaults(&toml::Value::Table(table), env)
+        };
+        let here = |name: &str| (name == "HERE").then(|| "yes".to_owned());
+        let text = "max_duration = '1h'\nretry = 2\nmemory = '2GB'\nresources = {cpu = 1.5}\nartifacts = ['a', 'b']\nenv = {A = 'd', B = 'd'}";
+        let given = of(text, None).unwrap();
+        let mut submit = Submit { artifacts: vec!["mine".into()], max_duration_ms: Some(5), ..Submit::default() };
+        submit.env.insert("A".into(), "mine".into());
+        fill(&mut submit, &given);
+        assert_eq!((submit.artifacts, submit.max_duration_ms), (vec!["mine".to_owned()], Some(5)));
+        assert_eq!((submit.env["A"].as_str(), submit.env["B"].as_str()), ("mine", "d"));
+        assert_eq!((submit.resources.cpu_milli, submit.resources.memory_bytes), (Some(1500), Some(2 << 30)));
+        assert_eq!(submit.retry.unwrap().max_attempts, 2);
+        assert_eq!(of("env = ['HERE']", Some(&here)).unwrap().env["HERE"], "yes");
+        for (text, said, fix) in [
+            ("max_duraton = '1h'", "unknown field `run.max_duraton`", "did you mean `max_duration`?"),
+            ("secrets = ['KEY']", "`run.secrets` cannot be a default", "say it for each run"),
+            ("files = ['~/.ssh']", "`run.files` cannot be a default", "say it for each run"),
+            ("env = ['AWS_SECRET_ACCESS_KEY']", "`run.env`: `AWS_SECRET_ACCESS_KEY` is not set here", ""),
+        ] {
+            let complaint = of(text, None).unwrap_err();
+            assert!(complaint.text.starts_with(said), "{complaint}");
+            assert!(complaint.fix.unwrap_or_default().starts_with(fix), "{text}");
         }
     }
 

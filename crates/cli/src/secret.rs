@@ -1,17 +1,15 @@
 //! `repl secret`: values that runs get as variables. Values come in by pipe or typed unseen, never on the command line,
 //! where history and other users would read them; they never come out.
 
-use crate::args::Listing;
+use crate::args::{Json, Listing};
 use crate::complaint::{Complaint, Done};
 use crate::control_plane::ControlPlane;
+use crate::prompt;
+use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Table};
-use std::io::{BufRead as _, IsTerminal as _, Read as _};
-use wire::api::{SecretBody, SecretView};
+use wire::api::{SecretBody, SecretStored, SecretView};
 use wire::client::encode;
-
-/// More is a file, not a secret.
-const LONGEST: u64 = 64 << 10;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Secret {
@@ -37,6 +35,8 @@ pub enum Secret {
         /// Take the value this variable has here
         #[arg(long, value_name = "VARIABLE")]
         from_env: Option<String>,
+        #[command(flatten)]
+        json: Json,
     },
     /// Delete a secret
     #[command(
@@ -57,18 +57,24 @@ pub async fn secret(settings: &Settings, command: Secret) -> Done {
             let plane = ControlPlane::reach(settings).await?;
             list(&plane, listing).await
         }
-        Secret::Set { name, from_env } => {
+        Secret::Set { name, from_env, json } => {
             let value = match from_env {
                 Some(variable) => std::env::var(&variable)
                     .map_err(|_| Complaint::usage(format!("the variable `{variable}` is not set here")))?,
-                None => read_value(&name).await?,
+                None => prompt::value(&format!("value of {name}")).await?,
             };
             if value.is_empty() {
                 return Err(Complaint::usage("an empty value is no secret").fix("pipe it in: … | repl secret set NAME"));
             }
             let plane = ControlPlane::reach(settings).await?;
-            plane.put(&format!("/secrets/{}", encode(&name)), &SecretBody { value }).await?;
+            let stored: SecretStored = plane.put(&format!("/secrets/{}", encode(&name)), &SecretBody { value }).await?;
             eprintln!("repl: {name} is set; hand it to a run with --secret {name}");
+            if let Some(note) = &stored.note {
+                eprintln!("repl: {}", one_line(note));
+            }
+            if json.json {
+                return show::json(&stored);
+            }
             Ok(0)
         }
         Secret::Delete { name } => {
@@ -91,60 +97,4 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     }
     table.print("no secrets");
     Ok(0)
-}
-
-/// All of a pipe without its last newline, or one unseen line.
-async fn read_value(name: &str) -> Done<String> {
-    let failed = |error: std::io::Error| Complaint::usage(format!("cannot read the value from stdin: {error}"));
-    let value = if std::io::stdin().is_terminal() {
-        eprint!("value of {name}: ");
-        let unseen = Unseen::new();
-        let line = tokio::task::spawn_blocking(|| {
-            let mut line = String::new();
-            std::io::stdin().lock().read_line(&mut line).map(|_| line)
-        });
-        // Ctrl-C must not leave a terminal behind that shows nothing.
-        let line = tokio::select! {
-            line = line => Some(line.map_err(std::io::Error::other).flatten()),
-            _ = tokio::signal::ctrl_c() => None,
-        };
-        drop(unseen);
-        eprintln!();
-        line.ok_or_else(|| Complaint::refused("nothing was set"))?.map_err(failed)?
-    } else {
-        let mut text = String::new();
-        std::io::stdin().lock().take(LONGEST + 1).read_to_string(&mut text).map_err(failed)?;
-        text
-    };
-    if value.len() as u64 > LONGEST {
-        return Err(Complaint::usage("longer than 64 KB").fix("send it as a file: repl run --file PATH"));
-    }
-    let value = value.strip_suffix('\n').unwrap_or(&value);
-    Ok(value.strip_suffix('\r').unwrap_or(value).to_owned())
-}
-
-/// The terminal does not echo while this lives.
-struct Unseen {
-    before: Option<nix::sys::termios::Termios>,
-}
-
-impl Unseen {
-    fn new() -> Unseen {
-        use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
-        let before = tcgetattr(std::io::stdin()).ok();
-        if let Some(before) = &before {
-            let mut quiet = before.clone();
-            quiet.local_flags.remove(LocalFlags::ECHO);
-            tcsetattr(std::io::stdin(), SetArg::TCSAFLUSH, &quiet).ok();
-        }
-        Unseen { before }
-    }
-}
-
-impl Drop for Unseen {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            nix::sys::termios::tcsetattr(std::io::stdin(), nix::sys::termios::SetArg::TCSAFLUSH, before).ok();
-        }
-    }
 }

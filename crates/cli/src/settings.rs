@@ -1,21 +1,52 @@
-//! Settings, weakest first: defaults, the user's file, `repl.toml` found walking up, environment, flags.
-//! Reads them and says where a wrong one stands; what a table means is the business of whoever it configures.
+//! Settings, weakest first: defaults, the user's file, a project's `repl.toml` found walking up, the file that was named,
+//! environment, flags. A project's file comes with whatever somebody cloned, so it may hold only `url` and run defaults.
+//! Reads them and says where a wrong one stands; what a table means is decided by the part it configures.
 
 use crate::complaint::{Complaint, Done};
 use crate::nearest::suggestion;
+use crate::run_file;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use wire::api::Submit;
 
 /// Keys of a settings file that are plain words.
 const KEYS: &[&str] =
     &["home", "url", "token", "database", "blobs", "listen", "log", "tls_cert", "tls_key", "ca_cert", "public_url"];
+/// The table of run defaults.
+const RUN: &str = "run";
+/// All that a project's file may hold.
+const OF_A_PROJECT: &[&str] = &["url", RUN];
 pub const PROJECT_FILE: &str = "repl.toml";
 
-#[derive(Debug, Clone, PartialEq)]
+/// Where a setting comes from, as far as that decides what goes with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    Flag,
+    Environment,
+    /// A file of the user's own.
+    File(PathBuf),
+    /// A file of whoever wrote the project.
+    Project(PathBuf),
+}
+
+/// Tokens that were given, each with what it may be sent to. Tokens that were stored by `repl login` are in `logins`.
+#[derive(Debug, Clone, Default)]
+pub struct Tokens {
+    /// `REPL_TOKEN`: with a URL from the environment or a flag, or with the embedded control plane.
+    pub environment: Option<String>,
+    /// Each `token` of the user's own files with the `url` of the same file, strongest first.
+    pub files: Vec<(Option<String>, String)>,
+}
+
+#[derive(Debug, Clone)]
 pub struct Settings {
     pub home: PathBuf,
     /// Another control plane than the embedded one.
     pub url: Option<String>,
-    pub token: Option<String>,
+    pub url_from: Option<Origin>,
+    pub tokens: Tokens,
+    /// Where `repl login` keeps tokens.
+    pub logins: Option<PathBuf>,
     pub database: Option<String>,
     pub blobs: Option<String>,
     pub listen: Option<String>,
@@ -29,6 +60,8 @@ pub struct Settings {
     pub public_url: Option<String>,
     /// The tables of the control plane (`[holds]`, `[prices]`, …), merged.
     pub tables: toml::Table,
+    /// What a run is unless its file or a flag says otherwise.
+    pub run: Submit,
     /// Files that were read, for `doctor` and for messages.
     pub files: Vec<PathBuf>,
 }
@@ -42,6 +75,9 @@ pub struct Flags {
     /// The control plane to talk to, instead of the embedded one [env: REPL_URL]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     pub url: Option<String>,
+    /// A settings file of your own, stronger than config.toml [env: REPL_CONFIG]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Everywhere")]
+    pub config: Option<PathBuf>,
 }
 
 /// The environment as a function, so that tests bring their own.
@@ -62,55 +98,53 @@ impl Settings {
                 .filter(|path| path.is_absolute())
                 .or_else(|| Some(user_home.as_ref()?.join(fallback)))
         };
-        let mut merged = toml::Table::new();
-        let mut files = Vec::new();
-        let user_file = under_home("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("remuda/config.toml"));
-        let project_file = cwd.ancestors().map(|dir| dir.join(PROJECT_FILE)).find(|path| path.is_file());
-        for path in [user_file, project_file].into_iter().flatten() {
-            if let Some(table) = read_file(&path)? {
-                merge(&mut merged, table);
-                files.push(path);
-            }
-        }
-        let mut word = |key: &str, env_name: &str| {
-            let from_file = merged.remove(key).and_then(|value| value.as_str().map(str::to_owned));
-            env(env_name).or(from_file)
+        let ours = under_home("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("remuda"));
+        let layers = Layers::read(flags, &env, ours.as_deref(), cwd)?;
+        let (url, url_from) = layers.url(flags, env("REPL_URL")).unzip();
+        let word = |key: &str, env_name: &str| {
+            env(env_name).map(|value| placed(&value, cwd)).or_else(|| layers.own(key).map(|(value, _)| value))
         };
-        let home = word("home", "REPL_HOME").map(PathBuf::from);
-        let mut file = |key: &str, env_name: &str| word(key, env_name).map(|path| cwd.join(path));
-        let (tls_cert, tls_key) = (file("tls_cert", "REPL_TLS_CERT"), file("tls_key", "REPL_TLS_KEY"));
-        let ca_cert = file("ca_cert", "REPL_CA_CERT");
-        let settings = Settings {
-            url: flags.url.clone().or_else(|| word("url", "REPL_URL")),
-            token: word("token", "REPL_TOKEN"),
+        let file = |key: &str, env_name: &str| {
+            let named = env(env_name).map(|path| cwd.join(path));
+            named.or_else(|| layers.own(key).map(|(path, file)| beside(&file).join(path)))
+        };
+        let home = flags.home.clone().or_else(|| env("REPL_HOME").map(PathBuf::from));
+        let home = home.or_else(|| layers.own("home").map(|(home, file)| beside(&file).join(home)));
+        let home = home.or_else(|| under_home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("remuda")));
+        let home = home.ok_or_else(|| {
+            Complaint::usage("no place for data: neither REPL_HOME nor HOME is set")
+                .fix("set REPL_HOME to a folder of yours")
+        })?;
+        Ok(Settings {
+            home: cwd.join(home),
+            url,
+            url_from,
+            tokens: Tokens { environment: env("REPL_TOKEN"), files: layers.tokens() },
+            logins: ours.map(|dir| dir.join("tokens.json")),
             database: word("database", "REPL_DATABASE"),
             blobs: word("blobs", "REPL_BLOBS"),
             listen: word("listen", "REPL_LISTEN"),
             log: word("log", "REPL_LOG"),
-            tls_cert,
-            tls_key,
-            ca_cert,
+            tls_cert: file("tls_cert", "REPL_TLS_CERT"),
+            tls_key: file("tls_key", "REPL_TLS_KEY"),
+            ca_cert: file("ca_cert", "REPL_CA_CERT"),
             public_url: word("public_url", "REPL_PUBLIC_URL"),
-            home: match flags
-                .home
-                .clone()
-                .or(home)
-                .or_else(|| under_home("XDG_DATA_HOME", ".local/share").map(|dir| dir.join("remuda")))
-            {
-                Some(home) => cwd.join(home),
-                None => {
-                    return Err(Complaint::usage("no place for data: neither REPL_HOME nor HOME is set")
-                        .fix("set REPL_HOME to a folder of yours"));
-                }
-            },
-            tables: merged,
-            files,
-        };
-        Ok(settings)
+            tables: layers.tables(),
+            run: layers.run(),
+            files: layers.all().map(|layer| layer.path.clone()).collect(),
+        })
     }
-}
 
-impl Settings {
+    /// The same, about the embedded control plane of this home whatever else is configured.
+    pub fn embedded(&self) -> Settings {
+        let mut embedded = self.clone();
+        if embedded.url.take().is_some() {
+            embedded.tokens.environment = None; // it was meant for the other one
+        }
+        embedded.url_from = None;
+        embedded
+    }
+
     /// PEM of the authorities that are trusted beside those of the system.
     pub fn authorities(&self) -> Done<Option<String>> {
         let read = |path: &PathBuf| {
@@ -120,39 +154,193 @@ impl Settings {
     }
 }
 
-/// A settings file, checked; none if it is not there.
-fn read_file(path: &Path) -> Done<Option<toml::Table>> {
+/// One file, checked.
+struct Layer {
+    path: PathBuf,
+    table: toml::Table,
+    run: Submit,
+}
+
+/// The files that were found.
+struct Layers {
+    user: Option<Layer>,
+    project: Option<Layer>,
+    named: Option<Layer>,
+}
+
+impl Layers {
+    fn read(flags: &Flags, env: &dyn Fn(&str) -> Option<String>, ours: Option<&Path>, cwd: &Path) -> Done<Layers> {
+        let user = ours.map(|dir| own_file(&dir.join("config.toml"), env)).transpose()?.flatten();
+        let named = match flags.config.clone().or_else(|| env("REPL_CONFIG").map(PathBuf::from)) {
+            Some(path) => {
+                let path = cwd.join(path);
+                let missing = || {
+                    Complaint::usage(format!("there is no settings file {}", path.display()))
+                        .fix("check --config and REPL_CONFIG")
+                };
+                Some(own_file(&path, env)?.ok_or_else(missing)?)
+            }
+            None => None,
+        };
+        let project = cwd.ancestors().map(|dir| dir.join(PROJECT_FILE)).find(|path| path.is_file());
+        // Named by the user, it is the user's choice.
+        let is_named = |path: &PathBuf| {
+            named.as_ref().is_some_and(|named| named.path.canonicalize().ok() == path.canonicalize().ok())
+        };
+        let project = project.filter(|path| !is_named(path)).map(|path| project_file(&path)).transpose()?.flatten();
+        Ok(Layers { user, project, named })
+    }
+
+    /// Weakest first.
+    fn all(&self) -> impl Iterator<Item = &Layer> {
+        self.user.iter().chain(&self.project).chain(&self.named)
+    }
+
+    /// A word of the user's own files, and which of them said it.
+    fn own(&self, key: &str) -> Option<(String, PathBuf)> {
+        let said = |layer: &Layer| {
+            let value = layer.table.get(key)?.as_str()?;
+            let value =
+                if matches!(key, "database" | "blobs") { placed(value, &beside(&layer.path)) } else { value.into() };
+            Some((value, layer.path.clone()))
+        };
+        self.named.as_ref().and_then(said).or_else(|| self.user.as_ref().and_then(said))
+    }
+
+    fn tokens(&self) -> Vec<(Option<String>, String)> {
+        let word = |layer: &Layer, key: &str| layer.table.get(key).and_then(|value| value.as_str().map(str::to_owned));
+        let own = self.named.iter().chain(&self.user);
+        own.filter_map(|layer| Some((word(layer, "url"), word(layer, "token")?))).collect()
+    }
+
+    fn url(&self, flags: &Flags, env: Option<String>) -> Option<(String, Origin)> {
+        let of = |layer: &Option<Layer>, origin: fn(PathBuf) -> Origin| {
+            let layer = layer.as_ref()?;
+            Some((layer.table.get("url")?.as_str()?.to_owned(), origin(layer.path.clone())))
+        };
+        flags
+            .url
+            .clone()
+            .map(|url| (url, Origin::Flag))
+            .or_else(|| Some((env?, Origin::Environment)))
+            .or_else(|| of(&self.named, Origin::File))
+            .or_else(|| of(&self.project, Origin::Project))
+            .or_else(|| of(&self.user, Origin::File))
+    }
+
+    fn tables(&self) -> toml::Table {
+        let mut merged = toml::Table::new();
+        for layer in self.user.iter().chain(&self.named) {
+            let tables = layer.table.iter().filter(|(key, _)| !KEYS.contains(&key.as_str()) && *key != RUN);
+            merge(&mut merged, tables.map(|(key, value)| (key.clone(), value.clone())).collect());
+        }
+        merged
+    }
+
+    fn run(&self) -> Submit {
+        let mut run = Submit::default();
+        for layer in [&self.named, &self.project, &self.user].into_iter().flatten() {
+            run_file::fill(&mut run, &layer.run);
+        }
+        run
+    }
+}
+
+fn beside(file: &Path) -> PathBuf {
+    file.parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// `sqlite:PATH` and `file:PATH` with an absolute path: the control plane runs in another folder.
+fn placed(value: &str, base: &Path) -> String {
+    for scheme in ["sqlite:", "file:"] {
+        if let Some(path) = value.strip_prefix(scheme).filter(|path| !path.is_empty()) {
+            return format!("{scheme}{}", base.join(path).display());
+        }
+    }
+    value.to_owned()
+}
+
+/// A file of the user's own, checked; none if it is not there.
+fn own_file(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Done<Option<Layer>> {
+    let Some(table) = parsed(path)? else { return Ok(None) };
+    let at = |complaint: Complaint| named(path, complaint);
+    let known: Vec<&str> = KEYS.iter().chain(crate::role::TABLES).chain([&RUN]).copied().collect();
+    let mut run = Submit::default();
+    for (key, value) in &table {
+        if KEYS.contains(&key.as_str()) {
+            is_text(key, value).map_err(at)?;
+        } else if key == RUN {
+            run = run_file::defaults(value, Some(env)).map_err(at)?;
+        } else if crate::role::TABLES.contains(&key.as_str()) {
+            let one = toml::Table::from_iter([(key.clone(), value.clone())]);
+            crate::role::config(&one).map_err(at)?;
+        } else {
+            return Err(at(Complaint::usage(format!("unknown key `{key}`")).fix(suggestion(key, &known))));
+        }
+    }
+    Ok(Some(Layer { path: path.to_owned(), table, run }))
+}
+
+/// A project's file: whoever wrote it decides where a run goes and what it is by default, and nothing else. It sends no
+/// token that was not stored for its URL, starts nothing and opens no file of the user's.
+fn project_file(path: &Path) -> Done<Option<Layer>> {
+    belongs_to_us(path)?;
+    let Some(table) = parsed(path)? else { return Ok(None) };
+    let at = |complaint: Complaint| named(path, complaint);
+    let mut run = Submit::default();
+    for (key, value) in &table {
+        match key.as_str() {
+            "url" => is_text(key, value).map_err(at)?,
+            RUN => run = run_file::defaults(value, None).map_err(at)?,
+            "token" => {
+                return Err(at(Complaint::usage("`token` may not stand in a project's file")
+                    .fix("keep it with `repl login URL`, and take it out of this file")));
+            }
+            known if KEYS.contains(&known) || crate::role::TABLES.contains(&known) => {
+                let what = if value.is_table() { format!("the table [{key}]") } else { format!("`{key}`") };
+                return Err(at(Complaint::usage(format!(
+                    "{what} may not stand in a project's file, which holds only `url` and [run]"
+                ))
+                .fix(
+                    "a control plane's settings belong into ~/.config/remuda/config.toml or a file named by --config",
+                )));
+            }
+            _ => {
+                let complaint = Complaint::usage(format!("unknown key `{key}` in a project's file"));
+                return Err(at(complaint.fix(suggestion(key, OF_A_PROJECT))));
+            }
+        }
+    }
+    Ok(Some(Layer { path: path.to_owned(), table, run }))
+}
+
+/// In a folder that everybody may write to, another user could lay a file in our way; its variables would come into our runs.
+fn belongs_to_us(path: &Path) -> Done<()> {
+    let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
+    let us = nix::unistd::geteuid().as_raw();
+    if found.uid() == us || found.uid() == 0 {
+        return Ok(());
+    }
+    Err(Complaint::usage(format!("{} belongs to another user (uid {})", path.display(), found.uid()))
+        .fix(format!("work elsewhere, or say that you trust it: --config {}", path.display())))
+}
+
+fn parsed(path: &Path) -> Done<Option<toml::Table>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Complaint::file("read", path, &error)),
     };
-    let wrong = |why: String| Complaint::usage(format!("{}: {why}", path.display()));
-    let table: toml::Table =
-        text.parse().map_err(|error: toml::de::Error| wrong(error.to_string().trim_end().to_owned()))?;
-    for (key, value) in &table {
-        if KEYS.contains(&key.as_str()) {
-            if !value.is_str() {
-                return Err(wrong(format!("`{key}` must be a text, e.g. {key} = \"…\"")));
-            }
-        } else {
-            check_table(key, value).map_err(|complaint| Complaint {
-                text: format!("{}: {}", path.display(), complaint.text),
-                ..complaint
-            })?;
-        }
-    }
-    Ok(Some(table))
+    let table: Result<toml::Table, toml::de::Error> = text.parse();
+    table.map(Some).map_err(|error| named(path, Complaint::usage(error.to_string().trim_end())))
 }
 
-fn check_table(key: &str, value: &toml::Value) -> Done<()> {
-    let tables = crate::role::TABLES;
-    if !tables.contains(&key) {
-        let known: Vec<&str> = KEYS.iter().chain(tables).copied().collect();
-        return Err(Complaint::usage(format!("unknown key `{key}`")).fix(suggestion(key, &known)));
-    }
-    let one = toml::Table::from_iter([(key.to_owned(), value.clone())]);
-    crate::role::config(&one).map(drop)
+fn named(path: &Path, complaint: Complaint) -> Complaint {
+    Complaint { text: format!("{}: {}", path.display(), complaint.text), ..complaint }
+}
+
+fn is_text(key: &str, value: &toml::Value) -> Done<()> {
+    if value.is_str() { Ok(()) } else { Err(Complaint::usage(format!("`{key}` must be a text, e.g. {key} = \"…\""))) }
 }
 
 /// Later files win, key by key.
@@ -200,24 +388,96 @@ mod tests {
     #[test]
     fn the_stronger_place_wins() {
         let user = (".config/remuda/config.toml", "url = 'http://user'\ntoken = 'user'\nlog = 'user'\nlisten = 'user'");
-        let project = ("repl.toml", "url = 'http://project'\ntoken = 'project'\nlog = 'project'");
-        let place = Place::new(&[user, project]);
-        let flags = Flags { url: Some("http://flag".into()), home: None };
-        let settings = place.read(&flags, &[("REPL_TOKEN", "env"), ("REPL_LISTEN", "")]).unwrap();
-        let said = [settings.url, settings.token, settings.log, settings.listen, settings.database];
-        let said: Vec<Option<&str>> = said.iter().map(Option::as_deref).collect();
-        assert_eq!(said, [Some("http://flag"), Some("env"), Some("project"), Some("user"), None]);
+        let project = ("repl.toml", "url = 'http://project'");
+        let named = ("mine.toml", "log = 'named'\ndatabase = 'sqlite:x.db'");
+        let place = Place::new(&[user, project, named]);
+        let config = Some(place.dir.path().join("mine.toml"));
+        let said = |flags: &Flags, env: &[(&str, &str)]| {
+            let settings = place.read(flags, env).unwrap();
+            [settings.url, settings.log, settings.listen].map(Option::unwrap_or_default)
+        };
+        assert_eq!(said(&Flags::default(), &[]), ["http://project", "user", "user"]);
+        let named = Flags { config: config.clone(), ..Flags::default() };
+        assert_eq!(said(&named, &[]), ["http://project", "named", "user"]);
+        let both = [("REPL_URL", "http://env"), ("REPL_LOG", "env"), ("REPL_LISTEN", "")];
+        assert_eq!(said(&named, &both), ["http://env", "env", "user"]);
+        assert_eq!(said(&Flags { url: Some("http://flag".into()), ..named.clone() }, &both)[0], "http://flag");
+        let settings = place.read(&Flags::default(), &[("REPL_CONFIG", config.as_ref().unwrap().to_str().unwrap())]);
+        let settings = settings.unwrap();
+        assert_eq!(settings.database, Some(format!("sqlite:{}", place.dir.path().join("x.db").display())));
         assert_eq!(settings.home, place.dir.path().join(".local/share/remuda"));
-        assert_eq!(settings.files.len(), 2);
+        assert_eq!(settings.files.len(), 3);
+        let missing = Flags { config: Some("gone.toml".into()), ..Flags::default() };
+        assert!(place.read(&missing, &[]).unwrap_err().text.contains("there is no settings file"));
+    }
+
+    #[test]
+    fn what_a_url_comes_from_is_known() {
+        let user = (".config/remuda/config.toml", "url = 'http://user'\ntoken = 't'");
+        let place = Place::new(&[user]);
+        let settings = place.read(&Flags::default(), &[("REPL_TOKEN", "e")]).unwrap();
+        assert_eq!(settings.url_from, Some(Origin::File(place.dir.path().join(user.0))));
+        assert_eq!(settings.tokens.environment.as_deref(), Some("e"));
+        assert_eq!(settings.tokens.files, [(Some("http://user".to_owned()), "t".to_owned())]);
+        let place = Place::new(&[user, ("repl.toml", "url = 'http://project'")]);
+        let settings = place.read(&Flags::default(), &[]).unwrap();
+        assert_eq!(settings.url_from, Some(Origin::Project(place.dir.path().join("repl.toml"))));
+        assert_eq!(settings.tokens.files[0].0.as_deref(), Some("http://user"), "a token stays with its own url");
+    }
+
+    #[test]
+    fn a_projects_file_decides_nothing_but_a_url_and_run_defaults() {
+        let plain =
+            ["home", "token", "database", "blobs", "listen", "log"].map(|key| (key.to_owned(), format!("{key} = 'x'")));
+        let tables = crate::role::TABLES.iter().map(|key| (key.to_string(), format!("[{key}]\nx = 1")));
+        for (key, text) in plain.into_iter().chain(tables) {
+            let place = Place::new(&[("repl.toml", &text)]);
+            let complaint = place.read(&Flags::default(), &[]).unwrap_err();
+            assert!(complaint.text.contains("repl.toml: ") && complaint.text.contains(&key), "{complaint}");
+            assert!(complaint.text.contains("may not stand in a project's file"), "{complaint}");
+            let fix = complaint.fix.unwrap();
+            assert!(fix.contains("config.toml") || fix.contains("repl login"), "{fix}");
+            // The same file is the user's own choice when the user names it.
+            let config = Some(place.dir.path().join("repl.toml"));
+            let chosen = place.read(&Flags { config, ..Flags::default() }, &[]);
+            assert!(chosen.is_ok() || text.starts_with('['), "{text}");
+        }
+        let exec = Place::new(&[("repl.toml", "[notify]\nexec = 'curl evil'")]);
+        assert!(exec.read(&Flags::default(), &[]).unwrap_err().text.contains("unknown key `notify`"));
+    }
+
+    #[test]
+    fn run_defaults_are_merged_key_by_key() {
+        let user = (".config/remuda/config.toml", "[run]\nmax_duration = '1h'\nenv = {A = '1', B = '1'}\nsecrets = []");
+        assert!(Place::new(&[user]).read(&Flags::default(), &[]).unwrap_err().text.contains("`run.secrets`"));
+        let user =
+            (".config/remuda/config.toml", "[run]\nmax_duration = '1h'\nenv = {A = '1', B = '1'}\npriority = 'high'");
+        let project = ("repl.toml", "[run]\nmax_duration = '2h'\nenv = {B = '2'}\ncpu = 2\nartifacts = ['out/*']");
+        let run = Place::new(&[user, project]).read(&Flags::default(), &[]).unwrap().run;
+        assert_eq!((run.max_duration_ms, run.resources.cpu_milli), (Some(7_200_000), Some(2000)));
+        assert_eq!((run.env["A"].as_str(), run.env["B"].as_str()), ("1", "2"));
+        assert_eq!((run.priority.as_deref(), run.artifacts), (Some("high"), vec!["out/*".to_owned()]));
+    }
+
+    #[test]
+    fn another_users_file_in_a_shared_folder_is_not_read() {
+        let place = Place::new(&[("repl.toml", "[run]\nenv = {LD_PRELOAD = '/tmp/x.so'}")]);
+        let path = place.dir.path().join("repl.toml");
+        if std::os::unix::fs::chown(&path, Some(65534), None).is_err() {
+            return; // only root can give files away
+        }
+        let complaint = place.read(&Flags::default(), &[]).unwrap_err();
+        assert!(complaint.text.contains("belongs to another user (uid 65534)"), "{complaint}");
+        place.read(&Flags { config: Some(path), ..Flags::default() }, &[]).unwrap();
     }
 
     #[test]
     fn an_unknown_key_names_its_file_and_neighbour() {
-        let place = Place::new(&[("a/repl.toml", "tokn = 'x'")]);
+        let place = Place::new(&[(".config/remuda/config.toml", "tokn = 'x'")]);
         let complaint = place.read(&Flags::default(), &[]).unwrap_err();
-        assert!(complaint.text.ends_with("a/repl.toml: unknown key `tokn`"), "{complaint}");
+        assert!(complaint.text.ends_with("config.toml: unknown key `tokn`"), "{complaint}");
         assert_eq!((complaint.code, complaint.fix.as_deref()), (2, Some("did you mean `token`?")));
-        for bad in ["token = 5", "a = [", "[hold]\nx = 1"] {
+        for bad in ["url = 5", "a = [", "[hold]\nx = 1", "[run]\ncpus = 1", "run = 1"] {
             let place = Place::new(&[("repl.toml", bad)]);
             assert!(place.read(&Flags::default(), &[]).unwrap_err().text.contains("repl.toml"), "{bad}");
         }

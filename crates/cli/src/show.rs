@@ -3,24 +3,26 @@
 mod table;
 mod when;
 
+pub use crate::say::Colour;
 pub use table::Table;
 pub use when::{ago, clock, now_ms, until};
 
 use crate::complaint::{Complaint, Done};
+use crate::say::{self, painted};
 use serde::Serialize;
 use std::io::IsTerminal as _;
 
 /// One JSON document on stdout and nothing else.
 pub fn json<T: Serialize + ?Sized>(value: &T) -> Done {
     let text = serde_json::to_string_pretty(value).map_err(|error| Complaint::refused(error.to_string()))?;
-    println!("{text}");
+    say::json(&text);
     Ok(0)
 }
 
 /// One JSON document on one line, for listings without an end.
 pub fn json_line<T: Serialize + ?Sized>(value: &T) -> Done {
     let text = serde_json::to_string(value).map_err(|error| Complaint::refused(error.to_string()))?;
-    println!("{text}");
+    say::json(&text);
     Ok(0)
 }
 
@@ -29,11 +31,13 @@ pub fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// Lines of `name  value`, aligned; those without a value are left out.
+/// Lines of `name  value`, aligned; those without a value are left out. The lines of a value that has several stand below
+/// each other, so that none of them looks like one of ours.
 pub fn pairs(pairs: &[(&str, Option<String>)]) {
     let width = pairs.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in pairs {
         if let Some(value) = value {
+            let value = value.trim_end_matches('\n').replace('\n', &format!("\n{}", " ".repeat(width + 2)));
             println!("{} {value}", paint(Colour::Dim, &format!("{name:<width$} ")));
         }
     }
@@ -55,32 +59,12 @@ pub fn size(bytes: i64) -> String {
     format!("{value:.1} TB")
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Colour {
-    Bold,
-    Dim,
-    Red,
-    Green,
-    Yellow,
-}
-
 pub fn paint(colour: Colour, text: &str) -> String {
     if colourful(std::io::stdout().is_terminal()) { painted(colour, text) } else { text.to_owned() }
 }
 
 pub fn paint_err(colour: Colour, text: &str) -> String {
     if colourful(std::io::stderr().is_terminal()) { painted(colour, text) } else { text.to_owned() }
-}
-
-fn painted(colour: Colour, text: &str) -> String {
-    let code = match colour {
-        Colour::Bold => "1",
-        Colour::Dim => "2",
-        Colour::Red => "31",
-        Colour::Green => "32",
-        Colour::Yellow => "33",
-    };
-    format!("\x1b[{code}m{text}\x1b[0m")
 }
 
 fn colourful(terminal: bool) -> bool {

@@ -3,6 +3,7 @@
 use crate::args::Json;
 use crate::complaint::Done;
 use crate::control_plane::ControlPlane;
+use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Colour, paint};
 use crate::{lookup, ps, summary};
@@ -61,15 +62,15 @@ pub async fn why(settings: &Settings, args: WhyArgs) -> Done {
         return show::json(&why);
     }
     let state = ps::state_of(&why.status, why.phase.as_deref());
-    println!("{} {state}: {}", paint(Colour::Bold, &why.run), why.summary);
+    println!("{} {state}: {}", paint(Colour::Bold, &why.run), one_line(&why.summary));
     for fact in &why.facts {
-        println!("  {fact}");
+        println!("  {}", one_line(fact));
     }
     if !why.next.is_empty() {
         println!("what you can do:");
     }
     for next in &why.next {
-        println!("  {next}");
+        println!("  {}", one_line(next));
     }
     Ok(0)
 }
@@ -86,7 +87,7 @@ fn head(tree: &Tree) {
     let unenforced = jobs().find_map(|job| job.unenforced.clone());
     let cut =
         jobs().any(|job| job.log_cut).then(|| "its end is missing: the machine was lost before it arrived".to_owned());
-    println!("{} {} {}", paint(Colour::Bold, &run.id), run.name, ps::state(run));
+    println!("{} {} {}", paint(Colour::Bold, &run.id), one_line(&run.name), ps::state(run));
     let ended = run.completed_at.or(run.cancelled_at);
     let machine = run.instance.as_ref().map(|instance| match run.warm {
         Some(true) => format!("{instance} (warm: it was waiting)"),
@@ -160,7 +161,7 @@ fn print_job(job: &JobView) {
     let end = job.reason.as_deref().unwrap_or(phase);
     line(1, &[&job.id, &place, end], &job.status, job.started_at, job.ended_at, None);
     if let Some(message) = &job.message {
-        println!("      {message}");
+        println!("      {}", one_line(message));
     }
     if job.log_cut {
         println!("      the end of its log is missing");
@@ -172,9 +173,9 @@ fn line(depth: usize, words: &[&str], status: &str, from: Option<i64>, to: Optio
     let words: Vec<&str> = words.iter().copied().filter(|word| !word.is_empty()).collect();
     let took =
         from.map(|from| format!(" {}", show_duration(to.unwrap_or_else(show::now_ms) - from))).unwrap_or_default();
-    println!("{indent}{} {}{}", words.join(" "), show::status(status), paint(Colour::Dim, &took));
+    println!("{indent}{} {}{}", one_line(&words.join(" ")), show::status(status), paint(Colour::Dim, &took));
     if let Some(failed) = failed {
-        println!("{indent}  {}", error(failed));
+        println!("{indent}  {}", one_line(&error(failed)));
     }
 }
 

@@ -2,6 +2,7 @@
 //! For people, on stderr: stdout is the work's.
 
 use crate::complaint::Done;
+use crate::say::one_line;
 use crate::show::{self, Colour, paint_err};
 use crate::upload::{Files, Sent};
 use std::path::Path;
@@ -39,7 +40,7 @@ pub fn exit_code(run: &RunView) -> u8 {
 pub fn print(run: &RunView, sending: &Sending<'_>, terminal: bool) {
     let lines = if terminal { long(run, sending) } else { short(run, sending) };
     for line in lines {
-        eprintln!("{line}");
+        eprintln!("{}", one_line(&line));
     }
 }
 

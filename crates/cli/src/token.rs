@@ -1,12 +1,15 @@
 //! `repl token`: who may talk to the control plane. A token is shown once, when it is made.
 
 use crate::args::{Json, Listing};
-use crate::complaint::Done;
+use crate::complaint::{Complaint, Done};
 use crate::control_plane::ControlPlane;
 use crate::settings::Settings;
 use crate::show::{self, Table};
-use crate::{lookup, quantity};
+use crate::{lookup, prompt, quantity};
 use wire::api::{NewToken, TokenView};
+
+/// More tokens than this are not looked through before one is deleted.
+const MOST: usize = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Token {
@@ -45,6 +48,9 @@ pub enum Token {
     Delete {
         /// Id or beginning of an id
         token: String,
+        /// Do not ask, even if it is the one that is used here or the last that may do everything
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -62,12 +68,45 @@ pub async fn token(settings: &Settings, command: Token) -> Done {
             eprintln!("repl: {} ({}) may {}; it is not shown again", made.id, made.name, made.scopes.join(", "));
             Ok(0)
         }
-        Token::Delete { token } => {
+        Token::Delete { token, yes } => {
             let id = lookup::id(&plane, lookup::TOKEN, &token).await?;
+            if !yes {
+                confirm(&plane, &id).await?;
+            }
             plane.delete(&format!("/tokens/{id}")).await?;
             eprintln!("repl: deleted {id}");
             Ok(0)
         }
+    }
+}
+
+/// Nobody locks themselves out by a slip: deleting the token in use, or the last that may manage tokens, is asked about.
+async fn confirm(plane: &ControlPlane, id: &str) -> Done<()> {
+    let all: Vec<TokenView> = plane.list("/tokens", MOST).await?;
+    let current: TokenView = plane.get("/tokens/current").await?;
+    let Some(why) = locks_out(&all, &current.id, id, show::now_ms()) else { return Ok(()) };
+    let back = if plane.is_embedded() {
+        "repl control token makes a new one"
+    } else {
+        "only `repl control token`, by the user that the server runs as, makes a new one"
+    };
+    if prompt::agrees(&format!("{id} is {why}; after that {back}. Delete it?"))? {
+        return Ok(());
+    }
+    Err(Complaint::refused(format!("{id} is {why}: not deleted")).fix(format!("repl token delete {id} --yes ({back})")))
+}
+
+/// What a person should hear before this token is gone; none if nothing is lost by it.
+fn locks_out(all: &[TokenView], current: &str, id: &str, now: i64) -> Option<&'static str> {
+    let is_good =
+        |it: &&TokenView| it.expires_at.is_none_or(|at| at > now) && it.scopes.iter().any(|scope| scope == "admin");
+    let is_admin = all.iter().filter(is_good).any(|it| it.id == id);
+    let others = all.iter().filter(is_good).filter(|it| it.id != id).count();
+    match (is_admin && others == 0, id == current) {
+        (true, true) => Some("the token used here, and the last that may manage tokens"),
+        (true, false) => Some("the last token that may manage tokens"),
+        (false, true) => Some("the token used here"),
+        (false, false) => None,
     }
 }
 
@@ -88,4 +127,31 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     }
     table.print("no tokens");
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_locked_out_by_a_slip() {
+        let token = |id: &str, scope: &str, expires_at| TokenView {
+            id: id.into(),
+            name: id.into(),
+            scopes: vec![scope.into()],
+            created_at: 0,
+            expires_at,
+            token: None,
+        };
+        let all = [token("tok_1", "admin", None), token("tok_2", "admin", Some(50)), token("tok_3", "write", None)];
+        let said = |id, now| locks_out(&all, "tok_1", id, now);
+        assert_eq!(said("tok_1", 10), Some("the token used here"));
+        assert_eq!(
+            said("tok_1", 60),
+            Some("the token used here, and the last that may manage tokens"),
+            "the other expired"
+        );
+        assert_eq!((said("tok_2", 10), said("tok_3", 10)), (None, None));
+        assert_eq!(locks_out(&all[..1], "tok_9", "tok_1", 0), Some("the last token that may manage tokens"));
+    }
 }

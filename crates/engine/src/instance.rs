@@ -239,10 +239,11 @@ impl Engine {
         self.store.read("instance.picture", move |tx| picture(tx, found.clone())).await
     }
 
-    /// A person ends a machine. A live job, or a hold that needs it, is named and needs `force`.
+    /// A person ends a machine. A live job, or a hold that needs it, is named and needs `force`. `by` is the person's token
+    /// in words; the run that ends with the machine keeps it.
     pub async fn terminate_instance(
         &self,
-        org: OrgId,
+        (org, by): (OrgId, String),
         id: InstanceId,
         force: bool,
         key: Option<Key>,
@@ -250,7 +251,7 @@ impl Engine {
     ) -> Result<Answer, Failure> {
         let house = self.house.clone();
         self.keyed(Lane::Normal, "instance.terminate", key, 200, move |tx| {
-            ended_by_a_person(tx, &house, org, id, force)?;
+            ended_by_a_person(tx, &house, (org, &by), id, force)?;
             let ended = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
             Ok(render(&picture(tx, ended)?))
         })
@@ -338,7 +339,13 @@ pub struct InstancePicture {
 /// Turns a machine into the bytes that are answered.
 pub type InstanceRender = Arc<dyn Fn(&InstancePicture) -> Vec<u8> + Send + Sync>;
 
-fn ended_by_a_person(tx: &mut Tx, house: &House, org: OrgId, id: InstanceId, force: bool) -> Result<(), Failure> {
+fn ended_by_a_person(
+    tx: &mut Tx,
+    house: &House,
+    (org, by): (OrgId, &str),
+    id: InstanceId,
+    force: bool,
+) -> Result<(), Failure> {
     let known = store::instance::find(tx, id)?.filter(|i| i.org == org);
     let known = known.ok_or_else(|| Refused::not_found("instance", id))?;
     if matches!(known.status, InstanceStatus::Terminating | InstanceStatus::Terminated) {
@@ -353,8 +360,14 @@ fn ended_by_a_person(tx: &mut Tx, house: &House, org: OrgId, id: InstanceId, for
         // Its run ends in the same transaction; the machine follows when nobody lives there.
         Some(job) => {
             let mut scope = Scope::open(tx, house, job.run)?;
+            let ends_now = scope.run.termination.is_none();
             scope.run_event(RunEvent::CancelAsked { abort: true })?;
-            terminate_instance::begin_in(&mut scope, id, "a person asked, with force")?;
+            if ends_now {
+                let mut run = scope.run.clone();
+                run.ended_by = Some(format!("{by} terminated {id}, on which {} ran, with --force", job.id));
+                scope.set_run(run);
+            }
+            terminate_instance::begin_in(&mut scope, id, &format!("{by} asked, with --force"))?;
             if store::job::on_instance(scope.tx, id)?.is_some_and(|other| other.run != job.run) {
                 return Err(stale()); // it changed hands before its row was locked
             }
@@ -369,7 +382,7 @@ fn ended_by_a_person(tx: &mut Tx, house: &House, org: OrgId, id: InstanceId, for
                 let left_ms = until.since(tx.at());
                 return Err(Refused::Held { until, left_ms, by }.into());
             }
-            terminate_instance::begin(tx, id, "a person asked").map(drop)
+            terminate_instance::begin(tx, id, &format!("{by} asked")).map(drop)
         }
     }
 }

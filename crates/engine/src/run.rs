@@ -454,6 +454,7 @@ pub(crate) fn fresh(tx: &mut Tx, submission: &Submission) -> Run {
         last_error: None,
         late_evidence: Vec::new(),
         credits_end_at: None,
+        ended_by: None,
         last_at: at,
         version: 1,
     }

@@ -2,11 +2,12 @@
 
 use crate::Engine;
 use crate::view::{Picture, picture};
+use model::attempt::MINIMUM_CHARGE;
 use model::job::{Job, JobStatus};
 use model::pool::{Placement, Wish};
-use model::run::{Run, RunStatus};
+use model::run::{Run, RunReason, RunStatus};
 use model::time::show_duration;
-use model::{Failure, OrgId, RunId, Timestamp};
+use model::{Credits, Failure, OrgId, RunId, Timestamp};
 use store::Tx;
 
 #[derive(Debug, Clone, Default)]
@@ -39,7 +40,10 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
             why.next.push(format!("start it: POST /api/v1/runs/{}/start", run.id));
         }
         (RunStatus::Completed, ..) => why.summary = "it completed".into(),
-        (RunStatus::Cancelled, ..) => why.summary = "it was cancelled".into(),
+        (RunStatus::Cancelled, ..) => cancelled(run, &mut why),
+        (RunStatus::Failed, Some(termination), _) if termination.reason == RunReason::Budget => {
+            out_of_credits(tx, run, &mut why)?;
+        }
         (RunStatus::Failed, ..) => failed(run, picture, at, house.config.logs.keep_ms, &mut why),
         (RunStatus::Retrying, ..) => {
             retrying(run, at, &mut why);
@@ -49,6 +53,7 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
         }
         (_, Some(termination), Some(job)) => {
             why.summary = format!("it is ending ({}), and waits for its processes to be gone", termination.reason);
+            why.facts.extend(run.ended_by.clone());
             ending(job, at, &mut why);
         }
         (RunStatus::Paused, ..) => {
@@ -109,6 +114,46 @@ fn low_credits(tx: &mut Tx, run: &Run, until: Timestamp, why: &mut Why) -> Resul
             why.next.push("let it go on: repl credits add AMOUNT".into());
         }
     }
+    Ok(())
+}
+
+fn cancelled(run: &Run, why: &mut Why) {
+    why.summary = match (&run.ended_by, &run.termination) {
+        (Some(by), _) => format!("it was cancelled with its machine: {by}"),
+        (None, Some(termination)) if termination.reason == RunReason::PauseTimeout => {
+            "it was cancelled: paused for 7 days".into()
+        }
+        (None, _) => "it was cancelled".into(),
+    };
+    if run.ended_by.is_some() {
+        why.next.push("a cancelled run is not tried again: submit it again".into());
+        why.next.push(format!("what it had written: repl logs {}", run.id));
+    }
+}
+
+/// The reservation ended and could not grow. What helps depends on which limit it met: the run's own budget stays as it was
+/// submitted, the org's credits can be added to.
+fn out_of_credits(tx: &mut Tx, run: &Run, why: &mut Why) -> Result<(), Failure> {
+    let spent: Credits = store::attempt::of_run(tx, run.id)?.iter().map(|attempt| attempt.charged).sum();
+    let available = store::org::spendable(tx, run.org)?;
+    match run.spec.budget {
+        Some(budget) if budget - spent < MINIMUM_CHARGE => {
+            why.summary = format!("its budget of {budget} credits is used up: it cost {spent}");
+            why.next.push(format!("the budget of a run stays as it is: submit it again with --budget above {budget}"));
+        }
+        _ => {
+            why.summary = format!("the organisation had no more credits to set aside for it: it cost {spent}");
+            why.facts.push(format!("available now: {available} credits"));
+            why.next.push("add credits: repl credits add AMOUNT".into());
+            if run.attempt < run.max_attempts {
+                why.next.push(format!("then try it again: repl retry {}", run.id));
+            } else {
+                why.next.push("then submit it again: all its attempts are used".into());
+            }
+        }
+    }
+    why.facts.push(format!("code {}", RunReason::Budget));
+    why.next.push(format!("its output so far: repl logs {}", run.id));
     Ok(())
 }
 

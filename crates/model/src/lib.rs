@@ -20,6 +20,7 @@ pub mod pool;
 pub mod recovery;
 pub mod refused;
 pub mod run;
+pub mod secret;
 pub mod spec;
 pub mod step;
 pub mod task;

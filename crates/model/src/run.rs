@@ -125,6 +125,9 @@ pub struct Run {
     /// When what is set aside will be used up, once no more could be; none while its money is in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credits_end_at: Option<Timestamp>,
+    /// What a person did that ended it, if it was not a plain cancel: one sentence that names the token and the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
     /// No earlier than any time already stored in this run.
     pub last_at: Timestamp,
     pub version: i64,
@@ -539,6 +542,7 @@ fn reopened(run: &mut Run, due: Timestamp) {
     run.exit_code = None;
     run.signal = None;
     run.last_error = None;
+    run.ended_by = None;
     run.active_ms = 0;
     run.active_since = None;
     run.agent_count = 0;

@@ -51,12 +51,18 @@ impl Beneath {
 
     /// The folder of this name, made if need be.
     pub fn enter(&self, name: &str) -> io::Result<Beneath> {
-        match mkdirat(&self.root, name, Mode::from_bits_truncate(0o777)) {
-            Ok(()) | Err(Errno::EEXIST) => {}
+        let made = match mkdirat(&self.root, name, Mode::S_IRWXU) {
+            Ok(()) => true,
+            Err(Errno::EEXIST) => false,
             Err(error) => return Err(error.into()),
-        }
+        };
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        Ok(Beneath { root: openat(&self.root, name, flags, Mode::empty())? })
+        let folder = openat(&self.root, name, flags, Mode::empty())?;
+        if made {
+            // The job's own folders are as it would make them, whatever the umask of this process.
+            fchmod(&folder, Mode::from_bits_truncate(0o755))?;
+        }
+        Ok(Beneath { root: folder })
     }
 
     pub fn make_folders(&self, steps: &[&str]) -> io::Result<()> {

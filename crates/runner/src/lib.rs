@@ -53,6 +53,7 @@ pub fn run(dir: &Path) -> ExitCode {
 }
 
 fn serve(dir: &Path) -> std::io::Result<()> {
+    only_for_the_owner();
     let Some(lock) = instance::lock_to_serve(dir)? else {
         tracing::info!(dir = %dir.display(), "another runner serves here");
         return Ok(());
@@ -69,8 +70,15 @@ fn serve(dir: &Path) -> std::io::Result<()> {
     served
 }
 
+/// Journals, spools and logs hold what jobs say: whatever this process makes, other users cannot read. Jobs get a umask of
+/// their own (`keeper::start`).
+fn only_for_the_owner() {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+}
+
 /// `repl keeper`: becomes a keeper. To be called before anything else starts: threads, runtimes, argument parsers.
 pub fn keeper_main() -> ! {
+    only_for_the_owner();
     keeper::main()
 }
 

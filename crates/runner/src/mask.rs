@@ -1,15 +1,15 @@
 //! Hides secret values in output, wherever the pieces of it are cut. Holds back no more than could still become one.
 
 use wire::model::bug;
+use wire::model::secret::masked;
 
-/// Shorter values would blank out ordinary words.
-pub const SHORTEST_SECRET: usize = 6;
 const MASK: &[u8] = b"***";
 
 #[derive(Default)]
 pub struct Masker {
-    /// Longest first, so that a secret inside a longer one never shows the longer one's rest.
-    secrets: Vec<Vec<u8>>,
+    /// By their first byte: a value of many lines must not slow down every byte of the output. Longest first, so that a
+    /// secret inside a longer one never shows the longer one's rest.
+    secrets: Vec<Vec<Vec<u8>>>,
     held: Vec<u8>,
     /// How many of the held bytes are already hidden by a mask that was written.
     covered: usize,
@@ -17,13 +17,16 @@ pub struct Masker {
 
 impl Masker {
     pub fn new(values: &[String]) -> Masker {
-        let mut secrets: Vec<Vec<u8>> = values
-            .iter()
-            .filter(|value| value.len() >= SHORTEST_SECRET)
-            .map(|value| value.as_bytes().to_vec())
-            .collect();
-        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
-        secrets.dedup();
+        let mut all: Vec<&[u8]> = values.iter().flat_map(|value| masked(value)).map(str::as_bytes).collect();
+        all.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
+        all.dedup();
+        if all.is_empty() {
+            return Masker::default();
+        }
+        let mut secrets = vec![Vec::new(); 256];
+        for secret in all {
+            secrets[usize::from(secret[0])].push(secret.to_vec());
+        }
         Masker { secrets, ..Masker::default() }
     }
 
@@ -64,7 +67,7 @@ impl Masker {
     }
 
     fn look(&self, rest: &[u8], last: bool) -> Seen {
-        for secret in self.secrets.iter().filter(|secret| secret[0] == rest[0]) {
+        for secret in self.secrets.get(usize::from(rest[0])).into_iter().flatten() {
             if rest.starts_with(secret) {
                 return Seen::Secret(secret.len());
             }
@@ -108,6 +111,14 @@ mod tests {
         check(&["short"], "short", "short");
         check(&[], "anything", "anything");
         check(&["abcabcabd"], "abcabcabcabd", "abc***");
+    }
+
+    #[test]
+    fn each_line_of_a_value_is_hidden() {
+        let key = "-----BEGIN-----\nMIIEvQIBADAN\n  Bgkqhkid==  \nab\n-----END-----\n";
+        check(&[key], key, "***");
+        check(&[key], "1 MIIEvQIBADAN\n2 Bgkqhkid==\n3 ab\n", "1 ***\n2 ***\n3 ab\n");
+        check(&[key], "-----BEGIN-----\r\nMIIEvQIBADAN\r\n", "***\r\n***\r\n");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) struct Admin(pub(crate) Token);
 pub(crate) struct Machine(pub(crate) Instance);
 /// Whether the request comes over the unix socket or with a good token; anybody else is told as little as possible.
 pub(crate) struct Trusted(pub(crate) bool);
+/// Who can read the installation's file: the user that the control plane runs as.
+pub(crate) struct Owner;
 
 impl Reader {
     pub(crate) fn org(&self) -> OrgId {
@@ -142,5 +144,15 @@ impl FromRequestParts<Shared> for Trusted {
     async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Self::Rejection> {
         let peer = Peer::of(&parts.extensions);
         Ok(Trusted(peer == Peer::Local || identify(house, peer, &parts.headers).await.is_ok()))
+    }
+}
+
+impl FromRequestParts<Shared> for Owner {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Problem> {
+        if house.engine.house.installation.is_owner_proof(bearer(&parts.headers)?) {
+            return Ok(Owner);
+        }
+        Err(Refused::Unauthorized { why: "this is not the owner's proof".into() }.into())
     }
 }

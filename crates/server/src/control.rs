@@ -1,6 +1,6 @@
 //! The control plane about itself: alive, ready, and how an embedded one is closed.
 
-use crate::auth::{Admin, Trusted};
+use crate::auth::{Admin, Owner, Trusted};
 use crate::problem::Answer;
 use crate::routes::{Asked, answered, settled};
 use crate::{Shared, VERSION, now_ms};
@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use std::time::Duration;
-use wire::api::{Health, StopBody, Stopped};
+use wire::api::{Health, StopBody, Stopped, TokenView};
 
 /// How long an orderly close waits for runs and machines to be gone.
 const CLOSES_WITHIN: Duration = Duration::from_secs(60);
@@ -46,6 +46,12 @@ fn health(house: &Shared, trusted: &Trusted, status: &str, detail: Option<String
         url: house.url.clone(),
         detail,
     }
+}
+
+/// The way back for an owner who has no token left.
+pub(crate) async fn owner_token(State(house): State<Shared>, _: Owner) -> Answer<(StatusCode, Json<TokenView>)> {
+    let (token, shown) = crate::serve::fresh_owner_token(&house.engine).await?;
+    Ok((StatusCode::CREATED, Json(crate::token::view(&token, Some(shown)))))
 }
 
 /// Ends idle machines (and, with `all`, runs), then the process. Answers when they are gone.

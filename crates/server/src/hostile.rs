@@ -352,3 +352,39 @@ async fn a_revoked_token_is_refused_from_the_next_request_on() {
     assert_eq!(ask(&reader).await, StatusCode::UNAUTHORIZED);
     assert_eq!(ask(&world.admin).await, StatusCode::OK);
 }
+
+#[tokio::test]
+async fn the_owner_gets_a_token_by_what_only_the_owner_can_read() {
+    let world = World::new(true).await;
+    let proof = world.engine.house.installation.owner_proof();
+    let ask = async |token: Option<&str>| world.ask("post", "/control/v1/token", token, &[], "").await;
+    for wrong in [None, Some(world.admin.as_str()), Some("owner.00"), Some("repl-testtest-1-1.0000")] {
+        let got = ask(wrong).await;
+        assert_eq!(got.status, StatusCode::UNAUTHORIZED, "{wrong:?}");
+        assert!(is_problem(&got));
+    }
+    let got = ask(Some(&proof)).await;
+    assert_eq!(got.status, StatusCode::CREATED, "{}", got.body);
+    let fresh = got.body["token"].as_str().unwrap();
+    let current = world.ask("get", "/api/v1/tokens/current", Some(fresh), &[], "").await;
+    assert_eq!(
+        (current.body["id"].as_str(), current.body["scopes"][0].as_str()),
+        (got.body["id"].as_str(), Some("admin"))
+    );
+    assert!(current.body["token"].is_null(), "its text is shown once");
+    assert_eq!(world.ask("get", "/api/v1/runs", Some(&proof), &[], "").await.status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn a_secret_that_logs_cannot_hide_is_told_when_it_is_stored() {
+    let world = World::new(true).await;
+    let put = async |name: &str, value: &str| {
+        let body = json!({ "value": value }).to_string();
+        world.ask("put", &format!("/api/v1/secrets/{name}"), Some(&world.admin), &[], &body).await.body
+    };
+    let fine = put("DOOR", "open sesame").await;
+    assert_eq!((fine["masked"].as_bool(), &fine["note"]), (Some(true), &Value::Null));
+    let short = put("PIN", "1234").await;
+    assert_eq!(short["masked"], false);
+    assert!(short["note"].as_str().unwrap().contains("fewer than 6 bytes"), "{short}");
+}

@@ -62,7 +62,8 @@ pub(crate) async fn terminate(
     let (instance, org) = (id("instance", &instance)?, writer.org());
     let render =
         Arc::new(|picture: &InstancePicture| serde_json::to_vec(&show_picture(picture)).expect("a view is plain data"));
-    answered(house.engine.terminate_instance(org, instance, asked.value.force, asked.key(org), render).await?)
+    let by = (org, writer.0.described());
+    answered(house.engine.terminate_instance(by, instance, asked.value.force, asked.key(org), render).await?)
 }
 
 fn show_picture(picture: &InstancePicture) -> InstanceView {

@@ -46,7 +46,7 @@ mod workflow;
 
 /// Artifacts of one run in sum.
 pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
-pub use serve::{FirstToken, Ready, run};
+pub use serve::{FirstToken, Ready, make_owner_token, owner_proof, run};
 pub use settings::{Config, LocalConfig, Prices, Providers, Role, Settings, StoreConfig};
 
 pub use tls::TlsFiles;

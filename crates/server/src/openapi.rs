@@ -112,6 +112,7 @@ impl Route {
     UsageRow,
     SecretView,
     SecretBody,
+    SecretStored,
     NewToken,
     TokenView,
     PoolView,

@@ -42,6 +42,8 @@ fn everything(house: &Shared) -> Router<Shared> {
         .route("/api/v1/docs", get(openapi::page))
         .route("/healthz", get(control::healthz))
         .route("/readyz", get(control::readyz))
+        // Not of the API: only for a process that can read the installation's file.
+        .route("/control/v1/token", post(control::owner_token))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way)
         .layer(for_everybody());
@@ -132,10 +134,11 @@ api! {
     get "/credits/ledger" ledger::rows, read, "The org's ledger, oldest first", => 200 Page of LedgerRow;
     get "/credits/usage" ledger::usage, read, "What was charged since a time, by run", ?ledger::Span, => 200 UsageView;
     get "/secrets" secret::list, read, "Names of secrets", => 200 Page of SecretView;
-    put "/secrets/{name}" secret::put, write, "Set a secret", SecretBody => 204;
+    put "/secrets/{name}" secret::put, write, "Set a secret; the answer says what of it logs will not hide", SecretBody => 200 SecretStored;
     delete "/secrets/{name}" secret::delete, write, "Delete a secret", => 204;
     get "/tokens" token::list, admin, "Tokens of the org, without their text", => 200 Page of TokenView;
     post "/tokens" token::create, admin, "Make a token; its text is in this answer only", NewToken => 201 TokenView;
+    get "/tokens/current" token::current, read, "The token this request was made with, without its text", => 200 TokenView;
     delete "/tokens/{id}" token::revoke, admin, "Revoke a token", => 204;
     get "/pools" pool::pools, read, "Where placement is decided", => 200 Page of PoolView;
     get "/providers" pool::providers, read, "Where machines come from", => 200 Page of ProviderView;

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use model::Refused;
-use wire::api::{Page, SecretBody, SecretView};
+use wire::api::{Page, SecretBody, SecretStored, SecretView};
 
 /// By name; a cursor is the last name of the page before.
 pub(crate) async fn list(
@@ -35,9 +35,11 @@ pub(crate) async fn put(
     writer: Writer,
     Path(name): Path<String>,
     asked: Asked<SecretBody>,
-) -> Answer<StatusCode> {
-    house.engine.put_secret(writer.org(), name, asked.value.value).await?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Answer<Json<SecretStored>> {
+    let value = asked.value.value;
+    let (note, masked) = (model::secret::note(&name, &value), value.len() >= model::secret::SHORTEST_MASKED);
+    house.engine.put_secret(writer.org(), name.clone(), value).await?;
+    Ok(Json(SecretStored { name, masked, note }))
 }
 
 pub(crate) async fn delete(

@@ -5,7 +5,7 @@ use crate::known::Known;
 use crate::settings::{Role, Settings};
 use crate::tls::Tls;
 use crate::{House, Shared, listen, now_ms, routes, worker};
-use engine::store::token::Scope;
+use engine::store::token::{Scope, Token};
 use engine::store::{Database, Installation, Options, Store};
 use engine::{Engine, Presence};
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
@@ -18,8 +18,11 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use wire::api::TokenView;
 
 const DEFAULT_ORG: &str = "default";
+/// The name of the tokens that a home gets without asking for them.
+const OWNER: &str = "owner";
 /// How long open answers may take to end once the process closes.
 const LEAVES_WITHIN: Duration = Duration::from_secs(5);
 
@@ -184,7 +187,7 @@ async fn first_token(engine: &Engine, home: &Path) -> Result<Option<FirstToken>,
     {
         return Ok(None);
     }
-    let (_, token) = engine.create_token(org, "owner".into(), Scope::Admin, None, None).await?;
+    let (_, token) = engine.create_token(org, OWNER.into(), Scope::Admin, None, None).await?;
     let trouble = |error: std::io::Error| {
         Trouble::new(TroubleKind::Internal, format!("cannot write {}: {error}", path.display()))
     };
@@ -200,6 +203,24 @@ async fn first_token(engine: &Engine, home: &Path) -> Result<Option<FirstToken>,
     file.write_all(token.as_bytes()).and_then(|()| file.sync_all()).map_err(trouble)?;
     crash_point!("token.file", std::fs::rename(&draft, &path)).map_err(trouble)?;
     Ok(Some(FirstToken { text: token, file: path }))
+}
+
+/// A further token of the owner's; those that are there stay good.
+pub(crate) async fn fresh_owner_token(engine: &Engine) -> Result<(Token, String), Failure> {
+    let org = engine.ensure_org(DEFAULT_ORG).await?;
+    engine.create_token(org, OWNER.into(), Scope::Admin, None, None).await
+}
+
+/// The same without a server: for the owner of a database that several processes may open.
+pub async fn make_owner_token(settings: &Settings) -> Result<TokenView, Failure> {
+    let engine = open(settings, None)?;
+    let (token, shown) = fresh_owner_token(&engine).await?;
+    Ok(crate::token::view(&token, Some(shown)))
+}
+
+/// What proves to the server of this home that its owner asks.
+pub fn owner_proof(home: &Path) -> Result<String, Failure> {
+    Ok(Installation::open(home)?.owner_proof())
 }
 
 /// On SQLite there is one worker, and its restart frees everything at once; on PostgreSQL every process is somebody.

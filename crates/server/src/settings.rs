@@ -39,7 +39,7 @@ pub struct Settings {
     pub exe: PathBuf,
 }
 
-/// The tables of `repl.toml` that the control plane reads.
+/// The tables of a settings file that the control plane reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {

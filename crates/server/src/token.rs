@@ -1,7 +1,7 @@
 //! Routes of tokens: made (shown once), listed, revoked.
 
 use crate::Shared;
-use crate::auth::Admin;
+use crate::auth::{Admin, Reader};
 use crate::problem::Answer;
 use crate::routes::{Asked, Paging, Path, Query, gather, id, page};
 use axum::Json;
@@ -47,13 +47,18 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(view(&token, Some(shown)))))
 }
 
+/// Who is asking: how a client checks a token before it keeps it, and knows which of the listed ones is its own.
+pub(crate) async fn current(reader: Reader) -> Json<TokenView> {
+    Json(view(&reader.0, None))
+}
+
 pub(crate) async fn revoke(State(house): State<Shared>, admin: Admin, Path(token): Path<String>) -> Answer<StatusCode> {
     house.engine.revoke_token(admin.org(), id("token", &token)?).await?;
     house.tokens.forget(); // from this answer on, nobody here believes it
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn view(token: &Token, shown: Option<String>) -> TokenView {
+pub(crate) fn view(token: &Token, shown: Option<String>) -> TokenView {
     TokenView {
         id: token.id.to_string(),
         name: token.name.clone(),

@@ -6,9 +6,9 @@ use futures_util::{Stream, StreamExt};
 use model::{ArtifactId, Failure, JobId, OrgId, Refused, RunId, Trouble, TroubleKind, crash_point, slug};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,9 @@ impl Blobs {
     pub fn folder(root: impl Into<PathBuf>) -> Result<Blobs, Failure> {
         let root = root.into();
         let drafts = root.join("drafts");
-        fs::create_dir_all(&drafts).and_then(|()| sweep(&drafts)).map_err(|e| trouble(&drafts, e))?;
+        crate::private::folder(&root)?;
+        crate::private::folder(&drafts)?;
+        sweep(&drafts).map_err(|e| trouble(&drafts, e))?;
         Ok(Blobs { place: Arc::new(Place::Folder(root)) })
     }
 
@@ -359,7 +361,7 @@ fn make_folders(root: &Path, folder: &Path) -> io::Result<()> {
     }
     let above = folder.parent().expect("a blob's folder is below the root");
     make_folders(root, above)?;
-    match fs::create_dir(folder) {
+    match DirBuilder::new().mode(0o700).create(folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }

@@ -3,9 +3,9 @@
 
 use model::{Failure, Refused, Trouble, TroubleKind};
 use nix::sys::statfs::statfs;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// File systems whose locks or shared memory do not reach every machine that mounts them.
@@ -33,18 +33,12 @@ impl Guard {
         let trouble = |e: io::Error| {
             Failure::from(Trouble::new(TroubleKind::Database, format!("cannot use {}: {e}", database.display())))
         };
-        std::fs::create_dir_all(folder).map_err(trouble)?;
+        // One that is there may be shared with other things of its owner's: only the files in it are ours to close.
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(trouble)?;
         refuse_network(folder, statfs(folder).map_err(|e| trouble(e.into()))?.filesystem_type().0)?;
         let mut path = database.as_os_str().to_owned();
         path.push(".lock");
-        let lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(trouble)?;
+        let lock = crate::private::file(Path::new(&path))?;
         match lock.try_lock() {
             Ok(()) => Ok(Guard { _lock: lock }),
             Err(TryLockError::Error(e)) => Err(trouble(e)),

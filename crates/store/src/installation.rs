@@ -9,11 +9,13 @@ use ring::rand::SecureRandom;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 const FILE: &str = "installation.json";
 const CONTROL_ID_LENGTH: usize = 8;
+/// What an owner's proof is the tag of.
+const OWNER: &[u8] = b"a new token for the owner";
 
 #[derive(Clone)]
 pub struct Installation {
@@ -38,9 +40,10 @@ impl Installation {
             Failure::from(Trouble::new(TroubleKind::Database, format!("cannot use {}: {e}", path.display())))
         };
         if !path.try_exists().map_err(trouble)? {
-            fs::create_dir_all(folder).map_err(trouble)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(trouble)?;
             write_once(folder, &path, &Installation::new(control_id(&random()), random())).map_err(trouble)?;
         }
+        crate::private::file_if_there(&path)?;
         let text = fs::read_to_string(&path).map_err(trouble)?;
         parse(&text).ok_or_else(|| {
             let why = format!(
@@ -65,9 +68,23 @@ impl Installation {
 
     /// In constant time.
     pub fn is_runner_token(&self, name: &str, token: &str) -> bool {
-        let bytes: Option<Vec<u8>> =
-            (0..token.len()).step_by(2).map(|i| u8::from_str_radix(token.get(i..i + 2)?, 16).ok()).collect();
-        bytes.is_some_and(|tag| hmac::verify(&self.runner_key, name.as_bytes(), &tag).is_ok())
+        unhex(token).is_some_and(|tag| hmac::verify(&self.runner_key, name.as_bytes(), &tag).is_ok())
+    }
+
+    /// What proves to this installation's server that whoever asks can read the installation's file, and so is its owner.
+    pub fn owner_proof(&self) -> String {
+        let tag = hmac::sign(&self.owner_key(), OWNER);
+        format!("owner.{}", tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
+
+    /// In constant time.
+    pub fn is_owner_proof(&self, text: &str) -> bool {
+        let Some(hex) = text.strip_prefix("owner.") else { return false };
+        unhex(hex).is_some_and(|tag| hmac::verify(&self.owner_key(), OWNER, &tag).is_ok())
+    }
+
+    fn owner_key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.derived("remuda 2026 owner's proof"))
     }
 
     /// A key for one purpose: knowing one of them says nothing about the others.
@@ -87,6 +104,10 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     ring::rand::SystemRandom::new().fill(&mut bytes).expect("the system gives random bytes");
     bytes
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(text.get(i..i + 2)?, 16).ok()).collect()
 }
 
 /// Base 36, from bytes that are not worth refusing: 256 is not a multiple of 36, and a name needs no even odds.
@@ -151,5 +172,16 @@ mod tests {
         assert!(!Installation::new("abcd1234", [8; 32]).is_runner_token("repl-abcd1234-1-2", &token));
         assert!(!ours.is_runner_token("repl-abcd1234-1-2", "é"));
         assert!(!ours.is_runner_token("repl-abcd1234-1-2", ""));
+    }
+
+    #[test]
+    fn only_who_has_the_key_can_prove_to_be_its_owner() {
+        let ours = Installation::new("abcd1234", [7; 32]);
+        assert!(ours.is_owner_proof(&ours.owner_proof()));
+        let others = Installation::new("abcd1234", [8; 32]).owner_proof();
+        for wrong in [others.as_str(), "", "owner.", "owner.é", &ours.runner_token("owner"), &ours.owner_proof()[6..]]
+        {
+            assert!(!ours.is_owner_proof(wrong), "{wrong}");
+        }
     }
 }

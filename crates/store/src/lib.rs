@@ -41,6 +41,7 @@ pub mod pgbench;
 pub mod pool;
 mod post;
 mod prepared;
+mod private;
 mod queue;
 mod reader;
 pub mod run;
@@ -175,6 +176,14 @@ impl Store {
             }
             Database::File(path) => {
                 let guard = Guard::take(path)?;
+                for file in [path, &logs_path(path)] {
+                    drop(private::file(file)?);
+                    for end in ["-wal", "-shm"] {
+                        let mut beside = file.as_os_str().to_owned();
+                        beside.push(end);
+                        private::file_if_there(Path::new(&beside))?;
+                    }
+                }
                 let context = context(options, None, None);
                 let main = Backend::file(path, MAIN, context.clone())?;
                 let logs = Backend::file(&logs_path(path), LOGS, context.clone())?;

@@ -94,6 +94,10 @@ pub fn revoke(tx: &mut Tx, org: OrgId, id: TokenId) -> Result<(), Failure> {
 }
 
 impl Token {
+    /// In words, for whoever asks who did something.
+    pub fn described(&self) -> String {
+        format!("the token `{}` ({})", self.name, self.id)
+    }
     pub fn must(&self, scope: Scope, what: &str) -> Result<(), Refused> {
         if self.scope >= scope {
             return Ok(());

@@ -104,7 +104,8 @@ impl World {
             Wish::Release => now(engine.release(org, slot.id, key, render)).and_then(body),
             Wish::Terminate { force } => {
                 let render: InstanceRender = Arc::new(|picture| picture.workflow_state.clone().into_bytes());
-                now(engine.terminate_instance(org, slot.instance, force, key, render)).and_then(body)
+                now(engine.terminate_instance((org, "somebody".into()), slot.instance, force, key, render))
+                    .and_then(body)
             }
             Wish::Act(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
         }

@@ -634,6 +634,18 @@ pub struct SecretView {
     pub updated_at: i64,
 }
 
+/// A secret was stored; what of it logs will not hide.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SecretStored {
+    pub name: String,
+    /// Whether its whole value is replaced by `***` in the logs of runs.
+    pub masked: bool,
+    /// What its owner should know about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

@@ -105,6 +105,7 @@ impl Client {
             return Err(bad("it begins with unix:, http:// or https://"));
         };
         reqwest::Url::parse(&root).map_err(|error| bad(&error.to_string()))?;
+        // Redirects are errors (`refused`): a token goes to the address it was given for and to no other.
         let http = builder.build().map_err(|error| bad(&chain(&error)))?;
         Ok(Client { http, base: base.to_owned(), root, token: token.map(str::to_owned) })
     }
@@ -254,8 +255,39 @@ pub fn encode(part: &str) -> String {
     encoded
 }
 
+/// The one spelling of a control plane's address, under which its token is kept: scheme and host in lower case, without a
+/// default port, a slash at the end, or anything that is not part of the address.
+pub fn normal(base: &str) -> Result<String, ClientError> {
+    let bad = |why: &str| ClientError::Protocol(format!("`{base}` is not an address of a control plane: {why}"));
+    let base = base.trim();
+    if let Some(path) = base.strip_prefix("unix:") {
+        return if path.starts_with('/') {
+            Ok(base.to_owned())
+        } else {
+            Err(bad("a socket needs an absolute path, as in unix:/run/control.sock"))
+        };
+    }
+    let begins = |scheme: &str| base.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    if !begins("http://") && !begins("https://") {
+        return Err(bad("it begins with unix:, http:// or https://"));
+    }
+    let url = reqwest::Url::parse(base).map_err(|error| bad(&error.to_string()))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(bad("leave out the name and password before the @: a token is sent instead"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(bad("leave out what follows the ? or #"));
+    }
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
 async fn refused(response: reqwest::Response) -> ClientError {
     let status = response.status();
+    if status.is_redirection() {
+        let elsewhere = response.headers().get("location").and_then(|place| place.to_str().ok()).unwrap_or("nowhere");
+        let said = format!("{status}: it points to {elsewhere}, where the token is not sent");
+        return ClientError::Protocol(said);
+    }
     let Ok(body) = response.bytes().await else {
         return ClientError::Unreachable(format!("the connection broke in an answer {status}"));
     };

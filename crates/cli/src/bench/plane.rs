@@ -75,7 +75,10 @@ impl Plane {
         let settings = Settings {
             home: home.path().to_owned(),
             url: None,
-            token: None,
+            url_from: None,
+            tokens: Default::default(),
+            logins: None,
+            run: Default::default(),
             database: setup.database.clone(),
             blobs: setup.database.as_ref().map(|_| format!("file:{}", home.path().join("blobs").display())),
             listen: None,

@@ -120,7 +120,11 @@ impl Context {
             let at = words.iter().position(|word| word.split('=').next() == Some(name))?;
             words[at].split_once('=').map(|it| it.1.to_owned()).or_else(|| words.get(at + 1).cloned())
         };
-        let flags = Flags { home: flag("--home").map(Into::into), url: flag("--url") };
+        let flags = Flags {
+            home: flag("--home").map(Into::into),
+            url: flag("--url"),
+            config: flag("--config").map(Into::into),
+        };
         Some(Context { flags, words: positional })
     }
 

@@ -1,14 +1,15 @@
 //! The lock of a home: a live process holds it, and its file says who and where. Asking never takes it, so that nobody
 //! who only looks is in a starter's way.
 
-use super::create_home;
 use crate::complaint::{Complaint, Done};
+use crate::private;
 use nix::fcntl::{FcntlArg, fcntl};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use wire::model::crash_point;
 
@@ -25,6 +26,9 @@ pub struct Holder {
     /// Where it listens beside the socket.
     pub url: Option<String>,
     pub started_at: i64,
+    /// What it was started with, for whoever comes with something else. Without passwords.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// Who controls this home now, if anybody.
@@ -72,16 +76,9 @@ impl Drop for Held {
 
 /// Takes the home, or says who has it.
 pub fn hold(home: &Path) -> Done<Held> {
-    create_home(home)?;
+    private::home(home)?;
     let path = home.join(FILE);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|error| Complaint::file("open", &path, &error))?;
+    let file = private::open(&path, OpenOptions::new().read(true).write(true))?;
     match fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(libc::F_WRLCK))) {
         // What a dead one wrote must not be read as ours.
         Ok(_) => match file.set_len(0) {
@@ -122,7 +119,7 @@ impl Held {
     }
 
     /// Says where we listen. In place: the lock belongs to this very file.
-    pub fn announce(&mut self, socket: &Path, url: Option<String>) -> Done<()> {
+    pub fn announce(&mut self, socket: &Path, url: Option<String>, settings: BTreeMap<String, String>) -> Done<()> {
         self.socket = Some(socket.to_owned());
         let holder = Holder {
             pid: std::process::id() as i32,
@@ -132,6 +129,7 @@ impl Held {
             socket: socket.to_owned(),
             url,
             started_at: crate::show::now_ms(),
+            settings,
         };
         let text = serde_json::to_vec(&holder).expect("a holder is plain text");
         let written = self.file.set_len(0).and_then(|()| self.file.rewind());
@@ -187,7 +185,7 @@ mod tests {
         let mut held = hold(home.path()).unwrap();
         assert_eq!(find(home.path()).unwrap(), None, "held, and still starting");
         assert!(is_starting(home.path()).unwrap());
-        held.announce(Path::new("/x/control.sock"), Some("http://127.0.0.1:1".into())).unwrap();
+        held.announce(Path::new("/x/control.sock"), Some("http://127.0.0.1:1".into()), BTreeMap::new()).unwrap();
         assert!(!is_starting(home.path()).unwrap());
         let holder = find(home.path()).unwrap().unwrap();
         assert_eq!((holder.pid, &*holder.socket), (std::process::id() as i32, Path::new("/x/control.sock")));

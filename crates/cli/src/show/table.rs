@@ -1,5 +1,6 @@
 //! Rows under headings, aligned by what a terminal shows. The last column is cut to the terminal's width, no other is.
 
+use crate::say::{self, width};
 use std::io::IsTerminal as _;
 
 pub struct Table {
@@ -14,9 +15,8 @@ impl Table {
 
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.heads.len(), "a cell for each heading");
-        // A cell is one line, whatever somebody named their run.
-        self.rows
-            .push(cells.into_iter().map(|cell| cell.replace(|c: char| c.is_control() && c != '\x1b', " ")).collect());
+        // A cell is one line and does nothing to a terminal, whatever somebody named their run.
+        self.rows.push(cells.iter().map(|cell| say::one_line(cell)).collect());
     }
 
     /// Prints the table, or `nothing` on stderr when there are no rows: a pipe then reads nothing at all.
@@ -35,7 +35,7 @@ impl Table {
         let heads: Vec<String> = self.heads.iter().map(|head| head.to_string()).collect();
         let all = || std::iter::once(&heads).chain(&self.rows);
         let widths: Vec<usize> =
-            (0..heads.len()).map(|at| all().map(|row| shown(&row[at])).max().unwrap_or(0)).collect();
+            (0..heads.len()).map(|at| all().map(|row| width(&row[at])).max().unwrap_or(0)).collect();
         all().map(|row| line(row, &widths, columns)).collect()
     }
 }
@@ -48,35 +48,21 @@ fn line(row: &[String], widths: &[usize], columns: Option<usize>) -> String {
             text.push_str(&cut(cell, columns.map(|columns| columns.saturating_sub(used))));
         } else {
             text.push_str(cell);
-            text.push_str(&" ".repeat(widths[at] - shown(cell) + 2));
+            text.push_str(&" ".repeat(widths[at] - width(cell) + 2));
             used += widths[at] + 2;
         }
     }
     text.trim_end().to_owned()
 }
 
-/// Only plain text is cut: half an escape sequence would colour the rest of the screen.
+/// Only plain text is cut: half a colour would colour the rest of the screen.
 fn cut(cell: &str, room: Option<usize>) -> String {
     match room {
-        Some(room) if room >= 8 && shown(cell) > room && !cell.contains('\x1b') => {
+        Some(room) if room >= 8 && width(cell) > room && !say::is_painted(cell) => {
             cell.chars().take(room - 1).chain(['…']).collect()
         }
         _ => cell.to_owned(),
     }
-}
-
-/// Columns a text takes: characters, without colour.
-fn shown(text: &str) -> usize {
-    let mut count = 0;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        if c == '\x1b' {
-            chars.by_ref().take_while(|c| *c != 'm').for_each(drop);
-        } else {
-            count += 1;
-        }
-    }
-    count
 }
 
 fn terminal_columns() -> Option<usize> {
@@ -92,14 +78,14 @@ mod tests {
 
     fn table() -> Table {
         let mut table = Table::new(["ID", "STATUS", "COMMAND"]);
-        table.row(["run_1".into(), "\x1b[32mcompleted\x1b[0m".into(), "echo\nhello".into()]);
+        table.row(["run_1".into(), say::painted(say::Colour::Green, "completed"), "echo\nhello".into()]);
         table.row(["run_9ix".into(), "-".into(), "".into()]);
         table
     }
 
     #[test]
     fn columns_line_up_whatever_their_colour() {
-        let lines = table().lines(None);
+        let lines: Vec<String> = table().lines(None).iter().map(|line| say::harmless(line)).collect();
         assert_eq!(
             lines,
             ["ID       STATUS     COMMAND", "run_1    \x1b[32mcompleted\x1b[0m  echo hello", "run_9ix  -"]
@@ -108,7 +94,15 @@ mod tests {
 
     #[test]
     fn only_the_last_column_gives_way_to_the_terminal() {
-        assert_eq!(table().lines(Some(28))[1], "run_1    \x1b[32mcompleted\x1b[0m  echo he…");
-        assert_eq!(table().lines(Some(10))[1], "run_1    \x1b[32mcompleted\x1b[0m  echo hello");
+        let second = |columns| say::harmless(&table().lines(Some(columns))[1]);
+        assert_eq!(second(28), "run_1    \x1b[32mcompleted\x1b[0m  echo he…");
+        assert_eq!(second(10), "run_1    \x1b[32mcompleted\x1b[0m  echo hello");
+    }
+
+    #[test]
+    fn a_cell_does_nothing_to_the_terminal() {
+        let mut table = Table::new(["NAME", "COMMAND"]);
+        table.row(["\x1b[2Jx".into(), "\u{202e}y".into()]);
+        assert_eq!(table.lines(None)[1], "\\x1b[2Jx  \\u{202e}y");
     }
 }

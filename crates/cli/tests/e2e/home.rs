@@ -61,11 +61,18 @@ impl Home {
         home
     }
 
-    /// With a `repl.toml` where commands are typed.
+    /// With settings in the user's own file.
     pub fn with(settings: &str) -> Home {
         let home = Home::new();
-        home.write("repl.toml", settings);
+        home.configure(settings);
         home
+    }
+
+    /// From now on every command has these settings.
+    pub fn configure(&self, settings: &str) {
+        let path = self.place.path().join(".config/remuda/config.toml");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, settings).unwrap();
     }
 
     /// A pool of exactly so many machines.

@@ -107,7 +107,9 @@ fn a_budget_ends_a_run_when_it_is_used_up() {
     let status = home.status("@last");
     assert_eq!((&status["termination_reason"], &status["credits_charged"]), (&"budget".into(), &"1".into()));
     assert_eq!(home.jobs("@last")[0]["reason"], "budget");
-    assert!(home.done(&["why", "@last"]).out().contains("budget"));
+    let why = home.done(&["why", "@last"]).out();
+    assert!(why.contains("its budget of 1 credits is used up") && why.contains("--budget above 1"), "{why}");
+    assert!(!why.contains("repl retry"), "what is refused is not advised: {why}");
     // Time that is paid for as a whole ends by the clock.
     let ended = home.run(&["--budget", "1", "--max-duration", "1s"], command);
     assert_eq!(ended.code, 124, "{ended}");

@@ -105,7 +105,7 @@ fn servers_and_workers_share_one_database() {
 #[test]
 fn many_runs_are_placed_in_order_by_whichever_worker() {
     let mut shared = Shared::new();
-    shared.home.write("repl.toml", "[providers.local]\nmax_instances = 1\n");
+    shared.home.configure("[providers.local]\nmax_instances = 1\n");
     let (first, address) = shared.server("127.0.0.1:0", &[]);
     let workers = [shared.worker(&address), shared.worker(&address)];
     shared.talk_to(&address);
@@ -130,7 +130,7 @@ fn many_runs_are_placed_in_order_by_whichever_worker() {
 #[test]
 fn what_a_dead_worker_held_is_taken_over() {
     let mut shared = Shared::new();
-    shared.home.write("repl.toml", "[timings]\nlease_ms = 3000\n");
+    shared.home.configure("[timings]\nlease_ms = 3000\n");
     let (first, address) = shared.server("127.0.0.1:0", &["--no-worker"]);
     shared.talk_to(&address);
     shared.home.set("REPL_CRASH", "worker/launch_run.act:before");
@@ -176,7 +176,7 @@ fn any_of_them_may_die() {
 fn what_a_server_without_a_worker_hears_of_machines_is_known_to_all() {
     let mut shared = Shared::new();
     let timings = "[timings]\nheartbeat_every_ms = 200\nunreachable_after_ms = 15000\n";
-    shared.home.write("repl.toml", timings);
+    shared.home.configure(timings);
     let (first, address) = shared.server("127.0.0.1:0", &["--no-worker"]);
     let (second, other) = shared.server("127.0.0.1:0", &["--no-worker"]);
     let worker = shared.worker(&address);
@@ -197,4 +197,21 @@ fn what_a_server_without_a_worker_hears_of_machines_is_known_to_all() {
         assert!(looks < 5_000, "nobody writes down that it lives: {machine}");
     }
     shared.end(vec![worker, second, first]);
+}
+
+/// Nobody has a token any more: the user that the servers run as makes one, by the database that this user can open.
+#[test]
+fn an_owner_without_a_token_makes_one_by_the_database() {
+    let mut shared = Shared::new();
+    let (first, address) = shared.server("127.0.0.1:0", &[]);
+    shared.talk_to(&address);
+    let own = shared.home.json(&["token", "ls"])[0]["id"].as_str().unwrap().to_owned();
+    shared.home.say(&["token", "delete", &own]).refused(1, &["the last", "--yes", "repl control token"]);
+    shared.home.done(&["token", "delete", &own, "--yes"]);
+    shared.home.say(&["ps"]).refused(1, &["repl login", "repl control token"]);
+    let made = shared.home.done(&["control", "token"]).out();
+    shared.home.set("REPL_TOKEN", made.trim());
+    shared.home.done(&["ps"]);
+    assert_eq!(std::fs::read_to_string(shared.home.data().join("token")).unwrap(), made.trim());
+    shared.end(vec![first]);
 }

@@ -12,7 +12,7 @@ use wire::model::fault::Role;
 
 pub struct Story {
     pub name: &'static str,
-    /// Of `repl.toml`.
+    /// Of the user's `config.toml`.
     pub settings: &'static str,
     /// Other deaths on the way, as `REPL_CRASH` says them.
     pub also: &'static str,

@@ -166,7 +166,7 @@ fn only_missing_blobs_travel() {
 #[test]
 fn refusals_have_a_sentence_a_fix_and_a_code() {
     let table: [(u16, &str, i32, &str); 4] = [
-        (401, "unauthorized", 1, "  fix: set REPL_TOKEN to a valid token"),
+        (401, "unauthorized", 1, "set REPL_TOKEN to a valid token"),
         (402, "insufficient_credits", 1, "error: said"),
         (404, "not_found", 1, "error: no such run: run_7"),
         (409, "invalid_state_transition", 1, "error: said"),

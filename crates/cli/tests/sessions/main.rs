@@ -3,6 +3,7 @@
 
 mod asked;
 mod session;
+mod trust;
 
 use session::{REDACTED, Session};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -404,8 +405,9 @@ fn wrong_input_is_refused_before_anything_happens() {
         "repl extend",
         "repl credits add 0",
         "repl instance terminate ins_zzzz",
-        "echo 'tokn = 1' > repl.toml; repl ps; code=$?; rm repl.toml; exit $code",
-        "printf '[holds]\\ndefault_debug_hld_ms = 1\\n' > repl.toml; repl ps; code=$?; rm repl.toml; exit $code",
+        "echo 'ulr = 1' > repl.toml; repl ps; code=$?; rm repl.toml; exit $code",
+        "echo 'tokn = 1' > mine.toml; repl --config mine.toml ps",
+        "printf '[holds]\\ndefault_debug_hld_ms = 1\\n' > mine.toml; REPL_CONFIG=mine.toml repl ps",
         "REPL_URL=127.0.0.1:7 repl ps",
         "REPL_URL=http://127.0.0.1:1 repl ps",
         "repl worker",

@@ -347,7 +347,8 @@ impl Bench {
     pub fn terminate_with(&mut self, id: InstanceId, force: bool, key: Key) -> Result<Answer, Failure> {
         loop {
             let shown = Arc::new(|picture: &InstancePicture| picture.workflow_state.clone().into_bytes());
-            let answer = now(self.engine.terminate_instance(self.org, id, force, Some(key.clone()), shown));
+            let answer =
+                now(self.engine.terminate_instance((self.org, "a test".into()), id, force, Some(key.clone()), shown));
             if !self.revive() {
                 return answer;
             }

@@ -81,6 +81,7 @@ pub fn run() -> Run {
         last_error: None,
         late_evidence: vec![],
         credits_end_at: None,
+        ended_by: None,
         last_at: NOW,
         version: 1,
     }

@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// CLONE_INTO_CGROUP, which libc has in a type too small for it.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
+/// What a command's new files are masked with: the usual value, the same wherever and by whom the runner was started.
+const JOB_UMASK: libc::mode_t = 0o022;
 
 pub struct Begun {
     /// The child whose end is the command's: itself, or the first process of its namespace.
@@ -147,6 +149,7 @@ fn find_program(name: &str, order: &Start) -> io::Result<PathBuf> {
 
 fn become_the_job(doors: &[File], parent: i32) -> io::Result<()> {
     nix::unistd::setsid()?;
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(JOB_UMASK));
     for door in doors {
         // A group we cannot join limits nothing; the sweep still finds the process.
         let _ = nix::unistd::write(door, b"0");

@@ -254,3 +254,40 @@ fn a_glance_is_taken_by_whoever_asks_and_by_a_reader_when_all_are_at_it() {
     let own: Vec<bool> = askers.collect::<Vec<_>>().into_iter().map(|asker| asker.join().unwrap()).collect();
     assert_eq!(own.iter().filter(|own| **own).count(), 4, "four connections are kept for those who look themselves");
 }
+
+#[test]
+fn the_files_of_a_database_are_for_their_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("data/remuda.db");
+    let files = || -> Vec<(String, u32)> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(path.parent().unwrap()).unwrap().map(Result::unwrap) {
+            let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+            all.push((entry.file_name().to_string_lossy().into_owned(), mode));
+        }
+        all.sort();
+        all
+    };
+    let opened = || {
+        let store = Store::open(&Options::new(Database::File(path.clone()))).unwrap();
+        block_on(async { store.write(Lane::Normal, "make", make("one".into())).await.ok() });
+        store
+    };
+    // As the most careless of users would have left them.
+    nix::sys::stat::umask(nix::sys::stat::Mode::empty());
+    for _ in 0..2 {
+        let store = opened();
+        let found = files();
+        let wide: Vec<_> = found.iter().filter(|(_, mode)| mode & 0o077 != 0).collect();
+        assert!(wide.is_empty(), "{wide:?}");
+        for name in ["remuda.db", "remuda.db-wal", "remuda.db-shm", "remuda-logs.db", "remuda-logs.db-wal", "blobs"] {
+            assert!(found.iter().any(|(there, _)| there == name), "{name} among {found:?}");
+        }
+        for (name, _) in &found {
+            let wide = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(path.with_file_name(name), wide).unwrap();
+        }
+        drop(store);
+    }
+}

@@ -99,6 +99,16 @@ rules! {
             ("crates/cli/src/run.rs", "println!(\"{x}\");"),
             ("crates/store/tests/run.rs", "println!(\"{x}\");"),
         ];
+    sources::the_cli_prints_through_one_place
+        refuses &[
+            ("crates/cli/src/ps.rs", "fn f() { std::println!(\"x\"); }"),
+            ("crates/cli/src/main.rs", "mod ps;\n#[macro_use]\nmod say;"),
+            ("crates/cli/src/main.rs", "mod say;\nmod ps;"),
+        ];
+        accepts &[
+            ("crates/cli/src/ps.rs", "fn f() { println!(\"x\"); }"),
+            ("crates/cli/src/main.rs", "#[macro_use]\nmod say;\n\nmod ps;"),
+        ];
     sources::sql_is_written_in_the_store
         refuses &[
             ("crates/engine/src/run.rs", "const Q: &str = \"\n  SELECT id\n    FROM runs\";"),

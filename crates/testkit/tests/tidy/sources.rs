@@ -49,6 +49,23 @@ pub fn only_the_cli_prints(tree: &Tree) -> Vec<Complaint> {
     others.flat_map(|file| naming(file, PRINTING, "printing for people belongs to the cli")).collect()
 }
 
+/// Text from elsewhere may hold escape sequences: `say` shows them instead of passing them on. Its macros take the places of
+/// those of `std` only in what stands behind it.
+pub fn the_cli_prints_through_one_place(tree: &Tree) -> Vec<Complaint> {
+    let past = ["std::println!", "std::eprintln!", "std::print!", "std::eprint!"];
+    let cli = || shipped_by(tree, "cli").filter(|file| file.path != "crates/cli/src/say.rs");
+    let mut complaints: Vec<_> =
+        cli().flat_map(|file| naming(file, &past, "what is said to people goes through `say`")).collect();
+    for file in cli().filter(|file| file.path == "crates/cli/src/main.rs") {
+        let modules = || file.code().filter(|(_, code)| code.trim_start().starts_with("mod "));
+        let first = modules().next().is_some_and(|(_, code)| code.trim() == "mod say;");
+        if !first || !file.text.contains("#[macro_use]\nmod say;") {
+            complaints.push(file.complain(1, "`#[macro_use] mod say;` comes first"));
+        }
+    }
+    complaints
+}
+
 pub fn sql_is_written_in_the_store(tree: &Tree) -> Vec<Complaint> {
     let others = tree.rust().filter(|file| file.krate() != "store" && !is_about_rules(file));
     others

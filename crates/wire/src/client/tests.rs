@@ -105,3 +105,38 @@ fn an_authority_must_be_readable() {
         assert_eq!(Client::trusting("https://control.example.org", None, pem).is_ok(), good, "{pem:?}");
     }
 }
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = format!("http://{}/steal", elsewhere.local_addr().unwrap());
+    for status in ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"] {
+        let answer =
+            format!("HTTP/1.1 {status}\r\nlocation: {place}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        let (client, _questions, dir) = canned(vec![answer]).await;
+        let error = client.get::<Value>("/runs").await.unwrap_err();
+        dir.close().unwrap();
+        assert!(matches!(&error, ClientError::Protocol(why) if why.contains(&place)), "{error}");
+    }
+    elsewhere.set_nonblocking(true).unwrap();
+    assert_eq!(elsewhere.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nobody came");
+}
+
+#[test]
+fn one_address_has_one_spelling() {
+    for (said, meant) in [
+        ("https://Control.Example/", "https://control.example"),
+        ("HTTPS://control.example:443", "https://control.example"),
+        ("http://127.0.0.1:7780//", "http://127.0.0.1:7780"),
+        ("http://host:80/base/", "http://host/base"),
+        ("http://host/a/../b", "http://host/b"),
+        ("unix:/run/control.sock", "unix:/run/control.sock"),
+    ] {
+        assert_eq!(normal(said).unwrap(), meant, "{said}");
+    }
+    for bad in
+        ["", "host", "ftp://host", "http://you:pw@host", "http://you@host", "http://host?x", "http://host#x", "unix:x"]
+    {
+        assert!(normal(bad).is_err(), "{bad}");
+    }
+}
