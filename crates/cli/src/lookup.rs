@@ -93,7 +93,7 @@ pub fn remember(plane: &ControlPlane, run: &str) {
     }
     last.insert(key, run.to_owned());
     let text = serde_json::to_vec(&last).expect("a map of texts");
-    crate::private::home(&plane.settings().home).and_then(|()| crate::private::write(&last_file(plane), &text)).ok();
+    crate::private::home(&plane.settings().home).and_then(|()| crate::private::note(&last_file(plane), &text)).ok();
 }
 
 /// The run submitted last from here, without asking whether it is still there.

@@ -28,14 +28,23 @@ pub fn open(path: &Path, how: &mut OpenOptions) -> Done<File> {
     Ok(file)
 }
 
-/// Writes a whole file in one step: a reader sees the old text or the new one.
+/// Writes a whole file in one step: a reader sees the old text or the new one, also after a loss of power.
 pub fn write(path: &Path, text: &[u8]) -> Done<()> {
+    replace(path, text, File::sync_all)
+}
+
+/// The same for what may be lost, without waiting for the disk.
+pub fn note(path: &Path, text: &[u8]) -> Done<()> {
+    replace(path, text, |_| Ok(()))
+}
+
+fn replace(path: &Path, text: &[u8], settle: impl FnOnce(&File) -> std::io::Result<()>) -> Done<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let fresh = path.with_file_name(name);
     let failed = |error: std::io::Error| Complaint::file("write", path, &error);
     let mut file = open(&fresh, OpenOptions::new().write(true).truncate(true))?;
-    let written = file.write_all(text).and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&fresh, path));
+    let written = file.write_all(text).and_then(|()| settle(&file)).and_then(|()| std::fs::rename(&fresh, path));
     written.map_err(|error| {
         std::fs::remove_file(&fresh).ok();
         failed(error)
