@@ -142,7 +142,9 @@ async fn is_there(plane: &ControlPlane, noun: Noun, said: &str) -> Done<bool> {
 }
 
 async fn by_prefix(plane: &ControlPlane, noun: Noun, said: &str) -> Done<String> {
-    let listed: Vec<Listed> = plane.list(&format!("{}?all=true", noun.path), LOOKED_THROUGH).await?;
+    // Only these listings leave out what has ended.
+    let all = if [RUN.path, INSTANCE.path].contains(&noun.path) { "?all=true" } else { "" };
+    let listed: Vec<Listed> = plane.list(&format!("{}{all}", noun.path), LOOKED_THROUGH).await?;
     choose(noun, said, &listed)
 }
 

@@ -107,3 +107,23 @@ fn a_hold_is_prolonged_never_shortened_and_outlives_its_machine() {
     process::vanishes(&workdir);
     home.say(&["extend", "@last"]).refused(1, &["hold"]);
 }
+
+#[test]
+fn whatever_has_an_id_is_found_by_its_beginning() {
+    let home = Home::new();
+    assert_eq!(home.run(&[], "true").code, 0);
+    let id = |list: &[&str]| home.json(list)[0]["id"].as_str().unwrap().to_owned();
+    for noun in ["instance", "allocation", "workflow", "manifest"] {
+        let id = id(&[noun, "ls"]);
+        let (prefix, slug) = id.split_once('_').unwrap();
+        assert_eq!(home.json(&[noun, "show", &id])["id"], id, "{noun}");
+        // A bare number of these could be a run's.
+        if !matches!(noun, "allocation" | "workflow") {
+            assert_eq!(home.json(&[noun, "show", slug])["id"], id, "{noun} {slug}");
+        }
+        let unknown = format!("{prefix}_zzzzzz");
+        home.say(&[noun, "show", &unknown]).refused(1, &["no such", noun, &unknown]);
+    }
+    let token = home.json(&["token", "create", "visitor"])["id"].as_str().unwrap().to_owned();
+    home.done(&["token", "delete", token.split_once('_').unwrap().1]);
+}
