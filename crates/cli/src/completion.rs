@@ -100,7 +100,7 @@ pub fn completion(args: &CompletionArgs) -> Done {
         }
         None => Ok(()),
     };
-    written.map_err(|error| Complaint::refused(format!("cannot write: {error}")))?;
+    written.map_err(|error| Complaint::refused(format!("cannot write the output: {error}")))?;
     Ok(0)
 }
 
@@ -192,7 +192,7 @@ mod tests {
     fn commands_flags_and_values_are_completed() {
         let values = |line: &str| offered(Shell::Bash, line).join(" ");
         assert_eq!(values("repl stat"), "status");
-        assert_eq!(values("repl l"), "ls logs");
+        assert_eq!(values("repl l"), "ls logs login logout");
         assert_eq!(values("repl secret d"), "delete");
         assert_eq!(values("repl run --max"), "--max-duration");
         assert_eq!(values("repl run --priority "), "high normal");

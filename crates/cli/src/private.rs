@@ -11,7 +11,7 @@ const FILE: u32 = 0o600;
 const FOLDER: u32 = 0o700;
 /// What our processes make in a home; anything else there is not ours to change.
 const OURS: &[&str] =
-    &["control.", "token", "installation.json", "last", "remuda.db", "remuda-logs.db", "instances", "blobs"];
+    &["control.", "token", "installation.json", "last", "remuda.db", "remuda-logs.db", "instances", "blobs", "hashes"];
 
 /// Makes a folder and those above it.
 pub fn folder(path: &Path) -> Done<()> {

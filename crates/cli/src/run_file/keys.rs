@@ -241,4 +241,12 @@ pub const RETRY: &[Key] = &[
         example: "6h",
         flag: None,
     },
+    Key {
+        name: "delay",
+        value: Value::Duration,
+        about: "Pause before each further attempt after an error; `0s` for none.",
+        default: "100 ms, doubled each time, up to 30 s",
+        example: "5s",
+        flag: Some("--retry-delay"),
+    },
 ];

@@ -2,9 +2,9 @@
 //! home; losing it costs time and nothing else. A hash is trusted only while size, both times and inode of the file are the same.
 
 use super::walk::{FoundFile, Stamp};
+use crate::private;
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -71,11 +71,8 @@ impl Memory {
             }
         }
         let folder = place.parent().expect("it lies in a folder");
-        let fresh = place.with_extension(std::process::id().to_string());
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        if made.is_ok() && std::fs::write(&fresh, text).is_ok() && std::fs::rename(&fresh, place).is_err() {
-            let _ = std::fs::remove_file(&fresh);
-        }
+        // Not worth a complaint: without it the next command reads the files again.
+        let _ = private::folder(folder).and_then(|()| private::note(place, text.as_bytes()));
         forget_old(folder);
     }
 }
