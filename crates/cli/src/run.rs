@@ -6,7 +6,7 @@ use crate::live::Live;
 use crate::settings::Settings;
 use crate::stdin::{self, Piped};
 use crate::summary::{self, Sending};
-use crate::upload::{self, Files, Source};
+use crate::upload::{self, Files, Missing, Source};
 use crate::{artifact, follow, lookup, meant, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -144,17 +144,26 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         if args.dry_run {
             let mut plan: Plan = plane.question("/runs", &submit).await?;
             if let Some(hashed) = &hashed {
-                let unsent = upload::unsent(&plane, hashed).await?;
+                let unsent = Missing::ask(&plane, hashed).await?.amount(hashed);
                 plan.files.to_send = Some(plan.files.to_send.unwrap_or(0) + unsent.blobs as i64);
                 plan.files.bytes_to_send = Some(plan.files.bytes_to_send.unwrap_or(0) + unsent.bytes);
             }
             return Ok(Submitted::Planned(Box::new(plan)));
         }
+        let missing = match &hashed {
+            Some(hashed) => Missing::ask(&plane, hashed).await?,
+            None => Missing::default(),
+        };
+        if !missing.is_empty() || piped.is_some() {
+            // What would be refused is refused before the first byte travels.
+            let _: serde_json::Value =
+                plane.question("/runs", &Submit { dry_run: true, ..submit.clone() }).await?;
+        }
         if let Some(piped) = &piped {
             stdin::send(&plane, piped).await?;
         }
         let sending = match &hashed {
-            Some(hashed) => Some(upload::send(&plane, hashed).await?),
+            Some(hashed) => Some(upload::send(&plane, hashed, missing).await?),
             None => None,
         };
         let run: RunView = plane.post_keyed("/runs", &submit, &key).await?;

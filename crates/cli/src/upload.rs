@@ -8,7 +8,7 @@ mod send;
 mod walk;
 
 pub use hashing::hash;
-pub use send::{Sent, send, unsent};
+pub use send::{Missing, Sent, send};
 pub use walk::{Files, walk};
 
 use crate::complaint::{Complaint, Done};

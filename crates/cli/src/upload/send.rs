@@ -27,49 +27,56 @@ pub struct Sent {
     pub bytes: i64,
 }
 
-/// What was there when it was asked about may have been deleted since, if no run had used it for long: then it is asked about again.
-pub async fn send(plane: &ControlPlane, hashed: &Hashed) -> Done<Sent> {
+/// Sends what is missing. What was there when it was asked about may have been deleted since, if no run had used it for long: then it is
+/// asked about again.
+pub async fn send(plane: &ControlPlane, hashed: &Hashed, mut missing: Missing) -> Done<Sent> {
     let mut sent = Sent::default();
     for _ in 0..TRIES {
-        if try_send(plane, hashed, &mut sent).await? {
+        if try_send(plane, hashed, &missing, &mut sent).await? {
             return Ok(sent);
         }
+        missing = Missing::ask(plane, hashed).await?;
     }
     Err(Complaint::refused("files were deleted by the control plane while they were being sent")
         .fix("run the command again"))
 }
 
-/// What would have to travel; nothing is sent.
-pub async fn unsent(plane: &ControlPlane, hashed: &Hashed) -> Done<Sent> {
-    let missing = Missing::ask(plane, hashed).await?;
-    let bytes = missing.files.iter().filter_map(|hash| hashed.files.get(hash)).map(|file| file.size).sum();
-    Ok(Sent { blobs: missing.files.len(), bytes })
-}
-
 /// False when something had gone that was there before.
-async fn try_send(plane: &ControlPlane, hashed: &Hashed, sent: &mut Sent) -> Done<bool> {
-    let missing = Missing::ask(plane, hashed).await?;
-    let files: Vec<(&str, &FoundFile)> =
-        missing.files.iter().map(|hash| (hash.as_str(), &hashed.files[hash])).collect();
-    let (count, bytes) = (files.len(), files.iter().map(|(_, file)| file.size).sum());
-    let progress = Progress::new("sending", count, bytes);
+async fn try_send(plane: &ControlPlane, hashed: &Hashed, missing: &Missing, sent: &mut Sent) -> Done<bool> {
+    let files: Vec<(&str, &FoundFile)> = missing.files(hashed).collect();
+    let Sent { blobs, bytes } = missing.amount(hashed);
+    let progress = Progress::new("sending", blobs, bytes);
     let done = send_files(plane, files, &progress).await;
     progress.done();
     done?;
-    (sent.blobs, sent.bytes) = (sent.blobs + count, sent.bytes + bytes);
+    (sent.blobs, sent.bytes) = (sent.blobs + blobs, sent.bytes + bytes);
     send_folders(plane, hashed.folders.iter().filter(|folder| missing.folders.contains(&folder.hash))).await
 }
 
 /// What the control plane does not have.
 #[derive(Default)]
-struct Missing {
+pub struct Missing {
     folders: BTreeSet<String>,
     files: Vec<String>,
 }
 
 impl Missing {
+    pub fn is_empty(&self) -> bool {
+        self.folders.is_empty() && self.files.is_empty()
+    }
+
+    pub fn amount(&self, hashed: &Hashed) -> Sent {
+        let sizes = self.files(hashed).map(|(_, file)| file.size);
+        Sent { blobs: self.files(hashed).count(), bytes: sizes.sum() }
+    }
+
+    /// Of our own files only, whatever else was answered.
+    fn files<'a>(&'a self, hashed: &'a Hashed) -> impl Iterator<Item = (&'a str, &'a FoundFile)> {
+        self.files.iter().filter_map(|hash| Some((hash.as_str(), hashed.files.get(hash)?)))
+    }
+
     /// From the root down, and only into folders that are not there.
-    async fn ask(plane: &ControlPlane, hashed: &Hashed) -> Done<Missing> {
+    pub async fn ask(plane: &ControlPlane, hashed: &Hashed) -> Done<Missing> {
         let by_hash: BTreeMap<&str, &FolderDocument> =
             hashed.folders.iter().map(|folder| (folder.hash.as_str(), folder)).collect();
         let (mut asked, mut level) = (BTreeSet::new(), BTreeSet::from([hashed.root.tree.as_str()]));

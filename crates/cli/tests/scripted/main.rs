@@ -161,6 +161,24 @@ fn only_missing_blobs_travel() {
     assert_eq!(names, [vec!["new.txt"], vec!["folder", "old.txt"]], "folders behind what they name");
     let files = &script.asked("POST /api/v1/runs")[0].body["files"];
     assert_eq!(*files, json!({"tree": folders[1].hash, "files": 2, "bytes": 6}));
+    let dry: Vec<bool> = script.asked("POST /api/v1/runs").iter().map(|asked| asked.body["dry_run"] == true).collect();
+    assert_eq!(dry, [true, false], "asked before anything travels, then submitted");
+}
+
+#[test]
+fn what_is_refused_is_refused_before_the_first_byte_travels() {
+    let script = Script::new(move |asked| match asked.route().as_str() {
+        "POST /api/v1/blobs/missing" => {
+            answer(200, &json!({"hashes": asked.body["hashes"], "trees": asked.body["trees"]}))
+        }
+        "POST /api/v1/runs" => problem(422, "does_not_fit", "too large"),
+        other => problem(404, "not_found", other),
+    });
+    std::fs::write(script.home().join("large"), "x").unwrap();
+    let (code, _, said) = ended(repl(&script, &["run", "-f", "large", "--memory", "100TB", "-c", "x"]));
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("too large"), "{said}");
+    assert!(script.all(|asked| asked.method == "PUT").is_empty(), "nothing was sent");
 }
 
 #[test]
