@@ -156,8 +156,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         };
         if !missing.is_empty() || piped.is_some() {
             // What would be refused is refused before the first byte travels.
-            let _: serde_json::Value =
-                plane.question("/runs", &Submit { dry_run: true, ..submit.clone() }).await?;
+            let _: serde_json::Value = plane.question("/runs", &Submit { dry_run: true, ..submit.clone() }).await?;
         }
         if let Some(piped) = &piped {
             stdin::send(&plane, piped).await?;

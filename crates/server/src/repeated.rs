@@ -239,7 +239,13 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
             assert_eq!(again.headers["content-type"], "application/problem+json", "{}", route.path);
             assert_ne!(again.headers["x-request-id"], first.headers["x-request-id"], "it is a request of its own");
         }
-        let reused = ask("the same", &json!({ "commands": ["false"] })).await;
+        // Another body where there is one, else the same about something else.
+        let (other_path, other) = match route.path {
+            "/runs" => (path.clone(), json!({ "commands": ["false"] })),
+            _ => (filled(route.path, &format!("{id}z")), body.clone()),
+        };
+        let key = [("idempotency-key", "the same")];
+        let reused = world.ask("post", &other_path, Some(&world.admin), &key, &other.to_string()).await;
         assert_eq!(reused.body["code"], "idempotency_key_reused", "{}", route.path);
         let fresh = ask("another", &body).await;
         assert!(!fresh.headers.contains_key("idempotent-replayed"), "{}: judged anew", route.path);
