@@ -1,6 +1,7 @@
 //! Machines that are processes of this host: a directory each, with a detached runner in it. Owns starting, finding and
 //! ending them. Never touches a process or directory whose nonce is not the one it was asked for.
 
+mod folder;
 mod home;
 mod host;
 mod lock;
@@ -125,7 +126,7 @@ impl LocalProvider {
         let started = self.ensure_runner(&home, &order.boot);
         if started.is_err() && change.fresh {
             // Nothing half-done stays behind; another who waits for this directory makes a new one.
-            let _ = std::fs::remove_dir_all(&home.dir);
+            let _ = folder::remove(&home.dir);
         }
         started.map(|()| Handle(name.clone()))
     }
@@ -425,7 +426,7 @@ impl Provider for LocalProvider {
 
 fn remove_tree(path: &Path) -> Result<(), Trouble> {
     let removed = match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(found) if found.is_dir() => folder::remove(path),
         Ok(_) => std::fs::remove_file(path),
         Err(error) => Err(error),
     };

@@ -3,7 +3,7 @@
 
 use crate::args::Listing;
 use crate::complaint::{Complaint, Done, REFUSED};
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, new_key};
 use crate::lookup;
 use crate::say::one_line;
 use crate::settings::Settings;
@@ -82,12 +82,13 @@ pub async fn artifact(settings: &Settings, command: Artifact) -> Done {
             }
             let mut bytes = 0;
             // Links last: nothing is written through one that was just made.
-            let (links, others): (Vec<_>, Vec<_>) = wanted.iter().partition(|artifact| artifact.kind == "link");
-            for artifact in others.into_iter().chain(links) {
+            let (links, others): (Vec<_>, Vec<_>) = wanted.iter().partition(|artifact| artifact.target.is_some());
+            for artifact in others.into_iter().chain(links.iter().copied()) {
                 get(&plane, &run, artifact, &output, force).await?;
                 bytes += artifact.size;
                 eprintln!("{}", one_line(&output.join(&artifact.path).display().to_string()));
             }
+            remove_escapes(&output, &links)?;
             eprintln!("repl: {} from {run} ({})", wanted.len(), show::size(bytes));
             Ok(0)
         }
@@ -155,20 +156,22 @@ pub fn pattern(text: &str) -> Done<globset::GlobMatcher> {
 }
 
 async fn get(plane: &ControlPlane, run: &str, artifact: &ArtifactView, folder: &Path, force: bool) -> Done<()> {
-    // The path was chosen on another machine.
-    if !wire::model::spec::is_inside(&artifact.path) {
+    // Path and id were chosen on another machine.
+    if !wire::model::tree::is_path(&artifact.path) || artifact.id.parse::<wire::model::ArtifactId>().is_err() {
         return Err(Complaint::refused(format!("`{}` would be written outside {}", artifact.path, folder.display())));
     }
     let path = folder.join(&artifact.path);
     let failed = |error: std::io::Error| Complaint::file("write", &path, &error);
     let parent = path.parent().unwrap_or(folder);
+    tokio::fs::create_dir_all(folder).await.map_err(failed)?;
+    leads_outside(folder, &artifact.path)?;
     tokio::fs::create_dir_all(parent).await.map_err(failed)?;
-    leads_outside(folder, parent)?;
-    if artifact.kind == "folder" {
+    if artifact.kind == "folder" && artifact.target.is_none() {
         return tokio::fs::create_dir_all(&path).await.map_err(failed);
     }
-    // Beside its place, and moved there when complete: a broken connection leaves no half file under a good name.
-    let fresh = parent.join(format!(".repl-{}-{}", std::process::id(), artifact.id));
+    // Beside its place, and moved there when complete: a broken connection leaves no half file under a good name. Nobody can have
+    // laid a link under a name that is made up now.
+    let fresh = parent.join(format!(".repl-{}", new_key()?));
     let written = match &artifact.target {
         Some(target) => link_to(artifact, target, &fresh),
         None => write_to(plane, run, artifact, &fresh).await,
@@ -183,20 +186,67 @@ async fn get(plane: &ControlPlane, run: &str, artifact: &ArtifactView, folder: &
     placed
 }
 
-/// A link in the way could lead anywhere.
-fn leads_outside(folder: &Path, parent: &Path) -> Done<()> {
-    let real = |path: &Path| path.canonicalize().map_err(|error| Complaint::file("write to", path, &error));
-    if real(parent)?.starts_with(real(folder)?) {
-        return Ok(());
+/// A link in the way could lead anywhere. Only the folders that are there already can be links.
+fn leads_outside(folder: &Path, path: &str) -> Done<()> {
+    let root = real(folder)?;
+    let mut at = folder.to_owned();
+    let steps: Vec<&str> = path.split('/').collect();
+    for step in &steps[..steps.len() - 1] {
+        at.push(step);
+        if std::fs::symlink_metadata(&at).is_err() {
+            return Ok(());
+        }
+        if !real(&at)?.starts_with(&root) {
+            return Err(Complaint::refused(format!("{} leads outside {}", at.display(), folder.display()))
+                .fix("write to another folder: --output DIR"));
+        }
     }
-    Err(Complaint::refused(format!("{} leads outside {}", parent.display(), folder.display()))
-        .fix("write to another folder: --output DIR"))
+    Ok(())
+}
+
+fn real(path: &Path) -> Done<PathBuf> {
+    path.canonicalize().map_err(|error| Complaint::file("write to", path, &error))
+}
+
+/// Links that were brought back and lead outside after all, through other links: they are removed again.
+fn remove_escapes(folder: &Path, links: &[&ArtifactView]) -> Done<()> {
+    let root = real(folder)?;
+    let escapes = |link: &&&ArtifactView| leads_to(&root, &root.join(&link.path)).is_none();
+    let found: Vec<&&ArtifactView> = links.iter().filter(escapes).collect();
+    for link in &found {
+        std::fs::remove_file(root.join(&link.path)).ok();
+    }
+    match found.first() {
+        Some(link) => Err(Complaint::refused(format!("the link `{}` leads outside, and was removed", link.path))),
+        None => Ok(()),
+    }
+}
+
+/// Where a link leads, step by step through whatever is there; none as soon as a step is outside.
+fn leads_to(root: &Path, link: &Path) -> Option<PathBuf> {
+    let target = std::fs::read_link(link).ok()?;
+    let mut at = link.parent()?.canonicalize().ok()?;
+    for step in target.components() {
+        match step {
+            std::path::Component::CurDir => {}
+            std::path::Component::ParentDir => drop(at.pop()),
+            std::path::Component::Normal(name) => {
+                at.push(name);
+                at = at.canonicalize().unwrap_or(at);
+            }
+            _ => return None,
+        }
+        if !at.starts_with(root) {
+            return None;
+        }
+    }
+    Some(at)
 }
 
 async fn write_to(plane: &ControlPlane, run: &str, artifact: &ArtifactView, path: &Path) -> Done<()> {
     let failed = |error: std::io::Error| Complaint::file("write", path, &error);
     let mut body = plane.download(&format!("/runs/{run}/artifacts/{}", artifact.id)).await?;
-    let mut file = tokio::fs::File::create(path).await.map_err(failed)?;
+    let mut file = tokio::fs::File::create_new(path).await.map_err(failed)?;
     while let Some(piece) = body.chunk().await? {
         file.write_all(&piece).await.map_err(failed)?;
     }
@@ -289,7 +339,23 @@ mod tests {
         let inside = dir.path().join("here");
         std::fs::create_dir_all(inside.join("sub")).unwrap();
         std::os::unix::fs::symlink(dir.path(), inside.join("out")).unwrap();
-        assert!(leads_outside(&inside, &inside.join("sub")).is_ok());
-        assert!(leads_outside(&inside, &inside.join("out")).is_err());
+        assert!(leads_outside(&inside, "sub/x").is_ok() && leads_outside(&inside, "new/folder/x").is_ok());
+        assert!(leads_outside(&inside, "out/x").is_err() && leads_outside(&inside, "out/new/x").is_err());
+    }
+
+    #[test]
+    fn links_that_lead_outside_through_others_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("out");
+        std::fs::create_dir_all(root.join("o/p/q/r")).unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, root.join(name)).unwrap();
+        link("../..", "o/p/q/r/d");
+        link("p/q/r/d/../../../x", "o/e");
+        link("p/q", "o/fine");
+        link("p/gone/y", "o/dangling");
+        link("/etc", "o/absolute");
+        let inside = |name: &str| leads_to(&root, &root.join(name)).is_some();
+        assert!(inside("o/p/q/r/d") && inside("o/fine") && inside("o/dangling"));
+        assert!(!inside("o/e") && !inside("o/absolute"));
     }
 }

@@ -67,6 +67,16 @@ impl From<ClientError> for Complaint {
                 // On one line: what a server says must not look like what this command says.
                 Complaint { code, text: one_line(&problem.to_string()), fix }
             }
+            ClientError::Unreachable(why) if why.contains("invalid peer certificate") => {
+                let of_authority =
+                    "its certificate is that of an authority: give the server one made for it (CA:FALSE)";
+                let fix = if why.contains("CaUsedAsEndEntity") {
+                    of_authority
+                } else {
+                    "set REPL_CA_CERT to the authority's certificate, and check that the address is one the certificate names"
+                };
+                Complaint::usage("the control plane's certificate is not trusted here").fix(fix)
+            }
             ClientError::Unreachable(why) => {
                 Complaint::usage(format!("cannot reach the control plane: {}", shortly(why)))
                     .fix("see `repl doctor`; is REPL_URL right, and is the control plane running there?")

@@ -82,7 +82,7 @@ pub async fn login(settings: &Settings, args: LoginArgs) -> Done {
             Complaint::usage("no token was given").fix(format!("pipe it in: … | repl login {url} --token-stdin"))
         );
     }
-    let view = checked(&url, &token).await?;
+    let view = checked(settings, &url, &token).await?;
     let kept = Kept { token, id: view.id, name: view.name, scopes: view.scopes, kept_at: show::now_ms() };
     change(path, |tokens| drop(tokens.insert(url.clone(), kept.clone())))?;
     if url.starts_with("http:") && !is_loopback(&url) {
@@ -141,8 +141,9 @@ fn piped() -> Done<String> {
 }
 
 /// Whose token this is, said by the server it is for.
-async fn checked(url: &str, token: &str) -> Done<TokenView> {
-    let client = Client::new(url, Some(token))?;
+async fn checked(settings: &Settings, url: &str, token: &str) -> Done<TokenView> {
+    let authorities = settings.authorities()?;
+    let client = Client::trusting(url, Some(token), authorities.as_deref())?;
     client.get(&format!("{API}/tokens/current")).await.map_err(|error| match &error {
         ClientError::Problem(problem) if problem.status == 401 => {
             Complaint::refused(format!("{url} does not know this token: {}", one_line(&problem.to_string())))

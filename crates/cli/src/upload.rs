@@ -43,9 +43,8 @@ pub fn source(text: &str, base: &Path) -> Done<Source> {
     }
     let found = base.join(&path);
     if let Err(error) = std::fs::metadata(&found) {
-        return Err(
-            Complaint::file("send", &found, &error).fix("check the path after --file; it is seen from this folder")
-        );
+        return Err(Complaint::file("send", &found, &error)
+            .fix("check the path: after --file it is seen from this folder, in a run file from the file's own"));
     }
     let last_name = || found.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
     let own = match kept(&path) {

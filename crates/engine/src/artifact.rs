@@ -115,7 +115,7 @@ impl Engine {
 }
 
 fn check(new: &Announcement) -> Result<(), Refused> {
-    if !model::spec::is_inside(&new.path) {
+    if !tree::is_path(&new.path) {
         return Err(Refused::invalid("path", format!("`{}` leaves the run's folder", new.path)));
     }
     if new.size < 0 {

@@ -109,6 +109,11 @@ impl Entry {
     }
 }
 
+/// A path below a folder, one plain name after the other: how deep it is can be counted.
+pub fn is_path(path: &str) -> bool {
+    path.len() <= MAX_TARGET_BYTES && path.split('/').all(is_name)
+}
+
 /// One step of a path.
 pub fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && name.len() <= MAX_NAME_BYTES && !name.contains(['/', '\0'])
@@ -182,6 +187,21 @@ mod tests {
             b"\xff".to_vec(),
         ] {
             assert!(Tree::parse(&document).is_err(), "{}", String::from_utf8_lossy(&document));
+        }
+    }
+
+    #[test]
+    fn a_path_is_plain_names() {
+        for (path, plain) in [
+            ("a", true),
+            ("a/b", true),
+            ("./a", false),
+            ("a//b", false),
+            ("a/", false),
+            ("/a", false),
+            ("a/../b", false),
+        ] {
+            assert_eq!(is_path(path), plain, "{path}");
         }
     }
 

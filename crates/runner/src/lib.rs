@@ -14,6 +14,7 @@ mod containment;
 mod daemon;
 mod durable;
 mod exit;
+mod folder;
 mod instance;
 mod job;
 mod journal;

@@ -11,11 +11,12 @@ use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use wire::model::tree::{MAX_DEPTH, Node, Tree, stays_inside};
 use wire::runner::SyncTree;
 
 /// A folder may be named many times, so that a few documents stand for more files than any disk has: beyond this a tree is refused.
-const MOST_ENTRIES: u64 = 20_000_000;
+const MOST_ENTRIES: u64 = 5_000_000;
 
 /// A tree whose documents are all here and read.
 pub struct Files {
@@ -87,12 +88,31 @@ impl Files {
         wanted.into_iter().filter(|(hash, _)| !cache.has(hash)).collect()
     }
 
-    /// Blocking.
-    pub fn place(&self, workdir: &Path, cache: &Cache) -> Result<(), NotPlaced> {
+    /// Files, folders and links that are to be made, each as often as it is named.
+    pub fn entries(&self) -> u64 {
+        self.unfolded(&self.root, &mut BTreeMap::new(), 0)
+    }
+
+    fn unfolded<'a>(&'a self, hash: &'a str, known: &mut BTreeMap<&'a str, u64>, depth: usize) -> u64 {
+        if let Some(count) = known.get(hash) {
+            return *count;
+        }
+        let Some(tree) = self.folders.get(hash).filter(|_| depth < MAX_DEPTH) else { return 0 };
+        let inner = folders_of(tree).map(|inner| self.unfolded(inner, known, depth + 1));
+        let count = inner.fold(tree.entries.len() as u64, u64::saturating_add);
+        known.insert(hash, count);
+        count
+    }
+
+    /// Blocking. Ends early, with a reason, once it is cut.
+    pub fn place(&self, workdir: &Path, cache: &Cache, is_cut: &AtomicBool) -> Result<(), NotPlaced> {
+        if self.entries() > MOST_ENTRIES {
+            return Err(NotPlaced::because(format!("more than {MOST_ENTRIES} files in one tree")));
+        }
         let system = |error: io::Error| NotPlaced::by_system(&workdir.display().to_string(), &error);
         std::fs::create_dir_all(workdir).map_err(system)?;
         let root = Beneath::open(workdir).map_err(system)?;
-        let mut placing = Placing { files: self, cache, entries: 0, clones: true };
+        let mut placing = Placing { files: self, cache, is_cut, clones: true };
         placing.folder(&root, &self.root, &mut Vec::new())
     }
 }
@@ -100,7 +120,7 @@ impl Files {
 struct Placing<'a> {
     files: &'a Files,
     cache: &'a Cache,
-    entries: u64,
+    is_cut: &'a AtomicBool,
     /// Whether the file system shares blocks between files, until it says that it does not.
     clones: bool,
 }
@@ -112,9 +132,8 @@ impl<'a> Placing<'a> {
             return Err(NotPlaced::because(format!("`{}` was not fetched, or is too deep", path.join("/"))));
         };
         for entry in &tree.entries {
-            self.entries += 1;
-            if self.entries > MOST_ENTRIES {
-                return Err(NotPlaced::because(format!("more than {MOST_ENTRIES} files in one tree")));
+            if self.is_cut.load(Ordering::Relaxed) {
+                return Err(NotPlaced::because("cut short"));
             }
             path.push(&entry.name);
             let failed = |path: &[&str], error: io::Error| NotPlaced::by_system(&path.join("/"), &error);
@@ -206,7 +225,9 @@ mod tests {
     fn place(tree: &SyncTree) -> (tempfile::TempDir, Result<(), NotPlaced>) {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::open(dir.path()).unwrap();
-        let placed = Files::inline(tree).unwrap().and_then(|files| files.place(&dir.path().join("work_1"), &cache));
+        let placed = Files::inline(tree)
+            .unwrap()
+            .and_then(|files| files.place(&dir.path().join("work_1"), &cache, &AtomicBool::new(false)));
         (dir, placed)
     }
 
@@ -231,6 +252,24 @@ mod tests {
         assert_eq!(std::fs::read_dir(at("empty")).unwrap().count(), 0);
         assert_eq!(std::fs::read_link(at("in/up")).unwrap(), Path::new("../a"));
         assert_eq!(std::fs::read(at("in/up")).unwrap(), b"A");
+    }
+
+    #[test]
+    fn a_tree_that_unfolds_without_end_is_not_begun() {
+        let mut folders = vec![vec![]];
+        let mut inner = hash(&Tree::default().document());
+        for _ in 0..9 {
+            let node = || Node::Folder { hash: inner.clone() };
+            let entries: Vec<Entry> = (0..10).map(|number| entry(&number.to_string(), node())).collect();
+            inner = hash(&Tree::of(entries.clone()).document());
+            folders.push(entries);
+        }
+        let bomb = tree(folders, &[]);
+        let files = Files::inline(&bomb).unwrap().unwrap();
+        assert_eq!(files.entries(), 1_111_111_110);
+        let (dir, placed) = place(&bomb);
+        assert!(placed.unwrap_err().why.contains("more than"));
+        assert!(!dir.path().join("work_1/0").exists());
     }
 
     #[test]

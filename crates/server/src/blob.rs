@@ -60,6 +60,12 @@ pub(crate) async fn put_pack(State(house): State<Shared>, writer: Writer, body: 
         blobs.extend(unpacker.feed(&piece).map_err(bad)?);
     }
     unpacker.finish().map_err(bad)?;
+    if blobs.len() > 2 * pack::PACK_BLOBS {
+        return Err(Refused::TooLarge { what: "the pack", limit: "8 MiB or 2,000 blobs".into() }.into());
+    }
+    if blobs.is_empty() {
+        return Err(Refused::invalid("pack", "holds no blob").into());
+    }
     let small = |blob: pack::Blob| Small { is_tree: blob.is_tree, hash: blob.hash, bytes: blob.bytes };
     house.engine.keep_pack(writer.org(), blobs.into_iter().map(small).collect()).await?;
     Ok(StatusCode::NO_CONTENT)

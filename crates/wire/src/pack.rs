@@ -75,7 +75,7 @@ fn next(rest: &[u8]) -> Result<Option<(Blob, usize)>, Malformed> {
         _ => return Err(bad()),
     };
     let length: usize = length.parse().map_err(|_| bad())?;
-    if length as i64 > BLOB_BYTES || !model::spec::is_hash(hash) {
+    if length > BLOB_BYTES as usize || !model::spec::is_hash(hash) {
         return Err(bad());
     }
     let whole = end + 1 + length;
@@ -120,6 +120,7 @@ mod tests {
             format!("file {hash} 1 1\nx"),
             format!("file {} 1\nx", "A".repeat(64)),
             format!("file {hash} {}\n", BLOB_BYTES + 1),
+            format!("file {hash} {}\n", u64::MAX),
             "x".repeat(LINE_BYTES),
         ] {
             assert!(Unpacker::default().feed(text.as_bytes()).is_err(), "{text}");

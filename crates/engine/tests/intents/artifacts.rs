@@ -57,7 +57,7 @@ fn folders_and_links_are_final_at_once_and_links_stay_inside() {
     let (run, job) = running(&mut bench);
     announce(&bench, &job, "out/empty", 0, Kept::Folder).unwrap();
     announce(&bench, &job, "out/link", 0, Kept::Link { target: "../top".into() }).unwrap();
-    for (path, target) in [("out/l", "../../x"), ("l", "../x"), ("l", "/etc/passwd")] {
+    for (path, target) in [("out/l", "../../x"), ("l", "../x"), ("l", "/etc/passwd"), ("././l", "../x"), ("./l", "x")] {
         let refused = announce(&bench, &job, path, 0, Kept::Link { target: target.into() });
         assert!(matches!(refused, Err(Failure::Refused(Refused::Invalid { .. }))), "{path} -> {target}");
     }

@@ -17,12 +17,15 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use wire::model::crash_point;
 use wire::runner::{Desired, DesiredJob, DesiredState, EndCause, Stdin, SyncTree, What};
 
 /// On a warm start everything up to the first output takes far less; then it travels as one batch.
 const WARM_START_WITHIN: Duration = Duration::from_secs(1);
+/// Files and folders that are placed by the loop itself.
+const ON_THE_SPOT: u64 = 500;
 /// Before the name of a workdir that is being removed.
 const SET_ASIDE: &str = ".removed_";
 
@@ -64,6 +67,8 @@ impl Daemon {
             None => Some(Ok(None)),
             Some(tree) => Files::inline(tree).map(|files| files.map(Some)),
         };
+        // A few documents can stand for very many files: those are placed beside the loop, which goes on hearing orders.
+        let at_hand = at_hand.filter(|files| !matches!(files, Ok(Some(files)) if files.entries() > ON_THE_SPOT));
         let stdin = wanted.stdin.clone();
         let is_here = |stdin: &Stdin| stdin.inline.is_some() || self.cache.has(&stdin.hash);
         let at_hand = at_hand.filter(|_| stdin.as_ref().is_none_or(is_here));
@@ -76,7 +81,8 @@ impl Daemon {
                 if let Warm::Ready(slot) = &self.warm {
                     slot.make_workdir(&workdir);
                 }
-                let place = || files.map_or(Ok(()), |files| files.place(&workdir, &self.cache));
+                let place =
+                    || files.map_or(Ok(()), |files| files.place(&workdir, &self.cache, &AtomicBool::new(false)));
                 let placed = crash_point!("files.place", place());
                 let placed = placed.and_then(|()| sync::place_stdin(stdin.as_ref(), &self.cache));
                 synced(&mut job, placed.map(|()| Fetched::default()));
@@ -85,9 +91,12 @@ impl Daemon {
                 let (tree, cache, line) = (wanted.files.clone(), self.cache.clone(), self.line.clone());
                 let events = self.events.clone();
                 let task = tokio::spawn(async move {
+                    // Dropped with this task: a job that is cut while its files are placed is not given more of them.
+                    let cut = Cut::default();
+                    let is_cut = cut.0.clone();
                     let synced = match bring(tree, stdin.as_ref(), cache.clone(), line).await {
                         Ok((files, fetched)) => tokio::task::spawn_blocking(move || {
-                            let place = || files.map_or(Ok(()), |files| files.place(&workdir, &cache));
+                            let place = || files.map_or(Ok(()), |files| files.place(&workdir, &cache, &is_cut));
                             let placed = crash_point!("files.place", place());
                             let placed = placed.and_then(|()| sync::place_stdin(stdin.as_ref(), &cache));
                             cache.trim();
@@ -97,6 +106,7 @@ impl Daemon {
                         .expect("placing files does not panic"),
                         Err(why) => Err(why),
                     };
+                    drop(cut);
                     let _ = events.send(Event::Synced(key, synced));
                 });
                 job.stage = Stage::Syncing(task.abort_handle());
@@ -286,11 +296,18 @@ fn set_aside(instance: &Path, kept: &BTreeSet<String>) -> Vec<PathBuf> {
 }
 
 fn remove(dir: &Path) {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(dir = %dir.display(), %error, "a workdir could not be removed");
-        }
-        _ => {}
+    if let Err(error) = crate::folder::remove(dir) {
+        tracing::warn!(dir = %dir.display(), %error, "a workdir could not be removed");
+    }
+}
+
+/// Set when it is dropped.
+#[derive(Default)]
+struct Cut(Arc<AtomicBool>);
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -61,7 +61,7 @@ fn table() -> Vec<(&'static str, Value)> {
 
 /// Bodies that say nothing when they are empty.
 pub(super) fn is_needed(body: &str) -> bool {
-    !matches!(body, "Nothing" | "ActionBody" | "TerminateBody" | "ExtendBody" | "StopBody")
+    !matches!(body, "Nothing" | "ActionBody" | "TerminateBody" | "ExtendBody" | "StopBody" | "BlobList")
 }
 
 pub(super) fn refine(schemas: &mut Value) {
