@@ -89,7 +89,8 @@ pub async fn artifact(settings: &Settings, command: Artifact) -> Done {
                 eprintln!("{}", one_line(&output.join(&artifact.path).display().to_string()));
             }
             remove_escapes(&output, &links)?;
-            eprintln!("repl: {} from {run} ({})", wanted.len(), show::size(bytes));
+            let noun = if wanted.len() == 1 { "artifact" } else { "artifacts" };
+            eprintln!("repl: {} {noun} from {run} ({})", wanted.len(), show::size(bytes));
             Ok(0)
         }
     }

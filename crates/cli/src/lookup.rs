@@ -172,6 +172,11 @@ fn choose(noun: Noun, said: &str, listed: &[Listed]) -> Done<String> {
 fn where_to_look(noun: Noun, said: &str, listed: &[Listed]) -> String {
     let names = listed.iter().filter_map(|it| it.name.as_deref());
     match crate::nearest::nearest(said, names) {
+        Some(name) if name == said => {
+            let ids: Vec<&str> =
+                listed.iter().filter(|it| it.name.as_deref() == Some(name)).map(|it| it.id.as_str()).collect();
+            format!("that is its name, write its id: {}", ids.join(" or "))
+        }
         Some(name) => format!("did you mean `{name}`?"),
         None if noun.name == "run" => "see `repl ps -a`".to_owned(),
         None => format!("see `repl {} ls`", noun.name),

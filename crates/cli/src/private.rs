@@ -9,6 +9,7 @@ use std::path::Path;
 
 const FILE: u32 = 0o600;
 const FOLDER: u32 = 0o700;
+const STICKY: u32 = 0o1000;
 /// What our processes make in a home; anything else there is not ours to change.
 const OURS: &[&str] =
     &["control.", "token", "installation.json", "last", "remuda.db", "remuda-logs.db", "instances", "blobs", "hashes"];
@@ -75,6 +76,11 @@ pub fn home(path: &Path) -> Done<()> {
     if !found.is_dir() {
         return Err(Complaint::usage(format!("{} is not a folder", path.display())).fix("set REPL_HOME to a folder"));
     }
+    // Such as /tmp: other users' files are in it, and closing it would take it away from them.
+    if found.mode() & STICKY != 0 {
+        return Err(Complaint::usage(format!("{} is a folder that several users write to", path.display()))
+            .fix(format!("set REPL_HOME to a folder of yours, e.g. {}", path.join("remuda").display())));
+    }
     tighten(path, &found, FOLDER)
 }
 
@@ -129,6 +135,15 @@ fn user(id: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_of_everybody_is_no_home() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        let complaint = home(dir.path()).unwrap_err();
+        assert!(complaint.text.contains("several users") && complaint.fix.is_some(), "{complaint}");
+        assert_eq!(mode(dir.path()), 0o1777, "and it stays as it was");
+    }
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().mode() & 0o7777

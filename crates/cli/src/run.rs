@@ -10,11 +10,14 @@ use crate::upload::{self, Files, Missing, Source};
 use crate::{artifact, follow, lookup, meant, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use wire::api::{Plan, RunView, Submit};
+use wire::api::{AttemptView, Plan, RunView, Submit};
+use wire::model::Credits;
 
 /// More than this is rarely meant; on a terminal we ask first.
 const MANY_FILES: usize = 10_000;
 const MANY_BYTES: i64 = 1 << 30;
+/// A policy allows 100 of them.
+const MOST_ATTEMPTS: usize = 1_000;
 
 /// Submit a run and follow it: its output here, its exit code ours
 #[derive(Debug, clap::Args)]
@@ -191,7 +194,8 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         ended = follow::run(&plane, &view.id, &live) => {
             let ended = ended.map_err(|complaint| still_there(complaint, &view.id))?;
             hint.look();
-            let sending = Sending { sent: sending, submit: Some(&submit), files: Some(&files) };
+            let in_all = in_all(&plane, &ended).await;
+            let sending = Sending { sent: sending, submit: Some(&submit), files: Some(&files), in_all };
             summary::print(&ended, &sending, live.is_terminal());
             Ok(summary::exit_code(&ended))
         }
@@ -226,11 +230,21 @@ pub async fn attach(settings: &Settings, args: AttachArgs) -> Done {
     tokio::select! {
         ended = follow::run(&plane, &run, &live) => {
             let ended = ended?;
-            summary::print(&ended, &Sending::default(), live.is_terminal());
+            let sending = Sending { in_all: in_all(&plane, &ended).await, ..Sending::default() };
+            summary::print(&ended, &sending, live.is_terminal());
             Ok(summary::exit_code(&ended))
         }
         _ = interrupt.recv() => Ok(detach(&run, &live)),
     }
+}
+
+/// What all attempts cost together, if there were several: a run shows what its last one cost.
+async fn in_all(plane: &ControlPlane, run: &RunView) -> Option<String> {
+    if run.attempt_number < 2 {
+        return None;
+    }
+    let attempts: Vec<AttemptView> = plane.list(&format!("/runs/{}/attempts", run.id), MOST_ATTEMPTS).await.ok()?;
+    Some(Credits(attempts.iter().map(|attempt| attempt.credits_charged_micro).sum()).to_string())
 }
 
 fn detach(run: &str, live: &Live) -> u8 {

@@ -21,6 +21,8 @@ pub struct Sending<'a> {
     pub sent: Option<Sent>,
     pub submit: Option<&'a Submit>,
     pub files: Option<&'a Files>,
+    /// Credits of all attempts together, if there were several.
+    pub in_all: Option<String>,
 }
 
 /// The work's own code where there is one.
@@ -76,7 +78,7 @@ pub fn verdict(run: &RunView) -> String {
 fn short(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
     let mut facts = Vec::new();
     facts.extend(run.duration_ms.map(show_duration));
-    facts.push(format!("{} credits", run.credits_charged));
+    facts.push(cost_of(run, sending));
     facts.extend(sending.sent.map(|sent| travelled(sent, sending.submit)));
     let mut lines = vec![format!("repl: {} {} ({})", run.id, verdict(run), facts.join(", "))];
     lines.extend(hint(run, sending, Path::new("")).map(|hint| format!("repl: {hint}")));
@@ -92,7 +94,7 @@ fn long(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
     let mut lines = vec![format!("{} {} {}", paint_err(colour, mark), paint_err(Colour::Bold, &run.id), verdict(run))];
     let mut say = |text: String| lines.push(format!("  {}", paint_err(Colour::Dim, &text)));
     say(times(run));
-    let mut cost = vec![format!("{} credits", run.credits_charged)];
+    let mut cost = vec![cost_of(run, sending)];
     cost.extend(sending.sent.map(|sent| travelled(sent, sending.submit)));
     say(cost.join(" · "));
     if let (Some(until), Some(allocation)) = (run.hold_until, &run.allocation)
@@ -110,6 +112,13 @@ fn long(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
         lines.push(format!("  {}", paint_err(Colour::Yellow, &hint)));
     }
     lines
+}
+
+fn cost_of(run: &RunView, sending: &Sending<'_>) -> String {
+    match &sending.in_all {
+        Some(in_all) => format!("{in_all} credits in {} attempts", run.attempt_number),
+        None => format!("{} credits", run.credits_charged),
+    }
 }
 
 /// Where the time went.
@@ -271,6 +280,12 @@ mod tests {
         assert_eq!(
             short(&ended("failed", "job_failed", Some(3), None), &sending),
             ["repl: run_9ix failed: exit code 3 (1.5s, 0.000003 credits, files: 1 sent (2.0 KB))"]
+        );
+        let retried = RunView { attempt_number: 2, ..ended("failed", "job_failed", Some(3), None) };
+        let sending = Sending { in_all: Some("0.000006".into()), ..Sending::default() };
+        assert_eq!(
+            short(&retried, &sending),
+            ["repl: run_9ix failed: exit code 3 (1.5s, 0.000006 credits in 2 attempts)"]
         );
         assert_eq!(times(&ended("failed", "", None, None)), "queued 12ms · starting 40ms (ins_1, warm) · running 1.4s");
     }

@@ -326,7 +326,7 @@ fn limits() -> String {
             "`[holds] explicit_extension_ms`",
         ),
         (
-            "`repl extend` at a time",
+            "`repl extend` without a duration, in all",
             show_duration(holds.max_explicit_extension_ms),
             "`[holds] max_explicit_extension_ms`",
         ),
