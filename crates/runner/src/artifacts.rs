@@ -112,8 +112,14 @@ async fn try_upload(key: Key, name: &str, item: &Item, line: &Line) -> Result<()
         Item::Folder => return put(request.query("kind", "folder").query("size", 0)).await,
         Item::Link(target) => return put(request.query("kind", "link").query("size", 0).query("target", target)).await,
     };
-    let file = tokio::fs::File::open(path).await.map_err(Trying::System)?;
+    // Another process of the same user may have put something else there since the search: no link is followed, no FIFO waited for.
+    let mut how = tokio::fs::OpenOptions::new();
+    how.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = how.open(path).await.map_err(Trying::System)?;
     let about = file.metadata().await.map_err(Trying::System)?;
+    if !about.is_file() {
+        return Err(Trying::System(io::Error::other("not a file any more")));
+    }
     let (length, mode) = (about.len(), about.permissions().mode() & 0o777);
     let pieces = stream::try_unfold((file, length), |(mut file, left)| async move {
         if left == 0 {

@@ -13,6 +13,8 @@ use tokio_stream::StreamExt as _;
 use wire::api::BlobList;
 use wire::pack;
 
+/// Documents that are read at the same time.
+static READ_AT_ONCE: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
 /// One file.
 const BLOB_BYTES: i64 = 64 * 1024 * 1024 * 1024;
 
@@ -41,6 +43,8 @@ pub(crate) async fn put_tree(
     body: Body,
 ) -> Answer<StatusCode> {
     let upload = house.engine.blobs.receive(body.into_data_stream(), model::tree::DOCUMENT_BYTES).await?;
+    // A document is read whole: several large ones at once would be more memory than a server has.
+    let _turn = READ_AT_ONCE.acquire().await;
     house.engine.keep_tree(writer.org(), &hash, upload).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -28,6 +28,9 @@ struct Current {
     acceptor: TlsAcceptor,
 }
 
+/// A chain of certificates has a few kilobytes.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// What changes when a file is written or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
@@ -80,6 +83,13 @@ fn load(files: &TlsFiles) -> Result<TlsAcceptor, Failure> {
     };
     let bad_cert = |why: String| refused("tls_cert", &files.cert, why);
     let bad_key = |why: String| refused("tls_key", &files.key, why);
+    // Anything else could keep the reader, and with it every new connection, waiting for ever.
+    for (path, bad) in [(&files.cert, &bad_cert as &dyn Fn(String) -> Failure), (&files.key, &bad_key)] {
+        let found = std::fs::metadata(path).map_err(|error| bad(error.to_string()))?;
+        if !found.is_file() || found.len() > MOST_BYTES {
+            return Err(bad("not a plain file of at most 1 MiB".into()));
+        }
+    }
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(&files.cert)
         .and_then(Iterator::collect)
         .map_err(|error| bad_cert(error.to_string()))?;
@@ -133,6 +143,9 @@ mod tests {
         }
         std::fs::remove_file(dir.path().join("key.pem")).unwrap();
         assert!(same(&first, &tls.acceptor()));
+        std::fs::create_dir(dir.path().join("key.pem")).unwrap();
+        assert!(same(&first, &tls.acceptor()), "what is no file is not read");
+        std::fs::remove_dir(dir.path().join("key.pem")).unwrap();
         write(dir.path(), &newer_cert, &newer_key);
         assert!(!same(&first, &tls.acceptor()), "a good pair is served at once");
     }
