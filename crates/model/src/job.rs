@@ -516,8 +516,12 @@ pub fn phase(job: &Job) -> Option<Phase> {
 }
 
 /// Whether the command may have begun: after that nothing is repeated unless the policy says so.
+/// A report that comes after a limit has passed does not move the job to `running` any more, but tells all the same.
 pub fn may_have_started(job: &Job) -> bool {
     job.running_at.is_some()
+        || job.started_at.is_some()
+        || job.active_ms > 0
+        || job.lifecycle_error == Some(LifecycleError::KeeperDied)
 }
 
 fn gone(next: &mut Job, event: &JobEvent, at: Timestamp) {

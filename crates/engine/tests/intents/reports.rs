@@ -347,3 +347,18 @@ fn limits_that_a_machine_cannot_enforce_are_told_to_whoever_asks_why() {
     }
     bench.check();
 }
+
+/// The report was late, not the command: the sync limit passed while its machine could not be heard.
+#[test]
+fn a_command_that_began_before_the_sync_limit_passed_is_not_repeated() {
+    let (mut bench, run, job) = silent_runner(Plan::Pull);
+    let name = bench.cut_off(run);
+    bench.advance(10 * MINUTE + SECOND);
+    bench.reconnect(&name);
+    let began = [What::SyncComplete { blobs: 0 }, What::Started { unenforced: None }];
+    say(&mut bench, &job, &[&began[..], &[broken(LifecycleError::KeeperDied, SECOND)]].concat(), Vec::new());
+    bench.advance(MINUTE);
+    assert_eq!(bench.jobs(run).len(), 1, "nothing is repeated once it may have begun");
+    assert_eq!(bench.run(run).status, RunStatus::Failed);
+    bench.check();
+}
