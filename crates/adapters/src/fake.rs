@@ -1,7 +1,7 @@
 //! A provider that exists only in memory, for tests and simulation: every call may fail before or after its effect, lists
 //! lag, machines die. Has no clock, thread or luck of its own: what goes wrong is decided outside, delays are counted in calls.
 
-use crate::provider::{Act, Capabilities, Handle, Listed, Order, Provider, Seen, is_workdir};
+use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Seen, is_workdir};
 use model::boot::Boot;
 use model::spec::{OnLostControl, Resources};
 use model::{Credits, Trouble, TroubleKind, names};
@@ -167,7 +167,7 @@ impl FakeProvider {
         call: Call,
         about: &str,
         effect: impl FnOnce(&FakeSettings, &mut World) -> Result<T, Trouble>,
-    ) -> Act<'a, T> {
+    ) -> ProviderFuture<'a, T> {
         let mut world = self.world();
         world.changes += 1;
         let result = match (world.decide)(call, about) {
@@ -192,10 +192,10 @@ impl Provider for FakeProvider {
     fn size_for(&self, asked: &Resources) -> Resources {
         self.settings.one_size.clone().unwrap_or_else(|| asked.clone())
     }
-    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
+    fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         self.act(Call::Spawn, &order.boot.name, |settings, world| spawn(settings, world, order))
     }
-    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>> {
+    fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>> {
         self.act(Call::Find, name, |_, world| {
             check_name(name)?;
             let machine = world.machines.get_mut(name);
@@ -203,7 +203,7 @@ impl Provider for FakeProvider {
             Ok(seen.then(|| Handle(name.to_owned())))
         })
     }
-    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen> {
         self.act(Call::Inspect, &handle.0, |_, world| {
             check_name(&handle.0)?;
             let Some(machine) = world.machines.get_mut(&handle.0) else { return Ok(Seen::Gone) };
@@ -216,7 +216,7 @@ impl Provider for FakeProvider {
             })
         })
     }
-    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()> {
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
         self.act(Call::Terminate, &handle.0, |settings, world| {
             check_name(&handle.0)?;
             let Some(machine) = world.machines.get_mut(&handle.0) else { return Ok(()) };
@@ -236,7 +236,7 @@ impl Provider for FakeProvider {
             Err(Trouble::new(TroubleKind::Timeout, format!("{} is still going", handle.0)))
         })
     }
-    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>> {
         self.act(Call::List, prefix, |_, world| {
             let seen = world.machines.iter_mut().filter(|(name, _)| name.starts_with(prefix));
             let seen = seen.filter_map(|(name, machine)| is_seen(machine).then_some((name, machine.state)));
@@ -249,7 +249,7 @@ impl Provider for FakeProvider {
                 .collect())
         })
     }
-    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()> {
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()> {
         self.act(Call::RemoveWorkdir, &handle.0, |_, world| {
             check_name(&handle.0)?;
             if !is_workdir(workdir) {
@@ -264,7 +264,7 @@ impl Provider for FakeProvider {
             Ok(())
         })
     }
-    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()> {
+    fn forget<'a>(&'a self, handle: &'a Handle) -> ProviderFuture<'a, ()> {
         self.act(Call::Forget, &handle.0, |_, world| {
             check_name(&handle.0)?;
             match world.machines.get(&handle.0).map(|machine| machine.state) {

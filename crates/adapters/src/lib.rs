@@ -8,4 +8,4 @@ pub mod provider;
 
 pub use fake::FakeProvider;
 pub use local::{LocalProvider, LocalSettings};
-pub use provider::{Act, Capabilities, Handle, Listed, Order, Provider, Seen};
+pub use provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Seen};

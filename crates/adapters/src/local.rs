@@ -9,7 +9,7 @@ mod process;
 mod socket;
 mod trouble;
 
-use crate::provider::{Act, Capabilities, Handle, Listed, Order, Provider, Seen, is_workdir};
+use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Seen, is_workdir};
 use home::{Home, Life};
 use model::boot::{Boot, SocketAnswer, SocketAsk};
 use model::spec::{OnLostControl, Resources};
@@ -36,7 +36,7 @@ const FORGOTTEN: &str = ".forgotten-";
 /// How long each step may take before the next, harder one. A runner that is asked politely ends its jobs first, so that
 /// has the longest.
 #[derive(Debug, Clone)]
-pub struct Patience {
+pub struct LocalTimeouts {
     pub answer: Duration,
     pub shutdown: Duration,
     pub sigterm: Duration,
@@ -44,9 +44,9 @@ pub struct Patience {
     pub cleanup: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for LocalTimeouts {
+    fn default() -> LocalTimeouts {
+        LocalTimeouts {
             answer: Duration::from_secs(5),
             shutdown: Duration::from_secs(20),
             sigterm: Duration::from_secs(3),
@@ -66,7 +66,7 @@ pub struct LocalSettings {
     /// What each of them has: all that this host has. They share it, and what a job may use of it is limited with the job.
     pub size: Resources,
     pub price_per_hour: Credits,
-    pub patience: Patience,
+    pub patience: LocalTimeouts,
 }
 
 impl LocalSettings {
@@ -78,7 +78,7 @@ impl LocalSettings {
             max_instances: host::cores(),
             size: host::size(),
             price_per_hour: DEFAULT_PRICE,
-            patience: Patience::default(),
+            patience: LocalTimeouts::default(),
         }
     }
 }
@@ -97,7 +97,7 @@ impl LocalProvider {
     fn act<'a, T: Send + 'static>(
         &self,
         what: impl FnOnce(LocalProvider) -> Result<T, Trouble> + Send + 'static,
-    ) -> Act<'a, T> {
+    ) -> ProviderFuture<'a, T> {
         let provider = self.clone();
         Box::pin(async move {
             match tokio::task::spawn_blocking(move || what(provider)).await {
@@ -387,34 +387,34 @@ impl Provider for LocalProvider {
     fn size_for(&self, _asked: &Resources) -> Resources {
         self.settings.size.clone()
     }
-    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
+    fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         let order = order.clone();
         self.act(move |provider| provider.spawn_now(&order))
     }
-    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>> {
+    fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>> {
         let name = name.to_owned();
         self.act(move |provider| {
             let home = provider.home(&name)?;
             Ok(home.exists().then_some(Handle(name)))
         })
     }
-    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen> {
         let (name, nonce) = (handle.0.clone(), nonce.to_owned());
         self.act(move |provider| provider.inspect_now(&name, &nonce))
     }
-    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()> {
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
         let (name, nonce) = (handle.0.clone(), nonce.to_owned());
         self.act(move |provider| provider.terminate_now(&name, &nonce))
     }
-    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>> {
         let prefix = prefix.to_owned();
         self.act(move |provider| provider.list_now(&prefix))
     }
-    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()> {
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()> {
         let (name, workdir) = (handle.0.clone(), workdir.to_owned());
         self.act(move |provider| provider.remove_workdir_now(&name, &workdir))
     }
-    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()> {
+    fn forget<'a>(&'a self, handle: &'a Handle) -> ProviderFuture<'a, ()> {
         let name = handle.0.clone();
         self.act(move |provider| provider.forget_now(&name))
     }

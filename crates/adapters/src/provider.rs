@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 /// An act in the world: it may fail, and it may have happened although it failed (`Trouble::effect`).
-pub type Act<'a, T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send + 'a>>;
+pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send + 'a>>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -64,17 +64,17 @@ pub trait Provider: Send + Sync {
     /// The size of the machine that is made for a run that asks for this: at least as large, if `capabilities` say that it can be.
     fn size_for(&self, asked: &Resources) -> Resources;
     /// Idempotent by name: a machine that exists already is returned (its runner started again if it is gone).
-    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle>;
+    fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle>;
     /// What bears this name, also when it is gone and was not forgotten yet: `inspect` says which.
-    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>>;
-    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen>;
+    fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>>;
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen>;
     /// Ends the machine and everything on it; done when it is surely gone or `Trouble` says that it is still going. Gone already is fine.
-    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()>;
-    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>>;
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()>;
+    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>>;
     /// Deletes a workdir whose runner is gone (only where workdirs survive their runner).
-    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()>;
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()>;
     /// Forgets a terminated machine of which nothing is kept any more.
-    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()>;
+    fn forget<'a>(&'a self, handle: &'a Handle) -> ProviderFuture<'a, ()>;
     /// Where a workdir is, for people.
     fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String>;
 }

@@ -2,7 +2,7 @@
 
 use crate::complaint::{DETACHED, Done};
 use crate::control_plane::ControlPlane;
-use crate::follow::Patience;
+use crate::follow::Persistence;
 use crate::live::Live;
 use crate::lookup;
 use crate::settings::Settings;
@@ -49,7 +49,7 @@ pub async fn events(settings: &Settings, args: EventsArgs) -> Done {
 
 async fn follow(plane: &ControlPlane, run: &str, json: bool) -> Done {
     let live = Live::none();
-    let mut patience = Patience::default();
+    let mut patience = Persistence::default();
     let mut last: Option<String> = None;
     loop {
         let broken = match plane.events(&format!("/runs/{run}/events"), last.as_deref()).await {

@@ -76,7 +76,7 @@ pub fn say_if_cut(end: &LogEnd) {
 
 /// The run, however long it takes to reach its control plane: its log is complete, so its end is there to be told.
 async fn ended(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> {
-    let mut patience = Patience::default();
+    let mut patience = Persistence::default();
     loop {
         match plane.client().get(&format!("{API}/runs/{run}")).await {
             Ok(view) => return Ok(view),
@@ -88,7 +88,7 @@ async fn ended(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> {
 /// Writes a log; comes back when the server says it is complete.
 pub async fn logs(plane: &ControlPlane, run: &str, part: &Part, sink: &mut Sink<'_>) -> Done<LogEnd> {
     let mut last: Option<String> = None;
-    let mut patience = Patience::default();
+    let mut patience = Persistence::default();
     loop {
         let broken = match plane.events(&part.path(run, last.is_some()), last.as_deref()).await {
             Ok(mut events) => loop {
@@ -116,15 +116,15 @@ pub async fn logs(plane: &ControlPlane, run: &str, part: &Part, sink: &mut Sink<
 
 /// How long to wait between tries, and when to give up.
 #[derive(Default)]
-pub struct Patience {
+pub struct Persistence {
     tries: u32,
     failed_starts: u32,
     failed_answers: u32,
 }
 
-impl Patience {
+impl Persistence {
     pub fn reset(&mut self) {
-        *self = Patience::default();
+        *self = Persistence::default();
     }
 
     /// Whether the same question may be answered otherwise: at once after a restart or a pause, a few times after a failure inside
@@ -286,7 +286,7 @@ mod tests {
     fn a_fault_of_the_control_plane_is_not_asked_for_ever() {
         let problem = |status| ClientError::Problem(Box::new(wire::client::Problem { status, ..Default::default() }));
         let times = |broken: &ClientError| {
-            let mut patience = Patience::default();
+            let mut patience = Persistence::default();
             (0..100).take_while(|_| patience.may_change(broken)).count()
         };
         for (broken, most) in [

@@ -106,10 +106,10 @@ fn words() -> Vec<String> {
 }
 
 /// Says why a command line cannot be read, or what was asked to be explained.
-fn shown(answer: usage::Answer) -> u8 {
+fn shown(answer: usage::Correction) -> u8 {
     match answer {
-        usage::Answer::Complaint(complaint) => outcome(Err(complaint)),
-        usage::Answer::Clap(error) => {
+        usage::Correction::Complaint(complaint) => outcome(Err(complaint)),
+        usage::Correction::Clap(error) => {
             // A reader that has gone reads nothing.
             error.print().ok();
             error.exit_code() as u8

@@ -116,12 +116,12 @@ const RUN_FLAGS: &[Elsewhere] = &[
 ];
 
 /// What to say, or whom to let speak: clap's own words are right where nothing was mistyped.
-pub enum Answer {
+pub enum Correction {
     Complaint(Complaint),
     Clap(clap::Error),
 }
 
-pub fn answer(error: clap::Error, words: &[String]) -> Answer {
+pub fn answer(error: clap::Error, words: &[String]) -> Correction {
     let mut root = Line::command();
     root.build();
     let read = read(&root, words);
@@ -132,29 +132,29 @@ pub fn answer(error: clap::Error, words: &[String]) -> Answer {
     match error.kind() {
         ErrorKind::InvalidSubcommand => match wrong(ContextKind::InvalidSubcommand) {
             Some(word) if word == "help" => help(&read.path),
-            Some(word) => Answer::Complaint(no_such_command(&read, &word, words)),
-            None => Answer::Clap(error),
+            Some(word) => Correction::Complaint(no_such_command(&read, &word, words)),
+            None => Correction::Clap(error),
         },
         ErrorKind::UnknownArgument => match wrong(ContextKind::InvalidArg) {
-            Some(word) => Answer::Complaint(unexpected(&read, &word, words)),
-            None => Answer::Clap(error),
+            Some(word) => Correction::Complaint(unexpected(&read, &word, words)),
+            None => Correction::Clap(error),
         },
         ErrorKind::InvalidValue => match (error.get(ContextKind::ValidValue), wrong(ContextKind::InvalidValue)) {
             (Some(ContextValue::Strings(known)), Some(word)) if !known.is_empty() && !word.is_empty() => {
                 let arg = wrong(ContextKind::InvalidArg).unwrap_or_default();
-                Answer::Complaint(not_one_of(&arg, &word, known))
+                Correction::Complaint(not_one_of(&arg, &word, known))
             }
-            _ => Answer::Clap(error),
+            _ => Correction::Clap(error),
         },
         ErrorKind::MissingRequiredArgument => match error.get(ContextKind::InvalidArg) {
             Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<RUN>")) => {
                 let command = spoken(&read.path);
                 let complaint = Complaint::usage(format!("`{command}` needs a run"));
-                Answer::Complaint(complaint.fix(format!("the last one: {command} @last; `repl ps` lists them")))
+                Correction::Complaint(complaint.fix(format!("the last one: {command} @last; `repl ps` lists them")))
             }
-            _ => Answer::Clap(error),
+            _ => Correction::Clap(error),
         },
-        _ => Answer::Clap(error),
+        _ => Correction::Clap(error),
     }
 }
 
@@ -165,10 +165,10 @@ fn not_one_of(arg: &str, word: &str, known: &[String]) -> Complaint {
 }
 
 /// The same as `--help` behind these words.
-pub fn help(path: &[String]) -> Answer {
+pub fn help(path: &[String]) -> Correction {
     let words: Vec<&str> = std::iter::once("repl").chain(path.iter().map(String::as_str)).chain(["--help"]).collect();
     match <Line as clap::Parser>::try_parse_from(&words) {
-        Err(error) if error.kind() == ErrorKind::DisplayHelp => Answer::Clap(error),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => Correction::Clap(error),
         Err(error) => answer(error, &words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()),
         Ok(_) => unreachable!("--help always answers"),
     }
@@ -318,11 +318,11 @@ mod tests {
         let words: Vec<String> = std::iter::once("repl").chain(line.split(' ')).map(str::to_owned).collect();
         let error = Line::try_parse_from(&words).expect_err(line);
         match answer(error, &words) {
-            Answer::Complaint(complaint) => {
+            Correction::Complaint(complaint) => {
                 assert_eq!(complaint.code, 2, "{line}");
                 complaint.to_string()
             }
-            Answer::Clap(error) => format!("clap: {:?}", error.kind()),
+            Correction::Clap(error) => format!("clap: {:?}", error.kind()),
         }
     }
 
@@ -402,9 +402,9 @@ mod tests {
     #[test]
     fn help_is_help_wherever_it_is_asked_for() {
         assert_eq!(said("artifact help"), "clap: DisplayHelp");
-        let Answer::Clap(help) = help(&["ls".to_owned()]) else { panic!("help for an alias") };
+        let Correction::Clap(help) = help(&["ls".to_owned()]) else { panic!("help for an alias") };
         assert!(help.to_string().contains("Usage: repl ps"), "{help}");
-        let Answer::Complaint(no_help) = super::help(&["lgos".to_owned()]) else { panic!("help for nothing") };
+        let Correction::Complaint(no_help) = super::help(&["lgos".to_owned()]) else { panic!("help for nothing") };
         assert!(no_help.to_string().contains("did you mean"), "{no_help}");
     }
 

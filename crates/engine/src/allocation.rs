@@ -1,9 +1,9 @@
 //! Slots: claimed, used, held, released and reopened. What a hold protects, and how it is prolonged and ended.
 
 use crate::instance::ASK_AGAIN_MS;
-use crate::run::Answer;
-use crate::scope::{Kept, Scope};
-use crate::{Engine, House};
+use crate::run::KeyedResponse;
+use crate::run_tx::{RunTx, Tracked};
+use crate::{Engine, EngineContext};
 use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
 use model::hold::Extension;
 use model::instance::{Instance, InstanceStatus};
@@ -24,11 +24,11 @@ pub struct AllocationPicture {
     pub path: Option<String>,
 }
 
-impl Scope<'_> {
+impl RunTx<'_> {
     pub(crate) fn allocation_event(&mut self, id: AllocationId, event: AllocationEvent) -> Result<(), Failure> {
         let at = self.at;
         let kept = self.allocation(id)?;
-        let Outcome::Moved { next, consequences } = model::allocation::step(&kept.it, &event, at)? else {
+        let Outcome::Moved { next, consequences } = model::allocation::apply(&kept.it, &event, at)? else {
             return Ok(());
         };
         let instance = next.instance;
@@ -55,7 +55,7 @@ impl Scope<'_> {
         }
         let (id, workdir) = (AllocationId(self.tx.next_id()), self.next_workdir(used.instance)?);
         let manifest = self.instance(used.instance)?.it.manifest;
-        self.allocations.push(Kept::new(fresh_slot(id, &used, workdir, self.at)));
+        self.allocations.push(Tracked::new(fresh_slot(id, &used, workdir, self.at)));
         store::manifest::own(self.tx, manifest, &[(ResourceKind::Allocation, id.0)])?;
         self.machine_idle(used.instance)
     }
@@ -71,16 +71,16 @@ impl Scope<'_> {
 
     /// Nobody is on the machine: it may be claimed, and ends when it stays unused.
     pub(crate) fn machine_idle(&mut self, instance: InstanceId) -> Result<(), Failure> {
-        let (at, house) = (self.at, self.house);
+        let (at, context) = (self.at, self.context);
         let kept = self.instance(instance)?;
         let mut next = kept.it.clone();
         next.idle_since = Some(at);
-        let costs = crate::unused::costs(house, &next);
+        let costs = crate::idle_billing::costs(context, &next);
         next.unused_from = next.unused_from.or(costs.then_some(at));
         let (pool, provider) = (next.pool, next.provider.clone());
         kept.set(next);
         self.wake(WorkKind::Pool, pool.0, at);
-        let after = if costs { 0 } else { crate::instance::idle_after_ms(self.house, &provider) };
+        let after = if costs { 0 } else { crate::instance::idle_after_ms(self.context, &provider) };
         self.wake(WorkKind::Instance, instance.0, at + after); // where it costs something, at once: the first window is to be paid
         Ok(())
     }
@@ -107,14 +107,14 @@ fn fresh_slot(id: AllocationId, like: &Allocation, workdir: String, at: model::T
 /// The end of a hold: its folder is nobody's any more, and what was set aside for it goes back.
 /// What the machine cost up to now is the caller's to pay first.
 pub(crate) fn end_hold(tx: &mut Tx, slot: &Allocation) -> Result<Allocation, Failure> {
-    let closed = crate::unused::refund(tx, slot.clone());
+    let closed = crate::idle_billing::refund(tx, slot.clone());
     apply(tx, &closed, AllocationEvent::HoldEnded)
 }
 
 /// A slot's event outside of a run: holds that end or grow.
 fn apply(tx: &mut Tx, slot: &Allocation, event: AllocationEvent) -> Result<Allocation, Failure> {
     let at = tx.at();
-    let Outcome::Moved { next, consequences } = model::allocation::step(slot, &event, at)? else {
+    let Outcome::Moved { next, consequences } = model::allocation::apply(slot, &event, at)? else {
         return Ok(slot.clone());
     };
     store::allocation::save(tx, &next)?;
@@ -136,20 +136,20 @@ fn apply(tx: &mut Tx, slot: &Allocation, event: AllocationEvent) -> Result<Alloc
 
 impl Engine {
     /// A hold has come to its end, unless it was prolonged meanwhile.
-    pub(crate) async fn look_at_allocation(&self, item: Item) -> Result<(), Failure> {
-        let (id, house) = (AllocationId(item.subject), self.house.clone());
+    pub(crate) async fn reconcile_allocation(&self, item: Item) -> Result<(), Failure> {
+        let (id, context) = (AllocationId(item.subject), self.context.clone());
         let gone = self
             .store
-            .write(Lane::Normal, "allocation.look", move |tx| {
+            .write(Lane::Normal, "allocation.reconcile", move |tx| {
                 store::work::hold(tx, &item)?;
                 let Some(slot) = store::allocation::find(tx, id)? else {
                     store::work::finish(tx, &item, None);
                     return Ok(None);
                 };
-                let instance = crate::unused::pay_for(tx, slot.instance, slot.org)?;
+                let instance = crate::idle_billing::pay_for(tx, slot.instance, slot.org)?;
                 let slot = store::allocation::find(tx, id)?.unwrap_or(slot); // its account may have paid
                 let due = model::allocation::deadline(&slot);
-                let in_vain = instance.as_ref().is_none_or(|i| !i.status.is_open() && !survives(&house, i));
+                let in_vain = instance.as_ref().is_none_or(|i| !i.status.is_open() && !survives(&context, i));
                 if due.is_some_and(|due| due > tx.at() && !in_vain) {
                     store::work::finish(tx, &item, due);
                     return Ok(None);
@@ -167,7 +167,7 @@ impl Engine {
             })
             .await?;
         let Some((instance, workdir)) = gone else { return Ok(()) };
-        crate::instance::remove_workdir(&self.house, &instance, &workdir).await?;
+        crate::instance::remove_workdir(&self.context, &instance, &workdir).await?;
         self.done(item).await
     }
 
@@ -179,11 +179,11 @@ impl Engine {
         ms: Option<i64>,
         key: Option<Key>,
         render: SlotRender,
-    ) -> Result<Answer, Failure> {
-        let house = self.house.clone();
+    ) -> Result<KeyedResponse, Failure> {
+        let context = self.context.clone();
         self.keyed(Lane::Normal, "allocation.extend", key, 200, move |tx| {
-            let slot = extended(tx, &house, org, id, ms)?;
-            Ok(render(&picture(tx, &house, slot)?))
+            let slot = extended(tx, &context, org, id, ms)?;
+            Ok(render(&snapshot(tx, &context, slot)?))
         })
         .await
     }
@@ -195,37 +195,37 @@ impl Engine {
         id: AllocationId,
         key: Option<Key>,
         render: SlotRender,
-    ) -> Result<Answer, Failure> {
-        let house = self.house.clone();
+    ) -> Result<KeyedResponse, Failure> {
+        let context = self.context.clone();
         self.keyed(Lane::Normal, "allocation.release", key, 200, move |tx| {
             let slot = released(tx, org, id)?;
-            Ok(render(&picture(tx, &house, slot)?))
+            Ok(render(&snapshot(tx, &context, slot)?))
         })
         .await
     }
 
     pub async fn allocations(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<AllocationPicture>, Failure> {
-        let house = self.house.clone();
+        let context = self.context.clone();
         self.store
             .read("allocation.page", move |tx| {
                 let found = store::allocation::page(tx, org, before, limit)?;
-                found.into_iter().map(|slot| picture(tx, &house, slot)).collect()
+                found.into_iter().map(|slot| snapshot(tx, &context, slot)).collect()
             })
             .await
     }
 
     pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<AllocationPicture, Failure> {
-        let house = self.house.clone();
+        let context = self.context.clone();
         self.store
-            .glance("allocation.find", move |tx| {
+            .read_inline("allocation.find", move |tx| {
                 let slot = owned(tx, org, id)?;
-                picture(tx, &house, slot)
+                snapshot(tx, &context, slot)
             })
             .await
     }
 }
 
-fn picture(tx: &mut Tx, house: &House, allocation: Allocation) -> Result<AllocationPicture, Failure> {
+fn snapshot(tx: &mut Tx, context: &EngineContext, allocation: Allocation) -> Result<AllocationPicture, Failure> {
     let run = match allocation.job {
         Some(job) => store::job::find(tx, job)?.map(|job| job.run),
         None => None,
@@ -233,14 +233,20 @@ fn picture(tx: &mut Tx, house: &House, allocation: Allocation) -> Result<Allocat
     let instance = store::instance::find(tx, allocation.instance)?;
     let path = instance.and_then(|i| {
         let handle = adapters::Handle(i.handle?);
-        house.providers.get(&i.provider)?.workdir_path(&handle, &allocation.workdir)
+        context.providers.get(&i.provider)?.workdir_path(&handle, &allocation.workdir)
     });
     Ok(AllocationPicture { allocation, run, path })
 }
 
-fn extended(tx: &mut Tx, house: &House, org: OrgId, id: AllocationId, ms: Option<i64>) -> Result<Allocation, Failure> {
+fn extended(
+    tx: &mut Tx,
+    context: &EngineContext,
+    org: OrgId,
+    id: AllocationId,
+    ms: Option<i64>,
+) -> Result<Allocation, Failure> {
     let known = owned(tx, org, id)?;
-    let instance = crate::unused::pay_for(tx, known.instance, org)?;
+    let instance = crate::idle_billing::pay_for(tx, known.instance, org)?;
     let slot = owned(tx, org, id)?; // after its account has paid
     let Some(hold) = slot.hold() else {
         let why = format!(
@@ -250,14 +256,14 @@ fn extended(tx: &mut Tx, house: &House, org: OrgId, id: AllocationId, ms: Option
         return Err(Refused::Conflict { why }.into());
     };
     let by = ms.map_or(Extension::Asked, |ms| Extension::AskedFor { ms });
-    let until = house.config.holds.extended(hold, by, tx.at());
-    if let Some(gone) = instance.as_ref().filter(|i| !crate::instance::stays(i.status) && !survives(house, i)) {
+    let until = context.config.holds.extended(hold, by, tx.at());
+    if let Some(gone) = instance.as_ref().filter(|i| !crate::instance::stays(i.status) && !survives(context, i)) {
         let why = format!("{id} was on {}, which is {}: its folder went with it", gone.id, gone.status);
         return Err(Refused::Conflict { why }.into());
     }
     let mut next = slot.clone();
     next.extensions += 1;
-    let next = crate::unused::reserve_extension(tx, house, instance.as_ref(), next, hold.until, until);
+    let next = crate::idle_billing::reserve_extension(tx, context, instance.as_ref(), next, hold.until, until);
     let next = apply(tx, &next, AllocationEvent::HoldExtended { until })?;
     let body = store::body!({ "allocation": id, "until": until });
     tx.event(NewEvent { org, run: None, kind: "allocation.extended", body });
@@ -270,7 +276,7 @@ fn released(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Fai
         let why = format!("{id} is {}: only a finished allocation can be released", slot.status);
         return Err(Refused::Conflict { why }.into());
     }
-    crate::unused::pay_for(tx, slot.instance, org)?;
+    crate::idle_billing::pay_for(tx, slot.instance, org)?;
     let (at, slot) = (tx.at(), owned(tx, org, id)?); // after its account has paid
     tx.wake(WorkKind::Allocation, id.0, at);
     end_hold(tx, &slot)
@@ -282,6 +288,6 @@ fn owned(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failur
 }
 
 /// Whether what a hold keeps outlives the machine.
-fn survives(house: &House, instance: &Instance) -> bool {
-    house.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner)
+fn survives(context: &EngineContext, instance: &Instance) -> bool {
+    context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner)
 }

@@ -5,7 +5,7 @@ use crate::{Engine, view};
 use model::time::HOUR;
 use model::{ArtifactId, Failure, InstanceId, JobId, OrgId, Refused, RunId, tree};
 use store::Lane;
-use store::artifact::{Announced, Artifact, Kept};
+use store::artifact::{Announced, Artifact, EntryKind};
 use store::blob::{BlobName, Download, Upload};
 
 /// Artifacts of one run in sum.
@@ -21,7 +21,7 @@ pub struct Announcement {
     pub epoch: i64,
     pub path: String,
     pub size: i64,
-    pub what: Kept,
+    pub what: EntryKind,
 }
 
 impl Engine {
@@ -30,7 +30,7 @@ impl Engine {
     pub async fn announce_artifact(&self, instance: InstanceId, new: Announcement) -> Result<Artifact, Failure> {
         check(&new)?;
         let job = new.job;
-        let found = self.store.glance("artifact.job", move |tx| store::job::find(tx, job)).await?;
+        let found = self.store.read_inline("artifact.job", move |tx| store::job::find(tx, job)).await?;
         let run = found.ok_or_else(|| Refused::not_found("job", job))?.run;
         self.store
             .write(Lane::Normal.of(run), "artifact.announce", move |tx| {
@@ -47,7 +47,7 @@ impl Engine {
                 let Announcement { path, size, what, .. } = &new;
                 let announced = Announced { org: run.org, run: run.id, attempt: job.attempt, path, size: *size, what };
                 let artifact = store::artifact::announce(tx, &announced)?;
-                if !matches!(what, Kept::File { .. }) {
+                if !matches!(what, EntryKind::File { .. }) {
                     store::artifact::finalise(tx, artifact.id, 0, "")?;
                 }
                 Ok(artifact)
@@ -88,14 +88,14 @@ impl Engine {
     /// what is being read.
     pub async fn open_artifact(&self, org: OrgId, run: RunId, id: ArtifactId) -> Result<(Artifact, Download), Failure> {
         let (found, at) =
-            self.store.glance("artifact.find", move |tx| Ok((store::artifact::find(tx, id)?, tx.at()))).await?;
+            self.store.read_inline("artifact.find", move |tx| Ok((store::artifact::find(tx, id)?, tx.at()))).await?;
         let artifact =
             found.filter(|a| a.org == org && a.run == run).ok_or_else(|| Refused::not_found("artifact", id))?;
         if artifact.deleted_at.is_some() || artifact.expires_at.is_some_and(|expires| expires <= at) {
             return Err(Refused::Gone { what: "the artifact", why: "the time it is kept is over".into() }.into());
         }
         match (artifact.state.as_str(), &artifact.what) {
-            ("final", Kept::File { .. }) => {}
+            ("final", EntryKind::File { .. }) => {}
             ("final", what) => {
                 let why = format!("`{}` is a {}, which has no bytes", artifact.path, what.kind());
                 return Err(Refused::Conflict { why }.into());
@@ -122,8 +122,8 @@ fn check(new: &Announcement) -> Result<(), Refused> {
         return Err(Refused::invalid("size", "must not be negative"));
     }
     match &new.what {
-        Kept::File { mode } if *mode > 0o777 => Err(Refused::invalid("mode", "permission bits only")),
-        Kept::Link { target } if !tree::stays_inside(target, new.path.split('/').count() - 1) => {
+        EntryKind::File { mode } if *mode > 0o777 => Err(Refused::invalid("mode", "permission bits only")),
+        EntryKind::Link { target } if !tree::stays_inside(target, new.path.split('/').count() - 1) => {
             Err(Refused::invalid("target", format!("`{}` leads out of the run's folder", new.path)))
         }
         _ => Ok(()),

@@ -241,7 +241,7 @@ fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
             }
             let set_aside =
                 !row.entry.from_available && !matches!(row.entry.kind, EntryKind::Topup | EntryKind::Adjust);
-            match crate::unused::slot_of(&row.entry) {
+            match crate::idle_billing::slot_of(&row.entry) {
                 Some(slot) => {
                     let sum = holds.entry(slot).or_default().entry(row.entry.kind.as_str()).or_default();
                     *sum = *sum + row.entry.amount;

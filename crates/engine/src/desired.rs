@@ -40,10 +40,10 @@ pub struct DesiredJob {
 
 impl Engine {
     pub async fn desired(&self, id: InstanceId) -> Result<Desired, Failure> {
-        let (house, workdirs) = (self.house.clone(), self.workdirs.clone());
+        let (context, workdirs) = (self.context.clone(), self.workdirs.clone());
         let (instance, job, kept) = self
             .store
-            .glance("instance.desired", move |tx| {
+            .read_inline("instance.desired", move |tx| {
                 let instance = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
                 let kept = workdirs.kept_on(tx, id)?;
                 let Some(job) = store::job::on_instance(tx, id)?.filter(wanted) else {
@@ -53,7 +53,7 @@ impl Engine {
                 let mut secrets = BTreeMap::new();
                 for name in &run.spec.secrets {
                     // A secret that was deleted meanwhile is missing there, as it is here.
-                    if let Ok(value) = store::secret::open(tx, &house.installation, run.org, name) {
+                    if let Ok(value) = store::secret::open(tx, &context.installation, run.org, name) {
                         secrets.insert(name.clone(), value);
                     }
                 }
@@ -63,7 +63,7 @@ impl Engine {
         let workdir_of = |job: &Job| job.allocation.and_then(|slot| kept.get(&slot).cloned());
         let job = match job {
             Some((job, run, secrets)) => {
-                self.house.presence.deliver(job.id);
+                self.context.presence.deliver(job.id);
                 let workdir = workdir_of(&job).unwrap_or_else(|| "work_1".into());
                 let inline = self.inline(&run);
                 let log_offset = self.logs.reached(job.id, job.epoch).await?.next_offset;

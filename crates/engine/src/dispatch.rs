@@ -1,10 +1,10 @@
 //! From pending to running: agents in order, a job and its launch-run workflow for each, placed at once where there is room.
 
 use crate::intents::launch_run;
-use crate::scope::{Kept, Scope};
+use crate::run_tx::{RunTx, Tracked};
 use model::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
 use model::bug;
-use model::job::{Frost, Job, JobReason, JobStatus};
+use model::job::{FreezeState, Job, JobReason, JobStatus};
 use model::run::{RunEvent, RunStatus};
 use model::step::{Step, StepStatus, Tool};
 use model::task::{Task, TaskStatus};
@@ -30,7 +30,7 @@ pub(crate) fn fencing(tx: &mut Tx, run: RunId) -> Result<Option<InstanceId>, Fai
     Ok(None)
 }
 
-impl Scope<'_> {
+impl RunTx<'_> {
     /// Moves the run on as far as rows alone can: due → pending → running → jobs placed.
     /// A transaction that holds an instance already may not take a pool's lock any more: then the run's own item goes on.
     pub(crate) fn dispatch(&mut self) -> Result<(), Failure> {
@@ -81,7 +81,7 @@ impl Scope<'_> {
         let (agent, task, step) = (AgentId(self.tx.next_id()), TaskId(self.tx.next_id()), StepId(self.tx.next_id()));
         let shown = self.run.spec.command.shown();
         let shown = shown.lines().next().unwrap_or_default();
-        self.agents.push(Kept::new(Agent {
+        self.agents.push(Tracked::new(Agent {
             id: agent,
             run,
             attempt,
@@ -98,7 +98,7 @@ impl Scope<'_> {
             started_at: None,
             ended_at: None,
         }));
-        self.tasks.push(Kept::new(Task {
+        self.tasks.push(Tracked::new(Task {
             id: task,
             run,
             attempt,
@@ -113,7 +113,7 @@ impl Scope<'_> {
             started_at: None,
             ended_at: None,
         }));
-        self.steps.push(Kept::new(Step {
+        self.steps.push(Tracked::new(Step {
             id: step,
             run,
             attempt,
@@ -173,7 +173,7 @@ impl Scope<'_> {
             accepted_at: None,
             running_at: None,
             started_at: None,
-            frost: Frost::Moving,
+            freeze: FreezeState::Moving,
             stop_asked_at: None,
             abort: false,
             remove_at: None,
@@ -194,7 +194,7 @@ impl Scope<'_> {
             unenforced: None,
             version: 1,
         };
-        self.jobs.push(Kept::new(job));
+        self.jobs.push(Tracked::new(job));
         launch_run::begin(self, id, workflow)?;
         Ok(id)
     }

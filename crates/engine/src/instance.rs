@@ -1,11 +1,11 @@
 //! Machines: registered, heard, silent, idle, brought back and ended. Nothing is ended on a guess: the provider is asked.
 
-use crate::forget::is_there_again;
+use crate::idle_billing::Unused;
+use crate::instance_cleanup::is_there_again;
 use crate::intents::terminate_instance;
-use crate::run::Answer;
-use crate::scope::Scope;
-use crate::unused::Unused;
-use crate::{Engine, House};
+use crate::run::KeyedResponse;
+use crate::run_tx::RunTx;
+use crate::{Engine, EngineContext};
 use adapters::{Handle, Order, Provider, Seen};
 use model::allocation::{AllocationEvent, AllocationStatus};
 use model::bug;
@@ -26,9 +26,9 @@ const RESPAWN_MOST_MS: i64 = 60 * SECOND;
 pub(crate) fn event(tx: &mut Tx, instance: Instance, event: InstanceEvent) -> Result<Instance, Failure> {
     let (at, mut instance) = (tx.at(), instance);
     if ends(&event) {
-        crate::unused::close(tx, &mut instance)?;
+        crate::idle_billing::close(tx, &mut instance)?;
     }
-    let Outcome::Moved { next, consequences } = model::instance::step(&instance, &event, at)? else {
+    let Outcome::Moved { next, consequences } = model::instance::apply(&instance, &event, at)? else {
         return Ok(instance);
     };
     for consequence in consequences {
@@ -41,24 +41,24 @@ pub(crate) fn event(tx: &mut Tx, instance: Instance, event: InstanceEvent) -> Re
 }
 
 /// The same inside a run's transaction.
-pub(crate) fn event_in(scope: &mut Scope<'_>, id: InstanceId, event: InstanceEvent) -> Result<(), Failure> {
-    let at = scope.at;
+pub(crate) fn event_in(run_tx: &mut RunTx<'_>, id: InstanceId, event: InstanceEvent) -> Result<(), Failure> {
+    let at = run_tx.at;
     if ends(&event) {
-        scope.unused_no_more(id)?;
+        run_tx.unused_no_more(id)?;
     }
-    let kept = scope.instance(id)?;
-    let Outcome::Moved { next, consequences } = model::instance::step(&kept.it, &event, at)? else { return Ok(()) };
+    let kept = run_tx.instance(id)?;
+    let Outcome::Moved { next, consequences } = model::instance::apply(&kept.it, &event, at)? else { return Ok(()) };
     kept.set(next.clone());
     for consequence in consequences {
         // Slots that this very transaction holds are changed through it, never behind its back.
         if consequence == InstanceConsequence::SlotsFailed {
-            fail_slots_in(scope, id)?;
+            fail_slots_in(run_tx, id)?;
         } else {
-            consequence_of(scope.tx, &next, consequence, at)?;
+            consequence_of(run_tx.tx, &next, consequence, at)?;
         }
     }
     if !next.status.is_open() {
-        scope.wake(WorkKind::Instance, id.0, at);
+        run_tx.wake(WorkKind::Instance, id.0, at);
     }
     Ok(())
 }
@@ -69,12 +69,12 @@ fn ends(event: &InstanceEvent) -> bool {
 }
 
 /// True if this transaction is the one that ends the machine.
-pub(crate) fn terminate_in(scope: &mut Scope<'_>, id: InstanceId) -> Result<bool, Failure> {
-    let before = scope.instance(id)?.it.status;
+pub(crate) fn terminate_in(run_tx: &mut RunTx<'_>, id: InstanceId) -> Result<bool, Failure> {
+    let before = run_tx.instance(id)?.it.status;
     if matches!(before, InstanceStatus::Terminating | InstanceStatus::Terminated) {
         return Ok(false);
     }
-    event_in(scope, id, InstanceEvent::TerminateAsked)?;
+    event_in(run_tx, id, InstanceEvent::TerminateAsked)?;
     Ok(true)
 }
 
@@ -111,7 +111,7 @@ fn fail_slots(tx: &mut Tx, instance: InstanceId) -> Result<(), Failure> {
     for slot in store::allocation::kept_on(tx, instance)? {
         if slot.status == AllocationStatus::Available
             && let Outcome::Moved { next, .. } =
-                model::allocation::step(&slot, &AllocationEvent::LifecycleFailed { replenish: false }, at)?
+                model::allocation::apply(&slot, &AllocationEvent::LifecycleFailed { replenish: false }, at)?
         {
             store::allocation::save(tx, &next)?;
         }
@@ -122,32 +122,32 @@ fn fail_slots(tx: &mut Tx, instance: InstanceId) -> Result<(), Failure> {
     Ok(())
 }
 
-fn fail_slots_in(scope: &mut Scope<'_>, instance: InstanceId) -> Result<(), Failure> {
-    let kept = store::allocation::kept_on(scope.tx, instance)?;
+fn fail_slots_in(run_tx: &mut RunTx<'_>, instance: InstanceId) -> Result<(), Failure> {
+    let kept = store::allocation::kept_on(run_tx.tx, instance)?;
     for slot in kept.iter().filter(|slot| slot.account.left() > model::Credits::ZERO) {
-        scope.wake(WorkKind::Allocation, slot.id.0, scope.at);
+        run_tx.wake(WorkKind::Allocation, slot.id.0, run_tx.at);
     }
     let free: Vec<_> =
         kept.into_iter().filter(|slot| slot.status == AllocationStatus::Available).map(|slot| slot.id).collect();
     for slot in free {
-        // Rolled back in this very transaction, perhaps: what the scope holds decides.
-        scope.allocation_event(slot, AllocationEvent::LifecycleFailed { replenish: false })?;
+        // Rolled back in this very transaction, perhaps: the working set decides.
+        run_tx.allocation_event(slot, AllocationEvent::LifecycleFailed { replenish: false })?;
     }
     Ok(())
 }
 
-pub(crate) fn idle_after_ms(house: &House, provider: &str) -> i64 {
-    let paid = house.providers.get(provider).is_some_and(|p| p.capabilities().paid);
-    let timings = &house.config.timings;
+pub(crate) fn idle_after_ms(context: &EngineContext, provider: &str) -> i64 {
+    let paid = context.providers.get(provider).is_some_and(|p| p.capabilities().paid);
+    let timings = &context.config.timings;
     if paid { timings.idle_duration_paid_ms } else { timings.idle_duration_ms }
 }
 
 /// Deletes a folder of a machine whose runner is gone; the machine itself is forgotten with its last folder.
-pub(crate) async fn remove_workdir(house: &House, instance: &Instance, workdir: &str) -> Result<(), Failure> {
+pub(crate) async fn remove_workdir(context: &EngineContext, instance: &Instance, workdir: &str) -> Result<(), Failure> {
     if instance.displaced {
         return Ok(()); // what is there is somebody else's
     }
-    let provider = house.provider(&instance.provider)?;
+    let provider = context.provider(&instance.provider)?;
     if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
         crash_point!("provider.remove_workdir", provider.remove_workdir(&handle, workdir).await)?;
     }
@@ -164,22 +164,22 @@ pub(crate) async fn handle_of(provider: &dyn Provider, instance: &Instance) -> R
 
 impl Engine {
     /// A machine's item is due: silence, idleness, a closed stream, or a machine that never came.
-    pub(crate) async fn look_at_instance(&self, item: Item) -> Result<(), Failure> {
+    pub(crate) async fn reconcile_instance(&self, item: Item) -> Result<(), Failure> {
         let id = InstanceId(item.subject);
         let Some(instance) = self.find_instance(id).await? else { return self.done(item).await };
         if !instance.status.is_open() {
             return self.forget_instance(item, &instance).await;
         }
-        let seen = if is_expected(instance.status) && !self.house.presence.streaming(id) {
+        let seen = if is_expected(instance.status) && !self.context.presence.streaming(id) {
             self.ask_about(&instance).await
         } else {
             None
         };
-        let house = self.house.clone();
+        let context = self.context.clone();
         self.store
-            .write(Lane::Normal, "instance.look", move |tx| {
+            .write(Lane::Normal, "instance.reconcile", move |tx| {
                 store::work::hold(tx, &item)?;
-                let next = look(tx, &house, id, seen)?;
+                let next = reconcile(tx, &context, id, seen)?;
                 store::work::finish(tx, &item, next);
                 Ok(())
             })
@@ -188,13 +188,13 @@ impl Engine {
 
     /// A closed stream proves nothing about the machine: its provider is asked, and a runner that is gone is started again by name.
     async fn ask_about(&self, instance: &Instance) -> Option<Seen> {
-        let provider = self.house.provider(&instance.provider).ok()?;
+        let provider = self.context.provider(&instance.provider).ok()?;
         let handle = handle_of(provider.as_ref(), instance).await.ok()??;
         let seen = crash_point!("provider.inspect", provider.inspect(&handle, &instance.nonce).await);
         match seen {
             Ok(Seen::RunnerGone) => {
                 let order = Order {
-                    boot: crate::pool::boot(&self.house, instance),
+                    boot: crate::pool::boot(&self.context, instance),
                     region: instance.region.clone(),
                     resources: instance.resources.clone(),
                 };
@@ -212,7 +212,7 @@ impl Engine {
     }
 
     pub async fn find_instance(&self, id: InstanceId) -> Result<Option<Instance>, Failure> {
-        self.store.glance("instance.find", move |tx| store::instance::find(tx, id)).await
+        self.store.read_inline("instance.find", move |tx| store::instance::find(tx, id)).await
     }
 
     pub async fn instance(&self, org: OrgId, id: InstanceId) -> Result<Instance, Failure> {
@@ -229,14 +229,14 @@ impl Engine {
         self.store
             .read("instance.page", move |tx| {
                 let found = store::instance::page(tx, org, before, limit)?;
-                found.into_iter().map(|instance| picture(tx, instance)).collect()
+                found.into_iter().map(|instance| snapshot(tx, instance)).collect()
             })
             .await
     }
 
     pub async fn instance_picture(&self, org: OrgId, id: InstanceId) -> Result<InstancePicture, Failure> {
         let found = self.instance(org, id).await?;
-        self.store.read("instance.picture", move |tx| picture(tx, found.clone())).await
+        self.store.read("instance.snapshot", move |tx| snapshot(tx, found.clone())).await
     }
 
     /// A person ends a machine. A live job, or a hold that needs it, is named and needs `force`. `by` is the person's token
@@ -248,12 +248,12 @@ impl Engine {
         force: bool,
         key: Option<Key>,
         render: InstanceRender,
-    ) -> Result<Answer, Failure> {
-        let house = self.house.clone();
+    ) -> Result<KeyedResponse, Failure> {
+        let context = self.context.clone();
         self.keyed(Lane::Normal, "instance.terminate", key, 200, move |tx| {
-            ended_by_a_person(tx, &house, (org, &by), id, force)?;
+            ended_by_a_person(tx, &context, (org, &by), id, force)?;
             let ended = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
-            Ok(render(&picture(tx, ended)?))
+            Ok(render(&snapshot(tx, ended)?))
         })
         .await
     }
@@ -280,7 +280,7 @@ impl Engine {
 
     /// Writes down what was heard since the last time: one statement a machine, one transaction for all.
     pub async fn flush_presence(&self) -> Result<(), Failure> {
-        let heard = self.house.presence.unsaved();
+        let heard = self.context.presence.unsaved();
         if heard.is_empty() {
             return Ok(());
         }
@@ -341,7 +341,7 @@ pub type InstanceRender = Arc<dyn Fn(&InstancePicture) -> Vec<u8> + Send + Sync>
 
 fn ended_by_a_person(
     tx: &mut Tx,
-    house: &House,
+    context: &EngineContext,
     (org, by): (OrgId, &str),
     id: InstanceId,
     force: bool,
@@ -359,26 +359,26 @@ fn ended_by_a_person(
         }
         // Its run ends in the same transaction; the machine follows when nobody lives there.
         Some(job) => {
-            let mut scope = Scope::open(tx, house, job.run)?;
-            let ends_now = scope.run.termination.is_none();
-            scope.run_event(RunEvent::CancelAsked { abort: true })?;
+            let mut run_tx = RunTx::open(tx, context, job.run)?;
+            let ends_now = run_tx.run.termination.is_none();
+            run_tx.run_event(RunEvent::CancelAsked { abort: true })?;
             if ends_now {
-                let mut run = scope.run.clone();
+                let mut run = run_tx.run.clone();
                 run.ended_by = Some(format!("{by} terminated {id}, on which {} ran, with --force", job.id));
-                scope.set_run(run);
+                run_tx.set_run(run);
             }
-            terminate_instance::begin_in(&mut scope, id, &format!("{by} asked, with --force"))?;
-            if store::job::on_instance(scope.tx, id)?.is_some_and(|other| other.run != job.run) {
+            terminate_instance::begin_in(&mut run_tx, id, &format!("{by} asked, with --force"))?;
+            if store::job::on_instance(run_tx.tx, id)?.is_some_and(|other| other.run != job.run) {
                 return Err(stale()); // it changed hands before its row was locked
             }
-            scope.close().map(drop)
+            run_tx.close().map(drop)
         }
         None => {
             let instance = store::instance::lock(tx, id)?; // a claim that races us is seen, or sees us
             if store::job::on_instance(tx, id)?.is_some() && !bug!(terminate_races_a_claim) {
                 return Err(stale());
             }
-            if !force && let Some((until, by)) = held(tx, house, &instance)? {
+            if !force && let Some((until, by)) = held(tx, context, &instance)? {
                 let left_ms = until.since(tx.at());
                 return Err(Refused::Held { until, left_ms, by }.into());
             }
@@ -387,7 +387,7 @@ fn ended_by_a_person(
     }
 }
 
-fn picture(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure> {
+fn snapshot(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure> {
     let job = store::job::on_instance(tx, instance.id)?;
     let at = tx.at();
     let held = store::allocation::kept_on(tx, instance.id)?;
@@ -420,14 +420,19 @@ fn is_expected(status: InstanceStatus) -> bool {
 }
 
 /// Decides by rows and what the provider said; returns when to look again.
-fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Result<Option<Timestamp>, Failure> {
+fn reconcile(
+    tx: &mut Tx,
+    context: &EngineContext,
+    id: InstanceId,
+    seen: Option<Seen>,
+) -> Result<Option<Timestamp>, Failure> {
     let mut instance = store::instance::lock(tx, id)?;
     let at = tx.at();
-    instance.last_seen_at = instance.last_seen_at.max(house.presence.last(id));
+    instance.last_seen_at = instance.last_seen_at.max(context.presence.last(id));
     let before = instance.clone();
     if seen == Some(Seen::Gone) {
         instance = event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
-        house.presence.forget(id);
+        context.presence.forget(id);
         store::instance::save(tx, &instance)?;
         return Ok(None);
     }
@@ -435,17 +440,17 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
     if seen == Some(Seen::RunnerGone) {
         instance.respawns += 1;
         next.push(at + (SECOND << instance.respawns.clamp(0, 6)).min(RESPAWN_MOST_MS));
-    } else if is_expected(instance.status) && !house.presence.streaming(id) {
+    } else if is_expected(instance.status) && !context.presence.streaming(id) {
         // Alive without a stream, or its provider could not say: asked until one of them speaks.
         next.push(at + ASK_AGAIN_MS);
     }
-    if let Some((due, passed)) = silent_at(tx, house, &instance)?
+    if let Some((due, passed)) = silent_at(tx, context, &instance)?
         && due <= at
         && !(passed == InstanceEvent::GaveUpOn && many_fell_silent(tx, &instance)?)
     {
         instance = event(tx, instance, passed)?;
     }
-    if let Some((due, _)) = silent_at(tx, house, &instance)? {
+    if let Some((due, _)) = silent_at(tx, context, &instance)? {
         next.push(due.max(at + ASK_AGAIN_MS));
     }
     // Whose job works to its end is waited for; a machine that stops by itself, or has nobody on it, is not.
@@ -453,7 +458,7 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
     if instance.status == InstanceStatus::Lost && !awaited {
         let from = instance.last_seen_at.unwrap_or(instance.created_at);
         let due =
-            deadline_without(from, house.config.timings.force_terminate_after_ms, &store::worker::outages(tx, from)?);
+            deadline_without(from, context.config.timings.force_terminate_after_ms, &store::worker::outages(tx, from)?);
         if due <= at {
             store::instance::save(tx, &instance)?;
             terminate_instance::begin(tx, id, "silent for 25 minutes")?;
@@ -461,7 +466,7 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
         }
         next.push(due);
     }
-    match crate::unused::look(tx, house, &mut instance)? {
+    match crate::idle_billing::reconcile(tx, context, &mut instance)? {
         Unused::Nothing => {}
         Unused::PaidUntil(due) => next.push(due),
         Unused::Unpaid => {
@@ -470,7 +475,7 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
             return Ok(None);
         }
     }
-    if let Some(due) = idle_until(tx, house, &instance)? {
+    if let Some(due) = idle_until(tx, context, &instance)? {
         if due <= at {
             store::instance::save(tx, &instance)?;
             terminate_instance::begin(tx, id, "unused")?;
@@ -485,9 +490,13 @@ fn look(tx: &mut Tx, house: &House, id: InstanceId, seen: Option<Seen>) -> Resul
 }
 
 /// When its silence means something, our own outages taken out.
-fn silent_at(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<(Timestamp, InstanceEvent)>, Failure> {
+fn silent_at(
+    tx: &mut Tx,
+    context: &EngineContext,
+    instance: &Instance,
+) -> Result<Option<(Timestamp, InstanceEvent)>, Failure> {
     let Some((from, _, passed)) = model::instance::deadline(instance) else { return Ok(None) };
-    let timings = &house.config.timings;
+    let timings = &context.config.timings;
     let ms = if passed == InstanceEvent::FellSilent { timings.unreachable_after_ms } else { timings.panic_after_ms };
     Ok(Some((deadline_without(from, ms, &store::worker::outages(tx, from)?), passed)))
 }
@@ -507,15 +516,19 @@ fn many_fell_silent(tx: &mut Tx, instance: &Instance) -> Result<bool, Failure> {
 }
 
 /// When an unused machine ends: after its idle time, and never under a hold that needs it.
-fn idle_until(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<Timestamp>, Failure> {
+fn idle_until(tx: &mut Tx, context: &EngineContext, instance: &Instance) -> Result<Option<Timestamp>, Failure> {
     let Some(since) = instance.idle_since.filter(|_| instance.status == InstanceStatus::Ready) else { return Ok(None) };
-    let due = since + idle_after_ms(house, &instance.provider);
-    Ok(Some(held(tx, house, instance)?.map_or(due, |(until, _)| due.max(until))))
+    let due = since + idle_after_ms(context, &instance.provider);
+    Ok(Some(held(tx, context, instance)?.map_or(due, |(until, _)| due.max(until))))
 }
 
 /// A hold that needs this machine: where the folder outlives the runner, none does.
-pub(crate) fn held(tx: &mut Tx, house: &House, instance: &Instance) -> Result<Option<(Timestamp, String)>, Failure> {
-    if house.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner) {
+pub(crate) fn held(
+    tx: &mut Tx,
+    context: &EngineContext,
+    instance: &Instance,
+) -> Result<Option<(Timestamp, String)>, Failure> {
+    if context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner) {
         return Ok(None);
     }
     let at = tx.at();

@@ -1,8 +1,8 @@
 //! Events of a run's jobs, and what follows from them in the same transaction. Also the job's own deadlines.
 
 use crate::intents::launch_run;
-use crate::scope::Scope;
-use crate::{Engine, House};
+use crate::run_tx::RunTx;
+use crate::{Engine, EngineContext};
 use model::allocation::AllocationEvent;
 use model::bug;
 use model::job::{JobConsequence, JobEvent, JobReason, JobStatus};
@@ -10,10 +10,10 @@ use model::time::{Outage, deadline_without};
 use model::{Failure, JobId, Outcome, RunId, Timestamp};
 use store::{Item, Lane, Tx, WorkKind};
 
-impl Scope<'_> {
+impl RunTx<'_> {
     pub(crate) fn job_event(&mut self, id: JobId, event: JobEvent) -> Result<bool, Failure> {
         let before = self.job(id)?.clone();
-        let Outcome::Moved { next, consequences } = model::job::step(&before, &event, self.at)? else {
+        let Outcome::Moved { next, consequences } = model::job::apply(&before, &event, self.at)? else {
             return Ok(false);
         };
         self.set_job(next);
@@ -44,7 +44,7 @@ impl Scope<'_> {
             }
             JobConsequence::SlotEnded { how } => self.slot_ended(id, how)?,
             JobConsequence::Place => self.place(id)?,
-            JobConsequence::FrostChanged => self.settle_pause()?,
+            JobConsequence::FreezeChanged => self.settle_pause()?,
             JobConsequence::LeaveQueue => self.wake(WorkKind::Pool, job.pool.0, self.at),
             JobConsequence::ChildEnded { reason } => self.job_ended(id, reason)?,
             JobConsequence::GatherLogs => self.wake(WorkKind::Gather, id.0, self.at),
@@ -94,16 +94,16 @@ pub(crate) fn stop_reason(reason: model::run::RunReason) -> JobReason {
 
 impl Engine {
     /// A job's item is due: its limit passed, or its machine was heard, fell silent or is gone.
-    pub(crate) async fn look_at_job(&self, item: Item) -> Result<(), Failure> {
+    pub(crate) async fn reconcile_job(&self, item: Item) -> Result<(), Failure> {
         let id = JobId(item.subject);
-        let known = self.store.glance("job.find", move |tx| store::job::find(tx, id)).await?;
+        let known = self.store.read_inline("job.find", move |tx| store::job::find(tx, id)).await?;
         let Some((run, epoch)) = known.map(|job| (job.run, job.epoch)) else { return self.done(item).await };
         let logged = self.logs.reached(id, epoch).await?.next_offset;
-        let house = self.house.clone();
+        let context = self.context.clone();
         self.store
-            .write(Lane::Normal.of(run), "job.look", move |tx| {
+            .write(Lane::Normal.of(run), "job.reconcile", move |tx| {
                 store::work::hold(tx, &item)?;
-                let next = look(tx, &house, run, id, logged)?;
+                let next = reconcile(tx, &context, run, id, logged)?;
                 store::work::finish(tx, &item, next);
                 Ok(())
             })
@@ -111,32 +111,38 @@ impl Engine {
     }
 }
 
-fn look(tx: &mut Tx, house: &House, run: RunId, id: JobId, logged: i64) -> Result<Option<Timestamp>, Failure> {
-    let mut scope = Scope::open(tx, house, run)?;
-    let Ok(job) = scope.job(id).cloned() else { return Ok(None) }; // of an earlier attempt: it has ended
+fn reconcile(
+    tx: &mut Tx,
+    context: &EngineContext,
+    run: RunId,
+    id: JobId,
+    logged: i64,
+) -> Result<Option<Timestamp>, Failure> {
+    let mut run_tx = RunTx::open(tx, context, run)?;
+    let Ok(job) = run_tx.job(id).cloned() else { return Ok(None) }; // of an earlier attempt: it has ended
     if let Some(instance) = job.instance.filter(|_| !job.status.is_end())
-        && let Some(event) = sign_of_life(scope.tx, instance)?
+        && let Some(event) = sign_of_life(run_tx.tx, instance)?
     {
-        scope.job_event(id, event)?;
+        run_tx.job_event(id, event)?;
     }
-    if scope.job(id)?.status == JobStatus::Terminating {
-        scope.job_event(id, JobEvent::Logged { to: logged })?;
+    if run_tx.job(id)?.status == JobStatus::Terminating {
+        run_tx.job_event(id, JobEvent::Logged { to: logged })?;
     }
     let mut next = None;
-    if let Some(wait) = model::job::deadline(scope.job(id)?) {
-        let mut outages: Vec<Outage> = store::worker::outages(scope.tx, wait.from)?;
+    if let Some(wait) = model::job::deadline(run_tx.job(id)?) {
+        let mut outages: Vec<Outage> = store::worker::outages(run_tx.tx, wait.from)?;
         if bug!(deadline_with_outages) {
             outages.clear();
         }
         let due = deadline_without(wait.from, wait.ms, &outages);
-        if due <= scope.at {
-            scope.job_event(id, wait.event)?;
-            next = model::job::deadline(scope.job(id)?).map(|wait| (wait.from + wait.ms).max(scope.at));
+        if due <= run_tx.at {
+            run_tx.job_event(id, wait.event)?;
+            next = model::job::deadline(run_tx.job(id)?).map(|wait| (wait.from + wait.ms).max(run_tx.at));
         } else {
             next = Some(due);
         }
     }
-    scope.close()?;
+    run_tx.close()?;
     Ok(next)
 }
 

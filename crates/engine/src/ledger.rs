@@ -1,8 +1,8 @@
 //! What a run reserves, is charged and gets back. Every movement is an attempt's event first and a ledger row with a key second.
 
-use crate::run::Answer;
-use crate::scope::Scope;
-use crate::{Engine, House};
+use crate::run::KeyedResponse;
+use crate::run_tx::RunTx;
+use crate::{Engine, EngineContext};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent, AttemptStatus, MINIMUM_CHARGE};
 use model::bug;
 use model::run::RunStatus;
@@ -20,9 +20,9 @@ const MOST_OWNED: Credits = Credits::whole(1_000_000_000_000);
 pub type OrgRender = Arc<dyn Fn(&store::org::Org) -> Vec<u8> + Send + Sync>;
 
 /// What starting this run sets aside: the price of min(max_duration, an hour), within what is left of its budget.
-pub fn estimate(house: &House, spec: &RunSpec, spent: Credits) -> Result<Credits, Failure> {
-    let hourly = house.provider(&spec.provider)?.price(&spec.resources);
-    let ahead = spec.max_duration_ms.unwrap_or(i64::MAX).min(house.config.money.ahead_ms);
+pub fn estimate(context: &EngineContext, spec: &RunSpec, spent: Credits) -> Result<Credits, Failure> {
+    let hourly = context.provider(&spec.provider)?.price(&spec.resources);
+    let ahead = spec.max_duration_ms.unwrap_or(i64::MAX).min(context.config.money.ahead_ms);
     let price = hourly.per_hour_for(ahead).max(MINIMUM_CHARGE);
     let Some(budget) = spec.budget else { return Ok(price) };
     if spent > Credits::ZERO && budget - spent < MINIMUM_CHARGE {
@@ -31,9 +31,9 @@ pub fn estimate(house: &House, spec: &RunSpec, spent: Credits) -> Result<Credits
     Ok(price.min(budget - spent))
 }
 
-impl Scope<'_> {
+impl RunTx<'_> {
     pub(crate) fn open_attempt(&mut self) -> Result<(), Failure> {
-        self.attempts.push(crate::scope::Kept::new(Attempt {
+        self.attempts.push(crate::run_tx::Tracked::new(Attempt {
             run: self.run.id,
             number: self.run.attempt,
             status: AttemptStatus::Open,
@@ -49,7 +49,7 @@ impl Scope<'_> {
 
     pub(crate) fn reserve_for_start(&mut self) -> Result<(), Failure> {
         let spent = self.spent_before()?;
-        let amount = estimate(self.house, &self.run.spec, spent)?;
+        let amount = estimate(self.context, &self.run.spec, spent)?;
         self.credits_end_at(None);
         self.money(AttemptEvent::Reserved(amount), format!("{}:{}:reserve:0", self.run.id, self.run.attempt), "start")
     }
@@ -71,7 +71,7 @@ impl Scope<'_> {
     /// The reservation follows the run an hour ahead, within its budget and what the org has. False: nothing is left to run on.
     /// When it cannot follow any more, everybody is told while there is still time.
     pub(crate) fn top_up(&mut self, job: JobId, hourly: Credits) -> Result<bool, Failure> {
-        let ahead = hourly.per_hour_for(self.house.config.money.ahead_ms);
+        let ahead = hourly.per_hour_for(self.context.config.money.ahead_ms);
         let enough = |left: Credits| left.micro() * 2 >= ahead.micro();
         let before = self.attempt()?.it.left();
         if !enough(before) && !self.all_is_paid(hourly)? {
@@ -119,7 +119,7 @@ impl Scope<'_> {
         let job = self.job(id)?;
         let (charged_to, hourly) = (job.charged_to, Credits(job.price_micro));
         let Some(from) = charged_to.filter(|_| self.run.status == RunStatus::Running) else { return Ok(None) };
-        let window = from + self.house.config.money.window_ms;
+        let window = from + self.context.config.money.window_ms;
         if self.run.termination.is_some() || self.all_is_paid(hourly)? {
             return Ok(Some(window));
         }
@@ -176,7 +176,7 @@ impl Scope<'_> {
     fn money(&mut self, event: AttemptEvent, key: String, memo: &str) -> Result<(), Failure> {
         let (org, run, at) = (self.run.org, self.run.id, self.at);
         let kept = self.attempt()?;
-        let Outcome::Moved { next, consequences } = model::attempt::step(&kept.it, &event, at)? else { return Ok(()) };
+        let Outcome::Moved { next, consequences } = model::attempt::apply(&kept.it, &event, at)? else { return Ok(()) };
         let number = next.number;
         kept.set(next);
         for consequence in consequences {
@@ -200,7 +200,7 @@ impl Engine {
         memo: String,
         key: Option<Key>,
         render: OrgRender,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<KeyedResponse, Failure> {
         self.keyed(store::Lane::Normal, "credits.add", key, 200, move |tx| {
             let mut balance = store::org::find(tx, org)?;
             let most =
@@ -218,7 +218,7 @@ impl Engine {
     }
 
     pub async fn balance(&self, org: OrgId) -> Result<store::org::Org, Failure> {
-        self.store.glance("credits.balance", move |tx| store::org::find(tx, org)).await
+        self.store.read_inline("credits.balance", move |tx| store::org::find(tx, org)).await
     }
 
     pub async fn ledger(&self, org: OrgId, after: i64, limit: i64) -> Result<Vec<Entered>, Failure> {

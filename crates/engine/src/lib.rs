@@ -8,8 +8,10 @@ pub mod config;
 pub mod content;
 pub mod desired;
 mod dispatch;
-mod forget;
+mod idle_billing;
+mod idle_runs;
 pub mod instance;
+mod instance_cleanup;
 mod intents;
 mod job;
 pub mod ledger;
@@ -19,13 +21,11 @@ mod pause;
 pub mod plan;
 mod pool;
 mod presence;
-mod rest;
 pub mod run;
+mod run_tx;
 pub mod runner;
-mod scope;
 mod settlement;
 mod sweep;
-mod unused;
 pub mod view;
 pub mod why;
 pub mod work;
@@ -46,7 +46,7 @@ use store::log::Logs;
 use store::{Installation, Store};
 
 /// What every transaction may consult: settings, providers, the installation. Nothing in it changes while the process lives.
-pub struct House {
+pub struct EngineContext {
     pub config: Config,
     pub installation: Installation,
     pub providers: BTreeMap<String, Arc<dyn Provider>>,
@@ -57,7 +57,7 @@ pub struct House {
     pub presence: Presence,
 }
 
-impl House {
+impl EngineContext {
     pub fn provider(&self, name: &str) -> Result<&Arc<dyn Provider>, Refused> {
         self.providers.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.providers.keys().map(String::as_str).collect();
@@ -69,7 +69,7 @@ impl House {
 /// The one engine. Cloning shares it.
 #[derive(Clone)]
 pub struct Engine {
-    pub house: Arc<House>,
+    pub context: Arc<EngineContext>,
     pub store: Store,
     pub logs: Logs,
     pub blobs: Blobs,
@@ -80,11 +80,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub fn new(house: House, store: Store) -> Result<Engine, Failure> {
-        house.config.check()?;
+    pub fn new(context: EngineContext, store: Store) -> Result<Engine, Failure> {
+        context.config.check()?;
         let (logs, blobs) = (store.logs().clone(), store.blobs().clone());
-        let (house, refusals) = (Arc::new(house), run::in_words as run::Refusals);
-        Ok(Engine { house, store, logs, blobs, refusals, in_hand: Arc::default(), workdirs: Arc::default() })
+        let (context, refusals) = (Arc::new(context), run::in_words as run::Refusals);
+        Ok(Engine { context, store, logs, blobs, refusals, in_hand: Arc::default(), workdirs: Arc::default() })
     }
 
     /// How refusals are written down for the repetitions of their request.

@@ -13,7 +13,7 @@ const AT_ONCE: i64 = 200;
 impl Engine {
     pub(crate) async fn gather(&self, item: Item) -> Result<(), Failure> {
         let id = JobId(item.subject);
-        let job = self.store.glance("job.find", move |tx| store::job::find(tx, id)).await?;
+        let job = self.store.read_inline("job.find", move |tx| store::job::find(tx, id)).await?;
         let Some(job) = job.filter(|job| job.status.is_end()) else { return self.done(item).await };
         let reached = self.logs.reached(id, job.epoch).await?.next_offset;
         let lost = job.final_offset.map_or(0, |end| (end - reached).max(0));
@@ -25,7 +25,7 @@ impl Engine {
     /// Rows of logs go when they are no longer hot, files when they are no longer kept (R148). Looks only at what is old by what
     /// was last known of its run, so that a log costs a look or two in its life. True while there may be more.
     pub(crate) async fn age_logs(&self) -> Result<bool, Failure> {
-        let limits = &self.house.config.logs;
+        let limits = &self.context.config.logs;
         let (old, at) = self.logs.old(limits.hot_ms, limits.keep_ms, AT_ONCE).await?;
         let mut more = old.len() as i64 >= AT_ONCE;
         let jobs: Vec<JobId> = old.iter().map(|log| log.job).collect();
@@ -59,8 +59,8 @@ impl Engine {
         let Some(last) = deleted.iter().copied().max().flatten().filter(|_| deleted.iter().all(Option::is_some)) else {
             return Ok(());
         };
-        let now = self.store.glance("log.now", |tx| Ok(tx.at())).await?;
-        let (kept, ago) = (show_duration(self.house.config.logs.keep_ms), show_duration(now.since(last)));
+        let now = self.store.read_inline("log.now", |tx| Ok(tx.at())).await?;
+        let (kept, ago) = (show_duration(self.context.config.logs.keep_ms), show_duration(now.since(last)));
         let why =
             format!("logs are kept for {kept} after the end of their run; that of {} was deleted {ago} ago", run.id);
         Err(Refused::Gone { what: "the log", why }.into())

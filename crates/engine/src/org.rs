@@ -10,7 +10,7 @@ use store::{Entry, EntryKind, Lane};
 impl Engine {
     /// The org of an embedded control plane, made with its first credits when it is not there.
     pub async fn ensure_org(&self, name: &str) -> Result<OrgId, Failure> {
-        let (name, first) = (name.to_owned(), self.house.config.money.first_topup);
+        let (name, first) = (name.to_owned(), self.context.config.money.first_topup);
         self.store
             .write(Lane::Normal, "org.ensure", move |tx| {
                 if let Some(org) = store::org::by_name(tx, &name)? {
@@ -31,7 +31,7 @@ impl Engine {
 
     pub async fn check_token(&self, text: &str) -> Result<Token, Failure> {
         let text = text.to_owned();
-        self.store.glance("token.check", move |tx| store::token::check(tx, &text)).await
+        self.store.read_inline("token.check", move |tx| store::token::check(tx, &text)).await
     }
 
     /// Its text is in this answer only and kept nowhere, so a repetition under the same key cannot be answered with it:
@@ -85,7 +85,7 @@ impl Engine {
         if value.is_empty() || value.len() > LONGEST {
             return Err(Refused::invalid("value", "must have 1 to 65,536 bytes").into());
         }
-        let sealed = store::secret::seal(&self.house.installation, org, &name, &value);
+        let sealed = store::secret::seal(&self.context.installation, org, &name, &value);
         self.store.write(Lane::Normal, "secret.put", move |tx| store::secret::put(tx, &sealed)).await
     }
 

@@ -1,14 +1,14 @@
 //! Pausing and resuming a run, in two steps each: what runs is told to stand still or to go on, and when every machine has said that it
 //! does, the run is paused or running. Never ends anything: a job that ends meanwhile ends as it would have.
 
-use crate::scope::Scope;
+use crate::run_tx::RunTx;
 use model::agent::{AgentEvent, AgentStatus};
 use model::bug;
-use model::job::{Frost, JobEvent, JobStatus};
+use model::job::{FreezeState, JobEvent, JobStatus};
 use model::run::{PauseReason, RunEvent, RunStatus};
 use model::{AgentId, Failure, JobId};
 
-impl Scope<'_> {
+impl RunTx<'_> {
     /// Nothing new starts, and what runs is frozen. A job without a machine is held at once.
     pub(crate) fn hold_jobs(&mut self) -> Result<(), Failure> {
         self.frost_of_all(&JobEvent::HoldAsked)?;
@@ -34,9 +34,10 @@ impl Scope<'_> {
         if self.run.termination.is_some() {
             return Ok(());
         }
-        let all = |scope: &Scope<'_>, wanted: Frost| scope.open_jobs().all(|(_, frost)| frost == Some(wanted));
+        let all =
+            |run_tx: &RunTx<'_>, wanted: FreezeState| run_tx.open_jobs().all(|(_, freeze)| freeze == Some(wanted));
         match self.run.status {
-            RunStatus::Running if self.run.pause_asked && all(self, Frost::Frozen) => {
+            RunStatus::Running if self.run.pause_asked && all(self, FreezeState::Frozen) => {
                 self.hierarchy()?;
                 for agent in [AgentStatus::Pending, AgentStatus::Running].map(|is| self.agents_that_are(is)).concat() {
                     self.agent_event(agent, AgentEvent::Held)?;
@@ -46,7 +47,7 @@ impl Scope<'_> {
                 }
                 self.run_event(RunEvent::EverythingHeld { why: PauseReason::Asked })
             }
-            RunStatus::Resuming if all(self, Frost::Moving) => {
+            RunStatus::Resuming if all(self, FreezeState::Moving) => {
                 self.run_event(RunEvent::AgentsWoken)?;
                 self.hierarchy()?;
                 for agent in self.agents_that_are(AgentStatus::Pending) {
@@ -62,10 +63,10 @@ impl Scope<'_> {
     }
 
     /// Open jobs of this attempt; one that is on its way to its end neither stands still nor goes on.
-    fn open_jobs(&self) -> impl Iterator<Item = (JobId, Option<Frost>)> {
+    fn open_jobs(&self) -> impl Iterator<Item = (JobId, Option<FreezeState>)> {
         let mine = self.jobs.iter().map(|job| &job.it).filter(|job| job.attempt == self.run.attempt);
         mine.filter(|job| !job.status.is_end())
-            .map(|job| (job.id, (job.status != JobStatus::Terminating).then_some(job.frost)))
+            .map(|job| (job.id, (job.status != JobStatus::Terminating).then_some(job.freeze)))
     }
 
     fn agents_that_are(&self, status: AgentStatus) -> Vec<AgentId> {

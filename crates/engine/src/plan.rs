@@ -1,7 +1,7 @@
 //! What would become of a submission: the checks, the placement and the prices of a real one, from the rows as they are. Writes nothing.
 
 use crate::run::{Submission, affordable, check_asked, check_secrets};
-use crate::{Engine, House};
+use crate::{Engine, EngineContext};
 use model::pool::{Placement, Room, Wish};
 use model::spec::{Resources, RetryEvent, RunSpec};
 use model::time::HOUR;
@@ -43,7 +43,7 @@ pub enum Place {
 
 impl Engine {
     pub async fn plan(&self, submission: &Submission) -> Result<Plan, Failure> {
-        check_asked(&self.house, submission)?;
+        check_asked(&self.context, submission)?;
         let (org, spec) = (submission.org, &submission.spec);
         let tree = spec.files.iter().map(|tree| tree.hash.clone()).collect();
         let stdin = spec.stdin.iter().map(|stdin| stdin.hash.clone()).collect();
@@ -51,21 +51,21 @@ impl Engine {
             tree: !self.missing_trees(org, tree).await?.is_empty(),
             stdin: !self.missing_blobs(org, stdin).await?.is_empty(),
         };
-        let (house, submission) = (self.house.clone(), submission.clone());
-        let plan = self.store.glance("run.plan", move |tx| plan(tx, &house, &submission)).await?;
+        let (context, submission) = (self.context.clone(), submission.clone());
+        let plan = self.store.read_inline("run.plan", move |tx| plan(tx, &context, &submission)).await?;
         Ok(Plan { missing, ..plan })
     }
 }
 
-fn plan(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Plan, Failure> {
+fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result<Plan, Failure> {
     check_secrets(tx, submission)?;
     let spec = &submission.spec;
-    let provider = house.provider(&spec.provider)?;
+    let provider = context.provider(&spec.provider)?;
     let pools = store::pool::all(tx)?;
     let pool = pools.iter().find(|pool| pool.provider == spec.provider && pool.region == spec.region);
     let (room, slots, waiting) = match pool {
         Some(pool) => (
-            crate::pool::room(tx, house, pool)?,
+            crate::pool::room(tx, context, pool)?,
             store::allocation::available(tx, pool.id)?,
             store::job::count_waiting(tx, pool.id)?,
         ),
@@ -93,7 +93,7 @@ fn plan(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Plan, Fai
         available: slots.len() as i64,
         waiting,
         per_hour,
-        reserved: affordable(tx, house, submission)?,
+        reserved: affordable(tx, context, submission)?,
         most: most(spec, per_hour),
         balance: store::org::find(tx, submission.org)?.available,
         missing: Missing::default(),

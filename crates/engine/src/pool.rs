@@ -1,12 +1,12 @@
 //! Placement: one serial decision per pool, under the pool's lock. A submit places itself only if nobody waits; a freed slot wakes the pool.
 
 use crate::intents::{launch_run, terminate_instance};
-use crate::scope::{Kept, Scope};
-use crate::{Engine, House};
+use crate::run_tx::{RunTx, Tracked};
+use crate::{Engine, EngineContext};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
 use model::instance::{Instance, InstanceStatus};
-use model::job::{Frost, JobEvent};
+use model::job::{FreezeState, JobEvent};
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
 use model::pool::{Placement, Room, Slot, Wish};
@@ -21,14 +21,14 @@ const PLACED_AT_ONCE: i64 = 16;
 /// A claim that was lost to a machine's end is tried on the next slot so often.
 const CLAIM_ROUNDS: usize = 3;
 
-impl Scope<'_> {
+impl RunTx<'_> {
     /// Gives a submitted job a machine, or a place in the list.
     pub(crate) fn place(&mut self, id: JobId) -> Result<(), Failure> {
         let job = self.job(id)?.clone();
-        if job.frost == Frost::Frozen {
+        if job.freeze == FreezeState::Frozen {
             return Ok(()); // its run is paused: nothing new starts
         }
-        if !self.house.providers.contains_key(&self.run.spec.provider) {
+        if !self.context.providers.contains_key(&self.run.spec.provider) {
             let why = format!(
                 "its provider `{}` is not set up any more: set it up again, or submit the run to another",
                 self.run.spec.provider
@@ -48,7 +48,7 @@ impl Scope<'_> {
         let mut slots = store::allocation::available(self.tx, pool.id)?;
         let mut lost = None;
         for _ in 0..CLAIM_ROUNDS.max(slots.len()) {
-            match model::pool::place(&wish, &slots, room(self.tx, self.house, &pool)?) {
+            match model::pool::place(&wish, &slots, room(self.tx, self.context, &pool)?) {
                 Placement::Claim(slot) => match self.claim(id, &slot) {
                     Err(Failure::Refused(Refused::Stale { .. } | Refused::NotFrom { .. })) => {
                         slots.retain(|other| other.allocation != slot.allocation);
@@ -64,7 +64,7 @@ impl Scope<'_> {
                 }
                 Placement::Retire(idle) => {
                     let machine = self.instance(idle)?.it.clone();
-                    if crate::instance::held(self.tx, self.house, &machine)?.is_some() {
+                    if crate::instance::held(self.tx, self.context, &machine)?.is_some() {
                         slots.retain(|other| other.instance != idle); // the hold needs the machine
                         continue;
                     }
@@ -115,14 +115,14 @@ impl Scope<'_> {
 
     /// Announces a machine: its row, its name and its slot stand before anybody is asked to make it.
     fn spawn(&mut self, id: JobId, pool: &Pool) -> Result<(), Failure> {
-        let provider = self.house.provider(&pool.provider)?.clone();
+        let provider = self.context.provider(&pool.provider)?.clone();
         let capabilities = provider.capabilities();
         let manifest = self.manifest_of(id)?;
         let (instance, slot) = (InstanceId(self.tx.next_id()), AllocationId(self.tx.next_id()));
-        let control_id = self.house.installation.control_id.clone();
+        let control_id = self.context.installation.control_id.clone();
         let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
         let price_micro = provider.price(&self.run.spec.resources).micro();
-        self.instances.push(Kept::new(Instance {
+        self.instances.push(Tracked::new(Instance {
             id: instance,
             org: self.run.org,
             pool: pool.id,
@@ -130,7 +130,7 @@ impl Scope<'_> {
             workflow: Some(self.job(id)?.workflow),
             provider: pool.provider.clone(),
             region: pool.region.clone(),
-            nonce: nonce(self.house, &name, self.at),
+            nonce: nonce(self.context, &name, self.at),
             name,
             handle: None,
             status: InstanceStatus::Spawning,
@@ -158,7 +158,7 @@ impl Scope<'_> {
             version: 1,
         }));
         // Born claimed: nobody else can take it before the job it was made for (R94).
-        self.allocations.push(Kept::new(Allocation {
+        self.allocations.push(Tracked::new(Allocation {
             id: slot,
             org: self.run.org,
             manifest: Some(manifest),
@@ -183,7 +183,7 @@ impl Scope<'_> {
     }
 
     fn give_place(&mut self, id: JobId, placed: JobEvent) -> Result<(), Failure> {
-        self.house.presence.place(id);
+        self.context.presence.place(id);
         self.job_event(id, placed).map(drop)
     }
 
@@ -194,29 +194,29 @@ impl Scope<'_> {
 }
 
 /// Secret to whoever does not have the installation's key, and new for every machine.
-fn nonce(house: &House, name: &str, at: model::Timestamp) -> String {
-    house.installation.runner_token(&format!("nonce {name} {}", at.ms())).chars().take(32).collect()
+fn nonce(context: &EngineContext, name: &str, at: model::Timestamp) -> String {
+    context.installation.runner_token(&format!("nonce {name} {}", at.ms())).chars().take(32).collect()
 }
 
-pub(crate) fn room(tx: &mut Tx, house: &House, pool: &Pool) -> Result<Room, Failure> {
+pub(crate) fn room(tx: &mut Tx, context: &EngineContext, pool: &Pool) -> Result<Room, Failure> {
     let open = store::instance::open_in(tx, pool.id)?;
     let ending =
         open.iter().filter(|i| matches!(i.status, InstanceStatus::Terminating | InstanceStatus::Draining)).count();
-    let max_instances = house.provider(&pool.provider)?.capabilities().max_instances;
+    let max_instances = context.provider(&pool.provider)?.capabilities().max_instances;
     Ok(Room { instances: open.len() as i64, max_instances, ending: ending as i64 })
 }
 
 /// What a machine is told when it is made.
-pub(crate) fn boot(house: &House, instance: &Instance) -> Boot {
-    let timings = &house.config.timings;
+pub(crate) fn boot(context: &EngineContext, instance: &Instance) -> Boot {
+    let timings = &context.config.timings;
     Boot {
         name: instance.name.clone(),
         nonce: instance.nonce.clone(),
         instance: instance.id,
-        control_id: house.installation.control_id.clone(),
-        control_url: house.control_url.clone(),
-        control_ca: house.control_ca.clone(),
-        token: house.installation.runner_token(&instance.name),
+        control_id: context.installation.control_id.clone(),
+        control_url: context.control_url.clone(),
+        control_ca: context.control_ca.clone(),
+        token: context.installation.runner_token(&instance.name),
         cpu_milli: instance.resources.cpu_milli,
         memory_bytes: instance.resources.memory_bytes,
         timings: BootTimings {
@@ -230,23 +230,23 @@ pub(crate) fn boot(house: &House, instance: &Instance) -> Boot {
 
 impl Engine {
     /// Somebody waits and something may have become free: one transaction per placed job, in order, until nobody fits.
-    pub(crate) async fn look_at_pool(&self, item: Item) -> Result<(), Failure> {
+    pub(crate) async fn reconcile_pool(&self, item: Item) -> Result<(), Failure> {
         let id = PoolId(item.subject);
         for _ in 0..PLACED_AT_ONCE {
-            let head = self.store.glance("pool.head", move |tx| Ok(store::job::waiting(tx, id, 1)?.pop())).await?;
+            let head = self.store.read_inline("pool.head", move |tx| Ok(store::job::waiting(tx, id, 1)?.pop())).await?;
             let Some(head) = head else { return self.done(item).await };
-            let house = self.house.clone();
+            let context = self.context.clone();
             let placed = self
                 .store
                 .write(Lane::Normal.of(head.run), "pool.place", move |tx| {
                     store::work::hold(tx, &item)?;
-                    let mut scope = Scope::open(tx, &house, head.run)?;
-                    let waits = scope.job(head.id).is_ok_and(|job| job.queue_seq.is_some());
+                    let mut run_tx = RunTx::open(tx, &context, head.run)?;
+                    let waits = run_tx.job(head.id).is_ok_and(|job| job.queue_seq.is_some());
                     if waits {
-                        scope.place(head.id)?;
+                        run_tx.place(head.id)?;
                     }
-                    let left = !scope.job(head.id).is_ok_and(|job| job.queue_seq.is_some());
-                    scope.close()?;
+                    let left = !run_tx.job(head.id).is_ok_and(|job| job.queue_seq.is_some());
+                    run_tx.close()?;
                     Ok(left)
                 })
                 .await?;
@@ -283,11 +283,11 @@ mod tests {
         Submission { org, name: None, spec, start: true }
     }
 
-    fn house(max_instances: i64) -> Arc<House> {
+    fn context(max_instances: i64) -> Arc<EngineContext> {
         let mut settings = FakeSettings::default();
         settings.capabilities.max_instances = max_instances;
         let provider = FakeProvider::new(settings, Box::new(|_, _| Fate::Obey));
-        Arc::new(House {
+        Arc::new(EngineContext {
             config: crate::Config::default(),
             installation: store::Installation::new("t3stt3st", [7; 32]),
             providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn adapters::Provider>)]),
@@ -297,40 +297,40 @@ mod tests {
         })
     }
 
-    fn submit(store: &Store, house: &Arc<House>, org: OrgId) -> (RunId, JobId) {
-        let house = house.clone();
+    fn submit(store: &Store, context: &Arc<EngineContext>, org: OrgId) -> (RunId, JobId) {
+        let context = context.clone();
         let submitted = move |tx: &mut Tx| {
             let run = fresh(tx, &submission(org));
-            let mut scope = Scope::fresh(tx, &house, run);
-            scope.run_event(RunEvent::Started)?;
-            let submitted = (scope.run.id, scope.jobs[0].it.id);
-            scope.close()?;
+            let mut run_tx = RunTx::fresh(tx, &context, run);
+            run_tx.run_event(RunEvent::Started)?;
+            let submitted = (run_tx.run.id, run_tx.jobs[0].it.id);
+            run_tx.close()?;
             Ok(submitted)
         };
         store.write_now("submit", submitted).unwrap()
     }
 
     /// A machine that has just become free, and a run that waits for it.
-    fn freed(store: &Store, house: &Arc<House>) -> (RunId, JobId, Instance) {
+    fn freed(store: &Store, context: &Arc<EngineContext>) -> (RunId, JobId, Instance) {
         let org = store.write_now("org", |tx| {
             let org = store::org::create(tx, "test")?;
             tx.ledger(Entry::new(org, EntryKind::Topup, Credits(1 << 40), "first"));
             Ok(org)
         });
         let org = org.unwrap();
-        let ((first, _), (run, job)) = (submit(store, house, org), submit(store, house, org));
-        let house = house.clone();
+        let ((first, _), (run, job)) = (submit(store, context, org), submit(store, context, org));
+        let context = context.clone();
         let free = move |tx: &mut Tx| {
-            let mut scope = Scope::open(tx, &house, first)?;
-            let ended = scope.jobs[0].it.clone();
+            let mut run_tx = RunTx::open(tx, &context, first)?;
+            let ended = run_tx.jobs[0].it.clone();
             let (instance, slot) = (ended.instance.unwrap(), ended.allocation.unwrap());
-            scope.set_job(Job { status: JobStatus::Done, ..ended });
+            run_tx.set_job(Job { status: JobStatus::Done, ..ended });
             let free =
-                Allocation { status: AllocationStatus::Available, job: None, ..scope.allocation(slot)?.it.clone() };
-            scope.allocation(slot)?.set(free);
-            let machine = Instance { status: InstanceStatus::Ready, ..scope.instance(instance)?.it.clone() };
-            scope.instance(instance)?.set(machine);
-            scope.close()?;
+                Allocation { status: AllocationStatus::Available, job: None, ..run_tx.allocation(slot)?.it.clone() };
+            run_tx.allocation(slot)?.set(free);
+            let machine = Instance { status: InstanceStatus::Ready, ..run_tx.instance(instance)?.it.clone() };
+            run_tx.instance(instance)?.set(machine);
+            run_tx.close()?;
             Ok(store::instance::find(tx, instance)?.unwrap())
         };
         (run, job, store.write_now("free", free).unwrap())
@@ -339,19 +339,19 @@ mod tests {
     /// `leaves`: the list of slots was read before the machine's end was committed, and its lock shows what is true.
     fn check(leaves: bool, warm: bool, nodes: [NodeStatus; 3]) {
         let store = Store::inline(&Options::new(Database::Memory)).unwrap();
-        let (full, roomy) = (house(1), house(2));
+        let (full, roomy) = (context(1), context(2));
         let (run, job, machine) = freed(&store, &full);
         let placed = move |tx: &mut Tx| {
-            let mut scope = Scope::open(tx, &roomy, run)?;
-            assert!(scope.job(job)?.queue_seq.is_some(), "it waits");
+            let mut run_tx = RunTx::open(tx, &roomy, run)?;
+            assert!(run_tx.job(job)?.queue_seq.is_some(), "it waits");
             if leaves {
                 let leaving = Instance { status: InstanceStatus::Terminating, ..machine.clone() };
-                scope.instances.push(Kept::new(leaving));
+                run_tx.instances.push(Tracked::new(leaving));
             }
-            scope.place(job)?;
-            let placed = scope.job(job)?.clone();
+            run_tx.place(job)?;
+            let placed = run_tx.job(job)?.clone();
             assert_eq!((placed.warm, placed.instance == Some(machine.id)), (warm, warm));
-            let steps = &scope.workflow(placed.workflow)?.it.nodes;
+            let steps = &run_tx.workflow(placed.workflow)?.it.nodes;
             let named = |name| steps.iter().find(|node| node.name == name).unwrap().status;
             assert_eq!(["claim-warm-allocation", "spawn-instance", "wait-for-boot"].map(named), nodes);
             Ok(())

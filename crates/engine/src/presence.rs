@@ -10,7 +10,7 @@ const REMEMBERED: usize = 10_000;
 
 #[derive(Default)]
 pub struct Presence {
-    seen: Mutex<BTreeMap<InstanceId, Seen>>,
+    seen: Mutex<BTreeMap<InstanceId, LastSeen>>,
     /// Jobs that this process gave a place, and whether one stood in a document which was given out. By what was done here and not
     /// by the clock, which may have been set back since another process did it.
     placed: Mutex<BTreeMap<JobId, bool>>,
@@ -19,7 +19,7 @@ pub struct Presence {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct LastSeen {
     at: Timestamp,
     observed_version: i64,
     unsaved: bool,

@@ -1,8 +1,8 @@
 //! What a person or program asks of a run: submit, start, cancel, retry, delete. And the run's own item: deadlines, money, dispatch.
 
-use crate::scope::Scope;
-use crate::view::{self, Picture};
-use crate::{Engine, House};
+use crate::run_tx::RunTx;
+use crate::view::{self, RunSnapshot};
+use crate::{Engine, EngineContext};
 use model::bug;
 use model::job::JobStatus;
 use model::run::{Run, RunEvent, RunStatus};
@@ -26,7 +26,7 @@ pub struct Submission {
 
 /// The answer to a request that may be repeated: stored with its effect.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct KeyedResponse {
     pub status: i64,
     pub body: Vec<u8>,
     pub replayed: bool,
@@ -46,7 +46,7 @@ pub fn in_words(refused: &Refused, _: &Key) -> Option<(i64, Vec<u8>)> {
 }
 
 /// Turns the outcome into the bytes that are answered now and at every repetition.
-pub type Render = Arc<dyn Fn(&Picture) -> Vec<u8> + Send + Sync>;
+pub type Render = Arc<dyn Fn(&RunSnapshot) -> Vec<u8> + Send + Sync>;
 
 /// What may be asked of a run that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,22 +60,27 @@ pub enum Action {
 
 impl Engine {
     /// The run, its attempt, reservation, agent, job, workflow and slot in one transaction: accepted means safe.
-    pub async fn submit(&self, submission: Submission, key: Option<Key>, render: Render) -> Result<Answer, Failure> {
-        check_asked(&self.house, &submission)?;
+    pub async fn submit(
+        &self,
+        submission: Submission,
+        key: Option<Key>,
+        render: Render,
+    ) -> Result<KeyedResponse, Failure> {
+        check_asked(&self.context, &submission)?;
         self.check_stdin(&submission).await?;
-        let house = self.house.clone();
+        let context = self.context.clone();
         self.keyed(Lane::Normal, "run.submit", key, 201, move |tx| {
             check_secrets(tx, &submission)?;
             let run = fresh(tx, &submission);
             use_contents(tx, &run)?;
-            let mut scope = Scope::fresh(tx, &house, run);
-            scope.publish("run.created", store::body!({ "name": scope.run.name, "status": "created" }));
+            let mut run_tx = RunTx::fresh(tx, &context, run);
+            run_tx.publish("run.created", store::body!({ "name": run_tx.run.name, "status": "created" }));
             if submission.start {
-                scope.run_event(RunEvent::Started)?;
+                run_tx.run_event(RunEvent::Started)?;
             } else {
-                affordable(scope.tx, &house, &submission)?;
+                affordable(run_tx.tx, &context, &submission)?;
             }
-            Ok(render(&scope.close_shown()?))
+            Ok(render(&run_tx.close_shown()?))
         })
         .await
     }
@@ -87,11 +92,11 @@ impl Engine {
         action: Action,
         key: Option<Key>,
         render: Render,
-    ) -> Result<Answer, Failure> {
-        let house = self.house.clone();
+    ) -> Result<KeyedResponse, Failure> {
+        let context = self.context.clone();
         self.keyed(Lane::Normal.of(id), "run.act", key, 200, move |tx| {
-            act(tx, &house, org, id, action)?;
-            Ok(render(&view::picture(tx, id)?))
+            act(tx, &context, org, id, action)?;
+            Ok(render(&view::snapshot(tx, id)?))
         })
         .await
     }
@@ -105,7 +110,7 @@ impl Engine {
         key: Option<Key>,
         status: i64,
         f: impl Fn(&mut Tx) -> Result<Vec<u8>, Failure> + Send + Sync + 'static,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<KeyedResponse, Failure> {
         let asked = key.clone();
         let done = self
             .store
@@ -125,7 +130,7 @@ impl Engine {
 
     /// Stores a refusal under its key, after the refused transaction has taken its effects and the key back. If another request
     /// has used the key in between, its answer is the key's answer. Nobody has been told anything before this commits.
-    async fn remember(&self, key: Key, refused: Refused) -> Result<Answer, Failure> {
+    async fn remember(&self, key: Key, refused: Refused) -> Result<KeyedResponse, Failure> {
         let about_the_key = matches!(refused, Refused::KeyReused | Refused::KeyBusy { .. });
         let kept = if about_the_key || bug!(refusal_forgotten) { None } else { (self.refusals)(&refused, &key) };
         let Some((status, body)) = kept else { return Err(refused.into()) };
@@ -143,26 +148,26 @@ impl Engine {
     }
 
     /// The stored answer, for a request whose work is more than one transaction and may be begun again harmlessly.
-    pub async fn answered_before(&self, key: Option<Key>) -> Result<Option<Answer>, Failure> {
+    pub async fn answered_before(&self, key: Option<Key>) -> Result<Option<KeyedResponse>, Failure> {
         let Some(key) = key else { return Ok(None) };
-        let known = self.store.glance("idempotency.known", move |tx| idempotency::known(tx, &key)).await?;
-        Ok(known.map(|(status, body)| Answer { status, body, replayed: true }))
+        let known = self.store.read_inline("idempotency.known", move |tx| idempotency::known(tx, &key)).await?;
+        Ok(known.map(|(status, body)| KeyedResponse { status, body, replayed: true }))
     }
 
     async fn cancel(&self, org: OrgId, id: RunId, abort: bool) -> Result<(), Failure> {
-        let house = self.house.clone();
+        let context = self.context.clone();
         self.store
-            .write(Lane::Normal.of(id), "run.act", move |tx| act(tx, &house, org, id, Action::Cancel { abort }))
+            .write(Lane::Normal.of(id), "run.act", move |tx| act(tx, &context, org, id, Action::Cancel { abort }))
             .await
     }
 
     pub async fn delete(&self, org: OrgId, id: RunId) -> Result<(), Failure> {
-        let house = self.house.clone();
+        let context = self.context.clone();
         self.store
             .write(Lane::Normal.of(id), "run.delete", move |tx| {
-                let mut scope = open_owned(tx, &house, org, id)?;
-                scope.run_event(RunEvent::Deleted)?;
-                scope.close().map(drop)
+                let mut run_tx = open_owned(tx, &context, org, id)?;
+                run_tx.run_event(RunEvent::Deleted)?;
+                run_tx.close().map(drop)
             })
             .await
     }
@@ -195,12 +200,12 @@ impl Engine {
     }
 
     /// The run's item: its deadline, its next window of compute, its next dispatch.
-    pub(crate) async fn look_at_run(&self, item: Item) -> Result<(), Failure> {
-        let (id, house) = (RunId(item.subject), self.house.clone());
+    pub(crate) async fn reconcile_run(&self, item: Item) -> Result<(), Failure> {
+        let (id, context) = (RunId(item.subject), self.context.clone());
         self.store
-            .write(Lane::Normal.of(id), "run.look", move |tx| {
+            .write(Lane::Normal.of(id), "run.reconcile", move |tx| {
                 store::work::hold(tx, &item)?;
-                let next = look(tx, &house, id)?;
+                let next = reconcile(tx, &context, id)?;
                 store::work::finish(tx, &item, next);
                 Ok(())
             })
@@ -247,17 +252,17 @@ pub(crate) fn contents(spec: &RunSpec) -> Vec<String> {
 }
 
 /// All that can be refused without a look at any row.
-pub(crate) fn check_asked(house: &House, submission: &Submission) -> Result<(), Refused> {
+pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
     submission.spec.check()?;
     if let Some(name) = &submission.name {
         check_name(name)?;
     }
-    check_fit(house, &submission.spec)
+    check_fit(context, &submission.spec)
 }
 
 /// Refuses what no machine of the provider could ever hold: waiting would not help.
-fn check_fit(house: &House, spec: &RunSpec) -> Result<(), Refused> {
-    let largest = house.provider(&spec.provider)?.capabilities().largest;
+fn check_fit(context: &EngineContext, spec: &RunSpec) -> Result<(), Refused> {
+    let largest = context.provider(&spec.provider)?.capabilities().largest;
     if largest.satisfies(&spec.resources) {
         return Ok(());
     }
@@ -265,8 +270,8 @@ fn check_fit(house: &House, spec: &RunSpec) -> Result<(), Refused> {
 }
 
 /// What starting it would reserve, if the org has so much. Only the start reserves.
-pub(crate) fn affordable(tx: &mut Tx, house: &House, submission: &Submission) -> Result<Credits, Failure> {
-    let needed = crate::ledger::estimate(house, &submission.spec, Credits::ZERO)?;
+pub(crate) fn affordable(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result<Credits, Failure> {
+    let needed = crate::ledger::estimate(context, &submission.spec, Credits::ZERO)?;
     let available = store::org::find(tx, submission.org)?.available;
     if available < needed {
         return Err(Refused::Unaffordable { needed, available }.into());
@@ -274,49 +279,49 @@ pub(crate) fn affordable(tx: &mut Tx, house: &House, submission: &Submission) ->
     Ok(needed)
 }
 
-fn replay(tx: &mut Tx, key: Option<&Key>) -> Result<Option<Answer>, Failure> {
+fn replay(tx: &mut Tx, key: Option<&Key>) -> Result<Option<KeyedResponse>, Failure> {
     let Some(key) = key else { return Ok(None) };
     Ok(match idempotency::lookup(tx, key)? {
         Looked::Fresh => None,
-        Looked::Replay { status, body } => Some(Answer { status, body, replayed: true }),
+        Looked::Replay { status, body } => Some(KeyedResponse { status, body, replayed: true }),
     })
 }
 
-fn record(tx: &mut Tx, key: Option<&Key>, status: i64, body: Vec<u8>) -> Result<Answer, Failure> {
+fn record(tx: &mut Tx, key: Option<&Key>, status: i64, body: Vec<u8>) -> Result<KeyedResponse, Failure> {
     if let Some(key) = key {
         idempotency::record(tx, key, status, &body)?;
     }
-    Ok(Answer { status, body, replayed: false })
+    Ok(KeyedResponse { status, body, replayed: false })
 }
 
-pub(crate) fn act(tx: &mut Tx, house: &House, org: OrgId, id: RunId, action: Action) -> Result<(), Failure> {
-    let mut scope = open_owned(tx, house, org, id)?;
+pub(crate) fn act(tx: &mut Tx, context: &EngineContext, org: OrgId, id: RunId, action: Action) -> Result<(), Failure> {
+    let mut run_tx = open_owned(tx, context, org, id)?;
     match action {
-        Action::Start => scope.run_event(RunEvent::Started)?,
-        Action::Cancel { abort } => scope.run_event(RunEvent::CancelAsked { abort })?,
-        Action::Pause => scope.run_event(RunEvent::PauseAsked)?,
-        Action::Resume => scope.run_event(RunEvent::ResumeAsked)?,
+        Action::Start => run_tx.run_event(RunEvent::Started)?,
+        Action::Cancel { abort } => run_tx.run_event(RunEvent::CancelAsked { abort })?,
+        Action::Pause => run_tx.run_event(RunEvent::PauseAsked)?,
+        Action::Resume => run_tx.run_event(RunEvent::ResumeAsked)?,
         Action::Retry { force } => {
-            files_are_here(&mut scope)?;
+            files_are_here(&mut run_tx)?;
             if force {
-                give_up_silent_jobs(&mut scope)?;
+                give_up_silent_jobs(&mut run_tx)?;
             }
-            scope.run_event(RunEvent::RetryAsked { after_ms: 0 })?;
+            run_tx.run_event(RunEvent::RetryAsked { after_ms: 0 })?;
         }
     }
-    scope.close().map(drop)
+    run_tx.close().map(drop)
 }
 
 /// What a run was sent with is kept a while after its end; later there is nothing to try again with.
-fn files_are_here(scope: &mut Scope<'_>) -> Result<(), Failure> {
-    if let Some(tree) = &scope.run.spec.files
-        && !store::content::is_tree_here(scope.tx, scope.run.org, &tree.hash)?
+fn files_are_here(run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
+    if let Some(tree) = &run_tx.run.spec.files
+        && !store::content::is_tree_here(run_tx.tx, run_tx.run.org, &tree.hash)?
     {
         let why = "no run needed them for long, and they were deleted: submit it again".into();
         return Err(Refused::Gone { what: "what the run was sent with", why }.into());
     }
-    if let Some(stdin) = &scope.run.spec.stdin
-        && !store::content::is_here(scope.tx, scope.run.org, &stdin.hash)?
+    if let Some(stdin) = &run_tx.run.spec.stdin
+        && !store::content::is_here(run_tx.tx, run_tx.run.org, &stdin.hash)?
     {
         let why = "no run needed it for long, and its bytes were deleted: submit the run again".to_owned();
         return Err(Refused::Gone { what: "the run's standard input", why }.into());
@@ -325,74 +330,74 @@ fn files_are_here(scope: &mut Scope<'_>) -> Result<(), Failure> {
 }
 
 /// A person says that a silent machine's job is surely gone: it is fenced, and its run may go on.
-fn give_up_silent_jobs(scope: &mut Scope<'_>) -> Result<(), Failure> {
+fn give_up_silent_jobs(run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
     let silent: Vec<_> =
-        scope.jobs.iter().filter(|j| !j.it.status.is_end() && j.it.silent_since.is_some()).map(|j| j.it.id).collect();
-    silent.into_iter().try_for_each(|job| scope.job_event(job, model::job::JobEvent::GaveUpOn).map(drop))
+        run_tx.jobs.iter().filter(|j| !j.it.status.is_end() && j.it.silent_since.is_some()).map(|j| j.it.id).collect();
+    silent.into_iter().try_for_each(|job| run_tx.job_event(job, model::job::JobEvent::GaveUpOn).map(drop))
 }
 
-fn open_owned<'t>(tx: &'t mut Tx, house: &'t House, org: OrgId, id: RunId) -> Result<Scope<'t>, Failure> {
-    let scope = Scope::open(tx, house, id)?;
-    if scope.run.org != org && !bug!(org_unchecked) {
+fn open_owned<'t>(tx: &'t mut Tx, context: &'t EngineContext, org: OrgId, id: RunId) -> Result<RunTx<'t>, Failure> {
+    let run_tx = RunTx::open(tx, context, id)?;
+    if run_tx.run.org != org && !bug!(org_unchecked) {
         return Err(Refused::not_found("run", id).into()); // another org's run does not exist
     }
-    Ok(scope)
+    Ok(run_tx)
 }
 
-fn look(tx: &mut Tx, house: &House, id: RunId) -> Result<Option<Timestamp>, Failure> {
+fn reconcile(tx: &mut Tx, context: &EngineContext, id: RunId) -> Result<Option<Timestamp>, Failure> {
     let Some(run) = store::run::find(tx, id)? else { return Ok(None) };
     if run.status.is_end() || run.deleted_at.is_some() {
         return Ok(None);
     }
-    let mut scope = Scope::open(tx, house, id)?;
-    if let Some((due, event)) = deadline(&mut scope)?
-        && due <= scope.at
+    let mut run_tx = RunTx::open(tx, context, id)?;
+    if let Some((due, event)) = deadline(&mut run_tx)?
+        && due <= run_tx.at
         && !matches!(event, RunEvent::RetryCame)
     {
-        scope.run_event(event)?;
+        run_tx.run_event(event)?;
     }
-    scope.dispatch()?;
-    let charge = meter(&mut scope)?;
-    let soon = scope.at + LOOK_AGAIN_MS;
-    let due = deadline(&mut scope)?.map(|(due, _)| if due > scope.at { due } else { soon });
-    scope.close()?;
+    run_tx.dispatch()?;
+    let charge = meter(&mut run_tx)?;
+    let soon = run_tx.at + LOOK_AGAIN_MS;
+    let due = deadline(&mut run_tx)?.map(|(due, _)| if due > run_tx.at { due } else { soon });
+    run_tx.close()?;
     Ok(due.into_iter().chain(charge).min())
 }
 
 /// The run's deadline with our outages taken out: while we were away nobody could report, and nothing could be picked up.
-fn deadline(scope: &mut Scope<'_>) -> Result<Option<(Timestamp, RunEvent)>, Failure> {
-    let Some(from) = crate::rest::counts_from(&scope.run) else { return Ok(model::run::deadline(&scope.run)) };
-    let outages = store::worker::outages(scope.tx, from)?;
-    Ok(crate::rest::deadline(&scope.run, &outages))
+fn deadline(run_tx: &mut RunTx<'_>) -> Result<Option<(Timestamp, RunEvent)>, Failure> {
+    let Some(from) = crate::idle_runs::counts_from(&run_tx.run) else { return Ok(model::run::deadline(&run_tx.run)) };
+    let outages = store::worker::outages(run_tx.tx, from)?;
+    Ok(crate::idle_runs::deadline(&run_tx.run, &outages))
 }
 
 /// Charges every full window of running jobs and keeps the reservation an hour ahead. Returns when to look again.
-fn meter(scope: &mut Scope<'_>) -> Result<Option<Timestamp>, Failure> {
-    let running = scope.jobs.iter().filter(|j| j.it.status == JobStatus::Running);
+fn meter(run_tx: &mut RunTx<'_>) -> Result<Option<Timestamp>, Failure> {
+    let running = run_tx.jobs.iter().filter(|j| j.it.status == JobStatus::Running);
     let running: Vec<_> = running.map(|j| (j.it.id, Credits(j.it.price_micro))).collect();
     let mut next = None;
     for (job, hourly) in running {
-        if scope.next_charge(job)?.is_some_and(|due| due <= scope.at) {
-            scope.charge_job(job, scope.at)?;
-            let goes_on = scope.top_up(job, hourly)?;
-            if !goes_on && scope.run.termination.is_none() {
-                out_of_credits(scope)?;
+        if run_tx.next_charge(job)?.is_some_and(|due| due <= run_tx.at) {
+            run_tx.charge_job(job, run_tx.at)?;
+            let goes_on = run_tx.top_up(job, hourly)?;
+            if !goes_on && run_tx.run.termination.is_none() {
+                out_of_credits(run_tx)?;
             }
         }
-        next = scope.next_charge(job)?.into_iter().chain(next).min();
+        next = run_tx.next_charge(job)?.into_iter().chain(next).min();
     }
     Ok(next)
 }
 
 /// The reservation ends: a warning, and a graceful stop.
-fn out_of_credits(scope: &mut Scope<'_>) -> Result<(), Failure> {
-    scope.publish("run.out_of_credits", store::body!({ "budget": scope.run.spec.budget.map(|b| b.to_string()) }));
+fn out_of_credits(run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
+    run_tx.publish("run.out_of_credits", store::body!({ "budget": run_tx.run.spec.budget.map(|b| b.to_string()) }));
     let error = model::run::LastError {
         code: "budget".into(),
         message: "the reservation is used up and nothing more may be reserved".into(),
         cause: None,
     };
-    scope.run_event(RunEvent::AgentFailed { reason: model::run::RunReason::Budget, error })
+    run_tx.run_event(RunEvent::AgentFailed { reason: model::run::RunReason::Budget, error })
 }
 
 /// Names are words people type: they must not look like ids or flags.

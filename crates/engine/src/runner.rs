@@ -1,7 +1,7 @@
 //! What runners say: register, heartbeat, report. Reports are judged by their epoch alone; repeats change nothing.
 
-use crate::scope::Scope;
-use crate::{Engine, House};
+use crate::run_tx::RunTx;
+use crate::{Engine, EngineContext};
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{Job, JobEvent, JobReason, JobStatus, LifecycleError};
@@ -62,16 +62,16 @@ pub struct Taken {
 impl Engine {
     /// Whose token this is. The token is derived from the name, so it is good even after the database was lost.
     pub async fn recognise(&self, name: &str, token: &str) -> Result<Instance, Failure> {
-        if !self.house.installation.is_runner_token(name, token) {
+        if !self.context.installation.is_runner_token(name, token) {
             return Err(Refused::Unauthorized { why: "this runner's token is not of this installation".into() }.into());
         }
         let name = name.to_owned();
-        let found = self.store.glance("instance.by_name", move |tx| store::instance::by_name(tx, &name)).await?;
+        let found = self.store.read_inline("instance.by_name", move |tx| store::instance::by_name(tx, &name)).await?;
         found.ok_or_else(|| Refused::Gone { what: "instance", why: "nobody here knows it".into() }.into())
     }
 
     pub async fn register(&self, id: InstanceId, who: Introduction) -> Result<Instance, Failure> {
-        let house = self.house.clone();
+        let context = self.context.clone();
         let registered = self
             .store
             .write(Lane::High, "runner.register", move |tx| {
@@ -90,7 +90,7 @@ impl Engine {
                 let next = crate::instance::event(tx, instance, event)?;
                 store::instance::save(tx, &next)?;
                 let at = tx.at();
-                tx.wake(WorkKind::Instance, next.id.0, at + house.config.timings.unreachable_after_ms);
+                tx.wake(WorkKind::Instance, next.id.0, at + context.config.timings.unreachable_after_ms);
                 Ok(next)
             })
             .await;
@@ -99,7 +99,7 @@ impl Engine {
         }
         let registered = registered?;
         let at = registered.last_seen_at.unwrap_or_default();
-        self.house.presence.heard(registered.id, at, registered.observed_version);
+        self.context.presence.heard(registered.id, at, registered.observed_version);
         Ok(registered)
     }
 
@@ -108,9 +108,9 @@ impl Engine {
         if !instance.status.is_open() {
             return Ok(()); // nobody waits for it any more
         }
-        self.house.presence.heard(instance.id, at, observed_version);
+        self.context.presence.heard(instance.id, at, observed_version);
         if matches!(instance.status, InstanceStatus::Unreachable | InstanceStatus::Lost) {
-            let (id, silence_ms) = (instance.id, self.house.config.timings.unreachable_after_ms);
+            let (id, silence_ms) = (instance.id, self.context.config.timings.unreachable_after_ms);
             self.store
                 .write(Lane::High, "runner.heard_again", move |tx| {
                     let instance = store::instance::lock(tx, id)?;
@@ -164,7 +164,7 @@ impl Engine {
             let found = named.iter().filter_map(|id| store::job::find(tx, *id).transpose());
             found.map(|job| job.map(|job| (job.id, job))).collect()
         };
-        self.store.glance("runner.jobs", find).await
+        self.store.read_inline("runner.jobs", find).await
     }
 
     async fn append_all(
@@ -210,11 +210,13 @@ impl Engine {
         facts: Vec<Fact>,
         taken: &mut Taken,
     ) -> Result<(), Failure> {
-        let (house, job, run, epoch) = (self.house.clone(), known.id, known.run, facts[0].epoch);
+        let (context, job, run, epoch) = (self.context.clone(), known.id, known.run, facts[0].epoch);
         let logged = if ends(&facts) { self.logs.reached(job, known.epoch).await?.next_offset } else { 0 };
         let written = self
             .store
-            .write(Lane::High.of(run), "runner.report", move |tx| apply(tx, &house, run, instance, job, &facts, logged))
+            .write(Lane::High.of(run), "runner.report", move |tx| {
+                apply(tx, &context, run, instance, job, &facts, logged)
+            })
             .await;
         let refused = match written {
             Ok(refused) => refused,
@@ -247,52 +249,52 @@ fn awaits_tail(job: &Job) -> bool {
 /// noted where it tells of an end.
 fn apply(
     tx: &mut Tx,
-    house: &House,
+    context: &EngineContext,
     run: model::RunId,
     instance: InstanceId,
     job: JobId,
     facts: &[Fact],
     logged: i64,
 ) -> Result<Option<Refused>, Failure> {
-    let mut scope = Scope::open(tx, house, run)?;
-    if scope.job(job).is_err() {
-        late(&mut scope, job, facts); // of an earlier attempt
-        return scope.close().map(|_| None);
+    let mut run_tx = RunTx::open(tx, context, run)?;
+    if run_tx.job(job).is_err() {
+        late(&mut run_tx, job, facts); // of an earlier attempt
+        return run_tx.close().map(|_| None);
     }
     for fact in facts {
-        if let Err(refused) = judge(scope.job(job)?, instance, fact.epoch) {
-            late(&mut scope, job, facts);
-            return scope.close().map(|_| Some(refused));
+        if let Err(refused) = judge(run_tx.job(job)?, instance, fact.epoch) {
+            late(&mut run_tx, job, facts);
+            return run_tx.close().map(|_| Some(refused));
         }
-        if scope.job(job)?.status.is_end() {
+        if run_tx.job(job)?.status.is_end() {
             continue; // reported twice
         }
-        happened(&mut scope, job, &fact.what, logged)?;
+        happened(&mut run_tx, job, &fact.what, logged)?;
     }
-    scope.close().map(|_| None)
+    run_tx.close().map(|_| None)
 }
 
 /// One fact, and whatever must have happened before it although nobody has said so yet.
-fn happened(scope: &mut Scope<'_>, job: JobId, what: &What, logged: i64) -> Result<(), Failure> {
-    scope.job_event(job, JobEvent::Accepted)?;
+fn happened(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> Result<(), Failure> {
+    run_tx.job_event(job, JobEvent::Accepted)?;
     let began = match what {
         What::Started { .. } => true,
         What::Ended { exit_code, signal, active_ms, .. } => exit_code.or(*signal).is_some() || *active_ms > 0,
         _ => false,
     };
-    if began && scope.job(job)?.status == JobStatus::Pulling {
-        scope.job_event(job, JobEvent::SyncComplete { blobs: 0 })?;
+    if began && run_tx.job(job)?.status == JobStatus::Pulling {
+        run_tx.job_event(job, JobEvent::SyncComplete { blobs: 0 })?;
     }
     match what {
         What::Accepted => Ok(false),
-        What::SyncComplete { blobs } => scope.job_event(job, JobEvent::SyncComplete { blobs: *blobs }),
+        What::SyncComplete { blobs } => run_tx.job_event(job, JobEvent::SyncComplete { blobs: *blobs }),
         What::Started { unenforced } => {
-            scope.job_event(job, JobEvent::CommandStarted { unenforced: unenforced.clone() })
+            run_tx.job_event(job, JobEvent::CommandStarted { unenforced: unenforced.clone() })
         }
-        What::Froze => scope.job_event(job, JobEvent::Froze),
-        What::Thawed => scope.job_event(job, JobEvent::Thawed),
+        What::Froze => run_tx.job_event(job, JobEvent::Froze),
+        What::Thawed => run_tx.job_event(job, JobEvent::Thawed),
         What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms } => {
-            scope.job_event(job, JobEvent::Logged { to: logged })?;
+            run_tx.job_event(job, JobEvent::Logged { to: logged })?;
             let ended = JobEvent::Ended {
                 reason: *reason,
                 exit_code: *exit_code,
@@ -302,14 +304,14 @@ fn happened(scope: &mut Scope<'_>, job: JobId, what: &What, logged: i64) -> Resu
                 final_offset: *final_offset,
                 active_ms: *active_ms,
             };
-            scope.job_event(job, ended)
+            run_tx.job_event(job, ended)
         }
     }
     .map(drop)
 }
 
 /// Evidence that comes after the decision: kept for people, changes neither status nor money.
-fn late(scope: &mut Scope<'_>, job: JobId, facts: &[Fact]) {
+fn late(run_tx: &mut RunTx<'_>, job: JobId, facts: &[Fact]) {
     const EVIDENCE_KEPT: usize = 20;
     let ended = facts.iter().find_map(|fact| match &fact.what {
         What::Ended { exit_code, signal, .. } => Some((exit_code, signal)),
@@ -317,10 +319,10 @@ fn late(scope: &mut Scope<'_>, job: JobId, facts: &[Fact]) {
     });
     let Some((code, signal)) = ended else { return };
     if bug!(late_report_changes_the_end) {
-        let mut run = scope.run.clone();
+        let mut run = run_tx.run.clone();
         run.exit_code = *code;
         run.status = if *code == Some(0) { RunStatus::Completed } else { run.status };
-        return scope.set_run(run);
+        return run_tx.set_run(run);
     }
     let how = match (code, signal) {
         (Some(code), _) => format!("exit code {code}"),
@@ -328,10 +330,10 @@ fn late(scope: &mut Scope<'_>, job: JobId, facts: &[Fact]) {
         (None, None) => "no exit code".to_owned(),
     };
     let note = format!("{job} reported its end late: {how}");
-    let mut run = scope.run.clone();
+    let mut run = run_tx.run.clone();
     if !run.late_evidence.contains(&note) && run.late_evidence.len() < EVIDENCE_KEPT {
         run.late_evidence.push(note);
-        scope.set_run(run);
+        run_tx.set_run(run);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::intents::terminate_instance;
 use crate::job::stop_reason;
-use crate::scope::{Kept, Scope};
+use crate::run_tx::{RunTx, Tracked};
 use model::agent::{Agent, AgentConsequence, AgentEvent, AgentKind, AgentStatus};
 use model::allocation::{AllocationEvent, AllocationStatus};
 use model::bug;
@@ -18,9 +18,9 @@ use model::{AgentId, Failure, JobId, Outcome};
 /// Submissions, first included, while the command cannot have started yet and no policy was given.
 const SUBMISSIONS_BEFORE_START: i64 = 3;
 
-impl Scope<'_> {
+impl RunTx<'_> {
     pub(crate) fn run_event(&mut self, event: RunEvent) -> Result<(), Failure> {
-        let Outcome::Moved { next, consequences } = model::run::step(&self.run, &event, self.at)? else {
+        let Outcome::Moved { next, consequences } = model::run::apply(&self.run, &event, self.at)? else {
             return Ok(());
         };
         self.set_run(next);
@@ -64,7 +64,7 @@ impl Scope<'_> {
         let Some(kept) = self.agents.iter_mut().find(|a| a.it.id == id) else {
             return Err(model::Refused::not_found("agent", id).into());
         };
-        let Outcome::Moved { next, consequences } = model::agent::step(&kept.it, &event, at)? else { return Ok(()) };
+        let Outcome::Moved { next, consequences } = model::agent::apply(&kept.it, &event, at)? else { return Ok(()) };
         kept.set(next);
         for consequence in consequences {
             match consequence {
@@ -161,7 +161,7 @@ impl Scope<'_> {
         if !job.fenced {
             return Ok(job.exit_code.is_none() && job.signal.is_none());
         }
-        if self.house.presence.never_delivered(job.id) {
+        if self.context.presence.never_delivered(job.id) {
             return Ok(true);
         }
         Ok(match job.instance {
@@ -208,11 +208,11 @@ impl Scope<'_> {
         self.hierarchy()?;
         let at = self.at;
         for kept in self.tasks.iter_mut().filter(|t| t.it.agent == agent && !t.it.status.is_end()) {
-            move_on(kept, |t| model::task::step(t, &TaskEvent::Begun, at), true)?;
+            move_on(kept, |t| model::task::apply(t, &TaskEvent::Begun, at), true)?;
         }
         let tasks: Vec<_> = self.tasks.iter().filter(|t| t.it.agent == agent).map(|t| t.it.id).collect();
         for kept in self.steps.iter_mut().filter(|s| tasks.contains(&s.it.task) && !s.it.status.is_end()) {
-            move_on(kept, |s| model::step::step(s, &StepEvent::Begun, at), true)?;
+            move_on(kept, |s| model::step::apply(s, &StepEvent::Begun, at), true)?;
         }
         Ok(())
     }
@@ -223,12 +223,12 @@ impl Scope<'_> {
         let at = self.at;
         let tasks: Vec<_> = self.tasks.iter().filter(|t| t.it.agent == agent).map(|t| t.it.id).collect();
         for kept in self.steps.iter_mut().filter(|s| tasks.contains(&s.it.task) && !s.it.status.is_end()) {
-            move_on(kept, |s| model::step::step(s, &StepEvent::Begun, at), begun_before(&step))?;
-            move_on(kept, |s| model::step::step(s, &step, at), true)?;
+            move_on(kept, |s| model::step::apply(s, &StepEvent::Begun, at), begun_before(&step))?;
+            move_on(kept, |s| model::step::apply(s, &step, at), true)?;
         }
         for kept in self.tasks.iter_mut().filter(|t| t.it.agent == agent && !t.it.status.is_end()) {
-            move_on(kept, |t| model::task::step(t, &TaskEvent::Begun, at), begun_before(&step))?;
-            move_on(kept, |t| model::task::step(t, &task, at), true)?;
+            move_on(kept, |t| model::task::apply(t, &TaskEvent::Begun, at), begun_before(&step))?;
+            move_on(kept, |t| model::task::apply(t, &task, at), true)?;
         }
         Ok(())
     }
@@ -267,7 +267,7 @@ impl Scope<'_> {
             cause: None,
         });
         let id = AgentId(self.tx.next_id());
-        self.agents.push(Kept::new(Agent {
+        self.agents.push(Tracked::new(Agent {
             id,
             run: self.run.id,
             attempt: self.run.attempt,
@@ -297,7 +297,7 @@ impl Scope<'_> {
         if !self.run.spec.artifacts.is_empty() {
             store::artifact::give_up(self.tx, self.run.id)?;
         }
-        store::artifact::date(self.tx, self.run.id, self.at + self.house.config.timings.artifacts_kept_ms)
+        store::artifact::date(self.tx, self.run.id, self.at + self.context.config.timings.artifacts_kept_ms)
     }
 
     /// `retry` on errors opens the next attempt after a pause, if it can be paid.
@@ -313,7 +313,7 @@ impl Scope<'_> {
         // The budget is the whole run's: this attempt has used of it too. What it gives back is on its way in this very transaction.
         let spent = self.spent_before()? + self.attempt()?.it.charged;
         let available = store::org::spendable(self.tx, self.run.org)?;
-        let refused = match crate::ledger::estimate(self.house, &self.run.spec, spent) {
+        let refused = match crate::ledger::estimate(self.context, &self.run.spec, spent) {
             Ok(needed) if needed <= available => None,
             Ok(needed) => Some(model::Refused::Unaffordable { needed, available }),
             Err(Failure::Refused(refused)) => Some(refused),
@@ -354,7 +354,7 @@ impl Scope<'_> {
         match how {
             SlotEnd::Used => {
                 let clean_exit = job.exit_code == Some(0);
-                let hold = self.house.config.holds.after(clean_exit, self.run.spec.hold_ms);
+                let hold = self.context.config.holds.after(clean_exit, self.run.spec.hold_ms);
                 self.allocation_event(slot, AllocationEvent::RunFinished { hold_until: self.at + hold })
             }
             SlotEnd::Undone if self.allocation(slot)?.it.status != AllocationStatus::Claimed => Ok(()),
@@ -380,7 +380,7 @@ impl Scope<'_> {
 }
 
 fn move_on<T, C>(
-    kept: &mut Kept<T>,
+    kept: &mut Tracked<T>,
     step: impl FnOnce(&T) -> Result<Outcome<T, C>, model::Refused>,
     wanted: bool,
 ) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ const GONE_KEPT_MS: i64 = HOUR;
 impl Engine {
     /// The sweep has one item, made when the control plane starts.
     pub async fn arm_sweep(&self) -> Result<(), Failure> {
-        let every_ms = self.house.config.timings.sweep_every_ms;
+        let every_ms = self.context.config.timings.sweep_every_ms;
         self.store
             .write(Lane::Low, "sweep.arm", move |tx| {
                 let at = tx.at();
@@ -25,7 +25,7 @@ impl Engine {
     }
 
     pub(crate) async fn sweep(&self, item: Item) -> Result<(), Failure> {
-        let contents_kept_ms = self.house.config.timings.contents_kept_ms;
+        let contents_kept_ms = self.context.config.timings.contents_kept_ms;
         let most = self
             .store
             .write(Lane::Low, "sweep.keys", move |tx| {
@@ -47,8 +47,8 @@ impl Engine {
         if most as i64 == AT_ONCE || logs || artifacts || contents {
             return self.again(item).await;
         }
-        let now = self.store.glance("sweep.now", |tx| Ok(tx.at())).await?;
-        self.at(item, now + self.house.config.timings.sweep_every_ms).await
+        let now = self.store.read_inline("sweep.now", |tx| Ok(tx.at())).await?;
+        self.at(item, now + self.context.config.timings.sweep_every_ms).await
     }
 
     /// Marked before, bytes now, row later: a crash between them is repeated harmlessly. True while there may be more.

@@ -12,29 +12,29 @@ use std::collections::BTreeMap;
 use store::{Event, Tx};
 
 /// A job with the last sign of life of its machine.
-pub use store::job::Seen as SeenJob;
+pub use store::job::JobWithLastSeen as SeenJob;
 /// A run with its money, its last job and where that was.
-pub use store::run::Shown as Picture;
+pub use store::run::Shown as RunSnapshot;
 pub use store::run::Which;
 
 /// Everything below a run's current attempt.
 #[derive(Debug, Clone)]
 pub struct Tree {
-    pub picture: Picture,
+    pub snapshot: RunSnapshot,
     pub agents: Vec<Agent>,
     pub tasks: Vec<Task>,
     pub steps: Vec<Step>,
     pub jobs: Vec<SeenJob>,
 }
 
-pub(crate) fn picture(tx: &mut Tx, id: RunId) -> Result<Picture, Failure> {
+pub(crate) fn snapshot(tx: &mut Tx, id: RunId) -> Result<RunSnapshot, Failure> {
     store::run::find_shown(tx, id)?.ok_or_else(|| Refused::not_found("run", id).into())
 }
 
-/// A picture of a run that this org has and did not delete.
-fn owned_picture(tx: &mut Tx, org: OrgId, id: RunId) -> Result<Picture, Failure> {
-    let picture = store::run::find_shown(tx, id)?.filter(|p| p.run.org == org && p.run.deleted_at.is_none());
-    picture.ok_or_else(|| Refused::not_found("run", id).into())
+/// A snapshot of a run that this org has and did not delete.
+fn owned_picture(tx: &mut Tx, org: OrgId, id: RunId) -> Result<RunSnapshot, Failure> {
+    let snapshot = store::run::find_shown(tx, id)?.filter(|p| p.run.org == org && p.run.deleted_at.is_none());
+    snapshot.ok_or_else(|| Refused::not_found("run", id).into())
 }
 
 pub(crate) fn owned(tx: &mut Tx, org: OrgId, id: RunId) -> Result<Run, Failure> {
@@ -43,17 +43,23 @@ pub(crate) fn owned(tx: &mut Tx, org: OrgId, id: RunId) -> Result<Run, Failure> 
 }
 
 impl Engine {
-    pub async fn picture(&self, org: OrgId, id: RunId) -> Result<Picture, Failure> {
-        self.store.read("run.picture", move |tx| owned_picture(tx, org, id)).await
+    pub async fn snapshot(&self, org: OrgId, id: RunId) -> Result<RunSnapshot, Failure> {
+        self.store.read("run.snapshot", move |tx| owned_picture(tx, org, id)).await
     }
 
     /// Newest first.
-    pub async fn pictures(&self, org: OrgId, which: Which, before: i64, limit: i64) -> Result<Vec<Picture>, Failure> {
+    pub async fn pictures(
+        &self,
+        org: OrgId,
+        which: Which,
+        before: i64,
+        limit: i64,
+    ) -> Result<Vec<RunSnapshot>, Failure> {
         self.store.read("run.pictures", move |tx| store::run::page_shown(tx, org, which, before, limit)).await
     }
 
     /// The open run of that name, or the newest.
-    pub async fn named_picture(&self, org: OrgId, name: String) -> Result<Option<Picture>, Failure> {
+    pub async fn named_picture(&self, org: OrgId, name: String) -> Result<Option<RunSnapshot>, Failure> {
         self.store
             .read("run.named_picture", move |tx| match store::run::by_name(tx, org, &name)? {
                 Some(run) => owned_picture(tx, org, run.id).map(Some),
@@ -74,14 +80,14 @@ impl Engine {
     pub async fn tree(&self, org: OrgId, id: RunId) -> Result<Tree, Failure> {
         self.store
             .read("run.tree", move |tx| {
-                let picture = owned_picture(tx, org, id)?;
-                let attempt = picture.run.attempt;
+                let snapshot = owned_picture(tx, org, id)?;
+                let attempt = snapshot.run.attempt;
                 Ok(Tree {
                     agents: store::agent::of_attempt(tx, id, attempt)?,
                     tasks: store::task::of_attempt(tx, id, attempt)?,
                     steps: store::step::of_attempt(tx, id, attempt)?,
                     jobs: store::job::seen_of_run(tx, id)?,
-                    picture,
+                    snapshot,
                 })
             })
             .await
@@ -103,12 +109,12 @@ impl Engine {
     }
 
     pub async fn run(&self, org: OrgId, id: RunId) -> Result<Run, Failure> {
-        self.store.glance("run.find", move |tx| owned(tx, org, id)).await
+        self.store.read_inline("run.find", move |tx| owned(tx, org, id)).await
     }
 
     pub async fn jobs(&self, org: OrgId, id: RunId) -> Result<(Run, Vec<Job>), Failure> {
         self.store
-            .glance("run.jobs", move |tx| {
+            .read_inline("run.jobs", move |tx| {
                 let run = owned(tx, org, id)?;
                 let jobs = store::job::of_run(tx, id)?;
                 Ok((run, jobs))
@@ -144,12 +150,12 @@ impl Engine {
     }
 
     pub async fn pools(&self) -> Result<Vec<PoolPicture>, Failure> {
-        let house = self.house.clone();
+        let context = self.context.clone();
         self.store
             .read("pool.pictures", move |tx| {
                 let mut pictures = Vec::new();
                 for pool in store::pool::all(tx)? {
-                    let room = crate::pool::room(tx, &house, &pool)?;
+                    let room = crate::pool::room(tx, &context, &pool)?;
                     let available = store::allocation::available(tx, pool.id)?.len() as i64;
                     let waiting = store::job::count_waiting(tx, pool.id)?;
                     let busy = (room.instances - room.ending - available).max(0);

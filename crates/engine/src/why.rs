@@ -1,7 +1,7 @@
 //! Why a run waits or failed, and what a person can do: told from the same rows and rules that decide.
 
 use crate::Engine;
-use crate::view::{Picture, picture};
+use crate::view::{RunSnapshot, snapshot};
 use model::attempt::MINIMUM_CHARGE;
 use model::job::{Job, JobStatus};
 use model::pool::{Placement, Wish};
@@ -18,23 +18,23 @@ pub struct Why {
 }
 
 impl Engine {
-    pub async fn why(&self, org: OrgId, id: RunId) -> Result<(Picture, Why), Failure> {
-        let house = self.house.clone();
+    pub async fn why(&self, org: OrgId, id: RunId) -> Result<(RunSnapshot, Why), Failure> {
+        let context = self.context.clone();
         self.store
             .read("run.why", move |tx| {
                 crate::view::owned(tx, org, id)?;
-                let picture = picture(tx, id)?;
-                let why = explain(tx, &house, &picture)?;
-                Ok((picture, why))
+                let snapshot = snapshot(tx, id)?;
+                let why = explain(tx, &context, &snapshot)?;
+                Ok((snapshot, why))
             })
             .await
     }
 }
 
-fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, Failure> {
-    let (run, at) = (&picture.run, tx.at());
+fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) -> Result<Why, Failure> {
+    let (run, at) = (&snapshot.run, tx.at());
     let mut why = Why::default();
-    match (run.status, &run.termination, &picture.job) {
+    match (run.status, &run.termination, &snapshot.job) {
         (RunStatus::Created, ..) => {
             why.summary = "it was created and never started".into();
             why.next.push(format!("start it: POST /api/v1/runs/{}/start", run.id));
@@ -44,7 +44,7 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
         (RunStatus::Failed, Some(termination), _) if termination.reason == RunReason::Budget => {
             out_of_credits(tx, run, &mut why)?;
         }
-        (RunStatus::Failed, ..) => failed(run, picture, at, house.config.logs.keep_ms, &mut why),
+        (RunStatus::Failed, ..) => failed(run, snapshot, at, context.config.logs.keep_ms, &mut why),
         (RunStatus::Retrying, ..) => {
             retrying(run, at, &mut why);
             if let Some(machine) = crate::dispatch::fencing(tx, run.id)? {
@@ -69,20 +69,20 @@ fn explain(tx: &mut Tx, house: &crate::House, picture: &Picture) -> Result<Why, 
         (RunStatus::Resuming, ..) => {
             why.summary = "it goes on as soon as its machine says that everything moves again".into();
         }
-        (_, None, Some(job)) if job.status == JobStatus::Submitted => waiting(tx, house, run, job, &mut why)?,
-        (_, _, Some(job)) => running(picture, job, at, &mut why),
+        (_, None, Some(job)) if job.status == JobStatus::Submitted => waiting(tx, context, run, job, &mut why)?,
+        (_, _, Some(job)) => running(snapshot, job, at, &mut why),
         _ => why.summary = format!("it is {}", run.status),
     }
     if let Some(until) = run.credits_end_at.filter(|_| run.termination.is_none() && !run.status.is_end()) {
         low_credits(tx, run, until, &mut why)?;
     }
-    if let Some(lost) = picture.instance.as_ref().filter(|instance| instance.displaced) {
+    if let Some(lost) = snapshot.instance.as_ref().filter(|instance| instance.displaced) {
         why.facts.push(format!(
             "{} is lost: somebody else's machine bears its name ({}) now, and is left alone",
             lost.id, lost.name
         ));
     }
-    if let Some(unenforced) = picture.job.as_ref().and_then(|job| job.unenforced.as_ref()) {
+    if let Some(unenforced) = snapshot.job.as_ref().and_then(|job| job.unenforced.as_ref()) {
         why.facts.push(format!("not limited: {unenforced}"));
         why.next.push("how to get limits enforced: repl doctor, on the machine's host".into());
     }
@@ -157,13 +157,13 @@ fn out_of_credits(tx: &mut Tx, run: &Run, why: &mut Why) -> Result<(), Failure> 
     Ok(())
 }
 
-fn failed(run: &Run, picture: &Picture, at: Timestamp, log_kept_ms: i64, why: &mut Why) {
+fn failed(run: &Run, snapshot: &RunSnapshot, at: Timestamp, log_kept_ms: i64, why: &mut Why) {
     why.summary = run.last_error.as_ref().map_or_else(|| "it failed".to_owned(), |error| error.message.clone());
     if let Some(error) = &run.last_error {
         why.facts.push(format!("code {}", error.code));
     }
-    if let Some(job) = &picture.job {
-        if let Some(instance) = &picture.instance {
+    if let Some(job) = &snapshot.job {
+        if let Some(instance) = &snapshot.instance {
             why.facts.push(format!("{} ran on {} ({})", job.id, instance.id, if job.warm { "warm" } else { "cold" }));
         }
         if job.log_cut {
@@ -206,10 +206,10 @@ fn ending(job: &Job, at: Timestamp, why: &mut Why) {
 }
 
 /// The same decision that placement would make now, in words.
-fn waiting(tx: &mut Tx, house: &crate::House, run: &Run, job: &Job, why: &mut Why) -> Result<(), Failure> {
+fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, why: &mut Why) -> Result<(), Failure> {
     let Some(pool) = store::pool::find(tx, job.pool)? else { return Ok(()) };
     let before = store::job::count_before(tx, job, run.spec.priority)?;
-    let (room, slots) = (crate::pool::room(tx, house, &pool)?, store::allocation::available(tx, pool.id)?);
+    let (room, slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
     let wish =
         Wish { org: run.org, resources: run.spec.resources.clone(), init_checksum: run.spec.init_checksum.clone() };
     why.summary = match (before, model::pool::place(&wish, &slots, room)) {
@@ -237,7 +237,7 @@ fn waiting(tx: &mut Tx, house: &crate::House, run: &Run, job: &Job, why: &mut Wh
     Ok(())
 }
 
-fn running(picture: &Picture, job: &Job, at: Timestamp, why: &mut Why) {
+fn running(snapshot: &RunSnapshot, job: &Job, at: Timestamp, why: &mut Why) {
     let since = |from: Option<Timestamp>| {
         from.map_or_else(String::new, |from| format!(" for {}", show_duration(at.since(from))))
     };
@@ -257,7 +257,7 @@ fn running(picture: &Picture, job: &Job, at: Timestamp, why: &mut Why) {
         why.facts.push("an unreachable machine is not a failed run: it is waited for".into());
         why.next.push(format!("if you know that it is gone: repl retry --force {}", job.run));
     }
-    if let Some(instance) = &picture.instance {
+    if let Some(instance) = &snapshot.instance {
         why.facts.push(format!("{} on {}", job.id, instance.id));
     }
 }

@@ -1,6 +1,6 @@
 //! The loop without the loop: one turn claims what is due and works on it. Whoever calls it decides when to call again.
 
-use crate::{Engine, rest};
+use crate::{Engine, idle_runs};
 use model::run::RunEvent;
 use model::{Failure, InstanceId, Refused, RunId, Timestamp, WorkflowId};
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ impl Engine {
             let claimed = self.store.write(Lane::Normal, "work.claim", move |tx| {
                 let holding = store::work::give_back_unknown(tx, &worker, in_hand)?;
                 let most = (LOOKED_AT_AT_ONCE, CLAIMED_AT_ONCE);
-                store::work::claim_awake(tx, &worker, holding, most, rest::resting)
+                store::work::claim_awake(tx, &worker, holding, most, idle_runs::resting)
             });
             let claimed = claimed.await?;
             if claimed.rested == 0 || !claimed.items.is_empty() {
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     pub async fn next_due(&self) -> Result<Option<Timestamp>, Failure> {
-        self.store.glance("work.next_due", store::work::next_due).await
+        self.store.read_inline("work.next_due", store::work::next_due).await
     }
 
     /// How many items are due and not finished, for whoever measures.
@@ -93,7 +93,7 @@ impl Engine {
             WorkKind::Workflow => machine_of(tx, WorkflowId(item.subject)),
             _ => Ok(None), // these touch rows only
         };
-        match self.store.glance("work.run_of", read).await? {
+        match self.store.read_inline("work.run_of", read).await? {
             Some(machine) => self.look_again(machine).await,
             None => Ok(()),
         }
@@ -101,13 +101,13 @@ impl Engine {
 
     async fn look_at(&self, item: Item) -> Result<(), Failure> {
         match item.kind {
-            WorkKind::Run => self.look_at_run(item).await,
-            WorkKind::Job => self.look_at_job(item).await,
+            WorkKind::Run => self.reconcile_run(item).await,
+            WorkKind::Job => self.reconcile_job(item).await,
             // These ask providers, and remember much while they wait: the others need not be as large.
-            WorkKind::Workflow => Box::pin(self.look_at_workflow(item)).await,
-            WorkKind::Instance => Box::pin(self.look_at_instance(item)).await,
-            WorkKind::Allocation => self.look_at_allocation(item).await,
-            WorkKind::Pool => self.look_at_pool(item).await,
+            WorkKind::Workflow => Box::pin(self.reconcile_workflow(item)).await,
+            WorkKind::Instance => Box::pin(self.reconcile_instance(item)).await,
+            WorkKind::Allocation => self.reconcile_allocation(item).await,
+            WorkKind::Pool => self.reconcile_pool(item).await,
             WorkKind::Gather => self.gather(item).await,
             WorkKind::Sweep => self.sweep(item).await,
         }
@@ -121,19 +121,19 @@ impl Engine {
             "an item is dead: its workers died on it five times"
         );
         let run = self.run_of(item).await?;
-        let house = self.house.clone();
+        let context = self.context.clone();
         let turn = run.map_or(Lane::Normal.into(), |run| Lane::Normal.of(run));
         self.store
             .write(turn, "work.give_up", move |tx| {
                 store::work::hold(tx, &item)?;
                 if let Some(run) = run {
-                    let mut scope = crate::scope::Scope::open(tx, &house, run)?;
+                    let mut run_tx = crate::run_tx::RunTx::open(tx, &context, run)?;
                     let cause =
                         format!("{} {} stopped its workers five times", item.kind.as_str(), model::slug(item.subject));
-                    if !scope.run.status.is_end() {
-                        scope.run_event(RunEvent::WorkItemDied { cause })?;
+                    if !run_tx.run.status.is_end() {
+                        run_tx.run_event(RunEvent::WorkItemDied { cause })?;
                     }
-                    scope.close()?;
+                    run_tx.close()?;
                 }
                 // What belongs to no run (a machine on its way out, a pool) is never given up, only left alone for a while.
                 let at = tx.at();
@@ -145,7 +145,7 @@ impl Engine {
 
     async fn run_of(&self, item: Item) -> Result<Option<RunId>, Failure> {
         self.store
-            .glance("work.run_of", move |tx| {
+            .read_inline("work.run_of", move |tx| {
                 Ok(match item.kind {
                     WorkKind::Run => Some(RunId(item.subject)),
                     WorkKind::Job | WorkKind::Gather => {

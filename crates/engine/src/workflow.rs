@@ -3,7 +3,7 @@
 
 use crate::Engine;
 use crate::intents::{launch_run, terminate_instance};
-use crate::run::{Action, Answer};
+use crate::run::{Action, KeyedResponse};
 use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
 use model::workflow::{Intent, Node, NodeStatus, Workflow, WorkflowConsequence, WorkflowEvent, WorkflowStatus};
 use model::{Failure, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId};
@@ -91,7 +91,7 @@ pub(crate) fn apply(
     event: WorkflowEvent,
     at: Timestamp,
 ) -> Result<Applied, Failure> {
-    let Outcome::Moved { next, consequences } = model::workflow::step(workflow, &event, at)? else {
+    let Outcome::Moved { next, consequences } = model::workflow::apply(workflow, &event, at)? else {
         return Ok(Applied::default());
     };
     *workflow = next;
@@ -108,7 +108,7 @@ pub(crate) fn apply(
 fn seal(tx: &mut Tx, id: ManifestId, outcome: WorkflowStatus, at: Timestamp) -> Result<(), Failure> {
     let manifest = store::manifest::find(tx, id)?.ok_or_else(|| Refused::not_found("manifest", id))?;
     if let Outcome::Moved { next, .. } =
-        model::manifest::step(&manifest, &ManifestEvent::WorkflowEnded { outcome }, at)?
+        model::manifest::apply(&manifest, &ManifestEvent::WorkflowEnded { outcome }, at)?
     {
         store::manifest::save(tx, &next)?;
     }
@@ -128,7 +128,7 @@ pub(crate) fn advance(
     tx: &mut Tx,
     workflow: &mut Workflow,
     at: Timestamp,
-    mut look: impl FnMut(&mut Tx, &Workflow, &Node) -> Result<Verdict, Failure>,
+    mut reconcile: impl FnMut(&mut Tx, &Workflow, &Node) -> Result<Verdict, Failure>,
 ) -> Result<Advanced, Failure> {
     let mut advanced = Advanced::default();
     if workflow.status == WorkflowStatus::Pending {
@@ -138,7 +138,7 @@ pub(crate) fn advance(
         let (mut moved, mut acts) = (false, false);
         for name in open_nodes(workflow) {
             let node = workflow.nodes.iter().find(|node| node.name == name).expect("no node goes");
-            let verdict = look(tx, workflow, node)?;
+            let verdict = reconcile(tx, workflow, node)?;
             // Once a node has ended, what may begin is another question.
             let (event, ends) = match verdict {
                 Verdict::Done(output) => (WorkflowEvent::NodeDone { node: name, output }, true),
@@ -191,9 +191,9 @@ fn owned(tx: &mut Tx, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
 
 impl Engine {
     /// The holder of a workflow's item: does what must be done in the world, then writes down how it went.
-    pub(crate) async fn look_at_workflow(&self, item: Item) -> Result<(), Failure> {
+    pub(crate) async fn reconcile_workflow(&self, item: Item) -> Result<(), Failure> {
         let id = WorkflowId(item.subject);
-        let workflow = self.store.glance("workflow.find", move |tx| store::workflow::find(tx, id)).await?;
+        let workflow = self.store.read_inline("workflow.find", move |tx| store::workflow::find(tx, id)).await?;
         match workflow {
             Some(workflow) if !workflow.status.is_end() => match workflow.intent {
                 Intent::LaunchRun => launch_run::act(self, item, workflow).await,
@@ -209,7 +209,7 @@ impl Engine {
     }
 
     pub async fn workflow(&self, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
-        self.store.glance("workflow.find", move |tx| owned(tx, org, id)).await
+        self.store.read_inline("workflow.find", move |tx| owned(tx, org, id)).await
     }
 
     /// Cancelling what launches a run is cancelling the run; what terminates a machine is not called back.
@@ -219,8 +219,8 @@ impl Engine {
         id: WorkflowId,
         key: Option<Key>,
         render: WorkflowRender,
-    ) -> Result<Answer, Failure> {
-        let house = self.house.clone();
+    ) -> Result<KeyedResponse, Failure> {
+        let context = self.context.clone();
         self.keyed(Lane::Normal, "run.act", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
             if workflow.status.is_end() {
@@ -231,7 +231,7 @@ impl Engine {
                 return Err(Refused::Conflict { why }.into());
             };
             let job = store::job::find(tx, job)?.ok_or_else(|| Refused::not_found("job", job))?;
-            crate::run::act(tx, &house, org, job.run, Action::Cancel { abort: false })?;
+            crate::run::act(tx, &context, org, job.run, Action::Cancel { abort: false })?;
             Ok(render(&owned(tx, org, id)?))
         })
         .await
@@ -244,7 +244,7 @@ impl Engine {
         id: WorkflowId,
         key: Option<Key>,
         render: WorkflowRender,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<KeyedResponse, Failure> {
         self.keyed(Lane::Normal, "instance.terminate", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
             let why = match (workflow.intent, workflow.status) {
@@ -271,7 +271,7 @@ impl Engine {
         id: ManifestId,
     ) -> Result<(Manifest, Vec<(model::manifest::ResourceKind, i64)>), Failure> {
         self.store
-            .glance("manifest.find", move |tx| {
+            .read_inline("manifest.find", move |tx| {
                 let manifest = store::manifest::find(tx, id)?.filter(|m| m.org == org);
                 let manifest = manifest.ok_or_else(|| Refused::not_found("manifest", id))?;
                 let resources = store::manifest::resources(tx, id)?;

@@ -1,13 +1,13 @@
 //! The life of an agent: a run's logical worker, a sequence of tasks. A plain task has one; a system agent carries a cause nobody else has.
 
 use crate::run::{LastError, RunOutcome};
-use crate::{AgentId, Outcome, Refused, RunId, Timestamp, moved, unchanged, words};
+use crate::{AgentId, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum AgentStatus { Pending = "pending", Running = "running", Paused = "paused", Completed = "completed", Failed = "failed", Cancelled = "cancelled" }
 }
-words! {
+string_enum! {
     pub enum AgentKind { Rank = "rank", Planned = "planned", System = "system" }
 }
 
@@ -71,7 +71,7 @@ use AgentConsequence as C;
 use AgentEvent as E;
 use AgentStatus as S;
 
-pub fn step(agent: &Agent, event: &AgentEvent, at: Timestamp) -> Result<Outcome<Agent, C>, Refused> {
+pub fn apply(agent: &Agent, event: &AgentEvent, at: Timestamp) -> Result<Outcome<Agent, C>, Refused> {
     let mut next = agent.clone();
     match (agent.status, event) {
         (S::Pending, E::Begun) => {

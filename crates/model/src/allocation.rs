@@ -1,10 +1,12 @@
 //! The life of an allocation: the binding of a job to an instance. `AVAILABLE` ones are the warm pool.
 
 use crate::hold::{Hold, HoldAccount};
-use crate::{AllocationId, InstanceId, JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, moved, unchanged, words};
+use crate::{
+    AllocationId, InstanceId, JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, moved, string_enum, unchanged,
+};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     /// Spelled as the execution document spells them.
     pub enum AllocationStatus { Available = "AVAILABLE", Claimed = "CLAIMED", Active = "ACTIVE", Complete = "COMPLETE", Failed = "FAILED" }
 }
@@ -92,7 +94,7 @@ use AllocationConsequence as C;
 use AllocationEvent as E;
 use AllocationStatus as S;
 
-pub fn step(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Result<Outcome<Allocation, C>, Refused> {
+pub fn apply(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Result<Outcome<Allocation, C>, Refused> {
     let mut next = slot.clone();
     next.updated_at = at;
     match (slot.status, event) {

@@ -1,9 +1,9 @@
 //! One try of a whole run: money and counters live here. Never reopened.
 
-use crate::{Credits, Outcome, Refused, RunId, Timestamp, moved, unchanged, words};
+use crate::{Credits, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum AttemptStatus { Open = "open", Completed = "completed", Failed = "failed", Cancelled = "cancelled" }
 }
 
@@ -48,7 +48,7 @@ use AttemptStatus as S;
 /// A completed attempt is charged at least this (R19).
 pub const MINIMUM_CHARGE: Credits = Credits(1);
 
-pub fn step(attempt: &Attempt, event: &AttemptEvent, at: Timestamp) -> Result<Outcome<Attempt, C>, Refused> {
+pub fn apply(attempt: &Attempt, event: &AttemptEvent, at: Timestamp) -> Result<Outcome<Attempt, C>, Refused> {
     if let E::Reserved(amount) | E::Charged(amount) = event {
         assert!(*amount >= Credits::ZERO, "the type gives the sign: {event:?}");
     }

@@ -2,10 +2,12 @@
 
 use crate::spec::{OnLostControl, Resources};
 use crate::time::{MINUTE, SECOND};
-use crate::{InstanceId, ManifestId, OrgId, Outcome, PoolId, Refused, Timestamp, WorkflowId, moved, unchanged, words};
+use crate::{
+    InstanceId, ManifestId, OrgId, Outcome, PoolId, Refused, Timestamp, WorkflowId, moved, string_enum, unchanged,
+};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum InstanceStatus {
         Spawning = "spawning", Booting = "booting", Ready = "ready", Unreachable = "unreachable", Draining = "draining",
         Terminating = "terminating", Terminated = "terminated", Lost = "lost",
@@ -120,7 +122,7 @@ pub const LOST_AFTER_MS: i64 = 15 * MINUTE;
 pub const FORCE_TERMINATE_AFTER_MS: i64 = 25 * MINUTE;
 pub const SPAWN_LIMIT_MS: i64 = 10 * MINUTE;
 
-pub fn step(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result<Outcome<Instance, C>, Refused> {
+pub fn apply(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Result<Outcome<Instance, C>, Refused> {
     let mut next = instance.clone();
     match (instance.status, event) {
         (S::Spawning, E::Bound { handle }) => {

@@ -7,17 +7,17 @@ use crate::spec::RetryEvent;
 use crate::time::{DAY, MINUTE, SECOND};
 use crate::{
     AgentId, AllocationId, InstanceId, JobId, OrgId, Outcome, PoolId, Refused, RunId, Timestamp, WorkflowId, moved,
-    unchanged, words,
+    string_enum, unchanged,
 };
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum JobStatus {
         Submitted = "submitted", Provisioning = "provisioning", Pulling = "pulling", Running = "running", Terminating = "terminating",
         Done = "done", Failed = "failed", Terminated = "terminated", Aborted = "aborted",
     }
 }
-words! {
+string_enum! {
     pub enum JobReason {
         DoneByRunner = "done_by_runner", ExitedWithError = "exited_with_error", LimitsExceeded = "limits_exceeded", ExecutorError = "executor_error",
         VolumeError = "volume_error", ImageError = "image_error", PortsBindError = "ports_bind_error", GatewayError = "gateway_error",
@@ -28,7 +28,7 @@ words! {
         AbortedByUser = "aborted_by_user",
     }
 }
-words! {
+string_enum! {
     /// What went wrong around the command rather than in it, as the job's runner reports. The allocation ends FAILED (R135, R136).
     pub enum LifecycleError {
         SyncFailed = "sync_failed", KeeperDied = "keeper_died", ControlLost = "control_lost", Interrupted = "interrupted",
@@ -132,7 +132,7 @@ pub struct Job {
     pub started_at: Option<Timestamp>,
     /// Whether its run is held: beside the status, never instead of it.
     #[serde(default)]
-    pub frost: Frost,
+    pub freeze: FreezeState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_asked_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -170,10 +170,10 @@ pub struct Job {
     pub version: i64,
 }
 
-words! {
+string_enum! {
     /// `freezing` and `thawing`: asked for, and not yet confirmed by the machine. A job without a machine has nothing to confirm.
     #[derive(Default)]
-    pub enum Frost { #[default] Moving = "moving", Freezing = "freezing", Frozen = "frozen", Thawing = "thawing" }
+    pub enum FreezeState { #[default] Moving = "moving", Freezing = "freezing", Frozen = "frozen", Thawing = "thawing" }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -260,7 +260,7 @@ pub enum JobConsequence {
     /// Held while it had no machine; now it wants one again.
     Place,
     /// To the run: everything may be held now, or going on.
-    FrostChanged,
+    FreezeChanged,
     /// To the agent: this submission has ended.
     ChildEnded {
         reason: JobReason,
@@ -285,10 +285,10 @@ pub const LOG_TAIL_LIMIT_MS: i64 = 60 * SECOND;
 
 type Step = Result<Outcome<Job, C>, Refused>;
 
-pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
+pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
     let mut next = job.clone();
     match (job.status, event) {
-        (S::Submitted, E::Queued { .. } | E::Placed { .. }) if job.frost == Frost::Frozen => {
+        (S::Submitted, E::Queued { .. } | E::Placed { .. }) if job.freeze == FreezeState::Frozen => {
             Err(Refused::not_from("job", "submitted (held)", name(event), &[]))
         }
         (S::Submitted, E::Queued { turn, seq }) => {
@@ -314,11 +314,11 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.placed_at = None;
             next.silent_since = None; // the silence was that machine's
             next.lost = false;
-            next.frost = match job.frost {
-                Frost::Moving | Frost::Thawing => Frost::Moving,
-                Frost::Freezing | Frost::Frozen => Frost::Frozen,
+            next.freeze = match job.freeze {
+                FreezeState::Moving | FreezeState::Thawing => FreezeState::Moving,
+                FreezeState::Freezing | FreezeState::Frozen => FreezeState::Frozen,
             };
-            moved(next, [C::FrostChanged, C::Publish { kind: "job.submitted" }])
+            moved(next, [C::FreezeChanged, C::Publish { kind: "job.submitted" }])
         }
         (S::Submitted, E::WaitedTooLong) => {
             stop(next, JobReason::NoCapacity, at, Some("waited 24 h for a free machine".into()))
@@ -346,11 +346,11 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.unenforced.clone_from(unenforced);
             moved(next, [C::Publish { kind: "job.started" }])
         }
-        (_, E::HoldAsked | E::Froze | E::ReleaseAsked | E::Thawed) => frost(next, event),
+        (_, E::HoldAsked | E::Froze | E::ReleaseAsked | E::Thawed) => freeze(next, event),
         (S::Provisioning | S::Pulling | S::Running, E::Ended { .. }) => {
             gone(&mut next, event, at);
             next.status = S::Terminating;
-            next.frost = Frost::Moving;
+            next.freeze = FreezeState::Moving;
             next.reason = reason_of(event);
             ripe(next, at)
         }
@@ -394,7 +394,7 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
         // The machine is surely gone (the provider says so): nothing of the job can be left.
         (S::Provisioning | S::Pulling | S::Running, E::GaveUpOn) => {
             next.status = S::Terminating;
-            next.frost = Frost::Moving;
+            next.freeze = FreezeState::Moving;
             next.reason = Some(JobReason::InstanceLost);
             next.message = Some("the machine is gone".into());
             fence(next, at)
@@ -443,33 +443,33 @@ pub fn step(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
 }
 
 /// The machine's word ends what a request began; a word that nobody waits for changes nothing.
-fn frost(mut next: Job, event: &JobEvent) -> Step {
+fn freeze(mut next: Job, event: &JobEvent) -> Step {
     let placed = matches!(next.status, S::Provisioning | S::Pulling | S::Running);
-    match (next.frost, event) {
-        (Frost::Moving, E::HoldAsked) if next.status == S::Submitted => {
-            next.frost = Frost::Frozen;
+    match (next.freeze, event) {
+        (FreezeState::Moving, E::HoldAsked) if next.status == S::Submitted => {
+            next.freeze = FreezeState::Frozen;
             next.queue_seq = None;
-            moved(next, [C::LeaveQueue, C::FrostChanged])
+            moved(next, [C::LeaveQueue, C::FreezeChanged])
         }
-        (Frost::Moving | Frost::Thawing, E::HoldAsked) if placed => {
-            next.frost = Frost::Freezing;
+        (FreezeState::Moving | FreezeState::Thawing, E::HoldAsked) if placed => {
+            next.freeze = FreezeState::Freezing;
             moved(next, [C::TellRunner])
         }
-        (Frost::Freezing, E::Froze) if placed => {
-            next.frost = Frost::Frozen;
-            moved(next, [C::Publish { kind: "job.frozen" }, C::FrostChanged])
+        (FreezeState::Freezing, E::Froze) if placed => {
+            next.freeze = FreezeState::Frozen;
+            moved(next, [C::Publish { kind: "job.frozen" }, C::FreezeChanged])
         }
-        (Frost::Frozen, E::ReleaseAsked) if next.status == S::Submitted => {
-            next.frost = Frost::Moving;
-            moved(next, [C::Place, C::FrostChanged])
+        (FreezeState::Frozen, E::ReleaseAsked) if next.status == S::Submitted => {
+            next.freeze = FreezeState::Moving;
+            moved(next, [C::Place, C::FreezeChanged])
         }
-        (Frost::Freezing | Frost::Frozen, E::ReleaseAsked) if placed => {
-            next.frost = Frost::Thawing;
+        (FreezeState::Freezing | FreezeState::Frozen, E::ReleaseAsked) if placed => {
+            next.freeze = FreezeState::Thawing;
             moved(next, [C::TellRunner])
         }
-        (Frost::Thawing, E::Thawed) if placed => {
-            next.frost = Frost::Moving;
-            moved(next, [C::Publish { kind: "job.thawed" }, C::FrostChanged])
+        (FreezeState::Thawing, E::Thawed) if placed => {
+            next.freeze = FreezeState::Moving;
+            moved(next, [C::Publish { kind: "job.thawed" }, C::FreezeChanged])
         }
         _ => unchanged(),
     }
@@ -478,7 +478,7 @@ fn frost(mut next: Job, event: &JobEvent) -> Step {
 /// When this job must be looked at although nobody reports. Waits for others' signs of life are counted without our outages by the caller.
 pub fn deadline(job: &Job) -> Option<Wait> {
     match job.status {
-        S::Submitted if job.frost == Frost::Frozen => None,
+        S::Submitted if job.freeze == FreezeState::Frozen => None,
         S::Submitted => Some(Wait { from: job.submitted_at, ms: WAIT_LIMIT_MS, event: E::WaitedTooLong }),
         S::Provisioning => Some(Wait { from: job.placed_at?, ms: BOOT_LIMIT_MS, event: E::LimitPassed }),
         S::Pulling => Some(Wait { from: job.accepted_at?, ms: SYNC_LIMIT_MS, event: E::LimitPassed }),
@@ -551,7 +551,7 @@ fn reason_of(event: &JobEvent) -> Option<JobReason> {
 fn stop(mut next: Job, reason: JobReason, at: Timestamp, message: Option<String>) -> Step {
     let placed = next.status != S::Submitted;
     next.status = S::Terminating;
-    next.frost = Frost::Moving;
+    next.freeze = FreezeState::Moving;
     next.reason = Some(reason);
     next.message = message.or(next.message.take());
     next.stop_asked_at = Some(at);

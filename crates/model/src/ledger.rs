@@ -1,9 +1,9 @@
 //! Ledger arithmetic: what an entry does to a balance. Amounts are positive; the type gives the sign.
 
-use crate::{Credits, OrgId, Refused, RunId, words};
+use crate::{Credits, OrgId, Refused, RunId, string_enum};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum EntryKind { Topup = "topup", Reserve = "reserve", Charge = "charge", Refund = "refund", Adjust = "adjust" }
 }
 

@@ -2,13 +2,13 @@
 
 use crate::time::{HOUR, MINUTE};
 use crate::workflow::{Intent, WorkflowStatus};
-use crate::{ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, unchanged, words};
+use crate::{ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum ManifestStatus { Draft = "DRAFT", Sealed = "SEALED", Deleted = "DELETED" }
 }
-words! {
+string_enum! {
     pub enum ResourceKind {
         Allocation = "allocation", Run = "run", Artifact = "artifact", Feature = "feature", Object = "object", Instance = "instance", Snapshot = "snapshot",
     }
@@ -69,7 +69,7 @@ pub fn retention_ms(intent: Intent) -> Option<i64> {
 use ManifestEvent as E;
 use ManifestStatus as S;
 
-pub fn step(manifest: &Manifest, event: &ManifestEvent, at: Timestamp) -> Result<Outcome<Manifest, ()>, Refused> {
+pub fn apply(manifest: &Manifest, event: &ManifestEvent, at: Timestamp) -> Result<Outcome<Manifest, ()>, Refused> {
     let mut next = manifest.clone();
     match (manifest.status, event) {
         (S::Draft, E::WorkflowEnded { outcome }) => {

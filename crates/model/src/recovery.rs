@@ -1,9 +1,9 @@
 //! One decision for every failure: retry, skip, re-plan, escalate or abort. A truth table, tested row by row.
 
 use crate::spec::FailureMode;
-use crate::{RunId, words};
+use crate::{RunId, string_enum};
 
-words! {
+string_enum! {
     /// What an error is, whatever it was called where it happened (R43).
     pub enum ErrorClass {
         Transient = "transient", RateLimited = "rate_limited", Resource = "resource", InvalidOutput = "invalid_output",

@@ -3,10 +3,10 @@
 use crate::recovery;
 use crate::spec::RunSpec;
 use crate::time::{DAY, MINUTE, SECOND};
-use crate::{OrgId, Outcome, Refused, RunId, Timestamp, moved, unchanged, words};
+use crate::{OrgId, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum RunStatus {
         Created = "created", Pending = "pending", Running = "running", Paused = "paused", Resuming = "resuming",
         Retrying = "retrying", Completed = "completed", Failed = "failed", Cancelled = "cancelled",
@@ -19,14 +19,14 @@ impl RunStatus {
     }
 }
 
-words! {
+string_enum! {
     /// Where the run's jobs are, for people; derived, never decided upon.
     pub enum Phase {
         Queued = "queued", Provisioning = "provisioning", Pulling = "pulling", Running = "running", Terminating = "terminating",
         Unreachable = "unreachable", Lost = "lost", Fencing = "fencing",
     }
 }
-words! {
+string_enum! {
     pub enum RunReason {
         AllDone = "all_done", JobFailed = "job_failed", AgentFailed = "agent_failed", StoppedByUser = "stopped_by_user",
         AbortedByUser = "aborted_by_user", RetryLimit = "retry_limit", Deadline = "deadline", Budget = "budget",
@@ -45,13 +45,13 @@ impl RunReason {
     }
 }
 
-words! {
+string_enum! {
     pub enum RunOutcome { Success = "success", Partial = "partial", Skipped = "skipped" }
 }
-words! {
+string_enum! {
     pub enum PauseReason { Asked = "asked", Escalated = "escalated" }
 }
-words! {
+string_enum! {
     pub enum Ticket { Resume = "resume", Skip = "skip", Retry = "retry", Abort = "abort" }
 }
 
@@ -240,7 +240,7 @@ pub const ENFORCE_GRACE_MS: i64 = 60 * SECOND;
 
 type Step = Result<Outcome<Run, RunConsequence>, Refused>;
 
-pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
+pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
     if run.deleted_at.is_some() {
         return if *event == E::Deleted { unchanged() } else { Err(Refused::not_found("run", run.id)) };
     }
@@ -280,7 +280,7 @@ pub fn step(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             | E::InfrastructureFailed { .. }
             | E::MaxDurationPassed,
         ) if run.termination.is_some() => unchanged(),
-        // Heard in every open state: a frozen machine may still report what came before the frost, or die.
+        // Heard in every open state: a frozen machine may still report what came before the freeze, or die.
         (S::Running | S::Paused | S::Resuming | S::Pending | S::Retrying, E::AllAgentsCompleted { outcome }) => {
             let mut next = run.clone();
             next.outcome = Some(*outcome);

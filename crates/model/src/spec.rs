@@ -2,25 +2,25 @@
 
 use crate::time::{DAY, SECOND};
 use crate::tree::TreeRef;
-use crate::{Credits, Refused, words};
+use crate::{Credits, Refused, string_enum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-words! {
+string_enum! {
     pub enum RunKind { Task = "task", Service = "service", DevEnvironment = "dev-environment", Agents = "agents" }
 }
-words! {
+string_enum! {
     pub enum Priority { High = "high", Normal = "normal" }
 }
-words! {
+string_enum! {
     /// What the parent does when a child has failed for good.
     pub enum FailureMode { FailFast = "fail-fast", Continue = "continue", Retry = "retry" }
 }
-words! {
+string_enum! {
     /// What a runner does when it has lost its control plane for good.
     pub enum OnLostControl { Finish = "finish", Stop = "stop" }
 }
-words! {
+string_enum! {
     /// What a retry policy may react to.
     pub enum RetryEvent { Error = "error", NoCapacity = "no-capacity", Interruption = "interruption" }
 }

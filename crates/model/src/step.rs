@@ -1,16 +1,16 @@
 //! The life of a step: one tool invocation. Each try is counted; a started step whose outcome is unknown is `uncertain`, never silently repeated.
 
 use crate::run::LastError;
-use crate::{Outcome, Refused, RunId, StepId, TaskId, Timestamp, moved, unchanged, words};
+use crate::{Outcome, Refused, RunId, StepId, TaskId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum StepStatus {
         Pending = "pending", Running = "running", Waiting = "waiting", Completed = "completed", Failed = "failed",
         Skipped = "skipped", Cancelled = "cancelled",
     }
 }
-words! {
+string_enum! {
     /// What a step invokes. Only `command` needs a machine.
     pub enum Tool { Command = "command", Http = "http", Llm = "llm", Mcp = "mcp", Call = "call" }
 }
@@ -67,7 +67,7 @@ use StepConsequence as C;
 use StepEvent as E;
 use StepStatus as S;
 
-pub fn step(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<Step, C>, Refused> {
+pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<Step, C>, Refused> {
     let mut next = step.clone();
     match (step.status, event) {
         (S::Pending, E::Begun) => {

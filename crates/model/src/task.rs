@@ -1,10 +1,10 @@
 //! The life of a task: a sequence of steps of one agent.
 
 use crate::run::LastError;
-use crate::{AgentId, Outcome, Refused, RunId, TaskId, Timestamp, moved, unchanged, words};
+use crate::{AgentId, Outcome, Refused, RunId, TaskId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
-words! {
+string_enum! {
     pub enum TaskStatus { Pending = "pending", Running = "running", Completed = "completed", Failed = "failed", Skipped = "skipped", Cancelled = "cancelled" }
 }
 
@@ -56,7 +56,7 @@ use TaskConsequence as C;
 use TaskEvent as E;
 use TaskStatus as S;
 
-pub fn step(task: &Task, event: &TaskEvent, at: Timestamp) -> Result<Outcome<Task, C>, Refused> {
+pub fn apply(task: &Task, event: &TaskEvent, at: Timestamp) -> Result<Outcome<Task, C>, Refused> {
     let mut next = task.clone();
     match (task.status, event) {
         (S::Pending, E::Begun) => {

@@ -1,20 +1,20 @@
 //! The life of a workflow and its nodes: a durable DAG held in one document. Patterns change the document; blueprints are data.
 
-use crate::{JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, unchanged, words};
+use crate::{JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-words! {
+string_enum! {
     pub enum Intent { LaunchRun = "launch-run", TerminateInstance = "terminate-instance", CreateSnapshot = "create-snapshot", CleanupManifest = "cleanup-manifest" }
 }
-words! {
+string_enum! {
     pub enum WorkflowStatus {
         Pending = "pending", Running = "running", RollingBack = "rolling_back", Completed = "completed", Failed = "failed", Cancelled = "cancelled",
     }
 }
-words! {
+string_enum! {
     pub enum NodeStatus { Pending = "pending", Running = "running", Completed = "completed", Failed = "failed", Skipped = "skipped" }
 }
 
@@ -203,7 +203,7 @@ use WorkflowStatus as S;
 
 type Step = Result<Outcome<Workflow, C>, Refused>;
 
-pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
+pub fn apply(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
     if is_said_again(workflow, event) {
         return unchanged();
     }
@@ -286,7 +286,7 @@ pub fn step(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
                 return unchanged();
             }
             if !node.idempotent {
-                return step(
+                return apply(
                     workflow,
                     &E::NodeFailed {
                         node: node.name.clone(),

@@ -3,7 +3,7 @@
 
 use crate::instance;
 use crate::key::Key;
-use crate::orders::{self, Order};
+use crate::orders::{self, KeeperOrder};
 use crate::process::{self, Process};
 use crate::slot::{self, Keepers};
 use nix::sys::signal::Signal;
@@ -131,7 +131,7 @@ pub fn socket_path(dir: &Path) -> PathBuf {
 /// Lets the keeper do it, which also writes down how the job ended.
 fn abort(job: &Path) {
     let Ok(mut keeper) = slot::connect(job) else { return };
-    let order = orders::pack(&Order::Abort { cause: EndCause::Aborted });
+    let order = orders::pack(&KeeperOrder::Abort { cause: EndCause::Aborted });
     if keeper.write_all(&order).is_ok() && keeper.set_read_timeout(Some(SHUTDOWN_WITHIN)).is_ok() {
         let _ = keeper.read_to_end(&mut Vec::new()); // ends with the keeper
     }

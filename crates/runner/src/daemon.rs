@@ -14,7 +14,7 @@ use crate::job::Job;
 use crate::journal::Journal;
 use crate::key::Key;
 use crate::link::{Heard, Inventory, Line, Link};
-use crate::orders::{Order, Told};
+use crate::orders::{KeeperOrder, Told};
 use crate::report::{self, Sent};
 use crate::slot::{self, Keepers, Slot};
 use crate::sync::{Fetched, NotPlaced};
@@ -274,7 +274,7 @@ impl Daemon {
     fn link_is(&mut self, up: bool) {
         if self.up.send_replace(up) != up {
             tracing::info!(up, "the line to the control plane");
-            self.jobs.values().for_each(|job| job.order(Order::Link { up }));
+            self.jobs.values().for_each(|job| job.order(KeeperOrder::Link { up }));
         }
     }
 
@@ -348,7 +348,7 @@ impl Daemon {
         if silence == Silence::Panic {
             for job in self.jobs.values().filter(|job| job.stops_when_lost()) {
                 let within_ms = job.wanted.as_ref().map_or(0, |wanted| wanted.stop_duration_ms);
-                job.order(Order::Stop { cause: EndCause::ControlLost, within_ms });
+                job.order(KeeperOrder::Stop { cause: EndCause::ControlLost, within_ms });
             }
         }
     }

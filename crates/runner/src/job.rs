@@ -4,7 +4,7 @@ use crate::clock::wall_ms;
 use crate::contain::{KEY_MARK, WORKDIR_MARK};
 use crate::exit::ExitRecord;
 use crate::key::Key;
-use crate::orders::Order;
+use crate::orders::KeeperOrder;
 use crate::slot;
 use crate::spool::{self, Reader};
 use std::collections::{BTreeMap, VecDeque};
@@ -49,7 +49,7 @@ pub enum Stage {
     /// Everything is there but a slot, or leave to run.
     Ready(Opening),
     /// Its keeper lives and takes orders here.
-    Kept(mpsc::UnboundedSender<Order>),
+    Kept(mpsc::UnboundedSender<KeeperOrder>),
     /// Its keeper died; what it left is being ended.
     Containing,
     /// Nothing of it runs; a new runner has still to learn what is wanted of it.
@@ -117,7 +117,7 @@ impl Job {
         matches!(self.stage, Stage::Ended)
     }
 
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: KeeperOrder) {
         if let Stage::Kept(keeper) = &self.stage {
             let _ = keeper.send(order); // a keeper that is gone is noticed by its reader
         }

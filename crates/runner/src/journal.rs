@@ -21,11 +21,11 @@ pub struct Journal {
     file: File,
     end: u64,
     size: u64,
-    known: BTreeMap<Key, Known>,
+    known: BTreeMap<Key, Begun>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct Begun {
     /// The boot of the host on which it may have begun.
     pub boot: String,
     pub frozen: bool,
@@ -65,7 +65,7 @@ impl Journal {
         Ok(journal)
     }
 
-    pub fn known(&self) -> &BTreeMap<Key, Known> {
+    pub fn known(&self) -> &BTreeMap<Key, Begun> {
         &self.known
     }
 
@@ -100,7 +100,7 @@ impl Journal {
         match entry {
             Entry::Begins { key, boot } => {
                 if let Ok(key) = key.parse() {
-                    self.known.insert(key, Known { boot, frozen: false });
+                    self.known.insert(key, Begun { boot, frozen: false });
                 }
             }
             Entry::Frozen { key, on } => {
@@ -164,7 +164,7 @@ mod tests {
         journal.frozen(key(2), true).unwrap();
         journal.forget(key(1)).unwrap();
         let again = Journal::open(dir.path()).unwrap();
-        assert_eq!(again.known().clone(), BTreeMap::from([(key(2), Known { boot: "b1".to_owned(), frozen: true })]));
+        assert_eq!(again.known().clone(), BTreeMap::from([(key(2), Begun { boot: "b1".to_owned(), frozen: true })]));
         assert_eq!(std::fs::metadata(dir.path().join(FILE)).unwrap().len(), SIZE as u64);
     }
 

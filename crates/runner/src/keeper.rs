@@ -10,7 +10,7 @@ use crate::cgroup::Groups;
 use crate::clock::wall_ms;
 use crate::containment::Way;
 use crate::exit::{self, ExitRecord};
-use crate::orders::{self, Order, Told};
+use crate::orders::{self, KeeperOrder, Told};
 use crate::pages;
 use crate::slot;
 use crate::spool::Writer;
@@ -35,7 +35,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// Never returns. Descriptor 0 is the listening socket.
 pub fn main() -> ! {
-    // Known before the folder can go; removed when nothing is left in them, whichever way this ends.
+    // Begun before the folder can go; removed when nothing is left in them, whichever way this ends.
     let groups = slot::groups_of(Path::new(HERE));
     let way = Way::from_argument(&std::env::args().nth(2).unwrap_or_default());
     let served = match Keeper::new(groups.clone(), way) {
@@ -251,13 +251,13 @@ impl Keeper {
         Ok(gone && self.job.is_none())
     }
 
-    fn next_order(&mut self) -> io::Result<Option<Order>> {
+    fn next_order(&mut self) -> io::Result<Option<KeeperOrder>> {
         self.runner.as_mut().map_or(Ok(None), |runner| orders::unpack(&mut runner.arrived))
     }
 
-    fn obey(&mut self, order: Order, now: Instant) -> io::Result<bool> {
+    fn obey(&mut self, order: KeeperOrder, now: Instant) -> io::Result<bool> {
         match (order, &mut self.job) {
-            (Order::Start(start), None) => {
+            (KeeperOrder::Start(start), None) => {
                 self.groups = start.groups.clone();
                 exit::mark_begun(Path::new(HERE), wall_ms())?;
                 self.job = Job::start(*start, (&self.groups, self.way), Path::new(HERE), now)?;
@@ -266,26 +266,26 @@ impl Keeper {
                 }
                 self.tell(Told::Started);
             }
-            (Order::Refuse { cause, message }, None) => {
+            (KeeperOrder::Refuse { cause, message }, None) => {
                 refuse(cause, message)?;
                 return Ok(true);
             }
-            (Order::Link { up }, _) => self.link_up = up,
+            (KeeperOrder::Link { up }, _) => self.link_up = up,
             // Said again to a runner that asks again: the one that asked first may be gone.
-            (Order::Freeze, Some(job)) => {
+            (KeeperOrder::Freeze, Some(job)) => {
                 if job.freeze(now) {
                     self.tell(Told::Froze);
                 }
             }
-            (Order::Thaw, Some(job)) => {
+            (KeeperOrder::Thaw, Some(job)) => {
                 job.thaw(now);
                 self.tell(Told::Thawed);
             }
-            (Order::Stop { cause, within_ms }, Some(job)) => job.stop(cause, within_ms, now),
-            (Order::Abort { cause }, Some(job)) => job.abort(cause, now),
-            (Order::Delivered { offset }, Some(job)) => job.pump.delivered(offset),
+            (KeeperOrder::Stop { cause, within_ms }, Some(job)) => job.stop(cause, within_ms, now),
+            (KeeperOrder::Abort { cause }, Some(job)) => job.abort(cause, now),
+            (KeeperOrder::Delivered { offset }, Some(job)) => job.pump.delivered(offset),
             // Said twice, or to a keeper that has nothing to stop.
-            (Order::Start(_) | Order::Refuse { .. }, Some(_)) | (_, None) => {}
+            (KeeperOrder::Start(_) | KeeperOrder::Refuse { .. }, Some(_)) | (_, None) => {}
         }
         Ok(false)
     }

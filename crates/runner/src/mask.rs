@@ -48,14 +48,14 @@ impl Masker {
         let (mut at, mut hidden_to) = (0, self.covered);
         while at < bytes.len() {
             match self.look(&bytes[at..], last) {
-                Seen::Perhaps => break,
-                Seen::Secret(length) => {
+                Match::Perhaps => break,
+                Match::Secret(length) => {
                     if at >= hidden_to {
                         shown.extend_from_slice(MASK);
                     }
                     hidden_to = hidden_to.max(at + length);
                 }
-                Seen::Plain => {}
+                Match::Plain => {}
             }
             if at >= hidden_to {
                 shown.push(bytes[at]);
@@ -66,20 +66,20 @@ impl Masker {
         self.held = bytes[at..].to_vec();
     }
 
-    fn look(&self, rest: &[u8], last: bool) -> Seen {
+    fn look(&self, rest: &[u8], last: bool) -> Match {
         for secret in self.secrets.get(usize::from(rest[0])).into_iter().flatten() {
             if rest.starts_with(secret) {
-                return Seen::Secret(secret.len());
+                return Match::Secret(secret.len());
             }
             if !last && secret.starts_with(rest) && !bug!(mask_within_a_chunk) {
-                return Seen::Perhaps;
+                return Match::Perhaps;
             }
         }
-        Seen::Plain
+        Match::Plain
     }
 }
 
-enum Seen {
+enum Match {
     Plain,
     Secret(usize),
     /// The bytes end where a secret may go on.

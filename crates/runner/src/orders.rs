@@ -12,7 +12,7 @@ const LONGEST: usize = 16 << 20;
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
-pub enum Order {
+pub enum KeeperOrder {
     Start(Box<Start>),
     /// The job ends before it began: its files did not arrive, or it was cancelled meanwhile.
     Refuse {
@@ -62,7 +62,7 @@ pub struct Start {
     pub note: Option<String>,
 }
 
-pub fn pack(order: &Order) -> Vec<u8> {
+pub fn pack(order: &KeeperOrder) -> Vec<u8> {
     let body = serde_json::to_vec(order).expect("orders are plain data");
     let mut packed = Vec::with_capacity(4 + body.len());
     packed.extend_from_slice(&(body.len() as u32).to_le_bytes());
@@ -71,7 +71,7 @@ pub fn pack(order: &Order) -> Vec<u8> {
 }
 
 /// Takes the first whole order out of what has arrived.
-pub fn unpack(arrived: &mut Vec<u8>) -> io::Result<Option<Order>> {
+pub fn unpack(arrived: &mut Vec<u8>) -> io::Result<Option<KeeperOrder>> {
     let Some(length) = arrived.first_chunk::<4>().map(|head| u32::from_le_bytes(*head) as usize) else {
         return Ok(None);
     };
@@ -125,8 +125,8 @@ fn what_a_keeper_tells_is_heard_in_order() {
 
 #[test]
 fn orders_arrive_whole_wherever_they_are_cut() {
-    let mut bytes = pack(&Order::Stop { cause: EndCause::Stopped, within_ms: 5 });
-    bytes.extend(pack(&Order::Freeze));
+    let mut bytes = pack(&KeeperOrder::Stop { cause: EndCause::Stopped, within_ms: 5 });
+    bytes.extend(pack(&KeeperOrder::Freeze));
     let (mut arrived, mut orders) = (Vec::new(), 0);
     for byte in bytes {
         arrived.push(byte);

@@ -3,7 +3,7 @@
 
 use crate::job::{Job, Stage};
 use crate::key::Key;
-use crate::orders::Order;
+use crate::orders::KeeperOrder;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use wire::Base64;
@@ -106,7 +106,7 @@ pub fn settle(jobs: &mut BTreeMap<Key, Job>, sent: &Sent, answer: &ReportAnswer)
         if let Some(durable) = answer.log_offsets.get(&told.key.job).copied() {
             moved |= durable != from;
             output.delivered = durable;
-            job.order(Order::Delivered { offset: durable });
+            job.order(KeeperOrder::Delivered { offset: durable });
         }
     }
     let mut disowned: Vec<Key> =

@@ -1,7 +1,7 @@
 //! Routes of allocations: what is held, prolonging and giving up.
 
 use crate::auth::{Reader, Writer};
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, id, page};
 use crate::{Shared, now_ms};
 use axum::Json;
@@ -12,64 +12,66 @@ use std::sync::Arc;
 use wire::api::{AllocationView, ExtendBody, Page};
 
 pub(crate) async fn list(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Query(paging): Query<Paging>,
-) -> Answer<Json<Page<AllocationView>>> {
+) -> HandlerResult<Json<Page<AllocationView>>> {
     let (limit, before) = (paging.limit()?, paging.before()?);
-    let found = house.engine.allocations(reader.org(), before, limit).await?;
+    let found = state.engine.allocations(reader.org(), before, limit).await?;
     Ok(page(found, limit, |p| p.allocation.id.0, |p| view(p, now_ms())))
 }
 
 pub(crate) async fn show(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(slot): Path<String>,
-) -> Answer<Json<AllocationView>> {
-    let picture = house.engine.allocation(reader.org(), id("allocation", &slot)?).await?;
-    Ok(Json(view(&picture, now_ms())))
+) -> HandlerResult<Json<AllocationView>> {
+    let snapshot = state.engine.allocation(reader.org(), id("allocation", &slot)?).await?;
+    Ok(Json(view(&snapshot, now_ms())))
 }
 
 pub(crate) async fn extend(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(slot): Path<String>,
     asked: Asked<ExtendBody>,
-) -> Answer {
+) -> HandlerResult {
     let (slot, org): (AllocationId, _) = (id("allocation", &slot)?, writer.org());
     if asked.value.duration_ms.is_some_and(|ms| ms <= 0) {
         return Err(model::Refused::invalid("duration", "must be longer than nothing, e.g. 2h").into());
     }
-    answered(house.engine.extend(org, slot, asked.value.duration_ms, asked.key(org), render()).await?)
+    answered(state.engine.extend(org, slot, asked.value.duration_ms, asked.key(org), render()).await?)
 }
 
 pub(crate) async fn release(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(slot): Path<String>,
     asked: Asked<Nothing>,
-) -> Answer {
+) -> HandlerResult {
     let (slot, org): (AllocationId, _) = (id("allocation", &slot)?, writer.org());
-    answered(house.engine.release(org, slot, asked.key(org), render()).await?)
+    answered(state.engine.release(org, slot, asked.key(org), render()).await?)
 }
 
 fn render() -> SlotRender {
     let now = now_ms();
-    Arc::new(move |picture: &AllocationPicture| serde_json::to_vec(&view(picture, now)).expect("a view is plain data"))
+    Arc::new(move |snapshot: &AllocationPicture| {
+        serde_json::to_vec(&view(snapshot, now)).expect("a view is plain data")
+    })
 }
 
-fn view(picture: &AllocationPicture, now: i64) -> AllocationView {
-    let a = &picture.allocation;
+fn view(snapshot: &AllocationPicture, now: i64) -> AllocationView {
+    let a = &snapshot.allocation;
     AllocationView {
         id: a.id.to_string(),
         instance: a.instance.to_string(),
         job: a.job.map(|j| j.to_string()),
-        run: picture.run.map(|r| r.to_string()),
+        run: snapshot.run.map(|r| r.to_string()),
         manifest: a.manifest.map(|m| m.to_string()),
         status: a.status.to_string(),
         user: a.user.clone(),
         workdir: a.workdir.clone(),
-        path: picture.path.clone(),
+        path: snapshot.path.clone(),
         debug_hold_until: a.debug_hold_until.map(|at| at.ms()),
         held: a.hold().is_some_and(|hold| hold.until.ms() > now),
         created_at: a.created_at.ms(),

@@ -2,13 +2,13 @@
 
 use crate::Shared;
 use crate::auth::Admin;
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use axum::Json;
 use axum::extract::State;
 use wire::api::{AuditReport, BrokenInvariant};
 
-pub(crate) async fn audit(State(house): State<Shared>, _: Admin) -> Answer<Json<AuditReport>> {
-    let audit = house.engine.audit().await?;
+pub(crate) async fn audit(State(state): State<Shared>, _: Admin) -> HandlerResult<Json<AuditReport>> {
+    let audit = state.engine.audit().await?;
     let broken = audit.broken.iter().map(|b| BrokenInvariant {
         invariant: b.invariant.to_owned(),
         subject: b.subject.clone(),

@@ -43,9 +43,9 @@ impl Admin {
 }
 
 /// The token of a request to the API, checked once before it reaches its handler; what is left of its rate goes into the answer.
-pub(crate) async fn recognised(State(house): State<Shared>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn recognised(State(state): State<Shared>, mut request: Request, next: Next) -> Response {
     let peer = Peer::of(request.extensions());
-    let token = match identify(&house, peer, request.headers()).await {
+    let token = match identify(&state, peer, request.headers()).await {
         Ok(token) => token,
         Err(problem) => return problem.into_response(),
     };
@@ -54,19 +54,19 @@ pub(crate) async fn recognised(State(house): State<Shared>, mut request: Request
     if peer == Peer::Local {
         return next.run(request).await;
     }
-    limited(&house, who, request, next).await
+    limited(&state, who, request, next).await
 }
 
 /// Routes that are for everybody: counted by the address they are asked from.
-pub(crate) async fn unrecognised(State(house): State<Shared>, request: Request, next: Next) -> Response {
+pub(crate) async fn unrecognised(State(state): State<Shared>, request: Request, next: Next) -> Response {
     match Peer::of(request.extensions()) {
         Peer::Local => next.run(request).await,
-        Peer::Remote(address) => limited(&house, Who::stranger(address), request, next).await,
+        Peer::Remote(address) => limited(&state, Who::stranger(address), request, next).await,
     }
 }
 
-async fn limited(house: &Shared, who: Who, request: Request, next: Next) -> Response {
-    let (mut response, left) = match house.limits.take(who) {
+async fn limited(state: &Shared, who: Who, request: Request, next: Next) -> Response {
+    let (mut response, left) = match state.limits.take(who) {
         Ok(left) => (next.run(request).await, left),
         Err(problem) => (problem.into_response(), 0),
     };
@@ -76,19 +76,19 @@ async fn limited(house: &Shared, who: Who, request: Request, next: Next) -> Resp
 
 /// Whose token was sent. An address that sends too many bad ones is not looked up for a while; a token that was good a moment ago
 /// still is.
-async fn identify(house: &Shared, peer: Peer, headers: &HeaderMap) -> Result<Token, Problem> {
-    let text = bearer(headers).map_err(|problem| house.limits.blame(peer, problem))?;
-    if let Some(token) = house.tokens.remembered(text) {
+async fn identify(state: &Shared, peer: Peer, headers: &HeaderMap) -> Result<Token, Problem> {
+    let text = bearer(headers).map_err(|problem| state.limits.blame(peer, problem))?;
+    if let Some(token) = state.tokens.remembered(text) {
         return Ok(token);
     }
-    house.limits.admit(peer)?;
-    house.tokens.check(&house.engine, text).await.map_err(|failure| blamed(house, peer, failure))
+    state.limits.admit(peer)?;
+    state.tokens.check(&state.engine, text).await.map_err(|failure| blamed(state, peer, failure))
 }
 
-fn blamed(house: &Shared, peer: Peer, failure: Failure) -> Problem {
+fn blamed(state: &Shared, peer: Peer, failure: Failure) -> Problem {
     let theirs = matches!(failure, Failure::Refused(Refused::Unauthorized { .. }));
     let problem = Problem::from(failure);
-    if theirs { house.limits.blame(peer, problem) } else { problem }
+    if theirs { state.limits.blame(peer, problem) } else { problem }
 }
 
 fn token(parts: &Parts, scope: Scope) -> Result<Token, Problem> {
@@ -125,15 +125,15 @@ extractor!(Admin, Scope::Admin);
 
 impl FromRequestParts<Shared> for Machine {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, Problem> {
         let peer = Peer::of(&parts.extensions);
-        let text = bearer(&parts.headers).map_err(|problem| house.limits.blame(peer, problem))?;
+        let text = bearer(&parts.headers).map_err(|problem| state.limits.blame(peer, problem))?;
         let name_and_token = text.rsplit_once('.');
         let wrong = || Failure::from(Refused::Unauthorized { why: "a runner sends name.token".into() });
-        let (name, token) = name_and_token.ok_or_else(|| blamed(house, peer, wrong()))?;
-        let instance = house.engine.recognise(name, token).await.map_err(|failure| blamed(house, peer, failure))?;
+        let (name, token) = name_and_token.ok_or_else(|| blamed(state, peer, wrong()))?;
+        let instance = state.engine.recognise(name, token).await.map_err(|failure| blamed(state, peer, failure))?;
         if peer != Peer::Local {
-            house.limits.take(Who::Runner(instance.id))?;
+            state.limits.take(Who::Runner(instance.id))?;
         }
         Ok(Machine(instance))
     }
@@ -141,16 +141,16 @@ impl FromRequestParts<Shared> for Machine {
 
 impl FromRequestParts<Shared> for Trusted {
     type Rejection = std::convert::Infallible;
-    async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Self::Rejection> {
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, Self::Rejection> {
         let peer = Peer::of(&parts.extensions);
-        Ok(Trusted(peer == Peer::Local || identify(house, peer, &parts.headers).await.is_ok()))
+        Ok(Trusted(peer == Peer::Local || identify(state, peer, &parts.headers).await.is_ok()))
     }
 }
 
 impl FromRequestParts<Shared> for Owner {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Problem> {
-        if house.engine.house.installation.is_owner_proof(bearer(&parts.headers)?) {
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, Problem> {
+        if state.engine.context.installation.is_owner_proof(bearer(&parts.headers)?) {
             return Ok(Owner);
         }
         Err(Refused::Unauthorized { why: "this is not the owner's proof".into() }.into())

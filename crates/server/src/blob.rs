@@ -2,7 +2,7 @@
 
 use crate::Shared;
 use crate::auth::{Reader, Writer};
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Asked, Path, download, settled};
 use axum::body::Body;
 use axum::extract::State;
@@ -18,39 +18,39 @@ static READ_AT_ONCE: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(
 /// One file.
 const BLOB_BYTES: i64 = 64 * 1024 * 1024 * 1024;
 
-pub(crate) async fn missing(State(house): State<Shared>, writer: Writer, asked: Asked<BlobList>) -> Answer {
+pub(crate) async fn missing(State(state): State<Shared>, writer: Writer, asked: Asked<BlobList>) -> HandlerResult {
     let key = asked.key(writer.org());
-    let hashes = house.engine.missing_blobs(writer.org(), asked.value.hashes).await?;
-    let trees = house.engine.missing_trees(writer.org(), asked.value.trees).await?;
-    settled(&house, key, &BlobList { hashes, trees }).await
+    let hashes = state.engine.missing_blobs(writer.org(), asked.value.hashes).await?;
+    let trees = state.engine.missing_trees(writer.org(), asked.value.trees).await?;
+    settled(&state, key, &BlobList { hashes, trees }).await
 }
 
 pub(crate) async fn put(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(hash): Path<String>,
     body: Body,
-) -> Answer<StatusCode> {
-    let upload = house.engine.blobs.receive(body.into_data_stream(), BLOB_BYTES).await?;
-    house.engine.keep_blob(writer.org(), &hash, upload).await?;
+) -> HandlerResult<StatusCode> {
+    let upload = state.engine.blobs.receive(body.into_data_stream(), BLOB_BYTES).await?;
+    state.engine.keep_blob(writer.org(), &hash, upload).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 pub(crate) async fn put_tree(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(hash): Path<String>,
     body: Body,
-) -> Answer<StatusCode> {
-    let upload = house.engine.blobs.receive(body.into_data_stream(), model::tree::DOCUMENT_BYTES).await?;
+) -> HandlerResult<StatusCode> {
+    let upload = state.engine.blobs.receive(body.into_data_stream(), model::tree::DOCUMENT_BYTES).await?;
     // A document is read whole: several large ones at once would be more memory than a server has.
     let _turn = READ_AT_ONCE.acquire().await;
-    house.engine.keep_tree(writer.org(), &hash, upload).await?;
+    state.engine.keep_tree(writer.org(), &hash, upload).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Held in memory as a whole: a pack is small by definition, and a larger one is refused as soon as it is.
-pub(crate) async fn put_pack(State(house): State<Shared>, writer: Writer, body: Body) -> Answer<StatusCode> {
+pub(crate) async fn put_pack(State(state): State<Shared>, writer: Writer, body: Body) -> HandlerResult<StatusCode> {
     let bad = |error: pack::Malformed| Refused::invalid("pack", error.to_string());
     let (mut unpacker, mut blobs, mut length) = (pack::Unpacker::default(), Vec::new(), 0);
     let mut pieces = body.into_data_stream();
@@ -71,11 +71,11 @@ pub(crate) async fn put_pack(State(house): State<Shared>, writer: Writer, body: 
         return Err(Refused::invalid("pack", "holds no blob").into());
     }
     let small = |blob: pack::Blob| Small { is_tree: blob.is_tree, hash: blob.hash, bytes: blob.bytes };
-    house.engine.keep_pack(writer.org(), blobs.into_iter().map(small).collect()).await?;
+    state.engine.keep_pack(writer.org(), blobs.into_iter().map(small).collect()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(crate) async fn get(State(house): State<Shared>, reader: Reader, Path(hash): Path<String>) -> Answer {
-    let blob = house.engine.open_blob(reader.org(), &hash)?;
+pub(crate) async fn get(State(state): State<Shared>, reader: Reader, Path(hash): Path<String>) -> HandlerResult {
+    let blob = state.engine.open_blob(reader.org(), &hash)?;
     Ok(download(&hash, Body::from_stream(blob.into_stream())))
 }

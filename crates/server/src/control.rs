@@ -1,7 +1,7 @@
 //! The control plane about itself: alive, ready, and how an embedded one is closed.
 
 use crate::auth::{Admin, Owner, Trusted};
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Asked, answered, settled};
 use crate::{Shared, VERSION, now_ms};
 use axum::Json;
@@ -13,26 +13,26 @@ use wire::api::{Health, StopBody, Stopped, TokenView};
 /// How long an orderly close waits for runs and machines to be gone.
 const CLOSES_WITHIN: Duration = Duration::from_secs(60);
 
-pub(crate) async fn healthz(State(house): State<Shared>, trusted: Trusted) -> Json<Health> {
-    Json(health(&house, &trusted, "ok", None))
+pub(crate) async fn healthz(State(state): State<Shared>, trusted: Trusted) -> Json<Health> {
+    Json(health(&state, &trusted, "ok", None))
 }
 
 /// Ready to accept work: the database answers and can be written to.
-pub(crate) async fn readyz(State(house): State<Shared>, trusted: Trusted) -> (StatusCode, Json<Health>) {
-    let detail = match house.engine.open_runs().await {
+pub(crate) async fn readyz(State(state): State<Shared>, trusted: Trusted) -> (StatusCode, Json<Health>) {
+    let detail = match state.engine.open_runs().await {
         Err(failure) => Some(failure.to_string()),
-        Ok(_) if !house.engine.store.writable() => Some("the disk is full: reads go on, writes are refused".into()),
-        Ok(_) if *house.closing.borrow() => Some("closing".into()),
+        Ok(_) if !state.engine.store.writable() => Some("the disk is full: reads go on, writes are refused".into()),
+        Ok(_) if *state.closing.borrow() => Some("closing".into()),
         Ok(_) => None,
     };
     match detail {
-        None => (StatusCode::OK, Json(health(&house, &trusted, "ready", None))),
-        Some(detail) => (StatusCode::SERVICE_UNAVAILABLE, Json(health(&house, &trusted, "not ready", Some(detail)))),
+        None => (StatusCode::OK, Json(health(&state, &trusted, "ready", None))),
+        Some(detail) => (StatusCode::SERVICE_UNAVAILABLE, Json(health(&state, &trusted, "not ready", Some(detail)))),
     }
 }
 
 /// Strangers hear the one word only.
-fn health(house: &Shared, trusted: &Trusted, status: &str, detail: Option<String>) -> Health {
+fn health(state: &Shared, trusted: &Trusted, status: &str, detail: Option<String>) -> Health {
     let status = status.to_owned();
     if !trusted.0 {
         return Health { status, ..Health::default() };
@@ -40,34 +40,34 @@ fn health(house: &Shared, trusted: &Trusted, status: &str, detail: Option<String
     Health {
         status,
         version: Some(VERSION.to_owned()),
-        control_plane_id: Some(house.engine.house.installation.control_id.clone()),
+        control_plane_id: Some(state.engine.context.installation.control_id.clone()),
         pid: Some(std::process::id()),
-        started_at: Some(house.started_at),
-        url: house.url.clone(),
+        started_at: Some(state.started_at),
+        url: state.url.clone(),
         detail,
     }
 }
 
 /// The way back for an owner who has no token left.
-pub(crate) async fn owner_token(State(house): State<Shared>, _: Owner) -> Answer<(StatusCode, Json<TokenView>)> {
-    let (token, shown) = crate::serve::fresh_owner_token(&house.engine).await?;
+pub(crate) async fn owner_token(State(state): State<Shared>, _: Owner) -> HandlerResult<(StatusCode, Json<TokenView>)> {
+    let (token, shown) = crate::serve::fresh_owner_token(&state.engine).await?;
     Ok((StatusCode::CREATED, Json(crate::token::view(&token, Some(shown)))))
 }
 
 /// Ends idle machines (and, with `all`, runs), then the process. Answers when they are gone.
 /// Several transactions, each of which may be begun again; its answer is stored with the last, so that a repetition which
 /// reaches the next process does not close that one too.
-pub(crate) async fn stop(State(house): State<Shared>, admin: Admin, asked: Asked<StopBody>) -> Answer {
+pub(crate) async fn stop(State(state): State<Shared>, admin: Admin, asked: Asked<StopBody>) -> HandlerResult {
     let key = asked.key(admin.org());
-    if let Some(answer) = house.engine.answered_before(key.clone()).await? {
+    if let Some(answer) = state.engine.answered_before(key.clone()).await? {
         return answered(answer);
     }
-    let mut hints = house.engine.store.hints();
-    let cancelled_runs = if asked.value.all { house.engine.cancel_everything().await? } else { 0 };
+    let mut hints = state.engine.store.hints();
+    let cancelled_runs = if asked.value.all { state.engine.cancel_everything().await? } else { 0 };
     let closed = tokio::time::timeout(CLOSES_WITHIN, async {
         loop {
-            let ending = house.engine.retire_idle().await?;
-            let remains = house.engine.remains().await?;
+            let ending = state.engine.retire_idle().await?;
+            let remains = state.engine.remains().await?;
             let runs_gone = !asked.value.all || remains.runs == 0;
             if runs_gone && ending == 0 {
                 return Ok::<_, model::Failure>(());
@@ -80,10 +80,10 @@ pub(crate) async fn stop(State(house): State<Shared>, admin: Admin, asked: Asked
     if let Ok(result) = closed {
         result?;
     }
-    let remains = house.engine.remains().await?;
+    let remains = state.engine.remains().await?;
     let stopped = Stopped { cancelled_runs, open_runs: remains.runs, instances: remains.instances };
-    let answer = settled(&house, key, &stopped).await?;
-    house.closing.send_replace(true);
+    let answer = settled(&state, key, &stopped).await?;
+    state.closing.send_replace(true);
     tracing::info!(at = now_ms(), "closing by request");
     Ok(answer)
 }

@@ -4,7 +4,7 @@
 use crate::auth::Reader;
 use crate::follow::{Feed, stream};
 use crate::input::last_event_id;
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Paging, Path, Query, id, page};
 use crate::{Shared, now_ms};
 use axum::extract::State;
@@ -24,36 +24,36 @@ const AT_ONCE: i64 = 500;
 const REMEMBERED: usize = 1024;
 
 pub(crate) async fn events(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
     Query(paging): Query<Paging>,
     headers: HeaderMap,
-) -> Answer {
+) -> HandlerResult {
     let run: RunId = id("run", &run)?;
     let org = reader.org();
     let told = last_event_id(&headers, "the number of an event", |text| text.parse().ok().filter(|n: &i64| *n >= 0))?;
     let accepts = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
     if !accepts.is_some_and(|v| v.contains("text/event-stream")) {
         let (limit, after) = (paging.limit()?, paging.after()?);
-        let (_, events, _) = house.engine.events(org, run, after, limit).await?;
+        let (_, events, _) = state.engine.events(org, run, after, limit).await?;
         return Ok(page(events, limit, |e| e.seq, |e| view(run, e)).into_response());
     }
-    house.engine.run(org, run).await?; // a stream of nothing is a 404, not a silence
+    state.engine.run(org, run).await?; // a stream of nothing is a 404, not a silence
     let after = told.unwrap_or(paging.after()?);
-    Ok(stream(&house, move |house, feed| async move {
-        if let Err(failure) = follow(house, feed, org, run, after).await {
+    Ok(stream(&state, move |state, feed| async move {
+        if let Err(failure) = follow(state, feed, org, run, after).await {
             tracing::warn!(%failure, %run, "a stream of events ended early");
         }
     }))
 }
 
 /// Catches up from the database, then listens; whoever falls behind catches up again.
-async fn follow(house: Shared, feed: Feed, org: OrgId, run: RunId, mut after: i64) -> Result<(), Failure> {
-    let source = house.sources.of(&house, org, run);
+async fn follow(state: Shared, feed: Feed, org: OrgId, run: RunId, mut after: i64) -> Result<(), Failure> {
+    let source = state.sources.of(&state, org, run);
     loop {
         let mut news = source.news.subscribe();
-        let (status, events, last) = house.engine.events(org, run, after, AT_ONCE).await?;
+        let (status, events, last) = state.engine.events(org, run, after, AT_ONCE).await?;
         if after > last {
             // The follower knows more than we do: the database lost its end, so everything is told again.
             after = 0;
@@ -140,7 +140,7 @@ impl Told {
 }
 
 impl Sources {
-    fn of(&self, house: &Shared, org: OrgId, run: RunId) -> Arc<Source> {
+    fn of(&self, state: &Shared, org: OrgId, run: RunId) -> Arc<Source> {
         let mut runs = self.runs.lock().expect("no panic while locked");
         if let Some(source) = runs.get(&run).and_then(Weak::upgrade) {
             return source;
@@ -149,21 +149,21 @@ impl Sources {
         let (alive, gone) = watch::channel(());
         let source = Arc::new(Source { news: broadcast::channel(REMEMBERED).0, _alive: alive });
         runs.insert(run, Arc::downgrade(&source));
-        tokio::spawn(read(house.clone(), Arc::downgrade(&source), gone, org, run));
+        tokio::spawn(read(state.clone(), Arc::downgrade(&source), gone, org, run));
         source
     }
 }
 
 /// Reads what is new whenever the run's bell rings, for as long as somebody follows.
-async fn read(house: Shared, source: Weak<Source>, mut gone: watch::Receiver<()>, org: OrgId, run: RunId) {
-    let mut bell = house.hub.follow(Hint::Run(run));
-    let mut closing = house.closing.subscribe();
+async fn read(state: Shared, source: Weak<Source>, mut gone: watch::Receiver<()>, org: OrgId, run: RunId) {
+    let mut bell = state.hub.follow(Hint::Run(run));
+    let mut closing = state.closing.subscribe();
     let mut last = None;
     loop {
         let from = match last {
-            Some(last) => house.engine.events(org, run, last, AT_ONCE).await,
+            Some(last) => state.engine.events(org, run, last, AT_ONCE).await,
             // Followers read the past themselves: only what comes from now on is told here.
-            None => house.engine.events(org, run, i64::MAX - 1, 1).await,
+            None => state.engine.events(org, run, i64::MAX - 1, 1).await,
         };
         let (state, events, newest) = match from {
             Ok(found) => found,

@@ -48,13 +48,13 @@ impl Feed {
 }
 
 /// Starts a task that feeds the answer's stream.
-pub(crate) fn stream<F>(house: &Shared, follow: impl FnOnce(Shared, Feed) -> F) -> Response
+pub(crate) fn stream<F>(state: &Shared, follow: impl FnOnce(Shared, Feed) -> F) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let (pipe, events) = mpsc::channel(PENDING);
-    let feed = Feed { pipe, closing: house.closing.subscribe() };
-    tokio::spawn(follow(house.clone(), feed));
+    let feed = Feed { pipe, closing: state.closing.subscribe() };
+    tokio::spawn(follow(state.clone(), feed));
     let events = ReceiverStream::new(events).map(Ok::<Event, Infallible>);
     Sse::new(events).keep_alive(KeepAlive::new().interval(COMMENT_EVERY)).into_response()
 }

@@ -1,10 +1,10 @@
 //! Requests that should not work, against every route there is: no token, too little scope, another org's ids, nonsense.
 
 use crate::hub::Hub;
-use crate::known::Known;
 use crate::listen::Peer;
 use crate::routes::{API, dressed, router};
-use crate::{House, Shared};
+use crate::token_cache::TokenCache;
+use crate::{AppState, Shared};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
@@ -24,7 +24,7 @@ pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) org: OrgId,
     pub(crate) admin: String,
-    pub(crate) house: Shared,
+    pub(crate) state: Shared,
     peer: Peer,
 }
 
@@ -42,7 +42,7 @@ impl World {
         let mut settings = LocalSettings::new("/nonexistent", "/nonexistent");
         settings.max_instances = 1;
         let local: Arc<dyn Provider> = Arc::new(LocalProvider::new(settings));
-        let house = engine::House {
+        let state = engine::EngineContext {
             config: engine::Config::default(),
             installation: Installation::new("testtest", [7; 32]),
             providers: BTreeMap::from([("local".to_owned(), local)]),
@@ -50,12 +50,12 @@ impl World {
             control_ca: None,
             presence: Presence::default(),
         };
-        let engine = Engine::new(house, store).unwrap().refusing(crate::problem::remembered);
+        let engine = Engine::new(state, store).unwrap().refusing(crate::problem::remembered);
         let org = engine.ensure_org("default").await.unwrap();
         let (_, admin) = engine.create_token(org, "owner".into(), Scope::Admin, None, None).await.unwrap();
         let hub = Hub::start(&engine.store);
-        let shared: Shared = Arc::new(House {
-            tokens: Known::start(&hub),
+        let shared: Shared = Arc::new(AppState {
+            tokens: TokenCache::start(&hub),
             hub,
             engine: engine.clone(),
             sources: Default::default(),
@@ -68,12 +68,12 @@ impl World {
             failures: AtomicI64::new(0),
         });
         let peer = if is_local { Peer::Local } else { Peer::Remote([192, 0, 2, 7].into()) };
-        World { app: router(shared.clone()), house: shared, engine, org, admin, peer }
+        World { app: router(shared.clone()), state: shared, engine, org, admin, peer }
     }
 
     /// The same with routes of the test's own.
     pub(crate) fn serving(mut self, routes: Router<Shared>) -> World {
-        self.app = dressed(routes, self.house.clone());
+        self.app = dressed(routes, self.state.clone());
         self
     }
 
@@ -356,7 +356,7 @@ async fn a_revoked_token_is_refused_from_the_next_request_on() {
 #[tokio::test]
 async fn the_owner_gets_a_token_by_what_only_the_owner_can_read() {
     let world = World::new(true).await;
-    let proof = world.engine.house.installation.owner_proof();
+    let proof = world.engine.context.installation.owner_proof();
     let ask = async |token: Option<&str>| world.ask("post", "/control/v1/token", token, &[], "").await;
     for wrong in [None, Some(world.admin.as_str()), Some("owner.00"), Some("repl-testtest-1-1.0000")] {
         let got = ask(wrong).await;

@@ -60,8 +60,8 @@ pub(crate) struct Path<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Shared> for Path<T> {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, house: &Shared) -> Result<Self, Problem> {
-        let read = axum::extract::Path::<T>::from_request_parts(parts, house).await;
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, Problem> {
+        let read = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         let bad = |rejection: axum::extract::rejection::PathRejection| Refused::invalid("path", rejection.body_text());
         Ok(Path(read.map_err(bad)?.0))
     }

@@ -2,7 +2,7 @@
 
 use crate::Shared;
 use crate::auth::{Reader, Writer};
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Asked, Paging, Path, Query, answered, gather, id, page};
 use axum::Json;
 use axum::extract::State;
@@ -28,10 +28,10 @@ pub(crate) struct Filter {
 }
 
 pub(crate) async fn list(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Query(filter): Query<Filter>,
-) -> Answer<Json<Page<InstanceView>>> {
+) -> HandlerResult<Json<Page<InstanceView>>> {
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let (limit, before) = (paging.limit()?, paging.before()?);
     let (org, all) = (reader.org(), filter.all == Some(true) || filter.state.is_some());
@@ -40,41 +40,42 @@ pub(crate) async fn list(
         (all || p.instance.status != InstanceStatus::Terminated)
             && filter.state.as_ref().is_none_or(|prefix| p.workflow_state.starts_with(prefix))
     };
-    let read = |before| house.engine.instance_pictures(org, before, limit);
+    let read = |before| state.engine.instance_pictures(org, before, limit);
     Ok(page(gather(before, limit, read, number, wanted).await?, limit, number, show_picture))
 }
 
 pub(crate) async fn show(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(instance): Path<String>,
-) -> Answer<Json<InstanceView>> {
-    let picture = house.engine.instance_picture(reader.org(), id("instance", &instance)?).await?;
-    Ok(Json(show_picture(&picture)))
+) -> HandlerResult<Json<InstanceView>> {
+    let snapshot = state.engine.instance_picture(reader.org(), id("instance", &instance)?).await?;
+    Ok(Json(show_picture(&snapshot)))
 }
 
 pub(crate) async fn terminate(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(instance): Path<String>,
     asked: Asked<TerminateBody>,
-) -> Answer {
+) -> HandlerResult {
     let (instance, org) = (id("instance", &instance)?, writer.org());
-    let render =
-        Arc::new(|picture: &InstancePicture| serde_json::to_vec(&show_picture(picture)).expect("a view is plain data"));
+    let render = Arc::new(|snapshot: &InstancePicture| {
+        serde_json::to_vec(&show_picture(snapshot)).expect("a view is plain data")
+    });
     let by = (org, writer.0.described());
-    answered(house.engine.terminate_instance(by, instance, asked.value.force, asked.key(org), render).await?)
+    answered(state.engine.terminate_instance(by, instance, asked.value.force, asked.key(org), render).await?)
 }
 
-fn show_picture(picture: &InstancePicture) -> InstanceView {
-    let i = &picture.instance;
+fn show_picture(snapshot: &InstancePicture) -> InstanceView {
+    let i = &snapshot.instance;
     InstanceView {
         id: i.id.to_string(),
         name: i.name.clone(),
         provider: i.provider.clone(),
         region: i.region.clone(),
         status: i.status.to_string(),
-        workflow_state: picture.workflow_state.clone(),
+        workflow_state: snapshot.workflow_state.clone(),
         cpu_milli: i.resources.cpu_milli,
         memory_bytes: i.resources.memory_bytes,
         price_per_hour: model::Credits(i.price_micro).to_string(),
@@ -84,8 +85,8 @@ fn show_picture(picture: &InstancePicture) -> InstanceView {
         host: i.host.clone(),
         runner_version: i.runner_version.clone(),
         containment: i.containment.clone(),
-        job: picture.job.as_ref().map(|j| j.id.to_string()),
-        run: picture.job.as_ref().map(|j| j.run.to_string()),
+        job: snapshot.job.as_ref().map(|j| j.id.to_string()),
+        run: snapshot.job.as_ref().map(|j| j.run.to_string()),
         desired_version: i.desired_version,
         observed_version: i.observed_version,
         created_at: i.created_at.ms(),
@@ -93,6 +94,6 @@ fn show_picture(picture: &InstancePicture) -> InstanceView {
         last_seen_at: i.last_seen_at.map(|at| at.ms()),
         idle_since: i.idle_since.map(|at| at.ms()),
         terminated_at: i.terminated_at.map(|at| at.ms()),
-        held_until: picture.held_until.map(|at| at.ms()),
+        held_until: snapshot.held_until.map(|at| at.ms()),
     }
 }

@@ -1,7 +1,7 @@
 //! Routes of credits: balance, ledger, usage, and adding.
 
 use crate::auth::{Admin, Reader};
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Asked, Paging, Path, Query, answered, id, page};
 use crate::{Shared, now_ms, view};
 use axum::Json;
@@ -16,11 +16,11 @@ use wire::api::{AddCredits, BalanceView, LedgerRow, Page, UsageRow, UsageView};
 /// Runs that a usage report names; the total counts all.
 const USAGE_ROWS: usize = 200;
 
-pub(crate) async fn balance(State(house): State<Shared>, reader: Reader) -> Answer<Json<BalanceView>> {
-    Ok(Json(view::balance(&house.engine.balance(reader.org()).await?)))
+pub(crate) async fn balance(State(state): State<Shared>, reader: Reader) -> HandlerResult<Json<BalanceView>> {
+    Ok(Json(view::balance(&state.engine.balance(reader.org()).await?)))
 }
 
-pub(crate) async fn add(State(house): State<Shared>, admin: Admin, asked: Asked<AddCredits>) -> Answer {
+pub(crate) async fn add(State(state): State<Shared>, admin: Admin, asked: Asked<AddCredits>) -> HandlerResult {
     let amount: Credits = asked
         .value
         .amount
@@ -33,28 +33,28 @@ pub(crate) async fn add(State(house): State<Shared>, admin: Admin, asked: Asked<
     let render = Arc::new(|org: &engine::store::org::Org| {
         serde_json::to_vec(&view::balance(org)).expect("a view is plain data")
     });
-    answered(house.engine.add_credits(admin.org(), amount, memo, asked.key(admin.org()), render).await?)
+    answered(state.engine.add_credits(admin.org(), amount, memo, asked.key(admin.org()), render).await?)
 }
 
 pub(crate) async fn rows(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Query(paging): Query<Paging>,
-) -> Answer<Json<Page<LedgerRow>>> {
+) -> HandlerResult<Json<Page<LedgerRow>>> {
     let (limit, after) = (paging.limit()?, paging.after()?);
-    let found = house.engine.ledger(reader.org(), after, limit).await?;
+    let found = state.engine.ledger(reader.org(), after, limit).await?;
     Ok(page(found, limit, |row| row.seq, view::ledger_row))
 }
 
 pub(crate) async fn of_run(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
     Query(paging): Query<Paging>,
-) -> Answer<Json<Page<LedgerRow>>> {
+) -> HandlerResult<Json<Page<LedgerRow>>> {
     let (limit, after, run) = (paging.limit()?, paging.after()?, id("run", &run)?);
-    house.engine.run(reader.org(), run).await?;
-    let found = house.engine.ledger_of_run(reader.org(), run, after, limit).await?;
+    state.engine.run(reader.org(), run).await?;
+    let found = state.engine.ledger_of_run(reader.org(), run, after, limit).await?;
     Ok(page(found, limit, |row| row.seq, view::ledger_row))
 }
 
@@ -68,17 +68,17 @@ pub(crate) struct Span {
 
 /// What was charged within a span, by run; holds and idle machines have none.
 pub(crate) async fn usage(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Query(span): Query<Span>,
-) -> Answer<Json<UsageView>> {
+) -> HandlerResult<Json<UsageView>> {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
     let to = now_ms();
     let from = span.since_ms.unwrap_or(to - DAY_MS);
     let mut sums: BTreeMap<Option<RunId>, Credits> = BTreeMap::new();
     let mut after = 0;
     loop {
-        let rows = house.engine.ledger(reader.org(), after, 1000).await?;
+        let rows = state.engine.ledger(reader.org(), after, 1000).await?;
         let Some(last) = rows.last() else { break };
         after = last.seq;
         for row in rows.iter().filter(|row| row.entry.kind == EntryKind::Charge && row.at.ms() >= from) {
@@ -90,7 +90,7 @@ pub(crate) async fn usage(
     let mut largest: Vec<(Option<RunId>, Credits)> = sums.into_iter().collect();
     largest.sort_by_key(|(_, charged)| std::cmp::Reverse(*charged));
     largest.truncate(USAGE_ROWS);
-    let names = house.engine.run_names(reader.org(), largest.iter().filter_map(|(run, _)| *run).collect()).await?;
+    let names = state.engine.run_names(reader.org(), largest.iter().filter_map(|(run, _)| *run).collect()).await?;
     let runs = largest.into_iter().map(|(run, charged)| UsageRow {
         name: run.and_then(|run| names.get(&run).cloned()),
         run: run.map(|run| run.to_string()),

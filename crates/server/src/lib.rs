@@ -15,7 +15,6 @@ mod hostile;
 mod hub;
 mod input;
 mod instance;
-mod known;
 mod ledger;
 mod limit;
 mod listen;
@@ -40,6 +39,7 @@ mod strict;
 mod submit;
 mod tls;
 mod token;
+mod token_cache;
 mod view;
 mod worker;
 mod workflow;
@@ -58,11 +58,11 @@ use std::sync::atomic::AtomicI64;
 use tokio::sync::watch;
 
 /// What every request may use.
-pub(crate) struct House {
+pub(crate) struct AppState {
     pub(crate) engine: Engine,
     pub(crate) hub: Hub,
     pub(crate) sources: event::Sources,
-    pub(crate) tokens: known::Known,
+    pub(crate) tokens: token_cache::TokenCache,
     pub(crate) limits: limit::Limits,
     pub(crate) started_at: i64,
     pub(crate) url: Option<String>,
@@ -75,7 +75,7 @@ pub(crate) struct House {
     pub(crate) failures: AtomicI64,
 }
 
-pub(crate) type Shared = Arc<House>;
+pub(crate) type Shared = Arc<AppState>;
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 

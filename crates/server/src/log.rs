@@ -5,7 +5,7 @@ use crate::auth::Reader;
 use crate::follow::{Feed, Left, stream};
 use crate::hub::{Bell, Hub};
 use crate::input::last_event_id;
-use crate::problem::{Answer, Problem};
+use crate::problem::{HandlerResult, Problem};
 use crate::routes::{Path, Query, id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -50,12 +50,12 @@ struct Filter {
 }
 
 pub(crate) async fn logs(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
     Query(wanted): Query<Wanted>,
     headers: HeaderMap,
-) -> Answer {
+) -> HandlerResult {
     let (run, org): (RunId, OrgId) = (id("run", &run)?, reader.org());
     let filter = Filter {
         stream: wanted.stream.as_deref().map(stream_named).transpose()?,
@@ -63,17 +63,17 @@ pub(crate) async fn logs(
         since_ms: wanted.since_ms.unwrap_or(i64::MIN),
         follow: wanted.follow.unwrap_or(true),
     };
-    let (seen, jobs) = house.engine.jobs(org, run).await?;
+    let (seen, jobs) = state.engine.jobs(org, run).await?;
     let wanted_jobs = jobs.iter().map(|job| job.id).filter(|job| filter.job.is_none_or(|only| only == *job));
-    house.engine.log_is_kept(&seen, wanted_jobs.collect()).await?;
+    state.engine.log_is_kept(&seen, wanted_jobs.collect()).await?;
     let told = last_event_id(&headers, "<job>:<offset>, joined by commas", Cursor::parse)?;
     let mut cursor = told.unwrap_or_default();
     if let Some(lines) = wanted.tail.filter(|_| cursor.0.is_empty()) {
         let lines = usize::try_from(lines).unwrap_or(usize::MAX);
-        cursor = tail(&house, &jobs, &filter, lines).await?;
+        cursor = tail(&state, &jobs, &filter, lines).await?;
     }
-    Ok(stream(&house, move |house, feed| async move {
-        if let Err(Some(failure)) = follow(&house, &feed, org, run, &filter, cursor).await {
+    Ok(stream(&state, move |state, feed| async move {
+        if let Err(Some(failure)) = follow(&state, &feed, org, run, &filter, cursor).await {
             tracing::warn!(%failure, %run, "a log stream ended early");
         }
     }))
@@ -123,12 +123,12 @@ impl From<Failure> for Stopped {
 
 /// Where a run and the logs of its jobs are looked up.
 trait Desk: Sync {
-    fn look(&self) -> impl Future<Output = Result<Seen, Failure>> + Send;
+    fn look(&self) -> impl Future<Output = Result<LogState, Failure>> + Send;
     fn read(&self, job: JobId, from: i64) -> impl Future<Output = Result<Page, Failure>> + Send;
 }
 
 /// A run as it was when somebody looked.
-struct Seen {
+struct LogState {
     version: i64,
     jobs: Vec<SeenJob>,
     max_attempts: i64,
@@ -142,10 +142,10 @@ struct SeenJob {
     has_ended: bool,
 }
 
-impl Seen {
-    fn new(run: &Run, jobs: &[Job]) -> Seen {
+impl LogState {
+    fn new(run: &Run, jobs: &[Job]) -> LogState {
         let cut = jobs.iter().any(|job| job.log_cut);
-        Seen {
+        LogState {
             version: run.version,
             jobs: jobs
                 .iter()
@@ -159,30 +159,30 @@ impl Seen {
 }
 
 struct RunDesk<'a> {
-    house: &'a Shared,
+    state: &'a Shared,
     org: OrgId,
     run: RunId,
 }
 
 impl Desk for RunDesk<'_> {
-    async fn look(&self) -> Result<Seen, Failure> {
-        self.house.engine.jobs(self.org, self.run).await.map(|(run, jobs)| Seen::new(&run, &jobs))
+    async fn look(&self) -> Result<LogState, Failure> {
+        self.state.engine.jobs(self.org, self.run).await.map(|(run, jobs)| LogState::new(&run, &jobs))
     }
     async fn read(&self, job: JobId, from: i64) -> Result<Page, Failure> {
-        self.house.engine.logs.read(job, from, PAGE_BYTES).await
+        self.state.engine.logs.read(job, from, PAGE_BYTES).await
     }
 }
 
 async fn follow(
-    house: &Shared,
+    state: &Shared,
     feed: &Feed,
     org: OrgId,
     run: RunId,
     filter: &Filter,
     cursor: Cursor,
 ) -> Result<(), Option<Failure>> {
-    let desk = RunDesk { house, org, run };
-    match tell(&desk, &house.hub, feed, run, filter, cursor).await {
+    let desk = RunDesk { state, org, run };
+    match tell(&desk, &state.hub, feed, run, filter, cursor).await {
         Ok(()) | Err(Stopped::Left) => Ok(()),
         Err(Stopped::Failed(failure)) => Err(Some(failure)),
     }
@@ -317,20 +317,20 @@ async fn tell_end(feed: &Feed, end: &LogEnd) -> Result<(), Stopped> {
 }
 
 /// Where the last `lines` lines of the newest job begin; earlier jobs are passed over.
-async fn tail(house: &Shared, jobs: &[Job], filter: &Filter, lines: usize) -> Result<Cursor, Problem> {
+async fn tail(state: &Shared, jobs: &[Job], filter: &Filter, lines: usize) -> Result<Cursor, Problem> {
     let mut cursor = Cursor::default();
     let mine: Vec<&Job> = jobs.iter().filter(|job| filter.job.is_none_or(|id| id == job.id)).collect();
     let Some((newest, earlier)) = mine.split_last() else { return Ok(cursor) };
     for job in earlier {
-        cursor.advance(job.id, house.engine.logs.reached(job.id, job.epoch).await?.total);
+        cursor.advance(job.id, state.engine.logs.reached(job.id, job.epoch).await?.total);
     }
-    let total = house.engine.logs.reached(newest.id, newest.epoch).await?.total;
+    let total = state.engine.logs.reached(newest.id, newest.epoch).await?.total;
     let mut back = if lines == 0 { 0 } else { 16 * 1024_i64 };
     loop {
         let from = (total - back).max(0);
         let (mut seen, mut at) = (Lines::default(), from);
         while at < total {
-            let page = house.engine.logs.read(newest.id, at, PAGE_BYTES).await?;
+            let page = state.engine.logs.read(newest.id, at, PAGE_BYTES).await?;
             let wanted = page.frames.iter().filter(|p| filter.stream.is_none_or(|wanted| wanted == p.frame.stream));
             wanted.for_each(|placed| seen.add(placed));
             if page.next_offset <= at {
@@ -406,7 +406,7 @@ mod tests {
     const RUN: RunId = RunId(7);
 
     impl Desk for Restless {
-        async fn look(&self) -> Result<Seen, Failure> {
+        async fn look(&self) -> Result<LogState, Failure> {
             let now = self.looks.fetch_add(1, Ordering::Relaxed).min(self.life.len() - 1);
             if now + 1 < self.life.len() {
                 self.hub.ring(Hint::Run(RUN));
@@ -419,12 +419,12 @@ mod tests {
     }
 
     /// Of a run whose jobs have ended or not; it has when all of them have.
-    fn seen(version: i64, jobs: &[bool]) -> Seen {
+    fn seen(version: i64, jobs: &[bool]) -> LogState {
         let has_ended = !jobs.is_empty() && jobs.iter().all(|ended| *ended);
         let end = LogEnd { status: "completed".into(), exit_code: Some(0), cut: false };
         let jobs =
             jobs.iter().zip(1..).map(|(has_ended, n)| SeenJob { id: JobId(n), attempt: 1, has_ended: *has_ended });
-        Seen { version, jobs: jobs.collect(), max_attempts: 3, has_ended, end }
+        LogState { version, jobs: jobs.collect(), max_attempts: 3, has_ended, end }
     }
 
     #[test]
@@ -446,7 +446,7 @@ mod tests {
     fn every_further_attempt_is_told_before_its_frames() {
         struct Retried;
         impl Desk for Retried {
-            async fn look(&self) -> Result<Seen, Failure> {
+            async fn look(&self) -> Result<LogState, Failure> {
                 let mut seen = seen(1, &[true, true, true]);
                 for (job, attempt) in seen.jobs.iter_mut().zip([1, 2, 2]) {
                     job.attempt = attempt;

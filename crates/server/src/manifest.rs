@@ -1,7 +1,7 @@
 //! Routes of manifests.
 
 use crate::auth::Reader;
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Paging, Path, Query, id, page};
 use crate::{Shared, view};
 use axum::Json;
@@ -9,20 +9,20 @@ use axum::extract::State;
 use wire::api::{ManifestView, Page};
 
 pub(crate) async fn list(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Query(paging): Query<Paging>,
-) -> Answer<Json<Page<ManifestView>>> {
+) -> HandlerResult<Json<Page<ManifestView>>> {
     let (limit, before) = (paging.limit()?, paging.before()?);
-    let found = house.engine.manifests(reader.org(), before, limit).await?;
+    let found = state.engine.manifests(reader.org(), before, limit).await?;
     Ok(page(found, limit, |m| m.id.0, |m| view::manifest(m, &[])))
 }
 
 pub(crate) async fn show(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(manifest): Path<String>,
-) -> Answer<Json<ManifestView>> {
-    let (manifest, resources) = house.engine.manifest(reader.org(), id("manifest", &manifest)?).await?;
+) -> HandlerResult<Json<ManifestView>> {
+    let (manifest, resources) = state.engine.manifest(reader.org(), id("manifest", &manifest)?).await?;
     Ok(Json(view::manifest(&manifest, &resources)))
 }

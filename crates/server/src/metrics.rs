@@ -2,7 +2,7 @@
 
 use crate::Shared;
 use crate::auth::Admin;
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -10,17 +10,17 @@ use engine::store::Counts;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-pub(crate) async fn metrics(State(house): State<Shared>, _: Admin) -> Answer {
+pub(crate) async fn metrics(State(state): State<Shared>, _: Admin) -> HandlerResult {
     let mut text = String::new();
-    let due = house.engine.count_due().await?.max(0) as u64;
+    let due = state.engine.count_due().await?.max(0) as u64;
     family(&mut text, "gauge", "remuda_work_due", "Work items that are due and not finished.", [(String::new(), due)]);
-    store(&mut text, &house.engine.store.counts());
-    let requests = house.requests.load(Ordering::Relaxed).max(0) as u64;
+    store(&mut text, &state.engine.store.counts());
+    let requests = state.requests.load(Ordering::Relaxed).max(0) as u64;
     family(&mut text, "counter", "remuda_requests_total", "Requests answered.", [(String::new(), requests)]);
-    let failures = house.failures.load(Ordering::Relaxed).max(0) as u64;
+    let failures = state.failures.load(Ordering::Relaxed).max(0) as u64;
     let about = "Requests answered 500: a panic, or a failure inside the control plane.";
     family(&mut text, "counter", "remuda_request_failures_total", about, [(String::new(), failures)]);
-    let waits = house.engine.house.presence.durable_waits();
+    let waits = state.engine.context.presence.durable_waits();
     let about = "Times the runners of this control plane waited for their disk, as they say.";
     family(&mut text, "counter", "remuda_runner_durable_waits_total", about, [(String::new(), waits)]);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

@@ -19,7 +19,7 @@ const PATIENT: Bounds =
 async fn serve(world: &World, tls: Option<Tls>, bounds: Bounds) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(listen::tcp(listener, tls, router(world.house.clone()), bounds, world.house.closing.subscribe()));
+    tokio::spawn(listen::tcp(listener, tls, router(world.state.clone()), bounds, world.state.closing.subscribe()));
     address
 }
 
@@ -244,7 +244,7 @@ async fn a_body_that_stops_coming_is_not_waited_for() {
     let body = Body::from_stream(tokio_stream::wrappers::ReceiverStream::new(pieces));
     let body = crate::input::steady(body, Duration::from_millis(20));
     let request = axum::http::Request::post("/api/v1/runs").header("authorization", format!("Bearer {}", world.admin));
-    let got = router(world.house.clone()).oneshot(request.body(body).unwrap()).await.unwrap();
+    let got = router(world.state.clone()).oneshot(request.body(body).unwrap()).await.unwrap();
     assert_eq!(got.status(), StatusCode::REQUEST_TIMEOUT);
     drop(pipe);
 }

@@ -2,14 +2,14 @@
 
 use crate::Shared;
 use crate::auth::Reader;
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Paging, Query, part};
 use axum::extract::State;
 use model::spec::Resources;
 use wire::api::{PoolView, ProviderView};
 
-pub(crate) async fn pools(State(house): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> Answer {
-    let found = house.engine.pools().await?;
+pub(crate) async fn pools(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
+    let found = state.engine.pools().await?;
     let data = found.into_iter().map(|p| PoolView {
         id: p.pool.id.to_string(),
         provider: p.pool.provider,
@@ -23,8 +23,8 @@ pub(crate) async fn pools(State(house): State<Shared>, _: Reader, Query(paging):
     part(data.collect(), &paging)
 }
 
-pub(crate) async fn providers(State(house): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> Answer {
-    let data = house.engine.house.providers.values().map(|provider| {
+pub(crate) async fn providers(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
+    let data = state.engine.context.providers.values().map(|provider| {
         let capabilities = provider.capabilities();
         ProviderView {
             name: provider.name().to_owned(),

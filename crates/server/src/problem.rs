@@ -24,7 +24,7 @@ pub(crate) struct Problem {
 #[derive(Debug, Clone)]
 pub(crate) struct Hidden(pub(crate) String);
 
-pub(crate) type Answer<T = Response> = Result<T, Problem>;
+pub(crate) type HandlerResult<T = Response> = Result<T, Problem>;
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {

@@ -3,7 +3,7 @@
 use crate::input::{self, BODY_BYTES};
 pub(crate) use crate::input::{Asked, Nothing, Path, Query};
 use crate::listen::Peer;
-use crate::problem::{Answer, Hidden, PROBLEM, Problem};
+use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
     Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, metrics, openapi,
     pool, run, runner, secret, token, workflow,
@@ -24,13 +24,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-pub(crate) fn router(house: Shared) -> Router {
-    dressed(everything(&house), house)
+pub(crate) fn router(state: Shared) -> Router {
+    dressed(everything(&state), state)
 }
 
-fn everything(house: &Shared) -> Router<Shared> {
-    let with_token = || middleware::from_fn_with_state(house.clone(), auth::recognised);
-    let for_everybody = || middleware::from_fn_with_state(house.clone(), auth::unrecognised);
+fn everything(state: &Shared) -> Router<Shared> {
+    let with_token = || middleware::from_fn_with_state(state.clone(), auth::recognised);
+    let for_everybody = || middleware::from_fn_with_state(state.clone(), auth::unrecognised);
     let api = api()
         .layer(middleware::from_fn(described))
         .fallback(nowhere)
@@ -61,8 +61,8 @@ fn everything(house: &Shared) -> Router<Shared> {
 }
 
 /// What every request goes through, whatever it is for.
-pub(crate) fn dressed(routes: Router<Shared>, house: Shared) -> Router {
-    routes.layer(middleware::from_fn_with_state(house.clone(), numbered)).with_state(house)
+pub(crate) fn dressed(routes: Router<Shared>, state: Shared) -> Router {
+    routes.layer(middleware::from_fn_with_state(state.clone(), numbered)).with_state(state)
 }
 
 /// One line a route: what is served and what is described are the same list. After the summary come the query's type (`?Type,`),
@@ -177,10 +177,10 @@ async fn described(request: Request, next: Next) -> Response {
 }
 
 /// Every answer carries a request id; a problem carries it in its document too. A panic on the way is a problem like any other.
-async fn numbered(State(house): State<Shared>, mut request: Request, next: Next) -> Response {
-    house.asked_at.store(crate::now_ms(), Ordering::Relaxed);
-    let number = house.requests.fetch_add(1, Ordering::Relaxed);
-    let id = format!("req_{}{}", model::slug(house.started_at), model::slug(number));
+async fn numbered(State(state): State<Shared>, mut request: Request, next: Next) -> Response {
+    state.asked_at.store(crate::now_ms(), Ordering::Relaxed);
+    let number = state.requests.fetch_add(1, Ordering::Relaxed);
+    let id = format!("req_{}{}", model::slug(state.started_at), model::slug(number));
     request.extensions_mut().insert(RequestId(id.clone()));
     let answered = match input::check_address(request.uri()) {
         Ok(()) => AssertUnwindSafe(next.run(bounded(request))).catch_unwind().await,
@@ -189,7 +189,7 @@ async fn numbered(State(house): State<Shared>, mut request: Request, next: Next)
     let mut response =
         answered.unwrap_or_else(|panic| Problem::internal(format!("panicked: {}", said(&*panic))).into_response());
     if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
-        house.failures.fetch_add(1, Ordering::Relaxed);
+        state.failures.fetch_add(1, Ordering::Relaxed);
     }
     if let Some(Hidden(cause)) = response.extensions_mut().remove::<Hidden>() {
         tracing::warn!(request = id, status = response.status().as_u16(), "{cause}");
@@ -240,7 +240,7 @@ async fn with_request_id(response: Response, id: &str) -> Response {
 }
 
 /// The stored or fresh answer of a repeatable request.
-pub(crate) fn answered(answer: engine::run::Answer) -> Answer {
+pub(crate) fn answered(answer: engine::run::KeyedResponse) -> HandlerResult {
     let status =
         u16::try_from(answer.status).ok().and_then(|code| StatusCode::from_u16(code).ok()).unwrap_or(StatusCode::OK);
     let kind = if status.is_client_error() { PROBLEM } else { HeaderValue::from_static("application/json") };
@@ -252,12 +252,12 @@ pub(crate) fn answered(answer: engine::run::Answer) -> Answer {
 }
 
 /// The answer to a question that changes nothing: stored only if the asker wants to hear the same again.
-pub(crate) async fn settled(house: &Shared, key: Option<Key>, body: &impl serde::Serialize) -> Answer {
+pub(crate) async fn settled(state: &Shared, key: Option<Key>, body: &impl serde::Serialize) -> HandlerResult {
     let body = serde_json::to_vec(body).expect("a view is plain data");
     if key.is_none() {
-        return answered(engine::run::Answer { status: 200, body, replayed: false });
+        return answered(engine::run::KeyedResponse { status: 200, body, replayed: false });
     }
-    answered(house.engine.keyed(Lane::Normal, "answer.keep", key, 200, move |_| Ok(body.clone())).await?)
+    answered(state.engine.keyed(Lane::Normal, "answer.keep", key, 200, move |_| Ok(body.clone())).await?)
 }
 
 /// An id in a path; one that cannot be read names nothing.
@@ -336,7 +336,7 @@ pub(crate) async fn gather<E, F: Future<Output = Result<Vec<E>, model::Failure>>
 }
 
 /// A page of something that is read as a whole.
-pub(crate) fn part<V: serde::Serialize>(all: Vec<V>, paging: &Paging) -> Answer {
+pub(crate) fn part<V: serde::Serialize>(all: Vec<V>, paging: &Paging) -> HandlerResult {
     let (limit, after) = (paging.limit()?, paging.after()?);
     let (limit, after) = (limit as usize, usize::try_from(after).unwrap_or(usize::MAX));
     let next = after.saturating_add(limit);

@@ -1,7 +1,7 @@
 //! Routes of runs.
 
 use crate::auth::{Reader, Writer};
-use crate::problem::{Answer, Problem};
+use crate::problem::{HandlerResult, Problem};
 use crate::routes::{Asked, Paging, Path, Query, answered, id, page, part};
 use crate::{Shared, now_ms, submit, view};
 use axum::Json;
@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use engine::run::{Action, Render};
-use engine::view::{Picture, Which};
+use engine::view::{RunSnapshot, Which};
 use model::run::RunStatus;
 use model::{OrgId, Refused, RunId, Timestamp};
 use serde::Deserialize;
@@ -19,16 +19,16 @@ use wire::api::{ActionBody, Page, RunView, Submit};
 /// Most runs are shown in so much: the answer is made while other submissions wait for the database.
 const SHOWN_BYTES: usize = 2048;
 
-pub(crate) async fn submit(State(house): State<Shared>, writer: Writer, asked: Asked<Submit>) -> Answer {
+pub(crate) async fn submit(State(state): State<Shared>, writer: Writer, asked: Asked<Submit>) -> HandlerResult {
     let key = asked.key(writer.org());
     let dry_run = asked.value.dry_run;
-    let submission = submit::submission(&house.engine.house, writer.org(), asked.value)?;
+    let submission = submit::submission(&state.engine.context, writer.org(), asked.value)?;
     if dry_run {
         // Nothing is written, so nothing is kept under the key either: asked again, it is planned again.
-        let plan = house.engine.plan(&submission).await?;
+        let plan = state.engine.plan(&submission).await?;
         return Ok(Json(view::plan(&submission.spec, &plan)).into_response());
     }
-    answered(house.engine.submit(submission, key, render()).await?)
+    answered(state.engine.submit(submission, key, render()).await?)
 }
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -49,16 +49,16 @@ pub(crate) struct Filter {
 }
 
 pub(crate) async fn list(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Query(filter): Query<Filter>,
-) -> Answer<Json<Page<RunView>>> {
+) -> HandlerResult<Json<Page<RunView>>> {
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let (limit, before) = (paging.limit()?, paging.before()?);
     let (status, now) = (filter.status.as_deref().map(status).transpose()?, Timestamp(now_ms()));
-    let show = |p: &Picture| view::run(p, now);
+    let show = |p: &RunSnapshot| view::run(p, now);
     if let Some(name) = filter.name {
-        let named = house.engine.named_picture(reader.org(), name).await?;
+        let named = state.engine.named_picture(reader.org(), name).await?;
         let kept = named.filter(|p| status.is_none_or(|wanted| wanted == p.run.status));
         return Ok(Json(Page { data: kept.iter().map(show).collect(), next_cursor: None }));
     }
@@ -67,41 +67,41 @@ pub(crate) async fn list(
         None if filter.all == Some(true) => Which::All,
         None => Which::Open,
     };
-    Ok(page(house.engine.pictures(reader.org(), which, before, limit).await?, limit, |p| p.run.id.0, show))
+    Ok(page(state.engine.pictures(reader.org(), which, before, limit).await?, limit, |p| p.run.id.0, show))
 }
 
 fn status(text: &str) -> Result<RunStatus, Problem> {
-    text.parse().map_err(|e: model::words::UnknownWord| Refused::invalid("status", e.to_string()).into())
+    text.parse().map_err(|e: model::string_enum::UnknownWord| Refused::invalid("status", e.to_string()).into())
 }
 
 pub(crate) async fn show(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
-) -> Answer<Json<RunView>> {
-    let picture = house.engine.picture(reader.org(), id("run", &run)?).await?;
-    Ok(Json(view::run(&picture, Timestamp(now_ms()))))
+) -> HandlerResult<Json<RunView>> {
+    let snapshot = state.engine.snapshot(reader.org(), id("run", &run)?).await?;
+    Ok(Json(view::run(&snapshot, Timestamp(now_ms()))))
 }
 
 pub(crate) async fn tree(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
-) -> Answer<Json<wire::api::Tree>> {
-    let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
+) -> HandlerResult<Json<wire::api::Tree>> {
+    let tree = state.engine.tree(reader.org(), id("run", &run)?).await?;
     Ok(Json(view::tree(&tree, Timestamp(now_ms()))))
 }
 
 pub(crate) async fn why(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
-) -> Answer<Json<wire::api::Why>> {
-    let (picture, why) = house.engine.why(reader.org(), id("run", &run)?).await?;
+) -> HandlerResult<Json<wire::api::Why>> {
+    let (snapshot, why) = state.engine.why(reader.org(), id("run", &run)?).await?;
     Ok(Json(wire::api::Why {
-        run: picture.run.id.to_string(),
-        status: picture.run.status.to_string(),
-        phase: picture.run.phase.map(|p| p.to_string()),
+        run: snapshot.run.id.to_string(),
+        status: snapshot.run.status.to_string(),
+        phase: snapshot.run.phase.map(|p| p.to_string()),
         summary: why.summary,
         facts: why.facts,
         next: why.next,
@@ -109,115 +109,119 @@ pub(crate) async fn why(
 }
 
 pub(crate) async fn attempts(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
     Query(paging): Query<Paging>,
-) -> Answer {
-    let attempts = house.engine.attempts(reader.org(), id("run", &run)?).await?;
+) -> HandlerResult {
+    let attempts = state.engine.attempts(reader.org(), id("run", &run)?).await?;
     part(attempts.iter().map(view::attempt).collect(), &paging)
 }
 
 pub(crate) async fn agents(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
     Query(paging): Query<Paging>,
-) -> Answer {
-    let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
+) -> HandlerResult {
+    let tree = state.engine.tree(reader.org(), id("run", &run)?).await?;
     part(tree.agents.iter().map(view::agent).collect(), &paging)
 }
 
 pub(crate) async fn tasks(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
     Query(paging): Query<Paging>,
-) -> Answer {
-    let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
+) -> HandlerResult {
+    let tree = state.engine.tree(reader.org(), id("run", &run)?).await?;
     part(tree.tasks.iter().map(view::task).collect(), &paging)
 }
 
 pub(crate) async fn steps(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
     Query(paging): Query<Paging>,
-) -> Answer {
-    let tree = house.engine.tree(reader.org(), id("run", &run)?).await?;
+) -> HandlerResult {
+    let tree = state.engine.tree(reader.org(), id("run", &run)?).await?;
     part(tree.steps.iter().map(view::step).collect(), &paging)
 }
 
 pub(crate) async fn jobs(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(run): Path<String>,
     Query(paging): Query<Paging>,
-) -> Answer {
-    let jobs = house.engine.seen_jobs(reader.org(), id("run", &run)?).await?;
+) -> HandlerResult {
+    let jobs = state.engine.seen_jobs(reader.org(), id("run", &run)?).await?;
     part(jobs.iter().map(view::job).collect(), &paging)
 }
 
 pub(crate) async fn start(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
-) -> Answer {
-    act(&house, writer.org(), &run, Action::Start, &asked).await
+) -> HandlerResult {
+    act(&state, writer.org(), &run, Action::Start, &asked).await
 }
 
 pub(crate) async fn cancel(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
-) -> Answer {
-    act(&house, writer.org(), &run, Action::Cancel { abort: asked.value.abort }, &asked).await
+) -> HandlerResult {
+    act(&state, writer.org(), &run, Action::Cancel { abort: asked.value.abort }, &asked).await
 }
 
 pub(crate) async fn pause(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
-) -> Answer {
-    act(&house, writer.org(), &run, Action::Pause, &asked).await
+) -> HandlerResult {
+    act(&state, writer.org(), &run, Action::Pause, &asked).await
 }
 
 pub(crate) async fn resume(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
-) -> Answer {
-    act(&house, writer.org(), &run, Action::Resume, &asked).await
+) -> HandlerResult {
+    act(&state, writer.org(), &run, Action::Resume, &asked).await
 }
 
 pub(crate) async fn retry(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
-) -> Answer {
-    act(&house, writer.org(), &run, Action::Retry { force: asked.value.force }, &asked).await
+) -> HandlerResult {
+    act(&state, writer.org(), &run, Action::Retry { force: asked.value.force }, &asked).await
 }
 
-pub(crate) async fn delete(State(house): State<Shared>, writer: Writer, Path(run): Path<String>) -> Answer<StatusCode> {
-    house.engine.delete(writer.org(), id("run", &run)?).await?;
+pub(crate) async fn delete(
+    State(state): State<Shared>,
+    writer: Writer,
+    Path(run): Path<String>,
+) -> HandlerResult<StatusCode> {
+    state.engine.delete(writer.org(), id("run", &run)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn act(house: &Shared, org: OrgId, run: &str, action: Action, asked: &Asked<ActionBody>) -> Answer {
+async fn act(state: &Shared, org: OrgId, run: &str, action: Action, asked: &Asked<ActionBody>) -> HandlerResult {
     let run: RunId = id("run", run)?;
-    answered(house.engine.act_on(org, run, action, asked.key(org), render()).await?)
+    answered(state.engine.act_on(org, run, action, asked.key(org), render()).await?)
 }
 
 fn render() -> Render {
     let now = Timestamp(now_ms());
-    Arc::new(move |picture: &Picture| {
+    Arc::new(move |snapshot: &RunSnapshot| {
         let mut body = Vec::with_capacity(SHOWN_BYTES);
-        serde_json::to_writer(&mut body, &view::run(picture, now)).expect("a view is plain data");
+        serde_json::to_writer(&mut body, &view::run(snapshot, now)).expect("a view is plain data");
         body
     })
 }

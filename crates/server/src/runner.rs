@@ -2,7 +2,7 @@
 
 use crate::auth::Machine;
 use crate::follow::{Feed, stream};
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Asked, Path, Query, id};
 use crate::{Shared, now_ms};
 use axum::Json;
@@ -13,10 +13,10 @@ use axum::response::sse;
 use engine::artifact::Announcement;
 use engine::runner::{Fact, Introduction, What};
 use engine::store::Hint;
-use engine::store::artifact::Kept;
+use engine::store::artifact::EntryKind;
 use engine::store::log::Chunk;
 use engine::store::log_file::{Frame, LogStream};
-use model::job::{Frost, JobReason, LifecycleError};
+use model::job::{FreezeState, JobReason, LifecycleError};
 use model::spec::OnLostControl;
 use model::{InstanceId, Refused, Timestamp};
 use serde::Deserialize;
@@ -26,10 +26,10 @@ use wire::pack;
 use wire::runner as protocol;
 
 pub(crate) async fn register(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     machine: Machine,
     asked: Asked<protocol::Register>,
-) -> Answer<Json<protocol::Registered>> {
+) -> HandlerResult<Json<protocol::Registered>> {
     let who = asked.value;
     let introduction = Introduction {
         name: who.name,
@@ -38,9 +38,9 @@ pub(crate) async fn register(
         host: who.host,
         containment: who.containment,
     };
-    let instance = house.engine.register(machine.0.id, introduction).await?;
-    let desired = document(&house, instance.id).await?;
-    Ok(Json(protocol::Registered { session: instance.session, control_plane_id: control_id(&house), desired }))
+    let instance = state.engine.register(machine.0.id, introduction).await?;
+    let desired = document(&state, instance.id).await?;
+    Ok(Json(protocol::Registered { session: instance.session, control_plane_id: control_id(&state), desired }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -48,25 +48,29 @@ pub(crate) struct Session {
     session: i64,
 }
 
-pub(crate) async fn desired(State(house): State<Shared>, machine: Machine, Query(query): Query<Session>) -> Answer {
+pub(crate) async fn desired(
+    State(state): State<Shared>,
+    machine: Machine,
+    Query(query): Query<Session>,
+) -> HandlerResult {
     let instance = machine.0.id;
-    Ok(stream(&house, move |house, feed| async move {
-        house.engine.house.presence.stream(instance, true);
-        tell(&house, &feed, instance, query.session).await;
-        house.engine.house.presence.stream(instance, false);
-        if !*house.closing.borrow()
-            && let Err(failure) = house.engine.stream_closed(instance).await
+    Ok(stream(&state, move |state, feed| async move {
+        state.engine.context.presence.stream(instance, true);
+        tell(&state, &feed, instance, query.session).await;
+        state.engine.context.presence.stream(instance, false);
+        if !*state.closing.borrow()
+            && let Err(failure) = state.engine.stream_closed(instance).await
         {
             tracing::warn!(%failure, %instance, "a closed stream could not be noted");
         }
     }))
 }
 
-async fn tell(house: &Shared, feed: &Feed, instance: InstanceId, session: i64) {
-    let mut bell = house.hub.follow(Hint::Instance(instance));
+async fn tell(state: &Shared, feed: &Feed, instance: InstanceId, session: i64) {
+    let mut bell = state.hub.follow(Hint::Instance(instance));
     let mut told = -1;
     loop {
-        let desired = match house.engine.desired(instance).await {
+        let desired = match state.engine.desired(instance).await {
             Ok(desired) => desired,
             Err(failure) => return tracing::warn!(%failure, %instance, "its desired document could not be read"),
         };
@@ -89,30 +93,30 @@ async fn tell(house: &Shared, feed: &Feed, instance: InstanceId, session: i64) {
 }
 
 pub(crate) async fn heartbeat(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     machine: Machine,
     asked: Asked<protocol::Heartbeat>,
-) -> Answer<Json<protocol::Beat>> {
+) -> HandlerResult<Json<protocol::Beat>> {
     let (instance, beat) = (machine.0, asked.value);
-    house.engine.heartbeat(&instance, beat.observed_version, Timestamp(now_ms())).await?;
+    state.engine.heartbeat(&instance, beat.observed_version, Timestamp(now_ms())).await?;
     Ok(Json(protocol::Beat {
-        control_plane_id: control_id(&house),
+        control_plane_id: control_id(&state),
         desired_version: instance.desired_version,
         session_current: instance.session == beat.session,
     }))
 }
 
 pub(crate) async fn report(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     machine: Machine,
     asked: Asked<protocol::ReportBatch>,
-) -> Answer<Json<protocol::ReportAnswer>> {
+) -> HandlerResult<Json<protocol::ReportAnswer>> {
     let (instance, batch) = (machine.0, asked.value);
-    house.engine.heartbeat(&instance, instance.observed_version, Timestamp(now_ms())).await?;
-    house.engine.house.presence.waited(instance.id, batch.durable_waits);
+    state.engine.heartbeat(&instance, instance.observed_version, Timestamp(now_ms())).await?;
+    state.engine.context.presence.waited(instance.id, batch.durable_waits);
     let facts = batch.facts.into_iter().filter_map(fact).collect();
     let chunks = batch.logs.into_iter().map(chunk).collect();
-    let taken = house.engine.report(&instance, facts, chunks).await?;
+    let taken = state.engine.report(&instance, facts, chunks).await?;
     let refused = taken.refused.into_iter().map(|(job, epoch, refused)| protocol::RefusedFact {
         job,
         epoch,
@@ -126,22 +130,26 @@ pub(crate) async fn report(
     }))
 }
 
-pub(crate) async fn blob(State(house): State<Shared>, machine: Machine, Path(hash): Path<String>) -> Answer<Body> {
-    let blob = house.engine.open_blob(machine.0.org, &hash)?;
+pub(crate) async fn blob(
+    State(state): State<Shared>,
+    machine: Machine,
+    Path(hash): Path<String>,
+) -> HandlerResult<Body> {
+    let blob = state.engine.open_blob(machine.0.org, &hash)?;
     Ok(Body::from_stream(blob.into_stream()))
 }
 
 /// Small blobs together, one after the other; those that are larger, or not here, are left out, and the runner asks for each by itself.
 pub(crate) async fn blobs(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     machine: Machine,
     asked: Asked<protocol::BlobsAsked>,
-) -> Answer<Body> {
+) -> HandlerResult<Body> {
     let hashes = asked.value.hashes;
     if hashes.len() > pack::PACK_BLOBS {
         return Err(Refused::TooLarge { what: "the list of hashes", limit: "1,000".into() }.into());
     }
-    let (engine, org) = (house.engine.clone(), machine.0.org);
+    let (engine, org) = (state.engine.clone(), machine.0.org);
     let packed = engine::store::blob::blocking(move || {
         let mut packed = Vec::new();
         for hash in &hashes {
@@ -168,35 +176,35 @@ pub(crate) struct ArtifactQuery {
 }
 
 pub(crate) async fn artifact(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     machine: Machine,
     Path(job): Path<String>,
     Query(query): Query<ArtifactQuery>,
     body: Body,
-) -> Answer<StatusCode> {
+) -> HandlerResult<StatusCode> {
     let what = match query.kind.as_str() {
-        "file" => Kept::File { mode: query.mode },
-        "folder" => Kept::Folder,
-        "link" => Kept::Link { target: query.target },
+        "file" => EntryKind::File { mode: query.mode },
+        "folder" => EntryKind::Folder,
+        "link" => EntryKind::Link { target: query.target },
         other => return Err(Refused::invalid("kind", format!("`{other}` is not file, folder or link")).into()),
     };
-    let is_file = matches!(what, Kept::File { .. });
+    let is_file = matches!(what, EntryKind::File { .. });
     let size = if is_file { query.size } else { 0 };
     let new = Announcement { job: id("job", &job)?, epoch: query.epoch, path: query.path, size, what };
-    let artifact = house.engine.announce_artifact(machine.0.id, new).await?;
+    let artifact = state.engine.announce_artifact(machine.0.id, new).await?;
     if is_file {
-        let upload = house.engine.blobs.receive(body.into_data_stream(), size).await?;
-        house.engine.keep_artifact(&artifact, upload).await?;
+        let upload = state.engine.blobs.receive(body.into_data_stream(), size).await?;
+        state.engine.keep_artifact(&artifact, upload).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn control_id(house: &Shared) -> String {
-    house.engine.house.installation.control_id.clone()
+fn control_id(state: &Shared) -> String {
+    state.engine.context.installation.control_id.clone()
 }
 
-async fn document(house: &Shared, instance: InstanceId) -> Answer<protocol::Desired> {
-    Ok(wired(house.engine.desired(instance).await?))
+async fn document(state: &Shared, instance: InstanceId) -> HandlerResult<protocol::Desired> {
+    Ok(wired(state.engine.desired(instance).await?))
 }
 
 fn wired(desired: engine::desired::Desired) -> protocol::Desired {
@@ -214,7 +222,9 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
     let state = match (job.stop_asked_at, job.abort) {
         (Some(_), true) => protocol::DesiredState::Aborted,
         (Some(_), false) => protocol::DesiredState::Stopped,
-        (None, _) if matches!(job.frost, Frost::Freezing | Frost::Frozen) => protocol::DesiredState::Frozen,
+        (None, _) if matches!(job.freeze, FreezeState::Freezing | FreezeState::Frozen) => {
+            protocol::DesiredState::Frozen
+        }
         (None, _) => protocol::DesiredState::Running,
     };
     let spec = run.spec;
@@ -236,7 +246,7 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         run: job.run,
         epoch: job.epoch,
         state,
-        answer: matches!(job.frost, Frost::Freezing | Frost::Thawing),
+        answer: matches!(job.freeze, FreezeState::Freezing | FreezeState::Thawing),
         workdir,
         working_dir: spec.working_dir,
         command: match spec.command {

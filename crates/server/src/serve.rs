@@ -1,10 +1,10 @@
 //! A control-plane process from start to end: opens the store, listens, works, and leaves without failing anybody's run.
 
 use crate::hub::Hub;
-use crate::known::Known;
 use crate::settings::{Role, Settings};
 use crate::tls::Tls;
-use crate::{House, Shared, listen, now_ms, routes, worker};
+use crate::token_cache::TokenCache;
+use crate::{AppState, Shared, listen, now_ms, routes, worker};
 use engine::store::token::{Scope, Token};
 use engine::store::{Database, Installation, Options, Store};
 use engine::{Engine, Presence};
@@ -59,8 +59,8 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     let engine = open(&settings, url.as_deref())?;
     let (closing, _) = watch::channel(false);
     let hub = Hub::start(&engine.store);
-    let house: Shared = Arc::new(House {
-        tokens: Known::start(&hub),
+    let state: Shared = Arc::new(AppState {
+        tokens: TokenCache::start(&hub),
         hub,
         engine: engine.clone(),
         sources: Default::default(),
@@ -78,11 +78,11 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     };
     let mut tasks = tokio::task::JoinSet::new();
     if settings.role != Role::Worker {
-        tasks.spawn(worker::remember(engine.clone(), house.closing.subscribe()));
+        tasks.spawn(worker::remember(engine.clone(), state.closing.subscribe()));
     }
     if settings.role != Role::Server {
         engine.look_for_everyone().await?;
-        let (engine, closing) = (engine.clone(), house.closing.subscribe());
+        let (engine, closing) = (engine.clone(), state.closing.subscribe());
         let name = worker_name(&settings);
         tasks.spawn(async move {
             if let Err(failure) = worker::work(engine, name, closing).await {
@@ -92,18 +92,18 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     }
     if let Some(socket) = settings.socket.as_ref().filter(|_| settings.role != Role::Worker) {
         let listener = bind_socket(socket)?;
-        let (app, closing) = (routes::router(house.clone()), house.closing.subscribe());
+        let (app, closing) = (routes::router(state.clone()), state.closing.subscribe());
         tasks.spawn(listen::unix(listener, app, closing));
     }
     if let Some(tcp) = tcp {
-        let (app, closing) = (routes::router(house.clone()), house.closing.subscribe());
+        let (app, closing) = (routes::router(state.clone()), state.closing.subscribe());
         tasks.spawn(listen::tcp(tcp, tls, app, listen::Bounds::default(), closing));
     }
     // Before anybody knows that it is there: a signal that comes at once ends it orderly too.
     let signals = Signals::catch();
     let guard = ready(Ready { url, first_token, is_readable_by_others });
-    until_told(&house, signals, settings.embedded).await;
-    house.closing.send_replace(true);
+    until_told(&state, signals, settings.embedded).await;
+    state.closing.send_replace(true);
     let left = tokio::time::timeout(LEAVES_WITHIN, async { while tasks.join_next().await.is_some() {} }).await;
     if left.is_err() {
         tracing::info!("some answers were cut: their askers come again");
@@ -134,7 +134,7 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
             .into());
         }
     };
-    let house = engine::House {
+    let state = engine::EngineContext {
         config: settings.engine_config(),
         installation,
         providers: settings.providers()?,
@@ -146,7 +146,7 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
             _ => Presence::alone(),
         },
     };
-    Ok(Engine::new(house, store)?.refusing(crate::problem::remembered))
+    Ok(Engine::new(state, store)?.refusing(crate::problem::remembered))
 }
 
 fn authorities(path: &Path) -> Result<String, Failure> {
@@ -243,29 +243,29 @@ impl Signals {
     }
 }
 
-async fn until_told(house: &Shared, signals: Option<Signals>, embedded: bool) {
+async fn until_told(state: &Shared, signals: Option<Signals>, embedded: bool) {
     let Some(Signals { mut term, mut interrupt }) = signals else {
         return tracing::error!("signals cannot be caught here");
     };
-    let mut closing = house.closing.subscribe();
+    let mut closing = state.closing.subscribe();
     tokio::select! {
         _ = term.recv() => tracing::info!("told to end"),
         _ = interrupt.recv() => tracing::info!("interrupted"),
         () = listen::closed(&mut closing) => {}
-        () = nothing_left(house), if embedded => tracing::info!("nothing was left to do"),
+        () = nothing_left(state), if embedded => tracing::info!("nothing was left to do"),
     }
 }
 
 /// Returns when nobody has asked for anything and nothing was open or held for the whole idle time.
-async fn nothing_left(house: &Shared) {
-    let idle = house.engine.house.config.timings.embedded_idle_ms;
+async fn nothing_left(state: &Shared) {
+    let idle = state.engine.context.config.timings.embedded_idle_ms;
     loop {
-        let quiet = now_ms() - house.asked_at.load(Ordering::Relaxed);
+        let quiet = now_ms() - state.asked_at.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis((idle - quiet).clamp(1_000, 60_000) as u64)).await;
-        if now_ms() - house.asked_at.load(Ordering::Relaxed) < idle {
+        if now_ms() - state.asked_at.load(Ordering::Relaxed) < idle {
             continue;
         }
-        match house.engine.remains().await {
+        match state.engine.remains().await {
             Ok(remains) if remains.runs == 0 && remains.instances == 0 && remains.held == 0 => return,
             Ok(_) => {}
             Err(failure) => tracing::warn!(%failure, "what is left could not be counted"),

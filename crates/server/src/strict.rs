@@ -118,7 +118,7 @@ async fn a_runner_of_a_later_version_may_say_more() {
     let world = World::new(true).await;
     world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
     let found = world.engine.instance_pictures(world.org, i64::MAX, 1).await.unwrap().remove(0).instance;
-    let token = format!("{}.{}", found.name, world.engine.house.installation.runner_token(&found.name));
+    let token = format!("{}.{}", found.name, world.engine.context.installation.runner_token(&found.name));
     let body = json!({
         "session": 0, "observed_version": 0, "nonce": found.nonce, "jobs": [], "of_a_later_version": "a\0b",
         "usage": { "cpu_milli": 0, "memory_bytes": 0, "disk_free_bytes": 0, "heat": 3 },
@@ -266,7 +266,7 @@ async fn numbers_beyond_all_measure_break_nothing() {
 }
 
 async fn breaks() -> &'static str {
-    panic!("a secret of the house")
+    panic!("a secret of the state")
 }
 
 #[tokio::test]
@@ -285,10 +285,10 @@ async fn a_panic_is_a_problem_with_its_request_id_and_is_counted() {
         assert!(is_problem(&got), "{}", got.body);
         let text = got.body.to_string();
         assert!(
-            !text.contains("secret of the house") && !text.contains("SELECT") && !text.contains("test.panic"),
+            !text.contains("secret of the state") && !text.contains("SELECT") && !text.contains("test.panic"),
             "{text}"
         );
-        assert_eq!(world.house.failures.load(std::sync::atomic::Ordering::Relaxed), counted);
+        assert_eq!(world.state.failures.load(std::sync::atomic::Ordering::Relaxed), counted);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A submission as it came over the wire becomes a specification with every default filled in; what cannot be read is refused by field.
 
-use engine::House;
+use engine::EngineContext;
 use engine::run::Submission;
 use model::spec::{
     Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Priority, Resources, Retry, RetryEvent,
@@ -11,9 +11,9 @@ use model::{Credits, OrgId, Refused};
 use std::str::FromStr;
 use wire::api::Submit;
 
-pub(crate) fn submission(house: &House, org: OrgId, body: Submit) -> Result<Submission, Refused> {
+pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Result<Submission, Refused> {
     let provider = body.provider.clone().unwrap_or_else(|| "local".into());
-    let capabilities = house.provider(&provider)?.capabilities();
+    let capabilities = state.provider(&provider)?.capabilities();
     let region = match &body.region {
         Some(region) if capabilities.regions.contains(region) => region.clone(),
         Some(region) => {
@@ -88,13 +88,13 @@ fn retry(body: wire::api::RetryBody) -> Result<Retry, Refused> {
     Ok(Retry { max_attempts: body.max_attempts, on_events, duration_ms: body.duration_ms, delay_ms: body.delay_ms })
 }
 
-fn word<W: FromStr<Err = model::words::UnknownWord>>(
+fn word<W: FromStr<Err = model::string_enum::UnknownWord>>(
     field: &str,
     text: Option<&str>,
     default: W,
 ) -> Result<W, Refused> {
     text.map_or(Ok(default), |text| {
-        text.parse().map_err(|e: model::words::UnknownWord| Refused::invalid(field, e.to_string()))
+        text.parse().map_err(|e: model::string_enum::UnknownWord| Refused::invalid(field, e.to_string()))
     })
 }
 

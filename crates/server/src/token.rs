@@ -2,7 +2,7 @@
 
 use crate::Shared;
 use crate::auth::{Admin, Reader};
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Asked, Paging, Path, Query, gather, id, page};
 use axum::Json;
 use axum::extract::State;
@@ -12,22 +12,22 @@ use model::{Refused, Timestamp, TokenId};
 use wire::api::{NewToken, Page, TokenView};
 
 pub(crate) async fn list(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     admin: Admin,
     Query(paging): Query<Paging>,
-) -> Answer<Json<Page<TokenView>>> {
+) -> HandlerResult<Json<Page<TokenView>>> {
     let (limit, after, number) = (paging.limit()?, paging.after()?, |t: &Token| t.id.0);
-    let read = |after| house.engine.tokens(admin.org(), TokenId(after), limit);
+    let read = |after| state.engine.tokens(admin.org(), TokenId(after), limit);
     let good = gather(after, limit, read, number, |t| t.revoked_at.is_none()).await?;
     Ok(page(good, limit, number, |t| view(t, None)))
 }
 
 /// Its text is never stored: what is asked again under the same key is refused, and makes no second token.
 pub(crate) async fn create(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     admin: Admin,
     asked: Asked<NewToken>,
-) -> Answer<(StatusCode, Json<TokenView>)> {
+) -> HandlerResult<(StatusCode, Json<TokenView>)> {
     let key = asked.key(admin.org());
     let NewToken { name, scopes, expires_at } = asked.value;
     if name.is_empty() || name.len() > 100 {
@@ -43,7 +43,7 @@ pub(crate) async fn create(
         .into_iter()
         .max()
         .ok_or_else(|| Refused::invalid("scopes", "at least one of read, write, admin"))?;
-    let (token, shown) = house.engine.create_token(admin.org(), name, scope, expires_at.map(Timestamp), key).await?;
+    let (token, shown) = state.engine.create_token(admin.org(), name, scope, expires_at.map(Timestamp), key).await?;
     Ok((StatusCode::CREATED, Json(view(&token, Some(shown)))))
 }
 
@@ -52,9 +52,13 @@ pub(crate) async fn current(reader: Reader) -> Json<TokenView> {
     Json(view(&reader.0, None))
 }
 
-pub(crate) async fn revoke(State(house): State<Shared>, admin: Admin, Path(token): Path<String>) -> Answer<StatusCode> {
-    house.engine.revoke_token(admin.org(), id("token", &token)?).await?;
-    house.tokens.forget(); // from this answer on, nobody here believes it
+pub(crate) async fn revoke(
+    State(state): State<Shared>,
+    admin: Admin,
+    Path(token): Path<String>,
+) -> HandlerResult<StatusCode> {
+    state.engine.revoke_token(admin.org(), id("token", &token)?).await?;
+    state.tokens.forget(); // from this answer on, nobody here believes it
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -4,7 +4,7 @@ use engine::plan::{Missing, Place};
 use engine::store::artifact::Artifact;
 use engine::store::ledger::Entered;
 use engine::store::org::Org;
-use engine::view::{Picture, SeenJob, Tree};
+use engine::view::{RunSnapshot, SeenJob, Tree};
 use model::agent::Agent;
 use model::attempt::Attempt;
 use model::job::{Job, JobStatus};
@@ -26,14 +26,14 @@ fn error(error: &Option<LastError>) -> Option<ErrorView> {
     error.as_ref().map(|e| ErrorView { code: e.code.clone(), message: e.message.clone(), cause: e.cause.clone() })
 }
 
-pub(crate) fn run(picture: &Picture, now: Timestamp) -> RunView {
-    let (run, job) = (&picture.run, picture.job.as_ref());
-    let money = picture.attempt.as_ref();
+pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
+    let (run, job) = (&snapshot.run, snapshot.job.as_ref());
+    let money = snapshot.attempt.as_ref();
     let amount = |pick: fn(&Attempt) -> Credits| money.map(pick).unwrap_or_default();
     let (reserved, charged, refunded) = (amount(|a| a.reserved), amount(|a| a.charged), amount(|a| a.refunded));
     let ended_at = run.completed_at.or(run.cancelled_at);
     let spans = spans(job, ended_at, now);
-    let hold = picture.allocation.as_ref().and_then(|slot| slot.hold()).filter(|hold| hold.until > now);
+    let hold = snapshot.allocation.as_ref().and_then(|slot| slot.hold()).filter(|hold| hold.until > now);
     RunView {
         id: run.id.to_string(),
         name: run.name.clone(),
@@ -70,7 +70,7 @@ pub(crate) fn run(picture: &Picture, now: Timestamp) -> RunView {
         running_ms: spans.2,
         command: run.spec.command.shown(),
         last_error: error(&run.last_error),
-        last_heartbeat: ms(picture.beat_at),
+        last_heartbeat: ms(snapshot.beat_at),
         termination_reason: run.termination.as_ref().map(|t| t.reason.to_string()),
         escalation_ticket_id: None,
         context: serde_json::json!({ "decomposition": null, "replan_count": 0 }),
@@ -79,7 +79,7 @@ pub(crate) fn run(picture: &Picture, now: Timestamp) -> RunView {
         warm: job.filter(|j| j.instance.is_some()).map(|j| j.warm),
         instance: job.and_then(|j| j.instance).map(|i| i.to_string()),
         allocation: job.and_then(|j| j.allocation).map(|a| a.to_string()),
-        workdir: picture.allocation.as_ref().map(|a| a.workdir.clone()),
+        workdir: snapshot.allocation.as_ref().map(|a| a.workdir.clone()),
         hold_until: hold.map(|hold| hold.until.ms()),
         synced_blobs: job.filter(|j| j.running_at.is_some()).map(|j| j.synced_blobs),
         late_evidence: run.late_evidence.clone(),
@@ -186,7 +186,7 @@ pub(crate) fn tree(tree: &Tree, now: Timestamp) -> wire::api::Tree {
         view.jobs = tree.jobs.iter().filter(|j| j.job.agent == a.id).map(job).collect();
         view
     });
-    wire::api::Tree { agents: agents.collect(), run: run(&tree.picture, now) }
+    wire::api::Tree { agents: agents.collect(), run: run(&tree.snapshot, now) }
 }
 
 pub(crate) fn agent(a: &Agent) -> AgentView {

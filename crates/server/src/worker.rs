@@ -89,7 +89,7 @@ async fn woken(hints: &mut broadcast::Receiver<Hint>, due: Option<Timestamp>) {
 }
 
 fn beat_every(engine: &Engine) -> Duration {
-    Duration::from_millis(engine::store::worker::beat_every_ms(engine.house.config.timings.lease_ms) as u64)
+    Duration::from_millis(engine::store::worker::beat_every_ms(engine.context.config.timings.lease_ms) as u64)
 }
 
 async fn beat(engine: Engine, worker: Worker, mut closing: watch::Receiver<bool>) {
@@ -107,7 +107,7 @@ async fn beat(engine: Engine, worker: Worker, mut closing: watch::Receiver<bool>
 
 /// What this process hears from machines is written down, so that workers elsewhere do not miss them. Until told to stop.
 pub(crate) async fn remember(engine: Engine, mut closing: watch::Receiver<bool>) {
-    let missed_after = Duration::from_millis(engine.house.config.timings.unreachable_after_ms as u64);
+    let missed_after = Duration::from_millis(engine.context.config.timings.unreachable_after_ms as u64);
     let every = PRESENCE_EVERY.min(missed_after / 3);
     while !*closing.borrow() {
         tokio::select! {

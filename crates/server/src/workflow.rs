@@ -1,7 +1,7 @@
 //! Routes of workflows.
 
 use crate::auth::{Reader, Writer};
-use crate::problem::Answer;
+use crate::problem::HandlerResult;
 use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, id, page};
 use crate::{Shared, view};
 use axum::Json;
@@ -12,42 +12,42 @@ use std::sync::Arc;
 use wire::api::{Page, WorkflowView};
 
 pub(crate) async fn list(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Query(paging): Query<Paging>,
-) -> Answer<Json<Page<WorkflowView>>> {
+) -> HandlerResult<Json<Page<WorkflowView>>> {
     let (limit, before) = (paging.limit()?, paging.before()?);
-    let found = house.engine.workflows(reader.org(), before, limit).await?;
+    let found = state.engine.workflows(reader.org(), before, limit).await?;
     Ok(page(found, limit, |w| w.id.0, show_one))
 }
 
 pub(crate) async fn show(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     reader: Reader,
     Path(workflow): Path<String>,
-) -> Answer<Json<WorkflowView>> {
-    let found = house.engine.workflow(reader.org(), id("workflow", &workflow)?).await?;
+) -> HandlerResult<Json<WorkflowView>> {
+    let found = state.engine.workflow(reader.org(), id("workflow", &workflow)?).await?;
     Ok(Json(show_one(&found)))
 }
 
 pub(crate) async fn cancel(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(workflow): Path<String>,
     asked: Asked<Nothing>,
-) -> Answer {
+) -> HandlerResult {
     let (workflow, org) = (id("workflow", &workflow)?, writer.org());
-    answered(house.engine.cancel_workflow(org, workflow, asked.key(org), render()).await?)
+    answered(state.engine.cancel_workflow(org, workflow, asked.key(org), render()).await?)
 }
 
 pub(crate) async fn retry(
-    State(house): State<Shared>,
+    State(state): State<Shared>,
     writer: Writer,
     Path(workflow): Path<String>,
     asked: Asked<Nothing>,
-) -> Answer {
+) -> HandlerResult {
     let (workflow, org) = (id("workflow", &workflow)?, writer.org());
-    answered(house.engine.retry_workflow(org, workflow, asked.key(org), render()).await?)
+    answered(state.engine.retry_workflow(org, workflow, asked.key(org), render()).await?)
 }
 
 fn render() -> WorkflowRender {

@@ -13,7 +13,7 @@ pub struct Artifact {
     pub run: RunId,
     pub attempt: i64,
     pub path: String,
-    pub what: Kept,
+    pub what: EntryKind,
     /// `uploading`, `final`, `failed`, `deleted`.
     pub state: String,
     /// While it is being uploaded: what it announced, which counts against the run's bytes.
@@ -28,7 +28,7 @@ pub struct Artifact {
 
 /// What an artifact is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kept {
+pub enum EntryKind {
     File {
         mode: u32,
     },
@@ -40,23 +40,23 @@ pub enum Kept {
     },
 }
 
-impl Kept {
+impl EntryKind {
     pub fn kind(&self) -> &'static str {
         match self {
-            Kept::File { .. } => "file",
-            Kept::Folder => "folder",
-            Kept::Link { .. } => "link",
+            EntryKind::File { .. } => "file",
+            EntryKind::Folder => "folder",
+            EntryKind::Link { .. } => "link",
         }
     }
     pub fn mode(&self) -> Option<u32> {
         match self {
-            Kept::File { mode } => Some(*mode),
+            EntryKind::File { mode } => Some(*mode),
             _ => None,
         }
     }
     pub fn target(&self) -> Option<&str> {
         match self {
-            Kept::Link { target } => Some(target),
+            EntryKind::Link { target } => Some(target),
             _ => None,
         }
     }
@@ -76,7 +76,7 @@ pub struct Announced<'a> {
     pub attempt: i64,
     pub path: &'a str,
     pub size: i64,
-    pub what: &'a Kept,
+    pub what: &'a EntryKind,
 }
 
 /// Reserves the name and the bytes; a second upload of the same path takes the first one's place.
@@ -155,9 +155,9 @@ fn read(row: &Row) -> Result<Artifact, Failure> {
         deleted_at: row.opt_at(10)?,
         lease_until: row.opt_at(11)?,
         what: match (row.text(12)?.as_str(), row.opt_text(14)?) {
-            ("folder", _) => Kept::Folder,
-            ("link", Some(target)) => Kept::Link { target },
-            _ => Kept::File { mode: row.int(13)? as u32 },
+            ("folder", _) => EntryKind::Folder,
+            ("link", Some(target)) => EntryKind::Link { target },
+            _ => EntryKind::File { mode: row.int(13)? as u32 },
         },
     })
 }

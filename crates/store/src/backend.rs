@@ -8,7 +8,7 @@ use crate::migrate::{LOGS, MAIN, Part};
 use crate::pg::Pg;
 use crate::pg_address::Address;
 use crate::pg_serve::Server;
-use crate::queue::{Answer, Closure, Lane, Queue, Turn};
+use crate::queue::{Closure, Lane, Queue, Reply, Turn};
 use crate::reader::{self, Glances};
 use crate::tx::{Context, Tx};
 use model::{Effect, Failure, Trouble, TroubleKind};
@@ -112,7 +112,7 @@ impl Backend {
 
     /// A few rows by their keys. On a file they are read where the caller is: to hand so little to another thread and to be
     /// woken by it takes several times as long.
-    pub(crate) async fn glance<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
+    pub(crate) async fn read_inline<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
@@ -169,7 +169,7 @@ impl Threads {
     }
 
     /// Nobody is told what the disk does not know yet.
-    async fn answered<T>(&self, answer: Answer<T>, reads: bool) -> Result<T, Failure> {
+    async fn answered<T>(&self, answer: Reply<T>, reads: bool) -> Result<T, Failure> {
         let answer = answer.await.unwrap_or_else(|_| Err(closed()));
         if let Some(durable) = self.durable.as_ref().filter(|_| reads) {
             durable.read().await;

@@ -4,7 +4,7 @@
 use crate::pg::Pg;
 use crate::post::Posted;
 use crate::prepared::Lite;
-use crate::sql::{Order, Sql};
+use crate::sql::{LockOrder, Sql};
 use crate::value::{Row, Value};
 use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
 use rusqlite::types::ValueRef;
@@ -102,11 +102,11 @@ impl Conn {
 
 /// Runs a statement to its end on a plain connection, whatever it answers.
 pub(crate) fn say(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<(), Failure> {
-    let run = || rows_of(&mut *lite.prepare_cached(text)?, &Order::UNKNOWN, args);
+    let run = || rows_of(&mut *lite.prepare_cached(text)?, &LockOrder::UNKNOWN, args);
     run().map(drop).map_err(|e| lite_failure(e, text))
 }
 
-fn lite_exec(lite: &Lite, text: Cow<'static, str>, order: &Order, args: &[Value]) -> Result<u64, Failure> {
+fn lite_exec(lite: &Lite, text: Cow<'static, str>, order: &LockOrder, args: &[Value]) -> Result<u64, Failure> {
     let run = |statement: &mut Statement<'_>| {
         bind(statement, order, args)?;
         let changed = statement.raw_execute();
@@ -136,7 +136,7 @@ fn forget_large(statement: &mut Statement<'_>, args: &[Value]) {
     }
 }
 
-fn rows_of(statement: &mut Statement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<Vec<Row>> {
+fn rows_of(statement: &mut Statement<'_>, order: &LockOrder, args: &[Value]) -> rusqlite::Result<Vec<Row>> {
     bind(statement, order, args)?;
     let columns = statement.column_count();
     let (mut rows, mut found) = (statement.raw_query(), Vec::new());
@@ -147,7 +147,7 @@ fn rows_of(statement: &mut Statement<'_>, order: &Order, args: &[Value]) -> rusq
     Ok(found)
 }
 
-fn bind(statement: &mut Statement<'_>, order: &Order, args: &[Value]) -> rusqlite::Result<()> {
+fn bind(statement: &mut Statement<'_>, order: &LockOrder, args: &[Value]) -> rusqlite::Result<()> {
     if order.is_in_turn() {
         return (1..=statement.parameter_count()).try_for_each(|index| {
             debug_assert_eq!(named(statement, index), Some(index), "as SQLite numbers them");

@@ -39,12 +39,12 @@ pub(crate) fn read<T: DeserializeOwned + Clone + 'static>(row: &Row, column: usi
         return parse(text);
     }
     let place = place(text);
-    let known = |read: &Vec<Option<Known>>| read.get(place)?.as_ref().filter(|known| known.text == text)?.entity();
+    let known = |read: &Vec<Option<CachedDoc>>| read.get(place)?.as_ref().filter(|known| known.text == text)?.entity();
     if let Some(entity) = READ.with_borrow(known) {
         return Ok(entity);
     }
     let entity: T = parse(text)?;
-    let known = Known { text: text.to_owned(), entity: Box::new(entity.clone()) };
+    let known = CachedDoc { text: text.to_owned(), entity: Box::new(entity.clone()) };
     READ.with_borrow_mut(|read| {
         read.resize_with(REMEMBERED, || None);
         read[place] = Some(known);
@@ -82,19 +82,19 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
 }
 
 /// A document that was read, and what it says.
-struct Known {
+struct CachedDoc {
     text: String,
     entity: Box<dyn Any>,
 }
 
-impl Known {
+impl CachedDoc {
     fn entity<T: Clone + 'static>(&self) -> Option<T> {
         self.entity.downcast_ref().cloned()
     }
 }
 
 thread_local! {
-    static READ: RefCell<Vec<Option<Known>>> = const { RefCell::new(Vec::new()) };
+    static READ: RefCell<Vec<Option<CachedDoc>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Where it is remembered, if it is: documents begin with an id and end with what changes, and who shares a place pushes the other out.

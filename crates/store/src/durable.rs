@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::lite::{Writer, open_writer};
     use crate::migrate::MAIN;
-    use crate::queue::{Answer, Closure, Lane, Queue};
+    use crate::queue::{Closure, Lane, Queue, Reply};
     use crate::tx::Tx;
     use crate::{Database, Options, Sql, args};
     use futures_util::FutureExt as _;
@@ -195,12 +195,12 @@ mod tests {
         }
 
         /// A write; what it receives says that the closure has run.
-        fn writes(&self, at: i64) -> (Receiver<()>, Answer<()>) {
+        fn writes(&self, at: i64) -> (Receiver<()>, Reply<()>) {
             self.writes_after(at, Arc::default())
         }
 
         /// The same of one that takes as long as this is locked.
-        fn writes_after(&self, at: i64, held: Arc<Mutex<()>>) -> (Receiver<()>, Answer<()>) {
+        fn writes_after(&self, at: i64, held: Arc<Mutex<()>>) -> (Receiver<()>, Reply<()>) {
             let (ran, has_run) = channel();
             let closure = move |tx: &mut Tx| {
                 drop(held.lock().unwrap());

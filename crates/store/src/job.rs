@@ -64,15 +64,15 @@ pub fn of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Job>, Failure> {
 
 /// A job, and when its machine was last heard.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct JobWithLastSeen {
     pub job: Job,
     pub last_seen_at: Option<Timestamp>,
 }
 
 /// `of_run` for people, by one statement.
-pub fn seen_of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Seen>, Failure> {
+pub fn seen_of_run(tx: &mut Tx, run: RunId) -> Result<Vec<JobWithLastSeen>, Failure> {
     let rows = tx.rows(&SEEN_OF_RUN, &args![run])?;
-    rows.iter().map(|row| Ok(Seen { job: doc::read_once(row, 0)?, last_seen_at: row.opt_at(1)? })).collect()
+    rows.iter().map(|row| Ok(JobWithLastSeen { job: doc::read_once(row, 0)?, last_seen_at: row.opt_at(1)? })).collect()
 }
 
 /// The open job of an instance, if it has one.

@@ -16,6 +16,7 @@ mod doc;
 mod durable;
 pub mod event;
 mod gathered;
+mod group_limit;
 mod guard;
 mod hint;
 pub mod idempotency;
@@ -30,7 +31,6 @@ pub mod log_file;
 pub mod manifest;
 mod migrate;
 pub mod org;
-mod patience;
 mod pg;
 mod pg_address;
 mod pg_error;
@@ -142,7 +142,7 @@ impl Options {
             blobs: None,
             clock: Arc::new(SystemClock),
             connections: 8,
-            group: patience::MOST_CLOSURES,
+            group: group_limit::MOST_CLOSURES,
             log_quota_bytes: 1 << 30,
             lease_ms: worker::LEASE_MS,
             recording: None,
@@ -228,12 +228,12 @@ impl Store {
     }
 
     /// A read of a few rows by their keys, on the caller's own thread where the database is a file.
-    pub async fn glance<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
+    pub async fn read_inline<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.glance(name, f).await
+        self.inner.main.read_inline(name, f).await
     }
 
     /// `write` without a runtime, for an inline store.

@@ -5,9 +5,9 @@ use crate::checkpoint::{Asks, Checkpoints};
 use crate::conn::{Conn, lite_failure};
 use crate::crash::{self, Moment};
 use crate::durable::{Committed, Durable};
+use crate::group_limit::GroupLimit;
 use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
-use crate::patience::Patience;
 use crate::prepared::Lite;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
@@ -34,7 +34,7 @@ pub(crate) struct Writer {
     words: &'static Words,
     /// Groups still to come whose closures are kept apart.
     apart: u32,
-    patience: Patience,
+    group_limit: GroupLimit,
     /// In a file: who copies its log.
     asks: Option<Asks>,
     /// In a file whose writes share commits: who knows when they are on disk. Otherwise they are when COMMIT says so.
@@ -80,14 +80,14 @@ impl Writer {
     }
 
     fn of(conn: Lite, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
-        let patience = Patience::new(context.group);
+        let group_limit = GroupLimit::new(context.group);
         Writer {
             conn: Some(Conn::Lite(conn)),
             context,
             part,
             words,
             apart: 0,
-            patience,
+            group_limit,
             asks: None,
             durable: None,
             changes_before: 0,
@@ -177,7 +177,7 @@ impl Writer {
         next: &mut dyn FnMut() -> Option<Box<dyn Job>>,
     ) -> (Vec<Ran>, Filled) {
         let (started, mut group) = (Instant::now(), Vec::new());
-        while self.patience.takes_more(group.len(), waited, started.elapsed()) {
+        while self.group_limit.takes_more(group.len(), waited, started.elapsed()) {
             let Some(job) = next() else { break };
             if apart {
                 self.tell("SAVEPOINT closure");
@@ -207,7 +207,7 @@ impl Writer {
     fn timed_commit(&mut self, group: &[Ran]) -> Result<Option<u64>, Failure> {
         let began = Instant::now();
         let number = self.commit(group)?;
-        self.patience.commit_took(began.elapsed());
+        self.group_limit.commit_took(began.elapsed());
         Ok(number)
     }
 

@@ -80,7 +80,7 @@ impl Logs {
             let head = tx.row(&HEAD, &args![job])?.as_ref().map(Head::read).transpose()?;
             Ok(head.map_or(Logged { next_offset: 0, total: 0 }, |head| head.logged(epoch)))
         };
-        self.backend.glance("log.reached", reach).await
+        self.backend.read_inline("log.reached", reach).await
     }
 
     /// The job has ended: its log is what is durable now. `lost` bytes were announced and never came; readers see a mark.
@@ -104,7 +104,7 @@ impl Logs {
             }
             Ok((rows, tx.row(&HEAD, &args![job])?))
         };
-        let (rows, head) = self.backend.glance("log.read", look).await?;
+        let (rows, head) = self.backend.read_inline("log.read", look).await?;
         let Some(head) = head.as_ref().map(Head::read).transpose()? else {
             return Ok(Page { frames: Vec::new(), next_offset: from, done: false });
         };
@@ -123,7 +123,7 @@ impl Logs {
     /// The file was deleted after the head was read: the mark is there by now. Without a mark the file is lost, which is trouble.
     async fn deleted_meanwhile(&self, job: JobId, from: i64, missing: Failure) -> Result<Page, Failure> {
         let look = move |tx: &mut Tx| tx.row(&HEAD, &args![job]);
-        let head = self.backend.glance("log.read", look).await?.as_ref().map(Head::read).transpose()?;
+        let head = self.backend.read_inline("log.read", look).await?.as_ref().map(Head::read).transpose()?;
         head.filter(|head| head.deleted).map(|head| head.page(Vec::new(), from)).ok_or(missing)
     }
 

@@ -1,14 +1,14 @@
 //! A statement nobody waits for: PostgreSQL gets it together with the next one somebody waits for, SQLite at once. What its
 //! answer means is said beforehand. Never reordered, never left out of the commit.
 
-use crate::sql::Order;
+use crate::sql::LockOrder;
 use crate::value::Value;
 use model::{Failure, Refused};
 use std::borrow::Cow;
 
 pub(crate) struct Posted {
     pub(crate) text: Cow<'static, str>,
-    pub(crate) order: Order,
+    pub(crate) order: LockOrder,
     pub(crate) args: Vec<Value>,
     pub(crate) meaning: Meaning,
 }

@@ -82,10 +82,10 @@ pub(crate) struct Closure<T, F> {
     answer: oneshot::Sender<Result<T, Failure>>,
 }
 
-pub(crate) type Answer<T> = oneshot::Receiver<Result<T, Failure>>;
+pub(crate) type Reply<T> = oneshot::Receiver<Result<T, Failure>>;
 
 impl<T: Send + 'static, F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static> Closure<T, F> {
-    pub(crate) fn boxed(name: &'static str, turn: Turn, reads: bool, f: F) -> (Box<dyn Job>, Answer<T>) {
+    pub(crate) fn boxed(name: &'static str, turn: Turn, reads: bool, f: F) -> (Box<dyn Job>, Reply<T>) {
         let (answer, receiver) = oneshot::channel();
         (Box::new(Closure { name, turn, reads, f, value: None, answer }), receiver)
     }
@@ -286,7 +286,7 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    fn job(turn: impl Into<Turn>, name: &'static str) -> (Box<dyn Job>, Answer<()>) {
+    fn job(turn: impl Into<Turn>, name: &'static str) -> (Box<dyn Job>, Reply<()>) {
         Closure::boxed(name, turn.into(), false, |_: &mut Tx| Ok(()))
     }
 

@@ -64,7 +64,7 @@ pub fn find(tx: &mut Tx, id: RunId) -> Result<Option<Run>, Failure> {
 
 /// Each of these runs, if it is there, and whether a job of its attempt runs: enough to see that nothing is to be done. Locks
 /// nothing, and all are asked for at once.
-pub fn glance(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, bool)>>, Failure> {
+pub fn read_inline(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, bool)>>, Failure> {
     let asked: Vec<_> = ids.iter().map(|id| (&GLANCE, args![*id].to_vec())).collect();
     let read = |rows: Vec<Row>| rows.first().map(|row| Ok((doc::read_once(row, 0)?, row.int(1)? > 0))).transpose();
     tx.rows_of_each(&asked)?.into_iter().map(read).collect()

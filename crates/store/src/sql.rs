@@ -12,23 +12,23 @@ pub struct Sql {
     pub text: &'static str,
     pub lock: Lock,
     pub rank: Option<Rank>,
-    pub(crate) order: Order,
+    pub(crate) order: LockOrder,
 }
 
 /// Which argument each of SQLite's parameters is: it numbers `$2` by first appearance, not by its digits. Known when we are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Order {
+pub(crate) struct LockOrder {
     /// As the arguments come: SQLite's first parameter is the first of them.
     in_turn: bool,
     count: u8,
-    numbers: [u8; Order::MOST],
+    numbers: [u8; LockOrder::MOST],
 }
 
-impl Order {
+impl LockOrder {
     /// Statements have fewer; what has more, as one of many rows, is asked for its names.
     const MOST: usize = 20;
-    pub(crate) const UNKNOWN: Order = Order { in_turn: false, count: u8::MAX, numbers: [0; Order::MOST] };
-    const IN_TURN: Order = Order { in_turn: true, ..Order::UNKNOWN };
+    pub(crate) const UNKNOWN: LockOrder = LockOrder { in_turn: false, count: u8::MAX, numbers: [0; LockOrder::MOST] };
+    const IN_TURN: LockOrder = LockOrder { in_turn: true, ..LockOrder::UNKNOWN };
 
     pub(crate) fn numbers(&self) -> Option<&[u8]> {
         self.numbers.get(..usize::from(self.count))
@@ -39,17 +39,17 @@ impl Order {
     }
 
     /// Of many rows by a statement of one: whatever is in turn there is so here, row after row.
-    pub(crate) fn for_rows(&self, rows: usize) -> Order {
+    pub(crate) fn for_rows(&self, rows: usize) -> LockOrder {
         match rows {
             1 => *self,
-            _ if self.in_turn => Order::IN_TURN,
-            _ => Order::UNKNOWN,
+            _ if self.in_turn => LockOrder::IN_TURN,
+            _ => LockOrder::UNKNOWN,
         }
     }
 
-    const fn of(text: &str) -> Order {
+    const fn of(text: &str) -> LockOrder {
         let (bytes, mut at) = (text.as_bytes(), 0);
-        let mut order = Order { in_turn: true, count: 0, numbers: [0; Order::MOST] };
+        let mut order = LockOrder { in_turn: true, count: 0, numbers: [0; LockOrder::MOST] };
         while at < bytes.len() {
             at += 1;
             if bytes[at - 1] != b'$' {
@@ -64,8 +64,8 @@ impl Order {
             while known < order.count as usize && order.numbers[known] != number {
                 known += 1;
             }
-            if known == Order::MOST {
-                return Order::UNKNOWN;
+            if known == LockOrder::MOST {
+                return LockOrder::UNKNOWN;
             }
             if known == order.count as usize {
                 order.numbers[known] = number;
@@ -109,7 +109,7 @@ pub enum Rank {
 
 impl Sql {
     pub const fn new(text: &'static str) -> Sql {
-        Sql { text, lock: Lock::None, rank: None, order: Order::of(text) }
+        Sql { text, lock: Lock::None, rank: None, order: LockOrder::of(text) }
     }
     pub const fn key_share(self) -> Sql {
         Sql { lock: Lock::KeyShare, ..self }

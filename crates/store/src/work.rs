@@ -109,7 +109,7 @@ pub fn claim_awake(
     found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
     found.iter_mut().for_each(Candidate::count_death);
     let mut chosen = chosen(found, holding.items);
-    // A suspect is never judged by a glance: its next death, or its next progress, must be its own.
+    // A suspect is never judged by a read_inline: its next death, or its next progress, must be its own.
     let keys: Vec<_> = chosen.iter().filter(|item| !item.alone).map(|item| (item.kind, item.subject)).collect();
     let rests = resting(tx, &keys)?;
     let mut put_off = Vec::with_capacity(rests.len());
@@ -168,7 +168,7 @@ pub fn count_due(tx: &mut Tx) -> Result<i64, Failure> {
 
 /// What is known about an item, for `why` and `audit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct ItemState {
     pub kind: WorkKind,
     pub subject: i64,
     pub due: Option<Timestamp>,
@@ -178,12 +178,12 @@ pub struct Known {
     pub deaths: i64,
 }
 
-pub fn find(tx: &mut Tx, kind: WorkKind, subject: i64) -> Result<Option<Known>, Failure> {
+pub fn find(tx: &mut Tx, kind: WorkKind, subject: i64) -> Result<Option<ItemState>, Failure> {
     tx.row(&FIND, &args![kind.as_str(), subject])?.as_ref().map(read_known).transpose()
 }
 
 /// Items due before `before`, oldest first, held or not.
-pub fn overdue(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<Vec<Known>, Failure> {
+pub fn overdue(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<Vec<ItemState>, Failure> {
     tx.rows(&OVERDUE, &args![before, limit])?.iter().map(read_known).collect()
 }
 
@@ -320,8 +320,8 @@ fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, 
     Ok(items)
 }
 
-fn read_known(row: &Row) -> Result<Known, Failure> {
-    Ok(Known {
+fn read_known(row: &Row) -> Result<ItemState, Failure> {
+    Ok(ItemState {
         kind: read_kind(row, 0)?,
         subject: row.int(1)?,
         due: row.opt_at(2)?,

@@ -24,10 +24,10 @@ async fn a_read_beside_a_commit_is_answered_when_that_is_on_disk() {
     tokio::task::spawn_blocking(move || asked.recv()).await.unwrap().unwrap();
     let last = |tx: &mut store::Tx| worker::lived_since(tx, 0);
     // Read where it is asked for, so its answer is there at the first look unless it waits for the disk.
-    let mut glance = Box::pin(store.glance("glance", last));
-    assert!((&mut glance).now_or_never().is_none(), "it may have seen the commit");
+    let mut read_inline = Box::pin(store.read_inline("read_inline", last));
+    assert!((&mut read_inline).now_or_never().is_none(), "it may have seen the commit");
     assert!(!written.is_finished());
     drop(go);
-    glance.await.unwrap();
+    read_inline.await.unwrap();
     written.await.unwrap().unwrap();
 }

@@ -28,7 +28,7 @@ pub struct Client {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    Act(Action),
+    ProviderFuture(Action),
     Delete,
     /// About what was kept of the run.
     Extend {
@@ -51,7 +51,7 @@ impl Client {
         let start = !chance.one_in(8);
         let mut wishes = Vec::new();
         if !start {
-            wishes.push((from_ms + chance.between(0, MINUTE), Wish::Act(Action::Start)));
+            wishes.push((from_ms + chance.between(0, MINUTE), Wish::ProviderFuture(Action::Start)));
         }
         let within_ms = chance.pick(&[20 * SECOND, 5 * MINUTE]);
         for _ in 0..chance.pick(&[0, 0, 1, 1, 3]) {
@@ -100,9 +100,9 @@ impl Client {
 
 fn wish(chance: &mut Chance) -> Wish {
     match chance.between(0, 10) {
-        0 | 1 => Wish::Act(Action::Cancel { abort: false }),
-        2 => Wish::Act(Action::Cancel { abort: true }),
-        3 | 4 => Wish::Act(Action::Retry { force: chance.one_in(3) }),
+        0 | 1 => Wish::ProviderFuture(Action::Cancel { abort: false }),
+        2 => Wish::ProviderFuture(Action::Cancel { abort: true }),
+        3 | 4 => Wish::ProviderFuture(Action::Retry { force: chance.one_in(3) }),
         5 => Wish::Delete,
         6 => Wish::Extend { ms: 2 * MINUTE },
         7 => Wish::Release,

@@ -11,7 +11,7 @@ use crate::world::{Happening, World};
 use engine::Engine;
 use engine::allocation::SlotRender;
 use engine::instance::InstanceRender;
-use engine::run::{Action, Answer, Render};
+use engine::run::{Action, KeyedResponse, Render};
 use model::time::SECOND;
 use model::{Failure, JobId, Refused, RunId};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl World {
         let render: Render = Arc::new(|picture| picture.run.id.to_string().into_bytes());
         let answer = match (client.run, wish) {
             (None, _) | (_, None) => now(engine.submit(client.submission(org), key, render)).and_then(body),
-            (Some(run), Some(Wish::Act(action))) => {
+            (Some(run), Some(Wish::ProviderFuture(action))) => {
                 let silent = self.silent_jobs(run, action);
                 let answer = now(engine.act_on(org, run, action, key, render)).and_then(body);
                 self.given_up(silent);
@@ -107,7 +107,7 @@ impl World {
                 now(engine.terminate_instance((org, "somebody".into()), slot.instance, force, key, render))
                     .and_then(body)
             }
-            Wish::Act(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
+            Wish::ProviderFuture(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
         }
     }
 
@@ -120,8 +120,10 @@ impl World {
         first: Result<Vec<u8>, Failure>,
     ) -> Result<Vec<u8>, Failure> {
         let again = self.request(engine, index, wish);
-        let keyed =
-            matches!(wish, None | Some(Wish::Act(_) | Wish::Extend { .. } | Wish::Release | Wish::Terminate { .. }));
+        let keyed = matches!(
+            wish,
+            None | Some(Wish::ProviderFuture(_) | Wish::Extend { .. } | Wish::Release | Wish::Terminate { .. })
+        );
         let (one, other) = (told(&first), told(&again));
         if keyed && one.is_some() && other.is_some() && one != other {
             let what = format!("client {index} asked twice with one key, and got two answers: {one:?}, {other:?}");
@@ -148,12 +150,15 @@ impl World {
                 }
             }
             // Without money it cannot start: they give it up.
-            (Some(Wish::Act(Action::Start)), Err(Failure::Refused(Refused::Unaffordable { .. }))) if poor => {
+            (Some(Wish::ProviderFuture(Action::Start)), Err(Failure::Refused(Refused::Unaffordable { .. })))
+                if poor =>
+            {
                 client.wishes = vec![(0, Wish::Delete)];
             }
             (Some(wish), answer) => {
                 client.wishes.pop();
-                client.retries += i64::from(answer.is_ok() && matches!(wish, Wish::Act(Action::Retry { .. })));
+                client.retries +=
+                    i64::from(answer.is_ok() && matches!(wish, Wish::ProviderFuture(Action::Retry { .. })));
                 client.deleted |= answer.is_ok() && wish == Wish::Delete;
             }
         }
@@ -172,7 +177,7 @@ impl World {
 }
 
 /// The answer of a keyed request; a refusal that was remembered is one.
-fn body(answer: Answer) -> Result<Vec<u8>, Failure> {
+fn body(answer: KeyedResponse) -> Result<Vec<u8>, Failure> {
     if answer.status < 400 {
         return Ok(answer.body);
     }

@@ -5,7 +5,7 @@ use crate::auditor::Auditor;
 use crate::faults::{Faults, Kind};
 use crate::provider::FarProvider;
 use crate::time::{Now, poll};
-use engine::{Config, Engine, House, Presence, Provider};
+use engine::{Config, Engine, EngineContext, Presence, Provider};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -145,7 +145,7 @@ impl Fate {
 /// `alone`: no other process of the control plane is there.
 pub fn engine(config: &Config, far: &FarProvider, store: &Store, alone: bool) -> Engine {
     let provider: Arc<dyn Provider> = Arc::new(far.clone());
-    let house = House {
+    let context = EngineContext {
         config: config.clone(),
         installation: Installation::new("s1mulat3", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
@@ -153,5 +153,5 @@ pub fn engine(config: &Config, far: &FarProvider, store: &Store, alone: bool) ->
         control_ca: None,
         presence: if alone { Presence::alone() } else { Presence::default() },
     };
-    Engine::new(house, store.clone()).expect("the settings are good")
+    Engine::new(context, store.clone()).expect("the settings are good")
 }

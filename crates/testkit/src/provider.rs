@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::faults::{Faults, Kind};
 use crate::time::Now;
 use adapters::fake::{Decide, Fate};
-use adapters::{Act, Capabilities, FakeProvider, Handle, Listed, Order, Provider, Seen};
+use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, ProviderFuture, Seen};
 use model::spec::Resources;
 use model::{Credits, TroubleKind};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -47,7 +47,10 @@ pub fn fates(faults: &Faults) -> Decide {
 
 impl FarProvider {
     /// Half of the way, then the deed, then the way back. Whoever dies on the way has not asked, or does not hear.
-    fn call<'a, T: Send + 'a>(&'a self, deed: impl FnOnce() -> Act<'a, T> + Send + 'a) -> Act<'a, T> {
+    fn call<'a, T: Send + 'a>(
+        &'a self,
+        deed: impl FnOnce() -> ProviderFuture<'a, T> + Send + 'a,
+    ) -> ProviderFuture<'a, T> {
         Box::pin(async move {
             self.dies_here(Kind::CallCrashBefore).await;
             self.now.wait(self.draw()).await;
@@ -87,25 +90,25 @@ impl Provider for FarProvider {
     fn size_for(&self, asked: &Resources) -> Resources {
         self.near.size_for(asked)
     }
-    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
+    fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         self.call(move || self.near.spawn(order))
     }
-    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>> {
+    fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>> {
         self.call(move || self.near.find_by_name(name))
     }
-    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen> {
         self.call(move || self.near.inspect(handle, nonce))
     }
-    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()> {
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
         self.call(move || self.near.terminate(handle, nonce))
     }
-    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>> {
         self.call(move || self.near.list(prefix))
     }
-    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()> {
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()> {
         self.call(move || self.near.remove_workdir(handle, workdir))
     }
-    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()> {
+    fn forget<'a>(&'a self, handle: &'a Handle) -> ProviderFuture<'a, ()> {
         self.call(move || self.near.forget(handle))
     }
     fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String> {

@@ -4,7 +4,7 @@
 use engine::adapters::FakeProvider;
 use engine::adapters::fake::{FakeSettings, Fate};
 use engine::run::{Render, Submission};
-use engine::{Config, Engine, House, Presence, Provider};
+use engine::{Config, Engine, EngineContext, Presence, Provider};
 use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
 use model::{Credits, Failure, OrgId};
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl Rehearsal {
         let provider: Arc<dyn Provider> = Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)));
         let mut config = Config::default();
         config.money.first_topup = PLENTY;
-        let house = House {
+        let context = EngineContext {
             config,
             installation: Installation::open(home)?,
             providers: BTreeMap::from([(LOCAL.to_owned(), provider)]),
@@ -48,7 +48,7 @@ impl Rehearsal {
             control_ca: None,
             presence: Presence::default(),
         };
-        let engine = Engine::new(house, Store::open(&options)?)?;
+        let engine = Engine::new(context, Store::open(&options)?)?;
         let org = engine.ensure_org("default").await?;
         Ok(Rehearsal { engine, org, recording })
     }

@@ -105,7 +105,7 @@ impl World {
             return self.after(frozen_ms, Happening::StreamClosed { instance, boot });
         }
         if let Some(engine) = self.serving() {
-            engine.house.presence.stream(instance, false);
+            engine.context.presence.stream(instance, false);
             let closed = now(engine.stream_closed(instance));
             self.unless_troubled(SERVER, closed, "a closed stream");
         }
@@ -167,7 +167,7 @@ impl World {
         let first = process.instance.is_none();
         (process.instance, process.session) = (Some(desired.instance.id), desired.instance.session);
         (process.streaming, process.acknowledged_ms) = (true, now_ms);
-        engine.house.presence.stream(desired.instance.id, true);
+        engine.context.presence.stream(desired.instance.id, true);
         if first {
             self.after(0, Happening::Heartbeat { name: name.to_owned(), process: number });
         }

@@ -2,7 +2,7 @@
 //! answers on the socket and does no work; the real runner is tried end to end elsewhere.
 
 use adapters::conformance::{Deed, MACHINES, Subject};
-use adapters::local::Patience;
+use adapters::local::LocalTimeouts;
 use adapters::{LocalProvider, LocalSettings, Order, Provider};
 use model::boot::{BOOT_FILE, Boot, LOCK_FILE, SOCKET_FILE, SocketAnswer, SocketAsk};
 use model::spec::Resources;
@@ -58,7 +58,7 @@ impl Local {
     /// For those who will not answer: nothing may depend on how soon somebody who does, does.
     pub fn hasty(&self) -> LocalProvider {
         let soon = Duration::from_millis(300);
-        let patience = Patience { answer: soon, shutdown: soon, sigterm: soon, ..Patience::default() };
+        let patience = LocalTimeouts { answer: soon, shutdown: soon, sigterm: soon, ..LocalTimeouts::default() };
         LocalProvider::new(LocalSettings { patience, ..settings(&self.root) })
     }
     pub fn local(&self) -> &LocalProvider {

@@ -18,12 +18,12 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 pub struct Memory {
     /// None: nothing is remembered.
     place: Option<PathBuf>,
-    known: HashMap<PathBuf, Known>,
+    known: HashMap<PathBuf, Remembered>,
     learnt: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
+struct Remembered {
     size: i64,
     stamp: Stamp,
     hash: String,
@@ -54,7 +54,7 @@ impl Memory {
         if modified_ns.max(changed_ns) > read_at_ns - SETTLED_NS {
             return;
         }
-        self.known.insert(file.path.clone(), Known { size: file.size, stamp: file.stamp, hash: hash.to_owned() });
+        self.known.insert(file.path.clone(), Remembered { size: file.size, stamp: file.stamp, hash: hash.to_owned() });
         self.learnt = true;
     }
 
@@ -64,7 +64,7 @@ impl Memory {
         let mut text = format!("{HEADING}\n");
         for file in files {
             let (Some(known), Some(path)) = (self.known.get(&file.path), file.path.to_str()) else { continue };
-            let Known { size, stamp, hash } = known;
+            let Remembered { size, stamp, hash } = known;
             if !path.contains('\n') {
                 let _ =
                     writeln!(text, "{size} {} {} {} {hash} {path}", stamp.modified_ns, stamp.changed_ns, stamp.inode);
@@ -87,7 +87,7 @@ fn forget_old(folder: &Path) {
     }
 }
 
-fn read(text: &str) -> HashMap<PathBuf, Known> {
+fn read(text: &str) -> HashMap<PathBuf, Remembered> {
     let mut lines = text.lines();
     if lines.next() != Some(HEADING) {
         return HashMap::new();
@@ -95,13 +95,13 @@ fn read(text: &str) -> HashMap<PathBuf, Known> {
     lines.filter_map(read_line).collect()
 }
 
-fn read_line(line: &str) -> Option<(PathBuf, Known)> {
+fn read_line(line: &str) -> Option<(PathBuf, Remembered)> {
     let mut words = line.splitn(6, ' ');
     let mut number = || words.next()?.parse::<i64>().ok();
     let (size, modified_ns, changed_ns, inode) = (number()?, number()?, number()?, number()? as u64);
     let (hash, path) = (words.next()?, words.next()?);
     let stamp = Stamp { modified_ns, changed_ns, inode };
-    wire::model::spec::is_hash(hash).then(|| (PathBuf::from(path), Known { size, stamp, hash: hash.to_owned() }))
+    wire::model::spec::is_hash(hash).then(|| (PathBuf::from(path), Remembered { size, stamp, hash: hash.to_owned() }))
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ pub const STORIES: &[Story] = &[
         tell: money_secrets_and_holds,
         points: &[
             "allocation.extend",
-            "allocation.look",
+            "allocation.reconcile",
             "allocation.release",
             "credits.add",
             "secret.delete",
@@ -177,7 +177,7 @@ pub const STORIES: &[Story] = &[
         also: "",
         shared: true,
         tell: a_runner_dies,
-        points: &["instance.look", "instance.stream_closed", "journal.frozen"],
+        points: &["instance.reconcile", "instance.stream_closed", "journal.frozen"],
     },
     Story {
         name: "a_keeper_dies",
@@ -185,7 +185,7 @@ pub const STORIES: &[Story] = &[
         also: "",
         shared: false,
         tell: a_keeper_dies,
-        points: &["contain.end", "runner/exit.write", "run.look"],
+        points: &["contain.end", "runner/exit.write", "run.reconcile"],
     },
     Story {
         name: "a_machine_falls_silent",
@@ -193,7 +193,7 @@ pub const STORIES: &[Story] = &[
         also: "",
         shared: false,
         tell: a_machine_falls_silent,
-        points: &["job.look", "runner.heard_again"],
+        points: &["job.reconcile", "runner.heard_again"],
     },
     Story {
         name: "much_output",

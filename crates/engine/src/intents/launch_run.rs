@@ -1,9 +1,9 @@
 //! Launch-run: from a submitted job to its end, one workflow a job. On a warm machine everything up to the sync is done inside the submit.
 
 use crate::Engine;
-use crate::forget::is_there_again;
+use crate::instance_cleanup::is_there_again;
 use crate::intents::terminate_instance;
-use crate::scope::{Kept, Scope};
+use crate::run_tx::{RunTx, Tracked};
 use crate::workflow::{self, Verdict};
 use adapters::{Handle, Order, Provider};
 use model::bug;
@@ -44,22 +44,22 @@ static BLUEPRINT: LazyLock<Vec<Arc<Node>>> = LazyLock::new(|| {
 });
 
 /// The workflow's row and manifest; its nodes advance with the job.
-pub(crate) fn begin(scope: &mut Scope<'_>, job: JobId, id: WorkflowId) -> Result<(), Failure> {
-    let manifest = ManifestId(scope.tx.next_id());
-    let mut workflow = workflow::draft(id, manifest, scope.run.org, Intent::LaunchRun, &BLUEPRINT, scope.at);
+pub(crate) fn begin(run_tx: &mut RunTx<'_>, job: JobId, id: WorkflowId) -> Result<(), Failure> {
+    let manifest = ManifestId(run_tx.tx.next_id());
+    let mut workflow = workflow::draft(id, manifest, run_tx.run.org, Intent::LaunchRun, &BLUEPRINT, run_tx.at);
     workflow.job = Some(job);
-    workflow.input = Arc::new(json!({ "run": scope.run.id, "attempt": scope.run.attempt, "job": job }));
-    workflow::open_manifest(scope.tx, &workflow)?;
-    scope.workflows.push(Kept::new(workflow));
+    workflow.input = Arc::new(json!({ "run": run_tx.run.id, "attempt": run_tx.run.attempt, "job": job }));
+    workflow::open_manifest(run_tx.tx, &workflow)?;
+    run_tx.workflows.push(Tracked::new(workflow));
     Ok(())
 }
 
 /// A warm slot was chosen and somebody else was faster: the claim failed and left nothing to undo, and the branch falls back to
 /// a machine of its own.
-pub(crate) fn claim_lost(scope: &mut Scope<'_>, id: JobId, slot: &Slot) -> Result<(), Failure> {
-    let (workflow_id, at) = (scope.job(id)?.workflow, scope.at);
-    advance(scope, id)?;
-    let mut workflow = scope.workflow(workflow_id)?.it.clone();
+pub(crate) fn claim_lost(run_tx: &mut RunTx<'_>, id: JobId, slot: &Slot) -> Result<(), Failure> {
+    let (workflow_id, at) = (run_tx.job(id)?.workflow, run_tx.at);
+    advance(run_tx, id)?;
+    let mut workflow = run_tx.workflow(workflow_id)?.it.clone();
     let chosen = json!({ "warm": true, "instance": slot.instance });
     let error = format!("{} was taken or its machine left before it could be claimed", slot.allocation);
     for event in [
@@ -67,36 +67,36 @@ pub(crate) fn claim_lost(scope: &mut Scope<'_>, id: JobId, slot: &Slot) -> Resul
         WorkflowEvent::NodeFailed { node: CLAIM.into(), error },
         WorkflowEvent::Compensated { node: CLAIM.into() },
     ] {
-        workflow::apply(scope.tx, &mut workflow, event, at)?;
+        workflow::apply(run_tx.tx, &mut workflow, event, at)?;
     }
-    scope.workflow(workflow_id)?.set(workflow);
+    run_tx.workflow(workflow_id)?.set(workflow);
     Ok(())
 }
 
 /// Brings the nodes to where the job is. Called after every event of the job.
-pub(crate) fn advance(scope: &mut Scope<'_>, id: JobId) -> Result<(), Failure> {
-    let job = scope.job(id)?.clone();
-    let at = scope.at;
-    let mut workflow = scope.workflow(job.workflow)?.it.clone();
+pub(crate) fn advance(run_tx: &mut RunTx<'_>, id: JobId) -> Result<(), Failure> {
+    let job = run_tx.job(id)?.clone();
+    let at = run_tx.at;
+    let mut workflow = run_tx.workflow(job.workflow)?.it.clone();
     if workflow.status.is_end() {
         return Ok(());
     }
     let mut advanced =
-        workflow::advance(scope.tx, &mut workflow, at, |tx, workflow, node| look(tx, workflow, node, &job, at))?;
+        workflow::advance(run_tx.tx, &mut workflow, at, |tx, workflow, node| reconcile(tx, workflow, node, &job, at))?;
     if job.status.is_end() && !workflow.status.is_end() && workflow.status != WorkflowStatus::RollingBack {
-        advanced.moved |= workflow::apply(scope.tx, &mut workflow, WorkflowEvent::CancelAsked, at)?.moved;
+        advanced.moved |= workflow::apply(run_tx.tx, &mut workflow, WorkflowEvent::CancelAsked, at)?.moved;
     }
     if advanced.acts {
-        scope.wake(WorkKind::Workflow, workflow.id.0, at);
+        run_tx.wake(WorkKind::Workflow, workflow.id.0, at);
     }
     if advanced.moved {
-        scope.workflow(job.workflow)?.set(workflow);
+        run_tx.workflow(job.workflow)?.set(workflow);
     }
     Ok(())
 }
 
 /// Rows only: what the job's state says about each node.
-fn look(
+fn reconcile(
     tx: &mut store::Tx,
     workflow: &Workflow,
     node: &Node,
@@ -141,12 +141,15 @@ fn spawned(tx: &mut store::Tx, node: &Node, job: &model::job::Job, at: Timestamp
 /// The holder of the item: makes the machine, or undoes a failed making.
 pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Result<(), Failure> {
     let job_id = workflow.job.expect("launch-run has a job");
-    let job =
-        engine.store.glance("job.find", move |tx| store::job::find(tx, job_id)).await?.expect("jobs are never deleted");
+    let job = engine
+        .store
+        .read_inline("job.find", move |tx| store::job::find(tx, job_id))
+        .await?
+        .expect("jobs are never deleted");
     let Some(instance_id) = job.instance else { return engine.done(item).await };
-    let instance = engine.store.glance("instance.find", move |tx| store::instance::find(tx, instance_id)).await?;
+    let instance = engine.store.read_inline("instance.find", move |tx| store::instance::find(tx, instance_id)).await?;
     let instance = instance.expect("instances are never deleted");
-    let provider = engine.house.provider(&instance.provider)?.clone();
+    let provider = engine.context.provider(&instance.provider)?.clone();
     let spawning = instance.status == InstanceStatus::Spawning && running_spawn(&workflow).is_some();
     let outcome = match workflow.status {
         WorkflowStatus::RollingBack => Act::Undone,
@@ -173,7 +176,7 @@ pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Resu
 
 async fn spawn(engine: &Engine, provider: &dyn Provider, instance: &Instance) -> Act {
     let order = Order {
-        boot: crate::pool::boot(&engine.house, instance),
+        boot: crate::pool::boot(&engine.context, instance),
         region: instance.region.clone(),
         resources: instance.resources.clone(),
     };
@@ -199,13 +202,13 @@ enum Act {
 
 /// False: what was made is not wanted any more.
 async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Act) -> Result<bool, Failure> {
-    let house = engine.house.clone();
+    let context = engine.context.clone();
     engine
         .store
         .write(Lane::Normal.of(run), "launch_run.act", move |tx| {
             let seen = store::work::hold(tx, &item)?;
-            let mut scope = Scope::open(tx, &house, run)?;
-            if scope.job(job).is_err() {
+            let mut run_tx = RunTx::open(tx, &context, run)?;
+            if run_tx.job(job).is_err() {
                 // Of an earlier attempt: its machine is looked after by its own item, as long as it has a row that is open.
                 store::work::finish(tx, &item, None);
                 let machine = store::job::find(tx, job)?.and_then(|job| job.instance);
@@ -217,14 +220,14 @@ async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Ac
             }
             let mut wanted = true;
             match &act {
-                Act::Nothing => advance(&mut scope, job)?,
-                Act::Spawned(handle) => wanted = bound(&mut scope, job, handle)?,
-                Act::Failed(trouble) => failed(&mut scope, job, trouble)?,
-                Act::Undone => undone(&mut scope, job)?,
+                Act::Nothing => advance(&mut run_tx, job)?,
+                Act::Spawned(handle) => wanted = bound(&mut run_tx, job, handle)?,
+                Act::Failed(trouble) => failed(&mut run_tx, job, trouble)?,
+                Act::Undone => undone(&mut run_tx, job)?,
             }
-            let id = scope.job(job)?.workflow;
-            let next = retry_at(&scope.workflow(id)?.it);
-            scope.close()?;
+            let id = run_tx.job(job)?.workflow;
+            let next = retry_at(&run_tx.workflow(id)?.it);
+            run_tx.close()?;
             store::work::finish(tx, &item.seen(seen), next);
             Ok(wanted)
         })
@@ -240,82 +243,82 @@ fn running_spawn(workflow: &Workflow) -> Option<&Node> {
     workflow.nodes.iter().map(|n| &**n).find(|n| n.kind == SPAWN && n.status == NodeStatus::Running)
 }
 
-fn bound(scope: &mut Scope<'_>, job: JobId, handle: &Handle) -> Result<bool, Failure> {
-    if let Some(instance) = scope.job(job)?.instance {
-        if !scope.instance(instance)?.it.status.is_open() {
-            is_there_again(scope.tx, instance)?; // if whoever makes it cannot end it, its item does
+fn bound(run_tx: &mut RunTx<'_>, job: JobId, handle: &Handle) -> Result<bool, Failure> {
+    if let Some(instance) = run_tx.job(job)?.instance {
+        if !run_tx.instance(instance)?.it.status.is_open() {
+            is_there_again(run_tx.tx, instance)?; // if whoever makes it cannot end it, its item does
             return Ok(false);
         }
-        crate::instance::event_in(scope, instance, InstanceEvent::Bound { handle: handle.0.clone() })?;
+        crate::instance::event_in(run_tx, instance, InstanceEvent::Bound { handle: handle.0.clone() })?;
         // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
-        scope.wake(WorkKind::Instance, instance.0, scope.at + crate::instance::ASK_AGAIN_MS);
+        run_tx.wake(WorkKind::Instance, instance.0, run_tx.at + crate::instance::ASK_AGAIN_MS);
     }
-    // The instance's row is written when the scope closes; the node is done by what it says now.
-    of_spawn(scope, job, |node| WorkflowEvent::NodeDone { node, output: json!({ "handle": handle.0 }) })?;
-    advance(scope, job)?;
+    // The instance's row is written when the working set is written; the node is done by what it says now.
+    of_spawn(run_tx, job, |node| WorkflowEvent::NodeDone { node, output: json!({ "handle": handle.0 }) })?;
+    advance(run_tx, job)?;
     Ok(true)
 }
 
-fn failed(scope: &mut Scope<'_>, job: JobId, trouble: &Trouble) -> Result<(), Failure> {
-    if let Some(instance) = scope.job(job)?.instance
-        && scope.instance(instance)?.it.status != InstanceStatus::Spawning
+fn failed(run_tx: &mut RunTx<'_>, job: JobId, trouble: &Trouble) -> Result<(), Failure> {
+    if let Some(instance) = run_tx.job(job)?.instance
+        && run_tx.instance(instance)?.it.status != InstanceStatus::Spawning
     {
-        return advance(scope, job); // whatever the call said: its runner has come, or it was given up meanwhile
+        return advance(run_tx, job); // whatever the call said: its runner has come, or it was given up meanwhile
     }
-    let id = scope.job(job)?.workflow;
-    let tries = running_spawn(&scope.workflow(id)?.it).map_or(0, |node| node.tries);
-    let until = scope.at + SECOND * (1 << tries.clamp(0, 6));
+    let id = run_tx.job(job)?.workflow;
+    let tries = running_spawn(&run_tx.workflow(id)?.it).map_or(0, |node| node.tries);
+    let until = run_tx.at + SECOND * (1 << tries.clamp(0, 6));
     let (error, uncertain) = (trouble.what.clone(), trouble.effect == Effect::Perhaps);
-    of_spawn(scope, job, |node| WorkflowEvent::NodeTroubled { node, error: error.clone(), uncertain, until })?;
+    of_spawn(run_tx, job, |node| WorkflowEvent::NodeTroubled { node, error: error.clone(), uncertain, until })?;
     if trouble.retry && tries < SPAWN_TRIES {
         return Ok(());
     }
-    of_spawn(scope, job, |node| WorkflowEvent::NodeFailed { node, error: error.clone() })?;
-    undone(scope, job)
+    of_spawn(run_tx, job, |node| WorkflowEvent::NodeFailed { node, error: error.clone() })?;
+    undone(run_tx, job)
 }
 
 /// A making that failed: the job ends for want of a machine, and what may exist all the same is terminate-instance's from now on. All
 /// in one transaction, so that a runner that comes meanwhile finds nothing to begin, on a machine that nobody is given.
-fn undone(scope: &mut Scope<'_>, job: JobId) -> Result<(), Failure> {
-    let (why, uncertain) = compensated(scope, job)?;
-    let Some(id) = scope.job(job)?.instance else { return Ok(()) };
+fn undone(run_tx: &mut RunTx<'_>, job: JobId) -> Result<(), Failure> {
+    let (why, uncertain) = compensated(run_tx, job)?;
+    let Some(id) = run_tx.job(job)?.instance else { return Ok(()) };
     // The machine goes first: then, if there never was one, nothing of the job can be left anywhere.
-    let registered = scope.instance(id)?.it.ready_at.is_some();
-    if scope.instance(id)?.it.status == InstanceStatus::Spawning {
+    let registered = run_tx.instance(id)?.it.ready_at.is_some();
+    if run_tx.instance(id)?.it.status == InstanceStatus::Spawning {
         if uncertain && !bug!(uncertain_spawn_forgotten) {
-            terminate_instance::begin_in(scope, id, "it may exist although its making failed")?;
+            terminate_instance::begin_in(run_tx, id, "it may exist although its making failed")?;
         } else {
-            crate::instance::event_in(scope, id, InstanceEvent::SpawnFailed)?;
+            crate::instance::event_in(run_tx, id, InstanceEvent::SpawnFailed)?;
         }
     }
-    if scope.job(job)?.status == JobStatus::Provisioning {
-        scope.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
+    if run_tx.job(job)?.status == JobStatus::Provisioning {
+        run_tx.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
     }
     // A runner that never registered was never given the job; one that did is stopped, or fenced.
-    if !registered || !scope.instance(id)?.it.status.is_open() {
-        scope.job_event(job, JobEvent::GaveUpOn)?;
+    if !registered || !run_tx.instance(id)?.it.status.is_open() {
+        run_tx.job_event(job, JobEvent::GaveUpOn)?;
     }
     Ok(())
 }
 
 /// Closes the failed node; returns why it failed, and whether it may have happened all the same.
-fn compensated(scope: &mut Scope<'_>, job: JobId) -> Result<(String, bool), Failure> {
-    let id = scope.job(job)?.workflow;
-    let mut workflow = scope.workflow(id)?.it.clone();
+fn compensated(run_tx: &mut RunTx<'_>, job: JobId) -> Result<(String, bool), Failure> {
+    let id = run_tx.job(job)?.workflow;
+    let mut workflow = run_tx.workflow(id)?.it.clone();
     let failed = workflow.nodes.iter().rev().find(|n| n.status == NodeStatus::Failed).cloned();
     let Some(failed) = failed else { return Ok((String::new(), true)) };
-    workflow::apply(scope.tx, &mut workflow, WorkflowEvent::Compensated { node: failed.name.clone() }, scope.at)?;
-    scope.workflow(id)?.set(workflow);
+    workflow::apply(run_tx.tx, &mut workflow, WorkflowEvent::Compensated { node: failed.name.clone() }, run_tx.at)?;
+    run_tx.workflow(id)?.set(workflow);
     Ok((failed.error.clone().unwrap_or_default(), failed.uncertain))
 }
 
 /// One event of the spawn that is under way, if one is.
-fn of_spawn(scope: &mut Scope<'_>, job: JobId, event: impl Fn(String) -> WorkflowEvent) -> Result<(), Failure> {
-    let id = scope.job(job)?.workflow;
-    let mut workflow = scope.workflow(id)?.it.clone();
+fn of_spawn(run_tx: &mut RunTx<'_>, job: JobId, event: impl Fn(String) -> WorkflowEvent) -> Result<(), Failure> {
+    let id = run_tx.job(job)?.workflow;
+    let mut workflow = run_tx.workflow(id)?.it.clone();
     if let Some(node) = running_spawn(&workflow).map(|node| node.name.clone()) {
-        workflow::apply(scope.tx, &mut workflow, event(node), scope.at)?;
-        scope.workflow(id)?.set(workflow);
+        workflow::apply(run_tx.tx, &mut workflow, event(node), run_tx.at)?;
+        run_tx.workflow(id)?.set(workflow);
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Terminate-instance: nobody lives there, the runner is told, the provider confirms. Until it has, the machine is somebody's to pay for.
 
-use crate::scope::Scope;
+use crate::run_tx::RunTx;
 use crate::workflow::{self, Verdict};
-use crate::{Engine, House};
+use crate::{Engine, EngineContext};
 use adapters::{Handle, Seen};
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
@@ -26,15 +26,15 @@ static BLUEPRINT: LazyLock<Vec<Arc<Node>>> = LazyLock::new(|| {
 });
 
 /// Inside a run's transaction: the machine is decided upon there, the workflow does the rest.
-pub(crate) fn begin_in(scope: &mut Scope<'_>, id: InstanceId, why: &str) -> Result<(), Failure> {
-    if !crate::instance::terminate_in(scope, id)? {
+pub(crate) fn begin_in(run_tx: &mut RunTx<'_>, id: InstanceId, why: &str) -> Result<(), Failure> {
+    if !crate::instance::terminate_in(run_tx, id)? {
         return Ok(());
     }
-    let instance = scope.instance(id)?.it.clone();
-    let workflow = open(scope.tx, &instance, why, scope.at)?;
+    let instance = run_tx.instance(id)?.it.clone();
+    let workflow = open(run_tx.tx, &instance, why, run_tx.at)?;
     let mut next = instance;
     next.workflow = Some(workflow);
-    scope.instance(id)?.set(next);
+    run_tx.instance(id)?.set(next);
     Ok(())
 }
 
@@ -66,7 +66,7 @@ fn open(tx: &mut Tx, instance: &Instance, why: &str, at: Timestamp) -> Result<Wo
     Ok(id)
 }
 
-fn look(tx: &mut Tx, node: &Node, instance: &Instance, at: Timestamp) -> Result<Verdict, Failure> {
+fn reconcile(tx: &mut Tx, node: &Node, instance: &Instance, at: Timestamp) -> Result<Verdict, Failure> {
     Ok(match node.kind.as_str() {
         "validate" if instance.status.is_open() => {
             Verdict::Done(json!({ "name": instance.name, "handle": instance.handle }))
@@ -113,7 +113,7 @@ enum Said {
 }
 
 async fn ask_provider(engine: &Engine, instance: &Instance) -> Said {
-    let provider = match engine.house.provider(&instance.provider) {
+    let provider = match engine.context.provider(&instance.provider) {
         Ok(provider) => provider,
         Err(refused) => return Said::NotYet(refused.to_string()),
     };
@@ -145,7 +145,7 @@ async fn step(
     id: WorkflowId,
     said: Option<Said>,
 ) -> Result<Option<(Workflow, Instance)>, Failure> {
-    let house = engine.house.clone();
+    let context = engine.context.clone();
     engine
         .store
         .write(Lane::Normal, "terminate_instance.step", move |tx| {
@@ -157,15 +157,15 @@ async fn step(
             let asked = said.is_some();
             match &said {
                 None => {}
-                Some(Said::Gone(handle)) => instance = gone(tx, &house, instance, Some(handle))?,
+                Some(Said::Gone(handle)) => instance = gone(tx, &context, instance, Some(handle))?,
                 Some(Said::Unseen) if may_still_appear(&instance, at) => {
                     not_yet(tx, &mut workflow, "it is not to be seen, which proves nothing yet", at)?;
                 }
-                Some(Said::Unseen) => instance = gone(tx, &house, instance, None)?,
-                Some(Said::Stranger) => instance = displaced(tx, &house, instance)?,
+                Some(Said::Unseen) => instance = gone(tx, &context, instance, None)?,
+                Some(Said::Stranger) => instance = displaced(tx, &context, instance)?,
                 Some(Said::NotYet(why)) => not_yet(tx, &mut workflow, why, at)?,
             }
-            let acts = workflow::advance(tx, &mut workflow, at, |tx, _, node| look(tx, node, &instance, at))?.acts;
+            let acts = workflow::advance(tx, &mut workflow, at, |tx, _, node| reconcile(tx, node, &instance, at))?.acts;
             store::workflow::save(tx, &workflow)?;
             if asked || !acts {
                 store::work::finish(tx, &item, model::workflow::deadline(&workflow));
@@ -176,7 +176,12 @@ async fn step(
         .await
 }
 
-fn gone(tx: &mut Tx, house: &House, instance: Instance, handle: Option<&Handle>) -> Result<Instance, Failure> {
+fn gone(
+    tx: &mut Tx,
+    context: &EngineContext,
+    instance: Instance,
+    handle: Option<&Handle>,
+) -> Result<Instance, Failure> {
     let mut instance = match handle {
         // Found by name only now: whoever cleans up after it needs to know what it was.
         Some(handle) => crate::instance::event(tx, instance, InstanceEvent::Bound { handle: handle.0.clone() })?,
@@ -185,7 +190,7 @@ fn gone(tx: &mut Tx, house: &House, instance: Instance, handle: Option<&Handle>)
     instance = crate::instance::event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
     store::instance::save(tx, &instance)?;
     instance.version += 1;
-    house.presence.forget(instance.id);
+    context.presence.forget(instance.id);
     Ok(instance)
 }
 
@@ -196,11 +201,11 @@ fn may_still_appear(instance: &Instance, at: Timestamp) -> bool {
 }
 
 /// What bears its name now is not ours: hands off. Ours is lost, and whoever relied on it is told.
-fn displaced(tx: &mut Tx, house: &House, mut instance: Instance) -> Result<Instance, Failure> {
+fn displaced(tx: &mut Tx, context: &EngineContext, mut instance: Instance) -> Result<Instance, Failure> {
     instance.displaced = true;
     let body = store::body!({ "instance": instance.id, "name": instance.name, "why": "somebody else's machine bears its name" });
     tx.event(NewEvent { org: instance.org, run: None, kind: "instance.lost", body });
-    gone(tx, house, instance, None)
+    gone(tx, context, instance, None)
 }
 
 /// 1 s … 60 s: a machine that does not go is asked again and again, never forgotten.

@@ -7,7 +7,7 @@ use model::job::Job;
 use model::run::RunStatus;
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Failure, Refused, RunId};
-use store::artifact::{Artifact, Kept};
+use store::artifact::{Artifact, EntryKind};
 
 fn running(bench: &mut Bench) -> (RunId, Job) {
     bench.runners.plan = Some(Plan::Run);
@@ -16,7 +16,7 @@ fn running(bench: &mut Bench) -> (RunId, Job) {
     (run, bench.job(run))
 }
 
-fn announce(bench: &Bench, job: &Job, path: &str, size: i64, what: Kept) -> Result<Artifact, Failure> {
+fn announce(bench: &Bench, job: &Job, path: &str, size: i64, what: EntryKind) -> Result<Artifact, Failure> {
     let new = Announcement { job: job.id, epoch: job.epoch, path: path.into(), size, what };
     now(bench.engine.announce_artifact(job.instance.unwrap(), new))
 }
@@ -32,7 +32,7 @@ fn listed(bench: &Bench, run: RunId) -> Vec<(String, String)> {
     found.into_iter().map(|artifact| (artifact.path, artifact.state)).collect()
 }
 
-const FILE: Kept = Kept::File { mode: 0o644 };
+const FILE: EntryKind = EntryKind::File { mode: 0o644 };
 
 #[test]
 fn bytes_are_reserved_when_they_are_announced() {
@@ -55,10 +55,10 @@ fn bytes_are_reserved_when_they_are_announced() {
 fn folders_and_links_are_final_at_once_and_links_stay_inside() {
     let mut bench = Bench::brief();
     let (run, job) = running(&mut bench);
-    announce(&bench, &job, "out/empty", 0, Kept::Folder).unwrap();
-    announce(&bench, &job, "out/link", 0, Kept::Link { target: "../top".into() }).unwrap();
+    announce(&bench, &job, "out/empty", 0, EntryKind::Folder).unwrap();
+    announce(&bench, &job, "out/link", 0, EntryKind::Link { target: "../top".into() }).unwrap();
     for (path, target) in [("out/l", "../../x"), ("l", "../x"), ("l", "/etc/passwd"), ("././l", "../x"), ("./l", "x")] {
-        let refused = announce(&bench, &job, path, 0, Kept::Link { target: target.into() });
+        let refused = announce(&bench, &job, path, 0, EntryKind::Link { target: target.into() });
         assert!(matches!(refused, Err(Failure::Refused(Refused::Invalid { .. }))), "{path} -> {target}");
     }
     let states: Vec<(String, String)> = listed(&bench, run);
@@ -96,7 +96,7 @@ fn an_expired_artifact_is_gone_before_its_bytes_are() {
         artifact
     });
     bench.exits(run, 0);
-    let kept = bench.engine.house.config.timings.artifacts_kept_ms;
+    let kept = bench.engine.context.config.timings.artifacts_kept_ms;
     bench.advance(kept - 30 * MINUTE);
     let (_, download) = now(bench.engine.open_artifact(bench.org, run, leased.id)).unwrap();
     assert_eq!(download.read_all().unwrap(), b"ok");

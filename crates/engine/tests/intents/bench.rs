@@ -6,9 +6,9 @@ use crate::slow::SlowProvider;
 use adapters::FakeProvider;
 use adapters::fake::{Call, FakeSettings, Fate};
 use engine::instance::InstancePicture;
-use engine::run::{Action, Answer, Render, Submission};
-use engine::view::Picture;
-use engine::{Config, Engine, House, Presence, Provider};
+use engine::run::{Action, KeyedResponse, Render, Submission};
+use engine::view::RunSnapshot;
+use engine::{Config, Engine, EngineContext, Presence, Provider};
 use model::job::Job;
 use model::run::Run;
 use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
@@ -292,8 +292,8 @@ impl Bench {
     /// Another process whose settings know no provider any more.
     pub fn restart_without_providers(&mut self) {
         self.restart();
-        let house = Arc::get_mut(&mut self.engine.house).expect("nobody else has it yet");
-        house.providers.clear();
+        let context = Arc::get_mut(&mut self.engine.context).expect("nobody else has it yet");
+        context.providers.clear();
     }
 
     pub fn key(&mut self) -> Key {
@@ -315,7 +315,7 @@ impl Bench {
         String::from_utf8(answer.body).unwrap().parse().unwrap()
     }
 
-    pub fn submit_with(&mut self, spec: RunSpec, key: Key) -> Result<Answer, Failure> {
+    pub fn submit_with(&mut self, spec: RunSpec, key: Key) -> Result<KeyedResponse, Failure> {
         loop {
             let submission = Submission { org: self.org, name: None, spec: spec.clone(), start: true };
             let answer = now(self.engine.submit(submission, Some(key.clone()), shown()));
@@ -344,9 +344,9 @@ impl Bench {
         self.terminate_with(id, force, key).map(drop)
     }
 
-    pub fn terminate_with(&mut self, id: InstanceId, force: bool, key: Key) -> Result<Answer, Failure> {
+    pub fn terminate_with(&mut self, id: InstanceId, force: bool, key: Key) -> Result<KeyedResponse, Failure> {
         loop {
-            let shown = Arc::new(|picture: &InstancePicture| picture.workflow_state.clone().into_bytes());
+            let shown = Arc::new(|snapshot: &InstancePicture| snapshot.workflow_state.clone().into_bytes());
             let answer =
                 now(self.engine.terminate_instance((self.org, "a test".into()), id, force, Some(key.clone()), shown));
             if !self.revive() {
@@ -355,11 +355,11 @@ impl Bench {
         }
     }
 
-    pub fn picture(&self, run: RunId) -> Picture {
-        now(self.engine.picture(self.org, run)).unwrap()
+    pub fn snapshot(&self, run: RunId) -> RunSnapshot {
+        now(self.engine.snapshot(self.org, run)).unwrap()
     }
     pub fn run(&self, run: RunId) -> Run {
-        self.picture(run).run
+        self.snapshot(run).run
     }
     pub fn jobs(&self, run: RunId) -> Vec<Job> {
         now(self.engine.jobs(self.org, run)).unwrap().1
@@ -379,12 +379,12 @@ pub fn settings(max_instances: i64) -> FakeSettings {
 }
 
 pub fn shown() -> Render {
-    Arc::new(|picture| picture.run.id.to_string().into_bytes())
+    Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes())
 }
 
 fn open(config: &Config, provider: &Arc<FakeProvider>, hangs: &Arc<AtomicBool>, store: &Store) -> Engine {
     let provider: Arc<dyn Provider> = Arc::new(SlowProvider { near: provider.clone(), hangs: hangs.clone() });
-    let house = House {
+    let context = EngineContext {
         config: config.clone(),
         installation: Installation::new("b3nchm4n", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
@@ -392,7 +392,7 @@ fn open(config: &Config, provider: &Arc<FakeProvider>, hangs: &Arc<AtomicBool>, 
         control_ca: None,
         presence: Presence::alone(),
     };
-    Engine::new(house, store.clone()).unwrap()
+    Engine::new(context, store.clone()).unwrap()
 }
 
 /// As the server does it.

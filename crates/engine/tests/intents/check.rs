@@ -44,7 +44,7 @@ impl Bench {
         let open = now(self.engine.open_runs()).unwrap();
         let balance = self.balance();
         let slots = now(self.engine.allocations(self.org, i64::MAX, 1000)).unwrap();
-        let held: Credits = slots.iter().map(|picture| picture.allocation.account.left()).sum();
+        let held: Credits = slots.iter().map(|snapshot| snapshot.allocation.account.left()).sum();
         assert!(
             open > 0 || balance.reserved == held,
             "nothing is open, {held} are set aside for holds, and {balance:?}"
@@ -65,8 +65,8 @@ impl Bench {
                 row.status
             );
         }
-        for picture in now(self.engine.instance_pictures(self.org, i64::MAX, 1000)).unwrap() {
-            let (id, status) = (picture.instance.id, picture.instance.status);
+        for snapshot in now(self.engine.instance_pictures(self.org, i64::MAX, 1000)).unwrap() {
+            let (id, status) = (snapshot.instance.id, snapshot.instance.status);
             if !status.is_open() {
                 continue;
             }
@@ -108,8 +108,8 @@ impl Bench {
         let open: Vec<_> = now(self.engine.instance_pictures(self.org, i64::MAX, 1000))
             .unwrap()
             .into_iter()
-            .filter(|picture| picture.instance.status.is_open())
-            .map(|picture| (picture.instance.id, picture.instance.status))
+            .filter(|snapshot| snapshot.instance.status.is_open())
+            .map(|snapshot| (snapshot.instance.id, snapshot.instance.status))
             .collect();
         assert!(open.is_empty(), "{open:?}");
         let held = now(self.engine.remains()).unwrap().held;

@@ -18,7 +18,7 @@ pub fn slot_of(bench: &Bench, run: RunId) -> Allocation {
 }
 
 pub fn shown() -> SlotRender {
-    Arc::new(|picture| picture.allocation.id.to_string().into_bytes())
+    Arc::new(|snapshot| snapshot.allocation.id.to_string().into_bytes())
 }
 
 pub fn extend(bench: &Bench, id: AllocationId, ms: Option<i64>) -> Result<(), Failure> {
@@ -118,7 +118,7 @@ fn a_running_allocation_is_neither_extended_nor_released() {
 fn an_unused_machine_ends_after_its_idle_time() {
     let mut bench = Bench::new();
     let run = finished(&mut bench, 0, spec());
-    let status = |bench: &Bench| bench.picture(run).instance.unwrap().status;
+    let status = |bench: &Bench| bench.snapshot(run).instance.unwrap().status;
     bench.advance(30 * MINUTE - 5 * SECOND);
     assert_eq!(status(&bench), InstanceStatus::Ready);
     bench.advance(10 * SECOND);
@@ -133,7 +133,7 @@ fn a_held_folder_outlives_its_machine_and_is_removed_afterwards() {
     let run = finished(&mut bench, 0, RunSpec { hold_ms: Some(2 * HOUR), ..spec() });
     let name = bench.name_of(run);
     bench.advance(HOUR);
-    assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminated);
+    assert_eq!(bench.snapshot(run).instance.unwrap().status, InstanceStatus::Terminated);
     let machine = bench.provider.machine(&name).expect("not forgotten while a folder is held");
     assert_eq!((machine.state, machine.workdirs_removed.len()), (MachineState::Gone, 0));
     extend(&bench, slot_of(&bench, run).id, Some(3 * HOUR)).unwrap();
@@ -158,11 +158,11 @@ fn a_hold_that_needs_the_machine_keeps_it() {
     let run = finished(&mut bench, 0, RunSpec { hold_ms: Some(HOUR), ..spec() });
     let id = bench.job(run).instance.unwrap();
     bench.advance(59 * MINUTE);
-    assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Ready, "idle for long, but held");
+    assert_eq!(bench.snapshot(run).instance.unwrap().status, InstanceStatus::Ready, "idle for long, but held");
     let refused = bench.terminate(id, false).unwrap_err();
     assert!(matches!(refused.refused(), Some(Refused::Held { .. })), "{refused:?}");
     bench.advance(2 * MINUTE);
-    assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminated);
+    assert_eq!(bench.snapshot(run).instance.unwrap().status, InstanceStatus::Terminated);
     bench.check();
 }
 
@@ -172,7 +172,7 @@ fn a_person_with_force_ends_a_held_machine() {
     let run = finished(&mut bench, 0, RunSpec { hold_ms: Some(HOUR), ..spec() });
     bench.terminate(bench.job(run).instance.unwrap(), true).unwrap();
     bench.settle();
-    assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminated);
+    assert_eq!(bench.snapshot(run).instance.unwrap().status, InstanceStatus::Terminated);
     assert!(extend(&bench, slot_of(&bench, run).id, None).is_err(), "its folder went with it");
     bench.check();
 }
@@ -186,7 +186,7 @@ fn somebody_who_waits_does_not_end_a_hold_that_needs_its_machine() {
     let waits = bench.submit(RunSpec { resources: large, ..spec() });
     bench.advance(19 * MINUTE);
     assert_eq!(bench.job(waits).instance, None);
-    assert_eq!(bench.picture(held).instance.unwrap().status, InstanceStatus::Ready);
+    assert_eq!(bench.snapshot(held).instance.unwrap().status, InstanceStatus::Ready);
     bench.advance(2 * MINUTE);
     assert_eq!(bench.run(waits).status, model::run::RunStatus::Completed, "the hold is over");
     bench.check();
@@ -205,7 +205,7 @@ fn a_person_ends_a_busy_machine_only_with_force() {
     bench.settle();
     bench.advance(15 * SECOND);
     assert_eq!(bench.run(run).status, model::run::RunStatus::Cancelled);
-    assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminated);
+    assert_eq!(bench.snapshot(run).instance.unwrap().status, InstanceStatus::Terminated);
     bench.check();
     bench.check_all_gone();
 }

@@ -1,7 +1,7 @@
 //! Requests that are repeated: one effect, the same bytes, also when the first answer was lost with its process.
 
 use crate::bench::{Bench, now, shown, spec};
-use engine::run::{Action, Answer, Submission};
+use engine::run::{Action, KeyedResponse, Submission};
 use model::run::RunStatus;
 use model::time::{DAY, HOUR};
 use model::{Failure, Refused};
@@ -60,7 +60,7 @@ fn an_answer_is_kept_for_a_day_in_which_it_could_be_asked_for() {
 }
 
 /// What a person hears: the refusal itself, or the same words again.
-fn refusal(answer: Result<Answer, Failure>) -> (String, bool) {
+fn refusal(answer: Result<KeyedResponse, Failure>) -> (String, bool) {
     match answer {
         Ok(answer) => {
             assert!(answer.status >= 400 && answer.replayed, "{answer:?}");
@@ -183,7 +183,7 @@ fn a_deleted_run_is_hidden_and_its_ledger_stays() {
     bench.settle();
     now(bench.engine.delete(bench.org, run)).unwrap();
     now(bench.engine.delete(bench.org, run)).unwrap(); // asked twice
-    assert!(now(bench.engine.picture(bench.org, run)).is_err());
+    assert!(now(bench.engine.snapshot(bench.org, run)).is_err());
     let refused = bench.act(run, Action::Cancel { abort: false }).unwrap_err();
     assert!(matches!(refused.refused(), Some(Refused::NotFound { .. })), "{refused:?}");
     assert!(!now(bench.engine.ledger(bench.org, 0, 100)).unwrap().is_empty());

@@ -4,7 +4,7 @@ use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::Plan;
 use engine::Config;
 use engine::run::{Render, Submission};
-use engine::view::Picture;
+use engine::view::RunSnapshot;
 use model::job::JobStatus;
 use model::run::RunStatus;
 use model::time::{MINUTE, SECOND};
@@ -60,7 +60,7 @@ fn an_accepted_run_is_answered_as_it_is_found() {
     for plan in [Plan::Exit(0), Plan::Run, Plan::Run] {
         bench.runners.plan = Some(plan);
         let key = bench.key();
-        let render: Render = Arc::new(|picture| format!("{:#?}", strip(picture.clone())).into_bytes());
+        let render: Render = Arc::new(|snapshot| format!("{:#?}", strip(snapshot.clone())).into_bytes());
         let submission = Submission { org: bench.org, name: None, spec: spec(), start: true };
         let answer = now(bench.engine.submit(submission, Some(key), render)).unwrap();
         let runs = now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 1)).unwrap();
@@ -72,13 +72,13 @@ fn an_accepted_run_is_answered_as_it_is_found() {
 }
 
 /// What nobody is shown: how often a row was written, and what is known of its machine and of its worker besides.
-fn strip(mut picture: Picture) -> Picture {
-    picture.beat_at = None;
-    picture.allocation.iter_mut().for_each(|slot| slot.version = 0);
-    picture.instance.iter_mut().for_each(|machine| {
+fn strip(mut snapshot: RunSnapshot) -> RunSnapshot {
+    snapshot.beat_at = None;
+    snapshot.allocation.iter_mut().for_each(|slot| slot.version = 0);
+    snapshot.instance.iter_mut().for_each(|machine| {
         (machine.version, machine.desired_version, machine.last_seen_at) = (0, 0, None);
     });
-    picture
+    snapshot
 }
 
 #[test]
@@ -106,13 +106,13 @@ fn a_run_shows_the_beat_of_the_worker_that_looks_after_it() {
     bench.advance(MINUTE);
     let shown = |bench: &Bench| {
         let listed = now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap();
-        let listed = listed.into_iter().find(|picture| picture.run.id == run).unwrap().beat_at;
-        assert_eq!(listed, bench.picture(run).beat_at, "a list says the same");
+        let listed = listed.into_iter().find(|snapshot| snapshot.run.id == run).unwrap().beat_at;
+        assert_eq!(listed, bench.snapshot(run).beat_at, "a list says the same");
         listed
     };
     let beat = shown(&bench).expect("somebody lives");
     assert!(bench.at().since(beat) <= 19 * SECOND);
-    assert_eq!(bench.picture(created).beat_at, None, "nobody has to look after it");
+    assert_eq!(bench.snapshot(created).beat_at, None, "nobody has to look after it");
 
     let other = now(bench.engine.start_worker("other".to_owned())).unwrap();
     now(bench.engine.beat(&other)).unwrap();

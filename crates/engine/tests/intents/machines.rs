@@ -5,7 +5,7 @@ use crate::bench::{Bench, now};
 use adapters::fake::MachineState;
 use engine::desired::Desired;
 use engine::runner::{Fact, Introduction, Taken, What};
-use model::job::{Frost, JobReason, LifecycleError};
+use model::job::{FreezeState, JobReason, LifecycleError};
 use model::{Failure, InstanceId, JobId, RunId};
 use std::collections::BTreeMap;
 use store::log::Chunk;
@@ -102,7 +102,7 @@ impl Bench {
         let process = self.runners.processes.get_mut(name).expect("it was just seen");
         let was = std::mem::take(&mut process.streaming);
         let Some(instance) = process.instance.take().filter(|_| was) else { return false };
-        self.engine.house.presence.stream(instance, false);
+        self.engine.context.presence.stream(instance, false);
         let closed = now(self.engine.stream_closed(instance));
         self.unless_dead(closed);
         true
@@ -130,7 +130,7 @@ impl Bench {
                 (process.instance, process.streaming) = (Some(instance.id), true);
                 // What was not acknowledged by another process is said again to this one.
                 process.works.values_mut().for_each(|work| work.acknowledged = 0);
-                self.engine.house.presence.stream(instance.id, true);
+                self.engine.context.presence.stream(instance.id, true);
             }
         }
         true
@@ -162,7 +162,7 @@ impl Bench {
                 let reason = if job.abort { JobReason::AbortedByUser } else { JobReason::TerminatedByServer };
                 work.end(reason, None, self.runners.active_ms);
             }
-            let still = matches!(job.frost, Frost::Freezing | Frost::Frozen);
+            let still = matches!(job.freeze, FreezeState::Freezing | FreezeState::Frozen);
             if still != work.still && !work.over {
                 work.still = still;
                 work.facts.push(if still { What::Froze } else { What::Thawed });
@@ -258,7 +258,7 @@ impl Bench {
     }
 
     pub fn name_of(&self, run: RunId) -> String {
-        self.picture(run).instance.expect("it has a machine").name
+        self.snapshot(run).instance.expect("it has a machine").name
     }
 
     /// From now on nothing from this run's machine arrives, and nothing arrives there. The stream breaks.
@@ -268,7 +268,7 @@ impl Bench {
         let process = self.runners.processes.get_mut(&name).expect("it has registered");
         if let Some(instance) = process.instance.take() {
             process.streaming = false;
-            self.engine.house.presence.stream(instance, false);
+            self.engine.context.presence.stream(instance, false);
             now(self.engine.stream_closed(instance)).unwrap();
         }
         name

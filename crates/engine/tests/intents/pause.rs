@@ -6,7 +6,7 @@ use engine::Config;
 use engine::run::Action;
 use model::RunId;
 use model::agent::AgentStatus;
-use model::job::{Frost, JobStatus};
+use model::job::{FreezeState, JobStatus};
 use model::run::{PauseReason, Phase, RunStatus};
 use model::spec::RunSpec;
 use model::time::{HOUR, MINUTE};
@@ -21,9 +21,9 @@ fn running(spec: RunSpec) -> (Bench, RunId) {
 }
 
 #[track_caller]
-fn expect(bench: &Bench, run: RunId, status: RunStatus, frost: Frost) {
+fn expect(bench: &Bench, run: RunId, status: RunStatus, freeze: FreezeState) {
     let (is, job) = (bench.run(run), bench.job(run));
-    assert_eq!((is.status, job.frost), (status, frost), "{is:?}");
+    assert_eq!((is.status, job.freeze), (status, freeze), "{is:?}");
 }
 
 #[test]
@@ -32,10 +32,10 @@ fn a_run_is_paused_when_its_machine_says_so_and_goes_on_when_it_says_so() {
     let name = bench.name_of(run);
     bench.runners.deaf.push(name.clone());
     bench.act(run, Action::Pause).unwrap();
-    expect(&bench, run, RunStatus::Running, Frost::Freezing);
+    expect(&bench, run, RunStatus::Running, FreezeState::Freezing);
     bench.reconnect(&name);
     bench.settle();
-    expect(&bench, run, RunStatus::Paused, Frost::Frozen);
+    expect(&bench, run, RunStatus::Paused, FreezeState::Frozen);
     assert_eq!(bench.run(run).pause_reason, Some(PauseReason::Asked));
     let why = now(bench.engine.why(bench.org, run)).unwrap().1;
     assert!(why.next[0].contains("repl resume"), "{why:?}");
@@ -43,10 +43,10 @@ fn a_run_is_paused_when_its_machine_says_so_and_goes_on_when_it_says_so() {
 
     bench.runners.deaf.push(name.clone());
     bench.act(run, Action::Resume).unwrap();
-    expect(&bench, run, RunStatus::Resuming, Frost::Thawing);
+    expect(&bench, run, RunStatus::Resuming, FreezeState::Thawing);
     bench.reconnect(&name);
     bench.settle();
-    expect(&bench, run, RunStatus::Running, Frost::Moving);
+    expect(&bench, run, RunStatus::Running, FreezeState::Moving);
     let agents = now(bench.engine.tree(bench.org, run)).unwrap().agents;
     assert_eq!((agents[0].status, agents[0].tries), (AgentStatus::Running, 1), "the same try");
     bench.exits(run, 0);
@@ -63,7 +63,7 @@ fn asked_twice_is_asked_once_and_a_wish_can_be_taken_back() {
     for action in [Action::Pause, Action::Pause, Action::Resume, Action::Resume] {
         bench.act(run, action).unwrap();
     }
-    expect(&bench, run, RunStatus::Running, Frost::Thawing);
+    expect(&bench, run, RunStatus::Running, FreezeState::Thawing);
     bench.reconnect(&name);
     bench.settle();
     assert!(!bench.run(run).pause_asked && bench.run(run).status == RunStatus::Running);
@@ -77,13 +77,13 @@ fn what_waits_for_a_machine_is_held_without_one() {
     let (mut bench, first) = running(spec());
     let waiting = bench.submit(spec());
     bench.act(waiting, Action::Pause).unwrap();
-    expect(&bench, waiting, RunStatus::Paused, Frost::Frozen);
+    expect(&bench, waiting, RunStatus::Paused, FreezeState::Frozen);
     bench.exits(first, 0);
     bench.advance(MINUTE);
     assert_eq!(bench.job(waiting).status, JobStatus::Submitted, "a free machine does not tempt it");
     bench.act(waiting, Action::Resume).unwrap();
     bench.settle();
-    expect(&bench, waiting, RunStatus::Running, Frost::Moving);
+    expect(&bench, waiting, RunStatus::Running, FreezeState::Moving);
     bench.settle();
     bench.exits(waiting, 0);
     bench.expect_end(waiting, RunStatus::Completed, None);
@@ -97,11 +97,11 @@ fn paused_time_is_not_active_time() {
     bench.act(run, Action::Pause).unwrap();
     bench.settle();
     bench.advance(30 * MINUTE);
-    expect(&bench, run, RunStatus::Paused, Frost::Frozen);
+    expect(&bench, run, RunStatus::Paused, FreezeState::Frozen);
     bench.act(run, Action::Resume).unwrap();
     bench.settle();
     bench.advance(9 * MINUTE);
-    expect(&bench, run, RunStatus::Running, Frost::Moving);
+    expect(&bench, run, RunStatus::Running, FreezeState::Moving);
     bench.advance(5 * MINUTE);
     bench.settle();
     bench.expect_end(run, RunStatus::Failed, Some("deadline"));

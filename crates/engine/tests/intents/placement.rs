@@ -101,7 +101,7 @@ fn a_full_pool_retires_an_idle_machine_that_fits_nobody() {
     assert!(why.summary.contains("next in line"), "{}", why.summary);
     bench.settle();
     bench.expect_end(large, RunStatus::Completed, None);
-    assert_eq!(bench.picture(small).instance.unwrap().status, InstanceStatus::Terminated);
+    assert_eq!(bench.snapshot(small).instance.unwrap().status, InstanceStatus::Terminated);
     assert!(!bench.provider.machines().is_empty(), "the held folder of the first one is still there");
     let again = bench.submit(sized(1));
     bench.settle();
@@ -117,7 +117,7 @@ fn a_machine_takes_every_run_that_is_no_larger() {
     let mut bench = Bench::with(FakeSettings { one_size: Some(host.clone()), ..settings(1) }, Config::default());
     let small = bench.submit(sized(1));
     bench.settle();
-    assert_eq!(bench.picture(small).instance.unwrap().resources, host);
+    assert_eq!(bench.snapshot(small).instance.unwrap().resources, host);
     for spec in [spec(), sized(8), sized(1)] {
         let limits = spec.resources.clone();
         bench.runners.plan = Some(Plan::Run);
@@ -262,7 +262,7 @@ fn another_orgs_machine_is_nobody_elses() {
     bench.settle();
     bench.expect_end(theirs, RunStatus::Completed, None);
     let their_machine = bench.job(theirs).instance;
-    assert!(now(bench.engine.picture(other, first)).is_err(), "another org's run does not exist");
+    assert!(now(bench.engine.snapshot(other, first)).is_err(), "another org's run does not exist");
     bench.org = home;
     assert_ne!(bench.job(first).instance, their_machine);
     bench.check();

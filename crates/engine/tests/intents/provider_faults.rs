@@ -241,7 +241,7 @@ fn a_stranger_is_never_touched() {
     bench.advance(40 * MINUTE);
     let machine = bench.provider.machine(&name).expect("it is still there");
     assert_eq!((machine.state, machine.workdirs_removed.len()), (adapters::fake::MachineState::Running, 0));
-    let ours = bench.picture(run).instance.unwrap();
+    let ours = bench.snapshot(run).instance.unwrap();
     assert_eq!((ours.status, ours.displaced), (InstanceStatus::Terminated, true), "ours has ended all the same");
     let shown = now(bench.engine.instance_picture(bench.org, ours.id)).unwrap().workflow_state;
     assert_eq!(shown, "terminate:lost");

@@ -57,7 +57,7 @@ fn facts_may_come_repeated_and_in_any_order() {
         bench.expect_end(run, RunStatus::Completed, None);
         assert_eq!(bench.job(run).status, JobStatus::Done);
         assert!(bench.money(run, 1).1 >= Credits(1));
-        let slot = bench.picture(run).allocation.unwrap();
+        let slot = bench.snapshot(run).allocation.unwrap();
         assert_eq!(slot.status.as_str(), "COMPLETE", "{order:?}: its folder is held");
         let events = bench.events(run);
         assert_eq!(events.iter().filter(|kind| *kind == "job.ended").count(), 1, "{order:?}");
@@ -67,15 +67,15 @@ fn facts_may_come_repeated_and_in_any_order() {
 /// The AVAILABLE slots of a machine.
 fn free_slots(bench: &Bench, machine: InstanceId) -> Vec<Allocation> {
     let all = now(bench.engine.allocations(bench.org, i64::MAX, 100)).unwrap().into_iter();
-    let all = all.map(|picture| picture.allocation).filter(|slot| slot.instance == machine);
+    let all = all.map(|snapshot| snapshot.allocation).filter(|slot| slot.instance == machine);
     all.filter(|slot| slot.status == AllocationStatus::Available).collect()
 }
 
 /// R135, R136: a FAILED slot without a hold, its folder given up, and in the same commit a new slot in a folder of its own.
 #[track_caller]
 fn slot_failed(bench: &Bench, run: RunId, replenished: bool) {
-    let picture = bench.picture(run);
-    let (job, slot, machine) = (picture.job.unwrap(), picture.allocation.unwrap(), picture.instance.unwrap());
+    let snapshot = bench.snapshot(run);
+    let (job, slot, machine) = (snapshot.job.unwrap(), snapshot.allocation.unwrap(), snapshot.instance.unwrap());
     assert_eq!((slot.status, slot.job), (AllocationStatus::Failed, Some(job.id)));
     assert!(slot.hold().is_none() && slot.workdir_released && slot.debug_hold_until.is_none(), "{slot:?}");
     let free = free_slots(bench, machine.id);
@@ -137,7 +137,7 @@ fn a_dead_keeper_or_lost_control_fails_its_slot_without_a_hold() {
             say(&mut bench, &job, &[broken(error, active_ms)], Vec::new());
             bench.expect_end(run, RunStatus::Failed, Some(code));
             slot_failed(&bench, run, true);
-            let machine = bench.picture(run).instance.unwrap();
+            let machine = bench.snapshot(run).instance.unwrap();
             assert_eq!(machine.status, InstanceStatus::Ready);
             assert!(machine.idle_since.is_some(), "it ends when it stays unused");
             bench.check();
@@ -168,7 +168,7 @@ fn an_interrupted_machine_is_ended_and_its_run_tried_elsewhere() {
     let job = bench.job(run);
     say(&mut bench, &job, &[broken(LifecycleError::Interrupted, SECOND)], Vec::new());
     slot_failed(&bench, run, false);
-    assert_eq!(bench.picture(run).instance.unwrap().status, InstanceStatus::Terminating);
+    assert_eq!(bench.snapshot(run).instance.unwrap().status, InstanceStatus::Terminating);
     bench.check();
     bench.runners.plan = Some(Plan::Exit(0));
     bench.advance(MINUTE);
@@ -185,7 +185,7 @@ fn an_interrupted_machine_is_ended_and_its_run_tried_elsewhere() {
 fn a_command_that_cannot_be_started_leaves_a_held_slot() {
     let (mut bench, run, job) = silent_runner(Plan::Run);
     say(&mut bench, &job, &[ended(JobReason::ExecutorError, None, 0, 0)], Vec::new());
-    let slot = bench.picture(run).allocation.unwrap();
+    let slot = bench.snapshot(run).allocation.unwrap();
     assert_eq!((slot.status, slot.hold().is_some()), (AllocationStatus::Complete, true));
     bench.check();
 }
@@ -195,7 +195,7 @@ fn a_claim_that_was_stopped_before_use_goes_back_to_the_pool() {
     let (mut bench, run, _) = silent_runner(Plan::Pull);
     bench.cancel(run);
     bench.settle();
-    let slot = bench.picture(run).allocation.unwrap();
+    let slot = bench.snapshot(run).allocation.unwrap();
     assert_eq!((slot.status, slot.workdir.as_str()), (AllocationStatus::Available, "work_2"));
     bench.check();
 }

@@ -227,7 +227,7 @@ fn an_idle_machine_that_is_lost_ends_after_25_minutes() {
     bench.settle();
     bench.cut_off(run);
     bench.advance(20 * MINUTE);
-    let status = |bench: &Bench| bench.picture(run).instance.unwrap().status;
+    let status = |bench: &Bench| bench.snapshot(run).instance.unwrap().status;
     assert_eq!(status(&bench), InstanceStatus::Lost);
     bench.advance(6 * MINUTE);
     assert_eq!(status(&bench), InstanceStatus::Terminated);
@@ -241,7 +241,7 @@ fn a_job_that_ends_on_an_unreachable_machine_leaves_it_usable() {
     let name = bench.cut_off(run);
     bench.advance(2 * MINUTE);
     // Its report overtakes its heartbeat.
-    let (job, instance) = (bench.job(run), bench.picture(run).instance.unwrap());
+    let (job, instance) = (bench.job(run), bench.snapshot(run).instance.unwrap());
     assert_eq!(instance.status, InstanceStatus::Unreachable);
     let what = ended(JobReason::DoneByRunner, Some(0), 0, 0);
     let fact = engine::runner::Fact { job: job.id, epoch: job.epoch, what };

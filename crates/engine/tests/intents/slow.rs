@@ -1,6 +1,6 @@
 //! The fake provider, whose spawns may take as long as a test wants: what else happens meanwhile is the test's to decide.
 
-use adapters::provider::Act;
+use adapters::provider::ProviderFuture;
 use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, Seen};
 use model::Credits;
 use model::spec::Resources;
@@ -26,29 +26,29 @@ impl Provider for SlowProvider {
     fn size_for(&self, asked: &Resources) -> Resources {
         self.near.size_for(asked)
     }
-    fn spawn<'a>(&'a self, order: &'a Order) -> Act<'a, Handle> {
+    fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         Box::pin(async {
             std::future::poll_fn(|_| if self.hangs.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) })
                 .await;
             self.near.spawn(order).await
         })
     }
-    fn find_by_name<'a>(&'a self, name: &'a str) -> Act<'a, Option<Handle>> {
+    fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>> {
         self.near.find_by_name(name)
     }
-    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, Seen> {
+    fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen> {
         self.near.inspect(handle, nonce)
     }
-    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> Act<'a, ()> {
+    fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
         self.near.terminate(handle, nonce)
     }
-    fn list<'a>(&'a self, prefix: &'a str) -> Act<'a, Vec<Listed>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>> {
         self.near.list(prefix)
     }
-    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> Act<'a, ()> {
+    fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()> {
         self.near.remove_workdir(handle, workdir)
     }
-    fn forget<'a>(&'a self, handle: &'a Handle) -> Act<'a, ()> {
+    fn forget<'a>(&'a self, handle: &'a Handle) -> ProviderFuture<'a, ()> {
         self.near.forget(handle)
     }
     fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String> {

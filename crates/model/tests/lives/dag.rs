@@ -5,7 +5,7 @@ use crate::charting::{Chart, Move};
 use crate::samples::{self, NOW};
 use crate::walks::workflow_event;
 use model::Outcome;
-use model::workflow::{Alternative, Branch, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus, ready, step};
+use model::workflow::{Alternative, Branch, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus, apply, ready};
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub fn walked() -> Walked {
     while let Some(workflow) = waiting.pop() {
         check(&workflow);
         for event in events(&workflow) {
-            let result = step(&workflow, &event, NOW);
+            let result = apply(&workflow, &event, NOW);
             let pair = (workflow.status.to_string(), workflow_event(&event));
             match result {
                 Ok(Outcome::Moved { next, .. }) => {

@@ -244,7 +244,7 @@ fn taken(lives: &Lives) -> BTreeMap<&'static str, BTreeSet<Move>> {
         ("step", moves(&lives.step.taken[0])),
         ("job", moves(&lives.job.taken[0])),
         ("silence", moves(&lives.job.taken[1])),
-        ("frost", moves(&lives.job.taken[2])),
+        ("freeze", moves(&lives.job.taken[2])),
         ("allocation", moves(&lives.slot.taken[0])),
         ("instance", moves(&lives.instance.taken[0])),
     ])

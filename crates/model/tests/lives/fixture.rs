@@ -38,7 +38,7 @@ macro_rules! fixtures {
 }
 
 pub const ALL: &[(&str, &str)] =
-    fixtures!(run, attempt, agent, task, step, job, silence, frost, allocation, instance, workflow, node, manifest);
+    fixtures!(run, attempt, agent, task, step, job, silence, freeze, allocation, instance, workflow, node, manifest);
 
 pub fn named(name: &str) -> Fixture {
     let (name, text) = ALL.iter().find(|(known, _)| *known == name).expect("a fixture of that name");

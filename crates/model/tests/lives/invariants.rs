@@ -5,7 +5,7 @@ use model::agent::{Agent, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::{Attempt, AttemptStatus};
 use model::instance::InstanceStatus;
-use model::job::{Frost, Job, JobStatus};
+use model::job::{FreezeState, Job, JobStatus};
 use model::run::{PauseReason, RunOutcome, RunStatus};
 use model::task::TaskStatus;
 use model::{AgentId, Credits};
@@ -134,7 +134,7 @@ fn jobs_and_slots_agree(lives: &Lives, scope: &Scope, world: &World) -> Check {
     }
     let run = lives.run.get(world.run);
     if run.status == RunStatus::Paused && run.pause_reason == Some(PauseReason::Asked) {
-        let still = |job: &&Job| job.frost == Frost::Frozen || job.status == JobStatus::Terminating;
+        let still = |job: &&Job| job.freeze == FreezeState::Frozen || job.status == JobStatus::Terminating;
         must!(jobs.iter().all(still), "paused, and {jobs:?}");
     }
     for job in &jobs {

@@ -17,18 +17,18 @@ pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Fnv>>;
 pub type Sheet<E, V> = (Names<E, V>, fn(&V) -> bool);
 type Step<E, V, C> = fn(&E, &V, Timestamp) -> Result<Outcome<E, C>, Refused>;
 
-pub enum Answer<C> {
+pub enum Applied<C> {
     Moved(Id, Rc<[C]>),
     Unchanged,
     Refused(Rc<str>),
 }
 
-impl<C> Clone for Answer<C> {
+impl<C> Clone for Applied<C> {
     fn clone(&self) -> Self {
         match self {
-            Answer::Moved(id, consequences) => Answer::Moved(*id, consequences.clone()),
-            Answer::Unchanged => Answer::Unchanged,
-            Answer::Refused(why) => Answer::Refused(why.clone()),
+            Applied::Moved(id, consequences) => Applied::Moved(*id, consequences.clone()),
+            Applied::Unchanged => Applied::Unchanged,
+            Applied::Refused(why) => Applied::Refused(why.clone()),
         }
     }
 }
@@ -41,7 +41,7 @@ pub struct Life<E, V, C> {
     states: Vec<E>,
     numbers: HashMap<String, Id>,
     events: Vec<V>,
-    answers: Map<(Id, Id), Answer<C>>,
+    answers: Map<(Id, Id), Applied<C>>,
     pub taken: Vec<Chart>,
 }
 
@@ -81,7 +81,7 @@ impl<E: Debug + Clone, V: PartialEq + Clone + Debug, C: Clone> Life<E, V, C> {
         self.keep(entity)
     }
 
-    pub fn step(&mut self, id: Id, event: &V) -> Answer<C> {
+    pub fn step(&mut self, id: Id, event: &V) -> Applied<C> {
         let number = self.event_number(event);
         if let Some(answer) = self.answers.get(&(id, number)) {
             return answer.clone();
@@ -94,9 +94,9 @@ impl<E: Debug + Clone, V: PartialEq + Clone + Debug, C: Clone> Life<E, V, C> {
             }
         }
         let answer = match result {
-            Ok(Outcome::Moved { next, consequences }) => Answer::Moved(self.keep(next), consequences.into()),
-            Ok(Outcome::Unchanged) => Answer::Unchanged,
-            Err(refused) => Answer::Refused(refused.to_string().into()),
+            Ok(Outcome::Moved { next, consequences }) => Applied::Moved(self.keep(next), consequences.into()),
+            Ok(Outcome::Unchanged) => Applied::Unchanged,
+            Err(refused) => Applied::Refused(refused.to_string().into()),
         };
         self.answers.insert((id, number), answer.clone());
         answer

@@ -1,7 +1,7 @@
 //! The hierarchy below a run: what the end of a step does to its task, of a task to its agent, of an agent to its run.
 //! Part of the stand-in for the engine; machines and money are in `settlement`.
 
-use crate::life::Answer;
+use crate::life::Applied;
 use crate::samples::{self, NOW, error};
 use crate::settlement::{Commit, Done, Origin, Stop};
 use crate::world::Choice;
@@ -252,12 +252,12 @@ impl Commit<'_> {
 }
 
 /// For lives whose consequences only tell their parents, which is done here already.
-fn keep<C>(place: &mut u16, answer: Answer<C>, from: Origin, what: &str) -> Done {
+fn keep<C>(place: &mut u16, answer: Applied<C>, from: Origin, what: &str) -> Done {
     match answer {
-        Answer::Moved(id, _) => *place = id,
-        Answer::Unchanged => {}
-        Answer::Refused(_) if from == Origin::Outside => return Err(Stop::Nothing),
-        Answer::Refused(why) => return Err(Stop::Broken(format!("{what} had to follow and was refused: {why}"))),
+        Applied::Moved(id, _) => *place = id,
+        Applied::Unchanged => {}
+        Applied::Refused(_) if from == Origin::Outside => return Err(Stop::Nothing),
+        Applied::Refused(why) => return Err(Stop::Broken(format!("{what} had to follow and was refused: {why}"))),
     }
     Ok(())
 }

@@ -151,7 +151,7 @@ impl Commit<'_> {
                 JobConsequence::TellRunner
                 | JobConsequence::LeaveQueue
                 | JobConsequence::Place
-                | JobConsequence::FrostChanged
+                | JobConsequence::FreezeChanged
                 | JobConsequence::GatherLogs
                 | JobConsequence::Publish { .. } => {}
             }

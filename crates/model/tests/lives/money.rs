@@ -69,7 +69,7 @@ proptest! {
         let (mut reserved, mut charged, mut refunded) = (0, 0, 0);
         let mut asked = 0;
         for event in events {
-            let Ok(Outcome::Moved { next, consequences }) = attempt::step(&it, &event, NOW) else {
+            let Ok(Outcome::Moved { next, consequences }) = attempt::apply(&it, &event, NOW) else {
                 prop_assert!(it.status != AttemptStatus::Open, "an open attempt refuses nothing");
                 continue;
             };
@@ -107,7 +107,7 @@ fn a_completed_attempt_costs_something_if_it_can() {
     ];
     for (status, reserved, charged, expected) in table {
         let open = Attempt { reserved: Credits(reserved), charged: Credits(charged), ..samples::attempt() };
-        let Ok(Outcome::Moved { next, .. }) = attempt::step(&open, &AttemptEvent::Ended(status), NOW) else {
+        let Ok(Outcome::Moved { next, .. }) = attempt::apply(&open, &AttemptEvent::Ended(status), NOW) else {
             panic!("an open attempt can end")
         };
         assert_eq!(next.charged, Credits(expected), "{status} with {reserved} reserved and {charged} charged");

@@ -25,7 +25,7 @@ fn compensated(node: &str) -> WorkflowEvent {
 fn after(nodes: Vec<Node>, events: &[WorkflowEvent]) -> Workflow {
     let begin = WorkflowEvent::Begun;
     std::iter::once(&begin).chain(events).fold(samples::workflow(nodes), |workflow, event| {
-        match workflow::step(&workflow, event, NOW) {
+        match workflow::apply(&workflow, event, NOW) {
             Ok(Outcome::Moved { next, .. }) => next,
             other => panic!("{event:?} did nothing: {other:?}"),
         }
@@ -92,9 +92,9 @@ fn after_three_tries_the_workflow_has_failed_with_the_last_error() {
 #[test]
 fn a_compensation_that_is_reported_twice_opens_nothing_twice() {
     let workflow = after(with_alternatives(2), &[failed("make"), compensated("make")]);
-    assert_eq!(workflow::step(&workflow, &compensated("make"), NOW), Ok(Outcome::Unchanged));
+    assert_eq!(workflow::apply(&workflow, &compensated("make"), NOW), Ok(Outcome::Unchanged));
     let workflow = after(with_alternatives(2), &[failed("make"), compensated("make"), failed("make#2")]);
-    assert_eq!(workflow::step(&workflow, &compensated("make"), NOW), Ok(Outcome::Unchanged));
+    assert_eq!(workflow::apply(&workflow, &compensated("make"), NOW), Ok(Outcome::Unchanged));
 }
 
 #[test]
@@ -152,14 +152,14 @@ fn cancelling_skips_what_waits_and_ends_what_runs() {
     assert_eq!(workflow.status, WorkflowStatus::Cancelled);
     assert_eq!(status(&workflow, "decide"), NodeStatus::Failed);
     assert!(workflow.nodes[1..].iter().all(|node| node.status == NodeStatus::Skipped));
-    assert_eq!(workflow::step(&workflow, &done("decide", json!(1)), NOW), Ok(Outcome::Unchanged));
+    assert_eq!(workflow::apply(&workflow, &done("decide", json!(1)), NOW), Ok(Outcome::Unchanged));
 }
 
 #[test]
 fn nothing_begins_before_what_it_follows() {
     let workflow = after(blueprint(), &[]);
     for event in [begun("bind"), done("bind", json!(1)), failed("spawn"), begun("choose")] {
-        assert!(workflow::step(&workflow, &event, NOW).is_err(), "{event:?}");
+        assert!(workflow::apply(&workflow, &event, NOW).is_err(), "{event:?}");
     }
 }
 
@@ -269,13 +269,13 @@ fn drive(parts: &[Part], picks: &[prop::sample::Index], cancel_at: Option<usize>
             let failed = workflow.nodes.iter().filter(|n| n.status == NodeStatus::Failed);
             let open = failed.into_iter().map(|n| compensated(&n.name));
             open.into_iter()
-                .find(|event| matches!(workflow::step(&workflow, event, NOW), Ok(Outcome::Moved { .. })))
+                .find(|event| matches!(workflow::apply(&workflow, event, NOW), Ok(Outcome::Moved { .. })))
                 .expect("one of them is to be compensated")
         } else {
             let name = &names[picks[turn % picks.len()].index(names.len())];
             next_event(&workflow, parts, &mut failures, name)
         };
-        workflow = match workflow::step(&workflow, &event, NOW) {
+        workflow = match workflow::apply(&workflow, &event, NOW) {
             Ok(Outcome::Moved { next, .. }) => next,
             other => panic!("{event:?}: {other:?}"),
         };
@@ -324,7 +324,7 @@ proptest! {
         let workflow = drive(&parts, &picks, Some(turn));
         prop_assert!(workflow.status.is_end());
         for node in workflow.nodes.clone() {
-            let late = workflow::step(&workflow, &done(&node.name, json!(1)), NOW);
+            let late = workflow::apply(&workflow, &done(&node.name, json!(1)), NOW);
             prop_assert_eq!(late, Ok(Outcome::Unchanged));
         }
     }

@@ -4,7 +4,7 @@ use model::agent::{Agent, AgentKind, AgentStatus};
 use model::allocation::{Allocation, AllocationStatus};
 use model::attempt::{Attempt, AttemptStatus};
 use model::instance::{Instance, InstanceStatus};
-use model::job::{Frost, Job, JobStatus};
+use model::job::{FreezeState, Job, JobStatus};
 use model::manifest::{Manifest, ManifestStatus};
 use model::run::{LastError, Run, RunStatus};
 use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
@@ -185,7 +185,7 @@ pub fn job() -> Job {
         accepted_at: None,
         running_at: None,
         started_at: None,
-        frost: Frost::Moving,
+        freeze: FreezeState::Moving,
         stop_asked_at: None,
         abort: false,
         remove_at: None,

@@ -1,14 +1,14 @@
 //! What follows from what: the run, its attempts and money, and the one finaliser. A small stand-in for the engine, in
 //! one transaction per choice; decides nothing that the model decides. Hierarchy in `limbs`, machines in `machines`.
 
-use crate::life::{Answer, Id};
+use crate::life::{Applied, Id};
 use crate::samples::{self, error};
 use crate::world::{Choice, Lives, RESERVE, Scope, World, free_number};
 use model::agent::{AgentEvent, AgentKind, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::{AttemptConsequence, AttemptEvent, AttemptStatus};
 use model::instance::InstanceStatus;
-use model::job::{Frost, JobEvent, JobReason};
+use model::job::{FreezeState, JobEvent, JobReason};
 use model::ledger::{Entry, EntryKind};
 use model::run::{PauseReason, RunConsequence, RunEvent, RunOutcome, RunReason, RunStatus, Ticket};
 use model::*;
@@ -45,12 +45,12 @@ pub fn apply(lives: &mut Lives, scope: &Scope, world: &World, choice: &Choice) -
 }
 
 /// Unpacks an answer: the new state and its consequences, or none if it had happened already.
-pub fn read<C>(answer: Answer<C>, from: Origin, what: &str) -> Result<Option<(Id, std::rc::Rc<[C]>)>, Stop> {
+pub fn read<C>(answer: Applied<C>, from: Origin, what: &str) -> Result<Option<(Id, std::rc::Rc<[C]>)>, Stop> {
     match answer {
-        Answer::Moved(id, consequences) => Ok(Some((id, consequences))),
-        Answer::Unchanged => Ok(None),
-        Answer::Refused(_) if from == Origin::Outside => Err(Stop::Nothing),
-        Answer::Refused(why) => Err(Stop::Broken(format!("{what} had to follow and was refused: {why}"))),
+        Applied::Moved(id, consequences) => Ok(Some((id, consequences))),
+        Applied::Unchanged => Ok(None),
+        Applied::Refused(_) if from == Origin::Outside => Err(Stop::Nothing),
+        Applied::Refused(why) => Err(Stop::Broken(format!("{what} had to follow and was refused: {why}"))),
     }
 }
 
@@ -253,7 +253,7 @@ impl Commit<'_> {
     }
 
     fn is_frozen(&self, job: usize) -> bool {
-        self.lives.job.get(self.world.jobs[job]).frost == Frost::Frozen
+        self.lives.job.get(self.world.jobs[job]).freeze == FreezeState::Frozen
     }
 
     fn escalate(&mut self) -> Done {

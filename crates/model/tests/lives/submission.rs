@@ -41,7 +41,7 @@ fn stop(reason: JobReason, abort: bool) -> JobEvent {
 /// What a job becomes, and what followed last.
 fn after(events: &[(i64, JobEvent)]) -> (Job, Vec<JobConsequence>) {
     events.iter().fold((samples::job(), vec![]), |(job, last), (at, event)| {
-        match job::step(&job, event, Timestamp(*at)).unwrap_or_else(|refused| panic!("{event:?}: {refused}")) {
+        match job::apply(&job, event, Timestamp(*at)).unwrap_or_else(|refused| panic!("{event:?}: {refused}")) {
             Outcome::Moved { next, consequences } => (next, consequences),
             Outcome::Unchanged => (job, last),
         }
@@ -101,7 +101,7 @@ fn what_is_said_after_the_end_changes_nothing() {
         let job =
             Job { status: reason.end(), reason: Some(*reason), silent_since: Some(Timestamp(1)), ..samples::job() };
         for event in job_events() {
-            let answer = job::step(&job, &event, Timestamp(99));
+            let answer = job::apply(&job, &event, Timestamp(99));
             assert!(!matches!(answer, Ok(Outcome::Moved { .. })), "{reason} and then {event:?}");
         }
     }
@@ -118,7 +118,7 @@ fn the_end_waits_for_the_tail_of_the_log_and_no_longer() {
         (JobEvent::GaveUpOn, JobStatus::Done, true),
     ];
     for (event, status, cut) in table {
-        let Ok(Outcome::Moved { next, .. }) = job::step(&waiting, &event, Timestamp(30)) else { panic!("{event:?}") };
+        let Ok(Outcome::Moved { next, .. }) = job::apply(&waiting, &event, Timestamp(30)) else { panic!("{event:?}") };
         assert_eq!((next.status, next.log_cut), (status, cut), "{event:?}");
     }
 }
@@ -149,7 +149,7 @@ fn an_abort_after_a_stop_leaves_time_to_obey_and_is_never_later_than_the_stop() 
         let (job, consequences) = run_on(&events);
         assert_eq!((due(&job), job.abort), (expected, true));
         assert_eq!(consequences, [JobConsequence::TellRunner]);
-        let again = job::step(&job, &stop(JobReason::AbortedByUser, true), Timestamp(at + 1));
+        let again = job::apply(&job, &stop(JobReason::AbortedByUser, true), Timestamp(at + 1));
         assert_eq!(again, Ok(Outcome::Unchanged), "asked twice");
     }
 }
@@ -217,7 +217,7 @@ fn a_place_that_was_lost_leaves_nothing_of_itself() {
     assert_eq!((job.silent_since, job.lost, job::phase(&job)), (None, false, Some(Phase::Queued)));
     let (job, _) = after(&[&events[..], &[(5, PLACED)]].concat());
     assert_eq!((job.epoch, job::phase(&job)), (2, Some(Phase::Provisioning)));
-    let accepted = job::step(&running_job(), &JobEvent::PlaceLost, Timestamp(9));
+    let accepted = job::apply(&running_job(), &JobEvent::PlaceLost, Timestamp(9));
     assert!(accepted.is_err(), "the runner has it: its place is no longer ours to take");
 }
 

@@ -8,7 +8,7 @@ use model::agent::{Agent, AgentEvent, AgentStatus};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::attempt::{Attempt, AttemptEvent, AttemptStatus};
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
-use model::job::{Frost, Job, JobEvent, JobReason, JobStatus, JobStatus as S};
+use model::job::{FreezeState, Job, JobEvent, JobReason, JobStatus, JobStatus as S};
 use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
 use model::run::{PauseReason, Run, RunEvent, RunOutcome, RunReason, RunStatus, Termination, Ticket};
 use model::step::{Step, StepEvent, StepStatus};
@@ -18,32 +18,33 @@ use model::*;
 
 pub fn walked(name: &str) -> Chart {
     match name {
-        "run" => chart(&RUN, &runs(), &run_events(), run::step),
-        "attempt" => chart(&ATTEMPT, &attempts(), &attempt_events(), attempt::step),
-        "agent" => chart(&AGENT, &agents(), &agent_events(), agent::step),
-        "task" => chart(&TASK, &tasks(), &task_events(), task::step),
-        "step" => chart(&STEP, &steps(), &step_events(), step::step),
+        "run" => chart(&RUN, &runs(), &run_events(), run::apply),
+        "attempt" => chart(&ATTEMPT, &attempts(), &attempt_events(), attempt::apply),
+        "agent" => chart(&AGENT, &agents(), &agent_events(), agent::apply),
+        "task" => chart(&TASK, &tasks(), &task_events(), task::apply),
+        "step" => chart(&STEP, &steps(), &step_events(), step::apply),
         "job" => {
-            let beside = |e: &JobEvent| is_voice(e) || is_frost(e);
-            chart(&JOB, &jobs(), &job_events().into_iter().filter(|e| !beside(e)).collect::<Vec<_>>(), job::step)
+            let beside = |e: &JobEvent| is_voice(e) || is_freeze(e);
+            chart(&JOB, &jobs(), &job_events().into_iter().filter(|e| !beside(e)).collect::<Vec<_>>(), job::apply)
         }
-        "frost" => {
+        "freeze" => {
             let open = jobs().into_iter().filter(|job| matches!(job.status, S::Submitted | S::Running));
-            let all = |job: Job| Frost::ALL.iter().map(move |frost| Job { frost: *frost, ..job.clone() });
+            let all = |job: Job| FreezeState::ALL.iter().map(move |freeze| Job { freeze: *freeze, ..job.clone() });
             // Without a machine there is nothing on its way.
-            let real = |job: &Job| job.status == S::Running || matches!(job.frost, Frost::Moving | Frost::Frozen);
+            let real =
+                |job: &Job| job.status == S::Running || matches!(job.freeze, FreezeState::Moving | FreezeState::Frozen);
             let open: Vec<Job> = open.flat_map(all).filter(real).collect();
-            chart(&FROST, &open, &job_events().into_iter().filter(is_frost).collect::<Vec<_>>(), job::step)
+            chart(&FREEZE, &open, &job_events().into_iter().filter(is_freeze).collect::<Vec<_>>(), job::apply)
         }
         "silence" => {
             let placed: Vec<Job> = jobs().into_iter().filter(|job| job.epoch > 0 && !job.status.is_end()).collect();
-            chart(&SILENCE, &placed, &job_events().into_iter().filter(is_voice).collect::<Vec<_>>(), job::step)
+            chart(&SILENCE, &placed, &job_events().into_iter().filter(is_voice).collect::<Vec<_>>(), job::apply)
         }
-        "allocation" => chart(&ALLOCATION, &slots(), &slot_events(), allocation::step),
-        "instance" => chart(&INSTANCE, &instances(), &instance_events(), instance::step),
+        "allocation" => chart(&ALLOCATION, &slots(), &slot_events(), allocation::apply),
+        "instance" => chart(&INSTANCE, &instances(), &instance_events(), instance::apply),
         "workflow" => dag::walked().workflow,
         "node" => dag::walked().node,
-        "manifest" => chart(&MANIFEST, &manifests(), &manifest_events(), manifest::step),
+        "manifest" => chart(&MANIFEST, &manifests(), &manifest_events(), manifest::apply),
         other => panic!("no life is called {other}"),
     }
 }
@@ -56,7 +57,7 @@ pub const AGENT: Names<Agent, AgentEvent> =
 pub const TASK: Names<Task, TaskEvent> = Names { state: |t| t.status.to_string(), event: |e| task::name(e).to_owned() };
 pub const STEP: Names<Step, StepEvent> = Names { state: step_state, event: |e| step::name(e).to_owned() };
 pub const JOB: Names<Job, JobEvent> = Names { state: job_state, event: job_event };
-pub const FROST: Names<Job, JobEvent> = Names { state: frost, event: job_event };
+pub const FREEZE: Names<Job, JobEvent> = Names { state: freeze, event: job_event };
 pub const SILENCE: Names<Job, JobEvent> = Names { state: voice, event: job_event };
 pub const ALLOCATION: Names<Allocation, AllocationEvent> =
     Names { state: slot_state, event: |e| allocation::name(e).to_owned() };
@@ -238,14 +239,14 @@ fn job_event(event: &JobEvent) -> String {
     named_with(job::name(event), detail)
 }
 
-pub fn is_frost(event: &JobEvent) -> bool {
+pub fn is_freeze(event: &JobEvent) -> bool {
     matches!(event, JobEvent::HoldAsked | JobEvent::Froze | JobEvent::ReleaseAsked | JobEvent::Thawed)
 }
 
 /// Without a machine there is nothing to wait for.
-fn frost(job: &Job) -> String {
+fn freeze(job: &Job) -> String {
     let somewhere = if job.status == JobStatus::Submitted { " (no machine)" } else { "" };
-    format!("{}{somewhere}", job.frost)
+    format!("{}{somewhere}", job.freeze)
 }
 
 pub fn is_voice(event: &JobEvent) -> bool {

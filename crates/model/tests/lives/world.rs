@@ -3,7 +3,7 @@
 
 use crate::life::{Few, Id, Life};
 use crate::samples::{self, NOW};
-use crate::walks::{self, is_frost, is_voice};
+use crate::walks::{self, is_freeze, is_voice};
 use model::agent::{Agent, AgentConsequence, AgentEvent};
 use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent};
@@ -129,22 +129,22 @@ impl Choice {
 impl Lives {
     pub fn new() -> Lives {
         Lives {
-            run: Life::new(run::step, |_| {}, vec![(walks::RUN, |_| true)]),
-            attempt: Life::new(attempt::step, |_| {}, vec![(walks::ATTEMPT, |_| true)]),
-            agent: Life::new(agent::step, |_| {}, vec![(walks::AGENT, |_| true)]),
-            task: Life::new(task::step, |_| {}, vec![(walks::TASK, |_| true)]),
-            step: Life::new(step::step, |_| {}, vec![(walks::STEP, |_| true)]),
+            run: Life::new(run::apply, |_| {}, vec![(walks::RUN, |_| true)]),
+            attempt: Life::new(attempt::apply, |_| {}, vec![(walks::ATTEMPT, |_| true)]),
+            agent: Life::new(agent::apply, |_| {}, vec![(walks::AGENT, |_| true)]),
+            task: Life::new(task::apply, |_| {}, vec![(walks::TASK, |_| true)]),
+            step: Life::new(step::apply, |_| {}, vec![(walks::STEP, |_| true)]),
             job: Life::new(
-                job::step,
+                job::apply,
                 tidy_job,
                 vec![
-                    (walks::JOB, |e| !is_voice(e) && !is_frost(e)),
+                    (walks::JOB, |e| !is_voice(e) && !is_freeze(e)),
                     (walks::SILENCE, is_voice),
-                    (walks::FROST, is_frost),
+                    (walks::FREEZE, is_freeze),
                 ],
             ),
-            slot: Life::new(allocation::step, |_| {}, vec![(walks::ALLOCATION, |_| true)]),
-            instance: Life::new(instance::step, tidy_instance, vec![(walks::INSTANCE, |_| true)]),
+            slot: Life::new(allocation::apply, |_| {}, vec![(walks::ALLOCATION, |_| true)]),
+            instance: Life::new(instance::apply, tidy_instance, vec![(walks::INSTANCE, |_| true)]),
         }
     }
 

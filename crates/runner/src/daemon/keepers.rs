@@ -7,7 +7,7 @@ use crate::contain;
 use crate::exit::{self, ExitRecord};
 use crate::job::Stage;
 use crate::key::Key;
-use crate::orders::{self, Order, Told};
+use crate::orders::{self, KeeperOrder, Told};
 use crate::slot::{self, Slot};
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
@@ -30,16 +30,16 @@ pub fn is_full(error: &io::Error) -> bool {
 pub fn attach(
     key: Key,
     mut keeper: UnixStream,
-    first: &[Order],
+    first: &[KeeperOrder],
     events: &mpsc::UnboundedSender<Event>,
-) -> io::Result<mpsc::UnboundedSender<Order>> {
+) -> io::Result<mpsc::UnboundedSender<KeeperOrder>> {
     keeper.set_nonblocking(true)?;
     // By ourselves, as much as finds room: a task would have its turn only when we have done everything else. A keeper that is
     // gone says so below.
     let first: Vec<u8> = first.iter().flat_map(orders::pack).collect();
     let written = keeper.write(&first).unwrap_or(0);
     let (mut read, mut write) = tokio::net::UnixStream::from_std(keeper)?.into_split();
-    let (orders, mut given) = mpsc::unbounded_channel::<Order>();
+    let (orders, mut given) = mpsc::unbounded_channel::<KeeperOrder>();
     tokio::spawn(async move {
         if write.write_all(&first[written..]).await.is_err() {
             return;

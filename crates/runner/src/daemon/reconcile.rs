@@ -9,7 +9,7 @@ use crate::instance::Instance;
 use crate::job::{self, Job, Opening, Stage};
 use crate::key::Key;
 use crate::link::Line;
-use crate::orders::{Order, Start};
+use crate::orders::{KeeperOrder, Start};
 use crate::sync::{self, Fetched, NotPlaced};
 use crate::tree::Files;
 use crate::{beneath, slot};
@@ -159,10 +159,10 @@ impl Daemon {
             tracing::error!(%key, %error, "the journal cannot be written");
         }
         job.order(match state {
-            DesiredState::Running => Order::Thaw,
-            DesiredState::Frozen => Order::Freeze,
-            DesiredState::Stopped => Order::Stop { cause: EndCause::Stopped, within_ms },
-            DesiredState::Aborted => Order::Abort { cause: EndCause::Aborted },
+            DesiredState::Running => KeeperOrder::Thaw,
+            DesiredState::Frozen => KeeperOrder::Freeze,
+            DesiredState::Stopped => KeeperOrder::Stop { cause: EndCause::Stopped, within_ms },
+            DesiredState::Aborted => KeeperOrder::Abort { cause: EndCause::Aborted },
             DesiredState::Unknown => return, // of a later version: what runs, runs on
         });
         (job.ordered, job.unanswered) = (Some(state), false);
@@ -178,7 +178,7 @@ impl Daemon {
             }
             Stage::Ready(_) => job.stage = Stage::Ready(Opening::Refuse { cause, message: message.to_owned() }),
             Stage::Kept(_) => {
-                job.order(Order::Abort { cause });
+                job.order(KeeperOrder::Abort { cause });
                 job.ordered = Some(DesiredState::Aborted);
             }
             Stage::Uploading(task) => {
@@ -242,7 +242,7 @@ impl Daemon {
                 let groups = slot.limit(&self.instance.layout, limits)?;
                 start_order(job, &self.instance, &self.cache, groups)?
             }
-            Opening::Refuse { cause, message } => Order::Refuse { cause: *cause, message: message.clone() },
+            Opening::Refuse { cause, message } => KeeperOrder::Refuse { cause: *cause, message: message.clone() },
         };
         self.journal.begins(key, &self.boot_id)?;
         slot.assign(key)?;
@@ -250,7 +250,7 @@ impl Daemon {
         job.ordered = (opening == Opening::Start).then_some(DesiredState::Running);
         job.opening = Some(opening);
         job.output_in(&slot.dir);
-        let link = Order::Link { up: *self.up.borrow() };
+        let link = KeeperOrder::Link { up: *self.up.borrow() };
         let keeper = super::keepers::attach(key, slot.keeper, &[link, order], &self.events)?;
         job.stage = Stage::Kept(keeper);
         Ok(())
@@ -357,7 +357,7 @@ fn refuse(job: &mut Job, not_placed: NotPlaced) {
     job.stage = Stage::Ready(Opening::Refuse { cause: not_placed.cause, message: not_placed.why });
 }
 
-fn start_order(job: &Job, instance: &Instance, cache: &Cache, groups: Groups) -> io::Result<Order> {
+fn start_order(job: &Job, instance: &Instance, cache: &Cache, groups: Groups) -> io::Result<KeeperOrder> {
     let wanted = job.wanted.as_ref().expect("a job starts as it is wanted");
     let (workdir, dir) = sync::workdir(&instance.dir, &wanted.workdir, wanted.working_dir.as_deref())
         .map_err(|not_placed| io::Error::other(not_placed.why))?;
@@ -366,7 +366,7 @@ fn start_order(job: &Job, instance: &Instance, cache: &Cache, groups: Groups) ->
         let steps = beneath::steps(start).map_err(io::Error::other)?;
         beneath::Beneath::open(&workdir)?.make_folders(&steps)?;
     }
-    Ok(Order::Start(Box::new(Start {
+    Ok(KeeperOrder::Start(Box::new(Start {
         key: job.key.to_string(),
         argv: job::argv(&wanted.command),
         env: job::environment(wanted, job.key, &workdir),

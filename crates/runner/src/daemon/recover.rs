@@ -3,7 +3,7 @@
 use super::{Daemon, keepers};
 use crate::exit::{self, ExitRecord};
 use crate::job::{Job, Stage};
-use crate::journal::Known;
+use crate::journal::Begun;
 use crate::key::Key;
 use crate::{contain, slot};
 use std::io;
@@ -28,7 +28,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn recover_job(&mut self, key: Key, about: &Known, dir: &Path) -> io::Result<()> {
+    fn recover_job(&mut self, key: Key, about: &Begun, dir: &Path) -> io::Result<()> {
         let same_boot = about.boot == self.boot_id;
         if !dir.exists() && same_boot {
             // Journalled, but the folder never became the job's: no order was given.

@@ -1,7 +1,7 @@
 //! Nothing of a job outlives its keeper, in each of the ways it can be held together here, and the job notices nothing of
 //! it. A way this host does not offer is skipped, with the reason on stderr.
 
-use crate::house::{House, JOB, NOBODY};
+use crate::host::{JOB, NOBODY, RunnerUnderTest};
 use crate::stops::frozen;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -9,37 +9,37 @@ use wire::runner::{DesiredState, EndCause, Stream, What};
 
 const WAYS: [&str; 3] = ["cgroup", "pidns", "sweep"];
 
-async fn house_held_by(way: &'static str) -> Option<House> {
+async fn house_held_by(way: &'static str) -> Option<RunnerUnderTest> {
     let found = runner::containment(Some(way));
     if found.way.word() != way {
         eprintln!("SKIPPED: {way} is not to be had on this host: {:?}", found.passed_over);
         return None;
     }
-    let mut house = House::unstarted(|_| {});
-    house.limits.memory_bytes = Some(64 << 20);
-    house.containment = way;
-    start(&mut house, way).await;
-    Some(house)
+    let mut host = RunnerUnderTest::unstarted(|_| {});
+    host.limits.memory_bytes = Some(64 << 20);
+    host.containment = way;
+    start(&mut host, way).await;
+    Some(host)
 }
 
 /// Whoever cannot write to a group and has no privilege.
-pub async fn house_of_nobody() -> Option<House> {
-    let mut house = House::unstarted(|_| {});
-    house.as_nobody = true;
-    house.start();
-    house.control.until("the runner registers", |state| state.session == 1).await;
-    let way = house.control.see(|state| state.registers[0].containment.clone());
+pub async fn house_of_nobody() -> Option<RunnerUnderTest> {
+    let mut host = RunnerUnderTest::unstarted(|_| {});
+    host.as_nobody = true;
+    host.start();
+    host.control.until("the runner registers", |state| state.session == 1).await;
+    let way = host.control.see(|state| state.registers[0].containment.clone());
     if way.as_deref() != Some("pidns") {
         eprintln!("SKIPPED: nobody's jobs are held by {way:?} on this host");
         return None;
     }
-    Some(house)
+    Some(host)
 }
 
-async fn start(house: &mut House, way: &str) {
-    house.start();
-    house.control.until("the runner registers", |state| state.session == 1).await;
-    assert_eq!(house.control.see(|state| state.registers[0].containment.clone()).as_deref(), Some(way));
+async fn start(host: &mut RunnerUnderTest, way: &str) {
+    host.start();
+    host.control.until("the runner registers", |state| state.session == 1).await;
+    assert_eq!(host.control.see(|state| state.registers[0].containment.clone()).as_deref(), Some(way));
 }
 
 /// A number of seconds that no other test sleeps, by which its sleepers are known.
@@ -60,72 +60,72 @@ fn hostile(long: &str) -> String {
     )
 }
 
-async fn no_sleeper_is_left(house: &House, long: &str) {
-    while !house.named(long).is_empty() {
+async fn no_sleeper_is_left(host: &RunnerUnderTest, long: &str) {
+    while !host.named(long).is_empty() {
         tokio::task::yield_now().await;
     }
 }
 
-async fn enough_sleepers(house: &House, long: &str) {
-    while house.named(long).len() < 8 {
+async fn enough_sleepers(host: &RunnerUnderTest, long: &str) {
+    while host.named(long).len() < 8 {
         tokio::task::yield_now().await;
     }
 }
 
-async fn ask_for_hostility(house: &House) -> String {
+async fn ask_for_hostility(host: &RunnerUnderTest) -> String {
     let long = a_long_time();
-    house.ask(house.job(&hostile(&long)));
-    house.says("ready").await;
-    enough_sleepers(house, &long).await;
+    host.ask(host.job(&hostile(&long)));
+    host.says("ready").await;
+    enough_sleepers(host, &long).await;
     long
 }
 
 #[tokio::test]
 async fn hostile_processes_end_with_their_keeper() {
     for way in WAYS {
-        let Some(house) = house_held_by(way).await else { continue };
-        let long = ask_for_hostility(&house).await;
-        kill(Pid::from_raw(house.keeper_pid()), Signal::SIGKILL).unwrap();
-        let What::Ended { cause, .. } = house.ends().await else { panic!() };
+        let Some(host) = house_held_by(way).await else { continue };
+        let long = ask_for_hostility(&host).await;
+        kill(Pid::from_raw(host.keeper_pid()), Signal::SIGKILL).unwrap();
+        let What::Ended { cause, .. } = host.ends().await else { panic!() };
         assert_eq!(cause, Some(EndCause::KeeperDied), "{way}");
-        assert_eq!(house.named(&long), [] as [i32; 0], "{way}: the end is told when nothing is left");
+        assert_eq!(host.named(&long), [] as [i32; 0], "{way}: the end is told when nothing is left");
     }
 }
 
 #[tokio::test]
 async fn hostile_processes_of_nobody_end_with_their_keeper() {
-    let Some(house) = house_of_nobody().await else { return };
-    let long = ask_for_hostility(&house).await;
-    kill(Pid::from_raw(house.keeper_pid()), Signal::SIGKILL).unwrap();
-    house.ends().await;
-    assert_eq!(house.named(&long), [] as [i32; 0]);
+    let Some(host) = house_of_nobody().await else { return };
+    let long = ask_for_hostility(&host).await;
+    kill(Pid::from_raw(host.keeper_pid()), Signal::SIGKILL).unwrap();
+    host.ends().await;
+    assert_eq!(host.named(&long), [] as [i32; 0]);
 }
 
 #[tokio::test]
 async fn in_a_namespace_nobody_has_to_come_and_end_them() {
     let houses = [house_held_by("pidns").await, house_of_nobody().await];
-    for mut house in houses.into_iter().flatten() {
-        let long = ask_for_hostility(&house).await;
-        let keeper = house.keeper_pid();
-        house.kill_runner().await;
+    for mut host in houses.into_iter().flatten() {
+        let long = ask_for_hostility(&host).await;
+        let keeper = host.keeper_pid();
+        host.kill_runner().await;
         kill(Pid::from_raw(keeper), Signal::SIGKILL).unwrap();
-        no_sleeper_is_left(&house, &long).await;
-        house.start();
-        let What::Ended { cause, .. } = house.ends().await else { panic!() };
+        no_sleeper_is_left(&host, &long).await;
+        host.start();
+        let What::Ended { cause, .. } = host.ends().await else { panic!() };
         assert_eq!(cause, Some(EndCause::KeeperDied));
     }
 }
 
 #[tokio::test]
 async fn a_group_is_ended_by_the_next_runner() {
-    let Some(mut house) = house_held_by("cgroup").await else { return };
-    let long = ask_for_hostility(&house).await;
-    let keeper = house.keeper_pid();
-    house.kill_runner().await;
+    let Some(mut host) = house_held_by("cgroup").await else { return };
+    let long = ask_for_hostility(&host).await;
+    let keeper = host.keeper_pid();
+    host.kill_runner().await;
     kill(Pid::from_raw(keeper), Signal::SIGKILL).unwrap();
-    house.start();
-    house.ends().await;
-    assert_eq!(house.named(&long), [] as [i32; 0]);
+    host.start();
+    host.ends().await;
+    assert_eq!(host.named(&long), [] as [i32; 0]);
 }
 
 #[tokio::test]
@@ -138,12 +138,12 @@ async fn what_a_command_leaves_ends_with_it_and_its_end_is_its_own() {
     ];
     for way in WAYS {
         for (end, expected) in ends {
-            let Some(house) = house_held_by(way).await else { continue };
+            let Some(host) = house_held_by(way).await else { continue };
             let long = a_long_time();
-            house.ask(house.job(&format!("env -i setsid sh -c '(sleep {long} >/dev/null 2>&1 &)'; {end}")));
-            let What::Ended { exit_code, signal, cause, .. } = house.ends().await else { panic!() };
+            host.ask(host.job(&format!("env -i setsid sh -c '(sleep {long} >/dev/null 2>&1 &)'; {end}")));
+            let What::Ended { exit_code, signal, cause, .. } = host.ends().await else { panic!() };
             assert_eq!((exit_code, signal, cause), (expected.0, expected.1, None), "{way}: {end}");
-            assert_eq!(house.named(&long), [] as [i32; 0], "{way}: {end}");
+            assert_eq!(host.named(&long), [] as [i32; 0], "{way}: {end}");
         }
     }
 }
@@ -152,11 +152,11 @@ async fn what_a_command_leaves_ends_with_it_and_its_end_is_its_own() {
 async fn a_program_that_is_not_there_is_told_the_same_in_every_way() {
     for way in WAYS {
         for (program, code) in [("nothing-of-that-name", 127), ("/", 126)] {
-            let Some(house) = house_held_by(way).await else { continue };
-            let mut job = house.job("");
+            let Some(host) = house_held_by(way).await else { continue };
+            let mut job = host.job("");
             job.command = wire::runner::Command::Argv(vec![program.to_owned()]);
-            house.ask(job);
-            let What::Ended { exit_code, cause, .. } = house.ends().await else { panic!() };
+            host.ask(job);
+            let What::Ended { exit_code, cause, .. } = host.ends().await else { panic!() };
             assert_eq!((exit_code, cause), (Some(code), None), "{way}: {program}");
         }
     }
@@ -171,11 +171,11 @@ async fn a_job_finds_itself_as_without_a_namespace() {
         while grep -qs '^State:.Z' /proc/[0-9]*/status; do :; done; echo clean";
     let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     let houses = [(house_held_by("pidns").await, (uid, gid)), (house_of_nobody().await, nobody_or((uid, gid)))];
-    for (house, (uid, gid)) in houses {
-        let Some(house) = house else { continue };
-        house.ask(house.job(script));
-        let What::Ended { exit_code, .. } = house.ends().await else { panic!() };
-        let log = house.control.see(|state| state.log(JOB));
+    for (host, (uid, gid)) in houses {
+        let Some(host) = host else { continue };
+        host.ask(host.job(script));
+        let What::Ended { exit_code, .. } = host.ends().await else { panic!() };
+        let log = host.control.see(|state| state.log(JOB));
         assert_eq!(
             log.text(Stream::Stdout),
             format!("{uid}\n{gid}\nsh\nagain\nclean\n"),
@@ -193,22 +193,22 @@ fn nobody_or(own: (u32, u32)) -> (u32, u32) {
 #[tokio::test]
 async fn stopping_and_freezing_reach_everyone_in_every_way() {
     for way in WAYS {
-        let Some(house) = house_held_by(way).await else { continue };
-        house.ask(house.job(
+        let Some(host) = house_held_by(way).await else { continue };
+        host.ask(host.job(
             "trap 'echo bye; exit 9' TERM; mkfifo gate; (setsid sleep 1000 &); echo ready; cat gate; echo on; sleep 1000 & wait",
         ));
-        house.says("ready").await;
-        house.want(DesiredState::Frozen);
-        frozen(&house, &house.living(), true).await;
-        house.want(DesiredState::Running);
-        frozen(&house, &house.living(), false).await;
-        house.open_gate("gate").await;
-        house.says("on").await;
-        house.want(DesiredState::Frozen);
-        frozen(&house, &house.living(), true).await;
-        house.want(DesiredState::Stopped);
-        let What::Ended { exit_code, cause, .. } = house.ends().await else { panic!() };
+        host.says("ready").await;
+        host.want(DesiredState::Frozen);
+        frozen(&host, &host.living(), true).await;
+        host.want(DesiredState::Running);
+        frozen(&host, &host.living(), false).await;
+        host.open_gate("gate").await;
+        host.says("on").await;
+        host.want(DesiredState::Frozen);
+        frozen(&host, &host.living(), true).await;
+        host.want(DesiredState::Stopped);
+        let What::Ended { exit_code, cause, .. } = host.ends().await else { panic!() };
         assert_eq!((exit_code, cause), (Some(9), Some(EndCause::Stopped)), "{way}");
-        assert!(house.control.see(|state| state.has(JOB, Stream::Stdout, "bye")), "{way}");
+        assert!(host.control.see(|state| state.has(JOB, Stream::Stdout, "bye")), "{way}");
     }
 }

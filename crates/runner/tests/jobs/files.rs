@@ -1,6 +1,6 @@
 //! Files on their way in and out: verified, placed below the workdir and nowhere else, fetched once.
 
-use crate::house::{House, JOB};
+use crate::host::{JOB, RunnerUnderTest};
 use std::collections::BTreeMap;
 use wire::Base64;
 use wire::model::JobId;
@@ -46,21 +46,21 @@ pub fn inline((hash, blobs): (String, BTreeMap<String, Vec<u8>>)) -> Option<Sync
 
 #[tokio::test]
 async fn files_arrive_and_travel_only_once() {
-    let house = House::new().await;
+    let host = RunnerUnderTest::new().await;
     let large = vec![b'L'; 300_000];
     let script = b"#!/bin/sh\necho ran\n";
     let (root, blobs) =
         tree(&[("in/small", b"small\n", 0o640), ("in/deep/large", &large, 0o644), ("run", script, 0o755)]);
-    house.control.change(|state| state.blobs = blobs);
+    host.control.change(|state| state.blobs = blobs);
     // Three levels of folders, a pack each; two small files in a pack, the large one alone.
     for (number, fetched) in [(1, 3), (2, 0)] {
-        let mut job = house.job("cat in/small; wc -c < in/deep/large; stat -c %a in/small; ./run");
+        let mut job = host.job("cat in/small; wc -c < in/deep/large; stat -c %a in/small; ./run");
         job.job = JobId(number);
         job.workdir = format!("work_{number}");
         job.files = Some(SyncTree { hash: root.clone(), inline: BTreeMap::new() });
-        house.ask(job);
-        house.control.until("its end", |state| state.ended(JobId(number)).is_some()).await;
-        house.control.see(|state| {
+        host.ask(job);
+        host.control.until("its end", |state| state.ended(JobId(number)).is_some()).await;
+        host.control.see(|state| {
             assert_eq!(state.log(JobId(number)).text(Stream::Stdout), "small\n300000\n640\nran\n");
             let synced = state.facts.iter().find_map(|fact| match fact.what {
                 What::SyncComplete { fetched_blobs, .. } if fact.job == JobId(number) => Some(fetched_blobs),
@@ -69,13 +69,13 @@ async fn files_arrive_and_travel_only_once() {
             assert_eq!(synced, Some(fetched), "job {number}");
         });
     }
-    assert_eq!(house.control.see(|state| (state.blobs_served, state.packs_served)), (1, 4));
+    assert_eq!(host.control.see(|state| (state.blobs_served, state.packs_served)), (1, 4));
 }
 
 #[tokio::test]
 async fn a_small_tree_comes_with_the_order() {
-    let house = House::new().await;
-    let mut job = house.job("cat in/a; test -d out");
+    let host = RunnerUnderTest::new().await;
+    let mut job = host.job("cat in/a; test -d out");
     let mut both = tree(&[("in/a", b"A", 0o644)]);
     let document = Tree::of(vec![
         Entry { name: "in".to_owned(), node: Node::Folder { hash: folder(&[("a", b"A", 0o644)], &mut both.1) } },
@@ -85,15 +85,15 @@ async fn a_small_tree_comes_with_the_order() {
     both.0 = hash(&document);
     both.1.insert(both.0.clone(), document);
     job.files = inline(both);
-    house.ask(job);
-    let What::Ended { exit_code, .. } = house.ends().await else { panic!() };
+    host.ask(job);
+    let What::Ended { exit_code, .. } = host.ends().await else { panic!() };
     assert_eq!(exit_code, Some(0));
-    assert_eq!(house.control.see(|state| (state.blobs_served, state.packs_served)), (0, 0));
+    assert_eq!(host.control.see(|state| (state.blobs_served, state.packs_served)), (0, 0));
 }
 
 #[tokio::test]
 async fn files_that_cannot_be_placed_keep_the_job_from_starting() {
-    let house = House::new().await;
+    let host = RunnerUnderTest::new().await;
     let leaving = |name: &str, node: Node| {
         let document = Tree { entries: vec![Entry { name: name.to_owned(), node }] }.document();
         (hash(&document), BTreeMap::from([(hash(&document), document), (hash(b"x"), b"x".to_vec())]))
@@ -111,33 +111,33 @@ async fn files_that_cannot_be_placed_keep_the_job_from_starting() {
     ];
     for (number, (what, bad)) in cases.into_iter().enumerate() {
         let id = JobId(number as i64 + 1);
-        let mut job = house.job("touch ran");
+        let mut job = host.job("touch ran");
         (job.job, job.files) = (id, bad);
-        house.ask(job);
-        house.control.until(what, |state| state.ended(id).is_some()).await;
-        house.control.see(|state| {
+        host.ask(job);
+        host.control.until(what, |state| state.ended(id).is_some()).await;
+        host.control.see(|state| {
             let Some(What::Ended { cause, started, message, .. }) = state.ended(id) else { panic!() };
             assert_eq!((*cause, *started), (Some(EndCause::SyncFailed), false), "{what}: {message:?}");
             assert!(state.log(id).text(Stream::Runner).contains(message.as_deref().unwrap()));
         });
     }
-    assert!(!house.dir.join("escaped").exists() && !house.workdir().join("ran").exists());
+    assert!(!host.dir.join("escaped").exists() && !host.workdir().join("ran").exists());
 }
 
 #[tokio::test]
 async fn artifacts_are_uploaded_before_the_end_is_told() {
-    let house = House::new().await;
-    let mut job = house.job(
+    let host = RunnerUnderTest::new().await;
+    let mut job = host.job(
         "mkdir -p out/deep; echo 1 > out/a; echo 2 > out/deep/b; ln -s /etc/passwd out/leak; : > empty
               : > \"$(printf 'out/\\377')\"; echo said; exit 1",
     );
     job.artifacts = vec!["out/*".to_owned(), "empty".to_owned(), "*.csv".to_owned()];
-    house.ask(job);
-    let What::Ended { exit_code, message, final_offset, .. } = house.ends().await else { panic!() };
+    host.ask(job);
+    let What::Ended { exit_code, message, final_offset, .. } = host.ends().await else { panic!() };
     assert_eq!(exit_code, Some(1));
     assert!(message.unwrap().contains("out/leak: leads out of the workdir"));
-    house.control.until("the whole log", |state| state.log(JOB).next == final_offset).await;
-    house.control.see(|state| {
+    host.control.until("the whole log", |state| state.log(JOB).next == final_offset).await;
+    host.control.see(|state| {
         let said = state.log(JOB).text(Stream::Runner);
         let lines: Vec<&str> = said.lines().collect();
         let expected = [
@@ -153,20 +153,20 @@ async fn artifacts_are_uploaded_before_the_end_is_told() {
 
 #[tokio::test]
 async fn workdirs_nobody_keeps_are_removed() {
-    let house = House::new().await;
-    house.ask(house.job("touch here"));
-    house.ends().await;
-    assert!(house.workdir().join("here").exists());
-    std::fs::create_dir(house.dir.join("work_of_others")).unwrap();
-    let mut second = house.job("true");
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job("touch here"));
+    host.ends().await;
+    assert!(host.workdir().join("here").exists());
+    std::fs::create_dir(host.dir.join("work_of_others")).unwrap();
+    let mut second = host.job("true");
     (second.job, second.workdir) = (JobId(8), "work_2".to_owned());
-    house.control.change(|state| {
+    host.control.change(|state| {
         state.desired = vec![second];
         state.kept_workdirs = vec!["work_3".to_owned()];
     });
-    house.control.until("the second job", |state| state.ended(JobId(8)).is_some()).await;
-    while house.workdir().exists() {
+    host.control.until("the second job", |state| state.ended(JobId(8)).is_some()).await;
+    while host.workdir().exists() {
         tokio::task::yield_now().await;
     }
-    assert!(house.dir.join("work_of_others").exists() && house.dir.join("work_2").exists());
+    assert!(host.dir.join("work_of_others").exists() && host.dir.join("work_2").exists());
 }

@@ -1,7 +1,7 @@
 //! Real runners, real keepers and real processes against a control plane that remembers and fails on request.
 
 mod control;
-mod house;
+mod host;
 
 mod containment;
 mod crashes;

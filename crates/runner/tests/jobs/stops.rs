@@ -1,6 +1,6 @@
 //! How jobs end before their time: by signal, by order, by the clock, and with nothing left behind.
 
-use crate::house::{House, JOB};
+use crate::host::{JOB, RunnerUnderTest};
 use nix::sys::signal::Signal;
 use wire::runner::{DesiredState, EndCause, OnLostControl, Stream, What};
 
@@ -12,122 +12,122 @@ struct End {
     active_ms: i64,
 }
 
-async fn end_of(house: &House) -> End {
-    let What::Ended { exit_code, signal, cause, started, active_ms, .. } = house.ends().await else { panic!() };
+async fn end_of(host: &RunnerUnderTest) -> End {
+    let What::Ended { exit_code, signal, cause, started, active_ms, .. } = host.ends().await else { panic!() };
     End { exit_code, signal, cause, started, active_ms }
 }
 
 #[tokio::test]
 async fn a_signal_is_told() {
-    let house = House::new().await;
-    house.ask(house.job("kill -SEGV $$"));
-    let end = end_of(&house).await;
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job("kill -SEGV $$"));
+    let end = end_of(&host).await;
     assert_eq!((end.exit_code, end.signal, end.cause), (None, Some(11), None));
 }
 
 #[tokio::test]
 async fn children_left_behind_do_not_survive() {
-    let house = House::new().await;
-    house.ask(house.job(
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job(
         "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & env -i sleep 1000 & wait' &) ; \
          nohup sleep 1000 >/dev/null 2>&1 & echo left; exit 4",
     ));
-    let end = end_of(&house).await;
+    let end = end_of(&host).await;
     assert_eq!((end.exit_code, end.cause), (Some(4), None));
-    assert_eq!(house.living(), [] as [i32; 0]);
+    assert_eq!(host.living(), [] as [i32; 0]);
 }
 
 #[tokio::test]
 async fn a_stop_lets_the_command_say_goodbye() {
-    let house = House::new().await;
-    house.ask(house.job("trap 'echo bye; exit 7' TERM; echo ready; sleep 1000 & wait"));
-    house.says("ready").await;
-    house.want(DesiredState::Stopped);
-    let end = end_of(&house).await;
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job("trap 'echo bye; exit 7' TERM; echo ready; sleep 1000 & wait"));
+    host.says("ready").await;
+    host.want(DesiredState::Stopped);
+    let end = end_of(&host).await;
     assert_eq!((end.exit_code, end.cause), (Some(7), Some(EndCause::Stopped)));
-    assert!(house.control.see(|state| state.has(JOB, Stream::Stdout, "bye")));
+    assert!(host.control.see(|state| state.has(JOB, Stream::Stdout, "bye")));
 }
 
 #[tokio::test]
 async fn a_command_that_ignores_a_stop_is_killed() {
-    let house = House::new().await;
-    let mut job = house.job("trap '' TERM; echo ready; while :; do sleep 1000; done");
+    let host = RunnerUnderTest::new().await;
+    let mut job = host.job("trap '' TERM; echo ready; while :; do sleep 1000; done");
     job.stop_duration_ms = 50;
-    house.ask(job);
-    house.says("ready").await;
-    house.want(DesiredState::Stopped);
-    let end = end_of(&house).await;
+    host.ask(job);
+    host.says("ready").await;
+    host.want(DesiredState::Stopped);
+    let end = end_of(&host).await;
     assert_eq!((end.signal, end.cause), (Some(9), Some(EndCause::Stopped)));
 }
 
 #[tokio::test]
 async fn an_abort_asks_nobody() {
-    let house = House::new().await;
-    house.ask(house.job("trap 'echo bye' TERM; echo ready; while :; do sleep 1000; done"));
-    house.says("ready").await;
-    house.want(DesiredState::Aborted);
-    let end = end_of(&house).await;
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job("trap 'echo bye' TERM; echo ready; while :; do sleep 1000; done"));
+    host.says("ready").await;
+    host.want(DesiredState::Aborted);
+    let end = end_of(&host).await;
     assert_eq!((end.signal, end.cause), (Some(9), Some(EndCause::Aborted)));
-    assert!(!house.control.see(|state| state.has(JOB, Stream::Stdout, "bye")));
+    assert!(!host.control.see(|state| state.has(JOB, Stream::Stdout, "bye")));
 }
 
 #[tokio::test]
 async fn max_duration_is_enforced_here() {
-    let house = House::new().await;
-    let mut job = house.job("echo ready; sleep 1000");
+    let host = RunnerUnderTest::new().await;
+    let mut job = host.job("echo ready; sleep 1000");
     job.max_duration_ms = Some(150);
-    house.ask(job);
-    let end = end_of(&house).await;
+    host.ask(job);
+    let end = end_of(&host).await;
     assert_eq!((end.signal, end.cause), (Some(Signal::SIGTERM as i32), Some(EndCause::MaxDuration)));
     assert!((150..10_000).contains(&end.active_ms), "{}", end.active_ms);
 }
 
 #[tokio::test]
 async fn a_job_stopped_before_it_was_heard_of_never_starts() {
-    let house = House::new().await;
-    let mut job = house.job("touch ran");
+    let host = RunnerUnderTest::new().await;
+    let mut job = host.job("touch ran");
     job.state = DesiredState::Stopped;
-    house.ask(job);
-    let end = end_of(&house).await;
+    host.ask(job);
+    let end = end_of(&host).await;
     assert_eq!((end.started, end.cause), (false, Some(EndCause::Stopped)));
-    assert!(!house.workdir().join("ran").exists());
+    assert!(!host.workdir().join("ran").exists());
 }
 
 #[tokio::test]
 async fn a_frozen_job_stands_still_and_can_be_stopped() {
-    let house = House::new().await;
-    house.ask(house.job("trap 'echo bye; exit 9' TERM; mkfifo gate; echo ready; cat gate; echo on; sleep 1000 & wait"));
-    house.says("ready").await;
-    let threads = house.living();
-    house.want(DesiredState::Frozen);
-    frozen(&house, &threads, true).await;
-    house.want(DesiredState::Running);
-    frozen(&house, &threads, false).await;
-    house.open_gate("gate").await;
-    house.says("on").await;
-    house.want(DesiredState::Frozen);
-    frozen(&house, &house.living(), true).await;
-    house.want(DesiredState::Stopped);
-    let end = end_of(&house).await;
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job("trap 'echo bye; exit 9' TERM; mkfifo gate; echo ready; cat gate; echo on; sleep 1000 & wait"));
+    host.says("ready").await;
+    let threads = host.living();
+    host.want(DesiredState::Frozen);
+    frozen(&host, &threads, true).await;
+    host.want(DesiredState::Running);
+    frozen(&host, &threads, false).await;
+    host.open_gate("gate").await;
+    host.says("on").await;
+    host.want(DesiredState::Frozen);
+    frozen(&host, &host.living(), true).await;
+    host.want(DesiredState::Stopped);
+    let end = end_of(&host).await;
     assert_eq!((end.exit_code, end.cause), (Some(9), Some(EndCause::Stopped)));
 }
 
 /// Paused and resumed before this machine heard of either: whoever waits for its word gets it, though nothing had to change.
 #[tokio::test]
 async fn a_job_that_never_stood_still_says_that_it_goes_on_when_asked() {
-    let house = House::new().await;
-    house.ask(house.job("mkfifo gate; echo ready; cat gate"));
-    house.says("ready").await;
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job("mkfifo gate; echo ready; cat gate"));
+    host.says("ready").await;
     let goes_on = |fact: &wire::runner::Fact| matches!(fact.what, What::Thawed);
-    house.control.change(|state| state.desired.iter_mut().for_each(|job| job.answer = true));
-    house.control.until("it goes on", |state| state.facts.iter().any(goes_on)).await;
-    house.open_gate("gate").await;
-    house.ends().await;
+    host.control.change(|state| state.desired.iter_mut().for_each(|job| job.answer = true));
+    host.control.until("it goes on", |state| state.facts.iter().any(goes_on)).await;
+    host.open_gate("gate").await;
+    host.ends().await;
 }
 
 /// By group the kernel says so in the group's events; one by one it shows in each process's state.
-pub async fn frozen(house: &House, pids: &[i32], wanted: bool) {
-    let groups = std::fs::read_to_string(house.dir.join("jobs").join(format!("{JOB}.1/groups.json"))).unwrap();
+pub async fn frozen(host: &RunnerUnderTest, pids: &[i32], wanted: bool) {
+    let groups = std::fs::read_to_string(host.dir.join("jobs").join(format!("{JOB}.1/groups.json"))).unwrap();
     let groups: serde_json::Value = serde_json::from_str(&groups).unwrap();
     let is_frozen = || match groups["v2"].as_str() {
         Some(group) => std::fs::read_to_string(format!("{group}/cgroup.events")).unwrap().contains("frozen 1"),
@@ -143,53 +143,53 @@ pub async fn frozen(house: &House, pids: &[i32], wanted: bool) {
 
 #[tokio::test]
 async fn a_job_no_longer_wanted_is_ended_and_forgotten() {
-    let house = House::new().await;
-    house.ask(house.job("echo ready; sleep 1000"));
-    house.says("ready").await;
-    house.control.change(|state| state.desired.clear());
-    end_of(&house).await;
-    let folder = house.dir.join("jobs").join(format!("{JOB}.1"));
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job("echo ready; sleep 1000"));
+    host.says("ready").await;
+    host.control.change(|state| state.desired.clear());
+    end_of(&host).await;
+    let folder = host.dir.join("jobs").join(format!("{JOB}.1"));
     while folder.exists() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(house.living(), [] as [i32; 0]);
+    assert_eq!(host.living(), [] as [i32; 0]);
 }
 
 #[tokio::test]
 async fn a_disowned_job_is_ended_and_tells_no_more() {
-    let house = House::new().await;
-    house.ask(house.job("echo ready; sleep 1000"));
-    house.says("ready").await;
-    house.control.change(|state| state.refuse.insert(JOB));
-    house.want(DesiredState::Frozen); // so that it has something to tell
-    while !house.living().is_empty() {
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.job("echo ready; sleep 1000"));
+    host.says("ready").await;
+    host.control.change(|state| state.refuse.insert(JOB));
+    host.want(DesiredState::Frozen); // so that it has something to tell
+    while !host.living().is_empty() {
         tokio::task::yield_now().await;
     }
-    assert!(house.control.see(|state| state.ended(JOB).is_none()));
+    assert!(host.control.see(|state| state.ended(JOB).is_none()));
 }
 
 #[tokio::test]
 async fn a_lost_control_plane_ends_work_only_where_it_is_asked_to() {
     for (policy, cause) in [(OnLostControl::Stop, Some(EndCause::ControlLost)), (OnLostControl::Finish, None)] {
-        let mut house = House::with(|boot| {
+        let mut host = RunnerUnderTest::with(|boot| {
             boot.timings.heartbeat_every_ms = 50;
             boot.timings.degraded_after_ms = 100;
             boot.timings.panic_after_ms = 400;
         })
         .await;
-        let mut job = house.job("trap 'exit 5' TERM; mkfifo gate; echo ready; cat gate & wait; exit 6");
+        let mut job = host.job("trap 'exit 5' TERM; mkfifo gate; echo ready; cat gate & wait; exit 6");
         job.on_lost_control = policy;
-        house.ask(job);
-        house.says("ready").await;
-        house.control.change(|state| state.down = true);
+        host.ask(job);
+        host.says("ready").await;
+        host.control.change(|state| state.down = true);
         if policy == OnLostControl::Stop {
             // Nothing is left to do here: the runner leaves, its results wait on disk for the next one.
-            assert!(house.runner_leaves().await);
-            house.start();
+            assert!(host.runner_leaves().await);
+            host.start();
         } else {
-            house.open_gate("gate").await;
+            host.open_gate("gate").await;
         }
-        house.control.change(|state| state.down = false);
-        assert_eq!(end_of(&house).await.cause, cause);
+        host.control.change(|state| state.down = false);
+        assert_eq!(end_of(&host).await.cause, cause);
     }
 }

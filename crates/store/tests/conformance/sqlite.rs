@@ -249,7 +249,9 @@ fn a_glance_is_taken_by_whoever_asks_and_by_a_reader_when_all_are_at_it() {
             all_look.wait();
             Ok(std::thread::current().id())
         };
-        std::thread::spawn(move || block_on(store.glance("glance", look)).unwrap() == std::thread::current().id())
+        std::thread::spawn(move || {
+            block_on(store.read_inline("read_inline", look)).unwrap() == std::thread::current().id()
+        })
     });
     let own: Vec<bool> = askers.collect::<Vec<_>>().into_iter().map(|asker| asker.join().unwrap()).collect();
     assert_eq!(own.iter().filter(|own| **own).count(), 4, "four connections are kept for those who look themselves");

@@ -6,7 +6,7 @@ use model::allocation::{Allocation, AllocationStatus};
 use model::tree::Child;
 use model::{AllocationId, ArtifactId, Failure, JobId, OrgId, Refused, RunId, Timestamp};
 use std::collections::BTreeSet;
-use store::artifact::{Announced, Kept};
+use store::artifact::{Announced, EntryKind};
 use store::token::{NewToken, Scope};
 use store::{BlobHash, BlobName, Installation, allocation, artifact, content, secret, token};
 
@@ -210,15 +210,19 @@ pub async fn a_tree_keeps_what_it_names(w: &World) {
 
 pub async fn artifacts_reserve_their_bytes(w: &World) {
     let (org, run) = (OrgId(1), RunId(5));
-    let announce = |path: &'static str, size: i64, what: Kept| {
+    let announce = |path: &'static str, size: i64, what: EntryKind| {
         write(&w.store, move |tx| artifact::announce(tx, &Announced { org, run, attempt: 1, path, size, what: &what }))
     };
     let reserve = |more: i64| write(&w.store, move |tx| artifact::reserve(tx, run, more));
     assert_eq!((reserve(10).await, reserve(-4).await), (Ok(10), Ok(6)));
-    let first = announce("out/a", 6, Kept::File { mode: 0o755 }).await.unwrap();
-    let again = announce("out/a", 7, Kept::File { mode: 0o700 }).await.unwrap();
-    assert_eq!((again.id, again.size, &again.what), (first.id, 7, &Kept::File { mode: 0o700 }), "one name, one row");
-    let link = announce("out/l", 0, Kept::Link { target: "a".into() }).await.unwrap();
+    let first = announce("out/a", 6, EntryKind::File { mode: 0o755 }).await.unwrap();
+    let again = announce("out/a", 7, EntryKind::File { mode: 0o700 }).await.unwrap();
+    assert_eq!(
+        (again.id, again.size, &again.what),
+        (first.id, 7, &EntryKind::File { mode: 0o700 }),
+        "one name, one row"
+    );
+    let link = announce("out/l", 0, EntryKind::Link { target: "a".into() }).await.unwrap();
     assert_eq!((link.state.as_str(), link.what.target()), ("uploading", Some("a")));
     let finalise = |id| write(&w.store, move |tx| artifact::finalise(tx, id, 7, "00"));
     assert_eq!(finalise(first.id).await, Ok(true));

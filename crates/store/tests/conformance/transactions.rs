@@ -169,10 +169,11 @@ pub async fn reads_see_one_moment(w: &World) {
 
 pub async fn a_glance_sees_what_is_committed_and_fails_alone(w: &World) {
     let org = rich_org(&w.store).await;
-    let found = w.store.glance("glance", move |tx| org::find(tx, org)).await.unwrap();
+    let found = w.store.read_inline("read_inline", move |tx| org::find(tx, org)).await.unwrap();
     assert_eq!(found.id, org);
-    let panicked = w.store.glance("glance", |_| -> Result<(), Failure> { panic!("a bug") }).await.unwrap_err();
+    let panicked =
+        w.store.read_inline("read_inline", |_| -> Result<(), Failure> { panic!("a bug") }).await.unwrap_err();
     assert!(panicked.to_string().contains("a bug"), "{panicked}");
-    let again = w.store.glance("glance", move |tx| org::find(tx, org)).await.unwrap();
+    let again = w.store.read_inline("read_inline", move |tx| org::find(tx, org)).await.unwrap();
     assert_eq!(again, found);
 }

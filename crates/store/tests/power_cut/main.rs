@@ -86,7 +86,7 @@ async fn write(store: Store, told: Arc<Told>, counts: watch::Sender<usize>, writ
 async fn read(store: Store, told: Arc<Told>) {
     loop {
         let count = |tx: &mut Tx| tx.row(&COUNT, &args![])?.expect("a count is a row").int(0);
-        let seen = store.glance("count", count).await.unwrap();
+        let seen = store.read_inline("count", count).await.unwrap();
         told.seen.fetch_max(seen, Ordering::SeqCst);
         tokio::task::yield_now().await;
     }

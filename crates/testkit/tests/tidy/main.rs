@@ -1,4 +1,4 @@
-//! The rules of the house, checked on the whole checkout. Each rule comes with a sample it refuses and one it lets
+//! The rules of the context, checked on the whole checkout. Each rule comes with a sample it refuses and one it lets
 //! pass, so that none is a rule that cannot fail. What clippy can check is in clippy.toml, not here.
 
 mod lexer;
@@ -170,15 +170,15 @@ rules! {
 
     points::every_crash_point_is_registered
         refuses &[
-            ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.look\", f)"),
-            ("crates/engine/src/run.rs", "store.write(Lane::Normal.of(job.run), \"run.look\", f)"),
+            ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.reconcile\", f)"),
+            ("crates/engine/src/run.rs", "store.write(Lane::Normal.of(job.run), \"run.reconcile\", f)"),
             ("crates/engine/src/run.rs", "self.keyed(\n  \"run.act\", key, 200, f)"),
             ("crates/runner/src/cache.rs", "crash_point!(\"cache.keep\", rename(a, b))?"),
             ("crates/model/src/fault.rs", "pub const POINTS: &[(&str, &[Role])] = &[\n    (\"gone\", &[Role::Server]),\n];"),
         ];
         accepts &[
-            ("crates/model/src/fault.rs", "pub const POINTS: &[(&str, &[Role])] = &[\n    (\"run.look\", &[Role::Worker]),\n];"),
-            ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.look\", f); ask(Lane::High, \"log.read\", true, f)"),
+            ("crates/model/src/fault.rs", "pub const POINTS: &[(&str, &[Role])] = &[\n    (\"run.reconcile\", &[Role::Worker]),\n];"),
+            ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.reconcile\", f); ask(Lane::High, \"log.read\", true, f)"),
         ];
 
     texts::no_text_is_unfinished
@@ -195,9 +195,9 @@ rules! {
         ];
         accepts &[("crates/runner/src/a.rs", concat!("let dir = format!(\"{home}/wo", "rk/1\");"))];
     texts::the_glossary_knows_every_state
-        refuses &[("crates/model/src/run.rs", "words! {\n    pub enum RunStatus { Open = \"open\" }\n}")];
+        refuses &[("crates/model/src/run.rs", "string_enum! {\n    pub enum RunStatus { Open = \"open\" }\n}")];
         accepts &[
-            ("crates/model/src/run.rs", "words! {\n    pub enum RunStatus {\n        Open = \"open\",\n    }\n}\nconst A: &str = \"a\";"),
+            ("crates/model/src/run.rs", "string_enum! {\n    pub enum RunStatus {\n        Open = \"open\",\n    }\n}\nconst A: &str = \"a\";"),
             ("GLOSSARY.md", "| run | `open` | |"),
         ];
     texts::documents_name_only_what_exists

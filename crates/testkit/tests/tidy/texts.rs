@@ -136,5 +136,5 @@ fn a_link_is_read_from_where_it_stands() {
     check("see [the map](../../ARCHITECTURE.md#map)", "docs/decisions", &["ARCHITECTURE.md"]);
     check("`./scripts/test fmt` and `crates/<name>/src`", "", &["scripts/test"]);
     check("[site](https://example.org) and `run.rs`", "", &[]);
-    check("`crates/model/src/run.rs::step`", "", &["crates/model/src/run.rs"]);
+    check("`crates/model/src/run.rs::apply`", "", &["crates/model/src/run.rs"]);
 }

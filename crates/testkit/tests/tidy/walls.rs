@@ -78,7 +78,7 @@ pub fn crates_know_only_whom_they_may(tree: &Tree) -> Vec<Complaint> {
         let name = manifest.krate();
         let Some((_, allowed)) = DIRECTIONS.iter().find(|(krate, _)| *krate == name) else {
             complaints.push(
-                manifest.complain(1, format!("`{name}` has no place in the house: a new crate must earn its wall")),
+                manifest.complain(1, format!("`{name}` has no place in the context: a new crate must earn its wall")),
             );
             continue;
         };

@@ -9,16 +9,16 @@ const MOST_WORK: Duration = Duration::from_millis(5);
 /// So many times as long as a commit takes, a group works before those who come meanwhile wait for the next one.
 const WORTH_A_COMMIT: u32 = 2;
 
-pub(crate) struct Patience {
+pub(crate) struct GroupLimit {
     most: usize,
     /// The last commits, the newest counting a quarter.
     commit_takes: Duration,
 }
 
-impl Patience {
+impl GroupLimit {
     /// `most`: closures that share a commit.
-    pub(crate) fn new(most: usize) -> Patience {
-        Patience { most, commit_takes: Duration::ZERO }
+    pub(crate) fn new(most: usize) -> GroupLimit {
+        GroupLimit { most, commit_takes: Duration::ZERO }
     }
 
     pub(crate) fn commit_took(&mut self, time: Duration) {
@@ -53,19 +53,19 @@ mod tests {
             (cheap, 20, 100, 5_000, false, "whoever waited"),
             (dear, 64, 100, 10, false, "and never more than so many"),
         ] {
-            let patience = Patience { most: MOST_CLOSURES, commit_takes };
-            assert_eq!(patience.takes_more(taken, waited, Duration::from_micros(worked_us)), more, "{why}");
+            let group_limit = GroupLimit { most: MOST_CLOSURES, commit_takes };
+            assert_eq!(group_limit.takes_more(taken, waited, Duration::from_micros(worked_us)), more, "{why}");
         }
-        assert!(!Patience { most: 1, commit_takes: dear }.takes_more(1, 9, Duration::ZERO), "each by itself");
+        assert!(!GroupLimit { most: 1, commit_takes: dear }.takes_more(1, 9, Duration::ZERO), "each by itself");
     }
 
     #[test]
     fn one_slow_commit_does_not_make_it_believe_in_a_slow_disk() {
-        let mut patience = Patience::new(MOST_CLOSURES);
-        (0..40).for_each(|_| patience.commit_took(Duration::from_micros(200)));
-        patience.commit_took(Duration::from_millis(8));
-        let at_once = patience.commit_takes;
-        (0..8).for_each(|_| patience.commit_took(Duration::from_micros(200)));
-        assert!(at_once > Duration::from_millis(2) && patience.commit_takes < Duration::from_micros(420));
+        let mut group_limit = GroupLimit::new(MOST_CLOSURES);
+        (0..40).for_each(|_| group_limit.commit_took(Duration::from_micros(200)));
+        group_limit.commit_took(Duration::from_millis(8));
+        let at_once = group_limit.commit_takes;
+        (0..8).for_each(|_| group_limit.commit_took(Duration::from_micros(200)));
+        assert!(at_once > Duration::from_millis(2) && group_limit.commit_takes < Duration::from_micros(420));
     }
 }

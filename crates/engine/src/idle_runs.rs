@@ -1,4 +1,4 @@
-//! Runs whose item is due and for which there is nothing to do yet: seen at a glance, many at once, inside the claim. After an outage
+//! Runs whose item is due and for which there is nothing to do yet: seen at a read_inline, many at once, inside the claim. After an outage
 //! that is nearly all of them. Never changes a run; whatever is not surely idle is looked at properly.
 
 use model::run::{Run, RunEvent, RunStatus};
@@ -11,7 +11,7 @@ use store::{Tx, WorkKind};
 pub(crate) fn resting(tx: &mut Tx, items: &[(WorkKind, i64)]) -> Result<Rests, Failure> {
     let runs = items.iter().filter(|(kind, _)| *kind == WorkKind::Run).map(|(_, subject)| RunId(*subject));
     let runs: Vec<RunId> = runs.collect();
-    let found = store::run::glance(tx, &runs)?;
+    let found = store::run::read_inline(tx, &runs)?;
     let earliest = found.iter().flatten().filter_map(|(run, _)| counts_from(run)).min();
     let outages = earliest.map_or(Ok(Vec::new()), |from| store::worker::outages(tx, from))?;
     let at = tx.at();

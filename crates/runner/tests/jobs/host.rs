@@ -13,7 +13,7 @@ use wire::runner::{Command as Commanded, DesiredJob, DesiredState, Limits, OnLos
 pub const JOB: JobId = JobId(7);
 pub const NOBODY: u32 = 65534;
 
-pub struct House {
+pub struct RunnerUnderTest {
     pub dir: PathBuf,
     pub control: Arc<Control>,
     /// The best way to hold processes together that the runner may use; empty: whichever it finds.
@@ -26,20 +26,20 @@ pub struct House {
     _folder: tempfile::TempDir,
 }
 
-impl House {
-    pub async fn new() -> House {
-        House::with(|_| {}).await
+impl RunnerUnderTest {
+    pub async fn new() -> RunnerUnderTest {
+        RunnerUnderTest::with(|_| {}).await
     }
 
     /// `adjust` changes the boot file before the runner starts.
-    pub async fn with(adjust: impl FnOnce(&mut Boot)) -> House {
-        let mut house = House::unstarted(adjust);
-        house.start();
-        house.control.until("the runner registers", |state| state.session == 1).await;
-        house
+    pub async fn with(adjust: impl FnOnce(&mut Boot)) -> RunnerUnderTest {
+        let mut host = RunnerUnderTest::unstarted(adjust);
+        host.start();
+        host.control.until("the runner registers", |state| state.session == 1).await;
+        host
     }
 
-    pub fn unstarted(adjust: impl FnOnce(&mut Boot)) -> House {
+    pub fn unstarted(adjust: impl FnOnce(&mut Boot)) -> RunnerUnderTest {
         let folder = tempfile::tempdir().unwrap();
         let control = Control::start(folder.path());
         let dir = folder.path().canonicalize().unwrap().join("instance");
@@ -58,7 +58,7 @@ impl House {
         };
         adjust(&mut boot);
         std::fs::write(dir.join(BOOT_FILE), serde_json::to_vec(&boot).unwrap()).unwrap();
-        House {
+        RunnerUnderTest {
             dir,
             control,
             containment: "",
@@ -208,7 +208,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for RunnerUnderTest {
     fn drop(&mut self) {
         if let Some(mut runner) = self.runner.take() {
             let _ = runner.kill();

@@ -1,17 +1,17 @@
 //! Machines that cost money while nobody runs on them: holds and warm idle time, charged to the org by the window, and ended
 //! when a window cannot be paid. Where such time is free (local, ssh) nothing here happens. Never charges a run.
 
-use crate::House;
-use crate::scope::Scope;
+use crate::EngineContext;
+use crate::run_tx::RunTx;
 use model::allocation::Allocation;
+use model::idle_billing::{Holder, Payer};
 use model::instance::{Instance, InstanceStatus};
-use model::unused::{Holder, Payer};
 use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Refused, Timestamp};
 use store::{Entry, EntryKind, NewEvent, Tx, WorkKind};
 
 /// Whether a machine of this provider costs its org something although nobody runs on it.
-pub(crate) fn costs(house: &House, instance: &Instance) -> bool {
-    let paid = house.providers.get(&instance.provider).is_some_and(|p| p.capabilities().paid);
+pub(crate) fn costs(context: &EngineContext, instance: &Instance) -> bool {
+    let paid = context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().paid);
     paid && instance.price_micro > 0
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn close(tx: &mut Tx, instance: &mut Instance) -> Result<(), Failure>
     Ok(())
 }
 
-impl Scope<'_> {
+impl RunTx<'_> {
     /// `close` inside a run's transaction: slots that it holds are changed through it.
     pub(crate) fn unused_no_more(&mut self, id: InstanceId) -> Result<(), Failure> {
         let mut instance = self.instance(id)?.it.clone();
@@ -71,7 +71,7 @@ fn charge(
     to: Timestamp,
 ) -> Result<Vec<Allocation>, Failure> {
     let (hourly, mut changed) = (Credits(instance.price_micro), Vec::<Allocation>::new());
-    for span in model::unused::spans(&holders(&kept), from, to) {
+    for span in model::idle_billing::spans(&holders(&kept), from, to) {
         let price = span.price(hourly);
         if let Payer::Extension(id) = span.payer {
             let known = changed.iter().position(|slot| slot.id == id);
@@ -117,8 +117,8 @@ pub(crate) enum Unused {
 }
 
 /// Charges a full window and sees whether the next one can be paid: a hold that cannot ends, and with the last of them the machine.
-pub(crate) fn look(tx: &mut Tx, house: &House, instance: &mut Instance) -> Result<Unused, Failure> {
-    let (at, window_ms) = (tx.at(), house.config.money.window_ms);
+pub(crate) fn reconcile(tx: &mut Tx, context: &EngineContext, instance: &mut Instance) -> Result<Unused, Failure> {
+    let (at, window_ms) = (tx.at(), context.config.money.window_ms);
     let Some(from) = instance.unused_from.filter(|_| instance.status == InstanceStatus::Ready) else {
         return Ok(Unused::Nothing);
     };
@@ -130,7 +130,7 @@ pub(crate) fn look(tx: &mut Tx, house: &House, instance: &mut Instance) -> Resul
     loop {
         let kept = store::allocation::kept_on(tx, instance.id)?;
         let available = store::org::spendable(tx, instance.org)?;
-        let payer = model::unused::payer(&holders(&kept), at);
+        let payer = model::idle_billing::payer(&holders(&kept), at);
         match payer {
             Payer::Extension(_) => return Ok(Unused::PaidUntil(from + window_ms)),
             _ if available >= price => return Ok(Unused::PaidUntil(from + window_ms)),
@@ -162,13 +162,13 @@ fn unpaid_hold(tx: &mut Tx, id: AllocationId, needed: Credits, available: Credit
 /// Sets the price of a longer hold aside: `402` comes from the ledger, and then nothing of the extension is written.
 pub(crate) fn reserve_extension(
     tx: &mut Tx,
-    house: &House,
+    context: &EngineContext,
     instance: Option<&Instance>,
     mut slot: Allocation,
     from: Timestamp,
     until: Timestamp,
 ) -> Allocation {
-    let Some(instance) = instance.filter(|i| i.status.is_open() && costs(house, i)) else { return slot };
+    let Some(instance) = instance.filter(|i| i.status.is_open() && costs(context, i)) else { return slot };
     let amount = Credits(instance.price_micro).per_hour_for(until.since(from));
     if amount > Credits::ZERO {
         slot.account = slot.account.reserved(amount, from);

@@ -17,7 +17,7 @@ const BELIEVED_FOR: Duration = Duration::from_secs(5);
 const KEPT: usize = 10_000;
 
 #[derive(Clone, Default)]
-pub(crate) struct Known(Arc<Mutex<Memory>>);
+pub(crate) struct TokenCache(Arc<Mutex<Memory>>);
 
 #[derive(Default)]
 struct Memory {
@@ -27,10 +27,10 @@ struct Memory {
     forgotten: u64,
 }
 
-impl Known {
+impl TokenCache {
     /// Forgets when it is told that a token was revoked, anywhere.
-    pub(crate) fn start(hub: &Hub) -> Known {
-        let known = Known::default();
+    pub(crate) fn start(hub: &Hub) -> TokenCache {
+        let known = TokenCache::default();
         let (mut bell, listening) = (hub.follow(Hint::Tokens), known.clone());
         tokio::spawn(async move {
             loop {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_was_read_before_a_revocation_is_not_believed_after_it() {
-        let known = Known::default();
+        let known = TokenCache::default();
         let forgotten = known.find(&[1; 32]).unwrap_err();
         known.forget();
         known.keep([1; 32], &token(None), forgotten);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn an_expired_token_is_not_believed() {
-        let known = Known::default();
+        let known = TokenCache::default();
         for (expires_at, good) in [(Some(Timestamp(now_ms() - 1)), false), (Some(Timestamp(now_ms() + 60_000)), true)] {
             known.keep([2; 32], &token(expires_at), 0);
             assert_eq!(known.find(&[2; 32]).is_ok(), good);

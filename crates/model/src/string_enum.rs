@@ -2,7 +2,7 @@
 
 /// Declares a field-less enum whose variants have one stable spelling each (`as_str`, `FromStr`, serde, `ALL`).
 #[macro_export]
-macro_rules! words {
+macro_rules! string_enum {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ::serde::Serialize, ::serde::Deserialize)]
@@ -18,9 +18,9 @@ macro_rules! words {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result { f.pad(self.as_str()) }
         }
         impl ::std::str::FromStr for $name {
-            type Err = $crate::words::UnknownWord;
+            type Err = $crate::string_enum::UnknownWord;
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                $name::ALL.iter().copied().find(|w| w.as_str() == text).ok_or_else(|| $crate::words::UnknownWord {
+                $name::ALL.iter().copied().find(|w| w.as_str() == text).ok_or_else(|| $crate::string_enum::UnknownWord {
                     text: text.to_owned(),
                     known: $name::ALL.iter().map(|w| w.as_str()).collect(),
                 })

@@ -26,7 +26,7 @@ impl Engine {
             return self.at(item, until.map_or(soon, |until| (until + SECOND).max(soon))).await;
         }
         if !instance.displaced {
-            let provider = self.house.provider(&instance.provider)?;
+            let provider = self.context.provider(&instance.provider)?;
             match handle_of(provider.as_ref(), instance).await? {
                 Some(handle) => forget(provider.as_ref(), &handle, instance).await?,
                 None => {
@@ -36,7 +36,7 @@ impl Engine {
                 }
             }
         }
-        self.house.presence.forget(id);
+        self.context.presence.forget(id);
         self.done(item).await
     }
 }

@@ -40,7 +40,7 @@ fn held_for(bench: &mut Bench, ms: i64) -> RunId {
 }
 
 fn machine(bench: &Bench, run: RunId) -> InstanceStatus {
-    bench.picture(run).instance.unwrap().status
+    bench.snapshot(run).instance.unwrap().status
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! One run's working set inside one transaction: the run locked, what belongs to it loaded once, changed by its lives, and written once.
-//! Whatever concerns another run is a work item, never a second scope.
+//! Whatever concerns another run is a work item, never a second run_tx.
 
-use crate::House;
-use crate::view::Picture;
+use crate::EngineContext;
+use crate::view::RunSnapshot;
 use model::agent::Agent;
 use model::allocation::Allocation;
 use model::attempt::Attempt;
@@ -25,17 +25,17 @@ enum Mark {
 }
 
 /// An entity and whether its row has to be written.
-pub(crate) struct Kept<T> {
+pub(crate) struct Tracked<T> {
     pub(crate) it: T,
     mark: Mark,
 }
 
-impl<T> Kept<T> {
-    fn clean(it: T) -> Kept<T> {
-        Kept { it, mark: Mark::Clean }
+impl<T> Tracked<T> {
+    fn clean(it: T) -> Tracked<T> {
+        Tracked { it, mark: Mark::Clean }
     }
-    pub(crate) fn new(it: T) -> Kept<T> {
-        Kept { it, mark: Mark::New }
+    pub(crate) fn new(it: T) -> Tracked<T> {
+        Tracked { it, mark: Mark::New }
     }
     pub(crate) fn set(&mut self, it: T) {
         self.it = it;
@@ -45,50 +45,50 @@ impl<T> Kept<T> {
     }
 }
 
-pub(crate) struct Scope<'t> {
+pub(crate) struct RunTx<'t> {
     pub(crate) tx: &'t mut Tx,
-    pub(crate) house: &'t House,
+    pub(crate) context: &'t EngineContext,
     pub(crate) at: Timestamp,
     pub(crate) run: Run,
     mark: Mark,
-    pub(crate) attempts: Vec<Kept<Attempt>>,
-    pub(crate) agents: Vec<Kept<Agent>>,
-    pub(crate) tasks: Vec<Kept<Task>>,
-    pub(crate) steps: Vec<Kept<Step>>,
-    pub(crate) jobs: Vec<Kept<Job>>,
-    pub(crate) workflows: Vec<Kept<Workflow>>,
-    pub(crate) allocations: Vec<Kept<Allocation>>,
-    pub(crate) instances: Vec<Kept<Instance>>,
+    pub(crate) attempts: Vec<Tracked<Attempt>>,
+    pub(crate) agents: Vec<Tracked<Agent>>,
+    pub(crate) tasks: Vec<Tracked<Task>>,
+    pub(crate) steps: Vec<Tracked<Step>>,
+    pub(crate) jobs: Vec<Tracked<Job>>,
+    pub(crate) workflows: Vec<Tracked<Workflow>>,
+    pub(crate) allocations: Vec<Tracked<Allocation>>,
+    pub(crate) instances: Vec<Tracked<Instance>>,
     told: BTreeSet<InstanceId>,
     hierarchy_loaded: bool,
 }
 
-impl<'t> Scope<'t> {
+impl<'t> RunTx<'t> {
     /// A run that is being submitted.
-    pub(crate) fn fresh(tx: &'t mut Tx, house: &'t House, run: Run) -> Scope<'t> {
+    pub(crate) fn fresh(tx: &'t mut Tx, context: &'t EngineContext, run: Run) -> RunTx<'t> {
         let at = tx.at();
-        let mut scope = Scope::of(tx, house, run, at);
-        scope.mark = Mark::New;
-        scope.hierarchy_loaded = true;
-        scope
+        let mut run_tx = RunTx::of(tx, context, run, at);
+        run_tx.mark = Mark::New;
+        run_tx.hierarchy_loaded = true;
+        run_tx
     }
 
     /// A run that exists: its row is locked first.
-    pub(crate) fn open(tx: &'t mut Tx, house: &'t House, id: RunId) -> Result<Scope<'t>, Failure> {
+    pub(crate) fn open(tx: &'t mut Tx, context: &'t EngineContext, id: RunId) -> Result<RunTx<'t>, Failure> {
         let run = store::run::lock(tx, id)?;
         let at = tx.at();
         let attempt = store::attempt::find(tx, run.id, run.attempt)?;
         let jobs = store::job::of_attempt(tx, run.id, run.attempt)?;
-        let mut scope = Scope::of(tx, house, run, at);
-        scope.attempts.extend(attempt.map(Kept::clean));
-        scope.jobs.extend(jobs.into_iter().map(Kept::clean));
-        Ok(scope)
+        let mut run_tx = RunTx::of(tx, context, run, at);
+        run_tx.attempts.extend(attempt.map(Tracked::clean));
+        run_tx.jobs.extend(jobs.into_iter().map(Tracked::clean));
+        Ok(run_tx)
     }
 
-    fn of(tx: &'t mut Tx, house: &'t House, run: Run, at: Timestamp) -> Scope<'t> {
-        Scope {
+    fn of(tx: &'t mut Tx, context: &'t EngineContext, run: Run, at: Timestamp) -> RunTx<'t> {
+        RunTx {
             tx,
-            house,
+            context,
             at,
             run,
             mark: Mark::Clean,
@@ -118,15 +118,15 @@ impl<'t> Scope<'t> {
             return Ok(());
         }
         let (run, attempt) = (self.run.id, self.run.attempt);
-        self.agents = store::agent::of_attempt(self.tx, run, attempt)?.into_iter().map(Kept::clean).collect();
-        self.tasks = store::task::of_attempt(self.tx, run, attempt)?.into_iter().map(Kept::clean).collect();
-        self.steps = store::step::of_attempt(self.tx, run, attempt)?.into_iter().map(Kept::clean).collect();
+        self.agents = store::agent::of_attempt(self.tx, run, attempt)?.into_iter().map(Tracked::clean).collect();
+        self.tasks = store::task::of_attempt(self.tx, run, attempt)?.into_iter().map(Tracked::clean).collect();
+        self.steps = store::step::of_attempt(self.tx, run, attempt)?.into_iter().map(Tracked::clean).collect();
         self.hierarchy_loaded = true;
         Ok(())
     }
 
     /// The attempt that money and counters of now belong to.
-    pub(crate) fn attempt(&mut self) -> Result<&mut Kept<Attempt>, Failure> {
+    pub(crate) fn attempt(&mut self) -> Result<&mut Tracked<Attempt>, Failure> {
         let number = self.run.attempt;
         self.attempts
             .iter_mut()
@@ -145,35 +145,35 @@ impl<'t> Scope<'t> {
     pub(crate) fn set_job(&mut self, job: Job) {
         match self.jobs.iter_mut().find(|kept| kept.it.id == job.id) {
             Some(kept) => kept.set(job),
-            None => self.jobs.push(Kept::new(job)),
+            None => self.jobs.push(Tracked::new(job)),
         }
     }
 
     /// A workflow of one of the run's jobs: the run's lock is its lock.
-    pub(crate) fn workflow(&mut self, id: WorkflowId) -> Result<&mut Kept<Workflow>, Failure> {
+    pub(crate) fn workflow(&mut self, id: WorkflowId) -> Result<&mut Tracked<Workflow>, Failure> {
         if let Some(i) = self.workflows.iter().position(|w| w.it.id == id) {
             return Ok(&mut self.workflows[i]);
         }
         let workflow = store::workflow::find(self.tx, id)?.ok_or_else(|| Refused::not_found("workflow", id))?;
-        self.workflows.push(Kept::clean(workflow));
+        self.workflows.push(Tracked::clean(workflow));
         Ok(self.workflows.last_mut().expect("just pushed"))
     }
 
-    pub(crate) fn allocation(&mut self, id: AllocationId) -> Result<&mut Kept<Allocation>, Failure> {
+    pub(crate) fn allocation(&mut self, id: AllocationId) -> Result<&mut Tracked<Allocation>, Failure> {
         if let Some(i) = self.allocations.iter().position(|a| a.it.id == id) {
             return Ok(&mut self.allocations[i]);
         }
         let slot = store::allocation::find(self.tx, id)?.ok_or_else(|| Refused::not_found("allocation", id))?;
-        self.allocations.push(Kept::clean(slot));
+        self.allocations.push(Tracked::clean(slot));
         Ok(self.allocations.last_mut().expect("just pushed"))
     }
 
-    pub(crate) fn instance(&mut self, id: InstanceId) -> Result<&mut Kept<Instance>, Failure> {
+    pub(crate) fn instance(&mut self, id: InstanceId) -> Result<&mut Tracked<Instance>, Failure> {
         if let Some(i) = self.instances.iter().position(|i| i.it.id == id) {
             return Ok(&mut self.instances[i]);
         }
         let instance = store::instance::lock(self.tx, id)?;
-        self.instances.push(Kept::clean(instance));
+        self.instances.push(Tracked::clean(instance));
         Ok(self.instances.last_mut().expect("just pushed"))
     }
 
@@ -197,25 +197,25 @@ impl<'t> Scope<'t> {
         let priority: Priority = self.run.spec.priority;
         let tx = &mut *self.tx;
         for kept in &self.attempts {
-            kept_write(tx, kept, store::attempt::insert, store::attempt::save)?;
+            write_tracked(tx, kept, store::attempt::insert, store::attempt::save)?;
         }
         for kept in &self.agents {
-            kept_write(tx, kept, store::agent::insert, store::agent::save)?;
+            write_tracked(tx, kept, store::agent::insert, store::agent::save)?;
         }
         for kept in &self.tasks {
-            kept_write(tx, kept, store::task::insert, store::task::save)?;
+            write_tracked(tx, kept, store::task::insert, store::task::save)?;
         }
         for kept in &self.steps {
-            kept_write(tx, kept, store::step::insert, store::step::save)?;
+            write_tracked(tx, kept, store::step::insert, store::step::save)?;
         }
         for kept in &self.jobs {
-            kept_write(tx, kept, |tx, job| store::job::insert(tx, job, priority), store::job::save)?;
+            write_tracked(tx, kept, |tx, job| store::job::insert(tx, job, priority), store::job::save)?;
         }
         for kept in &self.workflows {
-            kept_write(tx, kept, store::workflow::insert, store::workflow::save)?;
+            write_tracked(tx, kept, store::workflow::insert, store::workflow::save)?;
         }
         for kept in &self.allocations {
-            kept_write(tx, kept, store::allocation::insert, store::allocation::save)?;
+            write_tracked(tx, kept, store::allocation::insert, store::allocation::save)?;
         }
         for id in &self.told {
             match self.instances.iter_mut().find(|i| i.it.id == *id) {
@@ -229,7 +229,7 @@ impl<'t> Scope<'t> {
             }
         }
         for kept in &self.instances {
-            kept_write(tx, kept, store::instance::insert, store::instance::save)?;
+            write_tracked(tx, kept, store::instance::insert, store::instance::save)?;
         }
         self.run.last_at = self.run.last_at.max(self.at);
         match self.mark {
@@ -241,7 +241,7 @@ impl<'t> Scope<'t> {
     }
 
     /// The same for a run that is being submitted, which is shown as it will be found: nobody has to read it back.
-    pub(crate) fn close_shown(mut self) -> Result<Picture, Failure> {
+    pub(crate) fn close_shown(mut self) -> Result<RunSnapshot, Failure> {
         debug_assert!(self.mark == Mark::New, "a run that was there has a newer version after it is written");
         self.refresh_phase();
         let (number, jobs) = (self.run.attempt, self.jobs.iter().map(|job| &job.it));
@@ -252,7 +252,7 @@ impl<'t> Scope<'t> {
         let instance = self.instances.iter().map(|i| &i.it).find(|i| Some(i.id) == machine).cloned();
         let run = self.close()?;
         // Who will look after it is not decided before the commit.
-        Ok(Picture { run, attempt, job, allocation, instance, beat_at: None })
+        Ok(RunSnapshot { run, attempt, job, allocation, instance, beat_at: None })
     }
 
     fn refresh_phase(&mut self) {
@@ -269,9 +269,9 @@ impl<'t> Scope<'t> {
     }
 }
 
-fn kept_write<T>(
+fn write_tracked<T>(
     tx: &mut Tx,
-    kept: &Kept<T>,
+    kept: &Tracked<T>,
     insert: impl FnOnce(&mut Tx, &T) -> Result<(), Failure>,
     save: impl FnOnce(&mut Tx, &T) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
