@@ -2,7 +2,7 @@
 
 use crate::{
     action, allocation, artifact, bench, completion, control, credits, doctor, event, fault, instance, login, logs,
-    manifest, ps, role, run, schema, secret, settings, sim, status, token, workflow,
+    manifest, ps, quantity, role, run, schema, secret, settings, sim, status, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -131,7 +131,7 @@ pub struct Json {
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Listing {
     /// At most this many, the newest first
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = quantity::count, allow_negative_numbers = true)]
     pub limit: usize,
     /// JSON on stdout and nothing else there
     #[arg(long)]

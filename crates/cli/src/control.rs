@@ -4,7 +4,7 @@ use crate::args::Json;
 use crate::complaint::{Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::settings::Settings;
-use crate::{embedded, private, role, show};
+use crate::{embedded, private, quantity, role, show};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use wire::api::TokenView;
 use wire::client::{Client, ClientError, Method};
@@ -46,13 +46,13 @@ pub enum Control {
   repl control logs --tail 50")]
     Logs {
         /// Only the last N lines
-        #[arg(long, value_name = "N", default_value_t = SHOWN_LINES)]
+        #[arg(long, value_name = "N", default_value_t = SHOWN_LINES, value_parser = quantity::count, allow_negative_numbers = true)]
         tail: usize,
     },
     /// Make a fresh token for its owner, print it, and use it from now on
     #[command(
         after_help = "For the user that the control plane of this home runs as: the way back when every token was deleted or
-lost. Tokens that are there stay good.
+lost. Tokens that are there stay good. REPL_URL does not matter here: it is always the control plane of this home.
 
 Examples:
   repl control token
@@ -142,6 +142,7 @@ async fn ask_to_stop(client: &Client, all: bool) -> Result<(), ClientError> {
 /// Access to the home is the proof: by its installation's file to the control plane that runs there, over the home's own
 /// socket, or by its database where that may be opened beside servers.
 async fn token(settings: &Settings, json: Json) -> Done {
+    let elsewhere = settings.url.clone();
     let settings = &settings.embedded();
     private::home(&settings.home)?;
     let made = match embedded::find(&settings.home)? {
@@ -157,13 +158,21 @@ async fn token(settings: &Settings, json: Json) -> Done {
         return show::json(&made);
     }
     println!("{text}");
-    eprintln!(
-        "repl: {} ({}) may {}; commands of this home use it from now on",
-        made.id,
-        made.name,
-        made.scopes.join(", ")
-    );
+    eprintln!("repl: {}", token_note(&made, settings, elsewhere.as_deref()));
     Ok(0)
+}
+
+/// What the token is for. Commands that are sent to another control plane do not use it.
+fn token_note(made: &TokenView, settings: &Settings, elsewhere: Option<&str>) -> String {
+    let what = format!("{} ({}) may {}", made.id, made.name, made.scopes.join(", "));
+    match elsewhere {
+        None => format!("{what}; commands of this home use it from now on"),
+        Some(url) => format!(
+            "{what} at the control plane of {}, not at {url}, to which commands go while REPL_URL, --url or a settings file names \
+             it; a token for that one: repl login {url}",
+            settings.home.display()
+        ),
+    }
 }
 
 async fn ask_for_a_token(settings: &Settings, holder: &embedded::Holder) -> Done<TokenView> {

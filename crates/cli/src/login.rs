@@ -118,7 +118,7 @@ fn list(path: &Path, json: Json) -> Done {
     if json.json {
         return show::json(&tokens.iter().map(|(url, kept)| shown(url, kept)).collect::<Vec<_>>());
     }
-    let mut table = Table::new(["URL", "TOKEN", "NAME", "SCOPES", "KEPT"]);
+    let mut table = Table::new(["URL", "TOKEN", "NAME", "SCOPES", "KEPT"]).without_if_narrow(&["KEPT", "TOKEN"]);
     for (url, kept) in tokens {
         table.row([url, kept.id, kept.name, kept.scopes.join(","), show::ago(kept.kept_at)]);
     }
@@ -149,7 +149,7 @@ async fn checked(settings: &Settings, url: &str, token: &str) -> Done<TokenView>
             Complaint::refused(format!("{url} does not know this token: {}", one_line(&problem.to_string())))
                 .fix("nothing was kept; make one there: repl token create NAME")
         }
-        _ => error.into(),
+        _ => Complaint::of_answer(&error, url),
     })
 }
 

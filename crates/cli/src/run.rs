@@ -11,7 +11,7 @@ use crate::{artifact, follow, lookup, meant, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use wire::api::{AttemptView, Plan, RunView, Submit};
-use wire::model::Credits;
+use wire::model::{Credits, spec};
 
 /// More than this is rarely meant; on a terminal we ask first.
 const MANY_FILES: usize = 10_000;
@@ -81,7 +81,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "CREDITS", value_parser = quantity::credits, allow_negative_numbers = true)]
     budget: Option<String>,
     /// Attempts, the first included, after errors and interruptions
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = quantity::attempts, allow_negative_numbers = true)]
     retry: Option<i64>,
     /// Pause before a new attempt after an error; otherwise 100ms, then twice as long each time
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
@@ -126,6 +126,9 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     let (mut submit, sources) = wanted(&args, &env)?;
     run_file::fill(&mut submit, &settings.run);
     let files = upload::walk(&sources, args.follow_links)?;
+    if let Some(hint) = start_folder(&submit, &files, Path::new(""))? {
+        eprintln!("repl: hint: {hint}");
+    }
     confirm(&args, &files)?;
     let paths = sources.into_iter().map(|source| source.path).collect();
     let hashed = upload::hash(&files, &settings.home.join("hashes"), paths).await?;
@@ -186,7 +189,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     if args.detach {
         return detached(&view, sending, args.json);
     }
-    let live = Live::new();
+    let live = Live::new(&format!("{} {} · submitted", view.id, view.name));
     if plane.started_here {
         live.say(&format!("started a control plane in {}", settings.home.display()));
     }
@@ -226,7 +229,7 @@ pub async fn attach(settings: &Settings, args: AttachArgs) -> Done {
     let run = lookup::run(&plane, &args.run).await?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
         .map_err(|error| Complaint::refused(format!("cannot listen for Ctrl-C: {error}")))?;
-    let live = Live::new();
+    let live = Live::new(&format!("{run} · asking for its output"));
     tokio::select! {
         ended = follow::run(&plane, &run, &live) => {
             let ended = ended?;
@@ -289,7 +292,9 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     }
     command(args, &mut submit)?;
     for entry in &args.env {
-        let (name, value) = quantity::variable(entry, env).map_err(|why| Complaint::usage(format!("--env: {why}")))?;
+        let (name, value) = quantity::variable(entry, env).map_err(|why| Complaint::value("--env", &why))?;
+        spec::check_variable(&name)
+            .map_err(|why| Complaint::value("--env", &why).fix("choose another name, like --env NAME=value"))?;
         submit.env.insert(name, value);
     }
     submit.kind.get_or_insert_with(|| "task".to_owned());
@@ -344,6 +349,30 @@ fn command(args: &RunArgs, submit: &mut Submit) -> Done<()> {
         return Err(Complaint::usage("nothing to run").fix(fix));
     }
     Ok(())
+}
+
+/// What to say about a working folder that nothing is sent for: the run begins in an empty one. That may be meant, by a command
+/// that fills it; a folder that is none is not.
+fn start_folder(submit: &Submit, files: &Files, here: &Path) -> Done<Option<String>> {
+    let Some(said) = submit.working_dir.as_deref() else { return Ok(None) };
+    if !spec::is_inside(said) {
+        return Err(Complaint::usage(format!("--workdir: `{said}` leads out of the run's folder"))
+            .fix("write a folder below it, like --workdir src; `working_dir` in a run file is the same"));
+    }
+    let parts = said.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let dir = parts.collect::<Vec<_>>().join("/");
+    if matches!(files.found.get(&dir), Some(upload::Found::File(_))) {
+        return Err(Complaint::usage(format!("--workdir: `{said}` is a file among those that are sent, not a folder"))
+            .fix("name the folder it is in"));
+    }
+    if dir.is_empty() || files.names(&dir) {
+        return Ok(None);
+    }
+    let fix = match here.join(&dir).is_dir() {
+        true => format!("; it is here: add --file {}", meant::quoted(&[dir])),
+        false => String::new(),
+    };
+    Ok(Some(format!("no file that is sent is in `{said}`, so the run begins there in an empty folder{fix}")))
 }
 
 fn confirm(args: &RunArgs, files: &Files) -> Done<()> {
@@ -402,6 +431,30 @@ mod tests {
         for bad in [&[][..], &["-c", "x", "--", "y"], &["gone.yml"]] {
             assert_eq!(of(bad).unwrap_err().code, 2, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_start_folder_without_files_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("src/deep")).unwrap();
+        std::fs::write(dir.path().join("src/deep/a.py"), "").unwrap();
+        std::fs::create_dir(dir.path().join("other")).unwrap();
+        let files = upload::walk(&[upload::source("src", dir.path()).unwrap()], false).unwrap();
+        let of = |said: &str| {
+            let submit = Submit { working_dir: Some(said.to_owned()), ..Submit::default() };
+            start_folder(&submit, &files, dir.path())
+        };
+        for fine in ["src", "./src/deep/", ".", "src/deep"] {
+            assert_eq!(of(fine).unwrap(), None, "{fine}");
+        }
+        let empty = "no file that is sent is in `new`, so the run begins there in an empty folder";
+        assert_eq!(of("new").unwrap().as_deref(), Some(empty));
+        assert!(of("other").unwrap().unwrap().ends_with("it is here: add --file other"));
+        for refused in ["src/deep/a.py", "../up", "/abs", ""] {
+            let complaint = of(refused).unwrap_err();
+            assert!(complaint.code == 2 && complaint.fix.is_some(), "{refused}: {complaint}");
+        }
+        assert_eq!(start_folder(&Submit::default(), &files, dir.path()).unwrap(), None);
     }
 
     #[test]

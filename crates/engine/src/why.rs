@@ -3,9 +3,10 @@
 use crate::Engine;
 use crate::view::{Picture, picture};
 use model::attempt::MINIMUM_CHARGE;
-use model::job::{Job, JobStatus};
+use model::job::{Job, JobReason, JobStatus};
 use model::pool::{Placement, Wish};
 use model::run::{Run, RunReason, RunStatus};
+use model::spec::show_memory;
 use model::time::show_duration;
 use model::{Credits, Failure, OrgId, RunId, Timestamp};
 use store::Tx;
@@ -173,6 +174,9 @@ fn failed(run: &Run, picture: &Picture, at: Timestamp, log_kept_ms: i64, why: &m
     if run.exit_code == Some(127) {
         why.facts.push("127 usually means: command not found there; files must be sent with --file".into());
     }
+    if let Some(limit) = run.spec.resources.memory_bytes.filter(|_| is_out_of_memory(run)) {
+        why.next.push(format!("give it more memory: submit it again with --memory above {}", show_memory(limit)));
+    }
     if crate::log::ended_at(run).is_some_and(|ended| at.since(ended) >= log_kept_ms) {
         why.facts.push(format!("its log is no longer kept: that is {} after the end", show_duration(log_kept_ms)));
     } else {
@@ -183,6 +187,12 @@ fn failed(run: &Run, picture: &Picture, at: Timestamp, log_kept_ms: i64, why: &m
     } else {
         why.next.push(format!("all {} attempts are used: submit it again", run.max_attempts));
     }
+}
+
+/// Whether the memory limit of its own ended it.
+fn is_out_of_memory(run: &Run) -> bool {
+    let limits = JobReason::LimitsExceeded.to_string();
+    run.last_error.as_ref().is_some_and(|error| error.code == limits && error.message.contains("memory"))
 }
 
 fn retrying(run: &Run, at: Timestamp, why: &mut Why) {
