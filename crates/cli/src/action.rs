@@ -43,7 +43,8 @@ pub struct KillArgs {
 
 /// Freeze a run where it is: its machine stays, its time stands still
 #[derive(Debug, clap::Args)]
-#[command(after_help = "A paused run keeps its machine, which is charged for; after 7 days it is cancelled.
+#[command(after_help = "A paused run keeps its machine, which is charged for; it is cancelled after 7
+days.
 
 Examples:
   repl pause @last

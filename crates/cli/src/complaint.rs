@@ -49,7 +49,13 @@ impl Complaint {
             _ => match other_scheme(error, base) {
                 Some((spoken, right)) => Complaint::usage(format!("{base} is not answered: this port speaks {spoken}"))
                     .fix(format!("use {right}")),
-                None => complaint,
+                None => match (error, complaint.text.strip_prefix("cannot reach the control plane: ")) {
+                    (ClientError::Unreachable(_), Some(why)) => {
+                        let text = format!("cannot reach the control plane at {base}: {why}");
+                        Complaint { text, ..complaint }
+                    }
+                    _ => complaint,
+                },
             },
         }
     }
@@ -87,7 +93,11 @@ impl Complaint {
                 // A server in trouble is not a refusal: the same command may work in a moment.
                 let code = if problem.status >= 500 { USAGE } else { REFUSED };
                 // On one line: what a server says must not look like what this command says.
-                Complaint { code, text: one_line(&problem.to_string()), fix }
+                let text = one_line(&problem.to_string());
+                match (fix, advice(&text)) {
+                    (None, Some((text, fix))) => Complaint { code, text, fix: Some(fix) },
+                    (fix, _) => Complaint { code, text, fix },
+                }
             }
             ClientError::Unreachable(why) if why.contains("invalid peer certificate") => {
                 let of_authority =
@@ -108,6 +118,12 @@ impl Complaint {
             }
         }
     }
+}
+
+/// What a sentence says, and what it says to do, where it ends with that.
+fn advice(text: &str) -> Option<(String, String)> {
+    let at = [": choose ", ": repl "].iter().find_map(|begin| text.rfind(begin))?;
+    Some((text[..at].to_owned(), text[at + 2..].to_owned()))
 }
 
 /// How to get a token that the control plane at `base` knows.
@@ -164,10 +180,18 @@ mod tests {
                 ..Problem::default()
             }))
         };
+        let said = |detail: &str| {
+            ClientError::Problem(Box::new(Problem { status: 409, detail: detail.into(), ..Problem::default() }))
+        };
         let table = [
             (problem(409, None, &["retry", "delete"]), "1 error: no\n  fix: possible now: retry, delete"),
             (problem(402, Some("add credits"), &[]), "1 error: no\n  fix: add credits"),
             (problem(404, None, &[]), "1 error: no"),
+            (said("a is open: choose another --name"), "1 error: a is open\n  fix: choose another --name"),
+            (
+                said("there is no secret `A`: repl secret set A"),
+                "1 error: there is no secret `A`\n  fix: repl secret set A",
+            ),
             (problem(503, None, &[]), "2 error: no"),
         ];
         for (answer, said) in table {
@@ -207,7 +231,7 @@ mod tests {
             assert_eq!(Complaint::of_answer(&broken(why), base).to_string(), said);
         }
         let refused = Complaint::of_answer(&broken("Connection refused"), "http://h:1");
-        assert!(refused.text.starts_with("cannot reach"), "{refused}");
+        assert!(refused.text.starts_with("cannot reach the control plane at http://h:1: "), "{refused}");
     }
 
     #[test]

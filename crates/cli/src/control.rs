@@ -50,14 +50,13 @@ pub enum Control {
         tail: usize,
     },
     /// Make a fresh token for its owner, print it, and use it from now on
-    #[command(
-        after_help = "For the user that the control plane of this home runs as: the way back when every token was deleted or
-lost. Tokens that are there stay good. REPL_URL does not matter here: it is always the control plane of this home.
+    #[command(after_help = "For the user that the control plane of this home runs as: the way back when
+every token was deleted or lost. Tokens that are there stay good. REPL_URL does
+not matter here: it is always the control plane of this home.
 
 Examples:
   repl control token
-  REPL_HOME=/var/lib/remuda repl control token      # of a `repl server` in that home"
-    )]
+  REPL_HOME=/var/lib/remuda repl control token  # of a `repl server` there")]
     Token {
         #[command(flatten)]
         json: Json,
@@ -168,8 +167,7 @@ fn token_note(made: &TokenView, settings: &Settings, elsewhere: Option<&str>) ->
     match elsewhere {
         None => format!("{what}; commands of this home use it from now on"),
         Some(url) => format!(
-            "{what} at the control plane of {}, not at {url}, to which commands go while REPL_URL, --url or a settings file names \
-             it; a token for that one: repl login {url}",
+            "{what} at the control plane of {}, not at {url}, to which commands go now; a token for that one: repl login {url}",
             settings.home.display()
         ),
     }

@@ -28,8 +28,9 @@ const MOST_ATTEMPTS: usize = 1_000;
   repl run train.repl.yml --env EPOCHS=5 --detach
   sort names.txt | repl run -i -c 'uniq -c'
 
-Exit codes: the work's own; 128 + n after signal n; 124 max duration; 143 cancelled;
-130 detached by Ctrl-C; 1 refused, or no code; 2 wrong use, or no control plane.")]
+Exit codes: the work's own; 128 + n after signal n; 124 after --max-duration;
+143 cancelled; 130 detached by Ctrl-C; 1 refused, or no code; 2 wrong use, or no
+control plane.")]
 pub struct RunArgs {
     /// A run file (*.repl.yml); flags are stronger than what it says
     file: Option<PathBuf>,

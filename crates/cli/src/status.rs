@@ -71,7 +71,10 @@ pub async fn why(settings: &Settings, args: WhyArgs) -> Done {
         return show::json(&why);
     }
     let state = ps::state_of(&why.status, why.phase.as_deref());
-    let summary = format!("{} {state}: {}", paint(Colour::Bold, &why.run), one_line(&why.summary));
+    // `cancelled: it was cancelled` would say it twice.
+    let restated = [format!("it {}", why.status), format!("it was {}", why.status)].contains(&why.summary);
+    let because = if restated { String::new() } else { format!(": {}", one_line(&why.summary)) };
+    let summary = format!("{} {state}{because}", paint(Colour::Bold, &why.run));
     println!("{}", show::wrapped(&summary, 0, 2));
     for fact in &why.facts {
         println!("  {}", show::wrapped(&one_line(fact), 2, 4));

@@ -173,6 +173,13 @@ fn limit_hint(run: &RunView, sending: &Sending<'_>) -> Option<String> {
             Some(budget) if is_budget_spent(run) => format!("hint: submit it again with --budget above {budget}"),
             _ => "hint: repl credits add AMOUNT, then submit it again".to_owned(),
         }),
+        Some("deadline") => {
+            let had = sending.submit.and_then(|submit| submit.max_duration_ms);
+            Some(match had {
+                Some(ms) => format!("hint: submit it again with --max-duration above {}", show_duration(ms)),
+                None => "hint: submit it again with a longer --max-duration".to_owned(),
+            })
+        }
         _ if code == Some("limits_exceeded")
             && run.last_error.as_ref().is_some_and(|it| it.message.contains("memory")) =>
         {
@@ -322,6 +329,8 @@ mod tests {
         );
         run.credits_charged_micro = 500_000;
         assert_eq!(verdict(&run), "failed: the organisation's credits are used up", "its own limit was not met");
+        let run = ended("failed", "deadline", None, Some(15));
+        assert!(short(&run, &Sending::default())[1].ends_with("a longer --max-duration"));
         let mut run = ended("failed", "job_failed", Some(137), None);
         let cause = Some("the memory limit was reached".to_owned());
         run.last_error = Some(wire::api::ErrorView {

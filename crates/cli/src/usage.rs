@@ -171,7 +171,9 @@ pub fn answer(error: clap::Error, words: &[String]) -> Answer {
             Some(ContextValue::Strings(missing)) => {
                 let missing: Vec<String> = missing.iter().map(|arg| label(arg)).collect();
                 let complaint = Complaint::usage(format!("`{}` needs {}", spoken(&read.path), missing.join(" and ")));
-                Answer::Complaint(complaint.fix(written(read.command)))
+                Answer::Complaint(
+                    complaint.fix(choices(read.command, &missing).unwrap_or_else(|| written(read.command))),
+                )
             }
             _ => Answer::Clap(error),
         },
@@ -183,6 +185,15 @@ pub fn answer(error: clap::Error, words: &[String]) -> Answer {
 fn label(arg: &str) -> String {
     let word = arg.split([' ', '=']).next().unwrap_or(arg);
     word.trim_end_matches('.').trim_matches(['<', '>', '[', ']']).to_owned()
+}
+
+/// What a missing word may be, if only a few are known.
+fn choices(command: &Command, missing: &[String]) -> Option<String> {
+    let [name] = missing else { return None };
+    let is_it = |arg: &&clap::Arg| arg.get_id().as_str().eq_ignore_ascii_case(name);
+    let known = command.get_positionals().find(is_it)?.get_possible_values();
+    let known: Vec<&str> = known.iter().map(clap::builder::PossibleValue::get_name).collect();
+    (!known.is_empty()).then(|| format!("one of {}", known.join(", ")))
 }
 
 /// How the command is written as a whole.
@@ -486,6 +497,7 @@ mod tests {
             ("run -c true --priority", "--priority needs a value\n  fix: one of high, normal"),
             ("run --name a --name b -c true", "--name is given twice\n  fix: leave out one of them"),
             ("events -f --limit 5", "--follow and --limit cannot be used together\n  fix: leave out one of them"),
+            ("completion", "`repl completion` needs SHELL\n  fix: one of bash, elvish, fish, powershell, zsh"),
             ("secret set", "`repl secret set` needs NAME\n  fix: write repl secret set [OPTIONS] <NAME>"),
         ] {
             assert_eq!(said(line), format!("error: {answer}"), "{line}");

@@ -126,10 +126,8 @@ fn cancelled(run: &Run, why: &mut Why) {
         }
         (None, _) => "it was cancelled".into(),
     };
-    if run.ended_by.is_some() {
-        why.next.push("a cancelled run is not tried again: submit it again".into());
-        why.next.push(format!("what it had written: repl logs {}", run.id));
-    }
+    why.next.push("a cancelled run is not tried again: submit it again".into());
+    why.next.push(format!("what it had written: repl logs {}", run.id));
 }
 
 /// The reservation ended and could not grow. What helps depends on which limit it met: the run's own budget stays as it was

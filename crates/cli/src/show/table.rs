@@ -142,10 +142,10 @@ mod tests {
         let second = |table: &Table, columns| say::harmless(&table.lines(Some(columns))[1]);
         assert_eq!(second(&table, 80), "run_1    \x1b[32mcompleted\x1b[0m  echo hello to everybody");
         assert_eq!(second(&table, 28), "run_1    \x1b[32mcompleted\x1b[0m  echo he…");
-        assert_eq!(second(&table, 26), "run_1    \x1b[32mcomple…\x1b[0m  echo he…");
+        assert_eq!(second(&table, 27), "run_1    \x1b[32mcomplet…\x1b[0m  echo he…");
         let mut paths = Table::new(["ID", "PATH"]).with_paths();
         paths.row(["alc_1".into(), "/var/lib/remuda/instances/one/work_1".into()]);
-        assert_eq!(paths.lines(Some(26))[1], "alc_1  …es/one/work_1");
+        assert_eq!(paths.lines(Some(26))[1], "alc_1  …stances/one/work_1");
         let table = table.without_if_narrow(&["STATUS"]);
         assert_eq!(second(&table, 36), "run_1    \x1b[32mcompleted\x1b[0m  echo hello to e…");
         assert_eq!(second(&table, 35), "run_1    echo hello to everybody");
