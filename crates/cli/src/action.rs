@@ -177,7 +177,7 @@ async fn explained(plane: &ControlPlane, run: &str, verb: &str, complaint: Compl
 fn refusal(verb: &str, run: &RunView, complaint: Complaint) -> Complaint {
     let is = format!("{} ({}) is {}", run.id, one_line(&run.name), run.status);
     match (verb, run.status.as_str()) {
-        ("retry", "failed") => Complaint::refused(format!("all {} attempts of {} are used", run.max_attempts, run.id))
+        ("retry", "failed") => Complaint::refused(format!("{is}: all {} attempts are used", run.max_attempts))
             .fix(format!("submit it again: {}", submitted_again(run))),
         ("retry", "completed" | "cancelled") => Complaint::refused(format!("{is}: only a failed run is tried again"))
             .fix(format!("submit it again: {}", submitted_again(run))),
@@ -236,7 +236,7 @@ mod tests {
                 "retry",
                 "failed",
                 "possible now: delete",
-                format!("all 3 attempts of run_9ix are used\n  fix: submit it again: {again}"),
+                format!("run_9ix (n) is failed: all 3 attempts are used\n  fix: submit it again: {again}"),
             ),
             (
                 "start",

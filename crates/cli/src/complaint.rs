@@ -130,7 +130,9 @@ fn advice(text: &str) -> Option<(String, String)> {
 pub fn signing_in(base: &str) -> String {
     match base.strip_prefix("unix:") {
         Some(_) => "unset REPL_TOKEN, or make a token: repl control token".to_owned(),
-        None => format!("repl login {base}, or set REPL_TOKEN to a token of that server (`repl token create` there)"),
+        None => format!(
+            "repl login {base}, or set REPL_TOKEN to a token of that server (made there: repl token create NAME, or repl control token)"
+        ),
     }
 }
 
