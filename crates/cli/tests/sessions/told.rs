@@ -202,3 +202,17 @@ fn access_that_is_missing_is_told_with_the_way_to_it() {
         "{said}"
     );
 }
+
+#[test]
+fn the_line_of_a_run_always_says_what_it_waits_for() {
+    let session = Session::new();
+    let lines = screen(&session, "repl run --name shown -c 'sleep 0.5'", 80);
+    let frames: Vec<&str> =
+        lines.iter().flat_map(|line| line.split('\r')).filter(|it| it.starts_with(is_spinner)).collect();
+    assert!(!frames.is_empty(), "{lines:?}");
+    assert!(frames.iter().all(|frame| frame.contains("run_") && frame.contains(" · ")), "{frames:?}");
+}
+
+fn is_spinner(c: char) -> bool {
+    ('\u{2800}'..='\u{28ff}').contains(&c)
+}
