@@ -86,7 +86,10 @@ pub async fn extend(settings: &Settings, args: ExtendArgs) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     let (said, duration_ms) = meant(args.allocation, args.duration);
     let id = match said {
-        Some(said) => lookup::allocation(&plane, &said).await?,
+        Some(said) => lookup::allocation(&plane, &said).await.map_err(|complaint| match said.parse::<u64>() {
+            Ok(number) => complaint.fix(format!("a duration has a unit: repl extend {number}h, or {number}m")),
+            Err(_) => complaint,
+        })?,
         None => most_recent(&plane).await?,
     };
     let view: AllocationView = plane.post(&format!("/allocations/{id}/extend"), &ExtendBody { duration_ms }).await?;

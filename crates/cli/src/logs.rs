@@ -54,7 +54,10 @@ pub async fn logs(settings: &Settings, args: LogsArgs) -> Done {
         stream: args.stream,
     };
     let end = tokio::select! {
-        end = follow::logs(&plane, &run, &part, &mut sink) => end?,
+        end = follow::logs(&plane, &run, &part, &mut sink) => end.map_err(|complaint| match &part.job {
+            Some(_) if complaint.fix.is_none() => complaint.fix(format!("see `repl status {run} -v`")),
+            _ => complaint,
+        })?,
         _ = tokio::signal::ctrl_c() => return Ok(DETACHED),
     };
     follow::say_if_cut(&end);

@@ -176,7 +176,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         Done::Ok(Submitted::Accepted(Box::new((plane, run, sending))))
     };
     let submitted = tokio::select! {
-        submitted = submitted => submitted?,
+        submitted = submitted => submitted.map_err(|complaint| in_flags(complaint, args.file.is_some()))?,
         _ = interrupt.recv() => {
             eprintln!("repl: interrupted while submitting; if it was accepted, `repl ps` shows it");
             return Ok(DETACHED);
@@ -205,6 +205,25 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         }
         _ = interrupt.recv() => Ok(detach(&view.id, &live)),
     }
+}
+
+/// A refusal of a field in the words of whoever wrote it: the flag, or the key of the run file.
+fn in_flags(complaint: Complaint, has_file: bool) -> Complaint {
+    let all = || run_file::keys::RESOURCES.iter().chain(run_file::keys::TASK);
+    let Some((field, why)) = complaint.text.split_once(": ") else { return complaint };
+    let key = match field {
+        "retry.delay" => run_file::keys::RETRY.iter().find(|key| key.name == "delay"),
+        _ => all().find(|key| key.name == field),
+    };
+    let Some((key, flag)) = key.and_then(|key| Some((key, key.flag?))) else { return complaint };
+    let text = if has_file { format!("{flag} (`{field}` in a run file): {why}") } else { format!("{flag}: {why}") };
+    let is_plain = !key.example.starts_with(['[', '{']) && flag.starts_with("--");
+    let fix = match &complaint.fix {
+        Some(fix) => fix.clone(),
+        None if is_plain => format!("write it like {flag} {}", key.example),
+        None => format!("change {flag}"),
+    };
+    Complaint { text, fix: Some(fix), ..complaint }
 }
 
 /// What became of a submission.
@@ -456,6 +475,33 @@ mod tests {
             assert!(complaint.code == 2 && complaint.fix.is_some(), "{refused}: {complaint}");
         }
         assert_eq!(start_folder(&Submit::default(), &files, dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_refused_field_is_called_by_its_flag() {
+        let said = |text: &str, has_file| in_flags(Complaint::refused(text), has_file).to_string();
+        for (text, has_file, answer) in [
+            (
+                "hold: must lie between 0s and 24h",
+                false,
+                "--hold: must lie between 0s and 24h\n  fix: write it like --hold 1h",
+            ),
+            (
+                "hold: must lie between 0s and 24h",
+                true,
+                "--hold (`hold` in a run file): must lie between 0s and 24h\n  fix: write it like --hold 1h",
+            ),
+            (
+                "memory: must be at least 4MB",
+                false,
+                "--memory: must be at least 4MB\n  fix: write it like --memory 4GB",
+            ),
+            ("retry.delay: too long", false, "--retry-delay: too long\n  fix: write it like --retry-delay 5s"),
+            ("artifacts: `/abs` must stay", false, "--artifact: `/abs` must stay\n  fix: change --artifact"),
+            ("something else: no", false, "something else: no"),
+        ] {
+            assert_eq!(said(text, has_file), format!("error: {answer}"));
+        }
     }
 
     #[test]

@@ -168,6 +168,17 @@ pub fn answer(error: clap::Error, words: &[String]) -> Answer {
                 let complaint = Complaint::usage(format!("`{command}` needs a run"));
                 Answer::Complaint(complaint.fix(format!("the last one: {command} @last; `repl ps` lists them")))
             }
+            Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<ALC>")) => {
+                let command = spoken(&read.path);
+                let complaint = Complaint::usage(format!("`{command}` needs a run, or an allocation"));
+                Answer::Complaint(
+                    complaint.fix(format!("the last run: {command} @last; `repl allocation ls` lists them")),
+                )
+            }
+            Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<INSTANCE>")) => {
+                let complaint = Complaint::usage(format!("`{}` needs a machine", spoken(&read.path)));
+                Answer::Complaint(complaint.fix("write its id; `repl instance ls` lists them"))
+            }
             Some(ContextValue::Strings(missing)) => {
                 let missing: Vec<String> = missing.iter().map(|arg| label(arg)).collect();
                 let complaint = Complaint::usage(format!("`{}` needs {}", spoken(&read.path), missing.join(" and ")));
@@ -497,6 +508,14 @@ mod tests {
             ("run -c true --priority", "--priority needs a value\n  fix: one of high, normal"),
             ("run --name a --name b -c true", "--name is given twice\n  fix: leave out one of them"),
             ("events -f --limit 5", "--follow and --limit cannot be used together\n  fix: leave out one of them"),
+            (
+                "release",
+                "`repl release` needs a run, or an allocation\n  fix: the last run: repl release @last; `repl allocation ls` lists them",
+            ),
+            (
+                "instance show",
+                "`repl instance show` needs a machine\n  fix: write its id; `repl instance ls` lists them",
+            ),
             ("completion", "`repl completion` needs SHELL\n  fix: one of bash, elvish, fish, powershell, zsh"),
             ("secret set", "`repl secret set` needs NAME\n  fix: write repl secret set [OPTIONS] <NAME>"),
         ] {
