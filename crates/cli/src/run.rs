@@ -272,6 +272,10 @@ async fn in_all(plane: &ControlPlane, run: &RunView) -> Option<String> {
 
 fn detach(run: &str, live: &Live) -> u8 {
     live.done();
+    if live.is_terminal() {
+        // Behind the ^C that the terminal shows.
+        eprintln!();
+    }
     eprintln!("repl: detached; {run} goes on. Come back: repl attach {run} · end it: repl cancel {run}");
     DETACHED
 }

@@ -173,13 +173,7 @@ fn limit_hint(run: &RunView, sending: &Sending<'_>) -> Option<String> {
             Some(budget) if is_budget_spent(run) => format!("hint: submit it again with --budget above {budget}"),
             _ => "hint: repl credits add AMOUNT, then submit it again".to_owned(),
         }),
-        Some("deadline") => {
-            let had = sending.submit.and_then(|submit| submit.max_duration_ms);
-            Some(match had {
-                Some(ms) => format!("hint: submit it again with --max-duration above {}", show_duration(ms)),
-                None => "hint: submit it again with a longer --max-duration".to_owned(),
-            })
-        }
+        Some("deadline") => Some("hint: submit it again with a longer --max-duration".to_owned()),
         _ if code == Some("limits_exceeded")
             && run.last_error.as_ref().is_some_and(|it| it.message.contains("memory")) =>
         {
