@@ -3,6 +3,7 @@
 use crate::args::{Json, Listing};
 use crate::complaint::{Complaint, Done};
 use crate::control_plane::ControlPlane;
+use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Table};
 use crate::{lookup, quantity};
@@ -38,7 +39,7 @@ pub enum Allocation {
     },
 }
 
-/// Keep a finished run's workdir longer; alone: the most recent one, 30 minutes
+/// Keep a finished run's workdir longer; alone: the one that was held last, 30 minutes
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   repl extend
@@ -50,7 +51,7 @@ pub struct ExtendArgs {
     #[arg(value_name = "ALC")]
     allocation: Option<String>,
     /// From now on, e.g. 2h
-    #[arg(value_parser = quantity::duration)]
+    #[arg(value_parser = quantity::duration, allow_negative_numbers = true)]
     duration: Option<i64>,
     #[command(flatten)]
     json: Json,
@@ -85,7 +86,10 @@ pub async fn extend(settings: &Settings, args: ExtendArgs) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     let (said, duration_ms) = meant(args.allocation, args.duration);
     let id = match said {
-        Some(said) => lookup::allocation(&plane, &said).await?,
+        Some(said) => lookup::allocation(&plane, &said).await.map_err(|complaint| match said.parse::<u64>() {
+            Ok(number) => complaint.fix(format!("a duration has a unit: repl extend {number}h, or {number}m")),
+            Err(_) => complaint,
+        })?,
         None => most_recent(&plane).await?,
     };
     let view: AllocationView = plane.post(&format!("/allocations/{id}/extend"), &ExtendBody { duration_ms }).await?;
@@ -131,13 +135,17 @@ fn meant(allocation: Option<String>, duration: Option<i64>) -> (Option<String>, 
 
 async fn most_recent(plane: &ControlPlane) -> Done<String> {
     let all: Vec<AllocationView> = plane.list("/allocations", 1000).await?;
-    // Held ones first: the newest of those is what its user has just been looking at.
-    let finished = all.into_iter().filter(|it| it.completed_at.is_some());
-    let newest = finished.max_by_key(|it| (it.held, it.completed_at));
-    newest.map(|it| it.id).ok_or_else(|| {
-        Complaint::refused("no finished allocation to extend")
-            .fix("a run's workdir is held after its end: see `repl allocation ls -a`")
+    newest_held(&all).ok_or_else(|| {
+        Complaint::refused("nothing is held now, so there is nothing to extend").fix(
+            "a workdir is held after its run has ended, longer with --hold; `repl allocation ls -a` lists what was",
+        )
     })
+}
+
+/// What its user has just been looking at.
+fn newest_held(all: &[AllocationView]) -> Option<String> {
+    let held = all.iter().filter(|it| it.held && it.completed_at.is_some());
+    held.max_by_key(|it| it.completed_at).map(|it| it.id.clone())
 }
 
 async fn list(plane: &ControlPlane, all: bool, listing: Listing) -> Done {
@@ -146,7 +154,9 @@ async fn list(plane: &ControlPlane, all: bool, listing: Listing) -> Done {
     if listing.json {
         return show::json(&found);
     }
-    let mut table = Table::new(["ID", "STATUS", "INSTANCE", "RUN", "HELD", "AGE", "WORKDIR"]);
+    let mut table = Table::new(["ID", "STATUS", "INSTANCE", "RUN", "HELD", "AGE", "WORKDIR"])
+        .without_if_narrow(&["AGE", "INSTANCE"])
+        .with_paths();
     for it in &found {
         table.row([
             it.id.clone(),
@@ -184,8 +194,13 @@ fn answer(view: &AllocationView, json: Json) -> Done {
     if json.json {
         return show::json(view);
     }
-    let kept = if view.held { format!("held {}", held(view)) } else { "not held".to_owned() };
-    println!("{} {kept}: {}", view.id, view.path.as_ref().unwrap_or(&view.workdir));
+    let whose = view.run.as_ref().map(|run| format!(" of {run}")).unwrap_or_default();
+    let kept = match view.debug_hold_until.filter(|_| view.held) {
+        Some(until) => format!("held {}, until {}", show::until(until), show::clock(until)),
+        None => "not held".to_owned(),
+    };
+    let line = format!("{}{whose} {kept}: {}", view.id, one_line(view.path.as_ref().unwrap_or(&view.workdir)));
+    println!("{}", show::wrapped(&line, 0, 2));
     Ok(0)
 }
 
@@ -197,9 +212,8 @@ fn held(it: &AllocationView) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_duration_that_was_capped_is_told() {
-        let view = |until: i64, held: bool| AllocationView {
+    fn view(until: i64, held: bool) -> AllocationView {
+        AllocationView {
             id: "alc_1".into(),
             instance: "ins_1".into(),
             job: None,
@@ -213,7 +227,24 @@ mod tests {
             held,
             created_at: 0,
             completed_at: Some(0),
-        };
+        }
+    }
+
+    #[test]
+    fn only_what_is_held_is_extended_unasked() {
+        let of = |id: &str, held: bool, completed_at| AllocationView { id: id.into(), completed_at, ..view(5, held) };
+        let all = [
+            of("alc_1", true, Some(1)),
+            of("alc_2", true, Some(2)),
+            of("alc_3", false, Some(3)),
+            of("alc_4", false, None),
+        ];
+        assert_eq!(newest_held(&all).as_deref(), Some("alc_2"));
+        assert_eq!(newest_held(&all[2..]), None);
+    }
+
+    #[test]
+    fn a_duration_that_was_capped_is_told() {
         let (hour, day) = (3_600_000, 86_400_000);
         let said = capped(&view(day, true), Some(9999 * day), 0).unwrap();
         assert!(said.starts_with("9999d is more") && said.contains("kept until 1970-01-02 00:00:00Z"), "{said}");

@@ -2,7 +2,7 @@
 
 use crate::{
     action, allocation, artifact, bench, completion, control, credits, doctor, event, fault, instance, login, logs,
-    manifest, ps, role, run, schema, secret, settings, sim, status, token, workflow,
+    manifest, ps, quantity, role, run, schema, secret, settings, sim, status, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -131,7 +131,7 @@ pub struct Json {
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Listing {
     /// At most this many, the newest first
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = quantity::count, allow_negative_numbers = true)]
     pub limit: usize,
     /// JSON on stdout and nothing else there
     #[arg(long)]
@@ -140,26 +140,29 @@ pub struct Listing {
 
 /// What `repl` alone says.
 pub const MAP: &str = "\
-repl runs commands on machines that are there, streams what happens, charges it once.
+repl runs commands on machines, streams what happens, charges it once.
 
-  repl run -c 'echo hello'      submit a run and follow it (no set-up needed)
-  repl run --file train.py --artifact 'out/*' -c 'python3 train.py'
+  repl run -c 'echo hello'     submit a run and follow it (no set-up needed)
+  repl run --file train.py --artifact 'out/*' -- python3 train.py
 
-  ps  status  why               what is open, where each part runs, why it waits or failed
-  logs  events  attach          follow: its output, what happened, or both with its exit code
-  cancel  kill  pause  resume   end it, end it at once, freeze it where it is, let it go on
-  retry   start  delete         try it again, start what was only created, hide it
-  artifact                      bring back what a run left behind
-  instance  allocation  extend  release        machines, and what is kept on them
-  workflow  manifest            how machines came to be, and who owns them
-  credits  secret  token        money, values for runs, access
-  login  logout                 keep the token of a control plane elsewhere
-  control  server  worker  runner              the embedded control plane; roles in the foreground
-  audit  doctor                 does everything add up; does everything work here
-  sim  bench                    simulations in which everything goes wrong; how fast it is here
-  schema  completion  help      for your editor, for your shell, for you
+  ps  status  why              what is open; one run; why it waits or failed
+  logs  events  attach         follow its output, its events, or both
+  cancel  kill  pause  resume  end it, end it at once, freeze it, let it go on
+  retry  start  delete         try it again, start what was created, hide it
+  artifact                     bring back what a run left behind
+  instance  allocation         machines, and what runs have on them
+  extend  release              keep a finished run's folder longer, give it back
+  workflow  manifest           how machines came to be, and who owns them
+  credits  secret  token       money, values for runs, access
+  login  logout                keep the token of a control plane elsewhere
+  control                      your own control plane: status, logs, stop
+  server  worker  runner       roles of an installation, in the foreground
+  audit  doctor                does everything add up; does everything work here
+  sim  bench                   simulations with faults; how fast it is here
+  schema  completion  help     for your editor, for your shell, for you
 
-A run is named by its id, a unique beginning of it, its name, or @last; most commands mean @last when none is named.
+A run is named by its id, a unique beginning of it, its name, or @last; most
+commands mean @last when none is named.
 More: repl help COMMAND";
 
 #[cfg(test)]
@@ -170,6 +173,21 @@ mod tests {
     #[test]
     fn the_command_line_holds_together() {
         Line::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_written_by_hand_fits_into_80_columns() {
+        fn check(command: &clap::Command) {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in after.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Line::command());
+        for line in MAP.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
     }
 
     #[test]

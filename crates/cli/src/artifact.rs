@@ -110,7 +110,9 @@ async fn list(plane: &ControlPlane, run: &str, listing: Listing) -> Done {
     if listing.json {
         return show::json(&found);
     }
-    let mut table = Table::new(["ID", "ATTEMPT", "SIZE", "STATE", "KEPT", "PATH"]);
+    let mut table = Table::new(["ID", "ATTEMPT", "SIZE", "STATE", "KEPT", "PATH"])
+        .without_if_narrow(&["ATTEMPT", "STATE"])
+        .with_paths();
     for it in &found {
         let kept = if it.deleted_at.is_some() { Some("deleted".to_owned()) } else { it.expires_at.map(show::until) };
         let cells = [

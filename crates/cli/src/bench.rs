@@ -23,16 +23,15 @@ use std::pin::Pin;
 
 /// Measure this machine: starts, submits, runs, listings, recovery, followers, idleness
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Each figure stands beside what the machine itself takes for the same work, measured in turns with it.
-A goal that is missed says NO. What each figure means: docs/performance.md
+#[command(after_help = "Each figure stands beside what the machine itself takes for the same work,
+measured in turns with it. A goal that is missed says NO. What each figure
+means: docs/performance.md
 
 Examples:
   repl bench
   repl bench warm submits --repeats 9
   repl bench --quick --json > bench.json
-  repl bench postgres --database postgres://remuda@127.0.0.1/bench"
-)]
+  repl bench postgres --database postgres://remuda@127.0.0.1/bench")]
 pub struct BenchArgs {
     /// Which: warm, submits, runs, files, listing, recovery, followers, postgres, idle; all of them unless named
     names: Vec<String>,

@@ -17,8 +17,8 @@ use std::io::Write as _;
 /// Print or install what your shell needs to complete commands, runs and machines
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  repl completion --install            # for the shell you are in; says what it wrote
-  source <(repl completion bash)       # only in this shell
+  repl completion --install       # for the shell you are in; says what it wrote
+  source <(repl completion bash)  # only in this shell
   repl completion fish | source")]
 pub struct CompletionArgs {
     /// The shell; with --install, the one you are in unless said

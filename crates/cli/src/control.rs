@@ -4,7 +4,7 @@ use crate::args::Json;
 use crate::complaint::{Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::settings::Settings;
-use crate::{embedded, private, role, show};
+use crate::{embedded, private, quantity, role, show};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use wire::api::TokenView;
 use wire::client::{Client, ClientError, Method};
@@ -46,18 +46,17 @@ pub enum Control {
   repl control logs --tail 50")]
     Logs {
         /// Only the last N lines
-        #[arg(long, value_name = "N", default_value_t = SHOWN_LINES)]
+        #[arg(long, value_name = "N", default_value_t = SHOWN_LINES, value_parser = quantity::count, allow_negative_numbers = true)]
         tail: usize,
     },
     /// Make a fresh token for its owner, print it, and use it from now on
-    #[command(
-        after_help = "For the user that the control plane of this home runs as: the way back when every token was deleted or
-lost. Tokens that are there stay good.
+    #[command(after_help = "For the user that the control plane of this home runs as: the way back when
+every token was deleted or lost. Tokens that are there stay good. REPL_URL does
+not matter here: it is always the control plane of this home.
 
 Examples:
   repl control token
-  REPL_HOME=/var/lib/remuda repl control token      # of a `repl server` in that home"
-    )]
+  REPL_HOME=/var/lib/remuda repl control token  # of a `repl server` there")]
     Token {
         #[command(flatten)]
         json: Json,
@@ -142,13 +141,17 @@ async fn ask_to_stop(client: &Client, all: bool) -> Result<(), ClientError> {
 /// Access to the home is the proof: by its installation's file to the control plane that runs there, over the home's own
 /// socket, or by its database where that may be opened beside servers.
 async fn token(settings: &Settings, json: Json) -> Done {
+    let named = settings.url.clone();
     let settings = &settings.embedded();
     private::home(&settings.home)?;
-    let made = match embedded::find(&settings.home)? {
-        Some(holder) => ask_for_a_token(settings, &holder).await?,
+    let (made, place) = match embedded::find(&settings.home)? {
+        Some(holder) => (ask_for_a_token(settings, &holder).await?, Place::Home { url: holder.url }),
         None => match role::token_of_shared_database(settings).await? {
-            Some(made) => made,
-            None => ask_for_a_token(settings, &embedded::ensure(settings).await?.0).await?,
+            Some(made) => (made, Place::Database),
+            None => {
+                let (holder, _) = embedded::ensure(settings).await?;
+                (ask_for_a_token(settings, &holder).await?, Place::Home { url: holder.url })
+            }
         },
     };
     let text = made.token.as_deref().unwrap_or_default();
@@ -157,13 +160,36 @@ async fn token(settings: &Settings, json: Json) -> Done {
         return show::json(&made);
     }
     println!("{text}");
-    eprintln!(
-        "repl: {} ({}) may {}; commands of this home use it from now on",
-        made.id,
-        made.name,
-        made.scopes.join(", ")
-    );
+    eprintln!("repl: {}", token_note(&made, settings, &place, named.as_deref()));
     Ok(0)
+}
+
+/// Where a token of the owner is good.
+enum Place {
+    /// At every server that shares the database.
+    Database,
+    /// At the control plane of this home, which may have an address too.
+    Home { url: Option<String> },
+}
+
+/// What the token is for; `named` is the address to which commands go now. Only the control plane of this home is given the home's
+/// token without being asked.
+fn token_note(made: &TokenView, settings: &Settings, place: &Place, named: Option<&str>) -> String {
+    let what = format!("{} ({}) may {}", made.id, made.name, made.scopes.join(", "));
+    let normal = |url: &str| wire::client::normal(url).ok();
+    match (place, named) {
+        (_, None) => format!("{what}; commands of this home use it from now on"),
+        (Place::Home { url: Some(own) }, Some(named)) if normal(own) == normal(named) => {
+            format!("{what}; commands of this home use it from now on")
+        }
+        (Place::Database, Some(named)) => {
+            format!("{what} at every server of this database; if {named} is one of them: repl login {named}")
+        }
+        (Place::Home { .. }, Some(named)) => format!(
+            "{what} at the control plane of {}, not at {named}, to which commands go now; a token for that one: repl login {named}",
+            settings.home.display()
+        ),
+    }
 }
 
 async fn ask_for_a_token(settings: &Settings, holder: &embedded::Holder) -> Done<TokenView> {
@@ -198,6 +224,34 @@ fn last_lines(text: &[u8], count: usize) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_says_where_it_is_good() {
+        let made = TokenView {
+            id: "tok_1".into(),
+            name: "owner".into(),
+            scopes: vec!["admin".into()],
+            created_at: 0,
+            expires_at: None,
+            token: None,
+        };
+        let settings = Settings::read_from(
+            &crate::settings::Flags::default(),
+            &|name| (name == "REPL_HOME").then(|| "/data".to_owned()),
+            std::path::Path::new("/"),
+        )
+        .unwrap();
+        let home = |url: Option<&str>| Place::Home { url: url.map(str::to_owned) };
+        for (place, named, said) in [
+            (home(None), None, "commands of this home use it"),
+            (home(Some("http://127.0.0.1:7780")), Some("http://127.0.0.1:7780/"), "commands of this home use it"),
+            (home(None), Some("https://h"), "at the control plane of /data, not at https://h"),
+            (Place::Database, Some("https://h"), "at every server of this database; if https://h is one"),
+        ] {
+            let note = token_note(&made, &settings, &place, named);
+            assert!(note.starts_with("tok_1 (owner) may admin") && note.contains(said), "{note}");
+        }
+    }
 
     #[test]
     fn the_last_lines_are_whole() {

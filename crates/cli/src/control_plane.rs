@@ -1,7 +1,7 @@
 //! The control plane this command talks to: found, or started, and asked again when an answer got lost.
 //! Every POST carries a key, so that asking again changes nothing twice.
 
-use crate::complaint::{Complaint, Done};
+use crate::complaint::{self, Complaint, Done};
 use crate::embedded;
 use crate::login;
 use crate::settings::Settings;
@@ -154,13 +154,25 @@ impl ControlPlane {
         self.client.lock().expect("nobody panics while holding it").clone()
     }
 
+    /// What to say about an answer, or none, of this control plane.
+    pub fn complaint(&self, error: &ClientError) -> Complaint {
+        Complaint::of_answer(error, self.client().base())
+    }
+
+    /// A port that speaks TLS, or none, goes on doing so.
+    pub fn is_worth_another_try(&self, error: &ClientError) -> bool {
+        is_worth_another_try(error) && complaint::other_scheme(error, self.client().base()).is_none()
+    }
+
     /// Puts a question until it is answered: through a restart, a busy key, a full server.
     pub async fn patiently<T, F: Future<Output = Result<T, ClientError>>>(&self, ask: impl Fn(Client) -> F) -> Done<T> {
         let mut pause = FIRST_PAUSE;
         for tried in 1.. {
             match ask(self.client()).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) if tried >= TRIES || !is_worth_another_try(&error) => return Err(error.into()),
+                Err(error) if tried >= TRIES || !self.is_worth_another_try(&error) => {
+                    return Err(self.complaint(&error));
+                }
                 Err(ClientError::Unreachable(_)) if self.is_embedded() => self.again().await?,
                 Err(_) => {}
             }

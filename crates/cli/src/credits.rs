@@ -48,7 +48,7 @@ pub enum CreditsCommand {
   repl credits usage --since 7d")]
     Usage {
         /// How far back
-        #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = quantity::duration)]
+        #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = quantity::duration, allow_negative_numbers = true)]
         since: i64,
         #[command(flatten)]
         json: Json,
@@ -73,8 +73,8 @@ fn balance(view: &BalanceView, json: Json) -> Done {
     }
     show::pairs(&[
         ("organisation", Some(view.org.clone())),
-        ("available", Some(format!("{} credits", view.available))),
-        ("set aside", Some(format!("{} credits", view.reserved))),
+        ("available", Some(show::credits(&view.available))),
+        ("set aside", Some(show::credits(&view.reserved))),
     ]);
     Ok(0)
 }
@@ -90,7 +90,8 @@ async fn ledger(plane: &ControlPlane, run: Option<String>, listing: Listing) -> 
     if listing.json {
         return show::json(&rows);
     }
-    let mut table = Table::new(["SEQ", "TIME", "TYPE", "CREDITS", "RUN", "KEY", "MEMO"]);
+    let mut table =
+        Table::new(["SEQ", "TIME", "TYPE", "CREDITS", "RUN", "KEY", "MEMO"]).without_if_narrow(&["KEY", "MEMO"]);
     for row in &rows {
         table.row([
             row.seq.to_string(),
@@ -117,8 +118,16 @@ async fn usage(plane: &ControlPlane, since: i64, json: Json) -> Done {
         table.row([row.charged.clone(), whose, row.name.clone().unwrap_or_default()]);
     }
     table.print("nothing spent");
-    println!("{} credits since {}", view.total, show::clock(view.from));
+    println!("{} since {}", show::credits(&view.total), show::clock(view.from));
     Ok(0)
+}
+
+/// `3 runs`, `1 run`: the report names everything in the plural.
+fn counted(count: i64, what: &str) -> String {
+    match what.strip_suffix('s') {
+        Some(noun) => show::count(count, noun),
+        None => format!("{count} {what}"),
+    }
 }
 
 /// Recompute every invariant from the tables; exit 1 and the rows if one is broken
@@ -137,7 +146,7 @@ pub async fn audit(settings: &Settings, args: AuditArgs) -> Done {
         show::json(&report)?;
         return Ok(if report.clean { 0 } else { REFUSED });
     }
-    let checked: Vec<String> = report.checked.iter().map(|(what, count)| format!("{count} {what}")).collect();
+    let checked: Vec<String> = report.checked.iter().map(|(what, count)| counted(*count, what)).collect();
     if report.clean {
         println!("clean: {}", checked.join(", "));
         return Ok(0);

@@ -1,6 +1,6 @@
 //! `repl doctor`: what works on this machine and what is missing, each with its fix. Changes nothing and starts nothing.
 
-use crate::complaint::{Done, REFUSED};
+use crate::complaint::{self, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::embedded;
 use crate::settings::Settings;
@@ -85,9 +85,11 @@ fn print(check: &Check) {
         State::Limited => paint(Colour::Yellow, "!"),
         State::Broken => paint(Colour::Red, "✗"),
     };
-    println!("{mark} {:<16} {}", check.check, check.detail);
+    /// Where details begin.
+    const INDENT: usize = 19;
+    println!("{mark} {:<16} {}", check.check, show::wrapped(&check.detail, INDENT, INDENT));
     if let Some(fix) = &check.fix {
-        println!("  {:<16} {}", "", paint(Colour::Dim, &format!("fix: {fix}")));
+        println!("  {:<16} {}", "", show::wrapped(&paint(Colour::Dim, &format!("fix: {fix}")), INDENT, INDENT + 5));
     }
 }
 
@@ -166,18 +168,21 @@ async fn control_plane(settings: &Settings) -> Vec<Check> {
             let version = health.version.map(|version| format!(", version {version}")).unwrap_or_default();
             Check::fine("control plane", format!("{} at {}{version}", health.status, client.base()))
         }
-        Err(error) => Check::broken("control plane", format!("{}: {error}", client.base()), fix_of_reach(settings)),
+        Err(error) => match complaint::other_scheme(&error, client.base()) {
+            Some((spoken, right)) => Check::broken(
+                "control plane",
+                format!("{}: this port speaks {spoken}", client.base()),
+                format!("use {right}"),
+            ),
+            None => Check::broken("control plane", format!("{}: {error}", client.base()), fix_of_reach(settings)),
+        },
     }];
     if checks[0].state == State::Fine {
         checks.push(match client.get::<BalanceView>("/api/v1/credits").await {
             Ok(balance) => {
                 Check::fine("access", format!("organisation {}, {} credits", balance.org, balance.available))
             }
-            Err(error) => Check::broken(
-                "access",
-                error.to_string(),
-                "repl login URL, or set REPL_TOKEN to a valid token (`repl token create`)",
-            ),
+            Err(error) => Check::broken("access", error.to_string(), complaint::signing_in(client.base())),
         });
     }
     checks

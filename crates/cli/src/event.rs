@@ -4,9 +4,9 @@ use crate::complaint::{DETACHED, Done};
 use crate::control_plane::ControlPlane;
 use crate::follow::Persistence;
 use crate::live::Live;
-use crate::lookup;
 use crate::settings::Settings;
 use crate::show::{self, Colour, paint};
+use crate::{lookup, quantity};
 use wire::api::EventView;
 use wire::client::ClientError;
 
@@ -23,7 +23,7 @@ pub struct EventsArgs {
     #[arg(short, long)]
     follow: bool,
     /// At most this many
-    #[arg(long, value_name = "N", default_value_t = 10_000, conflicts_with = "follow")]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = quantity::count, allow_negative_numbers = true, conflicts_with = "follow")]
     limit: usize,
     /// A JSON array; with -f one object per line
     #[arg(long)]
@@ -89,25 +89,58 @@ fn print(event: &EventView) {
     let body = match &event.body {
         serde_json::Value::Object(body) => body
             .iter()
-            .filter(|(_, value)| !value.is_null())
-            .map(|(name, value)| format!("{name}={}", plain(value)))
+            .filter(|(name, value)| !value.is_null() && !is_said(&event.kind, name, value))
+            .map(|(name, value)| format!("{name}={}", shown(name, value)))
             .collect(),
         serde_json::Value::Null => Vec::new(),
         other => vec![plain(other)],
     };
     let number = format!("{:>4}", event.number);
-    println!(
-        "{} {} {} {}",
-        paint(Colour::Dim, &number),
-        show::clock(event.at),
-        paint(Colour::Bold, &event.kind),
-        crate::say::one_line(&body.join(" "))
-    );
+    let begin = format!("{} {} ", paint(Colour::Dim, &number), show::clock(event.at));
+    let indent = crate::say::width(&begin);
+    let text = format!("{} {}", paint(Colour::Bold, &event.kind), body.join(" "));
+    println!("{begin}{}", show::wrapped(&crate::say::one_line(text.trim_end()), indent, indent));
+}
+
+/// The run's name is known to whoever asks, and `run.failed` says what its status is.
+fn is_said(kind: &str, name: &str, value: &serde_json::Value) -> bool {
+    name == "name" || (name == "status" && value.as_str().is_some_and(|status| kind.ends_with(&format!(".{status}"))))
+}
+
+/// A field as a person reads it; `--json` has it as it is.
+fn shown(name: &str, value: &serde_json::Value) -> String {
+    match (name, value) {
+        ("last_error", serde_json::Value::Object(error)) => error.get("message").map_or_else(String::new, plain),
+        (_, serde_json::Value::Number(at)) if name.ends_with("_at") => {
+            at.as_i64().map_or_else(|| at.to_string(), show::clock)
+        }
+        _ => plain(value),
+    }
 }
 
 fn plain(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::String(text) if !text.contains(char::is_whitespace) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_read_as_people_say_them() {
+        for (name, value, text) in [
+            ("last_error", json!({ "code": "x", "message": "it failed" }), "\"it failed\""),
+            ("retry_at", json!(0), "1970-01-01 00:00:00Z"),
+            ("exit_code", json!(5), "5"),
+            ("reason", json!("job_failed"), "job_failed"),
+        ] {
+            assert_eq!(shown(name, &value), text);
+        }
+        assert!(is_said("run.failed", "status", &json!("failed")) && is_said("run.failed", "name", &json!("n")));
+        assert!(!is_said("run.terminating", "status", &json!("running")) && !is_said("job.ended", "job", &json!("j")));
     }
 }

@@ -143,8 +143,9 @@ impl Persistence {
 
     /// Returns when it is worth trying again; an answer that will not change is the caller's.
     pub async fn wait(&mut self, plane: &ControlPlane, broken: ClientError, live: &Live) -> Done<()> {
-        if !self.may_change(&broken) {
-            return Err(broken.into());
+        let other_scheme = crate::complaint::other_scheme(&broken, plane.client().base()).is_some();
+        if other_scheme || !self.may_change(&broken) {
+            return Err(plane.complaint(&broken));
         }
         // The first break is usually a restart, over before anybody would have read about it.
         if self.tries == 1 {
@@ -174,9 +175,12 @@ pub struct Sink<'a> {
     written: BTreeMap<String, i64>,
     /// Only these jobs, when asked so.
     pub only: Option<Vec<String>>,
-    /// Whether it is said when another attempt begins, and the latest that was said.
-    pub tells_attempts: bool,
+    /// Another attempt is announced when its output comes, not when it begins: of a log that is only read, the parts that were not
+    /// asked for are not announced.
+    pub waits_for_output: bool,
+    /// The latest attempt, and what is still to be said of it.
     attempt: i64,
+    announced: Option<String>,
 }
 
 impl<'a> Sink<'a> {
@@ -187,8 +191,9 @@ impl<'a> Sink<'a> {
             stderr: tokio::io::stderr(),
             written: BTreeMap::new(),
             only: None,
-            tells_attempts: true,
+            waits_for_output: false,
             attempt: 1,
+            announced: None,
         }
     }
 
@@ -204,14 +209,23 @@ impl<'a> Sink<'a> {
             "attempt" => {
                 let begun: LogAttempt = serde_json::from_str(&event.data).map_err(unread)?;
                 // A stream that was cut and goes on says it again.
-                if begun.attempt > self.attempt && self.tells_attempts {
-                    self.live.tell(&format!("attempt {} of {}", begun.attempt, begun.max_attempts));
+                if begun.attempt > self.attempt {
+                    self.announced = Some(format!("attempt {} of {}", begun.attempt, begun.max_attempts));
+                }
+                if !self.waits_for_output {
+                    self.announce();
                 }
                 self.attempt = self.attempt.max(begun.attempt);
                 Ok(None)
             }
             "end" => Ok(Some(serde_json::from_str(&event.data).map_err(unread)?)),
             _ => Ok(None), // of a later version
+        }
+    }
+
+    fn announce(&mut self) {
+        if let Some(text) = self.announced.take() {
+            self.live.tell(&text);
         }
     }
 
@@ -232,6 +246,7 @@ impl<'a> Sink<'a> {
         if bytes.is_empty() {
             return Ok(());
         }
+        self.announce();
         self.live.output(stream, bytes);
         let written = match stream {
             "stdout" => write(&mut self.stdout, bytes).await,

@@ -81,7 +81,8 @@ async fn list(plane: &ControlPlane, all: bool, state: Option<String>, listing: L
     if listing.json {
         return show::json(&instances);
     }
-    let mut table = Table::new(["ID", "PROVIDER", "STATUS", "STATE", "RUN", "SIZE", "AGE", "HELD", "NAME"]);
+    let mut table = Table::new(["ID", "PROVIDER", "STATUS", "STATE", "RUN", "SIZE", "AGE", "HELD", "NAME"])
+        .without_if_narrow(&["NAME", "PROVIDER", "SIZE"]);
     for it in &instances {
         table.row([
             it.id.clone(),

@@ -24,13 +24,14 @@ pub struct Live {
 }
 
 impl Live {
-    /// A line if a person sees stderr.
-    pub fn new() -> Live {
+    /// A line if a person sees stderr; `text` until more is known.
+    pub fn new(text: &str) -> Live {
         let terminal = std::io::stderr().is_terminal();
         let line = terminal.then(|| {
             let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("a template of ours");
             line.set_style(style.tick_chars("⠋⠙⠸⠴⠦⠇ "));
+            line.set_message(shown(text));
             line.enable_steady_tick(REDRAWN_EVERY);
             line
         });
@@ -43,6 +44,12 @@ impl Live {
         Live { line: None, shares_screen: false, last_byte, terminal: false, hidden: AtomicBool::new(true) }
     }
 
+    /// No line, but what is said begins on a line of its own.
+    pub fn plain() -> Live {
+        let (terminal, shares_screen) = (std::io::stderr().is_terminal(), std::io::stdout().is_terminal());
+        Live { terminal, shares_screen, ..Live::none() }
+    }
+
     pub fn is_terminal(&self) -> bool {
         self.terminal
     }
@@ -50,7 +57,7 @@ impl Live {
     pub fn phase(&self, text: String) {
         if let Some(line) = &self.line {
             // Drawn by itself, past the macros that everything else is printed with.
-            line.set_message(say::harmless(&say::one_line(&text)));
+            line.set_message(shown(&text));
         }
     }
 
@@ -141,6 +148,10 @@ impl Live {
         self.phase(said(&view, why.as_ref().map(|why| why.summary.as_str())));
         waits
     }
+}
+
+fn shown(text: &str) -> String {
+    say::harmless(&say::one_line(text))
 }
 
 /// `why`: what a run that is queued waits for, in words that begin with `it`.

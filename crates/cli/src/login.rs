@@ -18,8 +18,9 @@ use wire::client::{Client, ClientError};
 
 /// Keep the token of a control plane, for commands that talk to it
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The token is read without being shown, or from a pipe; it is checked before it is kept.
-A `url` in a project's repl.toml is used only with a token that was kept for exactly that address.
+#[command(after_help = "The token is read without being shown, or from a pipe; it is checked before it
+is kept. A `url` in a project's repl.toml is used only with a token that was
+kept for exactly that address.
 
 Examples:
   repl login https://control.example                  # asks for the token
@@ -93,6 +94,9 @@ pub async fn login(settings: &Settings, args: LoginArgs) -> Done {
     }
     let (name, scopes) = (one_line(&kept.name), one_line(&kept.scopes.join(", ")));
     eprintln!("repl: signed in at {url} as {name} ({scopes}); the token is kept in {}", path.display());
+    if settings.url.as_ref().and_then(|url| normal(url).ok()).as_ref() != Some(&url) {
+        eprintln!("repl: commands go there with: export REPL_URL={url}");
+    }
     Ok(0)
 }
 
@@ -118,7 +122,7 @@ fn list(path: &Path, json: Json) -> Done {
     if json.json {
         return show::json(&tokens.iter().map(|(url, kept)| shown(url, kept)).collect::<Vec<_>>());
     }
-    let mut table = Table::new(["URL", "TOKEN", "NAME", "SCOPES", "KEPT"]);
+    let mut table = Table::new(["URL", "TOKEN", "NAME", "SCOPES", "KEPT"]).without_if_narrow(&["KEPT", "TOKEN"]);
     for (url, kept) in tokens {
         table.row([url, kept.id, kept.name, kept.scopes.join(","), show::ago(kept.kept_at)]);
     }
@@ -149,7 +153,7 @@ async fn checked(settings: &Settings, url: &str, token: &str) -> Done<TokenView>
             Complaint::refused(format!("{url} does not know this token: {}", one_line(&problem.to_string())))
                 .fix("nothing was kept; make one there: repl token create NAME")
         }
-        _ => error.into(),
+        _ => Complaint::of_answer(&error, url),
     })
 }
 

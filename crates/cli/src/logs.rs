@@ -22,10 +22,10 @@ pub struct LogsArgs {
     #[arg(short, long)]
     follow: bool,
     /// Only the last N lines
-    #[arg(long, value_name = "N")]
-    tail: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = quantity::count, allow_negative_numbers = true)]
+    tail: Option<usize>,
     /// Only what was written in this time, e.g. 10m
-    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
     since: Option<i64>,
     /// Only of this agent, by id or name
     #[arg(long)]
@@ -40,21 +40,24 @@ pub struct LogsArgs {
 pub async fn logs(settings: &Settings, args: LogsArgs) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     let run = lookup::run(&plane, &args.run).await?;
-    let live = Live::none();
+    let live = Live::plain();
     let mut sink = Sink::new(&live);
-    sink.tells_attempts = args.follow;
+    sink.waits_for_output = !args.follow;
     if let Some(agent) = &args.agent {
         sink.only = Some(jobs_of(&plane, &run, agent).await?);
     }
     let part = Part {
         follow: args.follow,
-        tail: args.tail,
+        tail: args.tail.map(|lines| lines as u64),
         since_ms: args.since.map(|ms| show::now_ms() - ms),
         job: args.job,
         stream: args.stream,
     };
     let end = tokio::select! {
-        end = follow::logs(&plane, &run, &part, &mut sink) => end?,
+        end = follow::logs(&plane, &run, &part, &mut sink) => end.map_err(|complaint| match &part.job {
+            Some(_) if complaint.fix.is_none() => complaint.fix(format!("see `repl status {run} -v`")),
+            _ => complaint,
+        })?,
         _ = tokio::signal::ctrl_c() => return Ok(DETACHED),
     };
     follow::say_if_cut(&end);

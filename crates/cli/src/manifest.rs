@@ -48,7 +48,8 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     if listing.json {
         return show::json(&manifests);
     }
-    let mut table = Table::new(["ID", "INTENT", "STATUS", "OUTCOME", "WORKFLOW", "AGE", "RETAINED"]);
+    let mut table = Table::new(["ID", "INTENT", "STATUS", "OUTCOME", "WORKFLOW", "AGE", "RETAINED"])
+        .without_if_narrow(&["OUTCOME", "AGE"]);
     for it in &manifests {
         table.row([
             it.id.clone(),

@@ -72,7 +72,7 @@ pub fn rejected(run: &Command, words: &[String], wrong: &str, here: &Path) -> Op
 pub fn without_run(words: &[String], here: &Path) -> Option<String> {
     let first = words.first()?;
     let path = &here.join(first);
-    if !path.is_file() && !first.contains(' ') {
+    if !path.is_file() && !first.contains(' ') && run_file_called(first, here).is_none() {
         return None;
     }
     if run_file::is_one(path) {
@@ -85,7 +85,17 @@ fn not_a_run_file(word: &str) -> Complaint {
     Complaint::usage(format!("`{word}` is not a run file (*.repl.yml); a command is written after -- or -c"))
 }
 
+/// The run file whose name begins with this word, as in `repl run train` for train.repl.yml.
+fn run_file_called(word: &str, here: &Path) -> Option<String> {
+    let names = [".repl.yml", ".repl.yaml", ".yml", ".yaml"].map(|ending| format!("{word}{ending}"));
+    names.into_iter().find(|name| here.join(name).is_file())
+}
+
 fn proposed(complaint: Complaint, flags: &[String], words: &[String], here: &Path) -> Complaint {
+    if let Some(name) = run_file_called(&words[0], here).filter(|_| !here.join(&words[0]).is_file()) {
+        let typed = [&["repl".to_owned(), "run".to_owned()], flags, &[name], &words[1..]].concat();
+        return complaint.fix(quoted(&typed));
+    }
     if here.join(&words[0]).is_dir() && words.len() == 1 {
         return complaint.fix(format!(
             "to send this folder along: repl run --file {} -c 'COMMAND'",
@@ -244,6 +254,7 @@ mod tests {
         write("tool", "#!/bin/sh\n");
         write("task", "type: task\ncommands: [x]\n");
         write("data.csv", "type,name\n");
+        write("mid.repl.yml", "type: task\ncommands: [x]\n");
         std::fs::create_dir(dir.path().join("src")).unwrap();
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(dir.path().join("tool"), mode).unwrap();
@@ -300,6 +311,8 @@ mod tests {
             (&["./tool", "x"], "repl run --file tool -- ./tool x"),
             (&["train.py", "-c", "python train.py"], "repl run -c 'python train.py' --file train.py"),
             (&["train.py", "--", "python", "train.py"], "repl run --file train.py -- python train.py"),
+            (&["mid"], "repl run mid.repl.yml"),
+            (&["--cpu", "2", "mid", "--detach"], "repl run --cpu 2 --detach mid.repl.yml"),
             (&["gone.py"], "there is no gone.py in this folder: check the path"),
             (&["data.csv"], "to send this file along: repl run --file data.csv -c 'COMMAND'"),
             (&["src"], "to send this folder along: repl run --file src -c 'COMMAND'"),
@@ -333,6 +346,7 @@ mod tests {
             |words: &[&str]| without_run(&words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>(), dir.path());
         assert_eq!(fix(&["task", "--cpu", "2"]).unwrap(), "to submit this file: repl run task --cpu 2");
         assert!(fix(&["train.py"]).unwrap().starts_with("repl run --file train.py -- python3 train.py\n"));
+        assert_eq!(fix(&["mid"]).unwrap(), "repl run mid.repl.yml");
         assert_eq!(fix(&["frobnicate"]), None);
     }
 }

@@ -36,7 +36,8 @@ pub async fn ps(settings: &Settings, args: PsArgs) -> Done {
     if args.listing.json {
         return show::json(&runs);
     }
-    let mut table = Table::new(["ID", "NAME", "STATUS", "CREATED", "RAN", "EXIT", "CREDITS", "COMMAND"]);
+    let mut table = Table::new(["ID", "NAME", "STATUS", "CREATED", "RAN", "EXIT", "CREDITS", "COMMAND"])
+        .without_if_narrow(&["CREDITS", "RAN"]);
     for run in &runs {
         table.row([
             run.id.clone(),

@@ -1,12 +1,15 @@
 //! Amounts as people write them on a command line or in a run file: sizes, processors, variables.
 
-use wire::model::Credits;
 use wire::model::time::parse_duration;
+use wire::model::{Credits, spec};
 
 /// `512MB`, `2G`, `1.5Gi`, `1GiB`: however the unit is written, it is a power of 1024.
 pub fn memory(text: &str) -> Result<i64, String> {
     let bad = || format!("`{text}` is not a size: write it like 512MB or 2GB");
     let text = text.trim();
+    if is_plain_number(text) {
+        return Err(format!("`{text}` has no unit: write it like {text}MB or {text}GB"));
+    }
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number: f64 = number.parse().map_err(|_| bad())?;
@@ -34,13 +37,42 @@ pub fn cpu(text: &str) -> Result<i64, String> {
 }
 
 pub fn duration(text: &str) -> Result<i64, String> {
-    parse_duration(text).map_err(|error| error.to_string())
+    parse_duration(text).map_err(|error| match text.trim() {
+        zero if is_plain_number(zero) && zero.bytes().all(|digit| digit == b'0') => {
+            format!("`{zero}` has no unit: write it as 0s")
+        }
+        number if is_plain_number(number) => {
+            format!("`{number}` has no unit: write it like {number}s, {number}m or {number}h")
+        }
+        _ => error.to_string(),
+    })
+}
+
+fn is_plain_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// How many lines, rows or the like.
+pub fn count(text: &str) -> Result<usize, String> {
+    text.trim().parse().map_err(|_| format!("`{text}` is not a whole number: write it like 20"))
+}
+
+/// Attempts of a run, the first included.
+pub fn attempts(text: &str) -> Result<i64, String> {
+    let number = text.parse().ok().filter(|number| (1..=spec::MAX_ATTEMPTS).contains(number));
+    number.ok_or_else(|| {
+        format!("`{text}` is not a number of attempts: write a whole number from 1 to {}", spec::MAX_ATTEMPTS)
+    })
 }
 
 /// A positive amount of credits, kept as the text that travels.
 pub fn credits(text: &str) -> Result<String, String> {
     let amount: Credits = text.parse().map_err(|error: wire::model::credits::BadCredits| error.to_string())?;
-    if amount.is_zero() { Err("must be more than nothing, e.g. 5 or 0.25".into()) } else { Ok(amount.to_string()) }
+    if amount.is_zero() {
+        Err(format!("`{text}` is no amount: write more than nothing, like 5 or 0.25"))
+    } else {
+        Ok(amount.to_string())
+    }
 }
 
 /// `K=V`, or `K` for the value it has here.
@@ -82,6 +114,22 @@ mod tests {
             assert!(cpu(text).is_err(), "{text}");
         }
         assert!(credits("-1").is_err() && credits("0").is_err() && credits("0.25").is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_comes_with_what_to_write() {
+        for (said, why) in [
+            (duration("2"), "`2` has no unit: write it like 2s, 2m or 2h"),
+            (duration("0"), "`0` has no unit: write it as 0s"),
+            (duration("5x"), "`5x` is not a duration: write it like 90s, 5m, 2h30m or 1d"),
+            (memory("1"), "`1` has no unit: write it like 1MB or 1GB"),
+            (attempts("x"), "`x` is not a number of attempts: write a whole number from 1 to 100"),
+            (attempts("0"), "`0` is not a number of attempts: write a whole number from 1 to 100"),
+            (count("-1").map(|count| count as i64), "`-1` is not a whole number: write it like 20"),
+        ] {
+            assert_eq!(said.unwrap_err(), why);
+        }
+        assert_eq!((attempts("100"), count("0")), (Ok(100), Ok(0)));
     }
 
     #[test]

@@ -18,7 +18,7 @@ const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 #[command(after_help = "Examples:
   repl server --listen 127.0.0.1:7780
   repl server --listen 0.0.0.0:7780 --tls-cert chain.pem --tls-key key.pem
-  REPL_DATABASE=postgres://remuda@db.example/remuda repl server --listen 0.0.0.0:7780")]
+  REPL_DATABASE=postgres://remuda@db.example/remuda repl server")]
 pub struct ServerArgs {
     /// Address of the HTTP API [env: REPL_LISTEN] [default: 127.0.0.1:7780]
     #[arg(long, value_name = "ADDRESS")]
@@ -42,7 +42,8 @@ pub struct ServerArgs {
 /// Be a worker in the foreground: does the work of servers that share its database
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  REPL_DATABASE=postgres://remuda@db.example/remuda repl worker --server 10.0.0.5:7780")]
+  export REPL_DATABASE=postgres://remuda@db.example/remuda
+  repl worker --server 10.0.0.5:7780")]
 pub struct WorkerArgs {
     /// Where its machines reach the servers: host and port, or a URL [env: REPL_LISTEN] [default: 127.0.0.1:7780]
     #[arg(long, value_name = "ADDRESS")]

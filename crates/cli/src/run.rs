@@ -11,7 +11,7 @@ use crate::{artifact, follow, lookup, meant, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use wire::api::{AttemptView, Plan, RunView, Submit};
-use wire::model::Credits;
+use wire::model::{Credits, spec};
 
 /// More than this is rarely meant; on a terminal we ask first.
 const MANY_FILES: usize = 10_000;
@@ -28,8 +28,9 @@ const MOST_ATTEMPTS: usize = 1_000;
   repl run train.repl.yml --env EPOCHS=5 --detach
   sort names.txt | repl run -i -c 'uniq -c'
 
-Exit codes: the work's own; 128 + n after signal n; 124 max duration; 143 cancelled;
-130 detached by Ctrl-C; 1 refused, or no code; 2 wrong use, or no control plane.")]
+Exit codes: the work's own; 128 + n after signal n; 124 after --max-duration;
+143 cancelled; 130 detached by Ctrl-C; 1 refused, or no code; 2 wrong use, or no
+control plane.")]
 pub struct RunArgs {
     /// A run file (*.repl.yml); flags are stronger than what it says
     file: Option<PathBuf>,
@@ -81,7 +82,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "CREDITS", value_parser = quantity::credits, allow_negative_numbers = true)]
     budget: Option<String>,
     /// Attempts, the first included, after errors and interruptions
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = quantity::attempts, allow_negative_numbers = true)]
     retry: Option<i64>,
     /// Pause before a new attempt after an error; otherwise 100ms, then twice as long each time
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
@@ -126,6 +127,9 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     let (mut submit, sources) = wanted(&args, &env)?;
     run_file::fill(&mut submit, &settings.run);
     let files = upload::walk(&sources, args.follow_links)?;
+    if let Some(hint) = start_folder(&submit, &files, Path::new(""))? {
+        eprintln!("repl: hint: {hint}");
+    }
     confirm(&args, &files)?;
     let paths = sources.into_iter().map(|source| source.path).collect();
     let hashed = upload::hash(&files, &settings.home.join("hashes"), paths).await?;
@@ -172,7 +176,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         Done::Ok(Submitted::Accepted(Box::new((plane, run, sending))))
     };
     let submitted = tokio::select! {
-        submitted = submitted => submitted?,
+        submitted = submitted => submitted.map_err(|complaint| in_flags(complaint, args.file.is_some()))?,
         _ = interrupt.recv() => {
             eprintln!("repl: interrupted while submitting; if it was accepted, `repl ps` shows it");
             return Ok(DETACHED);
@@ -186,7 +190,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     if args.detach {
         return detached(&view, sending, args.json);
     }
-    let live = Live::new();
+    let live = Live::new(&format!("{} {} · submitted", view.id, view.name));
     if plane.started_here {
         live.say(&format!("started a control plane in {}", settings.home.display()));
     }
@@ -201,6 +205,25 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         }
         _ = interrupt.recv() => Ok(detach(&view.id, &live)),
     }
+}
+
+/// A refusal of a field in the words of whoever wrote it: the flag, or the key of the run file.
+fn in_flags(complaint: Complaint, has_file: bool) -> Complaint {
+    let all = || run_file::keys::RESOURCES.iter().chain(run_file::keys::TASK);
+    let Some((field, why)) = complaint.text.split_once(": ") else { return complaint };
+    let key = match field {
+        "retry.delay" => run_file::keys::RETRY.iter().find(|key| key.name == "delay"),
+        _ => all().find(|key| key.name == field),
+    };
+    let Some((key, flag)) = key.and_then(|key| Some((key, key.flag?))) else { return complaint };
+    let text = if has_file { format!("{flag} (`{field}` in a run file): {why}") } else { format!("{flag}: {why}") };
+    let is_plain = !key.example.starts_with(['[', '{']) && flag.starts_with("--");
+    let fix = match &complaint.fix {
+        Some(fix) => fix.clone(),
+        None if is_plain => format!("write it like {flag} {}", key.example),
+        None => format!("change {flag}"),
+    };
+    Complaint { text, fix: Some(fix), ..complaint }
 }
 
 /// What became of a submission.
@@ -226,7 +249,7 @@ pub async fn attach(settings: &Settings, args: AttachArgs) -> Done {
     let run = lookup::run(&plane, &args.run).await?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
         .map_err(|error| Complaint::refused(format!("cannot listen for Ctrl-C: {error}")))?;
-    let live = Live::new();
+    let live = Live::new(&format!("{run} · asking for its output"));
     tokio::select! {
         ended = follow::run(&plane, &run, &live) => {
             let ended = ended?;
@@ -249,6 +272,10 @@ async fn in_all(plane: &ControlPlane, run: &RunView) -> Option<String> {
 
 fn detach(run: &str, live: &Live) -> u8 {
     live.done();
+    if live.is_terminal() {
+        // Behind the ^C that the terminal shows.
+        eprintln!();
+    }
     eprintln!("repl: detached; {run} goes on. Come back: repl attach {run} · end it: repl cancel {run}");
     DETACHED
 }
@@ -289,7 +316,9 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     }
     command(args, &mut submit)?;
     for entry in &args.env {
-        let (name, value) = quantity::variable(entry, env).map_err(|why| Complaint::usage(format!("--env: {why}")))?;
+        let (name, value) = quantity::variable(entry, env).map_err(|why| Complaint::value("--env", &why))?;
+        spec::check_variable(&name)
+            .map_err(|why| Complaint::value("--env", &why).fix("choose another name, like --env NAME=value"))?;
         submit.env.insert(name, value);
     }
     submit.kind.get_or_insert_with(|| "task".to_owned());
@@ -344,6 +373,30 @@ fn command(args: &RunArgs, submit: &mut Submit) -> Done<()> {
         return Err(Complaint::usage("nothing to run").fix(fix));
     }
     Ok(())
+}
+
+/// What to say about a working folder that nothing is sent for: the run begins in an empty one. That may be meant, by a command
+/// that fills it; a folder that is none is not.
+fn start_folder(submit: &Submit, files: &Files, here: &Path) -> Done<Option<String>> {
+    let Some(said) = submit.working_dir.as_deref() else { return Ok(None) };
+    if !spec::is_inside(said) {
+        return Err(Complaint::usage(format!("--workdir: `{said}` leads out of the run's folder"))
+            .fix("write a folder below it, like --workdir src; `working_dir` in a run file is the same"));
+    }
+    let parts = said.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let dir = parts.collect::<Vec<_>>().join("/");
+    if matches!(files.found.get(&dir), Some(upload::Found::File(_))) {
+        return Err(Complaint::usage(format!("--workdir: `{said}` is a file among those that are sent, not a folder"))
+            .fix("name the folder it is in"));
+    }
+    if dir.is_empty() || files.names(&dir) {
+        return Ok(None);
+    }
+    let fix = match here.join(&dir).is_dir() {
+        true => format!("; it is here: add --file {}", meant::quoted(&[dir])),
+        false => String::new(),
+    };
+    Ok(Some(format!("no file that is sent is in `{said}`, so the run begins there in an empty folder{fix}")))
 }
 
 fn confirm(args: &RunArgs, files: &Files) -> Done<()> {
@@ -401,6 +454,57 @@ mod tests {
         assert_eq!(of(&["--", "echo", "-n"]).unwrap().argv, ["echo", "-n"]);
         for bad in [&[][..], &["-c", "x", "--", "y"], &["gone.yml"]] {
             assert_eq!(of(bad).unwrap_err().code, 2, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_start_folder_without_files_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("src/deep")).unwrap();
+        std::fs::write(dir.path().join("src/deep/a.py"), "").unwrap();
+        std::fs::create_dir(dir.path().join("other")).unwrap();
+        let files = upload::walk(&[upload::source("src", dir.path()).unwrap()], false).unwrap();
+        let of = |said: &str| {
+            let submit = Submit { working_dir: Some(said.to_owned()), ..Submit::default() };
+            start_folder(&submit, &files, dir.path())
+        };
+        for fine in ["src", "./src/deep/", ".", "src/deep"] {
+            assert_eq!(of(fine).unwrap(), None, "{fine}");
+        }
+        let empty = "no file that is sent is in `new`, so the run begins there in an empty folder";
+        assert_eq!(of("new").unwrap().as_deref(), Some(empty));
+        assert!(of("other").unwrap().unwrap().ends_with("it is here: add --file other"));
+        for refused in ["src/deep/a.py", "../up", "/abs", ""] {
+            let complaint = of(refused).unwrap_err();
+            assert!(complaint.code == 2 && complaint.fix.is_some(), "{refused}: {complaint}");
+        }
+        assert_eq!(start_folder(&Submit::default(), &files, dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_refused_field_is_called_by_its_flag() {
+        let said = |text: &str, has_file| in_flags(Complaint::refused(text), has_file).to_string();
+        for (text, has_file, answer) in [
+            (
+                "hold: must lie between 0s and 24h",
+                false,
+                "--hold: must lie between 0s and 24h\n  fix: write it like --hold 1h",
+            ),
+            (
+                "hold: must lie between 0s and 24h",
+                true,
+                "--hold (`hold` in a run file): must lie between 0s and 24h\n  fix: write it like --hold 1h",
+            ),
+            (
+                "memory: must be at least 4MB",
+                false,
+                "--memory: must be at least 4MB\n  fix: write it like --memory 4GB",
+            ),
+            ("retry.delay: too long", false, "--retry-delay: too long\n  fix: write it like --retry-delay 5s"),
+            ("artifacts: `/abs` must stay", false, "--artifact: `/abs` must stay\n  fix: change --artifact"),
+            ("something else: no", false, "something else: no"),
+        ] {
+            assert_eq!(said(text, has_file), format!("error: {answer}"));
         }
     }
 

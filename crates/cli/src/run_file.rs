@@ -53,6 +53,18 @@ const NOT_HERE: &[&str] = &[
     "disk",
     "shm_size",
 ];
+/// Names that other tools, or our flags, have for a field.
+const MEANT: &[(&[&str], &str)] = &[
+    (&["command", "cmd", "script", "run", "entrypoint", "args"], "commands"),
+    (&["workdir", "cwd", "dir"], "working_dir"),
+    (&["timeout", "time_limit"], "max_duration"),
+    (&["environment", "envs", "vars"], "env"),
+    (&["retries", "attempts"], "retry"),
+    (&["output", "outputs"], "artifacts"),
+    (&["upload", "mounts"], "files"),
+    (&["cpus"], "resources.cpu"),
+    (&["mem", "ram"], "resources.memory"),
+];
 const RESOURCES: &[&str] = &["cpu", "memory"];
 const RETRY: &[&str] = &["on_events", "max_attempts", "duration", "delay"];
 
@@ -246,9 +258,14 @@ fn check_type(fields: &Fields<'_>) -> Done<()> {
 
 /// `retry: 3`, or the policy in full.
 fn retry(fields: &Fields<'_>) -> Done<Option<RetryBody>> {
-    if let Some(Value::Number(number)) = fields.get("retry") {
-        let attempts = attempts(&number.to_string()).map_err(|why| fields.wrong("retry", &why))?;
-        return Ok(Some(retry_on_error(attempts)));
+    if let Some(value) = fields.get("retry").filter(|value| scalar(value).is_some()) {
+        let said = scalar(value).unwrap_or_default();
+        let attempts = match value {
+            Value::Number(_) => quantity::attempts(&said),
+            _ => Err(format!("`{said}` is not a number of attempts")),
+        };
+        let fix = "write it like `retry: 3`, or `retry: {max_attempts: 3, on_events: [error]}`";
+        return Ok(Some(retry_on_error(attempts.map_err(|why| fields.wrong("retry", &why).fix(fix))?)));
     }
     let Some(policy) = fields.inner("retry", RETRY)? else { return Ok(None) };
     let on_events = policy.texts("on_events")?;
@@ -259,16 +276,13 @@ fn retry(fields: &Fields<'_>) -> Done<Option<RetryBody>> {
         }
     }
     Ok(Some(RetryBody {
-        max_attempts: policy.read("max_attempts", attempts)?.unwrap_or(wire::model::spec::DEFAULT_MAX_ATTEMPTS),
+        max_attempts: policy
+            .read("max_attempts", quantity::attempts)?
+            .unwrap_or(wire::model::spec::DEFAULT_MAX_ATTEMPTS),
         on_events: if on_events.is_empty() { known.map(str::to_owned).to_vec() } else { on_events },
         duration_ms: policy.read("duration", quantity::duration)?,
         delay_ms: policy.read("delay", quantity::duration)?,
     }))
-}
-
-fn attempts(text: &str) -> Result<i64, String> {
-    let number = text.parse().ok().filter(|number| (1..=spec::MAX_ATTEMPTS).contains(number));
-    number.ok_or_else(|| format!("`{text}` is not a number of attempts from 1 to {}", spec::MAX_ATTEMPTS))
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -326,7 +340,7 @@ impl<'a> Fields<'a> {
             return Err(if NOT_HERE.contains(&name) {
                 Complaint::usage(format!("`{}` cannot be used in this version", fields.name(name))).fix("leave it out")
             } else {
-                complaint.fix(suggestion(name, known))
+                complaint.fix(fields.instead(name, known))
             });
         }
         Ok(fields)
@@ -337,7 +351,27 @@ impl<'a> Fields<'a> {
     }
 
     fn wrong(&self, field: &str, why: &str) -> Complaint {
-        Complaint::usage(format!("`{}`: {why}", self.name(field)))
+        Complaint::value(&format!("`{}`", self.name(field)), why)
+    }
+
+    /// What was meant by a field that is not known here: one that belongs below another, one with another name, or a near one.
+    fn instead(&self, name: &str, known: &[&str]) -> String {
+        if known == FIELDS {
+            for (place, inner, example) in [
+                ("resources", RESOURCES, "resources: {cpu: 2, memory: 4GB}"),
+                ("retry", RETRY, "retry: {max_attempts: 3}"),
+            ] {
+                if inner.contains(&name) {
+                    return format!("write it below `{place}:`, like `{example}`");
+                }
+            }
+        }
+        let meant = MEANT.iter().find(|(names, _)| names.contains(&name)).map(|(_, meant)| *meant);
+        match meant.and_then(|meant| meant.split_once('.').or(Some(("", meant)))) {
+            Some(("", meant)) if known.contains(&meant) => format!("write `{meant}:` instead"),
+            Some((place, meant)) if known.contains(&place) => format!("write `{meant}:` below `{place}:` instead"),
+            _ => suggestion(name, known),
+        }
     }
 
     /// `field:` with nothing behind it is as good as no field.
@@ -348,7 +382,7 @@ impl<'a> Fields<'a> {
     fn text(&self, field: &str) -> Done<Option<String>> {
         match self.get(field) {
             None => Ok(None),
-            Some(value) => scalar(value).map(Some).ok_or_else(|| self.wrong(field, "must be a text")),
+            Some(value) => scalar(value).map(Some).ok_or_else(|| self.wrong(field, "must be a text: write one value")),
         }
     }
 
@@ -358,12 +392,17 @@ impl<'a> Fields<'a> {
             Some(Value::Sequence(list)) => {
                 let texts: Option<Vec<String>> = list.iter().map(scalar).collect();
                 texts.ok_or_else(|| {
-                    self.wrong(field, "must be a list of texts; quote what contains `: ` or begins with a sign")
+                    self.wrong(
+                        field,
+                        "must be a list of texts: write quotes around what contains `: ` or begins with a sign",
+                    )
                 })
             }
             Some(value) => match scalar(value) {
                 Some(text) => Ok(vec![text]),
-                None => Err(self.wrong(field, "must be a list of texts")),
+                None => {
+                    Err(self.wrong(field, &format!("must be a list of texts: write it like `{field}: [one, two]`")))
+                }
             },
         }
     }
@@ -377,14 +416,14 @@ impl<'a> Fields<'a> {
         if known.contains(&word.as_str()) {
             return Ok(Some(word));
         }
-        Err(self.wrong(field, &format!("must be one of {}", known.join(", "))))
+        Err(self.wrong(field, &format!("`{word}` is none of {}", known.join(", "))).fix(suggestion(&word, known)))
     }
 
     fn flag(&self, field: &str) -> Done<bool> {
         match self.get(field) {
             None => Ok(false),
             Some(Value::Bool(set)) => Ok(*set),
-            Some(_) => Err(self.wrong(field, "must be true or false")),
+            Some(_) => Err(self.wrong(field, "must be true or false: write one of them, without quotes")),
         }
     }
 
@@ -392,7 +431,10 @@ impl<'a> Fields<'a> {
         match self.get(field) {
             None => Ok(None),
             Some(Value::Mapping(map)) => Fields::of(map, field, known).map(Some),
-            Some(_) => Err(self.wrong(field, &format!("must contain fields: {}", known.join(", ")))),
+            Some(_) => {
+                let example = format!("`{field}: {{{}: …}}`", known.first().copied().unwrap_or_default());
+                Err(self.wrong(field, &format!("must contain fields ({}): write it like {example}", known.join(", "))))
+            }
         }
     }
 }
@@ -456,6 +498,35 @@ mod tests {
             ("type: task\nresources: {gpo: 1}", "unknown field `resources.gpo`", "known: cpu, memory"),
             ("- x", "a run file is a list of `field: value`", "begin with `type: task`"),
             (
+                "type: task\nmemory: 4GB",
+                "unknown field `memory`",
+                "write it below `resources:`, like `resources: {cpu: 2, memory: 4GB}`",
+            ),
+            (
+                "type: task\ncpu: 2",
+                "unknown field `cpu`",
+                "write it below `resources:`, like `resources: {cpu: 2, memory: 4GB}`",
+            ),
+            (
+                "type: task\nmax_attempts: 2",
+                "unknown field `max_attempts`",
+                "write it below `retry:`, like `retry: {max_attempts: 3}`",
+            ),
+            ("type: task\nworkdir: src", "unknown field `workdir`", "write `working_dir:` instead"),
+            ("type: task\nmem: 2GB", "unknown field `mem`", "write `memory:` below `resources:` instead"),
+            (
+                "type: task\nretry: many",
+                "`retry`: `many` is not a number of attempts",
+                "write it like `retry: 3`, or `retry: {max_attempts: 3, on_events: [error]}`",
+            ),
+            ("type: task\nmax_duration: 90", "`max_duration`: `90` has no unit", "write it like 90s, 90m or 90h"),
+            ("type: task\npriority: urgent", "`priority`: `urgent` is none of high, normal", "known: high, normal"),
+            (
+                "type: task\nresources: 5",
+                "`resources`: must contain fields (cpu, memory)",
+                "write it like `resources: {cpu: …}`",
+            ),
+            (
                 "type: task\nretry: {on_events: [eror]}",
                 "`retry.on_events`: unknown event `eror`",
                 "did you mean `error`?",
@@ -467,13 +538,10 @@ mod tests {
         }
         for text in [
             "type: task\nmax_duration: 5x",
-            "type: task\nmax_duration: 90",
             "type: task\nbudget: -1",
-            "type: task\npriority: urgent",
             "type: task\nmerge: yes please",
             "type: task\nenv: [GONE]",
             "type: task\ncommands: [{a: b}]",
-            "type: task\nresources: 5",
             "type: [task",
         ] {
             assert_eq!(parsed(text).unwrap_err().code, 2, "{text}");

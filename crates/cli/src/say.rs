@@ -183,8 +183,26 @@ pub fn width(cell: &str) -> usize {
     count
 }
 
-pub fn is_painted(cell: &str) -> bool {
-    cell.contains(*MARK)
+/// The beginning of a cell that fits into this many columns, with a mark where something is missing. Its colour ends with it.
+pub fn cut(cell: &str, room: usize) -> String {
+    if width(cell) <= room {
+        return cell.to_owned();
+    }
+    let (mut chars, mut shown, mut count) = (cell.chars(), String::new(), 0);
+    while let Some(c) = chars.next() {
+        if c == *MARK {
+            shown.push(c);
+            shown.extend(chars.next());
+        } else {
+            count += 1;
+            match count.cmp(&room) {
+                std::cmp::Ordering::Less => shown.push(c),
+                std::cmp::Ordering::Equal => shown.push('…'),
+                std::cmp::Ordering::Greater => {}
+            }
+        }
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -211,6 +229,8 @@ mod tests {
     fn our_own_colours_are_kept() {
         let text = painted(Colour::Red, "a\x1b[0mb");
         assert_eq!(harmless(&text), "\x1b[31ma\\x1b[0mb\x1b[0m");
-        assert_eq!((width(&text), is_painted(&text), is_painted("\x1b[31m")), (6, true, false));
+        assert_eq!((width(&text), width("\x1b[31m")), (6, 5));
+        assert_eq!(harmless(&cut(&painted(Colour::Red, "failed"), 4)), "\x1b[31mfai…\x1b[0m");
+        assert_eq!((cut("failed", 6), cut("failed", 1)), ("failed".to_owned(), "…".to_owned()));
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 #[command(after_help = "Examples:
   repl schema task > task.schema.json
 
-An editor with a YAML language server uses it when the first line of a run file is
+An editor with a YAML language server uses it when a run file begins with
   # yaml-language-server: $schema=task.schema.json")]
 pub struct SchemaArgs {
     /// The kind of run

@@ -59,8 +59,10 @@ pub async fn secret(settings: &Settings, command: Secret) -> Done {
         }
         Secret::Set { name, from_env, json } => {
             let value = match from_env {
-                Some(variable) => std::env::var(&variable)
-                    .map_err(|_| Complaint::usage(format!("the variable `{variable}` is not set here")))?,
+                Some(variable) => std::env::var(&variable).map_err(|_| {
+                    Complaint::usage(format!("the variable `{variable}` is not set here"))
+                        .fix(format!("set it, or pipe the value in: … | repl secret set {name}"))
+                })?,
                 None => prompt::value(&format!("value of {name}")).await?,
             };
             if value.is_empty() {
@@ -79,7 +81,9 @@ pub async fn secret(settings: &Settings, command: Secret) -> Done {
         }
         Secret::Delete { name } => {
             let plane = ControlPlane::reach(settings).await?;
-            plane.delete(&format!("/secrets/{}", encode(&name))).await?;
+            plane.delete(&format!("/secrets/{}", encode(&name))).await.map_err(|complaint| {
+                if complaint.fix.is_none() { complaint.fix("see `repl secret ls`") } else { complaint }
+            })?;
             eprintln!("repl: deleted {name}");
             Ok(0)
         }
@@ -95,6 +99,6 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     for it in &secrets {
         table.row([it.name.clone(), show::ago(it.created_at), show::ago(it.updated_at)]);
     }
-    table.print("no secrets");
+    table.print("no secrets yet: repl secret set NAME");
     Ok(0)
 }

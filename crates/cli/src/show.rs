@@ -2,10 +2,12 @@
 
 mod table;
 mod when;
+mod wrap;
 
 pub use crate::say::Colour;
 pub use table::Table;
 pub use when::{ago, clock, now_ms, until};
+pub use wrap::{columns, wrapped};
 
 use crate::complaint::{Complaint, Done};
 use crate::say::{self, painted};
@@ -37,10 +39,23 @@ pub fn pairs(pairs: &[(&str, Option<String>)]) {
     let width = pairs.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in pairs {
         if let Some(value) = value {
-            let value = value.trim_end_matches('\n').replace('\n', &format!("\n{}", " ".repeat(width + 2)));
+            let indent = width + 2;
+            let lines: Vec<String> =
+                value.trim_end_matches('\n').split('\n').map(|line| wrapped(line, indent, indent)).collect();
+            let value = lines.join(&format!("\n{}", " ".repeat(indent)));
             println!("{} {value}", paint(Colour::Dim, &format!("{name:<width$} ")));
         }
     }
+}
+
+/// `1 file`, `2 files`.
+pub fn count(number: i64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+/// `1 credit`, `0.25 credits`.
+pub fn credits(amount: &str) -> String {
+    if amount == "1" { "1 credit".to_owned() } else { format!("{amount} credits") }
 }
 
 /// Bytes as people say them; 1024-based, like the sizes of `--memory`.

@@ -13,19 +13,19 @@ use testkit::sim::{self, Decision, Report};
 
 /// Try the real engine in simulated worlds, where everything goes wrong that can, and judge it
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Every seed is one world: the real engine on a real database in memory; time, machines, people and
-faults are simulated. Things go wrong for a while, and after every commit the invariants of
-each run that was touched are checked; then nothing goes wrong any more, and everything must
-end. The same seed is the same world. Exits 1 with the first that breaks.
+#[command(after_help = "Every seed is one simulated installation: the real engine on a real database in
+memory; time, machines, people and faults are simulated. Faults happen for a
+while, and after every commit the invariants of each run that was touched are
+checked; then faults stop, and everything must end. The same seed gives the same
+simulation. Exits 1 with the first that breaks.
 
 Examples:
-  repl sim --runs 1000                                  a thousand worlds, one core
-  repl sim --seed 1 --runs 20000 --jobs 2               as the tests do
-  repl sim --seed 42 --trace                            one world, line by line
-  repl sim --seed 42 --only lost:3,crash-after:17       the same world with these faults alone
-  repl sim --runs 200 --check-determinism               each world twice: they must not differ"
-)]
+  repl sim --runs 1000                     a thousand seeds, one core
+  repl sim --seed 1 --runs 20000 --jobs 2  as the tests do
+  repl sim --seed 42 --trace               one seed, line by line
+  repl sim --seed 42 --only lost:3,crash-after:17
+                                           the same with these faults alone
+  repl sim --runs 200 --check-determinism  each twice: they must not differ")]
 pub struct SimArgs {
     /// The first seed
     #[arg(long, value_name = "N", default_value_t = 1)]

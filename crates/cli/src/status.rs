@@ -7,8 +7,13 @@ use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Colour, paint};
 use crate::{lookup, ps, summary};
-use wire::api::{AgentView, ErrorView, JobView, RunView, StepView, TaskView, Tree, Why};
+use serde::Serialize;
+use wire::api::{AgentView, AttemptView, ErrorView, JobView, RunView, StepView, TaskView, Tree, Why};
 use wire::model::time::show_duration;
+
+/// A policy allows 100 of them; jobs may be submitted several times in each.
+const MOST_ATTEMPTS: usize = 1_000;
+const MOST_JOBS: usize = 10_000;
 
 /// Show a run: its parts, where each runs, where time and credits went
 #[derive(Debug, clap::Args)]
@@ -20,7 +25,7 @@ pub struct StatusArgs {
     /// Id, beginning of an id, name, or @last
     #[arg(default_value = lookup::LAST)]
     run: String,
-    /// Its agents, tasks, steps and jobs too, although there is only one of each
+    /// Its earlier attempts, and its agents, tasks, steps and jobs although there is only one of each
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -45,9 +50,13 @@ pub async fn status(settings: &Settings, args: StatusArgs) -> Done {
     let run = lookup::run(&plane, &args.run).await?;
     let tree: Tree = plane.get(&format!("/runs/{run}/tree")).await?;
     if args.json.json {
-        return show::json(&tree);
+        let attempts = attempts(&plane, &run).await?;
+        return show::json(&WithAttempts { tree: &tree, attempts: &attempts });
     }
-    head(&tree);
+    head(&tree, args.verbose);
+    if args.verbose && tree.run.attempt_number > 1 {
+        attempts(&plane, &run).await?.iter().for_each(|it| print_attempt(it, tree.run.max_attempts));
+    }
     if args.verbose || !is_plain(&tree) {
         tree.agents.iter().for_each(print_agent);
     }
@@ -62,17 +71,90 @@ pub async fn why(settings: &Settings, args: WhyArgs) -> Done {
         return show::json(&why);
     }
     let state = ps::state_of(&why.status, why.phase.as_deref());
-    println!("{} {state}: {}", paint(Colour::Bold, &why.run), one_line(&why.summary));
+    // `cancelled: it was cancelled` would say it twice.
+    let restated = [format!("it {}", why.status), format!("it was {}", why.status)].contains(&why.summary);
+    let because = if restated { String::new() } else { format!(": {}", one_line(&why.summary)) };
+    let summary = format!("{} {state}{because}", paint(Colour::Bold, &why.run));
+    println!("{}", show::wrapped(&summary, 0, 2));
     for fact in &why.facts {
-        println!("  {}", one_line(fact));
+        println!("  {}", show::wrapped(&one_line(fact), 2, 4));
     }
     if !why.next.is_empty() {
         println!("what you can do:");
     }
     for next in &why.next {
-        println!("  {}", one_line(next));
+        println!("  {}", show::wrapped(&one_line(next), 2, 4));
     }
     Ok(0)
+}
+
+/// What `--json` shows: the tree is that of the last attempt.
+#[derive(Serialize)]
+struct WithAttempts<'a> {
+    #[serde(flatten)]
+    tree: &'a Tree,
+    attempts: &'a [Attempt],
+}
+
+/// One attempt, and how its last job ended.
+#[derive(Serialize)]
+struct Attempt {
+    #[serde(flatten)]
+    view: AttemptView,
+    job: Option<String>,
+    instance: Option<String>,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    reason: Option<String>,
+    message: Option<String>,
+    running_ms: Option<i64>,
+}
+
+/// All attempts, the first first.
+async fn attempts(plane: &ControlPlane, run: &str) -> Done<Vec<Attempt>> {
+    let mut views: Vec<AttemptView> = plane.list(&format!("/runs/{run}/attempts"), MOST_ATTEMPTS).await?;
+    let jobs: Vec<JobView> = plane.list(&format!("/runs/{run}/jobs"), MOST_JOBS).await?;
+    views.sort_by_key(|view| view.number);
+    Ok(views.into_iter().map(|view| attempt(view, &jobs)).collect())
+}
+
+fn attempt(view: AttemptView, jobs: &[JobView]) -> Attempt {
+    let last = jobs.iter().filter(|job| job.attempt == view.number).max_by_key(|job| job.submission);
+    Attempt {
+        job: last.map(|job| job.id.clone()),
+        instance: last.and_then(|job| job.instance.clone()),
+        exit_code: last.and_then(|job| job.exit_code),
+        signal: last.and_then(|job| job.signal),
+        reason: last.and_then(|job| job.reason.clone()),
+        message: last.and_then(|job| job.message.clone()),
+        running_ms: last.and_then(|job| Some(job.ended_at? - job.started_at?)),
+        view,
+    }
+}
+
+fn print_attempt(it: &Attempt, of: i64) {
+    let line = format!("attempt {} of {of} {}", it.view.number, show::status(&it.view.status));
+    println!("  {}", show::wrapped(&format!("{line}{}", one_line(&attempt_end(it))), 2, 6));
+}
+
+/// How an attempt ended and what it took, after its status.
+fn attempt_end(it: &Attempt) -> String {
+    let because = match (it.signal, it.exit_code, &it.message, &it.reason) {
+        (Some(signal), ..) => Some(format!("killed by {}", summary::signal_name(signal))),
+        (None, Some(code), ..) => Some(format!("exit code {code}")),
+        (None, None, Some(message), _) => Some(message.clone()),
+        (None, None, None, reason) => reason.clone(),
+    };
+    // The runner's own words, where the code does not say it all.
+    let more = it.message.clone().filter(|message| because.as_ref() != Some(message));
+    let mut facts: Vec<String> = because.into_iter().chain(more).collect();
+    facts.extend(it.running_ms.map(show_duration));
+    facts.extend(it.job.as_ref().map(|job| match &it.instance {
+        Some(instance) => format!("{job} on {instance}"),
+        None => job.clone(),
+    }));
+    facts.push(show::credits(&it.view.credits_charged));
+    format!(": {}", facts.join(", "))
 }
 
 /// One command and nothing else: all that its agent, task, step and job could tell is told of the run itself.
@@ -81,7 +163,7 @@ fn is_plain(tree: &Tree) -> bool {
     ours.clone().count() <= 1 && ours.flat_map(|agent| &agent.tasks).map(|task| task.steps.len()).sum::<usize>() <= 1
 }
 
-fn head(tree: &Tree) {
+fn head(tree: &Tree, verbose: bool) {
     let run = &tree.run;
     let jobs = || tree.agents.iter().flat_map(|agent| &agent.jobs).filter(|job| job.attempt == run.attempt_number);
     let unenforced = jobs().find_map(|job| job.unenforced.clone());
@@ -95,20 +177,28 @@ fn head(tree: &Tree) {
         None => instance.clone(),
     });
     let held = run.hold_until.filter(|until| *until > show::now_ms());
-    let kept = held.map(|until| format!(", kept {}", show::until(until))).unwrap_or_default();
-    let synced = run.synced_blobs.map(|blobs| format!("{blobs} fetched by the machine"));
-    let attempts = (run.attempt_number > 1).then(|| format!("{} of {}", run.attempt_number, run.max_attempts));
+    let kept = held.map(|until| format!(", kept {}: repl allocation show {}", show::until(until), run.id));
+    let kept = kept.unwrap_or_default();
+    let synced = run.synced_blobs.filter(|blobs| *blobs > 0).map(|blobs| format!("{blobs} fetched by the machine"));
+    let earlier = if verbose { "" } else { " (the earlier ones: -v)" };
+    let attempts = (run.attempt_number > 1).then(|| format!("{} of {}{earlier}", run.attempt_number, run.max_attempts));
+    let end = ended.map(|_| end(run));
+    // What the end has said already is not said again.
+    let said = |error: &ErrorView| match end.as_ref().is_some_and(|end| end.contains(&error.message)) {
+        true => error.code.clone(),
+        false => self::error(error),
+    };
     show::pairs(&[
         ("command", Some(run.command.clone())),
-        ("end", ended.map(|_| end(run))),
-        ("error", run.last_error.as_ref().map(error)),
+        ("end", end.clone()),
+        ("error", run.last_error.as_ref().map(said)),
         ("created", Some(format!("{} ({})", show::clock(run.created_at), show::ago(run.created_at)))),
         ("time", Some(summary::times(run))),
         ("attempt", attempts),
         ("machine", machine),
         ("workdir", run.workdir.as_ref().map(|workdir| format!("{workdir}{kept}"))),
         ("limits", unenforced),
-        ("blobs", synced),
+        ("files", synced),
         ("log", cut),
         ("credits", Some(credits(run))),
         ("late", (!run.late_evidence.is_empty()).then(|| run.late_evidence.join("; "))),
@@ -130,17 +220,32 @@ fn credits(run: &RunView) -> String {
 }
 
 fn print_agent(agent: &AgentView) {
-    line(0, &[&agent.id, &agent.name], &agent.status, agent.started_at, agent.ended_at, agent.last_error.as_ref());
+    // An error goes up from the step that has it; where it began is where it is told.
+    let below = agent.tasks.iter().any(|task| is_same(&agent.last_error, &task.last_error));
+    let error = agent.last_error.as_ref().filter(|_| !below);
+    line(0, &[&agent.id, &agent.name], &agent.status, agent.started_at, agent.ended_at, error);
     for task in &agent.tasks {
         print_task(task);
     }
     for job in &agent.jobs {
-        print_job(job);
+        let told = job.message.as_ref().is_some_and(|message| {
+            agent
+                .last_error
+                .as_ref()
+                .is_some_and(|error| error.message == *message || error.cause.as_ref() == Some(message))
+        });
+        print_job(job, told);
     }
 }
 
+fn is_same(one: &Option<ErrorView>, other: &Option<ErrorView>) -> bool {
+    one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.code == other.code && one.message == other.message)
+}
+
 fn print_task(task: &TaskView) {
-    line(1, &[&task.id, &task.name], &task.status, task.started_at, task.ended_at, task.last_error.as_ref());
+    let below = task.steps.iter().any(|step| is_same(&task.last_error, &step.last_error));
+    let error = task.last_error.as_ref().filter(|_| !below);
+    line(1, &[&task.id, &task.name], &task.status, task.started_at, task.ended_at, error);
     for step in &task.steps {
         print_step(step);
     }
@@ -151,7 +256,8 @@ fn print_step(step: &StepView) {
     line(2, &[&step.id, &name, &step.tool], &step.status, step.started_at, step.ended_at, step.last_error.as_ref());
 }
 
-fn print_job(job: &JobView) {
+/// `told`: its message is the error that was shown above.
+fn print_job(job: &JobView, told: bool) {
     let place = match (&job.instance, &job.allocation) {
         (Some(instance), Some(allocation)) => format!("on {instance} as {allocation}"),
         (Some(instance), None) => format!("on {instance}"),
@@ -160,7 +266,7 @@ fn print_job(job: &JobView) {
     let phase = job.phase.as_deref().filter(|phase| *phase != job.status).unwrap_or_default();
     let end = job.reason.as_deref().unwrap_or(phase);
     line(1, &[&job.id, &place, end], &job.status, job.started_at, job.ended_at, None);
-    if let Some(message) = &job.message {
+    if let Some(message) = job.message.as_ref().filter(|_| !told) {
         println!("      {}", one_line(message));
     }
     if job.log_cut {
@@ -173,15 +279,76 @@ fn line(depth: usize, words: &[&str], status: &str, from: Option<i64>, to: Optio
     let words: Vec<&str> = words.iter().copied().filter(|word| !word.is_empty()).collect();
     let took =
         from.map(|from| format!(" {}", show_duration(to.unwrap_or_else(show::now_ms) - from))).unwrap_or_default();
-    println!("{indent}{} {}{}", one_line(&words.join(" ")), show::status(status), paint(Colour::Dim, &took));
+    let text = format!("{} {}{}", one_line(&words.join(" ")), show::status(status), paint(Colour::Dim, &took));
+    println!("{indent}{}", show::wrapped(&text, indent.len(), indent.len() + 4));
     if let Some(failed) = failed {
-        println!("{indent}  {}", one_line(&error(failed)));
+        println!("{indent}  {}", show::wrapped(&one_line(&error(failed)), indent.len() + 2, indent.len() + 4));
     }
 }
 
 fn error(error: &ErrorView) -> String {
-    match &error.cause {
+    match error.cause.as_ref().filter(|cause| **cause != error.message) {
         Some(cause) => format!("{} ({}): {cause}", error.message, error.code),
         None => format!("{} ({})", error.message, error.code),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn job(attempt: i64, submission: i64, code: Option<i32>, message: Option<&str>) -> JobView {
+        serde_json::from_value(json!({
+            "id": format!("job_{attempt}{submission}"), "run": "run_1", "agent": "agt_1", "attempt": attempt,
+            "submission": submission, "status": "failed", "phase": null, "reason": "exited_with_error", "message": message,
+            "exit_code": code, "signal": null, "workflow": "wfl_1", "instance": "ins_1", "allocation": null, "warm": true,
+            "epoch": 1, "submitted_at": 0, "placed_at": 0, "running_at": 5, "started_at": 5, "ended_at": 17,
+            "final_offset": 0, "log_cut": false, "active_ms": 12, "unenforced": null,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_attempt_ends_as_its_last_job_did() {
+        let view = |number| AttemptView {
+            run: "run_1".into(),
+            number,
+            status: "failed".into(),
+            credits_reserved: "1".into(),
+            credits_reserved_micro: 1_000_000,
+            credits_charged: "0.5".into(),
+            credits_charged_micro: 500_000,
+            credits_refunded: "0.5".into(),
+            credits_refunded_micro: 500_000,
+            uncollected_micro: 0,
+            opened_at: 0,
+            ended_at: Some(20),
+        };
+        let jobs = [
+            job(1, 2, Some(5), None),
+            job(1, 1, Some(4), None),
+            job(2, 1, Some(137), Some("the memory limit was reached")),
+        ];
+        assert_eq!(attempt_end(&attempt(view(1), &jobs)), ": exit code 5, 12ms, job_12 on ins_1, 0.5 credits");
+        assert_eq!(
+            attempt_end(&attempt(view(2), &jobs)),
+            ": exit code 137, the memory limit was reached, 12ms, job_21 on ins_1, 0.5 credits"
+        );
+        assert_eq!(attempt_end(&attempt(view(3), &jobs)), ": 0.5 credits", "it never had a job");
+    }
+
+    #[test]
+    fn an_error_is_told_in_one_way() {
+        let view = |cause: Option<&str>| ErrorView {
+            code: "limits_exceeded".into(),
+            message: "the memory limit was reached".into(),
+            cause: cause.map(str::to_owned),
+        };
+        assert_eq!(
+            error(&view(Some("the memory limit was reached"))),
+            "the memory limit was reached (limits_exceeded)"
+        );
+        assert_eq!(error(&view(Some("x"))), "the memory limit was reached (limits_exceeded): x");
     }
 }

@@ -7,7 +7,9 @@ use crate::show::{self, Colour, paint_err};
 use crate::upload::{Files, Sent};
 use std::path::Path;
 use wire::api::{Plan, ResourcesBody, RunView, Submit};
-use wire::model::spec::Resources;
+use wire::model::Credits;
+use wire::model::attempt::MINIMUM_CHARGE;
+use wire::model::spec::{Resources, show_memory};
 use wire::model::time::show_duration;
 
 const CANCELLED: u8 = 143;
@@ -62,9 +64,13 @@ pub fn verdict(run: &RunView) -> String {
         _ => match run.termination_reason.as_deref() {
             // Killed for its limit: the code alone would not say so.
             Some("job_failed") if code == Some("limits_exceeded") => match (message, because) {
-                (Some(message), Some(because)) => Some(format!("{message} ({because})")),
+                (Some(message), Some(because)) => Some(format!("{message}, {because}")),
                 (message, because) => message.or(because),
             },
+            Some("budget") => Some(match &run.budget {
+                Some(budget) if is_budget_spent(run) => format!("its budget of {} is used up", show::credits(budget)),
+                _ => "the organisation's credits are used up".to_owned(),
+            }),
             Some("job_failed") | None => because.or(message),
             _ => message.or(because),
         },
@@ -73,6 +79,14 @@ pub fn verdict(run: &RunView) -> String {
         Some(because) => format!("{}: {because}", run.status),
         None => run.status.clone(),
     }
+}
+
+/// Whether a run that could not be given more credits met its own limit. A run shows what its last attempt cost; with earlier
+/// ones the budget is the likelier limit.
+fn is_budget_spent(run: &RunView) -> bool {
+    let budget = run.budget.as_ref().and_then(|budget| budget.parse::<Credits>().ok());
+    let charged = Credits(run.credits_charged_micro);
+    budget.is_some_and(|budget| run.attempt_number > 1 || budget - charged < MINIMUM_CHARGE)
 }
 
 fn short(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
@@ -97,11 +111,9 @@ fn long(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
     let mut cost = vec![cost_of(run, sending)];
     cost.extend(sending.sent.map(|sent| travelled(sent, sending.submit)));
     say(cost.join(" · "));
-    if let (Some(until), Some(allocation)) = (run.hold_until, &run.allocation)
-        && until > show::now_ms()
-    {
-        let workdir = run.workdir.as_deref().unwrap_or("its workdir");
-        say(format!("{workdir} kept {} · repl extend {allocation}", show::until(until)));
+    if let Some(until) = run.hold_until.filter(|until| run.allocation.is_some() && *until > show::now_ms()) {
+        let (id, kept) = (&run.id, show::until(until));
+        say(format!("its folder is kept {kept}: repl allocation show {id} · repl extend {id}"));
     }
     if sending.submit.is_some_and(|submit| !submit.artifacts.is_empty()) {
         say(format!("artifacts: repl artifact get {}", run.id));
@@ -116,8 +128,8 @@ fn long(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
 
 fn cost_of(run: &RunView, sending: &Sending<'_>) -> String {
     match &sending.in_all {
-        Some(in_all) => format!("{in_all} credits in {} attempts", run.attempt_number),
-        None => format!("{} credits", run.credits_charged),
+        Some(in_all) => format!("{} in {} attempts", show::credits(in_all), run.attempt_number),
+        None => show::credits(&run.credits_charged),
     }
 }
 
@@ -139,7 +151,7 @@ pub fn times(run: &RunView) -> String {
 pub fn travelled(sent: Sent, submit: Option<&Submit>) -> String {
     let there = submit
         .and_then(|submit| submit.files.as_ref())
-        .map(|files| format!("{} {} ({}), ", files.files, plural(files.files, "file"), show::size(files.bytes)));
+        .map(|files| format!("{} ({}), ", show::count(files.files, "file"), show::size(files.bytes)));
     let sent = match sent.blobs {
         0 => "none sent".to_owned(),
         blobs => format!("{blobs} sent ({})", show::size(sent.bytes)),
@@ -147,12 +159,36 @@ pub fn travelled(sent: Sent, submit: Option<&Submit>) -> String {
     format!("{}{sent}", there.unwrap_or_else(|| "files: ".to_owned()))
 }
 
-fn plural(count: i64, noun: &str) -> String {
-    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
+/// What would help, where that is known.
+fn hint(run: &RunView, sending: &Sending<'_>, here: &Path) -> Option<String> {
+    limit_hint(run, sending).or_else(|| files_hint(run, sending, here))
+}
+
+/// Which flag raises the limit that ended it.
+fn limit_hint(run: &RunView, sending: &Sending<'_>) -> Option<String> {
+    let code = run.last_error.as_ref().map(|error| error.code.as_str());
+    match run.termination_reason.as_deref() {
+        _ if run.status != "failed" => None,
+        Some("budget") => Some(match &run.budget {
+            Some(budget) if is_budget_spent(run) => format!("hint: submit it again with --budget above {budget}"),
+            _ => "hint: repl credits add AMOUNT, then submit it again".to_owned(),
+        }),
+        Some("deadline") => Some("hint: submit it again with a longer --max-duration".to_owned()),
+        _ if code == Some("limits_exceeded")
+            && run.last_error.as_ref().is_some_and(|it| it.message.contains("memory")) =>
+        {
+            let had = sending.submit.and_then(|submit| submit.resources.memory_bytes);
+            Some(match had {
+                Some(bytes) => format!("hint: submit it again with --memory above {}", show_memory(bytes)),
+                None => "hint: submit it again with a larger --memory".to_owned(),
+            })
+        }
+        _ => None,
+    }
 }
 
 /// A failed command that names a file which is here and was not sent: the likeliest of all mistakes.
-fn hint(run: &RunView, sending: &Sending<'_>, here: &Path) -> Option<String> {
+fn files_hint(run: &RunView, sending: &Sending<'_>, here: &Path) -> Option<String> {
     let submit = sending.submit.filter(|_| run.status == "failed")?;
     let text = submit.commands.iter().chain(&submit.argv).cloned().collect::<Vec<_>>().join(" ");
     let words = text.split(|c: char| c.is_whitespace() || ";|&<>()'\"=".contains(c));
@@ -170,7 +206,7 @@ fn hint(run: &RunView, sending: &Sending<'_>, here: &Path) -> Option<String> {
     (!forgotten.is_empty()).then(|| format!("hint: {} {what} not sent: add {}", forgotten.join(", "), flags.join(" ")))
 }
 
-fn signal_name(signal: i32) -> String {
+pub fn signal_name(signal: i32) -> String {
     match nix::sys::signal::Signal::try_from(signal) {
         Ok(known) => known.as_str().to_owned(),
         Err(_) => format!("signal {signal}"),
@@ -196,7 +232,7 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 8] 
         (None, "start_machine", _) => format!("a new one: {size}"),
         (None, "replace_machine", _) => format!("a new one, after an idle one that does not fit has ended: {size}"),
         (None, _, 0) => format!("the first that becomes free: {size}"),
-        (None, _, waiting) => format!("waits behind {waiting} {} for one: {size}", plural(waiting, "run")),
+        (None, _, waiting) => format!("waits behind {} for one: {size}", show::count(waiting, "run")),
     };
     let pool = &plan.pool;
     let most =
@@ -267,11 +303,45 @@ mod tests {
             (ended("failed", "deadline", None, Some(15)), 124, "failed: killed by SIGTERM"),
             (ended("cancelled", "stopped_by_user", None, Some(15)), 143, "cancelled"),
             (ended("failed", "poisoned", None, None), 1, "failed"),
-            (ended("failed", "budget", Some(0), None), 1, "failed"),
+            (ended("failed", "budget", Some(0), None), 1, "failed: the organisation's credits are used up"),
         ];
         for (run, code, said) in table {
             assert_eq!((exit_code(&run), verdict(&run).as_str()), (code, said));
         }
+    }
+
+    #[test]
+    fn an_end_by_a_limit_names_the_flag_that_raises_it() {
+        let mut run = ended("failed", "budget", None, Some(15));
+        (run.budget, run.credits_charged, run.credits_charged_micro) = (Some("1".into()), "1".into(), 1_000_000);
+        assert_eq!(
+            short(&run, &Sending::default()),
+            [
+                "repl: run_9ix failed: its budget of 1 credit is used up (1.5s, 1 credit)",
+                "repl: hint: submit it again with --budget above 1"
+            ]
+        );
+        run.credits_charged_micro = 500_000;
+        assert_eq!(verdict(&run), "failed: the organisation's credits are used up", "its own limit was not met");
+        let run = ended("failed", "deadline", None, Some(15));
+        assert!(short(&run, &Sending::default())[1].ends_with("a longer --max-duration"));
+        let mut run = ended("failed", "job_failed", Some(137), None);
+        let cause = Some("the memory limit was reached".to_owned());
+        run.last_error = Some(wire::api::ErrorView {
+            code: "limits_exceeded".into(),
+            message: "the memory limit was reached".into(),
+            cause,
+        });
+        let mut submit = Submit::default();
+        submit.resources.memory_bytes = Some(64 << 20);
+        let sending = Sending { submit: Some(&submit), ..Sending::default() };
+        assert_eq!(
+            short(&run, &sending),
+            [
+                "repl: run_9ix failed: the memory limit was reached, exit code 137 (1.5s, 0.000003 credits)",
+                "repl: hint: submit it again with --memory above 64MB"
+            ]
+        );
     }
 
     #[test]

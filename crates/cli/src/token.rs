@@ -33,7 +33,7 @@ pub enum Token {
         #[arg(long = "scope", value_parser = ["read", "write", "admin"], default_values = ["read", "write"], help = "What it may do; several allowed")]
         scopes: Vec<String>,
         /// When it ends, e.g. 90d; never unless said
-        #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+        #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
         expires: Option<i64>,
         #[command(flatten)]
         json: Json,

@@ -9,7 +9,7 @@ mod walk;
 
 pub use hashing::hash;
 pub use send::{Missing, Sent, send};
-pub use walk::{Files, walk};
+pub use walk::{Files, Found, walk};
 
 use crate::complaint::{Complaint, Done};
 use std::path::{Component, Path, PathBuf};

@@ -144,13 +144,47 @@ pub fn answer(error: clap::Error, words: &[String]) -> Correction {
                 let arg = wrong(ContextKind::InvalidArg).unwrap_or_default();
                 Correction::Complaint(not_one_of(&arg, &word, known))
             }
-            _ => Correction::Clap(error),
+            (known, _) => Correction::Complaint(without_value(&wrong(ContextKind::InvalidArg).unwrap_or_default(), known)),
         },
+        ErrorKind::ValueValidation => match wrong(ContextKind::InvalidArg) {
+            Some(arg) => {
+                let value = wrong(ContextKind::InvalidValue).unwrap_or_default();
+                Correction::Complaint(bad_value(&read, &arg, &value, std::error::Error::source(&error)))
+            }
+            None => Correction::Clap(error),
+        },
+        ErrorKind::ArgumentConflict => {
+            let first = wrong(ContextKind::InvalidArg).unwrap_or_default();
+            let second = match error.get(ContextKind::PriorArg) {
+                Some(ContextValue::String(arg)) => arg.clone(),
+                Some(ContextValue::Strings(args)) => args.join(" and "),
+                _ => String::new(),
+            };
+            Correction::Complaint(conflict(&first, &second))
+        }
         ErrorKind::MissingRequiredArgument => match error.get(ContextKind::InvalidArg) {
             Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<RUN>")) => {
                 let command = spoken(&read.path);
                 let complaint = Complaint::usage(format!("`{command}` needs a run"));
                 Correction::Complaint(complaint.fix(format!("the last one: {command} @last; `repl ps` lists them")))
+            }
+            Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<ALC>")) => {
+                let command = spoken(&read.path);
+                let complaint = Complaint::usage(format!("`{command}` needs a run, or an allocation"));
+                Correction::Complaint(
+                    complaint.fix(format!("the last run: {command} @last; `repl allocation ls` lists them")),
+                )
+            }
+            Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<INSTANCE>")) => {
+                let complaint = Complaint::usage(format!("`{}` needs a machine", spoken(&read.path)));
+                Correction::Complaint(complaint.fix("write its id; `repl instance ls` lists them"))
+            }
+            Some(ContextValue::Strings(missing)) => {
+                let missing: Vec<String> = missing.iter().map(|arg| label(arg)).collect();
+                let complaint = Complaint::usage(format!("`{}` needs {}", spoken(&read.path), missing.join(" and ")));
+                Correction::Complaint(
+                    complaint.fix(choices(read.command, &missing).unwrap_or_else(|| written(read.command))),
+                )
             }
             _ => Correction::Clap(error),
         },
@@ -158,9 +192,60 @@ pub fn answer(error: clap::Error, words: &[String]) -> Correction {
     }
 }
 
+/// The argument as a person writes it: `--tail <N>` is --tail, `<NAME>` is NAME.
+fn label(arg: &str) -> String {
+    let word = arg.split([' ', '=']).next().unwrap_or(arg);
+    word.trim_end_matches('.').trim_matches(['<', '>', '[', ']']).to_owned()
+}
+
+/// What a missing word may be, if only a few are known.
+fn choices(command: &Command, missing: &[String]) -> Option<String> {
+    let [name] = missing else { return None };
+    let is_it = |arg: &&clap::Arg| arg.get_id().as_str().eq_ignore_ascii_case(name);
+    let known = command.get_positionals().find(is_it)?.get_possible_values();
+    let known: Vec<&str> = known.iter().map(clap::builder::PossibleValue::get_name).collect();
+    (!known.is_empty()).then(|| format!("one of {}", known.join(", ")))
+}
+
+/// How the command is written as a whole.
+fn written(command: &Command) -> String {
+    command.clone().render_usage().to_string().replace("Usage: ", "write ")
+}
+
+fn bad_value(read: &Reading<'_>, arg: &str, value: &str, why: Option<&(dyn std::error::Error + 'static)>) -> Complaint {
+    let help = format!("see `{} --help`", spoken(&read.path));
+    let complaint = match why {
+        Some(why) if why.is::<std::num::ParseIntError>() => {
+            Complaint::value(&label(arg), &format!("`{value}` is not a whole number: write it like 5"))
+        }
+        Some(why) => Complaint::value(&label(arg), &why.to_string()),
+        None => Complaint::usage(format!("{} cannot be `{value}`", label(arg))),
+    };
+    if complaint.fix.is_some() { complaint } else { complaint.fix(help) }
+}
+
+/// A flag at the end of the line, or one that another flag follows.
+fn without_value(arg: &str, known: Option<&ContextValue>) -> Complaint {
+    let complaint = Complaint::usage(format!("{} needs a value", label(arg)));
+    match known {
+        Some(ContextValue::Strings(known)) if !known.is_empty() => {
+            complaint.fix(format!("one of {}", known.join(", ")))
+        }
+        _ => complaint.fix(format!("write it like {}", arg.replace(['<', '>'], ""))),
+    }
+}
+
+fn conflict(first: &str, second: &str) -> Complaint {
+    if first == second || second.is_empty() {
+        return Complaint::usage(format!("{} is given twice", label(first))).fix("leave out one of them");
+    }
+    Complaint::usage(format!("{} and {} cannot be used together", label(first), label(second)))
+        .fix("leave out one of them")
+}
+
 fn not_one_of(arg: &str, word: &str, known: &[String]) -> Complaint {
     let fix = nearest::did_you_mean(word, known.iter().map(String::as_str));
-    Complaint::usage(format!("{arg} cannot be `{word}`: it is one of {}", known.join(", ")))
+    Complaint::usage(format!("{} cannot be `{word}`: it is one of {}", label(arg), known.join(", ")))
         .fix(fix.unwrap_or_else(|| "write one of these".to_owned()))
 }
 
@@ -215,8 +300,7 @@ fn unexpected(read: &Reading<'_>, word: &str, words: &[String]) -> Complaint {
         return complaint;
     }
     if !word.starts_with('-') {
-        let usage = read.command.clone().render_usage().to_string();
-        return Complaint::usage(format!("`{command}` does not take `{word}`")).fix(usage.replace("Usage: ", "write "));
+        return Complaint::usage(format!("`{command}` does not take `{word}`")).fix(written(read.command));
     }
     let complaint = Complaint::usage(format!("`{command}` has no flag `{word}`"));
     let bare = word.split('=').next().unwrap_or(word);
@@ -385,15 +469,55 @@ mod tests {
             ("ps train", "`repl ps` does not take `train`\n  fix: write repl ps [OPTIONS]"),
             (
                 "ps --status faild",
-                "--status <STATUS> cannot be `faild`: it is one of created, pending, running, paused, resuming, retrying, \
+                "--status cannot be `faild`: it is one of created, pending, running, paused, resuming, retrying, \
                  completed, failed, cancelled\n  fix: did you mean `failed`?",
             ),
             (
                 "completion tcsh",
-                "[SHELL] cannot be `tcsh`: it is one of bash, elvish, fish, powershell, zsh\n  fix: write one of these",
+                "SHELL cannot be `tcsh`: it is one of bash, elvish, fish, powershell, zsh\n  fix: write one of these",
             ),
             ("cancel", "`repl cancel` needs a run\n  fix: the last one: repl cancel @last; `repl ps` lists them"),
             ("logs -z", "`repl logs` has no flag `-z`\n  fix: see `repl logs --help`"),
+        ] {
+            assert_eq!(said(line), format!("error: {answer}"), "{line}");
+        }
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_answered_like_everything_else() {
+        for (line, answer) in [
+            (
+                "run --retry x -c true",
+                "--retry: `x` is not a number of attempts\n  fix: write a whole number from 1 to 100",
+            ),
+            ("logs --tail x", "--tail: `x` is not a whole number\n  fix: write it like 20"),
+            ("logs --tail -1", "--tail: `-1` is not a whole number\n  fix: write it like 20"),
+            ("ps --limit many", "--limit: `many` is not a whole number\n  fix: write it like 20"),
+            ("run --hold 2 -c true", "--hold: `2` has no unit\n  fix: write it like 2s, 2m or 2h"),
+            ("run --retry-delay 0 -c true", "--retry-delay: `0` has no unit\n  fix: write it as 0s"),
+            (
+                "run --budget abc -c true",
+                "--budget: `abc` is not an amount of credits\n  fix: write a positive decimal number like 5 or 0.25",
+            ),
+            ("run --cpu 0 -c true", "--cpu: `0` is not a number of processors\n  fix: write it like 2 or 0.5"),
+            ("credits add 0", "CREDITS: `0` is no amount\n  fix: write more than nothing, like 5 or 0.25"),
+            ("extend train 2", "DURATION: `2` has no unit\n  fix: write it like 2s, 2m or 2h"),
+            ("sim --seed x", "--seed: `x` is not a whole number\n  fix: write it like 5"),
+            ("sim --jobs 0", "--jobs: 0 is not in 1..=256\n  fix: see `repl sim --help`"),
+            ("logs --tail", "--tail needs a value\n  fix: write it like --tail N"),
+            ("run -c true --priority", "--priority needs a value\n  fix: one of high, normal"),
+            ("run --name a --name b -c true", "--name is given twice\n  fix: leave out one of them"),
+            ("events -f --limit 5", "--follow and --limit cannot be used together\n  fix: leave out one of them"),
+            (
+                "release",
+                "`repl release` needs a run, or an allocation\n  fix: the last run: repl release @last; `repl allocation ls` lists them",
+            ),
+            (
+                "instance show",
+                "`repl instance show` needs a machine\n  fix: write its id; `repl instance ls` lists them",
+            ),
+            ("completion", "`repl completion` needs SHELL\n  fix: one of bash, elvish, fish, powershell, zsh"),
+            ("secret set", "`repl secret set` needs NAME\n  fix: write repl secret set [OPTIONS] <NAME>"),
         ] {
             assert_eq!(said(line), format!("error: {answer}"), "{line}");
         }

@@ -72,7 +72,8 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     if listing.json {
         return show::json(&workflows);
     }
-    let mut table = Table::new(["ID", "INTENT", "STATUS", "RUN", "INSTANCE", "MANIFEST", "AGE", "ERROR"]);
+    let mut table = Table::new(["ID", "INTENT", "STATUS", "RUN", "INSTANCE", "MANIFEST", "AGE", "ERROR"])
+        .without_if_narrow(&["MANIFEST"]);
     for it in &workflows {
         table.row([
             it.id.clone(),

@@ -3,9 +3,10 @@
 use crate::Engine;
 use crate::view::{RunSnapshot, snapshot};
 use model::attempt::MINIMUM_CHARGE;
-use model::job::{Job, JobStatus};
+use model::job::{Job, JobReason, JobStatus};
 use model::pool::{Placement, Wish};
 use model::run::{Run, RunReason, RunStatus};
+use model::spec::show_memory;
 use model::time::show_duration;
 use model::{Credits, Failure, OrgId, RunId, Timestamp};
 use store::Tx;
@@ -125,10 +126,8 @@ fn cancelled(run: &Run, why: &mut Why) {
         }
         (None, _) => "it was cancelled".into(),
     };
-    if run.ended_by.is_some() {
-        why.next.push("a cancelled run is not tried again: submit it again".into());
-        why.next.push(format!("what it had written: repl logs {}", run.id));
-    }
+    why.next.push("a cancelled run is not tried again: submit it again".into());
+    why.next.push(format!("what it had written: repl logs {}", run.id));
 }
 
 /// The reservation ended and could not grow. What helps depends on which limit it met: the run's own budget stays as it was
@@ -173,6 +172,9 @@ fn failed(run: &Run, snapshot: &RunSnapshot, at: Timestamp, log_kept_ms: i64, wh
     if run.exit_code == Some(127) {
         why.facts.push("127 usually means: command not found there; files must be sent with --file".into());
     }
+    if let Some(limit) = run.spec.resources.memory_bytes.filter(|_| is_out_of_memory(run)) {
+        why.next.push(format!("give it more memory: submit it again with --memory above {}", show_memory(limit)));
+    }
     if crate::log::ended_at(run).is_some_and(|ended| at.since(ended) >= log_kept_ms) {
         why.facts.push(format!("its log is no longer kept: that is {} after the end", show_duration(log_kept_ms)));
     } else {
@@ -183,6 +185,12 @@ fn failed(run: &Run, snapshot: &RunSnapshot, at: Timestamp, log_kept_ms: i64, wh
     } else {
         why.next.push(format!("all {} attempts are used: submit it again", run.max_attempts));
     }
+}
+
+/// Whether the memory limit of its own ended it.
+fn is_out_of_memory(run: &Run) -> bool {
+    let limits = JobReason::LimitsExceeded.to_string();
+    run.last_error.as_ref().is_some_and(|error| error.code == limits && error.message.contains("memory"))
 }
 
 fn retrying(run: &Run, at: Timestamp, why: &mut Why) {

@@ -98,6 +98,12 @@ impl From<Refused> for Problem {
             }
             Refused::DoesNotFit { asked, largest, .. } => problem.fix = Some(fitting(asked, largest).into()),
             Refused::BudgetSpent { .. } => problem.fix = Some("submit it again with a larger --budget".into()),
+            Refused::Forbidden { scope, .. } => {
+                let fix = format!(
+                    "use a token with that scope; one with the scope admin makes it: repl token create NAME --scope {scope}"
+                );
+                problem.fix = Some(fix.into());
+            }
             Refused::KeyBusy { after_ms } => problem.retry_after_s = Some((after_ms + 999) / 1000),
             Refused::Held { .. } => problem.fix = Some("release it (repl release ALC), or use --force".into()),
             Refused::Unauthorized { .. } => {

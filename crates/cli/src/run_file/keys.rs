@@ -86,7 +86,7 @@ pub const TASK: &[Key] = &[
     Key {
         name: "working_dir",
         value: Value::Text,
-        about: "Folder below the run's own in which the commands start.",
+        about: "Folder below the run's own in which the commands start. One that no file is sent into is made, empty; `repl run` says so.",
         default: "the run's own folder",
         example: "src",
         flag: Some("--workdir"),

@@ -110,6 +110,9 @@ fn a_server_speaks_tls_to_those_who_trust_its_authority() {
     home.set("REPL_TOKEN", &token(&home));
     home.say(&["ps"]).refused(2, &["certificate"]);
     home.set("REPL_CA_CERT", ca.to_str().unwrap());
+    home.set("REPL_URL", &served.url.replace("https:", "http:"));
+    home.say(&["ps"]).refused(2, &["this port speaks TLS", &format!("fix: use {}", served.url)]);
+    home.set("REPL_URL", &served.url);
     let ended = home.run(&[], "echo over tls");
     assert_eq!((ended.code, &*ended.out()), (0, "over tls\n"), "{ended}");
     // Another authority signs the next certificate: it is served without a restart, and only those who trust it go on.

@@ -184,7 +184,7 @@ fn what_is_refused_is_refused_before_the_first_byte_travels() {
 #[test]
 fn refusals_have_a_sentence_a_fix_and_a_code() {
     let table: [(u16, &str, i32, &str); 4] = [
-        (401, "unauthorized", 1, "set REPL_TOKEN to a valid token"),
+        (401, "unauthorized", 1, "or set REPL_TOKEN to a token of that server"),
         (402, "insufficient_credits", 1, "error: said"),
         (404, "not_found", 1, "error: no such run: run_7"),
         (409, "invalid_state_transition", 1, "error: said"),

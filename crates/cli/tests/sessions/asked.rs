@@ -46,8 +46,13 @@ fn limits_are_the_runs_own_and_not_the_machines() {
         let (code, _, said) =
             typed(&session, "repl run --memory 64MB -c 'head -c 200000000 /dev/zero | tail -c 199000000 >/dev/null'");
         assert_eq!(code, Some(137));
-        assert!(said.contains("failed: the memory limit was reached (exit code 137)"), "{said}");
+        assert!(said.contains("failed: the memory limit was reached, exit code 137"), "{said}");
+        assert!(said.contains("hint: submit it again with --memory above 64MB"), "{said}");
         assert_eq!(session.json("repl status @last --json")["run"]["last_error"]["code"], "limits_exceeded");
+        let status = session.quietly("repl status -v");
+        assert_eq!(status.matches("the memory limit was reached").count(), 2, "its end, and its step: {status}");
+        let why = session.quietly("repl why");
+        assert!(why.contains("submit it again with --memory above 64MB"), "{why}");
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod asked;
 mod session;
+mod told;
 mod trust;
 
 use session::{REDACTED, Session};
@@ -394,11 +395,25 @@ fn wrong_input_is_refused_before_anything_happens() {
         "repl run -c true --budget -1",
         "repl run -c true --max-duration 5x",
         "repl run -c true --memory 1",
+        "repl run -c true --retry x",
+        "repl run -c true --retry 0",
+        "repl run -c true --hold 2",
+        "repl run -c true --retry-delay 0",
+        "repl run -c true --name",
+        "repl logs --tail x",
+        "printf 'type: task\\nretry: many\\n' > t.repl.yml; repl run t.repl.yml",
+        "printf 'type: task\\nmemory: 4GB\\n' > t.repl.yml; repl run t.repl.yml",
         "repl run -c true --file gone.txt",
         "repl run -c true --json",
         "repl run --env 1X=2 -c true",
         "repl run --workdir ../up -c true",
         "repl run --provider mars -c true",
+        "repl run --name 'a b' -c true",
+        "repl run --hold 48h -c true",
+        "repl run --max-duration 0s -c true",
+        "repl run --artifact ../x -c true",
+        "repl release",
+        "repl extend 2",
         "repl status nobody",
         "repl status run_zzzz",
         "repl logs @last",
