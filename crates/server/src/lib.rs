@@ -40,6 +40,7 @@ mod strict;
 mod submit;
 mod tls;
 mod token;
+mod unique;
 mod view;
 mod worker;
 mod workflow;

@@ -56,6 +56,28 @@ async fn half_sent_headers_and_silence_are_cut_off() {
     assert!(all.starts_with("HTTP/1.1 200"), "{all}");
 }
 
+/// As docs/server.md says: hyper answers these itself, and has no hook for the body.
+#[tokio::test]
+async fn what_is_no_request_gets_a_plain_answer_and_is_cut_off() {
+    let world = World::new(false).await;
+    let address = serve(&world, None, PATIENT).await;
+    let head = "GET /healthz HTTP/1.1\r\nhost: x\r\n";
+    for (sent, status) in [
+        ("NONSENSE\r\n\r\n".to_owned(), "400 Bad Request"),
+        (format!("{head}bad header\r\n\r\n"), "400 Bad Request"),
+        (format!("{head}x: {}\r\n\r\n", "x".repeat(256 << 10)), "431 Request Header Fields Too Large"),
+        (format!("{head}{}\r\n", "x: y\r\n".repeat(100)), "431 Request Header Fields Too Large"),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(sent.as_bytes()).await.ok();
+        let mut got = Vec::new();
+        // A reset after the answer is fine: part of the request was not read.
+        stream.read_to_end(&mut got).await.ok();
+        let got = String::from_utf8(got).unwrap();
+        assert!(got.starts_with(&format!("HTTP/1.1 {status}\r\n")) && got.ends_with("\r\n\r\n"), "{got}");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_stays_open_however_long_it_says_nothing() {
     let world = World::new(false).await;

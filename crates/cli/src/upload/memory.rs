@@ -39,7 +39,7 @@ impl Memory {
             hasher.update(&[0]);
         }
         let place = folder.join(&hasher.finalize().to_hex().as_str()[..16]);
-        let text = std::fs::read_to_string(&place).unwrap_or_default();
+        let text = private::read(&place).ok().flatten().unwrap_or_default();
         Memory { known: read(&text), place: Some(place), learnt: false }
     }
 
