@@ -263,6 +263,9 @@ mod tests {
         assert_eq!(modes, [0o700, 0o700, 0o600, 0o600, 0o600, 0o666], "what is not ours stays as it is");
         home(&place.path().join("new")).unwrap();
         assert_eq!(mode(&place.path().join("new")), 0o700);
+        std::fs::create_dir(place.path().join("wide")).unwrap();
+        folder(&place.path().join("wide")).unwrap();
+        assert_eq!(mode(&place.path().join("wide")), 0o700);
     }
 
     #[test]

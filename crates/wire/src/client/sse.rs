@@ -116,8 +116,7 @@ impl EventParser {
     }
 
     fn keep(&mut self, part: &[u8]) -> Result<(), ClientError> {
-        // The end of a line counts too: a `data` without a value becomes a newline.
-        self.size += part.len() + 1;
+        self.size += part.len();
         if self.size > self.longest {
             return Err(ClientError::TooMuch(format!("an event of more than {} KiB", self.longest >> 10)));
         }
