@@ -16,6 +16,14 @@ use tokio::net::{TcpListener, TcpStream};
 const PATIENT: Bounds =
     Bounds { connections: 4, headers_within: Duration::from_secs(60), writes_within: Duration::from_secs(60) };
 
+/// A test that waits for the server to act ends with a reason when it does not. Long, for a machine that is busy.
+async fn soon<T>(what: &str, acted: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(30), acted).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what}: nothing happened for 30 s"),
+    }
+}
+
 async fn serve(world: &World, tls: Option<Tls>, bounds: Bounds) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -46,13 +54,13 @@ async fn half_sent_headers_and_silence_are_cut_off() {
         stream.write_all(sent.as_bytes()).await.unwrap();
         let mut rest = Vec::new();
         // Ends by itself: nothing more is ever sent.
-        stream.read_to_end(&mut rest).await.ok();
+        soon(sent, stream.read_to_end(&mut rest)).await.ok();
     }
     // After an answer too.
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut all = String::new();
-    stream.read_to_string(&mut all).await.ok();
+    soon("silence after an answer", stream.read_to_string(&mut all)).await.ok();
     assert!(all.starts_with("HTTP/1.1 200"), "{all}");
 }
 
@@ -113,7 +121,7 @@ async fn a_full_house_serves_the_next_when_one_has_left() {
     let waits = tokio::time::timeout(Duration::from_millis(50), reading.as_mut()).await;
     assert!(waits.is_err(), "there is no room for it");
     drop(first);
-    reading.await.unwrap();
+    soon("the third connection", reading).await.unwrap();
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
 }
 
@@ -129,7 +137,7 @@ async fn who_takes_nothing_of_an_answer_is_cut_off() {
             stream.write_all(question).await?;
         }
     };
-    let ended: std::io::Result<()> = written.await;
+    let ended: std::io::Result<()> = soon("answers that are not read", written).await;
     assert!(ended.is_err(), "the connection is reset");
 }
 

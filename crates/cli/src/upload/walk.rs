@@ -256,4 +256,50 @@ mod tests {
         assert!(complaint.text.contains("pipe is a FIFO"), "{}", complaint.text);
         assert_eq!(walk(&[source("p", dir.path()).unwrap()], true).unwrap_err().code, 2);
     }
+
+    #[test]
+    fn a_folder_that_is_no_repository_has_a_gitignore_too() {
+        let dir = place(&["p/a", "p/b.tmp"]);
+        std::fs::write(dir.path().join("p/.gitignore"), "*.tmp\n").unwrap();
+        let files = walk(&[source("p", dir.path()).unwrap()], false).unwrap();
+        assert_eq!(names(&files), ["p/", "p/.gitignore", "p/a"]);
+    }
+
+    #[test]
+    fn two_links_never_share_a_name_and_one_may_lead_to_its_source() {
+        let dir = place(&["a/x", "a/y", "b/x"]);
+        let link = |target: &str, name: &str| {
+            std::fs::remove_file(dir.path().join(name)).ok();
+            symlink(target, dir.path().join(name)).unwrap();
+        };
+        let both = || walk(&["a:d", "b:d"].map(|text| source(text, dir.path()).unwrap()), false);
+        std::fs::remove_file(dir.path().join("b/x")).unwrap();
+        link("x", "a/l");
+        link("y", "b/l");
+        assert!(both().unwrap_err().text.contains("d/l"));
+        link("x", "b/l");
+        assert_eq!(names(&both().unwrap()), ["d/", "d/l -> x", "d/x", "d/y"]);
+        // Without an entry of the source's own name: only the rule about the source can allow it.
+        let files = Files {
+            found: BTreeMap::from([("a/l".to_owned(), Found::Link { target: ".".into(), source: "a".into() })]),
+        };
+        assert!(check_links(&files).is_ok());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_refused_and_a_file_is_known_by_its_stamp() {
+        let dir = place(&["x"]);
+        let long = source(&format!("x:{}", "n".repeat(300)), dir.path()).unwrap();
+        assert!(walk(&[long], false).unwrap_err().text.contains("too long"));
+        let about = std::fs::metadata(dir.path().join("x")).unwrap();
+        let files = walk(&[source("x", dir.path()).unwrap()], false).unwrap();
+        let Some((_, file)) = files.files().next() else { panic!("one file") };
+        let ns = |seconds: i64, ns: i64| seconds * 1_000_000_000 + ns;
+        let stamp = Stamp {
+            modified_ns: ns(about.mtime(), about.mtime_nsec()),
+            changed_ns: ns(about.ctime(), about.ctime_nsec()),
+            inode: about.ino(),
+        };
+        assert_eq!((file.size, file.stamp), (1, stamp));
+    }
 }
