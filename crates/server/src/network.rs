@@ -163,10 +163,13 @@ async fn over_tls(address: SocketAddr, trusted: &Pair, token: &str) -> Result<St
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = config.with_root_certificates(roots).with_no_client_auth();
-    let stream = TcpStream::connect(address).await?;
     let name = "localhost".try_into().unwrap();
-    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-    Ok(answer(stream, "/healthz", token).await)
+    let answered = async {
+        let stream = TcpStream::connect(address).await?;
+        let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        Ok(answer(stream, "/healthz", token).await)
+    };
+    soon("a request over TLS", answered).await
 }
 
 #[tokio::test]
@@ -189,7 +192,7 @@ async fn a_new_certificate_is_served_to_the_next_connection() {
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut said = Vec::new();
-    plain.read_to_end(&mut said).await.ok();
+    soon("a request without TLS", plain.read_to_end(&mut said)).await.ok();
     assert!(!said.starts_with(b"HTTP"), "{said:?}");
 }
 
