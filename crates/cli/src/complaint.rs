@@ -113,7 +113,7 @@ impl Complaint {
                 Complaint::usage(format!("cannot reach the control plane: {}", shortly(why)))
                     .fix("see `repl doctor`; is REPL_URL right, and is the control plane running there?")
             }
-            ClientError::Protocol(_) => {
+            ClientError::Protocol(_) | ClientError::TooMuch(_) => {
                 Complaint::usage(one_line(&error.to_string())).fix("is REPL_URL the address of a Remuda control plane?")
             }
         }

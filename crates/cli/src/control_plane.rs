@@ -4,9 +4,11 @@
 use crate::complaint::{self, Complaint, Done};
 use crate::embedded;
 use crate::login;
+use crate::private;
 use crate::settings::Settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,6 +23,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// A listing asks for this many at a time; not fewer, because a filter may leave little of a page.
 const SMALLEST_PAGE: usize = 50;
 const LARGEST_PAGE: usize = 500;
+/// Pages of a listing in a row that have a next one and no entries.
+const EMPTY_PAGES: usize = 100;
+/// Bytes of all pages of a listing.
+const LARGEST_LISTING: usize = 256 << 20;
 pub const API: &str = "/api/v1";
 
 pub struct ControlPlane {
@@ -122,19 +128,16 @@ impl ControlPlane {
     /// Up to `limit` entries of a listing, page by page.
     pub async fn list<T: DeserializeOwned>(&self, path: &str, limit: usize) -> Done<Vec<T>> {
         let joint = if path.contains('?') { '&' } else { '?' };
-        let mut found: Vec<T> = Vec::new();
-        let mut cursor = String::new();
-        while found.len() < limit {
-            let size = (limit - found.len()).clamp(SMALLEST_PAGE, LARGEST_PAGE);
-            let page: Page<T> = self.get(&format!("{path}{joint}limit={size}{cursor}")).await?;
-            found.extend(page.data);
-            match page.next_cursor {
-                Some(next) => cursor = format!("&cursor={}", wire::client::encode(&next)),
-                None => break,
-            }
-        }
-        found.truncate(limit);
-        Ok(found)
+        gather(limit, async |size, cursor: Option<&str>| {
+            let cursor = cursor.map_or_else(String::new, |cursor| format!("&cursor={}", wire::client::encode(cursor)));
+            let path = &format!("{API}{path}{joint}limit={size}{cursor}");
+            self.patiently(|client| async move {
+                let body = client.request(Method::GET, path).within(ANSWER_WITHIN).send().await?.bytes().await?;
+                Ok((wire::client::read(&body)?, body.len()))
+            })
+            .await
+        })
+        .await
     }
 
     /// One try at a stream; following on after a break is the caller's business.
@@ -183,6 +186,37 @@ impl ControlPlane {
     }
 }
 
+/// Asks for pages, with their size and cursor, until there are `limit` entries or no more pages. Ends also when the server's pages do not
+/// end: what is answered, and how often, is decided there.
+async fn gather<T>(limit: usize, ask: impl AsyncFn(usize, Option<&str>) -> Done<(Page<T>, usize)>) -> Done<Vec<T>> {
+    let mut found: Vec<T> = Vec::new();
+    let mut cursor: Option<String> = None;
+    let mut cursors = HashSet::new();
+    let (mut empty, mut bytes) = (0, 0);
+    while found.len() < limit {
+        let size = (limit - found.len()).clamp(SMALLEST_PAGE, LARGEST_PAGE);
+        let (page, length) = ask(size, cursor.as_deref()).await?;
+        (empty, bytes) = (if page.data.is_empty() { empty + 1 } else { 0 }, bytes + length);
+        found.extend(page.data);
+        let Some(next) = page.next_cursor else { break };
+        let refused = if !cursors.insert(next.clone()) {
+            Some("a listing that comes back to a page it had".to_owned())
+        } else if empty == EMPTY_PAGES {
+            Some(format!("a listing with {EMPTY_PAGES} empty pages in a row"))
+        } else if bytes > LARGEST_LISTING {
+            Some(format!("a listing of more than {} MiB", LARGEST_LISTING >> 20))
+        } else {
+            None
+        };
+        match refused {
+            Some(why) => return Err(ClientError::TooMuch(why).into()),
+            None => cursor = Some(next),
+        }
+    }
+    found.truncate(limit);
+    Ok(found)
+}
+
 /// A key nobody else will ever use, in the shape of a UUID.
 pub fn new_key() -> Done<String> {
     use std::io::Read as _;
@@ -199,7 +233,7 @@ fn is_worth_another_try(error: &ClientError) -> bool {
         ClientError::Problem(problem) => {
             matches!(problem.status, 429 | 502..=504) || problem.code == "idempotency_key_busy"
         }
-        ClientError::Protocol(_) => false,
+        ClientError::Protocol(_) | ClientError::TooMuch(_) => false,
     }
 }
 
@@ -215,7 +249,12 @@ async fn connect(settings: &Settings) -> Done<(Client, bool)> {
 
 fn local(settings: &Settings, holder: &embedded::Holder) -> Done<Client> {
     let of_a_file = settings.tokens.files.iter().find(|(url, _)| url.is_none()).map(|(_, token)| token.clone());
-    let token = settings.tokens.environment.clone().or(of_a_file).or_else(|| home_token(settings));
+    let token = settings
+        .tokens
+        .environment
+        .clone()
+        .or(of_a_file)
+        .map_or_else(|| home_token(settings), |token| Ok(Some(token)))?;
     Ok(Client::new(&format!("unix:{}", holder.socket.display()), token.as_deref())?)
 }
 
@@ -230,8 +269,8 @@ fn remote(settings: &Settings, url: &str) -> Done<Client> {
     Ok(Client::trusting(&url, token.as_deref(), authorities.as_deref())?)
 }
 
-pub fn home_token(settings: &Settings) -> Option<String> {
-    std::fs::read_to_string(settings.home.join("token")).ok().map(|text| text.trim().to_owned())
+pub fn home_token(settings: &Settings) -> Done<Option<String>> {
+    Ok(private::read(&settings.home.join("token"))?.map(|text| text.trim().to_owned()))
 }
 
 #[cfg(test)]
@@ -252,8 +291,40 @@ mod tests {
             (problem(409, "conflict"), false),
             (ClientError::Unreachable("gone".into()), true),
             (ClientError::Protocol("nonsense".into()), false),
+            (ClientError::TooMuch("a page of a terabyte".into()), false),
         ] {
             assert_eq!(is_worth_another_try(&error), again, "{error:?}");
+        }
+    }
+
+    /// What becomes of a listing with this limit whose page number `n` has this many entries and that cursor.
+    async fn listed(limit: usize, page: impl Fn(usize) -> (usize, Option<String>)) -> (Done<Vec<usize>>, usize) {
+        let asked = std::cell::Cell::new(0);
+        let found = gather(limit, async |_, _| {
+            let number = asked.replace(asked.get() + 1);
+            let (entries, next_cursor) = page(number);
+            Ok((Page { data: vec![number; entries], next_cursor }, 1 << 20))
+        });
+        (found.await, asked.get())
+    }
+
+    #[tokio::test]
+    async fn a_listing_ends_although_its_pages_do_not() {
+        let forever = |page: usize| Some(format!("c{page}"));
+        let (found, asked) = listed(120, |page| (50, forever(page))).await;
+        assert_eq!((found.unwrap().len(), asked), (120, 3));
+        let (found, _) =
+            listed(1000, |page| (usize::from(page % 99 == 98), forever(page).filter(|_| page < 200))).await;
+        assert_eq!(found.unwrap(), [98, 197], "a filter may leave many pages empty");
+        for (what, (found, asked), pages) in [
+            ("empty pages", listed(1000, |page| (0, forever(page))).await, EMPTY_PAGES),
+            ("the same cursor", listed(1000, |_| (1, Some("c".to_owned()))).await, 2),
+            ("a circle", listed(1000, |page| (1, forever(page % 3))).await, 4),
+            ("large pages", listed(1000, |page| (1, forever(page))).await, 257),
+        ] {
+            let complaint = found.unwrap_err();
+            assert!(complaint.text.contains("sends too much: a listing"), "{what}: {complaint}");
+            assert_eq!(asked, pages, "{what}");
         }
     }
 

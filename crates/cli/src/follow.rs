@@ -137,7 +137,7 @@ impl Persistence {
                 self.failed_answers < FAILED_ANSWERS
             }
             ClientError::Problem(problem) => matches!(problem.status, 429 | 501..),
-            ClientError::Protocol(_) => false,
+            ClientError::Protocol(_) | ClientError::TooMuch(_) => false,
         }
     }
 

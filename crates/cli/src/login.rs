@@ -219,7 +219,7 @@ pub fn token_for(settings: &Settings, url: &str) -> Done<Option<String>> {
     // The token of this home goes to the control plane of this home and to nobody else.
     let holder = embedded::find(&settings.home).ok().flatten();
     let is_ours = holder.and_then(|holder| holder.url).is_some_and(|ours| normal(&ours).is_ok_and(|ours| ours == url));
-    Ok(if is_ours { home_token(settings) } else { None })
+    if is_ours { home_token(settings) } else { Ok(None) }
 }
 
 /// Why a command does not go to an address without a token, where it must not.

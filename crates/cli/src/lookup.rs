@@ -121,7 +121,8 @@ fn last_file(plane: &ControlPlane) -> PathBuf {
 }
 
 fn read_last(plane: &ControlPlane) -> BTreeMap<String, String> {
-    std::fs::read(last_file(plane)).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    let text = crate::private::read(&last_file(plane)).ok().flatten();
+    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
 /// Whether this is the exact id of something.

@@ -1,32 +1,121 @@
 //! Files and folders that only their owner may read, whatever the umask: made so, tightened where they are ours and wider,
-//! and refused where they belong to another user, who could read or replace what is in them.
+//! and refused where they belong to another user, who could read or replace what is in them. A link is followed only if it is ours or
+//! the administrator's: in a folder that others can write, another user's link would make us read, empty or close a file elsewhere.
 
 use crate::complaint::{Complaint, Done};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, readlinkat};
+use nix::sys::stat::Mode;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::Write as _;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const FILE: u32 = 0o600;
 const FOLDER: u32 = 0o700;
 const STICKY: u32 = 0o1000;
+/// Links from one to the next before it is a circle, and tries when a file comes and goes.
+const HOPS: usize = 8;
+const ROOT: u32 = 0;
 /// What our processes make in a home; anything else there is not ours to change.
 const OURS: &[&str] =
     &["control.", "token", "installation.json", "last", "remuda.db", "remuda-logs.db", "instances", "blobs", "hashes"];
 
+/// Something that is there, opened by its path without reading or writing it: what is judged is what is used afterwards.
+struct Found {
+    /// Where the links led to.
+    path: PathBuf,
+    handle: File,
+    about: Metadata,
+}
+
+impl Found {
+    /// Its name among this process's descriptors, whatever happens to its path meanwhile.
+    fn place(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.handle.as_raw_fd()).into()
+    }
+
+    /// Refuses what belongs to another user, and takes the rights of others away.
+    fn tighten(&self, wanted: u32) -> Done<()> {
+        let Found { path, about, .. } = self;
+        is_ours(path, about)?;
+        if about.mode() & 0o077 == 0 && about.mode() & wanted == wanted {
+            return Ok(());
+        }
+        std::fs::set_permissions(self.place(), Permissions::from_mode(wanted))
+            .map_err(|error| Complaint::file("close to other users", path, &error))
+    }
+}
+
+/// Follows the links at the end of a path, each only if it is trusted. `Err` holds the path at which nothing is.
+fn reach(path: &Path) -> Done<Result<Found, PathBuf>> {
+    let mut path = path.to_owned();
+    for _ in 0..HOPS {
+        let failed = |error: std::io::Error| Complaint::file("open", &path, &error);
+        let handle = match nix::fcntl::open(&path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+        {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(Err(path)),
+            opened => File::from(opened.map_err(|error| failed(error.into()))?),
+        };
+        let about = handle.metadata().map_err(failed)?;
+        if !about.file_type().is_symlink() {
+            return Ok(Ok(Found { path, handle, about }));
+        }
+        is_trusted(&path, &about)?;
+        // The target of the link that was judged, not of one that took its place.
+        let target = readlinkat(&handle, "").map_err(|error| failed(error.into()))?;
+        path = path.parent().unwrap_or(Path::new("/")).join(target);
+    }
+    Err(Complaint::usage(format!("{} is a link that leads to no end", path.display())).fix("remove it"))
+}
+
 /// Makes a folder and those above it.
 pub fn folder(path: &Path) -> Done<()> {
-    let made = DirBuilder::new().recursive(true).mode(FOLDER).create(path).and_then(|()| std::fs::metadata(path));
-    let found = made.map_err(|error| Complaint::file("create", path, &error))?;
-    tighten(path, &found, FOLDER)
+    let found = match reach(path)? {
+        Ok(found) => found,
+        Err(path) => {
+            let failed = |error: std::io::Error| Complaint::file("create", &path, &error);
+            DirBuilder::new().recursive(true).mode(FOLDER).create(&path).map_err(failed)?;
+            reach(&path)?.map_err(|_| failed(ErrorKind::NotFound.into()))?
+        }
+    };
+    if !found.about.is_dir() {
+        return Err(Complaint::usage(format!("{} is not a folder", path.display())).fix("move what is there"));
+    }
+    found.tighten(FOLDER)
 }
 
 /// Opens a file as asked, makes it if need be, and gives it its mode.
 pub fn open(path: &Path, how: &mut OpenOptions) -> Done<File> {
-    let file = how.create(true).mode(FILE).open(path).map_err(|error| Complaint::file("open", path, &error))?;
-    let found = file.metadata().map_err(|error| Complaint::file("look at", path, &error))?;
-    tighten(path, &found, FILE)?;
-    Ok(file)
+    for _ in 0..HOPS {
+        let opened = match reach(path)? {
+            Ok(found) => {
+                is_file(&found)?;
+                found.tighten(FILE)?;
+                how.open(found.place())
+            }
+            Err(place) => {
+                let made = how.create_new(true).mode(FILE).open(place);
+                how.create_new(false);
+                made
+            }
+        };
+        match opened {
+            // Made by another process meanwhile: that one is looked at like any other.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            opened => return opened.map_err(|error| Complaint::file("open", path, &error)),
+        }
+    }
+    Err(Complaint::usage(format!("{} comes and goes: it cannot be opened", path.display())))
+}
+
+/// Opens a file for reading, without changing its mode; none if it is not there.
+pub fn look(path: &Path) -> Done<Option<File>> {
+    let Ok(found) = reach(path)? else { return Ok(None) };
+    is_file(&found)?;
+    is_ours(&found.path, &found.about)?;
+    File::open(found.place()).map(Some).map_err(|error| Complaint::file("open", path, &error))
 }
 
 /// Writes a whole file in one step: a reader sees the old text or the new one, also after a loss of power.
@@ -54,17 +143,17 @@ fn replace(path: &Path, text: &[u8], settle: impl FnOnce(&File) -> std::io::Resu
 
 /// Reads a file that must be its owner's only; none if it is not there.
 pub fn read(path: &Path) -> Done<Option<String>> {
-    let found = match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        found => found.map_err(|error| Complaint::file("read", path, &error))?,
-    };
-    tighten(path, &found, FILE)?;
-    std::fs::read_to_string(path).map(Some).map_err(|error| Complaint::file("read", path, &error))
+    let Ok(found) = reach(path)? else { return Ok(None) };
+    is_file(&found)?;
+    found.tighten(FILE)?;
+    let mut text = String::new();
+    let read = File::open(found.place()).and_then(|mut file| file.read_to_string(&mut text));
+    read.map(|_| Some(text)).map_err(|error| Complaint::file("read", path, &error))
 }
 
 /// The home itself: one look, so that every command can afford it. Made if it is not there.
 pub fn home(path: &Path) -> Done<()> {
-    let found = match std::fs::metadata(path) {
+    let found = match reach(path)? {
         Ok(found) => found,
         Err(_) => {
             return folder(path).map_err(|complaint| match complaint.fix {
@@ -73,15 +162,15 @@ pub fn home(path: &Path) -> Done<()> {
             });
         }
     };
-    if !found.is_dir() {
+    if !found.about.is_dir() {
         return Err(Complaint::usage(format!("{} is not a folder", path.display())).fix("set REPL_HOME to a folder"));
     }
     // Such as /tmp: other users' files are in it, and closing it would take it away from them.
-    if found.mode() & STICKY != 0 {
+    if found.about.mode() & STICKY != 0 {
         return Err(Complaint::usage(format!("{} is a folder that several users write to", path.display()))
             .fix(format!("set REPL_HOME to a folder of yours, e.g. {}", path.join("remuda").display())));
     }
-    tighten(path, &found, FOLDER)
+    found.tighten(FOLDER)
 }
 
 /// Everything of ours directly in the home, when a control plane starts there: an older or careless process may have left it
@@ -94,35 +183,44 @@ pub fn contents(home: &Path) -> Done<()> {
         if !OURS.iter().any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes())) {
             continue;
         }
-        let Ok(found) = entry.metadata() else { continue }; // gone meanwhile
-        let kind = found.file_type();
-        if kind.is_symlink() {
+        let Ok(about) = entry.metadata() else { continue }; // gone meanwhile
+        if about.file_type().is_symlink() {
+            is_trusted(&entry.path(), &about)?;
             continue; // what it leads to is looked at by whoever opens it
         }
-        tighten(&entry.path(), &found, if kind.is_dir() { FOLDER } else { FILE })?;
+        if let Ok(found) = reach(&entry.path())? {
+            found.tighten(if found.about.is_dir() { FOLDER } else { FILE })?;
+        }
     }
     Ok(())
 }
 
-fn tighten(path: &Path, found: &Metadata, wanted: u32) -> Done<()> {
-    let us = nix::unistd::geteuid().as_raw();
-    if found.uid() != us {
-        return Err(Complaint::usage(format!(
-            "{} belongs to {}, and this is {}",
-            path.display(),
-            user(found.uid()),
-            user(us)
-        ))
-        .fix(format!(
-            "run it as that user, make it yours (chown -R {us} {}), or set REPL_HOME to a folder of yours",
-            path.display()
-        )));
-    }
-    if found.mode() & 0o077 == 0 && found.mode() & wanted == wanted {
+fn is_file(found: &Found) -> Done<()> {
+    if found.about.is_file() {
         return Ok(());
     }
-    std::fs::set_permissions(path, Permissions::from_mode(wanted))
-        .map_err(|error| Complaint::file("close to other users", path, &error))
+    Err(Complaint::usage(format!("{} is not a file", found.path.display())).fix("move what is there"))
+}
+
+fn is_ours(path: &Path, about: &Metadata) -> Done<()> {
+    let us = nix::unistd::geteuid().as_raw();
+    if about.uid() == us {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Complaint::usage(format!("{path} belongs to {}, and this is {}", user(about.uid()), user(us))).fix(format!(
+        "run it as that user, make it yours (chown -R {us} {path}), or set REPL_HOME to a folder of yours"
+    )))
+}
+
+fn is_trusted(link: &Path, about: &Metadata) -> Done<()> {
+    let us = nix::unistd::geteuid().as_raw();
+    if about.uid() == us || about.uid() == ROOT {
+        return Ok(());
+    }
+    let link = link.display();
+    Err(Complaint::usage(format!("{link} is a link that belongs to {}, and this is {}", user(about.uid()), user(us)))
+        .fix(format!("remove it (rm {link}), or set REPL_HOME to a folder that only you can write to")))
 }
 
 fn user(id: u32) -> String {
@@ -165,6 +263,9 @@ mod tests {
         assert_eq!(modes, [0o700, 0o700, 0o600, 0o600, 0o600, 0o666], "what is not ours stays as it is");
         home(&place.path().join("new")).unwrap();
         assert_eq!(mode(&place.path().join("new")), 0o700);
+        std::fs::create_dir(place.path().join("wide")).unwrap();
+        folder(&place.path().join("wide")).unwrap();
+        assert_eq!(mode(&place.path().join("wide")), 0o700);
     }
 
     #[test]
@@ -192,5 +293,92 @@ mod tests {
         let complaint = home(&dir).unwrap_err();
         assert!(complaint.text.contains("(uid 65534)") && complaint.text.contains("theirs belongs to"), "{complaint}");
         assert!(complaint.fix.unwrap().contains("chown -R"));
+    }
+
+    /// Gives something away; false for anybody but root, who may not.
+    fn give(path: &Path) -> bool {
+        std::os::unix::fs::lchown(path, Some(65534), None).is_ok()
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_neither_read_nor_emptied() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("token");
+        std::fs::write(&path, "theirs").unwrap();
+        if !give(&path) {
+            return;
+        }
+        let refusals = [
+            read(&path).map(drop),
+            look(&path).map(drop),
+            open(&path, OpenOptions::new().write(true).truncate(true)).map(drop),
+            contents(place.path()),
+        ];
+        for refused in refusals {
+            assert!(refused.unwrap_err().text.contains("token belongs to"));
+        }
+        assert_eq!((std::fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("theirs", 0o644));
+    }
+
+    /// Another user who can write to the home puts a link to a file of ours into it.
+    #[test]
+    fn a_link_of_another_user_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let (home_dir, mine) = (place.path().join("home"), place.path().join("mine"));
+        std::fs::create_dir(&home_dir).unwrap();
+        std::fs::write(&mine, "precious").unwrap();
+        std::fs::set_permissions(&mine, Permissions::from_mode(0o644)).unwrap();
+        let (link, dir, nowhere) = (home_dir.join("token"), place.path().join("link"), home_dir.join("control.log"));
+        std::os::unix::fs::symlink(&mine, &link).unwrap();
+        std::os::unix::fs::symlink(&home_dir, &dir).unwrap();
+        std::os::unix::fs::symlink(place.path().join("made"), &nowhere).unwrap();
+        if ![&link, &dir, &nowhere].into_iter().all(|link| give(link)) {
+            return;
+        }
+        let emptied = |path| open(path, OpenOptions::new().write(true).truncate(true)).map(drop);
+        for refused in [
+            read(&link).map(drop),
+            look(&link).map(drop),
+            emptied(&link),
+            emptied(&nowhere),
+            home(&dir),
+            folder(&dir),
+            contents(&home_dir),
+        ] {
+            let complaint = refused.unwrap_err();
+            assert!(
+                complaint.text.contains("is a link that belongs to") && complaint.text.contains("65534"),
+                "{complaint}"
+            );
+            assert!(complaint.fix.as_ref().unwrap().contains("remove it"), "{complaint}");
+        }
+        assert_eq!((std::fs::read_to_string(&mine).unwrap().as_str(), mode(&mine)), ("precious", 0o644));
+        assert!(!place.path().join("made").exists());
+        // What is written anew takes the link's place.
+        write(&link, b"ours").unwrap();
+        assert_eq!(
+            (read(&link).unwrap().as_deref(), std::fs::read_to_string(&mine).unwrap().as_str()),
+            (Some("ours"), "precious")
+        );
+    }
+
+    #[test]
+    fn a_link_of_ours_is_followed_and_a_pipe_is_no_file() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        std::fs::create_dir(at("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere/text", at("link")).unwrap();
+        std::os::unix::fs::symlink("link", at("again")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", at("home")).unwrap();
+        std::os::unix::fs::symlink("circle", at("circle")).unwrap();
+        open(&at("again"), OpenOptions::new().write(true)).unwrap().write_all(b"text").unwrap();
+        assert_eq!((read(&at("again")).unwrap().as_deref(), mode(&at("elsewhere/text"))), (Some("text"), 0o600));
+        home(&at("home")).unwrap();
+        assert_eq!(mode(&at("elsewhere")), 0o700);
+        assert!(read(&at("circle")).unwrap_err().text.contains("no end"));
+        nix::unistd::mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
+        for refused in [read(&at("pipe")).map(drop), open(&at("pipe"), OpenOptions::new().write(true)).map(drop)] {
+            assert!(refused.unwrap_err().text.contains("pipe is not a file"));
+        }
     }
 }

@@ -58,6 +58,7 @@ pub async fn secret(settings: &Settings, command: Secret) -> Done {
             list(&plane, listing).await
         }
         Secret::Set { name, from_env, json } => {
+            is_free(&name)?;
             let value = match from_env {
                 Some(variable) => std::env::var(&variable).map_err(|_| {
                     Complaint::usage(format!("the variable `{variable}` is not set here"))
@@ -90,6 +91,17 @@ pub async fn secret(settings: &Settings, command: Secret) -> Done {
     }
 }
 
+/// Said before a value is asked for.
+fn is_free(name: &str) -> Done<()> {
+    if !wire::model::spec::is_reserved(name) {
+        return Ok(());
+    }
+    let (text, fix) = wire::model::spec::RESERVED.split_once("; ").expect("the reason and what to do");
+    let other = name.trim_start_matches("REPL_");
+    let fix = if other.is_empty() { fix.to_owned() } else { format!("{fix}: repl secret set {other}") };
+    Err(Complaint::usage(format!("`{}`: {text}", one_line(name))).fix(fix))
+}
+
 async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     let secrets: Vec<SecretView> = plane.list("/secrets", listing.limit).await?;
     if listing.json {
@@ -101,4 +113,22 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     }
     table.print("no secrets yet: repl secret set NAME");
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_jobs_have_already_is_refused_before_its_value_is_asked_for() {
+        for name in ["REPL_X", "REPL_TOKEN", "REPL_"] {
+            let complaint = is_free(name).unwrap_err();
+            assert!(complaint.text.contains("reserved for the environment of a job"), "{complaint}");
+            assert!(complaint.fix.unwrap().starts_with("use another name"), "{name}");
+        }
+        assert_eq!(is_free("REPL_X").unwrap_err().fix.as_deref(), Some("use another name: repl secret set X"));
+        for name in ["X", "REPLICA", "repl_x", "MY_REPL_X"] {
+            assert_eq!(is_free(name), Ok(()), "{name}");
+        }
+    }
 }

@@ -82,6 +82,9 @@ impl Engine {
                 Refused::invalid("name", format!("`{name}` is not a variable name: letters, digits and _")).into()
             );
         }
+        if model::spec::is_reserved(&name) {
+            return Err(Refused::invalid("name", format!("`{name}`: {}", model::spec::RESERVED)).into());
+        }
         if value.is_empty() || value.len() > LONGEST {
             return Err(Refused::invalid("value", "must have 1 to 65,536 bytes").into());
         }

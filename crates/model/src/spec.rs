@@ -281,13 +281,21 @@ pub fn is_name(name: &str) -> bool {
     plain && name.len() <= 63 && name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
 }
 
+/// Why a variable or a secret may not have a reserved name.
+pub const RESERVED: &str = "names beginning with REPL_ are reserved for the environment of a job; use another name";
+
+/// A name that the runner may set in the environment of a job (`REPL_RUN`, `REPL_JOB`, …).
+pub fn is_reserved(name: &str) -> bool {
+    name.starts_with("REPL_")
+}
+
 /// Whether a run may have a variable of this name, or why not.
 pub fn check_variable(name: &str) -> Result<(), String> {
     if !is_variable(name) {
         return Err(format!("`{name}` is not a variable name: letters, digits and _, not beginning with a digit"));
     }
-    if name.starts_with("REPL_") {
-        return Err(format!("`{name}`: names beginning with REPL_ are ours"));
+    if is_reserved(name) {
+        return Err(format!("`{name}`: {RESERVED}"));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::Shared;
 use crate::exact::Exact;
 use crate::problem::Problem;
 use crate::routes::RequestId;
+use crate::unique::{self, Unread};
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Request};
 use axum::http::request::Parts;
@@ -228,7 +229,13 @@ fn decode<T: DeserializeOwned>(bytes: &[u8], of_runner: bool) -> Result<(T, Stri
         Problem::new(StatusCode::BAD_REQUEST, "invalid_body", format!("the body cannot be read: {detail}"))
             .fix("send a JSON object with content-type application/json")
     };
-    let mut value: Value = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
+    let mut value = unique::parse(text).map_err(|unread| match unread {
+        Unread::Json(error) => bad(error.to_string()),
+        Unread::Twice(path) => {
+            let detail = format!("{path}: this key is there twice");
+            Problem::new(StatusCode::BAD_REQUEST, "invalid", detail).fix("leave one of them out")
+        }
+    })?;
     if !value.is_object() {
         return Err(bad("it is not a JSON object".into()));
     }

@@ -40,6 +40,7 @@ mod submit;
 mod tls;
 mod token;
 mod token_cache;
+mod unique;
 mod view;
 mod worker;
 mod workflow;

@@ -114,6 +114,38 @@ async fn an_unknown_field_finds_its_neighbour() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_there_twice_is_refused_by_name() {
+    let world = World::new(true).await;
+    for (body, key) in [
+        (r#"{"commands":["true"],"max_duration_ms":1000,"max_duration_ms":9000}"#, "max_duration_ms"),
+        (r#"{"commands":["true"],"env":{"A":"x","A":"y"}}"#, "env.A"),
+    ] {
+        let got = ask(&world, "post", "/api/v1/runs", &[], body).await;
+        assert_eq!((got.status, got.body["code"].as_str()), (StatusCode::BAD_REQUEST, Some("invalid")), "{}", got.body);
+        assert!(is_problem(&got) && got.body["fix"].is_string(), "{}", got.body);
+        assert_eq!(got.body["detail"], format!("{key}: this key is there twice"));
+    }
+    for route in API.iter().filter(|route| matches!(route.method, "post" | "put") && route.body != "Bytes") {
+        let got = ask(&world, route.method, &filled(route.path, "run_1"), &[], r#"{"a":1,"a":1}"#).await;
+        assert_eq!(got.body["detail"], "a: this key is there twice", "{} {}", route.method, route.path);
+    }
+}
+
+#[tokio::test]
+async fn a_secret_cannot_take_the_name_of_a_variable_of_jobs() {
+    let world = World::new(true).await;
+    for (name, status) in [("REPL_X", 400), ("REPL_JOB_KEY", 400), ("REPLICA", 200), ("MY_REPL_X", 200)] {
+        let got = ask(&world, "put", &format!("/api/v1/secrets/{name}"), &[], r#"{"value":"open sesame"}"#).await;
+        assert_eq!(got.status.as_u16(), status, "{name}: {}", got.body);
+        if status == 400 {
+            let detail = got.body["detail"].as_str().unwrap();
+            assert!(is_problem(&got) && detail.starts_with(&format!("name: `{name}`: ")), "{}", got.body);
+            assert!(detail.contains("reserved for the environment of a job; use another name"), "{detail}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_runner_of_a_later_version_may_say_more() {
     let world = World::new(true).await;
     world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;

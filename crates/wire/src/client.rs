@@ -20,7 +20,11 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Shorter than a control plane keeps an idle connection (10 s), so that no request meets one that is being closed.
 const IDLE_FOR: Duration = Duration::from_secs(8);
-/// What is read of an answer that is not a problem document, to show it to a person.
+/// The largest answer that is read as a whole. Streams (downloads, events) have no limit in sum, and are never in memory as a whole.
+pub const LARGEST_ANSWER: usize = 64 << 20;
+/// The largest problem document. It may quote a field of the request, and a JSON body has at most 1 MiB.
+const LARGEST_PROBLEM: usize = 2 << 20;
+/// What is shown to a person of an answer that is not a problem document.
 const SHOWN_OF_A_STRANGE_ANSWER: usize = 200;
 
 #[derive(Clone)]
@@ -42,6 +46,9 @@ pub enum ClientError {
     /// Somebody answered who does not speak this protocol.
     #[error("unexpected answer: {0}")]
     Protocol(String),
+    /// The answer exceeds a limit of this client. The rest of it was not read.
+    #[error("the control plane sends too much: {0}")]
+    TooMuch(String),
 }
 
 impl ClientError {
@@ -228,11 +235,20 @@ impl Response {
         self.response.headers().get(name).and_then(|value| value.to_str().ok())
     }
     pub async fn json<T: DeserializeOwned>(self) -> Result<T, ClientError> {
-        let body = self.bytes().await?;
-        serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(format!("{error} in {}", excerpt(&body))))
+        read(&self.bytes().await?)
     }
+    /// The whole body, which has at most [`LARGEST_ANSWER`] bytes.
     pub async fn bytes(self) -> Result<Bytes, ClientError> {
-        self.response.bytes().await.map_err(|error| ClientError::Unreachable(chain(&error)))
+        let mut response = self.response;
+        let too_much = || ClientError::TooMuch(format!("an answer of more than {} MiB", LARGEST_ANSWER >> 20));
+        if response.content_length().is_some_and(|length| length > LARGEST_ANSWER as u64) {
+            return Err(too_much());
+        }
+        match beginning(&mut response, LARGEST_ANSWER).await {
+            Ok((body, true)) => Ok(body),
+            Ok((_, false)) => Err(too_much()),
+            Err(error) => Err(ClientError::Unreachable(chain(&error))),
+        }
     }
     /// The next piece of the body; `None` at its end. A body cut short is an error, never an end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
@@ -241,6 +257,25 @@ impl Response {
     pub fn events(self) -> Events {
         Events::new(self)
     }
+}
+
+/// Decodes the body of an answer.
+pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(body).map_err(|error| ClientError::Protocol(format!("{error} in {}", excerpt(body))))
+}
+
+/// At most `limit` bytes of a body, and whether that is all of it. What is announced is not allocated before it arrives.
+async fn beginning(response: &mut reqwest::Response, limit: usize) -> Result<(Bytes, bool), reqwest::Error> {
+    let Some(first) = response.chunk().await? else { return Ok((Bytes::new(), true)) };
+    let mut body = bytes::BytesMut::from(first);
+    while body.len() <= limit {
+        match response.chunk().await? {
+            Some(piece) => body.extend_from_slice(&piece),
+            None => return Ok((body.freeze(), true)),
+        }
+    }
+    body.truncate(limit);
+    Ok((body.freeze(), false))
 }
 
 /// Percent-encodes what is not plainly safe in one part of a path or query.
@@ -281,14 +316,16 @@ pub fn normal(base: &str) -> Result<String, ClientError> {
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
-async fn refused(response: reqwest::Response) -> ClientError {
+async fn refused(mut response: reqwest::Response) -> ClientError {
     let status = response.status();
     if status.is_redirection() {
         let elsewhere = response.headers().get("location").and_then(|place| place.to_str().ok()).unwrap_or("nowhere");
         let said = format!("{status}: it points to {elsewhere}, where the token is not sent");
         return ClientError::Protocol(said);
     }
-    let Ok(body) = response.bytes().await else {
+    // Also within a time: a request without a limit of its own (a download) must not wait for the end of a refusal.
+    let read = tokio::time::timeout(ANSWER_WITHIN, beginning(&mut response, LARGEST_PROBLEM)).await;
+    let Ok(Ok((body, _))) = read else {
         return ClientError::Unreachable(format!("the connection broke in an answer {status}"));
     };
     match serde_json::from_slice::<Problem>(&body) {

@@ -34,13 +34,8 @@ pub struct Holder {
 /// Who controls this home now, if anybody.
 pub fn find(home: &Path) -> Done<Option<Holder>> {
     let path = home.join(FILE);
-    let mut file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(Complaint::file("open", &path, &error)),
-    };
+    // Of another user it is refused: its text says where to send a token.
+    let Some(mut file) = private::look(&path)? else { return Ok(None) };
     if !is_held(&file, &path)? {
         return Ok(None);
     }

@@ -39,7 +39,7 @@ impl Memory {
             hasher.update(&[0]);
         }
         let place = folder.join(&hasher.finalize().to_hex().as_str()[..16]);
-        let text = std::fs::read_to_string(&place).unwrap_or_default();
+        let text = private::read(&place).ok().flatten().unwrap_or_default();
         Memory { known: read(&text), place: Some(place), learnt: false }
     }
 
@@ -119,13 +119,17 @@ mod tests {
     fn a_hash_is_good_while_the_file_is_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let hash = "a".repeat(64);
-        let there = [file("/p/with space", 3, 100), file("/p/lately", 3, LATER - 1)];
+        let mut moved = file("/p/moved", 3, 100);
+        moved.stamp.changed_ns = LATER - 1;
+        let there = [file("/p/with space", 3, 100), file("/p/lately", 3, LATER - 1), moved];
         let mut memory = Memory::open(&dir.path().join("hashes"), &[dir.path()]);
         there.iter().for_each(|file| memory.learn(file, &hash, LATER));
         memory.save(there.iter());
         let again = Memory::open(&dir.path().join("hashes"), &[dir.path()]);
         assert_eq!(again.hash_of(&there[0]), Some(hash.as_str()));
-        assert_eq!(again.hash_of(&there[1]), None, "it may change again in the same moment");
+        for lately in &there[1..] {
+            assert_eq!(again.hash_of(lately), None, "{lately:?} may change again in the same moment");
+        }
         let other_inode = FoundFile { stamp: Stamp { inode: 8, ..there[0].stamp }, ..there[0].clone() };
         let other_change = FoundFile { stamp: Stamp { changed_ns: 6, ..there[0].stamp }, ..there[0].clone() };
         for changed in [file("/p/with space", 4, 100), file("/p/with space", 3, 101), other_inode, other_change] {
@@ -135,8 +139,44 @@ mod tests {
     }
 
     #[test]
+    fn a_name_with_a_newline_does_not_become_another_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let hash = "a".repeat(64);
+        let forged = file("/p/forged", 3, 100);
+        let odd = file(&format!("/p/odd\n3 100 5 7 {hash} /p/forged"), 3, 100);
+        let mut memory = Memory::open(dir.path(), &[dir.path()]);
+        memory.learn(&odd, &hash, LATER);
+        memory.save(std::iter::once(&odd));
+        let again = Memory::open(dir.path(), &[dir.path()]);
+        assert_eq!((again.hash_of(&forged), again.hash_of(&odd)), (None, None));
+    }
+
+    #[test]
+    fn what_was_not_used_for_long_goes_when_something_is_learnt() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str| dir.path().join(name);
+        for (name, age) in [("old", KEPT + Duration::from_secs(60)), ("young", KEPT - Duration::from_secs(3600))] {
+            let file = std::fs::File::create(place(name)).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+        }
+        let mut memory = Memory::open(dir.path(), &[dir.path()]);
+        let there = [file("/p/a", 3, 100)];
+        memory.save(there.iter());
+        assert!(place("old").exists(), "nothing was learnt, and nothing is written");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+        memory.learn(&there[0], &"a".repeat(64), LATER);
+        memory.save(there.iter());
+        assert!(!place("old").exists() && place("young").exists());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
     fn a_spoilt_memory_is_an_empty_one() {
-        for text in ["", "remuda hashes 2\n", "remuda hashes 1\n1 2 3\n", "remuda hashes 1\n1 2 3 4 zz /p\n"] {
+        let line = format!("1 2 3 4 {} /p", "a".repeat(64));
+        assert_eq!(read(&format!("{HEADING}\n{line}\n")).len(), 1);
+        for text in
+            ["", &format!("remuda hashes 2\n{line}\n"), "remuda hashes 1\n1 2 3\n", "remuda hashes 1\n1 2 3 4 zz /p\n"]
+        {
             assert!(read(text).is_empty(), "{text}");
         }
     }

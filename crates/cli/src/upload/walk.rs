@@ -169,9 +169,8 @@ fn check_links(files: &Files) -> Done<()> {
         let Found::Link { target, source } = found else { continue };
         let folder: Vec<&str> = name.split('/').collect();
         let leads_to = resolve(&folder[..folder.len() - 1], target).map(|steps| steps.join("/"));
-        let is_fine = leads_to.is_some_and(|to| {
-            source.is_empty() || to == *source || to.starts_with(&format!("{source}/")) || files.names(&to)
-        });
+        let is_fine =
+            leads_to.is_some_and(|to| source.is_empty() || to.starts_with(&format!("{source}/")) || files.names(&to));
         if !is_fine {
             return Err(Complaint::usage(format!("the link {name} leads out of what is sent, to {target}"))
                 .fix("add --follow-links to send what it leads to, or leave it out by a .gitignore"));
@@ -255,5 +254,49 @@ mod tests {
         let complaint = walk(&[source("p", dir.path()).unwrap()], false).unwrap_err();
         assert!(complaint.text.contains("pipe is a FIFO"), "{}", complaint.text);
         assert_eq!(walk(&[source("p", dir.path()).unwrap()], true).unwrap_err().code, 2);
+    }
+
+    #[test]
+    fn a_folder_that_is_no_repository_has_a_gitignore_too() {
+        let dir = place(&["p/a", "p/b.tmp"]);
+        std::fs::write(dir.path().join("p/.gitignore"), "*.tmp\n").unwrap();
+        let files = walk(&[source("p", dir.path()).unwrap()], false).unwrap();
+        assert_eq!(names(&files), ["p/", "p/.gitignore", "p/a"]);
+    }
+
+    #[test]
+    fn two_links_never_share_a_name_and_one_may_lead_to_its_source() {
+        let dir = place(&["a/x", "a/y", "b/x"]);
+        let link = |target: &str, name: &str| {
+            std::fs::remove_file(dir.path().join(name)).ok();
+            symlink(target, dir.path().join(name)).unwrap();
+        };
+        let both = || walk(&["a:d", "b:d"].map(|text| source(text, dir.path()).unwrap()), false);
+        std::fs::remove_file(dir.path().join("b/x")).unwrap();
+        link("x", "a/l");
+        link("y", "b/l");
+        assert!(both().unwrap_err().text.contains("d/l"));
+        link("x", "b/l");
+        assert_eq!(names(&both().unwrap()), ["d/", "d/l -> x", "d/x", "d/y"]);
+        std::fs::create_dir(dir.path().join("a/sub")).unwrap();
+        link("..", "a/sub/up");
+        assert!(walk(&[source("a", dir.path()).unwrap()], false).is_ok());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_refused_and_a_file_is_known_by_its_stamp() {
+        let dir = place(&["x"]);
+        let long = source(&format!("x:{}", "n".repeat(300)), dir.path()).unwrap();
+        assert!(walk(&[long], false).unwrap_err().text.contains("too long"));
+        let about = std::fs::metadata(dir.path().join("x")).unwrap();
+        let files = walk(&[source("x", dir.path()).unwrap()], false).unwrap();
+        let Some((_, file)) = files.files().next() else { panic!("one file") };
+        let ns = |seconds: i64, ns: i64| seconds * 1_000_000_000 + ns;
+        let stamp = Stamp {
+            modified_ns: ns(about.mtime(), about.mtime_nsec()),
+            changed_ns: ns(about.ctime(), about.ctime_nsec()),
+            inode: about.ino(),
+        };
+        assert_eq!((file.size, file.stamp), (1, stamp));
     }
 }

@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 
 const HASH: &str = "^[0-9a-f]{64}$";
 const VARIABLE: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
+/// The name of a variable or secret of a run; see `model::spec::is_reserved`.
+const FREE_VARIABLE: &str = "^(?!REPL_)[A-Za-z_][A-Za-z0-9_]*$";
 /// A decimal number of credits, more than nothing, with at most six digits behind the point.
 const CREDITS: &str = "^(?=.*[1-9])[0-9]+(\\.[0-9]{1,6})?$";
 /// The number behind the prefix of an id, and a cursor of ours.
@@ -29,8 +31,8 @@ fn table() -> Vec<(&'static str, Value)> {
     vec![
         ("Submit.name", json!({ "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })),
         ("Submit.type", of_null(names(&["task"]))),
-        ("Submit.env", json!({ "maxProperties": 500, "propertyNames": { "pattern": VARIABLE } })),
-        ("Submit.secrets", json!({ "items": { "type": "string", "pattern": VARIABLE } })),
+        ("Submit.env", json!({ "maxProperties": 500, "propertyNames": { "pattern": FREE_VARIABLE } })),
+        ("Submit.secrets", json!({ "items": { "type": "string", "pattern": FREE_VARIABLE } })),
         ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
         ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": 4096 } })),
         ("Submit.max_duration_ms", json!({ "minimum": 1 })),
@@ -94,7 +96,7 @@ pub(super) fn of_path(path: &str, name: &str) -> Value {
     let noun = path.split('/').nth(1).unwrap_or_default();
     match (name, noun) {
         ("hash", _) => json!({ "type": "string", "pattern": HASH }),
-        ("name", _) => json!({ "type": "string", "pattern": VARIABLE, "maxLength": 255 }),
+        ("name", _) => json!({ "type": "string", "pattern": FREE_VARIABLE, "maxLength": 255 }),
         ("artifact", _) => id(model::ArtifactId::PREFIX),
         (_, "runs") => id(model::RunId::PREFIX),
         (_, "instances") => id(model::InstanceId::PREFIX),

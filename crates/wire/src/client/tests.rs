@@ -84,6 +84,60 @@ async fn events_arrive_and_the_stream_ends() {
     assert_eq!(events.next().await.unwrap(), None);
 }
 
+/// Writes a head and then the same bytes until the client hangs up; says how many bytes of the body it could write.
+async fn endless(head: &'static str) -> (Client, tokio::task::JoinHandle<usize>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let written = tokio::spawn(async move {
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let (mut question, piece, mut written) = ([0; 4096], vec![b' '; 1 << 20], 0);
+        assert!(peer.read(&mut question).await.unwrap() > 0);
+        peer.write_all(head.as_bytes()).await.unwrap();
+        while peer.write_all(&piece).await.is_ok() {
+            written += piece.len();
+        }
+        written
+    });
+    (Client::new(&format!("unix:{}", path.display()), None).unwrap(), written, dir)
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_not_read_to_its_end() {
+    for (head, most) in [
+        ("HTTP/1.1 200 OK\r\n\r\n", LARGEST_ANSWER),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n", 0),
+        ("HTTP/1.1 500 Oh\r\n\r\n", LARGEST_PROBLEM),
+        ("HTTP/1.1 404 No\r\ncontent-length: 99999999999\r\n\r\n", LARGEST_PROBLEM),
+    ] {
+        let (client, written, dir) = endless(head).await;
+        let error = client.get::<Value>("/").await.unwrap_err();
+        drop(client);
+        let written = written.await.unwrap();
+        dir.close().unwrap();
+        match head.contains("200") {
+            true => assert!(matches!(&error, ClientError::TooMuch(why) if why.contains("64 MiB")), "{error}"),
+            false => assert!(matches!(error, ClientError::Protocol(_)), "{error}"),
+        }
+        assert!(written <= most + (4 << 20), "{written} bytes were taken, buffers included");
+    }
+}
+
+#[tokio::test]
+async fn a_download_is_read_piece_by_piece_however_long_it_is() {
+    let (client, written, dir) = endless("HTTP/1.1 200 OK\r\n\r\n").await;
+    let mut response = client.request(Method::GET, "/").send().await.unwrap();
+    let (mut read, mut longest) = (0, 0);
+    while read <= LARGEST_ANSWER {
+        let piece = response.chunk().await.unwrap().unwrap();
+        (read, longest) = (read + piece.len(), longest.max(piece.len()));
+    }
+    drop(response);
+    assert!(longest < 2 << 20, "{longest}");
+    assert!(written.await.unwrap() < read + (4 << 20), "what is not taken is not buffered");
+    dir.close().unwrap();
+}
+
 #[test]
 fn an_address_is_read_at_the_edge() {
     for good in ["unix:/tmp/x.sock", "http://127.0.0.1:7", "https://control.example.org/"] {
