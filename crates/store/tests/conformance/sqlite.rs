@@ -180,6 +180,30 @@ fn a_newer_database_and_a_foreign_file_are_refused() {
     assert!(std::fs::read_to_string(&foreign).unwrap().starts_with("this is a letter"), "it is left alone");
 }
 
+/// The version table of a build before the first release, as its migrations left it.
+const EARLIER_BUILD: &str =
+    "CREATE TABLE schema (part TEXT NOT NULL PRIMARY KEY, version BIGINT NOT NULL, min_binary BIGINT NOT NULL);
+     INSERT INTO schema (part, version, min_binary) VALUES ('main', 6, 6), ('logs', 2, 2)";
+
+#[test]
+fn a_database_of_an_earlier_build_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["remuda.db", "remuda-logs.db"] {
+        // The main file, and then the file of the logs beside a main file that is new.
+        let place = tempfile::tempdir_in(&folder).unwrap();
+        let (path, main) = (place.path().join(name), place.path().join("remuda.db"));
+        let earlier = rusqlite::Connection::open(&path).unwrap();
+        earlier.execute_batch(&format!("PRAGMA journal_mode = WAL; {EARLIER_BUILD}")).unwrap();
+        earlier.close().unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let refused = Store::open(&Options::new(Database::File(main))).err().unwrap();
+        let Failure::Refused(Refused::Conflict { why }) = refused else { panic!("{refused:?}") };
+        assert!(why.contains(path.to_str().unwrap()) && why.contains("before the first release"), "{why}");
+        assert!(why.contains("move it away"), "{why}");
+        assert!(std::fs::read(&path).unwrap() == before, "{name} was changed");
+    }
+}
+
 #[test]
 fn a_crash_point_ends_the_process_before_or_after_its_commit() {
     for (moment, kept) in [("before", false), ("after", true)] {
