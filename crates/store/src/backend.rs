@@ -8,8 +8,8 @@ use crate::migrate::{LOGS, MAIN, Part};
 use crate::pg::Pg;
 use crate::pg_address::Address;
 use crate::pg_serve::Server;
-use crate::queue::{Closure, Lane, Queue, Reply, Turn};
-use crate::reader::{self, Glances};
+use crate::queue::{Access, Closure, Lane, Queue, Reply, Turn};
+use crate::reader::{self, InlineReaders};
 use crate::tx::{Context, Tx};
 use model::{Effect, Failure, Trouble, TroubleKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +19,8 @@ use std::thread::JoinHandle;
 
 /// Readers of a SQLite file beside its writer.
 const READERS: usize = 4;
-/// Connections to a SQLite file for those who read on their own thread: about as many as have one.
-const GLANCES: usize = 4;
+/// Connections to a SQLite file for reads on the callers' threads: about as many as the runtime has threads.
+const INLINE_READERS: usize = 4;
 /// Connections to PostgreSQL for lease renewals and runner reports.
 const RESERVED: usize = 2;
 
@@ -34,7 +34,7 @@ pub(crate) struct Threads {
     writes: Arc<Queue>,
     reads: Arc<Queue>,
     /// Only a file has them: elsewhere a look is as far away as anything.
-    glances: Option<Glances>,
+    inline: Option<InlineReaders>,
     checkpoints: Option<Arc<Checkpoints>>,
     /// Only a file whose writes share commits: what is read there may be yet to reach the disk.
     durable: Option<Arc<Durable>>,
@@ -60,9 +60,9 @@ impl Backend {
         let checkpoints = Checkpoints::of(path.to_owned(), &mut conn)?;
         let mut writer = Writer::new(conn, context.clone(), part).copied_by(checkpoints.clone());
         let (writes, reads) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
-        let glances = (0..GLANCES).map(|_| reader::open(path)).collect::<Result<_, _>>()?;
+        let inline = (0..INLINE_READERS).map(|_| reader::open(path)).collect::<Result<_, _>>()?;
         let mut threads = Threads::new(&writes, &reads);
-        threads.glances = Some(Glances::new(glances, context.clone()));
+        threads.inline = Some(InlineReaders::new(inline, context.clone()));
         threads.checkpoints = Some(checkpoints.clone());
         threads.spawn(move || checkpoints.serve())?;
         if context.group > 1 {
@@ -97,15 +97,16 @@ impl Backend {
         &self,
         turn: impl Into<Turn>,
         name: &'static str,
-        reads: bool,
+        access: Access,
         f: F,
     ) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
     {
-        let Backend::Threads(threads) = self else { return self.now(name, reads, f) };
-        let (job, answer) = Closure::boxed(name, turn.into(), reads, f);
+        let Backend::Threads(threads) = self else { return self.now(name, access, f) };
+        let (job, answer) = Closure::boxed(name, turn.into(), access, f);
+        let reads = access != Access::Write;
         if reads { &threads.reads } else { &threads.writes }.push(job);
         threads.answered(answer, reads).await
     }
@@ -117,10 +118,10 @@ impl Backend {
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
     {
-        let Backend::Threads(threads) = self else { return self.now(name, true, f) };
-        let (job, answer) = Closure::boxed(name, Lane::Normal.into(), true, f);
-        let left = match &threads.glances {
-            Some(glances) => glances.read(job),
+        let Backend::Threads(threads) = self else { return self.now(name, Access::PointRead, f) };
+        let (job, answer) = Closure::boxed(name, Lane::Normal.into(), Access::PointRead, f);
+        let left = match &threads.inline {
+            Some(inline) => inline.read(job),
             None => Some(job),
         };
         if let Some(job) = left {
@@ -129,7 +130,7 @@ impl Backend {
         threads.answered(answer, true).await
     }
 
-    pub(crate) fn now<T, F>(&self, name: &'static str, reads: bool, f: F) -> Result<T, Failure>
+    pub(crate) fn now<T, F>(&self, name: &'static str, access: Access, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
@@ -137,7 +138,7 @@ impl Backend {
         let Backend::Inline(writer) = self else {
             panic!("{name}: only an inline store runs closures on the caller's thread")
         };
-        let (job, mut answer) = Closure::boxed(name, Lane::Normal.into(), reads, f);
+        let (job, mut answer) = Closure::boxed(name, Lane::Normal.into(), access, f);
         let context = {
             let mut writer = writer.lock().expect("panics of closures are caught");
             writer.alone(job);
@@ -145,7 +146,7 @@ impl Backend {
         };
         let result = answer.try_recv().unwrap_or_else(|_| Err(closed()));
         let wrote = match &result {
-            Ok(_) => !reads,
+            Ok(_) => access == Access::Write,
             Err(Failure::Trouble(trouble)) => trouble.effect == Effect::Perhaps,
             Err(Failure::Refused(_)) => false,
         };
@@ -161,7 +162,7 @@ impl Threads {
         Threads {
             writes: writes.clone(),
             reads: reads.clone(),
-            glances: None,
+            inline: None,
             checkpoints: None,
             durable: None,
             threads: Vec::new(),

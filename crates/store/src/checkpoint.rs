@@ -1,6 +1,7 @@
 //! Brings what was committed from SQLite's write-ahead log into the database file, on a thread of its own: that waits for the
 //! disk twice and copies every page, and whoever commits should do neither. Says nothing about what is durable: the log is.
 
+use crate::fatal::end_process;
 use crate::lite;
 use model::Failure;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -142,8 +143,7 @@ pub(crate) fn copy(conn: &Connection) -> Option<i32> {
         Err(error) => error,
     };
     if failed.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
-        tracing::error!(error = %failed, "the database could not be written: ending, because a failed write must not be repeated");
-        std::process::abort();
+        end_process(failed);
     }
     tracing::warn!(error = %failed, "the log of the database could not be copied: it is tried again");
     None

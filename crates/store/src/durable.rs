@@ -2,12 +2,14 @@
 //! counts for everything that was appended before it, and goes on while the writer works on. Nobody is answered before: neither
 //! who wrote, nor who may have read what somebody else wrote.
 
+use crate::fatal::end_process;
 use crate::lite::{Ran, release};
 use crate::tx::Context;
 use model::{Failure, Trouble, TroubleKind, bug, crash_point};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -31,6 +33,17 @@ struct Waiting {
     closed: bool,
 }
 
+/// Whether the file that was opened is still the one at this path, by device and inode. If it was removed or replaced, the next start
+/// would open another file and find none of the commits that are synced here.
+fn still_at(path: &Path, opened: &Metadata) -> io::Result<()> {
+    let found = std::fs::metadata(path);
+    if found.as_ref().is_ok_and(|found| (found.dev(), found.ino()) == (opened.dev(), opened.ino())) {
+        return Ok(());
+    }
+    let what = if found.is_ok() { "replaced" } else { "removed" };
+    Err(io::Error::other(format!("{} was {what} while this process was using it", path.display())))
+}
+
 /// A group whose transaction has ended, and the number of the last commit that it wrote or may have read.
 pub(crate) struct Committed {
     pub(crate) number: u64,
@@ -38,13 +51,18 @@ pub(crate) struct Committed {
 }
 
 impl Durable {
-    /// For the file at `path`, which is open: its log stays the same file as long as it is.
+    /// For the database at `path`, which is open. SQLite uses one WAL file as long as any connection is open.
     pub(crate) fn of(path: &Path, context: Arc<Context>) -> Result<Arc<Durable>, Failure> {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
+        let log = PathBuf::from(log);
         let failed = |e: io::Error| Trouble::new(TroubleKind::Database, format!("cannot open {}: {e}", log.display()));
         let file = File::options().write(true).open(&log).map_err(failed)?;
-        Ok(Durable::by(context, move || file.sync_data()))
+        let opened = file.metadata().map_err(failed)?;
+        Ok(Durable::by(context, move || {
+            file.sync_data()?;
+            still_at(&log, &opened)
+        }))
     }
 
     fn by(context: Arc<Context>, sync: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Arc<Durable> {
@@ -127,8 +145,7 @@ impl Durable {
             groups.iter_mut().for_each(|committed| release(&self.context, std::mem::take(&mut committed.group)));
         }
         if let Err(error) = crash_point!("database.sync", (self.sync)()) {
-            tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
-            std::process::abort();
+            end_process(error);
         }
         let last = groups.iter().map(|committed| committed.number).max().unwrap_or(0);
         self.reached.send_if_modified(|reached| {
@@ -148,7 +165,7 @@ mod tests {
     use super::*;
     use crate::lite::{Writer, open_writer};
     use crate::migrate::MAIN;
-    use crate::queue::{Closure, Lane, Queue, Reply};
+    use crate::queue::{Access, Closure, Lane, Queue, Reply};
     use crate::tx::Tx;
     use crate::{Database, Options, Sql, args};
     use futures_util::FutureExt as _;
@@ -208,7 +225,7 @@ mod tests {
                 let _ = ran.send(());
                 Ok(())
             };
-            let (job, answer) = Closure::boxed("test", Lane::Normal.into(), false, closure);
+            let (job, answer) = Closure::boxed("test", Lane::Normal.into(), Access::Write, closure);
             self.queue.push(job);
             (has_run, answer)
         }
@@ -261,7 +278,7 @@ mod tests {
         let (mut slow, writer) = Slow::new(64);
         slow.starts(writer);
         let look = |tx: &mut Tx| tx.exec(&Sql::new("UPDATE monitor SET beat_at = 1 WHERE id = 2"), &args![]).map(drop);
-        let (job, answer) = Closure::boxed("test", Lane::Normal.into(), false, look);
+        let (job, answer) = Closure::boxed("test", Lane::Normal.into(), Access::Write, look);
         slow.queue.push(job);
         answer.blocking_recv().unwrap().unwrap();
         assert!(slow.asked.try_recv().is_err());
@@ -278,7 +295,7 @@ mod tests {
         slow.asked.recv().unwrap();
         let look = |tx: &mut Tx| Ok(tx.row(&Sql::new("SELECT beat_at FROM monitor WHERE id = 1"), &args![])?.is_some());
         let mut looks = [(), ()].map(|()| {
-            let (job, looked) = Closure::boxed("test", Lane::Normal.into(), true, look);
+            let (job, looked) = Closure::boxed("test", Lane::Normal.into(), Access::Read, look);
             slow.queue.push(job);
             looked
         });

@@ -15,7 +15,7 @@ mod crash;
 mod doc;
 mod durable;
 pub mod event;
-mod gathered;
+mod fatal;
 mod group_limit;
 mod guard;
 mod hint;
@@ -40,7 +40,6 @@ mod pg_value;
 pub mod pgbench;
 pub mod pool;
 mod post;
-mod prepared;
 mod private;
 mod queue;
 mod reader;
@@ -67,6 +66,7 @@ pub use installation::Installation;
 pub use ledger::{Entry, EntryKind};
 pub use log::Logs;
 pub use log_file::{Frame, LogStream, Placed};
+use queue::Access;
 pub use queue::{Lane, Turn};
 pub use sql::{Lock, Rank, Sql};
 pub use tally::Counts;
@@ -215,7 +215,7 @@ impl Store {
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.ask(turn, name, false, f).await
+        self.inner.main.ask(turn, name, Access::Write, f).await
     }
 
     /// A consistent view, at most one page long. Never waits for writers (except in memory).
@@ -224,7 +224,7 @@ impl Store {
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.ask(Lane::Normal, name, true, f).await
+        self.inner.main.ask(Lane::Normal, name, Access::Read, f).await
     }
 
     /// A read of a few rows by their keys, on the caller's own thread where the database is a file.
@@ -242,7 +242,7 @@ impl Store {
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.now(name, false, f)
+        self.inner.main.now(name, Access::Write, f)
     }
 
     /// `read` without a runtime, for an inline store.
@@ -251,7 +251,7 @@ impl Store {
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.now(name, true, f)
+        self.inner.main.now(name, Access::Read, f)
     }
 
     /// What was committed, by anybody. `Lagged` means: look at everything again.

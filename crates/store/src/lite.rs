@@ -5,17 +5,17 @@ use crate::checkpoint::{Asks, Checkpoints};
 use crate::conn::{Conn, lite_failure};
 use crate::crash::{self, Moment};
 use crate::durable::{Committed, Durable};
+use crate::fatal::end_process;
 use crate::group_limit::GroupLimit;
 use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
-use crate::prepared::Lite;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
-use crate::{Hint, args, gathered, used_again};
+use crate::{Hint, args, used_again};
 use model::bug;
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// So many groups run each closure in a savepoint after one failed in the middle: such failures seldom come alone.
 const GROUPS_APART: u32 = 64;
-/// Statements are a few hundred, times the row counts of multi-row inserts.
+/// Prepared statements that a connection keeps. There are about 200 texts, and of an insert of many rows one for each number of rows.
 const CACHED_STATEMENTS: usize = 1024;
 
 /// The connection that writes. There is one per file.
@@ -76,10 +76,10 @@ enum Filled {
 
 impl Writer {
     pub(crate) fn new(conn: Connection, context: Arc<Context>, part: Part) -> Writer {
-        Writer::of(Lite::new(conn), context, part, &OWN)
+        Writer::of(conn, context, part, &OWN)
     }
 
-    fn of(conn: Lite, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
+    fn of(conn: Connection, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
         let group_limit = GroupLimit::new(context.group);
         Writer {
             conn: Some(Conn::Lite(conn)),
@@ -253,7 +253,7 @@ impl Writer {
         let mut tx = Tx::new(
             self.conn.take().expect("the writer has its connection between closures"),
             self.context.clone(),
-            job.reads(),
+            job.access(),
         );
         let result = run_caught(&mut *job, &mut tx);
         let ended = tx.end();
@@ -290,8 +290,7 @@ impl Writer {
         let number = self.durable.as_ref().filter(|_| wrote_rows).map(|durable| durable.begins());
         if let Err(error) = word(self.lite(), self.words.keep) {
             if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
-                tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
-                std::process::abort();
+                end_process(error);
             }
             self.take_back();
             self.settle(number, Vec::new(), true); // there is nothing of it to see, and nobody waits for it
@@ -332,7 +331,7 @@ impl Writer {
         Ok(())
     }
 
-    fn lite(&self) -> &Lite {
+    fn lite(&self) -> &Connection {
         self.conn.as_ref().expect("the writer has its connection between closures").lite()
     }
 
@@ -370,8 +369,7 @@ pub(crate) fn word(lite: &Connection, words: &str) -> rusqlite::Result<()> {
 
 /// Opens the file for its one writer, and brings it to our schema.
 pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failure> {
-    let mut conn = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), gathered::name()?)
-        .map_err(|e| cannot_open(path, e))?;
+    let mut conn = Connection::open(path).map_err(|e| cannot_open(path, e))?;
     set_up(&conn).map_err(|e| cannot_open(path, e))?;
     let mode: String =
         conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(|e| cannot_open(path, e))?;

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::blob::{BlobName, Blobs};
 use crate::hint::Hint;
 use crate::log_file::{self, Frame, Gathering, LogStream, Placed};
-use crate::queue::Lane;
+use crate::queue::{Access, Lane};
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::Row;
@@ -71,7 +71,7 @@ impl Logs {
     /// Durable when this returns. Refused with the expected offset when something is missing before the chunk.
     pub async fn append(&self, chunk: Chunk) -> Result<Logged, Failure> {
         let quota = self.quota;
-        self.backend.ask(Lane::High, "log.append", false, move |tx| append(tx, &chunk, quota)).await
+        self.backend.ask(Lane::High, "log.append", Access::Write, move |tx| append(tx, &chunk, quota)).await
     }
 
     /// How far the log of this job and epoch reaches.
@@ -91,7 +91,7 @@ impl Logs {
             tx.hint(Hint::Logs(job));
             Ok(head.next_offset)
         };
-        self.backend.ask(Lane::Normal, "log.seal", false, seal).await
+        self.backend.ask(Lane::Normal, "log.seal", Access::Write, seal).await
     }
 
     /// What comes from offset `from` on, about `max_bytes` of it.
@@ -104,7 +104,7 @@ impl Logs {
             }
             Ok((rows, tx.row(&HEAD, &args![job])?))
         };
-        let (rows, head) = self.backend.read_inline("log.read", look).await?;
+        let (rows, head) = self.backend.ask(Lane::Normal, "log.read", Access::Read, look).await?;
         let Some(head) = head.as_ref().map(Head::read).transpose()? else {
             return Ok(Page { frames: Vec::new(), next_offset: from, done: false });
         };
@@ -133,7 +133,7 @@ impl Logs {
         let mut from = 0;
         loop {
             let look = move |tx: &mut Tx| tx.rows(&CHUNKS, &args![job, from, PAGE_ROWS]);
-            let rows = self.backend.ask(Lane::Normal, "log.gathering", true, look).await?;
+            let rows = self.backend.ask(Lane::Normal, "log.gathering", Access::Read, look).await?;
             for row in &rows {
                 from = row.int(1)?;
                 gathering.add(&row.blob(2)?, row.int(0)?, from)?;
@@ -144,7 +144,7 @@ impl Logs {
         }
         let gathered_before =
             move |tx: &mut Tx| Ok(tx.row(&HEAD, &args![job])?.map(|row| row.opt_int(6)).transpose()?.flatten());
-        if self.backend.ask(Lane::Normal, "log.gathering", true, gathered_before).await?.is_some() {
+        if self.backend.ask(Lane::Normal, "log.gathering", Access::Read, gathered_before).await?.is_some() {
             return Ok(());
         }
         gathering.finish()?.keep_async(BlobName::Log { org, job }).await?;
@@ -152,7 +152,7 @@ impl Logs {
             let at = tx.at();
             tx.post(&POINT, args![job, org, at])
         };
-        self.backend.ask(Lane::Low, "log.gathered", false, point).await
+        self.backend.ask(Lane::Low, "log.gathered", Access::Write, point).await
     }
 
     /// Logs whose rows count for longer than `hot_ms`, or which count for longer than `keep_ms`; and the time it is. Oldest first,
@@ -164,18 +164,18 @@ impl Logs {
             rows.extend(tx.rows(&TO_SWEEP, &args![at - hot_ms, at - keep_ms, limit])?);
             Ok((rows.iter().map(read_old).collect::<Result<_, _>>()?, at))
         };
-        self.backend.ask(Lane::Low, "log.old", true, look).await
+        self.backend.ask(Lane::Low, "log.old", Access::Read, look).await
     }
 
     /// The end of their runs, as it is known now: they are looked at again when they are old from there.
     pub async fn keep_from(&self, logs: Vec<(JobId, Timestamp)>) -> Result<(), Failure> {
         let put = move |tx: &mut Tx| logs.iter().try_for_each(|(job, from)| tx.post(&KEEP_FROM, args![*job, *from]));
-        self.backend.ask(Lane::Low, "log.keep_from", false, put).await
+        self.backend.ask(Lane::Low, "log.keep_from", Access::Write, put).await
     }
 
     /// Deletes some rows of a log whose file is read from now on; true while there are more.
     pub async fn sweep(&self, job: JobId) -> Result<bool, Failure> {
-        self.backend.ask(Lane::Low, "log.sweep", false, move |tx| delete_rows(tx, job, 1)).await
+        self.backend.ask(Lane::Low, "log.sweep", Access::Write, move |tx| delete_rows(tx, job, 1)).await
     }
 
     /// From now on readers are told that it was deleted. The bytes go afterwards: a crash between is taken up by the next look.
@@ -186,13 +186,13 @@ impl Logs {
             tx.hint(Hint::Logs(job));
             Ok(())
         };
-        self.backend.ask(Lane::Low, "log.mark_deleted", false, mark).await
+        self.backend.ask(Lane::Low, "log.mark_deleted", Access::Write, mark).await
     }
 
     /// Deletes what is left of a log that is marked: its file, then some rows; true while there are more.
     pub async fn delete(&self, org: OrgId, job: JobId) -> Result<bool, Failure> {
         self.blobs.delete(&BlobName::Log { org, job })?;
-        self.backend.ask(Lane::Low, "log.delete", false, move |tx| delete_rows(tx, job, 2)).await
+        self.backend.ask(Lane::Low, "log.delete", Access::Write, move |tx| delete_rows(tx, job, 2)).await
     }
 
     /// When these logs were deleted; none where there is something to read. Jobs that never wrote anything are left out.
@@ -202,7 +202,7 @@ impl Logs {
             let found = tx.rows_of_each(&asked)?;
             found.iter().filter_map(|rows| rows.first()).map(|row| row.opt_at(0)).collect()
         };
-        self.backend.ask(Lane::Normal, "log.deleted", true, look).await
+        self.backend.ask(Lane::Normal, "log.deleted", Access::Read, look).await
     }
 }
 

@@ -72,7 +72,7 @@ impl Server {
             return self.judged(failure);
         }
         let conn = self.conn.take().expect("the thread has its connection between closures");
-        let mut tx = Tx::new(conn, self.context.clone(), job.reads());
+        let mut tx = Tx::new(conn, self.context.clone(), job.access());
         let result = run_caught(job, &mut tx);
         let ended = tx.end();
         self.conn = Some(ended.conn);

@@ -45,11 +45,23 @@ impl From<Lane> for Turn {
     }
 }
 
-/// A closure with somebody waiting for its answer.
+/// What a closure does with the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Write,
+    Read,
+    /// A read of a few rows by their keys, short enough for the caller's own thread. Bounds: `Tx::count`.
+    PointRead,
+}
+
+/// A closure whose caller waits for its answer.
 pub(crate) trait Job: Send {
     fn name(&self) -> &'static str;
     fn turn(&self) -> Turn;
-    fn reads(&self) -> bool;
+    fn access(&self) -> Access;
+    fn reads(&self) -> bool {
+        self.access() != Access::Write
+    }
     /// May be called again: then the last value counts.
     fn run(&mut self, tx: &mut Tx) -> Result<(), Failure>;
     fn answer(self: Box<Self>, verdict: Result<(), Failure>);
@@ -76,7 +88,7 @@ pub(crate) fn run_caught(job: &mut dyn Job, tx: &mut Tx) -> Result<(), Failure> 
 pub(crate) struct Closure<T, F> {
     name: &'static str,
     turn: Turn,
-    reads: bool,
+    access: Access,
     f: F,
     value: Option<T>,
     answer: oneshot::Sender<Result<T, Failure>>,
@@ -85,9 +97,9 @@ pub(crate) struct Closure<T, F> {
 pub(crate) type Reply<T> = oneshot::Receiver<Result<T, Failure>>;
 
 impl<T: Send + 'static, F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static> Closure<T, F> {
-    pub(crate) fn boxed(name: &'static str, turn: Turn, reads: bool, f: F) -> (Box<dyn Job>, Reply<T>) {
+    pub(crate) fn boxed(name: &'static str, turn: Turn, access: Access, f: F) -> (Box<dyn Job>, Reply<T>) {
         let (answer, receiver) = oneshot::channel();
-        (Box::new(Closure { name, turn, reads, f, value: None, answer }), receiver)
+        (Box::new(Closure { name, turn, access, f, value: None, answer }), receiver)
     }
 }
 
@@ -98,8 +110,8 @@ impl<T: Send, F: Fn(&mut Tx) -> Result<T, Failure> + Send> Job for Closure<T, F>
     fn turn(&self) -> Turn {
         self.turn
     }
-    fn reads(&self) -> bool {
-        self.reads
+    fn access(&self) -> Access {
+        self.access
     }
     fn run(&mut self, tx: &mut Tx) -> Result<(), Failure> {
         self.value = None;
@@ -287,7 +299,7 @@ mod tests {
     use super::*;
 
     fn job(turn: impl Into<Turn>, name: &'static str) -> (Box<dyn Job>, Reply<()>) {
-        Closure::boxed(name, turn.into(), false, |_: &mut Tx| Ok(()))
+        Closure::boxed(name, turn.into(), Access::Write, |_: &mut Tx| Ok(()))
     }
 
     /// The names of what can be taken now, without anything being done.

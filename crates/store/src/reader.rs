@@ -3,7 +3,6 @@
 
 use crate::conn::{Conn, lite_failure};
 use crate::lite::{cannot_open, set_up, word};
-use crate::prepared::Lite;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
 use model::Failure;
@@ -11,15 +10,15 @@ use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-pub(crate) fn open(path: &Path) -> Result<Lite, Failure> {
+pub(crate) fn open(path: &Path) -> Result<Connection, Failure> {
     let conn = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|e| cannot_open(path, e))?;
     set_up(&conn).map_err(|e| cannot_open(path, e))?;
-    Ok(Lite::new(conn))
+    Ok(conn)
 }
 
 /// Until the queue is closed and empty.
-pub(crate) fn serve(conn: Lite, context: Arc<Context>, queue: &Queue) {
+pub(crate) fn serve(conn: Connection, context: Arc<Context>, queue: &Queue) {
     let mut conn = conn;
     while let Some(job) = queue.wait(3) {
         conn = read_one(conn, &context, job);
@@ -27,14 +26,14 @@ pub(crate) fn serve(conn: Lite, context: Arc<Context>, queue: &Queue) {
 }
 
 /// Connections on which whoever asks reads by itself.
-pub(crate) struct Glances {
-    free: Mutex<Vec<Lite>>,
+pub(crate) struct InlineReaders {
+    free: Mutex<Vec<Connection>>,
     context: Arc<Context>,
 }
 
-impl Glances {
-    pub(crate) fn new(conns: Vec<Lite>, context: Arc<Context>) -> Glances {
-        Glances { free: Mutex::new(conns), context }
+impl InlineReaders {
+    pub(crate) fn new(conns: Vec<Connection>, context: Arc<Context>) -> InlineReaders {
+        InlineReaders { free: Mutex::new(conns), context }
     }
 
     /// Gives the job back when all connections are in use.
@@ -48,12 +47,12 @@ impl Glances {
 }
 
 /// One closure on a snapshot of its own.
-fn read_one(conn: Lite, context: &Arc<Context>, mut job: Box<dyn Job>) -> Lite {
+fn read_one(conn: Connection, context: &Arc<Context>, mut job: Box<dyn Job>) -> Connection {
     if let Err(error) = word(&conn, "BEGIN DEFERRED") {
         job.answer(Err(lite_failure(error, "BEGIN")));
         return conn;
     }
-    let mut tx = Tx::new(Conn::Lite(conn), context.clone(), true);
+    let mut tx = Tx::new(Conn::Lite(conn), context.clone(), job.access());
     let result = run_caught(&mut *job, &mut tx);
     let ended = tx.end();
     // Nothing was written: ending a read cannot fail in a way that matters.

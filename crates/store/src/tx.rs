@@ -9,6 +9,7 @@ use crate::hint::{Hint, Hints};
 use crate::ids::Ids;
 use crate::ledger::Entry;
 use crate::post::{Meaning, Posted};
+use crate::queue::Access;
 use crate::sql::{Lock, Rank, Sql};
 use crate::tally::Tally;
 use crate::value::{Row, Value};
@@ -22,11 +23,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rows of one multi-row statement; more are sent in several.
 const ROWS_AT_ONCE: usize = 64;
+/// What one call of `Store::read_inline` may read.
+const POINT_ROWS: usize = 16;
+const POINT_BYTES: usize = 64 * 1024;
 
 pub struct Tx {
     conn: Conn,
     context: Arc<Context>,
-    read_only: bool,
+    access: Access,
+    /// What a point read has read so far: rows and bytes.
+    rows_read: usize,
+    bytes_read: usize,
     /// What the clock said; none until it is asked for.
     at: Option<Timestamp>,
     /// The latest time of a run that was read.
@@ -78,11 +85,13 @@ struct Staged {
 }
 
 impl Tx {
-    pub(crate) fn new(conn: Conn, context: Arc<Context>, read_only: bool) -> Tx {
+    pub(crate) fn new(conn: Conn, context: Arc<Context>, access: Access) -> Tx {
         Tx {
             conn,
             context,
-            read_only,
+            access,
+            rows_read: 0,
+            bytes_read: 0,
             at: None,
             last: None,
             broken: None,
@@ -126,7 +135,7 @@ impl Tx {
 
     /// Runs a statement; how many rows it changed.
     pub fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
-        debug_assert!(!self.read_only, "a read may not write: {}", sql.text);
+        debug_assert!(self.access == Access::Write, "a read may not write: {}", sql.text);
         self.ready(sql)?;
         self.heard(sql, args);
         let result = self.conn.exec(sql, args);
@@ -137,6 +146,7 @@ impl Tx {
         self.ready(sql)?;
         self.heard(sql, args);
         let result = self.conn.rows(sql, args);
+        self.count(result.as_deref().unwrap_or_default(), sql.text);
         self.noting(result)
     }
 
@@ -155,6 +165,9 @@ impl Tx {
         asked.iter().try_for_each(|(sql, _)| self.ready(sql))?;
         asked.iter().for_each(|(sql, args)| self.heard(sql, args));
         let result = self.conn.rows_of_each(asked);
+        for (rows, (sql, _)) in result.iter().flatten().zip(asked) {
+            self.count(rows, sql.text);
+        }
         self.noting(result)
     }
 
@@ -170,7 +183,7 @@ impl Tx {
         args: impl Into<Vec<Value>>,
         meaning: Meaning,
     ) -> Result<(), Failure> {
-        debug_assert!(!self.read_only, "a read may not write: {}", sql.text);
+        debug_assert!(self.access == Access::Write, "a read may not write: {}", sql.text);
         debug_assert!(sql.lock == Lock::None, "what locks rows reads them: {}", sql.text);
         self.ready(sql)?;
         let args = args.into();
@@ -207,7 +220,7 @@ impl Tx {
 
     /// An id nobody else has or will have. When the process's block is used up the closure runs again with a larger one.
     pub fn next_id(&mut self) -> i64 {
-        debug_assert!(!self.read_only, "a read needs no ids");
+        debug_assert!(self.access == Access::Write, "a read needs no ids");
         let id = self.context.ids.take(self.ids_used);
         self.ids_used += 1;
         id.unwrap_or_else(|| {
@@ -225,9 +238,23 @@ impl Tx {
 
     /// A closure begins: it is counted, and heard if somebody listens.
     pub(crate) fn begins(&self, name: &'static str) {
-        self.context.tally.ran(name, self.read_only);
+        self.context.tally.ran(name, self.access != Access::Write);
         if let Some(recording) = &self.context.recording {
             recording.begins(name);
+        }
+    }
+
+    /// Asserts the bounds of a point read: it runs on a thread that serves other requests too, and must not keep it.
+    fn count(&mut self, rows: &[Row], text: &str) {
+        if cfg!(debug_assertions) && self.access == Access::PointRead {
+            self.rows_read += rows.len();
+            self.bytes_read += rows.iter().flat_map(|row| &row.0).map(Value::bytes).sum::<usize>();
+            debug_assert!(
+                self.rows_read <= POINT_ROWS && self.bytes_read <= POINT_BYTES,
+                "{} rows and {} bytes are too many for `read_inline`, use `read`: {text}",
+                self.rows_read,
+                self.bytes_read
+            );
         }
     }
 
@@ -280,7 +307,8 @@ impl Tx {
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let staged = std::mem::take(&mut self.staged);
         debug_assert!(
-            !self.read_only || (staged.events.is_empty() && staged.entries.is_empty() && staged.wakes.is_empty()),
+            self.access == Access::Write
+                || (staged.events.is_empty() && staged.entries.is_empty() && staged.wakes.is_empty()),
             "a read may not write"
         );
         let mut hints = staged.hints;

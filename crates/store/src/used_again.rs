@@ -4,26 +4,26 @@
 use crate::conn::lite_failure;
 use crate::lite::{open_memory, word};
 use crate::migrate::Part;
-use crate::prepared::Lite;
 use model::Failure;
+use rusqlite::Connection;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 /// More threads than this do not simulate at once.
 const MOST: usize = 64;
 
-static IDLE: Mutex<BTreeMap<&str, Vec<Lite>>> = Mutex::new(BTreeMap::new());
+static IDLE: Mutex<BTreeMap<&str, Vec<Connection>>> = Mutex::new(BTreeMap::new());
 
 /// One as the migrations leave it, inside the transaction that will be taken back.
-pub(crate) fn take(part: &Part) -> Result<Lite, Failure> {
+pub(crate) fn take(part: &Part) -> Result<Connection, Failure> {
     let idle = IDLE.lock().expect("no panic while it is locked").get_mut(part.name()).and_then(Vec::pop);
-    let conn = idle.map_or_else(|| open_memory(part).map(Lite::new), Ok)?;
+    let conn = idle.map_or_else(|| open_memory(part), Ok)?;
     word(&conn, "BEGIN IMMEDIATE").map_err(|e| lite_failure(e, "BEGIN"))?;
     Ok(conn)
 }
 
 /// Whatever happened to it did not happen. One that cannot be taken back is not used again.
-pub(crate) fn put_back(part: &Part, conn: Lite) {
+pub(crate) fn put_back(part: &Part, conn: Connection) {
     if word(&conn, "ROLLBACK").is_ok() {
         let mut idle = IDLE.lock().expect("no panic while it is locked");
         let idle = idle.entry(part.name()).or_default();

@@ -3,6 +3,7 @@
 
 use crate::support::{On, World, block_on};
 use model::{Credits, Failure, OrgId, Refused, Trouble, TroubleKind};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -233,6 +234,39 @@ fn the_process_that_crashes() {
     let _ = block_on(store.write(Lane::Normal, "doomed", make("doomed".to_owned())));
 }
 
+/// A WAL file that is removed or replaced under a running process: the process ends at its next sync, and answers nobody.
+#[test]
+fn a_process_whose_log_is_gone_ends_before_it_answers() {
+    for (how, what) in [("remove", "was removed"), ("replace", "was replaced")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "sqlite::the_process_that_loses_its_log", "--nocapture"]);
+        child.env("STORE_LOG_FOLDER", folder.path()).env("STORE_LOG_HOW", how);
+        let ended = child.output().unwrap();
+        let [said, complained] = [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert_eq!(ended.status.signal(), Some(nix::libc::SIGABRT), "{how}: {said}{complained}");
+        assert!(said.contains("first answered") && !said.contains("second answered"), "{how}: {said}");
+        assert!(complained.contains("remuda.db-wal") && complained.contains(what), "{how}: {complained}");
+    }
+}
+
+/// Does nothing by itself: the test above runs it in a process of its own.
+#[test]
+fn the_process_that_loses_its_log() {
+    let Some(folder) = std::env::var_os("STORE_LOG_FOLDER") else { return };
+    let database = Path::new(&folder).join("remuda.db");
+    let store = Store::open(&Options::new(Database::File(database.clone()))).unwrap();
+    block_on(store.write(Lane::Normal, "first", make("first".to_owned()))).unwrap();
+    println!("first answered");
+    let log = database.with_file_name("remuda.db-wal");
+    std::fs::remove_file(&log).unwrap();
+    if std::env::var("STORE_LOG_HOW").unwrap() == "replace" {
+        std::fs::write(&log, "another file").unwrap();
+    }
+    let _ = block_on(store.write(Lane::Normal, "second", make("second".to_owned())));
+    println!("second answered");
+}
+
 #[test]
 fn an_inline_store_needs_no_runtime_and_dies_where_it_is_told() {
     let armed = Arc::new(AtomicBool::new(false));
@@ -262,8 +296,8 @@ fn an_inline_store_needs_no_runtime_and_dies_where_it_is_told() {
 }
 
 #[test]
-fn a_glance_is_taken_by_whoever_asks_and_by_a_reader_when_all_are_at_it() {
-    // One asks from each thread; all of them look at the same time, or this never ends.
+fn an_inline_read_runs_on_the_callers_thread_and_on_a_readers_when_all_connections_are_in_use() {
+    // Each thread asks once. All closures run at the same time, or this never ends.
     const AT_ONCE: usize = 8;
     let world = World::new(On::File, None);
     let all_look = Arc::new(Barrier::new(AT_ONCE));
@@ -278,7 +312,7 @@ fn a_glance_is_taken_by_whoever_asks_and_by_a_reader_when_all_are_at_it() {
         })
     });
     let own: Vec<bool> = askers.collect::<Vec<_>>().into_iter().map(|asker| asker.join().unwrap()).collect();
-    assert_eq!(own.iter().filter(|own| **own).count(), 4, "four connections are kept for those who look themselves");
+    assert_eq!(own.iter().filter(|own| **own).count(), 4, "there are four connections for inline reads");
 }
 
 #[test]
