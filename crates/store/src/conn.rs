@@ -95,12 +95,6 @@ impl Conn {
     }
 }
 
-/// Runs a statement to its end on a plain connection, whatever it answers.
-pub(crate) fn say(lite: &Connection, text: &str, args: &[Value]) -> Result<(), Failure> {
-    let run = || rows_of(&mut *lite.prepare_cached(text)?, &LockOrder::UNKNOWN, args);
-    run().map(drop).map_err(|e| lite_failure(e, text))
-}
-
 fn lite_exec(lite: &Connection, text: &str, order: &LockOrder, args: &[Value]) -> Result<u64, Failure> {
     let run = || {
         let mut statement = lite.prepare_cached(text)?;

@@ -6,7 +6,6 @@ pub mod allocation;
 pub mod artifact;
 pub mod attempt;
 mod backend;
-pub mod bare;
 pub mod blob;
 mod checkpoint;
 mod conn;
@@ -21,6 +20,7 @@ mod guard;
 mod hint;
 pub mod idempotency;
 mod ids;
+mod inline;
 mod installation;
 pub mod instance;
 pub mod job;
@@ -37,12 +37,12 @@ mod pg_error;
 mod pg_hints;
 mod pg_serve;
 mod pg_value;
-pub mod pgbench;
 pub mod pool;
 mod post;
 mod private;
 mod queue;
 mod reader;
+mod recorder;
 pub mod run;
 pub mod secret;
 mod sql;
@@ -52,7 +52,6 @@ mod tally;
 pub mod task;
 pub mod token;
 mod tx;
-mod used_again;
 mod value;
 pub mod work;
 pub mod worker;
@@ -62,12 +61,14 @@ pub use blob::{BlobHash, BlobName, Blobs};
 pub use crash::{CrashHook, Moment, Observer};
 pub use event::{Event, NewEvent};
 pub use hint::Hint;
+pub use inline::{MemoryDatabase, Reuse};
 pub use installation::Installation;
 pub use ledger::{Entry, EntryKind};
 pub use log::Logs;
 pub use log_file::{Frame, LogStream, Placed};
 use queue::Access;
 pub use queue::{Lane, Turn};
+pub use recorder::{Recorded, Recorder};
 pub use sql::{Lock, Rank, Sql};
 pub use tally::Counts;
 pub use tx::Tx;
@@ -128,11 +129,13 @@ pub struct Options {
     /// A worker that has not renewed its lease for so long is dead.
     pub lease_ms: i64,
     /// Hears every statement, for benchmarks.
-    pub recording: Option<Arc<bare::Recording>>,
+    pub recorder: Option<Recorder>,
     /// Inline stores only: a simulated process dies where this says so.
     pub crash: Option<CrashHook>,
     /// Inline stores only: asked to look after each write.
     pub observe: Option<Observer>,
+    /// Inline stores only: where their databases come from and go to. Without it each store makes its own.
+    pub reuse: Option<Reuse>,
 }
 
 impl Options {
@@ -145,9 +148,10 @@ impl Options {
             group: group_limit::MOST_CLOSURES,
             log_quota_bytes: 1 << 30,
             lease_ms: worker::LEASE_MS,
-            recording: None,
+            recorder: None,
             crash: None,
             observe: None,
+            reuse: None,
         }
     }
 }
@@ -327,7 +331,8 @@ fn context(
         disk_full: AtomicBool::new(false),
         lease_ms: options.lease_ms,
         group: options.group.max(1),
-        recording: options.recording.clone(),
+        recorder: options.recorder.clone(),
+        reuse: options.reuse,
         tally: Tally::default(),
     })
 }

@@ -11,7 +11,7 @@ use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
-use crate::{Hint, args, used_again};
+use crate::{Hint, args, inline};
 use model::bug;
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
@@ -110,9 +110,9 @@ impl Writer {
         Ok(self)
     }
 
-    /// For an inline store, on a database that may have been another's: see `used_again`.
+    /// For an inline store: see `inline`.
     pub(crate) fn inline(context: Arc<Context>, part: Part) -> Result<Writer, Failure> {
-        let conn = used_again::take(&part)?;
+        let conn = inline::open(&part, context.reuse)?;
         Ok(Writer::of(conn, context, part, &INSIDE))
     }
 
@@ -344,7 +344,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let (true, Some(Conn::Lite(lite))) = (self.words.inside, self.conn.take()) {
-            used_again::put_back(&self.part, lite);
+            inline::close(&self.part, lite, self.context.reuse);
         }
     }
 }

@@ -1,15 +1,16 @@
 //! One transaction as a closure sees it: statements that run at once, and rows that are staged and flushed at the end in the
 //! order locks demand (events, ledger, wakes and finishes). Never commits; never reaches outside the database.
 
-use crate::bare::Recording;
 use crate::conn::Conn;
 use crate::crash::{CrashHook, Observer};
 use crate::event::NewEvent;
 use crate::hint::{Hint, Hints};
 use crate::ids::Ids;
+use crate::inline::Reuse;
 use crate::ledger::Entry;
 use crate::post::{Meaning, Posted};
 use crate::queue::Access;
+use crate::recorder::{Recorded, Recorder};
 use crate::sql::{Lock, Rank, Sql};
 use crate::tally::Tally;
 use crate::value::{Row, Value};
@@ -58,7 +59,8 @@ pub(crate) struct Context {
     pub(crate) disk_full: AtomicBool,
     pub(crate) lease_ms: i64,
     pub(crate) group: usize,
-    pub(crate) recording: Option<Arc<Recording>>,
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) reuse: Option<Reuse>,
     pub(crate) tally: Tally,
 }
 
@@ -137,14 +139,14 @@ impl Tx {
     pub fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
         debug_assert!(self.access == Access::Write, "a read may not write: {}", sql.text);
         self.ready(sql)?;
-        self.heard(sql, args);
+        self.record(sql, args);
         let result = self.conn.exec(sql, args);
         self.noting(result)
     }
 
     pub fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
         self.ready(sql)?;
-        self.heard(sql, args);
+        self.record(sql, args);
         let result = self.conn.rows(sql, args);
         self.count(result.as_deref().unwrap_or_default(), sql.text);
         self.noting(result)
@@ -163,7 +165,7 @@ impl Tx {
             return Ok(Vec::new());
         }
         asked.iter().try_for_each(|(sql, _)| self.ready(sql))?;
-        asked.iter().for_each(|(sql, args)| self.heard(sql, args));
+        asked.iter().for_each(|(sql, args)| self.record(sql, args));
         let result = self.conn.rows_of_each(asked);
         for (rows, (sql, _)) in result.iter().flatten().zip(asked) {
             self.count(rows, sql.text);
@@ -187,7 +189,7 @@ impl Tx {
         debug_assert!(sql.lock == Lock::None, "what locks rows reads them: {}", sql.text);
         self.ready(sql)?;
         let args = args.into();
-        self.heard(sql, &args);
+        self.record(sql, &args);
         let result = self.conn.post(Posted { text: Cow::Borrowed(sql.text), order: sql.order, args, meaning });
         self.noting(result)
     }
@@ -209,8 +211,8 @@ impl Tx {
             let args: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
             let many = args.len() / N;
             let (text, order) = (sql.for_rows(many, N), sql.order.for_rows(many));
-            if let Some(recording) = &self.context.recording {
-                recording.hear(text.clone().into_owned(), &args);
+            if let Some(recorder) = &self.context.recorder {
+                recorder(Recorded::Statement { text: &text, args: &args });
             }
             let result = self.conn.post(Posted { text, order, args, meaning: meaning() });
             self.noting(result)?;
@@ -236,11 +238,11 @@ impl Tx {
         self.next_id()
     }
 
-    /// A closure begins: it is counted, and heard if somebody listens.
+    /// A closure begins: it is counted, and recorded if there is a recorder.
     pub(crate) fn begins(&self, name: &'static str) {
         self.context.tally.ran(name, self.access != Access::Write);
-        if let Some(recording) = &self.context.recording {
-            recording.begins(name);
+        if let Some(recorder) = &self.context.recorder {
+            recorder(Recorded::Closure(name));
         }
     }
 
@@ -258,9 +260,9 @@ impl Tx {
         }
     }
 
-    fn heard(&self, sql: &Sql, args: &[Value]) {
-        if let Some(recording) = &self.context.recording {
-            recording.hear(self.conn.text_of(sql), args);
+    fn record(&self, sql: &Sql, args: &[Value]) {
+        if let Some(recorder) = &self.context.recorder {
+            recorder(Recorded::Statement { text: &self.conn.text_of(sql), args });
         }
     }
 

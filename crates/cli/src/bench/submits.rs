@@ -10,8 +10,8 @@ use futures_util::future::try_join_all;
 use std::cell::Cell;
 use std::path::Path;
 use std::time::Instant;
+use testkit::bare::{Plain, Said, copy};
 use testkit::rehearsal::Rehearsal;
-use testkit::rehearsal::bare::{Plain, Said, copy};
 use wire::client::Client;
 
 /// The store lets no more share a commit, nor more than come to so much work.
