@@ -1,5 +1,5 @@
-//! Who runs the closures of one database: threads that own its connections, or the caller itself (inline).
-//! Never looks inside a closure.
+//! The threads that run the closures of one database. Each owns a connection and takes closures from a queue; an inline store runs
+//! them on the caller's thread.
 
 use crate::checkpoint::Checkpoints;
 use crate::durable::Durable;
@@ -29,14 +29,14 @@ pub(crate) enum Backend {
     Threads(Threads),
 }
 
-/// Ends with its last owner, after everything that waits has run.
+/// Dropped with the last clone of the store: queued closures still run, then the threads end.
 pub(crate) struct Threads {
     writes: Arc<Queue>,
     reads: Arc<Queue>,
-    /// Only a file has them: elsewhere a look is as far away as anything.
+    /// Connections for inline reads. SQLite files only.
     inline: Option<InlineReaders>,
     checkpoints: Option<Arc<Checkpoints>>,
-    /// Only a file whose writes share commits: what is read there may be yet to reach the disk.
+    /// SQLite files with grouped commits only: a read may see a commit that is not synced yet, and is answered after that sync.
     durable: Option<Arc<Durable>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -46,7 +46,7 @@ impl Backend {
         Ok(Backend::Inline(Mutex::new(Writer::inline(context, part)?)))
     }
 
-    /// One connection is all a database in memory has: reads take their turn with the writes.
+    /// A database in memory has one connection: reads and writes share a queue.
     pub(crate) fn memory(part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
         let writer = Writer::new(lite::open_memory(&part)?, context, part);
         let queue = Arc::new(Queue::new());
@@ -79,7 +79,7 @@ impl Backend {
         Ok(Backend::Threads(threads))
     }
 
-    /// One pool for everything; some connections serve the high lane only, so that a renewal never waits behind bulk work.
+    /// One pool for reads and writes. Some connections serve the high lane only, so that a lease renewal never waits behind bulk work.
     pub(crate) fn postgres(address: &Address, connections: usize, context: Arc<Context>) -> Result<Backend, Failure> {
         migrate(address.clone())?;
         let queue = Arc::new(Queue::by_run());
@@ -111,8 +111,8 @@ impl Backend {
         threads.answered(answer, reads).await
     }
 
-    /// A few rows by their keys. On a file they are read where the caller is: to hand so little to another thread and to be
-    /// woken by it takes several times as long.
+    /// A few rows by their keys. On a SQLite file they are read on the caller's thread: handing them to a reader thread takes several
+    /// times as long as the read. If all inline connections are in use, a reader thread does it.
     pub(crate) async fn read_inline<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
@@ -169,7 +169,7 @@ impl Threads {
         }
     }
 
-    /// Nobody is told what the disk does not know yet.
+    /// The answer of a closure, after everything that it can have read is synced.
     async fn answered<T>(&self, answer: Reply<T>, reads: bool) -> Result<T, Failure> {
         let answer = answer.await.unwrap_or_else(|_| Err(closed()));
         if let Some(durable) = self.durable.as_ref().filter(|_| reads) {
@@ -179,7 +179,7 @@ impl Threads {
     }
 
     fn spawn(&mut self, serve: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-        // A closure's panic is caught where it ran. Any other leaves a store that answers nobody: better none.
+        // Panics of closures are caught (`run_caught`). Any other panic would leave a store that never answers: abort.
         let serve = move || {
             if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                 std::process::abort();
@@ -197,7 +197,7 @@ impl Drop for Threads {
         self.reads.close();
         self.checkpoints.iter().for_each(|checkpoints| checkpoints.close());
         for thread in self.threads.drain(..) {
-            // The last owner may be a closure on one of these very threads.
+            // The last owner may be a closure on one of these threads.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -205,7 +205,7 @@ impl Drop for Threads {
     }
 }
 
-/// On a thread of its own, like everything that drives a connection: the caller may be in a runtime already.
+/// On a thread of its own: the caller may be inside a tokio runtime already, where another cannot be driven.
 fn migrate(address: Address) -> Result<(), Failure> {
     let migrating = std::thread::spawn(move || {
         let mut pg = Pg::new(address)?;

@@ -1,9 +1,9 @@
-//! One connection to one database: runs a statement, gives back rows, and puts errors into our words.
-//! Never begins or ends a transaction; that belongs to whoever owns the thread.
+//! One connection to one database: runs statements, returns rows, and maps database errors to `Failure`.
+//! Never begins or ends a transaction; the thread that owns the connection does.
 
 use crate::pg::Pg;
 use crate::post::Posted;
-use crate::sql::{LockOrder, Sql};
+use crate::sql::{ArgumentOrder, Sql};
 use crate::value::{Row, Value};
 use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
 use rusqlite::types::ValueRef;
@@ -29,7 +29,7 @@ impl Conn {
         }
     }
 
-    /// The rows of each of these questions, asked together.
+    /// The rows of each of these statements: on PostgreSQL one round trip for all of them.
     pub(crate) fn rows_of_each(&mut self, asked: &[(&Sql, Vec<Value>)]) -> Result<Vec<Vec<Row>>, Failure> {
         match self {
             Conn::Lite(lite) => asked.iter().map(|(sql, args)| lite_rows(lite, sql, args)).collect(),
@@ -48,7 +48,7 @@ impl Conn {
         }
     }
 
-    /// The statement as this database gets it.
+    /// The text that this database gets: PostgreSQL with the row lock.
     pub(crate) fn text_of(&self, sql: &Sql) -> String {
         match self {
             Conn::Lite(_) => sql.text.to_owned(),
@@ -95,7 +95,7 @@ impl Conn {
     }
 }
 
-fn lite_exec(lite: &Connection, text: &str, order: &LockOrder, args: &[Value]) -> Result<u64, Failure> {
+fn lite_exec(lite: &Connection, text: &str, order: &ArgumentOrder, args: &[Value]) -> Result<u64, Failure> {
     let run = || {
         let mut statement = lite.prepare_cached(text)?;
         bind(&mut statement, order, args)?;
@@ -109,7 +109,7 @@ fn lite_rows(lite: &Connection, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, F
     run().map_err(|e| lite_failure(e, sql.text))
 }
 
-fn rows_of(statement: &mut Statement<'_>, order: &LockOrder, args: &[Value]) -> rusqlite::Result<Vec<Row>> {
+fn rows_of(statement: &mut Statement<'_>, order: &ArgumentOrder, args: &[Value]) -> rusqlite::Result<Vec<Row>> {
     bind(statement, order, args)?;
     let columns = statement.column_count();
     let (mut rows, mut found) = (statement.raw_query(), Vec::new());
@@ -120,7 +120,7 @@ fn rows_of(statement: &mut Statement<'_>, order: &LockOrder, args: &[Value]) -> 
     Ok(found)
 }
 
-fn bind(statement: &mut Statement<'_>, order: &LockOrder, args: &[Value]) -> rusqlite::Result<()> {
+fn bind(statement: &mut Statement<'_>, order: &ArgumentOrder, args: &[Value]) -> rusqlite::Result<()> {
     if order.is_in_turn() {
         return (1..=statement.parameter_count()).try_for_each(|index| {
             debug_assert_eq!(named(statement, index), Some(index), "as SQLite numbers them");

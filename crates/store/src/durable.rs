@@ -1,6 +1,6 @@
-//! When what was committed to a SQLite file is on disk. The writer appends to SQLite's log without waiting; one wait for the disk
-//! counts for everything that was appended before it, and goes on while the writer works on. Nobody is answered before: neither
-//! who wrote, nor who may have read what somebody else wrote.
+//! Syncs the WAL of a SQLite file after commits. The writer thread commits without a sync; one `fdatasync` counts for all commits
+//! before it, and runs while the writer works on the next group. No caller is answered before that: neither the callers of the
+//! writes, nor callers whose reads may have seen them.
 
 use crate::fatal::end_process;
 use crate::lite::{Ran, release};
@@ -17,9 +17,9 @@ use tokio::sync::watch;
 pub(crate) struct Durable {
     sync: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
     context: Arc<Context>,
-    /// Commits that anybody may have seen: each is counted before it is made.
+    /// Number of the last commit that a read can have seen: each is counted before it is made.
     begun: AtomicU64,
-    /// Commits that are on disk.
+    /// Number of the last commit that is synced.
     reached: watch::Sender<u64>,
     waiting: Mutex<Waiting>,
     changed: Condvar,
@@ -28,7 +28,7 @@ pub(crate) struct Durable {
 #[derive(Default)]
 struct Waiting {
     groups: Vec<Committed>,
-    /// Somebody waits for the disk, and looks here again afterwards.
+    /// A sync is under way. The thread that does it takes the groups that arrive meanwhile afterwards.
     under_way: bool,
     closed: bool,
 }
@@ -76,12 +76,12 @@ impl Durable {
         })
     }
 
-    /// A commit is about to be made, and will be told of however it ends.
+    /// A commit is about to be made. `then_answer` is called for it, whether it succeeds or not.
     pub(crate) fn begins(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The last commit that anybody can have seen.
+    /// Number of the last commit that a read can have seen.
     pub(crate) fn seen(&self) -> u64 {
         self.begun.load(Ordering::SeqCst)
     }
@@ -90,7 +90,8 @@ impl Durable {
         *self.reached.borrow() >= number
     }
 
-    /// Answers a group once it is on disk. A writer with nothing else to do waits for that itself, which spares waking anybody.
+    /// Answers the callers of a group once it is synced. A writer thread with nothing else to do syncs itself, which saves waking the
+    /// other thread.
     pub(crate) fn then_answer(&self, committed: Committed, has_more_to_do: bool) {
         let mut waiting = self.locked();
         waiting.groups.push(committed);
@@ -101,11 +102,11 @@ impl Durable {
             drop(waiting);
             return self.changed.notify_one();
         }
-        self.wait_for_the_disk(waiting);
+        self.sync_and_answer(waiting);
         self.changed.notify_one();
     }
 
-    /// Waits for the disk on behalf of a writer that works on, until it is closed and everybody is answered.
+    /// The thread: syncs while the writer works on, until it is closed and all groups are answered.
     pub(crate) fn serve(&self) {
         loop {
             let idle = |waiting: &mut Waiting| waiting.under_way || (waiting.groups.is_empty() && !waiting.closed);
@@ -113,7 +114,7 @@ impl Durable {
             if waiting.groups.is_empty() {
                 return;
             }
-            self.wait_for_the_disk(waiting);
+            self.sync_and_answer(waiting);
         }
     }
 
@@ -123,12 +124,12 @@ impl Durable {
         self.changed.notify_one();
     }
 
-    /// Until whatever somebody has just read is on disk. At once unless a commit is under way.
+    /// Waits until everything that a read can have seen is synced. Returns at once unless a sync is under way.
     pub(crate) async fn read(&self) {
         let seen = self.seen();
         if !self.has_reached(seen) {
             let mut reached = self.reached.subscribe();
-            // It cannot be gone: it is ours.
+            // The sender is a field of `self`, so it is not closed.
             let _ = reached.wait_for(|reached| *reached >= seen).await;
         }
     }
@@ -137,7 +138,7 @@ impl Durable {
         self.waiting.lock().expect("nothing panics while it is locked")
     }
 
-    fn wait_for_the_disk(&self, mut waiting: MutexGuard<'_, Waiting>) {
+    fn sync_and_answer(&self, mut waiting: MutexGuard<'_, Waiting>) {
         let mut groups = std::mem::take(&mut waiting.groups);
         waiting.under_way = true;
         drop(waiting);
@@ -173,11 +174,11 @@ mod tests {
 
     const LAST: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
 
-    /// A file whose disk takes as long as the test wants.
+    /// A file whose syncs take as long as the test wants.
     struct Slow {
         durable: Arc<Durable>,
         queue: Arc<Queue>,
-        /// Says that the disk is waited for, and ends a wait.
+        /// `asked` receives when a sync begins; sending to `done` ends it.
         asked: Receiver<()>,
         done: Option<Sender<()>>,
         threads: Vec<std::thread::JoinHandle<()>>,
@@ -196,7 +197,7 @@ mod tests {
             let ends = Mutex::new(ends);
             let sync = move || {
                 let _ = asks.send(());
-                let _ = ends.lock().unwrap().recv(); // whoever has gone waits for no disk
+                let _ = ends.lock().unwrap().recv(); // an error: the test has ended
                 Ok(())
             };
             let durable = Durable::by(context.clone(), sync);
@@ -211,12 +212,12 @@ mod tests {
             self.threads.push(std::thread::spawn(move || durable.serve()));
         }
 
-        /// A write; what it receives says that the closure has run.
+        /// A write. The receiver hears when its closure has run.
         fn writes(&self, at: i64) -> (Receiver<()>, Reply<()>) {
             self.writes_after(at, Arc::default())
         }
 
-        /// The same of one that takes as long as this is locked.
+        /// The same for a closure that waits while `held` is locked.
         fn writes_after(&self, at: i64, held: Arc<Mutex<()>>) -> (Receiver<()>, Reply<()>) {
             let (ran, has_run) = channel();
             let closure = move |tx: &mut Tx| {
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_answered_before_the_disk_and_the_writer_works_on() {
+    fn no_caller_is_answered_before_the_sync_and_the_writer_works_on() {
         let (mut slow, writer) = Slow::new(2);
         let held = Arc::new(Mutex::new(()));
         let holds = held.lock().unwrap();
@@ -258,7 +259,7 @@ mod tests {
         // The first group waits for the disk, and the others are worked on meanwhile.
         drop(holds);
         writes.iter().for_each(|(has_run, _)| has_run.recv().unwrap());
-        assert!(writes.iter_mut().all(|(_, answer)| answer.try_recv().is_err()), "somebody was told");
+        assert!(writes.iter_mut().all(|(_, answer)| answer.try_recv().is_err()), "a caller was answered");
         let durable = slow.durable.clone();
         let mut reader = Box::pin(durable.read());
         assert!((&mut reader).now_or_never().is_none(), "what was read is not on disk yet");
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_nothing_waits_for_no_disk() {
+    fn a_write_that_changes_no_row_waits_for_no_sync() {
         let (mut slow, writer) = Slow::new(64);
         slow.starts(writer);
         let look = |tx: &mut Tx| tx.exec(&Sql::new("UPDATE monitor SET beat_at = 1 WHERE id = 2"), &args![]).map(drop);
@@ -286,9 +287,9 @@ mod tests {
         slow.ends();
     }
 
-    /// Whoever only looked, but in a group after one that is yet to reach the disk, has seen what that one wrote.
+    /// A read in a group after one that is not synced yet has seen what that one wrote.
     #[test]
-    fn who_saw_what_is_not_on_disk_yet_waits_for_it() {
+    fn a_read_that_saw_an_unsynced_commit_waits_for_its_sync() {
         let (mut slow, writer) = Slow::new(2);
         let writes = [slow.writes(7), slow.writes(8)];
         slow.starts(writer);
@@ -299,7 +300,7 @@ mod tests {
             slow.queue.push(job);
             looked
         });
-        // The first look shares its group with no write, and that group has ended when this one runs.
+        // The first read shares its group with no write, and that group has ended when this write runs.
         let (has_run, _) = slow.writes(9);
         has_run.recv().unwrap();
         assert!(looks[0].try_recv().is_err(), "it was told what a power cut may take back");

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::io::Write as _;
 
-/// Says why, in the log or (without one) on standard error, and aborts. No caller is answered any more.
+/// Logs the reason (to standard error if no logger is installed) and aborts. No caller is answered any more.
 pub(crate) fn end_process(error: impl Display) -> ! {
     tracing::error!(%error, "the database could not be written: ending the process, because a failed write must not be repeated");
     if !tracing::dispatcher::has_been_set() {

@@ -1,5 +1,5 @@
-//! Everything durable: SQL on SQLite and PostgreSQL, logs, blobs, and the hints that say "look again".
-//! The only crate that knows a database. Never decides what may happen: that is `model`.
+//! Everything durable: SQL on SQLite and PostgreSQL, logs, blobs, and hints (notifications after a commit).
+//! The only crate that knows a database. What may happen next is decided in `model`, not here.
 
 pub mod agent;
 pub mod allocation;
@@ -92,7 +92,7 @@ use tokio::sync::broadcast;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tx::Context;
 
-/// Where time comes from. On PostgreSQL the database's clock is used instead.
+/// The clock of transactions on SQLite. On PostgreSQL the database's clock is used instead.
 pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
 }
@@ -117,22 +117,22 @@ pub enum Database {
 #[derive(Clone)]
 pub struct Options {
     pub database: Database,
-    /// The folder of blobs. Unless set: in memory with the database in memory, beside the file of SQLite.
+    /// The folder of blobs. By default in memory for a database in memory, and beside the file of SQLite.
     pub blobs: Option<PathBuf>,
     pub clock: Arc<dyn Clock>,
-    /// To PostgreSQL, besides those kept for the high lane.
+    /// Connections to PostgreSQL, besides those for the high lane.
     pub connections: usize,
     /// Writes that share one commit on SQLite at most; 1 gives each its own.
     pub group: usize,
     /// Bytes kept of one job's log.
     pub log_quota_bytes: i64,
-    /// A worker that has not renewed its lease for so long is dead.
+    /// A worker that has not renewed its lease for this long counts as dead.
     pub lease_ms: i64,
     /// Hears every statement, for benchmarks.
     pub recorder: Option<Recorder>,
-    /// Inline stores only: a simulated process dies where this says so.
+    /// Inline stores only: a simulated process dies at a crash point where this returns true.
     pub crash: Option<CrashHook>,
-    /// Inline stores only: asked to look after each write.
+    /// Inline stores only: called after each write.
     pub observe: Option<Observer>,
     /// Inline stores only: where their databases come from and go to. Without it each store makes its own.
     pub reuse: Option<Reuse>,
@@ -156,7 +156,7 @@ impl Options {
     }
 }
 
-/// The one door to the database. Cloning shares it.
+/// A handle to the database. Clones share it.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -166,7 +166,7 @@ struct Inner {
     context: Arc<Context>,
     main: Arc<Backend>,
     logs: Logs,
-    // Last: the file is let go after its threads have ended.
+    // Last field: the lock of the file is released after the threads have ended.
     _guard: Option<Guard>,
 }
 
@@ -213,7 +213,7 @@ impl Store {
     }
 
     /// One transaction. The closure may run again, so it has no effect but on `tx`; the answer comes after the commit.
-    /// What locks a run says so, `Lane::Normal.of(run)`, and waits in memory for that run's other writes.
+    /// A write that locks a run names it, `Lane::Normal.of(run)`; on PostgreSQL it then waits in memory for that run's other writes.
     pub async fn write<T, F>(&self, turn: impl Into<Turn>, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
@@ -231,7 +231,8 @@ impl Store {
         self.inner.main.ask(Lane::Normal, name, Access::Read, f).await
     }
 
-    /// A read of a few rows by their keys, on the caller's own thread where the database is a file.
+    /// A read of a few rows by their keys, on the caller's own thread if the database is a SQLite file. At most 16 rows and 64 KiB,
+    /// asserted in debug builds on every database.
     pub async fn read_inline<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
@@ -258,7 +259,7 @@ impl Store {
         self.inner.main.now(name, Access::Read, f)
     }
 
-    /// What was committed, by anybody. `Lagged` means: look at everything again.
+    /// Hints of all commits, of this process and (on PostgreSQL) of others. `Lagged` means: read everything again.
     pub fn hints(&self) -> broadcast::Receiver<Hint> {
         self.inner.context.hints.listen()
     }
@@ -271,12 +272,12 @@ impl Store {
         &self.inner.logs.blobs
     }
 
-    /// What was done since it was opened.
+    /// Counters since it was opened.
     pub fn counts(&self) -> Counts {
         self.inner.context.tally.counts()
     }
 
-    /// False after a write has found the disk full, until one succeeds.
+    /// False after a write failed because the disk was full, until one succeeds.
     pub fn writable(&self) -> bool {
         !self.inner.context.disk_full.load(Ordering::Relaxed)
     }
@@ -308,7 +309,7 @@ fn logs_path(database: &Path) -> PathBuf {
     database.with_file_name(format!("{stem}-logs{extension}"))
 }
 
-/// A thread with nothing else to do carries hints between processes.
+/// Starts the thread that exchanges hints with other processes.
 fn start_hints(serve: impl Future<Output = ()> + Send + 'static) -> Result<(), Failure> {
     let trouble = |e: std::io::Error| Trouble::internal(format!("cannot start a thread: {e}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(trouble)?;

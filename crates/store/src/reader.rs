@@ -1,5 +1,5 @@
-//! Reading a SQLite file on snapshots of it: by threads that do nothing else, or by whoever asks. Never waits for the writer, and
-//! never writes.
+//! Reads of a SQLite file, each on a snapshot of its own: on the reader threads, or on the caller's thread (inline reads). Reads never
+//! wait for the writer.
 
 use crate::conn::{Conn, lite_failure};
 use crate::lite::{cannot_open, set_up, word};
@@ -25,7 +25,7 @@ pub(crate) fn serve(conn: Connection, context: Arc<Context>, queue: &Queue) {
     }
 }
 
-/// Connections on which whoever asks reads by itself.
+/// Connections for inline reads, on the callers' threads.
 pub(crate) struct InlineReaders {
     free: Mutex<Vec<Connection>>,
     context: Arc<Context>,
@@ -36,7 +36,7 @@ impl InlineReaders {
         InlineReaders { free: Mutex::new(conns), context }
     }
 
-    /// Gives the job back when all connections are in use.
+    /// Returns the closure if all connections are in use.
     pub(crate) fn read(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
         let free = || self.free.lock().expect("no panic while the connections are locked");
         let Some(conn) = free().pop() else { return Some(job) };

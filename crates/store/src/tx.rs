@@ -1,5 +1,5 @@
-//! One transaction as a closure sees it: statements that run at once, and rows that are staged and flushed at the end in the
-//! order locks demand (events, ledger, wakes and finishes). Never commits; never reaches outside the database.
+//! One transaction as a closure sees it: statements that run at once, and rows that are staged and written at the end in the order
+//! of locks (events, ledger, wakes and finishes). Never commits: the thread that runs the closure does.
 
 use crate::conn::Conn;
 use crate::crash::{CrashHook, Observer};
@@ -35,7 +35,7 @@ pub struct Tx {
     /// What a point read has read so far: rows and bytes.
     rows_read: usize,
     bytes_read: usize,
-    /// What the clock said; none until it is asked for.
+    /// The time of the transaction; none until it is first asked for.
     at: Option<Timestamp>,
     /// The latest time of a run that was read.
     last: Option<Timestamp>,
@@ -49,7 +49,7 @@ pub struct Tx {
     staged: Staged,
 }
 
-/// What outlives a transaction: shared by all threads of one store.
+/// Shared by all threads of one store.
 pub(crate) struct Context {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: Ids,
@@ -65,7 +65,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Remembers what a write found out about the disk.
+    /// Notes whether a write found the disk full.
     pub(crate) fn learn(&self, verdict: &Result<(), Failure>, reads: bool) {
         match verdict {
             Ok(()) if !reads => self.disk_full.store(false, Ordering::Relaxed),
@@ -111,13 +111,13 @@ impl Tx {
         self.last.map_or(at, |last| at.max(last))
     }
 
-    /// A run's time never goes backwards, whatever the clock does: raises `at()` to `last`, and returns it.
+    /// A run's time never goes backwards, even if the clock does: raises `at()` to `last`, and returns it.
     pub fn not_before(&mut self, last: Timestamp) -> Timestamp {
         self.last = self.last.max(Some(last));
         self.at()
     }
 
-    /// What the clock says, though it may have been set back since the run was last written about.
+    /// The time of the clock, which may be earlier than the last change of the run if the clock was set back.
     pub(crate) fn clock_at(&mut self) -> Timestamp {
         if let Some(at) = self.at {
             return at;
@@ -130,7 +130,7 @@ impl Tx {
         *self.at.insert(at)
     }
 
-    /// How long a worker is believed without a beat.
+    /// How long a lease is valid without a renewal.
     pub(crate) fn lease_ms(&self) -> i64 {
         self.context.lease_ms
     }
@@ -159,7 +159,7 @@ impl Tx {
         Ok(rows.pop())
     }
 
-    /// The rows of several statements that need nothing of each other: one wait for all of them.
+    /// The rows of several independent statements: on PostgreSQL one round trip for all of them.
     pub(crate) fn rows_of_each(&mut self, asked: &[(&Sql, Vec<Value>)]) -> Result<Vec<Vec<Row>>, Failure> {
         if asked.is_empty() {
             return Ok(Vec::new());
@@ -173,8 +173,8 @@ impl Tx {
         self.noting(result)
     }
 
-    /// Runs a statement whose answer nobody needs but the commit: PostgreSQL gets it with the next one that is waited for. Its
-    /// error comes then, and ends the transaction like any other.
+    /// Runs a statement whose answer the closure does not need: PostgreSQL gets it with the next one that is waited for. An error is
+    /// reported then, and ends the transaction like any other.
     pub fn post(&mut self, sql: &Sql, args: impl Into<Vec<Value>>) -> Result<(), Failure> {
         self.post_meaning(sql, args, Meaning::default())
     }
@@ -220,7 +220,7 @@ impl Tx {
         Ok(())
     }
 
-    /// An id nobody else has or will have. When the process's block is used up the closure runs again with a larger one.
+    /// A unique id. When the process's block of ids is used up, the closure runs again with a larger block.
     pub fn next_id(&mut self) -> i64 {
         debug_assert!(self.access == Access::Write, "a read needs no ids");
         let id = self.context.ids.take(self.ids_used);
@@ -232,7 +232,7 @@ impl Tx {
         })
     }
 
-    /// For what must be listed behind `floor`, whichever process gave that out.
+    /// An id greater than `floor`, which may come from another process.
     pub fn next_id_after(&mut self, floor: i64) -> i64 {
         self.context.ids.pass(floor);
         self.next_id()
@@ -266,12 +266,12 @@ impl Tx {
         }
     }
 
-    /// Sent after the commit, once.
+    /// Stages a hint: sent once, after the commit.
     pub fn hint(&mut self, hint: Hint) {
         self.staged.hints.insert(hint);
     }
 
-    /// The item of this subject is looked at again, at `at` or earlier. Staged: the last statement of the transaction.
+    /// Makes the work item of this subject due at `at`, or earlier if it already is. Staged: written last in the transaction.
     pub fn wake(&mut self, kind: WorkKind, subject: i64, at: Timestamp) {
         let due = self.staged.wakes.entry((kind, subject)).or_insert(at);
         *due = at.min(*due);
@@ -304,8 +304,8 @@ impl Tx {
         self.held.get(&item) == Some(&fence)
     }
 
-    /// Writes what was staged, in the order of locks: what must be known for it is asked at once, the rows themselves are posted
-    /// and leave with the commit. Called once, after the closure.
+    /// Writes what was staged, in the order of locks: the rows that it depends on are read first, by one round trip; its own rows are
+    /// posted. Called once, after the closure.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let staged = std::mem::take(&mut self.staged);
         debug_assert!(
@@ -320,7 +320,7 @@ impl Tx {
         hints.extend(at_once.into_iter().chain(staged.wakes.values().min().copied()).min().map(Hint::Work));
         let streams = event::Streams::of(staged.events);
         let accounts = ledger::Accounts::of(staged.entries);
-        // The heads of streams are locked before the rows of orgs, whoever writes.
+        // The heads of event streams are always locked before the rows of orgs.
         let mut asked = streams.questions();
         asked.extend(accounts.questions());
         let mut answers = self.rows_of_each(&asked)?.into_iter();
@@ -331,7 +331,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Gives the connection back, with what is to be told after the commit.
+    /// Returns the connection, with the hints to send after the commit.
     pub(crate) fn end(self) -> Ended {
         Ended { conn: self.conn, broken: self.broken, out_of_ids: self.out_of_ids, hints: self.staged.hints }
     }
@@ -347,7 +347,7 @@ impl Tx {
             self.rank = self.rank.max(Some(rank));
         }
         if self.broken.is_none() && !self.conn.in_transaction() {
-            // Whatever ran now would be committed by itself.
+            // A further statement would be committed by itself.
             self.broken = Some(
                 Trouble::new(TroubleKind::DiskFull, "the database ended the transaction: its disk is full").into(),
             );
