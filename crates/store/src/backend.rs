@@ -196,11 +196,11 @@ impl Drop for Threads {
         self.writes.close();
         self.reads.close();
         self.checkpoints.iter().for_each(|checkpoints| checkpoints.close());
-        for thread in self.threads.drain(..) {
-            // The last owner may be a closure on one of these threads.
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
+        // The last owner may be a closure on one of these threads. Others may wait for that one to end, so none is joined then.
+        let current = std::thread::current().id();
+        let from_inside = self.threads.iter().any(|thread| thread.thread().id() == current);
+        for thread in self.threads.drain(..).filter(|_| !from_inside) {
+            let _ = thread.join();
         }
     }
 }

@@ -267,6 +267,39 @@ fn the_process_that_loses_its_log() {
     println!("second answered");
 }
 
+/// The writer thread drops the last handle, and must not wait for threads that wait for it.
+#[test]
+fn a_closure_may_own_the_last_handle_of_its_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::new(Database::File(folder.path().join("remuda.db")));
+    let store = Store::open(&options).unwrap();
+    let (began, has_begun) = mpsc::channel();
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    block_on(async {
+        let own = store.clone();
+        let closure = move |tx: &mut Tx| {
+            let _own = &own;
+            began.send(()).unwrap();
+            let _ = wait.lock().unwrap().recv();
+            org::create(tx, "last").map(drop)
+        };
+        let writing = tokio::spawn(async move { store.write(Lane::Normal, "last", closure).await });
+        has_begun.recv().unwrap();
+        writing.abort();
+        let _ = writing.await;
+    });
+    drop(go);
+    // The lock of the file is free when the store is closed.
+    let again = loop {
+        match Store::open(&options) {
+            Ok(store) => break store,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(block_on(names(&again)), ["last"]);
+}
+
 #[test]
 fn an_inline_store_needs_no_runtime_and_dies_where_it_is_told() {
     let armed = Arc::new(AtomicBool::new(false));
