@@ -43,7 +43,7 @@ impl Engine {
         let (context, workdirs) = (self.context.clone(), self.workdirs.clone());
         let (instance, job, kept) = self
             .store
-            .read_inline("instance.desired", move |tx| {
+            .read("instance.desired", move |tx| {
                 let instance = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
                 let kept = workdirs.kept_on(tx, id)?;
                 let Some(job) = store::job::on_instance(tx, id)?.filter(wanted) else {

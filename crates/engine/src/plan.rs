@@ -52,7 +52,7 @@ impl Engine {
             stdin: !self.missing_blobs(org, stdin).await?.is_empty(),
         };
         let (context, submission) = (self.context.clone(), submission.clone());
-        let plan = self.store.read_inline("run.plan", move |tx| plan(tx, &context, &submission)).await?;
+        let plan = self.store.read("run.plan", move |tx| plan(tx, &context, &submission)).await?;
         Ok(Plan { missing, ..plan })
     }
 }

@@ -150,7 +150,7 @@ impl Engine {
     /// The stored answer, for a request whose work is more than one transaction and may be begun again harmlessly.
     pub async fn answered_before(&self, key: Option<Key>) -> Result<Option<KeyedResponse>, Failure> {
         let Some(key) = key else { return Ok(None) };
-        let known = self.store.read_inline("idempotency.known", move |tx| idempotency::known(tx, &key)).await?;
+        let known = self.store.read("idempotency.known", move |tx| idempotency::known(tx, &key)).await?;
         Ok(known.map(|(status, body)| KeyedResponse { status, body, replayed: true }))
     }
 

@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use store::log::Chunk;
 use store::{Lane, Tx, WorkKind};
 
+/// Jobs of one report that are read on the caller's thread. A runner has one job at a time; a report of more is rare.
+const FEW_JOBS: usize = 4;
+
 /// A runner introduces itself.
 #[derive(Debug, Clone)]
 pub struct Introduction {
@@ -160,11 +163,15 @@ impl Engine {
         if named.is_empty() {
             return Ok(BTreeMap::new());
         }
+        let few = named.len() <= FEW_JOBS;
         let find = move |tx: &mut Tx| {
             let found = named.iter().filter_map(|id| store::job::find(tx, *id).transpose());
             found.map(|job| job.map(|job| (job.id, job))).collect()
         };
-        self.store.read_inline("runner.jobs", find).await
+        match few {
+            true => self.store.read_inline("runner.jobs", find).await,
+            false => self.store.read("runner.jobs", find).await,
+        }
     }
 
     async fn append_all(

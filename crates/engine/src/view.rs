@@ -109,12 +109,12 @@ impl Engine {
     }
 
     pub async fn run(&self, org: OrgId, id: RunId) -> Result<Run, Failure> {
-        self.store.read_inline("run.find", move |tx| owned(tx, org, id)).await
+        self.store.read("run.find", move |tx| owned(tx, org, id)).await
     }
 
     pub async fn jobs(&self, org: OrgId, id: RunId) -> Result<(Run, Vec<Job>), Failure> {
         self.store
-            .read_inline("run.jobs", move |tx| {
+            .read("run.jobs", move |tx| {
                 let run = owned(tx, org, id)?;
                 let jobs = store::job::of_run(tx, id)?;
                 Ok((run, jobs))

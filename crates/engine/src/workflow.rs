@@ -271,7 +271,7 @@ impl Engine {
         id: ManifestId,
     ) -> Result<(Manifest, Vec<(model::manifest::ResourceKind, i64)>), Failure> {
         self.store
-            .read_inline("manifest.find", move |tx| {
+            .read("manifest.find", move |tx| {
                 let manifest = store::manifest::find(tx, id)?.filter(|m| m.org == org);
                 let manifest = manifest.ok_or_else(|| Refused::not_found("manifest", id))?;
                 let resources = store::manifest::resources(tx, id)?;

@@ -16,7 +16,7 @@ pub fn insert(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
     )
 }
 
-/// Compare-and-set by version: a claim that lost says so.
+/// Compare-and-set by version: the later of two claims is refused.
 pub fn save(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
     let mut next = a.clone();
     next.version += 1;
@@ -59,7 +59,7 @@ pub fn of_instance(tx: &mut Tx, instance: InstanceId) -> Result<Vec<Allocation>,
     doc::read_all(tx.rows(&OF_INSTANCE, &args![instance])?, 0)
 }
 
-/// Those whose workdir must stay: free, live or held.
+/// Slots whose workdir the machine must keep: free, in use or held.
 pub fn kept_on(tx: &mut Tx, instance: InstanceId) -> Result<Vec<Allocation>, Failure> {
     doc::read_all(tx.rows(&KEPT_ON, &args![instance])?, 0)
 }
@@ -82,7 +82,7 @@ pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allo
     doc::page(tx.rows(&PAGE, &args![org, before, limit])?, 0)
 }
 
-/// Whether the folder of this allocation is still somebody's.
+/// Whether the folder of this allocation is still kept.
 fn kept(a: &Allocation) -> bool {
     !a.workdir_released
 }

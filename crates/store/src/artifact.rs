@@ -1,4 +1,4 @@
-//! Rows of artifacts: the row stands before the bytes are sent, is unique in its attempt, and outlives its bytes.
+//! Rows of artifacts: a row is written before the upload, its path is unique in its attempt, and it remains after its bytes are deleted.
 
 use crate::args;
 use crate::sql::Sql;
@@ -22,7 +22,7 @@ pub struct Artifact {
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub deleted_at: Option<Timestamp>,
-    /// A download under way: its bytes stay until then, whatever its expiry.
+    /// A download is under way: the bytes are kept until then, even past their expiry.
     pub lease_until: Option<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! Rows of attempts: money as plain columns under checks, so that no code can overdraw one.
+//! Rows of attempts: money in columns with CHECK constraints, so that the database refuses to overdraw one.
 
 use crate::args;
 use crate::sql::Sql;

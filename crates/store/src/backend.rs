@@ -1,5 +1,5 @@
-//! Who runs the closures of one database: threads that own its connections, or the caller itself (inline).
-//! Never looks inside a closure.
+//! The threads that run the closures of one database. Each owns a connection and takes closures from a queue; an inline store runs
+//! them on the caller's thread.
 
 use crate::checkpoint::Checkpoints;
 use crate::durable::Durable;
@@ -8,8 +8,8 @@ use crate::migrate::{LOGS, MAIN, Part};
 use crate::pg::Pg;
 use crate::pg_address::Address;
 use crate::pg_serve::Server;
-use crate::queue::{Closure, Lane, Queue, Reply, Turn};
-use crate::reader::{self, Glances};
+use crate::queue::{Access, Closure, Lane, Queue, Reply, Turn};
+use crate::reader::{self, InlineReaders};
 use crate::tx::{Context, Tx};
 use model::{Effect, Failure, Trouble, TroubleKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +19,8 @@ use std::thread::JoinHandle;
 
 /// Readers of a SQLite file beside its writer.
 const READERS: usize = 4;
-/// Connections to a SQLite file for those who read on their own thread: about as many as have one.
-const GLANCES: usize = 4;
+/// Connections to a SQLite file for reads on the callers' threads: about as many as the runtime has threads.
+const INLINE_READERS: usize = 4;
 /// Connections to PostgreSQL for lease renewals and runner reports.
 const RESERVED: usize = 2;
 
@@ -29,14 +29,14 @@ pub(crate) enum Backend {
     Threads(Threads),
 }
 
-/// Ends with its last owner, after everything that waits has run.
+/// Dropped with the last clone of the store: queued closures still run, then the threads end.
 pub(crate) struct Threads {
     writes: Arc<Queue>,
     reads: Arc<Queue>,
-    /// Only a file has them: elsewhere a look is as far away as anything.
-    glances: Option<Glances>,
+    /// Connections for inline reads. SQLite files only.
+    inline: Option<InlineReaders>,
     checkpoints: Option<Arc<Checkpoints>>,
-    /// Only a file whose writes share commits: what is read there may be yet to reach the disk.
+    /// SQLite files with grouped commits only: a read may see a commit that is not synced yet, and is answered after that sync.
     durable: Option<Arc<Durable>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -46,7 +46,7 @@ impl Backend {
         Ok(Backend::Inline(Mutex::new(Writer::inline(context, part)?)))
     }
 
-    /// One connection is all a database in memory has: reads take their turn with the writes.
+    /// A database in memory has one connection: reads and writes share a queue.
     pub(crate) fn memory(part: Part, context: Arc<Context>) -> Result<Backend, Failure> {
         let writer = Writer::new(lite::open_memory(&part)?, context, part);
         let queue = Arc::new(Queue::new());
@@ -60,9 +60,9 @@ impl Backend {
         let checkpoints = Checkpoints::of(path.to_owned(), &mut conn)?;
         let mut writer = Writer::new(conn, context.clone(), part).copied_by(checkpoints.clone());
         let (writes, reads) = (Arc::new(Queue::new()), Arc::new(Queue::new()));
-        let glances = (0..GLANCES).map(|_| reader::open(path)).collect::<Result<_, _>>()?;
+        let inline = (0..INLINE_READERS).map(|_| reader::open(path)).collect::<Result<_, _>>()?;
         let mut threads = Threads::new(&writes, &reads);
-        threads.glances = Some(Glances::new(glances, context.clone()));
+        threads.inline = Some(InlineReaders::new(inline, context.clone()));
         threads.checkpoints = Some(checkpoints.clone());
         threads.spawn(move || checkpoints.serve())?;
         if context.group > 1 {
@@ -79,7 +79,7 @@ impl Backend {
         Ok(Backend::Threads(threads))
     }
 
-    /// One pool for everything; some connections serve the high lane only, so that a renewal never waits behind bulk work.
+    /// One pool for reads and writes. Some connections serve the high lane only, so that a lease renewal never waits behind bulk work.
     pub(crate) fn postgres(address: &Address, connections: usize, context: Arc<Context>) -> Result<Backend, Failure> {
         migrate(address.clone())?;
         let queue = Arc::new(Queue::by_run());
@@ -97,30 +97,31 @@ impl Backend {
         &self,
         turn: impl Into<Turn>,
         name: &'static str,
-        reads: bool,
+        access: Access,
         f: F,
     ) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
     {
-        let Backend::Threads(threads) = self else { return self.now(name, reads, f) };
-        let (job, answer) = Closure::boxed(name, turn.into(), reads, f);
+        let Backend::Threads(threads) = self else { return self.now(name, access, f) };
+        let (job, answer) = Closure::boxed(name, turn.into(), access, f);
+        let reads = access != Access::Write;
         if reads { &threads.reads } else { &threads.writes }.push(job);
         threads.answered(answer, reads).await
     }
 
-    /// A few rows by their keys. On a file they are read where the caller is: to hand so little to another thread and to be
-    /// woken by it takes several times as long.
+    /// A few rows by their keys. On a SQLite file they are read on the caller's thread: handing them to a reader thread takes several
+    /// times as long as the read. If all inline connections are in use, a reader thread does it.
     pub(crate) async fn read_inline<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
     {
-        let Backend::Threads(threads) = self else { return self.now(name, true, f) };
-        let (job, answer) = Closure::boxed(name, Lane::Normal.into(), true, f);
-        let left = match &threads.glances {
-            Some(glances) => glances.read(job),
+        let Backend::Threads(threads) = self else { return self.now(name, Access::PointRead, f) };
+        let (job, answer) = Closure::boxed(name, Lane::Normal.into(), Access::PointRead, f);
+        let left = match &threads.inline {
+            Some(inline) => inline.read(job),
             None => Some(job),
         };
         if let Some(job) = left {
@@ -129,7 +130,7 @@ impl Backend {
         threads.answered(answer, true).await
     }
 
-    pub(crate) fn now<T, F>(&self, name: &'static str, reads: bool, f: F) -> Result<T, Failure>
+    pub(crate) fn now<T, F>(&self, name: &'static str, access: Access, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static,
@@ -137,7 +138,7 @@ impl Backend {
         let Backend::Inline(writer) = self else {
             panic!("{name}: only an inline store runs closures on the caller's thread")
         };
-        let (job, mut answer) = Closure::boxed(name, Lane::Normal.into(), reads, f);
+        let (job, mut answer) = Closure::boxed(name, Lane::Normal.into(), access, f);
         let context = {
             let mut writer = writer.lock().expect("panics of closures are caught");
             writer.alone(job);
@@ -145,7 +146,7 @@ impl Backend {
         };
         let result = answer.try_recv().unwrap_or_else(|_| Err(closed()));
         let wrote = match &result {
-            Ok(_) => !reads,
+            Ok(_) => access == Access::Write,
             Err(Failure::Trouble(trouble)) => trouble.effect == Effect::Perhaps,
             Err(Failure::Refused(_)) => false,
         };
@@ -161,14 +162,14 @@ impl Threads {
         Threads {
             writes: writes.clone(),
             reads: reads.clone(),
-            glances: None,
+            inline: None,
             checkpoints: None,
             durable: None,
             threads: Vec::new(),
         }
     }
 
-    /// Nobody is told what the disk does not know yet.
+    /// The answer of a closure, after everything that it can have read is synced.
     async fn answered<T>(&self, answer: Reply<T>, reads: bool) -> Result<T, Failure> {
         let answer = answer.await.unwrap_or_else(|_| Err(closed()));
         if let Some(durable) = self.durable.as_ref().filter(|_| reads) {
@@ -178,7 +179,7 @@ impl Threads {
     }
 
     fn spawn(&mut self, serve: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-        // A closure's panic is caught where it ran. Any other leaves a store that answers nobody: better none.
+        // Panics of closures are caught (`run_caught`). Any other panic would leave a store that never answers: abort.
         let serve = move || {
             if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                 std::process::abort();
@@ -195,16 +196,16 @@ impl Drop for Threads {
         self.writes.close();
         self.reads.close();
         self.checkpoints.iter().for_each(|checkpoints| checkpoints.close());
-        for thread in self.threads.drain(..) {
-            // The last owner may be a closure on one of these very threads.
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
+        // The last owner may be a closure on one of these threads. Others may wait for that one to end, so none is joined then.
+        let current = std::thread::current().id();
+        let from_inside = self.threads.iter().any(|thread| thread.thread().id() == current);
+        for thread in self.threads.drain(..).filter(|_| !from_inside) {
+            let _ = thread.join();
         }
     }
 }
 
-/// On a thread of its own, like everything that drives a connection: the caller may be in a runtime already.
+/// On a thread of its own: the caller may be inside a tokio runtime already, where another cannot be driven.
 fn migrate(address: Address) -> Result<(), Failure> {
     let migrating = std::thread::spawn(move || {
         let mut pg = Pg::new(address)?;

@@ -1,5 +1,5 @@
 //! Blobs: bytes on the file system. Synced files are named by their BLAKE3 hash within an org; artifacts and gathered logs by
-//! what they belong to. A name appears only with all its bytes durable behind it. Never holds a whole blob in memory.
+//! their job or artifact. A name appears only when all its bytes are synced. Blobs are streamed, never held in memory as a whole.
 
 use crate::installation::random;
 use futures_util::{Stream, StreamExt};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// What is read from a file at once.
 const PIECE: usize = 256 * 1024;
-/// A draft untouched for so long was left by a process that died.
+/// A draft that was not written for this long was left by a process that died.
 const DRAFT_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// BLAKE3, 64 hexadecimal digits in lower case.
@@ -62,7 +62,7 @@ impl Blobs {
         Blobs { place: Arc::new(Place::Memory(Mutex::default())) }
     }
 
-    /// Begins a blob. Until it is kept under a name nobody sees it, and dropping it leaves nothing.
+    /// Begins a blob. It is invisible until it is kept under a name, and dropping it before removes it.
     pub fn begin(&self) -> Result<Upload, Failure> {
         let draft = match &*self.place {
             Place::Memory(_) => Draft::Memory(Vec::new()),
@@ -215,7 +215,7 @@ impl Upload {
         Stored { hash: BlobHash(*self.hasher.finalize().as_bytes()), size: self.size }
     }
 
-    /// Keeps it as content of `org`, and checks that it is what the sender said.
+    /// Keeps it as content of `org`, and checks that it has the hash that the sender announced.
     pub fn keep_content(self, org: OrgId, expected: Option<BlobHash>) -> Result<Stored, Failure> {
         let stored = self.stored();
         if expected.is_some_and(|expected| expected != stored.hash) {
@@ -342,7 +342,7 @@ impl FromStr for BlobHash {
     }
 }
 
-/// With a runtime, on a thread where waiting for the disk harms nobody.
+/// Inside a runtime: on a thread for blocking calls, so that waiting for the disk does not block the runtime's own.
 pub async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {

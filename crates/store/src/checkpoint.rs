@@ -1,6 +1,7 @@
-//! Brings what was committed from SQLite's write-ahead log into the database file, on a thread of its own: that waits for the
-//! disk twice and copies every page, and whoever commits should do neither. Says nothing about what is durable: the log is.
+//! Checkpoints: copying committed pages from SQLite's write-ahead log (WAL) into the database file, on a thread of its own. A checkpoint
+//! syncs twice and copies every page, and the writer thread should do neither. Durability does not depend on it: the WAL is synced.
 
+use crate::fatal::end_process;
 use crate::lite;
 use model::Failure;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -8,19 +9,20 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Pages that were added to the log since somebody last looked, 16 MB. Four times SQLite's own number: most of them are the same
-/// pages again, the ends of tables and indexes, and are copied once.
-const WORTH_A_LOOK: i32 = 4000;
-/// A log begins anew only when nothing is left in it, and while the writer writes something always is: the writer itself brings over
-/// the little that was added while the other thread copied. At this length, 48 MB, it does so though nobody else has.
-const TOO_LONG: i32 = 3 * WORTH_A_LOOK;
+/// Pages added to the WAL before a checkpoint is requested, 16 MB. Four times SQLite's default: most of them are the same pages
+/// again, the ends of tables and indexes, and each page is copied once.
+const REQUEST_AT: i32 = 4000;
+/// SQLite restarts the WAL from its beginning only when a checkpoint has copied all of it, which never happens while the writer appends.
+/// So the writer itself checkpoints the few pages that were added during the thread's checkpoint. At this length, 48 MB, the writer
+/// checkpoints even if the thread has not.
+const TOO_LONG: i32 = 3 * REQUEST_AT;
 
-/// What the writer of one file and the thread that copies for it know of each other.
+/// Shared by the writer thread of one file and the thread that checkpoints it.
 pub(crate) struct Checkpoints {
     path: PathBuf,
-    /// Pages in the log after the last commit.
+    /// Pages in the WAL after the last commit.
     length: AtomicI32,
-    /// The other thread has just copied, so that little is left.
+    /// The thread has just checkpointed, so that few pages are left for the writer.
     has_copied: AtomicBool,
     asked: Mutex<Asked>,
     changed: Condvar,
@@ -33,7 +35,7 @@ struct Asked {
 }
 
 impl Checkpoints {
-    /// Of a file whose writer this is: from now on its commits copy nothing by themselves.
+    /// For the file of this writer connection. Replaces SQLite's automatic checkpoints on it.
     pub(crate) fn of(path: PathBuf, writer: &mut Connection) -> Result<Arc<Checkpoints>, Failure> {
         let checkpoints = Arc::new(Checkpoints {
             path,
@@ -51,7 +53,7 @@ impl Checkpoints {
         Ok(checkpoints)
     }
 
-    /// Copies whenever it is asked to, until it is closed.
+    /// The thread: checkpoints at each request, until closed.
     pub(crate) fn serve(&self) {
         let mut conn = None;
         while self.is_wanted() {
@@ -64,11 +66,11 @@ impl Checkpoints {
         }
     }
 
-    /// Twice: the second time brings over what was added during the first, which takes a hundredth of its time.
+    /// Twice: the second copies what was added during the first, in about a hundredth of its time.
     fn copy_all(&self, conn: &Connection) {
         copy(conn);
         let left = copy(conn);
-        self.has_copied.store(left.is_some_and(|pages| pages < WORTH_A_LOOK / 4), Ordering::Release);
+        self.has_copied.store(left.is_some_and(|pages| pages < REQUEST_AT / 4), Ordering::Release);
     }
 
     pub(crate) fn close(&self) {
@@ -81,7 +83,7 @@ impl Checkpoints {
         self.changed.notify_one();
     }
 
-    /// Waits until somebody asks; false when nobody will any more.
+    /// Waits for a request; false when closed.
     fn is_wanted(&self) -> bool {
         let asked = self.asked.lock().expect("nothing panics while it is locked");
         let waits = |asked: &mut Asked| !asked.wanted && !asked.closed;
@@ -93,28 +95,28 @@ impl Checkpoints {
     fn open(&self) -> Option<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let opened = Connection::open_with_flags(&self.path, flags).and_then(|conn| lite::set_up(&conn).map(|()| conn));
-        // The writer does it alone then, less often.
-        opened.inspect_err(|error| tracing::warn!(%error, "the log of the database is copied by its writer")).ok()
+        // Without this connection the writer checkpoints alone, at `TOO_LONG`.
+        opened.inspect_err(|error| tracing::warn!(%error, "cannot open a connection for checkpoints: the writer checkpoints instead")).ok()
     }
 }
 
-/// The writer's side: when to ask.
+/// The writer's side: when to request a checkpoint.
 pub(crate) struct Asks {
     of: Arc<Checkpoints>,
-    /// The length of the log at which somebody looks at it.
+    /// The length of the WAL at which the next checkpoint is requested.
     next: i32,
 }
 
 impl Asks {
     pub(crate) fn new(of: Arc<Checkpoints>) -> Asks {
-        Asks { of, next: WORTH_A_LOOK }
+        Asks { of, next: REQUEST_AT }
     }
 
-    /// After a commit, and after everybody was answered.
+    /// Called by the writer thread after each group, when its callers were answered.
     pub(crate) fn look(&mut self, writer: &Connection) {
         let length = self.of.length.load(Ordering::Relaxed);
-        if length < self.next - WORTH_A_LOOK {
-            self.next = WORTH_A_LOOK; // it has begun anew
+        if length < self.next - REQUEST_AT {
+            self.next = REQUEST_AT; // the WAL was restarted
         }
         if self.of.has_copied.swap(false, Ordering::Acquire) {
             copy(writer);
@@ -123,7 +125,7 @@ impl Asks {
         if length < self.next {
             return;
         }
-        self.next = length + WORTH_A_LOOK;
+        self.next = length + REQUEST_AT;
         if length >= TOO_LONG {
             copy(writer);
         } else {
@@ -132,7 +134,8 @@ impl Asks {
     }
 }
 
-/// As much as nobody reads any more; how many pages are left, if it is known. That somebody else copies at this moment is no failure, nor is a full disk: the log stays.
+/// A passive checkpoint: copies all pages that no reader still needs in their old version. Returns how many pages are left, if that is
+/// known. Another checkpoint at the same moment is no failure, nor is a full disk: the WAL keeps the pages.
 pub(crate) fn copy(conn: &Connection) -> Option<i32> {
     let copied = conn
         .prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")
@@ -142,10 +145,9 @@ pub(crate) fn copy(conn: &Connection) -> Option<i32> {
         Err(error) => error,
     };
     if failed.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
-        tracing::error!(error = %failed, "the database could not be written: ending, because a failed write must not be repeated");
-        std::process::abort();
+        end_process(failed);
     }
-    tracing::warn!(error = %failed, "the log of the database could not be copied: it is tried again");
+    tracing::warn!(error = %failed, "a checkpoint failed: it is tried again");
     None
 }
 
@@ -158,7 +160,7 @@ mod tests {
         std::fs::metadata(path).map_or(0, |file| file.len())
     }
 
-    /// A file whose every commit adds pages to its log, and how long the log is.
+    /// A file whose every commit adds about a hundred pages to its WAL.
     struct Written {
         folder: tempfile::TempDir,
         conn: Connection,
@@ -189,11 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn the_other_thread_is_asked_and_the_log_begins_anew() {
+    fn the_thread_checkpoints_and_the_wal_is_restarted() {
         let mut written = Written::new();
         let before = written.file();
         while !written.checkpoints.asked.lock().unwrap().wanted {
-            assert!(written.commit() < 2 * WORTH_A_LOOK, "nobody was asked");
+            assert!(written.commit() < 2 * REQUEST_AT, "no checkpoint was requested");
         }
         assert_eq!(written.file(), before, "the writer copies nothing");
         std::thread::scope(|scope| {
@@ -206,12 +208,12 @@ mod tests {
         });
         assert!(written.file() > before + 4000 * 900, "what was in the log is in the file");
         assert!(written.commit() < 200, "and the log is used from its start again");
-        assert_eq!(written.asks.next, WORTH_A_LOOK);
-        assert!(!written.checkpoints.asked.lock().unwrap().wanted, "nobody looks at a short one");
+        assert_eq!(written.asks.next, REQUEST_AT);
+        assert!(!written.checkpoints.asked.lock().unwrap().wanted, "a short WAL is not checkpointed");
     }
 
     #[test]
-    fn what_was_added_while_the_other_thread_copied_is_brought_over_by_the_writer() {
+    fn the_writer_checkpoints_what_was_added_while_the_thread_did() {
         let mut written = Written::new();
         let (other, reader) = (written.checkpoints.open().unwrap(), written.checkpoints.open().unwrap());
         reader.execute_batch("BEGIN; SELECT count(*) FROM filled").unwrap();
@@ -221,30 +223,30 @@ mod tests {
         written.checkpoints.copy_all(&other);
         assert!(
             !written.checkpoints.has_copied.load(Ordering::Acquire),
-            "as long as somebody reads, everything is left"
+            "as long as a reader is open, its pages are left"
         );
         reader.execute_batch("COMMIT").unwrap();
-        // What somebody may still read as it was is not copied over: so it is as if this commit had come during the copy.
+        // A page that a reader still needs is not copied: so it is as if this commit had come during the checkpoint.
         reader.execute_batch("BEGIN; SELECT count(*) FROM filled").unwrap();
         written.commit();
         copy(&other);
         reader.execute_batch("COMMIT").unwrap();
         let longer = written.commit();
-        assert!(longer > WORTH_A_LOOK, "the log goes on, because something is left in it");
+        assert!(longer > REQUEST_AT, "the log goes on, because something is left in it");
         written.checkpoints.has_copied.store(true, Ordering::Release);
         assert!(written.commit() > longer, "the writer copies after it has committed");
         assert!(written.commit() < 200, "and so nothing was left");
     }
 
     #[test]
-    fn a_log_that_nobody_copies_is_copied_by_its_writer() {
+    fn a_wal_that_the_thread_does_not_checkpoint_is_checkpointed_by_the_writer() {
         let mut written = Written::new();
         let longest = (0..300).map(|_| written.commit()).max().unwrap();
         assert!((TOO_LONG..TOO_LONG + 200).contains(&longest), "{longest} pages");
     }
 
     #[test]
-    fn a_transaction_that_is_taken_back_leaves_nothing_in_the_log_however_large_it_was() {
+    fn a_transaction_that_is_rolled_back_leaves_nothing_in_the_wal_however_large_it_was() {
         let written = Written::new();
         let log = written.folder.path().join("t.db-wal");
         let before = length_of(&log);
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_copies_ends_when_it_is_told_to() {
+    fn the_thread_ends_when_it_is_closed() {
         let written = Written::new();
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| written.checkpoints.serve());

@@ -1,28 +1,23 @@
-//! One connection to one database: runs a statement, gives back rows, and puts errors into our words.
-//! Never begins or ends a transaction; that belongs to whoever owns the thread.
+//! One connection to one database: runs statements, returns rows, and maps database errors to `Failure`.
+//! Never begins or ends a transaction; the thread that owns the connection does.
 
 use crate::pg::Pg;
 use crate::post::Posted;
-use crate::prepared::Lite;
-use crate::sql::{LockOrder, Sql};
+use crate::sql::{ArgumentOrder, Sql};
 use crate::value::{Row, Value};
 use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
 use rusqlite::types::ValueRef;
-use rusqlite::{ErrorCode, Statement};
-use std::borrow::Cow;
-
-/// Bytes of arguments that a statement does not keep.
-const LARGE: usize = 64 * 1024;
+use rusqlite::{Connection, ErrorCode, Statement};
 
 pub(crate) enum Conn {
-    Lite(Lite),
+    Lite(Connection),
     Pg(Box<Pg>),
 }
 
 impl Conn {
     pub(crate) fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
         match self {
-            Conn::Lite(lite) => lite_exec(lite, Cow::Borrowed(sql.text), &sql.order, args),
+            Conn::Lite(lite) => lite_exec(lite, sql.text, &sql.order, args),
             Conn::Pg(pg) => pg.run(&sql.with_lock(), args).map(|(_, changed)| changed),
         }
     }
@@ -34,7 +29,7 @@ impl Conn {
         }
     }
 
-    /// The rows of each of these questions, asked together.
+    /// The rows of each of these statements: on PostgreSQL one round trip for all of them.
     pub(crate) fn rows_of_each(&mut self, asked: &[(&Sql, Vec<Value>)]) -> Result<Vec<Vec<Row>>, Failure> {
         match self {
             Conn::Lite(lite) => asked.iter().map(|(sql, args)| lite_rows(lite, sql, args)).collect(),
@@ -48,12 +43,12 @@ impl Conn {
 
     pub(crate) fn post(&mut self, posted: Posted) -> Result<(), Failure> {
         match self {
-            Conn::Lite(lite) => posted.meaning.judge(lite_exec(lite, posted.text, &posted.order, &posted.args)),
+            Conn::Lite(lite) => posted.meaning.judge(lite_exec(lite, &posted.text, &posted.order, &posted.args)),
             Conn::Pg(pg) => pg.post(posted),
         }
     }
 
-    /// The statement as this database gets it.
+    /// The text that this database gets: PostgreSQL with the row lock.
     pub(crate) fn text_of(&self, sql: &Sql) -> String {
         match self {
             Conn::Lite(_) => sql.text.to_owned(),
@@ -78,14 +73,14 @@ impl Conn {
         }
     }
 
-    pub(crate) fn lite(&self) -> &Lite {
+    pub(crate) fn lite(&self) -> &Connection {
         match self {
             Conn::Lite(lite) => lite,
             Conn::Pg(_) => unreachable!("the threads of SQLite hold connections to SQLite"),
         }
     }
 
-    pub(crate) fn into_lite(self) -> Lite {
+    pub(crate) fn into_lite(self) -> Connection {
         match self {
             Conn::Lite(lite) => lite,
             Conn::Pg(_) => unreachable!("the threads of SQLite hold connections to SQLite"),
@@ -100,43 +95,21 @@ impl Conn {
     }
 }
 
-/// Runs a statement to its end on a plain connection, whatever it answers.
-pub(crate) fn say(lite: &rusqlite::Connection, text: &str, args: &[Value]) -> Result<(), Failure> {
-    let run = || rows_of(&mut *lite.prepare_cached(text)?, &LockOrder::UNKNOWN, args);
-    run().map(drop).map_err(|e| lite_failure(e, text))
-}
-
-fn lite_exec(lite: &Lite, text: Cow<'static, str>, order: &LockOrder, args: &[Value]) -> Result<u64, Failure> {
-    let run = |statement: &mut Statement<'_>| {
-        bind(statement, order, args)?;
-        let changed = statement.raw_execute();
-        forget_large(statement, args);
-        changed
+fn lite_exec(lite: &Connection, text: &str, order: &ArgumentOrder, args: &[Value]) -> Result<u64, Failure> {
+    let run = || {
+        let mut statement = lite.prepare_cached(text)?;
+        bind(&mut statement, order, args)?;
+        statement.raw_execute()
     };
-    let changed = match &text {
-        Cow::Borrowed(text) => lite.with(text, run),
-        Cow::Owned(text) => lite.prepare_cached(text).and_then(|mut statement| run(&mut statement)),
-    };
-    changed.map(|changed| changed as u64).map_err(|e| lite_failure(e, &text))
+    run().map(|changed| changed as u64).map_err(|e| lite_failure(e, text))
 }
 
-fn lite_rows(lite: &Lite, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
-    let run = |statement: &mut Statement<'_>| {
-        let rows = rows_of(statement, &sql.order, args);
-        forget_large(statement, args);
-        rows
-    };
-    lite.with(sql.text, run).map_err(|e| lite_failure(e, sql.text))
+fn lite_rows(lite: &Connection, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
+    let run = || rows_of(&mut *lite.prepare_cached(sql.text)?, &sql.order, args);
+    run().map_err(|e| lite_failure(e, sql.text))
 }
 
-/// A statement keeps its arguments until its next use, unless they are many bytes.
-fn forget_large(statement: &mut Statement<'_>, args: &[Value]) {
-    if args.iter().map(Value::bytes).sum::<usize>() > LARGE {
-        statement.clear_bindings();
-    }
-}
-
-fn rows_of(statement: &mut Statement<'_>, order: &LockOrder, args: &[Value]) -> rusqlite::Result<Vec<Row>> {
+fn rows_of(statement: &mut Statement<'_>, order: &ArgumentOrder, args: &[Value]) -> rusqlite::Result<Vec<Row>> {
     bind(statement, order, args)?;
     let columns = statement.column_count();
     let (mut rows, mut found) = (statement.raw_query(), Vec::new());
@@ -147,7 +120,7 @@ fn rows_of(statement: &mut Statement<'_>, order: &LockOrder, args: &[Value]) -> 
     Ok(found)
 }
 
-fn bind(statement: &mut Statement<'_>, order: &LockOrder, args: &[Value]) -> rusqlite::Result<()> {
+fn bind(statement: &mut Statement<'_>, order: &ArgumentOrder, args: &[Value]) -> rusqlite::Result<()> {
     if order.is_in_turn() {
         return (1..=statement.parameter_count()).try_for_each(|index| {
             debug_assert_eq!(named(statement, index), Some(index), "as SQLite numbers them");

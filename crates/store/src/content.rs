@@ -1,6 +1,6 @@
-//! Rows of file contents: which bytes an org has sent, which tree or run names them, when they were needed last. A row stands before its
-//! bytes and goes after them. A content counts as here only once its bytes are durable, and a tree only once everything that it names is
-//! here and linked to it; what a stored tree names is not deleted. Never touches the bytes.
+//! Rows of file contents: which blobs an org has sent, which tree or run names them, when they were last used. A row is written before
+//! its blob and deleted after it. A content counts as present only when its blob is synced, and a tree only when everything that it
+//! names is present and linked to it; what a stored tree names is not deleted. Never touches the blobs.
 
 use crate::args;
 use crate::sql::Sql;
@@ -37,7 +37,7 @@ pub fn kept(tx: &mut Tx, org: OrgId, hash: &str) -> Result<(), Failure> {
     tx.post(&KEPT, args![org, hash, at])
 }
 
-/// Whether its row says that it is here.
+/// Whether it is present, by its row.
 pub fn is_here(tx: &mut Tx, org: OrgId, hash: &str) -> Result<bool, Failure> {
     Ok(tx.row(&IS_HERE, &args![org, hash, 0])?.is_some())
 }
@@ -109,12 +109,12 @@ pub fn used_until_now(tx: &mut Tx, run: RunId) -> Result<(), Failure> {
     tx.exec(&USED_UNTIL, &args![run, at]).map(drop)
 }
 
-/// Marks up to `limit` contents that no open run names and nobody needed since `before`.
+/// Marks up to `limit` contents that no open run names and that were not used since `before`.
 pub fn condemn(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<u64, Failure> {
     tx.exec(&CONDEMN, &args![before, limit])
 }
 
-/// Those that are marked: their bytes are to be deleted, also by whoever takes over from a sweep that died.
+/// Those that are marked: their blobs are to be deleted, also by the sweep that follows one that died.
 pub fn going(tx: &mut Tx, limit: i64) -> Result<Vec<Going>, Failure> {
     let read = |row: &Row| Ok(Going { org: OrgId(row.int(0)?), hash: row.text(1)? });
     tx.rows(&GOING, &args![limit])?.iter().map(read).collect()
@@ -132,7 +132,7 @@ pub fn unlink(tx: &mut Tx, tree: &Going, limit: i64) -> Result<u64, Failure> {
     Ok(children.len() as u64)
 }
 
-/// Its bytes are deleted. The row stays a while, so that whoever has just seen the bytes here is refused and not deceived.
+/// Its blob is deleted. The row remains for a while, so that a client that has just been told that the blob is present is refused.
 pub fn gone(tx: &mut Tx, content: &Going) -> Result<(), Failure> {
     let at = tx.at();
     tx.exec(&FORGET_USES, &args![content.org, &content.hash])?;

@@ -1,5 +1,5 @@
 //! An entity as the document in its row. Columns beside it are projections for searching; both are written by one statement.
-//! What an entity does not have is left out, by attributes of its fields: of most lives half the fields are still empty.
+//! Empty fields are left out, by attributes of the entity: most entities have half of their fields empty.
 
 use crate::value::{Row, Value};
 use model::{Failure, Trouble};
@@ -9,10 +9,10 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hasher as _};
 
-/// What a thread keeps to write documents in: most fit without growing, and one that was huge is not kept.
+/// The buffer in which a thread serialises documents: most fit without growing it, and a huge buffer is not kept.
 const USUAL_BYTES: usize = 4096;
 const KEPT_BYTES: usize = 64 * 1024;
-/// What a thread remembers of the documents it has read: half a megabyte, and no large one.
+/// A thread's cache of parsed documents: 256 entries of at most 4 KiB of text each.
 const REMEMBERED: usize = 256;
 const REMEMBERED_BYTES: usize = 4096;
 
@@ -20,7 +20,7 @@ thread_local! {
     static WRITTEN: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(USUAL_BYTES));
 }
 
-/// Written where there is room, then copied to where it just fits: a submission writes a dozen, of a hundred bytes or of thousands.
+/// Serialised into the buffer and copied into a string of the right size: a submission writes a dozen, of 100 bytes to a few KiB.
 pub(crate) fn write<T: Serialize>(entity: &T) -> String {
     WRITTEN.with_borrow_mut(|text| {
         text.clear();
@@ -30,9 +30,9 @@ pub(crate) fn write<T: Serialize>(entity: &T) -> String {
     })
 }
 
-/// A run's transactions follow each other, and each reads everything of it though the last one has changed little: a document that
-/// was read before, to the letter, is not parsed again. Nothing is remembered that was only written, so what is read is always
-/// what its text says.
+/// Transactions of a run follow each other, and each reads documents of which the last one has changed few: a text that is in the
+/// cache is not parsed again. The cache is keyed by the text itself and filled by reads only, so a cached value is always what the text
+/// would parse to.
 pub(crate) fn read<T: DeserializeOwned + Clone + 'static>(row: &Row, column: usize) -> Result<T, Failure> {
     let text = row.str(column)?;
     if text.len() > REMEMBERED_BYTES {
@@ -81,7 +81,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
         .map_err(|error| Trouble::internal(format!("a row's document cannot be read: {error}")).into())
 }
 
-/// A document that was read, and what it says.
+/// A text that was read, and its parsed value.
 struct CachedDoc {
     text: String,
     entity: Box<dyn Any>,
@@ -97,7 +97,8 @@ thread_local! {
     static READ: RefCell<Vec<Option<CachedDoc>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where it is remembered, if it is: documents begin with an id and end with what changes, and who shares a place pushes the other out.
+/// Its place in the cache. The hash covers the beginning (with the id) and the end (with what changes); texts with the same place replace
+/// each other.
 fn place(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut hasher = DefaultHasher::new();

@@ -1,13 +1,15 @@
-//! When what was committed to a SQLite file is on disk. The writer appends to SQLite's log without waiting; one wait for the disk
-//! counts for everything that was appended before it, and goes on while the writer works on. Nobody is answered before: neither
-//! who wrote, nor who may have read what somebody else wrote.
+//! Syncs the WAL of a SQLite file after commits. The writer thread commits without a sync; one `fdatasync` counts for all commits
+//! before it, and runs while the writer works on the next group. No caller is answered before that: neither the callers of the
+//! writes, nor callers whose reads may have seen them.
 
+use crate::fatal::end_process;
 use crate::lite::{Ran, release};
 use crate::tx::Context;
 use model::{Failure, Trouble, TroubleKind, bug, crash_point};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -15,9 +17,9 @@ use tokio::sync::watch;
 pub(crate) struct Durable {
     sync: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
     context: Arc<Context>,
-    /// Commits that anybody may have seen: each is counted before it is made.
+    /// Number of the last commit that a read can have seen: each is counted before it is made.
     begun: AtomicU64,
-    /// Commits that are on disk.
+    /// Number of the last commit that is synced.
     reached: watch::Sender<u64>,
     waiting: Mutex<Waiting>,
     changed: Condvar,
@@ -26,9 +28,20 @@ pub(crate) struct Durable {
 #[derive(Default)]
 struct Waiting {
     groups: Vec<Committed>,
-    /// Somebody waits for the disk, and looks here again afterwards.
+    /// A sync is under way. The thread that does it takes the groups that arrive meanwhile afterwards.
     under_way: bool,
     closed: bool,
+}
+
+/// Whether the file that was opened is still the one at this path, by device and inode. If it was removed or replaced, the next start
+/// would open another file and find none of the commits that are synced here.
+fn still_at(path: &Path, opened: &Metadata) -> io::Result<()> {
+    let found = std::fs::metadata(path);
+    if found.as_ref().is_ok_and(|found| (found.dev(), found.ino()) == (opened.dev(), opened.ino())) {
+        return Ok(());
+    }
+    let what = if found.is_ok() { "replaced" } else { "removed" };
+    Err(io::Error::other(format!("{} was {what} while this process was using it", path.display())))
 }
 
 /// A group whose transaction has ended, and the number of the last commit that it wrote or may have read.
@@ -38,13 +51,18 @@ pub(crate) struct Committed {
 }
 
 impl Durable {
-    /// For the file at `path`, which is open: its log stays the same file as long as it is.
+    /// For the database at `path`, which is open. SQLite uses one WAL file as long as any connection is open.
     pub(crate) fn of(path: &Path, context: Arc<Context>) -> Result<Arc<Durable>, Failure> {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
+        let log = PathBuf::from(log);
         let failed = |e: io::Error| Trouble::new(TroubleKind::Database, format!("cannot open {}: {e}", log.display()));
         let file = File::options().write(true).open(&log).map_err(failed)?;
-        Ok(Durable::by(context, move || file.sync_data()))
+        let opened = file.metadata().map_err(failed)?;
+        Ok(Durable::by(context, move || {
+            file.sync_data()?;
+            still_at(&log, &opened)
+        }))
     }
 
     fn by(context: Arc<Context>, sync: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Arc<Durable> {
@@ -58,12 +76,12 @@ impl Durable {
         })
     }
 
-    /// A commit is about to be made, and will be told of however it ends.
+    /// A commit is about to be made. `then_answer` is called for it, whether it succeeds or not.
     pub(crate) fn begins(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The last commit that anybody can have seen.
+    /// Number of the last commit that a read can have seen.
     pub(crate) fn seen(&self) -> u64 {
         self.begun.load(Ordering::SeqCst)
     }
@@ -72,7 +90,8 @@ impl Durable {
         *self.reached.borrow() >= number
     }
 
-    /// Answers a group once it is on disk. A writer with nothing else to do waits for that itself, which spares waking anybody.
+    /// Answers the callers of a group once it is synced. A writer thread with nothing else to do syncs itself, which saves waking the
+    /// other thread.
     pub(crate) fn then_answer(&self, committed: Committed, has_more_to_do: bool) {
         let mut waiting = self.locked();
         waiting.groups.push(committed);
@@ -83,11 +102,11 @@ impl Durable {
             drop(waiting);
             return self.changed.notify_one();
         }
-        self.wait_for_the_disk(waiting);
+        self.sync_and_answer(waiting);
         self.changed.notify_one();
     }
 
-    /// Waits for the disk on behalf of a writer that works on, until it is closed and everybody is answered.
+    /// The thread: syncs while the writer works on, until it is closed and all groups are answered.
     pub(crate) fn serve(&self) {
         loop {
             let idle = |waiting: &mut Waiting| waiting.under_way || (waiting.groups.is_empty() && !waiting.closed);
@@ -95,7 +114,7 @@ impl Durable {
             if waiting.groups.is_empty() {
                 return;
             }
-            self.wait_for_the_disk(waiting);
+            self.sync_and_answer(waiting);
         }
     }
 
@@ -105,12 +124,12 @@ impl Durable {
         self.changed.notify_one();
     }
 
-    /// Until whatever somebody has just read is on disk. At once unless a commit is under way.
+    /// Waits until everything that a read can have seen is synced. Returns at once unless a sync is under way.
     pub(crate) async fn read(&self) {
         let seen = self.seen();
         if !self.has_reached(seen) {
             let mut reached = self.reached.subscribe();
-            // It cannot be gone: it is ours.
+            // The sender is a field of `self`, so it is not closed.
             let _ = reached.wait_for(|reached| *reached >= seen).await;
         }
     }
@@ -119,7 +138,7 @@ impl Durable {
         self.waiting.lock().expect("nothing panics while it is locked")
     }
 
-    fn wait_for_the_disk(&self, mut waiting: MutexGuard<'_, Waiting>) {
+    fn sync_and_answer(&self, mut waiting: MutexGuard<'_, Waiting>) {
         let mut groups = std::mem::take(&mut waiting.groups);
         waiting.under_way = true;
         drop(waiting);
@@ -127,8 +146,7 @@ impl Durable {
             groups.iter_mut().for_each(|committed| release(&self.context, std::mem::take(&mut committed.group)));
         }
         if let Err(error) = crash_point!("database.sync", (self.sync)()) {
-            tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
-            std::process::abort();
+            end_process(error);
         }
         let last = groups.iter().map(|committed| committed.number).max().unwrap_or(0);
         self.reached.send_if_modified(|reached| {
@@ -148,7 +166,7 @@ mod tests {
     use super::*;
     use crate::lite::{Writer, open_writer};
     use crate::migrate::MAIN;
-    use crate::queue::{Closure, Lane, Queue, Reply};
+    use crate::queue::{Access, Closure, Lane, Queue, Reply};
     use crate::tx::Tx;
     use crate::{Database, Options, Sql, args};
     use futures_util::FutureExt as _;
@@ -156,11 +174,11 @@ mod tests {
 
     const LAST: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
 
-    /// A file whose disk takes as long as the test wants.
+    /// A file whose syncs take as long as the test wants.
     struct Slow {
         durable: Arc<Durable>,
         queue: Arc<Queue>,
-        /// Says that the disk is waited for, and ends a wait.
+        /// `asked` receives when a sync begins; sending to `done` ends it.
         asked: Receiver<()>,
         done: Option<Sender<()>>,
         threads: Vec<std::thread::JoinHandle<()>>,
@@ -179,7 +197,7 @@ mod tests {
             let ends = Mutex::new(ends);
             let sync = move || {
                 let _ = asks.send(());
-                let _ = ends.lock().unwrap().recv(); // whoever has gone waits for no disk
+                let _ = ends.lock().unwrap().recv(); // an error: the test has ended
                 Ok(())
             };
             let durable = Durable::by(context.clone(), sync);
@@ -194,12 +212,12 @@ mod tests {
             self.threads.push(std::thread::spawn(move || durable.serve()));
         }
 
-        /// A write; what it receives says that the closure has run.
+        /// A write. The receiver hears when its closure has run.
         fn writes(&self, at: i64) -> (Receiver<()>, Reply<()>) {
             self.writes_after(at, Arc::default())
         }
 
-        /// The same of one that takes as long as this is locked.
+        /// The same for a closure that waits while `held` is locked.
         fn writes_after(&self, at: i64, held: Arc<Mutex<()>>) -> (Receiver<()>, Reply<()>) {
             let (ran, has_run) = channel();
             let closure = move |tx: &mut Tx| {
@@ -208,7 +226,7 @@ mod tests {
                 let _ = ran.send(());
                 Ok(())
             };
-            let (job, answer) = Closure::boxed("test", Lane::Normal.into(), false, closure);
+            let (job, answer) = Closure::boxed("test", Lane::Normal.into(), Access::Write, closure);
             self.queue.push(job);
             (has_run, answer)
         }
@@ -230,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_answered_before_the_disk_and_the_writer_works_on() {
+    fn no_caller_is_answered_before_the_sync_and_the_writer_works_on() {
         let (mut slow, writer) = Slow::new(2);
         let held = Arc::new(Mutex::new(()));
         let holds = held.lock().unwrap();
@@ -241,7 +259,7 @@ mod tests {
         // The first group waits for the disk, and the others are worked on meanwhile.
         drop(holds);
         writes.iter().for_each(|(has_run, _)| has_run.recv().unwrap());
-        assert!(writes.iter_mut().all(|(_, answer)| answer.try_recv().is_err()), "somebody was told");
+        assert!(writes.iter_mut().all(|(_, answer)| answer.try_recv().is_err()), "a caller was answered");
         let durable = slow.durable.clone();
         let mut reader = Box::pin(durable.read());
         assert!((&mut reader).now_or_never().is_none(), "what was read is not on disk yet");
@@ -257,11 +275,11 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_nothing_waits_for_no_disk() {
+    fn a_write_that_changes_no_row_waits_for_no_sync() {
         let (mut slow, writer) = Slow::new(64);
         slow.starts(writer);
         let look = |tx: &mut Tx| tx.exec(&Sql::new("UPDATE monitor SET beat_at = 1 WHERE id = 2"), &args![]).map(drop);
-        let (job, answer) = Closure::boxed("test", Lane::Normal.into(), false, look);
+        let (job, answer) = Closure::boxed("test", Lane::Normal.into(), Access::Write, look);
         slow.queue.push(job);
         answer.blocking_recv().unwrap().unwrap();
         assert!(slow.asked.try_recv().is_err());
@@ -269,20 +287,20 @@ mod tests {
         slow.ends();
     }
 
-    /// Whoever only looked, but in a group after one that is yet to reach the disk, has seen what that one wrote.
+    /// A read in a group after one that is not synced yet has seen what that one wrote.
     #[test]
-    fn who_saw_what_is_not_on_disk_yet_waits_for_it() {
+    fn a_read_that_saw_an_unsynced_commit_waits_for_its_sync() {
         let (mut slow, writer) = Slow::new(2);
         let writes = [slow.writes(7), slow.writes(8)];
         slow.starts(writer);
         slow.asked.recv().unwrap();
         let look = |tx: &mut Tx| Ok(tx.row(&Sql::new("SELECT beat_at FROM monitor WHERE id = 1"), &args![])?.is_some());
         let mut looks = [(), ()].map(|()| {
-            let (job, looked) = Closure::boxed("test", Lane::Normal.into(), true, look);
+            let (job, looked) = Closure::boxed("test", Lane::Normal.into(), Access::Read, look);
             slow.queue.push(job);
             looked
         });
-        // The first look shares its group with no write, and that group has ended when this one runs.
+        // The first read shares its group with no write, and that group has ended when this write runs.
         let (has_run, _) = slow.writes(9);
         has_run.recv().unwrap();
         assert!(looks[0].try_recv().is_err(), "it was told what a power cut may take back");

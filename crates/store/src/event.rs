@@ -19,11 +19,11 @@ pub struct NewEvent {
     pub body: Body,
 }
 
-/// What happened, as JSON: written at once where it is said. `body!({ "run": id, … })` makes one.
+/// What happened, as JSON: serialised where the event is made. `body!({ "run": id, … })` makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body(String);
 
-/// A body while it is being written. The macro's: field names are plain words.
+/// A body under construction, for the macro. Field names need no escaping.
 pub struct Writing(Vec<u8>);
 
 impl Default for Writing {

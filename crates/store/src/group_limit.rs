@@ -1,17 +1,17 @@
-//! How long a group of writes goes on taking closures before it commits. A share in a commit is worth waiting for only as long
-//! as the commit is dear beside the work. Measures nothing itself and decides nothing else.
+//! How many closures share a commit. Sharing saves each of them a commit, but the first ones wait for the others: it pays only while
+//! a commit takes long compared with the closures.
 
 use std::time::Duration;
 
-/// A group stops growing at either, so that nobody waits long for the others.
+/// A group ends at either limit, so that its first caller does not wait long for the others.
 pub(crate) const MOST_CLOSURES: usize = 64;
 const MOST_WORK: Duration = Duration::from_millis(5);
-/// So many times as long as a commit takes, a group works before those who come meanwhile wait for the next one.
+/// Closures that arrive while a group runs are taken until it has worked for this many times the duration of a commit.
 const WORTH_A_COMMIT: u32 = 2;
 
 pub(crate) struct GroupLimit {
     most: usize,
-    /// The last commits, the newest counting a quarter.
+    /// Moving average of the duration of a commit; the newest counts a quarter.
     commit_takes: Duration,
 }
 
@@ -25,10 +25,10 @@ impl GroupLimit {
         self.commit_takes = (self.commit_takes * 3 + time) / 4;
     }
 
-    /// Whether a group that has `taken` so many and `worked` so long takes another. `waited`: who was there when it began.
+    /// Whether a group that has `taken` so many closures and `worked` so long takes another. `waited`: how many were queued when it began.
     ///
-    /// Whoever comes while it runs shares its commit while that is dear. Afterwards the answers of the others count for more:
-    /// sixteen clients who are always answered together come back together, to a writer who has had nothing to do.
+    /// Closures that arrive meanwhile are taken only for a short time: sixteen clients that are always answered together would also send
+    /// their next requests together, and the writer would be idle in between.
     pub(crate) fn takes_more(&self, taken: usize, waited: usize, worked: Duration) -> bool {
         let enough = if taken < waited { MOST_WORK } else { MOST_WORK.min(self.commit_takes * WORTH_A_COMMIT) };
         taken == 0 || (taken < self.most && worked < enough)
@@ -44,13 +44,13 @@ mod tests {
         let cheap = Duration::from_micros(300);
         let dear = Duration::from_millis(4);
         for (commit_takes, taken, waited, worked_us, more, why) in [
-            (cheap, 0, 1, 9_000, true, "somebody is taken, however late"),
-            (cheap, 3, 10, 1_300, true, "who waited from the start is taken"),
-            (cheap, 3, 1, 550, true, "who has come meanwhile too, while the commit is dear beside the work"),
+            (cheap, 0, 1, 9_000, true, "the first closure is always taken"),
+            (cheap, 3, 10, 1_300, true, "a closure that was queued from the start is taken"),
+            (cheap, 3, 1, 550, true, "one that arrived meanwhile too, while the commit takes long beside the work"),
             (cheap, 5, 1, 650, false, "and then no more"),
             (dear, 15, 1, 4_900, true, "on a slow disk everybody shares"),
             (dear, 15, 1, 5_000, false, "until the group has worked for so long that its first have waited enough"),
-            (cheap, 20, 100, 5_000, false, "whoever waited"),
+            (cheap, 20, 100, 5_000, false, "even if it was queued from the start"),
             (dear, 64, 100, 10, false, "and never more than so many"),
         ] {
             let group_limit = GroupLimit { most: MOST_CLOSURES, commit_takes };

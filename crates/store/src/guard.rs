@@ -1,5 +1,5 @@
-//! Before a SQLite file is opened: nobody else has it, and it lies where write-ahead logging works.
-//! The lock ends with the process, however it ends.
+//! Checks before a SQLite file is opened: no other process has it open, and its file system supports write-ahead logging.
+//! The lock is released by the kernel when the process ends.
 
 use model::{Failure, Refused, Trouble, TroubleKind};
 use nix::sys::statfs::statfs;
@@ -33,7 +33,7 @@ impl Guard {
         let trouble = |e: io::Error| {
             Failure::from(Trouble::new(TroubleKind::Database, format!("cannot use {}: {e}", database.display())))
         };
-        // One that is there may be shared with other things of its owner's: only the files in it are ours to close.
+        // An existing folder may hold other files of its owner: only the mode of our own files is changed.
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(trouble)?;
         refuse_network(folder, statfs(folder).map_err(|e| trouble(e.into()))?.filesystem_type().0)?;
         let mut path = database.as_os_str().to_owned();

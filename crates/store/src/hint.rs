@@ -1,19 +1,19 @@
-//! Hints: "look again", sent after a commit and coalesced. The database is the truth; a lost hint costs at most one rescan.
-//! Never carries anything a reader would have to believe.
+//! Hints: notifications that something changed, sent after a commit and coalesced. They carry no data, only what to read again; a
+//! lost hint delays a reader until its next poll.
 
 use model::{InstanceId, JobId, RunId, Timestamp};
 use std::collections::BTreeSet;
 use tokio::sync::broadcast;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A receiver that falls further behind is told so (`Lagged`) and rescans.
+/// A receiver that falls further behind gets `Lagged` and rescans.
 const BACKLOG: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hint {
-    /// A work item may be due then, or another one later: whoever looks earlier anyway need not look again.
+    /// A work item may be due at this time. A worker that polls earlier anyway can ignore it.
     Work(Timestamp),
-    /// Hints may have been missed: whoever follows anything looks again.
+    /// Hints may have been missed: every listener reads again.
     Everything,
     /// Something about this run changed.
     Run(RunId),
@@ -21,7 +21,7 @@ pub enum Hint {
     Instance(InstanceId),
     /// More log bytes of this job are durable.
     Logs(JobId),
-    /// A token was revoked: whoever believes one looks again.
+    /// A token was revoked: caches of tokens are emptied.
     Tokens,
 }
 
@@ -37,11 +37,11 @@ impl Hint {
         }
     }
 
-    /// Hints of a newer process that we do not know are dropped.
+    /// Kinds of hints that only a newer process knows are dropped.
     pub(crate) fn from_line(line: &str) -> Option<Hint> {
         let number = || line.get(1..).and_then(|n| n.parse().ok());
         match line.as_bytes().first()? {
-            // Without a time from a process that is older than it: at once.
+            // A process without times in its hints means: due at once.
             b'w' => Some(Hint::Work(Timestamp(number().unwrap_or(0)))),
             b'e' => Some(Hint::Everything),
             b'r' => number().map(RunId).map(Hint::Run),
@@ -53,7 +53,7 @@ impl Hint {
     }
 }
 
-/// Of the times when something may be due, the earliest counts for all: in their order it comes first.
+/// Keeps one `Work` hint, the one with the earliest time, which is the first in the order of the set.
 pub(crate) fn keep_the_earliest(hints: &mut BTreeSet<Hint>) {
     let mut told = false;
     hints.retain(|hint| !matches!(hint, Hint::Work(_)) || !std::mem::replace(&mut told, true));
@@ -79,20 +79,20 @@ impl Hints {
         keep_the_earliest(&mut hints);
         self.heard(&hints);
         if let Some(others) = self.others.as_ref().filter(|_| !hints.is_empty()) {
-            // The notifier ends only with the store; then nobody is left to tell.
+            // An error: the notifier has ended, with the store.
             let _ = others.send(hints);
         }
     }
 
-    /// The same listeners, without the other processes: for whoever hears from those.
+    /// The same listeners without the other processes: for the task that receives hints from those.
     pub(crate) fn only_here(&self) -> Hints {
         Hints { here: self.here.clone(), others: None }
     }
 
-    /// From another process, or about to be: local listeners only.
+    /// Sends to the listeners in this process only.
     pub(crate) fn heard(&self, hints: &BTreeSet<Hint>) {
         for hint in hints {
-            // An error means that nobody listens.
+            // An error: there is no listener.
             let _ = self.here.send(*hint);
         }
     }

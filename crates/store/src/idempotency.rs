@@ -1,6 +1,6 @@
-//! Idempotency keys: a key, its effect and its response commit in one transaction. Whoever comes second waits for the first
-//! (on the unique index) and then gets the same answer. A transaction that is refused takes its key back with its effects; the
-//! refusal is then recorded by a transaction of its own.
+//! Idempotency keys: a key, its effect and its response commit in one transaction. A second request with the same key waits for the
+//! first (on the unique index) and gets the same response. A refused transaction rolls back its key with its effects; the refusal is
+//! then recorded by a transaction of its own.
 
 use crate::args;
 use crate::post::Meaning;
@@ -10,7 +10,7 @@ use model::bug;
 use model::time::DAY;
 use model::{Failure, OrgId, Refused, Timestamp, Trouble, TroubleKind};
 
-/// Of our own time: a client could not repeat its request while we were away.
+/// Not counting outages: a client could not repeat its request during one.
 pub const KEPT_MS: i64 = DAY;
 /// How long a caller should wait when the first use of its key has not ended yet.
 const BUSY_AFTER_MS: i64 = 1_000;

@@ -1,5 +1,5 @@
-//! New ids, from a block this process has taken for itself. Blocks are taken in their own transaction, so a rolled-back
-//! closure leaves a gap and nothing else. Never gives the same id twice, nor the one whose slug is `none`.
+//! New ids, from a block that this process has reserved in the database. A block is reserved in a transaction of its own, so a closure that
+//! is rolled back leaves a gap in the ids and nothing else. No id is given out twice, nor the one whose slug is `none`.
 
 use crate::sql::Sql;
 use std::sync::Mutex;
@@ -10,9 +10,9 @@ pub(crate) const ALL: &[&Sql] = &[&TAKE_BLOCK];
 
 /// Small, so that ids stay short to type although every restart loses the rest of a block.
 const BLOCK: i64 = 1024;
-/// A process that uses up its blocks takes each twice as large as the last, so many times: a block is a commit of its own.
+/// Each block is twice as large as the last, up to this many doublings: reserving a block is a commit of its own.
 const DOUBLINGS: u32 = 6;
-/// A transaction begins with at least so many, ten for each closure of a full group; one that needs more runs again after a
+/// A transaction begins with at least this many ids, ten for each closure of a full group; one that needs more runs again after a
 /// larger block was taken.
 const ENOUGH: i64 = 640;
 
@@ -40,7 +40,7 @@ impl Ids {
         (left < ENOUGH.max(block.wanted)).then_some(size.max(2 * block.wanted))
     }
 
-    /// The block `next - size .. next` is ours now. What is left of the old one is a gap.
+    /// The block `next - size .. next` is reserved now. What is left of the old one is a gap.
     pub(crate) fn add(&self, next: i64, size: i64) {
         let mut block = self.0.lock().expect("no panic while ids are locked");
         // Another thread may have brought a larger block meanwhile.

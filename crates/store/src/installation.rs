@@ -1,5 +1,5 @@
-//! Who this installation is: a control id and a key, made once, in a file beside (not in) the database, so that machines stay
-//! recognisable when the database is lost. Never leaves this machine; never in a log.
+//! The identity of an installation: a control id and a key, made once, in a file beside the database and not in it, so that machines can
+//! be recognised after the database was lost. The key never leaves this host and is never logged.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,7 +21,7 @@ const OWNER: &[u8] = b"a new token for the owner";
 pub struct Installation {
     pub control_id: String,
     key: [u8; 32],
-    /// Derived from it once, and asked for with every word of a runner.
+    /// Derived from the key once; used to check every request of a runner.
     runner_key: hmac::Key,
 }
 
@@ -71,7 +71,7 @@ impl Installation {
         unhex(token).is_some_and(|tag| hmac::verify(&self.runner_key, name.as_bytes(), &tag).is_ok())
     }
 
-    /// What proves to this installation's server that whoever asks can read the installation's file, and so is its owner.
+    /// Proves to this installation's server that the caller can read the installation's file, and so is its owner.
     pub fn owner_proof(&self) -> String {
         let tag = hmac::sign(&self.owner_key(), OWNER);
         format!("owner.{}", tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
@@ -87,7 +87,7 @@ impl Installation {
         hmac::Key::new(hmac::HMAC_SHA256, &self.derived("remuda 2026 owner's proof"))
     }
 
-    /// A key for one purpose: knowing one of them says nothing about the others.
+    /// A derived key for one purpose: none of them can be computed from another.
     pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
         blake3::derive_key(purpose, &self.key)
     }
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Installation {
     }
 }
 
-/// From the system's generator; a machine without one cannot run us.
+/// From the system's random generator; without one the process panics.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     ring::rand::SystemRandom::new().fill(&mut bytes).expect("the system gives random bytes");

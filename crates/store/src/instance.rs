@@ -1,4 +1,4 @@
-//! Rows of instances. What runners say often (seen, observed version) lives in columns and never rewrites the document.
+//! Rows of instances. What runners report often (last seen, observed version) is in columns, and its update does not rewrite the document.
 
 use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
@@ -55,14 +55,14 @@ pub fn by_name(tx: &mut Tx, name: &str) -> Result<Option<Instance>, Failure> {
     tx.row(&BY_NAME, &args![name])?.map(|row| read(&row)).transpose()
 }
 
-/// The desired document changed: the runner will be told the new version.
+/// The desired document changed: the runner gets the new version.
 pub fn tell(tx: &mut Tx, id: InstanceId) -> Result<(), Failure> {
     tx.post(&TELL, args![id])?;
     tx.hint(crate::Hint::Instance(id));
     Ok(())
 }
 
-/// Signs of life that came meanwhile; never moves a time back.
+/// A heartbeat. Never moves the time back.
 pub fn seen(tx: &mut Tx, id: InstanceId, at: Timestamp, observed_version: i64) -> Result<(), Failure> {
     tx.post(&SEEN, args![id, at, observed_version])
 }

@@ -62,14 +62,14 @@ pub fn of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Job>, Failure> {
     doc::read_all(tx.rows(&OF_RUN, &args![run])?, 0)
 }
 
-/// A job, and when its machine was last heard.
+/// A job, and the time of its machine's last heartbeat.
 #[derive(Debug, Clone)]
 pub struct JobWithLastSeen {
     pub job: Job,
     pub last_seen_at: Option<Timestamp>,
 }
 
-/// `of_run` for people, by one statement.
+/// `of_run` for the API, by one statement.
 pub fn seen_of_run(tx: &mut Tx, run: RunId) -> Result<Vec<JobWithLastSeen>, Failure> {
     let rows = tx.rows(&SEEN_OF_RUN, &args![run])?;
     rows.iter().map(|row| Ok(JobWithLastSeen { job: doc::read_once(row, 0)?, last_seen_at: row.opt_at(1)? })).collect()
@@ -80,7 +80,7 @@ pub fn on_instance(tx: &mut Tx, instance: InstanceId) -> Result<Option<Job>, Fai
     tx.row(&ON_INSTANCE, &args![instance])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
-/// Who is served next in a pool, as far as those who come after care.
+/// The head of a waiting list: which job is placed next, and its turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
     pub id: JobId,
@@ -92,7 +92,7 @@ pub fn head(tx: &mut Tx, pool: PoolId) -> Result<Option<Head>, Failure> {
     tx.row(&HEAD, &args![pool])?.map(|row| Ok(Head { id: JobId(row.int(0)?), turn: row.opt_int(1)? })).transpose()
 }
 
-/// Who waits for this pool: high priority before normal, then the orgs in turn, then by submission.
+/// The waiting list of this pool: high priority before normal, then the orgs in turn, then by submission.
 pub fn waiting(tx: &mut Tx, pool: PoolId, limit: i64) -> Result<Vec<Job>, Failure> {
     doc::read_all(tx.rows(&WAITING, &args![pool, limit])?, 0)
 }

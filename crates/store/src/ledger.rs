@@ -22,7 +22,7 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Whether this row says what it said when it was written, and follows `before` (the org's newest earlier row).
+    /// Whether this row is unchanged since it was written, and follows `before` (the org's newest earlier row).
     pub fn follows(&self, before: Option<&Entered>) -> bool {
         let (seq, hash) = before.map_or((0, Vec::new()), |row| (row.seq, row.hash.clone()));
         self.seq == seq + 1 && self.prev_hash == hash && self.hash == digest(&hash, self.seq, self.at, &self.entry)
@@ -150,7 +150,7 @@ const LOCK: Sql = Sql::new("SELECT available, reserved, ledger_seq, ledger_hash 
     .no_key_update()
     .locks(Rank::Org);
 
-/// Relative, under `CHECK (available >= 0)`: whatever happened, a balance is never overdrawn.
+/// Relative, under `CHECK (available >= 0)`: the database refuses to overdraw a balance.
 const MOVE: Sql = Sql::new(
     "UPDATE orgs SET available = available + $2, reserved = reserved + $3, ledger_seq = $4, ledger_hash = $5
       WHERE id = $1",

@@ -1,12 +1,11 @@
-//! Everything durable: SQL on SQLite and PostgreSQL, logs, blobs, and the hints that say "look again".
-//! The only crate that knows a database. Never decides what may happen: that is `model`.
+//! Everything durable: SQL on SQLite and PostgreSQL, logs, blobs, and hints (notifications after a commit).
+//! The only crate that knows a database. What may happen next is decided in `model`, not here.
 
 pub mod agent;
 pub mod allocation;
 pub mod artifact;
 pub mod attempt;
 mod backend;
-pub mod bare;
 pub mod blob;
 mod checkpoint;
 mod conn;
@@ -15,12 +14,13 @@ mod crash;
 mod doc;
 mod durable;
 pub mod event;
-mod gathered;
+mod fatal;
 mod group_limit;
 mod guard;
 mod hint;
 pub mod idempotency;
 mod ids;
+mod inline;
 mod installation;
 pub mod instance;
 pub mod job;
@@ -37,13 +37,12 @@ mod pg_error;
 mod pg_hints;
 mod pg_serve;
 mod pg_value;
-pub mod pgbench;
 pub mod pool;
 mod post;
-mod prepared;
 mod private;
 mod queue;
 mod reader;
+mod recorder;
 pub mod run;
 pub mod secret;
 mod sql;
@@ -53,7 +52,6 @@ mod tally;
 pub mod task;
 pub mod token;
 mod tx;
-mod used_again;
 mod value;
 pub mod work;
 pub mod worker;
@@ -63,11 +61,14 @@ pub use blob::{BlobHash, BlobName, Blobs};
 pub use crash::{CrashHook, Moment, Observer};
 pub use event::{Event, NewEvent};
 pub use hint::Hint;
+pub use inline::{MemoryDatabase, Reuse};
 pub use installation::Installation;
 pub use ledger::{Entry, EntryKind};
 pub use log::Logs;
 pub use log_file::{Frame, LogStream, Placed};
+use queue::Access;
 pub use queue::{Lane, Turn};
+pub use recorder::{Recorded, Recorder};
 pub use sql::{Lock, Rank, Sql};
 pub use tally::Counts;
 pub use tx::Tx;
@@ -91,7 +92,7 @@ use tokio::sync::broadcast;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tx::Context;
 
-/// Where time comes from. On PostgreSQL the database's clock is used instead.
+/// The clock of transactions on SQLite. On PostgreSQL the database's clock is used instead.
 pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
 }
@@ -116,23 +117,25 @@ pub enum Database {
 #[derive(Clone)]
 pub struct Options {
     pub database: Database,
-    /// The folder of blobs. Unless set: in memory with the database in memory, beside the file of SQLite.
+    /// The folder of blobs. By default in memory for a database in memory, and beside the file of SQLite.
     pub blobs: Option<PathBuf>,
     pub clock: Arc<dyn Clock>,
-    /// To PostgreSQL, besides those kept for the high lane.
+    /// Connections to PostgreSQL, besides those for the high lane.
     pub connections: usize,
     /// Writes that share one commit on SQLite at most; 1 gives each its own.
     pub group: usize,
     /// Bytes kept of one job's log.
     pub log_quota_bytes: i64,
-    /// A worker that has not renewed its lease for so long is dead.
+    /// A worker that has not renewed its lease for this long counts as dead.
     pub lease_ms: i64,
     /// Hears every statement, for benchmarks.
-    pub recording: Option<Arc<bare::Recording>>,
-    /// Inline stores only: a simulated process dies where this says so.
+    pub recorder: Option<Recorder>,
+    /// Inline stores only: a simulated process dies at a crash point where this returns true.
     pub crash: Option<CrashHook>,
-    /// Inline stores only: asked to look after each write.
+    /// Inline stores only: called after each write.
     pub observe: Option<Observer>,
+    /// Inline stores only: where their databases come from and go to. Without it each store makes its own.
+    pub reuse: Option<Reuse>,
 }
 
 impl Options {
@@ -145,14 +148,15 @@ impl Options {
             group: group_limit::MOST_CLOSURES,
             log_quota_bytes: 1 << 30,
             lease_ms: worker::LEASE_MS,
-            recording: None,
+            recorder: None,
             crash: None,
             observe: None,
+            reuse: None,
         }
     }
 }
 
-/// The one door to the database. Cloning shares it.
+/// A handle to the database. Clones share it.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -162,7 +166,7 @@ struct Inner {
     context: Arc<Context>,
     main: Arc<Backend>,
     logs: Logs,
-    // Last: the file is let go after its threads have ended.
+    // Last field: the lock of the file is released after the threads have ended.
     _guard: Option<Guard>,
 }
 
@@ -209,13 +213,13 @@ impl Store {
     }
 
     /// One transaction. The closure may run again, so it has no effect but on `tx`; the answer comes after the commit.
-    /// What locks a run says so, `Lane::Normal.of(run)`, and waits in memory for that run's other writes.
+    /// A write that locks a run names it, `Lane::Normal.of(run)`; on PostgreSQL it then waits in memory for that run's other writes.
     pub async fn write<T, F>(&self, turn: impl Into<Turn>, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.ask(turn, name, false, f).await
+        self.inner.main.ask(turn, name, Access::Write, f).await
     }
 
     /// A consistent view, at most one page long. Never waits for writers (except in memory).
@@ -224,10 +228,11 @@ impl Store {
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.ask(Lane::Normal, name, true, f).await
+        self.inner.main.ask(Lane::Normal, name, Access::Read, f).await
     }
 
-    /// A read of a few rows by their keys, on the caller's own thread where the database is a file.
+    /// A read of a few rows by their keys, on the caller's own thread if the database is a SQLite file. At most 16 rows and 64 KiB,
+    /// asserted in debug builds on every database.
     pub async fn read_inline<T, F>(&self, name: &'static str, f: F) -> Result<T, Failure>
     where
         T: Send + 'static,
@@ -242,7 +247,7 @@ impl Store {
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.now(name, false, f)
+        self.inner.main.now(name, Access::Write, f)
     }
 
     /// `read` without a runtime, for an inline store.
@@ -251,10 +256,10 @@ impl Store {
         T: Send + 'static,
         F: Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static,
     {
-        self.inner.main.now(name, true, f)
+        self.inner.main.now(name, Access::Read, f)
     }
 
-    /// What was committed, by anybody. `Lagged` means: look at everything again.
+    /// Hints of all commits, of this process and (on PostgreSQL) of others. `Lagged` means: read everything again.
     pub fn hints(&self) -> broadcast::Receiver<Hint> {
         self.inner.context.hints.listen()
     }
@@ -267,12 +272,12 @@ impl Store {
         &self.inner.logs.blobs
     }
 
-    /// What was done since it was opened.
+    /// Counters since it was opened.
     pub fn counts(&self) -> Counts {
         self.inner.context.tally.counts()
     }
 
-    /// False after a write has found the disk full, until one succeeds.
+    /// False after a write failed because the disk was full, until one succeeds.
     pub fn writable(&self) -> bool {
         !self.inner.context.disk_full.load(Ordering::Relaxed)
     }
@@ -304,7 +309,7 @@ fn logs_path(database: &Path) -> PathBuf {
     database.with_file_name(format!("{stem}-logs{extension}"))
 }
 
-/// A thread with nothing else to do carries hints between processes.
+/// Starts the thread that exchanges hints with other processes.
 fn start_hints(serve: impl Future<Output = ()> + Send + 'static) -> Result<(), Failure> {
     let trouble = |e: std::io::Error| Trouble::internal(format!("cannot start a thread: {e}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(trouble)?;
@@ -327,7 +332,8 @@ fn context(
         disk_full: AtomicBool::new(false),
         lease_ms: options.lease_ms,
         group: options.group.max(1),
-        recording: options.recording.clone(),
+        recorder: options.recorder.clone(),
+        reuse: options.reuse,
         tally: Tally::default(),
     })
 }

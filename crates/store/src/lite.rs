@@ -1,29 +1,29 @@
-//! SQLite: one writer that groups commits. The only place that says BEGIN IMMEDIATE and COMMIT to SQLite.
-//! Never acknowledges anything before the commit it belongs to is on disk.
+//! The writer thread of a SQLite file: runs queued closures in groups, one transaction for each group. The only place that sends
+//! BEGIN IMMEDIATE and COMMIT to SQLite. Callers are answered after the sync of their commit (`durable`).
 
 use crate::checkpoint::{Asks, Checkpoints};
 use crate::conn::{Conn, lite_failure};
 use crate::crash::{self, Moment};
 use crate::durable::{Committed, Durable};
+use crate::fatal::end_process;
 use crate::group_limit::GroupLimit;
 use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
-use crate::prepared::Lite;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
-use crate::{Hint, args, gathered, used_again};
+use crate::{Hint, args, inline};
 use model::bug;
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// So many groups run each closure in a savepoint after one failed in the middle: such failures seldom come alone.
+/// Number of groups that run each closure in a savepoint after one failed after writing: such failures seldom come alone.
 const GROUPS_APART: u32 = 64;
-/// Statements are a few hundred, times the row counts of multi-row inserts.
+/// Prepared statements that a connection keeps. There are about 200 texts, and of an insert of many rows one for each number of rows.
 const CACHED_STATEMENTS: usize = 1024;
 
 /// The connection that writes. There is one per file.
@@ -32,28 +32,28 @@ pub(crate) struct Writer {
     context: Arc<Context>,
     part: Part,
     words: &'static Words,
-    /// Groups still to come whose closures are kept apart.
+    /// Number of groups to come whose closures run in savepoints.
     apart: u32,
     group_limit: GroupLimit,
-    /// In a file: who copies its log.
+    /// Files only: requests for checkpoints.
     asks: Option<Asks>,
-    /// In a file whose writes share commits: who knows when they are on disk. Otherwise they are when COMMIT says so.
+    /// Files with grouped commits only: syncs and then answers. Otherwise COMMIT itself syncs.
     durable: Option<Arc<Durable>>,
-    /// Rows that had been changed when the open transaction began.
+    /// The connection's count of changed rows when the open transaction began.
     changes_before: u64,
 }
 
-/// What is said to begin a transaction, to keep it, and to take it back.
+/// The statements that begin, commit and roll back a transaction.
 struct Words {
     begin: &'static str,
     keep: &'static str,
     take_back: &'static [&'static str],
-    /// A transaction is always open: whoever only reads need not begin one.
+    /// An outer transaction is always open, so reads need not begin one.
     inside: bool,
 }
 
 const OWN: Words = Words { begin: "BEGIN IMMEDIATE", keep: "COMMIT", take_back: &["ROLLBACK"], inside: false };
-/// Inside one that is taken back as a whole at the end, and with it the life of a database that is used again.
+/// Savepoints inside an outer transaction, which is rolled back when an inline store is closed.
 const INSIDE: Words =
     Words { begin: "SAVEPOINT one", keep: "RELEASE one", take_back: &["ROLLBACK TO one", "RELEASE one"], inside: true };
 
@@ -68,18 +68,18 @@ pub(crate) struct Ran {
 /// How a group may go on.
 enum Filled {
     Well,
-    /// SQLite has ended its transaction, as it does on a full disk.
+    /// SQLite has rolled back the transaction, as it does on a full disk.
     Ended,
-    /// The last of it failed after it had written, and its rows lie among those of the others.
+    /// The last closure failed after it had written: its rows are in the same transaction as those of the others.
     Spoilt,
 }
 
 impl Writer {
     pub(crate) fn new(conn: Connection, context: Arc<Context>, part: Part) -> Writer {
-        Writer::of(Lite::new(conn), context, part, &OWN)
+        Writer::of(conn, context, part, &OWN)
     }
 
-    fn of(conn: Lite, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
+    fn of(conn: Connection, context: Arc<Context>, part: Part, words: &'static Words) -> Writer {
         let group_limit = GroupLimit::new(context.group);
         Writer {
             conn: Some(Conn::Lite(conn)),
@@ -94,14 +94,13 @@ impl Writer {
         }
     }
 
-    /// What its commits leave in the log is copied by whoever serves these.
+    /// The thread that serves `checkpoints` checkpoints the WAL of this writer.
     pub(crate) fn copied_by(mut self, checkpoints: Arc<Checkpoints>) -> Writer {
         self.asks = Some(Asks::new(checkpoints));
         self
     }
 
-    /// Its commits do not wait for the disk: whoever serves these does, and answers then. It keeps the ends of all tables and indexes at
-    /// hand, 8 MB.
+    /// Its commits do not sync: `durable` does, and then answers. The page cache of 8 MB holds the ends of all tables and indexes.
     pub(crate) fn answered_by(mut self, durable: Arc<Durable>) -> Result<Writer, Failure> {
         self.lite()
             .execute_batch("PRAGMA synchronous = NORMAL; PRAGMA cache_size = -8192")
@@ -110,9 +109,9 @@ impl Writer {
         Ok(self)
     }
 
-    /// For an inline store, on a database that may have been another's: see `used_again`.
+    /// For an inline store: see `inline`.
     pub(crate) fn inline(context: Arc<Context>, part: Part) -> Result<Writer, Failure> {
-        let conn = used_again::take(&part)?;
+        let conn = inline::open(&part, context.reuse)?;
         Ok(Writer::of(conn, context, part, &INSIDE))
     }
 
@@ -132,8 +131,8 @@ impl Writer {
         self.durable.iter().for_each(|durable| durable.close());
     }
 
-    /// Takes what waits, never waits for more, commits once, then answers everybody. `waited`: how many of them were there first.
-    /// `more`: whether others wait for the next group.
+    /// Runs queued closures without waiting for more, commits once, then has the callers answered. `waited`: how many were queued when
+    /// it began. `more`: whether closures are queued for the next group.
     fn group(&mut self, waited: usize, more: &dyn Fn() -> bool, next: &mut dyn FnMut() -> Option<Box<dyn Job>>) {
         if let Err(failure) = self.begin() {
             return next().into_iter().for_each(|job| self.refuse(job, &failure));
@@ -143,7 +142,7 @@ impl Writer {
         let (group, filled) = self.fill(apart, waited, next);
         match filled {
             Filled::Well => match self.timed_commit(&group) {
-                // Where several come at a time the next are near: they need not wait for this one's disk.
+                // After a group of several the next closures are near: the writer should not wait for the sync.
                 Ok(number) => {
                     let busy = group.len() > 1 || more();
                     self.settle(number, group, busy);
@@ -155,7 +154,7 @@ impl Writer {
                 self.tell("ROLLBACK");
                 self.apart = GROUPS_APART;
                 if group.len() == 1 {
-                    return self.settle(None, group, more()); // its rows alone are taken back
+                    return self.settle(None, group, more()); // only its own rows were rolled back
                 }
                 let mut jobs = group.into_iter().map(|ran| ran.job);
                 while let Some(first) = jobs.next() {
@@ -166,10 +165,10 @@ impl Writer {
         }
     }
 
-    /// Runs closures in the open transaction. `apart`: each in a savepoint, so that one that fails takes back its own rows and the
-    /// others stay. A savepoint costs a copy of every page that is touched, a fifth of a submission, and hardly anybody who
-    /// has begun to write fails: so a group goes without, until one did.
-    #[expect(clippy::disallowed_methods, reason = "how long a group has taken is no business of the closures in it")]
+    /// Runs closures in the open transaction. `apart`: each in a savepoint, so that the rows of one that fails can be rolled back alone.
+    /// A savepoint copies every page that is touched, a fifth of the time of a submission, and closures rarely fail after they have
+    /// written: so savepoints are used only for a while after one did.
+    #[expect(clippy::disallowed_methods, reason = "measures the group; the closures do not see it")]
     fn fill(
         &mut self,
         apart: bool,
@@ -203,7 +202,10 @@ impl Writer {
         (group, Filled::Well)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "what a commit costs decides how many share it, and nothing else")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "measures the commit, for the size of groups; the closures do not see it"
+    )]
     fn timed_commit(&mut self, group: &[Ran]) -> Result<Option<u64>, Failure> {
         let began = Instant::now();
         let number = self.commit(group)?;
@@ -211,7 +213,7 @@ impl Writer {
         Ok(number)
     }
 
-    /// The group's transaction is gone and nothing of it was written: each closure runs again by itself.
+    /// The group's transaction was rolled back: each closure runs again in a transaction of its own.
     fn again(&mut self, group: Vec<Ran>) {
         for ran in group {
             self.alone(ran.job);
@@ -241,24 +243,24 @@ impl Writer {
         self.settle(number, vec![ran], false);
     }
 
-    /// Not even a transaction could be begun.
+    /// BEGIN failed: answers with that failure.
     fn refuse(&self, job: Box<dyn Job>, failure: &Failure) {
         let verdict = Err(failure.clone());
         self.context.learn(&verdict, job.reads());
         job.answer(verdict);
     }
 
-    /// Runs one closure. After a refusal or a panic the caller takes back its rows, and no others.
+    /// Runs one closure. After a refusal or a panic the caller rolls back its rows.
     fn run(&mut self, mut job: Box<dyn Job>) -> Ran {
         let mut tx = Tx::new(
             self.conn.take().expect("the writer has its connection between closures"),
             self.context.clone(),
-            job.reads(),
+            job.access(),
         );
         let result = run_caught(&mut *job, &mut tx);
         let ended = tx.end();
         self.conn = Some(ended.conn);
-        // A closure that swallowed a statement's error has not succeeded.
+        // A closure that ignored a statement's error has not succeeded.
         let verdict = result.and(ended.broken.map_or(Ok(()), Err));
         Ran { job, verdict, hints: ended.hints, out_of_ids: ended.out_of_ids }
     }
@@ -273,8 +275,7 @@ impl Writer {
         self.words.take_back.iter().for_each(|words| self.tell(words));
     }
 
-    /// Commits, or leaves nothing. An I/O error here ends the process: what a failed fsync left on disk is unknown, and trying
-    /// again may report success for pages the system has already dropped. Returns its number if it is yet to reach the disk.
+    /// Commits, or rolls back. An I/O error here ends the process (see `fatal`). Returns the number of the commit if it must be synced.
     fn commit(&mut self, group: &[Ran]) -> Result<Option<u64>, Failure> {
         let wrote = || group.iter().filter(|ran| ran.verdict.is_ok() && !ran.job.reads());
         for ran in wrote() {
@@ -290,11 +291,10 @@ impl Writer {
         let number = self.durable.as_ref().filter(|_| wrote_rows).map(|durable| durable.begins());
         if let Err(error) = word(self.lite(), self.words.keep) {
             if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
-                tracing::error!(%error, "the database could not be written: ending, because a failed write must not be repeated");
-                std::process::abort();
+                end_process(error);
             }
             self.take_back();
-            self.settle(number, Vec::new(), true); // there is nothing of it to see, and nobody waits for it
+            self.settle(number, Vec::new(), true); // its number counts as synced: it wrote nothing
             return Err(lite_failure(error, "COMMIT"));
         }
         if wrote().next().is_some() {
@@ -308,8 +308,8 @@ impl Writer {
         Ok(number)
     }
 
-    /// After the commit: answers, once it and whatever was read in it is on disk. A closure that ran out of ids wrote nothing and
-    /// runs again.
+    /// After the commit: answers the callers once it, and every commit that they can have read, is synced. A closure that ran out of ids wrote
+    /// nothing and runs again.
     fn settle(&mut self, number: Option<u64>, group: Vec<Ran>, has_more_to_do: bool) {
         let (dry, group): (Vec<Ran>, Vec<Ran>) = group.into_iter().partition(|ran| ran.out_of_ids);
         match &self.durable {
@@ -321,7 +321,7 @@ impl Writer {
         self.again(dry);
     }
 
-    /// In its own transaction, before the next one begins.
+    /// Reserves a block of ids, in a transaction of its own, before the next one begins.
     fn take_ids(&mut self) -> Result<(), Failure> {
         if let Some(size) = self.context.ids.short_of().filter(|_| self.part.has_ids()) {
             let conn = self.conn.as_mut().expect("the writer has its connection between closures");
@@ -332,11 +332,11 @@ impl Writer {
         Ok(())
     }
 
-    fn lite(&self) -> &Lite {
+    fn lite(&self) -> &Connection {
         self.conn.as_ref().expect("the writer has its connection between closures").lite()
     }
 
-    /// Words that fail only when the transaction is gone already, which the callers check.
+    /// A statement that fails only if SQLite has already ended the transaction, which the callers check.
     fn tell(&self, words: &str) {
         let _ = word(self.lite(), words);
     }
@@ -345,12 +345,12 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let (true, Some(Conn::Lite(lite))) = (self.words.inside, self.conn.take()) {
-            used_again::put_back(&self.part, lite);
+            inline::close(&self.part, lite, self.context.reuse);
         }
     }
 }
 
-/// Answers and hints of a group that is on disk, or has left nothing.
+/// Sends the answers and hints of a group that is synced, or that has written nothing.
 pub(crate) fn release(context: &Context, group: Vec<Ran>) {
     let mut hints = BTreeSet::new();
     for ran in group {
@@ -363,15 +363,14 @@ pub(crate) fn release(context: &Context, group: Vec<Ran>) {
     crash_point!("hints.tell", context.hints.committed(hints));
 }
 
-/// One word to SQLite about a transaction, said so often that it is kept prepared.
+/// Runs a statement without arguments, such as COMMIT, from the statement cache.
 pub(crate) fn word(lite: &Connection, words: &str) -> rusqlite::Result<()> {
     lite.prepare_cached(words)?.execute([]).map(drop)
 }
 
-/// Opens the file for its one writer, and brings it to our schema.
+/// Opens the file for its one writer, and migrates it.
 pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failure> {
-    let mut conn = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), gathered::name()?)
-        .map_err(|e| cannot_open(path, e))?;
+    let mut conn = Connection::open(path).map_err(|e| cannot_open(path, e))?;
     set_up(&conn).map_err(|e| cannot_open(path, e))?;
     let mode: String =
         conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(|e| cannot_open(path, e))?;
@@ -383,12 +382,12 @@ pub(crate) fn open_writer(path: &Path, part: &Part) -> Result<Connection, Failur
         .into());
     }
     part.migrate_lite(&mut conn)?;
-    // Pages of a transaction are written when it ends and not before: what is taken back leaves nothing in the log.
+    // Pages are written to the WAL at COMMIT only: a transaction that is rolled back leaves nothing there.
     conn.execute_batch("PRAGMA cache_spill = OFF").map_err(|e| cannot_open(path, e))?;
     Ok(conn)
 }
 
-/// In memory a page is copied before it is changed, and never read from a disk: small ones are cheaper.
+/// A database in memory copies each page that a savepoint changes and never reads from a disk: small pages are cheaper.
 const SMALL_PAGES: &str = "PRAGMA page_size = 1024";
 
 pub(crate) fn open_memory(part: &Part) -> Result<Connection, Failure> {
@@ -402,7 +401,7 @@ pub(crate) fn open_memory(part: &Part) -> Result<Connection, Failure> {
 
 pub(crate) fn set_up(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
-    // Otherwise a statement whose plan might depend on an argument is planned anew for each one: half of the time of a claim.
+    // Otherwise SQLite prepares a statement again when an argument that its plan might depend on changes: half of the time of a claim.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.busy_timeout(Duration::from_secs(5))?;
     conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 67108864;")
@@ -413,7 +412,7 @@ pub(crate) fn cannot_open(path: &Path, error: rusqlite::Error) -> Failure {
         return Refused::Conflict { why: format!("{} is not a database of ours", path.display()) }.into();
     }
     let kind = match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => TroubleKind::DiskFull, // whoever reads it is told to free some space
+        Some(ErrorCode::DiskFull) => TroubleKind::DiskFull, // its message asks the user to free space
         _ => TroubleKind::Database,
     };
     Trouble::new(kind, format!("cannot open {}: {error}", path.display())).into()

@@ -1,13 +1,13 @@
-//! Logs: one byte sequence per job. Chunks arrive in order (a gap is refused, an overlap trimmed), live as rows, and are gathered
-//! into one file when the job has ended. On SQLite they have their own database and writer. Never lost once acknowledged, until
-//! they are too old to be kept: then the head stays, with a mark.
+//! Logs: one byte sequence per job. Chunks arrive in order (a gap is refused, an overlap trimmed), are stored as rows, and are
+//! gathered into one file when the job has ended. On SQLite they have their own database file and writer thread. What was acknowledged is
+//! kept until its retention ends; then the head remains, marked as deleted.
 
 use crate::args;
 use crate::backend::Backend;
 use crate::blob::{BlobName, Blobs};
 use crate::hint::Hint;
 use crate::log_file::{self, Frame, Gathering, LogStream, Placed};
-use crate::queue::Lane;
+use crate::queue::{Access, Lane};
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::Row;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 const ROW_BYTES: usize = 256 * 1024;
 /// Rows a reader takes at once.
 const PAGE_ROWS: i64 = 64;
-/// Rows deleted in one transaction, so that nobody waits for a sweep.
+/// Rows deleted in one transaction, so that other writes do not wait for a sweep.
 const SWEEP_ROWS: i64 = 200;
 
 /// Consecutive frames of one job. Offsets count payload bytes of all streams together, from 0 in each epoch.
@@ -49,7 +49,7 @@ pub struct Page {
     pub done: bool,
 }
 
-/// A log whose rows, or whose file, may be too old to be kept.
+/// A log whose rows, or whose file, may be past their retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Old {
     pub job: JobId,
@@ -71,7 +71,7 @@ impl Logs {
     /// Durable when this returns. Refused with the expected offset when something is missing before the chunk.
     pub async fn append(&self, chunk: Chunk) -> Result<Logged, Failure> {
         let quota = self.quota;
-        self.backend.ask(Lane::High, "log.append", false, move |tx| append(tx, &chunk, quota)).await
+        self.backend.ask(Lane::High, "log.append", Access::Write, move |tx| append(tx, &chunk, quota)).await
     }
 
     /// How far the log of this job and epoch reaches.
@@ -83,7 +83,7 @@ impl Logs {
         self.backend.read_inline("log.reached", reach).await
     }
 
-    /// The job has ended: its log is what is durable now. `lost` bytes were announced and never came; readers see a mark.
+    /// The job has ended: no more bytes are accepted. `lost` bytes were announced and never arrived; readers see a note.
     pub async fn seal(&self, job: JobId, lost: i64) -> Result<i64, Failure> {
         let seal = move |tx: &mut Tx| {
             let head = Head::lock(tx, job, 0)?;
@@ -91,12 +91,12 @@ impl Logs {
             tx.hint(Hint::Logs(job));
             Ok(head.next_offset)
         };
-        self.backend.ask(Lane::Normal, "log.seal", false, seal).await
+        self.backend.ask(Lane::Normal, "log.seal", Access::Write, seal).await
     }
 
     /// What comes from offset `from` on, about `max_bytes` of it.
     pub async fn read(&self, job: JobId, from: i64, max_bytes: i64) -> Result<Page, Failure> {
-        // Rows and head are of one snapshot: a log that was gathered meanwhile is still whole in its rows.
+        // Rows and head are of one snapshot: a log that is gathered meanwhile is still complete in its rows.
         let look = move |tx: &mut Tx| {
             let mut rows = tx.rows(&CHUNKS_BELOW, &args![job, from, from.saturating_add(max_bytes), PAGE_ROWS])?;
             if rows.is_empty() {
@@ -104,7 +104,7 @@ impl Logs {
             }
             Ok((rows, tx.row(&HEAD, &args![job])?))
         };
-        let (rows, head) = self.backend.read_inline("log.read", look).await?;
+        let (rows, head) = self.backend.ask(Lane::Normal, "log.read", Access::Read, look).await?;
         let Some(head) = head.as_ref().map(Head::read).transpose()? else {
             return Ok(Page { frames: Vec::new(), next_offset: from, done: false });
         };
@@ -120,20 +120,20 @@ impl Logs {
         Ok(head.page(frames, from))
     }
 
-    /// The file was deleted after the head was read: the mark is there by now. Without a mark the file is lost, which is trouble.
+    /// The file is missing: if it was deleted after the head was read, the head is marked by now. Otherwise the file is lost.
     async fn deleted_meanwhile(&self, job: JobId, from: i64, missing: Failure) -> Result<Page, Failure> {
         let look = move |tx: &mut Tx| tx.row(&HEAD, &args![job]);
         let head = self.backend.read_inline("log.read", look).await?.as_ref().map(Head::read).transpose()?;
         head.filter(|head| head.deleted).map(|head| head.page(Vec::new(), from)).ok_or(missing)
     }
 
-    /// Puts a sealed log into one file: file first, pointer second; rows are deleted later.
+    /// Copies a sealed log into one file, then points the head to it. The sweep deletes the rows later.
     pub async fn gather(&self, org: OrgId, job: JobId) -> Result<(), Failure> {
         let mut gathering = Gathering::begin(self.blobs.begin()?)?;
         let mut from = 0;
         loop {
             let look = move |tx: &mut Tx| tx.rows(&CHUNKS, &args![job, from, PAGE_ROWS]);
-            let rows = self.backend.ask(Lane::Normal, "log.gathering", true, look).await?;
+            let rows = self.backend.ask(Lane::Normal, "log.gathering", Access::Read, look).await?;
             for row in &rows {
                 from = row.int(1)?;
                 gathering.add(&row.blob(2)?, row.int(0)?, from)?;
@@ -144,7 +144,7 @@ impl Logs {
         }
         let gathered_before =
             move |tx: &mut Tx| Ok(tx.row(&HEAD, &args![job])?.map(|row| row.opt_int(6)).transpose()?.flatten());
-        if self.backend.ask(Lane::Normal, "log.gathering", true, gathered_before).await?.is_some() {
+        if self.backend.ask(Lane::Normal, "log.gathering", Access::Read, gathered_before).await?.is_some() {
             return Ok(());
         }
         gathering.finish()?.keep_async(BlobName::Log { org, job }).await?;
@@ -152,11 +152,11 @@ impl Logs {
             let at = tx.at();
             tx.post(&POINT, args![job, org, at])
         };
-        self.backend.ask(Lane::Low, "log.gathered", false, point).await
+        self.backend.ask(Lane::Low, "log.gathered", Access::Write, point).await
     }
 
-    /// Logs whose rows count for longer than `hot_ms`, or which count for longer than `keep_ms`; and the time it is. Oldest first,
-    /// at most `limit` of each.
+    /// Logs older than `hot_ms` that still have rows, and logs older than `keep_ms`; and the current time. Oldest first, at most `limit`
+    /// of each.
     pub async fn old(&self, hot_ms: i64, keep_ms: i64, limit: i64) -> Result<(Vec<Old>, Timestamp), Failure> {
         let look = move |tx: &mut Tx| {
             let at = tx.at();
@@ -164,21 +164,21 @@ impl Logs {
             rows.extend(tx.rows(&TO_SWEEP, &args![at - hot_ms, at - keep_ms, limit])?);
             Ok((rows.iter().map(read_old).collect::<Result<_, _>>()?, at))
         };
-        self.backend.ask(Lane::Low, "log.old", true, look).await
+        self.backend.ask(Lane::Low, "log.old", Access::Read, look).await
     }
 
-    /// The end of their runs, as it is known now: they are looked at again when they are old from there.
+    /// Retention counts from the end of the run, as far as it is known now.
     pub async fn keep_from(&self, logs: Vec<(JobId, Timestamp)>) -> Result<(), Failure> {
         let put = move |tx: &mut Tx| logs.iter().try_for_each(|(job, from)| tx.post(&KEEP_FROM, args![*job, *from]));
-        self.backend.ask(Lane::Low, "log.keep_from", false, put).await
+        self.backend.ask(Lane::Low, "log.keep_from", Access::Write, put).await
     }
 
     /// Deletes some rows of a log whose file is read from now on; true while there are more.
     pub async fn sweep(&self, job: JobId) -> Result<bool, Failure> {
-        self.backend.ask(Lane::Low, "log.sweep", false, move |tx| delete_rows(tx, job, 1)).await
+        self.backend.ask(Lane::Low, "log.sweep", Access::Write, move |tx| delete_rows(tx, job, 1)).await
     }
 
-    /// From now on readers are told that it was deleted. The bytes go afterwards: a crash between is taken up by the next look.
+    /// Marks it as deleted, for readers. The bytes are deleted afterwards; after a crash in between the next sweep continues.
     pub async fn mark_deleted(&self, job: JobId) -> Result<(), Failure> {
         let mark = move |tx: &mut Tx| {
             let at = tx.at();
@@ -186,13 +186,13 @@ impl Logs {
             tx.hint(Hint::Logs(job));
             Ok(())
         };
-        self.backend.ask(Lane::Low, "log.mark_deleted", false, mark).await
+        self.backend.ask(Lane::Low, "log.mark_deleted", Access::Write, mark).await
     }
 
     /// Deletes what is left of a log that is marked: its file, then some rows; true while there are more.
     pub async fn delete(&self, org: OrgId, job: JobId) -> Result<bool, Failure> {
         self.blobs.delete(&BlobName::Log { org, job })?;
-        self.backend.ask(Lane::Low, "log.delete", false, move |tx| delete_rows(tx, job, 2)).await
+        self.backend.ask(Lane::Low, "log.delete", Access::Write, move |tx| delete_rows(tx, job, 2)).await
     }
 
     /// When these logs were deleted; none where there is something to read. Jobs that never wrote anything are left out.
@@ -202,7 +202,7 @@ impl Logs {
             let found = tx.rows_of_each(&asked)?;
             found.iter().filter_map(|rows| rows.first()).map(|row| row.opt_at(0)).collect()
         };
-        self.backend.ask(Lane::Normal, "log.deleted", true, look).await
+        self.backend.ask(Lane::Normal, "log.deleted", Access::Read, look).await
     }
 }
 

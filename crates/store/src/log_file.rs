@@ -1,5 +1,5 @@
-//! How log frames are written down: one after the other in a row's bytes, and in a gathered file as independently compressed
-//! blocks with an index by offset, so that any place is reached without reading what comes before. Knows no database.
+//! The encoding of log frames: one after the other in a row's bytes, and in a gathered file as independently compressed blocks with an
+//! index by offset, so that a read at any offset needs one block.
 
 use crate::blob::{Download, Upload};
 use model::{Failure, Timestamp, Trouble};
@@ -15,7 +15,7 @@ const FRAME_HEAD: usize = 13;
 pub enum LogStream {
     Stdout,
     Stderr,
-    /// Notes of the runner, and our own marks.
+    /// Notes of the runner and of the control plane.
     Runner,
 }
 
@@ -23,7 +23,7 @@ pub enum LogStream {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     pub stream: LogStream,
-    /// The runner's wall clock, for people.
+    /// The runner's wall clock, for display.
     pub at: Timestamp,
     pub data: Vec<u8>,
 }
@@ -86,7 +86,7 @@ impl Gathering {
         Ok(Gathering { upload, position: MAGIC.len() as u64, block: Vec::new(), starts: 0, ends: 0, index: Vec::new() })
     }
 
-    /// Encoded frames of `starts..ends`, which follow those given before; whatever was between them is lost.
+    /// Encoded frames of `starts..ends`, which follow those given before; bytes in between are lost.
     pub(crate) fn add(&mut self, frames: &[u8], starts: i64, ends: i64) -> Result<(), Failure> {
         if !self.block.is_empty() && (self.block.len() + frames.len() > BLOCK_BYTES || starts != self.ends) {
             self.close_block()?;

@@ -1,4 +1,4 @@
-//! Rows of manifests and of what they own. Every resource has exactly one owner: the primary key says so.
+//! Rows of manifests and of what they own. The primary key of `resources` gives every resource exactly one owner.
 
 use crate::sql::Sql;
 use crate::tx::Tx;
@@ -18,7 +18,7 @@ pub fn find(tx: &mut Tx, id: ManifestId) -> Result<Option<Manifest>, Failure> {
     tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
-/// Makes this manifest the owner, whoever was it before.
+/// Makes this manifest the owner, in place of the previous one.
 pub fn own(tx: &mut Tx, manifest: ManifestId, resources: &[(ResourceKind, i64)]) -> Result<(), Failure> {
     let rows = resources.iter().map(|(kind, id)| args![kind.as_str(), *id, manifest]).collect();
     tx.insert_many(&OWN, rows)

@@ -1,4 +1,4 @@
-//! Orgs: who owns everything and whose credits are moved. Balances change only through the ledger.
+//! Orgs: owners of runs, machines and credits. Balances change only through the ledger.
 
 use crate::args;
 use crate::sql::Sql;

@@ -1,6 +1,6 @@
-//! One connection to PostgreSQL and the transaction on it, driven by a runtime of its own so that a transaction stays a plain
-//! function. BEGIN and the clock travel with the first statement, posted statements with the next one that is waited for, the
-//! last of them with COMMIT. Never retries anything itself: it says what may be retried.
+//! One connection to PostgreSQL and the transaction on it, driven by a runtime of its own so that a transaction is a synchronous
+//! function. BEGIN and the clock are sent with the first statement, posted statements with the next one that is waited for, and the
+//! last of them with COMMIT. Never retries; `may_try_again` tells the caller what can be.
 
 use crate::pg_address::Address;
 use crate::pg_error::{in_our_words, is_lost, met_another};
@@ -16,9 +16,10 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Error, Statement};
 
-/// Statements are a few hundred, times the row counts of multi-row inserts; beyond it all are prepared anew.
+/// Prepared statements that a connection keeps. There are about 200 texts, and of an insert of many rows one for each number of rows.
+/// Beyond it the cache is emptied.
 const CACHED_STATEMENTS: usize = 2048;
-/// More posted statements than this are sent without waiting for the next question.
+/// More posted statements than this are sent at once, before the next one that is waited for.
 const POSTED_AT_ONCE: usize = 32;
 /// How long the outcome of a COMMIT is asked for after its connection was lost.
 const ASK_TRIES: u32 = 20;
@@ -27,7 +28,7 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 const SESSION: &str =
     "SET lock_timeout = '3s'; SET statement_timeout = '10s'; SET idle_in_transaction_session_timeout = '5s';
                        SET timezone = 'UTC'; SET client_min_messages = 'warning'; SET synchronous_commit = 'on'";
-/// Since when the server has had its memory: its helpers are all started anew after a crash.
+/// Identifies a run of the server: after a crash it restarts its checkpointer.
 const LIFE: &str = "SELECT backend_start::text FROM pg_stat_activity WHERE backend_type = 'checkpointer'";
 const READ_CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, ''";
 /// With the transaction's number, to ask for its outcome by.
@@ -46,7 +47,7 @@ pub(crate) struct Pg {
 struct Link {
     client: Client,
     statements: HashMap<String, Statement>,
-    /// Which life of the server this is; none where we may not know.
+    /// Which run of the server this is (`LIFE`); none if we lack the permission to see it.
     life: Option<String>,
 }
 
@@ -175,7 +176,7 @@ impl Pg {
         sends.push(Box::pin(command(&link.client, "COMMIT")));
         let mut answers = self.runtime.block_on(in_order(sends));
         let committed = answers.pop().expect("COMMIT was sent");
-        // A statement that failed has made a ROLLBACK of the COMMIT behind it. One that was lost says nothing.
+        // After a failed statement the server turns COMMIT into ROLLBACK. A lost connection tells nothing.
         for (posted, answer) in posted.into_iter().zip(answers) {
             match answer {
                 Err(error) if is_lost(&error) => break,
@@ -218,7 +219,7 @@ impl Pg {
         self.again
     }
 
-    /// Lets `work` speak to the client outside of any transaction of ours: for migrations.
+    /// Gives `work` the client outside of any transaction: for migrations.
     pub(crate) fn with_client<T>(
         &mut self,
         work: impl AsyncFnOnce(&mut Client) -> Result<T, Error>,
@@ -229,9 +230,9 @@ impl Pg {
         result.map_err(|error| self.failed(&error, "setting up the database"))
     }
 
-    /// The connection was lost while it committed. Every backend but ours knows how that ended, as long as the server has not
-    /// crashed: numbers that were given out and never reached its disk are then given out again, so that `committed` may be
-    /// said of another's transaction. `aborted` is true of ours in either case.
+    /// The connection was lost during COMMIT: asks the server for the outcome of the transaction by its number. If the server has crashed
+    /// since, `committed` proves nothing: numbers that never reached its disk are given out again, so it may be another transaction.
+    /// `aborted` is reliable in either case.
     #[expect(
         clippy::disallowed_methods,
         reason = "there is no event to wait for: the dead session's transaction ends when the server notices"
@@ -264,7 +265,7 @@ impl Pg {
         Err(unknown().into())
     }
 
-    /// Puts an error into our words and remembers what may be done about it.
+    /// Maps an error to a `Failure`, and notes whether a retry is safe.
     fn failed(&mut self, error: &Error, doing: &str) -> Failure {
         let lost = is_lost(error);
         if lost {
@@ -309,7 +310,7 @@ impl Link {
 async fn connect(address: &Address) -> Result<Link, Failure> {
     let (client, connection) = address.connect().await?;
     tokio::spawn(async move {
-        // Whoever uses the client hears of its end.
+        // The client reports the end of the connection to its user.
         let _ = connection.await;
     });
     client.batch_execute(SESSION).await.map_err(|e| in_our_words(&e, "SET"))?;

@@ -1,5 +1,5 @@
-//! Where PostgreSQL is and how it is spoken to: the address, and TLS by `sslmode` and `sslrootcert` as libpq's users write them.
-//! Never speaks to a server whose certificate `sslmode` says must be checked and was not.
+//! The address of PostgreSQL, and TLS by `sslmode` and `sslrootcert` with libpq's spelling.
+//! Never connects to a server whose certificate failed a check that `sslmode` demands.
 
 use model::{Failure, Refused, Trouble, TroubleKind};
 use percent_encoding::percent_decode_str;
@@ -16,7 +16,7 @@ use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that does not answer for so long is gone.
+/// A peer that does not answer for this long counts as gone.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
@@ -63,15 +63,15 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static> S
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Disable,
-    /// TLS where the server offers it. Nothing is checked: whoever could forge a certificate could as well refuse TLS.
+    /// TLS where the server offers it. No certificate is checked: an attacker who could forge one could as well refuse TLS.
     Prefer,
-    /// Signed by an authority we trust, for whatever name: `require` and `verify-ca`.
+    /// Signed by a trusted authority, for any host name: `require` and `verify-ca`.
     Chain,
     /// And for the name we asked for.
     Full,
 }
 
-/// The address without what the driver does not know: `sslmode` and `sslrootcert`.
+/// The address without the parameters that the driver does not support: `sslmode` and `sslrootcert`.
 fn split(url: &str) -> Result<(String, Mode, Option<String>), Failure> {
     let (mut mode, mut authorities) = (Mode::Prefer, None);
     let Some((base, query)) = url.split_once('?') else { return Ok((url.to_owned(), mode, authorities)) };
@@ -192,7 +192,7 @@ impl ServerCertVerifier for Checks {
     }
 }
 
-/// The innermost reason, and what to do about it where we know.
+/// The innermost reason, with a fix if one is known.
 fn why(error: &tokio_postgres::Error) -> String {
     let Some(source) = std::error::Error::source(error) else { return error.to_string() };
     let tls = source.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref()?.downcast_ref::<rustls::Error>());

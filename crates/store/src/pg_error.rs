@@ -1,4 +1,4 @@
-//! PostgreSQL's errors in our words, and which of them end the session. Never decides what is tried again.
+//! Maps PostgreSQL's errors to `Failure`, and tells which of them end the session.
 
 use model::{Effect, Failure, Refused, Trouble, TroubleKind};
 use tokio_postgres::error::SqlState;

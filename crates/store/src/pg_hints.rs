@@ -1,5 +1,5 @@
-//! Hints between processes, on a connection of their own: `pg_notify` at most every 5 ms, never inside a work transaction (that
-//! halves throughput), and LISTEN. Whenever hints may have been missed, everybody here is told to look again.
+//! Exchanges hints with other processes on a connection of its own: `pg_notify` at most every 5 ms, never inside a transaction of a
+//! closure (that halves throughput), and LISTEN. Whenever hints may have been missed, all local listeners get `Hint::Everything`.
 
 use crate::hint::{Hint, Hints, keep_the_earliest};
 use crate::installation::random;
@@ -13,12 +13,12 @@ use tokio_postgres::{AsyncMessage, Client};
 const CHANNEL: &str = "remuda";
 const SEND_EVERY: Duration = Duration::from_millis(5);
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
-/// The safety net: a process that dies between its commit and its hint leaves nobody waiting longer than this.
+/// The fallback poll: after a process dies between its commit and its hint, listeners wait at most this long.
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(5);
 /// PostgreSQL allows 8000.
 const PAYLOAD_BYTES: usize = 7000;
 
-/// Serves until nobody can commit any more.
+/// Serves until the store is closed.
 pub(crate) async fn serve(address: Address, here: Hints, mut committed: UnboundedReceiver<BTreeSet<Hint>>) {
     let me = format!("{:016x}", u64::from_le_bytes(random()));
     while !committed.is_closed() {
@@ -42,7 +42,7 @@ pub(crate) async fn serve(address: Address, here: Hints, mut committed: Unbounde
         }
         let everything = BTreeSet::from([Hint::Everything]);
         here.heard(&everything);
-        // What this process, or the one before it, could not send has been missed by others as well.
+        // Other processes have missed what this process, or its predecessor, could not send.
         if send(&client, &everything, &me).await.is_err() {
             continue;
         }
@@ -50,7 +50,7 @@ pub(crate) async fn serve(address: Address, here: Hints, mut committed: Unbounde
     }
 }
 
-/// Until the connection is lost or nobody commits any more.
+/// Until the connection is lost or the store is closed.
 #[expect(clippy::disallowed_methods, reason = "the pause that makes many hints one notification")]
 async fn exchange(
     client: &Client,
@@ -90,7 +90,7 @@ async fn send(client: &Client, hints: &BTreeSet<Hint>, me: &str) -> Result<(), t
     Ok(())
 }
 
-/// What cannot be sent now is not kept: everybody is told to look again once it can be, and does so every few seconds anyway.
+/// Drops hints that cannot be sent: after a reconnect all processes get `Hint::Everything`.
 async fn forget_for(pause: Duration, committed: &mut UnboundedReceiver<BTreeSet<Hint>>) {
     let drained = async { while committed.recv().await.is_some() {} };
     let _ = tokio::time::timeout(pause, drained).await;
@@ -111,7 +111,7 @@ fn payloads(hints: &BTreeSet<Hint>, me: &str) -> Vec<String> {
     payloads
 }
 
-/// Our own notifications come back to us; we have heard them already.
+/// PostgreSQL also sends a process its own notifications: they are ignored.
 fn read(payload: &str, me: &str) -> BTreeSet<Hint> {
     let mut words = payload.split(' ');
     if words.next() == Some(me) { BTreeSet::new() } else { words.filter_map(Hint::from_line).collect() }

@@ -1,5 +1,5 @@
-//! Threads that serve closures from PostgreSQL connections: ordinary ones, and a few kept for the high lane. Deadlocks and
-//! idle connections that died are tried again; everything else is answered. Also brings the database to our schema.
+//! The threads of PostgreSQL: each owns a connection and runs queued closures on it. A closure is retried after a deadlock, and after an
+//! idle connection turned out to be dead; every other failure is the answer.
 
 use crate::args;
 use crate::conn::Conn;
@@ -16,10 +16,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Deadlocks come in twos: after so many something else is wrong.
+/// Retries of a closure after a deadlock or a dead connection.
 const TRIES: u32 = 5;
 
-/// One connection and the thread it lives on.
+/// One connection and its thread.
 pub(crate) struct Server {
     conn: Option<Conn>,
     context: Arc<Context>,
@@ -53,7 +53,7 @@ impl Server {
             match self.try_once(&mut *job) {
                 Tried::Done(hints) => {
                     self.context.learn(&Ok(()), job.reads());
-                    // Before the answer: hints of writes that follow each other come in their order, whichever threads do them.
+                    // Before the answer: so hints of writes that follow each other arrive in that order, on whichever threads they ran.
                     crash_point!("hints.tell", self.context.hints.committed(hints));
                     return job.answer(Ok(()));
                 }
@@ -72,11 +72,11 @@ impl Server {
             return self.judged(failure);
         }
         let conn = self.conn.take().expect("the thread has its connection between closures");
-        let mut tx = Tx::new(conn, self.context.clone(), job.reads());
+        let mut tx = Tx::new(conn, self.context.clone(), job.access());
         let result = run_caught(job, &mut tx);
         let ended = tx.end();
         self.conn = Some(ended.conn);
-        // A closure that swallowed a statement's error has not succeeded.
+        // A closure that ignored a statement's error has not succeeded.
         if let Err(failure) = result.and(ended.broken.map_or(Ok(()), Err)) {
             self.pg().rollback();
             return if ended.out_of_ids { Tried::Again(failure) } else { self.judged(failure) };

@@ -1,5 +1,5 @@
-//! Our four kinds of value in PostgreSQL's binary format. A statement that infers another type for an argument, or answers with
-//! one, is a bug of the statement and said so.
+//! The four kinds of value in PostgreSQL's binary format. A statement for which PostgreSQL infers another type of an argument, or that
+//! returns one, is a bug of the statement and fails with its text.
 
 use crate::value::Value;
 use std::error::Error;

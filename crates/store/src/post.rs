@@ -1,23 +1,23 @@
-//! A statement nobody waits for: PostgreSQL gets it together with the next one somebody waits for, SQLite at once. What its
-//! answer means is said beforehand. Never reordered, never left out of the commit.
+//! Posted statements: the closure does not wait for their answer. PostgreSQL gets them together with the next statement that is waited
+//! for, SQLite at once. `Meaning` tells in advance which answers are failures. Never reordered; the commit waits for all of them.
 
-use crate::sql::LockOrder;
+use crate::sql::ArgumentOrder;
 use crate::value::Value;
 use model::{Failure, Refused};
 use std::borrow::Cow;
 
 pub(crate) struct Posted {
     pub(crate) text: Cow<'static, str>,
-    pub(crate) order: LockOrder,
+    pub(crate) order: ArgumentOrder,
     pub(crate) args: Vec<Value>,
     pub(crate) meaning: Meaning,
 }
 
-/// What an answer means beyond success; nothing, unless said.
+/// Which answers are failures, beyond errors.
 #[derive(Default)]
 pub(crate) struct Meaning {
     no_row: Option<Failure>,
-    /// A row we hold the lock of: its absence would be a bug, so the commit need not wait for this answer.
+    /// This transaction has locked the row: its absence would be a bug, so COMMIT is sent without waiting for this answer.
     certain: bool,
     conflict: Option<Refused>,
 }
@@ -28,7 +28,7 @@ impl Meaning {
         Meaning { no_row: Some(failure.into()), ..Meaning::default() }
     }
 
-    /// Nobody else can have changed the row meanwhile.
+    /// No other transaction can have changed the row meanwhile.
     pub(crate) fn certain(self, certain: bool) -> Meaning {
         Meaning { certain, ..self }
     }

@@ -1,5 +1,5 @@
-//! Files and folders that only their owner may read, whatever the umask of the process that makes them. What is wider and
-//! ours is tightened; what belongs to another user is refused. SQLite gives `-wal` and `-shm` the mode of the database's file.
+//! Files and folders that only their owner may read, independent of the umask. A wider mode of an own file is narrowed; a file of
+//! another user is refused. SQLite gives `-wal` and `-shm` the mode of the database's file.
 
 use model::{Failure, Refused, Trouble, TroubleKind};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};

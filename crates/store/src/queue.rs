@@ -1,5 +1,5 @@
-//! What waits for a thread that owns a connection: boxed closures in three lanes, bounded. Where threads compete for row locks
-//! (PostgreSQL), writes of one run wait here, in memory, and not each on a connection. Never runs anything itself.
+//! Queues of closures for the threads that own connections: three lanes, bounded. On PostgreSQL, where several threads would wait for the
+//! same row lock, writes of one run wait here and occupy one connection at a time.
 
 use crate::tx::Tx;
 use model::{Failure, RunId, Trouble, TroubleKind};
@@ -8,17 +8,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-/// More than a group commit clears in seconds: beyond it callers are told to come back.
+/// More than the writer completes in seconds: further callers are refused and may retry.
 const WAITING_LIMIT: usize = 8192;
-/// Writes of one run that wait behind each other: a run asked for more often is being asked by mistake.
+/// Queued writes of one run: more of them are a mistake of a client.
 const WAITING_LIMIT_OF_RUN: usize = 1024;
-/// Every so many turns the lowest waiting lane goes first, so that nothing starves.
+/// Every 16th closure is taken from the lowest lane first, so that none starves.
 const TURNS_OF_THE_HIGH: u64 = 16;
 
-/// Who goes first.
+/// Priority of a closure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Lease renewals and runner reports: lateness there looks like death.
+    /// Lease renewals and runner reports: if they are late, a live worker or machine is taken for dead.
     High,
     Normal,
     /// Bulk work, in chunks of at most 200 rows.
@@ -32,7 +32,7 @@ impl Lane {
     }
 }
 
-/// When a write is done: its lane, and the run whose other writes it comes after. A plain `Lane` will do for what locks no run.
+/// The place of a write in the queue: its lane, and the run whose other writes it waits for. A write that locks no run is a plain `Lane`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     pub(crate) lane: Lane,
@@ -45,11 +45,23 @@ impl From<Lane> for Turn {
     }
 }
 
-/// A closure with somebody waiting for its answer.
+/// What a closure does with the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Write,
+    Read,
+    /// A read of a few rows by their keys, short enough for the caller's own thread. Bounds: `Tx::count`.
+    PointRead,
+}
+
+/// A closure whose caller waits for its answer.
 pub(crate) trait Job: Send {
     fn name(&self) -> &'static str;
     fn turn(&self) -> Turn;
-    fn reads(&self) -> bool;
+    fn access(&self) -> Access;
+    fn reads(&self) -> bool {
+        self.access() != Access::Write
+    }
     /// May be called again: then the last value counts.
     fn run(&mut self, tx: &mut Tx) -> Result<(), Failure>;
     fn answer(self: Box<Self>, verdict: Result<(), Failure>);
@@ -76,7 +88,7 @@ pub(crate) fn run_caught(job: &mut dyn Job, tx: &mut Tx) -> Result<(), Failure> 
 pub(crate) struct Closure<T, F> {
     name: &'static str,
     turn: Turn,
-    reads: bool,
+    access: Access,
     f: F,
     value: Option<T>,
     answer: oneshot::Sender<Result<T, Failure>>,
@@ -85,9 +97,9 @@ pub(crate) struct Closure<T, F> {
 pub(crate) type Reply<T> = oneshot::Receiver<Result<T, Failure>>;
 
 impl<T: Send + 'static, F: Fn(&mut Tx) -> Result<T, Failure> + Send + 'static> Closure<T, F> {
-    pub(crate) fn boxed(name: &'static str, turn: Turn, reads: bool, f: F) -> (Box<dyn Job>, Reply<T>) {
+    pub(crate) fn boxed(name: &'static str, turn: Turn, access: Access, f: F) -> (Box<dyn Job>, Reply<T>) {
         let (answer, receiver) = oneshot::channel();
-        (Box::new(Closure { name, turn, reads, f, value: None, answer }), receiver)
+        (Box::new(Closure { name, turn, access, f, value: None, answer }), receiver)
     }
 }
 
@@ -98,8 +110,8 @@ impl<T: Send, F: Fn(&mut Tx) -> Result<T, Failure> + Send> Job for Closure<T, F>
     fn turn(&self) -> Turn {
         self.turn
     }
-    fn reads(&self) -> bool {
-        self.reads
+    fn access(&self) -> Access {
+        self.access
     }
     fn run(&mut self, tx: &mut Tx) -> Result<(), Failure> {
         self.value = None;
@@ -124,7 +136,7 @@ struct Waiting {
     lanes: [VecDeque<Ticket>; 3],
     /// Everything that waits in a lane, in line or parked.
     counts: [usize; 3],
-    /// None: one thread runs everything, so nobody would wait for a lock.
+    /// None for SQLite: its one writer never waits for a row lock.
     runs: Option<HashMap<RunId, OfRun>>,
     arrivals: u64,
     turns: u64,
@@ -137,22 +149,22 @@ struct Ticket {
     job: Box<dyn Job>,
 }
 
-/// What is known of a run that somebody writes or waits to write.
+/// A run with writes that are queued or under way.
 #[derive(Default)]
 struct OfRun {
     under_way: bool,
     waiting: usize,
-    /// Came to the head of their lane while another write of the run was under way. Higher lanes first, then first come.
+    /// Writes that reached the head of their lane while another write of the run was under way. Higher lanes first, then first come.
     parked: BTreeMap<(usize, u64), Box<dyn Job>>,
 }
 
 impl Queue {
-    /// For a single thread, or for reads: everybody who waits serves every lane.
+    /// For a single writer thread, or for reads: every thread serves every lane.
     pub(crate) fn new() -> Queue {
         Queue { waiting: Mutex::default(), arrived: Condvar::new() }
     }
 
-    /// For threads that would wait for each other's row locks: of one run, one write is out at a time. Whoever takes a job says
+    /// For threads that would wait for each other's row locks: one write of a run is under way at a time. The thread that took it calls
     /// `done` with its turn.
     pub(crate) fn by_run() -> Queue {
         let waiting = Waiting { runs: Some(HashMap::new()), ..Waiting::default() };
@@ -182,7 +194,7 @@ impl Queue {
             if let Some(job) = waiting.next(lanes) {
                 return Some(job);
             }
-            // What is parked comes back to its lane, perhaps to one that only this thread serves.
+            // A parked write returns to its lane, perhaps to one that only this thread serves.
             if waiting.closed && waiting.counts[..lanes].iter().all(|count| *count == 0) {
                 return None;
             }
@@ -200,7 +212,7 @@ impl Queue {
         self.waiting.lock().expect("no panic while the queue is locked").counts.iter().sum()
     }
 
-    /// A job that was taken with this turn has been answered: the next write of its run may go.
+    /// The closure with this turn was answered: the next write of its run may start.
     pub(crate) fn done(&self, turn: Turn) {
         let Some(run) = turn.run else { return };
         if self.waiting.lock().expect("no panic while the queue is locked").leave(run) {
@@ -266,7 +278,7 @@ impl Waiting {
         Some(job)
     }
 
-    /// True when somebody who was parked is in line again.
+    /// True when a parked write has returned to its lane.
     fn leave(&mut self, id: RunId) -> bool {
         let Some(runs) = self.runs.as_mut() else { return false };
         let run = runs.get_mut(&id).expect("one of its writes was under way");
@@ -287,7 +299,7 @@ mod tests {
     use super::*;
 
     fn job(turn: impl Into<Turn>, name: &'static str) -> (Box<dyn Job>, Reply<()>) {
-        Closure::boxed(name, turn.into(), false, |_: &mut Tx| Ok(()))
+        Closure::boxed(name, turn.into(), Access::Write, |_: &mut Tx| Ok(()))
     }
 
     /// The names of what can be taken now, without anything being done.

@@ -1,4 +1,4 @@
-//! Rows of runs. The run's row is the lock of everything below it.
+//! Rows of runs. A run's row is the lock of everything below it.
 
 use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
@@ -77,7 +77,7 @@ pub fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<Option<Run>>, Failure>
     tx.rows_of_each(&asked)?.into_iter().map(read).collect()
 }
 
-/// The newest run of that name, an open one first. Ids say nothing of it: each process has its own block of them.
+/// The open run of that name, else the newest by time. Ids are not in the order of time: each process takes them from its own block.
 pub fn by_name(tx: &mut Tx, org: OrgId, name: &str) -> Result<Option<Run>, Failure> {
     tx.row(&BY_NAME, &args![org, name])?.map(|row| doc::read(&row, 0)).transpose()
 }
@@ -106,8 +106,8 @@ pub struct Shown {
     pub job: Option<Job>,
     pub allocation: Option<Allocation>,
     pub instance: Option<Instance>,
-    /// The last beat of the worker that looks after an open run: of the holder of its item, or of any worker while nobody holds it,
-    /// because then each of them may claim it (R141). A beat that grows old means that nobody looks after the run.
+    /// The last heartbeat of the worker that holds the item of an open run, or of any worker while none holds it, because each of them
+    /// may claim it (R141). An old heartbeat means that no worker drives the run.
     pub beat_at: Option<Timestamp>,
 }
 
@@ -157,7 +157,7 @@ pub fn count_open(tx: &mut Tx) -> Result<i64, Failure> {
     tx.row(&COUNT_OPEN, &args![])?.expect("a count is a row").int(0)
 }
 
-/// What the columns say, for the audit: (status, attempt, open, version).
+/// The columns, for the audit to compare with the document: (status, attempt, open, version).
 pub fn columns(tx: &mut Tx, id: RunId) -> Result<Option<(String, i64, bool, i64)>, Failure> {
     let row = tx.row(&COLUMNS, &args![id])?;
     row.map(|row| Ok((row.text(0)?, row.int(1)?, row.flag(2)?, row.int(3)?))).transpose()

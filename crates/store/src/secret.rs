@@ -1,5 +1,5 @@
-//! Secrets: encrypted at rest under a key derived from the installation's, bound to their org and name. Never readable from the
-//! database alone; never listed with their values.
+//! Secrets: encrypted at rest under a key derived from the installation's, bound to their org and name. Not readable from the
+//! database alone; listings have no values.
 
 use crate::args;
 use crate::installation::{Installation, random};

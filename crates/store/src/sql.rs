@@ -1,5 +1,4 @@
-//! A statement: text written once for both databases, and the row lock that only PostgreSQL needs.
-//! Never decides what runs when.
+//! Statements: a text for both databases, the row lock that only PostgreSQL needs, and the rank for the order of locks.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -12,23 +11,25 @@ pub struct Sql {
     pub text: &'static str,
     pub lock: Lock,
     pub rank: Option<Rank>,
-    pub(crate) order: LockOrder,
+    pub(crate) order: ArgumentOrder,
 }
 
-/// Which argument each of SQLite's parameters is: it numbers `$2` by first appearance, not by its digits. Known when we are built.
+/// Which argument each of SQLite's parameters takes: SQLite numbers `$2` by its first appearance, not by its digits. Computed at
+/// compile time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LockOrder {
-    /// As the arguments come: SQLite's first parameter is the first of them.
+pub(crate) struct ArgumentOrder {
+    /// SQLite's parameters are in the order of the arguments.
     in_turn: bool,
     count: u8,
-    numbers: [u8; LockOrder::MOST],
+    numbers: [u8; ArgumentOrder::MOST],
 }
 
-impl LockOrder {
-    /// Statements have fewer; what has more, as one of many rows, is asked for its names.
+impl ArgumentOrder {
+    /// Statements with more parameters, such as inserts of many rows, are bound by the names of their parameters.
     const MOST: usize = 20;
-    pub(crate) const UNKNOWN: LockOrder = LockOrder { in_turn: false, count: u8::MAX, numbers: [0; LockOrder::MOST] };
-    const IN_TURN: LockOrder = LockOrder { in_turn: true, ..LockOrder::UNKNOWN };
+    pub(crate) const UNKNOWN: ArgumentOrder =
+        ArgumentOrder { in_turn: false, count: u8::MAX, numbers: [0; ArgumentOrder::MOST] };
+    const IN_TURN: ArgumentOrder = ArgumentOrder { in_turn: true, ..ArgumentOrder::UNKNOWN };
 
     pub(crate) fn numbers(&self) -> Option<&[u8]> {
         self.numbers.get(..usize::from(self.count))
@@ -38,18 +39,18 @@ impl LockOrder {
         self.in_turn
     }
 
-    /// Of many rows by a statement of one: whatever is in turn there is so here, row after row.
-    pub(crate) fn for_rows(&self, rows: usize) -> LockOrder {
+    /// For an insert of many rows made from one of a single row.
+    pub(crate) fn for_rows(&self, rows: usize) -> ArgumentOrder {
         match rows {
             1 => *self,
-            _ if self.in_turn => LockOrder::IN_TURN,
-            _ => LockOrder::UNKNOWN,
+            _ if self.in_turn => ArgumentOrder::IN_TURN,
+            _ => ArgumentOrder::UNKNOWN,
         }
     }
 
-    const fn of(text: &str) -> LockOrder {
+    const fn of(text: &str) -> ArgumentOrder {
         let (bytes, mut at) = (text.as_bytes(), 0);
-        let mut order = LockOrder { in_turn: true, count: 0, numbers: [0; LockOrder::MOST] };
+        let mut order = ArgumentOrder { in_turn: true, count: 0, numbers: [0; ArgumentOrder::MOST] };
         while at < bytes.len() {
             at += 1;
             if bytes[at - 1] != b'$' {
@@ -64,8 +65,8 @@ impl LockOrder {
             while known < order.count as usize && order.numbers[known] != number {
                 known += 1;
             }
-            if known == LockOrder::MOST {
-                return LockOrder::UNKNOWN;
+            if known == ArgumentOrder::MOST {
+                return ArgumentOrder::UNKNOWN;
             }
             if known == order.count as usize {
                 order.numbers[known] = number;
@@ -81,11 +82,11 @@ impl LockOrder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lock {
     None,
-    /// Passed by an update that leaves the key alone, blocks a claim.
+    /// Allows an update that does not change the key, blocks a claim.
     KeyShare,
-    /// The ordinary lock of a row about to be changed.
+    /// The lock of a row that is about to be changed.
     NoKeyUpdate,
-    /// Takes what nobody holds and steps over the rest.
+    /// Locks and returns rows that are not locked, skips the others.
     SkipLocked,
 }
 
@@ -109,7 +110,7 @@ pub enum Rank {
 
 impl Sql {
     pub const fn new(text: &'static str) -> Sql {
-        Sql { text, lock: Lock::None, rank: None, order: LockOrder::of(text) }
+        Sql { text, lock: Lock::None, rank: None, order: ArgumentOrder::of(text) }
     }
     pub const fn key_share(self) -> Sql {
         Sql { lock: Lock::KeyShare, ..self }
@@ -163,11 +164,11 @@ impl Sql {
     }
 }
 
-/// Up to so many rows, which most inserts have, a text is written once and kept.
+/// Texts for up to this many rows are made once for each thread and kept.
 const OFTEN: usize = 16;
 
 thread_local! {
-    /// By the statement's address and the number of rows: a few for each statement that inserts many.
+    /// By the address of the statement's text and the number of rows.
     static TEXTS: RefCell<HashMap<(usize, usize), &'static str>> = RefCell::default();
 }
 

@@ -1,5 +1,5 @@
-//! Every statement of the crate, so that one test prepares all of them on both databases and looks at their plans.
-//! A module with statements lists them in its `ALL` and is named here.
+//! Every statement of the crate, for the tests that prepare all of them on both databases and check their plans.
+//! A module with statements lists them in its `ALL` and is listed here.
 
 use crate::sql::Sql;
 

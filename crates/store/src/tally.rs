@@ -1,5 +1,4 @@
-//! What a store has done since it was opened, in numbers: commits that waited for the disk, writes and reads by name.
-//! Counted, never timed; forgotten with the process.
+//! Counters of a store since it was opened: commits, and writes and reads by name. Exported by `/metrics`; not stored.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use model::{Failure, OrgId, Refused, Timestamp, TokenId, Trouble};
 
 const PREFIX: &str = "rmd_";
-/// 256 bits: a fast hash is enough, nobody guesses these.
+/// 256 random bits: a fast hash is enough, because they cannot be guessed.
 const SECRET_BYTES: usize = 32;
 
 /// What a token may do. Each includes the ones before it.
@@ -63,7 +63,7 @@ pub fn create(
     Ok(id)
 }
 
-/// Whose token this is, if it is good now.
+/// The token with this text, if it is valid now.
 pub fn check(tx: &mut Tx, text: &str) -> Result<Token, Failure> {
     let unauthorized = |why: &str| Failure::from(Refused::Unauthorized { why: why.to_owned() });
     if !text.starts_with(PREFIX) {
@@ -85,7 +85,7 @@ pub fn page(tx: &mut Tx, org: OrgId, after: TokenId, limit: i64) -> Result<Vec<T
     tx.rows(&PAGE, &args![org, after, limit])?.iter().map(read).collect()
 }
 
-/// From now on nobody. Revoking twice changes nothing.
+/// The token is invalid from now on. Revoking twice changes nothing.
 pub fn revoke(tx: &mut Tx, org: OrgId, id: TokenId) -> Result<(), Failure> {
     let at = tx.at();
     let found = tx.exec(&REVOKE, &args![org, id, at])?;
@@ -94,7 +94,7 @@ pub fn revoke(tx: &mut Tx, org: OrgId, id: TokenId) -> Result<(), Failure> {
 }
 
 impl Token {
-    /// In words, for whoever asks who did something.
+    /// As text, for records of who did something.
     pub fn described(&self) -> String {
         format!("the token `{}` ({})", self.name, self.id)
     }

@@ -1,14 +1,16 @@
-//! One transaction as a closure sees it: statements that run at once, and rows that are staged and flushed at the end in the
-//! order locks demand (events, ledger, wakes and finishes). Never commits; never reaches outside the database.
+//! One transaction as a closure sees it: statements that run at once, and rows that are staged and written at the end in the order
+//! of locks (events, ledger, wakes and finishes). Never commits: the thread that runs the closure does.
 
-use crate::bare::Recording;
 use crate::conn::Conn;
 use crate::crash::{CrashHook, Observer};
 use crate::event::NewEvent;
 use crate::hint::{Hint, Hints};
 use crate::ids::Ids;
+use crate::inline::Reuse;
 use crate::ledger::Entry;
 use crate::post::{Meaning, Posted};
+use crate::queue::Access;
+use crate::recorder::{Recorded, Recorder};
 use crate::sql::{Lock, Rank, Sql};
 use crate::tally::Tally;
 use crate::value::{Row, Value};
@@ -22,12 +24,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rows of one multi-row statement; more are sent in several.
 const ROWS_AT_ONCE: usize = 64;
+/// What one call of `Store::read_inline` may read.
+const POINT_ROWS: usize = 16;
+const POINT_BYTES: usize = 64 * 1024;
 
 pub struct Tx {
     conn: Conn,
     context: Arc<Context>,
-    read_only: bool,
-    /// What the clock said; none until it is asked for.
+    access: Access,
+    /// What a point read has read so far: rows and bytes.
+    rows_read: usize,
+    bytes_read: usize,
+    /// The time of the transaction; none until it is first asked for.
     at: Option<Timestamp>,
     /// The latest time of a run that was read.
     last: Option<Timestamp>,
@@ -41,7 +49,7 @@ pub struct Tx {
     staged: Staged,
 }
 
-/// What outlives a transaction: shared by all threads of one store.
+/// Shared by all threads of one store.
 pub(crate) struct Context {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: Ids,
@@ -51,12 +59,13 @@ pub(crate) struct Context {
     pub(crate) disk_full: AtomicBool,
     pub(crate) lease_ms: i64,
     pub(crate) group: usize,
-    pub(crate) recording: Option<Arc<Recording>>,
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) reuse: Option<Reuse>,
     pub(crate) tally: Tally,
 }
 
 impl Context {
-    /// Remembers what a write found out about the disk.
+    /// Notes whether a write found the disk full.
     pub(crate) fn learn(&self, verdict: &Result<(), Failure>, reads: bool) {
         match verdict {
             Ok(()) if !reads => self.disk_full.store(false, Ordering::Relaxed),
@@ -78,11 +87,13 @@ struct Staged {
 }
 
 impl Tx {
-    pub(crate) fn new(conn: Conn, context: Arc<Context>, read_only: bool) -> Tx {
+    pub(crate) fn new(conn: Conn, context: Arc<Context>, access: Access) -> Tx {
         Tx {
             conn,
             context,
-            read_only,
+            access,
+            rows_read: 0,
+            bytes_read: 0,
             at: None,
             last: None,
             broken: None,
@@ -100,13 +111,13 @@ impl Tx {
         self.last.map_or(at, |last| at.max(last))
     }
 
-    /// A run's time never goes backwards, whatever the clock does: raises `at()` to `last`, and returns it.
+    /// A run's time never goes backwards, even if the clock does: raises `at()` to `last`, and returns it.
     pub fn not_before(&mut self, last: Timestamp) -> Timestamp {
         self.last = self.last.max(Some(last));
         self.at()
     }
 
-    /// What the clock says, though it may have been set back since the run was last written about.
+    /// The time of the clock, which may be earlier than the last change of the run if the clock was set back.
     pub(crate) fn clock_at(&mut self) -> Timestamp {
         if let Some(at) = self.at {
             return at;
@@ -119,24 +130,25 @@ impl Tx {
         *self.at.insert(at)
     }
 
-    /// How long a worker is believed without a beat.
+    /// How long a lease is valid without a renewal.
     pub(crate) fn lease_ms(&self) -> i64 {
         self.context.lease_ms
     }
 
     /// Runs a statement; how many rows it changed.
     pub fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
-        debug_assert!(!self.read_only, "a read may not write: {}", sql.text);
+        debug_assert!(self.access == Access::Write, "a read may not write: {}", sql.text);
         self.ready(sql)?;
-        self.heard(sql, args);
+        self.record(sql, args);
         let result = self.conn.exec(sql, args);
         self.noting(result)
     }
 
     pub fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
         self.ready(sql)?;
-        self.heard(sql, args);
+        self.record(sql, args);
         let result = self.conn.rows(sql, args);
+        self.count(result.as_deref().unwrap_or_default(), sql.text);
         self.noting(result)
     }
 
@@ -147,19 +159,22 @@ impl Tx {
         Ok(rows.pop())
     }
 
-    /// The rows of several statements that need nothing of each other: one wait for all of them.
+    /// The rows of several independent statements: on PostgreSQL one round trip for all of them.
     pub(crate) fn rows_of_each(&mut self, asked: &[(&Sql, Vec<Value>)]) -> Result<Vec<Vec<Row>>, Failure> {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
         asked.iter().try_for_each(|(sql, _)| self.ready(sql))?;
-        asked.iter().for_each(|(sql, args)| self.heard(sql, args));
+        asked.iter().for_each(|(sql, args)| self.record(sql, args));
         let result = self.conn.rows_of_each(asked);
+        for (rows, (sql, _)) in result.iter().flatten().zip(asked) {
+            self.count(rows, sql.text);
+        }
         self.noting(result)
     }
 
-    /// Runs a statement whose answer nobody needs but the commit: PostgreSQL gets it with the next one that is waited for. Its
-    /// error comes then, and ends the transaction like any other.
+    /// Runs a statement whose answer the closure does not need: PostgreSQL gets it with the next one that is waited for. An error is
+    /// reported then, and ends the transaction like any other.
     pub fn post(&mut self, sql: &Sql, args: impl Into<Vec<Value>>) -> Result<(), Failure> {
         self.post_meaning(sql, args, Meaning::default())
     }
@@ -170,11 +185,11 @@ impl Tx {
         args: impl Into<Vec<Value>>,
         meaning: Meaning,
     ) -> Result<(), Failure> {
-        debug_assert!(!self.read_only, "a read may not write: {}", sql.text);
+        debug_assert!(self.access == Access::Write, "a read may not write: {}", sql.text);
         debug_assert!(sql.lock == Lock::None, "what locks rows reads them: {}", sql.text);
         self.ready(sql)?;
         let args = args.into();
-        self.heard(sql, &args);
+        self.record(sql, &args);
         let result = self.conn.post(Posted { text: Cow::Borrowed(sql.text), order: sql.order, args, meaning });
         self.noting(result)
     }
@@ -196,8 +211,8 @@ impl Tx {
             let args: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
             let many = args.len() / N;
             let (text, order) = (sql.for_rows(many, N), sql.order.for_rows(many));
-            if let Some(recording) = &self.context.recording {
-                recording.hear(text.clone().into_owned(), &args);
+            if let Some(recorder) = &self.context.recorder {
+                recorder(Recorded::Statement { text: &text, args: &args });
             }
             let result = self.conn.post(Posted { text, order, args, meaning: meaning() });
             self.noting(result)?;
@@ -205,9 +220,9 @@ impl Tx {
         Ok(())
     }
 
-    /// An id nobody else has or will have. When the process's block is used up the closure runs again with a larger one.
+    /// A unique id. When the process's block of ids is used up, the closure runs again with a larger block.
     pub fn next_id(&mut self) -> i64 {
-        debug_assert!(!self.read_only, "a read needs no ids");
+        debug_assert!(self.access == Access::Write, "a read needs no ids");
         let id = self.context.ids.take(self.ids_used);
         self.ids_used += 1;
         id.unwrap_or_else(|| {
@@ -217,32 +232,46 @@ impl Tx {
         })
     }
 
-    /// For what must be listed behind `floor`, whichever process gave that out.
+    /// An id greater than `floor`, which may come from another process.
     pub fn next_id_after(&mut self, floor: i64) -> i64 {
         self.context.ids.pass(floor);
         self.next_id()
     }
 
-    /// A closure begins: it is counted, and heard if somebody listens.
+    /// A closure begins: it is counted, and recorded if there is a recorder.
     pub(crate) fn begins(&self, name: &'static str) {
-        self.context.tally.ran(name, self.read_only);
-        if let Some(recording) = &self.context.recording {
-            recording.begins(name);
+        self.context.tally.ran(name, self.access != Access::Write);
+        if let Some(recorder) = &self.context.recorder {
+            recorder(Recorded::Closure(name));
         }
     }
 
-    fn heard(&self, sql: &Sql, args: &[Value]) {
-        if let Some(recording) = &self.context.recording {
-            recording.hear(self.conn.text_of(sql), args);
+    /// Asserts the bounds of a point read: it runs on a thread that serves other requests too, and must not keep it.
+    fn count(&mut self, rows: &[Row], text: &str) {
+        if cfg!(debug_assertions) && self.access == Access::PointRead {
+            self.rows_read += rows.len();
+            self.bytes_read += rows.iter().flat_map(|row| &row.0).map(Value::bytes).sum::<usize>();
+            debug_assert!(
+                self.rows_read <= POINT_ROWS && self.bytes_read <= POINT_BYTES,
+                "{} rows and {} bytes are too many for `read_inline`, use `read`: {text}",
+                self.rows_read,
+                self.bytes_read
+            );
         }
     }
 
-    /// Sent after the commit, once.
+    fn record(&self, sql: &Sql, args: &[Value]) {
+        if let Some(recorder) = &self.context.recorder {
+            recorder(Recorded::Statement { text: &self.conn.text_of(sql), args });
+        }
+    }
+
+    /// Stages a hint: sent once, after the commit.
     pub fn hint(&mut self, hint: Hint) {
         self.staged.hints.insert(hint);
     }
 
-    /// The item of this subject is looked at again, at `at` or earlier. Staged: the last statement of the transaction.
+    /// Makes the work item of this subject due at `at`, or earlier if it already is. Staged: written last in the transaction.
     pub fn wake(&mut self, kind: WorkKind, subject: i64, at: Timestamp) {
         let due = self.staged.wakes.entry((kind, subject)).or_insert(at);
         *due = at.min(*due);
@@ -275,12 +304,13 @@ impl Tx {
         self.held.get(&item) == Some(&fence)
     }
 
-    /// Writes what was staged, in the order of locks: what must be known for it is asked at once, the rows themselves are posted
-    /// and leave with the commit. Called once, after the closure.
+    /// Writes what was staged, in the order of locks: the rows that it depends on are read first, by one round trip; its own rows are
+    /// posted. Called once, after the closure.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let staged = std::mem::take(&mut self.staged);
         debug_assert!(
-            !self.read_only || (staged.events.is_empty() && staged.entries.is_empty() && staged.wakes.is_empty()),
+            self.access == Access::Write
+                || (staged.events.is_empty() && staged.entries.is_empty() && staged.wakes.is_empty()),
             "a read may not write"
         );
         let mut hints = staged.hints;
@@ -290,7 +320,7 @@ impl Tx {
         hints.extend(at_once.into_iter().chain(staged.wakes.values().min().copied()).min().map(Hint::Work));
         let streams = event::Streams::of(staged.events);
         let accounts = ledger::Accounts::of(staged.entries);
-        // The heads of streams are locked before the rows of orgs, whoever writes.
+        // The heads of event streams are always locked before the rows of orgs.
         let mut asked = streams.questions();
         asked.extend(accounts.questions());
         let mut answers = self.rows_of_each(&asked)?.into_iter();
@@ -301,7 +331,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Gives the connection back, with what is to be told after the commit.
+    /// Returns the connection, with the hints to send after the commit.
     pub(crate) fn end(self) -> Ended {
         Ended { conn: self.conn, broken: self.broken, out_of_ids: self.out_of_ids, hints: self.staged.hints }
     }
@@ -317,7 +347,7 @@ impl Tx {
             self.rank = self.rank.max(Some(rank));
         }
         if self.broken.is_none() && !self.conn.in_transaction() {
-            // Whatever ran now would be committed by itself.
+            // A further statement would be committed by itself.
             self.broken = Some(
                 Trouble::new(TroubleKind::DiskFull, "the database ended the transaction: its disk is full").into(),
             );

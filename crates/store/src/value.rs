@@ -1,5 +1,5 @@
-//! What goes into a statement and comes out of it: four kinds of value, the same on both databases.
-//! Never knows which database; conversions to domain types fail loudly, because a wrong column is a bug or a damaged file.
+//! Arguments and results of statements: four kinds of value, the same on both databases. A conversion to a domain type that fails is
+//! reported with its column: it is a bug or a damaged file.
 
 use model::{Credits, Failure, Timestamp, Trouble};
 
@@ -12,7 +12,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Of those kinds that have any length.
+    /// The length of text and blobs; 0 for the others.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Value::Null | Value::Int(_) => 0,

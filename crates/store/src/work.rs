@@ -1,6 +1,6 @@
-//! Work items: one row per (kind, subject) that says when the subject is to be looked at. They cannot be lost (a wake raises
-//! `gen`, a finish that saw an older `gen` leaves the item due) nor doubled (every claim raises `fence`, every holder checks it first).
-//! Never knows what the work is.
+//! Work items: one row per (kind, subject) with the time when the subject is due to be reconciled. They cannot be lost (a wake raises
+//! `gen`, and a finish that saw an older `gen` leaves the item due) nor doubled (every claim raises `fence`, which every holder checks
+//! first).
 
 use crate::args;
 use crate::post::Meaning;
@@ -55,14 +55,14 @@ pub type Rests = BTreeMap<(WorkKind, i64), Option<Timestamp>>;
 /// What a claim came to.
 #[derive(Debug, Default)]
 pub struct Claimed {
-    /// Leased: each is to be worked on.
+    /// Leased to this worker.
     pub items: Vec<Item>,
-    /// How many were put off without a lease.
+    /// How many were finished without a lease, because nothing had to be done.
     pub rested: usize,
 }
 
-/// Leases up to `limit` due items to this worker. Items nobody holds or whose holder is dead come oldest first;
-/// one that is suspected of killing its holders is given alone, when nothing else is leased here.
+/// Leases up to `limit` due items to this worker: items without a holder or with a dead one, oldest first. An item that is suspected of
+/// killing its holders is leased alone, when this worker holds nothing else.
 pub fn claim(tx: &mut Tx, by: &Worker, limit: i64) -> Result<Vec<Item>, Failure> {
     let holding = holding(tx, by)?;
     claim_awake(tx, by, holding, (limit, limit as usize), |_, _| Ok(Rests::new())).map(|claimed| claimed.items)
@@ -81,9 +81,9 @@ pub fn holding(tx: &mut Tx, by: &Worker) -> Result<Holding, Failure> {
     Ok(Holding { items: held.int(0)?, alone: held.opt_int(1)? == Some(1) })
 }
 
-/// The same for a worker that holds so much, of `looked_at` due items and at most `limit`; but whatever `resting` knows to need nothing is not leased: it is finished here, all of it by
-/// one statement, as its holder would have finished it. Its row is locked, so a wake comes before or after; its fence is
-/// raised, so a holder that is not quite dead finds that it has lost it.
+/// `claim` for a worker that holds `holding`: reads `looked_at` due items and leases at most `limit`. Items for which `resting` finds
+/// nothing to do are not leased but finished here, all by one statement, as their holder would have finished them. Their rows are
+/// locked, so a wake comes before or after; their fence is raised, so an earlier holder that is still alive is refused.
 pub fn claim_awake(
     tx: &mut Tx,
     by: &Worker,
@@ -102,14 +102,14 @@ pub fn claim_awake(
         found.push(Candidate::read(&row)?);
     }
     if found.is_empty() {
-        return Ok(Claimed::default()); // as mostly, when somebody only looks whether there is anything
+        return Ok(Claimed::default()); // the usual case of a poll
     }
     // Read after the rows are locked: a worker that started meanwhile is seen alive.
     let living = worker::living(tx, at)?;
     found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
     found.iter_mut().for_each(Candidate::count_death);
     let mut chosen = chosen(found, holding.items);
-    // A suspect is never judged by a read_inline: its next death, or its next progress, must be its own.
+    // A suspect is not passed to `resting`: it must run alone, so that its next death or progress is its own.
     let keys: Vec<_> = chosen.iter().filter(|item| !item.alone).map(|item| (item.kind, item.subject)).collect();
     let rests = resting(tx, &keys)?;
     let mut put_off = Vec::with_capacity(rests.len());
@@ -126,19 +126,21 @@ pub fn claim_awake(
     Ok(Claimed { items: lease(tx, by, chosen)?, rested })
 }
 
-/// What this worker holds. A claim whose answer was lost, or an item that could not be put back, is held by a living worker that does
-/// not know it: such a worker, which has only `in_hand`, gives back everything. What it really works on is protected by its fences.
+/// What this worker holds. If the answer of a claim was lost, or an item could not be released, the row names a live worker that does not
+/// work on it. A worker whose rows are more than the `in_hand` items it works on releases all of them; those it works on are
+/// protected by their fences.
 pub fn give_back_unknown(tx: &mut Tx, by: &Worker, in_hand: i64) -> Result<Holding, Failure> {
     let held = holding(tx, by)?;
     if held.items <= in_hand {
         return Ok(held);
     }
-    tracing::warn!(held = held.items, in_hand, "items were held that nobody here works on: they are given back");
+    tracing::warn!(held = held.items, in_hand, "this worker held items that it does not work on: they are released");
     worker::release(tx, by)?;
     Ok(Holding::default())
 }
 
-/// The first statement of whoever works on an item: true only while nobody else has claimed it. Returns its generation now.
+/// The first statement of a transaction that works on an item: fails if another worker has claimed it since. Returns its current
+/// generation.
 pub fn hold(tx: &mut Tx, item: &Item) -> Result<i64, Failure> {
     if bug!(fence_unchecked) {
         return Ok(find(tx, item.kind, item.subject)?.map_or(item.generation, |known| known.generation));
@@ -149,13 +151,13 @@ pub fn hold(tx: &mut Tx, item: &Item) -> Result<i64, Failure> {
     Ok(generation)
 }
 
-/// Gives the item back, to be looked at again at `next` (never, if none) or at once if it was woken meanwhile.
-/// Staged: among the last statements of the transaction.
+/// Releases the item: due again at `next` (never, if none), or at once if it was woken meanwhile. Staged: written at the end of the
+/// transaction.
 pub fn finish(tx: &mut Tx, item: &Item, next: Option<Timestamp>) {
     tx.finish((item.kind, item.subject), Finish { fence: item.fence, seen: item.generation, next });
 }
 
-/// When the earliest item that nobody holds is due.
+/// The due time of the earliest item without a holder.
 pub fn next_due(tx: &mut Tx) -> Result<Option<Timestamp>, Failure> {
     tx.row(&NEXT_DUE, &args![])?.map_or(Ok(None), |row| row.opt_at(0))
 }
@@ -187,12 +189,12 @@ pub fn overdue(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<Vec<ItemSta
     tx.rows(&OVERDUE, &args![before, limit])?.iter().map(read_known).collect()
 }
 
-/// The subject's life is over and nothing will wake it again.
+/// Deletes the item of a subject that has ended and will not be woken again.
 pub fn forget(tx: &mut Tx, kind: WorkKind, subject: i64) -> Result<(), Failure> {
     tx.post(&FORGET, args![kind.as_str(), subject])
 }
 
-/// Deletes up to `limit` items that rest and whose subject has ended; how many. One that is woken after all is a new row.
+/// Deletes up to `limit` items that have no due time and whose subject has ended; how many. A later wake makes a new row.
 pub fn sweep(tx: &mut Tx, limit: i64) -> Result<u64, Failure> {
     tx.exec(&SWEEP, &args![limit])
 }
@@ -218,10 +220,10 @@ pub(crate) fn flush(
         }
         let later = wakes.split_off(&key);
         wake(tx, std::mem::replace(&mut wakes, later))?;
-        // Held by this transaction, nobody can have claimed it since: the commit need not wait for the answer.
+        // If this transaction has locked the item, no other worker can have claimed it: COMMIT is sent without waiting for the answer.
         let meaning = Meaning::no_row(fenced(key.0, key.1)).certain(tx.holds(key, finish.fence));
         if bug!(fence_unchecked) && tx.row(&HOLD, &args![key.0.as_str(), key.1, finish.fence])?.is_none() {
-            continue; // nobody says that it is somebody else's
+            continue; // the bug: the other holder is not noticed
         }
         let now = tx.clock_at();
         tx.post_meaning(&FINISH, args![key.0.as_str(), key.1, finish.fence, finish.seen, finish.next, now], meaning)?;
@@ -235,7 +237,7 @@ fn wake(tx: &mut Tx, mut wakes: BTreeMap<(WorkKind, i64), Timestamp>) -> Result<
             |key: &(WorkKind, i64)| find(tx, key.0, key.1).ok().flatten().is_some_and(|known| known.due.is_none());
         wakes.retain(|key, _| !done(key));
     }
-    // A row that is made again begins above every fence of its earlier life, so that no holder of that one is taken for ours.
+    // A row that is deleted and made again starts with a fence above all earlier ones, so that an old holder is refused.
     let now = if wakes.is_empty() { Timestamp(0) } else { tx.at() };
     let rows = wakes.into_iter().map(|((kind, subject), at)| args![kind.as_str(), subject, at, now]).collect();
     tx.insert_many(&WAKE, rows)
@@ -280,8 +282,8 @@ impl Candidate {
     }
 }
 
-/// The oldest item, if suspect, waits until nothing else is leased here and then goes alone; behind it nobody passes,
-/// or it would wait for ever. Suspects further back are left for their turn.
+/// If the oldest item is suspect, nothing is leased until this worker holds nothing else; then it is leased alone. Younger items wait
+/// behind it, or it would wait for ever. Suspects that are not the oldest are skipped.
 fn chosen(found: Vec<Candidate>, holding: i64) -> Vec<Candidate> {
     match found.first() {
         Some(first) if first.suspect() && holding > 0 => Vec::new(),
@@ -398,7 +400,7 @@ const LEASE: Sql = Sql::new(
             alone = excluded.alone, deaths = excluded.deaths, deaths_alone = excluded.deaths_alone",
 );
 
-/// The same rows, finished without having been leased: nobody can have woken them since they were read.
+/// The same rows, finished without a lease: they are locked, so no wake came since they were read.
 const REST: Sql = Sql::new(
     "INSERT INTO work (kind, subject, gen, fence, due)
      VALUES ($1, $2, $3, $4, $5)
@@ -410,8 +412,8 @@ const REST: Sql = Sql::new(
 const HOLD: Sql =
     Sql::new("SELECT gen FROM work WHERE kind = $1 AND subject = $2 AND fence = $3").key_share().locks(Rank::WorkItem);
 
-/// Woken meanwhile, it is due now: not since what made it due at the claim, which has been seen to, or whoever holds it for long
-/// would leave it overdue. Whoever finishes has made progress.
+/// An item that was woken meanwhile is due now, not at its earlier due time, or an item that was held for long would count as overdue. A
+/// finish is progress: the counters of deaths are reset.
 const FINISH: Sql = Sql::new(
     "UPDATE work SET due = CASE WHEN gen = $4 THEN $5 ELSE CAST($6 AS BIGINT) END,
                      worker = NULL, boot = NULL, alone = 0, deaths = 0, deaths_alone = 0

@@ -1,5 +1,5 @@
-//! Workers: one lease row per process, renewed; whatever it holds is free when the lease is dead or a newer boot has the name.
-//! Also the monitor, beaten by any live server, and the outages its gaps prove. Never decides what an outage excuses.
+//! Workers: one lease row per process. Its items are free when the lease expires or a newer process takes over its name. Also the
+//! monitor row, which any live control plane updates, and the outages, which are gaps between its updates.
 
 use crate::args;
 use crate::sql::Sql;
@@ -8,9 +8,9 @@ use model::time::{Outage, SECOND};
 use model::{Failure, Refused, Timestamp};
 use std::collections::BTreeSet;
 
-/// A lease not renewed for so long is dead, unless `Options` says otherwise.
+/// A lease that was not renewed for this long has expired; `Options::lease_ms` overrides it.
 pub const LEASE_MS: i64 = 30 * SECOND;
-/// So seldom is enough to keep it.
+/// Interval of renewals.
 pub const RENEW_EVERY_MS: i64 = LEASE_MS / 3;
 /// Six beats to a lease: some may be late or lost.
 pub const BEAT_EVERY_MS: i64 = beat_every_ms(LEASE_MS);
@@ -19,8 +19,8 @@ pub const fn beat_every_ms(lease_ms: i64) -> i64 {
     lease_ms / 6
 }
 
-/// A worker that has been silent for so long renews before it claims anything; so long a gap between beats of the monitor
-/// is an outage of ours.
+/// A worker that has not renewed for this long must renew before it claims; a gap of this length between beats of the monitor is an
+/// outage.
 fn stale_after_ms(tx: &Tx) -> i64 {
     tx.lease_ms() / 3 * 2
 }
@@ -32,21 +32,21 @@ pub struct Worker {
     pub boot: i64,
 }
 
-/// Takes over the lease of this name: what an earlier process of it held is free at once.
+/// Takes over the lease of this name: the items of an earlier process of this name are free at once.
 pub fn start(tx: &mut Tx, name: &str) -> Result<Worker, Failure> {
     let (id, at) = (tx.next_id(), tx.at());
     let row = tx.row(&START, &args![id, name, at])?.expect("an upsert returns its row");
     Ok(Worker { id: row.int(0)?, boot: row.int(1)? })
 }
 
-/// Says that this process lives. Refused when a newer boot has taken the name: then this process must end.
+/// Renews the lease. Refused if a newer process has taken over the name: then this process must end.
 pub fn renew(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     let at = tx.at();
     let renewed = tx.exec(&RENEW, &args![worker.id, worker.boot, at])?;
     if renewed == 0 { Err(superseded()) } else { Ok(()) }
 }
 
-/// An orderly end: gives everything back, so that it does not count as a death.
+/// An orderly end: releases all items, so that it does not count as a death.
 pub fn stop(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     release(tx, worker)?;
     tx.post(&STOP, args![worker.id, worker.boot])?;
@@ -54,7 +54,7 @@ pub fn stop(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whatever it holds is free, and nobody has died of it.
+/// Releases all items of this worker, without counting a death.
 pub(crate) fn release(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     tx.exec(&RELEASE, &args![worker.id, worker.boot]).map(drop)
 }
@@ -81,7 +81,7 @@ pub fn beat(tx: &mut Tx) -> Result<Option<Outage>, Failure> {
     Ok(Some(Outage { from: last, to: at }))
 }
 
-/// Outages that ended after `since`, in order and apart. One that lasts until now is among them although nobody has beaten yet.
+/// Outages that ended after `since`, in order and without overlap. One that lasts until now is included, although no beat has ended it yet.
 pub fn outages(tx: &mut Tx, since: Timestamp) -> Result<Vec<Outage>, Failure> {
     let mut outages: Vec<Outage> = Vec::new();
     for row in tx.rows(&OUTAGES, &args![since])? {
@@ -99,8 +99,8 @@ pub fn outages(tx: &mut Tx, since: Timestamp) -> Result<Vec<Outage>, Failure> {
     Ok(outages)
 }
 
-/// Since when `ms` of our own time have passed. Neither our outages count nor what a clock that was set forward has skipped: to
-/// us both are a gap between beats.
+/// The time since which the control plane has been up for `ms`. Outages do not count, nor time that was skipped by setting the clock
+/// forward: both are a gap between beats.
 pub fn lived_since(tx: &mut Tx, ms: i64) -> Result<Timestamp, Failure> {
     let mut since = tx.at() - ms;
     loop {
@@ -113,7 +113,7 @@ pub fn lived_since(tx: &mut Tx, ms: i64) -> Result<Timestamp, Failure> {
     }
 }
 
-/// Before a claim: this process still has its name, and has renewed lately enough to be believed.
+/// Before a claim: this process still has its name, and its lease was renewed recently.
 pub(crate) fn check(tx: &mut Tx, worker: &Worker) -> Result<(), Failure> {
     let beat_at = tx.row(&CHECK, &args![worker.id, worker.boot])?.ok_or_else(superseded)?.at(0)?;
     if tx.at().since(beat_at) > stale_after_ms(tx) {

@@ -1,4 +1,4 @@
-//! What somebody has committed and the disk does not know yet is shown to nobody. Alone in its process: it holds every sync.
+//! A read that may have seen a commit is answered only after the sync of that commit. Alone in its process: it delays every sync.
 
 use futures_util::FutureExt as _;
 use model::fault::{self, Moment};

@@ -2,14 +2,17 @@
 //! One thread, one seed, one history. Never part of what serves anybody.
 
 mod auditor;
+pub mod bare;
 mod chance;
 mod client;
 mod control;
+mod database_pool;
 mod faults;
 mod follower;
 mod judge;
 mod machine;
 mod people;
+pub mod pgbench;
 mod process;
 mod provider;
 pub mod rehearsal;

@@ -1,6 +1,7 @@
 //! A database as the real engine fills it, without a control plane or a machine: for benchmarks that need many runs, or the
 //! very statements of a submission. Whoever measures brings the runtime and the clock.
 
+use crate::bare;
 use engine::adapters::FakeProvider;
 use engine::adapters::fake::{FakeSettings, Fate};
 use engine::run::{Render, Submission};
@@ -13,7 +14,6 @@ use std::sync::Arc;
 pub use store::Database;
 use store::idempotency::Key;
 use store::{Installation, Lane, Options, Store, Tx, WorkKind};
-pub use store::{bare, pgbench};
 
 /// As the local provider calls itself, so that a control plane may go on with what was rehearsed.
 const LOCAL: &str = "local";
@@ -33,7 +33,7 @@ impl Rehearsal {
         let recording = Arc::new(bare::Recording::default());
         let mut options = Options::new(database);
         options.blobs = Some(home.join("blobs"));
-        options.recording = heard.then(|| recording.clone());
+        options.recorder = heard.then(|| recording.clone().recorder());
         let mut settings = FakeSettings { name: LOCAL.into(), ..FakeSettings::default() };
         settings.capabilities.regions = vec![LOCAL.into()];
         settings.capabilities.max_instances = 1;

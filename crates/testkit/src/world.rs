@@ -4,6 +4,7 @@
 use crate::auditor::Auditor;
 use crate::chance::Chance;
 use crate::client::Client;
+use crate::database_pool::REUSE;
 use crate::faults::{Decision, Faults, Kind};
 use crate::follower::Follower;
 use crate::machine::{Key, Machine, Progress};
@@ -174,6 +175,7 @@ impl World {
             clock: Arc::new(now.clone()),
             crash: Some(fate.hook()),
             observe: Some(auditor.observer()),
+            reuse: Some(REUSE),
             ..Options::new(Database::Memory)
         })
         .expect("a database in memory opens");

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
-use testkit::rehearsal::bare::Plain;
+use testkit::bare::Plain;
 
 pub fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3

@@ -4,7 +4,8 @@ use super::plane::Home;
 use crate::complaint::{Complaint, Done};
 use futures_util::future::try_join_all;
 use std::cell::Cell;
-use testkit::rehearsal::{Database, Rehearsal, bare};
+use testkit::bare;
+use testkit::rehearsal::{Database, Rehearsal};
 use tokio::sync::OnceCell;
 
 /// Submissions under way at once while it is filled.

@@ -8,7 +8,8 @@ use crate::complaint::{Complaint, Done};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use testkit::rehearsal::{Database, Rehearsal, pgbench};
+use testkit::pgbench;
+use testkit::rehearsal::{Database, Rehearsal};
 
 const CLIENTS: usize = 16;
 /// Ids of the recorded submission are then larger than any other number in it.

@@ -6,7 +6,7 @@ use super::plane::{Home, Plane, Setup};
 use super::{Plan, bare};
 use crate::complaint::{Complaint, Done};
 use std::time::{Duration, Instant};
-use testkit::rehearsal::bare::Plain;
+use testkit::bare::Plain;
 use testkit::rehearsal::{Database, Rehearsal};
 use wire::api::Health;
 

@@ -162,6 +162,20 @@ fn a_database_of_a_newer_version_is_left_alone() {
 }
 
 #[test]
+fn a_database_of_a_build_before_the_first_release_is_refused_with_the_fix() {
+    let home = Home::new();
+    let database = home.data().join("remuda.db");
+    std::fs::create_dir_all(home.data()).unwrap();
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    connection.execute_batch(include_str!("earlier.sql")).unwrap();
+    drop(connection);
+    home.say(&["run", "-c", "true"]).refused(2, &["remuda.db", "before the first release", "move it away"]);
+    assert!(home.processes().is_empty());
+    std::fs::rename(&database, home.data().join("earlier.db")).unwrap();
+    assert_eq!(home.run(&[], "true").code, 0);
+}
+
+#[test]
 fn one_sqlite_file_has_one_control_plane() {
     let (one, two) = (Home::new(), Home::new());
     let database = format!("sqlite:{}", one.here().join("shared.db").display());

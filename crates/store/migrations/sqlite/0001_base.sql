@@ -1,12 +1,23 @@
--- What every noun stands on: ids, orgs, ledger, events, work items, workers, idempotency keys, tokens, secrets.
--- Columns are BIGINT, TEXT and BLOB only; triggers RAISE(ABORT) only.
+-- The schema of the main database.
+--
+-- Types are BIGINT, TEXT and BLOB only. Times are milliseconds since 1970, credits are whole micro-credits, flags are 0 or 1.
+-- A table of an entity has the columns that some query searches or orders by, and `doc`: the whole entity as JSON. One
+-- function writes both (docs/decisions/rows-are-columns-and-a-document.md). `version` rises with every change of a row and
+-- is compared by the UPDATE, so that a change based on an old read fails.
+-- Above each index: the query that it serves.
 
+-- Ids ----------------------------------------------------------------------------------------------------------------
+
+-- One row. A process takes a block of ids by raising `next`; an id is never given out twice.
 CREATE TABLE ids (
     id   BIGINT NOT NULL PRIMARY KEY,
     next BIGINT NOT NULL
 );
 INSERT INTO ids (id, next) VALUES (1, 1);
 
+-- Orgs and credits ---------------------------------------------------------------------------------------------------
+
+-- An org, its balance, and the head of its ledger: number and hash of the last row.
 CREATE TABLE orgs (
     id          BIGINT NOT NULL PRIMARY KEY,
     name        TEXT   NOT NULL UNIQUE,
@@ -17,6 +28,8 @@ CREATE TABLE orgs (
     created_at  BIGINT NOT NULL
 );
 
+-- Every movement of credits. Append-only: `seq` has no gaps within an org, `hash` covers the row and the hash of the row
+-- before it. A movement has a key that is unique in its org and kind, so that it is made once.
 CREATE TABLE ledger (
     org_id         BIGINT NOT NULL,
     seq            BIGINT NOT NULL,
@@ -33,10 +46,124 @@ CREATE TABLE ledger (
     PRIMARY KEY (org_id, seq),
     UNIQUE (org_id, key, kind)
 );
+-- The movements of one run, in order.
 CREATE INDEX ledger_of_run ON ledger (org_id, run_id, seq) WHERE run_id IS NOT NULL;
 CREATE TRIGGER ledger_is_never_changed BEFORE UPDATE ON ledger BEGIN SELECT RAISE(ABORT, 'a ledger row is never changed'); END;
 CREATE TRIGGER ledger_is_never_deleted BEFORE DELETE ON ledger BEGIN SELECT RAISE(ABORT, 'a ledger row is never deleted'); END;
 
+-- Access -------------------------------------------------------------------------------------------------------------
+
+-- API tokens. Only the hash of a token's text is stored.
+CREATE TABLE tokens (
+    id         BIGINT NOT NULL PRIMARY KEY,
+    org_id     BIGINT NOT NULL,
+    name       TEXT   NOT NULL,
+    hash       BLOB   NOT NULL UNIQUE,
+    scopes     TEXT   NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT,
+    revoked_at BIGINT
+);
+-- A page of an org's tokens, oldest first.
+CREATE INDEX tokens_of_org ON tokens (org_id, id);
+
+-- Secrets of an org. `sealed` is encrypted with a key that is not in the database.
+CREATE TABLE secrets (
+    org_id     BIGINT NOT NULL,
+    name       TEXT   NOT NULL,
+    sealed     BLOB   NOT NULL,
+    version    BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    PRIMARY KEY (org_id, name)
+);
+
+-- Idempotency keys of POST requests: the hash of the request, and the response once there is one.
+CREATE TABLE idempotency (
+    org_id BIGINT NOT NULL,
+    route  TEXT   NOT NULL,
+    key    TEXT   NOT NULL,
+    hash   BLOB   NOT NULL,
+    status BIGINT,
+    body   BLOB,
+    at     BIGINT NOT NULL,
+    PRIMARY KEY (org_id, route, key)
+);
+-- The sweep deletes the oldest keys first.
+CREATE INDEX idempotency_by_age ON idempotency (at);
+
+-- Runs and their hierarchy -------------------------------------------------------------------------------------------
+
+CREATE TABLE runs (
+    id         BIGINT NOT NULL PRIMARY KEY,
+    org_id     BIGINT NOT NULL,
+    name       TEXT   NOT NULL,
+    status     TEXT   NOT NULL,
+    attempt    BIGINT NOT NULL,
+    open       BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    deleted_at BIGINT,
+    last_at    BIGINT NOT NULL,
+    version    BIGINT NOT NULL,
+    doc        TEXT   NOT NULL
+);
+-- A run by its name: the open one, else the newest.
+CREATE INDEX runs_by_name ON runs (org_id, name, id) WHERE deleted_at IS NULL;
+-- No two open runs of an org have the same name.
+CREATE UNIQUE INDEX runs_open_name ON runs (org_id, name) WHERE open = 1;
+-- A page of runs, newest first, all or with one status. By time and not by id: each process takes ids from a block of its own.
+CREATE INDEX runs_newest ON runs (org_id, created_at, id) WHERE deleted_at IS NULL;
+-- The same of open runs; and the count of open runs.
+CREATE INDEX runs_newest_open ON runs (org_id, created_at, id) WHERE open = 1;
+
+-- An attempt of a run and its money: what was reserved for it is charged or refunded when it ends.
+CREATE TABLE attempts (
+    run_id      BIGINT NOT NULL,
+    number      BIGINT NOT NULL,
+    status      TEXT   NOT NULL,
+    reserved    BIGINT NOT NULL CHECK (reserved >= 0),
+    charged     BIGINT NOT NULL CHECK (charged >= 0),
+    refunded    BIGINT NOT NULL CHECK (refunded >= 0),
+    uncollected BIGINT NOT NULL CHECK (uncollected >= 0),
+    opened_at   BIGINT NOT NULL,
+    ended_at    BIGINT,
+    PRIMARY KEY (run_id, number),
+    CHECK (charged + refunded <= reserved),
+    CHECK (status = 'open' OR charged + refunded = reserved)
+);
+
+CREATE TABLE agents (
+    id      BIGINT NOT NULL PRIMARY KEY,
+    run_id  BIGINT NOT NULL,
+    attempt BIGINT NOT NULL,
+    status  TEXT   NOT NULL,
+    doc     TEXT   NOT NULL
+);
+-- The agents of an attempt.
+CREATE INDEX agents_of_run ON agents (run_id, attempt, id);
+
+CREATE TABLE tasks (
+    id       BIGINT NOT NULL PRIMARY KEY,
+    run_id   BIGINT NOT NULL,
+    attempt  BIGINT NOT NULL,
+    agent_id BIGINT NOT NULL,
+    status   TEXT   NOT NULL,
+    doc      TEXT   NOT NULL
+);
+-- The tasks of an attempt.
+CREATE INDEX tasks_of_run ON tasks (run_id, attempt, id);
+
+CREATE TABLE steps (
+    id      BIGINT NOT NULL PRIMARY KEY,
+    run_id  BIGINT NOT NULL,
+    attempt BIGINT NOT NULL,
+    task_id BIGINT NOT NULL,
+    status  TEXT   NOT NULL,
+    doc     TEXT   NOT NULL
+);
+-- The steps of an attempt.
+CREATE INDEX steps_of_run ON steps (run_id, attempt, id);
+
+-- Events of a run, or of an org (`run_id` 0). `event_heads` has the last number given out; numbers have no gaps.
 CREATE TABLE event_heads (
     org_id BIGINT NOT NULL,
     run_id BIGINT NOT NULL,
@@ -54,6 +181,140 @@ CREATE TABLE events (
     PRIMARY KEY (org_id, run_id, seq)
 );
 
+-- Placement: jobs, pools, machines -----------------------------------------------------------------------------------
+
+-- What an agent runs on a machine. A job that waits for a slot of its pool has `queue_seq`, its place by time of submission,
+-- and `turn`, its round: the waiting list goes round the orgs, so an org's jobs have successive turns.
+CREATE TABLE jobs (
+    id            BIGINT NOT NULL PRIMARY KEY,
+    org_id        BIGINT NOT NULL,
+    run_id        BIGINT NOT NULL,
+    attempt       BIGINT NOT NULL,
+    agent_id      BIGINT NOT NULL,
+    status        TEXT   NOT NULL,
+    open          BIGINT NOT NULL,
+    pool_id       BIGINT NOT NULL,
+    priority      BIGINT NOT NULL,
+    queue_seq     BIGINT,
+    turn          BIGINT,
+    instance_id   BIGINT,
+    allocation_id BIGINT,
+    epoch         BIGINT NOT NULL,
+    version       BIGINT NOT NULL,
+    doc           TEXT   NOT NULL
+);
+-- The jobs of an attempt, and of a run.
+CREATE INDEX jobs_of_run ON jobs (run_id, attempt, id);
+-- The waiting list of a pool: its head, a page of it, its length, how many come before a job.
+CREATE INDEX jobs_waiting ON jobs (pool_id, priority, turn, queue_seq) WHERE queue_seq IS NOT NULL;
+-- The last turn of a pool, whether its job still waits or not.
+CREATE INDEX jobs_turns ON jobs (pool_id, priority, turn) WHERE turn IS NOT NULL;
+-- The last turn of an org in a pool.
+CREATE INDEX jobs_turns_of_org ON jobs (pool_id, priority, org_id, turn) WHERE turn IS NOT NULL;
+-- An agent has at most one open job.
+CREATE UNIQUE INDEX jobs_one_per_agent ON jobs (agent_id) WHERE open = 1;
+-- A machine has at most one open job; and which job that is.
+CREATE UNIQUE INDEX jobs_one_per_instance ON jobs (instance_id) WHERE open = 1 AND instance_id IS NOT NULL;
+
+-- Where machines come from: a provider in a region. Its row is the lock of placement; `next_seq` is the next `queue_seq`.
+CREATE TABLE pools (
+    id       BIGINT NOT NULL PRIMARY KEY,
+    provider TEXT   NOT NULL,
+    region   TEXT   NOT NULL,
+    next_seq BIGINT NOT NULL,
+    UNIQUE (provider, region)
+);
+
+-- A machine. `desired_version` rises with every change of what its runner is told, `observed_version` is what it has confirmed.
+CREATE TABLE instances (
+    id               BIGINT NOT NULL PRIMARY KEY,
+    org_id           BIGINT NOT NULL,
+    pool_id          BIGINT NOT NULL,
+    name             TEXT   NOT NULL UNIQUE,
+    status           TEXT   NOT NULL,
+    open             BIGINT NOT NULL,
+    desired_version  BIGINT NOT NULL,
+    observed_version BIGINT NOT NULL,
+    last_seen_at     BIGINT,
+    version          BIGINT NOT NULL,
+    doc              TEXT   NOT NULL
+);
+-- A page of an org's machines, newest first.
+CREATE INDEX instances_of_org ON instances (org_id, id);
+-- The open machines of a pool, with or without a free slot.
+CREATE INDEX instances_open ON instances (pool_id, id) WHERE open = 1;
+
+-- A slot of a machine, and the job that has it. The warm pool is the query for AVAILABLE slots of ready machines.
+CREATE TABLE allocations (
+    id          BIGINT NOT NULL PRIMARY KEY,
+    org_id      BIGINT NOT NULL,
+    instance_id BIGINT NOT NULL,
+    job_id      BIGINT,
+    status      TEXT   NOT NULL,
+    kept        BIGINT NOT NULL,
+    hold_until  BIGINT,
+    version     BIGINT NOT NULL,
+    doc         TEXT   NOT NULL
+);
+-- A page of an org's slots, newest first.
+CREATE INDEX allocations_of_org ON allocations (org_id, id);
+-- All slots that a machine has had.
+CREATE INDEX allocations_of_instance ON allocations (instance_id, id);
+-- The slots of a job.
+CREATE INDEX allocations_of_job ON allocations (job_id) WHERE job_id IS NOT NULL;
+-- A machine has at most one free slot; and the free slots of a pool's machines.
+CREATE UNIQUE INDEX allocations_available ON allocations (instance_id) WHERE status = 'AVAILABLE';
+-- A machine has at most one slot in use.
+CREATE UNIQUE INDEX allocations_live ON allocations (instance_id) WHERE status IN ('CLAIMED', 'ACTIVE');
+-- Slots whose folder is still on the machine: of one machine, and their count.
+CREATE INDEX allocations_kept ON allocations (instance_id, id) WHERE kept = 1;
+
+-- Workflows and what they own ----------------------------------------------------------------------------------------
+
+CREATE TABLE workflows (
+    id          BIGINT NOT NULL PRIMARY KEY,
+    org_id      BIGINT NOT NULL,
+    intent      TEXT   NOT NULL,
+    status      TEXT   NOT NULL,
+    open        BIGINT NOT NULL,
+    job_id      BIGINT,
+    instance_id BIGINT,
+    manifest_id BIGINT NOT NULL,
+    version     BIGINT NOT NULL,
+    doc         TEXT   NOT NULL
+);
+-- A page of an org's workflows, newest first.
+CREATE INDEX workflows_of_org ON workflows (org_id, id);
+-- The last workflows of a machine.
+CREATE INDEX workflows_of_instance ON workflows (instance_id, id) WHERE instance_id IS NOT NULL;
+
+-- The list of resources that a workflow has made, sealed when it ends.
+CREATE TABLE manifests (
+    id           BIGINT NOT NULL PRIMARY KEY,
+    org_id       BIGINT NOT NULL,
+    workflow_id  BIGINT NOT NULL,
+    status       TEXT   NOT NULL,
+    retain_until BIGINT,
+    doc          TEXT   NOT NULL
+);
+-- A page of an org's manifests, newest first.
+CREATE INDEX manifests_of_org ON manifests (org_id, id);
+-- Manifests whose resources the sweep cleans up.
+CREATE INDEX manifests_to_clean ON manifests (retain_until) WHERE status = 'SEALED' AND retain_until IS NOT NULL;
+
+-- The entries of manifests. A resource has exactly one owner; claiming it moves the row to another manifest.
+CREATE TABLE resources (
+    kind        TEXT   NOT NULL,
+    resource_id BIGINT NOT NULL,
+    manifest_id BIGINT NOT NULL,
+    PRIMARY KEY (kind, resource_id)
+);
+-- The resources of a manifest.
+CREATE INDEX resources_of_manifest ON resources (manifest_id, kind, resource_id);
+
+-- Work items and the processes that hold them ------------------------------------------------------------------------
+
+-- A worker process and its lease. `boot` rises each time that a process starts under this name.
 CREATE TABLE workers (
     id      BIGINT NOT NULL PRIMARY KEY,
     name    TEXT   NOT NULL UNIQUE,
@@ -61,6 +322,8 @@ CREATE TABLE workers (
     beat_at BIGINT NOT NULL
 );
 
+-- One row for each (kind, subject) that has something to do. A wake raises `gen` and may bring `due` nearer; a claim raises
+-- `fence` and sets `worker` and `boot`. `deaths` counts the holders that died with it, `deaths_alone` those that held nothing else.
 CREATE TABLE work (
     kind         TEXT   NOT NULL,
     subject      BIGINT NOT NULL,
@@ -74,51 +337,97 @@ CREATE TABLE work (
     deaths_alone BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (kind, subject)
 );
-CREATE INDEX work_due  ON work (due) WHERE due IS NOT NULL;
+-- Items that are due, whether held or not: the claim, the count, and what is overdue.
+CREATE INDEX work_due ON work (due) WHERE due IS NOT NULL;
+-- When the next item that no worker holds is due.
 CREATE INDEX work_free ON work (due) WHERE worker IS NULL;
+-- How many items a worker holds; and the release of all of them.
 CREATE INDEX work_held ON work (worker, boot) WHERE worker IS NOT NULL;
+-- Items without a due time: the sweep deletes those whose subject has ended.
+CREATE INDEX work_resting ON work (kind, subject) WHERE due IS NULL AND worker IS NULL;
 
+-- One row: when any control plane last wrote that it is alive. A gap between two beats is an outage.
 CREATE TABLE monitor (
     id      BIGINT NOT NULL PRIMARY KEY,
     beat_at BIGINT NOT NULL
 );
 INSERT INTO monitor (id, beat_at) VALUES (1, 0);
 
+-- Times when no control plane was alive. Deadlines do not count them.
 CREATE TABLE outages (
     from_at BIGINT NOT NULL PRIMARY KEY,
     to_at   BIGINT NOT NULL
 );
+-- Outages that ended after a given time.
 CREATE INDEX outages_by_end ON outages (to_at);
 
-CREATE TABLE idempotency (
+-- Files: what runs are sent with, and what they leave ----------------------------------------------------------------
+
+-- Blobs of an org by their hash: files, and documents of folders (trees). The row is written before the blob and deleted
+-- after it. `kept`: the blob is stored. `tree`: it is a folder's document, and everything that it names is stored.
+-- `going`: 0 in use, 1 the blob is being deleted, 2 the blob is deleted and the row follows.
+CREATE TABLE contents (
+    org_id  BIGINT NOT NULL,
+    hash    TEXT   NOT NULL,
+    used_at BIGINT NOT NULL,
+    going   BIGINT NOT NULL DEFAULT 0,
+    kept    BIGINT NOT NULL DEFAULT 0,
+    tree    BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (org_id, hash)
+);
+-- The sweep: what has not been used for long, what is being deleted, and what is deleted.
+CREATE INDEX contents_by_use ON contents (going, used_at);
+
+-- Which contents a run was submitted with. A content of an open run is not deleted.
+CREATE TABLE content_uses (
+    run_id BIGINT NOT NULL,
     org_id BIGINT NOT NULL,
-    route  TEXT   NOT NULL,
-    key    TEXT   NOT NULL,
-    hash   BLOB   NOT NULL,
-    status BIGINT,
-    body   BLOB,
-    at     BIGINT NOT NULL,
-    PRIMARY KEY (org_id, route, key)
+    hash   TEXT   NOT NULL,
+    PRIMARY KEY (run_id, org_id, hash)
 );
-CREATE INDEX idempotency_by_age ON idempotency (at);
+-- The runs that use a content.
+CREATE INDEX content_users ON content_uses (org_id, hash, run_id);
 
-CREATE TABLE tokens (
-    id         BIGINT NOT NULL PRIMARY KEY,
-    org_id     BIGINT NOT NULL,
-    name       TEXT   NOT NULL,
-    hash       BLOB   NOT NULL UNIQUE,
-    scopes     TEXT   NOT NULL,
-    created_at BIGINT NOT NULL,
-    expires_at BIGINT,
-    revoked_at BIGINT
+-- Which contents a stored folder's document names. A content that is named is not deleted, so a tree is stored as a whole or
+-- not at all.
+CREATE TABLE content_edges (
+    org_id BIGINT NOT NULL,
+    parent TEXT   NOT NULL,
+    child  TEXT   NOT NULL,
+    PRIMARY KEY (org_id, parent, child)
 );
-CREATE INDEX tokens_of_org ON tokens (org_id, id);
+-- The documents that name a content.
+CREATE INDEX content_parents ON content_edges (org_id, child);
 
-CREATE TABLE secrets (
-    org_id     BIGINT NOT NULL,
-    name       TEXT   NOT NULL,
-    sealed     BLOB   NOT NULL,
-    version    BIGINT NOT NULL,
-    updated_at BIGINT NOT NULL,
-    PRIMARY KEY (org_id, name)
+-- What a run leaves: a file, a folder or a link. The row is written before the upload and remains after its bytes expire.
+-- `lease_until`: a download is under way and delays deletion.
+CREATE TABLE artifacts (
+    id          BIGINT NOT NULL PRIMARY KEY,
+    org_id      BIGINT NOT NULL,
+    run_id      BIGINT NOT NULL,
+    attempt     BIGINT NOT NULL,
+    path        TEXT   NOT NULL,
+    kind        TEXT   NOT NULL DEFAULT 'file',
+    mode        BIGINT NOT NULL DEFAULT 420,
+    target      TEXT,
+    state       TEXT   NOT NULL CHECK (state IN ('uploading', 'final', 'failed', 'deleted')),
+    size        BIGINT NOT NULL,
+    hash        TEXT,
+    created_at  BIGINT NOT NULL,
+    expires_at  BIGINT,
+    lease_until BIGINT,
+    deleted_at  BIGINT,
+    UNIQUE (run_id, attempt, path)
+);
+-- A page of a run's artifacts; and setting their expiry when the run ends.
+CREATE INDEX artifacts_of_run ON artifacts (run_id, id);
+-- The sweep: artifacts past their expiry.
+CREATE INDEX artifacts_to_expire ON artifacts (expires_at) WHERE deleted_at IS NULL AND expires_at IS NOT NULL;
+-- How many uploads of a run are under way; and marking them as failed.
+CREATE INDEX artifacts_uploading ON artifacts (run_id) WHERE state = 'uploading';
+
+-- The bytes of a run's artifacts, uploads under way included: an announcement checks the quota by one row.
+CREATE TABLE artifact_totals (
+    run_id BIGINT NOT NULL PRIMARY KEY,
+    bytes  BIGINT NOT NULL
 );

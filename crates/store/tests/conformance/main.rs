@@ -51,7 +51,8 @@ fn all(on: On, postgres: Option<&Postgres>) {
         transactions::hints_come_after_the_commit_and_once
         transactions::time_does_not_go_backwards_for_a_run
         transactions::placeholders_mean_their_number
-        transactions::a_glance_sees_what_is_committed_and_fails_alone
+        transactions::an_inline_read_sees_what_is_committed_and_fails_alone
+        transactions::an_inline_read_is_a_few_rows_and_bytes
         items::an_item_has_one_holder
         items::a_holder_that_was_replaced_is_refused
         items::a_wake_while_leased_is_not_lost

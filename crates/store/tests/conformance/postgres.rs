@@ -34,6 +34,7 @@ fn on_postgres() {
         two_processes_never_give_the_same_id
         what_comes_after_anothers_has_a_larger_id
         servers_that_start_together_migrate_once
+        a_database_of_an_earlier_build_is_refused
         a_migration_of_another_is_waited_for_however_long_it_takes
         a_server_that_is_away_is_trouble_without_effect
     }
@@ -356,6 +357,14 @@ async fn servers_that_start_together_migrate_once(w: &World) {
     for opened in opening {
         opened.await.unwrap().unwrap();
     }
+}
+
+async fn a_database_of_an_earlier_build_is_refused(w: &World) {
+    const EARLIER: Sql = Sql::new("UPDATE schema SET version = 6, min_binary = 6 WHERE part = 'main'");
+    w.store.write(Lane::Normal, "earlier", |tx| tx.exec(&EARLIER, &args![])).await.unwrap();
+    let options = w.options.clone();
+    let refused = tokio::task::spawn_blocking(move || Store::open(&options).err().unwrap()).await.unwrap();
+    assert!(refused.to_string().contains("the PostgreSQL database was made by a build before"), "{refused}");
 }
 
 async fn a_migration_of_another_is_waited_for_however_long_it_takes(w: &World) {

@@ -3,6 +3,7 @@
 
 use crate::support::{On, World, block_on};
 use model::{Credits, Failure, OrgId, Refused, Trouble, TroubleKind};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -180,6 +181,30 @@ fn a_newer_database_and_a_foreign_file_are_refused() {
     assert!(std::fs::read_to_string(&foreign).unwrap().starts_with("this is a letter"), "it is left alone");
 }
 
+/// The version table of a build before the first release, as its migrations left it.
+const EARLIER_BUILD: &str =
+    "CREATE TABLE schema (part TEXT NOT NULL PRIMARY KEY, version BIGINT NOT NULL, min_binary BIGINT NOT NULL);
+     INSERT INTO schema (part, version, min_binary) VALUES ('main', 6, 6), ('logs', 2, 2)";
+
+#[test]
+fn a_database_of_an_earlier_build_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["remuda.db", "remuda-logs.db"] {
+        // The main file, and then the file of the logs beside a main file that is new.
+        let place = tempfile::tempdir_in(&folder).unwrap();
+        let (path, main) = (place.path().join(name), place.path().join("remuda.db"));
+        let earlier = rusqlite::Connection::open(&path).unwrap();
+        earlier.execute_batch(&format!("PRAGMA journal_mode = WAL; {EARLIER_BUILD}")).unwrap();
+        earlier.close().unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let refused = Store::open(&Options::new(Database::File(main))).err().unwrap();
+        let Failure::Refused(Refused::Conflict { why }) = refused else { panic!("{refused:?}") };
+        assert!(why.contains(path.to_str().unwrap()) && why.contains("before the first release"), "{why}");
+        assert!(why.contains("move it away"), "{why}");
+        assert!(std::fs::read(&path).unwrap() == before, "{name} was changed");
+    }
+}
+
 #[test]
 fn a_crash_point_ends_the_process_before_or_after_its_commit() {
     for (moment, kept) in [("before", false), ("after", true)] {
@@ -207,6 +232,72 @@ fn the_process_that_crashes() {
     });
     let store = Store::open(&Options::new(Database::File(Path::new(&folder).join("remuda.db")))).unwrap();
     let _ = block_on(store.write(Lane::Normal, "doomed", make("doomed".to_owned())));
+}
+
+/// A WAL file that is removed or replaced under a running process: the process ends at its next sync, and answers nobody.
+#[test]
+fn a_process_whose_log_is_gone_ends_before_it_answers() {
+    for (how, what) in [("remove", "was removed"), ("replace", "was replaced")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "sqlite::the_process_that_loses_its_log", "--nocapture"]);
+        child.env("STORE_LOG_FOLDER", folder.path()).env("STORE_LOG_HOW", how);
+        let ended = child.output().unwrap();
+        let [said, complained] = [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert_eq!(ended.status.signal(), Some(nix::libc::SIGABRT), "{how}: {said}{complained}");
+        assert!(said.contains("first answered") && !said.contains("second answered"), "{how}: {said}");
+        assert!(complained.contains("remuda.db-wal") && complained.contains(what), "{how}: {complained}");
+    }
+}
+
+/// Does nothing by itself: the test above runs it in a process of its own.
+#[test]
+fn the_process_that_loses_its_log() {
+    let Some(folder) = std::env::var_os("STORE_LOG_FOLDER") else { return };
+    let database = Path::new(&folder).join("remuda.db");
+    let store = Store::open(&Options::new(Database::File(database.clone()))).unwrap();
+    block_on(store.write(Lane::Normal, "first", make("first".to_owned()))).unwrap();
+    println!("first answered");
+    let log = database.with_file_name("remuda.db-wal");
+    std::fs::remove_file(&log).unwrap();
+    if std::env::var("STORE_LOG_HOW").unwrap() == "replace" {
+        std::fs::write(&log, "another file").unwrap();
+    }
+    let _ = block_on(store.write(Lane::Normal, "second", make("second".to_owned())));
+    println!("second answered");
+}
+
+/// The writer thread drops the last handle, and must not wait for threads that wait for it.
+#[test]
+fn a_closure_may_own_the_last_handle_of_its_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::new(Database::File(folder.path().join("remuda.db")));
+    let store = Store::open(&options).unwrap();
+    let (began, has_begun) = mpsc::channel();
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    block_on(async {
+        let own = store.clone();
+        let closure = move |tx: &mut Tx| {
+            let _own = &own;
+            began.send(()).unwrap();
+            let _ = wait.lock().unwrap().recv();
+            org::create(tx, "last").map(drop)
+        };
+        let writing = tokio::spawn(async move { store.write(Lane::Normal, "last", closure).await });
+        has_begun.recv().unwrap();
+        writing.abort();
+        let _ = writing.await;
+    });
+    drop(go);
+    // The lock of the file is free when the store is closed.
+    let again = loop {
+        match Store::open(&options) {
+            Ok(store) => break store,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(block_on(names(&again)), ["last"]);
 }
 
 #[test]
@@ -238,8 +329,8 @@ fn an_inline_store_needs_no_runtime_and_dies_where_it_is_told() {
 }
 
 #[test]
-fn a_glance_is_taken_by_whoever_asks_and_by_a_reader_when_all_are_at_it() {
-    // One asks from each thread; all of them look at the same time, or this never ends.
+fn an_inline_read_runs_on_the_callers_thread_and_on_a_readers_when_all_connections_are_in_use() {
+    // Each thread asks once. All closures run at the same time, or this never ends.
     const AT_ONCE: usize = 8;
     let world = World::new(On::File, None);
     let all_look = Arc::new(Barrier::new(AT_ONCE));
@@ -254,7 +345,7 @@ fn a_glance_is_taken_by_whoever_asks_and_by_a_reader_when_all_are_at_it() {
         })
     });
     let own: Vec<bool> = askers.collect::<Vec<_>>().into_iter().map(|asker| asker.join().unwrap()).collect();
-    assert_eq!(own.iter().filter(|own| **own).count(), 4, "four connections are kept for those who look themselves");
+    assert_eq!(own.iter().filter(|own| **own).count(), 4, "there are four connections for inline reads");
 }
 
 #[test]

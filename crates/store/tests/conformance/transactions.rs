@@ -167,7 +167,7 @@ pub async fn reads_see_one_moment(w: &World) {
     assert!(matches!(gone, Err(Failure::Trouble(trouble)) if trouble.effect == Effect::None));
 }
 
-pub async fn a_glance_sees_what_is_committed_and_fails_alone(w: &World) {
+pub async fn an_inline_read_sees_what_is_committed_and_fails_alone(w: &World) {
     let org = rich_org(&w.store).await;
     let found = w.store.read_inline("read_inline", move |tx| org::find(tx, org)).await.unwrap();
     assert_eq!(found.id, org);
@@ -176,4 +176,22 @@ pub async fn a_glance_sees_what_is_committed_and_fails_alone(w: &World) {
     assert!(panicked.to_string().contains("a bug"), "{panicked}");
     let again = w.store.read_inline("read_inline", move |tx| org::find(tx, org)).await.unwrap();
     assert_eq!(again, found);
+}
+
+pub async fn an_inline_read_is_a_few_rows_and_bytes(w: &World) {
+    let org = rich_org(&w.store).await;
+    let times =
+        |times: usize| w.store.read_inline("rows", move |tx| (0..times).try_for_each(|_| org::find(tx, org).map(drop)));
+    times(16).await.unwrap();
+    let refused = times(17).await.unwrap_err();
+    assert!(refused.to_string().contains("too many for `read_inline`"), "{refused}");
+    let named = |length: i64| {
+        let name = "n".repeat(length as usize);
+        write(&w.store, move |tx| org::create(tx, &name))
+    };
+    let (fits, large) = (named(60 * 1024).await.unwrap(), named(65 * 1024).await.unwrap());
+    w.store.read_inline("bytes", move |tx| org::find(tx, fits)).await.unwrap();
+    let refused = w.store.read_inline("bytes", move |tx| org::find(tx, large)).await.unwrap_err();
+    assert!(refused.to_string().contains("too many for `read_inline`"), "{refused}");
+    w.store.read("bytes", move |tx| org::find(tx, large)).await.unwrap();
 }

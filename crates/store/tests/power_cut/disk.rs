@@ -1,5 +1,5 @@
-//! A disk that knows what it would still have after a power cut: SQLite's files pass through here on their way to the file system, and
-//! whatever was written since the last sync of its file may be lost, whole or sector by sector, in any order.
+//! A model of a disk: a VFS that wraps SQLite's own and remembers what was written to each file since its last sync. A power cut may lose
+//! any of that, sector by sector, in any order.
 
 use rusqlite::ffi::{self, SQLITE_OK, sqlite3_file, sqlite3_io_methods, sqlite3_vfs};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;
 use std::sync::Mutex;
 
-/// What a disk writes whole or not at all.
+/// A disk writes a sector completely or not at all.
 const SECTOR: usize = 512;
 
 static DISK: Mutex<Disk> =
@@ -65,7 +65,7 @@ impl Change {
     }
 }
 
-/// Every SQLite of this process writes through it from now on; files in this folder are watched.
+/// Makes it the default VFS of this process; files in this folder are recorded.
 pub fn insert(folder: &Path) {
     DISK.lock().unwrap().watched = folder.display().to_string();
     // SAFETY: SQLite's own functions are there for ever, and so is what is added to them.

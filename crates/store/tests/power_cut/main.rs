@@ -1,5 +1,5 @@
-//! What a power cut leaves of a SQLite file: everything that anybody was told, whole transactions, and a sound file. Alone in its process,
-//! whose every SQLite writes through `disk`.
+//! What a power cut leaves of a SQLite file: everything that a caller was told, whole transactions, and a sound file. Alone in its
+//! process: the VFS of `disk` is the default of all SQLite connections there.
 
 mod disk;
 
@@ -21,17 +21,17 @@ const TABLE: Sql = Sql::new("CREATE TABLE pairs (id BIGINT PRIMARY KEY, other BI
 const PAIR: Sql = Sql::new("INSERT INTO pairs (id, other, body) VALUES ($1, $2, zeroblob($3)), ($2, $1, zeroblob($3))");
 const COUNT: Sql = Sql::new("SELECT count(*) FROM pairs");
 
-/// What people know.
+/// What callers were told.
 #[derive(Default)]
 struct Told {
     /// Pairs whose writers were answered.
     written: Mutex<BTreeSet<i64>>,
-    /// Rows that a reader was told of.
+    /// The largest count of rows that a read has returned.
     seen: AtomicI64,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn whoever_was_told_something_is_right_after_a_power_cut() {
+async fn what_callers_were_told_is_there_after_a_power_cut() {
     let folder = tempfile::tempdir().unwrap();
     disk::insert(folder.path());
     let path = folder.path().join("t.db");
@@ -46,7 +46,7 @@ async fn whoever_was_told_something_is_right_after_a_power_cut() {
     for cut in 1..=CUTS {
         counted.wait_for(|count| *count >= cut * BETWEEN).await.unwrap();
         let chance = luck.next() % 5 * 25; // nothing, something or everything of what was not synced
-        // What is known comes first: whoever learns something meanwhile is not counted.
+        // First what was told, then the files: what is told in between is not checked.
         let (written, seen) = (told.written.lock().unwrap().clone(), told.seen.load(Ordering::SeqCst));
         let (files, lost) = disk::after_a_cut(&mut || luck.next() % 100 < chance);
         at_stake += lost;
@@ -56,13 +56,18 @@ async fn whoever_was_told_something_is_right_after_a_power_cut() {
         }
         judge(&left.path().join("t.db"), &written, seen, &format!("cut {cut}, {chance} in a hundred"));
     }
-    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    // The folder outlives every owner of the store: a store whose log is removed ends the process.
+    for task in tasks {
+        task.abort();
+        let _ = task.await;
+    }
+    drop(store);
     assert!(at_stake > CUTS, "cuts came when something was under way");
     let copied = std::fs::metadata(&path).unwrap().len();
     assert!(copied > 8 << 20, "the log was copied meanwhile: {copied} bytes");
 }
 
-/// A sync of the log that the store does itself.
+/// The store syncs the WAL itself, past the VFS: its crash point reports when.
 fn watch_syncs(log: String) {
     let began = AtomicU64::new(0);
     fault::arm(move |name, moment| match (name, moment) {

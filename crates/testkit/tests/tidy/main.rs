@@ -58,6 +58,7 @@ rules! {
     walls::each_outside_world_has_its_crate
         refuses &[
             ("crates/engine/Cargo.toml", "[dependencies]\nrusqlite = '1'"),
+            ("crates/testkit/Cargo.toml", "[dependencies]\ntokio-postgres = '1'"),
             ("crates/adapters/Cargo.toml", "[dependencies]\naws-sdk-s3 = '1'"),
             ("crates/store/Cargo.toml", "[dependencies]\naws-sdk-ec2 = '1'"),
             ("crates/runner/Cargo.toml", "[dependencies]\nweb = { package = 'axum', version = '1' }"),
@@ -66,6 +67,7 @@ rules! {
         ];
         accepts &[
             ("crates/store/Cargo.toml", "[dependencies]\nrusqlite = '1'\ntokio-postgres-rustls = '1'"),
+            ("crates/testkit/Cargo.toml", "[dependencies]\nrusqlite = '1'"),
             ("crates/server/Cargo.toml", "[dependencies]\naxum = '1'"),
         ];
 
@@ -118,6 +120,7 @@ rules! {
         ];
         accepts &[
             ("crates/store/src/run.rs", "const Q: &str = \"SELECT id FROM runs\";"),
+            ("crates/testkit/src/bare.rs", "const Q: &str = \"INSERT INTO bare (body) VALUES (?1)\";"),
             ("crates/cli/src/run.rs", "help(\"select a run\"); help(\"update the settings\")"),
         ];
     sources::a_ledger_row_is_never_changed
@@ -178,7 +181,7 @@ rules! {
         ];
         accepts &[
             ("crates/model/src/fault.rs", "pub const POINTS: &[(&str, &[Role])] = &[\n    (\"run.reconcile\", &[Role::Worker]),\n];"),
-            ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.reconcile\", f); ask(Lane::High, \"log.read\", true, f)"),
+            ("crates/engine/src/run.rs", "store.write(Lane::Normal, \"run.reconcile\", f); ask(Lane::High, \"log.read\", Access::Read, f)"),
         ];
 
     texts::no_text_is_unfinished

@@ -8,6 +8,9 @@ const LIST: &str = "crates/model/src/fault.rs";
 /// What stands before the name of a point, blanks left out.
 const OPENINGS: &[&str] = &["Lane::High,", "Lane::Normal,", "Lane::Low,", ".write(turn,", ".keyed(", "crash_point!("];
 
+/// What stands after the name of a read.
+const READ: &str = ",Access::Read";
+
 pub fn every_crash_point_is_registered(tree: &Tree) -> Vec<Complaint> {
     let list = tree.rust().find(|file| file.path == LIST);
     let mut listed: BTreeMap<&str, (usize, bool)> = BTreeMap::new();
@@ -41,7 +44,7 @@ fn registered(file: &File) -> Vec<(usize, &str)> {
     strings.filter(|(line, _)| *line >= from && *line <= file.shipped_lines()).collect()
 }
 
-/// Names after one of the openings. A read of the store, `…, true`, changes nothing and is no point.
+/// Names after one of the openings. A read of the store, `…, Access::Read`, changes nothing and is no point.
 fn used(file: &File) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let (mut strings, mut at) = (file.lexed.strings.iter(), 0);
@@ -52,8 +55,8 @@ fn used(file: &File) -> Vec<(usize, &str)> {
         let Some((line, text)) = strings.next() else { break };
         let before: String = code[..open].chars().rev().filter(|c| !c.is_whitespace()).take(80).collect();
         let before = of_no_run(before.chars().rev().collect());
-        let after: String = code[close + 1..].chars().filter(|c| !c.is_whitespace()).take(5).collect();
-        let is_point = OPENINGS.iter().any(|opening| before.ends_with(opening)) && after != ",true";
+        let after: String = code[close + 1..].chars().filter(|c| !c.is_whitespace()).take(READ.len()).collect();
+        let is_point = OPENINGS.iter().any(|opening| before.ends_with(opening)) && after != READ;
         if is_point && *line <= file.shipped_lines() && !text.starts_with("test.") {
             found.push((*line, text.as_str()));
         }

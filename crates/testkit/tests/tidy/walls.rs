@@ -19,6 +19,10 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
 /// All that the rules themselves need. Anything else would be I/O, a clock or luck.
 const MODEL_NEEDS: &[&str] = &["serde", "serde_json", "thiserror"];
 
+/// Exceptions. `repl bench` compares the store with a bare connection to SQLite (`crates/testkit/src/bare.rs`): in the store it would be
+/// in what serves, and through the store it would not be bare.
+const ALSO: &[(&str, &str)] = &[("testkit", "rusqlite")];
+
 /// Outside worlds and the crates that may know them. A name ending in `*` stands for all that begin so.
 const WORLDS: &[(&str, &[&str], &[&str])] = &[
     (
@@ -115,6 +119,7 @@ pub fn each_outside_world_has_its_crate(tree: &Tree) -> Vec<Complaint> {
             let world = WORLDS.iter().find(|(_, _, names)| names.iter().any(|name| matches(name, &dependency.name)));
             if let Some((what, homes, _)) = world
                 && !homes.contains(&manifest.krate())
+                && !ALSO.contains(&(manifest.krate(), dependency.name.as_str()))
             {
                 let what = format!("`{}`: {what} belong to {homes:?}", dependency.name);
                 complaints.push(manifest.complain(dependency.line, what));

@@ -2,9 +2,9 @@
 //! differ each time. For benchmarks only.
 
 use crate::bare::{Said, Statement};
-use crate::value::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use store::Value;
 
 /// Tables whose rows have a new id as their first column.
 const WITH_IDS: &[&str] = &["manifests", "agents", "tasks", "steps", "jobs", "workflows", "runs"];
@@ -106,7 +106,7 @@ fn table(text: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args;
+    use store::args;
 
     fn said(text: &str, args: &[Value]) -> Statement {
         Statement { text: text.to_owned(), args: args.to_vec() }
