@@ -144,7 +144,9 @@ pub fn answer(error: clap::Error, words: &[String]) -> Correction {
                 let arg = wrong(ContextKind::InvalidArg).unwrap_or_default();
                 Correction::Complaint(not_one_of(&arg, &word, known))
             }
-            (known, _) => Correction::Complaint(without_value(&wrong(ContextKind::InvalidArg).unwrap_or_default(), known)),
+            (known, _) => {
+                Correction::Complaint(without_value(&wrong(ContextKind::InvalidArg).unwrap_or_default(), known))
+            }
         },
         ErrorKind::ValueValidation => match wrong(ContextKind::InvalidArg) {
             Some(arg) => {
