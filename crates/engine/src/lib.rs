@@ -39,6 +39,8 @@ pub use store;
 
 use model::{Failure, Refused};
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use store::blob::Blobs;
@@ -55,6 +57,16 @@ pub struct EngineContext {
     /// PEM of the authorities they trust beside those of their system.
     pub control_ca: Option<String>,
     pub presence: Presence,
+    /// Ends the wait for an act that takes too long.
+    pub timer: Arc<dyn Timer>,
+}
+
+/// A wait that ends by itself.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The engine never sleeps: whoever runs it lends it a timer, so that simulated time works like real time.
+pub trait Timer: Send + Sync {
+    fn sleep(&self, ms: i64) -> Sleep;
 }
 
 impl EngineContext {

@@ -183,7 +183,7 @@ fn writes_until_it_is_made() -> usize {
     bench.crashes.count();
     bench.settle();
     let writes = bench.crashes.writes.lock().unwrap();
-    writes.iter().position(|write| *write == "launch_run.act").expect("the machine is written down")
+    writes.iter().position(|write| *write == "workflow.record").expect("the machine is written down")
 }
 
 /// The failed making is undone; while that fails too, it is tried again, and the machine is never forgotten.
