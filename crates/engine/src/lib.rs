@@ -61,12 +61,13 @@ pub struct EngineContext {
     pub timer: Arc<dyn Timer>,
 }
 
-/// A wait that ends by itself.
-pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Ready when a timer has run down.
+pub type TimerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The engine never sleeps: whoever runs it lends it a timer, so that simulated time works like real time.
+/// The engine has no timer of its own: the process that runs it passes one in, so that simulated time works like real time.
 pub trait Timer: Send + Sync {
-    fn sleep(&self, ms: i64) -> Sleep;
+    /// Ready after so many milliseconds.
+    fn after(&self, ms: i64) -> TimerFuture;
 }
 
 impl EngineContext {

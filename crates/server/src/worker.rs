@@ -18,7 +18,7 @@ const PRESENCE_EVERY: Duration = Duration::from_secs(20);
 pub(crate) struct Clockwork;
 
 impl engine::Timer for Clockwork {
-    fn sleep(&self, ms: i64) -> engine::Sleep {
+    fn after(&self, ms: i64) -> engine::TimerFuture {
         Box::pin(tokio::time::sleep(Duration::from_millis(ms.max(0) as u64)))
     }
 }

@@ -25,7 +25,7 @@ impl Clock for Now {
 }
 
 impl engine::Timer for Now {
-    fn sleep(&self, ms: i64) -> engine::Sleep {
+    fn after(&self, ms: i64) -> engine::TimerFuture {
         let now = self.clone();
         Box::pin(async move { now.wait(ms).await })
     }

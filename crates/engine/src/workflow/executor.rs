@@ -7,8 +7,8 @@ use super::kind::{ActFuture, NodeKind, NodeTx, Registry, Scope, Undo, Verdict, m
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
 use model::time::{SECOND, deadline_without};
-use model::workflow::{NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
-use model::{Failure, RunId, Timestamp, Trouble, WorkflowId};
+use model::workflow::{COMPENSATION_LIMIT_MS, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
+use model::{Failure, RunId, Timestamp, Trouble, TroubleKind, WorkflowId};
 use serde_json::Value;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -24,13 +24,13 @@ pub(crate) async fn work(
     item: Item,
     run: Option<RunId>,
 ) -> Result<(), Failure> {
-    let turn = || run.map_or(Lane::Normal.into(), |run| Lane::Normal.of(run));
+    let turn = run.map_or(Lane::Normal.into(), |run| Lane::Normal.of(run));
     let at_hand = AtHand { context: engine.context.clone(), registry, item, run };
     let mark = {
         let at_hand = at_hand.clone();
         move |tx: &mut Tx| at_hand.step(tx, &[], None)
     };
-    let mut step = engine.store.write(turn(), "workflow.mark", mark).await?;
+    let mut step = engine.store.write(turn, "workflow.mark", mark).await?;
     let mut acts: Vec<Act> = Vec::new();
     loop {
         acts.retain(|act| !step.cut.contains(&act.key));
@@ -43,17 +43,29 @@ pub(crate) async fn work(
             acts.push(Act { key: begin.key, order: begin.order, future });
         }
         if let Some((kind, order)) = step.unwanted {
-            kind.compensate(engine, order).await?;
+            undo_now(engine, kind.compensate(engine, order)).await?;
         }
         if acts.is_empty() {
             return Ok(());
         }
-        let news = next(&mut acts, step.look_in_ms.map(|ms| engine.context.timer.sleep(ms))).await;
+        let news = next(&mut acts, step.look_in_ms.map(|ms| engine.context.timer.after(ms))).await;
         let held: Vec<Key> = acts.iter().map(|act| act.key.clone()).collect();
         let at_hand = at_hand.clone();
         let record = move |tx: &mut Tx| at_hand.step(tx, &held, news.as_ref());
-        step = engine.store.write(turn(), "workflow.record", record).await?;
+        step = engine.store.write(turn, "workflow.record", record).await?;
     }
+}
+
+/// Undoes what came too late to be used. What it cannot undo in 5 minutes is left to the item of the resource, which `record` woke.
+async fn undo_now(engine: &Engine, mut undo: ActFuture) -> Result<(), Trouble> {
+    let mut limit = engine.context.timer.after(COMPENSATION_LIMIT_MS);
+    let outcome = poll_fn(|context| match undo.as_mut().poll(context) {
+        Poll::Ready(found) => Poll::Ready(found.map(drop)),
+        Poll::Pending => limit.as_mut().poll(context).map(|()| {
+            Err(Trouble::new(TroubleKind::Timeout, "what was not wanted any more could not be undone within 5 minutes"))
+        }),
+    });
+    outcome.await
 }
 
 /// An act that is under way in this process.
@@ -77,7 +89,7 @@ struct Ended {
 }
 
 /// Waits for the first act that ends, or until the rows must be looked at (none).
-async fn next(acts: &mut Vec<Act>, mut timer: Option<crate::Sleep>) -> Option<Ended> {
+async fn next(acts: &mut Vec<Act>, mut timer: Option<crate::TimerFuture>) -> Option<Ended> {
     poll_fn(|context| {
         for i in 0..acts.len() {
             if let Poll::Ready(found) = acts[i].future.as_mut().poll(context) {

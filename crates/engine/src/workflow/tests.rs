@@ -3,7 +3,7 @@
 
 use super::executor;
 use super::kind::{ActFuture, Blueprint, NodeError, NodeKind, NodeTx, Port, Registry, Undo, Verdict, to_value};
-use crate::{Config, Engine, EngineContext, Presence, Sleep, Timer};
+use crate::{Config, Engine, EngineContext, Presence, Timer, TimerFuture};
 use model::manifest::ResourceKind;
 use model::time::{MINUTE, SECOND};
 use model::workflow::{Intent, Node, NodeStatus, Resource, Workflow, WorkflowStatus};
@@ -22,7 +22,7 @@ use store::{Clock, Database, Installation, Moment, Options, Store, Tx, WorkKind,
 pub(crate) struct Never;
 
 impl Timer for Never {
-    fn sleep(&self, _: i64) -> Sleep {
+    fn after(&self, _: i64) -> TimerFuture {
         Box::pin(std::future::pending())
     }
 }
@@ -40,7 +40,7 @@ impl Clock for Hands {
     }
 }
 impl Timer for Hands {
-    fn sleep(&self, ms: i64) -> Sleep {
+    fn after(&self, ms: i64) -> TimerFuture {
         let (hands, until) = (self.clone(), self.now() + ms);
         Box::pin(poll_fn(move |_| if hands.now() >= until { Poll::Ready(()) } else { Poll::Pending }))
     }

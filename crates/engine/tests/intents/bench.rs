@@ -68,7 +68,7 @@ pub struct Hands(AtomicI64);
 struct HandsTimer(Arc<Hands>);
 
 impl engine::Timer for HandsTimer {
-    fn sleep(&self, ms: i64) -> engine::Sleep {
+    fn after(&self, ms: i64) -> engine::TimerFuture {
         let (hands, until) = (self.0.clone(), self.0.now() + ms);
         Box::pin(std::future::poll_fn(move |_| if hands.now() >= until { Poll::Ready(()) } else { Poll::Pending }))
     }
