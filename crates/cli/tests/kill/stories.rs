@@ -71,6 +71,8 @@ pub const STORIES: &[Story] = &[
             "work.finish",
             "worker.beat",
             "worker.start",
+            "workflow.mark",
+            "workflow.record",
         ],
     },
     Story {
@@ -238,7 +240,7 @@ pub const STORIES: &[Story] = &[
     Story {
         name: "an_item_kills_its_workers",
         settings: "[timings]\nlease_ms = 1200\n", // what is left behind is looked for six times as often
-        also: "worker/workflow.record:before",
+        also: "worker/job.reconcile:before",
         shared: false,
         tell: an_item_kills_its_workers,
         points: &["work.give_up"],
