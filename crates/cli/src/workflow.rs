@@ -7,7 +7,7 @@ use crate::lookup;
 use crate::settings::Settings;
 use crate::show::{self, Table};
 use std::collections::BTreeMap;
-use wire::api::{NodeView, WorkflowView};
+use wire::api::{NodeView, OrphanRiskView, WorkflowView};
 use wire::model::time::show_duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -115,10 +115,20 @@ fn print(it: &WorkflowView) -> u8 {
         ("topology", Some(it.topology.clone())),
     ]);
     println!();
-    for line in draw(&it.nodes) {
+    for line in draw(&it.nodes).into_iter().chain(risks(&it.orphan_risks)) {
         println!("{line}");
     }
     0
+}
+
+/// What may still exist although its workflow has given it up: a person looks for it.
+fn risks(risks: &[OrphanRiskView]) -> Vec<String> {
+    let line = |risk: &OrphanRiskView| {
+        let at = risk.provider.as_ref().map_or_else(String::new, |provider| format!(" at {provider}"));
+        let why = risk.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+        format!("orphan risk: {} {}{at} may still exist, {} could not be undone{why}", risk.kind, risk.name, risk.node)
+    };
+    risks.iter().map(line).collect()
 }
 
 /// One row per node, deepest last; a gutter shows what waits for what: `├` shares its layer, `╰` closes it.
@@ -221,5 +231,23 @@ mod tests {
         ];
         assert_eq!(draw(&nodes), drawn);
         assert!(draw(&[]).is_empty());
+    }
+
+    #[test]
+    fn what_may_still_exist_is_named_with_the_reason() {
+        let risk = OrphanRiskView {
+            node: "spawn-instance".into(),
+            kind: "instance".into(),
+            name: "repl-c0ntr0l1-m-i".into(),
+            provider: Some("cloud".into()),
+            error: Some("timed out".into()),
+            at: 0,
+        };
+        let bare = OrphanRiskView { provider: None, error: None, ..risk.clone() };
+        let lines = [
+            "orphan risk: instance repl-c0ntr0l1-m-i at cloud may still exist, spawn-instance could not be undone: timed out",
+            "orphan risk: instance repl-c0ntr0l1-m-i may still exist, spawn-instance could not be undone",
+        ];
+        assert_eq!(risks(&[risk, bare]), lines);
     }
 }

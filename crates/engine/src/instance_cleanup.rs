@@ -14,8 +14,7 @@ impl Engine {
     pub(crate) async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
         let (id, ended) = (instance.id, instance.terminated_at.max(instance.last_seen_at));
         let read = move |tx: &mut Tx| {
-            let outages = ended.map_or(Ok(Vec::new()), |ended| store::worker::outages(tx, ended))?;
-            let until = ended.map(|ended| deadline_without(ended, COMPENSATION_LIMIT_MS, &outages));
+            let until = ended.map(|ended| missing_until(tx, ended)).transpose()?;
             Ok((store::allocation::kept_on(tx, id)?, until, tx.at()))
         };
         let (kept, looked_for_until, now) = self.store.read("allocation.kept", read).await?;
@@ -39,6 +38,12 @@ impl Engine {
         self.context.presence.forget(id);
         self.done(item).await
     }
+}
+
+/// Until then "not found" proves nothing about a machine that ended, or was to end, at `from`: the call that made it may have had
+/// its effect late, and the provider's list may lag. Our own outages do not count, because no worker could look.
+pub(crate) fn missing_until(tx: &mut Tx, from: Timestamp) -> Result<Timestamp, Failure> {
+    Ok(deadline_without(from, COMPENSATION_LIMIT_MS, &store::worker::outages(tx, from)?))
 }
 
 /// Something was made or heard under the name of a machine that has ended: it is looked for as long as if it had ended now.

@@ -39,6 +39,8 @@ pub use store;
 
 use model::{Failure, Refused};
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use store::blob::Blobs;
@@ -55,6 +57,17 @@ pub struct EngineContext {
     /// PEM of the authorities they trust beside those of their system.
     pub control_ca: Option<String>,
     pub presence: Presence,
+    /// Ends the wait for an act that takes too long.
+    pub timer: Arc<dyn Timer>,
+}
+
+/// Ready when a timer has run down.
+pub type TimerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The engine has no timer of its own: the process that runs it passes one in, so that simulated time works like real time.
+pub trait Timer: Send + Sync {
+    /// Ready after so many milliseconds.
+    fn after(&self, ms: i64) -> TimerFuture;
 }
 
 impl EngineContext {

@@ -1,44 +1,57 @@
 //! Placement: one serial decision per pool, under the pool's lock. A submit places itself only if nobody waits; a freed slot wakes the pool.
 
-use crate::intents::{launch_run, terminate_instance};
+use crate::intents::terminate_instance;
 use crate::run_tx::{RunTx, Tracked};
 use crate::{Engine, EngineContext};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
 use model::instance::{Instance, InstanceStatus};
-use model::job::{FreezeState, JobEvent};
+use model::job::JobEvent;
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
-use model::pool::{Placement, Room, Slot, Wish};
+use model::pool::{Placement, Room, Wish};
 use model::spec::Priority;
 use model::{AllocationId, Failure, InstanceId, JobId, PoolId, Refused};
+use serde::{Deserialize, Serialize};
 use store::job::Head;
 use store::pool::Pool;
 use store::{Item, Lane, Tx, WorkKind};
 
 /// How many waiting jobs one look at a pool tries to place before it lets others work.
 const PLACED_AT_ONCE: i64 = 16;
-/// A claim that was lost to a machine's end is tried on the next slot so often.
-const CLAIM_ROUNDS: usize = 3;
+
+/// A free slot on a machine that is ready.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct WarmSlot {
+    pub(crate) instance: InstanceId,
+    pub(crate) allocation: AllocationId,
+}
+
+/// How a job gets its machine.
+pub(crate) enum Decision {
+    Claim(WarmSlot),
+    /// A machine is made for it.
+    Spawn,
+    /// It is in the waiting list, and the pool's item asks again.
+    Wait,
+}
 
 impl RunTx<'_> {
-    /// Gives a submitted job a machine, or a place in the list.
+    /// Gives a submitted job a machine, or a place in the list: the node of its workflow that waits for that decides.
     pub(crate) fn place(&mut self, id: JobId) -> Result<(), Failure> {
+        let workflow = self.job(id)?.workflow;
+        crate::workflow::advance_in(self, workflow, true)
+    }
+
+    /// Decides under the pool's lock. `lost`: slots that could not be claimed in this very transaction, which has the lock already
+    /// and may hold instances, after which no pool is locked any more.
+    pub(crate) fn decide_place(&mut self, id: JobId, lost: &[AllocationId]) -> Result<Decision, Failure> {
         let job = self.job(id)?.clone();
-        if job.freeze == FreezeState::Frozen {
-            return Ok(()); // its run is paused: nothing new starts
-        }
-        if !self.context.providers.contains_key(&self.run.spec.provider) {
-            let why = format!(
-                "its provider `{}` is not set up any more: set it up again, or submit the run to another",
-                self.run.spec.provider
-            );
-            return self.job_event(id, JobEvent::ProviderRefused { why }).map(drop);
-        }
-        let mut pool = store::pool::lock(self.tx, job.pool)?;
+        let mut pool = if lost.is_empty() { store::pool::lock(self.tx, job.pool)? } else { self.pool_of(id)? };
         let head = store::job::head(self.tx, pool.id)?;
         if let Some(head) = head.filter(|head| head.id != id) {
-            return self.enqueue(id, &mut pool, Some(head));
+            self.enqueue(id, &mut pool, Some(head))?;
+            return Ok(Decision::Wait);
         }
         let wish = Wish {
             org: job.org,
@@ -46,22 +59,14 @@ impl RunTx<'_> {
             init_checksum: self.run.spec.init_checksum.clone(),
         };
         let mut slots = store::allocation::available(self.tx, pool.id)?;
-        let mut lost = None;
-        for _ in 0..CLAIM_ROUNDS.max(slots.len()) {
+        slots.retain(|slot| !lost.contains(&slot.allocation));
+        loop {
             match model::pool::place(&wish, &slots, room(self.tx, self.context, &pool)?) {
-                Placement::Claim(slot) => match self.claim(id, &slot) {
-                    Err(Failure::Refused(Refused::Stale { .. } | Refused::NotFrom { .. })) => {
-                        slots.retain(|other| other.allocation != slot.allocation);
-                        lost = Some(slot);
-                    }
-                    claimed => return claimed,
-                },
-                Placement::Spawn => {
-                    if let Some(slot) = lost {
-                        launch_run::claim_lost(self, id, &slot)?;
-                    }
-                    return self.spawn(id, &pool);
+                Placement::Claim(slot) => {
+                    let (instance, allocation) = (slot.instance, slot.allocation);
+                    return Ok(Decision::Claim(WarmSlot { instance, allocation }));
                 }
+                Placement::Spawn => return Ok(Decision::Spawn),
                 Placement::Retire(idle) => {
                     let machine = self.instance(idle)?.it.clone();
                     if crate::instance::held(self.tx, self.context, &machine)?.is_some() {
@@ -69,12 +74,20 @@ impl RunTx<'_> {
                         continue;
                     }
                     self.enqueue(id, &mut pool, None)?;
-                    return terminate_instance::begin_in(self, idle, "somebody waits whom it does not fit");
+                    terminate_instance::begin_in(self, idle, "somebody waits whom it does not fit")?;
+                    return Ok(Decision::Wait);
                 }
-                Placement::Wait => return self.enqueue(id, &mut pool, None),
+                Placement::Wait => {
+                    self.enqueue(id, &mut pool, None)?;
+                    return Ok(Decision::Wait);
+                }
             }
         }
-        self.enqueue(id, &mut pool, None)
+    }
+
+    fn pool_of(&mut self, id: JobId) -> Result<Pool, Failure> {
+        let pool = self.job(id)?.pool;
+        store::pool::find(self.tx, pool)?.ok_or_else(|| Refused::not_found("pool", pool).into())
     }
 
     /// At the end of its turn in the list. Behind somebody who waits already nothing new can be placed, so nobody looks again.
@@ -91,8 +104,17 @@ impl RunTx<'_> {
         self.job_event(id, JobEvent::Queued { turn, seq }).map(drop)
     }
 
-    /// Takes a warm slot: compare-and-set of the slot, and the machine is ready in the same transaction.
-    fn claim(&mut self, id: JobId, slot: &Slot) -> Result<(), Failure> {
+    /// Takes a warm slot: compare-and-set of the slot, and the machine is ready in the same transaction. False: the slot was taken,
+    /// or its machine has left, before its row was locked.
+    pub(crate) fn claim(&mut self, id: JobId, slot: &WarmSlot) -> Result<bool, Failure> {
+        match self.try_claim(id, slot) {
+            Ok(()) => Ok(true),
+            Err(Failure::Refused(Refused::Stale { .. } | Refused::NotFrom { .. })) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn try_claim(&mut self, id: JobId, slot: &WarmSlot) -> Result<(), Failure> {
         let instance = self.instance(slot.instance)?;
         if instance.it.status != InstanceStatus::Ready {
             return Err(Refused::Stale { what: "the instance" }.into());
@@ -113,8 +135,9 @@ impl RunTx<'_> {
         self.give_place(id, placed)
     }
 
-    /// Announces a machine: its row, its name and its slot stand before anybody is asked to make it.
-    fn spawn(&mut self, id: JobId, pool: &Pool) -> Result<(), Failure> {
+    /// Announces a machine: its row, its name and its slot stand before the provider is asked to make it. The pool is locked.
+    pub(crate) fn announce(&mut self, id: JobId) -> Result<(), Failure> {
+        let pool = self.pool_of(id)?;
         let provider = self.context.provider(&pool.provider)?.clone();
         let capabilities = provider.capabilities();
         let manifest = self.manifest_of(id)?;
@@ -294,6 +317,7 @@ mod tests {
             control_url: "test:".to_owned(),
             control_ca: None,
             presence: crate::Presence::alone(),
+            timer: Arc::new(crate::workflow::tests::Never),
         })
     }
 

@@ -14,7 +14,7 @@ use model::step::Step;
 use model::task::Task;
 use model::workflow::Workflow;
 use model::{AllocationId, Failure, InstanceId, JobId, Refused, RunId, Timestamp, Trouble, WorkflowId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{Hint, NewEvent, Tx, WorkKind};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub(crate) struct RunTx<'t> {
     pub(crate) instances: Vec<Tracked<Instance>>,
     told: BTreeSet<InstanceId>,
     hierarchy_loaded: bool,
+    /// Workflows whose nodes are being looked at, and whether one of them caused an event meanwhile.
+    pub(crate) advancing: BTreeMap<WorkflowId, bool>,
 }
 
 impl<'t> RunTx<'t> {
@@ -102,6 +104,7 @@ impl<'t> RunTx<'t> {
             instances: Vec::new(),
             told: BTreeSet::new(),
             hierarchy_loaded: false,
+            advancing: BTreeMap::new(),
         }
     }
 

@@ -133,7 +133,6 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("journal.frozen", &[Role::Runner]),
     ("journal.replace", &[Role::Runner]),
     ("keeper.fork", &[Role::Runner]),
-    ("launch_run.act", &[Role::Worker]),
     ("local.boot", &[Role::Worker]),
     ("local.clean_up", &[Role::Worker]),
     ("local.forget", &[Role::Worker]),
@@ -175,7 +174,6 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("sweep.artifact", &[Role::Worker]),
     ("sweep.keys", &[Role::Worker]),
     ("sweep.links", &[Role::Worker]),
-    ("terminate_instance.step", &[Role::Worker]),
     ("token.create", &[Role::Server]),
     ("token.file", &[Role::Server]),
     ("token.revoke", &[Role::Server]),
@@ -187,6 +185,8 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("worker.beat", &[Role::Worker]),
     ("worker.start", &[Role::Worker]),
     ("worker.stop", &[Role::Worker]),
+    ("workflow.mark", &[Role::Worker]),
+    ("workflow.record", &[Role::Worker]),
 ];
 
 #[cfg(test)]

@@ -1,9 +1,16 @@
 //! The life of a workflow and its nodes: a durable DAG held in one document. Patterns change the document; blueprints are data.
+//! `dag` answers questions about the graph; this file has the types and the moves.
 
+mod dag;
+
+pub use dag::{check, output, outputs, ready};
+
+use crate::manifest::ResourceKind;
+use crate::time::show_duration;
 use crate::{JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, string_enum, unchanged};
+use dag::{alternative, fall_back, may_begin, settle_branches};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 string_enum! {
@@ -55,7 +62,10 @@ pub struct Node {
     pub after: Vec<String>,
     pub status: NodeStatus,
     pub idempotent: bool,
-    pub timeout_ms: i64,
+    /// How long the node may run from its first try on, our own outages taken out. None: as long as it needs, because
+    /// something else has the deadline (the job), or because giving up would leave a machine behind (`terminate`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<Branch>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -63,9 +73,14 @@ pub struct Node {
     #[serde(default)]
     pub parameters: Value,
     pub tries: i64,
-    /// A try that failed may have happened all the same: whatever it made must be looked for.
+    /// A worker is acting on it outside of a transaction. Committed before the act, cleared with the act's result: a worker
+    /// that finds it set and is not acting itself knows that another one died.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_hand: bool,
+    /// A try that failed may have had its effect: whatever it made must be looked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
+    /// The next try of a running node, or of the compensation of a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,10 +91,33 @@ pub struct Node {
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
+    /// A failed node's effects were undone, or named as an orphan risk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compensated_at: Option<Timestamp>,
+}
+
+/// Something that a compensation could not undo in time and that may still exist. A person or the orphan scan looks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrphanRisk {
+    pub node: String,
+    pub resource: Resource,
+    /// Why the last try of the compensation failed, if one came to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub at: Timestamp,
+}
+
+/// What a node makes in the world, by the name under which it can be found there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resource {
+    pub kind: ResourceKind,
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
 }
 
 impl Node {
-    pub fn new(name: &str, after: &[&str], timeout_ms: i64) -> Node {
+    pub fn new(name: &str, after: &[&str], timeout_ms: impl Into<Option<i64>>) -> Node {
         Node {
             name: name.to_owned(),
             logical: name.to_owned(),
@@ -87,17 +125,19 @@ impl Node {
             after: after.iter().map(|a| (*a).to_owned()).collect(),
             status: NodeStatus::Pending,
             idempotent: true,
-            timeout_ms,
+            timeout_ms: timeout_ms.into(),
             branch: None,
             alternatives: Vec::new(),
             parameters: Value::Null,
             tries: 0,
+            in_hand: false,
             uncertain: false,
             waiting_until: None,
             output: None,
             error: None,
             started_at: None,
             ended_at: None,
+            compensated_at: None,
         }
     }
     pub fn as_logical(mut self, logical: &str) -> Node {
@@ -133,15 +173,47 @@ pub struct Workflow {
     pub status: WorkflowStatus,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_asked: bool,
-    /// Shared between a workflow and what it was before: a step touches one or two of them.
+    /// Shared between the versions of a workflow: an event changes one or two of them.
     #[serde(with = "shared")]
     pub nodes: Vec<Arc<Node>>,
+    /// Why it failed. Set while it still rolls back, once nothing takes the place of the node that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The last failure: what is not compensated 5 minutes later becomes an orphan risk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolling_back_since: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orphan_risks: Vec<OrphanRisk>,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     pub version: i64,
+}
+
+impl Workflow {
+    /// A workflow that has not begun. Its nodes are shared with the blueprint.
+    pub fn new(id: WorkflowId, manifest: ManifestId, org: OrgId, intent: Intent, nodes: &[Arc<Node>]) -> Workflow {
+        Workflow {
+            id,
+            org,
+            intent,
+            manifest,
+            parent: None,
+            depth: 0,
+            job: None,
+            instance: None,
+            input: Arc::default(),
+            status: WorkflowStatus::Pending,
+            cancel_asked: false,
+            nodes: nodes.to_vec(),
+            error: None,
+            rolling_back_since: None,
+            orphan_risks: Vec::new(),
+            created_at: Timestamp(0),
+            ended_at: None,
+            version: 1,
+        }
+    }
 }
 
 pub const MAX_SUBWORKFLOW_DEPTH: i64 = 3;
@@ -155,9 +227,14 @@ pub enum WorkflowEvent {
     NodeBegun {
         node: String,
     },
+    /// A worker is about to act on the node.
+    NodeActs {
+        node: String,
+    },
+    /// Nothing to do until something else happens, or until this time comes.
     NodeWaits {
         node: String,
-        until: Timestamp,
+        until: Option<Timestamp>,
     },
     /// A try failed in the world, and the next one comes at `until`.
     NodeTroubled {
@@ -173,12 +250,28 @@ pub enum WorkflowEvent {
     NodeFailed {
         node: String,
         error: String,
+        uncertain: bool,
     },
-    /// The failed node's effects are undone, or left to the orphan scan.
+    /// The node's time limit has passed; its act, if one is under way, is abandoned.
+    NodeTimedOut {
+        node: String,
+    },
+    /// The failed node's effects are undone.
     Compensated {
         node: String,
     },
-    /// An idempotent node whose holder died is done again.
+    /// A try of the compensation failed; the next one comes at `until`.
+    CompensationTroubled {
+        node: String,
+        error: String,
+        until: Timestamp,
+    },
+    /// The compensation took longer than 5 minutes: `resource` may still exist.
+    CompensationTimedOut {
+        node: String,
+        resource: Resource,
+    },
+    /// The worker that acted on the node died: an idempotent node is begun again, any other one has failed.
     NodeTakenOver {
         node: String,
     },
@@ -187,13 +280,10 @@ pub enum WorkflowEvent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkflowConsequence {
-    Compensate {
-        node: String,
-    },
+    /// An event for people and programs names what may still exist.
+    OrphanRisk(OrphanRisk),
     /// The manifest is sealed, the parent told.
-    Ended {
-        outcome: WorkflowStatus,
-    },
+    Ended { outcome: WorkflowStatus },
 }
 
 use NodeStatus as N;
@@ -224,23 +314,27 @@ pub fn apply(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step 
             moved(next, [])
         }
         // What runs beside a failed node goes on while that one is compensated; only nothing new begins.
+        (S::Running | S::RollingBack, E::NodeActs { node }) => {
+            let node = running(&mut next, node, event)?;
+            node.in_hand = true;
+            node.waiting_until = None;
+            moved(next, [])
+        }
         (S::Running | S::RollingBack, E::NodeWaits { node, until }) => {
             may_begin(workflow, node)?;
             let node = open(&mut next, node)?;
             if node.status == N::Pending {
                 node.tries += 1;
-                node.started_at = Some(at);
+                node.started_at = node.started_at.or(Some(at));
             }
             node.status = N::Running;
-            node.waiting_until = Some(*until);
+            node.waiting_until = *until;
             moved(next, [])
         }
         (S::Running | S::RollingBack, E::NodeTroubled { node, error, uncertain, until }) => {
-            let node = open(&mut next, node)?;
-            if node.status == N::Pending {
-                return Err(Refused::not_from("node", node.status, name(event), &[]));
-            }
+            let node = running(&mut next, node, event)?;
             node.tries += 1;
+            node.in_hand = false;
             node.uncertain |= uncertain;
             node.error = Some(error.clone());
             node.waiting_until = Some(*until);
@@ -257,45 +351,53 @@ pub fn apply(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step 
             settle_branches(&mut next, at);
             concluded(next, at)
         }
-        (S::Running | S::RollingBack, E::NodeFailed { node, error }) => {
+        (S::Running | S::RollingBack, E::NodeFailed { node, error, uncertain }) => {
             if find(workflow, node)?.status.is_end() {
                 return unchanged();
             }
             may_begin(workflow, node)?;
-            close(&mut next, node, N::Failed, at);
-            open_any(&mut next, node).error = Some(error.clone());
-            next.status = S::RollingBack;
-            moved(next, [C::Compensate { node: node.clone() }])
+            failed(next, node, error.clone(), *uncertain, at)
         }
-        (S::Running | S::RollingBack, E::Compensated { node }) if has_given_way(workflow, find(workflow, node)?) => {
+        (S::Running | S::RollingBack, E::NodeTimedOut { node }) => {
+            let limit_ms = running(&mut next, node, event)?.timeout_ms.unwrap_or(0);
+            failed(next, node, format!("timed out after {}", show_duration(limit_ms)), true, at)
+        }
+        (S::Running | S::RollingBack, E::Compensated { node } | E::CompensationTimedOut { node, .. })
+            if find(workflow, node)?.compensated_at.is_some() =>
+        {
             unchanged()
         }
         (S::RollingBack, E::Compensated { node }) if find(workflow, node)?.status == N::Failed => {
-            if fall_back(&mut next, node) || alternative(&mut next, node) {
-                let another = next.nodes.iter().any(|n| n.status == N::Failed && !has_given_way(&next, n));
-                next.status = if another { S::RollingBack } else { S::Running };
-                settle_branches(&mut next, at);
-                return moved(next, []);
-            }
+            compensated(next, node, at)
+        }
+        (S::RollingBack, E::CompensationTimedOut { node, resource }) if find(workflow, node)?.status == N::Failed => {
             let error = find(workflow, node)?.error.clone();
-            finish(next, S::Failed, error, at)
+            let risk = OrphanRisk { node: node.clone(), resource: resource.clone(), error, at };
+            next.orphan_risks.push(risk.clone());
+            let Outcome::Moved { next, mut consequences } = compensated(next, node, at)? else { return unchanged() };
+            consequences.insert(0, C::OrphanRisk(risk));
+            moved(next, consequences)
+        }
+        (S::RollingBack, E::CompensationTroubled { node, error, until })
+            if uncompensated(workflow).is_some_and(|failed| failed.name == *node) =>
+        {
+            let node = open_any(&mut next, node);
+            node.error = Some(error.clone());
+            node.waiting_until = Some(*until);
+            moved(next, [])
         }
         (S::Running | S::RollingBack, E::NodeTakenOver { node }) => {
             let node = open(&mut next, node)?;
             if node.status == N::Pending {
                 return unchanged();
             }
-            if !node.idempotent {
-                return apply(
-                    workflow,
-                    &E::NodeFailed {
-                        node: node.name.clone(),
-                        error: "its worker died and it cannot be repeated".into(),
-                    },
-                    at,
-                );
+            if node.in_hand && !node.idempotent {
+                let name = node.name.clone();
+                return failed(next, &name, "its worker died and it cannot be repeated".into(), true, at);
             }
             node.status = N::Pending;
+            node.uncertain |= node.in_hand;
+            node.in_hand = false;
             node.waiting_until = None;
             moved(next, [])
         }
@@ -308,216 +410,96 @@ pub fn apply(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step 
     }
 }
 
-/// A node that waits is looked at again and again: known before the whole document is copied.
+/// A node that waits is looked at many times. Nothing new is recognised before the whole document is copied.
 fn is_said_again(workflow: &Workflow, event: &WorkflowEvent) -> bool {
     let runs = |name: &String| workflow.nodes.iter().find(|n| n.name == *name && n.status == N::Running);
     match (workflow.status, event) {
-        (S::Running, E::NodeBegun { node }) => runs(node).is_some(),
+        (S::Running | S::RollingBack, E::NodeBegun { node }) => runs(node).is_some(),
+        (S::Running | S::RollingBack, E::NodeActs { node }) => runs(node).is_some_and(|node| node.in_hand),
         (S::Running | S::RollingBack, E::NodeWaits { node, until }) => {
-            runs(node).is_some_and(|node| node.waiting_until == Some(*until))
+            runs(node).is_some_and(|node| node.waiting_until == *until)
         }
         _ => false,
     }
 }
 
-/// The nodes that may begin now, in the order of the document.
-pub fn ready(workflow: &Workflow) -> Vec<&Arc<Node>> {
-    if workflow.status != S::Running {
-        return Vec::new();
-    }
-    workflow
-        .nodes
-        .iter()
-        .filter(|node| node.status == N::Pending && node.branch.is_none() && is_ready(workflow, node))
-        .collect()
+/// When the node is out of time: so many milliseconds after that moment. The caller takes our own outages out.
+pub fn time_limit(node: &Node) -> Option<(Timestamp, i64)> {
+    node.started_at.filter(|_| node.status == N::Running).zip(node.timeout_ms)
 }
 
-/// The output under a logical name, whoever produced it.
-pub fn output<'w>(workflow: &'w Workflow, logical: &str) -> Option<&'w Value> {
-    workflow
-        .nodes
-        .iter()
-        .rev()
-        .filter(|n| n.logical == logical && n.status == N::Completed)
-        .find_map(|n| n.output.as_ref())
+/// When what is not compensated becomes an orphan risk. The caller takes our own outages out.
+pub fn compensation_limit(workflow: &Workflow) -> Option<(Timestamp, i64)> {
+    let since = workflow.rolling_back_since.filter(|_| workflow.status == S::RollingBack)?;
+    Some((since, COMPENSATION_LIMIT_MS))
 }
 
-/// Logical names with their outputs, for people.
-pub fn outputs(workflow: &Workflow) -> BTreeMap<&str, &Value> {
-    workflow.nodes.iter().filter_map(|n| n.output.as_ref().map(|o| (n.logical.as_str(), o))).collect()
+/// When the next try of a node or of a compensation comes.
+pub fn next_try(workflow: &Workflow) -> Option<Timestamp> {
+    let running = workflow.nodes.iter().filter(|n| n.status == N::Running && !workflow.status.is_end());
+    running.filter_map(|n| n.waiting_until).chain(uncompensated(workflow).and_then(|n| n.waiting_until)).min()
 }
 
-/// Refuses what is not a DAG, names unknown nodes, or exceeds a pattern's limit.
-pub fn check(nodes: &[Node]) -> Result<(), Refused> {
-    let refuse = |why: String| Err(Refused::invalid("workflow", why));
-    for (i, node) in nodes.iter().enumerate() {
-        if nodes[..i].iter().any(|earlier| earlier.name == node.name) {
-            return refuse(format!("two nodes are named {}", node.name));
-        }
-        // A node may only follow nodes before it: no cycle can be written down.
-        if let Some(unknown) = node.after.iter().find(|after| !nodes[..i].iter().any(|earlier| earlier.name == **after))
-        {
-            return refuse(format!("{} follows {unknown}, which does not stand before it", node.name));
-        }
-        if node.alternatives.len() >= MAX_ALTERNATIVES {
-            return refuse(format!("{} has more than {MAX_ALTERNATIVES} tries", node.name));
-        }
-        if let Some(branch) = &node.branch
-            && !(nodes.iter().any(|n| n.name == branch.then) && nodes.iter().any(|n| n.name == branch.otherwise))
-        {
-            return refuse(format!("{} branches to a node that is not there", node.name));
-        }
-        if let Some(branch) = &node.branch
-            && branch.on_error
-            && logical_of(nodes, &branch.then) != logical_of(nodes, &branch.otherwise)
-        {
-            return refuse(format!("{} falls back to a node with another logical name", node.name));
-        }
-    }
-    Ok(())
-}
-
-/// When a node that runs or waits is looked at again.
-pub fn deadline(workflow: &Workflow) -> Option<Timestamp> {
-    if workflow.status != S::Running {
+/// The failed node that is to be compensated now: of several the last one, because it may depend on what the others made.
+pub fn uncompensated(workflow: &Workflow) -> Option<&Arc<Node>> {
+    if workflow.status != S::RollingBack {
         return None;
     }
-    workflow.nodes.iter().filter(|n| n.status == N::Running).filter_map(|n| n.waiting_until).min()
+    workflow.nodes.iter().rev().find(|n| n.status == N::Failed && n.compensated_at.is_none())
 }
 
-fn is_ready(workflow: &Workflow, node: &Node) -> bool {
-    let before = || node.after.iter().filter_map(|name| workflow.nodes.iter().find(|n| n.name == *name));
-    let open = before().any(|n| !has_passed(workflow, n) && !is_bypassed(workflow, n));
-    !open && (node.after.is_empty() || before().any(|n| has_passed(workflow, n)))
+fn failed(mut next: Workflow, node: &str, error: String, uncertain: bool, at: Timestamp) -> Step {
+    close(&mut next, node, N::Failed, at);
+    let node = open_any(&mut next, node);
+    node.error = Some(error);
+    node.uncertain |= uncertain;
+    next.status = S::RollingBack;
+    next.rolling_back_since = Some(at);
+    moved(next, [])
 }
 
-/// Done, by itself or by the alternative that took its place.
-fn has_passed(workflow: &Workflow, node: &Node) -> bool {
-    let done = |n: &Arc<Node>| n.logical == node.logical && n.status == N::Completed;
-    node.status == N::Completed || (has_alternative(workflow, node) && workflow.nodes.iter().any(done))
-}
-
-/// On a path that is not taken, or no longer.
-fn is_bypassed(workflow: &Workflow, node: &Node) -> bool {
-    node.status == N::Skipped || has_fallen_back(workflow, node)
-}
-
-/// A node that has not begun may begin, or end at once, only when everything before it is settled.
-fn may_begin(workflow: &Workflow, name: &str) -> Result<(), Refused> {
-    let node = find(workflow, name)?;
-    let held_back = node.status == N::Pending && (workflow.status != S::Running || !is_ready(workflow, node));
-    if held_back { Err(Refused::not_from("node", node.status, "begin yet", &[])) } else { Ok(()) }
-}
-
-/// A failed node in whose place another already stands: its compensation was reported before.
-fn has_given_way(workflow: &Workflow, node: &Node) -> bool {
-    has_fallen_back(workflow, node) || has_alternative(workflow, node)
-}
-
-fn has_fallen_back(workflow: &Workflow, node: &Node) -> bool {
-    let opened = |name: &str| workflow.nodes.iter().any(|n| n.name == name && n.status != N::Skipped);
-    node.status == N::Failed && fall_back_of(workflow, &node.name).is_some_and(opened)
-}
-
-/// An alternative stands directly behind the node whose place it takes.
-fn has_alternative(workflow: &Workflow, node: &Node) -> bool {
-    let behind = || workflow.nodes.iter().skip_while(|n| n.name != node.name).nth(1);
-    node.status == N::Failed && behind().is_some_and(|n| n.name.starts_with(&format!("{}#", node.logical)))
-}
-
-fn fall_back_of<'w>(workflow: &'w Workflow, node: &str) -> Option<&'w str> {
-    let mut branches = workflow.nodes.iter().filter_map(|n| n.branch.as_ref());
-    branches.find(|b| b.on_error && b.then == node).map(|b| b.otherwise.as_str())
-}
-
-/// Branches are decided as soon as what decides them is known; the path not taken is skipped, to its last node.
-fn settle_branches(workflow: &mut Workflow, at: Timestamp) {
-    while decide_branches(workflow, at) || skip_unreachable(workflow, at) {}
-}
-
-/// A node all of whose predecessors are on paths not taken will never run.
-fn skip_unreachable(workflow: &mut Workflow, at: Timestamp) -> bool {
-    let bypassed = |name: &String| workflow.nodes.iter().any(|n| n.name == *name && is_bypassed(workflow, n));
-    let unreachable = |n: &&Arc<Node>| n.status == N::Pending && !n.after.is_empty() && n.after.iter().all(bypassed);
-    let Some(name) = workflow.nodes.iter().find(unreachable).map(|n| n.name.clone()) else { return false };
-    close(workflow, &name, N::Skipped, at);
-    true
-}
-
-fn decide_branches(workflow: &mut Workflow, at: Timestamp) -> bool {
-    let due: Vec<(usize, Branch)> = workflow
-        .nodes
-        .iter()
-        .enumerate()
-        .filter(|(_, n)| n.branch.is_some() && n.status == N::Pending && is_ready(workflow, n))
-        .filter_map(|(i, n)| n.branch.clone().map(|b| (i, b)))
-        .collect();
-    let decided = !due.is_empty();
-    for (i, branch) in due {
-        let first = output(workflow, &branch.decided_by)
-            .and_then(|o| o.get(&branch.field))
-            .and_then(Value::as_bool)
-            .unwrap_or(false);
-        let skipped = if first { &branch.otherwise } else { &branch.then };
-        close(workflow, skipped, N::Skipped, at);
-        let node = Arc::make_mut(&mut workflow.nodes[i]);
-        node.status = N::Completed;
-        node.started_at = Some(at);
-        node.ended_at = Some(at);
-        node.output = Some(serde_json::json!({ "took": if first { &branch.then } else { &branch.otherwise } }));
-    }
-    decided
-}
-
-/// Conditional branch with `on_error`: the other path is opened again, to its last node.
-fn fall_back(workflow: &mut Workflow, failed: &str) -> bool {
-    let other = fall_back_of(workflow, failed).map(str::to_owned);
-    let Some(first) = other.filter(|name| workflow.nodes.iter().any(|n| n.name == *name && n.status == N::Skipped))
-    else {
-        return false;
-    };
-    // Nodes stand after what they follow, so one pass finds all that were skipped because of the first.
-    let mut opened = vec![first];
-    for i in 0..workflow.nodes.len() {
-        let node = &workflow.nodes[i];
-        let follows = node.after.iter().any(|before| opened.contains(before));
-        if node.status == N::Skipped && follows && !is_untaken(workflow, &node.name) {
-            opened.push(node.name.clone());
+/// Something takes the failed node's place, or the workflow fails. It fails when everything that ran beside the node is stopped
+/// and compensated too; nodes that had completed keep their effects, which the manifest's cleanup removes (R97).
+fn compensated(mut next: Workflow, name: &str, at: Timestamp) -> Step {
+    let node = open_any(&mut next, name);
+    node.compensated_at = Some(at);
+    node.waiting_until = None;
+    let error = node.error.clone();
+    let doomed = next.error.is_some();
+    if !doomed && (fall_back(&mut next, name) || alternative(&mut next, name)) {
+        if uncompensated(&next).is_none() {
+            next.status = S::Running;
+            next.rolling_back_since = None;
         }
+        settle_branches(&mut next, at);
+        return moved(next, []);
     }
-    for node in workflow.nodes.iter_mut().filter(|n| opened.contains(&n.name)).map(Arc::make_mut) {
-        node.status = N::Pending;
-        node.started_at = None;
-        node.ended_at = None;
+    if !doomed {
+        next.error = Some(error.unwrap_or_else(|| format!("{name} failed")));
+        next.rolling_back_since = Some(at);
+        stop_nodes(&mut next, &format!("stopped because {name} failed"), at);
     }
-    true
+    if uncompensated(&next).is_some() {
+        return moved(next, []);
+    }
+    let error = next.error.clone();
+    finish(next, S::Failed, error, at)
 }
 
-/// The path that a decided branch did not take.
-fn is_untaken(workflow: &Workflow, name: &str) -> bool {
-    let mut decided = workflow.nodes.iter().filter(|n| n.status == N::Completed).filter_map(|n| n.branch.as_ref());
-    decided.any(|b| b.then == name || b.otherwise == name)
-}
-
-/// Retry-with-alternative: a new node under the same logical name, with its own parameters.
-fn alternative(workflow: &mut Workflow, failed: &str) -> bool {
-    let Some(i) = workflow.nodes.iter().position(|n| n.name == failed) else { return false };
-    if workflow.nodes[i].alternatives.is_empty() {
-        return false;
+/// Nothing new begins, and what runs has failed.
+fn stop_nodes(next: &mut Workflow, error: &str, at: Timestamp) {
+    for node in next.nodes.iter_mut().filter(|n| !n.status.is_end()).map(Arc::make_mut) {
+        if node.status == N::Pending {
+            node.status = N::Skipped;
+            continue;
+        }
+        node.status = N::Failed;
+        node.error = Some(error.to_owned());
+        node.ended_at = Some(at);
+        node.uncertain |= node.in_hand;
+        node.in_hand = false;
+        node.waiting_until = None;
     }
-    let mut rest = workflow.nodes[i].alternatives.clone();
-    let chosen = rest.remove(0);
-    let template = &workflow.nodes[i];
-    let number = workflow.nodes.iter().filter(|n| n.logical == template.logical).count() + 1;
-    let mut node = Node::new(&format!("{}#{number}", template.logical), &[], template.timeout_ms)
-        .as_logical(&template.logical)
-        .with_alternatives(rest);
-    node.kind = template.kind.clone();
-    node.after = template.after.clone();
-    node.idempotent = template.idempotent;
-    node.parameters = chosen.parameters;
-    workflow.nodes.insert(i + 1, Arc::new(node));
-    true
 }
 
 fn concluded(next: Workflow, at: Timestamp) -> Step {
@@ -526,26 +508,12 @@ fn concluded(next: Workflow, at: Timestamp) -> Step {
 }
 
 fn finish(mut next: Workflow, outcome: WorkflowStatus, error: Option<String>, at: Timestamp) -> Step {
-    for node in next.nodes.iter_mut().map(Arc::make_mut) {
-        match node.status {
-            N::Pending => node.status = N::Skipped,
-            N::Running => {
-                node.status = N::Failed;
-                node.error = error.clone();
-                node.ended_at = Some(at);
-            }
-            _ => {}
-        }
-        node.waiting_until = None;
-    }
+    stop_nodes(&mut next, error.as_deref().unwrap_or_default(), at);
     next.status = outcome;
     next.error = error;
+    next.rolling_back_since = None;
     next.ended_at = Some(at);
     moved(next, [C::Ended { outcome }])
-}
-
-fn logical_of<'n>(nodes: &'n [Node], name: &str) -> Option<&'n str> {
-    nodes.iter().find(|n| n.name == name).map(|n| n.logical.as_str())
 }
 
 fn find<'w>(workflow: &'w Workflow, name: &str) -> Result<&'w Node, Refused> {
@@ -560,6 +528,15 @@ fn open<'w>(workflow: &'w mut Workflow, name: &str) -> Result<&'w mut Node, Refu
     Ok(Arc::make_mut(node))
 }
 
+/// A node that runs: only such a one acts, is troubled or runs out of time.
+fn running<'w>(workflow: &'w mut Workflow, name: &str, event: &WorkflowEvent) -> Result<&'w mut Node, Refused> {
+    let node = open(workflow, name)?;
+    if node.status == N::Pending {
+        return Err(Refused::not_from("node", node.status, self::name(event), &[]));
+    }
+    Ok(node)
+}
+
 fn open_any<'w>(workflow: &'w mut Workflow, name: &str) -> &'w mut Node {
     workflow.nodes.iter_mut().find(|n| n.name == name).map(Arc::make_mut).expect("looked up before")
 }
@@ -568,6 +545,7 @@ fn close(workflow: &mut Workflow, name: &str, status: NodeStatus, at: Timestamp)
     let open = workflow.nodes.iter_mut().find(|n| n.name == name && !n.status.is_end());
     if let Some(node) = open.map(Arc::make_mut) {
         node.status = status;
+        node.in_hand = false;
         node.waiting_until = None;
         node.started_at = node.started_at.or(Some(at));
         node.ended_at = Some(at);
@@ -578,11 +556,15 @@ pub fn name(event: &WorkflowEvent) -> &'static str {
     match event {
         E::Begun => "begun",
         E::NodeBegun { .. } => "node_begun",
+        E::NodeActs { .. } => "node_acts",
         E::NodeWaits { .. } => "node_waits",
         E::NodeTroubled { .. } => "node_troubled",
         E::NodeDone { .. } => "node_done",
         E::NodeFailed { .. } => "node_failed",
+        E::NodeTimedOut { .. } => "node_timed_out",
         E::Compensated { .. } => "compensated",
+        E::CompensationTroubled { .. } => "compensation_troubled",
+        E::CompensationTimedOut { .. } => "compensation_timed_out",
         E::NodeTakenOver { .. } => "node_taken_over",
         E::CancelAsked => "cancel",
     }

@@ -49,6 +49,7 @@ impl World {
             control_url: "unix:/nonexistent".into(),
             control_ca: None,
             presence: Presence::default(),
+            timer: Arc::new(crate::worker::Clockwork),
         };
         let engine = Engine::new(state, store).unwrap().refusing(crate::problem::remembered);
         let org = engine.ensure_org("default").await.unwrap();

@@ -103,6 +103,7 @@ impl Route {
     AllocationView,
     WorkflowView,
     NodeView,
+    OrphanRiskView,
     ManifestView,
     ResourceView,
     BalanceView,

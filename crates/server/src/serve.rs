@@ -145,6 +145,7 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
             Database::Postgres(_) => Presence::default(),
             _ => Presence::alone(),
         },
+        timer: Arc::new(crate::worker::Clockwork),
     };
     Ok(Engine::new(state, store)?.refusing(crate::problem::remembered))
 }

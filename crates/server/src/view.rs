@@ -295,9 +295,17 @@ pub(crate) fn workflow(w: &Workflow, run: Option<String>) -> WorkflowView {
         tries: n.tries,
         output: n.output.clone(),
         error: n.error.clone(),
-        waiting_until: ms(n.waiting_until).filter(|until| *until < i64::MAX),
+        waiting_until: ms(n.waiting_until),
         started_at: ms(n.started_at),
         ended_at: ms(n.ended_at),
+    });
+    let orphan_risks = w.orphan_risks.iter().map(|risk| OrphanRiskView {
+        node: risk.node.clone(),
+        kind: risk.resource.kind.to_string(),
+        name: risk.resource.name.clone(),
+        provider: risk.resource.provider.clone(),
+        error: risk.error.clone(),
+        at: risk.at.ms(),
     });
     WorkflowView {
         id: w.id.to_string(),
@@ -312,6 +320,7 @@ pub(crate) fn workflow(w: &Workflow, run: Option<String>) -> WorkflowView {
         ended_at: ms(w.ended_at),
         topology: engine::workflow::topology(w),
         nodes: nodes.collect(),
+        orphan_risks: orphan_risks.collect(),
     }
 }
 

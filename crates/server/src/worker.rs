@@ -14,6 +14,15 @@ const HANDS: usize = 16;
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const PRESENCE_EVERY: Duration = Duration::from_secs(20);
 
+/// The engine's timer in a process that serves.
+pub(crate) struct Clockwork;
+
+impl engine::Timer for Clockwork {
+    fn after(&self, ms: i64) -> engine::TimerFuture {
+        Box::pin(tokio::time::sleep(Duration::from_millis(ms.max(0) as u64)))
+    }
+}
+
 /// Works until told to stop, then gives everything back.
 pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Receiver<bool>) -> Result<(), Failure> {
     let worker = engine.start_worker(name).await?;

@@ -152,6 +152,7 @@ pub fn engine(config: &Config, far: &FarProvider, store: &Store, alone: bool) ->
         control_url: "sim:".to_owned(),
         control_ca: None,
         presence: if alone { Presence::alone() } else { Presence::default() },
+        timer: Arc::new(far.now.clone()),
     };
     Engine::new(context, store.clone()).expect("the settings are good")
 }

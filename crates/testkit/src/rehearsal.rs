@@ -47,6 +47,7 @@ impl Rehearsal {
             control_url: "unix:/nowhere".into(),
             control_ca: None,
             presence: Presence::default(),
+            timer: Arc::new(crate::time::Now::new(0)), // nothing here waits for an act
         };
         let engine = Engine::new(context, Store::open(&options)?)?;
         let org = engine.ensure_org("default").await?;

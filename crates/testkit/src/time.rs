@@ -24,6 +24,13 @@ impl Clock for Now {
     }
 }
 
+impl engine::Timer for Now {
+    fn after(&self, ms: i64) -> engine::TimerFuture {
+        let now = self.clone();
+        Box::pin(async move { now.wait(ms).await })
+    }
+}
+
 impl Now {
     pub fn new(ms: i64) -> Now {
         Now { ms: Arc::new(AtomicI64::new(ms)), wrong_by: Arc::default(), waits: Arc::default() }

@@ -528,6 +528,24 @@ pub struct WorkflowView {
     pub topology: String,
     #[serde(default)]
     pub nodes: Vec<NodeView>,
+    /// What could not be compensated within 5 minutes and may still exist.
+    #[serde(default)]
+    pub orphan_risks: Vec<OrphanRiskView>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OrphanRiskView {
+    /// The node that made it.
+    pub node: String,
+    /// instance, snapshot, object, …
+    pub kind: String,
+    /// What it is called where it exists.
+    pub name: String,
+    pub provider: Option<String>,
+    /// Why the last try of the compensation failed.
+    pub error: Option<String>,
+    pub at: i64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

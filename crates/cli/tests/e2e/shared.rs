@@ -133,7 +133,7 @@ fn what_a_dead_worker_held_is_taken_over() {
     shared.home.configure("[timings]\nlease_ms = 3000\n");
     let (first, address) = shared.server("127.0.0.1:0", &["--no-worker"]);
     shared.talk_to(&address);
-    shared.home.set("REPL_CRASH", "worker/launch_run.act:before");
+    shared.home.set("REPL_CRASH", "worker/workflow.record:before");
     let dies = shared.worker(&address);
     shared.home.unset("REPL_CRASH");
     let run = shared.home.detach(&[], "echo made; exit 4");

@@ -47,7 +47,6 @@ pub const STORIES: &[Story] = &[
             "journal.forget",
             "journal.replace",
             "keeper.fork",
-            "launch_run.act",
             "local.boot",
             "local.start",
             "local.trace",
@@ -72,6 +71,8 @@ pub const STORIES: &[Story] = &[
             "work.finish",
             "worker.beat",
             "worker.start",
+            "workflow.mark",
+            "workflow.record",
         ],
     },
     Story {
@@ -152,7 +153,8 @@ pub const STORIES: &[Story] = &[
             "provider.forget",
             "provider.inspect",
             "provider.terminate",
-            "terminate_instance.step",
+            "workflow.mark",
+            "workflow.record",
         ],
     },
     Story {
@@ -238,7 +240,7 @@ pub const STORIES: &[Story] = &[
     Story {
         name: "an_item_kills_its_workers",
         settings: "[timings]\nlease_ms = 1200\n", // what is left behind is looked for six times as often
-        also: "worker/launch_run.act:before",
+        also: "worker/job.reconcile:before",
         shared: false,
         tell: an_item_kills_its_workers,
         points: &["work.give_up"],

@@ -1,324 +1,291 @@
-//! Launch-run: from a submitted job to its end, one workflow a job. On a warm machine everything up to the sync is done inside the submit.
+//! Launch-run: from a submitted job to its end, one workflow a job. On a warm machine everything up to the sync is done inside the
+//! submission's transaction. The job alone owns its status and its deadlines; nodes that wait only observe it.
 
-use crate::Engine;
-use crate::instance_cleanup::is_there_again;
-use crate::intents::terminate_instance;
+mod spawn;
+
+use crate::pool::{Decision, WarmSlot};
 use crate::run_tx::{RunTx, Tracked};
-use crate::workflow::{self, Verdict};
-use adapters::{Handle, Order, Provider};
-use model::bug;
-use model::instance::{Instance, InstanceEvent, InstanceStatus};
-use model::job::{JobEvent, JobStatus};
-use model::pool::Slot;
-use model::time::{MINUTE, SECOND};
-use model::workflow::{Branch, Intent, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
-use model::{Effect, Failure, JobId, ManifestId, RunId, Timestamp, Trouble, WorkflowId, crash_point};
-use serde_json::json;
-use std::sync::{Arc, LazyLock};
-use store::{Item, Lane, WorkKind};
+use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict};
+use crate::workflow::{self, advance_in};
+use model::job::{Job, JobEvent, JobReason, JobStatus};
+use model::workflow::{Branch, Intent, Node, NodeStatus};
+use model::{AllocationId, Credits, Failure, InstanceId, JobId, ManifestId, RunId, WorkflowId};
+use serde::{Deserialize, Serialize};
+use spawn::SpawnInstance;
+use std::sync::LazyLock;
 
-/// Tries of a spawn that failed in a way worth trying again.
-const SPAWN_TRIES: i64 = 3;
-const SPAWN: &str = "spawn-instance";
+const CHECK: &str = "check-budget";
+const CHOOSE: &str = "choose-machine";
 const CLAIM: &str = "claim-warm-allocation";
+const SPAWN: &str = "spawn-instance";
+const BOOT: &str = "wait-for-boot";
+const ALLOCATE: &str = "create-allocation";
+const SYNC: &str = "sync-files";
+const AWAIT: &str = "await-completion";
 
-static BLUEPRINT: LazyLock<Vec<Arc<Node>>> = LazyLock::new(|| {
-    workflow::blueprint(vec![
-        Node::new("check-budget", &[], MINUTE),
-        Node::new("resolve-instance", &["check-budget"], model::job::WAIT_LIMIT_MS),
-        Node::new("choose-machine", &["resolve-instance"], MINUTE).branching(Branch {
-            decided_by: "resolve-instance".into(),
-            field: "warm".into(),
-            then: CLAIM.into(),
-            otherwise: SPAWN.into(),
-            on_error: true,
-        }),
-        Node::new(CLAIM, &["choose-machine"], MINUTE).as_logical("instance"),
-        Node::new(SPAWN, &["choose-machine"], model::instance::SPAWN_LIMIT_MS).as_logical("instance"),
-        Node::new("wait-for-boot", &[CLAIM, SPAWN], model::job::BOOT_LIMIT_MS),
-        Node::new("create-allocation", &["wait-for-boot"], MINUTE),
-        Node::new("sync-files", &["create-allocation"], model::job::SYNC_LIMIT_MS),
-        Node::new("await-completion", &["sync-files"], i64::MAX),
-        Node::new("finalize-run", &["await-completion"], MINUTE),
-    ])
+pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
+    let choice = Branch {
+        decided_by: RESOLVED.logical.into(),
+        field: "warm".into(),
+        then: CLAIM.into(),
+        otherwise: SPAWN.into(),
+        on_error: true,
+    };
+    Blueprint::of(Intent::LaunchRun)
+        .node(Node::new(CHECK, &[], None), &CheckBudget)
+        .node(Node::new(RESOLVED.logical, &[CHECK], None), &ResolveInstance)
+        .choice(Node::new(CHOOSE, &[RESOLVED.logical], None).branching(choice))
+        .node(Node::new(CLAIM, &[CHOOSE], None).as_logical(MACHINE.logical), &ClaimWarmAllocation)
+        .node(Node::new(SPAWN, &[CHOOSE], model::instance::SPAWN_LIMIT_MS).as_logical(MACHINE.logical), &SpawnInstance)
+        .node(Node::new(BOOT, &[CLAIM, SPAWN], None), &WaitForBoot)
+        .node(Node::new(ALLOCATE, &[BOOT], None), &CreateAllocation)
+        .node(Node::new(SYNC, &[ALLOCATE], None), &SyncFiles)
+        .node(Node::new(AWAIT, &[SYNC], None), &AwaitCompletion)
+        .node(Node::new("finalize-run", &[AWAIT], None), &FinalizeRun)
+        .checked()
 });
+
+#[derive(Serialize)]
+struct Input {
+    run: RunId,
+    attempt: i64,
+    job: JobId,
+}
+
+const RESOLVED: Port<Resolved> = Port::new("resolve-instance");
+/// Where the job runs, whichever of the two paths found the machine.
+const MACHINE: Port<Machine> = Port::new("instance");
+
+#[derive(Serialize, Deserialize)]
+struct Resolved {
+    warm: bool,
+    #[serde(flatten)]
+    slot: Option<WarmSlot>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Machine {
+    instance: InstanceId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    allocation: Option<AllocationId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handle: Option<String>,
+}
 
 /// The workflow's row and manifest; its nodes advance with the job.
 pub(crate) fn begin(run_tx: &mut RunTx<'_>, job: JobId, id: WorkflowId) -> Result<(), Failure> {
     let manifest = ManifestId(run_tx.tx.next_id());
-    let mut workflow = workflow::draft(id, manifest, run_tx.run.org, Intent::LaunchRun, &BLUEPRINT, run_tx.at);
+    let input = Input { run: run_tx.run.id, attempt: run_tx.run.attempt, job };
+    let mut workflow = BLUEPRINT.draft((id, manifest, run_tx.run.org), &input, run_tx.at);
     workflow.job = Some(job);
-    workflow.input = Arc::new(json!({ "run": run_tx.run.id, "attempt": run_tx.run.attempt, "job": job }));
     workflow::open_manifest(run_tx.tx, &workflow)?;
     run_tx.workflows.push(Tracked::new(workflow));
     Ok(())
 }
 
-/// A warm slot was chosen and somebody else was faster: the claim failed and left nothing to undo, and the branch falls back to
-/// a machine of its own.
-pub(crate) fn claim_lost(run_tx: &mut RunTx<'_>, id: JobId, slot: &Slot) -> Result<(), Failure> {
-    let (workflow_id, at) = (run_tx.job(id)?.workflow, run_tx.at);
-    advance(run_tx, id)?;
-    let mut workflow = run_tx.workflow(workflow_id)?.it.clone();
-    let chosen = json!({ "warm": true, "instance": slot.instance });
-    let error = format!("{} was taken or its machine left before it could be claimed", slot.allocation);
-    for event in [
-        WorkflowEvent::NodeDone { node: "resolve-instance".into(), output: chosen },
-        WorkflowEvent::NodeFailed { node: CLAIM.into(), error },
-        WorkflowEvent::Compensated { node: CLAIM.into() },
-    ] {
-        workflow::apply(run_tx.tx, &mut workflow, event, at)?;
-    }
-    run_tx.workflow(workflow_id)?.set(workflow);
-    Ok(())
-}
-
 /// Brings the nodes to where the job is. Called after every event of the job.
 pub(crate) fn advance(run_tx: &mut RunTx<'_>, id: JobId) -> Result<(), Failure> {
-    let job = run_tx.job(id)?.clone();
-    let at = run_tx.at;
-    let mut workflow = run_tx.workflow(job.workflow)?.it.clone();
-    if workflow.status.is_end() {
-        return Ok(());
-    }
-    let mut advanced =
-        workflow::advance(run_tx.tx, &mut workflow, at, |tx, workflow, node| reconcile(tx, workflow, node, &job, at))?;
-    if job.status.is_end() && !workflow.status.is_end() && workflow.status != WorkflowStatus::RollingBack {
-        advanced.moved |= workflow::apply(run_tx.tx, &mut workflow, WorkflowEvent::CancelAsked, at)?.moved;
-    }
-    if advanced.acts {
-        run_tx.wake(WorkKind::Workflow, workflow.id.0, at);
-    }
-    if advanced.moved {
-        run_tx.workflow(job.workflow)?.set(workflow);
-    }
-    Ok(())
+    let workflow = run_tx.job(id)?.workflow;
+    advance_in(run_tx, workflow, false)
 }
 
-/// Rows only: what the job's state says about each node.
-fn reconcile(
-    tx: &mut store::Tx,
-    workflow: &Workflow,
-    node: &Node,
-    job: &model::job::Job,
-    at: Timestamp,
-) -> Result<Verdict, Failure> {
-    let wait = |ms: i64| Verdict::Waits(Timestamp(job.submitted_at.ms().saturating_add(ms)));
-    let synced = job.running_at.is_some();
-    Ok(match node.kind.as_str() {
-        "check-budget" => Verdict::Done(json!({})), // the reservation stands, or the run would not have started
-        "resolve-instance" if job.status == JobStatus::Submitted => wait(node.timeout_ms),
-        "resolve-instance" => Verdict::Done(json!({ "warm": job.warm, "instance": job.instance })),
-        CLAIM => Verdict::Done(json!({ "instance": job.instance, "allocation": job.allocation })),
-        SPAWN => spawned(tx, node, job, at)?,
-        "wait-for-boot" if job.accepted_at.is_some() || job.warm => Verdict::Done(json!({})),
-        "wait-for-boot" => wait(node.timeout_ms),
-        "create-allocation" => Verdict::Done(json!({ "allocation": job.allocation, "epoch": job.epoch })),
-        "sync-files" if synced => Verdict::Done(json!({ "fetched_blobs": job.synced_blobs })),
-        "sync-files" => wait(node.timeout_ms),
-        "await-completion" if job.status.is_end() => {
-            Verdict::Done(json!({ "reason": job.reason, "exit_code": job.exit_code }))
+fn job_of(node: &mut NodeTx<'_, '_, '_>) -> Result<Job, NodeError> {
+    let (run_tx, job) = node.run()?;
+    Ok(run_tx.job(job)?.clone())
+}
+
+/// A node that waits for something of the job: done when it is there, and never when the job has ended without it.
+fn observed<T: Serialize>(job: &Job, found: Option<(&Port<T>, T)>) -> Verdict {
+    match found {
+        Some((port, output)) => port.done(&output),
+        None if job.status.is_end() => Verdict::Cancelled,
+        None => Verdict::Waits(None),
+    }
+}
+
+/// Something of the run's reservation must be left, or there is nothing to pay a machine with.
+struct CheckBudget;
+const CHECKED: Port<Nothing> = Port::new(CHECK);
+
+#[derive(Serialize, Deserialize)]
+struct Nothing {}
+
+impl NodeKind for CheckBudget {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let (run_tx, _) = node.run()?;
+        let attempt = &run_tx.attempt()?.it;
+        if attempt.left() > Credits::ZERO {
+            return Ok(CHECKED.done(&Nothing {}));
         }
-        "await-completion" => wait(i64::MAX),
-        "finalize-run" => Verdict::Done(json!({ "status": job.status })),
-        other => Verdict::Failed(format!("launch-run has no node `{other}` ({})", workflow.id)),
-    })
+        let error = format!("nothing is left of the {} credits that were reserved for the run", attempt.reserved);
+        Ok(Verdict::Failed { error, uncertain: false })
+    }
+
+    fn undo(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Undo, NodeError> {
+        let (run_tx, job) = node.run()?;
+        run_tx.job_event(job, JobEvent::StopAsked { reason: JobReason::Budget, abort: false })?;
+        Ok(Undo::Done)
+    }
 }
 
-/// A machine that is bound or has registered is there, whoever made the call.
-fn spawned(tx: &mut store::Tx, node: &Node, job: &model::job::Job, at: Timestamp) -> Result<Verdict, Failure> {
-    let instance = job.instance.map(|id| store::instance::find(tx, id)).transpose()?.flatten();
-    Ok(match instance {
-        Some(i) if i.status == InstanceStatus::Spawning => match node.waiting_until {
-            Some(until) if until > at => Verdict::Waits(until),
-            _ => Verdict::Act,
-        },
-        Some(i) => Verdict::Done(json!({ "instance": i.id, "name": i.name, "handle": i.handle })),
-        None => Verdict::Act, // announced in this very transaction; its row follows
-    })
-}
+/// Chooses a warm slot or a machine of its own, or waits in the pool's list until it is asked again.
+struct ResolveInstance;
 
-/// The holder of the item: makes the machine, or undoes a failed making.
-pub(crate) async fn act(engine: &Engine, item: Item, workflow: Workflow) -> Result<(), Failure> {
-    let job_id = workflow.job.expect("launch-run has a job");
-    let job = engine
-        .store
-        .read_inline("job.find", move |tx| store::job::find(tx, job_id))
-        .await?
-        .expect("jobs are never deleted");
-    let Some(instance_id) = job.instance else { return engine.done(item).await };
-    let instance = engine.store.read_inline("instance.find", move |tx| store::instance::find(tx, instance_id)).await?;
-    let instance = instance.expect("instances are never deleted");
-    let provider = engine.context.provider(&instance.provider)?.clone();
-    let spawning = instance.status == InstanceStatus::Spawning && running_spawn(&workflow).is_some();
-    let outcome = match workflow.status {
-        WorkflowStatus::RollingBack => Act::Undone,
-        _ if spawning => spawn(engine, &*provider, &instance).await,
-        // It has registered before the answer of its making was written down.
-        _ if instance.handle.is_none() && instance.status.is_open() => {
-            let found = provider.find_by_name(&instance.name).await.ok().flatten();
-            found.map_or(Act::Nothing, Act::Spawned)
+impl NodeKind for ResolveInstance {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let decides = node.asked || node.node.status == NodeStatus::Pending;
+        let (run_tx, id) = node.run()?;
+        let job = run_tx.job(id)?;
+        if job.status.is_end() {
+            return Ok(Verdict::Cancelled);
         }
-        _ => Act::Nothing,
-    };
-    let made = match &outcome {
-        Act::Spawned(handle) => Some(handle.clone()),
-        _ => None,
-    };
-    let wanted = write_down(engine, item, job.run, job_id, outcome).await?;
-    if let Some(handle) = made.filter(|_| !wanted) {
-        // It came so late that it had been given up: whoever made it ends it.
-        provider.terminate(&handle, &instance.nonce).await?;
-        provider.forget(&handle).await?;
-    }
-    Ok(())
-}
-
-async fn spawn(engine: &Engine, provider: &dyn Provider, instance: &Instance) -> Act {
-    let order = Order {
-        boot: crate::pool::boot(&engine.context, instance),
-        region: instance.region.clone(),
-        resources: instance.resources.clone(),
-    };
-    match crash_point!("provider.spawn", provider.spawn(&order).await) {
-        Ok(handle) => Act::Spawned(handle),
-        // It may have happened, now or by somebody who died before saying so: look by name before anything else is believed.
-        Err(trouble) => match provider.find_by_name(&instance.name).await {
-            Ok(Some(handle)) => Act::Spawned(handle),
-            Ok(None) => Act::Failed(trouble),
-            Err(_) if trouble.effect == Effect::Perhaps => Act::Failed(Trouble { retry: true, ..trouble }),
-            Err(_) => Act::Failed(trouble.perhaps()),
-        },
-    }
-}
-
-#[derive(Clone)]
-enum Act {
-    Nothing,
-    Spawned(Handle),
-    Failed(Trouble),
-    Undone,
-}
-
-/// False: what was made is not wanted any more.
-async fn write_down(engine: &Engine, item: Item, run: RunId, job: JobId, act: Act) -> Result<bool, Failure> {
-    let context = engine.context.clone();
-    engine
-        .store
-        .write(Lane::Normal.of(run), "launch_run.act", move |tx| {
-            let seen = store::work::hold(tx, &item)?;
-            let mut run_tx = RunTx::open(tx, &context, run)?;
-            if run_tx.job(job).is_err() {
-                // Of an earlier attempt: its machine is looked after by its own item, as long as it has a row that is open.
-                store::work::finish(tx, &item, None);
-                let machine = store::job::find(tx, job)?.and_then(|job| job.instance);
-                let machine = machine.map(|id| store::instance::find(tx, id)).transpose()?.flatten();
-                if let Some(machine) = machine.as_ref().filter(|machine| !machine.status.is_open()) {
-                    is_there_again(tx, machine.id)?;
-                }
-                return Ok(machine.is_some_and(|machine| machine.status.is_open()));
-            }
-            let mut wanted = true;
-            match &act {
-                Act::Nothing => advance(&mut run_tx, job)?,
-                Act::Spawned(handle) => wanted = bound(&mut run_tx, job, handle)?,
-                Act::Failed(trouble) => failed(&mut run_tx, job, trouble)?,
-                Act::Undone => undone(&mut run_tx, job)?,
-            }
-            let id = run_tx.job(job)?.workflow;
-            let next = retry_at(&run_tx.workflow(id)?.it);
-            run_tx.close()?;
-            store::work::finish(tx, &item.seen(seen), next);
-            Ok(wanted)
+        // While its run is paused nothing new starts.
+        if !decides || job.status != JobStatus::Submitted || job.freeze == model::job::FreezeState::Frozen {
+            return Ok(Verdict::Waits(None));
+        }
+        if !run_tx.context.providers.contains_key(&run_tx.run.spec.provider) {
+            let error = format!(
+                "its provider `{}` is not set up any more: set it up again, or submit the run to another",
+                run_tx.run.spec.provider
+            );
+            return Ok(Verdict::Failed { error, uncertain: false });
+        }
+        Ok(match run_tx.decide_place(id, &[])? {
+            Decision::Claim(slot) => RESOLVED.done(&Resolved { warm: true, slot: Some(slot) }),
+            Decision::Spawn => RESOLVED.done(&Resolved { warm: false, slot: None }),
+            Decision::Wait => Verdict::Waits(None),
         })
-        .await
+    }
+
+    fn undo(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Undo, NodeError> {
+        let why = node.node.error.clone().unwrap_or_default();
+        let (run_tx, job) = node.run()?;
+        run_tx.job_event(job, JobEvent::ProviderRefused { why })?;
+        Ok(Undo::Done)
+    }
 }
 
-/// When the spawn is tried again.
-fn retry_at(workflow: &Workflow) -> Option<Timestamp> {
-    running_spawn(workflow).and_then(|node| node.waiting_until)
-}
+/// Takes the slot that was chosen. When another transaction took it or its machine is leaving, the next one is tried; when there is
+/// none and room for a machine, the node fails and the branch falls back to one of its own.
+struct ClaimWarmAllocation;
 
-fn running_spawn(workflow: &Workflow) -> Option<&Node> {
-    workflow.nodes.iter().map(|n| &**n).find(|n| n.kind == SPAWN && n.status == NodeStatus::Running)
-}
-
-fn bound(run_tx: &mut RunTx<'_>, job: JobId, handle: &Handle) -> Result<bool, Failure> {
-    if let Some(instance) = run_tx.job(job)?.instance {
-        if !run_tx.instance(instance)?.it.status.is_open() {
-            is_there_again(run_tx.tx, instance)?; // if whoever makes it cannot end it, its item does
-            return Ok(false);
+impl NodeKind for ClaimWarmAllocation {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        if node.node.status == NodeStatus::Running && !node.asked {
+            return Ok(observed(&job_of(node)?, None::<(&Port<Machine>, Machine)>));
         }
-        crate::instance::event_in(run_tx, instance, InstanceEvent::Bound { handle: handle.0.clone() })?;
-        // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
-        run_tx.wake(WorkKind::Instance, instance.0, run_tx.at + crate::instance::ASK_AGAIN_MS);
-    }
-    // The instance's row is written when the working set is written; the node is done by what it says now.
-    of_spawn(run_tx, job, |node| WorkflowEvent::NodeDone { node, output: json!({ "handle": handle.0 }) })?;
-    advance(run_tx, job)?;
-    Ok(true)
-}
-
-fn failed(run_tx: &mut RunTx<'_>, job: JobId, trouble: &Trouble) -> Result<(), Failure> {
-    if let Some(instance) = run_tx.job(job)?.instance
-        && run_tx.instance(instance)?.it.status != InstanceStatus::Spawning
-    {
-        return advance(run_tx, job); // whatever the call said: its runner has come, or it was given up meanwhile
-    }
-    let id = run_tx.job(job)?.workflow;
-    let tries = running_spawn(&run_tx.workflow(id)?.it).map_or(0, |node| node.tries);
-    let until = run_tx.at + SECOND * (1 << tries.clamp(0, 6));
-    let (error, uncertain) = (trouble.what.clone(), trouble.effect == Effect::Perhaps);
-    of_spawn(run_tx, job, |node| WorkflowEvent::NodeTroubled { node, error: error.clone(), uncertain, until })?;
-    if trouble.retry && tries < SPAWN_TRIES {
-        return Ok(());
-    }
-    of_spawn(run_tx, job, |node| WorkflowEvent::NodeFailed { node, error: error.clone() })?;
-    undone(run_tx, job)
-}
-
-/// A making that failed: the job ends for want of a machine, and what may exist all the same is terminate-instance's from now on. All
-/// in one transaction, so that a runner that comes meanwhile finds nothing to begin, on a machine that nobody is given.
-fn undone(run_tx: &mut RunTx<'_>, job: JobId) -> Result<(), Failure> {
-    let (why, uncertain) = compensated(run_tx, job)?;
-    let Some(id) = run_tx.job(job)?.instance else { return Ok(()) };
-    // The machine goes first: then, if there never was one, nothing of the job can be left anywhere.
-    let registered = run_tx.instance(id)?.it.ready_at.is_some();
-    if run_tx.instance(id)?.it.status == InstanceStatus::Spawning {
-        if uncertain && !bug!(uncertain_spawn_forgotten) {
-            terminate_instance::begin_in(run_tx, id, "it may exist although its making failed")?;
-        } else {
-            crate::instance::event_in(run_tx, id, InstanceEvent::SpawnFailed)?;
+        let mut lost = Vec::new();
+        let mut chosen = match node.node.status {
+            NodeStatus::Pending => node.read(&RESOLVED)?.slot,
+            _ => None, // it waited: what was chosen then is gone
+        };
+        let (run_tx, id) = node.run()?;
+        loop {
+            let slot = match chosen.take() {
+                Some(slot) => slot,
+                None => match run_tx.decide_place(id, &lost)? {
+                    Decision::Claim(slot) => slot,
+                    Decision::Spawn => {
+                        let lost = lost.iter().map(AllocationId::to_string).collect::<Vec<_>>().join(", ");
+                        let error = format!("{lost} was taken or its machine left before it could be claimed");
+                        return Ok(Verdict::Failed { error, uncertain: false });
+                    }
+                    Decision::Wait => return Ok(Verdict::Waits(None)),
+                },
+            };
+            if run_tx.claim(id, &slot)? {
+                let (instance, allocation) = (slot.instance, Some(slot.allocation));
+                return Ok(MACHINE.done(&Machine { instance, allocation, name: None, handle: None }));
+            }
+            lost.push(slot.allocation);
         }
     }
-    if run_tx.job(job)?.status == JobStatus::Provisioning {
-        run_tx.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
-    }
-    // A runner that never registered was never given the job; one that did is stopped, or fenced.
-    if !registered || !run_tx.instance(id)?.it.status.is_open() {
-        run_tx.job_event(job, JobEvent::GaveUpOn)?;
-    }
-    Ok(())
 }
 
-/// Closes the failed node; returns why it failed, and whether it may have happened all the same.
-fn compensated(run_tx: &mut RunTx<'_>, job: JobId) -> Result<(String, bool), Failure> {
-    let id = run_tx.job(job)?.workflow;
-    let mut workflow = run_tx.workflow(id)?.it.clone();
-    let failed = workflow.nodes.iter().rev().find(|n| n.status == NodeStatus::Failed).cloned();
-    let Some(failed) = failed else { return Ok((String::new(), true)) };
-    workflow::apply(run_tx.tx, &mut workflow, WorkflowEvent::Compensated { node: failed.name.clone() }, run_tx.at)?;
-    run_tx.workflow(id)?.set(workflow);
-    Ok((failed.error.clone().unwrap_or_default(), failed.uncertain))
+struct WaitForBoot;
+const BOOTED: Port<Nothing> = Port::new(BOOT);
+
+impl NodeKind for WaitForBoot {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let job = job_of(node)?;
+        let booted = job.accepted_at.is_some() || job.warm;
+        Ok(observed(&job, booted.then_some((&BOOTED, Nothing {}))))
+    }
 }
 
-/// One event of the spawn that is under way, if one is.
-fn of_spawn(run_tx: &mut RunTx<'_>, job: JobId, event: impl Fn(String) -> WorkflowEvent) -> Result<(), Failure> {
-    let id = run_tx.job(job)?.workflow;
-    let mut workflow = run_tx.workflow(id)?.it.clone();
-    if let Some(node) = running_spawn(&workflow).map(|node| node.name.clone()) {
-        workflow::apply(run_tx.tx, &mut workflow, event(node), run_tx.at)?;
-        run_tx.workflow(id)?.set(workflow);
+/// Checks that the slot is the job's and says where the job runs. The slot was born claimed with its user and workdir (R94),
+/// because a runner is told both before it accepts the job.
+struct CreateAllocation;
+const ALLOCATED: Port<Allocated> = Port::new(ALLOCATE);
+
+#[derive(Serialize, Deserialize)]
+struct Allocated {
+    allocation: AllocationId,
+    user: String,
+    workdir: String,
+    epoch: i64,
+}
+
+impl NodeKind for CreateAllocation {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let (run_tx, id) = node.run()?;
+        let job = run_tx.job(id)?.clone();
+        let Some(allocation) = job.allocation else { return Ok(observed(&job, None::<(&Port<Allocated>, Allocated)>)) };
+        let slot = &run_tx.allocation(allocation)?.it;
+        if slot.job != Some(id) && !job.status.is_end() {
+            let error = format!("{allocation} is not the slot of {id} any more");
+            return Ok(Verdict::Failed { error, uncertain: false });
+        }
+        let (user, workdir) = (slot.user.clone(), slot.workdir.clone());
+        Ok(ALLOCATED.done(&Allocated { allocation, user, workdir, epoch: job.epoch }))
     }
-    Ok(())
+}
+
+struct SyncFiles;
+const SYNCED: Port<Synced> = Port::new(SYNC);
+
+#[derive(Serialize, Deserialize)]
+struct Synced {
+    fetched_blobs: i64,
+}
+
+impl NodeKind for SyncFiles {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let job = job_of(node)?;
+        let synced = job.running_at.is_some();
+        Ok(observed(&job, synced.then_some((&SYNCED, Synced { fetched_blobs: job.synced_blobs }))))
+    }
+}
+
+struct AwaitCompletion;
+const ENDED: Port<Ended> = Port::new(AWAIT);
+
+#[derive(Serialize, Deserialize)]
+struct Ended {
+    reason: Option<JobReason>,
+    exit_code: Option<i32>,
+}
+
+impl NodeKind for AwaitCompletion {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let job = job_of(node)?;
+        let ended = Ended { reason: job.reason, exit_code: job.exit_code };
+        Ok(observed(&job, job.status.is_end().then_some((&ENDED, ended))))
+    }
+}
+
+struct FinalizeRun;
+const FINALIZED: Port<Finalized> = Port::new("finalize-run");
+
+#[derive(Serialize, Deserialize)]
+struct Finalized {
+    status: JobStatus,
+}
+
+impl NodeKind for FinalizeRun {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        Ok(FINALIZED.done(&Finalized { status: job_of(node)?.status }))
+    }
 }

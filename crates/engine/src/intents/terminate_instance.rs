@@ -1,29 +1,42 @@
-//! Terminate-instance: nobody lives there, the runner is told, the provider confirms. Until it has, the machine is somebody's to pay for.
+//! Terminate-instance: no job is left on the machine, the runner is told, the provider confirms. Until it has, the machine may cost
+//! money, so the last node has no time limit and is tried until the provider answers.
 
+use crate::instance_cleanup::missing_until;
 use crate::run_tx::RunTx;
-use crate::workflow::{self, Verdict};
-use crate::{Engine, EngineContext};
+use crate::workflow::kind::{ActFuture, Blueprint, NodeError, NodeKind, NodeTx, Port, Verdict, read_order, to_value};
+use crate::{Engine, EngineContext, workflow};
 use adapters::{Handle, Seen};
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
-use model::time::{MINUTE, SECOND};
-use model::workflow::{Intent, Node, NodeStatus, Workflow, WorkflowEvent};
-use model::{Failure, InstanceId, ManifestId, Refused, Timestamp, WorkflowId, crash_point};
-use serde_json::json;
-use std::sync::{Arc, LazyLock};
-use store::{Item, Lane, NewEvent, Tx, WorkKind};
+use model::time::SECOND;
+use model::workflow::{Intent, Node};
+use model::{Failure, InstanceId, ManifestId, Refused, Timestamp, Trouble, WorkflowId, crash_point};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::LazyLock;
+use store::{NewEvent, Tx, WorkKind};
 
+const VALIDATE: &str = "validate";
+const DRAIN: &str = "drain-allocations";
+const DRAIN_SSH: &str = "drain-ssh";
+const CLEAN_UP: &str = "cleanup-features";
 const TERMINATE: &str = "terminate";
 
-static BLUEPRINT: LazyLock<Vec<Arc<Node>>> = LazyLock::new(|| {
-    workflow::blueprint(vec![
-        Node::new("validate", &[], MINUTE),
-        Node::new("drain-allocations", &["validate"], 10 * MINUTE),
-        Node::new("drain-ssh", &["drain-allocations"], MINUTE),
-        Node::new("cleanup-features", &["drain-ssh"], MINUTE),
-        Node::new(TERMINATE, &["cleanup-features"], 10 * MINUTE),
-    ])
+pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
+    Blueprint::of(Intent::TerminateInstance)
+        .node(Node::new(VALIDATE, &[], None), &Validate)
+        .node(Node::new(DRAIN, &[VALIDATE], None), &DrainAllocations)
+        .node(Node::new(DRAIN_SSH, &[DRAIN], None), &NothingThere)
+        .node(Node::new(CLEAN_UP, &[DRAIN_SSH], None), &NothingThere)
+        .node(Node::new(TERMINATE, &[CLEAN_UP], None), &Terminate)
+        .checked()
 });
+
+#[derive(Serialize)]
+struct Input<'a> {
+    instance: InstanceId,
+    why: &'a str,
+}
 
 /// Inside a run's transaction: the machine is decided upon there, the workflow does the rest.
 pub(crate) fn begin_in(run_tx: &mut RunTx<'_>, id: InstanceId, why: &str) -> Result<(), Failure> {
@@ -57,63 +70,137 @@ pub(crate) fn begin(tx: &mut Tx, id: InstanceId, why: &str) -> Result<WorkflowId
 
 fn open(tx: &mut Tx, instance: &Instance, why: &str, at: Timestamp) -> Result<WorkflowId, Failure> {
     let (id, manifest) = (WorkflowId(tx.next_id()), ManifestId(tx.next_id()));
-    let mut workflow = workflow::draft(id, manifest, instance.org, Intent::TerminateInstance, &BLUEPRINT, at);
+    let input = Input { instance: instance.id, why };
+    let mut workflow = BLUEPRINT.draft((id, manifest, instance.org), &input, at);
     workflow.instance = Some(instance.id);
-    workflow.input = Arc::new(json!({ "instance": instance.id, "why": why }));
     workflow::open_manifest(tx, &workflow)?;
     store::workflow::insert(tx, &workflow)?;
     tx.wake(WorkKind::Workflow, id.0, at);
     Ok(id)
 }
 
-fn reconcile(tx: &mut Tx, node: &Node, instance: &Instance, at: Timestamp) -> Result<Verdict, Failure> {
-    Ok(match node.kind.as_str() {
-        "validate" if instance.status.is_open() => {
-            Verdict::Done(json!({ "name": instance.name, "handle": instance.handle }))
-        }
-        "validate" => Verdict::Done(json!({ "gone": true })),
-        "drain-allocations" => match store::job::on_instance(tx, instance.id)? {
+/// The machine, locked: nobody claims it or ends it while a node decides.
+fn locked(node: &mut NodeTx<'_, '_, '_>) -> Result<Instance, NodeError> {
+    let Some(id) = node.workflow.instance else {
+        return Err(NodeError::Fails("its workflow has no instance".into()));
+    };
+    Ok(store::instance::lock(node.scope.tx(), id)?)
+}
+
+struct Validate;
+const VALID: Port<Valid> = Port::new(VALIDATE);
+
+#[derive(Serialize, Deserialize)]
+struct Valid {
+    name: String,
+    handle: Option<String>,
+    gone: bool,
+}
+
+impl NodeKind for Validate {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let instance = locked(node)?;
+        let gone = !instance.status.is_open();
+        Ok(VALID.done(&Valid { name: instance.name, handle: instance.handle, gone }))
+    }
+}
+
+/// Waits for the job on the machine. It has no time limit of its own: the job's deadlines end it.
+struct DrainAllocations;
+const LOOK_AGAIN_MS: i64 = 10 * SECOND;
+
+impl NodeKind for DrainAllocations {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let (instance, at) = (locked(node)?, node.at());
+        let tx = node.scope.tx();
+        Ok(match store::job::on_instance(tx, instance.id)? {
             // A job on a machine that is lost cannot leave it: it ends when the machine is surely gone.
             Some(job) if instance.status.is_open() && !job.lost => {
                 tx.wake(WorkKind::Job, job.id.0, at);
-                Verdict::Waits(at + 10 * SECOND)
+                Verdict::Waits(Some(at + LOOK_AGAIN_MS))
             }
-            _ => Verdict::Done(json!({})),
-        },
-        "drain-ssh" | "cleanup-features" => Verdict::Done(json!({})), // no sessions and no features exist on this kind of machine
-        TERMINATE if !instance.status.is_open() => Verdict::Done(json!({ "confirmed": true })),
-        TERMINATE => match node.waiting_until {
-            Some(until) if until > at => Verdict::Waits(until),
-            _ => Verdict::Act,
-        },
-        other => Verdict::Failed(format!("terminate-instance has no node `{other}`")),
-    })
+            _ => Verdict::Done(to_value(&Nothing {})),
+        })
+    }
 }
 
-/// The holder of the item: rows first; then, if the machine is to go, the provider; then what it said.
-pub(crate) async fn act(engine: &Engine, item: Item, known: Workflow) -> Result<(), Failure> {
-    let id = known.id;
-    let Some((workflow, instance)) = step(engine, item, id, None).await? else { return Ok(()) };
-    let acts = workflow.nodes.iter().any(|n| n.kind == TERMINATE && n.status == NodeStatus::Running);
-    if !acts || !instance.status.is_open() {
-        return engine.done(item).await;
+/// Machines of the providers that exist have neither SSH sessions nor features.
+struct NothingThere;
+
+#[derive(Serialize, Deserialize)]
+struct Nothing {}
+
+impl NodeKind for NothingThere {
+    fn inside(&self, _: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        Ok(Verdict::Done(to_value(&Nothing {})))
     }
-    let said = ask_provider(engine, &instance).await;
-    step(engine, item, id, Some(said)).await.map(drop)
+}
+
+/// Ends the machine and waits until its provider confirms that it is gone.
+struct Terminate;
+const TERMINATED: Port<Terminated> = Port::new(TERMINATE);
+
+#[derive(Serialize, Deserialize)]
+struct Terminated {
+    confirmed: bool,
+}
+
+impl NodeKind for Terminate {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let instance = locked(node)?;
+        if !instance.status.is_open() {
+            return Ok(TERMINATED.done(&Terminated { confirmed: true }));
+        }
+        Ok(Verdict::Act(to_value(&instance)))
+    }
+
+    fn act(&self, engine: &Engine, order: Value) -> ActFuture {
+        let context = engine.context.clone();
+        Box::pin(async move { Ok(to_value(&ask_provider(&context, &read_order::<Instance>(order)?).await)) })
+    }
+
+    fn record(
+        &self,
+        node: &mut NodeTx<'_, '_, '_>,
+        _: &Value,
+        found: &Result<Value, Trouble>,
+    ) -> Result<Verdict, NodeError> {
+        let said: Said = read_order(found.clone()?)?;
+        let instance = locked(node)?;
+        let at = node.at();
+        if instance.status.is_open() {
+            let unseen_until = may_appear_until(node.scope.tx(), &instance, at)?;
+            let (tx, context) = node.scope.tx_and_context();
+            match said {
+                Said::Gone(handle) => gone(tx, context, instance, Some(&handle))?,
+                Said::Unseen if at < unseen_until && !bug!(not_found_is_gone) => {
+                    return Ok(
+                        node.again("its provider does not list it, which is inconclusive for 5 minutes".into(), true)
+                    );
+                }
+                Said::Unseen => gone(tx, context, instance, None)?,
+                Said::Stranger => displaced(tx, context, instance)?,
+                Said::NotYet(why) => return Ok(node.again(why, true)),
+            }
+        }
+        Ok(TERMINATED.done(&Terminated { confirmed: true }))
+    }
 }
 
 /// What the provider said, as far as it decides anything.
-#[derive(Clone)]
+#[derive(Serialize, Deserialize)]
 enum Said {
-    Gone(Handle),
-    /// Nothing bears its name.
+    /// It is gone; it had this handle.
+    Gone(String),
+    /// Nothing has its name.
     Unseen,
+    /// Something has its name and not its nonce.
     Stranger,
     NotYet(String),
 }
 
-async fn ask_provider(engine: &Engine, instance: &Instance) -> Said {
-    let provider = match engine.context.provider(&instance.provider) {
+async fn ask_provider(context: &EngineContext, instance: &Instance) -> Said {
+    let provider = match context.provider(&instance.provider) {
         Ok(provider) => provider,
         Err(refused) => return Said::NotYet(refused.to_string()),
     };
@@ -127,91 +214,39 @@ async fn ask_provider(engine: &Engine, instance: &Instance) -> Said {
     let Some(handle) = handle else { return Said::Unseen };
     match crash_point!("provider.inspect", provider.inspect(&handle, &instance.nonce).await) {
         Ok(Seen::Stranger) => return Said::Stranger,
-        Ok(Seen::Gone) => return Said::Gone(handle),
+        Ok(Seen::Gone) => return Said::Gone(handle.0),
         Ok(Seen::Alive | Seen::RunnerGone) => {}
         Err(trouble) => return Said::NotYet(trouble.what),
     }
     match crash_point!("provider.terminate", provider.terminate(&handle, &instance.nonce).await) {
-        Ok(()) => Said::Gone(handle),
-        Err(_) if bug!(failed_termination_believed) => Said::Gone(handle),
+        Ok(()) => Said::Gone(handle.0),
+        Err(_) if bug!(failed_termination_believed) => Said::Gone(handle.0),
         Err(trouble) => Said::NotYet(trouble.what),
     }
 }
 
-/// One transaction: what is known goes in, the nodes advance, the item is finished unless the world is to be touched next.
-async fn step(
-    engine: &Engine,
-    item: Item,
-    id: WorkflowId,
-    said: Option<Said>,
-) -> Result<Option<(Workflow, Instance)>, Failure> {
-    let context = engine.context.clone();
-    engine
-        .store
-        .write(Lane::Normal, "terminate_instance.step", move |tx| {
-            store::work::hold(tx, &item)?;
-            let at = tx.at();
-            let mut workflow = store::workflow::lock(tx, id)?;
-            let mut instance =
-                store::instance::lock(tx, workflow.instance.expect("terminate-instance has an instance"))?;
-            let asked = said.is_some();
-            match &said {
-                None => {}
-                Some(Said::Gone(handle)) => instance = gone(tx, &context, instance, Some(handle))?,
-                Some(Said::Unseen) if may_still_appear(&instance, at) => {
-                    not_yet(tx, &mut workflow, "it is not to be seen, which proves nothing yet", at)?;
-                }
-                Some(Said::Unseen) => instance = gone(tx, &context, instance, None)?,
-                Some(Said::Stranger) => instance = displaced(tx, &context, instance)?,
-                Some(Said::NotYet(why)) => not_yet(tx, &mut workflow, why, at)?,
-            }
-            let acts = workflow::advance(tx, &mut workflow, at, |tx, _, node| reconcile(tx, node, &instance, at))?.acts;
-            store::workflow::save(tx, &workflow)?;
-            if asked || !acts {
-                store::work::finish(tx, &item, model::workflow::deadline(&workflow));
-                return Ok(None);
-            }
-            Ok(Some((workflow, instance)))
-        })
-        .await
-}
-
-fn gone(
-    tx: &mut Tx,
-    context: &EngineContext,
-    instance: Instance,
-    handle: Option<&Handle>,
-) -> Result<Instance, Failure> {
+fn gone(tx: &mut Tx, context: &EngineContext, instance: Instance, handle: Option<&str>) -> Result<(), Failure> {
     let mut instance = match handle {
-        // Found by name only now: whoever cleans up after it needs to know what it was.
-        Some(handle) => crate::instance::event(tx, instance, InstanceEvent::Bound { handle: handle.0.clone() })?,
+        // It may have been found by name only now: the cleanup of its folders needs the handle.
+        Some(handle) => crate::instance::event(tx, instance, InstanceEvent::Bound { handle: handle.to_owned() })?,
         None => instance,
     };
     instance = crate::instance::event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
     store::instance::save(tx, &instance)?;
-    instance.version += 1;
     context.presence.forget(instance.id);
-    Ok(instance)
+    Ok(())
 }
 
-/// A machine whose making nobody heard the end of may appear late: right after a call, *not found* proves nothing.
-fn may_still_appear(instance: &Instance, at: Timestamp) -> bool {
-    let asked = instance.terminating_at.unwrap_or(at);
-    at.since(asked) < model::workflow::COMPENSATION_LIMIT_MS && !bug!(not_found_is_gone)
+/// A spawn call whose end was never recorded may make the machine late: "not found" is inconclusive for 5 minutes after the
+/// termination was asked for, our own outages taken out.
+fn may_appear_until(tx: &mut Tx, instance: &Instance, at: Timestamp) -> Result<Timestamp, Failure> {
+    missing_until(tx, instance.terminating_at.unwrap_or(at))
 }
 
-/// What bears its name now is not ours: hands off. Ours is lost, and whoever relied on it is told.
-fn displaced(tx: &mut Tx, context: &EngineContext, mut instance: Instance) -> Result<Instance, Failure> {
+/// The machine that has its name now is not ours and is left alone. Ours is lost, which an event says.
+fn displaced(tx: &mut Tx, context: &EngineContext, mut instance: Instance) -> Result<(), Failure> {
     instance.displaced = true;
     let body = store::body!({ "instance": instance.id, "name": instance.name, "why": "somebody else's machine bears its name" });
     tx.event(NewEvent { org: instance.org, run: None, kind: "instance.lost", body });
     gone(tx, context, instance, None)
-}
-
-/// 1 s … 60 s: a machine that does not go is asked again and again, never forgotten.
-fn not_yet(tx: &mut Tx, workflow: &mut Workflow, why: &str, at: Timestamp) -> Result<(), Failure> {
-    let tries = workflow.nodes.iter().find(|n| n.kind == TERMINATE).map_or(0, |n| n.tries);
-    let until = at + SECOND * (1 << tries.clamp(0, 6)).min(60);
-    let (node, error) = (TERMINATE.to_owned(), why.to_owned());
-    workflow::apply(tx, workflow, WorkflowEvent::NodeTroubled { node, error, uncertain: true, until }, at).map(drop)
 }

@@ -62,7 +62,17 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-struct Hands(AtomicI64);
+pub struct Hands(AtomicI64);
+
+/// A timer whose time the test moves.
+struct HandsTimer(Arc<Hands>);
+
+impl engine::Timer for HandsTimer {
+    fn after(&self, ms: i64) -> engine::TimerFuture {
+        let (hands, until) = (self.0.clone(), self.0.now() + ms);
+        Box::pin(std::future::poll_fn(move |_| if hands.now() >= until { Poll::Ready(()) } else { Poll::Pending }))
+    }
+}
 
 impl Clock for Hands {
     fn now(&self) -> Timestamp {
@@ -135,7 +145,7 @@ impl Bench {
         .unwrap();
         let provider = Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)));
         let spawns_hang = Arc::new(AtomicBool::new(false));
-        let engine = open(&config, &provider, &spawns_hang, &store);
+        let engine = open(&config, &provider, &spawns_hang, &store, &clock);
         let org = now(engine.ensure_org("bench")).unwrap();
         let worker = start(&engine).unwrap();
         let mut bench = Bench {
@@ -280,7 +290,7 @@ impl Bench {
     pub fn restart(&mut self) {
         self.starts += 1;
         self.crashes.dead.store(false, Ordering::Relaxed);
-        self.engine = open(&self.config, &self.provider, &self.spawns_hang, &self.store);
+        self.engine = open(&self.config, &self.provider, &self.spawns_hang, &self.store, &self.clock);
         self.runners.disconnect();
         match start(&self.engine) {
             Ok(worker) => self.worker = worker,
@@ -382,7 +392,13 @@ pub fn shown() -> Render {
     Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes())
 }
 
-fn open(config: &Config, provider: &Arc<FakeProvider>, hangs: &Arc<AtomicBool>, store: &Store) -> Engine {
+fn open(
+    config: &Config,
+    provider: &Arc<FakeProvider>,
+    hangs: &Arc<AtomicBool>,
+    store: &Store,
+    clock: &Arc<Hands>,
+) -> Engine {
     let provider: Arc<dyn Provider> = Arc::new(SlowProvider { near: provider.clone(), hangs: hangs.clone() });
     let context = EngineContext {
         config: config.clone(),
@@ -391,6 +407,7 @@ fn open(config: &Config, provider: &Arc<FakeProvider>, hangs: &Arc<AtomicBool>, 
         control_url: "bench:".to_owned(),
         control_ca: None,
         presence: Presence::alone(),
+        timer: Arc::new(HandsTimer(clock.clone())),
     };
     Engine::new(context, store.clone()).unwrap()
 }

@@ -115,7 +115,8 @@ fn judge(story: &Story, bench: &mut Bench, run: RunId, how: &str) {
     bench.expect_end(run, story.status, story.code);
     assert_eq!(bench.runners.executions(run), story.executions, "{} {how}", story.name);
     bench.check();
-    bench.check_all_gone_after(3 * MINUTE);
+    // A machine whose maker died may appear late: it is looked for, for 5 minutes.
+    bench.check_all_gone_after(6 * MINUTE);
 }
 
 #[test]

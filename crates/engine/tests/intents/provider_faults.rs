@@ -10,6 +10,7 @@ use model::instance::InstanceStatus;
 use model::run::RunStatus;
 use model::spec::{Retry, RetryEvent, RunSpec};
 use model::time::{MINUTE, SECOND};
+use model::workflow::{NodeStatus, Workflow};
 use model::{Credits, RunId, TroubleKind};
 use std::future::Future;
 use std::sync::atomic::Ordering;
@@ -183,7 +184,7 @@ fn writes_until_it_is_made() -> usize {
     bench.crashes.count();
     bench.settle();
     let writes = bench.crashes.writes.lock().unwrap();
-    writes.iter().position(|write| *write == "launch_run.act").expect("the machine is written down")
+    writes.iter().position(|write| *write == "workflow.record").expect("the machine is written down")
 }
 
 /// The failed making is undone; while that fails too, it is tried again, and the machine is never forgotten.
@@ -291,6 +292,48 @@ fn a_spawn_in_hand(bench: &mut Bench) -> (RunId, impl FnOnce() + use<>) {
     let mut poll = move || spawn.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
     (run, move || assert!(poll().is_ready()))
+}
+
+/// R145: the call never returns. After 10 minutes the node has failed, the run ends, and what the call may yet make is ended.
+#[test]
+fn a_spawn_that_never_returns_is_given_up_after_ten_minutes() {
+    let mut bench = Bench::brief();
+    bench.runners.unborn = true;
+    let (run, goes_on) = a_spawn_in_hand(&mut bench);
+    bench.pass(10 * MINUTE - 19 * SECOND);
+    assert_eq!(bench.run(run).status, RunStatus::Running, "the call is waited for");
+    bench.pass(2 * 19 * SECOND);
+    goes_on();
+    bench.expect_end(run, RunStatus::Failed, Some("no_capacity"));
+    let said = bench.run(run).last_error.unwrap().message;
+    assert!(said.contains("no machine could be started: timed out after 10m"), "{said}");
+    let workflow = workflow_of(&bench, run);
+    let spawn = workflow.nodes.iter().find(|node| node.name == "spawn-instance").unwrap();
+    assert_eq!((spawn.status, spawn.uncertain), (NodeStatus::Failed, true));
+    bench.spawns_hang.store(false, Ordering::Relaxed);
+    bench.check_all_gone_after(10 * MINUTE);
+}
+
+fn workflow_of(bench: &Bench, run: RunId) -> Workflow {
+    now(bench.engine.workflow(bench.org, bench.job(run).workflow)).unwrap()
+}
+
+/// The worker died after the call and before it was recorded: the next one takes the node over and repeats the call.
+#[test]
+fn a_spawn_whose_worker_died_is_taken_over() {
+    let mut bench = Bench::brief();
+    let run = bench.submit(spec());
+    bench.crashes.arm(writes_until_it_is_made(), Moment::Before);
+    bench.runners.unborn = true; // or its registration would end the node first
+    bench.settle();
+    assert_eq!(bench.starts, 2, "it died once");
+    let workflow = workflow_of(&bench, run);
+    let spawn = workflow.nodes.iter().find(|node| node.name == "spawn-instance").unwrap();
+    assert_eq!((spawn.status, spawn.tries, spawn.uncertain), (NodeStatus::Completed, 2, true));
+    bench.runners.unborn = false;
+    bench.settle();
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench.check();
 }
 
 /// Its making failed as far as anybody knew, and while that is undone its runner comes, which the list does not show yet: nothing

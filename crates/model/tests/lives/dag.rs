@@ -5,7 +5,10 @@ use crate::charting::{Chart, Move};
 use crate::samples::{self, NOW};
 use crate::walks::workflow_event;
 use model::Outcome;
-use model::workflow::{Alternative, Branch, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus, apply, ready};
+use model::manifest::ResourceKind;
+use model::workflow::{
+    Alternative, Branch, Node, NodeStatus, Resource, Workflow, WorkflowEvent, WorkflowStatus, apply, ready,
+};
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -73,10 +76,14 @@ fn events(workflow: &Workflow) -> Vec<WorkflowEvent> {
     for name in workflow.nodes.iter().map(|node| node.name.clone()) {
         let node = || name.clone();
         all.push(WorkflowEvent::NodeBegun { node: node() });
-        all.push(WorkflowEvent::NodeWaits { node: node(), until: NOW });
+        all.push(WorkflowEvent::NodeActs { node: node() });
+        all.push(WorkflowEvent::NodeWaits { node: node(), until: Some(NOW) });
         all.push(WorkflowEvent::NodeTroubled { node: node(), error: "broke".into(), uncertain: true, until: NOW });
-        all.push(WorkflowEvent::NodeFailed { node: node(), error: "broke".into() });
+        all.push(WorkflowEvent::NodeFailed { node: node(), error: "broke".into(), uncertain: false });
+        all.push(WorkflowEvent::NodeTimedOut { node: node() });
         all.push(WorkflowEvent::Compensated { node: node() });
+        all.push(WorkflowEvent::CompensationTroubled { node: node(), error: "broke".into(), until: NOW });
+        all.push(WorkflowEvent::CompensationTimedOut { node: node(), resource: resource() });
         all.push(WorkflowEvent::NodeTakenOver { node: node() });
         let outputs = if name == "decide" { vec![true, false] } else { vec![true] };
         all.extend(
@@ -86,15 +93,20 @@ fn events(workflow: &Workflow) -> Vec<WorkflowEvent> {
     all
 }
 
-/// How often something was tried, and what was said about it meanwhile, does not decide anything here.
+fn resource() -> Resource {
+    Resource { kind: ResourceKind::Instance, name: "repl-made".into(), provider: None }
+}
+
+/// How often something was tried, what was reported about it meanwhile and when the next try comes decide nothing here.
 fn canonical(mut workflow: Workflow) -> Workflow {
     for node in workflow.nodes.iter_mut().map(Arc::make_mut) {
         node.tries = 0;
         node.uncertain = false;
-        if !node.status.is_end() {
-            node.error = None;
-        }
+        node.error = None;
+        node.waiting_until = None;
     }
+    workflow.error = workflow.error.map(|_| "broke".into());
+    workflow.orphan_risks.clear();
     workflow
 }
 

@@ -124,7 +124,7 @@ impl Fixture {
     }
 }
 
-/// R1 … R134.
+/// R1 … R157.
 fn is_number(word: &str) -> bool {
-    word.strip_prefix('R').is_some_and(|digits| digits.parse::<u32>().is_ok_and(|n| (1..=134).contains(&n)))
+    word.strip_prefix('R').is_some_and(|digits| digits.parse::<u32>().is_ok_and(|n| (1..=157).contains(&n)))
 }

@@ -4,7 +4,8 @@
 use crate::dag::{blueprint, check as check_state};
 use crate::samples::{self, NOW};
 use model::Outcome;
-use model::workflow::{self, Alternative, Branch, Node, NodeStatus, Workflow, WorkflowEvent, WorkflowStatus};
+use model::manifest::ResourceKind;
+use model::workflow::{self, Alternative, Branch, Node, NodeStatus, Resource, Workflow, WorkflowEvent, WorkflowStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -16,7 +17,10 @@ fn done(node: &str, output: Value) -> WorkflowEvent {
     WorkflowEvent::NodeDone { node: node.into(), output }
 }
 fn failed(node: &str) -> WorkflowEvent {
-    WorkflowEvent::NodeFailed { node: node.into(), error: format!("{node} broke") }
+    WorkflowEvent::NodeFailed { node: node.into(), error: format!("{node} broke"), uncertain: false }
+}
+fn acts(node: &str) -> WorkflowEvent {
+    WorkflowEvent::NodeActs { node: node.into() }
 }
 fn compensated(node: &str) -> WorkflowEvent {
     WorkflowEvent::Compensated { node: node.into() }
@@ -138,12 +142,63 @@ fn branches_that_follow_each_other_are_decided_at_once() {
 
 #[test]
 fn a_dead_workers_node_is_done_again_only_if_it_may_be() {
-    let taken_over = |node: &str| WorkflowEvent::NodeTakenOver { node: node.into() };
-    let decided = done("decide", json!({ "warm": true }));
-    let workflow = after(blueprint(), &[decided.clone(), begun("claim"), taken_over("claim")]);
-    assert_eq!((workflow.status, status(&workflow, "claim")), (WorkflowStatus::Running, NodeStatus::Pending));
-    let workflow = after(blueprint(), &[decided, begun("side"), taken_over("side")]);
-    assert_eq!((workflow.status, status(&workflow, "side")), (WorkflowStatus::RollingBack, NodeStatus::Failed));
+    use NodeStatus::{Failed, Pending};
+    use WorkflowStatus::{RollingBack, Running};
+    // (node, whether its worker had begun to act) -> what becomes of the workflow, of the node, and what it may have done
+    let table = [
+        (("claim", true), (Running, Pending, true)),
+        (("claim", false), (Running, Pending, false)),
+        (("side", true), (RollingBack, Failed, true)),
+        (("side", false), (Running, Pending, false)),
+    ];
+    for ((name, acting), expected) in table {
+        let mut events = vec![done("decide", json!({ "warm": true })), begun(name)];
+        events.extend(acting.then(|| acts(name)));
+        events.push(WorkflowEvent::NodeTakenOver { node: name.into() });
+        let workflow = after(blueprint(), &events);
+        let node = workflow.nodes.iter().find(|node| node.name == name).unwrap();
+        assert_eq!((workflow.status, node.status, node.uncertain), expected, "{name}, acting: {acting}");
+    }
+}
+
+#[test]
+fn a_node_that_is_out_of_time_has_failed_and_may_have_had_its_effect() {
+    let timed_out = WorkflowEvent::NodeTimedOut { node: "make".into() };
+    let workflow = after(with_alternatives(1), &[begun("make"), acts("make"), timed_out, compensated("make")]);
+    let node = &workflow.nodes[0];
+    assert_eq!((node.status, node.uncertain, node.in_hand), (NodeStatus::Failed, true, false));
+    assert_eq!(node.error.as_deref(), Some("timed out after 1.0s"));
+    assert_eq!(ready(&workflow), ["make#2"], "an alternative is tried as after any other failure");
+}
+
+#[test]
+fn a_workflow_fails_when_what_ran_beside_the_failed_node_is_compensated_too() {
+    let nodes = ["first", "second", "third"].map(|name| Node::new(name, &[], 1_000)).to_vec();
+    let events = [begun("first"), begun("second"), acts("second"), begun("third"), failed("first"), failed("third")];
+    let workflow = after(nodes.clone(), &events);
+    let next = |workflow: &Workflow| workflow::uncompensated(workflow).map(|node| node.name.clone());
+    assert_eq!(next(&workflow).as_deref(), Some("third"), "the last one first");
+    let events = [&events[..], &[compensated("third")]].concat();
+    let workflow = after(nodes.clone(), &events);
+    assert_eq!((workflow.status, next(&workflow).as_deref()), (WorkflowStatus::RollingBack, Some("second")));
+    let stopped = &workflow.nodes[1];
+    assert_eq!((stopped.error.as_deref(), stopped.uncertain), (Some("stopped because third failed"), true));
+    let workflow = after(nodes, &[&events[..], &[compensated("second"), compensated("first")]].concat());
+    assert_eq!((workflow.status, workflow.error.as_deref()), (WorkflowStatus::Failed, Some("third broke")));
+}
+
+#[test]
+fn what_cannot_be_compensated_in_time_is_named_once() {
+    let resource = Resource { kind: ResourceKind::Instance, name: "repl-made".into(), provider: Some("cloud".into()) };
+    let late = WorkflowEvent::CompensationTimedOut { node: "make".into(), resource: resource.clone() };
+    let begun = [begun("make"), failed("make")];
+    let workflow = after(with_alternatives(1), &begun);
+    assert_eq!(workflow::compensation_limit(&workflow), Some((NOW, workflow::COMPENSATION_LIMIT_MS)));
+    let workflow = after(with_alternatives(1), &[&begun[..], std::slice::from_ref(&late)].concat());
+    let risks: Vec<_> = workflow.orphan_risks.iter().map(|risk| (&*risk.node, &risk.resource)).collect();
+    assert_eq!(risks, [("make", &resource)]);
+    assert_eq!(ready(&workflow), ["make#2"], "the workflow goes on");
+    assert_eq!(workflow::apply(&workflow, &late, NOW), Ok(Outcome::Unchanged));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use model::run::{LastError, Run, RunStatus};
 use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
 use model::step::{Step, StepStatus, Tool};
 use model::task::{Task, TaskStatus};
-use model::workflow::{Intent, Node, Workflow, WorkflowStatus};
+use model::workflow::{Intent, Node, Workflow};
 use model::*;
 use std::sync::Arc;
 
@@ -269,24 +269,8 @@ pub fn instance() -> Instance {
 
 pub fn workflow(nodes: Vec<Node>) -> Workflow {
     workflow::check(&nodes).expect("a blueprint of a test is well made");
-    Workflow {
-        id: WorkflowId(1),
-        org: OrgId(1),
-        intent: Intent::LaunchRun,
-        manifest: ManifestId(1),
-        parent: None,
-        depth: 0,
-        job: None,
-        instance: None,
-        input: Default::default(),
-        status: WorkflowStatus::Pending,
-        cancel_asked: false,
-        nodes: nodes.into_iter().map(Arc::new).collect(),
-        error: None,
-        created_at: NOW,
-        ended_at: None,
-        version: 1,
-    }
+    let nodes: Vec<Arc<Node>> = nodes.into_iter().map(Arc::new).collect();
+    Workflow { created_at: NOW, ..Workflow::new(WorkflowId(1), ManifestId(1), OrgId(1), Intent::LaunchRun, &nodes) }
 }
 
 pub fn manifest() -> Manifest {

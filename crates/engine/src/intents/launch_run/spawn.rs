@@ -1,0 +1,173 @@
+//! spawn-instance: the machine's row and name are committed first, then its provider is asked to make it, then the answer is
+//! recorded. A machine that comes too late is ended by the worker that made it; one that may exist goes to terminate-instance.
+
+use super::{MACHINE, Machine};
+use crate::Engine;
+use crate::instance_cleanup::is_there_again;
+use crate::intents::terminate_instance;
+use crate::run_tx::RunTx;
+use crate::workflow::kind::{ActFuture, NodeError, NodeKind, NodeTx, Undo, Verdict, read_order, to_value};
+use adapters::{Handle, Order, Provider};
+use model::bug;
+use model::instance::{Instance, InstanceEvent, InstanceStatus};
+use model::job::{JobEvent, JobStatus};
+use model::{Effect, Failure, InstanceId, Trouble, crash_point};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use store::WorkKind;
+
+pub(super) struct SpawnInstance;
+
+/// What the provider made.
+#[derive(Serialize, Deserialize)]
+struct Made {
+    handle: String,
+}
+
+/// A machine that was made and is not wanted.
+#[derive(Serialize, Deserialize)]
+struct Unwanted {
+    provider: String,
+    handle: String,
+    nonce: String,
+}
+
+impl NodeKind for SpawnInstance {
+    /// A machine that is bound or has registered is there, whoever made the call.
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let (run_tx, id) = node.run()?;
+        if run_tx.job(id)?.instance.is_none() {
+            if run_tx.job(id)?.status.is_end() {
+                return Ok(Verdict::Cancelled);
+            }
+            run_tx.announce(id)?;
+        }
+        let job = run_tx.job(id)?.clone();
+        let instance = peek(run_tx, job.instance)?;
+        Ok(match instance {
+            Some(instance) if instance.status != InstanceStatus::Spawning => {
+                let (name, handle) = (Some(instance.name), instance.handle);
+                MACHINE.done(&Machine { instance: instance.id, allocation: job.allocation, name, handle })
+            }
+            _ if job.status.is_end() => Verdict::Cancelled,
+            Some(instance) => Verdict::Act(to_value(&instance)),
+            None => Verdict::Waits(None),
+        })
+    }
+
+    fn act(&self, engine: &Engine, order: Value) -> ActFuture {
+        let context = engine.context.clone();
+        Box::pin(async move {
+            let instance: Instance = read_order(order)?;
+            let provider =
+                context.provider(&instance.provider).map_err(|refused| Trouble::internal(refused.to_string()))?;
+            let order = Order {
+                boot: crate::pool::boot(&context, &instance),
+                region: instance.region.clone(),
+                resources: instance.resources.clone(),
+            };
+            let handle = spawn(provider.as_ref(), &order, &instance).await?;
+            Ok(to_value(&Made { handle: handle.0 }))
+        })
+    }
+
+    fn record(
+        &self,
+        node: &mut NodeTx<'_, '_, '_>,
+        order: &Value,
+        found: &Result<Value, Trouble>,
+    ) -> Result<Verdict, NodeError> {
+        let ordered: Instance = read_order(order.clone())?;
+        let (run_tx, job) = node.run()?;
+        let of_this_attempt = run_tx.job(job).is_ok();
+        match found {
+            Ok(made) => {
+                let made: Made = read_order(made.clone())?;
+                // An earlier attempt's machine is looked after by its own item, as long as its row is open.
+                let is_open = peek(run_tx, Some(ordered.id))?.is_some_and(|instance| instance.status.is_open());
+                if !is_open {
+                    is_there_again(run_tx.tx, ordered.id)?; // if this worker cannot end it, the instance's item does
+                    let Instance { provider, nonce, .. } = ordered;
+                    return Ok(Verdict::Unwanted(to_value(&Unwanted { provider, handle: made.handle, nonce })));
+                }
+                if of_this_attempt {
+                    crate::instance::event_in(run_tx, ordered.id, InstanceEvent::Bound { handle: made.handle })?;
+                    // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
+                    run_tx.wake(WorkKind::Instance, ordered.id.0, run_tx.at + crate::instance::ASK_AGAIN_MS);
+                    return self.inside(node);
+                }
+                Ok(Verdict::Waits(None))
+            }
+            // Whatever the call said: its runner has come, or it was given up meanwhile.
+            Err(_) if peek(run_tx, Some(ordered.id))?.is_none_or(|i| i.status != InstanceStatus::Spawning) => {
+                if of_this_attempt {
+                    self.inside(node)
+                } else {
+                    Ok(Verdict::Waits(None))
+                }
+            }
+            Err(trouble) => Ok(node.troubled(trouble)),
+        }
+    }
+
+    /// The job ends for want of a machine, and what may exist all the same is terminate-instance's from now on. All in one
+    /// transaction, so that a runner that comes meanwhile finds nothing to begin, on a machine that gets no job.
+    fn undo(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Undo, NodeError> {
+        let (why, uncertain) = (node.node.error.clone().unwrap_or_default(), node.node.uncertain);
+        let (run_tx, job) = node.run()?;
+        let Some(id) = run_tx.job(job)?.instance else { return Ok(Undo::Done) };
+        // The machine goes first: then, if there never was one, nothing of the job can be left anywhere.
+        let registered = run_tx.instance(id)?.it.ready_at.is_some();
+        if run_tx.instance(id)?.it.status == InstanceStatus::Spawning {
+            if uncertain && !bug!(uncertain_spawn_forgotten) {
+                terminate_instance::begin_in(run_tx, id, "it may exist although its making failed")?;
+            } else {
+                crate::instance::event_in(run_tx, id, InstanceEvent::SpawnFailed)?;
+            }
+        }
+        if run_tx.job(job)?.status == JobStatus::Provisioning {
+            run_tx.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
+        }
+        // A runner that never registered was never given the job; one that did is stopped, or fenced.
+        if !registered || !run_tx.instance(id)?.it.status.is_open() {
+            run_tx.job_event(job, JobEvent::GaveUpOn)?;
+        }
+        Ok(Undo::Done)
+    }
+
+    /// Ends a machine that came so late that it had been given up.
+    fn compensate(&self, engine: &Engine, order: Value) -> ActFuture {
+        let context = engine.context.clone();
+        Box::pin(async move {
+            let Unwanted { provider, handle, nonce } = read_order(order)?;
+            let provider = context.provider(&provider).map_err(|refused| Trouble::internal(refused.to_string()))?;
+            let handle = Handle(handle);
+            provider.terminate(&handle, &nonce).await?;
+            provider.forget(&handle).await?;
+            Ok(Value::Null)
+        })
+    }
+}
+
+async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance) -> Result<Handle, Trouble> {
+    let trouble = match crash_point!("provider.spawn", provider.spawn(order).await) {
+        Ok(handle) => return Ok(handle),
+        Err(trouble) => trouble,
+    };
+    // It may have happened, now or by a worker that died before it recorded so: look by name before anything else is believed.
+    match provider.find_by_name(&instance.name).await {
+        Ok(Some(handle)) => Ok(handle),
+        Ok(None) => Err(trouble),
+        Err(_) if trouble.effect == Effect::Perhaps => Err(Trouble { retry: true, ..trouble }),
+        Err(_) => Err(trouble.perhaps()),
+    }
+}
+
+/// The instance as this transaction has left it, without locking its row.
+fn peek(run_tx: &mut RunTx<'_>, id: Option<InstanceId>) -> Result<Option<Instance>, Failure> {
+    let Some(id) = id else { return Ok(None) };
+    match run_tx.instances.iter().find(|instance| instance.it.id == id) {
+        Some(known) => Ok(Some(known.it.clone())),
+        None => store::instance::find(run_tx.tx, id),
+    }
+}

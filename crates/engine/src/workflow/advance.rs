@@ -1,0 +1,269 @@
+//! The part of a workflow that happens inside a transaction: nodes are looked at until a round changes nothing. What must be
+//! done in the world is only collected here; `executor` does it.
+
+use super::kind::{NodeError, NodeTx, Registry, Scope, Undo, Verdict};
+use crate::intents;
+use crate::run_tx::RunTx;
+use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
+use model::workflow::{Node, NodeStatus, OrphanRisk, Workflow, WorkflowConsequence, WorkflowEvent, WorkflowStatus};
+use model::{Failure, ManifestId, Outcome, Refused, Timestamp, WorkflowId};
+use serde_json::Value;
+use std::sync::Arc;
+use store::{NewEvent, Tx, WorkKind};
+
+/// What came of looking at all nodes.
+#[derive(Default)]
+pub(crate) struct Advanced {
+    pub(crate) moved: bool,
+    /// Something new is to be done in the world.
+    pub(crate) begun: bool,
+    /// Running nodes that want an act, with their orders.
+    pub(crate) acts: Vec<(String, Value)>,
+    /// The failed node whose compensation wants an act.
+    pub(crate) undo: Option<(String, Value)>,
+}
+
+/// The manifest stands before any node has begun.
+pub(crate) fn open_manifest(tx: &mut Tx, workflow: &Workflow) -> Result<(), Failure> {
+    let manifest = Manifest {
+        id: workflow.manifest,
+        org: workflow.org,
+        workflow: workflow.id,
+        intent: workflow.intent,
+        status: ManifestStatus::Draft,
+        outcome: None,
+        created_at: workflow.created_at,
+        sealed_at: None,
+        retain_until: None,
+        deleted_at: None,
+    };
+    store::manifest::insert(tx, &manifest)
+}
+
+/// Brings a run's workflow to where its rows are, inside the run's transaction. Called after every event of the workflow's job;
+/// `asked`: a node that waits for a machine decides again.
+pub(crate) fn advance_in(run_tx: &mut RunTx<'_>, id: WorkflowId, asked: bool) -> Result<(), Failure> {
+    if let Some(again) = run_tx.advancing.get_mut(&id) {
+        *again = true; // a node of this very workflow caused the event: the loop below it goes round once more
+        return Ok(());
+    }
+    let mut workflow = run_tx.workflow(id)?.it.clone();
+    if workflow.status.is_end() {
+        return Ok(());
+    }
+    let advanced = in_run(run_tx, id, |scope| advance(scope, intents::registry(), &mut workflow, asked))?;
+    if advanced.begun {
+        run_tx.wake(WorkKind::Workflow, id.0, run_tx.at);
+    } else if let Some(due) = first_limit(&workflow).filter(|_| advanced.moved) {
+        run_tx.wake(WorkKind::Workflow, id.0, due);
+    }
+    if advanced.moved {
+        run_tx.workflow(id)?.set(workflow);
+    }
+    Ok(())
+}
+
+/// Runs `f` on the workflow's transaction; meanwhile the events that its nodes cause do not advance it from within.
+pub(crate) fn in_run<T>(
+    run_tx: &mut RunTx<'_>,
+    id: WorkflowId,
+    f: impl FnOnce(&mut Scope<'_, '_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    run_tx.advancing.insert(id, false);
+    let done = f(&mut Scope::Run(run_tx));
+    run_tx.advancing.remove(&id);
+    done
+}
+
+/// When a node or a compensation must be looked at although nothing happens. Our own outages can only make that later.
+fn first_limit(workflow: &Workflow) -> Option<Timestamp> {
+    let limits = workflow.nodes.iter().filter_map(|node| model::workflow::time_limit(node));
+    let limits = limits.chain(model::workflow::compensation_limit(workflow)).map(|(from, ms)| from + ms);
+    limits.chain(model::workflow::next_try(workflow)).min()
+}
+
+/// Looks at every node that may begin or runs, and at the failed node that is to be compensated, until a round changes nothing.
+pub(crate) fn advance(
+    scope: &mut Scope<'_, '_>,
+    registry: &Registry,
+    workflow: &mut Workflow,
+    mut asked: bool,
+) -> Result<Advanced, Failure> {
+    let mut advanced = Advanced::default();
+    if workflow.status == WorkflowStatus::Pending {
+        advanced.moved = apply(scope, workflow, WorkflowEvent::Begun)?;
+    }
+    loop {
+        advanced.acts.clear();
+        let mut moved = false;
+        for name in open_nodes(workflow) {
+            let verdict = look(scope, registry, workflow, &name, asked)?;
+            asked = false; // answered by the first node that is open
+            let Some((event, ends)) = event_of(scope, workflow, &mut advanced.acts, name, verdict) else { continue };
+            let begins = matches!(event, WorkflowEvent::NodeBegun { .. });
+            let applied = apply(scope, workflow, event)?;
+            advanced.begun |= applied && begins;
+            moved |= applied;
+            if applied && ends {
+                break; // what may begin now is another question
+            }
+        }
+        if !moved {
+            (moved, advanced.undo) = compensate(scope, registry, workflow)?;
+        }
+        advanced.moved |= moved;
+        moved |= take_again(scope, workflow.id);
+        if !moved || workflow.status.is_end() {
+            advanced.begun |= advanced.undo.is_some();
+            return Ok(advanced);
+        }
+    }
+}
+
+/// The event that a verdict means, and whether it ends something. None: nothing has changed.
+fn event_of(
+    scope: &mut Scope<'_, '_>,
+    workflow: &Workflow,
+    acts: &mut Vec<(String, Value)>,
+    node: String,
+    verdict: Verdict,
+) -> Option<(WorkflowEvent, bool)> {
+    let in_pause =
+        |at: Timestamp| find(workflow, &node).is_some_and(|n| n.waiting_until.is_some_and(|until| until > at));
+    Some(match verdict {
+        Verdict::Act(_) if in_pause(scope.at()) => return None,
+        Verdict::Act(order) => {
+            acts.push((node.clone(), order));
+            (WorkflowEvent::NodeBegun { node }, false)
+        }
+        Verdict::Done(output) => (WorkflowEvent::NodeDone { node, output }, true),
+        Verdict::Waits(until) => (WorkflowEvent::NodeWaits { node, until }, false),
+        Verdict::Again { error, uncertain, at } => {
+            (WorkflowEvent::NodeTroubled { node, error, uncertain, until: at }, false)
+        }
+        Verdict::Failed { error, uncertain } => (WorkflowEvent::NodeFailed { node, error, uncertain }, true),
+        // A failure is compensated to its end before anything else is decided.
+        Verdict::Cancelled if workflow.status == WorkflowStatus::RollingBack => return None,
+        Verdict::Cancelled => (WorkflowEvent::CancelAsked, true),
+        Verdict::Unwanted(_) => return None,
+    })
+}
+
+fn look(
+    scope: &mut Scope<'_, '_>,
+    registry: &Registry,
+    workflow: &Workflow,
+    name: &str,
+    asked: bool,
+) -> Result<Verdict, Failure> {
+    let Some(node) = find(workflow, name) else { return Ok(Verdict::Waits(None)) };
+    let looked =
+        registry.kind(workflow, node).and_then(|kind| kind.inside(&mut NodeTx { scope, workflow, node, asked }));
+    failing(looked)
+}
+
+/// What fails a node is its verdict; what breaks the transaction stays an error.
+pub(crate) fn failing(looked: Result<Verdict, NodeError>) -> Result<Verdict, Failure> {
+    match looked {
+        Ok(verdict) => Ok(verdict),
+        Err(NodeError::Fails(error)) => Ok(Verdict::Failed { error, uncertain: false }),
+        Err(NodeError::Broken(failure)) => Err(failure),
+    }
+}
+
+/// Compensates the failed node whose turn it is as far as rows can; the rest is returned as an order.
+fn compensate(
+    scope: &mut Scope<'_, '_>,
+    registry: &Registry,
+    workflow: &mut Workflow,
+) -> Result<(bool, Option<(String, Value)>), Failure> {
+    let Some(node) = model::workflow::uncompensated(workflow).cloned() else { return Ok((false, None)) };
+    let now = scope.at();
+    if node.waiting_until.is_some_and(|until| until > now) {
+        return Ok((false, None));
+    }
+    match undo(scope, registry, workflow, &node)? {
+        Undo::Done => Ok((apply(scope, workflow, WorkflowEvent::Compensated { node: node.name.clone() })?, None)),
+        Undo::Act { order, .. } => Ok((false, Some((node.name.clone(), order)))),
+    }
+}
+
+pub(crate) fn undo(
+    scope: &mut Scope<'_, '_>,
+    registry: &Registry,
+    workflow: &Workflow,
+    node: &Node,
+) -> Result<Undo, Failure> {
+    let undone =
+        registry.kind(workflow, node).and_then(|kind| kind.undo(&mut NodeTx { scope, workflow, node, asked: false }));
+    match undone {
+        Ok(undo) => Ok(undo),
+        // A kind that cannot say what it made has nothing to undo; the log names it.
+        Err(NodeError::Fails(error)) => {
+            tracing::error!(workflow = %workflow.id, node = node.name, error, "a failed node cannot be compensated");
+            Ok(Undo::Done)
+        }
+        Err(NodeError::Broken(failure)) => Err(failure),
+    }
+}
+
+/// One event of a workflow. Seals its manifest when it ends and publishes what may be left behind.
+pub(crate) fn apply(scope: &mut Scope<'_, '_>, workflow: &mut Workflow, event: WorkflowEvent) -> Result<bool, Failure> {
+    let at = scope.at();
+    let Outcome::Moved { next, consequences } = model::workflow::apply(workflow, &event, at)? else {
+        return Ok(false);
+    };
+    *workflow = next;
+    for consequence in consequences {
+        match consequence {
+            WorkflowConsequence::OrphanRisk(risk) => publish_risk(scope, workflow, &risk),
+            WorkflowConsequence::Ended { outcome } => seal(scope.tx(), workflow.manifest, outcome, at)?,
+        }
+    }
+    Ok(true)
+}
+
+fn publish_risk(scope: &mut Scope<'_, '_>, workflow: &Workflow, risk: &OrphanRisk) {
+    let resource = &risk.resource;
+    tracing::warn!(workflow = %workflow.id, node = risk.node, kind = %resource.kind, name = resource.name, "it may still exist: its compensation took longer than 5 minutes");
+    let body = store::body!({
+        "workflow": workflow.id, "node": risk.node, "kind": resource.kind, "name": resource.name,
+        "provider": resource.provider, "error": risk.error,
+    });
+    let run = match scope {
+        Scope::Run(run_tx) => Some(run_tx.run.id),
+        Scope::Alone { .. } => None,
+    };
+    scope.tx().event(NewEvent { org: workflow.org, run, kind: "workflow.orphan_risk", body });
+}
+
+fn seal(tx: &mut Tx, id: ManifestId, outcome: WorkflowStatus, at: Timestamp) -> Result<(), Failure> {
+    let manifest = store::manifest::find(tx, id)?.ok_or_else(|| Refused::not_found("manifest", id))?;
+    if let Outcome::Moved { next, .. } =
+        model::manifest::apply(&manifest, &ManifestEvent::WorkflowEnded { outcome }, at)?
+    {
+        store::manifest::save(tx, &next)?;
+    }
+    Ok(())
+}
+
+/// Whether a node of this workflow has caused an event that must be looked at.
+fn take_again(scope: &mut Scope<'_, '_>, id: WorkflowId) -> bool {
+    match scope {
+        Scope::Run(run_tx) => run_tx.advancing.get_mut(&id).is_some_and(std::mem::take),
+        Scope::Alone { .. } => false,
+    }
+}
+
+/// Those that run, then those that may begin.
+fn open_nodes(workflow: &Workflow) -> Vec<String> {
+    if workflow.status.is_end() {
+        return Vec::new();
+    }
+    let running = workflow.nodes.iter().filter(|n| n.status == NodeStatus::Running);
+    running.chain(model::workflow::ready(workflow)).map(|node| node.name.clone()).collect()
+}
+
+pub(crate) fn find<'w>(workflow: &'w Workflow, name: &str) -> Option<&'w Arc<Node>> {
+    workflow.nodes.iter().find(|node| node.name == name)
+}
