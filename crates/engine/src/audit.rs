@@ -1,14 +1,17 @@
 //! Recomputes every invariant from the tables: one snapshot per run and per org. Knows the rules, trusts no counter.
 
 use crate::Engine;
-use model::agent::AgentStatus;
+use model::agent::{Agent, AgentKind, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::AttemptStatus;
+use model::children::{ChildState, Children};
 use model::job::Job;
 use model::ledger::Balance;
 use model::run::{Run, RunStatus};
-use model::{AllocationId, Credits, Failure, OrgId, RunId};
-use std::collections::BTreeMap;
+use model::step::Step;
+use model::task::Task;
+use model::{AgentId, AllocationId, Credits, Failure, OrgId, RunId, TaskId};
+use std::collections::{BTreeMap, BTreeSet};
 use store::{EntryKind, Tx, WorkKind};
 
 const PAGE: i64 = 200;
@@ -157,12 +160,9 @@ fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<
     let counted = (agents.len() as i64, tasks.len() as i64, steps.len() as i64);
     let said = (run.agent_count, run.task_count, run.step_count);
     audit.must(counted == said, "2 hierarchy", run.id, || format!("counted {counted:?}, the run says {said:?}"));
-    for task in &tasks {
-        audit.must(agents.iter().any(|a| a.id == task.agent), "2 hierarchy", task.id, || "no such agent".into());
-    }
-    for step in &steps {
-        audit.must(tasks.iter().any(|t| t.id == step.task), "2 hierarchy", step.id, || "no such task".into());
-    }
+    counters(tx, run, &agents, &tasks, &steps, audit)?;
+    // What a run says of its agents it says of the current plan version.
+    let agents: Vec<&Agent> = agents.iter().filter(|agent| agent.plan_version == run.plan_version).collect();
     let fits = match run.status {
         RunStatus::Running => agents.iter().any(|a| !a.status.is_end()),
         RunStatus::Completed => agents.iter().all(|a| a.status == AgentStatus::Completed),
@@ -181,6 +181,67 @@ fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<
         audit.must(others == 1, "one live job an agent", job.id, || format!("{others} are open"));
     }
     Ok(())
+}
+
+/// 2, below the run: every parent's counters are what its children say (R144).
+fn counters(
+    tx: &mut Tx,
+    run: &Run,
+    agents: &[Agent],
+    tasks: &[Task],
+    steps: &[Step],
+    audit: &mut Audit,
+) -> Result<(), Failure> {
+    let (mut by_agent, mut by_task) =
+        (BTreeMap::<AgentId, Vec<ChildState>>::new(), BTreeMap::<TaskId, Vec<ChildState>>::new());
+    tasks.iter().for_each(|task| by_agent.entry(task.agent).or_default().push(task.child_state()));
+    steps.iter().for_each(|step| by_task.entry(step.task).or_default().push(step.child_state()));
+    let (mut counted, mut superseded) = (Children::default(), 0);
+    for agent in agents.iter().filter(|agent| agent.kind != AgentKind::System) {
+        if agent.plan_version == run.plan_version {
+            counted.add(agent.child_state());
+        } else {
+            superseded += i64::from(!agent.status.is_end());
+        }
+        let below = by_agent.remove(&agent.id).unwrap_or_default();
+        let exact = counts(&agent.tasks, agent.task_count, &below);
+        audit.must(exact, "2 counters", agent.id, || format!("{:?} for {below:?}", agent.tasks));
+        let ended = !agent.status.is_end() || agent.tasks.open() == 0;
+        audit.must(ended, "2 counters", agent.id, || format!("{} with {:?}", agent.status, agent.tasks));
+    }
+    for task in tasks {
+        let below = by_task.remove(&task.id).unwrap_or_default();
+        let exact = counts(&task.steps, task.step_count, &below);
+        audit.must(exact, "2 counters", task.id, || format!("{:?} for {below:?}", task.steps));
+        let ended = !task.status.is_end() || task.steps.open() == 0;
+        audit.must(ended, "2 counters", task.id, || format!("{} with {:?}", task.status, task.steps));
+    }
+    for id in by_agent.keys() {
+        audit.must(false, "2 hierarchy", id, || "tasks of an agent that does not exist".into());
+    }
+    // Steps of a task in whose place a retry has put another are history.
+    let Some(attempt) = store::attempt::find(tx, run.id, run.attempt)? else { return Ok(()) };
+    let said = (attempt.tree.agents, attempt.tree.superseded);
+    audit.must(said == (counted, superseded), "2 counters", run.id, || {
+        format!("{said:?} for {counted:?}, {superseded}")
+    });
+    let planned: BTreeSet<AgentId> = agents.iter().filter(|a| a.kind != AgentKind::Rank).map(|a| a.id).collect();
+    let acts = steps.iter().filter(|step| planned.contains(&step.agent) && step.child_state() == ChildState::Running);
+    let acts = acts.count() as i64;
+    audit.must(attempt.tree.in_flight == acts, "2 counters", run.id, || {
+        format!("{} acts in flight, the attempt says {}", acts, attempt.tree.in_flight)
+    });
+    Ok(())
+}
+
+/// Whether a parent counts its children rightly. Those without a row are pending, or were cancelled with their parent.
+fn counts(said: &Children, made: i64, below: &[ChildState]) -> bool {
+    let mut counted = Children::default();
+    below.iter().for_each(|state| counted.add(*state));
+    let unmade = said.total() - counted.total();
+    let as_pending = Children { pending: counted.pending + unmade, ..counted };
+    let as_cancelled = Children { cancelled: counted.cancelled + unmade, ..counted };
+    made == below.len() as i64 && unmade >= 0 && (*said == as_pending || *said == as_cancelled)
 }
 
 /// Events are numbered without gaps.

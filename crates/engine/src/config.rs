@@ -2,6 +2,7 @@
 
 use model::hold::HoldLimits;
 use model::log::LogLimits;
+use model::recovery::EscalationLimits;
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Credits, Refused};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,8 @@ pub struct Config {
     pub timings: Timings,
     pub money: Money,
     pub logs: LogLimits,
+    /// When failures of steps become a question to a person.
+    pub escalation: EscalationLimits,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +85,7 @@ impl Config {
     pub fn check(&self) -> Result<(), Refused> {
         self.holds.check()?;
         self.logs.check()?;
+        self.escalation.check()?;
         let t = &self.timings;
         let chain = [
             ("heartbeat_every_ms", t.heartbeat_every_ms),

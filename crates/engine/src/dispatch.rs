@@ -2,13 +2,11 @@
 
 use crate::intents::launch_run;
 use crate::run_tx::{RunTx, Tracked};
-use model::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
 use model::bug;
+use model::hierarchy::{self, Rows};
 use model::job::{FreezeState, Job, JobReason, JobStatus};
 use model::run::{RunEvent, RunStatus};
-use model::step::{Step, StepStatus, Tool};
-use model::task::{Task, TaskStatus};
-use model::{AgentId, Failure, InstanceId, JobId, RunId, StepId, TaskId, WorkflowId};
+use model::{AgentId, Failure, InstanceId, JobId, RunId, WorkflowId};
 use store::{Tx, WorkKind};
 
 /// The machine on which an earlier submission may still run although we have given up on it. Nothing new starts before it is
@@ -61,81 +59,17 @@ impl RunTx<'_> {
 
     /// Agents of this attempt in one go, in order; those that exist and wait are begun again.
     pub(crate) fn create_agents(&mut self) -> Result<(), Failure> {
-        self.hierarchy()?;
-        let attempt = self.run.attempt;
-        if !self.agents.iter().any(|a| a.it.attempt == attempt) {
-            self.plan_single_command();
+        if self.run.agent_count == 0 {
+            self.plan_agents()?;
         }
-        let pending: Vec<AgentId> = self
-            .agents
-            .iter()
-            .filter(|a| a.it.attempt == attempt && a.it.status == AgentStatus::Pending)
-            .map(|a| a.it.id)
-            .collect();
-        pending.into_iter().try_for_each(|agent| self.begin_agent(agent))
+        hierarchy::wake_agents(self, true)
     }
 
-    /// A plain task is one agent with one task with one command.
-    fn plan_single_command(&mut self) {
-        let (run, attempt) = (self.run.id, self.run.attempt);
-        let (agent, task, step) = (AgentId(self.tx.next_id()), TaskId(self.tx.next_id()), StepId(self.tx.next_id()));
-        let shown = self.run.spec.command.shown();
-        let shown = shown.lines().next().unwrap_or_default();
-        self.agents.push(Tracked::new(Agent {
-            id: agent,
-            run,
-            attempt,
-            plan_version: self.run.plan_version,
-            sequence: 0,
-            kind: AgentKind::Rank,
-            name: "rank-0".into(),
-            status: AgentStatus::Pending,
-            outcome: None,
-            tries: 0,
-            due_at: None,
-            task_count: 1,
-            last_error: None,
-            started_at: None,
-            ended_at: None,
-        }));
-        self.tasks.push(Tracked::new(Task {
-            id: task,
-            run,
-            attempt,
-            agent,
-            sequence: 0,
-            name: "main".into(),
-            status: TaskStatus::Pending,
-            tries: 0,
-            due_at: None,
-            step_count: 1,
-            last_error: None,
-            started_at: None,
-            ended_at: None,
-        }));
-        self.steps.push(Tracked::new(Step {
-            id: step,
-            run,
-            attempt,
-            task,
-            sequence: 0,
-            name: shown.chars().take(80).collect(),
-            tool: Tool::Command,
-            status: StepStatus::Pending,
-            uncertain: false,
-            tries: 0,
-            due_at: None,
-            last_error: None,
-            started_at: None,
-            ended_at: None,
-        }));
-        let mut next = self.run.clone();
-        (next.agent_count, next.task_count, next.step_count) = (1, 1, 1);
-        self.set_run(next);
-    }
-
-    fn begin_agent(&mut self, agent: AgentId) -> Result<(), Failure> {
-        self.agent_event(agent, AgentEvent::Begun)?;
+    /// A submission of an agent onto a machine, unless one is open.
+    pub(crate) fn submit(&mut self, agent: AgentId) -> Result<(), Failure> {
+        if self.has_job(agent)? {
+            return Ok(());
+        }
         let job = self.submit_job(agent)?;
         self.place(job)
     }

@@ -5,6 +5,7 @@ use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
 use model::allocation::AllocationEvent;
 use model::bug;
+use model::hierarchy;
 use model::job::{JobConsequence, JobEvent, JobReason, JobStatus};
 use model::time::{Outage, deadline_without};
 use model::{Failure, JobId, Outcome, RunId, Timestamp};
@@ -37,7 +38,7 @@ impl RunTx<'_> {
                 let slot = job.allocation.expect("a job that runs has a slot");
                 self.allocation_event(slot, AllocationEvent::SyncComplete)?;
                 self.begin_active();
-                self.begin_children(job.agent)?;
+                hierarchy::begin_rank(self, job.agent)?;
                 if let Some(due) = self.next_charge(id)? {
                     self.wake(WorkKind::Run, self.run.id.0, due);
                 }

@@ -43,6 +43,7 @@ impl RunTx<'_> {
             uncollected: Credits::ZERO,
             opened_at: self.at,
             ended_at: None,
+            tree: Default::default(),
         }));
         Ok(())
     }

@@ -26,6 +26,7 @@ mod run_tx;
 pub mod runner;
 mod settlement;
 mod sweep;
+mod tree;
 pub mod view;
 pub mod why;
 pub mod work;

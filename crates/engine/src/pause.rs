@@ -2,29 +2,26 @@
 //! does, the run is paused or running. Never ends anything: a job that ends meanwhile ends as it would have.
 
 use crate::run_tx::RunTx;
-use model::agent::{AgentEvent, AgentStatus};
 use model::bug;
+use model::hierarchy;
 use model::job::{FreezeState, JobEvent, JobStatus};
-use model::run::{PauseReason, RunEvent, RunStatus};
-use model::{AgentId, Failure, JobId};
+use model::run::RunStatus;
+use model::{Failure, JobId};
 
 impl RunTx<'_> {
     /// Nothing new starts, and what runs is frozen. A job without a machine is held at once.
     pub(crate) fn hold_jobs(&mut self) -> Result<(), Failure> {
-        self.frost_of_all(&JobEvent::HoldAsked)?;
+        self.freeze_all(&JobEvent::HoldAsked)?;
         self.settle_pause()
     }
 
     pub(crate) fn release_jobs(&mut self) -> Result<(), Failure> {
-        self.hierarchy()?;
-        for agent in self.agents_that_are(AgentStatus::Paused) {
-            self.agent_event(agent, AgentEvent::Woken)?;
-        }
-        self.frost_of_all(&JobEvent::ReleaseAsked)?;
+        hierarchy::wake_agents(self, false)?;
+        self.freeze_all(&JobEvent::ReleaseAsked)?;
         self.settle_pause()
     }
 
-    fn frost_of_all(&mut self, event: &JobEvent) -> Result<(), Failure> {
+    fn freeze_all(&mut self, event: &JobEvent) -> Result<(), Failure> {
         let open: Vec<JobId> = self.open_jobs().map(|(id, _)| id).collect();
         open.into_iter().try_for_each(|job| self.job_event(job, event.clone()).map(drop))
     }
@@ -37,22 +34,14 @@ impl RunTx<'_> {
         let all =
             |run_tx: &RunTx<'_>, wanted: FreezeState| run_tx.open_jobs().all(|(_, freeze)| freeze == Some(wanted));
         match self.run.status {
-            RunStatus::Running if self.run.pause_asked && all(self, FreezeState::Frozen) => {
-                self.hierarchy()?;
-                for agent in [AgentStatus::Pending, AgentStatus::Running].map(|is| self.agents_that_are(is)).concat() {
-                    self.agent_event(agent, AgentEvent::Held)?;
-                }
+            RunStatus::Running if self.run.pause_asked.is_some() && all(self, FreezeState::Frozen) => {
                 if !bug!(paused_time_counts) {
                     self.stop_clock();
                 }
-                self.run_event(RunEvent::EverythingHeld { why: PauseReason::Asked })
+                hierarchy::hold_agents(self, true)
             }
             RunStatus::Resuming if all(self, FreezeState::Moving) => {
-                self.run_event(RunEvent::AgentsWoken)?;
-                self.hierarchy()?;
-                for agent in self.agents_that_are(AgentStatus::Pending) {
-                    self.agent_event(agent, AgentEvent::Begun)?;
-                }
+                hierarchy::wake_agents(self, true)?;
                 if self.jobs.iter().any(|job| job.it.status == JobStatus::Running) {
                     self.begin_active();
                 }
@@ -67,10 +56,5 @@ impl RunTx<'_> {
         let mine = self.jobs.iter().map(|job| &job.it).filter(|job| job.attempt == self.run.attempt);
         mine.filter(|job| !job.status.is_end())
             .map(|job| (job.id, (job.status != JobStatus::Terminating).then_some(job.freeze)))
-    }
-
-    fn agents_that_are(&self, status: AgentStatus) -> Vec<AgentId> {
-        let mine = self.agents.iter().map(|agent| &agent.it).filter(|agent| agent.attempt == self.run.attempt);
-        mine.filter(|agent| agent.status == status).map(|agent| agent.id).collect()
     }
 }

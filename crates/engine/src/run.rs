@@ -4,6 +4,7 @@ use crate::run_tx::RunTx;
 use crate::view::{self, RunSnapshot};
 use crate::{Engine, EngineContext};
 use model::bug;
+use model::hierarchy;
 use model::job::JobStatus;
 use model::run::{Run, RunEvent, RunStatus};
 use model::spec::{RunKind, RunSpec};
@@ -299,7 +300,7 @@ pub(crate) fn act(tx: &mut Tx, context: &EngineContext, org: OrgId, id: RunId, a
     match action {
         Action::Start => run_tx.run_event(RunEvent::Started)?,
         Action::Cancel { abort } => run_tx.run_event(RunEvent::CancelAsked { abort })?,
-        Action::Pause => run_tx.run_event(RunEvent::PauseAsked)?,
+        Action::Pause => run_tx.run_event(RunEvent::PauseAsked { why: model::run::PauseReason::Asked })?,
         Action::Resume => run_tx.run_event(RunEvent::ResumeAsked)?,
         Action::Retry { force } => {
             files_are_here(&mut run_tx)?;
@@ -356,12 +357,22 @@ fn reconcile(tx: &mut Tx, context: &EngineContext, id: RunId) -> Result<Option<T
     {
         run_tx.run_event(event)?;
     }
+    go_on_ending(&mut run_tx)?;
     run_tx.dispatch()?;
     let charge = meter(&mut run_tx)?;
     let soon = run_tx.at + LOOK_AGAIN_MS;
     let due = deadline(&mut run_tx)?.map(|(due, _)| if due > run_tx.at { due } else { soon });
     run_tx.close()?;
     Ok(due.into_iter().chain(charge).min())
+}
+
+/// Earlier commits may have had no room to end everything that must end.
+fn go_on_ending(run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
+    if !run_tx.attempt()?.it.tree.unfinished {
+        return Ok(());
+    }
+    hierarchy::continue_endings(run_tx)?;
+    if run_tx.run.termination.is_some() { hierarchy::stop_agents(run_tx) } else { Ok(()) }
 }
 
 /// The run's deadline with our outages taken out: while we were away nobody could report, and nothing could be picked up.
@@ -435,11 +446,12 @@ pub(crate) fn fresh(tx: &mut Tx, submission: &Submission) -> Run {
         status: RunStatus::Created,
         phase: None,
         outcome: None,
-        pause_asked: false,
+        pause_asked: None,
         pause_reason: None,
         termination: None,
         attempt: 1,
         plan_version: 1,
+        replanning: false,
         agent_count: 0,
         task_count: 0,
         step_count: 0,

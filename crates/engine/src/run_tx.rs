@@ -13,7 +13,7 @@ use model::spec::Priority;
 use model::step::Step;
 use model::task::Task;
 use model::workflow::Workflow;
-use model::{AllocationId, Failure, InstanceId, JobId, Refused, RunId, Timestamp, Trouble, WorkflowId};
+use model::{AllocationId, Failure, InstanceId, JobId, Refused, RunId, StepId, TaskId, Timestamp, Trouble, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Hint, NewEvent, Tx, WorkKind};
 
@@ -31,7 +31,7 @@ pub(crate) struct Tracked<T> {
 }
 
 impl<T> Tracked<T> {
-    fn clean(it: T) -> Tracked<T> {
+    pub(crate) fn clean(it: T) -> Tracked<T> {
         Tracked { it, mark: Mark::Clean }
     }
     pub(crate) fn new(it: T) -> Tracked<T> {
@@ -60,7 +60,9 @@ pub(crate) struct RunTx<'t> {
     pub(crate) allocations: Vec<Tracked<Allocation>>,
     pub(crate) instances: Vec<Tracked<Instance>>,
     told: BTreeSet<InstanceId>,
-    hierarchy_loaded: bool,
+    /// Rows in whose place a retry has put new ones.
+    pub(crate) replaced_tasks: Vec<TaskId>,
+    pub(crate) replaced_steps: Vec<StepId>,
     /// Workflows whose nodes are being looked at, and whether one of them caused an event meanwhile.
     pub(crate) advancing: BTreeMap<WorkflowId, bool>,
 }
@@ -71,7 +73,6 @@ impl<'t> RunTx<'t> {
         let at = tx.at();
         let mut run_tx = RunTx::of(tx, context, run, at);
         run_tx.mark = Mark::New;
-        run_tx.hierarchy_loaded = true;
         run_tx
     }
 
@@ -103,7 +104,8 @@ impl<'t> RunTx<'t> {
             allocations: Vec::new(),
             instances: Vec::new(),
             told: BTreeSet::new(),
-            hierarchy_loaded: false,
+            replaced_tasks: Vec::new(),
+            replaced_steps: Vec::new(),
             advancing: BTreeMap::new(),
         }
     }
@@ -113,19 +115,6 @@ impl<'t> RunTx<'t> {
         if self.mark == Mark::Clean {
             self.mark = Mark::Changed;
         }
-    }
-
-    /// Agents, tasks and steps of the current attempt; read when they are first needed.
-    pub(crate) fn hierarchy(&mut self) -> Result<(), Failure> {
-        if self.hierarchy_loaded {
-            return Ok(());
-        }
-        let (run, attempt) = (self.run.id, self.run.attempt);
-        self.agents = store::agent::of_attempt(self.tx, run, attempt)?.into_iter().map(Tracked::clean).collect();
-        self.tasks = store::task::of_attempt(self.tx, run, attempt)?.into_iter().map(Tracked::clean).collect();
-        self.steps = store::step::of_attempt(self.tx, run, attempt)?.into_iter().map(Tracked::clean).collect();
-        self.hierarchy_loaded = true;
-        Ok(())
     }
 
     /// The attempt that money and counters of now belong to.
@@ -211,6 +200,12 @@ impl<'t> RunTx<'t> {
         for kept in &self.steps {
             write_tracked(tx, kept, store::step::insert, store::step::save)?;
         }
+        for id in &self.replaced_tasks {
+            store::task::replaced(tx, *id)?;
+        }
+        for id in &self.replaced_steps {
+            store::step::replaced(tx, *id)?;
+        }
         for kept in &self.jobs {
             write_tracked(tx, kept, |tx, job| store::job::insert(tx, job, priority), store::job::save)?;
         }
@@ -250,7 +245,9 @@ impl<'t> RunTx<'t> {
         let (number, jobs) = (self.run.attempt, self.jobs.iter().map(|job| &job.it));
         let job = jobs.filter(|job| job.attempt == number).max_by_key(|job| job.id).cloned();
         let (slot, machine) = (job.as_ref().and_then(|j| j.allocation), job.as_ref().and_then(|j| j.instance));
-        let attempt = self.attempts.iter().map(|a| &a.it).find(|a| a.number == number).cloned();
+        // Counters are not shown.
+        let attempt = self.attempts.iter().map(|a| &a.it).find(|a| a.number == number);
+        let attempt = attempt.map(|a| Attempt { tree: Default::default(), ..a.clone() });
         let allocation = self.allocations.iter().map(|a| &a.it).find(|a| Some(a.id) == slot).cloned();
         let instance = self.instances.iter().map(|i| &i.it).find(|i| Some(i.id) == machine).cloned();
         let run = self.close()?;

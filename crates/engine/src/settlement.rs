@@ -3,15 +3,15 @@
 use crate::intents::terminate_instance;
 use crate::job::stop_reason;
 use crate::run_tx::{RunTx, Tracked};
-use model::agent::{Agent, AgentConsequence, AgentEvent, AgentKind, AgentStatus};
+use model::agent::{Agent, AgentKind, AgentStatus};
 use model::allocation::{AllocationEvent, AllocationStatus};
 use model::bug;
+use model::children::Children;
+use model::hierarchy;
 use model::job::{Job, JobEvent, JobReason, JobStatus, SlotEnd};
 use model::recovery;
-use model::run::{LastError, RunConsequence, RunEvent, RunOutcome, RunReason, RunStatus};
-use model::spec::RetryEvent;
-use model::step::StepEvent;
-use model::task::TaskEvent;
+use model::run::{LastError, RunConsequence, RunEvent, RunReason, RunStatus};
+use model::spec::{FailureMode, RetryEvent};
 use model::{AgentId, Failure, JobId, Outcome};
 
 /// What a run leaves is kept so long after its end.
@@ -58,50 +58,16 @@ impl RunTx<'_> {
         }
     }
 
-    pub(crate) fn agent_event(&mut self, id: AgentId, event: AgentEvent) -> Result<(), Failure> {
-        self.hierarchy()?;
-        let at = self.at;
-        let Some(kept) = self.agents.iter_mut().find(|a| a.it.id == id) else {
-            return Err(model::Refused::not_found("agent", id).into());
-        };
-        let Outcome::Moved { next, consequences } = model::agent::apply(&kept.it, &event, at)? else { return Ok(()) };
-        kept.set(next);
-        for consequence in consequences {
-            match consequence {
-                AgentConsequence::Publish { kind } => self.publish(kind, store::body!({ "agent": id })),
-                AgentConsequence::WakeAt { at } => self.wake(store::WorkKind::Run, self.run.id.0, at),
-                AgentConsequence::ChildEnded { .. } => {} // settled below, when all of it is written
-            }
-        }
-        Ok(())
-    }
-
     /// Every live job is asked to stop; agents without one end at once; then the run may be ready for its end.
     fn stop_agents(&mut self, abort: bool) -> Result<(), Failure> {
-        self.hierarchy()?;
         let attempt = self.run.attempt;
         let reason = self.run.termination.as_ref().map_or(JobReason::TerminatedByServer, |t| stop_reason(t.reason));
-        let open: Vec<(JobId, AgentId)> = self
-            .jobs
-            .iter()
-            .filter(|j| j.it.attempt == attempt && !j.it.status.is_end())
-            .map(|j| (j.it.id, j.it.agent))
-            .collect();
-        let idle: Vec<AgentId> = self
-            .agents
-            .iter()
-            .filter(|a| {
-                a.it.attempt == attempt && !a.it.status.is_end() && !open.iter().any(|(_, agent)| *agent == a.it.id)
-            })
-            .map(|a| a.it.id)
-            .collect();
-        for agent in idle {
-            self.end_children(agent, AgentStatus::Cancelled, None)?;
-        }
-        for (job, _) in open {
+        let mine = self.jobs.iter().filter(|j| j.it.attempt == attempt && !j.it.status.is_end());
+        let open: Vec<JobId> = mine.map(|j| j.it.id).collect();
+        for job in open {
             self.job_event(job, JobEvent::StopAsked { reason, abort })?;
         }
-        self.finalise()
+        hierarchy::stop_agents(self)
     }
 
     /// A submission has ended: try again where infrastructure failed and nothing can have run twice, else end its agent.
@@ -117,22 +83,14 @@ impl RunTx<'_> {
         if may && self.resubmits(&job, reason)? {
             return self.resubmit(&job, reason);
         }
-        let error = (reason.agent_end() == AgentStatus::Failed).then(|| describe(&job, reason));
-        self.end_children(job.agent, reason.agent_end(), error.clone())?;
-        if self.run.termination.is_none() {
-            match error {
-                Some(error) => self.run_event(RunEvent::AgentFailed { reason: reason.run_reason(), error })?,
-                None if self.all_agents_completed() => {
-                    self.run_event(RunEvent::AllAgentsCompleted { outcome: RunOutcome::Success })?;
-                }
-                // Ended without anybody of ours having asked: what its run wanted will not come any more.
-                None if reason.agent_end() == AgentStatus::Cancelled => {
-                    self.run_event(RunEvent::CancelAsked { abort: false })?;
-                }
-                None => {}
+        match reason.agent_end() {
+            AgentStatus::Completed => hierarchy::complete_rank(self, job.agent)?,
+            AgentStatus::Failed => {
+                hierarchy::fail_rank(self, job.agent, reason.run_reason(), describe(&job, reason))?;
             }
+            _ => hierarchy::cancel_rank(self, job.agent)?,
         }
-        self.finalise()
+        hierarchy::settle_run(self)
     }
 
     /// Infrastructure failures repeat by policy; without one, only while the command cannot have begun.
@@ -173,69 +131,8 @@ impl RunTx<'_> {
     fn resubmit(&mut self, job: &Job, reason: JobReason) -> Result<(), Failure> {
         let (error, pause) = (describe(job, reason), recovery::infrastructure_pause(job.submission));
         let due = self.at + pause;
-        self.children_event(
-            job.agent,
-            StepEvent::ToBeRetried { at: due, error: error.clone() },
-            TaskEvent::ToBeRetried { at: due, error: error.clone() },
-        )?;
-        self.agent_event(job.agent, AgentEvent::ToBeRetried { at: due, error })?;
+        hierarchy::undo_rank(self, job.agent, due, &error)?;
         self.run_event(RunEvent::InfrastructureFailed { retry_after_ms: pause })
-    }
-
-    fn end_children(&mut self, agent: AgentId, to: AgentStatus, error: Option<LastError>) -> Result<(), Failure> {
-        match (to, error) {
-            (AgentStatus::Completed, _) => {
-                self.children_event(agent, StepEvent::Completed, TaskEvent::StepsEnded)?;
-                self.agent_event(agent, AgentEvent::TasksEnded { outcome: RunOutcome::Success })
-            }
-            (AgentStatus::Failed, Some(error)) => {
-                self.children_event(
-                    agent,
-                    StepEvent::Failed { error: error.clone() },
-                    TaskEvent::Failed { error: error.clone() },
-                )?;
-                self.agent_event(agent, AgentEvent::Failed { error })
-            }
-            _ => {
-                self.children_event(agent, StepEvent::Cancelled, TaskEvent::Cancelled)?;
-                self.agent_event(agent, AgentEvent::Cancelled)
-            }
-        }
-    }
-
-    /// The command has started: so have the task and the step it is.
-    pub(crate) fn begin_children(&mut self, agent: AgentId) -> Result<(), Failure> {
-        self.hierarchy()?;
-        let at = self.at;
-        for kept in self.tasks.iter_mut().filter(|t| t.it.agent == agent && !t.it.status.is_end()) {
-            move_on(kept, |t| model::task::apply(t, &TaskEvent::Begun, at), true)?;
-        }
-        let tasks: Vec<_> = self.tasks.iter().filter(|t| t.it.agent == agent).map(|t| t.it.id).collect();
-        for kept in self.steps.iter_mut().filter(|s| tasks.contains(&s.it.task) && !s.it.status.is_end()) {
-            move_on(kept, |s| model::step::apply(s, &StepEvent::Begun, at), true)?;
-        }
-        Ok(())
-    }
-
-    /// The same fate for every open task and step of an agent: an agent with one command has one of each.
-    fn children_event(&mut self, agent: AgentId, step: StepEvent, task: TaskEvent) -> Result<(), Failure> {
-        self.hierarchy()?;
-        let at = self.at;
-        let tasks: Vec<_> = self.tasks.iter().filter(|t| t.it.agent == agent).map(|t| t.it.id).collect();
-        for kept in self.steps.iter_mut().filter(|s| tasks.contains(&s.it.task) && !s.it.status.is_end()) {
-            move_on(kept, |s| model::step::apply(s, &StepEvent::Begun, at), begun_before(&step))?;
-            move_on(kept, |s| model::step::apply(s, &step, at), true)?;
-        }
-        for kept in self.tasks.iter_mut().filter(|t| t.it.agent == agent && !t.it.status.is_end()) {
-            move_on(kept, |t| model::task::apply(t, &TaskEvent::Begun, at), begun_before(&step))?;
-            move_on(kept, |t| model::task::apply(t, &task, at), true)?;
-        }
-        Ok(())
-    }
-
-    fn all_agents_completed(&self) -> bool {
-        let attempt = self.run.attempt;
-        self.agents.iter().filter(|a| a.it.attempt == attempt).all(|a| a.it.status == AgentStatus::Completed)
     }
 
     /// Ends the run once its reason stands and nothing of it is left.
@@ -244,15 +141,13 @@ impl RunTx<'_> {
         if self.run.status.is_end() {
             return Ok(());
         }
-        self.hierarchy()?;
         let attempt = self.run.attempt;
-        let open = self.jobs.iter().any(|j| j.it.attempt == attempt && !j.it.status.is_end())
-            || self.agents.iter().any(|a| a.it.attempt == attempt && !a.it.status.is_end());
-        if open {
+        let tree = self.attempt()?.it.tree.clone();
+        let jobs = self.jobs.iter().any(|j| j.it.attempt == attempt && !j.it.status.is_end());
+        if jobs || tree.agents.open() + tree.superseded > 0 {
             return Ok(());
         }
-        let failed = termination.reason.end() == RunStatus::Failed;
-        if failed && !self.agents.iter().any(|a| a.it.attempt == attempt && a.it.status == AgentStatus::Failed) {
+        if termination.reason.end() == RunStatus::Failed && tree.agents.failed == 0 {
             self.add_system_agent(termination.reason);
         }
         self.run_event(RunEvent::Finalised)?;
@@ -277,9 +172,17 @@ impl RunTx<'_> {
             name: "system".into(),
             status: AgentStatus::Failed,
             outcome: None,
+            mode: FailureMode::FailFast,
+            parallel: 1,
             tries: 0,
+            max_tries: 1,
+            timeout_ms: None,
             due_at: None,
+            tasks: Children::default(),
             task_count: 0,
+            ending: None,
+            cut: false,
+            stopping: false,
             last_error: Some(error),
             started_at: None,
             ended_at: Some(self.at),
@@ -377,22 +280,6 @@ impl RunTx<'_> {
             }
         }
     }
-}
-
-fn move_on<T, C>(
-    kept: &mut Tracked<T>,
-    step: impl FnOnce(&T) -> Result<Outcome<T, C>, model::Refused>,
-    wanted: bool,
-) -> Result<(), Failure> {
-    if wanted && let Outcome::Moved { next, .. } = step(&kept.it)? {
-        kept.set(next);
-    }
-    Ok(())
-}
-
-/// Only what ran can complete, fail or be retried; what is cancelled may never have begun.
-fn begun_before(event: &StepEvent) -> bool {
-    !matches!(event, StepEvent::Cancelled)
 }
 
 /// One sentence for people and a code for programs.

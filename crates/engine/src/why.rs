@@ -63,7 +63,7 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
             why.next.push(format!("let it go on: repl resume {}", run.id));
             why.next.push(format!("give up: repl cancel {}", run.id));
         }
-        (RunStatus::Running, ..) if run.pause_asked => {
+        (RunStatus::Running, ..) if run.pause_asked.is_some() => {
             why.summary = "it is asked to pause, and its machine has not said yet that everything stands still".into();
             why.next.push(format!("take that back: repl resume {}", run.id));
         }

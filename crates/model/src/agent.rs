@@ -1,6 +1,9 @@
 //! The life of an agent: a run's logical worker, a sequence of tasks. A plain task has one; a system agent carries a cause nobody else has.
 
+use crate::children::{ChildState, Children};
+use crate::hierarchy::Ending;
 use crate::run::{LastError, RunOutcome};
+use crate::spec::FailureMode;
 use crate::{AgentId, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +11,24 @@ string_enum! {
     pub enum AgentStatus { Pending = "pending", Running = "running", Paused = "paused", Completed = "completed", Failed = "failed", Cancelled = "cancelled" }
 }
 string_enum! {
-    pub enum AgentKind { Rank = "rank", Planned = "planned", System = "system" }
+    /// `rank`: has one machine and one command. `planned`: works through a plan. `planner`: makes one. `system`: carries a cause.
+    pub enum AgentKind { Rank = "rank", Planned = "planned", Planner = "planner", System = "system" }
+}
+
+impl Agent {
+    /// As its attempt counts it.
+    pub fn child_state(&self) -> ChildState {
+        match (self.status, self.outcome) {
+            (AgentStatus::Pending, _) => ChildState::Pending,
+            (AgentStatus::Running, _) => ChildState::Running,
+            (AgentStatus::Paused, _) => ChildState::Paused,
+            (AgentStatus::Completed, Some(RunOutcome::Partial)) => ChildState::Partial,
+            (AgentStatus::Completed, Some(RunOutcome::Skipped)) => ChildState::Skipped,
+            (AgentStatus::Completed, _) => ChildState::Completed,
+            (AgentStatus::Failed, _) => ChildState::Failed,
+            (AgentStatus::Cancelled, _) => ChildState::Cancelled,
+        }
+    }
 }
 
 impl AgentStatus {
@@ -17,7 +37,7 @@ impl AgentStatus {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Agent {
     pub id: AgentId,
     pub run: RunId,
@@ -29,10 +49,29 @@ pub struct Agent {
     pub status: AgentStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<RunOutcome>,
+    /// What it does when one of its tasks has failed for good.
+    pub mode: FailureMode,
+    /// How many of its tasks may run at once.
+    pub parallel: i64,
     pub tries: i64,
+    pub max_tries: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
+    /// Its tasks by state, those without a row included.
+    pub tasks: Children,
+    /// Tasks that have a row.
     pub task_count: i64,
+    /// Set when it must end and something below it is still in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<Ending>,
+    /// A commit had no room to cancel all of its open tasks: the run's work item goes on with them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+    /// Its job was asked to stop because the run ends; the job's end decides how the agent ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,9 +134,18 @@ pub fn apply(agent: &Agent, event: &AgentEvent, at: Timestamp) -> Result<Outcome
         (S::Running, E::ToBeRetried { at: due, error }) => {
             // Never rests in failed: the run keeps an open agent (R2).
             next.status = S::Pending;
+            next.ending = None;
             next.due_at = Some(*due);
             next.last_error = Some(error.clone());
             moved(next, [C::WakeAt { at: *due }, C::Publish { kind: "agent.pending" }])
+        }
+        // What begins again when it is woken is the next try.
+        (S::Paused, E::ToBeRetried { at: due, error }) => {
+            next.tries += 1;
+            next.ending = None;
+            next.due_at = Some(*due);
+            next.last_error = Some(error.clone());
+            moved(next, [])
         }
         (S::Pending | S::Running, E::Held) => {
             if agent.status == S::Running {
@@ -128,6 +176,8 @@ fn end(
     next.status = to;
     next.ended_at = Some(at);
     next.due_at = None;
+    next.ending = None;
+    next.cut = false;
     if error.is_some() {
         next.last_error = error;
     }

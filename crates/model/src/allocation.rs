@@ -17,7 +17,7 @@ impl AllocationStatus {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Allocation {
     pub id: AllocationId,
     pub org: OrgId,

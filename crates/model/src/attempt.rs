@@ -1,5 +1,7 @@
 //! One try of a whole run: money and counters live here. Never reopened.
 
+use crate::children::Children;
+use crate::recovery::ErrorWindow;
 use crate::{Credits, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +9,7 @@ string_enum! {
     pub enum AttemptStatus { Open = "open", Completed = "completed", Failed = "failed", Cancelled = "cancelled" }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attempt {
     pub run: RunId,
     pub number: i64,
@@ -19,6 +21,27 @@ pub struct Attempt {
     pub uncollected: Credits,
     pub opened_at: Timestamp,
     pub ended_at: Option<Timestamp>,
+    pub tree: TreeCounters,
+}
+
+/// What an attempt counts of its agents and of what is below them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TreeCounters {
+    /// Agents of the current plan version by state.
+    pub agents: Children,
+    /// Open agents of earlier plan versions: on their way to their end.
+    pub superseded: i64,
+    /// Tasks of the current plan version that failed, or were skipped because of an error.
+    pub failed_tasks: i64,
+    /// Steps that a worker has begun and not ended. A pause waits for them.
+    pub in_flight: i64,
+    /// Something that must end was left for the next commit.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
+    /// Retries of steps, tasks and agents so far.
+    pub retries: i64,
+    pub errors: ErrorWindow,
 }
 
 impl Attempt {

@@ -9,7 +9,7 @@ pub const LOCK_FILE: &str = "runner.lock";
 /// 0600 unix socket on which the runner proves its identity by nonce and takes `shutdown`.
 pub const SOCKET_FILE: &str = "runner.sock";
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Boot {
     /// `repl-<control_id>-<manifest>-<instance>`.
     pub name: String,
@@ -31,7 +31,7 @@ pub struct Boot {
     pub timings: BootTimings,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BootTimings {
     pub heartbeat_every_ms: i64,
     pub degraded_after_ms: i64,
@@ -51,7 +51,7 @@ impl Default for BootTimings {
 }
 
 /// One line of JSON to the runner's socket, answered by one line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum SocketAsk {
     Identify,
@@ -61,7 +61,7 @@ pub enum SocketAsk {
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SocketAnswer {
     pub name: String,
     pub nonce: String,

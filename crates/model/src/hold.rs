@@ -12,7 +12,7 @@ pub struct Hold {
 }
 
 /// What the extensions of one hold set aside, used and gave back. At the end of the hold `charged + refunded = reserved`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct HoldAccount {
     pub reserved: Credits,
     pub charged: Credits,
@@ -45,7 +45,7 @@ impl HoldAccount {
 }
 
 /// `[holds]` in the settings.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HoldLimits {
     pub default_debug_hold_ms: i64,

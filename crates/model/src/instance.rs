@@ -21,7 +21,7 @@ impl InstanceStatus {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Instance {
     pub id: InstanceId,
     pub org: OrgId,

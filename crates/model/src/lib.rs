@@ -1,13 +1,15 @@
 //! What is true and what may happen next. Pure: no clock, no randomness, no I/O.
 //!
-//! Every entity with a status has one function `step(&entity, &event, at)`; what it decides is data for the caller to write down.
+//! Every entity with a status has one function `apply(&entity, &event, at)`; what it decides is data for the caller to write down.
 
 pub mod agent;
 pub mod allocation;
 pub mod attempt;
 pub mod boot;
+pub mod children;
 pub mod credits;
 pub mod fault;
+pub mod hierarchy;
 pub mod hold;
 pub mod id;
 pub mod idle_billing;
@@ -17,6 +19,7 @@ pub mod ledger;
 pub mod log;
 pub mod manifest;
 pub mod names;
+pub mod plan;
 pub mod pool;
 pub mod recovery;
 pub mod refused;

@@ -1,7 +1,10 @@
 //! One decision for every failure: retry, skip, re-plan, escalate or abort. A truth table, tested row by row.
 
+use crate::run::LastError;
 use crate::spec::FailureMode;
-use crate::{RunId, string_enum};
+use crate::time::MINUTE;
+use crate::{Effect, Refused, RunId, Timestamp, string_enum};
+use serde::{Deserialize, Serialize};
 
 string_enum! {
     /// What an error is, whatever it was called where it happened (R43).
@@ -11,16 +14,37 @@ string_enum! {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnExhausted {
-    Abort,
-    Escalate,
+string_enum! {
+    /// What a parent does when retries are used up.
+    #[derive(Default)]
+    pub enum OnExhausted { #[default] Abort = "abort", Escalate = "escalate" }
+}
+
+/// How a try of a step failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepFailure {
+    pub class: ErrorClass,
+    /// Whether the tool had an effect all the same.
+    pub effect: Effect,
+    pub retry_after_ms: Option<i64>,
+    pub error: LastError,
+}
+
+/// What has failed. For a task, an agent or a run, mode `retry` means: this one is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Step,
+    Task,
+    Agent,
+    Run,
 }
 
 /// All that the decision looks at.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
+    pub level: Level,
     pub class: ErrorClass,
+    pub effect: Effect,
     pub idempotent: bool,
     /// Tries made, this failed one included.
     pub tries: i64,
@@ -29,24 +53,109 @@ pub struct Case {
     /// Retries left of the run's 20, and whether its credits allow one more.
     pub budget_left: i64,
     pub affordable: bool,
-    pub errors_in_window: i64,
-    pub total_in_window: i64,
+    pub errors: Errors,
     pub on_exhausted: OnExhausted,
-    /// Of the parent.
+    /// Of what has failed. A step has none.
     pub mode: FailureMode,
+    pub parent_mode: FailureMode,
     pub replan_possible: bool,
     pub many_children_failed: bool,
     /// ±10 %, drawn outside: -100 … 100 thousandths.
     pub jitter_thousandths: i64,
 }
 
+/// Failures of plan steps in the last minutes (R152).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Errors {
+    pub failed: i64,
+    pub total: i64,
+}
+
+/// When failures become a ticket (R143). The defaults are the seed's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EscalationLimits {
+    pub window_ms: i64,
+    /// More errors than this in the window.
+    pub max_errors: i64,
+    /// The rate counts from so many samples on …
+    pub min_samples: i64,
+    /// … and must not be above this, in thousandths.
+    pub max_error_rate_thousandths: i64,
+}
+
+impl Default for EscalationLimits {
+    fn default() -> EscalationLimits {
+        EscalationLimits { window_ms: 5 * MINUTE, max_errors: 5, min_samples: 10, max_error_rate_thousandths: 500 }
+    }
+}
+
+impl EscalationLimits {
+    pub fn check(&self) -> Result<(), Refused> {
+        let bounds = [
+            ("window_ms", self.window_ms, i64::MAX),
+            ("max_errors", self.max_errors, i64::MAX),
+            ("min_samples", self.min_samples, i64::MAX),
+            ("max_error_rate_thousandths", self.max_error_rate_thousandths, 1_000),
+        ];
+        match bounds.into_iter().find(|(_, value, most)| *value <= 0 || value > most) {
+            None => Ok(()),
+            Some((name, ..)) if name.ends_with("thousandths") => {
+                Err(Refused::invalid(format!("escalation.{name}"), "must be from 1 to 1000"))
+            }
+            Some((name, ..)) => Err(Refused::invalid(format!("escalation.{name}"), "must be positive")),
+        }
+    }
+
+    fn exceeded(&self, errors: Errors) -> bool {
+        let rate = errors.failed * 1_000 > errors.total * self.max_error_rate_thousandths;
+        errors.failed > self.max_errors || (errors.total >= self.min_samples && rate)
+    }
+}
+
+/// Ends of plan steps in a sliding window: the last `SLICES` slices of time, each with its counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ErrorWindow {
+    /// (number of the slice, failed, total), oldest first.
+    slices: Vec<(i64, i64, i64)>,
+}
+
+const SLICES: i64 = 10;
+
+impl ErrorWindow {
+    pub fn note(&mut self, at: Timestamp, window_ms: i64, failed: bool) {
+        let slice = at.0 / (window_ms / SLICES).max(1);
+        self.slices.retain(|(number, ..)| slice - number < SLICES);
+        match self.slices.last_mut() {
+            Some(last) if last.0 >= slice => {
+                last.1 += i64::from(failed);
+                last.2 += 1;
+            }
+            _ => self.slices.push((slice, i64::from(failed), 1)),
+        }
+    }
+
+    pub fn errors(&self, at: Timestamp, window_ms: i64) -> Errors {
+        let slice = at.0 / (window_ms / SLICES).max(1);
+        let recent = self.slices.iter().filter(|(number, ..)| slice - number < SLICES);
+        recent.fold(Errors::default(), |sum, (_, failed, total)| Errors {
+            failed: sum.failed + failed,
+            total: sum.total + total,
+        })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    Retry { after_ms: i64 },
+    Retry {
+        after_ms: i64,
+    },
     Skip,
     Replan,
     Escalate,
     Abort,
+    /// A retry would be right and cannot be paid: the run ends with reason `budget`, in every mode (R142).
+    OutOfBudget,
 }
 
 pub const MAX_TRIES: i64 = 3;
@@ -54,21 +163,22 @@ pub const RETRY_BUDGET: i64 = 20;
 pub const BASE_DELAY_MS: i64 = 100;
 pub const MAX_DELAY_MS: i64 = 30_000;
 const REPROMPTS: i64 = 2;
-const ERRORS_BEFORE_ESCALATION: i64 = 5;
-const SAMPLES_BEFORE_RATE: i64 = 10;
 
-pub fn decide(case: &Case) -> Decision {
+pub fn decide(case: &Case, limits: &EscalationLimits) -> Decision {
     if !worth_retrying(case) {
         return given_up(case);
     }
-    if case.errors_in_window > ERRORS_BEFORE_ESCALATION || too_many_errors(case) {
+    if case.level == Level::Step && limits.exceeded(case.errors) {
         return Decision::Escalate;
     }
-    if case.tries >= case.max_tries || case.budget_left <= 0 || !case.affordable {
+    if case.tries >= case.max_tries || case.budget_left <= 0 {
         return match case.on_exhausted {
             OnExhausted::Escalate => Decision::Escalate,
             OnExhausted::Abort => given_up(case),
         };
+    }
+    if !case.affordable {
+        return Decision::OutOfBudget;
     }
     let uncapped =
         BASE_DELAY_MS.saturating_mul(1i64.checked_shl((case.tries - 1).clamp(0, 40) as u32).unwrap_or(i64::MAX));
@@ -100,20 +210,20 @@ pub fn infrastructure_pause(submission: i64) -> i64 {
 }
 
 fn worth_retrying(case: &Case) -> bool {
-    match case.class {
-        ErrorClass::Transient | ErrorClass::RateLimited | ErrorClass::Resource => true,
-        ErrorClass::InvalidOutput => case.tries <= REPROMPTS,
-        ErrorClass::Unknown => case.idempotent,
-        ErrorClass::Permanent | ErrorClass::Budget | ErrorClass::Cancelled => false,
+    match (case.level, case.class) {
+        (_, ErrorClass::Budget | ErrorClass::Cancelled) => false,
+        (Level::Task | Level::Agent | Level::Run, _) => case.mode == FailureMode::Retry,
+        // An effect is never repeated: only what surely did not happen, or may happen twice (R150).
+        (Level::Step, _) if !case.idempotent && case.effect != Effect::None => false,
+        (Level::Step, ErrorClass::Transient | ErrorClass::RateLimited | ErrorClass::Resource) => true,
+        (Level::Step, ErrorClass::InvalidOutput) => case.tries <= REPROMPTS,
+        (Level::Step, ErrorClass::Unknown) => case.idempotent,
+        (Level::Step, ErrorClass::Permanent) => false,
     }
 }
 
-fn too_many_errors(case: &Case) -> bool {
-    case.total_in_window >= SAMPLES_BEFORE_RATE && case.errors_in_window * 2 > case.total_in_window
-}
-
 fn given_up(case: &Case) -> Decision {
-    match (case.class, case.mode) {
+    match (case.class, case.parent_mode) {
         (ErrorClass::Cancelled | ErrorClass::Budget, _) => Decision::Abort,
         _ if case.replan_possible && case.many_children_failed => Decision::Replan,
         (_, FailureMode::Continue) => Decision::Skip,
@@ -126,17 +236,19 @@ mod tests {
     use super::*;
 
     const CASE: Case = Case {
+        level: Level::Step,
         class: ErrorClass::Transient,
+        effect: Effect::Perhaps,
         idempotent: true,
         tries: 1,
         max_tries: MAX_TRIES,
         retry_after_ms: None,
         budget_left: RETRY_BUDGET,
         affordable: true,
-        errors_in_window: 1,
-        total_in_window: 1,
+        errors: Errors { failed: 1, total: 1 },
         on_exhausted: OnExhausted::Abort,
         mode: FailureMode::FailFast,
+        parent_mode: FailureMode::FailFast,
         replan_possible: false,
         many_children_failed: false,
         jitter_thousandths: 0,
@@ -146,41 +258,96 @@ mod tests {
     fn the_truth_table() {
         use Decision::*;
         use ErrorClass::*;
+        let once = Case { idempotent: false, ..CASE };
+        let task = Case { level: Level::Task, mode: FailureMode::Retry, ..CASE };
+        let errors = |failed, total| Errors { failed, total };
         let table = [
             (Case { ..CASE }, Retry { after_ms: 100 }),
             (Case { tries: 2, ..CASE }, Retry { after_ms: 200 }),
             (Case { tries: 3, ..CASE }, Abort),
             (Case { tries: 3, on_exhausted: OnExhausted::Escalate, ..CASE }, Escalate),
-            (Case { tries: 3, mode: FailureMode::Continue, ..CASE }, Skip),
+            (Case { tries: 3, parent_mode: FailureMode::Continue, ..CASE }, Skip),
             (Case { class: RateLimited, retry_after_ms: Some(5_000), ..CASE }, Retry { after_ms: 5_000 }),
-            (Case { class: Unknown, idempotent: false, ..CASE }, Abort),
+            (Case { class: Unknown, ..once }, Abort),
             (Case { class: Unknown, ..CASE }, Retry { after_ms: 100 }),
             (Case { class: InvalidOutput, tries: 2, ..CASE }, Retry { after_ms: 200 }),
             (Case { class: InvalidOutput, tries: 3, max_tries: 9, ..CASE }, Abort),
             (Case { class: Permanent, ..CASE }, Abort),
-            (Case { class: Permanent, mode: FailureMode::Continue, ..CASE }, Skip),
-            (Case { class: Budget, mode: FailureMode::Continue, ..CASE }, Abort),
-            (Case { class: Cancelled, mode: FailureMode::Continue, ..CASE }, Abort),
+            (Case { class: Permanent, parent_mode: FailureMode::Continue, ..CASE }, Skip),
+            (Case { class: Budget, parent_mode: FailureMode::Continue, ..CASE }, Abort),
+            (Case { class: Cancelled, parent_mode: FailureMode::Continue, ..CASE }, Abort),
             (
                 Case {
+                    level: Level::Agent,
                     class: Permanent,
-                    mode: FailureMode::Continue,
+                    parent_mode: FailureMode::Continue,
                     replan_possible: true,
                     many_children_failed: true,
                     ..CASE
                 },
                 Replan,
             ),
-            (Case { errors_in_window: 6, ..CASE }, Escalate),
-            (Case { errors_in_window: 5, total_in_window: 9, ..CASE }, Retry { after_ms: 100 }),
-            (Case { errors_in_window: 5, total_in_window: 10, ..CASE }, Retry { after_ms: 100 }),
+            (Case { errors: errors(6, 6), ..CASE }, Escalate),
+            (Case { errors: errors(5, 9), ..CASE }, Retry { after_ms: 100 }),
+            (Case { errors: errors(5, 10), ..CASE }, Retry { after_ms: 100 }),
             (Case { budget_left: 0, ..CASE }, Abort),
-            (Case { affordable: false, ..CASE }, Abort),
             (Case { tries: 10, max_tries: 20, ..CASE }, Escalate),
+            // R142: in every mode.
+            (Case { affordable: false, ..CASE }, OutOfBudget),
+            (Case { affordable: false, parent_mode: FailureMode::Continue, ..CASE }, OutOfBudget),
+            (Case { affordable: false, on_exhausted: OnExhausted::Escalate, ..CASE }, OutOfBudget),
+            (Case { affordable: false, ..task }, OutOfBudget),
+            // R150: what is not idempotent is tried again only if it surely had no effect.
+            (Case { effect: Effect::None, ..once }, Retry { after_ms: 100 }),
+            (Case { effect: Effect::Perhaps, ..once }, Abort),
+            (Case { effect: Effect::Done, ..once }, Abort),
+            (Case { effect: Effect::Done, class: RateLimited, ..once }, Abort),
+            // Above the step, mode `retry` is this level's own, and the class does not matter.
+            (Case { class: Permanent, ..task }, Retry { after_ms: 100 }),
+            (Case { tries: 2, level: Level::Agent, ..task }, Retry { after_ms: 200 }),
+            (Case { level: Level::Run, effect: Effect::Done, idempotent: false, ..task }, Retry { after_ms: 100 }),
+            (Case { tries: 3, ..task }, Abort),
+            (Case { tries: 3, parent_mode: FailureMode::Continue, ..task }, Skip),
+            (Case { mode: FailureMode::FailFast, parent_mode: FailureMode::Retry, ..task }, Abort),
+            (Case { mode: FailureMode::Continue, parent_mode: FailureMode::Continue, ..task }, Skip),
+            (Case { class: Budget, ..task }, Abort),
+            (Case { errors: errors(6, 6), ..task }, Retry { after_ms: 100 }),
         ];
         for (case, decision) in table {
-            assert_eq!(decide(&case), decision, "{case:?}");
+            assert_eq!(decide(&case, &EscalationLimits::default()), decision, "{case:?}");
         }
+    }
+
+    #[test]
+    fn thresholds_of_escalation_are_settings() {
+        // R143: with the seed's values the rate rule never fires first; with others it does.
+        let limits = EscalationLimits { max_errors: 100, min_samples: 4, ..EscalationLimits::default() };
+        let of = |failed, total| decide(&Case { errors: Errors { failed, total }, ..CASE }, &limits);
+        assert_eq!(of(2, 4), Decision::Retry { after_ms: 100 }, "half is not above half");
+        assert_eq!(of(3, 4), Decision::Escalate);
+        assert_eq!(of(3, 3), Decision::Retry { after_ms: 100 }, "too few samples");
+        assert_eq!(of(10, 30), Decision::Retry { after_ms: 100 });
+        assert!(EscalationLimits::default().check().is_ok());
+        let bad = [
+            EscalationLimits { window_ms: 0, ..limits },
+            EscalationLimits { max_errors: -1, ..limits },
+            EscalationLimits { max_error_rate_thousandths: 1_001, ..limits },
+        ];
+        assert!(bad.iter().all(|limits| limits.check().is_err()));
+    }
+
+    #[test]
+    fn errors_are_counted_for_as_long_as_the_window_lasts() {
+        let window = 5 * MINUTE;
+        let mut errors = ErrorWindow::default();
+        for (at, failed) in [(0, true), (MINUTE, false), (2 * MINUTE, true)] {
+            errors.note(Timestamp(at), window, failed);
+        }
+        assert_eq!(errors.errors(Timestamp(3 * MINUTE), window), Errors { failed: 2, total: 3 });
+        assert_eq!(errors.errors(Timestamp(5 * MINUTE + 1), window), Errors { failed: 1, total: 2 });
+        assert_eq!(errors.errors(Timestamp(9 * MINUTE), window), Errors::default());
+        (0..1_000).for_each(|minute| errors.note(Timestamp(minute * MINUTE), window, true));
+        assert!(errors.slices.len() <= SLICES as usize, "bounded: {errors:?}");
     }
 
     #[test]

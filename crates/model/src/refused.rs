@@ -95,6 +95,8 @@ pub enum Effect {
     None,
     /// Look by name before trying again.
     Perhaps,
+    /// It happened; what came back is an error or cannot be used.
+    Done,
 }
 
 /// Which kind of trouble, for those who decide what to do next.

@@ -55,7 +55,7 @@ string_enum! {
     pub enum Ticket { Resume = "resume", Skip = "skip", Retry = "retry", Abort = "abort" }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LastError {
     pub code: String,
     pub message: String,
@@ -63,7 +63,7 @@ pub struct LastError {
     pub cause: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Termination {
     pub reason: RunReason,
     pub at: Timestamp,
@@ -71,7 +71,7 @@ pub struct Termination {
     pub abort: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Run {
     pub id: RunId,
     pub org: OrgId,
@@ -82,8 +82,9 @@ pub struct Run {
     pub phase: Option<Phase>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<RunOutcome>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub pause_asked: bool,
+    /// A pause was asked for, and not everything stands still yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_asked: Option<PauseReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_reason: Option<PauseReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,6 +92,9 @@ pub struct Run {
     pub attempt: i64,
     pub max_attempts: i64,
     pub plan_version: i64,
+    /// A planner works on the next plan version: nothing else begins.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replanning: bool,
     pub agent_count: i64,
     pub task_count: i64,
     pub step_count: i64,
@@ -150,10 +154,13 @@ pub enum RunEvent {
     InfrastructureFailed {
         retry_after_ms: i64,
     },
-    PauseAsked,
-    EverythingHeld {
+    PauseAsked {
         why: PauseReason,
     },
+    EverythingHeld,
+    /// Too much has failed: a planner makes the next plan version.
+    ReplanAsked,
+    Replanned,
     MaxDurationPassed,
     WorkItemDied {
         cause: String,
@@ -190,8 +197,10 @@ impl RunEvent {
             RunEvent::AgentGoesOn => "agent_goes_on",
             RunEvent::AgentFailed { .. } => "agent_failed",
             RunEvent::InfrastructureFailed { .. } => "infrastructure_failed",
-            RunEvent::PauseAsked => "pause",
-            RunEvent::EverythingHeld { .. } => "everything_held",
+            RunEvent::PauseAsked { .. } => "pause",
+            RunEvent::EverythingHeld => "everything_held",
+            RunEvent::ReplanAsked => "replan_asked",
+            RunEvent::Replanned => "replanned",
             RunEvent::MaxDurationPassed => "max_duration_passed",
             RunEvent::WorkItemDied { .. } => "work_item_died",
             RunEvent::ResumeAsked => "resume",
@@ -263,7 +272,7 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
         }
         (S::Pending, E::PickedUp) => {
             // Asked to pause before its machines were lost: the wish stands for the new ones.
-            let hold = if run.pause_asked { vec![C::HoldAgents] } else { vec![] };
+            let hold = if run.pause_asked.is_some() { vec![C::HoldAgents] } else { vec![] };
             let consequences = [vec![C::CreateAgents], hold].concat();
             go(run, S::Running, at, |r| r.running_at = Some(at), consequences)
         }
@@ -304,34 +313,58 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             [],
         ),
 
-        (S::Running, E::PauseAsked) if run.termination.is_none() => {
-            if run.pause_asked {
+        (S::Running, E::PauseAsked { why }) if run.termination.is_none() => {
+            // A ticket stands until somebody resolves it: the pause is its, whoever asked first.
+            if run.pause_asked == Some(*why) || run.pause_asked == Some(PauseReason::Escalated) {
                 return unchanged();
             }
             let mut next = run.clone();
-            next.pause_asked = true;
+            next.pause_asked = Some(*why);
             moved(next, [C::HoldAgents])
         }
-        (S::Paused, E::PauseAsked) => unchanged(),
-        (S::Running, E::EverythingHeld { why }) if run.termination.is_none() => go(
-            run,
-            S::Paused,
-            at,
-            |r| {
-                r.pause_asked = false;
-                r.pause_reason = Some(*why);
-            },
-            [],
-        ),
+        (S::Paused, E::PauseAsked { .. }) => unchanged(),
+        // The run ends, or goes on with what is left: the ticket's step waits, and with it the run's completion.
+        (S::Running | S::Resuming | S::Pending | S::Retrying, E::PauseAsked { why: PauseReason::Escalated }) => {
+            unchanged()
+        }
+        (S::Running, E::EverythingHeld) if run.termination.is_none() && run.pause_asked.is_some() => {
+            go(run, S::Paused, at, |r| r.pause_reason = r.pause_asked.take(), [])
+        }
+        (S::Running | S::Paused | S::Resuming, E::ReplanAsked) if run.termination.is_none() => {
+            if run.replanning {
+                return unchanged();
+            }
+            let mut next = run.clone();
+            next.replanning = true;
+            moved(next, [C::Publish { kind: "run.replanning" }])
+        }
+        (S::Running | S::Paused | S::Resuming, E::Replanned) if run.replanning && run.termination.is_none() => {
+            let mut next = run.clone();
+            next.replanning = false;
+            next.plan_version += 1;
+            moved(next, [C::Publish { kind: "run.replanned" }])
+        }
         (S::Paused, E::ResumeAsked | E::TicketResolved { ticket: Ticket::Resume | Ticket::Skip })
             if run.termination.is_none() =>
         {
             go(run, S::Resuming, at, |r| r.pause_reason = None, [C::WakeAgents])
         }
-        // Not yet held: the wish is taken back, and whatever stands still already goes on.
-        (S::Running, E::ResumeAsked) if run.pause_asked && run.termination.is_none() => {
+        // Resolved before everything stood still, or after a person let the run go on.
+        (S::Running, E::TicketResolved { ticket: Ticket::Resume | Ticket::Skip })
+            if run.pause_asked == Some(PauseReason::Escalated) && run.termination.is_none() =>
+        {
             let mut next = run.clone();
-            next.pause_asked = false;
+            next.pause_asked = None;
+            moved(next, [C::WakeAgents])
+        }
+        (
+            S::Running | S::Resuming | S::Pending | S::Retrying,
+            E::TicketResolved { ticket: Ticket::Resume | Ticket::Skip },
+        ) => unchanged(),
+        // Not yet held: the wish is taken back, and whatever stands still already goes on.
+        (S::Running, E::ResumeAsked) if run.pause_asked.is_some() && run.termination.is_none() => {
+            let mut next = run.clone();
+            next.pause_asked = None;
             moved(next, [C::WakeAgents])
         }
         (S::Resuming | S::Running, E::ResumeAsked) => unchanged(),
@@ -345,9 +378,10 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             },
             [],
         ),
-        (S::Paused, E::TicketResolved { ticket: Ticket::Abort }) => {
-            end(run, RunReason::EscalationAborted, at, "the escalation was resolved by abort")
-        }
+        (
+            S::Paused | S::Running | S::Resuming | S::Pending | S::Retrying,
+            E::TicketResolved { ticket: Ticket::Abort },
+        ) => end(run, RunReason::EscalationAborted, at, "the escalation was resolved by abort"),
         (S::Paused, E::PauseExpired) => end(run, RunReason::PauseTimeout, at, "paused for 7 days"),
         (S::Resuming, E::AgentsWoken) => go(run, S::Running, at, |_| {}, []),
         (S::Resuming, E::ResumeFailed { cause }) => end(run, RunReason::ResumeFailed, at, cause),
@@ -523,8 +557,9 @@ fn finalised(run: &Run, to: RunStatus, at: Timestamp) -> Step {
                 r.active_ms += at.since(since);
             }
             r.phase = None;
-            r.pause_asked = false;
+            r.pause_asked = None;
             r.pause_reason = None;
+            r.replanning = false;
             if to == S::Cancelled { r.cancelled_at = Some(at) } else { r.completed_at = Some(at) }
         },
         [C::Settle],

@@ -1,5 +1,7 @@
 //! What a user asked for: the run's specification as it was accepted, defaults filled in. Never changes after submission.
 
+use crate::plan::DEFAULT_MAX_AGENTS;
+use crate::recovery::OnExhausted;
 use crate::time::{DAY, SECOND};
 use crate::tree::TreeRef;
 use crate::{Credits, Refused, string_enum};
@@ -25,7 +27,7 @@ string_enum! {
     pub enum RetryEvent { Error = "error", NoCapacity = "no-capacity", Interruption = "interruption" }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     /// One text for `sh -c`.
@@ -76,7 +78,7 @@ pub fn script(entries: &[String]) -> String {
     entries.iter().map(step).collect()
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resources {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_milli: Option<i64>,
@@ -123,13 +125,13 @@ pub fn show_memory(bytes: i64) -> String {
 }
 
 /// What the command reads as its standard input: bytes kept under their hash, like a file's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StdinRef {
     pub hash: String,
     pub size: i64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Retry {
     /// First attempt included.
     pub max_attempts: i64,
@@ -141,7 +143,23 @@ pub struct Retry {
     pub delay_ms: Option<i64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How a run deals with its agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PlanRules {
+    /// Agents that run at once.
+    pub max_agents: i64,
+    /// How often a planner may make a new plan because too much failed.
+    pub replans: i64,
+    pub on_exhausted: OnExhausted,
+}
+
+impl Default for PlanRules {
+    fn default() -> PlanRules {
+        PlanRules { max_agents: DEFAULT_MAX_AGENTS, replans: 0, on_exhausted: OnExhausted::Abort }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunSpec {
     pub kind: RunKind,
     pub command: Command,
@@ -179,6 +197,8 @@ pub struct RunSpec {
     pub merge: bool,
     pub on_lost_control: OnLostControl,
     pub failure_mode: FailureMode,
+    #[serde(default)]
+    pub plan: PlanRules,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
 }

@@ -1,11 +1,29 @@
 //! The life of a task: a sequence of steps of one agent.
 
-use crate::run::LastError;
+use crate::children::{ChildState, Children};
+use crate::hierarchy::Ending;
+use crate::run::{LastError, RunOutcome};
+use crate::spec::FailureMode;
 use crate::{AgentId, Outcome, Refused, RunId, TaskId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
 string_enum! {
     pub enum TaskStatus { Pending = "pending", Running = "running", Completed = "completed", Failed = "failed", Skipped = "skipped", Cancelled = "cancelled" }
+}
+
+impl Task {
+    /// As its agent counts it.
+    pub fn child_state(&self) -> ChildState {
+        match self.status {
+            TaskStatus::Pending => ChildState::Pending,
+            TaskStatus::Running => ChildState::Running,
+            TaskStatus::Completed if self.outcome == Some(RunOutcome::Partial) => ChildState::Partial,
+            TaskStatus::Completed => ChildState::Completed,
+            TaskStatus::Failed => ChildState::Failed,
+            TaskStatus::Skipped => ChildState::Skipped,
+            TaskStatus::Cancelled => ChildState::Cancelled,
+        }
+    }
 }
 
 impl TaskStatus {
@@ -14,7 +32,7 @@ impl TaskStatus {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Task {
     pub id: TaskId,
     pub run: RunId,
@@ -23,10 +41,33 @@ pub struct Task {
     pub sequence: i64,
     pub name: String,
     pub status: TaskStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<RunOutcome>,
+    /// What it does when one of its steps has failed for good.
+    pub mode: FailureMode,
+    /// How many of its steps may run at once.
+    pub parallel: i64,
     pub tries: i64,
+    pub max_tries: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
+    /// Dependencies that have not ended yet, and the tasks (by sequence) that depend on this one.
+    #[serde(default)]
+    pub waits_for: i64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dependents: Vec<i64>,
+    /// Its steps by state, those without a row included.
+    pub steps: Children,
+    /// Steps that have a row.
     pub step_count: i64,
+    /// Set when it must end and something below it is still in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<Ending>,
+    /// A commit had no room to cancel all of its open steps: the run's work item goes on with them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +79,7 @@ pub struct Task {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEvent {
     Begun,
-    StepsEnded,
+    StepsEnded { outcome: RunOutcome },
     AllStepsSkipped,
     Failed { error: LastError },
     ToBeRetried { at: Timestamp, error: LastError },
@@ -67,18 +108,22 @@ pub fn apply(task: &Task, event: &TaskEvent, at: Timestamp) -> Result<Outcome<Ta
             moved(next, [])
         }
         (S::Running, E::Begun) => unchanged(),
-        (S::Running, E::StepsEnded) => end(next, S::Completed, at, None),
+        (S::Running, E::StepsEnded { outcome }) => {
+            next.outcome = Some(*outcome);
+            end(next, S::Completed, at, None)
+        }
         (S::Running, E::AllStepsSkipped) => end(next, S::Skipped, at, None), // R37: skipped, not failed
-        (S::Pending | S::Running, E::Failed { error }) => end(next, S::Failed, at, Some(error.clone())),
+        (S::Running, E::Failed { error }) => end(next, S::Failed, at, Some(error.clone())),
         (S::Pending | S::Running, E::Skipped { error }) => end(next, S::Skipped, at, Some(error.clone())),
         (S::Running, E::ToBeRetried { at: due, error }) => {
             next.status = S::Pending;
+            next.ending = None;
             next.due_at = Some(*due);
             next.last_error = Some(error.clone());
             moved(next, [C::WakeAt { at: *due }])
         }
         (S::Pending | S::Running, E::Cancelled) => end(next, S::Cancelled, at, None),
-        (S::Completed, E::StepsEnded)
+        (S::Completed, E::StepsEnded { .. })
         | (S::Skipped, E::AllStepsSkipped | E::Skipped { .. })
         | (S::Failed, E::Failed { .. }) => unchanged(),
         (ended, E::Cancelled) if ended.is_end() => unchanged(),
@@ -90,6 +135,8 @@ fn end(mut next: Task, to: TaskStatus, at: Timestamp, error: Option<LastError>) 
     next.status = to;
     next.ended_at = Some(at);
     next.due_at = None;
+    next.ending = None;
+    next.cut = false;
     if error.is_some() {
         next.last_error = error;
     }
@@ -99,7 +146,7 @@ fn end(mut next: Task, to: TaskStatus, at: Timestamp, error: Option<LastError>) 
 pub fn name(event: &TaskEvent) -> &'static str {
     match event {
         E::Begun => "begun",
-        E::StepsEnded => "steps_ended",
+        E::StepsEnded { .. } => "steps_ended",
         E::AllStepsSkipped => "all_steps_skipped",
         E::Failed { .. } => "failed",
         E::ToBeRetried { .. } => "to_be_retried",

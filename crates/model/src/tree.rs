@@ -13,7 +13,7 @@ const MAX_NAME_BYTES: usize = 255;
 const MAX_TARGET_BYTES: usize = 4_096;
 
 /// What a run is sent with: the root of its tree, and how much there is, for people to read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TreeRef {
     pub hash: String,
     pub files: i64,
@@ -21,20 +21,20 @@ pub struct TreeRef {
 }
 
 /// One folder: its entries in the order of their names' bytes, no name twice. That order makes the document of a folder unique.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tree {
     pub entries: Vec<Entry>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     pub name: String,
     pub node: Node,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Node {
     File {

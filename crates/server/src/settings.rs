@@ -45,6 +45,7 @@ pub struct Settings {
 pub struct Config {
     pub holds: model::hold::HoldLimits,
     pub timings: engine::config::Timings,
+    pub escalation: model::recovery::EscalationLimits,
     pub money: engine::config::Money,
     pub logs: model::log::LogLimits,
     pub providers: Providers,
@@ -82,8 +83,8 @@ pub struct Prices {
 
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
-        let Config { holds, timings, money, logs, .. } = self.config.clone();
-        engine::Config { holds, timings, money, logs }
+        let Config { holds, timings, money, logs, escalation, .. } = self.config.clone();
+        engine::Config { holds, timings, money, logs, escalation }
     }
 
     pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Failure> {

@@ -52,6 +52,7 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
             capabilities.default_on_lost_control,
         )?,
         failure_mode: FailureMode::FailFast,
+        plan: Default::default(),
         init_checksum: None,
     };
     spec.check()?;

@@ -1,9 +1,9 @@
 //! Rows of attempts: money in columns with CHECK constraints, so that the database refuses to overdraw one.
 
-use crate::args;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::Row;
+use crate::{args, doc};
 use model::attempt::Attempt;
 use model::{Failure, RunId, Trouble};
 
@@ -19,7 +19,8 @@ pub fn insert(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
             a.refunded,
             a.uncollected,
             a.opened_at,
-            a.ended_at
+            a.ended_at,
+            doc::write(&a.tree)
         ],
     )
 }
@@ -27,7 +28,17 @@ pub fn insert(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
 pub fn save(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
     tx.post(
         &SAVE,
-        args![a.run, a.number, a.status.as_str(), a.reserved, a.charged, a.refunded, a.uncollected, a.ended_at],
+        args![
+            a.run,
+            a.number,
+            a.status.as_str(),
+            a.reserved,
+            a.charged,
+            a.refunded,
+            a.uncollected,
+            a.ended_at,
+            doc::write(&a.tree)
+        ],
     )
 }
 
@@ -40,10 +51,11 @@ pub fn of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Attempt>, Failure> {
 }
 
 fn read(row: &Row) -> Result<Attempt, Failure> {
-    read_at(row, 2, RunId(row.int(0)?), row.int(1)?)
+    let attempt = read_at(row, 2, RunId(row.int(0)?), row.int(1)?)?;
+    Ok(Attempt { tree: doc::read_once(row, 9)?, ..attempt })
 }
 
-/// An attempt whose columns, from its status on, begin at `column` of a wider row.
+/// An attempt whose columns, from its status on, begin at `column` of a wider row. Its counters are not read.
 pub(crate) fn read_at(row: &Row, column: usize, run: RunId, number: i64) -> Result<Attempt, Failure> {
     let status = row.str(column)?.parse().map_err(|e| Trouble::internal(format!("an attempt's status: {e}")))?;
     Ok(Attempt {
@@ -56,24 +68,25 @@ pub(crate) fn read_at(row: &Row, column: usize, run: RunId, number: i64) -> Resu
         uncollected: row.credits(column + 4)?,
         opened_at: row.at(column + 5)?,
         ended_at: row.opt_at(column + 6)?,
+        tree: Default::default(),
     })
 }
 
 pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &OF_RUN];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO attempts (run_id, number, status, reserved, charged, refunded, uncollected, opened_at, ended_at)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    "INSERT INTO attempts (run_id, number, status, reserved, charged, refunded, uncollected, opened_at, ended_at, tree)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 );
 const SAVE: Sql = Sql::new(
-    "UPDATE attempts SET status = $3, reserved = $4, charged = $5, refunded = $6, uncollected = $7, ended_at = $8
+    "UPDATE attempts SET status = $3, reserved = $4, charged = $5, refunded = $6, uncollected = $7, ended_at = $8, tree = $9
       WHERE run_id = $1 AND number = $2",
 );
 const FIND: Sql = Sql::new(
-    "SELECT run_id, number, status, reserved, charged, refunded, uncollected, opened_at, ended_at FROM attempts
+    "SELECT run_id, number, status, reserved, charged, refunded, uncollected, opened_at, ended_at, tree FROM attempts
       WHERE run_id = $1 AND number = $2",
 );
 const OF_RUN: Sql = Sql::new(
-    "SELECT run_id, number, status, reserved, charged, refunded, uncollected, opened_at, ended_at FROM attempts
+    "SELECT run_id, number, status, reserved, charged, refunded, uncollected, opened_at, ended_at, tree FROM attempts
       WHERE run_id = $1 ORDER BY number",
 );

@@ -37,6 +37,7 @@ mod pg_error;
 mod pg_hints;
 mod pg_serve;
 mod pg_value;
+pub mod plan;
 pub mod pool;
 mod post;
 mod private;

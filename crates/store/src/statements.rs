@@ -15,6 +15,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::manifest::ALL,
     crate::pool::ALL,
     crate::run::ALL,
+    crate::plan::ALL,
     crate::step::ALL,
     crate::task::ALL,
     crate::workflow::ALL,

@@ -159,6 +159,7 @@ pub fn plain(text: String) -> RunSpec {
         merge: false,
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
+        plan: Default::default(),
         init_checksum: None,
     }
 }

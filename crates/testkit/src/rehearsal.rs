@@ -110,6 +110,7 @@ fn spec(command: &str) -> RunSpec {
         merge: false,
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
+        plan: Default::default(),
         init_checksum: None,
     }
 }

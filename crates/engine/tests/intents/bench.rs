@@ -445,6 +445,7 @@ pub fn spec() -> RunSpec {
         merge: false,
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
+        plan: Default::default(),
         init_checksum: None,
     }
 }

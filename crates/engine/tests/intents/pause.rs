@@ -66,7 +66,7 @@ fn asked_twice_is_asked_once_and_a_wish_can_be_taken_back() {
     expect(&bench, run, RunStatus::Running, FreezeState::Thawing);
     bench.reconnect(&name);
     bench.settle();
-    assert!(!bench.run(run).pause_asked && bench.run(run).status == RunStatus::Running);
+    assert!(bench.run(run).pause_asked.is_none() && bench.run(run).status == RunStatus::Running);
     bench.exits(run, 0);
     bench.expect_end(run, RunStatus::Completed, None);
     bench.check_all_gone();

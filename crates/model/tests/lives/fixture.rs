@@ -37,8 +37,9 @@ macro_rules! fixtures {
     ($($name:ident),+) => { &[$((stringify!($name), include_str!(concat!("../fixtures/", stringify!($name), ".txt")))),+] };
 }
 
-pub const ALL: &[(&str, &str)] =
-    fixtures!(run, attempt, agent, task, step, job, silence, freeze, allocation, instance, workflow, node, manifest);
+pub const ALL: &[(&str, &str)] = fixtures!(
+    run, replan, attempt, agent, task, step, job, silence, freeze, allocation, instance, workflow, node, manifest
+);
 
 pub fn named(name: &str) -> Fixture {
     let (name, text) = ALL.iter().find(|(known, _)| *known == name).expect("a fixture of that name");

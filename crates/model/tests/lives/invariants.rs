@@ -1,9 +1,11 @@
 //! What must be true after every transaction, and between two. The numbers are those of the design's page 3.
 
+use crate::life::{Id, NONE};
 use crate::world::{Lives, MONEY, Scope, World};
-use model::agent::{Agent, AgentStatus};
+use model::agent::{Agent, AgentKind, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::{Attempt, AttemptStatus};
+use model::children::{ChildState, Children};
 use model::instance::InstanceStatus;
 use model::job::{FreezeState, Job, JobStatus};
 use model::run::{PauseReason, RunOutcome, RunStatus};
@@ -20,7 +22,7 @@ pub fn hold(lives: &Lives, scope: &Scope, world: &World) -> Check {
     credits_are_conserved(lives, world)?;
     counters_are_exact(lives, scope, world)?;
     statuses_agree(lives, world)?;
-    limbs_agree(lives, scope, world)?;
+    levels_agree(lives, world)?;
     jobs_and_slots_agree(lives, scope, world)
 }
 
@@ -45,16 +47,48 @@ fn credits_are_conserved(lives: &Lives, world: &World) -> Check {
     Ok(())
 }
 
-/// 2: no child without its parent, and every count right.
+/// 2: no child without its parent, and every count right, at every level.
 fn counters_are_exact(lives: &Lives, scope: &Scope, world: &World) -> Check {
     let run = lives.run.get(world.run);
     let agents = world.agents.len() + usize::from(world.system.is_some());
+    let made = |ids: &[Id]| ids.iter().filter(|id| **id != NONE).count() as i64;
     must!(run.agent_count == agents as i64, "{} agents, said to be {}", agents, run.agent_count);
-    must!(run.task_count == world.tasks.len() as i64, "tasks: {}", run.task_count);
-    must!(run.step_count == world.steps.len() as i64, "steps: {}", run.step_count);
-    must!(world.tasks.len() == world.agents.len() * scope.tasks, "orphaned tasks");
-    must!(world.steps.len() == world.tasks.len() * scope.steps, "orphaned steps");
+    must!(run.task_count == made(&world.tasks), "tasks: {}", run.task_count);
+    must!(run.step_count == made(&world.steps), "steps: {}", run.step_count);
     must!(world.attempts.len() as i64 <= run.max_attempts, "{} attempts", world.attempts.len());
+    let Some(attempt) = world.attempts.last().map(|id| lives.attempt.get(*id)) else { return Ok(()) };
+    let (mut counted, mut superseded, mut in_flight) = (Children::default(), 0, 0);
+    for (a, id) in world.agents.iter().enumerate() {
+        let agent = lives.agent.get(*id);
+        if agent.plan_version == run.plan_version {
+            counted.add(agent.child_state());
+        } else {
+            superseded += i64::from(!agent.status.is_end());
+        }
+        let tasks = &world.tasks[a * scope.tasks..(a + 1) * scope.tasks];
+        must!(agent.task_count == made(tasks), "{agent:?} with {} tasks", made(tasks));
+        let mut below = Children::default();
+        for (t, id) in tasks.iter().enumerate().filter(|(_, id)| **id != NONE) {
+            let task = lives.task.get(*id);
+            below.add(task.child_state());
+            let first = (a * scope.tasks + t) * scope.steps;
+            let steps = &world.steps[first..first + scope.steps];
+            must!(task.step_count == made(steps), "{task:?} with {} steps", made(steps));
+            let mut below = Children::default();
+            for step in steps.iter().filter(|id| **id != NONE).map(|id| lives.step.get(*id)) {
+                below.add(step.child_state());
+                in_flight += i64::from(agent.kind != AgentKind::Rank && step.child_state() == ChildState::Running);
+            }
+            must!(made(steps) == 0 || task.steps == below, "{task:?} counts {below:?}");
+            must!(task.steps.total() == scope.steps as i64, "{task:?}");
+        }
+        must!(made(tasks) == 0 || agent.tasks == below, "{agent:?} counts {below:?}");
+        must!(agent.tasks.total() == scope.tasks as i64, "{agent:?}");
+    }
+    let tree = &attempt.tree;
+    must!(tree.agents == counted, "{tree:?} counts {counted:?}");
+    must!(tree.superseded == superseded, "{tree:?} has {superseded} of earlier plans");
+    must!(tree.in_flight == in_flight, "{tree:?} has {in_flight} in flight");
     Ok(())
 }
 
@@ -64,7 +98,10 @@ fn statuses_agree(lives: &Lives, world: &World) -> Check {
     let run = lives.run.get(world.run);
     let system = world.system.iter().chain(&world.agents);
     let agents: Vec<&Agent> = system.map(|id| lives.agent.get(*id)).collect();
-    let all = |status: AgentStatus| agents.iter().all(|agent| agent.status == status);
+    // What a run says of its agents it says of the current plan version.
+    let current = |agent: &&&Agent| agent.plan_version == run.plan_version;
+    let now: Vec<&&Agent> = agents.iter().filter(current).collect();
+    let all = |status: AgentStatus| now.iter().all(|agent| agent.status == status);
     let open: Vec<&&Agent> = agents.iter().filter(|agent| !agent.status.is_end()).collect();
     let none_open = open.is_empty();
     match run.status {
@@ -101,22 +138,27 @@ fn statuses_agree(lives: &Lives, world: &World) -> Check {
     Ok(())
 }
 
-fn limbs_agree(lives: &Lives, scope: &Scope, world: &World) -> Check {
-    for (a, id) in world.agents.iter().enumerate() {
-        let agent = lives.agent.get(*id);
-        let tasks: Vec<_> = (a * scope.tasks..(a + 1) * scope.tasks).map(|t| lives.task.get(world.tasks[t])).collect();
-        let all_ended = tasks.iter().all(|task| task.status.is_end());
-        must!(!agent.status.is_end() || all_ended, "an ended agent has open tasks: {agent:?} {tasks:?}");
+/// An end leaves nothing open below it; a success leaves nothing undone; nothing that ends begins anything.
+fn levels_agree(lives: &Lives, world: &World) -> Check {
+    for agent in world.agents.iter().map(|id| lives.agent.get(*id)) {
+        must!(!agent.status.is_end() || agent.tasks.open() == 0, "an ended agent has open tasks: {agent:?}");
+        must!(!agent.status.is_end() || agent.ending.is_none(), "{agent:?}");
         if agent.status == AgentStatus::Completed && agent.outcome == Some(RunOutcome::Success) {
-            let done = tasks.iter().all(|task| task.status == TaskStatus::Completed);
-            must!(done, "a success with something undone: {tasks:?}");
+            must!(agent.tasks.completed == agent.tasks.total(), "a success with something undone: {agent:?}");
         }
-        must!(agent.tries <= 1 || agent.due_at.is_some() || scope.machines > 0 || agent.tries <= 2, "{agent:?}");
+        must!(agent.tries <= agent.max_tries || agent.kind == AgentKind::Rank, "{agent:?}");
+        let held = agent.status == AgentStatus::Paused && agent.kind != AgentKind::Rank;
+        must!(!held || agent.ending.is_none() || agent.tasks.running > 0 || agent.cut, "{agent:?} should have ended");
     }
-    for (t, id) in world.tasks.iter().enumerate() {
-        let steps = (t * scope.steps..(t + 1) * scope.steps).map(|s| lives.step.get(world.steps[s]));
-        let open: Vec<_> = steps.filter(|step| !step.status.is_end()).collect();
-        must!(!lives.task.get(*id).status.is_end() || open.is_empty(), "an ended task has open steps: {open:?}");
+    for task in world.tasks.iter().filter(|id| **id != NONE).map(|id| lives.task.get(*id)) {
+        must!(!task.status.is_end() || task.steps.open() == 0, "an ended task has open steps: {task:?}");
+        must!(task.waits_for >= 0, "{task:?}");
+        must!(task.status != TaskStatus::Running || task.waits_for == 0, "it began before what it waits for: {task:?}");
+        let done = task.status == TaskStatus::Completed && task.outcome == Some(RunOutcome::Success);
+        must!(!done || task.steps.completed == task.steps.total(), "a success with something undone: {task:?}");
+    }
+    for step in world.steps.iter().filter(|id| **id != NONE).map(|id| lives.step.get(*id)) {
+        must!(!step.uncertain || !step.idempotent, "{step:?} could have been repeated");
     }
     Ok(())
 }

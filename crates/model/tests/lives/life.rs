@@ -6,11 +6,13 @@ use crate::samples::NOW;
 use model::{Outcome, Refused, Timestamp};
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::rc::Rc;
 
 /// The number of a remembered state.
 pub type Id = u16;
+/// The place of a row that is not made yet.
+pub const NONE: Id = Id::MAX;
 pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Fnv>>;
 
 /// A table that is filled while the life is lived, and the events that belong to it.
@@ -39,13 +41,13 @@ pub struct Life<E, V, C> {
     tidy: fn(&mut E),
     sheets: Vec<Sheet<E, V>>,
     states: Vec<E>,
-    numbers: HashMap<String, Id>,
+    numbers: Map<E, Id>,
     events: Vec<V>,
     answers: Map<(Id, Id), Applied<C>>,
     pub taken: Vec<Chart>,
 }
 
-impl<E: Debug + Clone, V: PartialEq + Clone + Debug, C: Clone> Life<E, V, C> {
+impl<E: Debug + Clone + Eq + Hash, V: PartialEq + Clone + Debug, C: Clone> Life<E, V, C> {
     pub fn new(step: Step<E, V, C>, tidy: fn(&mut E), sheets: Vec<Sheet<E, V>>) -> Self {
         let taken = vec![Chart::default(); sheets.len()];
         Life {
@@ -53,7 +55,7 @@ impl<E: Debug + Clone, V: PartialEq + Clone + Debug, C: Clone> Life<E, V, C> {
             tidy,
             sheets,
             states: vec![],
-            numbers: HashMap::new(),
+            numbers: Map::default(),
             events: vec![],
             answers: Map::default(),
             taken,
@@ -62,12 +64,13 @@ impl<E: Debug + Clone, V: PartialEq + Clone + Debug, C: Clone> Life<E, V, C> {
 
     pub fn keep(&mut self, mut entity: E) -> Id {
         (self.tidy)(&mut entity);
-        let text = format!("{entity:?}");
         let next = Id::try_from(self.states.len()).expect("fewer states of one life than 65,536");
-        *self.numbers.entry(text).or_insert_with(|| {
-            self.states.push(entity);
-            next
-        })
+        if let Some(known) = self.numbers.get(&entity) {
+            return *known;
+        }
+        self.states.push(entity.clone());
+        self.numbers.insert(entity, next);
+        next
     }
 
     pub fn get(&self, id: Id) -> &E {
@@ -87,12 +90,7 @@ impl<E: Debug + Clone, V: PartialEq + Clone + Debug, C: Clone> Life<E, V, C> {
             return answer.clone();
         }
         let entity = self.get(id).clone();
-        let result = (self.step)(&entity, event, NOW);
-        for ((names, concerns), chart) in self.sheets.iter().zip(&mut self.taken) {
-            if concerns(event) {
-                chart.record(names, &entity, event, &result);
-            }
-        }
+        let result = self.apply(&entity, event);
         let answer = match result {
             Ok(Outcome::Moved { next, consequences }) => Applied::Moved(self.keep(next), consequences.into()),
             Ok(Outcome::Unchanged) => Applied::Unchanged,
@@ -100,6 +98,17 @@ impl<E: Debug + Clone, V: PartialEq + Clone + Debug, C: Clone> Life<E, V, C> {
         };
         self.answers.insert((id, number), answer.clone());
         answer
+    }
+
+    /// One move, written into the tables that are filled.
+    pub fn apply(&mut self, entity: &E, event: &V) -> Result<Outcome<E, C>, Refused> {
+        let result = (self.step)(entity, event, NOW);
+        for ((names, concerns), chart) in self.sheets.iter().zip(&mut self.taken) {
+            if concerns(event) {
+                chart.record(names, entity, event, &result);
+            }
+        }
+        result
     }
 
     fn event_number(&mut self, event: &V) -> Id {

@@ -1,12 +1,14 @@
 //! Jobs, slots and machines: what a placement, a report, a silence or a loss does to each of them and to the agent above.
 //! Part of the stand-in for the engine; the run and its money are in `settlement`.
 
+use crate::hierarchy::agent_id;
 use crate::life::Id;
 use crate::samples::{self, NOW, error};
 use crate::settlement::{Commit, Done, Origin, Stop, read};
 use crate::world::{free_number, spawning};
-use model::agent::{AgentEvent, AgentStatus};
+use model::agent::AgentStatus;
 use model::allocation::{AllocationConsequence, AllocationEvent, AllocationStatus};
+use model::hierarchy;
 use model::instance::{InstanceConsequence, InstanceEvent, InstanceStatus};
 use model::job::{JobConsequence, JobEvent, JobReason, SlotEnd};
 use model::run::{RunEvent, RunStatus};
@@ -144,7 +146,7 @@ impl Commit<'_> {
                     let slot = allocation.and_then(|it| self.world.slot_at(self.lives, it));
                     let slot = slot.ok_or_else(|| Stop::Broken("a running job has no slot".into()))?;
                     self.slot(slot, &AllocationEvent::SyncComplete, Origin::Within)?;
-                    self.work_begins(self.lives.job.get(id).agent.0 as usize - 1)?;
+                    hierarchy::begin_rank(self, self.lives.job.get(id).agent)?;
                 }
                 JobConsequence::SlotEnded { how } => self.release(allocation, *how)?,
                 JobConsequence::ChildEnded { reason } => self.submission_ended(id, *reason)?,
@@ -163,22 +165,21 @@ impl Commit<'_> {
         let (agent, submission) = (self.lives.job.get(job).agent.0 as usize - 1, self.lives.job.get(job).submission);
         let run = self.lives.run.get(self.world.run);
         let infrastructure = matches!(reason.retry_event(), Some(RetryEvent::NoCapacity | RetryEvent::Interruption));
-        if infrastructure && run.termination.is_none() && submission < self.scope.submissions {
+        let goes_on = run.termination.is_none() && run.status == RunStatus::Running;
+        if infrastructure && goes_on && submission < self.scope.submissions {
             return self.resubmit(agent);
         }
+        let id = agent_id(agent);
         match reason.agent_end() {
-            AgentStatus::Completed => self.complete_agent(agent),
-            AgentStatus::Failed => self.agent_failed(agent, reason.run_reason()),
-            _ => self.cancel_agent(agent),
+            AgentStatus::Completed => hierarchy::complete_rank(self, id),
+            AgentStatus::Failed => hierarchy::fail_rank(self, id, reason.run_reason(), error()),
+            _ => hierarchy::cancel_rank(self, id),
         }
     }
 
     /// In place while another job of the run is active; else the whole run waits a while (seed 001).
     fn resubmit(&mut self, agent: usize) -> Done {
-        self.work_is_undone(agent)?;
-        if self.status(agent) == AgentStatus::Running {
-            self.agent(agent, &AgentEvent::ToBeRetried { at: NOW, error: error() }, Origin::Within)?;
-        }
+        hierarchy::undo_rank(self, agent_id(agent), NOW, &error())?;
         let active = (0..self.world.agents.len()).any(|a| self.status(a) == AgentStatus::Running);
         if !active && self.lives.run.get(self.world.run).status == RunStatus::Running {
             self.run(&RunEvent::InfrastructureFailed { retry_after_ms: 15_000 }, Origin::Within)?;

@@ -7,10 +7,11 @@ use crate::world::{Choice, Lives, RESERVE, Scope, World, free_number};
 use model::agent::{AgentEvent, AgentKind, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::{AttemptConsequence, AttemptEvent, AttemptStatus};
+use model::hierarchy;
 use model::instance::InstanceStatus;
-use model::job::{FreezeState, JobEvent, JobReason};
+use model::job::{FreezeState, JobEvent, JobReason, JobStatus};
 use model::ledger::{Entry, EntryKind};
-use model::run::{PauseReason, RunConsequence, RunEvent, RunOutcome, RunReason, RunStatus, Ticket};
+use model::run::{RunConsequence, RunEvent, RunReason, RunStatus};
 use model::*;
 
 #[derive(Debug)]
@@ -58,7 +59,6 @@ impl Commit<'_> {
     fn choose(&mut self, choice: &Choice) -> Done {
         match choice {
             Choice::Asked(event) | Choice::Came(event) => self.run(event, Origin::Outside),
-            Choice::Resolved(ticket) => self.resolve(*ticket),
             Choice::RunDeadline => {
                 let (_, event) = run::deadline(self.lives.run.get(self.world.run)).ok_or(Stop::Nothing)?;
                 self.run(&event, Origin::Outside)
@@ -68,15 +68,18 @@ impl Commit<'_> {
                 let open = self.lives.attempt.get(last).uncollected.is_zero();
                 if open { self.attempt(AttemptEvent::Charged(Credits(1)), Origin::Outside) } else { Err(Stop::Nothing) }
             }
-            Choice::Begin(agent) => self.begin(*agent),
-            Choice::Hold(agent) => self.hold(*agent),
-            Choice::Escalate => self.escalate(),
-            Choice::AgentTimesOut(_)
-            | Choice::TaskTimesOut(_)
-            | Choice::TaskSkipped(_)
-            | Choice::StepBegins(_)
-            | Choice::Step(..)
-            | Choice::StepFails(_) => self.tool(choice),
+            Choice::Work(_)
+            | Choice::Resolved(..)
+            | Choice::StepDone(_)
+            | Choice::StepFails(..)
+            | Choice::StepLost(_)
+            | Choice::StepCut(_)
+            | Choice::Verified(..)
+            | Choice::ApprovalAsked(_)
+            | Choice::Approved(_)
+            | Choice::Rejected(_)
+            | Choice::AgentTimesOut(_)
+            | Choice::TaskTimesOut(_) => self.tool(choice),
             Choice::Queue(job) => self.job(*job, &JobEvent::Queued { turn: 1, seq: 1 }, Origin::Outside),
             Choice::Claim(job, slot) => self.claim(*job, *slot),
             Choice::Spawn(job) => self.spawn(*job),
@@ -104,8 +107,8 @@ impl Commit<'_> {
             match consequence {
                 RunConsequence::OpenAttempt => self.open_attempt(),
                 RunConsequence::Reserve => self.attempt(AttemptEvent::Reserved(RESERVE), from)?,
-                RunConsequence::CreateAgents if self.world.agents.is_empty() => self.create_agents(),
-                RunConsequence::CreateAgents | RunConsequence::WakeAgents => self.wake_agents()?,
+                RunConsequence::CreateAgents => self.create_agents()?,
+                RunConsequence::WakeAgents => self.wake_agents()?,
                 RunConsequence::StopAgents { abort, .. } => self.stop_agents(*abort)?,
                 RunConsequence::Settle => {
                     let status = match self.lives.run.get(self.world.run).status {
@@ -161,30 +164,12 @@ impl Commit<'_> {
         self.world.system = None;
     }
 
-    fn create_agents(&mut self) {
-        let Scope { agents, tasks, steps, .. } = *self.scope;
-        for a in 0..agents {
-            let agent = model::agent::Agent {
-                id: AgentId(a as i64 + 1),
-                sequence: a as i64,
-                task_count: tasks as i64,
-                ..samples::agent()
-            };
-            self.world.agents.push(self.lives.agent.keep(agent));
-            for t in 0..tasks {
-                let task = model::task::Task { sequence: t as i64, step_count: steps as i64, ..samples::task() };
-                self.world.tasks.push(self.lives.task.keep(task));
-                for s in 0..steps {
-                    let step = model::step::Step { sequence: s as i64, ..samples::step() };
-                    self.world.steps.push(self.lives.step.keep(step));
-                }
-            }
+    fn create_agents(&mut self) -> Done {
+        if self.world.agents.is_empty() {
+            let kind = if self.scope.machines == 0 { AgentKind::Planned } else { AgentKind::Rank };
+            self.plan_agents(kind, self.scope.agents);
         }
-        self.world.run = self.lives.run.edited(self.world.run, |run| {
-            run.agent_count = agents as i64;
-            run.task_count = (agents * tasks) as i64;
-            run.step_count = (agents * tasks * steps) as i64;
-        });
+        self.wake_agents()
     }
 
     fn all_jobs(&mut self, event: &JobEvent) -> Done {
@@ -193,12 +178,8 @@ impl Commit<'_> {
 
     fn wake_agents(&mut self) -> Done {
         self.all_jobs(&JobEvent::ReleaseAsked)?;
-        for agent in 0..self.world.agents.len() {
-            if self.status(agent) == AgentStatus::Paused {
-                self.agent(agent, &AgentEvent::Woken, Origin::Within)?;
-            }
-        }
-        Ok(())
+        let moving = self.jobs_are(FreezeState::Moving);
+        hierarchy::wake_agents(self, moving)
     }
 
     /// Live jobs are asked to stop; agents without one end at once.
@@ -211,27 +192,19 @@ impl Commit<'_> {
             _ => JobReason::TerminatedByServer,
         };
         for agent in 0..self.world.agents.len() {
-            match self.world.open_job_of(self.lives, agent) {
-                Some(job) => self.job(job, &JobEvent::StopAsked { reason, abort }, Origin::Within)?,
-                None if !self.status(agent).is_end() => self.cancel_agent(agent)?,
-                None => {}
+            if let Some(job) = self.world.open_job_of(self.lives, agent) {
+                self.job(job, &JobEvent::StopAsked { reason, abort }, Origin::Within)?;
             }
         }
-        Ok(())
+        hierarchy::stop_agents(self)
     }
 
-    fn begin(&mut self, agent: usize) -> Done {
-        let run = self.lives.run.get(self.world.run);
-        let may = run.status == RunStatus::Running && !run.pause_asked && run.termination.is_none();
-        if !may || self.status(agent) != AgentStatus::Pending {
-            return Err(Stop::Nothing);
-        }
-        let attempt = run.attempt;
-        self.agent(agent, &AgentEvent::Begun, Origin::Outside)?;
-        if self.scope.machines == 0 || self.world.open_job_of(self.lives, agent).is_some() {
+    /// A submission of an agent onto a machine, unless one is open.
+    pub fn submit(&mut self, agent: usize) -> Done {
+        if self.world.open_job_of(self.lives, agent).is_some() {
             return Ok(());
         }
-        let id = AgentId(agent as i64 + 1);
+        let (id, attempt) = (AgentId(agent as i64 + 1), self.lives.run.get(self.world.run).attempt);
         let earlier = self.world.jobs.iter().position(|job| self.lives.job.get(*job).agent == id);
         let submission = earlier.map_or(0, |job| self.lives.job.get(self.world.jobs[job]).submission) + 1;
         let gone = earlier.map(|job| self.world.jobs[job]);
@@ -242,93 +215,43 @@ impl Commit<'_> {
         Ok(())
     }
 
-    fn hold(&mut self, agent: usize) -> Done {
-        let run = self.lives.run.get(self.world.run);
-        let asked = run.status == RunStatus::Running && run.pause_asked && run.termination.is_none();
-        let still = self.world.open_job_of(self.lives, agent).is_none_or(|job| self.is_frozen(job));
-        if !asked || !still || self.status(agent).is_end() || self.is_in_flight(agent) {
-            return Err(Stop::Nothing);
-        }
-        self.agent(agent, &AgentEvent::Held, Origin::Outside)
+    /// Open jobs of this attempt; one that is on its way to its end neither stands still nor goes on.
+    fn jobs_are(&self, freeze: FreezeState) -> bool {
+        let open = self.world.jobs.iter().map(|job| self.lives.job.get(*job)).filter(|job| !job.status.is_end());
+        open.into_iter().all(|job| job.status != JobStatus::Terminating && job.freeze == freeze)
     }
 
-    fn is_frozen(&self, job: usize) -> bool {
-        self.lives.job.get(self.world.jobs[job]).freeze == FreezeState::Frozen
-    }
-
-    fn escalate(&mut self) -> Done {
-        let run = self.lives.run.get(self.world.run);
-        if run.status != RunStatus::Running || run.termination.is_some() {
-            return Err(Stop::Nothing);
-        }
-        for agent in 0..self.world.agents.len() {
-            if self.is_in_flight(agent) {
-                return Err(Stop::Nothing);
-            }
-            if !self.status(agent).is_end() {
-                self.agent(agent, &AgentEvent::Held, Origin::Within)?;
-            }
-        }
-        self.run(&RunEvent::EverythingHeld { why: PauseReason::Escalated }, Origin::Within)
-    }
-
-    fn resolve(&mut self, ticket: Ticket) -> Done {
-        if self.lives.run.get(self.world.run).pause_reason != Some(PauseReason::Escalated) {
-            return Err(Stop::Nothing);
-        }
-        let failed = (0..self.world.agents.len())
-            .find(|a| !self.status(*a).is_end() && self.world.open_job_of(self.lives, *a).is_none());
-        if let (Ticket::Skip, Some(agent)) = (ticket, failed) {
-            self.skip_agent(agent)?;
-        }
-        self.run(&RunEvent::TicketResolved { ticket }, Origin::Outside)
-    }
-
-    /// The one who ends runs, and the one who says that everything is held.
+    /// What follows at the end of every commit: everything is held, everybody goes on, or the run ends.
     fn settle(&mut self) -> Done {
         loop {
+            let before = self.world;
             let run = self.lives.run.get(self.world.run);
             if run.status.is_end() || run.status == RunStatus::Created {
                 return Ok(());
             }
-            let statuses: Vec<AgentStatus> = (0..self.world.agents.len()).map(|a| self.status(a)).collect();
-            let all_ended = statuses.iter().all(|status| status.is_end());
-            let (termination, pausing) = (run.termination.as_ref().map(|t| t.reason.end()), run.pause_asked);
+            let (termination, status) = (run.termination.as_ref().map(|t| t.reason.end()), run.status);
+            let tree = self.lives.attempt.get(*self.world.attempts.last().expect("it has begun")).tree.clone();
             match termination {
-                Some(end) if all_ended => {
-                    if end == RunStatus::Failed && !statuses.contains(&AgentStatus::Failed) {
+                Some(end) if tree.agents.open() + tree.superseded == 0 => {
+                    if end == RunStatus::Failed && tree.agents.failed == 0 {
                         self.blame_the_system()?;
                     }
                     self.run(&RunEvent::Finalised, Origin::Within)?;
                 }
-                None if all_ended && !statuses.is_empty() => {
-                    let event = if statuses.contains(&AgentStatus::Cancelled) {
-                        RunEvent::CancelAsked { abort: false }
-                    } else {
-                        RunEvent::AllAgentsCompleted { outcome: self.outcome() }
-                    };
-                    self.run(&event, Origin::Within)?;
+                None if status == RunStatus::Running && run.pause_asked.is_some() => {
+                    let still = self.jobs_are(FreezeState::Frozen);
+                    hierarchy::hold_agents(self, still)?;
                 }
-                None if pausing && run.status == RunStatus::Running => {
-                    let held = |status: &AgentStatus| status.is_end() || *status == AgentStatus::Paused;
-                    if !statuses.iter().all(held) {
-                        return Ok(());
-                    }
-                    self.run(&RunEvent::EverythingHeld { why: PauseReason::Asked }, Origin::Within)?;
+                None if status == RunStatus::Resuming => {
+                    let moving = self.jobs_are(FreezeState::Moving);
+                    hierarchy::wake_agents(self, moving)?;
                 }
-                _ => return Ok(()),
+                None if status == RunStatus::Running => hierarchy::settle_run(self)?,
+                _ => {}
             }
-        }
-    }
-
-    fn outcome(&self) -> RunOutcome {
-        let outcomes: Vec<_> = self.world.agents.iter().map(|id| self.lives.agent.get(*id).outcome).collect();
-        let skipped = outcomes.iter().filter(|it| **it == Some(RunOutcome::Skipped)).count();
-        let partial = skipped > 0 || outcomes.contains(&Some(RunOutcome::Partial));
-        match () {
-            () if skipped == outcomes.len() => RunOutcome::Skipped,
-            () if partial => RunOutcome::Partial,
-            () => RunOutcome::Success,
+            if self.world == before {
+                return Ok(());
+            }
         }
     }
 

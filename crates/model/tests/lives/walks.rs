@@ -18,7 +18,14 @@ use model::*;
 
 pub fn walked(name: &str) -> Chart {
     match name {
-        "run" => chart(&RUN, &runs(), &run_events(), run::apply),
+        "run" => {
+            let events: Vec<RunEvent> = run_events().into_iter().filter(|e| !is_replan(e)).collect();
+            chart(&RUN, &runs(), &events, run::apply)
+        }
+        "replan" => {
+            let runs = [false, true].map(|replanning| Run { replanning, status: RunStatus::Running, ..samples::run() });
+            chart(&REPLAN, &runs, &run_events().into_iter().filter(is_replan).collect::<Vec<_>>(), run::apply)
+        }
         "attempt" => chart(&ATTEMPT, &attempts(), &attempt_events(), attempt::apply),
         "agent" => chart(&AGENT, &agents(), &agent_events(), agent::apply),
         "task" => chart(&TASK, &tasks(), &task_events(), task::apply),
@@ -50,6 +57,9 @@ pub fn walked(name: &str) -> Chart {
 }
 
 pub const RUN: Names<Run, RunEvent> = Names { state: run_state, event: run_event };
+/// Beside its status: whether a planner works on the next plan.
+pub const REPLAN: Names<Run, RunEvent> =
+    Names { state: |run| (if run.replanning { "replanning" } else { "planned" }).to_owned(), event: run_event };
 pub const ATTEMPT: Names<Attempt, AttemptEvent> =
     Names { state: |a| a.status.to_string(), event: |e| named_with(attempt::name(*e), ended_as(e)) };
 pub const AGENT: Names<Agent, AgentEvent> =
@@ -76,7 +86,10 @@ fn run_state(run: &Run) -> String {
     let detail = match &run.termination {
         _ if run.deleted_at.is_some() => Some("deleted".to_owned()),
         Some(t) if !run.status.is_end() => Some(format!("to {}", t.reason.end())),
-        _ if run.pause_asked => Some("pausing".to_owned()),
+        _ if run.pause_asked == Some(PauseReason::Escalated) && run.status == RunStatus::Running => {
+            Some("escalated".to_owned())
+        }
+        _ if run.pause_asked.is_some() => Some("pausing".to_owned()),
         _ => None,
     };
     detail.map_or_else(|| run.status.to_string(), |detail| format!("{} ({detail})", run.status))
@@ -86,9 +99,14 @@ fn run_event(event: &RunEvent) -> String {
     let detail = match event {
         RunEvent::TicketResolved { ticket } => Some(ticket.to_string()),
         RunEvent::CancelAsked { abort: true } => Some("abort".to_owned()),
+        RunEvent::PauseAsked { why: PauseReason::Escalated } => Some("escalated".to_owned()),
         _ => None,
     };
     named_with(event.name(), detail)
+}
+
+pub fn is_replan(event: &RunEvent) -> bool {
+    matches!(event, RunEvent::ReplanAsked | RunEvent::Replanned)
 }
 
 fn runs() -> Vec<Run> {
@@ -106,7 +124,10 @@ fn runs() -> Vec<Run> {
                 all.push(Run { deleted_at: Some(NOW), ..plain.clone() });
             }
             if matches!(status, Running | Pending | Retrying) {
-                all.push(Run { pause_asked: true, ..plain.clone() });
+                all.push(Run { pause_asked: Some(PauseReason::Asked), ..plain.clone() });
+            }
+            if status == Running {
+                all.push(Run { pause_asked: Some(PauseReason::Escalated), ..plain.clone() });
             }
             all.push(plain);
         }
@@ -124,9 +145,11 @@ pub fn run_events() -> Vec<RunEvent> {
         RunEvent::AgentGoesOn,
         RunEvent::AgentFailed { reason: RunReason::JobFailed, error: error() },
         RunEvent::InfrastructureFailed { retry_after_ms: 15_000 },
-        RunEvent::PauseAsked,
-        RunEvent::EverythingHeld { why: PauseReason::Asked },
-        RunEvent::EverythingHeld { why: PauseReason::Escalated },
+        RunEvent::PauseAsked { why: PauseReason::Asked },
+        RunEvent::PauseAsked { why: PauseReason::Escalated },
+        RunEvent::EverythingHeld,
+        RunEvent::ReplanAsked,
+        RunEvent::Replanned,
         RunEvent::MaxDurationPassed,
         RunEvent::WorkItemDied { cause: "poison".into() },
         RunEvent::ResumeAsked,
@@ -186,7 +209,7 @@ fn tasks() -> Vec<Task> {
 fn task_events() -> Vec<TaskEvent> {
     vec![
         TaskEvent::Begun,
-        TaskEvent::StepsEnded,
+        TaskEvent::StepsEnded { outcome: RunOutcome::Success },
         TaskEvent::AllStepsSkipped,
         TaskEvent::Failed { error: error() },
         TaskEvent::ToBeRetried { at: NOW, error: error() },
@@ -213,8 +236,9 @@ fn step_events() -> Vec<StepEvent> {
         StepEvent::Failed { error: error() },
         StepEvent::ToBeRetried { at: NOW, error: error() },
         StepEvent::OutcomeUnknown,
+        StepEvent::Escalated { error: error() },
         StepEvent::Skipped { error: error() },
-        StepEvent::Cancelled,
+        StepEvent::Cancelled { unknown: false },
     ]
 }
 

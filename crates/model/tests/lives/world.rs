@@ -1,7 +1,7 @@
 //! A small world: one run with its agents, tasks and steps, their jobs, slots and machines, and the money. Says what
 //! could happen next; what then follows is `settlement`'s.
 
-use crate::life::{Few, Id, Life};
+use crate::life::{Few, Id, Life, NONE};
 use crate::samples::{self, NOW};
 use crate::walks::{self, is_freeze, is_voice};
 use model::agent::{Agent, AgentConsequence, AgentEvent};
@@ -10,9 +10,10 @@ use model::attempt::{Attempt, AttemptConsequence, AttemptEvent};
 use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
 use model::job::{Job, JobConsequence, JobEvent, JobReason, JobStatus, LifecycleError};
 use model::ledger::Balance;
-use model::run::{Run, RunConsequence, RunEvent, RunStatus, Ticket};
-use model::spec::FailureMode;
-use model::step::{Step, StepConsequence, StepEvent};
+use model::recovery::ErrorClass;
+use model::run::{PauseReason, Run, RunConsequence, RunEvent, RunStatus, Ticket};
+use model::spec::{FailureMode, PlanRules};
+use model::step::{Step, StepConsequence, StepEvent, StepStatus};
 use model::task::{Task, TaskConsequence, TaskEvent};
 use model::*;
 
@@ -29,8 +30,22 @@ pub struct Scope {
     pub warm: bool,
     pub attempts: i64,
     pub submissions: i64,
+    /// What the run, an agent and a task do when a child of theirs has failed for good.
     pub mode: FailureMode,
+    pub agent_mode: FailureMode,
+    pub task_mode: FailureMode,
+    /// Children of one parent that run at once.
+    pub parallel: i64,
+    /// The second task of an agent waits for the first.
+    pub chained: bool,
+    pub idempotent: bool,
+    /// A retry cannot be paid.
+    pub poor: bool,
+    pub rules: PlanRules,
+    /// Nothing is asked of the run but its start and its end.
+    pub quiet: bool,
     pub pauses: bool,
+    pub approvals: bool,
     pub silence: bool,
     pub holds: bool,
     pub charges: bool,
@@ -73,20 +88,25 @@ pub const RESERVE: Credits = Credits(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     Asked(RunEvent),
-    Resolved(Ticket),
+    Resolved(usize, Ticket),
     /// What the dispatcher and the clock bring.
     Came(RunEvent),
     RunDeadline,
     Charged,
-    Begin(usize),
-    Hold(usize),
-    Escalate,
+    /// The holder of an agent's work item looks what may begin.
+    Work(usize),
+    StepDone(usize),
+    StepFails(usize, ErrorClass, Effect),
+    /// Its holder is gone, and its lease and its time-out have passed.
+    StepLost(usize),
+    /// Its holder sees that it is to stop.
+    StepCut(usize),
+    Verified(usize, bool),
+    ApprovalAsked(usize),
+    Approved(usize),
+    Rejected(usize),
     AgentTimesOut(usize),
     TaskTimesOut(usize),
-    TaskSkipped(usize),
-    StepBegins(usize),
-    Step(usize, StepEvent),
-    StepFails(usize),
     Queue(usize),
     Claim(usize, usize),
     Spawn(usize),
@@ -111,9 +131,15 @@ pub enum Mover {
 impl Choice {
     pub fn mover(&self) -> Mover {
         match self {
-            Choice::RunDeadline | Choice::JobDeadline(_) | Choice::MachineDeadline(_) => Mover::Clock,
-            Choice::Asked(_) | Choice::Resolved(_) => Mover::Person,
-            Choice::AgentTimesOut(_) | Choice::TaskTimesOut(_) | Choice::Escalate => Mover::Accident,
+            Choice::RunDeadline | Choice::JobDeadline(_) | Choice::MachineDeadline(_) | Choice::StepCut(_) => {
+                Mover::Clock
+            }
+            // People answer what they are asked.
+            Choice::Resolved(_, Ticket::Resume | Ticket::Skip) | Choice::Approved(_) => Mover::Work,
+            Choice::Asked(_) | Choice::Resolved(..) | Choice::Rejected(_) | Choice::Verified(..) => Mover::Person,
+            Choice::AgentTimesOut(_) | Choice::TaskTimesOut(_) | Choice::StepLost(_) | Choice::StepFails(..) => {
+                Mover::Accident
+            }
             Choice::Came(RunEvent::WorkItemDied { .. } | RunEvent::MaxDurationPassed | RunEvent::WaitedTooLong) => {
                 Mover::Accident
             }
@@ -129,11 +155,15 @@ impl Choice {
 impl Lives {
     pub fn new() -> Lives {
         Lives {
-            run: Life::new(run::apply, |_| {}, vec![(walks::RUN, |_| true)]),
-            attempt: Life::new(attempt::apply, |_| {}, vec![(walks::ATTEMPT, |_| true)]),
-            agent: Life::new(agent::apply, |_| {}, vec![(walks::AGENT, |_| true)]),
-            task: Life::new(task::apply, |_| {}, vec![(walks::TASK, |_| true)]),
-            step: Life::new(step::apply, |_| {}, vec![(walks::STEP, |_| true)]),
+            run: Life::new(
+                run::apply,
+                |_| {},
+                vec![(walks::RUN, |e| !walks::is_replan(e)), (walks::REPLAN, walks::is_replan)],
+            ),
+            attempt: Life::new(attempt::apply, tidy_attempt, vec![(walks::ATTEMPT, |_| true)]),
+            agent: Life::new(agent::apply, tidy_agent, vec![(walks::AGENT, |_| true)]),
+            task: Life::new(task::apply, tidy_task, vec![(walks::TASK, |_| true)]),
+            step: Life::new(step::apply, tidy_step, vec![(walks::STEP, |_| true)]),
             job: Life::new(
                 job::apply,
                 tidy_job,
@@ -151,6 +181,8 @@ impl Lives {
     pub fn world(&mut self, scope: &Scope) -> World {
         let mut run = samples::run();
         run.max_attempts = scope.attempts;
+        run.spec.failure_mode = scope.mode;
+        run.spec.plan = scope.rules;
         let numbers = || (1..=scope.machines as i64).filter(|_| scope.warm);
         World {
             run: self.run.keep(run),
@@ -166,6 +198,31 @@ impl Lives {
             reserved: 0,
         }
     }
+}
+
+/// How many retries there were, and how many errors of late, would make the worlds endless. That both count is tested beside `decide`.
+fn tidy_attempt(attempt: &mut Attempt) {
+    attempt.tree.retries = 0;
+    attempt.tree.errors = Default::default();
+    attempt.tree.failed_tasks = attempt.tree.failed_tasks.min(1);
+}
+
+/// Everything happens at once: what waits for its next try is due.
+fn tidy_agent(agent: &mut Agent) {
+    agent.due_at = agent.due_at.map(|_| NOW);
+    agent.ending.iter_mut().for_each(|ending| ending.retry_at = ending.retry_at.map(|_| NOW));
+}
+
+fn tidy_task(task: &mut Task) {
+    task.tries = task.tries.min(task.max_tries);
+    task.due_at = task.due_at.map(|_| NOW);
+    task.ending.iter_mut().for_each(|ending| ending.retry_at = ending.retry_at.map(|_| NOW));
+}
+
+/// A person may have a step tried as often as he likes; tries beyond the limit decide nothing.
+fn tidy_step(step: &mut Step) {
+    step.tries = step.tries.min(step.max_tries);
+    step.due_at = step.due_at.map(|_| NOW);
 }
 
 /// An ended job answers nothing any more, whatever it was; how often it was placed decides nothing.
@@ -210,6 +267,11 @@ impl World {
         if run.deleted_at.is_some() {
             return vec![];
         }
+        if scope.quiet {
+            all.push(Choice::Came(RunEvent::PickedUp));
+            self.tool_choices(lives, scope, &mut all);
+            return all;
+        }
         all.extend([RunEvent::PickedUp, RunEvent::RetryCame, RunEvent::WaitedTooLong].map(Choice::Came));
         all.push(Choice::RunDeadline);
         if run.status == RunStatus::Resuming {
@@ -220,18 +282,9 @@ impl World {
         }
         if run.status == RunStatus::Running {
             all.push(Choice::Came(RunEvent::MaxDurationPassed));
-            if scope.pauses {
-                all.push(Choice::Escalate);
-            }
         }
         if scope.charges {
             all.push(Choice::Charged);
-        }
-        for agent in 0..self.agents.len() {
-            all.push(Choice::Begin(agent));
-            if run.pause_asked {
-                all.push(Choice::Hold(agent));
-            }
         }
         if scope.machines == 0 {
             self.tool_choices(lives, scope, &mut all);
@@ -243,30 +296,42 @@ impl World {
 
     fn tool_choices(&self, lives: &Lives, scope: &Scope, all: &mut Vec<Choice>) {
         for agent in 0..self.agents.len() {
+            if lives.agent.get(self.agents[agent]).status.is_end() {
+                continue;
+            }
+            all.push(Choice::Work(agent));
             if scope.deaths {
                 all.push(Choice::AgentTimesOut(agent));
+                let tasks = agent * scope.tasks..(agent + 1) * scope.tasks;
+                all.extend(tasks.map(Choice::TaskTimesOut));
             }
-            // One after the other: the first task that is open, and in it the first step that is.
-            let tasks = agent * scope.tasks..(agent + 1) * scope.tasks;
-            let Some(task) = tasks.clone().find(|t| !lives.task.get(self.tasks[*t]).status.is_end()) else { continue };
-            if scope.mode == FailureMode::Continue {
-                all.extend(tasks.clone().map(Choice::TaskSkipped));
-            } else if scope.deaths {
-                all.push(Choice::TaskTimesOut(task));
+        }
+        for (step, id) in self.steps.iter().enumerate().filter(|(_, id)| **id != NONE) {
+            let it = lives.step.get(*id);
+            match it.status {
+                StepStatus::Running if it.uncertain => {
+                    all.extend(tickets(step));
+                    all.extend([true, false].map(|done| Choice::Verified(step, done)));
+                }
+                StepStatus::Running => {
+                    let ended = [Choice::StepDone(step), Choice::StepLost(step), Choice::StepCut(step)];
+                    all.extend(ended);
+                    let ways = [(ErrorClass::Transient, Effect::None), (ErrorClass::Permanent, Effect::Done)];
+                    all.extend(ways.map(|(class, effect)| Choice::StepFails(step, class, effect)));
+                    if scope.poor {
+                        all.push(Choice::StepFails(step, ErrorClass::Budget, Effect::None));
+                    }
+                }
+                // One step of the world needs an approval.
+                StepStatus::Pending if step == 0 && scope.approvals && it.tries == 0 => {
+                    all.push(Choice::ApprovalAsked(step));
+                }
+                StepStatus::Waiting => {
+                    all.extend([Choice::Approved(step), Choice::Rejected(step)]);
+                    all.extend(tickets(step));
+                }
+                _ => {}
             }
-            let steps = task * scope.steps..(task + 1) * scope.steps;
-            let Some(step) = steps.clone().find(|s| !lives.step.get(self.steps[*s]).status.is_end()) else { continue };
-            all.extend([Choice::StepBegins(step), Choice::StepFails(step)]);
-            let mut said = vec![StepEvent::Completed, StepEvent::OutcomeUnknown];
-            if step == 0 {
-                said.extend([StepEvent::ApprovalAsked, StepEvent::Approved]);
-            }
-            if lives.step.get(self.steps[step]).tries < 2 {
-                said.push(StepEvent::ToBeRetried { at: NOW, error: samples::error() });
-            }
-            all.extend(said.into_iter().map(|event| Choice::Step(step, event)));
-            // Said again, or late: by somebody who does not know that it has ended.
-            all.extend(steps.take_while(|s| *s < step).map(|s| Choice::Step(s, StepEvent::Completed)));
         }
     }
 
@@ -339,6 +404,9 @@ impl World {
 }
 
 fn person(scope: &Scope) -> Vec<Choice> {
+    if scope.quiet {
+        return [RunEvent::Started, RunEvent::CancelAsked { abort: false }].map(Choice::Asked).to_vec();
+    }
     let mut asked = vec![
         RunEvent::Started,
         RunEvent::Deleted,
@@ -347,10 +415,13 @@ fn person(scope: &Scope) -> Vec<Choice> {
         RunEvent::RetryAsked { after_ms: 0 },
     ];
     if scope.pauses {
-        asked.extend([RunEvent::PauseAsked, RunEvent::ResumeAsked]);
+        asked.extend([RunEvent::PauseAsked { why: PauseReason::Asked }, RunEvent::ResumeAsked]);
     }
-    let resolved = Ticket::ALL.iter().filter(|_| scope.pauses).map(|ticket| Choice::Resolved(*ticket));
-    asked.into_iter().map(Choice::Asked).chain(resolved).collect()
+    asked.into_iter().map(Choice::Asked).collect()
+}
+
+fn tickets(step: usize) -> impl Iterator<Item = Choice> {
+    Ticket::ALL.iter().map(move |ticket| Choice::Resolved(step, *ticket))
 }
 
 /// What a runner says, in any order and as often as it likes.

@@ -126,42 +126,69 @@ CREATE TABLE attempts (
     uncollected BIGINT NOT NULL CHECK (uncollected >= 0),
     opened_at   BIGINT NOT NULL,
     ended_at    BIGINT,
+    -- Counters of its agents and of what is below them, as JSON.
+    tree        TEXT   NOT NULL,
     PRIMARY KEY (run_id, number),
     CHECK (charged + refunded <= reserved),
     CHECK (status = 'open' OR charged + refunded = reserved)
 );
 
-CREATE TABLE agents (
-    id      BIGINT NOT NULL PRIMARY KEY,
-    run_id  BIGINT NOT NULL,
-    attempt BIGINT NOT NULL,
-    status  TEXT   NOT NULL,
-    doc     TEXT   NOT NULL
+-- The plan of one agent, written once. A new plan version has new rows.
+CREATE TABLE plans (
+    run_id   BIGINT NOT NULL,
+    version  BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    doc      TEXT   NOT NULL,
+    PRIMARY KEY (run_id, version, sequence)
 );
--- The agents of an attempt.
-CREATE INDEX agents_of_run ON agents (run_id, attempt, id);
+
+-- `state` of agents, tasks and steps is how their parent counts them; `blocked` is a pending task that waits for another, `replaced` a
+-- row in whose place a retry has put a new one. `ending` is 1 for one that is on the way to its end, `cut` for one that has open
+-- children which a commit had no room to cancel.
+CREATE TABLE agents (
+    id       BIGINT NOT NULL PRIMARY KEY,
+    run_id   BIGINT NOT NULL,
+    attempt  BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    state    TEXT   NOT NULL,
+    ending   BIGINT NOT NULL,
+    cut      BIGINT NOT NULL,
+    doc      TEXT   NOT NULL
+);
+-- Those of an attempt in a state, in order; and all of an attempt.
+CREATE INDEX agents_by_state ON agents (run_id, attempt, state, sequence);
+CREATE INDEX agents_cut ON agents (run_id, attempt) WHERE cut = 1;
 
 CREATE TABLE tasks (
     id       BIGINT NOT NULL PRIMARY KEY,
     run_id   BIGINT NOT NULL,
     attempt  BIGINT NOT NULL,
     agent_id BIGINT NOT NULL,
-    status   TEXT   NOT NULL,
+    sequence BIGINT NOT NULL,
+    state    TEXT   NOT NULL,
+    ending   BIGINT NOT NULL,
+    cut      BIGINT NOT NULL,
     doc      TEXT   NOT NULL
 );
 -- The tasks of an attempt.
 CREATE INDEX tasks_of_run ON tasks (run_id, attempt, id);
+-- Those of an agent in a state, in order.
+CREATE INDEX tasks_by_state ON tasks (agent_id, state, sequence);
+CREATE INDEX tasks_cut ON tasks (agent_id) WHERE cut = 1;
 
 CREATE TABLE steps (
-    id      BIGINT NOT NULL PRIMARY KEY,
-    run_id  BIGINT NOT NULL,
-    attempt BIGINT NOT NULL,
-    task_id BIGINT NOT NULL,
-    status  TEXT   NOT NULL,
-    doc     TEXT   NOT NULL
+    id       BIGINT NOT NULL PRIMARY KEY,
+    run_id   BIGINT NOT NULL,
+    attempt  BIGINT NOT NULL,
+    task_id  BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    state    TEXT   NOT NULL,
+    doc      TEXT   NOT NULL
 );
 -- The steps of an attempt.
 CREATE INDEX steps_of_run ON steps (run_id, attempt, id);
+-- Those of a task in a state, in order.
+CREATE INDEX steps_by_state ON steps (task_id, state, sequence);
 
 -- Events of a run, or of an org (`run_id` 0). `event_heads` has the last number given out; numbers have no gaps.
 CREATE TABLE event_heads (

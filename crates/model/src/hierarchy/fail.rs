@@ -1,0 +1,346 @@
+//! What a failure means at each level: the decision is `recovery`'s, its consequences are rows.
+
+use super::end::{settle_agent, settle_task};
+use super::{Ending, Pick, Rows, step_event};
+use crate::agent::{Agent, AgentKind, AgentStatus};
+use crate::attempt::Attempt;
+use crate::recovery::{self, Case, Decision, ErrorClass, Errors, Level, RETRY_BUDGET, StepFailure};
+use crate::run::{LastError, PauseReason, Run, RunEvent, RunReason, Ticket};
+use crate::spec::FailureMode;
+use crate::step::{Step, StepEvent, StepStatus};
+use crate::task::Task;
+use crate::{AgentId, Effect, StepId, TaskId};
+
+/// A try of a step has failed. A report about a step that has ended changes nothing.
+pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, failure: &StepFailure) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if step.status.is_end() {
+        return Ok(());
+    }
+    if !step.idempotent && failure.effect == Effect::Perhaps && step.status == StepStatus::Running {
+        return lose_step(rows, id, &failure.error);
+    }
+    note_failure(rows)?;
+    let error = failure.error.clone();
+    if is_ending(rows, &step)? {
+        step_event(rows, id, &StepEvent::Failed { error })?;
+        return settle_task(rows, step.task);
+    }
+    match decide(rows, &step, failure)? {
+        Decision::Retry { after_ms } => {
+            let at = rows.at() + after_ms;
+            count_retry(rows)?;
+            step_event(rows, id, &StepEvent::ToBeRetried { at, error })?;
+        }
+        Decision::Skip => drop(step_event(rows, id, &StepEvent::Skipped { error })?),
+        Decision::Escalate => return escalate(rows, id, error),
+        Decision::OutOfBudget => return out_of_budget(rows, &step, error),
+        Decision::Abort if failure.class == ErrorClass::Budget => return out_of_budget(rows, &step, error),
+        Decision::Abort | Decision::Replan => {
+            step_event(rows, id, &StepEvent::Failed { error: error.clone() })?;
+            task_failed(rows, step.task, None, error)?;
+        }
+    }
+    settle_task(rows, step.task)
+}
+
+/// The holder of a step is gone, or cannot say what happened. Never repeated unless it may be (R42).
+pub fn lose_step<R: Rows>(rows: &mut R, id: StepId, error: &LastError) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if step.status != StepStatus::Running || step.uncertain {
+        return Ok(());
+    }
+    if is_ending(rows, &step)? {
+        return super::cancel_step(rows, id, !step.idempotent);
+    }
+    if step.idempotent && step.tries < step.max_tries {
+        let at = rows.at();
+        return step_event(rows, id, &StepEvent::ToBeRetried { at, error: error.clone() }).map(drop);
+    }
+    if step.idempotent {
+        let class = ErrorClass::Transient;
+        let failure = StepFailure { class, effect: Effect::Perhaps, retry_after_ms: None, error: error.clone() };
+        return fail_step(rows, id, &failure);
+    }
+    step_event(rows, id, &StepEvent::OutcomeUnknown)?;
+    ask_a_person(rows, id)
+}
+
+fn is_ending<R: Rows>(rows: &mut R, step: &Step) -> Result<bool, R::Error> {
+    let above = rows.task(step.task)?.ending.is_some() || rows.agent(step.agent)?.ending.is_some();
+    Ok(above || rows.run().termination.is_some())
+}
+
+fn escalate<R: Rows>(rows: &mut R, id: StepId, error: LastError) -> Result<(), R::Error> {
+    step_event(rows, id, &StepEvent::Escalated { error })?;
+    ask_a_person(rows, id)
+}
+
+/// The run pauses with its reason until somebody has resolved the ticket.
+fn ask_a_person<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    rows.open_ticket(&step)?;
+    rows.run_event(RunEvent::PauseAsked { why: PauseReason::Escalated })
+}
+
+fn out_of_budget<R: Rows>(rows: &mut R, step: &Step, error: LastError) -> Result<(), R::Error> {
+    step_event(rows, step.id, &StepEvent::Failed { error: error.clone() })?;
+    task_failed(rows, step.task, Some(RunReason::Budget), error)?;
+    settle_task(rows, step.task)
+}
+
+/// A person has decided about a step that waits for him.
+pub fn resolve_ticket<R: Rows>(rows: &mut R, id: StepId, ticket: Ticket) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    let error = step.last_error.clone().unwrap_or_else(unknown_outcome);
+    match ticket {
+        Ticket::Resume | Ticket::Retry if step.status == StepStatus::Waiting => {
+            step_event(rows, id, &StepEvent::Approved)?;
+        }
+        Ticket::Resume | Ticket::Retry if step.uncertain => {
+            let at = rows.at();
+            step_event(rows, id, &StepEvent::ToBeRetried { at, error })?;
+        }
+        Ticket::Skip if !step.status.is_end() => {
+            step_event(rows, id, &StepEvent::Skipped { error })?;
+            settle_task(rows, step.task)?;
+        }
+        Ticket::Resume | Ticket::Retry | Ticket::Skip | Ticket::Abort => {}
+    }
+    // The pause goes on while others wait for a person.
+    match ticket {
+        _ if rows.run().termination.is_some() => Ok(()), // what was skipped was the last thing to do
+        Ticket::Resume | Ticket::Skip if rows.open_tickets()? > 0 => Ok(()),
+        _ => rows.run_event(RunEvent::TicketResolved { ticket }),
+    }
+}
+
+/// The step's tool may be used only after a person has approved its input.
+pub fn ask_approval<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
+    step_event(rows, id, &StepEvent::ApprovalAsked).map(drop)
+}
+
+pub fn approve_step<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
+    step_event(rows, id, &StepEvent::Approved).map(drop)
+}
+
+/// The job of a rank has failed: its command, if it ran, and with it its task and its agent.
+pub fn fail_rank<R: Rows>(rows: &mut R, id: AgentId, reason: RunReason, error: LastError) -> Result<(), R::Error> {
+    let running = rows.tasks(id, Pick::Running, 1)?;
+    let Some(task) = running.first().copied() else {
+        agent_failed(rows, id, Some(reason), error)?;
+        return settle_agent(rows, id);
+    };
+    for step in rows.steps(task, Pick::Running, super::CHUNK)? {
+        step_event(rows, step, &StepEvent::Failed { error: error.clone() })?;
+    }
+    task_failed(rows, task, Some(reason), error)?;
+    settle_task(rows, task)
+}
+
+/// The limit of a task's time has passed.
+pub fn expire_task<R: Rows>(rows: &mut R, id: TaskId) -> Result<(), R::Error> {
+    let task = rows.task(id)?;
+    if task.status.is_end() || task.ending.is_some() {
+        return Ok(());
+    }
+    task_failed(rows, id, None, timed_out("task"))?;
+    let now = rows.at();
+    rows.wake_agent(task.agent, now);
+    settle_task(rows, id)
+}
+
+pub fn expire_agent<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::Error> {
+    let agent = rows.agent(id)?;
+    if agent.status.is_end() || agent.ending.is_some() {
+        return Ok(());
+    }
+    agent_failed(rows, id, None, timed_out("agent"))?;
+    let now = rows.at();
+    rows.wake_agent(id, now);
+    settle_agent(rows, id)
+}
+
+/// One of its steps has failed for good: tried again, skipped or failed, as soon as nothing below it is in flight.
+fn task_failed<R: Rows>(rows: &mut R, id: TaskId, reason: Option<RunReason>, error: LastError) -> Result<(), R::Error> {
+    let mut task = rows.task(id)?;
+    if task.ending.is_some() {
+        return Ok(()); // the first end wins
+    }
+    let agent = rows.agent(task.agent)?;
+    let decision = match reason {
+        Some(_) => Decision::Abort, // the run's end, whatever its modes say
+        None => decide_above(rows, Above::Task(&task, &agent))?,
+    };
+    let at = rows.at();
+    task.ending = Some(match decision {
+        Decision::Retry { after_ms } => {
+            count_retry(rows)?;
+            Ending::retried(error, at + after_ms)
+        }
+        Decision::Skip => Ending::skipped(error),
+        Decision::OutOfBudget => Ending { reason: Some(RunReason::Budget), ..Ending::failed(error) },
+        Decision::Abort | Decision::Replan | Decision::Escalate => Ending { reason, ..Ending::failed(error) },
+    });
+    rows.set_task(task);
+    Ok(())
+}
+
+/// One of its tasks has failed for good.
+pub(super) fn agent_failed<R: Rows>(
+    rows: &mut R,
+    id: AgentId,
+    reason: Option<RunReason>,
+    error: LastError,
+) -> Result<(), R::Error> {
+    let mut agent = rows.agent(id)?;
+    if agent.ending.is_some() {
+        return Ok(());
+    }
+    // A rank's reason is its job's: in mode `continue` another one does without it.
+    let spared = agent.kind == AgentKind::Rank && rows.run().spec.failure_mode == FailureMode::Continue;
+    let decision = match reason {
+        Some(RunReason::JobFailed) if spared => Decision::Skip,
+        Some(_) => Decision::Abort,
+        None => decide_above(rows, Above::Agent(&agent))?,
+    };
+    let at = rows.at();
+    let ending = match decision {
+        Decision::Retry { after_ms } => {
+            count_retry(rows)?;
+            Ending::retried(error, at + after_ms)
+        }
+        Decision::Skip => Ending::skipped(error),
+        Decision::OutOfBudget => Ending { reason: Some(RunReason::Budget), ..Ending::failed(error) },
+        Decision::Replan => {
+            agent.ending = Some(Ending::failed(error));
+            rows.set_agent(agent);
+            rows.run_event(RunEvent::ReplanAsked)?;
+            return rows.open_planner();
+        }
+        Decision::Abort | Decision::Escalate => Ending { reason, ..Ending::failed(error) },
+    };
+    agent.ending = Some(ending);
+    rows.set_agent(agent);
+    Ok(())
+}
+
+enum Above<'a> {
+    Task(&'a Task, &'a Agent),
+    Agent(&'a Agent),
+}
+
+/// The step's own decision; where it gives up, a ticket that its task, agent or run would ask for is asked for at once, while the
+/// step can still be tried again.
+fn decide<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<Decision, R::Error> {
+    let (task, agent) = (rows.task(step.task)?, rows.agent(step.agent)?);
+    let (attempt, affordable) = (rows.attempt()?, rows.pays_for_retry()?);
+    let at = rows.at();
+    let limits = rows.limits();
+    let errors = attempt.tree.errors.errors(at, limits.window_ms);
+    let case = Case {
+        level: Level::Step,
+        class: failure.class,
+        effect: failure.effect,
+        idempotent: step.idempotent,
+        tries: step.tries,
+        max_tries: step.max_tries,
+        retry_after_ms: failure.retry_after_ms,
+        errors,
+        parent_mode: task.mode,
+        ..base(rows.run(), &attempt, affordable)
+    };
+    let decision = recovery::decide(&case, &limits);
+    if decision != Decision::Abort || matches!(failure.class, ErrorClass::Budget | ErrorClass::Cancelled) {
+        return Ok(decision);
+    }
+    let above = decide_above(rows, Above::Task(&task, &agent))?;
+    let above = if above == Decision::Abort { decide_above(rows, Above::Agent(&agent))? } else { above };
+    Ok(if above == Decision::Escalate { above } else { decision })
+}
+
+fn decide_above<R: Rows>(rows: &mut R, above: Above<'_>) -> Result<Decision, R::Error> {
+    let (attempt, affordable, limits) = (rows.attempt()?, rows.pays_for_retry()?, rows.limits());
+    let run = rows.run();
+    let base = base(run, &attempt, affordable);
+    let case = match above {
+        Above::Task(task, agent) => Case {
+            level: Level::Task,
+            tries: task.tries,
+            max_tries: task.max_tries,
+            mode: task.mode,
+            parent_mode: agent.mode,
+            ..base
+        },
+        Above::Agent(agent) => Case {
+            level: Level::Agent,
+            // A held agent's try is counted when it goes on.
+            tries: agent.tries + i64::from(agent.status == AgentStatus::Paused),
+            max_tries: agent.max_tries,
+            mode: agent.mode,
+            // Without its planner a run has no plan: that is never skipped.
+            parent_mode: if agent.kind == AgentKind::Planner { FailureMode::FailFast } else { run.spec.failure_mode },
+            replan_possible: agent.kind == AgentKind::Planned && may_replan(run),
+            many_children_failed: many_failed(&attempt),
+            ..base
+        },
+    };
+    Ok(recovery::decide(&case, &limits))
+}
+
+/// What every level's decision looks at.
+fn base(run: &Run, attempt: &Attempt, affordable: bool) -> Case {
+    Case {
+        level: Level::Step,
+        class: ErrorClass::Permanent,
+        effect: Effect::Done,
+        idempotent: false,
+        tries: 1,
+        max_tries: 1,
+        retry_after_ms: None,
+        budget_left: RETRY_BUDGET - attempt.tree.retries,
+        affordable,
+        errors: Errors::default(),
+        on_exhausted: run.spec.plan.on_exhausted,
+        mode: FailureMode::FailFast,
+        parent_mode: FailureMode::FailFast,
+        replan_possible: false,
+        many_children_failed: false,
+        jitter_thousandths: recovery::jitter(run.id, attempt.tree.retries),
+    }
+}
+
+fn may_replan(run: &Run) -> bool {
+    run.plan_version - 1 < run.spec.plan.replans && run.termination.is_none() && !run.replanning
+}
+
+/// More than half of the agents, this one included, or more than ten tasks of this plan version.
+fn many_failed(attempt: &Attempt) -> bool {
+    let agents = attempt.tree.agents;
+    (agents.failed + agents.skipped + 1) * 2 > agents.total() || attempt.tree.failed_tasks > 10
+}
+
+fn note_failure<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
+    let (at, window) = (rows.at(), rows.limits().window_ms);
+    let mut attempt = rows.attempt()?;
+    attempt.tree.errors.note(at, window, true);
+    rows.set_attempt(attempt)
+}
+
+fn count_retry<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
+    let mut attempt = rows.attempt()?;
+    attempt.tree.retries += 1;
+    rows.set_attempt(attempt)
+}
+
+fn timed_out(what: &str) -> LastError {
+    LastError { code: "timeout".into(), message: format!("the {what}'s time limit passed"), cause: None }
+}
+
+fn unknown_outcome() -> LastError {
+    LastError {
+        code: "outcome_unknown".into(),
+        message: "it is not known whether it had an effect".into(),
+        cause: None,
+    }
+}
