@@ -112,6 +112,7 @@ impl RunTx<'_> {
             abort: false,
             remove_at: None,
             gone_at: None,
+            stopped_at: None,
             fenced: false,
             ended_at: None,
             stop_duration_ms: self.run.spec.stop_duration_ms,

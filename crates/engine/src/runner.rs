@@ -45,6 +45,8 @@ pub enum What {
         lifecycle_error: Option<LifecycleError>,
         final_offset: i64,
         active_ms: i64,
+        /// How long before the report was sent.
+        ended_ago_ms: i64,
     },
 }
 
@@ -300,7 +302,7 @@ fn happened(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> Res
         }
         What::Froze => run_tx.job_event(job, JobEvent::Froze),
         What::Thawed => run_tx.job_event(job, JobEvent::Thawed),
-        What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms } => {
+        What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, ended_ago_ms } => {
             run_tx.job_event(job, JobEvent::Logged { to: logged })?;
             let ended = JobEvent::Ended {
                 reason: *reason,
@@ -310,6 +312,7 @@ fn happened(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> Res
                 lifecycle_error: *lifecycle_error,
                 final_offset: *final_offset,
                 active_ms: *active_ms,
+                ended_ago_ms: *ended_ago_ms,
             };
             run_tx.job_event(job, ended)
         }

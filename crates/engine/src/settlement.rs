@@ -73,7 +73,7 @@ impl RunTx<'_> {
     /// A submission has ended: try again where infrastructure failed and nothing can have run twice, else end its agent.
     pub(crate) fn job_ended(&mut self, id: JobId, reason: JobReason) -> Result<(), Failure> {
         let job = self.job(id)?.clone();
-        self.charge_job(id, job.gone_at.unwrap_or(self.at))?;
+        self.charge_job(id, job.stopped_at.or(job.gone_at).unwrap_or(self.at))?;
         self.end_active(&job);
         let mut run = self.run.clone();
         (run.exit_code, run.signal) = (job.exit_code, job.signal);

@@ -142,6 +142,9 @@ pub struct Job {
     /// When the runner said that nothing of it is left, or it was fenced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_at: Option<Timestamp>,
+    /// When the machine was done with it: what it is charged until.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fenced: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -216,6 +219,8 @@ pub enum JobEvent {
         lifecycle_error: Option<LifecycleError>,
         final_offset: i64,
         active_ms: i64,
+        /// How long before this event, by the machine's clock: an end is reported behind its output.
+        ended_ago_ms: i64,
     },
     Logged {
         to: i64,
@@ -525,7 +530,9 @@ pub fn may_have_started(job: &Job) -> bool {
 }
 
 fn gone(next: &mut Job, event: &JobEvent, at: Timestamp) {
-    if let E::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms } = event {
+    if let E::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, ended_ago_ms } =
+        event
+    {
         next.lifecycle_error = match reason {
             JobReason::ControlLost => Some(LifecycleError::ControlLost),
             JobReason::Interrupted => Some(LifecycleError::Interrupted),
@@ -537,6 +544,9 @@ fn gone(next: &mut Job, event: &JobEvent, at: Timestamp) {
         next.final_offset = Some(*final_offset);
         next.active_ms = *active_ms;
         next.gone_at = Some(at);
+        // Not before it ran, whatever the machine's clock says.
+        let least = next.running_at.unwrap_or(at).0.min(at.0);
+        next.stopped_at = Some(Timestamp((at.0 - ended_ago_ms).clamp(least, at.0)));
         next.remove_at = None;
     }
 }

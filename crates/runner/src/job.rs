@@ -172,6 +172,7 @@ impl Job {
             final_offset: ended.final_offset,
             active_ms: ended.active_ms,
             started: ended.started,
+            ended_ago_ms: 0, // filled in when it is sent
         })
     }
 }

@@ -37,7 +37,8 @@ pub fn collect(jobs: &mut BTreeMap<Key, Job>, session: i64, now: Instant) -> Opt
         // Offsets are answered by job: an epoch that was replaced has no say in them.
         let is_newest = newest.get(&job.key.job) == Some(&job.key.epoch);
         let chunk = if is_newest { next_chunk(job, &mut room) } else { Chunk::default() };
-        let facts: Vec<Fact> = ready_facts(job, &chunk).cloned().collect();
+        let mut facts: Vec<Fact> = ready_facts(job, &chunk).cloned().collect();
+        date_the_end(job, &mut facts);
         if facts.is_empty() && chunk.log.is_none() {
             continue;
         }
@@ -91,6 +92,16 @@ fn next_chunk(job: &mut Job, room: &mut usize) -> Chunk {
 fn ready_facts<'a>(job: &'a Job, chunk: &Chunk) -> impl Iterator<Item = &'a Fact> {
     let last = chunk.last;
     job.facts.iter().take_while(move |fact| last || !matches!(fact.what, What::Ended { .. }))
+}
+
+/// Says how long ago the job ended. A clock that was set back says nothing.
+fn date_the_end(job: &Job, facts: &mut [Fact]) {
+    let Some(ended) = &job.ended else { return };
+    for fact in facts {
+        if let What::Ended { ended_ago_ms, .. } = &mut fact.what {
+            *ended_ago_ms = (crate::clock::wall_ms() - ended.at_ms).max(0);
+        }
+    }
 }
 
 /// Settles an answer. Returns the jobs the control plane disowns, and whether anything moved on.

@@ -279,15 +279,18 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
         protocol::What::Started { unenforced } => What::Started { unenforced },
         protocol::What::Froze => What::Froze,
         protocol::What::Thawed => What::Thawed,
-        protocol::What::Ended { exit_code, signal, cause, message, final_offset, active_ms, started } => What::Ended {
-            reason: reason(cause, exit_code, signal),
-            exit_code,
-            signal,
-            message,
-            lifecycle_error: lifecycle_error(cause, started),
-            final_offset,
-            active_ms,
-        },
+        protocol::What::Ended { exit_code, signal, cause, message, final_offset, active_ms, started, ended_ago_ms } => {
+            What::Ended {
+                reason: reason(cause, exit_code, signal),
+                exit_code,
+                signal,
+                message,
+                lifecycle_error: lifecycle_error(cause, started),
+                final_offset,
+                active_ms,
+                ended_ago_ms: ended_ago_ms.max(0),
+            }
+        }
         protocol::What::Unknown => return None, // of a newer runner: nothing we could decide upon
     };
     Some(Fact { job: fact.job, epoch: fact.epoch, what })

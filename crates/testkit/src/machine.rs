@@ -296,7 +296,16 @@ impl Work {
         self.stage = Stage::Ended;
         let active_ms = self.began_ms.map_or(0, |began| (now_ms - began).max(0));
         let final_offset = self.written;
-        self.fact(What::Ended { reason, exit_code, signal, message: None, lifecycle_error, final_offset, active_ms });
+        self.fact(What::Ended {
+            reason,
+            exit_code,
+            signal,
+            message: None,
+            lifecycle_error,
+            final_offset,
+            active_ms,
+            ended_ago_ms: 0,
+        });
     }
 }
 

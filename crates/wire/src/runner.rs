@@ -268,6 +268,9 @@ pub enum What {
         active_ms: i64,
         /// Whether the command was ever started.
         started: bool,
+        /// How long before this report was sent, by the runner's clock: the end is told behind its output, which may take a while.
+        #[serde(default)]
+        ended_ago_ms: i64,
     },
     #[serde(other)]
     Unknown,

@@ -37,6 +37,7 @@ impl Puppet<'_> {
             final_offset,
             active_ms: 1,
             started: true,
+            ended_ago_ms: 0,
         };
         self.report(Some(what), None);
     }

@@ -291,7 +291,16 @@ impl Work {
 }
 
 pub fn ended(reason: JobReason, exit_code: Option<i32>, final_offset: i64, active_ms: i64) -> What {
-    What::Ended { reason, exit_code, signal: None, message: None, lifecycle_error: None, final_offset, active_ms }
+    What::Ended {
+        reason,
+        exit_code,
+        signal: None,
+        message: None,
+        lifecycle_error: None,
+        final_offset,
+        active_ms,
+        ended_ago_ms: 0,
+    }
 }
 
 /// An end that the command did not come to by itself, told by a runner that lives.
@@ -302,7 +311,16 @@ pub fn broken(error: LifecycleError, active_ms: i64) -> What {
         LifecycleError::Interrupted => JobReason::Interrupted,
     };
     let lifecycle_error = Some(error);
-    What::Ended { reason, exit_code: None, signal: None, message: None, lifecycle_error, final_offset: 0, active_ms }
+    What::Ended {
+        reason,
+        exit_code: None,
+        signal: None,
+        message: None,
+        lifecycle_error,
+        final_offset: 0,
+        active_ms,
+        ended_ago_ms: 0,
+    }
 }
 
 pub fn chunk(job: JobId, epoch: i64, offset: i64, text: &str) -> Chunk {

@@ -3,6 +3,7 @@
 use crate::bench::{Bench, PRICE, now, spec};
 use crate::machines::{Plan, ended};
 use engine::run::Submission;
+use engine::runner::What;
 use model::job::JobReason;
 use model::run::{Phase, RunStatus};
 use model::spec::{Retry, RetryEvent, RunSpec};
@@ -81,6 +82,27 @@ fn the_reservation_follows_the_run_an_hour_ahead() {
 }
 
 /// Top-ups of a second submission are other movements than those of the first.
+#[test]
+fn what_travels_after_the_command_has_ended_is_not_charged() {
+    // (how long ago the machine says it ended, seconds that are charged of twenty)
+    for (ended_ago_ms, charged) in [(0, 20), (15 * SECOND, 5), (HOUR, 0)] {
+        let mut bench = Bench::new();
+        let run = running(&mut bench, spec());
+        bench.advance(20 * SECOND);
+        let What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, .. } =
+            ended(JobReason::DoneByRunner, Some(0), 0, 1)
+        else {
+            unreachable!("an end")
+        };
+        let end =
+            What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, ended_ago_ms };
+        bench.say(run, end);
+        bench.expect_end(run, RunStatus::Completed, None);
+        let least = Credits((charged * SECOND_COSTS).max(1));
+        assert_eq!(bench.money(run, 1).1, least, "it ended {ended_ago_ms} ms before the report");
+    }
+}
+
 #[test]
 fn a_resubmitted_job_is_topped_up_like_the_first() {
     let mut bench = Bench::new();

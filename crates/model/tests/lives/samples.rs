@@ -216,6 +216,7 @@ pub fn job() -> Job {
         abort: false,
         remove_at: None,
         gone_at: None,
+        stopped_at: None,
         fenced: false,
         ended_at: None,
         stop_duration_ms: 10_000,

@@ -20,6 +20,7 @@ fn ended(reason: JobReason, final_offset: i64) -> JobEvent {
         lifecycle_error: None,
         final_offset,
         active_ms: 7,
+        ended_ago_ms: 0,
     }
 }
 /// An end that the command did not come to by itself.
@@ -32,6 +33,7 @@ fn broken(error: LifecycleError) -> JobEvent {
         lifecycle_error: Some(error),
         final_offset: 0,
         active_ms: 0,
+        ended_ago_ms: 0,
     }
 }
 fn stop(reason: JobReason, abort: bool) -> JobEvent {

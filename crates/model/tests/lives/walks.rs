@@ -345,6 +345,7 @@ pub fn job_events() -> Vec<JobEvent> {
                 lifecycle_error: None,
                 final_offset,
                 active_ms: 1,
+                ended_ago_ms: 0,
             });
         }
     }

@@ -434,6 +434,7 @@ fn reports(scope: &Scope) -> Vec<JobEvent> {
         lifecycle_error: None,
         final_offset,
         active_ms: 0,
+        ended_ago_ms: 0,
     };
     let broken = |error| JobEvent::Ended {
         reason: JobReason::ExecutorError,
@@ -443,6 +444,7 @@ fn reports(scope: &Scope) -> Vec<JobEvent> {
         lifecycle_error: Some(error),
         final_offset: 0,
         active_ms: 0,
+        ended_ago_ms: 0,
     };
     let mut all = vec![JobEvent::Accepted, JobEvent::SyncComplete { blobs: 0 }];
     all.extend([JobReason::DoneByRunner, JobReason::ExitedWithError].map(|reason| ended(reason, 0)));
