@@ -9,6 +9,7 @@ use model::hierarchy::{Ending, Pick, Rows};
 use model::plan::{AgentPlan, StepPlan, TaskPlan};
 use model::recovery::EscalationLimits;
 use model::run::{Run, RunEvent};
+use model::spec::RunKind;
 use model::step::{Step, StepStatus, Tool};
 use model::task::{Task, TaskStatus};
 use model::{AgentId, Failure, Refused, StepId, TaskId, Timestamp, Trouble};
@@ -33,12 +34,12 @@ impl RunTx<'_> {
 
     /// Agents of the current plan version, as rows; what is below them is only counted until they begin.
     pub(crate) fn plan_agents(&mut self) -> Result<(), Failure> {
-        let plans = match store::plan::names(self.tx, self.run.id, self.run.plan_version)? {
-            none if none.is_empty() => vec![(0, self.single_command())],
-            plans => plans.into_iter().collect(),
+        let (kind, plans) = match self.run.spec.kind {
+            RunKind::Agents => {
+                (AgentKind::Planned, store::plan::of_version(self.tx, self.run.id, self.run.plan_version)?)
+            }
+            _ => (AgentKind::Rank, vec![(0, self.single_command())]),
         };
-        let kind =
-            if self.run.spec.kind == model::spec::RunKind::Agents { AgentKind::Planned } else { AgentKind::Rank };
         for (sequence, plan) in plans {
             self.add_agent(kind, sequence, &plan)?;
         }

@@ -14,8 +14,8 @@ pub fn find(tx: &mut Tx, run: RunId, version: i64, sequence: i64) -> Result<Opti
     tx.row(&FIND, &args![run, version, sequence])?.map(|row| doc::read_once(&row, 0)).transpose()
 }
 
-/// The sequence numbers and names of one version's agents, in order.
-pub fn names(tx: &mut Tx, run: RunId, version: i64) -> Result<Vec<(i64, AgentPlan)>, Failure> {
+/// Those of one version's agents with their sequence numbers, in order.
+pub fn of_version(tx: &mut Tx, run: RunId, version: i64) -> Result<Vec<(i64, AgentPlan)>, Failure> {
     let rows = tx.rows(&OF_VERSION, &args![run, version])?;
     rows.iter().map(|row| Ok((row.int(0)?, doc::read_once(row, 1)?))).collect()
 }
