@@ -117,7 +117,16 @@ async fn lost_answers_repeat_facts_and_no_output() {
     }
     host.control.see(|state| {
         assert_eq!(state.log(JOB).text(Stream::Stdout), "hello\n");
-        let ends: Vec<String> = state.facts.iter().map(|fact| format!("{:?}", fact.what)).collect();
+        // Each repetition says anew how long ago the end was: that only grows.
+        let mut ages = Vec::new();
+        let mut timeless = |mut what: What| {
+            if let What::Ended { ended_ago_ms, .. } = &mut what {
+                ages.push(std::mem::take(ended_ago_ms));
+            }
+            format!("{what:?}")
+        };
+        let ends: Vec<String> = state.facts.iter().map(|fact| timeless(fact.what.clone())).collect();
+        assert!(ages.is_sorted(), "{ages:?}");
         let mut different = ends.clone();
         different.sort();
         different.dedup();
