@@ -1,7 +1,7 @@
 //! A provider that exists only in memory, for tests and simulation: every call may fail before or after its effect, lists
 //! lag, machines die. Has no clock, thread or luck of its own: what goes wrong is decided outside, delays are counted in calls.
 
-use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Seen, is_workdir};
+use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Reach, Seen, is_workdir};
 use model::boot::Boot;
 use model::spec::{OnLostControl, Resources};
 use model::{Credits, Trouble, TroubleKind, names};
@@ -36,6 +36,7 @@ pub type Decide = Box<dyn FnMut(Call, &str) -> Fate + Send>;
 pub struct FakeSettings {
     pub name: String,
     pub capabilities: Capabilities,
+    pub reach: Reach,
     pub price_per_hour: Credits,
     /// The size of every machine, whatever is asked for; without it each is as large as it was asked to be.
     pub one_size: Option<Resources>,
@@ -58,6 +59,7 @@ impl Default for FakeSettings {
                 user: "somebody".to_owned(),
                 largest: Resources::default(),
             },
+            reach: Reach::Host,
             price_per_hour: Credits(10_000),
             one_size: None,
             list_lag_calls: 0,
@@ -185,6 +187,9 @@ impl Provider for FakeProvider {
     }
     fn capabilities(&self) -> Capabilities {
         self.settings.capabilities.clone()
+    }
+    fn reach(&self) -> Reach {
+        self.settings.reach
     }
     fn price(&self, _resources: &Resources) -> Credits {
         self.settings.price_per_hour

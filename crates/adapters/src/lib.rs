@@ -1,11 +1,16 @@
-//! Everything we do not own: providers of machines. Knows no database and decides nothing.
+//! Everything we do not own: providers of machines, tools of steps. Knows no database and decides nothing.
 #![allow(clippy::disallowed_methods, reason = "lives in real time: the engine below it does not")]
 
 pub mod conformance;
 pub mod fake;
 pub mod local;
+mod notify;
 pub mod provider;
+pub mod registry;
+pub mod tool;
 
 pub use fake::FakeProvider;
 pub use local::{LocalProvider, LocalSettings};
-pub use provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Seen};
+pub use notify::Notifier;
+pub use provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Reach, Seen};
+pub use tool::{FakeTool, Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};

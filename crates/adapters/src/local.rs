@@ -9,7 +9,7 @@ mod process;
 mod socket;
 mod trouble;
 
-use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Seen, is_workdir};
+use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Reach, Seen, is_workdir};
 use home::{Home, Life};
 use model::boot::{Boot, SocketAnswer, SocketAsk};
 use model::spec::{OnLostControl, Resources};
@@ -58,6 +58,8 @@ impl Default for LocalTimeouts {
 
 #[derive(Debug, Clone)]
 pub struct LocalSettings {
+    /// As runs and pools name the provider.
+    pub name: String,
     /// Where the instances' directories are.
     pub root: PathBuf,
     /// Started as `exe runner --dir DIR`. A path that stays valid when the binary on disk is replaced: `/proc/self/exe`.
@@ -73,6 +75,7 @@ impl LocalSettings {
     /// As many instances as cores, each at the default price.
     pub fn new(root: impl Into<PathBuf>, exe: impl Into<PathBuf>) -> LocalSettings {
         LocalSettings {
+            name: crate::registry::LOCAL.to_owned(),
             root: root.into(),
             exe: exe.into(),
             max_instances: host::cores(),
@@ -155,8 +158,8 @@ impl LocalProvider {
         let living = others.iter().filter(|other| other.alive && !home.dir.ends_with(&other.name)).count() as i64;
         if living >= self.settings.max_instances {
             let what = format!(
-                "{living} local instances are running and {} are allowed: wait, or raise [providers.local] max_instances",
-                self.settings.max_instances
+                "{living} local instances are running and {} are allowed: wait, or raise [providers.{}] max_instances",
+                self.settings.max_instances, self.settings.name
             );
             return Err(Trouble::new(TroubleKind::Capacity, what));
         }
@@ -368,7 +371,7 @@ impl LocalProvider {
 
 impl Provider for LocalProvider {
     fn name(&self) -> &str {
-        "local"
+        &self.settings.name
     }
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -380,6 +383,9 @@ impl Provider for LocalProvider {
             user: login_user(),
             largest: self.settings.size.clone(),
         }
+    }
+    fn reach(&self) -> Reach {
+        Reach::Host
     }
     fn price(&self, _resources: &Resources) -> Credits {
         self.settings.price_per_hour

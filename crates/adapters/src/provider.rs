@@ -49,6 +49,15 @@ pub enum Seen {
     Stranger,
 }
 
+/// Which of the control plane's addresses the runners of a provider dial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Runners are processes of the control plane's host.
+    Host,
+    /// Runners are on other machines: the setting `public_url`.
+    Public,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     pub name: String,
@@ -59,6 +68,7 @@ pub struct Listed {
 pub trait Provider: Send + Sync {
     fn name(&self) -> &str;
     fn capabilities(&self) -> Capabilities;
+    fn reach(&self) -> Reach;
     /// Credits per instance-hour.
     fn price(&self, resources: &Resources) -> Credits;
     /// The size of the machine that is made for a run that asks for this: at least as large, if `capabilities` say that it can be.

@@ -127,7 +127,7 @@ pub async fn delete(settings: &Settings, args: DeleteArgs) -> Done {
 
 async fn act(settings: &Settings, target: Target, verb: &str, body: ActionBody) -> Done {
     let plane = ControlPlane::reach(settings).await?;
-    let mut views = Vec::new();
+    let (mut views, mut notes) = (Vec::new(), Vec::new());
     for said in &target.runs {
         let run = lookup::run(&plane, said).await?;
         if verb == "start" {
@@ -138,15 +138,33 @@ async fn act(settings: &Settings, target: Target, verb: &str, body: ActionBody) 
             Err(complaint) => return Err(explained(&plane, &run, verb, complaint).await),
         };
         if !target.json.json {
-            println!("{} {} {}", view.id, crate::say::one_line(&view.name), ps::state(&view));
+            let (state, note) = under_way(verb, body.abort, &view);
+            println!("{} {} {state}", view.id, one_line(&view.name));
+            notes.extend(note.filter(|note| !notes.contains(note)));
         }
         views.push(view);
     }
+    notes.iter().for_each(|note| eprintln!("repl: {note}"));
     match (target.json.json, views.as_slice()) {
         (false, _) => Ok(0),
         (true, [one]) => show::json(one),
         (true, many) => show::json(many),
     }
+}
+
+/// How a run is shown right after it was asked to do something, and what comes next: most of it takes a moment.
+fn under_way(verb: &str, abort: bool, run: &RunView) -> (String, Option<String>) {
+    let is_over = matches!(run.status.as_str(), "completed" | "failed" | "cancelled");
+    let (state, note) = match (verb, run.status.as_str()) {
+        ("pause", "running" | "pending") => ("pausing", "it is frozen in a moment; repl resume lets it go on"),
+        ("cancel", _) if !is_over && abort => ("stopping", "its processes are being killed"),
+        ("cancel", _) if !is_over => (
+            "stopping",
+            "it was asked to stop, and is killed if it has not ended within its stop duration (10s if not set)",
+        ),
+        _ => return (ps::state(run), None),
+    };
+    (show::status(state), Some(note.to_owned()))
 }
 
 /// Starting twice is fine while the run is under way. One that has ended is not run again by it, which the caller should hear.
@@ -189,12 +207,18 @@ fn refusal(verb: &str, run: &RunView, complaint: Complaint) -> Complaint {
                 let commands: Vec<String> = allowed.split(", ").map(|it| format!("repl {it} {}", run.id)).collect();
                 format!("possible now: {}", commands.join(", "))
             });
-            let text = match complaint.text.strip_prefix("run is ") {
-                Some(rest) => format!("{} ({}) is {rest}", run.id, one_line(&run.name)),
-                None => complaint.text.clone(),
-            };
+            let text = format!("{is}: it cannot be {}", done(verb));
             Complaint { text, fix: fix.or_else(|| complaint.fix.clone()), ..complaint }
         }
+    }
+}
+
+/// What a run is after a verb: `paused`, `deleted`.
+fn done(verb: &str) -> String {
+    match verb {
+        "cancel" => "cancelled".to_owned(),
+        "retry" => "tried again".to_owned(),
+        verb => format!("{}ed", verb.trim_end_matches('e')),
     }
 }
 
@@ -214,10 +238,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_was_asked_is_told_and_what_comes_next() {
+        let of = |status: &str| RunView { status: status.into(), ..crate::summary::sample() };
+        for (verb, abort, status, state, note) in [
+            ("pause", false, "running", "pausing", "frozen in a moment"),
+            ("pause", false, "paused", "paused", ""),
+            ("cancel", false, "running", "stopping", "asked to stop"),
+            ("cancel", true, "paused", "stopping", "being killed"),
+            ("cancel", true, "cancelled", "cancelled", ""),
+            ("resume", false, "resuming", "resuming", ""),
+        ] {
+            let (said, next) = under_way(verb, abort, &of(status));
+            assert_eq!((said.as_str(), next.is_some()), (state, !note.is_empty()), "{verb} {status}");
+            assert!(next.unwrap_or_default().contains(note), "{verb} {status}");
+        }
+    }
+
+    #[test]
     fn a_refusal_says_how_to_go_on() {
         let of =
             |status: &str| RunView { status: status.into(), command: "echo it's".into(), ..crate::summary::sample() };
-        let state = |status: &str, fix: &str| Complaint::refused(format!("run is {status}: it cannot x")).fix(fix);
+        let state =
+            |status: &str, fix: &str| Complaint::refused(format!("run is {status}, so x is not possible")).fix(fix);
         let again = r"repl run -c 'echo it'\''s', with the flags and files it had";
         for (verb, status, fix, said) in [
             (
@@ -248,12 +290,13 @@ mod tests {
                 "delete",
                 "running",
                 "possible now: pause, cancel",
-                "run_9ix (n) is running: it cannot x\n  fix: possible now: repl pause run_9ix, repl cancel run_9ix"
+                "run_9ix (n) is running: it cannot be deleted\n  fix: possible now: repl pause run_9ix, repl cancel run_9ix"
                     .to_owned(),
             ),
         ] {
             assert_eq!(refusal(verb, &of(status), state(status, fix)).to_string(), format!("error: {said}"));
         }
+        assert_eq!(["pause", "resume", "cancel"].map(done), ["paused", "resumed", "cancelled"]);
         let long = RunView { command: "x".repeat(61), ..of("cancelled") };
         assert!(refusal("retry", &long, state("cancelled", "")).fix.unwrap().ends_with("that it came from"));
     }

@@ -12,7 +12,7 @@ use wire::model::time::show_duration;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Allocation {
-    /// List allocations; AVAILABLE ones are the warm pool
+    /// List what runs have on machines; AVAILABLE ones wait for a run
     #[command(
         alias = "list",
         after_help = "Examples:
@@ -20,7 +20,7 @@ pub enum Allocation {
   repl allocation ls -a --json | jq -r '.[].workdir'"
     )]
     Ls {
-        /// Also those that are over and no longer held
+        /// Also those that are over and whose folder is no longer kept
         #[arg(short, long)]
         all: bool,
         #[command(flatten)]
@@ -39,16 +39,15 @@ pub enum Allocation {
     },
 }
 
-/// Keep a finished run's workdir longer; alone: the one that was held last, 30 minutes
+/// Keep a finished run's folder longer; alone: that of the run that ended last, 30 minutes
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   repl extend
   repl extend 2h
-  repl extend alc_7 8h
-  repl extend train")]
+  repl extend train 8h")]
 pub struct ExtendArgs {
-    /// Id, beginning of an id, or the run that has it
-    #[arg(value_name = "ALC")]
+    /// The run whose folder it is, or the id of its allocation
+    #[arg(value_name = "RUN")]
     allocation: Option<String>,
     /// From now on, e.g. 2h
     #[arg(value_parser = quantity::duration, allow_negative_numbers = true)]
@@ -57,14 +56,14 @@ pub struct ExtendArgs {
     json: Json,
 }
 
-/// Give back a held workdir
+/// Give back the folder of a finished run before its time: it is deleted
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  repl release alc_7
-  repl release @last")]
+  repl release @last
+  repl release train")]
 pub struct ReleaseArgs {
-    /// Id, beginning of an id, or the run that has it
-    #[arg(value_name = "ALC")]
+    /// The run whose folder it is, or the id of its allocation
+    #[arg(value_name = "RUN")]
     allocation: String,
     #[command(flatten)]
     json: Json,
@@ -99,7 +98,7 @@ pub async fn extend(settings: &Settings, args: ExtendArgs) -> Done {
     answer(&view, args.json)
 }
 
-/// What became of a duration that was longer than a workdir may be kept.
+/// What became of a duration that was longer than a folder may be kept.
 fn capped(view: &AllocationView, asked_ms: Option<i64>, now: i64) -> Option<String> {
     /// Clocks of two machines, and the way of the answer.
     const SLACK_MS: i64 = 60_000;
@@ -107,7 +106,7 @@ fn capped(view: &AllocationView, asked_ms: Option<i64>, now: i64) -> Option<Stri
     let wanted = now.saturating_add(asked);
     (until < wanted.saturating_sub(SLACK_MS)).then(|| {
         format!(
-            "{} is more than a workdir may be kept: capped, kept until {} ({})",
+            "{} is more than a folder may be kept: capped, kept until {} ({})",
             show_duration(asked),
             show::clock(until),
             show::until(until)
@@ -135,17 +134,22 @@ fn meant(allocation: Option<String>, duration: Option<i64>) -> (Option<String>, 
 
 async fn most_recent(plane: &ControlPlane) -> Done<String> {
     let all: Vec<AllocationView> = plane.list("/allocations", 1000).await?;
-    newest_held(&all).ok_or_else(|| {
-        Complaint::refused("nothing is held now, so there is nothing to extend").fix(
-            "a workdir is held after its run has ended, longer with --hold; `repl allocation ls -a` lists what was",
-        )
-    })
+    for (id, run) in held(&all) {
+        // A run that was deleted is not what its user has just been looking at.
+        if lookup::is_there(plane, lookup::RUN, run).await? {
+            return Ok(id.to_owned());
+        }
+    }
+    Err(Complaint::refused("no folder is kept now, so there is nothing to extend").fix(
+        "a run's folder is kept for a while after its end, longer with `repl run --hold`; `repl allocation ls -a` lists them",
+    ))
 }
 
-/// What its user has just been looking at.
-fn newest_held(all: &[AllocationView]) -> Option<String> {
-    let held = all.iter().filter(|it| it.held && it.completed_at.is_some());
-    held.max_by_key(|it| it.completed_at).map(|it| it.id.clone())
+/// Allocations that are held and the runs that had them, the one that ended last first.
+fn held(all: &[AllocationView]) -> Vec<(&str, &str)> {
+    let mut held: Vec<_> = all.iter().filter(|it| it.held && it.completed_at.is_some()).collect();
+    held.sort_by_key(|it| std::cmp::Reverse(it.completed_at));
+    held.iter().filter_map(|it| Some((it.id.as_str(), it.run.as_deref()?))).collect()
 }
 
 async fn list(plane: &ControlPlane, all: bool, listing: Listing) -> Done {
@@ -154,7 +158,7 @@ async fn list(plane: &ControlPlane, all: bool, listing: Listing) -> Done {
     if listing.json {
         return show::json(&found);
     }
-    let mut table = Table::new(["ID", "STATUS", "INSTANCE", "RUN", "HELD", "AGE", "WORKDIR"])
+    let mut table = Table::new(["ID", "STATUS", "INSTANCE", "RUN", "KEPT", "AGE", "FOLDER"])
         .without_if_narrow(&["AGE", "INSTANCE"])
         .with_paths();
     for it in &found {
@@ -163,7 +167,7 @@ async fn list(plane: &ControlPlane, all: bool, listing: Listing) -> Done {
             show::status(&it.status),
             it.instance.clone(),
             show::or_dash(it.run.as_ref()),
-            held(it),
+            kept(it),
             show::ago(it.created_at),
             it.path.clone().unwrap_or_else(|| it.workdir.clone()),
         ]);
@@ -181,9 +185,8 @@ fn print(it: &AllocationView) -> u8 {
         ("job", it.job.clone()),
         ("manifest", it.manifest.clone()),
         ("user", Some(it.user.clone())),
-        ("workdir", Some(it.workdir.clone())),
-        ("path", it.path.clone()),
-        ("held", Some(held(it))),
+        ("folder", Some(it.path.clone().unwrap_or_else(|| it.workdir.clone()))),
+        ("kept", Some(kept(it))),
         ("created", Some(format!("{} ({})", show::clock(it.created_at), show::ago(it.created_at)))),
         ("completed", it.completed_at.map(show::clock)),
     ]);
@@ -194,17 +197,19 @@ fn answer(view: &AllocationView, json: Json) -> Done {
     if json.json {
         return show::json(view);
     }
-    let whose = view.run.as_ref().map(|run| format!(" of {run}")).unwrap_or_default();
-    let kept = match view.debug_hold_until.filter(|_| view.held) {
-        Some(until) => format!("held {}, until {}", show::until(until), show::clock(until)),
-        None => "not held".to_owned(),
+    let whose = view.run.as_ref().unwrap_or(&view.id);
+    let place = one_line(view.path.as_ref().unwrap_or(&view.workdir));
+    let line = match view.debug_hold_until.filter(|_| view.held) {
+        Some(until) => {
+            format!("the folder of {whose} is kept {}, until {}: {place}", show::until(until), show::clock(until))
+        }
+        None => format!("the folder of {whose} is no longer kept: {place}"),
     };
-    let line = format!("{}{whose} {kept}: {}", view.id, one_line(view.path.as_ref().unwrap_or(&view.workdir)));
     println!("{}", show::wrapped(&line, 0, 2));
     Ok(0)
 }
 
-fn held(it: &AllocationView) -> String {
+fn kept(it: &AllocationView) -> String {
     show::or_dash(it.debug_hold_until.filter(|_| it.held).map(show::until))
 }
 
@@ -232,15 +237,20 @@ mod tests {
 
     #[test]
     fn only_what_is_held_is_extended_unasked() {
-        let of = |id: &str, held: bool, completed_at| AllocationView { id: id.into(), completed_at, ..view(5, held) };
+        let of = |id: &str, held: bool, completed_at| AllocationView {
+            id: id.into(),
+            run: Some(format!("run of {id}")),
+            completed_at,
+            ..view(5, held)
+        };
         let all = [
             of("alc_1", true, Some(1)),
             of("alc_2", true, Some(2)),
             of("alc_3", false, Some(3)),
             of("alc_4", false, None),
         ];
-        assert_eq!(newest_held(&all).as_deref(), Some("alc_2"));
-        assert_eq!(newest_held(&all[2..]), None);
+        assert_eq!(held(&all), [("alc_2", "run of alc_2"), ("alc_1", "run of alc_1")], "the last first");
+        assert_eq!(held(&all[2..]), []);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, allocation, artifact, bench, completion, control, credits, doctor, event, fault, instance, login, logs,
-    manifest, ps, quantity, role, run, schema, secret, settings, sim, status, token, workflow,
+    action, allocation, artifact, bench, completion, control, credits, doctor, event, external, fault, instance, login,
+    logs, manifest, ps, quantity, question, role, run, schema, secret, settings, sim, status, step, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -38,6 +38,8 @@ pub enum Command {
     Retry(action::RetryArgs),
     #[command(visible_alias = "rm", alias = "remove")]
     Delete(action::DeleteArgs),
+    Step(step::StepArgs),
+    Finish(external::FinishArgs),
     /// Machines: list, show, terminate
     #[command(subcommand, visible_alias = "instances")]
     Instance(instance::Instance),
@@ -55,6 +57,12 @@ pub enum Command {
     /// What runs left behind
     #[command(subcommand, visible_alias = "artifacts")]
     Artifact(artifact::Artifact),
+    /// Tickets about steps that a person decides
+    #[command(subcommand, visible_alias = "escalations")]
+    Escalation(question::Escalation),
+    /// Steps that wait for a person's word
+    #[command(subcommand, visible_alias = "approvals")]
+    Approval(question::Approval),
     /// Balance, ledger and spending
     #[command(subcommand)]
     Credits(credits::CreditsCommand),
@@ -149,6 +157,8 @@ repl runs commands on machines, streams what happens, charges it once.
   logs  events  attach         follow its output, its events, or both
   cancel  kill  pause  resume  end it, end it at once, freeze it, let it go on
   retry  start  delete         try it again, start what was created, hide it
+  escalation  approval         what people are asked about the steps of agents
+  step  finish                 do something once in a run; end one from outside
   artifact                     bring back what a run left behind
   instance  allocation         machines, and what runs have on them
   extend  release              keep a finished run's folder longer, give it back

@@ -129,6 +129,12 @@ async fn list(plane: &ControlPlane, run: &str, listing: Listing) -> Done {
     Ok(0)
 }
 
+/// Whether this run left anything that can be brought back, if that can be asked.
+pub async fn are_there(plane: &ControlPlane, run: &str) -> Option<bool> {
+    let found: Vec<ArtifactView> = plane.list(&format!("/runs/{run}/artifacts"), 1).await.ok()?;
+    Some(!found.is_empty())
+}
+
 /// Those of one attempt that match and still exist.
 async fn choose(plane: &ControlPlane, run: &str, glob: Option<&str>, attempt: Option<i64>) -> Done<Vec<ArtifactView>> {
     let all: Vec<ArtifactView> = plane.list(&format!("/runs/{run}/artifacts"), MOST).await?;
@@ -142,8 +148,10 @@ async fn choose(plane: &ControlPlane, run: &str, glob: Option<&str>, attempt: Op
     let count = all.len();
     let wanted: Vec<ArtifactView> = all.into_iter().filter(is_wanted).collect();
     if wanted.is_empty() {
-        let fix =
-            if count == 0 { "keep something: repl run --artifact 'out/*' …" } else { "see `repl artifact ls RUN`" };
+        let fix = match count {
+            0 => "say what to keep: repl run --artifact 'out/*' …; if it was said, nothing matched".to_owned(),
+            _ => format!("see `repl artifact ls {run}`"),
+        };
         return Err(Complaint::refused(format!("no artifact of {run} to bring back")).fix(fix));
     }
     Ok(wanted)
@@ -296,7 +304,7 @@ fn same(one: &Path, other: &Path) -> Done<bool> {
 async fn to_stdout(plane: &ControlPlane, run: &str, wanted: &[ArtifactView]) -> Done {
     let [artifact] = wanted else {
         return Err(Complaint::usage(format!("{} artifacts match; only one fits on stdout", wanted.len()))
-            .fix("name it: repl artifact get RUN PATH --output -"));
+            .fix(format!("name it: repl artifact get {run} PATH --output -")));
     };
     let mut body = plane.download(&format!("/runs/{run}/artifacts/{}", artifact.id)).await?;
     let mut out = tokio::io::stdout();

@@ -6,7 +6,7 @@ use crate::control_plane::ControlPlane;
 use crate::settings::Settings;
 use crate::{embedded, private, quantity, role, show};
 use std::io::{Read as _, Seek as _, SeekFrom};
-use wire::api::TokenView;
+use wire::api::{Stopped, TokenView};
 use wire::client::{Client, ClientError, Method};
 
 /// What `control logs` shows when not told otherwise.
@@ -15,6 +15,8 @@ const SHOWN_LINES: usize = 200;
 const READ_BACK: u64 = 8 << 20;
 /// Ending every run takes its stop duration and more.
 const STOPPED_WITHIN: std::time::Duration = std::time::Duration::from_secs(600);
+/// A home in which a control plane has been has this file.
+const INSTALLATION: &str = "installation.json";
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Control {
@@ -28,13 +30,13 @@ pub enum Control {
     /// End it and its idle machines; runs go on and report when it is back
     #[command(after_help = "Examples:
   repl control stop
-  repl control stop --all     # runs and busy machines too")]
+  repl control stop --all     # cancel open runs and end busy machines too")]
     Stop {
-        /// End runs and busy machines too
+        /// Cancel open runs and end busy machines too; starts it for that if it is not running
         #[arg(long)]
         all: bool,
     },
-    /// Whether it runs, and where
+    /// Whether the control plane of this home runs, and where; REPL_URL does not matter
     #[command(after_help = "Examples:
   repl control status --json | jq .pid")]
     Status {
@@ -86,9 +88,13 @@ pub async fn control(settings: &Settings, command: Control) -> Done {
 fn status(holder: Option<&embedded::Holder>, settings: &Settings, json: Json) -> Done {
     let Some(holder) = holder else {
         if json.json {
-            show::json(&serde_json::json!({"running": false, "home": settings.home}))?;
+            show::json(&serde_json::json!({"running": false, "home": settings.home, "commands_go_to": settings.url}))?;
         } else {
-            println!("not running in {} (the next command starts it)", settings.home.display());
+            let next = match settings.elsewhere() {
+                Some(elsewhere) => format!("commands go to {elsewhere}"),
+                None => "the next command starts it".to_owned(),
+            };
+            println!("not running in {} ({next})", settings.home.display());
         }
         return Ok(REFUSED);
     };
@@ -96,7 +102,7 @@ fn status(holder: Option<&embedded::Holder>, settings: &Settings, json: Json) ->
     if json.json {
         return show::json(&serde_json::json!({
             "running": true, "home": settings.home, "pid": holder.pid, "url": url, "version": holder.version,
-            "started_at": holder.started_at, "host": holder.host, "socket": holder.socket,
+            "started_at": holder.started_at, "host": holder.host, "socket": holder.socket, "commands_go_to": settings.url,
         }));
     }
     show::pairs(&[
@@ -104,38 +110,89 @@ fn status(holder: Option<&embedded::Holder>, settings: &Settings, json: Json) ->
         ("home", Some(settings.home.display().to_string())),
         ("url", Some(url)),
         ("started", Some(format!("{} ({})", show::clock(holder.started_at), show::ago(holder.started_at)))),
+        ("commands", settings.elsewhere().map(|elsewhere| format!("go to another one: {elsewhere}"))),
     ]);
     Ok(0)
 }
 
-/// Asks it to put its house in order, then waits until it is gone. One that cannot answer is sent SIGTERM.
+/// Asks it to end its idle machines, and with `all` the open runs, then waits until it is gone. One that cannot answer is sent SIGTERM.
 async fn stop(settings: &Settings, all: bool) -> Done {
-    let Some(holder) = embedded::find(&settings.home)? else {
-        eprintln!("repl: not running");
-        return Ok(0);
-    };
-    let plane = ControlPlane::find(&settings.embedded())?.ok_or_else(|| Complaint::refused("it ended meanwhile"))?;
+    let settings = &settings.embedded();
+    let Some(holder) = embedded::find(&settings.home)? else { return stop_what_is_left(settings, all).await };
+    let plane = ControlPlane::find(settings)?.ok_or_else(|| Complaint::refused("it ended meanwhile"))?;
     match ask_to_stop(&plane.client(), all).await {
-        Ok(()) => embedded::ended(&settings.home, &holder).await?,
-        Err(ClientError::Unreachable(_)) => embedded::end(&settings.home, &holder).await?,
+        Ok(stopped) => {
+            embedded::ended(&settings.home, &holder).await?;
+            eprintln!("repl: {}", stop_note(&stopped, all));
+        }
+        Err(ClientError::Unreachable(_)) => {
+            embedded::end(&settings.home, &holder).await?;
+            if all {
+                return stop_what_is_left(settings, all).await;
+            }
+            eprintln!("repl: the control plane did not answer, and has ended; what is open goes on, and {LATER}");
+        }
         Err(error) => return Err(error.into()),
     }
-    eprintln!("repl: the control plane has ended");
     Ok(0)
 }
 
-async fn ask_to_stop(client: &Client, all: bool) -> Result<(), ClientError> {
+/// Of runs that have no control plane now.
+const LATER: &str =
+    "will be seen by the one that the next command starts; `repl control stop --all` ends open runs too";
+
+/// No control plane runs here. Runs that were open when it ended go on without it: only a control plane can end them.
+async fn stop_what_is_left(settings: &Settings, all: bool) -> Done {
+    let home = settings.home.display();
+    if !settings.home.join(INSTALLATION).exists() {
+        eprintln!("repl: not running, and {home} has no runs");
+        return Ok(0);
+    }
+    if !all {
+        eprintln!("repl: not running in {home}; a run that is open goes on, and {LATER}");
+        return Ok(0);
+    }
+    if role::is_shared(&settings.database) {
+        return Err(Complaint::refused(format!(
+            "no control plane runs in {home}, and its database may have other servers"
+        ))
+        .fix("end runs one by one: repl cancel RUN"));
+    }
+    eprintln!("repl: not running in {home}: starting it to end the runs that are open");
+    let cannot = |complaint: Complaint| Complaint {
+        text: format!("the runs of {home} that are open cannot be ended: {}", complaint.text),
+        ..complaint
+    };
+    let (holder, _) = embedded::ensure(settings).await.map_err(cannot)?;
+    let plane = ControlPlane::reach(settings).await.map_err(cannot)?;
+    let stopped = ask_to_stop(&plane.client(), all).await.map_err(|error| cannot(error.into()))?;
+    embedded::ended(&settings.home, &holder).await?;
+    eprintln!("repl: {}", stop_note(&stopped, all));
+    Ok(0)
+}
+
+/// What has become of the runs and machines.
+fn stop_note(stopped: &Stopped, all: bool) -> String {
+    let ended = match (all, stopped.cancelled_runs) {
+        (true, 0) => "no run was open".to_owned(),
+        (true, count) => format!("{} cancelled", show::count(count, "run")),
+        (false, _) => "and its idle machines too".to_owned(),
+    };
+    let left = match (stopped.open_runs, all) {
+        (0, _) => String::new(),
+        (1, false) => format!("; 1 run goes on, and {LATER}"),
+        (count, false) => format!("; {count} runs go on, and {LATER}"),
+        (count, true) => format!("; {} not over yet: repl ps", show::count(count, "run")),
+    };
+    format!("the control plane has ended, {ended}{left}")
+}
+
+async fn ask_to_stop(client: &Client, all: bool) -> Result<Stopped, ClientError> {
     let path = format!("{}/control/stop", crate::control_plane::API);
     let body = serde_json::json!({ "all": all });
     let key = crate::control_plane::new_key().map_err(|complaint| ClientError::Protocol(complaint.to_string()))?;
-    client
-        .request(Method::POST, &path)
-        .header("idempotency-key", &key)
-        .json(&body)
-        .within(STOPPED_WITHIN)
-        .send()
-        .await
-        .map(drop)
+    let request = client.request(Method::POST, &path).header("idempotency-key", &key).json(&body);
+    request.within(STOPPED_WITHIN).send().await?.json().await
 }
 
 /// Access to the home is the proof: by its installation's file to the control plane that runs there, over the home's own
@@ -250,6 +307,23 @@ mod tests {
         ] {
             let note = token_note(&made, &settings, &place, named);
             assert!(note.starts_with("tok_1 (owner) may admin") && note.contains(said), "{note}");
+        }
+    }
+
+    #[test]
+    fn a_stop_says_what_becomes_of_runs() {
+        let said =
+            |cancelled_runs, open_runs, all| stop_note(&Stopped { cancelled_runs, open_runs, instances: 0 }, all);
+        assert_eq!(said(0, 0, false), "the control plane has ended, and its idle machines too");
+        assert_eq!(said(0, 0, true), "the control plane has ended, no run was open");
+        assert_eq!(said(2, 0, true), "the control plane has ended, 2 runs cancelled");
+        for (open, all, part) in [
+            (1, false, "; 1 run goes on, and will be seen"),
+            (2, false, "; 2 runs go on, and"),
+            (1, true, "; 1 run not over yet"),
+        ] {
+            let note = said(0, open, all);
+            assert!(note.contains(part), "{note}");
         }
     }
 

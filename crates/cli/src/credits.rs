@@ -148,7 +148,7 @@ pub async fn audit(settings: &Settings, args: AuditArgs) -> Done {
     }
     let checked: Vec<String> = report.checked.iter().map(|(what, count)| counted(*count, what)).collect();
     if report.clean {
-        println!("clean: {}", checked.join(", "));
+        println!("{}", show::wrapped(&format!("clean: {}", checked.join(", ")), 0, 7));
         return Ok(0);
     }
     let mut table = Table::new(["INVARIANT", "SUBJECT", "DETAIL"]);

@@ -1,6 +1,6 @@
 //! `repl doctor`: what works on this machine and what is missing, each with its fix. Changes nothing and starts nothing.
 
-use crate::complaint::{self, Done, REFUSED};
+use crate::complaint::{self, Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::embedded;
 use crate::settings::Settings;
@@ -166,7 +166,11 @@ async fn control_plane(settings: &Settings) -> Vec<Check> {
     let mut checks = vec![match client.get::<Health>("/readyz").await {
         Ok(health) => {
             let version = health.version.map(|version| format!(", version {version}")).unwrap_or_default();
-            Check::fine("control plane", format!("{} at {}{version}", health.status, client.base()))
+            let from = settings
+                .url_from
+                .as_ref()
+                .map_or_else(|| ", of this home".to_owned(), |from| format!(", named by {from}"));
+            Check::fine("control plane", format!("{} at {}{version}{from}", health.status, client.base()))
         }
         Err(error) => match complaint::other_scheme(&error, client.base()) {
             Some((spoken, right)) => Check::broken(
@@ -174,7 +178,10 @@ async fn control_plane(settings: &Settings) -> Vec<Check> {
                 format!("{}: this port speaks {spoken}", client.base()),
                 format!("use {right}"),
             ),
-            None => Check::broken("control plane", format!("{}: {error}", client.base()), fix_of_reach(settings)),
+            None => {
+                let said = Complaint::of_answer(&error, client.base()).text;
+                Check::broken("control plane", said, fix_of_reach(settings))
+            }
         },
     }];
     if checks[0].state == State::Fine {
@@ -190,7 +197,10 @@ async fn control_plane(settings: &Settings) -> Vec<Check> {
 
 fn fix_of_reach(settings: &Settings) -> String {
     match &settings.url {
-        Some(_) => "is REPL_URL right, and is the control plane running there?".to_owned(),
+        Some(_) => {
+            let from = settings.url_from.as_ref().map_or_else(String::new, |from| format!("is {from} right, and "));
+            format!("{from}is the control plane running there?")
+        }
         None => format!("see {}; `repl control stop` and try again", settings.home.join(embedded::LOG_FILE).display()),
     }
 }

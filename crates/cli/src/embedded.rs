@@ -242,7 +242,8 @@ fn is_older(version: &str) -> bool {
 }
 
 fn is_inherited(name: &str) -> bool {
-    (INHERITED.contains(&name) || name.starts_with("REPL_") || name.starts_with("OTEL_"))
+    let families = ["REPL_", "OTEL_", "OPENAI_"];
+    (INHERITED.contains(&name) || families.iter().any(|family| name.starts_with(family)))
         && !NOT_INHERITED.contains(&name)
 }
 

@@ -8,7 +8,7 @@ use crate::say;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
-use wire::api::{LogAttempt, LogEnd, LogFrame, RunView};
+use wire::api::{EventView, LogAttempt, LogEnd, LogFrame, RunView, StepDetailView, StepView};
 use wire::client::{ClientError, Event};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -25,6 +25,7 @@ pub struct Part {
     pub tail: Option<u64>,
     pub since_ms: Option<i64>,
     pub job: Option<String>,
+    pub step: Option<String>,
     pub stream: Option<String>,
 }
 
@@ -37,6 +38,7 @@ impl Part {
             }
         };
         ask("job", self.job.clone());
+        ask("step", self.step.clone());
         ask("stream", self.stream.clone());
         // Once something has been seen, where to go on is said by its id.
         if !resumed {
@@ -47,14 +49,17 @@ impl Part {
     }
 }
 
-/// Writes a run's log from its beginning to its end, and gives back the run as it ended.
-pub async fn run(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> {
+/// Writes a run's log from its beginning to its end, and gives back the run as it ended. What people are asked about a run of agents is
+/// told meanwhile, with the command that answers it.
+pub async fn run(plane: &ControlPlane, run: &str, is_of_agents: bool, live: &Live) -> Done<RunView> {
+    let mut asked = None;
     let mut sink = Sink::new(live);
     let part = Part { follow: true, ..Part::default() };
     loop {
         let end = tokio::select! {
             end = logs(plane, run, &part, &mut sink) => end?,
             () = live.keep_up(plane, run) => unreachable!("it watches as long as it is asked to"),
+            () = questions(plane, run, &mut asked, live), if is_of_agents => unreachable!("so does this"),
         };
         let view = ended(plane, run, live).await?;
         if matches!(view.status.as_str(), "completed" | "failed" | "cancelled") {
@@ -64,6 +69,23 @@ pub async fn run(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> 
         }
         // Complete, and the run goes on: it is about to be tried again.
         tokio::time::sleep(FIRST_PAUSE).await;
+    }
+}
+
+/// Tells of each new ticket and approval. `last`: the event that was seen last.
+async fn questions(plane: &ControlPlane, run: &str, last: &mut Option<String>, live: &Live) {
+    loop {
+        if let Ok(mut events) = plane.events(&format!("/runs/{run}/events"), last.as_deref()).await {
+            while let Ok(Some(event)) = events.next().await {
+                *last = (event.event != "reset").then(|| event.id.clone());
+                let view = serde_json::from_str::<EventView>(&event.data).ok();
+                if let Some(text) = view.as_ref().and_then(crate::question::told) {
+                    live.tell(&text);
+                }
+            }
+        }
+        // The log's follower does the talking about a control plane that is away.
+        tokio::time::sleep(LONGEST_PAUSE).await;
     }
 }
 
@@ -166,15 +188,51 @@ impl Persistence {
     }
 }
 
+/// Which steps of a run of agents are meant: of this agent, of this task, of this name. Steps begin while their log is followed, so each
+/// is looked up when its first frame comes.
+pub struct Steps<'a> {
+    pub plane: &'a ControlPlane,
+    pub run: String,
+    /// Ids.
+    pub agent: Option<String>,
+    pub task: Option<String>,
+    /// A name; that of a child begins with its parent's.
+    pub name: Option<String>,
+    pub known: BTreeMap<String, bool>,
+}
+
+impl Steps<'_> {
+    async fn want(&mut self, step: &str) -> Done<bool> {
+        if let Some(wanted) = self.known.get(step) {
+            return Ok(*wanted);
+        }
+        let view: StepDetailView = self.plane.get(&format!("/runs/{}/steps/{step}", self.run)).await?;
+        let wanted = self.fits(&view.step);
+        self.known.insert(step.to_owned(), wanted);
+        Ok(wanted)
+    }
+
+    pub fn fits(&self, step: &StepView) -> bool {
+        let name_fits = |name: &String| {
+            step.name == *name || step.name.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'))
+        };
+        self.agent.as_ref().is_none_or(|agent| step.agent == *agent)
+            && self.task.as_ref().is_none_or(|task| step.task == *task)
+            && self.name.as_ref().is_none_or(name_fits)
+    }
+}
+
 /// Where the bytes go.
 pub struct Sink<'a> {
     live: &'a Live,
     stdout: tokio::io::Stdout,
     stderr: tokio::io::Stderr,
-    /// How far each job's log has been written: a replay after a break repeats nothing.
-    written: BTreeMap<String, i64>,
+    /// How far each log has been written, by its job, or by its step and try: a replay after a break repeats nothing.
+    written: BTreeMap<(String, Option<String>, Option<i64>), i64>,
     /// Only these jobs, when asked so.
     pub only: Option<Vec<String>>,
+    /// Only steps like this, when asked so.
+    pub steps: Option<Steps<'a>>,
     /// Another attempt is announced when its output comes, not when it begins: of a log that is only read, the parts that were not
     /// asked for are not announced.
     pub waits_for_output: bool,
@@ -191,6 +249,7 @@ impl<'a> Sink<'a> {
             stderr: tokio::io::stderr(),
             written: BTreeMap::new(),
             only: None,
+            steps: None,
             waits_for_output: false,
             attempt: 1,
             announced: None,
@@ -202,6 +261,11 @@ impl<'a> Sink<'a> {
         match event.event.as_str() {
             "log" => {
                 let frame: LogFrame = serde_json::from_str(&event.data).map_err(unread)?;
+                if let (Some(steps), Some(step)) = (&mut self.steps, &frame.step)
+                    && !steps.want(step).await?
+                {
+                    return Ok(None);
+                }
                 let fresh = self.fresh(&frame);
                 self.write(&frame.stream, fresh, &frame.data.0).await?;
                 Ok(None)
@@ -235,7 +299,8 @@ impl<'a> Sink<'a> {
             return 0;
         }
         let end = frame.offset + frame.data.0.len() as i64;
-        let written = self.written.entry(frame.job.clone()).or_insert(0);
+        let log = (frame.job.clone(), frame.step.clone(), frame.number);
+        let written = self.written.entry(log).or_insert(0);
         let fresh = (end - frame.offset.max(*written)).max(0);
         *written = end.max(*written);
         fresh as usize
@@ -279,6 +344,8 @@ mod tests {
         let mut sink = Sink::new(&live);
         let frame = |job: &str, offset, length: usize| LogFrame {
             job: job.to_owned(),
+            step: None,
+            number: None,
             stream: "stdout".to_owned(),
             offset,
             at: 0,

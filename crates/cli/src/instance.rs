@@ -36,7 +36,7 @@ pub enum Instance {
         #[command(flatten)]
         json: Json,
     },
-    /// End a machine; one that is busy, or whose hold needs it, only with --force (local workdirs outlive their machine)
+    /// End a machine; one that is busy, or whose hold needs it, only with --force (folders on this computer outlive their machine)
     #[command(visible_alias = "rm", aliases = ["kill", "delete"], after_help = "Examples:
   repl instance terminate ins_4
   repl instance terminate ins_4 --force")]

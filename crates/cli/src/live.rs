@@ -2,7 +2,7 @@
 //! screen; silent everywhere else.
 
 use crate::control_plane::ControlPlane;
-use crate::say;
+use crate::{say, show};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -29,7 +29,7 @@ impl Live {
         let terminal = std::io::stderr().is_terminal();
         let line = terminal.then(|| {
             let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("a template of ours");
+            let style = ProgressStyle::with_template("{spinner} {elapsed} {msg}").expect("a template of ours");
             line.set_style(style.tick_chars("⠋⠙⠸⠴⠦⠇ "));
             line.set_message(shown(text));
             line.enable_steady_tick(REDRAWN_EVERY);
@@ -150,8 +150,11 @@ impl Live {
     }
 }
 
+/// In one row, whatever is drawn beside it and the ^C of a terminal included: only a row can be wiped.
 fn shown(text: &str) -> String {
-    say::harmless(&say::one_line(text))
+    const BESIDE: usize = 12;
+    let room = show::columns_err().map_or(usize::MAX, |columns| columns.saturating_sub(BESIDE));
+    say::cut(&say::harmless(&say::one_line(text)), room)
 }
 
 /// `why`: what a run that is queued waits for, in words that begin with `it`.
@@ -168,7 +171,8 @@ fn said(run: &RunView, why: Option<&str>) -> String {
         ("running", Some(phase)) => format!("{phase}{place}"),
         (status, _) => status.to_owned(),
     };
-    format!("{} {} · {what}", run.id, run.name)
+    // Without its name, which may be long: the line must fit into a row.
+    format!("{} · {what}", run.id)
 }
 
 #[cfg(test)]
@@ -189,7 +193,7 @@ mod tests {
             (run("retrying", None), None, "waits before attempt 2 of 3"),
         ];
         for (run, why, line) in table {
-            assert_eq!(said(&run, why), format!("run_9ix n · {line}"));
+            assert_eq!(said(&run, why), format!("run_9ix · {line}"));
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::control_plane::{API, home_token};
 use crate::say::one_line;
 use crate::settings::{Origin, Settings};
 use crate::show::{self, Table};
-use crate::{embedded, private, prompt};
+use crate::{embedded, meant, private, prompt};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,8 +27,8 @@ Examples:
   pass show remuda | repl login https://control.example --token-stdin
   repl login --list")]
 pub struct LoginArgs {
-    /// Address of the control plane
-    #[arg(value_name = "URL", required_unless_present = "list")]
+    /// Address of the control plane; otherwise the one that REPL_URL or your settings name
+    #[arg(value_name = "URL")]
     at: Option<String>,
     /// Read the token from stdin, also on a terminal
     #[arg(long, conflicts_with = "list")]
@@ -72,8 +72,11 @@ struct File {
 
 pub async fn login(settings: &Settings, args: LoginArgs) -> Done {
     let path = file_of(settings)?;
-    let Some(at) = &args.at else { return list(path, args.json) };
-    let url = normal(at)?;
+    if args.list {
+        return list(path, args.json);
+    }
+    let url = normal(&address(settings, args.at)?)?;
+    answers(settings, &url).await?;
     let token = match args.token_stdin || !std::io::stdin().is_terminal() {
         true => piped()?,
         false => prompt::value(&format!("token for {url}")).await?,
@@ -128,6 +131,39 @@ fn list(path: &Path, json: Json) -> Done {
     }
     table.print("no tokens are kept: repl login URL");
     Ok(0)
+}
+
+/// The address that was said. That of a project's file is not taken: whoever wrote it must not choose where a token is typed in.
+fn address(settings: &Settings, at: Option<String>) -> Done<String> {
+    let own = settings.url.clone().filter(|_| !matches!(settings.url_from, Some(Origin::Project(_))));
+    at.or(own).ok_or_else(|| {
+        let complaint = Complaint::usage("`repl login` needs the address of a control plane");
+        match &settings.url {
+            Some(url) => complaint.fix(format!("if you trust the one that this project names: {}", typed(url))),
+            None => complaint.fix("write it like repl login https://control.example:7780, or set REPL_URL"),
+        }
+    })
+}
+
+/// The line that signs in there, as a shell reads it: an address of a project's file may hold what a shell would run.
+fn typed(url: &str) -> String {
+    one_line(&meant::quoted(&["repl", "login", url].map(str::to_owned)))
+}
+
+/// A token is asked for only if a control plane is there to check it.
+async fn answers(settings: &Settings, url: &str) -> Done<()> {
+    let client = Client::trusting(url, None, settings.authorities()?.as_deref())?;
+    let health: Result<wire::api::Health, ClientError> = client.get("/healthz").await;
+    health.map(drop).map_err(|error| {
+        let complaint = Complaint::of_answer(&error, url);
+        match error {
+            // REPL_URL, of which the usual advice speaks, need not be set.
+            ClientError::Unreachable(_) if complaint.text.starts_with("cannot reach") => {
+                complaint.fix("is the address right, and is the control plane running there?")
+            }
+            _ => complaint,
+        }
+    })
 }
 
 /// Everything about it but the token.
@@ -235,7 +271,7 @@ pub fn refused_without(settings: &Settings, url: &str) -> Option<Complaint> {
                 "{} points to {url}, and no token is kept for it{and_not}: nothing was sent",
                 one_line(&file.display().to_string())
             ))
-            .fix(format!("if you trust that address: repl login {url}; otherwise take `url` out of the file")),
+            .fix(format!("if you trust that address: {}; otherwise take `url` out of the file", typed(url))),
         ),
         Origin::File(file) if !and_not.is_empty() => Some(
             Complaint::usage(format!("no token is kept for {url}, the url of {}{and_not}", file.display()))
@@ -326,6 +362,21 @@ mod tests {
         let place = Place::new("url = 'http://mine'", "");
         assert_eq!(place.sent(&secret, None), (None, true));
         assert_eq!(place.sent(&[], None), (None, false));
+    }
+
+    #[test]
+    fn an_address_is_taken_from_its_user_and_not_from_a_project() {
+        let place = Place::new("", "url = 'http://theirs'");
+        let address =
+            |env: &[(&str, &str)], at: Option<&str>| address(&place.settings(env, None), at.map(str::to_owned));
+        let set = [("REPL_URL", "http://set")];
+        assert_eq!(address(&set, None).as_deref(), Ok("http://set"));
+        assert_eq!(address(&set, Some("http://said")).as_deref(), Ok("http://said"));
+        let complaint = address(&[], None).unwrap_err();
+        assert!(complaint.code == 2 && complaint.fix.unwrap().ends_with("repl login http://theirs"));
+        let place = Place::new("", "url = 'http://x;touch $(id)'");
+        let complaint = super::address(&place.settings(&[], None), None).unwrap_err();
+        assert!(complaint.fix.unwrap().ends_with("repl login 'http://x;touch $(id)'"), "nothing to run by a shell");
     }
 
     #[test]

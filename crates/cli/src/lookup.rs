@@ -31,6 +31,9 @@ pub const WORKFLOW: Noun = Noun { name: "workflow", path: "/workflows", prefix: 
 pub const MANIFEST: Noun = Noun { name: "manifest", path: "/manifests", prefix: "mft_" };
 pub const TOKEN: Noun = Noun { name: "token", path: "/tokens", prefix: "tok_" };
 
+pub const ESCALATION: Noun = Noun { name: "escalation", path: "/escalations", prefix: "qst_" };
+pub const APPROVAL: Noun = Noun { name: "approval", path: "/approvals", prefix: "qst_" };
+
 #[derive(Deserialize)]
 struct Listed {
     id: String,
@@ -62,6 +65,27 @@ pub async fn run(plane: &ControlPlane, said: &str) -> Done<String> {
 /// The id of anything that has no names.
 pub async fn id(plane: &ControlPlane, noun: Noun, said: &str) -> Done<String> {
     if is_there(plane, noun, said).await? { Ok(said.to_owned()) } else { by_prefix(plane, noun, said).await }
+}
+
+/// A token by its id, by a unique beginning of it, or by its name if only one has it.
+pub async fn token(plane: &ControlPlane, said: &str) -> Done<String> {
+    let listed: Vec<Listed> = plane.list(TOKEN.path, LOOKED_THROUGH).await?;
+    token_among(said, &listed)
+}
+
+fn token_among(said: &str, listed: &[Listed]) -> Done<String> {
+    let named: Vec<&Listed> = listed.iter().filter(|it| it.name.as_deref() == Some(said)).collect();
+    match named.as_slice() {
+        // What looks like an id is one: nobody shadows a token by the name of another.
+        _ if said.starts_with(TOKEN.prefix) => choose(TOKEN, said, listed),
+        [one] => Ok(one.id.clone()),
+        [_, _, ..] => {
+            let ids: Vec<&str> = named.iter().map(|it| it.id.as_str()).collect();
+            Err(Complaint::refused(format!("{} tokens are called `{said}`", ids.len()))
+                .fix(format!("write its id: {}", ids.join(" or "))))
+        }
+        _ => choose(TOKEN, said, listed),
+    }
 }
 
 /// An allocation by its id, or by the run that has it.
@@ -126,7 +150,7 @@ fn read_last(plane: &ControlPlane) -> BTreeMap<String, String> {
 }
 
 /// Whether this is the exact id of something.
-async fn is_there(plane: &ControlPlane, noun: Noun, said: &str) -> Done<bool> {
+pub async fn is_there(plane: &ControlPlane, noun: Noun, said: &str) -> Done<bool> {
     let slug = said.strip_prefix(noun.prefix).and_then(wire::model::id::unslug);
     if slug.is_none() || noun.path == TOKEN.path {
         return Ok(false);
@@ -144,7 +168,7 @@ async fn is_there(plane: &ControlPlane, noun: Noun, said: &str) -> Done<bool> {
 
 async fn by_prefix(plane: &ControlPlane, noun: Noun, said: &str) -> Done<String> {
     // Only these listings leave out what has ended.
-    let all = if [RUN.path, INSTANCE.path].contains(&noun.path) { "?all=true" } else { "" };
+    let all = if [RUN, INSTANCE, ESCALATION, APPROVAL].contains(&noun) { "?all=true" } else { "" };
     let listed: Vec<Listed> = plane.list(&format!("{}{all}", noun.path), LOOKED_THROUGH).await?;
     choose(noun, said, &listed)
 }
@@ -171,7 +195,9 @@ fn choose(noun: Noun, said: &str, listed: &[Listed]) -> Done<String> {
 }
 
 fn where_to_look(noun: Noun, said: &str, listed: &[Listed]) -> String {
-    let names = listed.iter().filter_map(|it| it.name.as_deref());
+    // A name that was made of the id says nothing to a person.
+    let chosen = listed.iter().filter(|it| it.name.as_deref() != Some(&it.id.replace('_', "-")));
+    let names = chosen.filter_map(|it| it.name.as_deref());
     match crate::nearest::nearest(said, names) {
         Some(name) if name == said => {
             let ids: Vec<&str> =
@@ -225,5 +251,20 @@ mod tests {
     fn a_slip_finds_its_neighbour() {
         let complaint = choose(RUN, "trian-run_1", &listed(&["run_1"])).unwrap_err();
         assert_eq!(complaint.fix.as_deref(), Some("did you mean `train-run_1`?"));
+        let unnamed = [Listed { id: "run_4".into(), name: Some("run-4".into()), status: None }];
+        let complaint = choose(RUN, "rum-4", &unnamed).unwrap_err();
+        assert_eq!(complaint.fix.as_deref(), Some("see `repl ps -a`"), "nobody called it so");
+    }
+
+    #[test]
+    fn a_token_is_found_by_its_name() {
+        let of = |id: &str, name: &str| Listed { id: id.into(), name: Some(name.into()), status: None };
+        let all =
+            [of("tok_1", "owner"), of("tok_2", "laptop"), of("tok_3", "ci"), of("tok_4", "ci"), of("tok_5", "tok_1")];
+        assert_eq!(token_among("laptop", &all).as_deref(), Ok("tok_2"));
+        assert_eq!(token_among("tok_1", &all).as_deref(), Ok("tok_1"), "an id wins over a name");
+        let two = token_among("ci", &all).unwrap_err();
+        assert_eq!(two.to_string(), "error: 2 tokens are called `ci`\n  fix: write its id: tok_3 or tok_4");
+        assert!(token_among("laptpo", &all).unwrap_err().fix.unwrap().contains("`laptop`"));
     }
 }

@@ -17,8 +17,10 @@ mod control;
 mod control_plane;
 mod credits;
 mod doctor;
+mod drawing;
 mod embedded;
 mod event;
+mod external;
 mod fault;
 mod follow;
 mod instance;
@@ -28,11 +30,10 @@ mod logs;
 mod lookup;
 mod manifest;
 mod meant;
-mod nearest;
 mod private;
 mod prompt;
 mod ps;
-mod quantity;
+mod question;
 mod role;
 mod run;
 mod run_file;
@@ -43,8 +44,10 @@ mod show;
 mod sim;
 mod status;
 mod stdin;
+mod step;
 mod summary;
 mod token;
+mod tree;
 mod upload;
 mod usage;
 mod workflow;
@@ -52,6 +55,7 @@ mod workflow;
 use args::{Command, Line};
 use clap::Parser as _;
 use complaint::{Complaint, Done, USAGE};
+use plan::{nearest, quantity};
 use settings::Settings;
 use wire::model::fault::Role;
 
@@ -191,6 +195,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Resume(args) => action::resume(&settings, args).await,
         Command::Retry(args) => action::retry(&settings, args).await,
         Command::Delete(args) => action::delete(&settings, args).await,
+        Command::Step(args) => step::step(&settings, args).await,
+        Command::Finish(args) => external::finish(&settings, args).await,
         Command::Instance(command) => instance::instance(&settings, command).await,
         Command::Allocation(command) => allocation::allocation(&settings, command).await,
         Command::Extend(args) => allocation::extend(&settings, args).await,
@@ -198,6 +204,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
         Command::Artifact(command) => artifact::artifact(&settings, command).await,
+        Command::Escalation(command) => question::escalation(&settings, command).await,
+        Command::Approval(command) => question::approval(&settings, command).await,
         Command::Credits(command) => credits::credits(&settings, command).await,
         Command::Secret(command) => secret::secret(&settings, command).await,
         Command::Token(command) => token::token(&settings, command).await,

@@ -77,11 +77,11 @@ fn print(it: &ManifestView) -> u8 {
         ("retained", it.retain_until.map(show::until)),
     ]);
     println!();
-    let mut table = Table::new(["OWNS", "ID", "CLEANED UP"]);
+    let mut table = Table::new(["OWNS", "ID", "CLEAN-UP ORDER"]);
     let mut resources: Vec<_> = it.resources.iter().collect();
     resources.sort_by_key(|resource| std::cmp::Reverse(resource.priority));
     for (place, resource) in resources.iter().enumerate() {
-        table.row([resource.kind.clone(), resource.id.clone(), format!("{} of {}", place + 1, resources.len())]);
+        table.row([resource.kind.clone(), resource.id.clone(), (place + 1).to_string()]);
     }
     table.print("owns nothing");
     0

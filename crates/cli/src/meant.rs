@@ -310,6 +310,7 @@ mod tests {
             (&["tool"], "repl run --file tool -- ./tool"),
             (&["./tool", "x"], "repl run --file tool -- ./tool x"),
             (&["train.py", "-c", "python train.py"], "repl run -c 'python train.py' --file train.py"),
+            (&["train.py", "--command=python train.py"], "repl run '--command=python train.py' --file train.py"),
             (&["train.py", "--", "python", "train.py"], "repl run --file train.py -- python train.py"),
             (&["mid"], "repl run mid.repl.yml"),
             (&["--cpu", "2", "mid", "--detach"], "repl run --cpu 2 --detach mid.repl.yml"),

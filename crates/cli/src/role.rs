@@ -7,10 +7,24 @@ use crate::nearest::suggestion;
 use crate::private;
 use crate::settings::Settings;
 use std::io::{Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The tables of a settings file that configure a control plane.
-pub const TABLES: &[&str] = &["holds", "timings", "money", "logs", "providers", "prices", "store"];
+pub const TABLES: &[&str] = &[
+    "holds",
+    "timings",
+    "escalation",
+    "worker",
+    "money",
+    "logs",
+    "limits",
+    "providers",
+    "prices",
+    "store",
+    "llm",
+    "tools",
+    "notify",
+];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 
 /// Be a control plane in the foreground: the API, and a worker
@@ -29,7 +43,7 @@ pub struct ServerArgs {
     /// The certificate's private key, in PEM [env: REPL_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Where runners reach this server, if not at its own address [env: REPL_PUBLIC_URL]
+    /// Where runners on other machines reach this server [env: REPL_PUBLIC_URL]
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     #[command(flatten)]
@@ -100,16 +114,26 @@ pub async fn server(settings: &Settings, args: ServerArgs) -> Done {
     orders.tls_key = args.tls_key.map(here).or(orders.tls_key);
     orders.public_url = args.public_url.or(orders.public_url);
     // One SQLite file has one control plane, and the commands of this home find it there.
-    let alone = !is_shared(&orders.database);
-    serve(orders, role, alone, |ready| welcome(&ready)).await
+    let keeper = if is_shared(&orders.database) { Keeper::Shared } else { Keeper::Alone };
+    let home = orders.home.clone();
+    serve(orders, role, keeper, move |ready| welcome(&ready, &home)).await
 }
 
 /// What an operator sees when a server is up. Its first token is shown by the start that made it and never again.
-fn welcome(ready: &server::Ready) {
+fn welcome(ready: &server::Ready, home: &Path) {
     let url = ready.url.as_deref();
-    if let Some(first) = &ready.first_token {
-        eprintln!("repl: the first admin token, shown this once: {}", first.text);
-        eprintln!("repl: it is kept in {}; `repl token create` makes others", first.file.display());
+    match &ready.first_token {
+        Some(first) => {
+            eprintln!("repl: the first admin token, shown this once: {}", first.text);
+            eprintln!("repl: it is kept in {}; `repl token create` makes others", first.file.display());
+        }
+        None => {
+            let file = home.join("token");
+            eprintln!(
+                "repl: its admin token was made before and is kept in {}; another: repl control token",
+                file.display()
+            );
+        }
     }
     if ready.is_readable_by_others {
         eprintln!(
@@ -129,7 +153,7 @@ pub async fn worker(settings: &Settings, args: WorkerArgs) -> Done {
         return Err(Complaint::usage("a worker beside a server needs a database they can share")
             .fix("set REPL_DATABASE to a postgres:// address; with SQLite the server does the work itself"));
     }
-    serve(orders, server::Role::Worker, false, |_| eprintln!("repl: working")).await
+    serve(orders, server::Role::Worker, Keeper::Shared, |_| eprintln!("repl: working")).await
 }
 
 /// Whatever a process of ours makes, other users cannot read: SQLite's files, logs, sockets. Jobs get a umask of their own.
@@ -149,7 +173,7 @@ pub async fn embedded() -> Done {
     log_to_stderr(orders.log.as_deref());
     // Started from /proc/self/exe, it would be listed under that link's name.
     std::fs::write("/proc/self/comm", "repl").ok();
-    let done = serve(orders, server::Role::All, true, |ready| {
+    let done = serve(orders, server::Role::All, Keeper::Embedded, |ready| {
         if ready.is_readable_by_others {
             let url = ready.url.unwrap_or_default();
             tracing::warn!(
@@ -182,7 +206,7 @@ pub async fn token_of_shared_database(settings: &Settings) -> Done<Option<wire::
     }
     let orders = orders(settings, Place { database: None, blobs: None }, Some(USUAL_ADDRESS.to_owned()));
     private::home(&orders.home)?;
-    let settings = server_settings(orders, server::Role::Server, None)?;
+    let settings = server_settings(orders, server::Role::Server, Keeper::Shared, None)?;
     Ok(Some(server::make_owner_token(&settings).await?))
 }
 
@@ -201,10 +225,20 @@ fn orders(settings: &Settings, place: Place, listen: Option<String>) -> Orders {
     }
 }
 
+/// Which processes use the database of a control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keeper {
+    Shared,
+    /// `repl server`, with a SQLite file of its own. It serves other people too.
+    Alone,
+    /// The one that commands of one person start for themselves.
+    Embedded,
+}
+
 async fn serve(
     orders: Orders,
     role: server::Role,
-    alone: bool,
+    keeper: Keeper,
     ready: impl FnOnce(server::Ready) + Send + 'static,
 ) -> Done {
     config(&orders.tables)?;
@@ -213,7 +247,7 @@ async fn serve(
     private::contents(&home)?;
     let effective = embedded::effective(&orders);
     open_as_many_files_as_allowed();
-    let (mut held, socket) = if alone {
+    let (mut held, socket) = if keeper != Keeper::Shared {
         let held = embedded::hold(&home)?;
         held.end_when_deleted();
         let socket = embedded::socket(&home)?;
@@ -233,11 +267,16 @@ async fn serve(
         ready(up);
         held
     };
-    server::run(server_settings(orders, role, socket)?, on_ready).await?;
+    server::run(server_settings(orders, role, keeper, socket)?, on_ready).await?;
     Ok(0)
 }
 
-fn server_settings(orders: Orders, role: server::Role, socket: Option<PathBuf>) -> Done<server::Settings> {
+fn server_settings(
+    orders: Orders,
+    role: server::Role,
+    keeper: Keeper,
+    socket: Option<PathBuf>,
+) -> Done<server::Settings> {
     let home = orders.home;
     Ok(server::Settings {
         database: orders.database.unwrap_or_else(|| format!("sqlite:{}", home.join("remuda.db").display())),
@@ -246,7 +285,7 @@ fn server_settings(orders: Orders, role: server::Role, socket: Option<PathBuf>) 
         tls: tls(orders.tls_cert, orders.tls_key)?,
         public_url: orders.public_url,
         ca_cert: orders.ca_cert,
-        embedded: socket.is_some(),
+        embedded: keeper == Keeper::Embedded,
         socket,
         role,
         config: config(&orders.tables)?,
@@ -277,7 +316,8 @@ fn open_as_many_files_as_allowed() {
     }
 }
 
-fn is_shared(database: &Option<String>) -> bool {
+/// Whether other processes may have this database open too.
+pub fn is_shared(database: &Option<String>) -> bool {
     database.as_deref().is_some_and(|url| url.starts_with("postgres:") || url.starts_with("postgresql:"))
 }
 
@@ -285,7 +325,19 @@ fn is_shared(database: &Option<String>) -> bool {
 pub fn config(tables: &toml::Table) -> Done<server::Config> {
     let config: server::Config =
         toml::Value::Table(tables.clone()).try_into().map_err(|error: toml::de::Error| misread(error.message()))?;
+    config.providers.check().map_err(misconfigured)?;
     Ok(config)
+}
+
+fn misconfigured(bad: server::BadSetting) -> Complaint {
+    let complaint = Complaint::usage(bad.to_string());
+    match bad {
+        server::BadSetting::Unknown { word, known, .. } => {
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            complaint.fix(suggestion(&word, &known))
+        }
+        server::BadSetting::Wrong { .. } => complaint,
+    }
 }
 
 /// serde names an unknown key and the known ones; a person wants the nearest.
@@ -321,5 +373,28 @@ mod tests {
         assert_eq!(complaint.text, "unknown key `default_debug_hld_ms`");
         assert_eq!(complaint.fix.as_deref(), Some("did you mean `default_debug_hold_ms`?"));
         config(&toml::Table::new()).unwrap();
+    }
+
+    #[test]
+    fn a_providers_table_is_checked_by_its_kind() {
+        for (text, says, fix) in [
+            ("[providers.local]\nmax_instnces = 1", "providers.local: unknown key `max_instnces`", "`max_instances`"),
+            ("[providers.gpu]\nkind = 'locl'", "providers.gpu.kind: unknown kind `locl`", "did you mean `local`?"),
+            ("[providers.gpu]\nkind = 'cloud'", "providers.gpu.kind: unknown kind `cloud`", "known: local"),
+            ("[providers.local]\nmax_instances = 0", "providers.local.max_instances: must be at least 1", ""),
+        ] {
+            let complaint = config(&text.parse().unwrap()).unwrap_err();
+            assert_eq!((complaint.code, complaint.text.as_str()), (USAGE, says));
+            assert!(complaint.fix.as_deref().unwrap_or_default().contains(fix), "{complaint}");
+        }
+        config(&"[providers.local]\nmax_instances = 2\n[prices]\nlocal = '2'".parse().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn every_table_of_a_control_plane_may_stand_in_a_settings_file() {
+        let config = serde_json::to_value(server::Config::default()).unwrap();
+        let mut tables: Vec<&str> = TABLES.to_vec();
+        tables.sort_unstable();
+        assert_eq!(config.as_object().unwrap().keys().collect::<Vec<_>>(), tables);
     }
 }

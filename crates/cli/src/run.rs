@@ -7,10 +7,10 @@ use crate::settings::Settings;
 use crate::stdin::{self, Piped};
 use crate::summary::{self, Sending};
 use crate::upload::{self, Files, Missing, Source};
-use crate::{artifact, follow, lookup, meant, quantity, run_file, show};
+use crate::{artifact, drawing, follow, lookup, meant, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use wire::api::{AttemptView, Plan, RunView, Submit};
+use wire::api::{AgentsPlan, AttemptView, Plan, RunView, Submit};
 use wire::model::{Credits, spec};
 
 /// More than this is rarely meant; on a terminal we ask first.
@@ -75,7 +75,7 @@ pub struct RunArgs {
     /// Time between being asked to stop and being killed
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
     stop_duration: Option<i64>,
-    /// How long its workdir is kept afterwards
+    /// How long its folder is kept afterwards
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
     hold: Option<i64>,
     /// Most it may cost, over all its attempts
@@ -92,9 +92,12 @@ pub struct RunArgs {
     /// Submitting twice with the same key makes one run
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// What to keep of the workdir afterwards, e.g. 'out/*'
+    /// Files of its folder to keep afterwards, e.g. 'out/*'
     #[arg(long = "artifact", short = 'a', value_name = "GLOB")]
     artifacts: Vec<String>,
+    /// An input of a run of agents; VALUE may be JSON
+    #[arg(long = "input", value_name = "NAME=VALUE")]
+    inputs: Vec<String>,
     /// A secret to hand over as a variable of the same name
     #[arg(long = "secret", value_name = "NAME")]
     secrets: Vec<String>,
@@ -125,7 +128,9 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     }
     let env = |name: &str| std::env::var(name).ok();
     let (mut submit, sources) = wanted(&args, &env)?;
-    run_file::fill(&mut submit, &settings.run);
+    if submit.plan.is_none() {
+        run_file::fill(&mut submit, &settings.run);
+    }
     let files = upload::walk(&sources, args.follow_links)?;
     if let Some(hint) = start_folder(&submit, &files, Path::new(""))? {
         eprintln!("repl: hint: {hint}");
@@ -148,6 +153,10 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         .map_err(|error| Complaint::refused(format!("cannot listen for Ctrl-C: {error}")))?;
     let submitted = async {
         let plane = ControlPlane::reach(settings).await?;
+        if args.dry_run && submit.plan.is_some() {
+            let plan: AgentsPlan = plane.question("/runs", &submit).await?;
+            return Ok(Submitted::PlannedAgents(plan));
+        }
         if args.dry_run {
             let mut plan: Plan = plane.question("/runs", &submit).await?;
             if let Some(hashed) = &hashed {
@@ -183,6 +192,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         }
     };
     let (plane, view, sending) = match submitted {
+        Submitted::PlannedAgents(plan) => return drawing::dry_run(&plan, &submit, args.json),
         Submitted::Planned(plan) => return summary::dry_run(&plan, &submit, args.json),
         Submitted::Accepted(accepted) => *accepted,
     };
@@ -190,16 +200,18 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     if args.detach {
         return detached(&view, sending, args.json);
     }
-    let live = Live::new(&format!("{} {} · submitted", view.id, view.name));
+    let live = Live::new(&format!("{} · submitted", view.id));
     if plane.started_here {
         live.say(&format!("started a control plane in {}", settings.home.display()));
     }
     tokio::select! {
-        ended = follow::run(&plane, &view.id, &live) => {
+        ended = follow::run(&plane, &view.id, view.kind == "agents", &live) => {
             let ended = ended.map_err(|complaint| still_there(complaint, &view.id))?;
             hint.look();
             let in_all = in_all(&plane, &ended).await;
-            let sending = Sending { sent: sending, submit: Some(&submit), files: Some(&files), in_all };
+            let has_artifacts = if submit.artifacts.is_empty() { None } else { artifact::are_there(&plane, &ended.id).await };
+            let sending = Sending { sent: sending, submit: Some(&submit), files: Some(&files), in_all, has_artifacts };
+            summary::print_output(&ended);
             summary::print(&ended, &sending, live.is_terminal());
             Ok(summary::exit_code(&ended))
         }
@@ -230,6 +242,7 @@ fn in_flags(complaint: Complaint, has_file: bool) -> Complaint {
 enum Submitted {
     /// It was only asked what it would be.
     Planned(Box<Plan>),
+    PlannedAgents(AgentsPlan),
     Accepted(Box<(ControlPlane, RunView, Option<upload::Sent>)>),
 }
 
@@ -249,11 +262,13 @@ pub async fn attach(settings: &Settings, args: AttachArgs) -> Done {
     let run = lookup::run(&plane, &args.run).await?;
     let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
         .map_err(|error| Complaint::refused(format!("cannot listen for Ctrl-C: {error}")))?;
+    let kind = plane.get::<RunView>(&format!("/runs/{run}")).await?.kind;
     let live = Live::new(&format!("{run} · asking for its output"));
     tokio::select! {
-        ended = follow::run(&plane, &run, &live) => {
+        ended = follow::run(&plane, &run, kind == "agents", &live) => {
             let ended = ended?;
             let sending = Sending { in_all: in_all(&plane, &ended).await, ..Sending::default() };
+            summary::print_output(&ended);
             summary::print(&ended, &sending, live.is_terminal());
             Ok(summary::exit_code(&ended))
         }
@@ -314,6 +329,13 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     for entry in &args.files {
         sources.push(upload::source(entry, Path::new(""))?);
     }
+    if submit.plan.is_some() {
+        return Ok((agents_wanted(args, submit)?, sources));
+    }
+    if !args.inputs.is_empty() {
+        return Err(Complaint::usage("--input is for runs of agents: this one has no inputs")
+            .fix("hand values over as variables: --env NAME=VALUE"));
+    }
     command(args, &mut submit)?;
     for entry in &args.env {
         let (name, value) = quantity::variable(entry, env).map_err(|why| Complaint::value("--env", &why))?;
@@ -350,22 +372,55 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     Ok((submit, sources))
 }
 
+/// What flags say of a run of agents. The rest is said in its plan.
+fn agents_wanted(args: &RunArgs, mut submit: Submit) -> Done<Submit> {
+    let elsewhere = [
+        ("-c and ARGV", args.command.is_some() || !args.argv.is_empty()),
+        ("--env", !args.env.is_empty()),
+        ("--stdin", args.stdin),
+        ("--workdir", args.workdir.is_some()),
+        ("--cpu and --memory", args.cpu.is_some() || args.memory.is_some()),
+        ("--provider and --region", args.provider.is_some() || args.region.is_some()),
+        ("--stop-duration", args.stop_duration.is_some()),
+        ("--hold", args.hold.is_some()),
+        ("--retry", args.retry.is_some() || args.retry_delay.is_some()),
+        ("--artifact", !args.artifacts.is_empty()),
+        ("--secret", !args.secrets.is_empty()),
+        ("--merge", args.merge),
+    ];
+    if let Some((flags, _)) = elsewhere.iter().find(|(_, said)| *said) {
+        return Err(Complaint::usage(format!("{flags}: a run of agents says that in its file, agent by agent"))
+            .fix("see `repl schema agents`; --input NAME=VALUE hands values over"));
+    }
+    let (Some(plan), Some(path)) = (&mut submit.plan, &args.file) else { return Ok(submit) };
+    for entry in &args.inputs {
+        run_file::agents::give_input(plan, entry)?;
+    }
+    for warning in run_file::agents::check_given(path, plan)?.warnings {
+        eprintln!("repl: hint: {warning}");
+    }
+    stronger(&mut submit.name, &args.name);
+    stronger(&mut submit.max_duration_ms, &args.max_duration);
+    stronger(&mut submit.budget, &args.budget);
+    stronger(&mut submit.priority, &args.priority);
+    submit.start = true;
+    submit.dry_run = args.dry_run;
+    Ok(submit)
+}
+
 fn stronger<T: Clone>(field: &mut Option<T>, flag: &Option<T>) {
     if flag.is_some() {
         field.clone_from(flag);
     }
 }
 
-/// What to run is said exactly once.
+/// What to run: the command line wins over the file, like every other flag.
 fn command(args: &RunArgs, submit: &mut Submit) -> Done<()> {
-    let on_the_line = args.command.is_some() || !args.argv.is_empty();
-    if !submit.commands.is_empty() && on_the_line {
-        return Err(Complaint::usage("what to run is said twice: in the file and on the command line")
-            .fix("leave out one of them"));
+    if args.command.is_some() || !args.argv.is_empty() {
+        submit.commands = args.command.iter().cloned().collect();
+        submit.argv = args.argv.clone();
     }
-    submit.commands.extend(args.command.iter().cloned());
-    submit.argv = args.argv.clone();
-    if submit.commands.is_empty() && submit.argv.is_empty() {
+    if submit.commands.is_empty() && submit.argv.is_empty() && submit.kind.as_deref() != Some("external") {
         let fix = match &args.file {
             Some(_) => "add `commands:` to the file, or -c 'echo hello'",
             None => "repl run -c 'echo hello', repl run -- echo hello, or repl run FILE.repl.yml",
@@ -445,7 +500,10 @@ mod tests {
         assert_eq!((submit.name.as_deref(), submit.max_duration_ms), (Some("b"), Some(3_600_000)));
         assert_eq!((submit.env["A"].as_str(), submit.env["B"].as_str()), ("1", "3"));
         assert_eq!((submit.artifacts.len(), submit.retry.unwrap().max_attempts), (2, 2));
-        assert_eq!(of(&[path, "-c", "y"]).unwrap_err().code, 2);
+        let submit = of(&[path, "-c", "y"]).unwrap();
+        assert_eq!((submit.commands.as_slice(), submit.name.as_deref()), (&["y".to_owned()][..], Some("a")));
+        let submit = of(&[path, "--", "y", "z"]).unwrap();
+        assert_eq!((submit.commands.len(), submit.argv.as_slice()), (0, &["y".to_owned(), "z".to_owned()][..]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reads run files (`*.repl.yml`): what a person wrote, checked strictly, as what is submitted.
 //! A field nobody knows is an error that names the file, the field and its nearest neighbour.
 
+pub mod agents;
 pub mod keys;
 
 use crate::complaint::{Complaint, Done};
@@ -117,12 +118,17 @@ pub fn read(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Done<RunFile> 
         let complaint = Complaint::file("read the run file", path, &error);
         if error.kind() == std::io::ErrorKind::NotFound { complaint.fix(instead_of(path)) } else { complaint }
     })?;
-    let (submit, files) = parse(&text, env)
-        .map_err(|complaint| Complaint { text: format!("{}: {}", path.display(), complaint.text), ..complaint })?;
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
     };
+    if agents::is_one(&text) {
+        let (plan, files) = agents::read(path, &text)?;
+        let submit = Submit { kind: Some("agents".to_owned()), plan: Some(plan), ..Submit::default() };
+        return Ok(RunFile { submit, files, folder });
+    }
+    let (submit, files) = parse(&text, env)
+        .map_err(|complaint| Complaint { text: format!("{}: {}", path.display(), complaint.text), ..complaint })?;
     Ok(RunFile { submit, files, folder })
 }
 
@@ -147,9 +153,8 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
         return Err(Complaint::usage("a run file is a list of `field: value`").fix("begin with `type: task`"));
     };
     let fields = Fields::of(&map, "", FIELDS)?;
-    check_type(&fields)?;
     let mut submit = Submit {
-        kind: Some("task".to_owned()),
+        kind: Some(kind(&fields)?),
         name: fields.read("name", name)?,
         commands: fields.texts("commands")?,
         secrets: fields.texts("secrets")?,
@@ -245,9 +250,9 @@ pub fn fill(submit: &mut Submit, defaults: &Submit) {
     submit.merge |= defaults.merge;
 }
 
-fn check_type(fields: &Fields<'_>) -> Done<()> {
+fn kind(fields: &Fields<'_>) -> Done<String> {
     match fields.text("type")?.as_deref() {
-        Some("task") => Ok(()),
+        Some(kind @ ("task" | "external")) => Ok(kind.to_owned()),
         Some(kind @ ("service" | "dev-environment" | "agents")) => {
             Err(Complaint::usage(format!("`type: {kind}` cannot be run by this version")).fix("use `type: task`"))
         }

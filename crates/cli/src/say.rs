@@ -28,7 +28,7 @@ pub fn out(said: fmt::Arguments<'_>, end: &str) {
 }
 
 pub fn err(said: fmt::Arguments<'_>, end: &str) {
-    let text = format!("{}{end}", harmless(&said.to_string()));
+    let text = format!("{}{end}", harmless(&crate::show::wrapped_err(&said.to_string())));
     // Nobody is left to be told.
     std::io::stderr().lock().write_all(text.as_bytes()).ok();
 }
@@ -71,6 +71,17 @@ fn write_out(text: &str) {
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         FAILED.get_or_init(|| error.to_string());
     }
+}
+
+/// Lines in the place of the ones that were written last, on a terminal. Returns how many there are now.
+pub fn redraw(lines: &[String], before: usize) -> usize {
+    let mut text = if before > 0 { format!("\x1b[{before}A\x1b[J") } else { String::new() };
+    for line in lines {
+        text.push_str(&harmless(line));
+        text.push('\n');
+    }
+    write_out(&text);
+    lines.len()
 }
 
 /// Why something that was to be printed was not.

@@ -1,5 +1,5 @@
-//! `repl schema task`: the JSON schema of a run file, made from the keys its reader knows, for editors and for programs
-//! that write run files. `docs/task.schema.json` and the tables of `docs/run-files.md` are the same, stored.
+//! `repl schema`: the JSON schema of a run file, made from the keys its reader knows, for editors and for programs that write run
+//! files. `docs/task.schema.json`, `docs/agents.schema.json` and the tables of `docs/run-files.md` are the same, stored.
 
 use crate::complaint::Done;
 use crate::run_file::keys::{Key, TASK, Value};
@@ -10,17 +10,18 @@ use serde_json::{Map, Value as Json, json};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   repl schema task > task.schema.json
+  repl schema agents > agents.schema.json
 
 An editor with a YAML language server uses it when a run file begins with
   # yaml-language-server: $schema=task.schema.json")]
 pub struct SchemaArgs {
     /// The kind of run
-    #[arg(value_parser = ["task"])]
+    #[arg(value_parser = ["task", "agents"])]
     kind: String,
 }
 
-pub fn schema(_: &SchemaArgs) -> Done {
-    show::json(&task())
+pub fn schema(args: &SchemaArgs) -> Done {
+    show::json(&if args.kind == "agents" { plan::schema() } else { task() })
 }
 
 /// Draft 7: editors know it best.
@@ -57,7 +58,7 @@ const VARIABLE: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 fn of(value: Value) -> Json {
     let scalar = json!({ "type": SCALAR });
     match value {
-        Value::Type => json!({ "const": "task" }),
+        Value::Type => json!({ "enum": ["task", "external"] }),
         Value::Name => {
             json!({ "type": ["string", "number", "boolean", "null"], "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })
         }

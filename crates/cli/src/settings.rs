@@ -29,6 +29,16 @@ pub enum Origin {
     Project(PathBuf),
 }
 
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::Flag => f.write_str("--url"),
+            Origin::Environment => f.write_str("REPL_URL"),
+            Origin::File(path) | Origin::Project(path) => write!(f, "`url` in {}", path.display()),
+        }
+    }
+}
+
 /// Tokens that were given, each with what it may be sent to. Tokens that were stored by `repl login` are in `logins`.
 #[derive(Debug, Clone, Default)]
 pub struct Tokens {
@@ -143,6 +153,11 @@ impl Settings {
         }
         embedded.url_from = None;
         embedded
+    }
+
+    /// The control plane that commands go to instead of the one of this home, and what says so.
+    pub fn elsewhere(&self) -> Option<String> {
+        Some(format!("{} ({})", self.url.as_ref()?, self.url_from.as_ref()?))
     }
 
     /// PEM of the authorities that are trusted beside those of the system.
@@ -427,8 +442,8 @@ mod tests {
 
     #[test]
     fn a_projects_file_decides_nothing_but_a_url_and_run_defaults() {
-        let plain =
-            ["home", "token", "database", "blobs", "listen", "log"].map(|key| (key.to_owned(), format!("{key} = 'x'")));
+        let plain = ["home", "token", "database", "blobs", "listen", "log", "public_url"]
+            .map(|key| (key.to_owned(), format!("{key} = 'x'")));
         let tables = crate::role::TABLES.iter().map(|key| (key.to_string(), format!("[{key}]\nx = 1")));
         for (key, text) in plain.into_iter().chain(tables) {
             let place = Place::new(&[("repl.toml", &text)]);
@@ -442,8 +457,11 @@ mod tests {
             let chosen = place.read(&Flags { config, ..Flags::default() }, &[]);
             assert!(chosen.is_ok() || text.starts_with('['), "{text}");
         }
+        let provider = Place::new(&[("repl.toml", "[providers.gpu]\nkind = 'local'")]);
+        let complaint = provider.read(&Flags::default(), &[]).unwrap_err();
+        assert!(complaint.text.contains("the table [providers] may not stand in a project's file"), "{complaint}");
         let exec = Place::new(&[("repl.toml", "[notify]\nexec = 'curl evil'")]);
-        assert!(exec.read(&Flags::default(), &[]).unwrap_err().text.contains("unknown key `notify`"));
+        assert!(exec.read(&Flags::default(), &[]).unwrap_err().text.contains("the table [notify] may not stand"));
     }
 
     #[test]

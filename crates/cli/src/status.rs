@@ -1,25 +1,29 @@
 //! `repl status` and `repl why`: one run from its top to the last step, and the reason it is where it is.
 
 use crate::args::Json;
-use crate::complaint::Done;
+use crate::complaint::{DETACHED, Done};
 use crate::control_plane::ControlPlane;
-use crate::say::one_line;
+use crate::say::{self, one_line};
 use crate::settings::Settings;
 use crate::show::{self, Colour, paint};
-use crate::{lookup, ps, summary};
+use crate::{lookup, ps, summary, tree};
 use serde::Serialize;
+use std::time::Duration;
 use wire::api::{AgentView, AttemptView, ErrorView, JobView, RunView, StepView, TaskView, Tree, Why};
 use wire::model::time::show_duration;
 
 /// A policy allows 100 of them; jobs may be submitted several times in each.
 const MOST_ATTEMPTS: usize = 1_000;
 const MOST_JOBS: usize = 10_000;
+/// How often a watched tree is asked for.
+const WATCHED_EVERY: Duration = Duration::from_secs(1);
 
 /// Show a run: its parts, where each runs, where time and credits went
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   repl status
   repl status -v
+  repl status market -w
   repl status run_9ix --json | jq .run.exit_code")]
 pub struct StatusArgs {
     /// Id, beginning of an id, name, or @last
@@ -28,6 +32,9 @@ pub struct StatusArgs {
     /// Its earlier attempts, and its agents, tasks, steps and jobs although there is only one of each
     #[arg(short, long)]
     verbose: bool,
+    /// Show it again whenever something changes, until it ends; with --json one document per line
+    #[arg(short, long)]
+    watch: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -48,6 +55,12 @@ pub struct WhyArgs {
 pub async fn status(settings: &Settings, args: StatusArgs) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     let run = lookup::run(&plane, &args.run).await?;
+    if args.watch {
+        return tokio::select! {
+            done = watch(&plane, &run, &args) => done,
+            _ = tokio::signal::ctrl_c() => Ok(DETACHED),
+        };
+    }
     let tree: Tree = plane.get(&format!("/runs/{run}/tree")).await?;
     if args.json.json {
         let attempts = attempts(&plane, &run).await?;
@@ -57,10 +70,65 @@ pub async fn status(settings: &Settings, args: StatusArgs) -> Done {
     if args.verbose && tree.run.attempt_number > 1 {
         attempts(&plane, &run).await?.iter().for_each(|it| print_attempt(it, tree.run.max_attempts));
     }
-    if args.verbose || !is_plain(&tree) {
+    if tree.run.kind == "agents" {
+        tree::lines(&tree, tree::MOST_LINES, show::now_ms()).iter().for_each(|line| println!("{line}"));
+    } else if args.verbose || !is_plain(&tree) {
         tree.agents.iter().for_each(print_agent);
     }
     Ok(0)
+}
+
+/// Draws the tree in place on a terminal; elsewhere prints it again whenever a state has changed.
+async fn watch(plane: &ControlPlane, run: &str, args: &StatusArgs) -> Done {
+    let screen = show::rows();
+    let (mut shown, mut before) = (0, String::new());
+    loop {
+        let tree: Tree = plane.get(&format!("/runs/{run}/tree")).await?;
+        let ended = tree.run.completed_at.or(tree.run.cancelled_at);
+        let now = ended.unwrap_or_else(show::now_ms);
+        let changed = std::mem::replace(&mut before, states(&tree)) != before;
+        if args.json.json {
+            if changed {
+                show::json_line(&tree)?;
+            }
+        } else if let Some(rows) = screen {
+            shown = say::redraw(&picture(&tree, rows.saturating_sub(1), now), shown);
+        } else if changed {
+            picture(&tree, tree::MOST_LINES, now).iter().for_each(|line| println!("{line}"));
+            println!();
+        }
+        if ["completed", "failed", "cancelled"].contains(&tree.run.status.as_str()) {
+            return Ok(0);
+        }
+        tokio::time::sleep(WATCHED_EVERY).await;
+    }
+}
+
+/// The run in one line, and its tree below.
+fn picture(tree: &Tree, rows: usize, now: i64) -> Vec<String> {
+    let run = &tree.run;
+    let outcome = run.outcome.as_ref().map(|outcome| format!(", {outcome}")).unwrap_or_default();
+    let took = run.started_at.map(|from| format!(" · {}", show_duration((now - from).max(0)))).unwrap_or_default();
+    let cost = format!(" · {}", show::credits(&run.credits_charged));
+    let top =
+        format!("{} {} {}{outcome}{took}{cost}", paint(Colour::Bold, &run.id), one_line(&run.name), ps::state(run));
+    let below = tree::lines(tree, rows.saturating_sub(1).max(1), now);
+    let width = show::columns().unwrap_or(usize::MAX);
+    std::iter::once(top).chain(below).map(|line| say::cut(&line, width)).collect()
+}
+
+/// All that is worth another picture, without times, which change by themselves.
+fn states(tree: &Tree) -> String {
+    let mut said = format!("{} {:?} {:?}", tree.run.status, tree.run.phase, tree.run.outcome);
+    for agent in &tree.agents {
+        said.push_str(&format!("\n{} {} {:?} {}", agent.id, agent.status, agent.task_counts, agent.tries));
+        for task in &agent.tasks {
+            said.push_str(&format!("\n{} {} {:?} {}", task.id, task.status, task.step_counts, task.tries));
+            let steps = task.steps.iter();
+            steps.for_each(|it| said.push_str(&format!("\n{} {} {:?} {}", it.id, it.status, it.waits, it.tries)));
+        }
+    }
+    said
 }
 
 pub async fn why(settings: &Settings, args: WhyArgs) -> Done {
@@ -188,12 +256,18 @@ fn head(tree: &Tree, verbose: bool) {
         true => error.code.clone(),
         false => self::error(error),
     };
+    let ticket = run.escalation_ticket_id.as_ref().map(|ticket| format!("{ticket}: repl escalation show {ticket}"));
+    let plan = (run.plan_version > 1).then(|| format!("version {}", run.plan_version));
     show::pairs(&[
-        ("command", Some(run.command.clone())),
+        ("command", (!run.command.is_empty()).then(|| run.command.clone())),
+        ("goal", run.task.clone()),
+        ("outcome", run.outcome.clone().filter(|_| run.kind == "agents")),
+        ("ticket", ticket),
+        ("plan", plan),
         ("end", end.clone()),
         ("error", run.last_error.as_ref().map(said)),
         ("created", Some(format!("{} ({})", show::clock(run.created_at), show::ago(run.created_at)))),
-        ("time", Some(summary::times(run))),
+        ("time", Some(if run.kind == "agents" { span(run) } else { summary::times(run) })),
         ("attempt", attempts),
         ("machine", machine),
         ("workdir", run.workdir.as_ref().map(|workdir| format!("{workdir}{kept}"))),
@@ -209,6 +283,12 @@ fn head(tree: &Tree, verbose: bool) {
 fn end(run: &RunView) -> String {
     let (verdict, code) = (summary::verdict(run), summary::exit_code(run));
     if verdict.contains("exit code") || code == 0 { verdict } else { format!("{verdict} (exit code {code})") }
+}
+
+/// From its start to its end: the agents of a run have times of their own.
+fn span(run: &RunView) -> String {
+    let end = run.completed_at.or(run.cancelled_at).unwrap_or_else(show::now_ms);
+    run.started_at.map_or_else(|| "never started".to_owned(), |from| show_duration((end - from).max(0)))
 }
 
 fn credits(run: &RunView) -> String {

@@ -2,6 +2,7 @@
 //! For people, on stderr: stdout is the work's.
 
 use crate::complaint::Done;
+use crate::meant;
 use crate::say::one_line;
 use crate::show::{self, Colour, paint_err};
 use crate::upload::{Files, Sent};
@@ -9,7 +10,7 @@ use std::path::Path;
 use wire::api::{Plan, ResourcesBody, RunView, Submit};
 use wire::model::Credits;
 use wire::model::attempt::MINIMUM_CHARGE;
-use wire::model::spec::{Resources, show_memory};
+use wire::model::spec::{Command, Resources, show_memory};
 use wire::model::time::show_duration;
 
 const CANCELLED: u8 = 143;
@@ -25,6 +26,8 @@ pub struct Sending<'a> {
     pub files: Option<&'a Files>,
     /// Credits of all attempts together, if there were several.
     pub in_all: Option<String>,
+    /// Whether any file matched what was to be kept, if something was and the answer is known.
+    pub has_artifacts: Option<bool>,
 }
 
 /// The work's own code where there is one.
@@ -38,6 +41,16 @@ pub fn exit_code(run: &RunView) -> u8 {
             // A failed run is never a success, however politely its command left.
             (None, _) => u8::from(status != "completed"),
         },
+    }
+}
+
+/// What a run of agents answers, on stdout: it is the work's own.
+pub fn print_output(run: &RunView) {
+    if let Some(output) = &run.output {
+        crate::say::json(&serde_json::to_string_pretty(output).unwrap_or_default());
+    }
+    if let Some(why) = &run.output_error {
+        eprintln!("repl: its output cannot be evaluated: {}", one_line(why));
     }
 }
 
@@ -115,7 +128,7 @@ fn long(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
         let (id, kept) = (&run.id, show::until(until));
         say(format!("its folder is kept {kept}: repl allocation show {id} · repl extend {id}"));
     }
-    if sending.submit.is_some_and(|submit| !submit.artifacts.is_empty()) {
+    if sending.has_artifacts == Some(true) {
         say(format!("artifacts: repl artifact get {}", run.id));
     }
     let more = if run.status == "failed" { " · repl why " } else { " · repl logs " };
@@ -161,7 +174,15 @@ pub fn travelled(sent: Sent, submit: Option<&Submit>) -> String {
 
 /// What would help, where that is known.
 fn hint(run: &RunView, sending: &Sending<'_>, here: &Path) -> Option<String> {
-    limit_hint(run, sending).or_else(|| files_hint(run, sending, here))
+    limit_hint(run, sending).or_else(|| shell_hint(run, sending)).or_else(|| files_hint(run, sending, here))
+}
+
+/// A program that was not found, where a shell was meant.
+fn shell_hint(run: &RunView, sending: &Sending<'_>) -> Option<String> {
+    let argv = &sending.submit.filter(|_| run.status == "failed" && run.exit_code == Some(127))?.argv;
+    let why = Command::Argv(argv.clone()).needs_shell()?;
+    let typed = ["repl", "run", "-c", &argv.join(" ")].map(str::to_owned);
+    Some(format!("hint: {why}: {}", meant::quoted(&typed)))
 }
 
 /// Which flag raises the limit that ended it.
@@ -223,7 +244,7 @@ pub fn dry_run(plan: &Plan, submit: &Submit, json: bool) -> Done {
     Ok(0)
 }
 
-fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 8] {
+fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 10] {
     let resources = |it: &ResourcesBody| Resources { cpu_milli: it.cpu_milli, memory_bytes: it.memory_bytes };
     let (size, limits) = (resources(&plan.machine_size), resources(&plan.limits));
     let unlimited = limits == Resources::default();
@@ -243,6 +264,7 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 8] 
         blobs => format!("{blobs} to send ({})", show::size(files.bytes_to_send.unwrap_or(0))),
     };
     let travels = files.count > 0 || submit.stdin.is_some();
+    let kept = (!plan.artifacts.is_empty()).then(|| plan.artifacts.join(", "));
     [
         ("would run", Some(plan.command.replace('\n', "; "))),
         (
@@ -254,6 +276,7 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 8] 
         ),
         ("machine", Some(machine)),
         ("limits", Some(if unlimited { "none: the whole machine".to_owned() } else { limits.to_string() })),
+        ("runs for", plan.max_duration_ms.map(|ms| format!("{} at most", show_duration(ms)))),
         ("price", Some(format!("{} credits an hour", plan.price_per_hour))),
         (
             "set aside",
@@ -264,6 +287,7 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 8] 
         ),
         ("stdin", submit.stdin.as_ref().map(|stdin| show::size(stdin.size))),
         ("files", travels.then(|| format!("{} ({}), {sent}", files.count, show::size(files.bytes)))),
+        ("kept", kept),
     ]
 }
 
@@ -372,5 +396,31 @@ mod tests {
             Some("hint: train.py is here but was not sent: add --file train.py")
         );
         assert_eq!(hint(&ended("completed", "all_done", Some(0), None), &sending, here.path()), None);
+    }
+
+    #[test]
+    fn a_line_for_a_shell_is_shown_where_it_belongs() {
+        let here = Path::new("/nowhere");
+        let hinted = |argv: &[&str], code| {
+            let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+            let submit = Submit { argv, ..Submit::default() };
+            let sending = Sending { submit: Some(&submit), ..Sending::default() };
+            hint(&ended("failed", "job_failed", Some(code), None), &sending, here).unwrap_or_default()
+        };
+        assert!(hinted(&["echo hello"], 127).ends_with(": repl run -c 'echo hello'"));
+        assert!(hinted(&["cd", "src"], 127).ends_with("is written after -c: repl run -c 'cd src'"));
+        assert_eq!((hinted(&["cd", "src"], 1), hinted(&["nothing"], 127)), (String::new(), String::new()));
+    }
+
+    #[test]
+    fn artifacts_are_brought_back_only_if_there_are_any() {
+        let submit = Submit { artifacts: vec!["out/*".into()], ..Submit::default() };
+        let run = ended("completed", "all_done", Some(0), None);
+        let said = |has_artifacts| {
+            let sending = Sending { submit: Some(&submit), has_artifacts, ..Sending::default() };
+            long(&run, &sending).join("\n")
+        };
+        assert!(said(Some(true)).contains("repl artifact get run_9ix"));
+        assert!(!said(Some(false)).contains("artifact") && !said(None).contains("artifact"));
     }
 }

@@ -30,7 +30,7 @@ pub enum Token {
     Create {
         /// Whose it is, or what for
         name: String,
-        #[arg(long = "scope", value_parser = ["read", "write", "admin"], default_values = ["read", "write"], help = "What it may do; several allowed")]
+        #[arg(long = "scope", value_parser = ["read", "approve", "write", "admin"], default_values = ["read", "write"], help = "What it may do; several allowed")]
         scopes: Vec<String>,
         /// When it ends, e.g. 90d; never unless said
         #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
@@ -43,10 +43,11 @@ pub enum Token {
         visible_alias = "rm",
         alias = "remove",
         after_help = "Examples:
+  repl token delete laptop
   repl token delete tok_2"
     )]
     Delete {
-        /// Id or beginning of an id
+        /// Name, id, or beginning of an id
         token: String,
         /// Do not ask, even if it is the one that is used here or the last that may do everything
         #[arg(long, short)]
@@ -69,7 +70,7 @@ pub async fn token(settings: &Settings, command: Token) -> Done {
             Ok(0)
         }
         Token::Delete { token, yes } => {
-            let id = lookup::id(&plane, lookup::TOKEN, &token).await?;
+            let id = lookup::token(&plane, &token).await?;
             if !yes {
                 confirm(&plane, &id).await?;
             }

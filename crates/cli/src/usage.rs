@@ -168,14 +168,12 @@ pub fn answer(error: clap::Error, words: &[String]) -> Correction {
             Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<RUN>")) => {
                 let command = spoken(&read.path);
                 let complaint = Complaint::usage(format!("`{command}` needs a run"));
-                Correction::Complaint(complaint.fix(format!("the last one: {command} @last; `repl ps` lists them")))
-            }
-            Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<ALC>")) => {
-                let command = spoken(&read.path);
-                let complaint = Complaint::usage(format!("`{command}` needs a run, or an allocation"));
-                Correction::Complaint(
-                    complaint.fix(format!("the last run: {command} @last; `repl allocation ls` lists them")),
-                )
+                let lists = match read.command.get_name() {
+                    "release" => "repl allocation ls",
+                    "delete" | "retry" | "start" => "repl ps -a",
+                    _ => "repl ps",
+                };
+                Correction::Complaint(complaint.fix(format!("the last one: {command} @last; `{lists}` lists them")))
             }
             Some(ContextValue::Strings(missing)) if missing.iter().any(|arg| arg.starts_with("<INSTANCE>")) => {
                 let complaint = Complaint::usage(format!("`{}` needs a machine", spoken(&read.path)));
@@ -305,8 +303,7 @@ fn unexpected(read: &Reading<'_>, word: &str, words: &[String]) -> Complaint {
         return Complaint::usage(format!("`{command}` does not take `{word}`")).fix(written(read.command));
     }
     let complaint = Complaint::usage(format!("`{command}` has no flag `{word}`"));
-    let bare = word.split('=').next().unwrap_or(word);
-    if is_run && let Some(known) = RUN_FLAGS.iter().find(|known| known.words.contains(&bare)) {
+    if is_run && let Some(known) = RUN_FLAGS.iter().find(|known| known.words.contains(&word)) {
         return match known.here {
             Some(flag) => complaint.fix(format!("{}: {flag}", known.note)),
             None => complaint.fix(known.note),
@@ -315,7 +312,7 @@ fn unexpected(read: &Reading<'_>, word: &str, words: &[String]) -> Complaint {
     let flags = read.command.get_arguments().filter(|flag| !flag.is_hide_set());
     let flags: Vec<String> = flags.filter_map(|flag| flag.get_long()).map(|name| format!("--{name}")).collect();
     // A short flag stands for one letter: there is nothing to be near to.
-    let near = bare.strip_prefix("--").and_then(|name| {
+    let near = word.strip_prefix("--").and_then(|name| {
         nearest::nearest(name, flags.iter().map(|flag| flag.trim_start_matches('-'))).map(|name| format!("--{name}"))
     });
     complaint.fix(match near {
@@ -463,6 +460,8 @@ mod tests {
             ("stauts", "there is no `repl stauts`\n  fix: did you mean `status`?"),
             ("lgos train -f", "there is no `repl lgos`\n  fix: did you mean `repl logs train -f`?"),
             ("frobnicate", "there is no `repl frobnicate`\n  fix: see `repl help`"),
+            ("crash-point", "there is no `repl crash-point`\n  fix: see `repl help`"),
+            ("control serv", "there is no `repl control serv`\n  fix: known: start, stop, status, logs, token"),
             ("artifact lst x", "there is no `repl artifact lst`\n  fix: did you mean `repl artifact ls x`?"),
             ("token revoke x", "there is no `repl token revoke`\n  fix: known: ls, create, delete, rm"),
             ("run --nmae x -c true", "`repl run` has no flag `--nmae`\n  fix: did you mean `--name`?"),
@@ -479,6 +478,7 @@ mod tests {
                 "SHELL cannot be `tcsh`: it is one of bash, elvish, fish, powershell, zsh\n  fix: write one of these",
             ),
             ("cancel", "`repl cancel` needs a run\n  fix: the last one: repl cancel @last; `repl ps` lists them"),
+            ("rm", "`repl delete` needs a run\n  fix: the last one: repl delete @last; `repl ps -a` lists them"),
             ("logs -z", "`repl logs` has no flag `-z`\n  fix: see `repl logs --help`"),
         ] {
             assert_eq!(said(line), format!("error: {answer}"), "{line}");
@@ -512,7 +512,7 @@ mod tests {
             ("events -f --limit 5", "--follow and --limit cannot be used together\n  fix: leave out one of them"),
             (
                 "release",
-                "`repl release` needs a run, or an allocation\n  fix: the last run: repl release @last; `repl allocation ls` lists them",
+                "`repl release` needs a run\n  fix: the last one: repl release @last; `repl allocation ls` lists them",
             ),
             (
                 "instance show",
@@ -550,5 +550,16 @@ mod tests {
         ] {
             assert_eq!(positionals(run, &words(line)), found, "{line}");
         }
+        let named = |word| value_flag(run, word).map(|(flag, value)| (flag.get_id().to_string(), value));
+        for (word, name, value) in [
+            ("--cpu=2", "cpu", Some("2")),
+            ("--cpu", "cpu", None),
+            ("--env=A=b", "env", Some("A=b")),
+            ("-dc", "command", None),
+            ("-ctrue", "command", Some("true")),
+        ] {
+            assert_eq!(named(word), Some((name.to_owned(), value)), "{word}");
+        }
+        assert_eq!((named("--detach"), named("--nothing=2")), (None, None));
     }
 }

@@ -72,15 +72,14 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     if listing.json {
         return show::json(&workflows);
     }
-    let mut table = Table::new(["ID", "INTENT", "STATUS", "RUN", "INSTANCE", "MANIFEST", "AGE", "ERROR"])
-        .without_if_narrow(&["MANIFEST"]);
+    let mut table =
+        Table::new(["ID", "INTENT", "STATUS", "FOR", "MANIFEST", "AGE", "ERROR"]).without_if_narrow(&["MANIFEST"]);
     for it in &workflows {
         table.row([
             it.id.clone(),
             it.intent.clone(),
             show::status(&it.status),
-            show::or_dash(it.run.as_ref()),
-            show::or_dash(it.instance.as_ref()),
+            show::or_dash(it.run.as_ref().or(it.instance.as_ref())),
             it.manifest.clone(),
             show::ago(it.created_at),
             it.error.clone().unwrap_or_default(),

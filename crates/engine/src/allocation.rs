@@ -3,12 +3,13 @@
 use crate::instance::ASK_AGAIN_MS;
 use crate::run::KeyedResponse;
 use crate::run_tx::{RunTx, Tracked};
+use crate::transition::slot_event;
 use crate::{Engine, EngineContext};
-use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
+use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::hold::Extension;
 use model::instance::{Instance, InstanceStatus};
 use model::manifest::ResourceKind;
-use model::{AllocationId, Failure, InstanceId, OrgId, Outcome, Refused, RunId};
+use model::{AllocationId, Failure, InstanceId, OrgId, Refused, RunId};
 use std::sync::Arc;
 use store::idempotency::Key;
 use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
@@ -25,30 +26,8 @@ pub struct AllocationPicture {
 }
 
 impl RunTx<'_> {
-    pub(crate) fn allocation_event(&mut self, id: AllocationId, event: AllocationEvent) -> Result<(), Failure> {
-        let at = self.at;
-        let kept = self.allocation(id)?;
-        let Outcome::Moved { next, consequences } = model::allocation::apply(&kept.it, &event, at)? else {
-            return Ok(());
-        };
-        let instance = next.instance;
-        kept.set(next);
-        for consequence in consequences {
-            match consequence {
-                AllocationConsequence::TellRunner => self.tell(instance),
-                AllocationConsequence::WakeAt { at } => self.wake(WorkKind::Allocation, id.0, at),
-                AllocationConsequence::WakePool => {
-                    let pool = self.instance(instance)?.it.pool;
-                    self.wake(WorkKind::Pool, pool.0, at);
-                }
-                AllocationConsequence::Replenish => self.replenish(id)?,
-            }
-        }
-        Ok(())
-    }
-
     /// A new slot on the same machine for the same org, in a folder of its own.
-    fn replenish(&mut self, used: AllocationId) -> Result<(), Failure> {
+    pub(crate) fn open_next_slot(&mut self, used: AllocationId) -> Result<(), Failure> {
         let used = self.allocation(used)?.it.clone();
         if !crate::instance::stays(self.instance(used.instance)?.it.status) {
             return Ok(());
@@ -87,51 +66,15 @@ impl RunTx<'_> {
 }
 
 fn fresh_slot(id: AllocationId, like: &Allocation, workdir: String, at: model::Timestamp) -> Allocation {
-    Allocation {
-        id,
-        job: None,
-        status: AllocationStatus::Available,
-        debug_hold_until: None,
-        extensions: 0,
-        account: Default::default(),
-        workdir,
-        workdir_released: false,
-        created_at: at,
-        updated_at: at,
-        completed_at: None,
-        version: 1,
-        ..like.clone()
-    }
+    let free = Allocation::free(id, like.org, like.instance, like.user.clone(), at);
+    Allocation { manifest: like.manifest, workdir, ..free }
 }
 
 /// The end of a hold: its folder is nobody's any more, and what was set aside for it goes back.
 /// What the machine cost up to now is the caller's to pay first.
 pub(crate) fn end_hold(tx: &mut Tx, slot: &Allocation) -> Result<Allocation, Failure> {
     let closed = crate::idle_billing::refund(tx, slot.clone());
-    apply(tx, &closed, AllocationEvent::HoldEnded)
-}
-
-/// A slot's event outside of a run: holds that end or grow.
-fn apply(tx: &mut Tx, slot: &Allocation, event: AllocationEvent) -> Result<Allocation, Failure> {
-    let at = tx.at();
-    let Outcome::Moved { next, consequences } = model::allocation::apply(slot, &event, at)? else {
-        return Ok(slot.clone());
-    };
-    store::allocation::save(tx, &next)?;
-    for consequence in consequences {
-        match consequence {
-            AllocationConsequence::TellRunner => store::instance::tell(tx, next.instance)?,
-            AllocationConsequence::WakeAt { at } => tx.wake(WorkKind::Allocation, next.id.0, at),
-            AllocationConsequence::WakePool => {
-                if let Some(instance) = store::instance::find(tx, next.instance)? {
-                    tx.wake(WorkKind::Pool, instance.pool.0, at);
-                }
-            }
-            AllocationConsequence::Replenish => {}
-        }
-    }
-    tx.hint(Hint::Instance(next.instance));
-    Ok(next)
+    slot_event(tx, closed, AllocationEvent::HoldEnded)
 }
 
 impl Engine {
@@ -264,7 +207,8 @@ fn extended(
     let mut next = slot.clone();
     next.extensions += 1;
     let next = crate::idle_billing::reserve_extension(tx, context, instance.as_ref(), next, hold.until, until);
-    let next = apply(tx, &next, AllocationEvent::HoldExtended { until })?;
+    let next = slot_event(tx, next, AllocationEvent::HoldExtended { until })?;
+    tx.hint(Hint::Instance(next.instance));
     let body = store::body!({ "allocation": id, "until": until });
     tx.event(NewEvent { org, run: None, kind: "allocation.extended", body });
     Ok(next)

@@ -11,7 +11,7 @@ use store::blob::{BlobName, Download, Upload};
 /// Artifacts of one run in sum.
 pub const RUN_BYTES: i64 = 10 * 1024 * 1024 * 1024;
 /// A download delays deletion by this much, but never beyond the second figure past the expiry.
-const LEASE_MS: i64 = HOUR;
+pub(crate) const LEASE_MS: i64 = HOUR;
 const LEASE_AT_MOST_MS: i64 = 24 * HOUR;
 
 /// One artifact as a runner announces it.
@@ -130,6 +130,6 @@ fn check(new: &Announcement) -> Result<(), Refused> {
     }
 }
 
-fn name_of(artifact: &Artifact) -> BlobName {
+pub(crate) fn name_of(artifact: &Artifact) -> BlobName {
     BlobName::Artifact { org: artifact.org, run: artifact.run, attempt: artifact.attempt, artifact: artifact.id }
 }

@@ -1,22 +1,31 @@
 //! Recomputes every invariant from the tables: one snapshot per run and per org. Knows the rules, trusts no counter.
 
+mod children;
+mod stored;
+
 use crate::Engine;
 use model::agent::{Agent, AgentKind, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::AttemptStatus;
 use model::children::{ChildState, Children};
+use model::hierarchy::Pick;
 use model::job::Job;
 use model::ledger::Balance;
+use model::plan::MAX_PLANNED_AGENTS;
 use model::run::{Run, RunStatus};
+use model::spec::RunKind;
 use model::step::Step;
+use model::step::StepWait;
 use model::task::Task;
-use model::{AgentId, AllocationId, Credits, Failure, OrgId, RunId, TaskId};
+use model::{AgentId, AllocationId, Credits, Failure, OrgId, RunId, TaskId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{EntryKind, Tx, WorkKind};
 
 const PAGE: i64 = 200;
 /// Nobody but the clock excuses an item that is overdue for so long.
 const OVERDUE_MS: i64 = 60_000;
+/// The same for an agent's item that waits for its turn to run alone.
+const SUSPECTS_TURN_MS: i64 = 15 * 60_000;
 
 #[derive(Debug, Clone, Default)]
 pub struct Audit {
@@ -51,8 +60,7 @@ impl Engine {
             let Some(last) = ids.last() else { break };
             after = last.0;
             for id in ids {
-                let found = self.store.read("audit.run", move |tx| audit_run(tx, id)).await?;
-                merge(&mut audit, found);
+                merge(&mut audit, self.audit_run(id).await?);
             }
         }
         let mut after = OrgId(0);
@@ -67,12 +75,16 @@ impl Engine {
         }
         let found = self.store.read("audit.machines", audit_machines).await?;
         merge(&mut audit, found);
+        self.audit_unowned_artifacts(&mut audit).await?;
+        self.audit_keys(&mut audit).await?;
         Ok(audit)
     }
 
     /// The invariants of one run, as after every commit in tests.
     pub async fn audit_run(&self, id: RunId) -> Result<Audit, Failure> {
-        self.store.read("audit.run", move |tx| audit_run(tx, id)).await
+        let mut audit = self.store.read("audit.run", move |tx| audit_run(tx, id)).await?;
+        self.audit_artifacts(id, &mut audit).await?;
+        Ok(audit)
     }
 }
 
@@ -93,7 +105,7 @@ fn audit_run(tx: &mut Tx, id: RunId) -> Result<Audit, Failure> {
     hierarchy(tx, &run, &jobs, &mut audit)?;
     events(tx, &run, &mut audit)?;
     owner(tx, &run, &jobs, &mut audit)?;
-    artifacts(tx, &run, &mut audit)?;
+    uploads(tx, &run, &mut audit)?;
     Ok(audit)
 }
 
@@ -107,10 +119,10 @@ fn columns(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
 }
 
 /// 4: a run has ended only with every announced artifact final or marked failed.
-fn artifacts(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
-    if run.status.is_end() && !run.spec.artifacts.is_empty() {
+fn uploads(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
+    if run.status.is_end() && run.spec.has_artifacts {
         let open = store::artifact::uploading(tx, run.id)?;
-        audit.must(open == 0, "artifacts", run.id, || format!("{open} uploads are open although it has ended"));
+        audit.must(open == 0, "4 artifacts", run.id, || format!("{open} uploads are open although it has ended"));
     }
     Ok(())
 }
@@ -160,11 +172,13 @@ fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<
     let counted = (agents.len() as i64, tasks.len() as i64, steps.len() as i64);
     let said = (run.agent_count, run.task_count, run.step_count);
     audit.must(counted == said, "2 hierarchy", run.id, || format!("counted {counted:?}, the run says {said:?}"));
-    counters(tx, run, &agents, &tasks, &steps, audit)?;
+    counters(tx, run, jobs, (&agents, &tasks, &steps), audit)?;
     // What a run says of its agents it says of the current plan version.
     let agents: Vec<&Agent> = agents.iter().filter(|agent| agent.plan_version == run.plan_version).collect();
+    let open = jobs.iter().filter(|j| !j.status.is_end()).count();
     let fits = match run.status {
-        RunStatus::Running => agents.iter().any(|a| !a.status.is_end()),
+        // Once its agents have ended, their machines are let go.
+        RunStatus::Running => agents.iter().any(|a| !a.status.is_end()) || open > 0,
         RunStatus::Completed => agents.iter().all(|a| a.status == AgentStatus::Completed),
         RunStatus::Failed => agents.iter().any(|a| a.status == AgentStatus::Failed),
         RunStatus::Cancelled => agents.iter().all(|a| a.status.is_end()),
@@ -172,7 +186,6 @@ fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<
     };
     let states: Vec<_> = agents.iter().map(|a| a.status.as_str()).collect();
     audit.must(fits, "3 states", run.id, || format!("{} with agents {states:?}", run.status));
-    let open = jobs.iter().filter(|j| !j.status.is_end()).count();
     audit.must(open == 0 || !run.status.is_end(), "3 states", run.id, || {
         format!("{} with {open} open jobs", run.status)
     });
@@ -187,15 +200,16 @@ fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<
 fn counters(
     tx: &mut Tx,
     run: &Run,
-    agents: &[Agent],
-    tasks: &[Task],
-    steps: &[Step],
+    jobs: &[Job],
+    (agents, tasks, steps): (&[Agent], &[Task], &[Step]),
     audit: &mut Audit,
 ) -> Result<(), Failure> {
     let (mut by_agent, mut by_task) =
         (BTreeMap::<AgentId, Vec<ChildState>>::new(), BTreeMap::<TaskId, Vec<ChildState>>::new());
     tasks.iter().for_each(|task| by_agent.entry(task.agent).or_default().push(task.child_state()));
-    steps.iter().for_each(|step| by_task.entry(step.task).or_default().push(step.child_state()));
+    let top = steps.iter().filter(|step| step.parent.is_none());
+    top.for_each(|step| by_task.entry(step.task).or_default().push(step.child_state()));
+    let children = children::audit(steps, audit);
     let (mut counted, mut superseded) = (Children::default(), 0);
     for agent in agents.iter().filter(|agent| agent.kind != AgentKind::System) {
         if agent.plan_version == run.plan_version {
@@ -211,7 +225,9 @@ fn counters(
     }
     for task in tasks {
         let below = by_task.remove(&task.id).unwrap_or_default();
-        let exact = counts(&task.steps, task.step_count, &below);
+        let made = task.step_count - children.of_task(task.id);
+        // Steps of a task that was not needed were never made, and count as completed.
+        let exact = if task.unneeded { below.is_empty() } else { counts(&task.steps, made, &below) };
         audit.must(exact, "2 counters", task.id, || format!("{:?} for {below:?}", task.steps));
         let ended = !task.status.is_end() || task.steps.open() == 0;
         audit.must(ended, "2 counters", task.id, || format!("{} with {:?}", task.status, task.steps));
@@ -221,13 +237,16 @@ fn counters(
     }
     // Steps of a task in whose place a retry has put another are history.
     let Some(attempt) = store::attempt::find(tx, run.id, run.attempt)? else { return Ok(()) };
+    let jobs = attempt.tree.jobs.counts(jobs.iter().filter(|job| job.attempt == run.attempt));
+    audit.must(jobs, "2 counters", run.id, || format!("{:?} is not what its jobs say", attempt.tree.jobs));
     let said = (attempt.tree.agents, attempt.tree.superseded);
     audit.must(said == (counted, superseded), "2 counters", run.id, || {
         format!("{said:?} for {counted:?}, {superseded}")
     });
     let planned: BTreeSet<AgentId> = agents.iter().filter(|a| a.kind != AgentKind::Rank).map(|a| a.id).collect();
-    let acts = steps.iter().filter(|step| planned.contains(&step.agent) && step.child_state() == ChildState::Running);
-    let acts = acts.count() as i64;
+    let is_act = |step: &&Step| step.child_state() == ChildState::Running && !step.by_children;
+    let of_plans = steps.iter().filter(|step| planned.contains(&step.agent) && !step.tool.needs_machine());
+    let acts = of_plans.filter(is_act).filter(|step| children.counts_as_act(step)).count() as i64;
     audit.must(attempt.tree.in_flight == acts, "2 counters", run.id, || {
         format!("{} acts in flight, the attempt says {}", acts, attempt.tree.in_flight)
     });
@@ -254,7 +273,8 @@ fn events(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
     Ok(())
 }
 
-/// 7: every open run is woken by somebody: its item, or that of one of its jobs, or the pool it waits for.
+/// 7: every open run is woken by somebody: its item, or that of one of its agents or jobs, or the pool it waits for. A dead holder is no owner
+/// (R144): from the end of its lease on the item waits for another worker.
 fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), Failure> {
     if run.status.is_end() || run.status == RunStatus::Created || run.deleted_at.is_some() {
         return Ok(());
@@ -266,17 +286,46 @@ fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), 
         subjects.push((WorkKind::Pool, job.pool.0));
         subjects.extend(job.instance.map(|i| (WorkKind::Instance, i.0)));
     }
-    let (mut owned, mut overdue) = (false, None);
+    for agent in store::agent::pick(tx, run.id, run.attempt, Pick::Running, MAX_PLANNED_AGENTS as i64)? {
+        subjects.push((WorkKind::Agent, agent.id.0));
+    }
+    // A run whose steps all wait for people is woken by their answers.
+    let asked =
+        StepWait::ALL.iter().map(|kind| store::question::count_open(tx, run.id, *kind)).sum::<Result<i64, _>>()?;
+    // A program outside drives its own run, when it likes.
+    let external = run.spec.kind == RunKind::External && run.status == RunStatus::Running;
+    let (mut owned, mut overdue) = (asked > 0 || external, Vec::new());
     for (kind, subject) in subjects {
         let Some(item) = store::work::find(tx, kind, subject)? else { continue };
-        owned |= item.due.is_some() || item.owner.is_some();
-        if let Some(due) = item.due.filter(|due| item.owner.is_none() && at.since(*due) > OVERDUE_MS) {
-            overdue = Some(format!("{} {} is overdue since {due:?}", kind.as_str(), model::slug(subject)));
+        let free_at = free_at(tx, &item)?;
+        owned |= item.due.is_some() || free_at.is_none();
+        if let Some(due) = item.due.zip(free_at).map(|(due, free)| due.max(free))
+            && at.since(due) > patience(&item)
+        {
+            let (name, held) = (model::slug(subject), item.owner.is_some());
+            let holder = if held { ", held by a dead worker" } else { "" };
+            overdue.push(format!("{} {name} is overdue since {due:?}{holder}", kind.as_str()));
         }
     }
     audit.must(owned, "7 owner", run.id, || "nothing will ever wake it".into());
-    audit.must(overdue.is_none(), "7 owner", run.id, || overdue.unwrap_or_default());
+    audit.must(overdue.is_empty(), "7 owner", run.id, || overdue.join(", "));
     Ok(())
+}
+
+/// An agent's item that is suspected of killing its holders is leased alone, behind other suspects whose calls may take minutes.
+fn patience(item: &store::work::ItemState) -> i64 {
+    let deaths = item.deaths + i64::from(item.owner.is_some());
+    match item.kind {
+        WorkKind::Agent if deaths >= store::work::SUSPECT_AFTER => SUSPECTS_TURN_MS,
+        _ => OVERDUE_MS,
+    }
+}
+
+/// Since when other workers may take the item: none while its holder is alive.
+fn free_at(tx: &mut Tx, item: &store::work::ItemState) -> Result<Option<Timestamp>, Failure> {
+    let Some(holder) = item.owner else { return Ok(Some(Timestamp(0))) };
+    let ends = store::worker::lease_ends_at(tx, holder)?.unwrap_or(Timestamp(0));
+    Ok((ends <= tx.at()).then_some(ends))
 }
 
 /// 6: the ledger is one chain, and the balance is its sum.
@@ -357,7 +406,7 @@ fn audit_machines(tx: &mut Tx) -> Result<Audit, Failure> {
         for instance in store::instance::open_in(tx, pool.id)? {
             audit.count("instances");
             let owner = store::manifest::owner(tx, model::manifest::ResourceKind::Instance, instance.id.0)?;
-            audit.must(owner.is_some(), "5 nothing untracked", instance.id, || "no manifest owns it".into());
+            audit.must(owner.is_some(), "nothing untracked", instance.id, || "no manifest owns it".into());
             let slots = store::allocation::kept_on(tx, instance.id)?;
             let live = slots.iter().filter(|s| s.status.is_live()).count();
             let free = slots.iter().filter(|s| s.status == AllocationStatus::Available).count();

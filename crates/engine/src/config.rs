@@ -4,11 +4,14 @@ use model::hold::HoldLimits;
 use model::log::LogLimits;
 use model::recovery::EscalationLimits;
 use model::time::{DAY, HOUR, MINUTE};
-use model::{Credits, Refused};
+use model::{Credits, Limits, Refused};
 use serde::{Deserialize, Serialize};
 
 /// Below this a worker that only waits for its turn of the processor would be taken for dead.
 const SHORTEST_LEASE_MS: i64 = 600;
+
+/// More would only use memory: each holder has a connection, buffers and timers.
+const MOST_ACT_PERMITS: i64 = 10_000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -17,8 +20,24 @@ pub struct Config {
     pub timings: Timings,
     pub money: Money,
     pub logs: LogLimits,
+    pub limits: Limits,
     /// When failures of steps become a question to a person.
     pub escalation: EscalationLimits,
+    pub worker: WorkerLimits,
+}
+
+/// How much one worker process does at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerLimits {
+    /// Agents whose steps it acts on. Their acts mostly wait for others.
+    pub act_permits: i64,
+}
+
+impl Default for WorkerLimits {
+    fn default() -> Self {
+        WorkerLimits { act_permits: 256 }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +105,10 @@ impl Config {
         self.holds.check()?;
         self.logs.check()?;
         self.escalation.check()?;
+        self.limits.check()?;
+        if !(1..=MOST_ACT_PERMITS).contains(&self.worker.act_permits) {
+            return Err(Refused::invalid("worker.act_permits", format!("must lie between 1 and {MOST_ACT_PERMITS}")));
+        }
         let t = &self.timings;
         let chain = [
             ("heartbeat_every_ms", t.heartbeat_every_ms),
@@ -113,9 +136,30 @@ impl Config {
                 ));
             }
         }
+        if t.heartbeat_every_ms >= self.limits.fence_ms {
+            let why = format!("must be smaller than limits.fence_ms ({})", self.limits.fence_ms);
+            return Err(Refused::invalid("timings.heartbeat_every_ms", why));
+        }
         if self.money.window_ms <= 0 || self.money.ahead_ms < self.money.window_ms {
             return Err(Refused::invalid("money.window_ms", "must be positive and no larger than money.ahead_ms"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_checked_at_start_and_against_the_timings() {
+        Config::default().check().unwrap();
+        let mut config = Config::default();
+        config.limits.boot_ms = 1;
+        assert!(config.check().unwrap_err().to_string().starts_with("limits.fence_ms: "));
+        let mut config = Config::default();
+        config.timings.heartbeat_every_ms = 59_000;
+        config.limits.fence_ms = 59_000;
+        assert!(config.check().unwrap_err().to_string().starts_with("timings.heartbeat_every_ms: "));
     }
 }

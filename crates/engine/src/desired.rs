@@ -1,21 +1,32 @@
 //! The desired document of an instance: all that its runner should be doing, computed from rows whenever it is asked for.
 
-use crate::Engine;
+use crate::command::{self, Started};
+use crate::step::is_in_flight;
+use crate::{Engine, EngineContext};
 use model::allocation::Allocation;
+use model::hierarchy::Pick;
 use model::instance::{Instance, InstanceStatus};
 use model::job::{Job, JobStatus};
+use model::plan::MachinePlan;
 use model::run::Run;
-use model::tree::Tree;
-use model::{AllocationId, Failure, InstanceId, Refused};
+use model::spec::{Command, Resources, RunContent, StdinRef};
+use model::step::{Step, StepTry, ToolKind};
+use model::task::Task;
+use model::tree::{Tree, TreeRef};
+use model::{AgentId, AllocationId, Failure, InstanceId, OrgId, Refused};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use store::Tx;
+use store::blob::BlobHash;
+use store::step::Data;
 
 /// Small trees travel inside the document, folders and files: up to so many, and so many bytes in sum.
 const INLINE_BLOBS: usize = 64;
 const INLINE_BYTES: i64 = 64 * 1024;
 /// Names of workdirs that are remembered, of all machines together: 2 MB.
 const REMEMBERED: usize = 20_000;
+/// Open children of one step that are read: calls that a model has asked for in one turn.
+const MOST_CHILDREN: i64 = 200;
 /// Slots that are read one by one rather than all of a machine's.
 const FEW: usize = 4;
 
@@ -31,43 +42,84 @@ pub struct Desired {
 pub struct DesiredJob {
     pub job: Job,
     pub run: Run,
+    pub content: RunContent,
     pub workdir: String,
     pub secrets: BTreeMap<String, String>,
+    /// What it may use of its machine.
+    pub limits: Resources,
+    /// What its runner has to bring before anything starts; nothing once it has said that all is in place.
+    pub files: Option<TreeRef>,
     /// The whole tree of its files, folders' documents included, if it is small, and a small standard input, by hash.
     pub inline: BTreeMap<String, Vec<u8>>,
+    /// Those that have begun and have not been seen to end.
+    pub steps: Vec<DesiredStep>,
+    /// No step will be added.
+    pub closed: bool,
+}
+
+/// One try of one command.
+#[derive(Debug, Clone)]
+pub struct DesiredStep {
+    pub step: StepTry,
+    /// It is to end.
+    pub stopped: bool,
+    /// Its own variables, beside its job's.
+    pub env: BTreeMap<String, String>,
+    pub secrets: BTreeMap<String, String>,
+    /// Trees that are laid into the workdir before it starts.
+    pub restore: Vec<String>,
+    /// What it leaves for another workdir.
+    pub keep: Vec<String>,
+    /// Its standard output is its answer.
+    pub answers: bool,
+    pub command: Command,
+    pub working_dir: Option<String>,
+    pub stdin: Option<StdinRef>,
+    pub artifacts: Vec<String>,
+    pub max_duration_ms: Option<i64>,
+    pub merge: bool,
+    /// The end of its standard output is told with its own.
+    pub tail: bool,
     pub log_offset: i64,
+    /// A model has called it: without a sandbox it gets no token for steps of its own.
+    pub by_model: bool,
+}
+
+/// A job with what its rows say about it.
+struct Found {
+    job: Job,
+    run: Run,
+    content: RunContent,
+    secrets: BTreeMap<String, String>,
+    /// Of a planned agent; a plain task's one step follows from its run.
+    commands: Vec<FoundCommand>,
+}
+
+struct FoundCommand {
+    step: Step,
+    started: Started,
+    /// Values of its secrets, by its variables.
+    secrets: BTreeMap<String, String>,
 }
 
 impl Engine {
     pub async fn desired(&self, id: InstanceId) -> Result<Desired, Failure> {
         let (context, workdirs) = (self.context.clone(), self.workdirs.clone());
-        let (instance, job, kept) = self
+        let (instance, found, kept) = self
             .store
             .read("instance.desired", move |tx| {
                 let instance = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
                 let kept = workdirs.kept_on(tx, id)?;
-                let Some(job) = store::job::on_instance(tx, id)?.filter(wanted) else {
-                    return Ok((instance, None, kept));
-                };
-                let run = store::run::find(tx, job.run)?.ok_or_else(|| Refused::not_found("run", job.run))?;
-                let mut secrets = BTreeMap::new();
-                for name in &run.spec.secrets {
-                    // A secret that was deleted meanwhile is missing there, as it is here.
-                    if let Ok(value) = store::secret::open(tx, &context.installation, run.org, name) {
-                        secrets.insert(name.clone(), value);
-                    }
-                }
-                Ok((instance, Some((job, run, secrets)), kept))
+                let job = store::job::on_instance(tx, id)?.filter(wanted);
+                let found = job.map(|job| find_job(tx, &context, job)).transpose()?;
+                Ok((instance, found, kept))
             })
             .await?;
-        let workdir_of = |job: &Job| job.allocation.and_then(|slot| kept.get(&slot).cloned());
-        let job = match job {
-            Some((job, run, secrets)) => {
-                self.context.presence.deliver(job.id);
-                let workdir = workdir_of(&job).unwrap_or_else(|| "work_1".into());
-                let inline = self.inline(&run);
-                let log_offset = self.logs.reached(job.id, job.epoch).await?.next_offset;
-                Some(DesiredJob { job, run, workdir, secrets, inline, log_offset })
+        let job = match found {
+            Some(found) => {
+                self.context.presence.deliver(found.job.id);
+                let workdir = found.job.allocation.and_then(|slot| kept.get(&slot).cloned());
+                Some(self.desired_job(found, workdir.unwrap_or_else(|| "work_1".into())).await?)
             }
             None => None,
         };
@@ -76,10 +128,32 @@ impl Engine {
         Ok(Desired { instance, job, kept_workdirs: kept.into_values().collect(), shutdown })
     }
 
-    fn inline(&self, run: &Run) -> BTreeMap<String, Vec<u8>> {
-        let mut inline = self.inline_tree(run).unwrap_or_default();
-        if let Some(stdin) = run.spec.stdin.as_ref().filter(|stdin| stdin.size <= INLINE_BYTES)
-            && let Ok(bytes) = self.open_blob(run.org, &stdin.hash).and_then(|blob| blob.read_all())
+    async fn desired_job(&self, found: Found, workdir: String) -> Result<DesiredJob, Failure> {
+        let Found { job, run, content, secrets, commands } = found;
+        let files = content.files.clone().filter(|_| job.running_at.is_none());
+        let mut inline = match job.running_at {
+            None => self.inline(run.org, &content),
+            Some(_) => BTreeMap::new(),
+        };
+        let (plain, mut steps) = (job.step.is_some(), Vec::new());
+        if plain {
+            let log_offset = self.logs.reached(job.id, job.epoch).await?.next_offset;
+            steps.extend(rank_step(&job, &run, &content, log_offset));
+        }
+        for command in commands {
+            let log_offset = self.logs.reached(command.step.present_try(), job.epoch).await?.next_offset;
+            steps.push(command_step(command, &content, &mut inline, log_offset));
+        }
+        // A plain task's one step is all that there will ever be; an agent's job is closed by being stopped.
+        let closed = plain || job.stop_asked_at.is_some();
+        let limits = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
+        Ok(DesiredJob { job, run, content, workdir, secrets, limits, files, inline, steps, closed })
+    }
+
+    fn inline(&self, org: OrgId, content: &RunContent) -> BTreeMap<String, Vec<u8>> {
+        let mut inline = self.inline_tree(org, content).unwrap_or_default();
+        if let Some(stdin) = content.stdin.as_ref().filter(|stdin| stdin.size <= INLINE_BYTES)
+            && let Ok(bytes) = self.open_blob(org, &stdin.hash).and_then(|blob| blob.read_all())
         {
             inline.insert(stdin.hash.clone(), bytes);
         }
@@ -87,15 +161,15 @@ impl Engine {
     }
 
     /// None when the tree is too large, or not to be read: then the runner fetches it.
-    fn inline_tree(&self, run: &Run) -> Option<BTreeMap<String, Vec<u8>>> {
-        let root = run.spec.files.as_ref().filter(|tree| tree.bytes <= INLINE_BYTES)?;
+    fn inline_tree(&self, org: OrgId, content: &RunContent) -> Option<BTreeMap<String, Vec<u8>>> {
+        let root = content.files.as_ref().filter(|tree| tree.bytes <= INLINE_BYTES)?;
         let (mut inline, mut left) = (BTreeMap::new(), INLINE_BYTES);
         let mut open = vec![(root.hash.clone(), true)];
         while let Some((hash, is_tree)) = open.pop() {
             if inline.contains_key(&hash) {
                 continue;
             }
-            let blob = self.open_blob(run.org, &hash).ok()?;
+            let blob = self.open_blob(org, &hash).ok()?;
             left -= blob.size;
             if left < 0 || inline.len() == INLINE_BLOBS {
                 return None;
@@ -141,6 +215,138 @@ impl Workdirs {
         let known = self.0.lock().expect("nothing panics while it is locked");
         ids.iter().filter_map(|id| known.get(id).map(|name| (*id, name.clone()))).collect()
     }
+}
+
+fn find_job(tx: &mut Tx, context: &EngineContext, job: Job) -> Result<Found, Failure> {
+    let found = store::run::find_with_content(tx, job.run)?;
+    let (run, mut content) = found.ok_or_else(|| Refused::not_found("run", job.run))?;
+    let named = content.secrets.iter().map(|name| (name.clone(), name.clone()));
+    let mut named: BTreeMap<String, String> = named.collect();
+    let mut commands = Vec::new();
+    if job.step.is_none() {
+        let machine = machine_of(tx, job.agent)?;
+        named.extend(machine.secrets.iter().map(|name| (name.clone(), name.clone())));
+        if let Ok((env, secrets)) = command::variables(Some(&serde_json::json!(machine.env))) {
+            content.env.extend(env);
+            named.extend(secrets);
+        }
+        content.working_dir = machine.working_dir.or(content.working_dir);
+        commands = find_commands(tx, context, &run, &job)?;
+    }
+    let secrets = open_secrets(tx, context, run.org, &named)?;
+    Ok(Found { job, run, content, secrets, commands })
+}
+
+fn machine_of(tx: &mut Tx, agent: AgentId) -> Result<MachinePlan, Failure> {
+    let Some(agent) = store::agent::find(tx, agent)? else { return Ok(MachinePlan::default()) };
+    let plan = store::plan::find(tx, agent.run, agent.plan_version, agent.sequence)?;
+    Ok(plan.and_then(|plan| plan.machine).unwrap_or_default())
+}
+
+/// Commands that were begun in this job and have not been seen to end. What could not be started was never begun.
+fn find_commands(tx: &mut Tx, context: &EngineContext, run: &Run, job: &Job) -> Result<Vec<FoundCommand>, Failure> {
+    let mut commands = Vec::new();
+    let most = store::agent::find(tx, job.agent)?.map_or(0, |agent| agent.parallel);
+    for task in store::task::in_flight(tx, job.agent, most)? {
+        for step in worked_on(tx, &task)? {
+            if step.on.as_ref().is_none_or(|on| on.job != job.id) {
+                continue;
+            }
+            let input = store::step::data(tx, step.id, Data::Input)?.unwrap_or_default();
+            let Ok(started) = command::read(step.tool, &input) else { continue };
+            let secrets = open_secrets(tx, context, run.org, &started.secrets)?;
+            commands.push(FoundCommand { step, started, secrets });
+        }
+    }
+    Ok(commands)
+}
+
+/// Steps of a task that run, and children that do.
+fn worked_on(tx: &mut Tx, task: &Task) -> Result<Vec<Step>, Failure> {
+    let mut all = Vec::new();
+    for pick in [Pick::Running, Pick::Waiting] {
+        for step in store::step::pick(tx, task.id, pick, task.parallel)? {
+            match step.by_children {
+                true => all.extend(store::step::open_children(tx, step.id, MOST_CHILDREN)?),
+                false => all.push(step),
+            }
+        }
+    }
+    all.retain(is_in_flight);
+    Ok(all)
+}
+
+/// Values by variables, of secrets by their names. One that was deleted meanwhile is missing there, as it is here.
+fn open_secrets(
+    tx: &mut Tx,
+    context: &EngineContext,
+    org: OrgId,
+    named: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut values = BTreeMap::new();
+    for (variable, name) in named {
+        if let Ok(value) = store::secret::open(tx, &context.installation, org, name) {
+            values.insert(variable.clone(), value);
+        }
+    }
+    Ok(values)
+}
+
+/// A command of a planned agent, with its evaluated input.
+fn command_step(
+    found: FoundCommand,
+    content: &RunContent,
+    inline: &mut BTreeMap<String, Vec<u8>>,
+    log_offset: i64,
+) -> DesiredStep {
+    let FoundCommand { step, started, secrets } = found;
+    let stdin = started.stdin.map(|bytes| {
+        let (hash, size) = (BlobHash::of(&bytes).to_string(), bytes.len() as i64);
+        inline.insert(hash.clone(), bytes);
+        StdinRef { hash, size }
+    });
+    let on = step.on.as_ref();
+    let by_model = step.parent.is_some();
+    DesiredStep {
+        step: step.present_try(),
+        stopped: on.is_some_and(|on| on.stopping),
+        env: started.env,
+        secrets,
+        restore: on.map(|on| on.restores.clone()).unwrap_or_default(),
+        keep: step.files.clone().unwrap_or_default(),
+        answers: step.tool == ToolKind::Exec,
+        command: started.command,
+        working_dir: content.working_dir.clone(),
+        stdin,
+        artifacts: Vec::new(),
+        max_duration_ms: step.timeout_ms,
+        merge: false,
+        tail: step.tool == ToolKind::Command,
+        log_offset,
+        by_model,
+    }
+}
+
+/// The one step of a plain task, which is the run's own command.
+fn rank_step(job: &Job, run: &Run, content: &RunContent, log_offset: i64) -> Option<DesiredStep> {
+    Some(DesiredStep {
+        step: job.step?,
+        stopped: false,
+        env: BTreeMap::new(),
+        secrets: BTreeMap::new(),
+        restore: Vec::new(),
+        keep: Vec::new(),
+        answers: false,
+        command: content.command.clone(),
+        working_dir: content.working_dir.clone(),
+        stdin: content.stdin.clone(),
+        artifacts: content.artifacts.clone(),
+        max_duration_ms: run.spec.max_duration_ms.map(|max| (max - run.active_ms).max(1)),
+        merge: content.merge,
+        tail: false,
+        log_offset,
+        by_model: false,
+    })
 }
 
 /// Jobs that a runner should know of: placed, and not known to be gone from there.

@@ -1,31 +1,47 @@
 //! From pending to running: agents in order, a job and its launch-run workflow for each, placed at once where there is room.
 
 use crate::intents::launch_run;
-use crate::run_tx::{RunTx, Tracked};
+use crate::run::LOOK_AGAIN_MS;
+use crate::run_tx::RunTx;
+use model::agent::{Agent, AgentKind};
 use model::bug;
-use model::hierarchy::{self, Rows};
-use model::job::{FreezeState, Job, JobReason, JobStatus};
+use model::hierarchy::{self, Pick, Rows};
+use model::job::{Job, JobReason};
+use model::plan::MachinePlan;
 use model::run::{RunEvent, RunStatus};
-use model::{AgentId, Failure, InstanceId, JobId, RunId, WorkflowId};
+use model::spec::Resources;
+use model::step::StepTry;
+use model::{AgentId, Failure, InstanceId, JobId, RunId, StepId, WorkflowId};
+use std::collections::BTreeSet;
 use store::{Tx, WorkKind};
 
-/// The machine on which an earlier submission may still run although we have given up on it. Nothing new starts before it is
+/// Earlier submissions that may still run although we have given up on them. Nothing new of their agent starts before their machine is
 /// surely gone: by the provider's word, or by that of a person, who says so of the job (`instance_lost`).
-pub(crate) fn fencing(tx: &mut Tx, run: RunId) -> Result<Option<InstanceId>, Failure> {
+fn fenced(tx: &mut Tx, run: RunId) -> Result<Vec<Job>, Failure> {
     if bug!(replaced_before_fenced) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    for job in store::job::of_run(tx, run)? {
-        let Some(id) = job.instance.filter(|_| job.fenced && job.reason != Some(JobReason::InstanceLost)) else {
-            continue;
-        };
-        let machine = store::instance::find(tx, id)?;
+    let mut fenced = store::job::ended_on_open_machines(tx, run)?;
+    fenced.retain(|job| job.fenced && job.reason != Some(JobReason::InstanceLost));
+    let mut live = Vec::new();
+    for job in fenced {
+        let machine = job.instance.map(|id| store::instance::find(tx, id)).transpose()?.flatten();
         // A runner that never registered was never given anything.
         if machine.is_some_and(|machine| machine.status.is_open() && machine.ready_at.is_some()) {
-            return Ok(Some(id));
+            live.push(job);
         }
     }
-    Ok(None)
+    Ok(live)
+}
+
+/// The machine on which a submission of this run may still run although we have given up on it.
+pub(crate) fn fencing(tx: &mut Tx, run: RunId) -> Result<Option<InstanceId>, Failure> {
+    Ok(fenced(tx, run)?.first().and_then(|job| job.instance))
+}
+
+/// The same of one of its agents.
+pub(crate) fn fencing_agent(tx: &mut Tx, run: RunId, agent: AgentId) -> Result<Option<InstanceId>, Failure> {
+    Ok(fenced(tx, run)?.iter().find(|job| job.agent == agent).and_then(|job| job.instance))
 }
 
 impl RunTx<'_> {
@@ -41,7 +57,7 @@ impl RunTx<'_> {
         }
         match self.run.status {
             RunStatus::Retrying if self.run.retry_at.is_some_and(|due| due <= self.at) => {
-                if fencing(self.tx, self.run.id)?.is_some() {
+                if self.all_are_fenced()? {
                     return Ok(()); // the run's item looks again
                 }
                 self.run_event(RunEvent::RetryCame)
@@ -53,8 +69,47 @@ impl RunTx<'_> {
                 Ok(())
             }
             RunStatus::Pending => self.run_event(RunEvent::PickedUp),
+            RunStatus::Running => self.begin_due(),
             _ => Ok(()),
         }
+    }
+
+    /// Agents whose pause before the next try is over; and the run's item is woken when the next one's is.
+    fn begin_due(&mut self) -> Result<(), Failure> {
+        if self.attempt()?.it.tree.agents.pending == 0 {
+            return Ok(());
+        }
+        hierarchy::begin_agents(self)?;
+        for id in self.agents(Pick::Pending, hierarchy::CHUNK)? {
+            if let Some(due) = Rows::agent(self, id)?.due_at.filter(|due| *due > self.at) {
+                self.wake_run(due);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every agent that could begin has an earlier submission that may still run. In a new attempt everybody waits for all.
+    fn all_are_fenced(&mut self) -> Result<bool, Failure> {
+        let fenced = fenced(self.tx, self.run.id)?;
+        if fenced.iter().any(|job| job.attempt != self.run.attempt) {
+            return Ok(true);
+        }
+        let agents: BTreeSet<AgentId> = fenced.iter().map(|job| job.agent).collect();
+        Ok(!agents.is_empty() && agents.len() as i64 >= self.attempt()?.it.tree.agents.pending)
+    }
+
+    /// A transaction that holds an instance may not lock a pool any more, and nothing is submitted while an earlier submission of the
+    /// same agent may still run: then the run's item goes on.
+    pub(crate) fn may_submit_to_a_machine(&mut self, agent: &Agent) -> Result<bool, Failure> {
+        if !self.instances.is_empty() {
+            self.wake_run(self.at);
+            return Ok(false);
+        }
+        let fenced = agent.submissions > 0 && fencing_agent(self.tx, self.run.id, agent.id)?.is_some();
+        if fenced {
+            self.wake_run(self.at + LOOK_AGAIN_MS);
+        }
+        Ok(!fenced)
     }
 
     /// Agents of this attempt in one go, in order; those that exist and wait are begun again.
@@ -65,71 +120,47 @@ impl RunTx<'_> {
         hierarchy::wake_agents(self, true)
     }
 
-    /// A submission of an agent onto a machine, unless one is open.
+    /// A submission of an agent onto a machine, unless one is open. It is placed at the end of the transaction.
     pub(crate) fn submit(&mut self, agent: AgentId) -> Result<(), Failure> {
         if self.has_job(agent)? {
             return Ok(());
         }
         let job = self.submit_job(agent)?;
-        self.place(job)
+        self.to_place.push_back(job);
+        Ok(())
+    }
+
+    /// The step of a rank's next job: the next try of the one it has begun before, or one whose row is made when the machine has everything.
+    fn next_try_of(&mut self, agent: &Agent) -> Result<StepTry, Failure> {
+        let begun = if agent.task_count == 0 { None } else { Some(self.task_at(agent.id, 0)?) };
+        let begun = begun.map(|task| self.steps(task, Pick::Pending, 1)).transpose()?.unwrap_or_default();
+        match begun.first() {
+            Some(step) => Ok(StepTry { id: *step, number: self.step(*step)?.tries + 1 }),
+            None => Ok(StepTry { id: StepId(self.tx.next_id()), number: 1 }),
+        }
     }
 
     /// The job, its workflow and its manifest: rows before any act.
     fn submit_job(&mut self, agent: AgentId) -> Result<JobId, Failure> {
         // Jobs of an attempt are told in the order of their ids, and the one before may be another process's.
-        let before = self.jobs.iter().map(|job| job.it.id.0).max().unwrap_or(0);
-        let (id, workflow) = (JobId(self.tx.next_id_after(before)), WorkflowId(self.tx.next_id()));
-        let (provider, region) = (self.run.spec.provider.clone(), self.run.spec.region.clone());
-        let pool = store::pool::ensure(self.tx, &provider, &region)?;
-        let job = Job {
-            id,
-            org: self.run.org,
-            run: self.run.id,
-            attempt: self.run.attempt,
-            agent,
-            submission: self.run.submission,
-            workflow,
-            pool,
-            status: JobStatus::Submitted,
-            queue_seq: None,
-            turn: None,
-            instance: None,
-            allocation: None,
-            warm: false,
-            epoch: 0,
-            reason: None,
-            message: None,
-            exit_code: None,
-            signal: None,
-            lifecycle_error: None,
-            submitted_at: self.at,
-            placed_at: None,
-            accepted_at: None,
-            running_at: None,
-            started_at: None,
-            freeze: FreezeState::Moving,
-            stop_asked_at: None,
-            abort: false,
-            remove_at: None,
-            gone_at: None,
-            stopped_at: None,
-            fenced: false,
-            ended_at: None,
-            stop_duration_ms: self.run.spec.stop_duration_ms,
-            silent_since: None,
-            lost: false,
-            final_offset: None,
-            logged_to: 0,
-            log_cut: false,
-            active_ms: 0,
-            price_micro: 0,
-            windows: 0,
-            charged_to: None,
-            synced_blobs: 0,
-            unenforced: None,
-            version: 1,
+        let before = self.attempt()?.it.tree.jobs.last.map_or(0, |last| last.0);
+        let mut submitter = Rows::agent(self, agent)?;
+        submitter.submissions += 1;
+        let (step, machine) = match submitter.kind {
+            AgentKind::Rank => (Some(self.next_try_of(&submitter)?), MachinePlan::default()),
+            _ => (None, self.plan_of(&submitter)?.machine.unwrap_or_default()),
         };
-        self.jobs.push(Tracked::new(job));
+        self.set_agent(submitter.clone());
+        let (id, workflow) = (JobId(self.tx.next_id_after(before)), WorkflowId(self.tx.next_id()));
+        let provider = machine.provider.unwrap_or_else(|| self.run.spec.provider.clone());
+        let region = machine.region.unwrap_or_else(|| self.run.spec.region.clone());
+        let resources = Some(machine.resources).filter(|asked| *asked != Resources::default());
+        let pool = store::pool::ensure(self.tx, &provider, &region)?;
+        let job = Job { step, resources, ..Job::submitted(id, &self.run, &submitter, workflow, pool, self.at) };
+        self.set_job(job)?;
+        let mut attempt = Rows::attempt(self)?;
+        attempt.tree.jobs.last = Some(id);
+        self.set_attempt(attempt)?;
         launch_run::begin(self, id, workflow)?;
         Ok(id)
     }

@@ -2,7 +2,7 @@
 //! when a window cannot be paid. Where such time is free (local, ssh) nothing here happens. Never charges a run.
 
 use crate::EngineContext;
-use crate::run_tx::RunTx;
+use crate::transition::Machines;
 use model::allocation::Allocation;
 use model::idle_billing::{Holder, Payer};
 use model::instance::{Instance, InstanceStatus};
@@ -15,43 +15,23 @@ pub(crate) fn costs(context: &EngineContext, instance: &Instance) -> bool {
     paid && instance.price_micro > 0
 }
 
-/// Charges what is owed up to `to` to whoever holds the machine, or to idle time. The caller saves the machine.
-pub(crate) fn pay(tx: &mut Tx, instance: &mut Instance, to: Timestamp) -> Result<(), Failure> {
+/// Charges what is owed up to `to` to the holds on the machine, or to idle time. The caller saves the machine.
+pub(crate) fn pay(machines: &mut impl Machines, instance: &mut Instance, to: Timestamp) -> Result<(), Failure> {
     let Some(from) = instance.unused_from.filter(|from| *from < to) else { return Ok(()) };
-    let kept = store::allocation::kept_on(tx, instance.id)?;
-    for slot in charge(tx, instance, kept, from, to)? {
-        store::allocation::save(tx, &slot)?;
+    let kept = machines.slots_on(instance.id)?;
+    for slot in charge(machines.tx(), instance, kept, from, to)? {
+        machines.set_slot(slot)?;
     }
     instance.unused_from = Some(to);
     Ok(())
 }
 
-/// The machine's unused time is over: somebody uses it, or it is on its way out.
-pub(crate) fn close(tx: &mut Tx, instance: &mut Instance) -> Result<(), Failure> {
-    let to = existed_until(instance, tx.at());
-    pay(tx, instance, to)?;
+/// The machine's unused time is over: a job uses it, or it is on its way out. The caller saves the machine.
+pub(crate) fn close(machines: &mut impl Machines, instance: &mut Instance) -> Result<(), Failure> {
+    let to = existed_until(instance, machines.tx().at());
+    pay(machines, instance, to)?;
     instance.unused_from = None;
     Ok(())
-}
-
-impl RunTx<'_> {
-    /// `close` inside a run's transaction: slots that it holds are changed through it.
-    pub(crate) fn unused_no_more(&mut self, id: InstanceId) -> Result<(), Failure> {
-        let mut instance = self.instance(id)?.it.clone();
-        let Some(from) = instance.unused_from.take() else { return Ok(()) };
-        let to = existed_until(&instance, self.at);
-        let mut kept = store::allocation::kept_on(self.tx, id)?;
-        for slot in &mut kept {
-            if let Some(held) = self.allocations.iter().find(|a| a.it.id == slot.id) {
-                *slot = held.it.clone();
-            }
-        }
-        for slot in charge(self.tx, &instance, kept, from, to)? {
-            self.allocation(slot.id)?.set(slot);
-        }
-        self.instance(id)?.set(instance);
-        Ok(())
-    }
 }
 
 /// Nobody knows whether a machine that is not heard exists, so its time counts until it was heard last.

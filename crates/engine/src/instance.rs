@@ -5,136 +5,22 @@ use crate::instance_cleanup::is_there_again;
 use crate::intents::terminate_instance;
 use crate::run::KeyedResponse;
 use crate::run_tx::RunTx;
+use crate::transition::instance_event;
 use crate::{Engine, EngineContext};
 use adapters::{Handle, Order, Provider, Seen};
-use model::allocation::{AllocationEvent, AllocationStatus};
 use model::bug;
-use model::instance::{Instance, InstanceConsequence, InstanceEvent, InstanceStatus};
+use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::run::RunEvent;
 use model::spec::OnLostControl;
 use model::time::{SECOND, deadline_without};
-use model::{Failure, InstanceId, OrgId, Outcome, Refused, Timestamp, Trouble, crash_point};
+use model::{Failure, InstanceId, OrgId, Refused, Timestamp, Trouble, crash_point};
 use std::sync::Arc;
 use store::idempotency::Key;
-use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
+use store::{Item, Lane, Tx, WorkKind};
 
 /// A runner whose stream is closed is asked about at this pace until it is back.
 pub(crate) const ASK_AGAIN_MS: i64 = 5 * SECOND;
 const RESPAWN_MOST_MS: i64 = 60 * SECOND;
-
-/// Applies one event outside of a run. The caller saves what is returned.
-pub(crate) fn event(tx: &mut Tx, instance: Instance, event: InstanceEvent) -> Result<Instance, Failure> {
-    let (at, mut instance) = (tx.at(), instance);
-    if ends(&event) {
-        crate::idle_billing::close(tx, &mut instance)?;
-    }
-    let Outcome::Moved { next, consequences } = model::instance::apply(&instance, &event, at)? else {
-        return Ok(instance);
-    };
-    for consequence in consequences {
-        consequence_of(tx, &next, consequence, at)?;
-    }
-    if !next.status.is_open() {
-        tx.wake(WorkKind::Instance, next.id.0, at); // to be forgotten once nobody's folder is there
-    }
-    Ok(next)
-}
-
-/// The same inside a run's transaction.
-pub(crate) fn event_in(run_tx: &mut RunTx<'_>, id: InstanceId, event: InstanceEvent) -> Result<(), Failure> {
-    let at = run_tx.at;
-    if ends(&event) {
-        run_tx.unused_no_more(id)?;
-    }
-    let kept = run_tx.instance(id)?;
-    let Outcome::Moved { next, consequences } = model::instance::apply(&kept.it, &event, at)? else { return Ok(()) };
-    kept.set(next.clone());
-    for consequence in consequences {
-        // Slots that this very transaction holds are changed through it, never behind its back.
-        if consequence == InstanceConsequence::SlotsFailed {
-            fail_slots_in(run_tx, id)?;
-        } else {
-            consequence_of(run_tx.tx, &next, consequence, at)?;
-        }
-    }
-    if !next.status.is_open() {
-        run_tx.wake(WorkKind::Instance, id.0, at);
-    }
-    Ok(())
-}
-
-/// From here on nobody pays for it any more.
-fn ends(event: &InstanceEvent) -> bool {
-    matches!(event, InstanceEvent::TerminateAsked | InstanceEvent::ProviderConfirmedGone)
-}
-
-/// True if this transaction is the one that ends the machine.
-pub(crate) fn terminate_in(run_tx: &mut RunTx<'_>, id: InstanceId) -> Result<bool, Failure> {
-    let before = run_tx.instance(id)?.it.status;
-    if matches!(before, InstanceStatus::Terminating | InstanceStatus::Terminated) {
-        return Ok(false);
-    }
-    event_in(run_tx, id, InstanceEvent::TerminateAsked)?;
-    Ok(true)
-}
-
-fn consequence_of(
-    tx: &mut Tx,
-    instance: &Instance,
-    consequence: InstanceConsequence,
-    at: Timestamp,
-) -> Result<(), Failure> {
-    match consequence {
-        InstanceConsequence::TellRunner => tx.hint(Hint::Instance(instance.id)),
-        // Whatever concerns a run is its job's item, which looks at the machine's state itself.
-        InstanceConsequence::JobsSilent
-        | InstanceConsequence::JobsHeard
-        | InstanceConsequence::JobsLost
-        | InstanceConsequence::JobsGone => {
-            if let Some(job) = store::job::on_instance(tx, instance.id)? {
-                tx.wake(WorkKind::Job, job.id.0, at);
-            }
-        }
-        InstanceConsequence::SlotsFailed => fail_slots(tx, instance.id)?,
-        InstanceConsequence::WakePool => tx.wake(WorkKind::Pool, instance.pool.0, at),
-        InstanceConsequence::Publish { kind } => {
-            let body = store::body!({ "instance": instance.id, "name": instance.name, "status": instance.status });
-            tx.event(NewEvent { org: instance.org, run: None, kind, body });
-        }
-    }
-    Ok(())
-}
-
-/// Free slots go with their machine; a live one ends with its job.
-fn fail_slots(tx: &mut Tx, instance: InstanceId) -> Result<(), Failure> {
-    let at = tx.at();
-    for slot in store::allocation::kept_on(tx, instance)? {
-        if slot.status == AllocationStatus::Available
-            && let Outcome::Moved { next, .. } =
-                model::allocation::apply(&slot, &AllocationEvent::LifecycleFailed { replenish: false }, at)?
-        {
-            store::allocation::save(tx, &next)?;
-        }
-        if slot.account.left() > model::Credits::ZERO {
-            tx.wake(WorkKind::Allocation, slot.id.0, at); // a hold that was paid ahead may end with its machine
-        }
-    }
-    Ok(())
-}
-
-fn fail_slots_in(run_tx: &mut RunTx<'_>, instance: InstanceId) -> Result<(), Failure> {
-    let kept = store::allocation::kept_on(run_tx.tx, instance)?;
-    for slot in kept.iter().filter(|slot| slot.account.left() > model::Credits::ZERO) {
-        run_tx.wake(WorkKind::Allocation, slot.id.0, run_tx.at);
-    }
-    let free: Vec<_> =
-        kept.into_iter().filter(|slot| slot.status == AllocationStatus::Available).map(|slot| slot.id).collect();
-    for slot in free {
-        // Rolled back in this very transaction, perhaps: the working set decides.
-        run_tx.allocation_event(slot, AllocationEvent::LifecycleFailed { replenish: false })?;
-    }
-    Ok(())
-}
 
 pub(crate) fn idle_after_ms(context: &EngineContext, provider: &str) -> i64 {
     let paid = context.providers.get(provider).is_some_and(|p| p.capabilities().paid);
@@ -367,7 +253,7 @@ fn ended_by_a_person(
                 run.ended_by = Some(format!("{by} terminated {id}, on which {} ran, with --force", job.id));
                 run_tx.set_run(run);
             }
-            terminate_instance::begin_in(&mut run_tx, id, &format!("{by} asked, with --force"))?;
+            terminate_instance::begin(&mut run_tx, id, &format!("{by} asked, with --force"))?;
             if store::job::on_instance(run_tx.tx, id)?.is_some_and(|other| other.run != job.run) {
                 return Err(stale()); // it changed hands before its row was locked
             }
@@ -431,7 +317,7 @@ fn reconcile(
     instance.last_seen_at = instance.last_seen_at.max(context.presence.last(id));
     let before = instance.clone();
     if seen == Some(Seen::Gone) {
-        instance = event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
+        instance = instance_event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
         context.presence.forget(id);
         store::instance::save(tx, &instance)?;
         return Ok(None);
@@ -448,7 +334,7 @@ fn reconcile(
         && due <= at
         && !(passed == InstanceEvent::GaveUpOn && many_fell_silent(tx, &instance)?)
     {
-        instance = event(tx, instance, passed)?;
+        instance = instance_event(tx, instance, passed)?;
     }
     if let Some((due, _)) = silent_at(tx, context, &instance)? {
         next.push(due.max(at + ASK_AGAIN_MS));

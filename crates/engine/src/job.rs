@@ -1,68 +1,19 @@
-//! Events of a run's jobs, and what follows from them in the same transaction. Also the job's own deadlines.
+//! A job's work item: the deadlines of its states, and what the state of its machine says about it.
 
-use crate::intents::launch_run;
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
-use model::allocation::AllocationEvent;
 use model::bug;
-use model::hierarchy;
-use model::job::{JobConsequence, JobEvent, JobReason, JobStatus};
+use model::job::{JobEvent, JobReason, JobStatus};
+use model::run::RunEvent;
 use model::time::{Outage, deadline_without};
-use model::{Failure, JobId, Outcome, RunId, Timestamp};
+use model::{Failure, JobId, RunId, Timestamp};
 use store::{Item, Lane, Tx, WorkKind};
 
 impl RunTx<'_> {
-    pub(crate) fn job_event(&mut self, id: JobId, event: JobEvent) -> Result<bool, Failure> {
-        let before = self.job(id)?.clone();
-        let Outcome::Moved { next, consequences } = model::job::apply(&before, &event, self.at)? else {
-            return Ok(false);
-        };
-        self.set_job(next);
-        for consequence in consequences {
-            self.job_consequence(id, consequence)?;
-        }
-        self.rearm(id)?;
-        launch_run::advance(self, id)?;
-        Ok(true)
-    }
-
-    fn job_consequence(&mut self, id: JobId, consequence: JobConsequence) -> Result<(), Failure> {
-        let job = self.job(id)?.clone();
-        match consequence {
-            JobConsequence::TellRunner => {
-                if let Some(instance) = job.instance {
-                    self.tell(instance);
-                }
-            }
-            JobConsequence::SlotActive => {
-                let slot = job.allocation.expect("a job that runs has a slot");
-                self.allocation_event(slot, AllocationEvent::SyncComplete)?;
-                self.begin_active();
-                hierarchy::begin_rank(self, job.agent)?;
-                if let Some(due) = self.next_charge(id)? {
-                    self.wake(WorkKind::Run, self.run.id.0, due);
-                }
-            }
-            JobConsequence::SlotEnded { how } => self.slot_ended(id, how)?,
-            JobConsequence::Place => self.place(id)?,
-            JobConsequence::FreezeChanged => self.settle_pause()?,
-            JobConsequence::LeaveQueue => self.wake(WorkKind::Pool, job.pool.0, self.at),
-            JobConsequence::ChildEnded { reason } => self.job_ended(id, reason)?,
-            JobConsequence::GatherLogs => self.wake(WorkKind::Gather, id.0, self.at),
-            JobConsequence::Publish { kind } => {
-                let body = store::body!({
-                    "job": job.id, "attempt": job.attempt, "submission": job.submission, "status": job.status,
-                    "reason": job.reason, "instance": job.instance, "warm": job.warm, "exit_code": job.exit_code, "signal": job.signal,
-                });
-                self.publish(kind, body);
-            }
-        }
-        Ok(())
-    }
-
     /// The job's item is due when its state's limit passes; our outages can only make that later, which is found out then.
-    fn rearm(&mut self, id: JobId) -> Result<(), Failure> {
-        if let Some(wait) = model::job::deadline(self.job(id)?) {
+    pub(crate) fn rearm(&mut self, id: JobId) -> Result<(), Failure> {
+        let limits = self.context.config.limits;
+        if let Some(wait) = model::job::deadline(self.job(id)?, &limits) {
             self.wake(WorkKind::Job, id.0, wait.from + wait.ms);
         }
         Ok(())
@@ -74,10 +25,21 @@ impl RunTx<'_> {
             let mut next = self.run.clone();
             next.active_since = Some(self.at);
             self.set_run(next);
-            if let Some((due, _)) = model::run::deadline(&self.run) {
-                self.wake(WorkKind::Run, self.run.id.0, due);
-            }
+            self.rearm_run();
         }
+    }
+
+    pub(crate) fn rearm_run(&mut self) {
+        if let Some((due, _)) = self.deadline() {
+            self.wake(WorkKind::Run, self.run.id.0, due);
+        }
+    }
+
+    /// The run's deadline, our outages not yet taken out.
+    pub(crate) fn deadline(&self) -> Option<(Timestamp, RunEvent)> {
+        let mine = self.attempts.iter().find(|attempt| attempt.it.number == self.run.attempt);
+        let silent = mine.is_some_and(|attempt| attempt.it.tree.jobs.silent() > 0);
+        model::run::deadline(&self.run, &self.context.config.limits, silent)
     }
 }
 
@@ -130,7 +92,11 @@ fn reconcile(
         run_tx.job_event(id, JobEvent::Logged { to: logged })?;
     }
     let mut next = None;
-    if let Some(wait) = model::job::deadline(run_tx.job(id)?) {
+    if model::job::is_in_no_list(run_tx.job(id)?) {
+        run_tx.to_place.push_back(id); // it has changed its pool
+    }
+    let limits = &context.config.limits;
+    if let Some(wait) = model::job::deadline(run_tx.job(id)?, limits) {
         let mut outages: Vec<Outage> = store::worker::outages(run_tx.tx, wait.from)?;
         if bug!(deadline_with_outages) {
             outages.clear();
@@ -138,7 +104,7 @@ fn reconcile(
         let due = deadline_without(wait.from, wait.ms, &outages);
         if due <= run_tx.at {
             run_tx.job_event(id, wait.event)?;
-            next = model::job::deadline(run_tx.job(id)?).map(|wait| (wait.from + wait.ms).max(run_tx.at));
+            next = model::job::deadline(run_tx.job(id)?, limits).map(|wait| (wait.from + wait.ms).max(run_tx.at));
         } else {
             next = Some(due);
         }

@@ -6,7 +6,7 @@ use crate::{Engine, EngineContext};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent, AttemptStatus, MINIMUM_CHARGE};
 use model::bug;
 use model::run::RunStatus;
-use model::spec::RunSpec;
+use model::spec::{RunKind, RunTerms};
 use model::{Credits, Failure, JobId, OrgId, Outcome, Refused, Timestamp};
 use std::sync::Arc;
 use store::idempotency::Key;
@@ -19,11 +19,18 @@ const MOST_OWNED: Credits = Credits::whole(1_000_000_000_000);
 /// Turns a balance into the bytes that are answered.
 pub type OrgRender = Arc<dyn Fn(&store::org::Org) -> Vec<u8> + Send + Sync>;
 
-/// What starting this run sets aside: the price of min(max_duration, an hour), within what is left of its budget.
-pub fn estimate(context: &EngineContext, spec: &RunSpec, spent: Credits) -> Result<Credits, Failure> {
+/// What starting this run sets aside: the price of min(max_duration, an hour) on all its machines, within what is left of its budget.
+pub fn estimate(context: &EngineContext, spec: &RunTerms, spent: Credits) -> Result<Credits, Failure> {
     let hourly = context.provider(&spec.provider)?.price(&spec.resources);
     let ahead = spec.max_duration_ms.unwrap_or(i64::MAX).min(context.config.money.ahead_ms);
-    let price = hourly.per_hour_for(ahead).max(MINIMUM_CHARGE);
+    // A run of agents sets aside what its models may cost, and an hour of each machine that it may have at once.
+    let machines = match spec.kind {
+        RunKind::Agents => spec.plan.machines,
+        RunKind::External => 0,
+        _ => spec.nodes,
+    };
+    let compute = Credits(hourly.per_hour_for(ahead).micro() * machines);
+    let price = (compute + spec.plan.estimate).max(MINIMUM_CHARGE);
     let Some(budget) = spec.budget else { return Ok(price) };
     if spent > Credits::ZERO && budget - spent < MINIMUM_CHARGE {
         return Err(Refused::BudgetSpent { budget, spent }.into());
@@ -33,18 +40,7 @@ pub fn estimate(context: &EngineContext, spec: &RunSpec, spent: Credits) -> Resu
 
 impl RunTx<'_> {
     pub(crate) fn open_attempt(&mut self) -> Result<(), Failure> {
-        self.attempts.push(crate::run_tx::Tracked::new(Attempt {
-            run: self.run.id,
-            number: self.run.attempt,
-            status: AttemptStatus::Open,
-            reserved: Credits::ZERO,
-            charged: Credits::ZERO,
-            refunded: Credits::ZERO,
-            uncollected: Credits::ZERO,
-            opened_at: self.at,
-            ended_at: None,
-            tree: Default::default(),
-        }));
+        self.attempts.push(crate::run_tx::Tracked::new(Attempt::open(self.run.id, self.run.attempt, self.at)));
         Ok(())
     }
 
@@ -53,6 +49,12 @@ impl RunTx<'_> {
         let amount = estimate(self.context, &self.run.spec, spent)?;
         self.credits_end_at(None);
         self.money(AttemptEvent::Reserved(amount), format!("{}:{}:reserve:0", self.run.id, self.run.attempt), "start")
+    }
+
+    /// R72: an org that is nearly out of credits repeats nothing by itself. What is set aside for the run is there to be spent.
+    pub(crate) fn has_credits_to_retry(&mut self) -> Result<bool, Failure> {
+        let left = self.attempt()?.it.left();
+        Ok(left + store::org::spendable(self.tx, self.run.org)? >= self.context.config.limits.least_to_retry())
     }
 
     /// What earlier attempts cost: a budget is the whole run's, however often it is tried.
@@ -75,11 +77,11 @@ impl RunTx<'_> {
         let ahead = hourly.per_hour_for(self.context.config.money.ahead_ms);
         let enough = |left: Credits| left.micro() * 2 >= ahead.micro();
         let before = self.attempt()?.it.left();
-        if !enough(before) && !self.all_is_paid(hourly)? {
+        if !enough(before) && !self.all_is_paid()? {
             self.reserve_more(job, ahead - before, "an hour ahead")?;
         }
         let left = self.attempt()?.it.left();
-        if enough(left) || self.all_is_paid(hourly)? {
+        if enough(left) || self.all_is_paid()? {
             self.credits_end_at(None);
             return Ok(true);
         }
@@ -108,23 +110,24 @@ impl RunTx<'_> {
         }
     }
 
-    /// Whether all the time that the run may take is set aside: then its deadline ends it, not its money.
-    fn all_is_paid(&mut self, hourly: Credits) -> Result<bool, Failure> {
+    /// Whether all the time that the run may take is set aside, with as many machines as it has had at most: then its deadline ends it,
+    /// not its money.
+    fn all_is_paid(&mut self) -> Result<bool, Failure> {
         let longest = self.run.spec.max_duration_ms;
-        let reserved = self.attempt()?.it.reserved;
-        Ok(longest.is_some_and(|ms| reserved >= hourly.per_hour_for(ms)))
+        let attempt = &self.attempt()?.it;
+        let hourly = Credits(attempt.tree.jobs.most_hourly_micro);
+        Ok(longest.is_some_and(|ms| attempt.reserved >= hourly.per_hour_for(ms)))
     }
 
-    /// When a running job's account is to be looked at: at the end of its window, or of what is set aside for it.
-    pub(crate) fn next_charge(&mut self, id: JobId) -> Result<Option<Timestamp>, Failure> {
-        let job = self.job(id)?;
-        let (charged_to, hourly) = (job.charged_to, Credits(job.price_micro));
-        let Some(from) = charged_to.filter(|_| self.run.status == RunStatus::Running) else { return Ok(None) };
+    /// When the account of the run's active jobs is to be looked at: at the end of their window, or of what is set aside for them.
+    pub(crate) fn next_charge(&mut self) -> Result<Option<Timestamp>, Failure> {
+        let jobs = self.attempt()?.it.tree.jobs.clone();
+        let Some(from) = jobs.charged_to.filter(|_| self.run.status == RunStatus::Running) else { return Ok(None) };
         let window = from + self.context.config.money.window_ms;
-        if self.run.termination.is_some() || self.all_is_paid(hourly)? {
+        if self.run.termination.is_some() || self.all_is_paid()? {
             return Ok(Some(window));
         }
-        let paid_ms = self.attempt()?.it.left().lasts_ms(hourly);
+        let paid_ms = self.attempt()?.it.left().lasts_ms(jobs.hourly());
         Ok(Some(paid_ms.map_or(window, |ms| window.min(from + ms))))
     }
 
@@ -155,7 +158,7 @@ impl RunTx<'_> {
             key = format!("{key}:{}", self.tx.next_id());
             (job.charged_to, job.windows) = (Some(from), job.windows - 1);
         }
-        self.set_job(job);
+        self.set_job(job)?;
         let left = self.attempt()?.it.left();
         if amount > left {
             self.reserve_more(id, amount - left, "used before it was set aside")?;
@@ -174,7 +177,15 @@ impl RunTx<'_> {
         self.money(AttemptEvent::Ended(status), key, "end of the attempt")
     }
 
-    fn money(&mut self, event: AttemptEvent, key: String, memo: &str) -> Result<(), Failure> {
+    /// So much more for a step that is about to begin, as far as the budget and the org's credits go.
+    pub(crate) fn reserve_step(&mut self, wanted: Credits, key: String) -> Result<(), Failure> {
+        let (reserved, spent) = (self.attempt()?.it.reserved, self.spent_before()?);
+        let room = self.run.spec.budget.map_or(wanted, |budget| budget - spent - reserved);
+        let amount = wanted.min(room).min(store::org::spendable(self.tx, self.run.org)?);
+        if amount <= Credits::ZERO { Ok(()) } else { self.money(AttemptEvent::Reserved(amount), key, "for a step") }
+    }
+
+    pub(crate) fn money(&mut self, event: AttemptEvent, key: String, memo: &str) -> Result<(), Failure> {
         let (org, run, at) = (self.run.org, self.run.id, self.at);
         let kept = self.attempt()?;
         let Outcome::Moved { next, consequences } = model::attempt::apply(&kept.it, &event, at)? else { return Ok(()) };

@@ -1,31 +1,50 @@
 //! Intents, nodes, reconcilers, settlement. Every writing transaction of the control plane is a function here.
 //! Time arrives with the transaction; the engine never sleeps, never asks the time and never prints.
 
+mod agent;
 pub mod allocation;
 pub mod artifact;
 pub mod audit;
+mod child;
+mod closing;
+mod command;
+mod command_end;
 pub mod config;
 pub mod content;
 pub mod desired;
+mod dialogue;
 mod dispatch;
+pub mod durable;
+pub mod external;
 mod idle_billing;
 mod idle_runs;
 pub mod instance;
 mod instance_cleanup;
 mod intents;
 mod job;
+pub mod lease;
 pub mod ledger;
 pub mod log;
+mod machine;
+mod notify;
 pub mod org;
+pub mod output;
 mod pause;
 pub mod plan;
+mod planner;
 mod pool;
 mod presence;
+mod price;
+pub mod question;
+mod reach;
+mod render;
 pub mod run;
 mod run_tx;
 pub mod runner;
 mod settlement;
+mod step;
 mod sweep;
+mod transition;
 mod tree;
 pub mod view;
 pub mod why;
@@ -33,17 +52,19 @@ pub mod work;
 pub mod workflow;
 
 pub use adapters;
-pub use adapters::{Capabilities, Provider};
+pub use adapters::{Capabilities, Provider, Tool};
 pub use config::Config;
 pub use presence::Presence;
+pub use reach::ControlUrls;
 pub use store;
 
+use model::step::ToolKind;
 use model::{Failure, Refused};
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex};
 use store::blob::Blobs;
 use store::log::Logs;
 use store::{Installation, Store};
@@ -53,8 +74,12 @@ pub struct EngineContext {
     pub config: Config,
     pub installation: Installation,
     pub providers: BTreeMap<String, Arc<dyn Provider>>,
-    /// What runners are told to dial.
-    pub control_url: String,
+    /// What workers call for steps that need no machine.
+    pub tools: BTreeMap<ToolKind, Arc<dyn Tool>>,
+    /// The models that steps may name, with their limits and prices.
+    pub models: adapters::tool::llm::Models,
+    /// What runners are told to dial; their provider decides which.
+    pub control_urls: ControlUrls,
     /// PEM of the authorities they trust beside those of their system.
     pub control_ca: Option<String>,
     pub presence: Presence,
@@ -89,16 +114,36 @@ pub struct Engine {
     pub blobs: Blobs,
     refusals: run::Refusals,
     /// Items that this process has claimed and not finished.
-    in_hand: Arc<AtomicI64>,
+    in_hand: Arc<Mutex<BTreeSet<store::work::InHand>>>,
+    closing: Arc<closing::Closing>,
+    /// Tells people of questions.
+    notifier: Option<notify::Notifier>,
     workdirs: Arc<desired::Workdirs>,
 }
 
 impl Engine {
     pub fn new(context: EngineContext, store: Store) -> Result<Engine, Failure> {
         context.config.check()?;
+        context.check_reach()?;
         let (logs, blobs) = (store.logs().clone(), store.blobs().clone());
         let (context, refusals) = (Arc::new(context), run::in_words as run::Refusals);
-        Ok(Engine { context, store, logs, blobs, refusals, in_hand: Arc::default(), workdirs: Arc::default() })
+        Ok(Engine {
+            context,
+            store,
+            logs,
+            blobs,
+            refusals,
+            in_hand: Arc::default(),
+            closing: Arc::default(),
+            notifier: None,
+            workdirs: Arc::default(),
+        })
+    }
+
+    /// What is started for each new ticket and approval, and how long it may take.
+    pub fn notifying(mut self, program: Arc<dyn Tool>, timeout_ms: i64) -> Engine {
+        self.notifier = Some(notify::Notifier { program, timeout_ms });
+        self
     }
 
     /// How refusals are written down for the repetitions of their request.

@@ -1,10 +1,12 @@
 //! Logs at their job's end: sealed, so that readers know the end, and gathered into one file. And what becomes of old ones.
 
 use crate::Engine;
-use model::log::Aged;
+use crate::step::is_in_flight;
+use model::job::LOG_TAIL_LIMIT_MS;
+use model::log::{Aged, LogId};
 use model::run::Run;
 use model::time::show_duration;
-use model::{Failure, JobId, Refused};
+use model::{Failure, JobId, Refused, StepId, Timestamp};
 use store::Item;
 
 /// Logs looked at in one go.
@@ -22,25 +24,55 @@ impl Engine {
         self.done(item).await
     }
 
+    /// Seals the logs of a command's tries that have ended. The one that ended last may still lack its tail for a while.
+    pub(crate) async fn seal_step_logs(&self, item: Item) -> Result<(), Failure> {
+        let id = StepId(item.subject);
+        let read = move |tx: &mut store::Tx| {
+            let Some(step) = store::step::find(tx, id)? else { return Ok(None) };
+            let (mut tries, run, at) = (store::step::tries(tx, id)?, store::run::find(tx, step.run)?, tx.at());
+            tries.push(step);
+            Ok(run.map(|run| (tries, run.org, at)))
+        };
+        let Some((tries, org, at)) = self.store.read("step.tries", read).await? else { return self.done(item).await };
+        let mut again: Option<Timestamp> = None;
+        for row in tries {
+            let Some(on) = row.on.as_ref().filter(|_| !is_in_flight(&row)) else { continue };
+            let log = LogId::Step(row.present_try());
+            let reached = self.logs.reached(log, on.epoch).await?.next_offset;
+            let lost = on.log_end.map_or(0, |end| (end - reached).max(0));
+            let waits_until = row.ended_at.or(row.began_at).unwrap_or(at) + LOG_TAIL_LIMIT_MS;
+            if lost > 0 && waits_until > at {
+                again = again.into_iter().chain([waits_until]).min();
+                continue;
+            }
+            self.logs.seal(log, lost).await?;
+            self.logs.gather(org, log).await?;
+        }
+        match again {
+            Some(due) => self.at(item, due).await,
+            None => self.done(item).await,
+        }
+    }
+
     /// Rows of logs go when they are no longer hot, files when they are no longer kept (R148). Looks only at what is old by what
     /// was last known of its run, so that a log costs a look or two in its life. True while there may be more.
     pub(crate) async fn age_logs(&self) -> Result<bool, Failure> {
         let limits = &self.context.config.logs;
         let (old, at) = self.logs.old(limits.hot_ms, limits.keep_ms, AT_ONCE).await?;
         let mut more = old.len() as i64 >= AT_ONCE;
-        let jobs: Vec<JobId> = old.iter().map(|log| log.job).collect();
-        let runs = self.store.read("log.runs", move |tx| store::run::of_jobs(tx, &jobs)).await?;
+        let logs: Vec<LogId> = old.iter().map(|old| old.log).collect();
+        let runs = self.store.read("log.runs", move |tx| store::run::of_logs(tx, &logs)).await?;
         let mut kept = Vec::new();
-        for (log, run) in old.into_iter().zip(runs) {
+        for (old, run) in old.into_iter().zip(runs) {
             // A log of nobody is as old as it is.
-            let ended_at = run.map_or(Some(log.kept_from), |run| ended_at(&run));
+            let ended_at = run.map_or(Some(old.kept_from), |run| ended_at(&run));
             match limits.aged(ended_at, at) {
-                _ if log.deleted => more |= self.logs.delete(log.org, log.job).await?,
-                Aged::KeptFrom(from) => kept.push((log.job, from)),
-                Aged::RowsGo => more |= self.logs.sweep(log.job).await?,
+                _ if old.deleted => more |= self.logs.delete(old.org, old.log).await?,
+                Aged::KeptFrom(from) => kept.push((old.log, from)),
+                Aged::RowsGo => more |= self.logs.sweep(old.log).await?,
                 Aged::Deleted => {
-                    self.logs.mark_deleted(log.job).await?;
-                    more |= self.logs.delete(log.org, log.job).await?;
+                    self.logs.mark_deleted(old.log).await?;
+                    more |= self.logs.delete(old.org, old.log).await?;
                 }
             }
         }
@@ -50,12 +82,27 @@ impl Engine {
         Ok(more)
     }
 
+    /// The same of a run of agents, whose steps have logs.
+    pub async fn step_logs_are_kept(&self, run: &Run) -> Result<(), Failure> {
+        if !run.status.is_end() {
+            return Ok(());
+        }
+        let (id, attempt) = (run.id, run.attempt);
+        let steps = self.store.read("log.steps", move |tx| store::step::of_attempt(tx, id, attempt)).await?;
+        let on_machines = steps.iter().filter(|step| step.on.is_some());
+        self.are_kept(run, on_machines.map(|step| LogId::Step(step.present_try())).collect()).await
+    }
+
     /// Refuses to read what was deleted, if nothing else is there to be read of these jobs.
     pub async fn log_is_kept(&self, run: &Run, jobs: Vec<JobId>) -> Result<(), Failure> {
         if !run.status.is_end() {
             return Ok(());
         }
-        let deleted = self.logs.deleted(jobs).await?;
+        self.are_kept(run, jobs.into_iter().map(LogId::Job).collect()).await
+    }
+
+    async fn are_kept(&self, run: &Run, logs: Vec<LogId>) -> Result<(), Failure> {
+        let deleted = self.logs.deleted(logs).await?;
         let Some(last) = deleted.iter().copied().max().flatten().filter(|_| deleted.iter().all(Option::is_some)) else {
             return Ok(());
         };

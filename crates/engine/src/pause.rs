@@ -2,59 +2,72 @@
 //! does, the run is paused or running. Never ends anything: a job that ends meanwhile ends as it would have.
 
 use crate::run_tx::RunTx;
+use model::Failure;
 use model::bug;
-use model::hierarchy;
-use model::job::{FreezeState, JobEvent, JobStatus};
+use model::hierarchy::{self, Jobs};
+use model::job::JobEvent;
+use model::job_counters::JobPick;
 use model::run::RunStatus;
-use model::{Failure, JobId};
 
 impl RunTx<'_> {
     /// Nothing new starts, and what runs is frozen. A job without a machine is held at once.
     pub(crate) fn hold_jobs(&mut self) -> Result<(), Failure> {
-        self.freeze_all(&JobEvent::HoldAsked)?;
+        self.ask_jobs(JobPick::ToHold, &JobEvent::HoldAsked)?;
         self.settle_pause()
     }
 
     pub(crate) fn release_jobs(&mut self) -> Result<(), Failure> {
         hierarchy::wake_agents(self, false)?;
-        self.freeze_all(&JobEvent::ReleaseAsked)?;
+        self.ask_jobs(JobPick::ToRelease, &JobEvent::ReleaseAsked)?;
         self.settle_pause()
     }
 
-    fn freeze_all(&mut self, event: &JobEvent) -> Result<(), Failure> {
-        let open: Vec<JobId> = self.open_jobs().map(|(id, _)| id).collect();
-        open.into_iter().try_for_each(|job| self.job_event(job, event.clone()).map(drop))
+    /// What may follow in the run by itself: the next chunk of what ends, pauses or resumes, and agents that may begin.
+    pub(crate) fn go_on(&mut self) -> Result<(), Failure> {
+        if !self.has_attempt() || self.run.status.is_end() {
+            return Ok(());
+        }
+        if self.attempt()?.it.tree.unfinished {
+            hierarchy::continue_endings(self)?;
+            match &self.run.termination {
+                Some(_) => {}
+                None if self.run.pause_asked.is_some() => self.hold_jobs()?,
+                None => self.release_jobs()?,
+            }
+        }
+        if let Some(termination) = self.run.termination.clone().filter(|_| !self.run.status.is_end()) {
+            return self.stop_agents(termination.abort);
+        }
+        let tree = &self.attempt()?.it.tree;
+        if tree.unfinished {
+            return Ok(()); // this commit has done its share
+        }
+        let jobs = Jobs { all_frozen: tree.jobs.all_frozen(), all_moving: tree.jobs.all_moving() };
+        hierarchy::go_on(self, jobs)
     }
 
     /// Says that everything is held, or that everybody goes on, as soon as that is so.
     pub(crate) fn settle_pause(&mut self) -> Result<(), Failure> {
-        if self.run.termination.is_some() {
+        let waits = self.run.pause_asked.is_some() || self.run.status == RunStatus::Resuming;
+        if self.run.termination.is_some() || !waits {
             return Ok(());
         }
-        let all =
-            |run_tx: &RunTx<'_>, wanted: FreezeState| run_tx.open_jobs().all(|(_, freeze)| freeze == Some(wanted));
+        let jobs = self.attempt()?.it.tree.jobs.clone();
         match self.run.status {
-            RunStatus::Running if self.run.pause_asked.is_some() && all(self, FreezeState::Frozen) => {
+            RunStatus::Running if self.run.pause_asked.is_some() && jobs.all_frozen() => {
                 if !bug!(paused_time_counts) {
                     self.stop_clock();
                 }
                 hierarchy::hold_agents(self, true)
             }
-            RunStatus::Resuming if all(self, FreezeState::Moving) => {
+            RunStatus::Resuming if jobs.all_moving() => {
                 hierarchy::wake_agents(self, true)?;
-                if self.jobs.iter().any(|job| job.it.status == JobStatus::Running) {
+                if jobs.active > 0 {
                     self.begin_active();
                 }
                 Ok(())
             }
             _ => Ok(()),
         }
-    }
-
-    /// Open jobs of this attempt; one that is on its way to its end neither stands still nor goes on.
-    fn open_jobs(&self) -> impl Iterator<Item = (JobId, Option<FreezeState>)> {
-        let mine = self.jobs.iter().map(|job| &job.it).filter(|job| job.attempt == self.run.attempt);
-        mine.filter(|job| !job.status.is_end())
-            .map(|job| (job.id, (job.status != JobStatus::Terminating).then_some(job.freeze)))
     }
 }

@@ -3,7 +3,7 @@
 use crate::run::{Submission, affordable, check_asked, check_secrets};
 use crate::{Engine, EngineContext};
 use model::pool::{Placement, Room, Wish};
-use model::spec::{Resources, RetryEvent, RunSpec};
+use model::spec::{Resources, RetryEvent, RunTerms};
 use model::time::HOUR;
 use model::{Credits, Failure, InstanceId};
 use store::Tx;
@@ -57,6 +57,20 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// All that would be refused of a run of agents; what its org has available. Writes nothing.
+    pub async fn check_agents(&self, submission: &Submission) -> Result<Credits, Failure> {
+        check_asked(&self.context, submission)?;
+        let (context, submission) = (self.context.clone(), submission.clone());
+        let read = move |tx: &mut Tx| {
+            check_secrets(tx, &submission)?;
+            affordable(tx, &context, &submission)?;
+            Ok(store::org::find(tx, submission.org)?.available)
+        };
+        self.store.read("run.plan", read).await
+    }
+}
+
 fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result<Plan, Failure> {
     check_secrets(tx, submission)?;
     let spec = &submission.spec;
@@ -94,14 +108,14 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
         waiting,
         per_hour,
         reserved: affordable(tx, context, submission)?,
-        most: most(spec, per_hour),
+        most: most(&spec.terms(), per_hour),
         balance: store::org::find(tx, submission.org)?.available,
         missing: Missing::default(),
     })
 }
 
 /// The price of the longest time that the policy allows, within the budget.
-fn most(spec: &RunSpec, per_hour: Credits) -> Option<Credits> {
+fn most(spec: &RunTerms, per_hour: Credits) -> Option<Credits> {
     let attempts = if spec.retries_on(RetryEvent::Error) { spec.max_attempts() } else { 1 };
     let price = spec.max_duration_ms.map(|ms| {
         let micro = i128::from(per_hour.micro()) * i128::from(ms) * i128::from(attempts) / i128::from(HOUR);

@@ -6,13 +6,14 @@ use crate::{Engine, EngineContext};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
 use model::instance::{Instance, InstanceStatus};
-use model::job::JobEvent;
+use model::job::{JobEvent, JobStatus};
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
 use model::pool::{Placement, Room, Wish};
-use model::spec::Priority;
+use model::spec::{Priority, Resources};
 use model::{AllocationId, Failure, InstanceId, JobId, PoolId, Refused};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use store::job::Head;
 use store::pool::Pool;
 use store::{Item, Lane, Tx, WorkKind};
@@ -43,21 +44,85 @@ impl RunTx<'_> {
         crate::workflow::advance_in(self, workflow, true)
     }
 
-    /// Decides under the pool's lock. `lost`: slots that could not be claimed in this very transaction, which has the lock already
-    /// and may hold instances, after which no pool is locked any more.
+    /// Places the jobs that this transaction has submitted or released. One after the other, and each decision finds in the database
+    /// what the one before it has changed.
+    pub(crate) fn place_waiting(&mut self) -> Result<(), Failure> {
+        if self.to_place.is_empty() {
+            return Ok(());
+        }
+        self.lock_for_placement()?;
+        let mut placed = false;
+        while let Some(job) = self.to_place.pop_front() {
+            if std::mem::replace(&mut placed, true) {
+                self.write_placed()?;
+            }
+            self.place(job)?;
+        }
+        Ok(())
+    }
+
+    /// Locks all their pools and then, in the order of their ids, the machines that will be chosen. Of two transactions that place
+    /// several jobs none waits for the other while the other waits for it.
+    fn lock_for_placement(&mut self) -> Result<(), Failure> {
+        let mut jobs: BTreeMap<PoolId, Vec<JobId>> = BTreeMap::new();
+        for id in self.to_place.clone() {
+            let job = self.job(id)?;
+            if job.status == JobStatus::Submitted {
+                jobs.entry(job.pool).or_default().push(id);
+            }
+        }
+        for pool in jobs.keys() {
+            self.pool(*pool)?;
+        }
+        let mut machines = BTreeSet::new();
+        for (pool, jobs) in jobs.into_iter().filter(|(_, jobs)| jobs.len() > 1) {
+            machines.extend(self.will_be_chosen(pool, &jobs)?);
+        }
+        for machine in machines {
+            self.instance(machine)?;
+        }
+        Ok(())
+    }
+
+    /// The machines whose slots these jobs of this run will be given, as far as there are free ones.
+    fn will_be_chosen(&mut self, pool: PoolId, jobs: &[JobId]) -> Result<Vec<InstanceId>, Failure> {
+        if store::job::head(self.tx, pool)?.is_some() {
+            return Ok(Vec::new()); // who waits is served first
+        }
+        let pool = self.pool(pool)?.clone();
+        let mut slots = store::allocation::available(self.tx, pool.id)?;
+        let room = room(self.tx, self.context, &pool)?;
+        let mut chosen = Vec::new();
+        for job in jobs {
+            let wish = self.wish(*job)?;
+            let Placement::Claim(slot) = model::pool::place(&wish, &slots, room) else { break };
+            chosen.push(slot.instance);
+            slots.retain(|other| other.allocation != slot.allocation);
+        }
+        Ok(chosen)
+    }
+
+    /// What a job's machine must have: what its agent asks for, else what its run does.
+    fn resources_of(&mut self, job: JobId) -> Result<Resources, Failure> {
+        let asked = self.job(job)?.resources.clone();
+        Ok(asked.unwrap_or_else(|| self.run.spec.resources.clone()))
+    }
+
+    fn wish(&mut self, job: JobId) -> Result<Wish, Failure> {
+        let resources = self.resources_of(job)?;
+        Ok(Wish { org: self.run.org, resources, init_checksum: self.run.spec.init_checksum.clone() })
+    }
+
+    /// Decides under the pool's lock. `lost`: slots that could not be claimed in this very transaction.
     pub(crate) fn decide_place(&mut self, id: JobId, lost: &[AllocationId]) -> Result<Decision, Failure> {
-        let job = self.job(id)?.clone();
-        let mut pool = if lost.is_empty() { store::pool::lock(self.tx, job.pool)? } else { self.pool_of(id)? };
+        let pool = self.job(id)?.pool;
+        let pool = self.pool(pool)?.clone();
         let head = store::job::head(self.tx, pool.id)?;
         if let Some(head) = head.filter(|head| head.id != id) {
-            self.enqueue(id, &mut pool, Some(head))?;
+            self.enqueue(id, pool.id, Some(head))?;
             return Ok(Decision::Wait);
         }
-        let wish = Wish {
-            org: job.org,
-            resources: self.run.spec.resources.clone(),
-            init_checksum: self.run.spec.init_checksum.clone(),
-        };
+        let wish = self.wish(id)?;
         let mut slots = store::allocation::available(self.tx, pool.id)?;
         slots.retain(|slot| !lost.contains(&slot.allocation));
         loop {
@@ -67,39 +132,46 @@ impl RunTx<'_> {
                     return Ok(Decision::Claim(WarmSlot { instance, allocation }));
                 }
                 Placement::Spawn => return Ok(Decision::Spawn),
+                // Locked out of turn it could wait for a transaction that waits for this one: the pool's item goes on.
+                Placement::Retire(idle) if !self.may_lock(idle) => {
+                    self.wake(WorkKind::Pool, pool.id.0, self.at);
+                    self.enqueue(id, pool.id, None)?;
+                    return Ok(Decision::Wait);
+                }
                 Placement::Retire(idle) => {
                     let machine = self.instance(idle)?.it.clone();
                     if crate::instance::held(self.tx, self.context, &machine)?.is_some() {
                         slots.retain(|other| other.instance != idle); // the hold needs the machine
                         continue;
                     }
-                    self.enqueue(id, &mut pool, None)?;
-                    terminate_instance::begin_in(self, idle, "somebody waits whom it does not fit")?;
+                    self.enqueue(id, pool.id, None)?;
+                    terminate_instance::begin(self, idle, "a job waits that does not fit on it")?;
                     return Ok(Decision::Wait);
                 }
                 Placement::Wait => {
-                    self.enqueue(id, &mut pool, None)?;
+                    self.enqueue(id, pool.id, None)?;
                     return Ok(Decision::Wait);
                 }
             }
         }
     }
 
-    fn pool_of(&mut self, id: JobId) -> Result<Pool, Failure> {
-        let pool = self.job(id)?.pool;
-        store::pool::find(self.tx, pool)?.ok_or_else(|| Refused::not_found("pool", pool).into())
+    fn may_lock(&self, machine: InstanceId) -> bool {
+        self.instances.iter().any(|held| held.it.id == machine) || store::instance::may_lock(self.tx, machine)
     }
 
     /// At the end of its turn in the list. Behind somebody who waits already nothing new can be placed, so nobody looks again.
-    fn enqueue(&mut self, id: JobId, pool: &mut Pool, head: Option<Head>) -> Result<(), Failure> {
+    fn enqueue(&mut self, id: JobId, pool: PoolId, head: Option<Head>) -> Result<(), Failure> {
         if self.job(id)?.queue_seq.is_some() {
             return Ok(());
         }
-        let turns = store::job::turns(self.tx, pool.id, self.run.spec.priority, self.run.org)?;
-        let (turn, seq) = (model::pool::turn(turns), store::pool::next_seq(self.tx, pool)?);
+        let turns = store::job::turns(self.tx, pool, self.run.spec.priority, self.run.org)?;
+        let mut locked = self.pool(pool)?.clone();
+        let (turn, seq) = (model::pool::turn(turns), store::pool::next_seq(self.tx, &mut locked)?);
+        *self.pool(pool)? = locked;
         let behind = head.is_some_and(|head| self.run.spec.priority == Priority::Normal && Some(turn) >= head.turn);
         if !behind {
-            self.wake(WorkKind::Pool, pool.id.0, self.at);
+            self.wake(WorkKind::Pool, pool.0, self.at);
         }
         self.job_event(id, JobEvent::Queued { turn, seq }).map(drop)
     }
@@ -115,6 +187,9 @@ impl RunTx<'_> {
     }
 
     fn try_claim(&mut self, id: JobId, slot: &WarmSlot) -> Result<(), Failure> {
+        if !self.may_lock(slot.instance) {
+            return Err(Refused::Stale { what: "the instance" }.into()); // somebody else may have it: another one will do
+        }
         let instance = self.instance(slot.instance)?;
         if instance.it.status != InstanceStatus::Ready {
             return Err(Refused::Stale { what: "the instance" }.into());
@@ -123,8 +198,8 @@ impl RunTx<'_> {
         let freed = self.allocation(slot.allocation)?.it.updated_at;
         self.at = self.tx.not_before(freed);
         self.allocation_event(slot.allocation, AllocationEvent::Claimed { job: id })?;
-        self.unused_no_more(slot.instance)?;
         let mut machine = self.instance(slot.instance)?.it.clone();
+        crate::idle_billing::close(self, &mut machine)?;
         machine.idle_since = None;
         machine.manifest = self.manifest_of(id)?;
         let (price_micro, manifest) = (machine.price_micro, machine.manifest);
@@ -137,68 +212,32 @@ impl RunTx<'_> {
 
     /// Announces a machine: its row, its name and its slot stand before the provider is asked to make it. The pool is locked.
     pub(crate) fn announce(&mut self, id: JobId) -> Result<(), Failure> {
-        let pool = self.pool_of(id)?;
+        let pool = self.job(id)?.pool;
+        let pool = self.pool(pool)?.clone();
         let provider = self.context.provider(&pool.provider)?.clone();
         let capabilities = provider.capabilities();
-        let manifest = self.manifest_of(id)?;
+        let (manifest, workflow) = (self.manifest_of(id)?, self.job(id)?.workflow);
         let (instance, slot) = (InstanceId(self.tx.next_id()), AllocationId(self.tx.next_id()));
         let control_id = self.context.installation.control_id.clone();
         let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
-        let price_micro = provider.price(&self.run.spec.resources).micro();
+        let resources = self.resources_of(id)?;
+        let price_micro = provider.price(&resources).micro();
+        let machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.instances.push(Tracked::new(Instance {
-            id: instance,
-            org: self.run.org,
-            pool: pool.id,
-            manifest,
-            workflow: Some(self.job(id)?.workflow),
+            workflow: Some(workflow),
             provider: pool.provider.clone(),
             region: pool.region.clone(),
-            nonce: nonce(self.context, &name, self.at),
-            name,
-            handle: None,
-            status: InstanceStatus::Spawning,
-            resources: provider.size_for(&self.run.spec.resources),
+            nonce: nonce(self.context, &machine.name, self.at),
+            resources: provider.size_for(&resources),
             init_checksum: self.run.spec.init_checksum.clone(),
             on_lost_control: self.run.spec.on_lost_control,
             price_micro,
-            desired_version: 1,
-            observed_version: 0,
-            session: 0,
-            workdirs: 1,
-            created_at: self.at,
-            ready_at: None,
-            last_seen_at: None,
-            lost_at: None,
-            idle_since: None,
-            unused_from: None,
-            terminating_at: None,
-            terminated_at: None,
-            displaced: false,
-            respawns: 0,
-            host: None,
-            runner_version: None,
-            containment: None,
-            version: 1,
+            ..machine
         }));
         // Born claimed: nobody else can take it before the job it was made for (R94).
-        self.allocations.push(Tracked::new(Allocation {
-            id: slot,
-            org: self.run.org,
-            manifest: Some(manifest),
-            instance,
-            job: Some(id),
-            status: AllocationStatus::Claimed,
-            debug_hold_until: None,
-            extensions: 0,
-            account: Default::default(),
-            user: capabilities.user,
-            workdir: "work_1".into(),
-            workdir_released: false,
-            created_at: self.at,
-            updated_at: self.at,
-            completed_at: None,
-            version: 1,
-        }));
+        let (claimed, job) = (AllocationStatus::Claimed, Some(id));
+        let free = Allocation::free(slot, self.run.org, instance, capabilities.user, self.at);
+        self.allocations.push(Tracked::new(Allocation { manifest: Some(manifest), status: claimed, job, ..free }));
         let owned = [(ResourceKind::Instance, instance.0), (ResourceKind::Allocation, slot.0)];
         store::manifest::own(self.tx, manifest, &owned)?;
         self.wake(WorkKind::Instance, instance.0, self.at + model::instance::SPAWN_LIMIT_MS);
@@ -237,7 +276,7 @@ pub(crate) fn boot(context: &EngineContext, instance: &Instance) -> Boot {
         nonce: instance.nonce.clone(),
         instance: instance.id,
         control_id: context.installation.control_id.clone(),
-        control_url: context.control_url.clone(),
+        control_url: context.control_url(&instance.provider).to_owned(),
         control_ca: context.control_ca.clone(),
         token: context.installation.runner_token(&instance.name),
         cpu_milli: instance.resources.cpu_milli,
@@ -252,6 +291,33 @@ pub(crate) fn boot(context: &EngineContext, instance: &Instance) -> Boot {
 }
 
 impl Engine {
+    /// Moves a job that has no machine to the pool of another provider or region. This commit gives up its turn and its place in the
+    /// list; the next one, by the job's own item, enters the other pool under that pool's lock.
+    pub async fn change_pool(&self, job: JobId, provider: &str, region: &str) -> Result<(), Failure> {
+        let capabilities = self.context.provider(provider)?.capabilities();
+        if !capabilities.regions.iter().any(|known| known == region) {
+            let known = capabilities.regions.join(", ");
+            let why = format!("`{region}` is not a region of {provider}: choose one of {known}");
+            return Err(Refused::invalid("region", why).into());
+        }
+        let found = self.store.read_inline("job.find", move |tx| store::job::find(tx, job)).await?;
+        let run = found.ok_or_else(|| Refused::not_found("job", job))?.run;
+        let (context, place) = (self.context.clone(), (provider.to_owned(), region.to_owned()));
+        self.store
+            .write(Lane::Normal.of(run), "job.change_pool", move |tx| {
+                let mut run_tx = RunTx::open(tx, &context, run)?;
+                let asked = run_tx.resources_of(job)?;
+                if !capabilities.largest.satisfies(&asked) {
+                    let largest = capabilities.largest.clone();
+                    return Err(Refused::DoesNotFit { asked, largest, place: place.0.clone() }.into());
+                }
+                let pool = store::pool::ensure(run_tx.tx, &place.0, &place.1)?;
+                run_tx.job_event(job, JobEvent::PoolChanged { pool })?;
+                run_tx.close().map(drop)
+            })
+            .await
+    }
+
     /// Somebody waits and something may have become free: one transaction per placed job, in order, until nobody fits.
     pub(crate) async fn reconcile_pool(&self, item: Item) -> Result<(), Failure> {
         let id = PoolId(item.subject);
@@ -303,7 +369,7 @@ mod tests {
             "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast",
         }))
         .unwrap();
-        Submission { org, name: None, spec, start: true }
+        Submission { org, name: None, spec, plans: Default::default(), start: true }
     }
 
     fn context(max_instances: i64) -> Arc<EngineContext> {
@@ -314,7 +380,9 @@ mod tests {
             config: crate::Config::default(),
             installation: store::Installation::new("t3stt3st", [7; 32]),
             providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn adapters::Provider>)]),
-            control_url: "test:".to_owned(),
+            tools: Default::default(),
+            models: Default::default(),
+            control_urls: crate::ControlUrls::only("test:"),
             control_ca: None,
             presence: crate::Presence::alone(),
             timer: Arc::new(crate::workflow::tests::Never),
@@ -324,8 +392,8 @@ mod tests {
     fn submit(store: &Store, context: &Arc<EngineContext>, org: OrgId) -> (RunId, JobId) {
         let context = context.clone();
         let submitted = move |tx: &mut Tx| {
-            let run = fresh(tx, &submission(org));
-            let mut run_tx = RunTx::fresh(tx, &context, run);
+            let (run, content) = (fresh(tx, &submission(org)), submission(org).spec.content());
+            let mut run_tx = RunTx::fresh(tx, &context, run, content);
             run_tx.run_event(RunEvent::Started)?;
             let submitted = (run_tx.run.id, run_tx.jobs[0].it.id);
             run_tx.close()?;
@@ -342,13 +410,13 @@ mod tests {
             Ok(org)
         });
         let org = org.unwrap();
-        let ((first, _), (run, job)) = (submit(store, context, org), submit(store, context, org));
+        let ((first, ending), (run, job)) = (submit(store, context, org), submit(store, context, org));
         let context = context.clone();
         let free = move |tx: &mut Tx| {
             let mut run_tx = RunTx::open(tx, &context, first)?;
-            let ended = run_tx.jobs[0].it.clone();
+            let ended = run_tx.job(ending)?.clone();
             let (instance, slot) = (ended.instance.unwrap(), ended.allocation.unwrap());
-            run_tx.set_job(Job { status: JobStatus::Done, ..ended });
+            run_tx.set_job(Job { status: JobStatus::Done, ..ended })?;
             let free =
                 Allocation { status: AllocationStatus::Available, job: None, ..run_tx.allocation(slot)?.it.clone() };
             run_tx.allocation(slot)?.set(free);

@@ -1,20 +1,23 @@
 //! What a person or program asks of a run: submit, start, cancel, retry, delete. And the run's own item: deadlines, money, dispatch.
 
+use crate::command;
+use crate::planner::PLANNERS_VERSION;
 use crate::run_tx::RunTx;
 use crate::view::{self, RunSnapshot};
 use crate::{Engine, EngineContext};
 use model::bug;
-use model::hierarchy;
-use model::job::JobStatus;
+use model::job_counters::JobPick;
+use model::plan::{AgentPlan, RunPlan};
 use model::run::{Run, RunEvent, RunStatus};
-use model::spec::{RunKind, RunSpec};
+use model::spec::{MAX_ENV_BYTES, MAX_NODES, Resources, RunKind, RunSpec};
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::idempotency::{self, Key, Looked};
 use store::{Item, Lane, Turn, Tx};
 
 /// A run that waits for something that cannot wake it is looked at again after this.
-const LOOK_AGAIN_MS: i64 = 5 * model::time::SECOND;
+pub(crate) const LOOK_AGAIN_MS: i64 = 5 * model::time::SECOND;
 
 /// A run as it was asked for.
 #[derive(Debug, Clone)]
@@ -22,7 +25,37 @@ pub struct Submission {
     pub org: OrgId,
     pub name: Option<String>,
     pub spec: RunSpec,
+    pub plans: Plans,
     pub start: bool,
+}
+
+/// What the agents of a run of `type: agents` do. Empty for other runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plans {
+    pub shared: RunPlan,
+    pub agents: Vec<AgentPlan>,
+    /// Makes the next plan version when too much has failed.
+    pub planner: Option<AgentPlan>,
+}
+
+impl Plans {
+    /// Names of all secrets that steps and machines are given.
+    fn secrets(&self) -> BTreeSet<String> {
+        let mut names = Vec::new();
+        let agents = self.agents.iter().chain(&self.planner);
+        for agent in agents.clone() {
+            if let Some(machine) = &agent.machine {
+                names.extend(machine.secrets.iter().cloned());
+                machine.env.values().for_each(|value| crate::agent::collect_secrets(value, &mut names));
+            }
+        }
+        let steps = agents.flat_map(|agent| &agent.tasks).flat_map(|task| &task.steps);
+        let verified = steps.clone().filter_map(|step| step.verify.as_deref());
+        let inputs =
+            steps.chain(verified).map(|step| &step.input).chain(self.shared.tools.values().map(|tool| &tool.input));
+        inputs.for_each(|input| crate::agent::collect_secrets(input, &mut names));
+        names.into_iter().collect()
+    }
 }
 
 /// The answer to a request that may be repeated: stored with its effect.
@@ -73,8 +106,9 @@ impl Engine {
         self.keyed(Lane::Normal, "run.submit", key, 201, move |tx| {
             check_secrets(tx, &submission)?;
             let run = fresh(tx, &submission);
-            use_contents(tx, &run)?;
-            let mut run_tx = RunTx::fresh(tx, &context, run);
+            use_contents(tx, run.id, &submission)?;
+            keep_plans(tx, run.id, &submission.plans)?;
+            let mut run_tx = RunTx::fresh(tx, &context, run, submission.spec.content());
             run_tx.publish("run.created", store::body!({ "name": run_tx.run.name, "status": "created" }));
             if submission.start {
                 run_tx.run_event(RunEvent::Started)?;
@@ -131,7 +165,7 @@ impl Engine {
 
     /// Stores a refusal under its key, after the refused transaction has taken its effects and the key back. If another request
     /// has used the key in between, its answer is the key's answer. Nobody has been told anything before this commits.
-    async fn remember(&self, key: Key, refused: Refused) -> Result<KeyedResponse, Failure> {
+    pub(crate) async fn remember(&self, key: Key, refused: Refused) -> Result<KeyedResponse, Failure> {
         let about_the_key = matches!(refused, Refused::KeyReused | Refused::KeyBusy { .. });
         let kept = if about_the_key || bug!(refusal_forgotten) { None } else { (self.refusals)(&refused, &key) };
         let Some((status, body)) = kept else { return Err(refused.into()) };
@@ -214,10 +248,27 @@ impl Engine {
     }
 }
 
+/// Each agent's plan is one row, written once.
+fn keep_plans(tx: &mut Tx, run: RunId, plans: &Plans) -> Result<(), Failure> {
+    if plans.shared != RunPlan::default() {
+        store::plan::insert_shared(tx, run, &plans.shared)?;
+    }
+    if let Some(agents) = plans.shared.document.as_ref().and_then(|document| document.get("agents")) {
+        store::plan::insert_source(tx, run, 1, &serde_json::json!({ "agents": agents }))?;
+    }
+    for (sequence, plan) in (0..).zip(&plans.agents) {
+        store::plan::insert(tx, run, 1, sequence, plan)?;
+    }
+    match &plans.planner {
+        Some(planner) => store::plan::insert(tx, run, PLANNERS_VERSION, 0, planner),
+        None => Ok(()),
+    }
+}
+
 /// What a submission names must be here before it is accepted, and stays while its run is open.
-fn use_contents(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
-    if let Some(tree) = &run.spec.files
-        && !store::content::is_tree_here(tx, run.org, &tree.hash)?
+fn use_contents(tx: &mut Tx, run: RunId, submission: &Submission) -> Result<(), Failure> {
+    if let Some(tree) = &submission.spec.files
+        && !store::content::is_tree_here(tx, submission.org, &tree.hash)?
     {
         let why = format!(
             "the tree {} is not here: PUT /api/v1/trees/{{hash}} first, and before it what it names",
@@ -225,7 +276,7 @@ fn use_contents(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
         );
         return Err(Refused::invalid("files", why).into());
     }
-    store::content::use_by(tx, run.org, run.id, &contents(&run.spec))
+    store::content::use_by(tx, submission.org, run, &contents(&submission.spec))
 }
 
 impl Engine {
@@ -255,24 +306,67 @@ pub(crate) fn contents(spec: &RunSpec) -> Vec<String> {
 /// All that can be refused without a look at any row.
 pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
     submission.spec.check()?;
+    check_plans(&submission.spec, &submission.plans)?;
+    check_machines(context, submission)?;
     if let Some(name) = &submission.name {
         check_name(name)?;
     }
-    check_fit(context, &submission.spec)
+    check_fit(context, &submission.spec.provider, &submission.spec.resources)
+}
+
+fn check_plans(spec: &RunSpec, plans: &Plans) -> Result<(), Refused> {
+    if spec.kind != RunKind::Agents {
+        return Ok(());
+    }
+    if spec.plan.replans > 0 && plans.planner.is_none() {
+        return Err(Refused::invalid("planner", "a run that may be planned again needs one"));
+    }
+    if !spec.plan.goal {
+        model::plan::check(&plans.agents)?;
+    } else if plans.planner.is_none() {
+        return Err(Refused::invalid("planner", "a goal needs one"));
+    }
+    plans.planner.as_slice().iter().try_for_each(|planner| model::plan::check(std::slice::from_ref(planner)))
 }
 
 /// Refuses what no machine of the provider could ever hold: waiting would not help.
-fn check_fit(context: &EngineContext, spec: &RunSpec) -> Result<(), Refused> {
-    let largest = context.provider(&spec.provider)?.capabilities().largest;
-    if largest.satisfies(&spec.resources) {
+fn check_fit(context: &EngineContext, provider: &str, asked: &Resources) -> Result<(), Refused> {
+    let largest = context.provider(provider)?.capabilities().largest;
+    if largest.satisfies(asked) {
         return Ok(());
     }
-    Err(Refused::DoesNotFit { asked: spec.resources.clone(), largest, place: spec.provider.clone() })
+    Err(Refused::DoesNotFit { asked: asked.clone(), largest, place: provider.to_owned() })
+}
+
+/// Machines of agents: each agent that has commands has one, of a provider that is set up, and what all its processes are given fits into
+/// a machine's document.
+fn check_machines(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
+    for agent in submission.plans.agents.iter().chain(&submission.plans.planner) {
+        let at = format!("agents.{}", agent.name);
+        let needs = agent.tasks.iter().flat_map(|task| &task.steps).any(|step| step.tool.needs_machine());
+        let Some(machine) = &agent.machine else {
+            let why = "it has commands, and no machine to run them on";
+            return if needs { Err(Refused::invalid(at, why)) } else { continue };
+        };
+        let provider = machine.provider.as_deref().unwrap_or(&submission.spec.provider);
+        check_fit(context, provider, &machine.resources)?;
+        let (env, secrets) = command::variables(Some(&serde_json::json!(machine.env)))
+            .map_err(|why| Refused::invalid(format!("{at}.env"), why))?;
+        let bytes: usize = env.iter().chain(&submission.spec.env).map(|(name, value)| name.len() + value.len()).sum();
+        if bytes > MAX_ENV_BYTES {
+            let why = "more than 128 KiB in sum, with the run's: put it into a file and send it with --file";
+            return Err(Refused::invalid(format!("{at}.env"), why));
+        }
+        for name in env.keys().chain(secrets.keys()).chain(&machine.secrets) {
+            model::spec::check_variable(name).map_err(|why| Refused::invalid(format!("{at}.env"), why))?;
+        }
+    }
+    Ok(())
 }
 
 /// What starting it would reserve, if the org has so much. Only the start reserves.
 pub(crate) fn affordable(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result<Credits, Failure> {
-    let needed = crate::ledger::estimate(context, &submission.spec, Credits::ZERO)?;
+    let needed = crate::ledger::estimate(context, &submission.spec.terms(), Credits::ZERO)?;
     let available = store::org::find(tx, submission.org)?.available;
     if available < needed {
         return Err(Refused::Unaffordable { needed, available }.into());
@@ -304,10 +398,11 @@ pub(crate) fn act(tx: &mut Tx, context: &EngineContext, org: OrgId, id: RunId, a
         Action::Resume => run_tx.run_event(RunEvent::ResumeAsked)?,
         Action::Retry { force } => {
             files_are_here(&mut run_tx)?;
-            if force {
-                give_up_silent_jobs(&mut run_tx)?;
+            let given_up = force && give_up_silent_jobs(&mut run_tx)?;
+            // What is left of the run goes on, or has yet to end.
+            if !given_up || run_tx.run.status.is_end() || run_tx.run.status == RunStatus::Retrying {
+                run_tx.run_event(RunEvent::RetryAsked { after_ms: 0 })?;
             }
-            run_tx.run_event(RunEvent::RetryAsked { after_ms: 0 })?;
         }
     }
     run_tx.close().map(drop)
@@ -315,13 +410,17 @@ pub(crate) fn act(tx: &mut Tx, context: &EngineContext, org: OrgId, id: RunId, a
 
 /// What a run was sent with is kept a while after its end; later there is nothing to try again with.
 fn files_are_here(run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
-    if let Some(tree) = &run_tx.run.spec.files
+    if !run_tx.run.spec.sent_files {
+        return Ok(());
+    }
+    let content = store::run::content(run_tx.tx, run_tx.run.id)?;
+    if let Some(tree) = &content.files
         && !store::content::is_tree_here(run_tx.tx, run_tx.run.org, &tree.hash)?
     {
         let why = "no run needed them for long, and they were deleted: submit it again".into();
         return Err(Refused::Gone { what: "what the run was sent with", why }.into());
     }
-    if let Some(stdin) = &run_tx.run.spec.stdin
+    if let Some(stdin) = &content.stdin
         && !store::content::is_here(run_tx.tx, run_tx.run.org, &stdin.hash)?
     {
         let why = "no run needed it for long, and its bytes were deleted: submit the run again".to_owned();
@@ -330,11 +429,24 @@ fn files_are_here(run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A person says that a silent machine's job is surely gone: it is fenced, and its run may go on.
-fn give_up_silent_jobs(run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
-    let silent: Vec<_> =
-        run_tx.jobs.iter().filter(|j| !j.it.status.is_end() && j.it.silent_since.is_some()).map(|j| j.it.id).collect();
-    silent.into_iter().try_for_each(|job| run_tx.job_event(job, model::job::JobEvent::GaveUpOn).map(drop))
+/// A person says that a silent machine's job is surely gone: it is fenced, and its run may go on. Whether there was one. Machines are
+/// locked in the order of their ids.
+fn give_up_silent_jobs(run_tx: &mut RunTx<'_>) -> Result<bool, Failure> {
+    if run_tx.attempts.is_empty() || run_tx.attempt()?.it.tree.jobs.silent() == 0 {
+        return Ok(false);
+    }
+    let mut silent = Vec::new();
+    for id in run_tx.pick_jobs(JobPick::Open, MAX_NODES as usize)? {
+        let job = run_tx.job(id)?;
+        if job.silent_since.is_some() {
+            silent.push((job.instance, id));
+        }
+    }
+    silent.sort();
+    for (_, job) in &silent {
+        run_tx.job_event(*job, model::job::JobEvent::GaveUpOn)?;
+    }
+    Ok(!silent.is_empty())
 }
 
 fn open_owned<'t>(tx: &'t mut Tx, context: &'t EngineContext, org: OrgId, id: RunId) -> Result<RunTx<'t>, Failure> {
@@ -357,7 +469,7 @@ fn reconcile(tx: &mut Tx, context: &EngineContext, id: RunId) -> Result<Option<T
     {
         run_tx.run_event(event)?;
     }
-    go_on_ending(&mut run_tx)?;
+    run_tx.go_on()?;
     run_tx.dispatch()?;
     let charge = meter(&mut run_tx)?;
     let soon = run_tx.at + LOOK_AGAIN_MS;
@@ -366,38 +478,34 @@ fn reconcile(tx: &mut Tx, context: &EngineContext, id: RunId) -> Result<Option<T
     Ok(due.into_iter().chain(charge).min())
 }
 
-/// Earlier commits may have had no room to end everything that must end.
-fn go_on_ending(run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
-    if !run_tx.attempt()?.it.tree.unfinished {
-        return Ok(());
-    }
-    hierarchy::continue_endings(run_tx)?;
-    if run_tx.run.termination.is_some() { hierarchy::stop_agents(run_tx) } else { Ok(()) }
-}
-
 /// The run's deadline with our outages taken out: while we were away nobody could report, and nothing could be picked up.
 fn deadline(run_tx: &mut RunTx<'_>) -> Result<Option<(Timestamp, RunEvent)>, Failure> {
-    let Some(from) = crate::idle_runs::counts_from(&run_tx.run) else { return Ok(model::run::deadline(&run_tx.run)) };
+    let deadline = run_tx.deadline();
+    let Some(from) = crate::idle_runs::waits_since(&run_tx.run, deadline.as_ref()) else { return Ok(deadline) };
     let outages = store::worker::outages(run_tx.tx, from)?;
-    Ok(crate::idle_runs::deadline(&run_tx.run, &outages))
+    Ok(crate::idle_runs::without(&run_tx.run, deadline, &outages))
 }
 
-/// Charges every full window of running jobs and keeps the reservation an hour ahead. Returns when to look again.
+/// Charges every full window of the active jobs and keeps the reservation an hour ahead. Returns when to look again.
 fn meter(run_tx: &mut RunTx<'_>) -> Result<Option<Timestamp>, Failure> {
-    let running = run_tx.jobs.iter().filter(|j| j.it.status == JobStatus::Running);
-    let running: Vec<_> = running.map(|j| (j.it.id, Credits(j.it.price_micro))).collect();
-    let mut next = None;
-    for (job, hourly) in running {
-        if run_tx.next_charge(job)?.is_some_and(|due| due <= run_tx.at) {
-            run_tx.charge_job(job, run_tx.at)?;
-            let goes_on = run_tx.top_up(job, hourly)?;
-            if !goes_on && run_tx.run.termination.is_none() {
-                out_of_credits(run_tx)?;
-            }
+    if run_tx.next_charge()?.is_some_and(|due| due <= run_tx.at) {
+        // All together, so that they have the same windows from now on.
+        let active = run_tx.pick_jobs(JobPick::Active, MAX_NODES as usize)?;
+        for job in &active {
+            run_tx.charge_job(*job, run_tx.at)?;
         }
-        next = run_tx.next_charge(job)?.into_iter().chain(next).min();
+        let at = run_tx.at;
+        let attempt = run_tx.attempt()?;
+        let mut next = attempt.it.clone();
+        next.tree.jobs.charged_to = Some(at);
+        let hourly = next.tree.jobs.hourly();
+        attempt.set(next);
+        let goes_on = active.first().map_or(Ok(true), |job| run_tx.top_up(*job, hourly))?;
+        if !goes_on && run_tx.run.termination.is_none() {
+            out_of_credits(run_tx)?;
+        }
     }
-    Ok(next)
+    run_tx.next_charge()
 }
 
 /// The reservation ends: a warning, and a graceful stop.
@@ -423,7 +531,8 @@ fn check_name(name: &str) -> Result<(), Refused> {
 }
 
 pub(crate) fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), Failure> {
-    for name in &submission.spec.secrets {
+    let planned = submission.plans.secrets();
+    for name in submission.spec.secrets.iter().chain(&planned) {
         if !store::secret::exists(tx, submission.org, name)? {
             return Err(
                 Refused::invalid("secrets", format!("there is no secret `{name}`: repl secret set {name}")).into()
@@ -435,44 +544,6 @@ pub(crate) fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), 
 
 pub(crate) fn fresh(tx: &mut Tx, submission: &Submission) -> Run {
     let (id, at) = (RunId(tx.next_id()), tx.at());
-    let spec = submission.spec.clone();
-    debug_assert_eq!(spec.kind, RunKind::Task, "checked before");
-    Run {
-        id,
-        org: submission.org,
-        name: submission.name.clone().unwrap_or_else(|| format!("run-{}", id.slug())),
-        max_attempts: spec.max_attempts(),
-        spec,
-        status: RunStatus::Created,
-        phase: None,
-        outcome: None,
-        pause_asked: None,
-        pause_reason: None,
-        termination: None,
-        attempt: 1,
-        plan_version: 1,
-        replanning: false,
-        agent_count: 0,
-        task_count: 0,
-        step_count: 0,
-        submission: 1,
-        created_at: at,
-        queued_at: None,
-        running_at: None,
-        completed_at: None,
-        cancelled_at: None,
-        deleted_at: None,
-        since: at,
-        retry_at: None,
-        active_ms: 0,
-        active_since: None,
-        exit_code: None,
-        signal: None,
-        last_error: None,
-        late_evidence: Vec::new(),
-        credits_end_at: None,
-        ended_by: None,
-        last_at: at,
-        version: 1,
-    }
+    let name = submission.name.clone().unwrap_or_else(|| format!("run-{}", id.slug()));
+    Run::created(id, submission.org, name, submission.spec.terms(), at)
 }

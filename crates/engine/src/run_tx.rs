@@ -2,19 +2,26 @@
 //! Whatever concerns another run is a work item, never a second run_tx.
 
 use crate::EngineContext;
+use crate::child::ChildInput;
+use crate::step::Acting;
 use crate::view::RunSnapshot;
 use model::agent::Agent;
 use model::allocation::Allocation;
 use model::attempt::Attempt;
 use model::instance::Instance;
 use model::job::Job;
+use model::job_counters::JobPick;
+use model::question::Question;
 use model::run::Run;
-use model::spec::Priority;
+use model::spec::{Priority, RunContent};
 use model::step::Step;
 use model::task::Task;
 use model::workflow::Workflow;
-use model::{AllocationId, Failure, InstanceId, JobId, Refused, RunId, StepId, TaskId, Timestamp, Trouble, WorkflowId};
-use std::collections::{BTreeMap, BTreeSet};
+use model::{
+    AgentId, AllocationId, Failure, InstanceId, JobId, PoolId, Refused, RunId, StepId, Timestamp, Trouble, WorkflowId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use store::pool::Pool;
 use store::{Hint, NewEvent, Tx, WorkKind};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,6 +44,12 @@ impl<T> Tracked<T> {
     pub(crate) fn new(it: T) -> Tracked<T> {
         Tracked { it, mark: Mark::New }
     }
+    pub(crate) fn is_new(&self) -> bool {
+        self.mark == Mark::New
+    }
+    pub(crate) fn is_to_be_written(&self) -> bool {
+        self.mark != Mark::Clean
+    }
     pub(crate) fn set(&mut self, it: T) {
         self.it = it;
         if self.mark == Mark::Clean {
@@ -51,28 +64,43 @@ pub(crate) struct RunTx<'t> {
     pub(crate) at: Timestamp,
     pub(crate) run: Run,
     mark: Mark,
+    /// Of a run that is being submitted.
+    content: Option<RunContent>,
     pub(crate) attempts: Vec<Tracked<Attempt>>,
     pub(crate) agents: Vec<Tracked<Agent>>,
     pub(crate) tasks: Vec<Tracked<Task>>,
     pub(crate) steps: Vec<Tracked<Step>>,
+    /// Those that were needed so far. The attempt's counters say how many more there are.
     pub(crate) jobs: Vec<Tracked<Job>>,
+    /// Submitted jobs that want a machine: placed together, when everything else has been decided.
+    pub(crate) to_place: VecDeque<JobId>,
+    /// Agents that have ended: their machines are let go.
+    pub(crate) to_let_go: Vec<AgentId>,
+    /// Pools that this transaction has locked.
+    pools: Vec<Pool>,
     pub(crate) workflows: Vec<Tracked<Workflow>>,
     pub(crate) allocations: Vec<Tracked<Allocation>>,
     pub(crate) instances: Vec<Tracked<Instance>>,
     told: BTreeSet<InstanceId>,
-    /// Rows in whose place a retry has put new ones.
-    pub(crate) replaced_tasks: Vec<TaskId>,
-    pub(crate) replaced_steps: Vec<StepId>,
+    /// Tries that another one follows in this transaction, as they were.
+    pub(crate) earlier_tries: Vec<Step>,
+    /// The agent whose work item is held, and what its holder knows.
+    pub(crate) acting: Option<Acting>,
+    pub(crate) questions: Vec<Tracked<Question>>,
+    /// Evaluated inputs of the children that are about to begin.
+    pub(crate) child_inputs: BTreeMap<StepId, ChildInput>,
+    /// Outputs that are written in this transaction.
+    pub(crate) outputs: BTreeMap<StepId, serde_json::Value>,
     /// Workflows whose nodes are being looked at, and whether one of them caused an event meanwhile.
     pub(crate) advancing: BTreeMap<WorkflowId, bool>,
 }
 
 impl<'t> RunTx<'t> {
     /// A run that is being submitted.
-    pub(crate) fn fresh(tx: &'t mut Tx, context: &'t EngineContext, run: Run) -> RunTx<'t> {
+    pub(crate) fn fresh(tx: &'t mut Tx, context: &'t EngineContext, run: Run, content: RunContent) -> RunTx<'t> {
         let at = tx.at();
         let mut run_tx = RunTx::of(tx, context, run, at);
-        run_tx.mark = Mark::New;
+        (run_tx.mark, run_tx.content) = (Mark::New, Some(content));
         run_tx
     }
 
@@ -81,10 +109,8 @@ impl<'t> RunTx<'t> {
         let run = store::run::lock(tx, id)?;
         let at = tx.at();
         let attempt = store::attempt::find(tx, run.id, run.attempt)?;
-        let jobs = store::job::of_attempt(tx, run.id, run.attempt)?;
         let mut run_tx = RunTx::of(tx, context, run, at);
         run_tx.attempts.extend(attempt.map(Tracked::clean));
-        run_tx.jobs.extend(jobs.into_iter().map(Tracked::clean));
         Ok(run_tx)
     }
 
@@ -95,17 +121,24 @@ impl<'t> RunTx<'t> {
             at,
             run,
             mark: Mark::Clean,
+            content: None,
             attempts: Vec::new(),
             agents: Vec::new(),
             tasks: Vec::new(),
             steps: Vec::new(),
             jobs: Vec::new(),
+            to_place: VecDeque::new(),
+            to_let_go: Vec::new(),
+            pools: Vec::new(),
             workflows: Vec::new(),
             allocations: Vec::new(),
             instances: Vec::new(),
             told: BTreeSet::new(),
-            replaced_tasks: Vec::new(),
-            replaced_steps: Vec::new(),
+            earlier_tries: Vec::new(),
+            acting: None,
+            questions: Vec::new(),
+            child_inputs: BTreeMap::new(),
+            outputs: BTreeMap::new(),
             advancing: BTreeMap::new(),
         }
     }
@@ -126,19 +159,90 @@ impl<'t> RunTx<'t> {
             .ok_or_else(|| Trouble::internal("the run's attempt is missing").into())
     }
 
-    pub(crate) fn job(&self, id: JobId) -> Result<&Job, Failure> {
-        self.jobs
-            .iter()
-            .find(|job| job.it.id == id)
-            .map(|job| &job.it)
-            .ok_or_else(|| Refused::not_found("job", id).into())
+    /// A run that was never started has none.
+    pub(crate) fn has_attempt(&self) -> bool {
+        self.attempts.iter().any(|attempt| attempt.it.number == self.run.attempt)
     }
 
-    pub(crate) fn set_job(&mut self, job: Job) {
-        match self.jobs.iter_mut().find(|kept| kept.it.id == job.id) {
-            Some(kept) => kept.set(job),
+    /// A job of the current attempt. Those of earlier attempts have ended, and are not the run's any more.
+    pub(crate) fn job(&mut self, id: JobId) -> Result<&Job, Failure> {
+        if let Some(i) = self.jobs.iter().position(|job| job.it.id == id) {
+            return Ok(&self.jobs[i].it);
+        }
+        let mine = |job: &Job| job.run == self.run.id && job.attempt == self.run.attempt;
+        let job = store::job::find(self.tx, id)?.filter(mine).ok_or_else(|| Refused::not_found("job", id))?;
+        self.jobs.push(Tracked::clean(job));
+        Ok(&self.jobs.last().expect("just pushed").it)
+    }
+
+    /// A job as it is now, or a new one. Its attempt counts it.
+    pub(crate) fn set_job(&mut self, job: Job) -> Result<(), Failure> {
+        let i = self.jobs.iter().position(|kept| kept.it.id == job.id);
+        let before = i.map(|i| &self.jobs[i].it);
+        let attempt = self.attempts.iter_mut().find(|attempt| attempt.it.number == job.attempt);
+        let attempt = attempt.ok_or_else(|| Trouble::internal("the job's attempt is missing"))?;
+        let mut next = attempt.it.clone();
+        next.tree.jobs.shift(before, &job);
+        if next != attempt.it {
+            attempt.set(next);
+        }
+        match i {
+            Some(i) => self.jobs[i].set(job),
             None => self.jobs.push(Tracked::new(job)),
         }
+        Ok(())
+    }
+
+    /// Open jobs of the current attempt that are held in memory.
+    fn open_here(&self) -> impl Iterator<Item = &Job> {
+        let attempt = self.run.attempt;
+        self.jobs.iter().map(|job| &job.it).filter(move |job| job.attempt == attempt && !job.status.is_end())
+    }
+
+    fn all_open_are_here(&mut self) -> Result<bool, Failure> {
+        let open = self.attempt()?.it.tree.jobs.open();
+        Ok(self.open_here().count() as i64 == open)
+    }
+
+    /// Open jobs of the current attempt, as many as are meant, in order of their ids. What is held in memory is newer than what the
+    /// database has.
+    pub(crate) fn pick_jobs(&mut self, pick: JobPick, limit: usize) -> Result<Vec<JobId>, Failure> {
+        if !self.all_open_are_here()? {
+            let most = (limit + self.jobs.len()) as i64;
+            for job in store::job::pick(self.tx, self.run.id, self.run.attempt, pick, most)? {
+                if !self.jobs.iter().any(|kept| kept.it.id == job.id) {
+                    self.jobs.push(Tracked::clean(job));
+                }
+            }
+        }
+        let mut picked: Vec<JobId> = self.open_here().filter(|job| pick.fits(job)).map(|job| job.id).collect();
+        picked.sort();
+        picked.truncate(limit);
+        Ok(picked)
+    }
+
+    pub(crate) fn open_job_of(&mut self, agent: AgentId) -> Result<Option<JobId>, Failure> {
+        if let Some(job) = self.open_here().find(|job| job.agent == agent) {
+            return Ok(Some(job.id));
+        }
+        if self.all_open_are_here()? {
+            return Ok(None);
+        }
+        let found = store::job::open_of_agent(self.tx, agent)?;
+        let found = found.filter(|job| !self.jobs.iter().any(|kept| kept.it.id == job.id)); // it has ended here
+        let id = found.as_ref().map(|job| job.id);
+        self.jobs.extend(found.map(Tracked::clean));
+        Ok(id)
+    }
+
+    /// The pool, locked. All pools that a transaction needs are locked before the first instance, in the order of their ids.
+    pub(crate) fn pool(&mut self, id: PoolId) -> Result<&mut Pool, Failure> {
+        if let Some(i) = self.pools.iter().position(|pool| pool.id == id) {
+            return Ok(&mut self.pools[i]);
+        }
+        let pool = store::pool::lock(self.tx, id)?;
+        self.pools.push(pool);
+        Ok(self.pools.last_mut().expect("just pushed"))
     }
 
     /// A workflow of one of the run's jobs: the run's lock is its lock.
@@ -185,7 +289,12 @@ impl<'t> RunTx<'t> {
 
     /// Writes every changed row once. Order does not matter below the run's lock; wakes, events and ledger are staged behind.
     pub(crate) fn close(mut self) -> Result<Run, Failure> {
+        self.let_machines_go()?;
+        self.place_waiting()?;
         self.refresh_phase();
+        self.assert_counted();
+        self.release_holds()?;
+        self.write_journal()?;
         let priority: Priority = self.run.spec.priority;
         let tx = &mut *self.tx;
         for kept in &self.attempts {
@@ -200,11 +309,11 @@ impl<'t> RunTx<'t> {
         for kept in &self.steps {
             write_tracked(tx, kept, store::step::insert, store::step::save)?;
         }
-        for id in &self.replaced_tasks {
-            store::task::replaced(tx, *id)?;
+        for earlier in &self.earlier_tries {
+            store::step::insert_try(tx, earlier)?;
         }
-        for id in &self.replaced_steps {
-            store::step::replaced(tx, *id)?;
+        for kept in &self.questions {
+            write_tracked(tx, kept, store::question::insert, store::question::save)?;
         }
         for kept in &self.jobs {
             write_tracked(tx, kept, |tx, job| store::job::insert(tx, job, priority), store::job::save)?;
@@ -233,7 +342,10 @@ impl<'t> RunTx<'t> {
         match self.mark {
             Mark::Clean => {}
             Mark::Changed => store::run::save(tx, &self.run)?,
-            Mark::New => store::run::insert(tx, &self.run)?,
+            Mark::New => {
+                let content = self.content.as_ref().expect("a new run has its content");
+                store::run::insert(tx, &self.run, content)?;
+            }
         }
         Ok(self.run)
     }
@@ -241,6 +353,7 @@ impl<'t> RunTx<'t> {
     /// The same for a run that is being submitted, which is shown as it will be found: nobody has to read it back.
     pub(crate) fn close_shown(mut self) -> Result<RunSnapshot, Failure> {
         debug_assert!(self.mark == Mark::New, "a run that was there has a newer version after it is written");
+        self.place_waiting()?;
         self.refresh_phase();
         let (number, jobs) = (self.run.attempt, self.jobs.iter().map(|job| &job.it));
         let job = jobs.filter(|job| job.attempt == number).max_by_key(|job| job.id).cloned();
@@ -250,15 +363,49 @@ impl<'t> RunTx<'t> {
         let attempt = attempt.map(|a| Attempt { tree: Default::default(), ..a.clone() });
         let allocation = self.allocations.iter().map(|a| &a.it).find(|a| Some(a.id) == slot).cloned();
         let instance = self.instances.iter().map(|i| &i.it).find(|i| Some(i.id) == machine).cloned();
+        let content = self.content.clone().expect("a new run has its content");
+        let goal = match self.run.spec.plan.goal {
+            true => store::plan::shared(self.tx, self.run.id)?.goal,
+            false => None,
+        };
         let run = self.close()?;
         // Who will look after it is not decided before the commit.
-        Ok(RunSnapshot { run, attempt, job, allocation, instance, beat_at: None })
+        Ok(RunSnapshot { run, content, attempt, job, allocation, instance, beat_at: None, ticket: None, goal })
+    }
+
+    /// Writes what a placement has changed of the pool before the next one looks at the pool.
+    pub(crate) fn write_placed(&mut self) -> Result<(), Failure> {
+        let (priority, tx) = (self.run.spec.priority, &mut *self.tx);
+        for kept in &mut self.jobs {
+            let saved = kept.mark == Mark::Changed;
+            write_tracked(tx, kept, |tx, job| store::job::insert(tx, job, priority), store::job::save)?;
+            (kept.mark, kept.it.version) = (Mark::Clean, kept.it.version + i64::from(saved));
+        }
+        for kept in &mut self.allocations {
+            let saved = kept.mark == Mark::Changed;
+            write_tracked(tx, kept, store::allocation::insert, store::allocation::save)?;
+            (kept.mark, kept.it.version) = (Mark::Clean, kept.it.version + i64::from(saved));
+        }
+        for kept in &mut self.instances {
+            let saved = kept.mark == Mark::Changed;
+            write_tracked(tx, kept, store::instance::insert, store::instance::save)?;
+            (kept.mark, kept.it.version) = (Mark::Clean, kept.it.version + i64::from(saved));
+        }
+        Ok(())
+    }
+
+    /// The attempt counts its jobs rightly, as far as they are here.
+    fn assert_counted(&self) {
+        let attempt = self.attempts.iter().find(|attempt| attempt.it.number == self.run.attempt);
+        let Some(counted) = attempt.map(|attempt| &attempt.it.tree.jobs) else { return };
+        let here = self.open_here().count() as i64;
+        let right = counted.open() > here || counted.counts(self.open_here());
+        debug_assert!(right, "{counted:?} for {:?}", self.open_here().collect::<Vec<_>>());
     }
 
     fn refresh_phase(&mut self) {
-        let attempt = self.run.attempt;
-        let phases: Vec<_> =
-            self.jobs.iter().filter(|j| j.it.attempt == attempt).filter_map(|j| model::job::phase(&j.it)).collect();
+        let attempt = self.attempts.iter().find(|attempt| attempt.it.number == self.run.attempt);
+        let phases = attempt.map(|attempt| attempt.it.tree.jobs.phases()).unwrap_or_default();
         let phase =
             if self.run.status.is_end() { None } else { model::run::phase(self.run.termination.is_some(), &phases) };
         if phase != self.run.phase {

@@ -5,14 +5,19 @@ use crate::{Engine, EngineContext};
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{Job, JobEvent, JobReason, JobStatus, LifecycleError};
+use model::log::LogId;
 use model::run::RunStatus;
+use model::step::StepTry;
+use model::tree::TreeRef;
 use model::{Failure, InstanceId, JobId, Refused, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use store::log::Chunk;
-use store::{Lane, Tx, WorkKind};
+use store::{Frame, Lane, Tx, WorkKind};
 
 /// Jobs of one report that are read on the caller's thread. A runner has one job at a time; a report of more is rare.
 const FEW_JOBS: usize = 4;
+/// Late reports that a run remembers.
+const EVIDENCE_KEPT: usize = 20;
 
 /// A runner introduces itself.
 #[derive(Debug, Clone)]
@@ -24,7 +29,7 @@ pub struct Introduction {
     pub containment: Option<String>,
 }
 
-/// What happened to a job on its machine.
+/// What happened to a job, or to a step of it, on its machine.
 #[derive(Debug, Clone)]
 pub enum What {
     Accepted,
@@ -36,6 +41,13 @@ pub enum What {
     },
     Froze,
     Thawed,
+    /// Nothing of the job is left, and no step's end says so.
+    Closed {
+        reason: JobReason,
+        message: Option<String>,
+        lifecycle_error: Option<LifecycleError>,
+    },
+    /// Of a step.
     Ended {
         reason: JobReason,
         exit_code: Option<i32>,
@@ -47,6 +59,25 @@ pub enum What {
         active_ms: i64,
         /// How long before the report was sent.
         ended_ago_ms: i64,
+        /// JSON that the command has left as its answer.
+        output: Option<Output>,
+        /// The end of its standard output, where it was asked for.
+        stdout_tail: Option<Vec<u8>>,
+        /// Whether the command was ever started.
+        started: bool,
+        /// The tree of what it was to keep.
+        kept: Option<TreeRef>,
+    },
+}
+
+/// JSON that a step has produced, checked by the runner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    Json(String),
+    /// An artifact of the run has it.
+    Artifact {
+        path: String,
+        size: i64,
     },
 }
 
@@ -54,14 +85,44 @@ pub enum What {
 pub struct Fact {
     pub job: JobId,
     pub epoch: i64,
+    /// None where it is about the job.
+    pub step: Option<StepTry>,
     pub what: What,
+}
+
+/// Consecutive frames of what one try of a step has written.
+#[derive(Debug, Clone)]
+pub struct StepChunk {
+    pub job: JobId,
+    pub epoch: i64,
+    pub step: StepTry,
+    pub offset: i64,
+    pub frames: Vec<Frame>,
 }
 
 /// How a report was taken.
 #[derive(Debug, Default)]
 pub struct Taken {
-    pub log_offsets: BTreeMap<JobId, i64>,
-    pub refused: Vec<(JobId, i64, Refused)>,
+    pub log_offsets: Vec<LogReach>,
+    pub refused: Vec<NotTaken>,
+}
+
+/// How far the log of a try is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogReach {
+    pub job: JobId,
+    pub epoch: i64,
+    pub step: StepTry,
+    pub offset: i64,
+}
+
+/// What nobody wants to hear: of one try, or of a whole epoch of a job.
+#[derive(Debug)]
+pub struct NotTaken {
+    pub job: JobId,
+    pub epoch: i64,
+    pub step: Option<StepTry>,
+    pub why: Refused,
 }
 
 impl Engine {
@@ -92,7 +153,7 @@ impl Engine {
                     runner_version: who.version.clone(),
                     containment: who.containment.clone(),
                 };
-                let next = crate::instance::event(tx, instance, event)?;
+                let next = crate::transition::instance_event(tx, instance, event)?;
                 store::instance::save(tx, &next)?;
                 let at = tx.at();
                 tx.wake(WorkKind::Instance, next.id.0, at + context.config.timings.unreachable_after_ms);
@@ -122,7 +183,7 @@ impl Engine {
                     if !matches!(instance.status, InstanceStatus::Unreachable | InstanceStatus::Lost) {
                         return Ok(());
                     }
-                    let next = crate::instance::event(tx, instance, InstanceEvent::Heard)?;
+                    let next = crate::transition::instance_event(tx, instance, InstanceEvent::Heard)?;
                     let at = tx.at();
                     tx.wake(WorkKind::Instance, id.0, at + silence_ms); // its next silence is noticed too
                     store::instance::save(tx, &next)
@@ -133,12 +194,17 @@ impl Engine {
     }
 
     /// Facts and log bytes of one machine. Everything that is answered is durable.
-    pub async fn report(&self, instance: &Instance, facts: Vec<Fact>, chunks: Vec<Chunk>) -> Result<Taken, Failure> {
+    pub async fn report(
+        &self,
+        instance: &Instance,
+        facts: Vec<Fact>,
+        chunks: Vec<StepChunk>,
+    ) -> Result<Taken, Failure> {
         let mut taken = Taken::default();
         let known = self.known(&facts, &chunks).await?;
         let jobs: Vec<(JobId, Vec<Fact>)> = by_job(facts);
         // The end of a job is decided with its log's durable length in hand; for anything else log and state commit side by side.
-        let (first, beside): (Vec<Chunk>, Vec<Chunk>) =
+        let (first, beside): (Vec<StepChunk>, Vec<StepChunk>) =
             chunks.into_iter().partition(|chunk| jobs.iter().any(|(id, facts)| *id == chunk.job && ends(facts)));
         self.append_all(instance.id, &known, first, &mut taken).await?;
         let mut logged = Taken::default();
@@ -146,7 +212,10 @@ impl Engine {
             for (job, facts) in jobs {
                 match known.get(&job) {
                     Some(job) => self.report_job(instance.id, job, facts, &mut logged).await?,
-                    None => logged.refused.push((job, facts[0].epoch, Refused::not_found("job", job))),
+                    None => {
+                        let (epoch, why) = (facts[0].epoch, Refused::not_found("job", job));
+                        logged.refused.push(NotTaken { job, epoch, step: None, why });
+                    }
                 }
             }
             Ok::<(), Failure>(())
@@ -159,7 +228,7 @@ impl Engine {
     }
 
     /// The jobs a report speaks of, read once.
-    async fn known(&self, facts: &[Fact], chunks: &[Chunk]) -> Result<BTreeMap<JobId, Job>, Failure> {
+    async fn known(&self, facts: &[Fact], chunks: &[StepChunk]) -> Result<BTreeMap<JobId, Job>, Failure> {
         let named = facts.iter().map(|fact| fact.job).chain(chunks.iter().map(|chunk| chunk.job));
         let named: BTreeSet<JobId> = named.collect();
         if named.is_empty() {
@@ -180,25 +249,36 @@ impl Engine {
         &self,
         instance: InstanceId,
         known: &BTreeMap<JobId, Job>,
-        chunks: Vec<Chunk>,
+        chunks: Vec<StepChunk>,
         taken: &mut Taken,
     ) -> Result<(), Failure> {
-        for chunk in chunks {
-            let (id, epoch) = (chunk.job, chunk.epoch);
+        for StepChunk { job: id, epoch, step, offset, frames } in chunks {
             let found = known.get(&id).ok_or_else(|| Refused::not_found("job", id));
             let job = match found.and_then(|job| judge(job, instance, epoch).map(|()| job)) {
                 Ok(job) => job,
-                Err(refused) => {
-                    taken.refused.push((id, epoch, refused));
+                Err(why) => {
+                    taken.refused.push(NotTaken { job: id, epoch, step: None, why });
                     continue;
                 }
             };
-            let next = match self.logs.append(chunk).await {
+            let log = match self.log_of(job, step).await? {
+                Ok(log) => log,
+                Err(why) => {
+                    taken.refused.push(NotTaken { job: id, epoch, step: Some(step), why });
+                    continue;
+                }
+            };
+            let (chunk, run) = (Chunk { log, epoch, offset, frames }, job.run);
+            let appended = match log {
+                LogId::Job(_) => self.logs.append(chunk).await,
+                LogId::Step(_) => self.logs.append_in_run(run, chunk).await,
+            };
+            let next = match appended {
                 Ok(logged) => logged.next_offset,
                 Err(Failure::Refused(Refused::LogGap { expected, .. })) => expected,
                 Err(other) => return Err(other),
             };
-            taken.log_offsets.insert(id, next);
+            taken.log_offsets.push(LogReach { job: id, epoch, step, offset: next });
             if awaits_tail(job) {
                 self.store
                     .write(Lane::High, "runner.tail", move |tx| {
@@ -212,6 +292,19 @@ impl Engine {
         Ok(())
     }
 
+    /// Where the output of a try belongs: into the log of its job, whose only step it is, or into one of its own.
+    async fn log_of(&self, job: &Job, step: StepTry) -> Result<Result<LogId, Refused>, Failure> {
+        if job.step.is_some() {
+            return Ok(judge_step(job, step).map(|()| LogId::Job(job.id)));
+        }
+        let row = self.store.read_inline("runner.step", move |tx| store::step::find(tx, step.id)).await?;
+        let Some(row) = row.filter(|row| row.agent == job.agent && row.tool.needs_machine()) else {
+            return Ok(Err(Refused::not_found("step", step.id)));
+        };
+        let current = StepTry { id: row.id, number: row.tries };
+        Ok(if current == step { Ok(LogId::Step(step)) } else { Err(old_try(step, current)) })
+    }
+
     async fn report_job(
         &self,
         instance: InstanceId,
@@ -220,7 +313,9 @@ impl Engine {
         taken: &mut Taken,
     ) -> Result<(), Failure> {
         let (context, job, run, epoch) = (self.context.clone(), known.id, known.run, facts[0].epoch);
-        let logged = if ends(&facts) { self.logs.reached(job, known.epoch).await?.next_offset } else { 0 };
+        let plain = known.step.is_some();
+        let logged = if plain && ends(&facts) { self.logs.reached(job, known.epoch).await?.next_offset } else { 0 };
+        let facts = if plain { facts } else { self.with_outputs(known, facts).await? };
         let written = self
             .store
             .write(Lane::High.of(run), "runner.report", move |tx| {
@@ -229,10 +324,12 @@ impl Engine {
             .await;
         let refused = match written {
             Ok(refused) => refused,
-            Err(Failure::Refused(refused @ (Refused::NotFound { .. } | Refused::NotFrom { .. }))) => Some(refused),
+            Err(Failure::Refused(why @ (Refused::NotFound { .. } | Refused::NotFrom { .. }))) => {
+                vec![NotTaken { job, epoch, step: None, why }]
+            }
             Err(other) => return Err(other),
         };
-        taken.refused.extend(refused.map(|refused| (job, epoch, refused)));
+        taken.refused.extend(refused);
         Ok(())
     }
 }
@@ -249,12 +346,39 @@ fn judge(job: &Job, instance: InstanceId, epoch: i64) -> Result<(), Refused> {
     Ok(())
 }
 
+/// A report names the try it is about: what is said of another one than the current changes nothing.
+fn judge_step(job: &Job, said: StepTry) -> Result<(), Refused> {
+    match job.step {
+        Some(step) if step == said => Ok(()),
+        Some(step) if step.id == said.id => Err(old_try(said, step)),
+        _ => Err(Refused::not_found("step", said.id)),
+    }
+}
+
+/// The one step of a plain task is its job's; those of a planned agent's job have rows.
+fn judge_fact(run_tx: &mut RunTx<'_>, job: JobId, said: Option<StepTry>) -> Result<(), Failure> {
+    let (Some(said), job) = (said, run_tx.job(job)?.clone()) else { return Ok(()) };
+    if job.step.is_some() {
+        return Ok(judge_step(&job, said)?);
+    }
+    let known = store::step::find(run_tx.tx, said.id)?.filter(|step| step.agent == job.agent);
+    match known.and_then(|step| Some((step.present_try(), step.on?.job))) {
+        Some((current, on)) if current == said && on == job.id => Ok(()),
+        Some((current, _)) => Err(old_try(said, current).into()),
+        None => Err(Refused::not_found("step", said.id).into()),
+    }
+}
+
+fn old_try(said: StepTry, current: StepTry) -> Refused {
+    Refused::OldTry { step: said.id.to_string(), given: said.number, current: current.number }
+}
+
 /// Ended but for the tail of its log.
 fn awaits_tail(job: &Job) -> bool {
     job.status == JobStatus::Terminating && job.gone_at.is_some()
 }
 
-/// The facts of one job in the order they happened, in one transaction. What is said of an epoch that is over is refused, and
+/// The facts of one job in the order they happened, in one transaction. What is said of an epoch or a try that is over is refused, and
 /// noted where it tells of an end.
 fn apply(
     tx: &mut Tx,
@@ -264,27 +388,37 @@ fn apply(
     job: JobId,
     facts: &[Fact],
     logged: i64,
-) -> Result<Option<Refused>, Failure> {
-    let mut run_tx = RunTx::open(tx, context, run)?;
+) -> Result<Vec<NotTaken>, Failure> {
+    let (mut run_tx, mut refused) = (RunTx::open(tx, context, run)?, Vec::new());
     if run_tx.job(job).is_err() {
         late(&mut run_tx, job, facts); // of an earlier attempt
-        return run_tx.close().map(|_| None);
+        return run_tx.close().map(|_| refused);
     }
     for fact in facts {
-        if let Err(refused) = judge(run_tx.job(job)?, instance, fact.epoch) {
+        let epoch = fact.epoch;
+        if let Err(why) = judge(run_tx.job(job)?, instance, epoch) {
             late(&mut run_tx, job, facts);
-            return run_tx.close().map(|_| Some(refused));
+            refused.push(NotTaken { job, epoch, step: None, why });
+            break;
         }
         if run_tx.job(job)?.status.is_end() {
             continue; // reported twice
         }
-        happened(&mut run_tx, job, &fact.what, logged)?;
+        match judge_fact(&mut run_tx, job, fact.step) {
+            Ok(()) => happened(&mut run_tx, job, fact, logged)?,
+            Err(Failure::Refused(why)) => {
+                late(&mut run_tx, job, std::slice::from_ref(fact));
+                refused.push(NotTaken { job, epoch, step: fact.step, why });
+            }
+            Err(trouble) => return Err(trouble),
+        }
     }
-    run_tx.close().map(|_| None)
+    run_tx.close().map(|_| refused)
 }
 
 /// One fact, and whatever must have happened before it although nobody has said so yet.
-fn happened(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> Result<(), Failure> {
+fn happened(run_tx: &mut RunTx<'_>, job: JobId, fact: &Fact, logged: i64) -> Result<(), Failure> {
+    let what = &fact.what;
     run_tx.job_event(job, JobEvent::Accepted)?;
     let began = match what {
         What::Started { .. } => true,
@@ -294,35 +428,59 @@ fn happened(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> Res
     if began && run_tx.job(job)?.status == JobStatus::Pulling {
         run_tx.job_event(job, JobEvent::SyncComplete { blobs: 0 })?;
     }
-    match what {
-        What::Accepted => Ok(false),
-        What::SyncComplete { blobs } => run_tx.job_event(job, JobEvent::SyncComplete { blobs: *blobs }),
+    let event = match what {
+        What::Accepted => return Ok(()),
+        What::SyncComplete { blobs } => JobEvent::SyncComplete { blobs: *blobs },
         What::Started { unenforced } => {
-            run_tx.job_event(job, JobEvent::CommandStarted { unenforced: unenforced.clone() })
+            if let (None, Some(step)) = (run_tx.job(job)?.step, fact.step) {
+                run_tx.command_started(step)?;
+            }
+            JobEvent::CommandStarted { unenforced: unenforced.clone() }
         }
-        What::Froze => run_tx.job_event(job, JobEvent::Froze),
-        What::Thawed => run_tx.job_event(job, JobEvent::Thawed),
-        What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, ended_ago_ms } => {
-            run_tx.job_event(job, JobEvent::Logged { to: logged })?;
-            let ended = JobEvent::Ended {
-                reason: *reason,
-                exit_code: *exit_code,
-                signal: *signal,
-                message: message.clone(),
-                lifecycle_error: *lifecycle_error,
-                final_offset: *final_offset,
-                active_ms: *active_ms,
-                ended_ago_ms: *ended_ago_ms,
-            };
-            run_tx.job_event(job, ended)
-        }
-    }
-    .map(drop)
+        What::Froze => JobEvent::Froze,
+        What::Thawed => JobEvent::Thawed,
+        What::Closed { reason, message, lifecycle_error } => JobEvent::Ended {
+            reason: *reason,
+            exit_code: None,
+            signal: None,
+            message: message.clone(),
+            lifecycle_error: *lifecycle_error,
+            final_offset: 0,
+            active_ms: 0,
+            ended_ago_ms: 0,
+        },
+        What::Ended { .. } => match (run_tx.job(job)?.step, fact.step) {
+            (None, Some(step)) => return run_tx.command_ended(step, what),
+            _ => return step_ended(run_tx, job, what, logged),
+        },
+    };
+    run_tx.job_event(job, event).map(drop)
+}
+
+/// A step has ended. The one step of a plain task is all of its job: its end is the job's.
+fn step_ended(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> Result<(), Failure> {
+    let What::Ended {
+        reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, ended_ago_ms, ..
+    } = what
+    else {
+        return Ok(());
+    };
+    run_tx.job_event(job, JobEvent::Logged { to: logged })?;
+    let ended = JobEvent::Ended {
+        reason: *reason,
+        exit_code: *exit_code,
+        signal: *signal,
+        message: message.clone(),
+        lifecycle_error: *lifecycle_error,
+        final_offset: *final_offset,
+        active_ms: *active_ms,
+        ended_ago_ms: *ended_ago_ms,
+    };
+    run_tx.job_event(job, ended).map(drop)
 }
 
 /// Evidence that comes after the decision: kept for people, changes neither status nor money.
 fn late(run_tx: &mut RunTx<'_>, job: JobId, facts: &[Fact]) {
-    const EVIDENCE_KEPT: usize = 20;
     let ended = facts.iter().find_map(|fact| match &fact.what {
         What::Ended { exit_code, signal, .. } => Some((exit_code, signal)),
         _ => None,
@@ -339,11 +497,16 @@ fn late(run_tx: &mut RunTx<'_>, job: JobId, facts: &[Fact]) {
         (None, Some(signal)) => format!("signal {signal}"),
         (None, None) => "no exit code".to_owned(),
     };
-    let note = format!("{job} reported its end late: {how}");
-    let mut run = run_tx.run.clone();
-    if !run.late_evidence.contains(&note) && run.late_evidence.len() < EVIDENCE_KEPT {
-        run.late_evidence.push(note);
-        run_tx.set_run(run);
+    run_tx.note_late(format!("{job} reported its end late: {how}"));
+}
+
+impl RunTx<'_> {
+    pub(crate) fn note_late(&mut self, note: String) {
+        let mut run = self.run.clone();
+        if !run.late_evidence.contains(&note) && run.late_evidence.len() < EVIDENCE_KEPT {
+            run.late_evidence.push(note);
+            self.set_run(run);
+        }
     }
 }
 

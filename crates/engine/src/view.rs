@@ -1,13 +1,13 @@
-//! Reading for people and programs: a run with all that is shown beside it, in one snapshot.
+//! Reading for people and programs: a run with all that is shown beside it, in one snapshot; the tree below it in pages.
 
 use crate::Engine;
 use model::agent::Agent;
 use model::attempt::Attempt;
 use model::job::Job;
 use model::run::Run;
-use model::step::Step;
+use model::step::{Step, StepWait};
 use model::task::Task;
-use model::{Failure, OrgId, Refused, RunId};
+use model::{AgentId, Failure, OrgId, QuestionId, Refused, RunId, StepId};
 use std::collections::BTreeMap;
 use store::{Event, Tx};
 
@@ -16,8 +16,15 @@ pub use store::job::JobWithLastSeen as SeenJob;
 /// A run with its money, its last job and where that was.
 pub use store::run::Shown as RunSnapshot;
 pub use store::run::Which;
+pub use store::step::Below;
+use store::step::Data;
 
-/// Everything below a run's current attempt.
+/// How much of a tree is shown at once. The rest is in the pages of agents, tasks and steps.
+pub const TREE_AGENTS: i64 = 1_000;
+pub const TREE_TASKS: i64 = 1_000;
+pub const TREE_STEPS: i64 = 2_000;
+
+/// What is below a run's current attempt: the first agents, tasks and steps.
 #[derive(Debug, Clone)]
 pub struct Tree {
     pub snapshot: RunSnapshot,
@@ -25,6 +32,27 @@ pub struct Tree {
     pub tasks: Vec<Task>,
     pub steps: Vec<Step>,
     pub jobs: Vec<SeenJob>,
+    /// There are more than these.
+    pub cut: bool,
+}
+
+/// A step with what it was called with, what it answered and its earlier tries.
+#[derive(Debug, Clone)]
+pub struct StepDetail {
+    pub step: Step,
+    pub input: Option<serde_json::Value>,
+    pub output: Option<serde_json::Value>,
+    /// Oldest first, the present one not among them.
+    pub earlier: Vec<Step>,
+    /// What people were asked about it last.
+    pub questions: Vec<QuestionId>,
+}
+
+/// At most `limit` rows, and whether there are more.
+fn cut<T>(mut rows: Vec<T>, limit: i64) -> (Vec<T>, bool) {
+    let more = rows.len() as i64 > limit;
+    rows.truncate(limit as usize);
+    (rows, more)
 }
 
 pub(crate) fn snapshot(tx: &mut Tx, id: RunId) -> Result<RunSnapshot, Failure> {
@@ -82,12 +110,82 @@ impl Engine {
             .read("run.tree", move |tx| {
                 let snapshot = owned_picture(tx, org, id)?;
                 let attempt = snapshot.run.attempt;
-                Ok(Tree {
-                    agents: store::agent::of_attempt(tx, id, attempt)?,
-                    tasks: store::task::of_attempt(tx, id, attempt)?,
-                    steps: store::step::of_attempt(tx, id, attempt)?,
-                    jobs: store::job::seen_of_run(tx, id)?,
-                    snapshot,
+                let (agents, more_agents) = cut(store::agent::page(tx, id, attempt, 0, TREE_AGENTS + 1)?, TREE_AGENTS);
+                let tasks = store::task::page(tx, id, attempt, None, 0, TREE_TASKS + 1)?;
+                let (tasks, more_tasks) = cut(tasks, TREE_TASKS);
+                let steps = store::step::page(tx, id, attempt, Below::Attempt, 0, TREE_STEPS + 1)?;
+                let (steps, more_steps) = cut(steps, TREE_STEPS);
+                let jobs = store::job::seen_of_run(tx, id)?;
+                Ok(Tree { agents, tasks, steps, jobs, cut: more_agents || more_tasks || more_steps, snapshot })
+            })
+            .await
+    }
+
+    /// Agents of the current attempt after an id, in order of creation.
+    pub async fn agents(&self, org: OrgId, id: RunId, after: i64, limit: i64) -> Result<Vec<Agent>, Failure> {
+        self.store
+            .read("run.agents", move |tx| {
+                let attempt = owned(tx, org, id)?.attempt;
+                store::agent::page(tx, id, attempt, after, limit)
+            })
+            .await
+    }
+
+    pub async fn tasks(
+        &self,
+        org: OrgId,
+        id: RunId,
+        agent: Option<AgentId>,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Task>, Failure> {
+        self.store
+            .read("run.tasks", move |tx| {
+                let attempt = owned(tx, org, id)?.attempt;
+                store::task::page(tx, id, attempt, agent, after, limit)
+            })
+            .await
+    }
+
+    pub async fn steps(
+        &self,
+        org: OrgId,
+        id: RunId,
+        below: Below,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Step>, Failure> {
+        self.store
+            .read("run.steps", move |tx| {
+                let attempt = owned(tx, org, id)?.attempt;
+                store::step::page(tx, id, attempt, below, after, limit)
+            })
+            .await
+    }
+
+    /// A step of any attempt of the run, also one in whose place a retry has put another.
+    pub async fn step(&self, org: OrgId, id: RunId, step: StepId) -> Result<StepDetail, Failure> {
+        self.store
+            .read("run.step", move |tx| {
+                owned(tx, org, id)?;
+                let step = store::step::find(tx, step)?
+                    .filter(|found| found.run == id)
+                    .ok_or_else(|| Refused::not_found("step", step))?;
+                let output = match step.answer {
+                    Some(answer) => store::step::data(tx, answer, Data::Output)?,
+                    None => None,
+                };
+                let mut questions = Vec::new();
+                for kind in StepWait::ALL {
+                    questions.extend(store::question::last_of_step(tx, step.id, *kind)?.map(|question| question.id));
+                }
+                Ok(StepDetail {
+                    // A step whose record answered has the input of the one that was called.
+                    input: store::step::data(tx, step.answer.unwrap_or(step.id), Data::Input)?,
+                    output,
+                    earlier: store::step::tries(tx, step.id)?,
+                    questions,
+                    step,
                 })
             })
             .await

@@ -3,13 +3,24 @@
 use crate::Engine;
 use crate::view::{RunSnapshot, snapshot};
 use model::attempt::MINIMUM_CHARGE;
+use model::hierarchy::Pick;
 use model::job::{Job, JobReason, JobStatus};
 use model::pool::{Placement, Wish};
-use model::run::{Run, RunReason, RunStatus};
-use model::spec::show_memory;
+use model::question::Question;
+use model::run::{PauseReason, Run, RunReason, RunStatus};
+use model::spec::{RunContent, RunKind, show_memory};
+use model::step::StepWait;
 use model::time::show_duration;
 use model::{Credits, Failure, OrgId, RunId, Timestamp};
 use store::Tx;
+use store::question::Which;
+
+/// Ranks that are to be tried again, of which a person is told.
+const RANKS_SHOWN: i64 = 10;
+/// Tickets and approvals that a person is told of.
+const QUESTIONS_SHOWN: i64 = 5;
+/// Failed steps among which the first is looked for.
+const FAILED_LOOKED_AT: i64 = 100;
 
 #[derive(Debug, Clone, Default)]
 pub struct Why {
@@ -45,7 +56,12 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
         (RunStatus::Failed, Some(termination), _) if termination.reason == RunReason::Budget => {
             out_of_credits(tx, run, &mut why)?;
         }
-        (RunStatus::Failed, ..) => failed(run, snapshot, at, context.config.logs.keep_ms, &mut why),
+        (RunStatus::Failed, ..) => {
+            if let Some(code) = run.exit_code {
+                command_failed(&store::run::content(tx, run.id)?, code, &mut why);
+            }
+            failed(run, snapshot, at, context.config.logs.keep_ms, &mut why);
+        }
         (RunStatus::Retrying, ..) => {
             retrying(run, at, &mut why);
             if let Some(machine) = crate::dispatch::fencing(tx, run.id)? {
@@ -56,6 +72,9 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
             why.summary = format!("it is ending ({}), and waits for its processes to be gone", termination.reason);
             why.facts.extend(run.ended_by.clone());
             ending(job, at, &mut why);
+        }
+        (RunStatus::Paused, ..) if run.pause_reason == Some(PauseReason::Escalated) => {
+            why.summary = "it is paused until a person has decided about a step of it".into();
         }
         (RunStatus::Paused, ..) => {
             let since = show_duration(at.since(run.since));
@@ -73,6 +92,12 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
         (_, None, Some(job)) if job.status == JobStatus::Submitted => waiting(tx, context, run, job, &mut why)?,
         (_, _, Some(job)) => running(snapshot, job, at, &mut why),
         _ => why.summary = format!("it is {}", run.status),
+    }
+    if run.spec.kind == RunKind::Agents {
+        steps(tx, run, at, &mut why)?;
+    }
+    if run.spec.nodes > 1 && !run.status.is_end() {
+        ranks(tx, run, at, &mut why)?;
     }
     if let Some(until) = run.credits_end_at.filter(|_| run.termination.is_none() && !run.status.is_end()) {
         low_credits(tx, run, until, &mut why)?;
@@ -99,6 +124,81 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
     Ok(why)
 }
 
+/// What people are asked about its steps, and which of them failed first: its error, what was decided, and by which rule.
+fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    if !run.status.is_end() {
+        for kind in [StepWait::Ticket, StepWait::Approval] {
+            let which = Which { kind, open: true, run: Some(run.id) };
+            let open = store::question::page(tx, run.org, which, i64::MAX, QUESTIONS_SHOWN + 1)?;
+            asked(&open, kind, at, why);
+        }
+    }
+    let failed = store::step::failed(tx, run.id, run.attempt, FAILED_LOOKED_AT)?;
+    let Some(first) = failed.into_iter().min_by_key(|step| (step.ended_at, step.id)) else { return Ok(()) };
+    let agent = store::agent::find(tx, first.agent)?.map(|agent| agent.name).unwrap_or_default();
+    let task = store::task::find(tx, first.task)?.map(|task| task.name).unwrap_or_default();
+    let error =
+        first.last_error.as_ref().map_or_else(String::new, |error| format!(": {} ({})", error.message, error.code));
+    why.facts.push(format!(
+        "the first step that failed is {agent}/{task}/{} ({}, {}){error}",
+        first.name, first.tool, first.id
+    ));
+    if let Some(judged) = &first.judged {
+        why.facts.push(format!(
+            "class {}, effect {}, try {} of {}",
+            judged.class,
+            judged.effect.as_str(),
+            first.tries,
+            first.max_tries
+        ));
+        why.facts.push(format!("decided: {}, because {}", judged.decision, judged.rule.sentence()));
+    }
+    why.next.push(format!("the step with its input and output: GET /api/v1/runs/{}/steps/{}", run.id, first.id));
+    Ok(())
+}
+
+fn asked(open: &[Question], kind: StepWait, at: Timestamp, why: &mut Why) {
+    let noun = if kind == StepWait::Ticket { "escalation" } else { "approval" };
+    for question in open.iter().take(QUESTIONS_SHOWN as usize) {
+        let since = show_duration(at.since(question.asked_at));
+        let error = question.error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
+        let what = if kind == StepWait::Ticket { "a decision about" } else { "the approval of" };
+        why.facts.push(format!("{} waits for {what} {} for {since}{error}", question.id, question.path));
+        why.next.push(format!("look at it: repl {noun} show {}", question.id));
+    }
+    if open.len() as i64 > QUESTIONS_SHOWN {
+        why.facts.push(format!("and there are more: repl {noun} ls"));
+    }
+}
+
+/// Where the jobs of a run with several machines are, and which of its ranks are to be tried again.
+fn ranks(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    let Some(attempt) = store::attempt::find(tx, run.id, run.attempt)? else { return Ok(()) };
+    let jobs = attempt.tree.jobs;
+    let others = [
+        (jobs.queued, if jobs.queued == 1 { "waits" } else { "wait" }),
+        (jobs.provisioning + jobs.pulling, "on the way"),
+        (jobs.terminating + jobs.fencing, "ending"),
+    ];
+    let others = others.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(", {count} {what}"));
+    why.facts.push(format!("{} of {} machines run{}", jobs.active, run.spec.nodes, others.collect::<String>()));
+    if attempt.tree.agents.pending == 0 {
+        return Ok(());
+    }
+    for agent in store::agent::pick(tx, run.id, run.attempt, Pick::Pending, RANKS_SHOWN)? {
+        let error = agent.last_error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
+        let when = match agent.due_at.filter(|due| *due > at) {
+            Some(due) => format!("in {}", show_duration(due.since(at))),
+            None => match crate::dispatch::fencing_agent(tx, run.id, agent.id)? {
+                Some(machine) => format!("when {machine} is surely gone, on which it may still run"),
+                None => continue,
+            },
+        };
+        why.facts.push(format!("{} is tried again {when}{error}", agent.name));
+    }
+    Ok(())
+}
+
 /// No more can be set aside for it: said while there is still time to do something.
 fn low_credits(tx: &mut Tx, run: &Run, until: Timestamp, why: &mut Why) -> Result<(), Failure> {
     let left = show_duration(until.since(tx.at()));
@@ -122,7 +222,8 @@ fn cancelled(run: &Run, why: &mut Why) {
     why.summary = match (&run.ended_by, &run.termination) {
         (Some(by), _) => format!("it was cancelled with its machine: {by}"),
         (None, Some(termination)) if termination.reason == RunReason::PauseTimeout => {
-            "it was cancelled: paused for 7 days".into()
+            let why = run.last_error.as_ref().map_or("paused for too long", |error| error.message.as_str());
+            format!("it was cancelled: {why}")
         }
         (None, _) => "it was cancelled".into(),
     };
@@ -169,8 +270,8 @@ fn failed(run: &Run, snapshot: &RunSnapshot, at: Timestamp, log_kept_ms: i64, wh
             why.facts.push("the tail of its log never arrived".into());
         }
     }
-    if run.exit_code == Some(127) {
-        why.facts.push("127 usually means: command not found there; files must be sent with --file".into());
+    if run.termination.as_ref().is_some_and(|termination| termination.reason == RunReason::Deadline) {
+        why.next.push("give it more time: submit it again with a longer --max-duration".into());
     }
     if let Some(limit) = run.spec.resources.memory_bytes.filter(|_| is_out_of_memory(run)) {
         why.next.push(format!("give it more memory: submit it again with --memory above {}", show_memory(limit)));
@@ -184,6 +285,20 @@ fn failed(run: &Run, snapshot: &RunSnapshot, at: Timestamp, log_kept_ms: i64, wh
         why.next.push(format!("again (attempt {} of {}): repl retry {}", run.attempt + 1, run.max_attempts, run.id));
     } else {
         why.next.push(format!("all {} attempts are used: submit it again", run.max_attempts));
+    }
+}
+
+/// What its command says about the likeliest mistakes: a shell that was meant, a file that was not sent.
+fn command_failed(content: &RunContent, code: i32, why: &mut Why) {
+    match content.command.needs_shell().filter(|_| code == 127) {
+        Some(needs_shell) => why.next.push(format!("{needs_shell}: repl run -c 'LINE'")),
+        None if code == 127 => {
+            why.facts.push("127 usually means: command not found there; files must be sent with --file".into());
+        }
+        None => {}
+    }
+    if content.files.is_none() && content.command.names_file() {
+        why.next.push("files of yours are there only if they were sent: submit it again with --file PATH".into());
     }
 }
 
@@ -218,8 +333,8 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     let Some(pool) = store::pool::find(tx, job.pool)? else { return Ok(()) };
     let before = store::job::count_before(tx, job, run.spec.priority)?;
     let (room, slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
-    let wish =
-        Wish { org: run.org, resources: run.spec.resources.clone(), init_checksum: run.spec.init_checksum.clone() };
+    let resources = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
+    let wish = Wish { org: run.org, resources, init_checksum: run.spec.init_checksum.clone() };
     why.summary = match (before, model::pool::place(&wish, &slots, room)) {
         (0, Placement::Wait) => {
             let machines = if room.instances == 1 { "the machine" } else { "one of the machines" };

@@ -3,8 +3,9 @@
 use crate::{Engine, idle_runs};
 use model::run::RunEvent;
 use model::{Failure, InstanceId, Refused, RunId, Timestamp, WorkflowId};
-use std::sync::atomic::Ordering;
-use store::{Item, Lane, WorkKind, Worker};
+use std::sync::PoisonError;
+use store::work::InHand;
+use store::{Item, Lane, WorkClass, WorkKind, Worker};
 
 /// Items one turn leases.
 pub const CLAIMED_AT_ONCE: usize = 32;
@@ -39,24 +40,35 @@ impl Engine {
 
     /// Each item that is claimed is to be worked on. Whatever is due and needs nothing is put off on the way, many at a time, so
     /// nothing claimed means that nothing is due, or not for us.
-    pub async fn claim(&self, worker: &Worker) -> Result<Vec<Item>, Failure> {
+    /// `most`: for how many this worker has a permit.
+    pub async fn claim(&self, worker: &Worker, class: WorkClass, most: usize) -> Result<Vec<Item>, Failure> {
         loop {
-            let (worker, in_hand) = (worker.clone(), self.in_hand.load(Ordering::Relaxed));
+            let (worker, in_hand, limits) = (worker.clone(), self.in_hand(), self.context.config.limits);
+            let most = (LOOKED_AT_AT_ONCE, most.min(CLAIMED_AT_ONCE));
             let claimed = self.store.write(Lane::Normal, "work.claim", move |tx| {
-                let holding = store::work::give_back_unknown(tx, &worker, in_hand)?;
-                let most = (LOOKED_AT_AT_ONCE, CLAIMED_AT_ONCE);
-                store::work::claim_awake(tx, &worker, holding, most, idle_runs::resting)
+                let holding = store::work::give_back_unknown(tx, &worker, class, &in_hand)?;
+                store::work::claim_awake(tx, &worker, holding, most, |tx, items| idle_runs::resting(tx, &limits, items))
             });
             let claimed = claimed.await?;
             if claimed.rested == 0 || !claimed.items.is_empty() {
-                self.in_hand.fetch_add(claimed.items.len() as i64, Ordering::Relaxed);
+                let mut in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+                in_hand.extend(claimed.items.iter().map(|item| (item.kind, item.subject, item.fence)));
                 return Ok(claimed.items);
             }
         }
     }
 
-    pub async fn next_due(&self) -> Result<Option<Timestamp>, Failure> {
-        self.store.read_inline("work.next_due", store::work::next_due).await
+    fn in_hand(&self) -> Vec<InHand> {
+        self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+
+    pub async fn next_due(&self, class: WorkClass) -> Result<Option<Timestamp>, Failure> {
+        self.store.read_inline("work.next_due", move |tx| store::work::next_due(tx, class)).await
+    }
+
+    /// Holders of acts cut them off, record each, and give their items back.
+    pub fn cut_acts(&self) {
+        self.closing.ask();
     }
 
     /// How many items are due and not finished, for whoever measures.
@@ -82,7 +94,8 @@ impl Engine {
                 }
             }
         }
-        self.in_hand.fetch_sub(1, Ordering::Relaxed);
+        let mut in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+        in_hand.remove(&(item.kind, item.subject, item.fence));
     }
 
     /// What was done in the world by somebody who did not know that he was late, others have not seen: a machine may have been made
@@ -109,7 +122,11 @@ impl Engine {
             WorkKind::Allocation => self.reconcile_allocation(item).await,
             WorkKind::Pool => self.reconcile_pool(item).await,
             WorkKind::Gather => self.gather(item).await,
+            WorkKind::StepLog => self.seal_step_logs(item).await,
             WorkKind::Sweep => self.sweep(item).await,
+            WorkKind::Agent => Box::pin(self.reconcile_agent(item)).await,
+            WorkKind::Notify => Box::pin(self.notify(item)).await,
+            WorkKind::Lease => self.reconcile_leases(item).await,
         }
     }
 
@@ -148,9 +165,12 @@ impl Engine {
             .read_inline("work.run_of", move |tx| {
                 Ok(match item.kind {
                     WorkKind::Run => Some(RunId(item.subject)),
+                    WorkKind::Agent => store::agent::find(tx, model::AgentId(item.subject))?.map(|agent| agent.run),
+                    WorkKind::Lease => store::step::find(tx, model::StepId(item.subject))?.map(|step| step.run),
                     WorkKind::Job | WorkKind::Gather => {
                         store::job::find(tx, model::JobId(item.subject))?.map(|job| job.run)
                     }
+                    WorkKind::StepLog => store::step::find(tx, model::StepId(item.subject))?.map(|step| step.run),
                     WorkKind::Workflow => {
                         match store::workflow::find(tx, model::WorkflowId(item.subject))?.and_then(|w| w.job) {
                             Some(job) => store::job::find(tx, job)?.map(|job| job.run),

@@ -103,7 +103,7 @@ impl Engine {
             let why = match (workflow.intent, workflow.status) {
                 (Intent::TerminateInstance, WorkflowStatus::Failed) => {
                     let instance = workflow.instance.ok_or_else(|| Refused::not_found("instance", id))?;
-                    let begun = terminate_instance::begin(tx, instance, "asked again")?;
+                    let begun = terminate_instance::begin_again(tx, instance, "asked again")?;
                     return Ok(render(&owned(tx, org, begun)?));
                 }
                 (Intent::LaunchRun, _) => "retry the run instead: repl retry RUN",

@@ -47,6 +47,28 @@ pub struct Allocation {
 }
 
 impl Allocation {
+    /// The first slot of a machine.
+    pub fn free(id: AllocationId, org: OrgId, instance: InstanceId, user: String, at: Timestamp) -> Allocation {
+        Allocation {
+            id,
+            org,
+            manifest: None,
+            instance,
+            job: None,
+            status: AllocationStatus::Available,
+            debug_hold_until: None,
+            extensions: 0,
+            account: HoldAccount::default(),
+            user,
+            workdir: "work_1".into(),
+            workdir_released: false,
+            created_at: at,
+            updated_at: at,
+            completed_at: None,
+            version: 1,
+        }
+    }
+
     /// The hold of a finished allocation, while it lasts.
     pub fn hold(&self) -> Option<Hold> {
         let (until, completed) = (self.debug_hold_until?, self.completed_at?);

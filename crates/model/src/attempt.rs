@@ -1,8 +1,9 @@
 //! One try of a whole run: money and counters live here. Never reopened.
 
 use crate::children::Children;
+use crate::job_counters::JobCounters;
 use crate::recovery::ErrorWindow;
-use crate::{Credits, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
+use crate::{AgentId, Credits, Outcome, Refused, RunId, StepId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
 string_enum! {
@@ -24,6 +25,24 @@ pub struct Attempt {
     pub tree: TreeCounters,
 }
 
+impl Attempt {
+    /// An attempt for which nothing has been reserved yet.
+    pub fn open(run: RunId, number: i64, at: Timestamp) -> Attempt {
+        Attempt {
+            run,
+            number,
+            status: AttemptStatus::Open,
+            reserved: Credits::ZERO,
+            charged: Credits::ZERO,
+            refunded: Credits::ZERO,
+            uncollected: Credits::ZERO,
+            opened_at: at,
+            ended_at: None,
+            tree: Default::default(),
+        }
+    }
+}
+
 /// What an attempt counts of its agents and of what is below them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
@@ -36,12 +55,22 @@ pub struct TreeCounters {
     pub failed_tasks: i64,
     /// Steps that a worker has begun and not ended. A pause waits for them.
     pub in_flight: i64,
+    /// The agent that makes the next plan version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planner: Option<AgentId>,
+    /// The one step of a run of `type: external`, whose children a program outside begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<StepId>,
     /// Something that must end was left for the next commit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
+    /// Set aside for steps that run.
+    pub held: Credits,
     /// Retries of steps, tasks and agents so far.
     pub retries: i64,
     pub errors: ErrorWindow,
+    /// Its open jobs.
+    pub jobs: JobCounters,
 }
 
 impl Attempt {

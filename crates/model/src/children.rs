@@ -66,6 +66,10 @@ impl Children {
         Children { pending: count, ..Children::default() }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.total() == 0
+    }
+
     pub fn total(&self) -> i64 {
         self.open() + self.completed + self.partial + self.skipped + self.failed + self.cancelled
     }

@@ -5,26 +5,29 @@
 //! children stops after [`CHUNK`] rows, and the run's work item goes on with the rest in the next commit.
 
 mod begin;
+mod child;
 mod end;
 mod fail;
 mod hold;
 
-pub use begin::{begin_agents, begin_rank, begin_steps};
+pub use begin::{begin_agents, begin_rank, begin_steps, end_timer};
+pub use child::{MAX_OPEN_CHILDREN, NewChild, add_child, begin_child, complete_child, fail_child, lose_child};
 pub use end::{
-    cancel_rank, cancel_step, complete_rank, complete_step, continue_endings, settle_run, stop_agents, supersede_agent,
-    undo_rank,
+    cancel_rank, cancel_step, complete_rank, complete_step, continue_endings, is_current, is_to_stop, renew_agent,
+    resubmit_rank, settle_run, stop_agents, supersede_agent,
 };
 pub use fail::{
-    approve_step, ask_approval, expire_agent, expire_task, fail_rank, fail_step, lose_step, resolve_ticket,
+    approve_step, ask_approval, expire_agent, expire_task, fail_agent, fail_rank, fail_step, lose_step, refuse_step,
+    resolve_ticket,
 };
-pub use hold::{hold_agents, wake_agents};
+pub use hold::{Jobs, go_on, hold_agents, wake_agents};
 
 use crate::agent::{Agent, AgentConsequence, AgentEvent, AgentKind};
 use crate::attempt::Attempt;
 use crate::children::{ChildState, Children};
 use crate::recovery::EscalationLimits;
 use crate::run::{LastError, Run, RunEvent, RunReason, RunStatus};
-use crate::step::{Step, StepConsequence, StepEvent};
+use crate::step::{Step, StepConsequence, StepEvent, StepWait};
 use crate::task::{Task, TaskConsequence, TaskEvent};
 use crate::{AgentId, Outcome, Refused, StepId, TaskId, Timestamp, string_enum};
 use serde::{Deserialize, Serialize};
@@ -33,7 +36,7 @@ use serde::{Deserialize, Serialize};
 pub const CHUNK: usize = 200;
 
 string_enum! {
-    pub enum EndKind { Failed = "failed", Skipped = "skipped", Cancelled = "cancelled", Retried = "retried" }
+    pub enum EndKind { Failed = "failed", Skipped = "skipped", Cancelled = "cancelled", Retried = "retried", Renewed = "renewed" }
 }
 
 /// A task or an agent that must end, or be tried again, as soon as nothing below it is in flight. Nothing below it begins any more.
@@ -55,13 +58,17 @@ impl Ending {
     }
     /// Whether this parent will be over: a retry begins again.
     pub fn is_final(&self) -> bool {
-        self.to != EndKind::Retried
+        !matches!(self.to, EndKind::Retried | EndKind::Renewed)
     }
     pub fn failed(error: LastError) -> Ending {
         Ending { to: EndKind::Failed, error: Some(error), ..Ending::cancelled() }
     }
     pub fn skipped(error: LastError) -> Ending {
         Ending { to: EndKind::Skipped, error: Some(error), ..Ending::cancelled() }
+    }
+    /// Of an agent whose machine is lost: what is in flight comes to its end first.
+    pub fn renewed(error: LastError, at: Timestamp) -> Ending {
+        Ending { to: EndKind::Renewed, ..Ending::retried(error, at) }
     }
     pub fn retried(error: LastError, at: Timestamp) -> Ending {
         Ending { to: EndKind::Retried, error: Some(error), retry_at: Some(at), ..Ending::cancelled() }
@@ -72,6 +79,8 @@ impl Ending {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pick {
     Pending,
+    /// Pending, and the time of their next try has come.
+    Due,
     Running,
     Paused,
     /// Steps that wait for a person, or whose outcome is unknown.
@@ -82,6 +91,50 @@ pub enum Pick {
     Open,
     /// Has open children that a commit had no room to cancel.
     Cut,
+    /// Whatever its state.
+    Any,
+}
+
+/// Whether a step may begin, which its record, its input, its price and its policy decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ready {
+    Go,
+    /// Not in this commit: its input is not evaluated yet, its machine is not there, or too many steps run.
+    Later,
+    /// A step of this identity and key has finished in this run: its record answers.
+    Recorded,
+    /// One was begun, perhaps in an earlier attempt, and nobody knows whether it had its effect.
+    Unknown,
+    /// Its `if` is false.
+    NotNeeded,
+    /// A step of the tool `wait`: nothing is called, and it is over at this time.
+    Wait {
+        until: Timestamp,
+    },
+    /// A person has to approve its input first.
+    Ask,
+    /// It cannot be called with what its expressions gave, or a person said no.
+    Refused(LastError),
+    /// A person decides: it had begun with another input.
+    Escalate(LastError),
+    /// Not even its own maximum can be paid.
+    Unaffordable(LastError),
+}
+
+/// Whether a task may begin, which its `if` and its `for_each` decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskReady {
+    Go,
+    /// Not in this commit: its expressions are not evaluated yet.
+    Later,
+    /// Its `if` is false.
+    NotNeeded,
+    /// Its `for_each` gave so many items.
+    Each {
+        items: i64,
+    },
+    /// Its expressions cannot be evaluated.
+    Refused(LastError),
 }
 
 /// The rows of one run's tree, as a transaction or a simulated world holds them.
@@ -89,6 +142,8 @@ pub trait Rows {
     type Error: From<Refused>;
 
     fn at(&self) -> Timestamp;
+    /// The fence of the work item whose holder begins steps in this commit.
+    fn fence(&self) -> i64;
     fn run(&self) -> &Run;
     fn limits(&self) -> EscalationLimits;
     /// Whether what is set aside for the run pays for one more try.
@@ -118,24 +173,48 @@ pub trait Rows {
     fn tasks(&mut self, agent: AgentId, pick: Pick, limit: usize) -> Result<Vec<TaskId>, Self::Error>;
     fn steps(&mut self, task: TaskId, pick: Pick, limit: usize) -> Result<Vec<StepId>, Self::Error>;
     fn task_at(&mut self, agent: AgentId, sequence: i64) -> Result<TaskId, Self::Error>;
+    /// Children of a step that are open, in order of their sequence. There are never more than [`MAX_OPEN_CHILDREN`].
+    fn open_children(&mut self, parent: StepId) -> Result<Vec<StepId>, Self::Error>;
 
+    fn task_ready(&mut self, task: &Task) -> Result<TaskReady, Self::Error>;
+    /// One more pending task of the same plan as `first`, for another item.
+    fn add_item(&mut self, first: &Task, item: i64) -> Result<(), Self::Error>;
+    fn ready(&mut self, step: &Step) -> Result<Ready, Self::Error>;
+    /// Its row says that it runs, or that it waits for a time.
+    fn step_begun(&mut self, step: &Step) -> Result<(), Self::Error>;
+    /// The time of a step of the tool `wait` has come: its output is written.
+    fn timer_ended(&mut self, step: &Step) -> Result<(), Self::Error>;
+
+    /// How many tasks the plan of an agent has.
+    fn planned_tasks(&mut self, agent: &Agent) -> Result<i64, Self::Error>;
     /// Makes the rows of an agent's tasks, or of a task's steps; how many.
     fn make_tasks(&mut self, agent: &Agent) -> Result<i64, Self::Error>;
     fn make_steps(&mut self, task: &Task) -> Result<i64, Self::Error>;
+    /// Makes the row of a child, pending.
+    fn make_child(&mut self, parent: &Step, child: NewChild) -> Result<StepId, Self::Error>;
     /// A fresh pending row in the place of one that has ended. The old row stays as history.
     fn replace_task(&mut self, ended: &Task) -> Result<(), Self::Error>;
+    /// The row becomes history, and none takes its place before its agent begins anew.
+    fn retire_task(&mut self, task: TaskId) -> Result<(), Self::Error>;
     fn replace_step(&mut self, ended: &Step) -> Result<(), Self::Error>;
 
+    /// Whether a rank may be submitted to a machine now. If not, somebody looks again.
+    fn may_submit(&mut self, agent: &Agent) -> Result<bool, Self::Error>;
     /// The agent has begun: whoever drives its steps is told.
     fn agent_begun(&mut self, agent: &Agent) -> Result<(), Self::Error>;
-    /// Whether the agent has an open job. Its end decides the agent's.
+    /// The agent has ended: its machine, if it has one, is let go.
+    fn agent_ended(&mut self, agent: AgentId);
+    /// Whether the agent has an open job. The end of a rank's decides the rank's.
     fn has_job(&mut self, agent: AgentId) -> Result<bool, Self::Error>;
     fn wake_agent(&mut self, agent: AgentId, at: Timestamp);
     fn wake_run(&mut self, at: Timestamp);
     fn publish(&mut self, kind: &'static str, agent: AgentId);
     fn run_event(&mut self, event: RunEvent) -> Result<(), Self::Error>;
-    /// A person decides what becomes of this step.
+    /// A person decides what becomes of this step, or whether it may begin.
     fn open_ticket(&mut self, step: &Step) -> Result<(), Self::Error>;
+    fn open_approval(&mut self, step: &Step) -> Result<(), Self::Error>;
+    /// The step waits no longer: what a person was asked is answered, or needs no answer any more.
+    fn close_question(&mut self, step: &Step, what: StepWait) -> Result<(), Self::Error>;
     /// Tickets of this run that nobody has resolved.
     fn open_tickets(&mut self) -> Result<i64, Self::Error>;
     /// Opens a planner agent, because too much has failed.
@@ -177,9 +256,14 @@ fn next(children: &Children, ending: Option<&Ending>) -> Next {
         Some(_) if children.running > 0 => Next::Goes,
         Some(ending) => Next::Ends(Ends::As(ending.clone())),
         None if children.open() > 0 => Next::Goes,
+        None if children.failed > 0 => Next::Ends(Ends::As(Ending::failed(child_failed()))),
         None if children.cancelled > 0 => Next::Ends(Ends::As(Ending::cancelled())),
         None => Next::Ends(Ends::Well),
     }
+}
+
+fn child_failed() -> LastError {
+    LastError { code: "child_failed".into(), message: "something below it failed".into(), cause: None }
 }
 
 /// Whether anything of an agent of this kind may begin. While a new plan is made, only its planner works.
@@ -191,9 +275,10 @@ fn may_begin(run: &Run, kind: AgentKind) -> bool {
 /// Moves an agent and counts it. The caller settles what follows from its end.
 pub fn agent_event<R: Rows>(rows: &mut R, id: AgentId, event: &AgentEvent) -> Result<bool, R::Error> {
     let agent = rows.agent(id)?;
-    let Outcome::Moved { next, consequences } = rows.apply_agent(&agent, event)? else {
+    let Outcome::Moved { mut next, consequences } = rows.apply_agent(&agent, event)? else {
         return Ok(false);
     };
+    next.keep_time(rows.at());
     let (from, to) = (agent.child_state(), next.child_state());
     if agent.kind != AgentKind::System && from != to {
         let mut attempt = rows.attempt()?;
@@ -209,7 +294,7 @@ pub fn agent_event<R: Rows>(rows: &mut R, id: AgentId, event: &AgentEvent) -> Re
         match consequence {
             AgentConsequence::Publish { kind } => rows.publish(kind, id),
             AgentConsequence::WakeAt { at } => rows.wake_run(at),
-            AgentConsequence::ChildEnded { .. } => {}
+            AgentConsequence::ChildEnded { .. } => rows.agent_ended(id),
         }
     }
     Ok(true)
@@ -217,11 +302,14 @@ pub fn agent_event<R: Rows>(rows: &mut R, id: AgentId, event: &AgentEvent) -> Re
 
 fn task_event<R: Rows>(rows: &mut R, id: TaskId, event: &TaskEvent) -> Result<bool, R::Error> {
     let task = rows.task(id)?;
-    let Outcome::Moved { next, consequences } = rows.apply_task(&task, event)? else {
+    let Outcome::Moved { mut next, consequences } = rows.apply_task(&task, event)? else {
         return Ok(false);
     };
     let mut agent = rows.agent(task.agent)?;
     agent.tasks.shift(task.child_state(), next.child_state());
+    if *event == TaskEvent::Begun {
+        next.active_from_ms = agent.active_ms_at(rows.at());
+    }
     rows.set_agent(agent);
     rows.set_task(next);
     for consequence in consequences {
@@ -235,33 +323,83 @@ fn task_event<R: Rows>(rows: &mut R, id: TaskId, event: &TaskEvent) -> Result<bo
 
 fn step_event<R: Rows>(rows: &mut R, id: StepId, event: &StepEvent) -> Result<bool, R::Error> {
     let step = rows.step(id)?;
+    debug_assert!(!step.replaced, "history does not change: {step:?}");
     let Outcome::Moved { next, consequences } = rows.apply_step(&step, event)? else {
         return Ok(false);
     };
-    let (from, to) = (step.child_state(), next.child_state());
-    if from != to {
-        let mut task = rows.task(step.task)?;
-        task.steps.shift(from, to);
-        rows.set_task(task);
-        count_in_flight(rows, step.agent, from, to)?;
+    rows.set_step(next.clone());
+    match step.parent {
+        Some(parent) => child::count(rows, parent, &step, &next)?,
+        None => count(rows, &step, &next)?,
     }
-    rows.set_step(next);
+    if child::is_worked_on(&step) && !child::is_worked_on(&next) {
+        child::end_children(rows, &next)?;
+    }
     for consequence in consequences {
         match consequence {
+            _ if !child::has_driver(rows, &step)? => {}
             StepConsequence::WakeAt { at } => rows.wake_agent(step.agent, at),
-            StepConsequence::ChildEnded { .. } => {}
+            StepConsequence::ChildEnded { .. } => {
+                let now = rows.at();
+                rows.wake_agent(step.agent, now); // the next one may begin
+            }
         }
+    }
+    match step.waits {
+        Some(StepWait::Timer) | None => {}
+        Some(question) if next.waits == Some(question) => {}
+        Some(question) => close_question(rows, &next, question)?,
     }
     Ok(true)
 }
 
-/// Steps that a worker acts on are counted in the attempt. A rank's command is its machine's: that can be frozen.
-fn count_in_flight<R: Rows>(rows: &mut R, agent: AgentId, from: ChildState, to: ChildState) -> Result<(), R::Error> {
-    let change = i64::from(to == ChildState::Running) - i64::from(from == ChildState::Running);
-    if change == 0 || rows.agent(agent)?.kind == AgentKind::Rank {
+/// The task counts its step in another state.
+fn count<R: Rows>(rows: &mut R, before: &Step, after: &Step) -> Result<(), R::Error> {
+    let (from, to) = (before.child_state(), after.child_state());
+    if from == to {
+        return Ok(());
+    }
+    let mut task = rows.task(after.task)?;
+    task.steps.shift(from, to);
+    rows.set_task(task);
+    let acting = child::acts(after) - child::acts(before);
+    count_in_flight(rows, after, acting, waits(to) - waits(from))
+}
+
+fn waits(state: ChildState) -> i64 {
+    i64::from(state == ChildState::Waiting)
+}
+
+/// The pause of an escalated run ends with the last of its tickets: its work item looks.
+fn close_question<R: Rows>(rows: &mut R, step: &Step, question: StepWait) -> Result<(), R::Error> {
+    rows.close_question(step, question)?;
+    if question == StepWait::Ticket {
+        let now = rows.at();
+        rows.wake_run(now);
+    }
+    Ok(())
+}
+
+/// An agent knows how many of its steps somebody works on, and the attempt how many a worker does: a machine's can be frozen.
+fn count_in_flight<R: Rows>(rows: &mut R, step: &Step, acting: i64, waiting: i64) -> Result<(), R::Error> {
+    if acting == 0 && waiting == 0 {
+        return Ok(());
+    }
+    let mut agent = rows.agent(step.agent)?;
+    agent.acting += acting;
+    agent.waiting += waiting;
+    agent.keep_time(rows.at());
+    rows.set_agent(agent);
+    if acting == 0 || step.tool.needs_machine() {
         return Ok(());
     }
     let mut attempt = rows.attempt()?;
-    attempt.tree.in_flight += change;
-    rows.set_attempt(attempt)
+    attempt.tree.in_flight += acting;
+    let still = attempt.tree.in_flight == 0;
+    rows.set_attempt(attempt)?;
+    if still && rows.run().pause_asked.is_some() {
+        let now = rows.at();
+        rows.wake_run(now); // what the pause waits for
+    }
+    Ok(())
 }

@@ -63,7 +63,8 @@ ids! {
     WorkflowId "wfl"
     ManifestId "mft"
     ArtifactId "art"
-    EscalationId "esc"
+    /// A ticket or an approval.
+    QuestionId "qst"
     TokenId "tok"
 }
 

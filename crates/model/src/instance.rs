@@ -80,6 +80,55 @@ pub struct Instance {
     pub version: i64,
 }
 
+impl Instance {
+    /// A machine that its provider has not been asked for yet, with one slot. Where and how large it is, and what it costs, are the
+    /// caller's to say.
+    pub fn announced(
+        id: InstanceId,
+        org: OrgId,
+        pool: PoolId,
+        manifest: ManifestId,
+        name: String,
+        at: Timestamp,
+    ) -> Instance {
+        Instance {
+            id,
+            org,
+            pool,
+            manifest,
+            workflow: None,
+            provider: String::new(),
+            region: String::new(),
+            nonce: String::new(),
+            name,
+            handle: None,
+            status: InstanceStatus::Spawning,
+            resources: Resources::default(),
+            init_checksum: None,
+            on_lost_control: OnLostControl::Finish,
+            price_micro: 0,
+            desired_version: 1,
+            observed_version: 0,
+            session: 0,
+            workdirs: 1,
+            created_at: at,
+            ready_at: None,
+            last_seen_at: None,
+            lost_at: None,
+            idle_since: None,
+            unused_from: None,
+            terminating_at: None,
+            terminated_at: None,
+            displaced: false,
+            respawns: 0,
+            host: None,
+            runner_version: None,
+            containment: None,
+            version: 1,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InstanceEvent {
     /// The provider has it: we know which.

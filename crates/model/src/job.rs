@@ -1,13 +1,18 @@
 //! The life of a job: one submission of an agent onto one instance. Its end is decided by its reason, and only when nothing of it is left.
 
-use crate::agent::AgentStatus;
+mod reason;
+
+pub use reason::{JobReason, LifecycleError, SlotEnd};
+
+use crate::agent::Agent;
 use crate::bug;
-use crate::run::{Phase, RunReason};
-use crate::spec::RetryEvent;
-use crate::time::{DAY, MINUTE, SECOND};
+use crate::run::{Phase, Run};
+use crate::spec::Resources;
+use crate::step::StepTry;
+use crate::time::{SECOND, show_duration};
 use crate::{
-    AgentId, AllocationId, InstanceId, JobId, OrgId, Outcome, PoolId, Refused, RunId, Timestamp, WorkflowId, moved,
-    string_enum, unchanged,
+    AgentId, AllocationId, InstanceId, JobId, Limits, OrgId, Outcome, PoolId, Refused, RunId, Timestamp, WorkflowId,
+    moved, string_enum, unchanged,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,73 +22,9 @@ string_enum! {
         Done = "done", Failed = "failed", Terminated = "terminated", Aborted = "aborted",
     }
 }
-string_enum! {
-    pub enum JobReason {
-        DoneByRunner = "done_by_runner", ExitedWithError = "exited_with_error", LimitsExceeded = "limits_exceeded", ExecutorError = "executor_error",
-        VolumeError = "volume_error", ImageError = "image_error", PortsBindError = "ports_bind_error", GatewayError = "gateway_error",
-        NoCapacity = "no_capacity", BootLimit = "boot_limit", SyncLimit = "sync_limit",
-        Interrupted = "interrupted", InstanceLost = "instance_lost", ControlLost = "control_lost",
-        MaxDuration = "max_duration", Inactivity = "inactivity", UtilizationPolicy = "utilization_policy", Budget = "budget",
-        ScaledDown = "scaled_down", Superseded = "superseded", TerminatedByUser = "terminated_by_user", TerminatedByServer = "terminated_by_server",
-        AbortedByUser = "aborted_by_user",
-    }
-}
-string_enum! {
-    /// What went wrong around the command rather than in it, as the job's runner reports. The allocation ends FAILED (R135, R136).
-    pub enum LifecycleError {
-        SyncFailed = "sync_failed", KeeperDied = "keeper_died", ControlLost = "control_lost", Interrupted = "interrupted",
-    }
-}
-
 impl JobStatus {
     pub fn is_end(self) -> bool {
         matches!(self, JobStatus::Done | JobStatus::Failed | JobStatus::Terminated | JobStatus::Aborted)
-    }
-}
-
-impl JobReason {
-    pub fn end(self) -> JobStatus {
-        use JobReason::*;
-        match self {
-            DoneByRunner => JobStatus::Done,
-            ExitedWithError | LimitsExceeded | ExecutorError | VolumeError | ImageError | PortsBindError
-            | GatewayError | NoCapacity | BootLimit | SyncLimit | Interrupted | InstanceLost | ControlLost => {
-                JobStatus::Failed
-            }
-            MaxDuration | Inactivity | UtilizationPolicy | Budget | ScaledDown | Superseded | TerminatedByUser
-            | TerminatedByServer => JobStatus::Terminated,
-            AbortedByUser => JobStatus::Aborted,
-        }
-    }
-
-    /// What a retry policy may react to.
-    pub fn retry_event(self) -> Option<RetryEvent> {
-        use JobReason::*;
-        match self {
-            ExitedWithError | LimitsExceeded | ExecutorError | VolumeError | ImageError | PortsBindError
-            | GatewayError => Some(RetryEvent::Error),
-            NoCapacity | BootLimit | SyncLimit => Some(RetryEvent::NoCapacity),
-            Interrupted | InstanceLost | ControlLost => Some(RetryEvent::Interruption),
-            _ => None,
-        }
-    }
-
-    /// How the agent ends when this job has.
-    pub fn agent_end(self) -> AgentStatus {
-        match (self, self.end()) {
-            (JobReason::MaxDuration | JobReason::Budget | JobReason::UtilizationPolicy, _) => AgentStatus::Failed,
-            (JobReason::Inactivity, _) | (_, JobStatus::Done) => AgentStatus::Completed,
-            (_, JobStatus::Failed) => AgentStatus::Failed,
-            _ => AgentStatus::Cancelled,
-        }
-    }
-
-    pub fn run_reason(self) -> RunReason {
-        match self {
-            JobReason::MaxDuration => RunReason::Deadline,
-            JobReason::Budget => RunReason::Budget,
-            _ => RunReason::JobFailed,
-        }
     }
 }
 
@@ -94,7 +35,14 @@ pub struct Job {
     pub run: RunId,
     pub attempt: i64,
     pub agent: AgentId,
+    /// The one step of a plain task, whose end is the job's: its id is taken before its row is made, so that the machine is told of the
+    /// job and its step at once. The jobs of planned agents have none: their steps come one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepTry>,
     pub submission: i64,
+    /// What its machine must have, where its agent asks for something else than its run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
     pub workflow: WorkflowId,
     pub pool: PoolId,
     pub status: JobStatus,
@@ -173,6 +121,62 @@ pub struct Job {
     pub version: i64,
 }
 
+impl Job {
+    /// The agent's next submission. It has no machine yet, and its step is the caller's to say.
+    pub fn submitted(id: JobId, run: &Run, agent: &Agent, workflow: WorkflowId, pool: PoolId, at: Timestamp) -> Job {
+        Job {
+            id,
+            org: run.org,
+            run: run.id,
+            attempt: run.attempt,
+            agent: agent.id,
+            step: None,
+            submission: agent.submissions,
+            resources: None,
+            workflow,
+            pool,
+            status: JobStatus::Submitted,
+            queue_seq: None,
+            turn: None,
+            instance: None,
+            allocation: None,
+            warm: false,
+            epoch: 0,
+            reason: None,
+            message: None,
+            exit_code: None,
+            signal: None,
+            lifecycle_error: None,
+            submitted_at: at,
+            placed_at: None,
+            accepted_at: None,
+            running_at: None,
+            started_at: None,
+            freeze: FreezeState::Moving,
+            stop_asked_at: None,
+            abort: false,
+            remove_at: None,
+            gone_at: None,
+            stopped_at: None,
+            fenced: false,
+            ended_at: None,
+            stop_duration_ms: run.spec.stop_duration_ms,
+            silent_since: None,
+            lost: false,
+            final_offset: None,
+            logged_to: 0,
+            log_cut: false,
+            active_ms: 0,
+            price_micro: 0,
+            windows: 0,
+            charged_to: None,
+            synced_blobs: 0,
+            unenforced: None,
+            version: 1,
+        }
+    }
+}
+
 string_enum! {
     /// `freezing` and `thawing`: asked for, and not yet confirmed by the machine. A job without a machine has nothing to confirm.
     #[derive(Default)]
@@ -193,6 +197,10 @@ pub enum JobEvent {
     },
     /// The slot was lost before the runner had the job: back to the list.
     PlaceLost,
+    /// It waits in another pool from now on: its turn and its place in the list were this one's.
+    PoolChanged {
+        pool: PoolId,
+    },
     WaitedTooLong,
     ProviderRefused {
         why: String,
@@ -238,21 +246,6 @@ pub enum JobEvent {
     LimitPassed,
 }
 
-/// What becomes of the slot of a job that has ended, and of the machine below it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotEnd {
-    /// The command was run to its end: COMPLETE, held, and a new slot is opened.
-    Used,
-    /// The job was stopped before its files were in place: the claim is undone.
-    Undone,
-    /// The sync or the keeper failed and the runner reported it: FAILED without a hold; a healthy machine gets a new slot (R135, R136).
-    Failed,
-    /// The provider takes the machine back: FAILED, and the machine is ended (R136).
-    Interrupted,
-    /// Nobody confirmed that the processes are gone: FAILED, and the machine is ended because they may still run there.
-    Fenced,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobConsequence {
     /// The instance's desired document changed.
@@ -261,7 +254,11 @@ pub enum JobConsequence {
     SlotEnded {
         how: SlotEnd,
     },
-    LeaveQueue,
+    LeaveQueue {
+        pool: PoolId,
+    },
+    /// The next commit enters the waiting list of its pool.
+    EnterQueue,
     /// Held while it had no machine; now it wants one again.
     Place,
     /// To the run: everything may be held now, or going on.
@@ -280,11 +277,6 @@ use JobConsequence as C;
 use JobEvent as E;
 use JobStatus as S;
 
-pub const WAIT_LIMIT_MS: i64 = DAY;
-pub const BOOT_LIMIT_MS: i64 = 10 * MINUTE;
-pub const SYNC_LIMIT_MS: i64 = 10 * MINUTE;
-/// After `stop_duration` the runner kills; this much later we fence.
-pub const FENCE_AFTER_MS: i64 = 60 * SECOND;
 /// How long an end waits for the tail of its log before it is marked as cut.
 pub const LOG_TAIL_LIMIT_MS: i64 = 60 * SECOND;
 
@@ -325,8 +317,16 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             };
             moved(next, [C::FreezeChanged, C::Publish { kind: "job.submitted" }])
         }
+        (S::Submitted, E::PoolChanged { pool }) if job.pool == *pool => unchanged(),
+        (S::Submitted, E::PoolChanged { pool }) => {
+            next.pool = *pool;
+            next.turn = None;
+            next.queue_seq = None;
+            moved(next, [C::LeaveQueue { pool: job.pool }, C::EnterQueue, C::Publish { kind: "job.moved" }])
+        }
         (S::Submitted, E::WaitedTooLong) => {
-            stop(next, JobReason::NoCapacity, at, Some("waited 24 h for a free machine".into()))
+            let waited = show_duration(at.since(job.submitted_at));
+            stop(next, JobReason::NoCapacity, at, Some(format!("waited {waited} for a free machine")))
         }
         (S::Submitted | S::Provisioning, E::ProviderRefused { why }) => {
             stop(next, JobReason::NoCapacity, at, Some(why.clone()))
@@ -424,10 +424,12 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
         }
         (S::Terminating, E::StopAsked { .. }) => unchanged(),
         (S::Provisioning, E::LimitPassed) => {
-            stop(next, JobReason::BootLimit, at, Some("the machine did not take the job within 10 minutes".into()))
+            let took = show_duration(at.since(job.placed_at.unwrap_or(at)));
+            stop(next, JobReason::BootLimit, at, Some(format!("the machine did not take the job within {took}")))
         }
         (S::Pulling, E::LimitPassed) => {
-            stop(next, JobReason::SyncLimit, at, Some("files were not in place within 10 minutes".into()))
+            let took = show_duration(at.since(job.accepted_at.unwrap_or(at)));
+            stop(next, JobReason::SyncLimit, at, Some(format!("files were not in place within {took}")))
         }
         (
             ended,
@@ -454,7 +456,8 @@ fn freeze(mut next: Job, event: &JobEvent) -> Step {
         (FreezeState::Moving, E::HoldAsked) if next.status == S::Submitted => {
             next.freeze = FreezeState::Frozen;
             next.queue_seq = None;
-            moved(next, [C::LeaveQueue, C::FreezeChanged])
+            let pool = next.pool;
+            moved(next, [C::LeaveQueue { pool }, C::FreezeChanged])
         }
         (FreezeState::Moving | FreezeState::Thawing, E::HoldAsked) if placed => {
             next.freeze = FreezeState::Freezing;
@@ -481,17 +484,17 @@ fn freeze(mut next: Job, event: &JobEvent) -> Step {
 }
 
 /// When this job must be looked at although nobody reports. Waits for others' signs of life are counted without our outages by the caller.
-pub fn deadline(job: &Job) -> Option<Wait> {
+pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
     match job.status {
         S::Submitted if job.freeze == FreezeState::Frozen => None,
-        S::Submitted => Some(Wait { from: job.submitted_at, ms: WAIT_LIMIT_MS, event: E::WaitedTooLong }),
-        S::Provisioning => Some(Wait { from: job.placed_at?, ms: BOOT_LIMIT_MS, event: E::LimitPassed }),
-        S::Pulling => Some(Wait { from: job.accepted_at?, ms: SYNC_LIMIT_MS, event: E::LimitPassed }),
+        S::Submitted => Some(Wait { from: job.submitted_at, ms: limits.pending_ms, event: E::WaitedTooLong }),
+        S::Provisioning => Some(Wait { from: job.placed_at?, ms: limits.boot_ms, event: E::LimitPassed }),
+        S::Pulling => Some(Wait { from: job.accepted_at?, ms: limits.sync_ms, event: E::LimitPassed }),
         S::Terminating => match job.gone_at {
             Some(gone) => Some(Wait { from: gone, ms: LOG_TAIL_LIMIT_MS, event: E::LimitPassed }),
             None => {
                 let grace = if job.abort { 0 } else { job.stop_duration_ms };
-                Some(Wait { from: job.stop_asked_at?, ms: grace + FENCE_AFTER_MS, event: E::LimitPassed })
+                Some(Wait { from: job.stop_asked_at?, ms: grace + limits.fence_ms, event: E::LimitPassed })
             }
         },
         S::Running | S::Done | S::Failed | S::Terminated | S::Aborted => None,
@@ -508,6 +511,7 @@ pub struct Wait {
 
 pub fn phase(job: &Job) -> Option<Phase> {
     Some(match job.status {
+        ended if ended.is_end() => return None,
         S::Submitted => Phase::Queued,
         S::Terminating if job.silent_since.is_some() && job.gone_at.is_none() => Phase::Fencing,
         S::Terminating => Phase::Terminating,
@@ -518,6 +522,24 @@ pub fn phase(job: &Job) -> Option<Phase> {
         S::Running => Phase::Running,
         _ => return None,
     })
+}
+
+/// What it can still be asked: 2 to stop, 1 only to stop at once, 0 nothing.
+pub fn can_stop(job: &Job) -> i64 {
+    match job.status {
+        S::Terminating => i64::from(!job.abort && job.gone_at.is_none()),
+        status => 2 * i64::from(!status.is_end()),
+    }
+}
+
+/// Whether it wants a machine and stands in no pool's list.
+pub fn is_in_no_list(job: &Job) -> bool {
+    job.status == S::Submitted && job.queue_seq.is_none() && job.freeze == FreezeState::Moving
+}
+
+/// Whether it can be asked to stand still or to go on.
+pub fn can_move(job: &Job) -> bool {
+    !job.status.is_end() && job.status != S::Terminating
 }
 
 /// Whether the command may have begun: after that nothing is repeated unless the policy says so.
@@ -569,8 +591,9 @@ fn stop(mut next: Job, reason: JobReason, at: Timestamp, message: Option<String>
         next.queue_seq = None;
         next.gone_at = Some(at);
         next.final_offset = Some(0);
+        let pool = next.pool;
         let Outcome::Moved { next, mut consequences } = ripe(next, at)? else { return unchanged() };
-        consequences.insert(0, C::LeaveQueue);
+        consequences.insert(0, C::LeaveQueue { pool });
         return moved(next, consequences);
     }
     next.remove_at = Some(at + if next.abort { 0 } else { next.stop_duration_ms });
@@ -642,6 +665,7 @@ pub fn name(event: &JobEvent) -> &'static str {
         E::Queued { .. } => "queued",
         E::Placed { .. } => "placed",
         E::PlaceLost => "place_lost",
+        E::PoolChanged { .. } => "pool_changed",
         E::WaitedTooLong => "waited_too_long",
         E::ProviderRefused { .. } => "provider_refused",
         E::Accepted => "accepted",

@@ -15,12 +15,15 @@ pub mod id;
 pub mod idle_billing;
 pub mod instance;
 pub mod job;
+pub mod job_counters;
 pub mod ledger;
+pub mod limits;
 pub mod log;
 pub mod manifest;
 pub mod names;
 pub mod plan;
 pub mod pool;
+pub mod question;
 pub mod recovery;
 pub mod refused;
 pub mod run;
@@ -37,6 +40,7 @@ mod zoo;
 
 pub use credits::Credits;
 pub use id::*;
+pub use limits::Limits;
 pub use refused::{Effect, Failure, Refused, Trouble, TroubleKind};
 pub use time::Timestamp;
 

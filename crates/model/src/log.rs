@@ -2,9 +2,55 @@
 //! the end of the run; a run that is open keeps everything.
 
 use crate::bug;
+use crate::step::StepTry;
 use crate::time::DAY;
-use crate::{Refused, Timestamp};
+use crate::{JobId, Refused, StepId, Timestamp};
 use serde::{Deserialize, Serialize};
+
+/// One sequence of bytes: what a job has written whose one step is a plain task's command, or what one try of a command step has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LogId {
+    Job(JobId),
+    Step(StepTry),
+}
+
+impl LogId {
+    /// As it is stored. Tries are counted from 1, and a job has none.
+    pub fn key(self) -> (i64, i64) {
+        match self {
+            LogId::Job(job) => (job.0, 0),
+            LogId::Step(step) => (step.id.0, step.number),
+        }
+    }
+
+    pub fn from_key(subject: i64, number: i64) -> LogId {
+        match number {
+            0 => LogId::Job(JobId(subject)),
+            number => LogId::Step(StepTry { id: StepId(subject), number }),
+        }
+    }
+}
+
+impl From<JobId> for LogId {
+    fn from(job: JobId) -> LogId {
+        LogId::Job(job)
+    }
+}
+
+impl From<StepTry> for LogId {
+    fn from(step: StepTry) -> LogId {
+        LogId::Step(step)
+    }
+}
+
+impl std::fmt::Display for LogId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LogId::Job(job) => job.fmt(f),
+            LogId::Step(step) => step.fmt(f),
+        }
+    }
+}
 
 /// `[logs]` in the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The life of a manifest: the owner of every resource a workflow makes. Sealed with its outcome, also after a failure (R128).
 
 use crate::time::{HOUR, MINUTE};
-use crate::workflow::{Intent, WorkflowStatus};
+use crate::workflow::{Intent, Workflow, WorkflowStatus};
 use crate::{ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,24 @@ pub struct Manifest {
     pub retain_until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
+}
+
+impl Manifest {
+    /// A manifest that owns nothing yet, of a workflow that has not begun.
+    pub fn draft(workflow: &Workflow) -> Manifest {
+        Manifest {
+            id: workflow.manifest,
+            org: workflow.org,
+            workflow: workflow.id,
+            intent: workflow.intent,
+            status: ManifestStatus::Draft,
+            outcome: None,
+            created_at: workflow.created_at,
+            sealed_at: None,
+            retain_until: None,
+            deleted_at: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,23 +1,56 @@
 //! A plan: what the agents of a run do. One document per agent, checked whole before anything starts and never changed afterwards.
 
-use crate::Refused;
 use crate::recovery::MAX_TRIES;
-use crate::spec::FailureMode;
-use crate::step::Tool;
-use crate::time::{HOUR, SECOND};
+use crate::spec::{FailureMode, Resources};
+use crate::step::ToolKind;
+use crate::time::{HOUR, MINUTE, SECOND};
+use crate::{Refused, string_enum};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+string_enum! {
+    /// Whether a call of a tool needs a person's word.
+    pub enum Policy { Allow = "allow", Ask = "ask", Deny = "deny" }
+}
 
 pub const DEFAULT_MAX_AGENTS: i64 = 10;
 pub const DEFAULT_PARALLEL_TASKS: i64 = 5;
 pub const DEFAULT_PARALLEL_STEPS: i64 = 3;
 pub const STEP_TIMEOUT_MS: i64 = 30 * SECOND;
+/// One answer of a model. The loop of an `llm` step has its task's time-out.
+pub const LLM_TURN_TIMEOUT_MS: i64 = 10 * MINUTE;
 pub const TASK_TIMEOUT_MS: i64 = HOUR;
 pub const AGENT_TIMEOUT_MS: i64 = 6 * HOUR;
 /// Agents that a plan may list.
 pub const MAX_PLANNED_AGENTS: usize = 1_000;
 /// Steps of all agents of a plan.
 pub const MAX_PLANNED_STEPS: usize = 100_000;
+
+/// What the agents of a run share. Written once, when the run is submitted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunPlan {
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub inputs: Map<String, Value>,
+    /// What a planner makes a plan for, with its expressions evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<String>,
+    /// A template over `agents`, `inputs` and `run`: what the run answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Tools that models may call, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tools: BTreeMap<String, ToolPlan>,
+    /// Tokens that one agent may use; 0 is no limit.
+    #[serde(default)]
+    pub max_tokens: i64,
+    /// Models may start processes without a sandbox; those get no token for steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sandbox_off: bool,
+    /// The document itself, by which the plans of its planner are checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<Value>,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AgentPlan {
@@ -27,7 +60,29 @@ pub struct AgentPlan {
     pub parallel: i64,
     pub max_tries: i64,
     pub timeout_ms: i64,
+    /// The machine that its commands run on. Without one, no step of the agent needs a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachinePlan>,
     pub tasks: Vec<TaskPlan>,
+}
+
+/// What an agent asks of its machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MachinePlan {
+    #[serde(default)]
+    pub resources: Resources,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// Variables of every process that the agent starts there. Values are texts or `{secret: NAME}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, Value>,
+    /// Names of secrets that are set as variables of the same name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -41,20 +96,79 @@ pub struct TaskPlan {
     /// Positions of the tasks that must have ended before this one begins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<usize>,
+    /// An expression; if it is false the task is skipped.
+    #[serde(default, rename = "if", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    /// A list, or an expression that gives one: the task is made once per item, with `item` in its expressions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_each: Option<Value>,
     pub steps: Vec<StepPlan>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StepPlan {
     pub name: String,
-    pub tool: Tool,
+    pub tool: ToolKind,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub idempotent: bool,
     pub max_tries: i64,
     pub timeout_ms: i64,
-    /// What the tool is given.
-    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
-    pub input: serde_json::Value,
+    /// What the tool is given. Texts may hold expressions, which are rendered when the step is ready.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub input: Value,
+    /// An expression; if it is false the step is skipped.
+    #[serde(default, rename = "if", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
+    /// A step that finds out whether this one happened when its outcome is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Box<StepPlan>>,
+    /// Files that are restored in another workdir. Empty: it needs none. Without it, a command runs again there or escalates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<String>>,
+    /// An interrupted try is repeated although the step is not idempotent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retry_interrupted: bool,
+    /// The JSON schema that its output must match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Runs again in each attempt instead of answering from the journal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rerun: bool,
+}
+
+/// A tool that `llm` steps may call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ToolPlan {
+    pub tool: ToolKind,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// A JSON schema per argument. An argument whose schema has no `default` must be given.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub args: BTreeMap<String, Value>,
+    pub policy: Policy,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub idempotent: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<i64>,
+    /// As in a step; expressions may also read `args`.
+    pub input: Value,
+}
+
+/// What makes a plan from a goal.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PlannerPlan {
+    /// `llm` or `exec`, with its input.
+    pub tool: ToolKind,
+    pub input: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<i64>,
+    /// Tools that steps of its plans may use directly, and whether they may name secrets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<ToolKind>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_secrets: bool,
 }
 
 impl AgentPlan {
@@ -65,6 +179,7 @@ impl AgentPlan {
             parallel: 1,
             max_tries: MAX_TRIES,
             timeout_ms: AGENT_TIMEOUT_MS,
+            machine: None,
             tasks,
         }
     }
@@ -90,20 +205,29 @@ impl TaskPlan {
             max_tries: MAX_TRIES,
             timeout_ms: TASK_TIMEOUT_MS,
             after: Vec::new(),
+            condition: None,
+            for_each: None,
             steps,
         }
     }
 }
 
 impl StepPlan {
-    pub fn new(name: &str, tool: Tool) -> StepPlan {
+    pub fn new(name: &str, tool: ToolKind) -> StepPlan {
         StepPlan {
             name: name.to_owned(),
             tool,
             idempotent: false,
             max_tries: MAX_TRIES,
             timeout_ms: STEP_TIMEOUT_MS,
-            input: serde_json::Value::Null,
+            input: Value::Null,
+            condition: None,
+            policy: None,
+            verify: None,
+            files: None,
+            retry_interrupted: false,
+            output: None,
+            rerun: false,
         }
     }
 }
@@ -139,29 +263,47 @@ fn check_agent(agent: &AgentPlan) -> Result<(), Refused> {
     acyclic(&at, &agent.tasks)
 }
 
-/// Takes away tasks whose dependencies are all taken away; what is left at the end waits for itself.
+/// Counts, per task, the dependencies that are still open, and takes away tasks that have none; what is left at the end waits for itself.
 fn acyclic(at: &str, tasks: &[TaskPlan]) -> Result<(), Refused> {
-    let mut open: BTreeSet<usize> = (0..tasks.len()).collect();
-    if let Some(task) = tasks.iter().find(|task| task.after.iter().any(|before| !open.contains(before))) {
+    if let Some(task) = tasks.iter().find(|task| task.after.iter().any(|before| *before >= tasks.len())) {
         return Err(Refused::invalid(format!("{at}.tasks.{}.after", task.name), "names a task that does not exist"));
     }
-    loop {
-        let free: Vec<usize> = open
-            .iter()
-            .copied()
-            .filter(|task| !tasks[*task].after.iter().any(|before| open.contains(before)))
-            .collect();
-        if free.is_empty() {
-            break;
-        }
-        open.retain(|task| !free.contains(task));
-    }
-    match open.first() {
+    match cycle(tasks.iter().map(|task| task.after.as_slice())).first() {
         None => Ok(()),
         Some(task) => {
             Err(Refused::invalid(format!("{at}.tasks.{}.after", tasks[*task].name), "waits, in the end, for itself"))
         }
     }
+}
+
+/// Tasks that wait for each other, each for the next one and the last for the first; empty if there are none. `after` holds, per task,
+/// positions that exist.
+pub fn cycle<'a>(after: impl Iterator<Item = &'a [usize]>) -> Vec<usize> {
+    let after: Vec<&[usize]> = after.collect();
+    let mut dependents = vec![Vec::new(); after.len()];
+    for (task, before) in after.iter().enumerate() {
+        before.iter().for_each(|before| dependents[*before].push(task));
+    }
+    let mut open: Vec<usize> = after.iter().map(|before| before.len()).collect();
+    let mut free: Vec<usize> = (0..after.len()).filter(|task| open[*task] == 0).collect();
+    while let Some(task) = free.pop() {
+        for dependent in &dependents[task] {
+            open[*dependent] -= 1;
+            if open[*dependent] == 0 {
+                free.push(*dependent);
+            }
+        }
+    }
+    let Some(mut task) = open.iter().position(|left| *left > 0) else { return Vec::new() };
+    // Each task that is left waits for one that is left, so the walk comes back to where it has been.
+    let mut seen = vec![None; after.len()];
+    let mut walk = Vec::new();
+    while seen[task].is_none() {
+        seen[task] = Some(walk.len());
+        walk.push(task);
+        task = *after[task].iter().find(|before| open[**before] > 0).expect("it waits for one that is left");
+    }
+    walk.split_off(seen[task].expect("the walk ended there"))
 }
 
 fn some(at: &str, what: &str, count: usize) -> Result<(), Refused> {
@@ -193,7 +335,7 @@ mod tests {
     use super::*;
 
     fn step(name: &str) -> StepPlan {
-        StepPlan::new(name, Tool::Http)
+        StepPlan::new(name, ToolKind::Http)
     }
 
     fn task(name: &str, after: &[usize]) -> TaskPlan {
@@ -218,6 +360,31 @@ mod tests {
         bad(vec![TaskPlan { steps: vec![step("s"), step("s")], ..task("x", &[]) }], "agents.a.tasks.x.steps");
         let many: Vec<StepPlan> = (0..=MAX_PLANNED_STEPS).map(|n| step(&n.to_string())).collect();
         bad(vec![TaskPlan { steps: many, ..task("x", &[]) }], "100001 steps");
+    }
+
+    #[test]
+    fn a_long_chain_is_checked_in_one_pass() {
+        let chain: Vec<TaskPlan> = (0..50_000).map(|n| task(&n.to_string(), if n == 0 { &[] } else { &[0] })).collect();
+        let mut chain = AgentPlan::new("a", chain);
+        for n in 1..chain.tasks.len() {
+            chain.tasks[n].after = vec![n - 1];
+        }
+        assert_eq!(check(&[chain.clone()]), Ok(()));
+        chain.tasks[0].after = vec![49_999];
+        assert!(check(&[chain]).is_err());
+        let after = [vec![2], vec![0], vec![1], vec![0], vec![]];
+        assert_eq!(cycle(after.iter().map(Vec::as_slice)), [0, 2, 1], "the fourth only waits for the cycle");
+    }
+
+    #[test]
+    fn a_plan_that_was_stored_with_fewer_fields_is_still_read() {
+        let stored = serde_json::json!({ "name": "a", "mode": "fail-fast", "parallel": 1, "max_tries": 3, "timeout_ms": 5, "tasks": [{
+            "name": "t", "mode": "retry", "parallel": 1, "max_tries": 3, "timeout_ms": 5,
+            "steps": [{ "name": "s", "tool": "http", "max_tries": 3, "timeout_ms": 30_000 }],
+        }] });
+        let plan: AgentPlan = serde_json::from_value(stored.clone()).unwrap();
+        assert_eq!(plan.tasks[0].steps, [step("s")]);
+        assert_eq!(serde_json::to_value(&plan).unwrap(), stored);
     }
 
     #[test]

@@ -158,34 +158,101 @@ pub enum Decision {
     OutOfBudget,
 }
 
+string_enum! {
+    /// The rule by which a decision was made.
+    pub enum Rule {
+        Retryable = "retryable", Permanent = "permanent", MayHaveHappened = "may_have_happened",
+        OutcomeUnknown = "outcome_unknown", NotIdempotent = "not_idempotent", RepromptsUsed = "reprompts_used",
+        TriesUsed = "tries_used", RetriesUsed = "retries_used", TooManyErrors = "too_many_errors",
+        PauseTooLong = "pause_too_long", Unaffordable = "unaffordable", Ending = "ending", Mode = "mode",
+    }
+}
+
+impl Rule {
+    /// For people.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Rule::Retryable => "an error of this class is tried again after a pause",
+            Rule::Permanent => "a permanent error is not tried again",
+            Rule::MayHaveHappened => {
+                "a step that is not idempotent is tried again only if it surely had no effect, and this one may have had one"
+            }
+            Rule::OutcomeUnknown => {
+                "nobody knows whether it had its effect, and it is not idempotent: a person decides"
+            }
+            Rule::NotIdempotent => "an error of unknown kind is tried again only if the step is idempotent",
+            Rule::RepromptsUsed => "an output that is still invalid after two more tries stays so",
+            Rule::TriesUsed => "all its tries are used",
+            Rule::RetriesUsed => "all retries of the run are used",
+            Rule::TooManyErrors => "too many steps of the run failed within a few minutes: a person decides",
+            Rule::PauseTooLong => "the pause before the next try would be longer than 30 s: a person decides",
+            Rule::Unaffordable => "another try cannot be paid",
+            Rule::Ending => "its task, its agent or its run is ending already",
+            Rule::Mode => "only mode `retry` tries a task or an agent again",
+        }
+    }
+}
+
+string_enum! {
+    /// A decision without its numbers, as it is kept and shown.
+    pub enum Decided {
+        Retry = "retry", Skip = "skip", Replan = "replan", Escalate = "escalate", Abort = "abort",
+        OutOfBudget = "out_of_budget",
+    }
+}
+
+impl Decision {
+    pub fn decided(self) -> Decided {
+        match self {
+            Decision::Retry { .. } => Decided::Retry,
+            Decision::Skip => Decided::Skip,
+            Decision::Replan => Decided::Replan,
+            Decision::Escalate => Decided::Escalate,
+            Decision::Abort => Decided::Abort,
+            Decision::OutOfBudget => Decided::OutOfBudget,
+        }
+    }
+}
+
+/// What a failure was, and what was decided about it, for people who ask why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Judged {
+    pub class: ErrorClass,
+    pub effect: Effect,
+    pub decision: Decided,
+    pub rule: Rule,
+}
+
 pub const MAX_TRIES: i64 = 3;
 pub const RETRY_BUDGET: i64 = 20;
 pub const BASE_DELAY_MS: i64 = 100;
 pub const MAX_DELAY_MS: i64 = 30_000;
 const REPROMPTS: i64 = 2;
 
-pub fn decide(case: &Case, limits: &EscalationLimits) -> Decision {
-    if !worth_retrying(case) {
-        return given_up(case);
+pub fn decide(case: &Case, limits: &EscalationLimits) -> (Decision, Rule) {
+    if let Some(rule) = against_retrying(case) {
+        return (given_up(case), rule);
     }
     if case.level == Level::Step && limits.exceeded(case.errors) {
-        return Decision::Escalate;
+        return (Decision::Escalate, Rule::TooManyErrors);
     }
     if case.tries >= case.max_tries || case.budget_left <= 0 {
+        let rule = if case.tries >= case.max_tries { Rule::TriesUsed } else { Rule::RetriesUsed };
         return match case.on_exhausted {
-            OnExhausted::Escalate => Decision::Escalate,
-            OnExhausted::Abort => given_up(case),
+            OnExhausted::Escalate => (Decision::Escalate, rule),
+            OnExhausted::Abort => (given_up(case), rule),
         };
     }
     if !case.affordable {
-        return Decision::OutOfBudget;
+        return (Decision::OutOfBudget, Rule::Unaffordable);
     }
     let uncapped =
         BASE_DELAY_MS.saturating_mul(1i64.checked_shl((case.tries - 1).clamp(0, 40) as u32).unwrap_or(i64::MAX));
     if uncapped > MAX_DELAY_MS {
-        return Decision::Escalate; // R77: the uncapped delay is what is tested
+        return (Decision::Escalate, Rule::PauseTooLong); // R77: the uncapped delay is what is tested
     }
-    Decision::Retry { after_ms: backoff(case.tries, case.jitter_thousandths).max(case.retry_after_ms.unwrap_or(0)) }
+    let after_ms = backoff(case.tries, case.jitter_thousandths).max(case.retry_after_ms.unwrap_or(0));
+    (Decision::Retry { after_ms }, Rule::Retryable)
 }
 
 /// 100 ms × 2ⁿ, jittered, and clamped after the jitter.
@@ -209,16 +276,21 @@ pub fn infrastructure_pause(submission: i64) -> i64 {
     STEPS[(submission - 1).clamp(0, STEPS.len() as i64 - 1) as usize]
 }
 
-fn worth_retrying(case: &Case) -> bool {
+/// Why it is not tried again, if it is not.
+fn against_retrying(case: &Case) -> Option<Rule> {
     match (case.level, case.class) {
-        (_, ErrorClass::Budget | ErrorClass::Cancelled) => false,
-        (Level::Task | Level::Agent | Level::Run, _) => case.mode == FailureMode::Retry,
+        (_, ErrorClass::Budget) => Some(Rule::Unaffordable),
+        (_, ErrorClass::Cancelled) => Some(Rule::Ending),
+        (Level::Task | Level::Agent | Level::Run, _) => (case.mode != FailureMode::Retry).then_some(Rule::Mode),
         // An effect is never repeated: only what surely did not happen, or may happen twice (R150).
-        (Level::Step, _) if !case.idempotent && case.effect != Effect::None => false,
-        (Level::Step, ErrorClass::Transient | ErrorClass::RateLimited | ErrorClass::Resource) => true,
-        (Level::Step, ErrorClass::InvalidOutput) => case.tries <= REPROMPTS,
-        (Level::Step, ErrorClass::Unknown) => case.idempotent,
-        (Level::Step, ErrorClass::Permanent) => false,
+        (Level::Step, _) if !case.idempotent && case.effect != Effect::None => Some(match case.class {
+            ErrorClass::Permanent => Rule::Permanent,
+            _ => Rule::MayHaveHappened,
+        }),
+        (Level::Step, ErrorClass::Transient | ErrorClass::RateLimited | ErrorClass::Resource) => None,
+        (Level::Step, ErrorClass::InvalidOutput) => (case.tries > REPROMPTS).then_some(Rule::RepromptsUsed),
+        (Level::Step, ErrorClass::Unknown) => (!case.idempotent).then_some(Rule::NotIdempotent),
+        (Level::Step, ErrorClass::Permanent) => Some(Rule::Permanent),
     }
 }
 
@@ -314,7 +386,33 @@ mod tests {
             (Case { errors: errors(6, 6), ..task }, Retry { after_ms: 100 }),
         ];
         for (case, decision) in table {
-            assert_eq!(decide(&case, &EscalationLimits::default()), decision, "{case:?}");
+            assert_eq!(decide(&case, &EscalationLimits::default()).0, decision, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_decision_names_the_rule_that_was_decisive() {
+        use ErrorClass::*;
+        let once = Case { idempotent: false, ..CASE };
+        let task = Case { level: Level::Task, ..CASE };
+        let table = [
+            (CASE, Rule::Retryable),
+            (Case { class: Permanent, ..CASE }, Rule::Permanent),
+            (Case { class: Permanent, effect: Effect::Done, ..once }, Rule::Permanent),
+            (once, Rule::MayHaveHappened),
+            (Case { class: Unknown, effect: Effect::None, ..once }, Rule::NotIdempotent),
+            (Case { class: InvalidOutput, tries: 3, max_tries: 9, ..CASE }, Rule::RepromptsUsed),
+            (Case { tries: 3, ..CASE }, Rule::TriesUsed),
+            (Case { budget_left: 0, ..CASE }, Rule::RetriesUsed),
+            (Case { errors: Errors { failed: 6, total: 6 }, ..CASE }, Rule::TooManyErrors),
+            (Case { tries: 10, max_tries: 20, ..CASE }, Rule::PauseTooLong),
+            (Case { affordable: false, ..CASE }, Rule::Unaffordable),
+            (Case { class: Budget, ..CASE }, Rule::Unaffordable),
+            (Case { class: Cancelled, ..CASE }, Rule::Ending),
+            (task, Rule::Mode),
+        ];
+        for (case, rule) in table {
+            assert_eq!(decide(&case, &EscalationLimits::default()).1, rule, "{case:?}");
         }
     }
 
@@ -322,7 +420,7 @@ mod tests {
     fn thresholds_of_escalation_are_settings() {
         // R143: with the seed's values the rate rule never fires first; with others it does.
         let limits = EscalationLimits { max_errors: 100, min_samples: 4, ..EscalationLimits::default() };
-        let of = |failed, total| decide(&Case { errors: Errors { failed, total }, ..CASE }, &limits);
+        let of = |failed, total| decide(&Case { errors: Errors { failed, total }, ..CASE }, &limits).0;
         assert_eq!(of(2, 4), Decision::Retry { after_ms: 100 }, "half is not above half");
         assert_eq!(of(3, 4), Decision::Escalate);
         assert_eq!(of(3, 3), Decision::Retry { after_ms: 100 }, "too few samples");

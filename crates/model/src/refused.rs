@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Refused {
     #[error("no such {what}: {id}")]
     NotFound { what: &'static str, id: String },
-    #[error("{what} is {state}: it cannot {event}")]
+    #[error("{what} is {state}, so `{event}` is not possible")]
     NotFrom { what: &'static str, state: String, event: String, allowed: Vec<&'static str> },
     #[error("need {needed} credits, have {available}: add credits or lower --budget")]
     Unaffordable { needed: Credits, available: Credits },
@@ -21,6 +21,8 @@ pub enum Refused {
     DoesNotFit { asked: Resources, largest: Resources, place: String },
     #[error("{field}: {why}")]
     Invalid { field: String, why: String },
+    #[error("{}", BadPlan::sentence(problems))]
+    InvalidPlan { problems: Vec<BadPlan> },
     #[error("{why}")]
     Conflict { why: String },
     #[error("somebody else changed {what} meanwhile")]
@@ -29,6 +31,8 @@ pub enum Refused {
     Fenced { what: String },
     #[error("epoch {given} of {job} is over: {current} is current")]
     OldEpoch { job: String, given: i64, current: i64 },
+    #[error("try {given} of {step} is not the current one: {current} is")]
+    OldTry { step: String, given: i64, current: i64 },
     #[error("expected log offset {expected}, got {given}")]
     LogGap { expected: i64, given: i64 },
     #[error("the idempotency key was used with another request: use a new key")]
@@ -47,6 +51,30 @@ pub enum Refused {
     Gone { what: &'static str, why: String },
 }
 
+/// One thing that is wrong with a plan, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadPlan {
+    /// Like `agents[0].tasks[1].depends_on`.
+    pub path: String,
+    pub detail: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+impl BadPlan {
+    fn sentence(problems: &[BadPlan]) -> String {
+        let first = problems.first().map(|problem| match problem.path.as_str() {
+            "" => problem.detail.clone(),
+            path => format!("{path}: {}", problem.detail),
+        });
+        let more = match problems.len() {
+            0 | 1 => String::new(),
+            count => format!(" (and {} more)", count - 1),
+        };
+        format!("plan: {}{more}", first.unwrap_or_default())
+    }
+}
+
 impl Refused {
     /// Stable name of this refusal in problem documents and `--json`.
     pub fn code(&self) -> &'static str {
@@ -57,10 +85,12 @@ impl Refused {
             Refused::BudgetSpent { .. } => "budget_spent",
             Refused::DoesNotFit { .. } => "does_not_fit",
             Refused::Invalid { .. } => "invalid",
+            Refused::InvalidPlan { .. } => "invalid_plan",
             Refused::Conflict { .. } => "conflict",
             Refused::Stale { .. } => "stale",
             Refused::Fenced { .. } => "fenced",
             Refused::OldEpoch { .. } => "old_epoch",
+            Refused::OldTry { .. } => "old_try",
             Refused::LogGap { .. } => "log_gap",
             Refused::KeyReused => "idempotency_key_reused",
             Refused::KeyBusy { .. } => "idempotency_key_busy",
@@ -89,7 +119,7 @@ impl Refused {
 }
 
 /// Whether something may have happened in the world although we did not hear so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     None,
@@ -97,6 +127,16 @@ pub enum Effect {
     Perhaps,
     /// It happened; what came back is an error or cannot be used.
     Done,
+}
+
+impl Effect {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Effect::None => "none",
+            Effect::Perhaps => "perhaps",
+            Effect::Done => "done",
+        }
+    }
 }
 
 /// Which kind of trouble, for those who decide what to do next.

@@ -1,9 +1,9 @@
 //! The life of a run. One `match`; ends go through a termination reason and the finaliser, never straight.
 
 use crate::recovery;
-use crate::spec::RunSpec;
-use crate::time::{DAY, MINUTE, SECOND};
-use crate::{OrgId, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
+use crate::spec::{OnLostControl, RunTerms};
+use crate::time::show_duration;
+use crate::{Limits, OrgId, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
 
 string_enum! {
@@ -52,7 +52,10 @@ string_enum! {
     pub enum PauseReason { Asked = "asked", Escalated = "escalated" }
 }
 string_enum! {
-    pub enum Ticket { Resume = "resume", Skip = "skip", Retry = "retry", Abort = "abort" }
+    /// What a person decides about a step. `done` and `not_done` are about one whose outcome is unknown.
+    pub enum Ticket {
+        Resume = "resume", Skip = "skip", Retry = "retry", Abort = "abort", Done = "done", NotDone = "not_done",
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -76,7 +79,7 @@ pub struct Run {
     pub id: RunId,
     pub org: OrgId,
     pub name: String,
-    pub spec: RunSpec,
+    pub spec: RunTerms,
     pub status: RunStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
@@ -98,8 +101,6 @@ pub struct Run {
     pub agent_count: i64,
     pub task_count: i64,
     pub step_count: i64,
-    /// Submissions by infrastructure in this attempt.
-    pub submission: i64,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_at: Option<Timestamp>,
@@ -123,6 +124,9 @@ pub struct Run {
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// The exit status is that of the first rank that failed: no other one changes it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rank_failed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
     pub late_evidence: Vec<String>,
@@ -135,6 +139,50 @@ pub struct Run {
     /// No earlier than any time already stored in this run.
     pub last_at: Timestamp,
     pub version: i64,
+}
+
+impl Run {
+    /// A run as it was submitted, not started.
+    pub fn created(id: RunId, org: OrgId, name: String, spec: RunTerms, at: Timestamp) -> Run {
+        Run {
+            id,
+            org,
+            name,
+            max_attempts: spec.max_attempts(),
+            spec,
+            status: RunStatus::Created,
+            phase: None,
+            outcome: None,
+            pause_asked: None,
+            pause_reason: None,
+            termination: None,
+            attempt: 1,
+            plan_version: 1,
+            replanning: false,
+            agent_count: 0,
+            task_count: 0,
+            step_count: 0,
+            created_at: at,
+            queued_at: None,
+            running_at: None,
+            completed_at: None,
+            cancelled_at: None,
+            deleted_at: None,
+            since: at,
+            retry_at: None,
+            active_ms: 0,
+            active_since: None,
+            exit_code: None,
+            signal: None,
+            rank_failed: false,
+            last_error: None,
+            late_evidence: Vec::new(),
+            credits_end_at: None,
+            ended_by: None,
+            last_at: at,
+            version: 1,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -241,12 +289,6 @@ use RunConsequence as C;
 use RunEvent as E;
 use RunStatus as S;
 
-pub const PENDING_LIMIT_MS: i64 = DAY;
-pub const PAUSED_LIMIT_MS: i64 = 7 * DAY;
-pub const RESUMING_LIMIT_MS: i64 = 5 * MINUTE;
-/// The runner enforces `max_duration`; the control plane only this much later.
-pub const ENFORCE_GRACE_MS: i64 = 60 * SECOND;
-
 type Step = Result<Outcome<Run, RunConsequence>, Refused>;
 
 pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
@@ -278,7 +320,8 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
         }
         (S::Running, E::PickedUp) => unchanged(),
         (S::Pending | S::Retrying, E::WaitedTooLong) => {
-            end(run, RunReason::QueueTimeout, at, "waited 24 h without being picked up")
+            let waited = show_duration(at.since(run.since));
+            end(run, RunReason::QueueTimeout, at, &format!("waited {waited} without being picked up"))
         }
 
         // A termination reason stands: what children report now is evidence, not a new decision.
@@ -302,16 +345,9 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             next.last_error = Some(error.clone());
             terminate(next, *reason, at, false)
         }
-        (S::Running, E::InfrastructureFailed { retry_after_ms }) => go(
-            run,
-            S::Retrying,
-            at,
-            |r| {
-                r.submission += 1;
-                r.retry_at = Some(at + *retry_after_ms);
-            },
-            [],
-        ),
+        (S::Running, E::InfrastructureFailed { retry_after_ms }) => {
+            go(run, S::Retrying, at, |r| r.retry_at = Some(at + *retry_after_ms), [])
+        }
 
         (S::Running, E::PauseAsked { why }) if run.termination.is_none() => {
             // A ticket stands until somebody resolves it: the pause is its, whoever asked first.
@@ -344,23 +380,20 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             next.plan_version += 1;
             moved(next, [C::Publish { kind: "run.replanned" }])
         }
-        (S::Paused, E::ResumeAsked | E::TicketResolved { ticket: Ticket::Resume | Ticket::Skip })
-            if run.termination.is_none() =>
-        {
+        (S::Paused, E::ResumeAsked | E::TicketResolved { ticket: Ticket::Resume }) if run.termination.is_none() => {
             go(run, S::Resuming, at, |r| r.pause_reason = None, [C::WakeAgents])
         }
         // Resolved before everything stood still, or after a person let the run go on.
-        (S::Running, E::TicketResolved { ticket: Ticket::Resume | Ticket::Skip })
+        (S::Running, E::TicketResolved { ticket: Ticket::Resume })
             if run.pause_asked == Some(PauseReason::Escalated) && run.termination.is_none() =>
         {
             let mut next = run.clone();
             next.pause_asked = None;
             moved(next, [C::WakeAgents])
         }
-        (
-            S::Running | S::Resuming | S::Pending | S::Retrying,
-            E::TicketResolved { ticket: Ticket::Resume | Ticket::Skip },
-        ) => unchanged(),
+        (S::Running | S::Resuming | S::Pending | S::Retrying, E::TicketResolved { ticket: Ticket::Resume }) => {
+            unchanged()
+        }
         // Not yet held: the wish is taken back, and whatever stands still already goes on.
         (S::Running, E::ResumeAsked) if run.pause_asked.is_some() && run.termination.is_none() => {
             let mut next = run.clone();
@@ -382,7 +415,9 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             S::Paused | S::Running | S::Resuming | S::Pending | S::Retrying,
             E::TicketResolved { ticket: Ticket::Abort },
         ) => end(run, RunReason::EscalationAborted, at, "the escalation was resolved by abort"),
-        (S::Paused, E::PauseExpired) => end(run, RunReason::PauseTimeout, at, "paused for 7 days"),
+        (S::Paused, E::PauseExpired) => {
+            end(run, RunReason::PauseTimeout, at, &format!("paused for {}", show_duration(at.since(run.since))))
+        }
         (S::Resuming, E::AgentsWoken) => go(run, S::Running, at, |_| {}, []),
         (S::Resuming, E::ResumeFailed { cause }) => end(run, RunReason::ResumeFailed, at, cause),
 
@@ -424,28 +459,41 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
     }
 }
 
-/// The next moment at which this run must be looked at even if nothing happens.
-pub fn deadline(run: &Run) -> Option<(Timestamp, RunEvent)> {
+/// The next moment at which this run must be looked at even if nothing happens. `silent`: the machine of a job of it is not heard.
+pub fn deadline(run: &Run, limits: &Limits, silent: bool) -> Option<(Timestamp, RunEvent)> {
     if run.termination.is_some() {
         return None; // the jobs' own deadlines carry the end
     }
     match run.status {
-        S::Pending => Some((run.since + PENDING_LIMIT_MS, E::WaitedTooLong)),
+        S::Pending => Some((run.since + limits.pending_ms, E::WaitedTooLong)),
         S::Retrying => match run.retry_at {
             Some(due) => Some((due, E::RetryCame)),
-            None => Some((run.since + PENDING_LIMIT_MS, E::WaitedTooLong)),
+            None => Some((run.since + limits.pending_ms, E::WaitedTooLong)),
         },
         S::Running => {
             let (max, since) = (run.spec.max_duration_ms?, run.active_since?);
-            Some((since + (max - run.active_ms).max(0) + ENFORCE_GRACE_MS, E::MaxDurationPassed))
+            // A silent machine may have ended the job in time, and reports it when it returns (R147).
+            let finishes = silent && run.spec.on_lost_control == OnLostControl::Finish;
+            let grace = if finishes { limits.silent_grace_ms } else { limits.max_duration_grace_ms };
+            Some((since + (max - run.active_ms).max(0) + grace, E::MaxDurationPassed))
         }
-        S::Paused => Some((run.since + PAUSED_LIMIT_MS, E::PauseExpired)),
+        S::Paused => Some((run.since + limits.paused_ms, E::PauseExpired)),
         S::Resuming => Some((
-            run.since + RESUMING_LIMIT_MS,
-            E::ResumeFailed { cause: "resuming took longer than 5 minutes".into() },
+            run.since + limits.resuming_ms,
+            E::ResumeFailed { cause: format!("resuming took longer than {}", show_duration(limits.resuming_ms)) },
         )),
         S::Created | S::Completed | S::Failed | S::Cancelled => None,
     }
+}
+
+/// A rank has ended with this exit code or signal: the run's is that of the first rank that failed, else that of rank 0.
+pub fn rank_ended(run: &Run, rank: i64, failed: bool, exit_code: Option<i32>, signal: Option<i32>) -> Run {
+    let mut next = run.clone();
+    if !run.rank_failed && (failed || rank == 0) {
+        (next.exit_code, next.signal) = (exit_code, signal);
+        next.rank_failed = failed;
+    }
+    next
 }
 
 /// How long the policy waits before it tries a failed run again.
@@ -569,13 +617,13 @@ fn finalised(run: &Run, to: RunStatus, at: Timestamp) -> Step {
 /// A new attempt starts from a clean sheet; what the old one left stays with the attempt's own rows.
 fn reopened(run: &mut Run, due: Timestamp) {
     run.attempt += 1;
-    run.submission = 1;
     run.termination = None;
     run.outcome = None;
     run.completed_at = None;
     run.running_at = None;
     run.exit_code = None;
     run.signal = None;
+    run.rank_failed = false;
     run.last_error = None;
     run.ended_by = None;
     run.active_ms = 0;

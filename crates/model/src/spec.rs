@@ -9,8 +9,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 string_enum! {
-    pub enum RunKind { Task = "task", Service = "service", DevEnvironment = "dev-environment", Agents = "agents" }
+    pub enum RunKind { Task = "task", Service = "service", DevEnvironment = "dev-environment", Agents = "agents", External = "external" }
 }
+
+impl RunKind {
+    /// Active while it is running: no machine of its own says how long it worked.
+    pub fn has_no_machine_time(self) -> bool {
+        matches!(self, RunKind::Agents | RunKind::External)
+    }
+}
+
 string_enum! {
     pub enum Priority { High = "high", Normal = "normal" }
 }
@@ -47,6 +55,31 @@ impl Command {
         }
     }
 
+    /// Why the program of these words is not found where a shell would have understood them, if that is so.
+    pub fn needs_shell(&self) -> Option<String> {
+        let Command::Argv(argv) = self else { return None };
+        let first = argv.first()?;
+        let why = if SHELL_WORDS.contains(&first.as_str()) {
+            "is a word of the shell, not a program"
+        } else if argv.len() == 1 && first.contains(char::is_whitespace) {
+            "was looked for as one program"
+        } else {
+            return None;
+        };
+        Some(format!("`{first}` {why}: a line for a shell is written after -c"))
+    }
+
+    /// Whether a word of it looks like a file of its user's, which is on the machine only if it was sent.
+    pub fn names_file(&self) -> bool {
+        let text = self.shown();
+        let mut words = text.split(|c: char| c.is_whitespace() || ";|&<>()'\"=".contains(c));
+        words.any(|word| {
+            let Some((stem, ending)) = word.rsplit_once('.') else { return false };
+            let is_ending = (1..=4).contains(&ending.len()) && ending.bytes().all(|byte| byte.is_ascii_alphabetic());
+            is_ending && !stem.is_empty() && !word.starts_with(['/', '-', '$']) && !word.contains("://")
+        })
+    }
+
     fn is_empty(&self) -> bool {
         match self {
             Command::Shell(text) => text.trim().is_empty(),
@@ -64,6 +97,12 @@ impl Command {
         }
     }
 }
+
+/// What a shell does itself, and no program of that name can do for it.
+const SHELL_WORDS: &[&str] = &[
+    "cd", "export", "source", ".", "alias", "unset", "set", "eval", "exec", "ulimit", "umask", "wait", "if", "for",
+    "while",
+];
 
 /// The text for `sh -c` that runs these entries in one shell, each as if it were typed, until one fails. `cd`, `export` and `exit` work
 /// as in a script.
@@ -151,11 +190,27 @@ pub struct PlanRules {
     /// How often a planner may make a new plan because too much failed.
     pub replans: i64,
     pub on_exhausted: OnExhausted,
+    /// The most that models may cost: what a start reserves.
+    #[serde(default)]
+    pub estimate: Credits,
+    /// Machines that its agents may have at once.
+    #[serde(default)]
+    pub machines: i64,
+    /// A planner makes its first plan too.
+    #[serde(default)]
+    pub goal: bool,
 }
 
 impl Default for PlanRules {
     fn default() -> PlanRules {
-        PlanRules { max_agents: DEFAULT_MAX_AGENTS, replans: 0, on_exhausted: OnExhausted::Abort }
+        PlanRules {
+            max_agents: DEFAULT_MAX_AGENTS,
+            replans: 0,
+            on_exhausted: OnExhausted::Abort,
+            estimate: Credits::ZERO,
+            machines: 0,
+            goal: false,
+        }
     }
 }
 
@@ -199,8 +254,84 @@ pub struct RunSpec {
     pub failure_mode: FailureMode,
     #[serde(default)]
     pub plan: PlanRules,
+    /// Machines, each with one rank of the run, which all begin together.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub nodes: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+}
+
+/// What of a specification decides how a run is dealt with: small, and part of the run's document, which is written at every event.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RunTerms {
+    pub kind: RunKind,
+    /// The beginning of its command, for people.
+    pub title: String,
+    /// It was sent with files or a standard input.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sent_files: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_artifacts: bool,
+    #[serde(default)]
+    pub resources: Resources,
+    pub provider: String,
+    pub region: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_duration_ms: Option<i64>,
+    pub stop_duration_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_ms: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Credits>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    pub priority: Priority,
+    pub on_lost_control: OnLostControl,
+    pub failure_mode: FailureMode,
+    #[serde(default)]
+    pub plan: PlanRules,
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub nodes: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_checksum: Option<String>,
+}
+
+/// What a run works with: as large as its owner likes, written once and read where it is needed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RunContent {
+    pub command: Command,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<TreeRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<StdinRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    #[serde(default)]
+    pub artifacts: Vec<String>,
+    #[serde(default)]
+    pub merge: bool,
+}
+
+impl RunTerms {
+    pub fn max_attempts(&self) -> i64 {
+        self.retry.as_ref().map_or(DEFAULT_MAX_ATTEMPTS, |retry| retry.max_attempts)
+    }
+    /// Whether the policy itself (not a person) tries again after such an end.
+    pub fn retries_on(&self, event: RetryEvent) -> bool {
+        self.retry.as_ref().is_some_and(|retry| retry.on_events.contains(&event))
+    }
+}
+
+fn one() -> i64 {
+    1
+}
+
+fn is_one(number: &i64) -> bool {
+    *number == 1
 }
 
 pub const DEFAULT_MAX_DURATION_MS: i64 = DAY;
@@ -212,23 +343,52 @@ pub const DEFAULT_MAX_ATTEMPTS: i64 = 3;
 pub const MAX_COMMAND_BYTES: usize = 128 * 1024 - 1;
 /// What is piped in is kept by the control plane and fetched whole by the machine before the command starts.
 pub const MAX_STDIN_BYTES: i64 = 1 << 30;
+/// Letters of a command that are kept with its run.
+const MAX_TITLE: usize = 80;
 pub const MAX_ENV: usize = 500;
+/// Names and values together: they travel in the document that a machine is told.
+pub const MAX_ENV_BYTES: usize = 128 * 1024;
 pub const MAX_ATTEMPTS: i64 = 100;
+pub const MAX_NODES: i64 = 1_000;
 pub const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
 
 impl RunSpec {
+    /// Its steps are begun by a program elsewhere: nothing of ours runs.
+    fn check_external(&self) -> Result<(), Refused> {
+        let why = "a run of `type: external` has no machine: your own program begins its steps";
+        check(self.command.is_empty(), "commands", why)?;
+        check(self.env.is_empty(), "env", why)?;
+        check(self.secrets.is_empty(), "secrets", why)?;
+        check(self.files.is_none(), "files", why)?;
+        check(self.stdin.is_none(), "stdin", why)?;
+        check(self.artifacts.is_empty(), "artifacts", why)
+    }
+
     /// Everything that can be refused by looking at the specification alone.
     pub fn check(&self) -> Result<(), Refused> {
-        if self.kind != RunKind::Task {
-            return Err(Refused::invalid("type", format!("`{}` is not supported here: use task", self.kind)));
+        match self.kind {
+            RunKind::Task => check(!self.command.is_empty(), "commands", "a command is needed, e.g. -c 'echo hello'")?,
+            RunKind::External => self.check_external()?,
+            RunKind::Agents => {
+                check(
+                    self.command.is_empty(),
+                    "commands",
+                    "agents have commands in their steps, not a command of their own",
+                )?;
+                check(self.plan.max_agents > 0, "max_agents", "must be above zero")?;
+            }
+            other => {
+                return Err(Refused::invalid("type", format!("`{other}` is not supported here: use task")));
+            }
         }
-        check(!self.command.is_empty(), "commands", "a command is needed, e.g. -c 'echo hello'")?;
         check(
             self.command.bytes() <= MAX_COMMAND_BYTES,
             "commands",
             "longer than 128 KiB: put it into a file and send it with --file",
         )?;
         check(self.env.len() <= MAX_ENV, "env", "more than 500 variables")?;
+        let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        check(bytes <= MAX_ENV_BYTES, "env", "more than 128 KiB in sum: put it into a file and send it with --file")?;
         for name in self.env.keys().chain(&self.secrets) {
             check_variable(name).map_err(|why| Refused::invalid("env", why))?;
         }
@@ -251,6 +411,7 @@ impl RunSpec {
             check(is_inside(glob), "artifacts", format!("`{glob}` must stay below the run's folder"))?;
         }
         check(self.max_duration_ms.is_none_or(|ms| ms > 0), "max_duration", "must be longer than nothing, e.g. 2h")?;
+        check((1..=MAX_NODES).contains(&self.nodes), "nodes", format!("must lie between 1 and {MAX_NODES}"))?;
         check(self.stop_duration_ms >= 0, "stop_duration", "must not be negative, e.g. 10s")?;
         check(self.hold_ms.is_none_or(|ms| (0..=DAY).contains(&ms)), "hold", "must lie between 0s and 24h")?;
         check(
@@ -279,12 +440,40 @@ impl RunSpec {
         Ok(())
     }
 
-    pub fn max_attempts(&self) -> i64 {
-        self.retry.as_ref().map_or(DEFAULT_MAX_ATTEMPTS, |retry| retry.max_attempts)
+    pub fn terms(&self) -> RunTerms {
+        RunTerms {
+            kind: self.kind,
+            title: self.command.shown().lines().next().unwrap_or_default().chars().take(MAX_TITLE).collect(),
+            sent_files: self.files.is_some() || self.stdin.is_some(),
+            has_artifacts: !self.artifacts.is_empty(),
+            resources: self.resources.clone(),
+            provider: self.provider.clone(),
+            region: self.region.clone(),
+            max_duration_ms: self.max_duration_ms,
+            stop_duration_ms: self.stop_duration_ms,
+            hold_ms: self.hold_ms,
+            budget: self.budget,
+            retry: self.retry.clone(),
+            priority: self.priority,
+            on_lost_control: self.on_lost_control,
+            failure_mode: self.failure_mode,
+            plan: self.plan,
+            nodes: self.nodes,
+            init_checksum: self.init_checksum.clone(),
+        }
     }
-    /// Whether the policy itself (not a person) tries again after such an end.
-    pub fn retries_on(&self, event: RetryEvent) -> bool {
-        self.retry.as_ref().is_some_and(|retry| retry.on_events.contains(&event))
+
+    pub fn content(&self) -> RunContent {
+        RunContent {
+            command: self.command.clone(),
+            env: self.env.clone(),
+            secrets: self.secrets.clone(),
+            files: self.files.clone(),
+            stdin: self.stdin.clone(),
+            working_dir: self.working_dir.clone(),
+            artifacts: self.artifacts.clone(),
+            merge: self.merge,
+        }
     }
 }
 
@@ -343,6 +532,32 @@ pub fn is_hash(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_shell_would_have_understood_is_noticed() {
+        let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_owned()).collect());
+        let said = |words: &[&str]| argv(words).needs_shell().unwrap_or_default();
+        assert!(said(&["echo hello"]).starts_with("`echo hello` was looked for as one program"));
+        assert!(said(&["cd", "src"]).starts_with("`cd` is a word of the shell"));
+        assert_eq!((said(&["nothing"]), said(&["my tool", "x"])), (String::new(), String::new()));
+        assert_eq!(Command::Shell("cd src".into()).needs_shell(), None);
+    }
+
+    #[test]
+    fn a_word_that_looks_like_a_file_is_noticed() {
+        for (text, is_file) in [
+            ("python3 train.py", true),
+            ("sh ./go.sh>log", true),
+            ("cat data/a.csv", true),
+            ("python3 -c 1.5", false),
+            ("sh /opt/x.sh", false),
+            ("curl https://control.example", false),
+            ("echo done.", false),
+            ("make test", false),
+        ] {
+            assert_eq!(Command::Shell(text.into()).names_file(), is_file, "{text}");
+        }
+    }
 
     #[test]
     fn a_machine_satisfies_what_is_no_larger() {

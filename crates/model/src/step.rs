@@ -1,8 +1,13 @@
 //! The life of a step: one tool invocation. Each try is counted; a started step whose outcome is unknown is `uncertain`, never silently repeated.
 
-use crate::children::ChildState;
+use crate::children::{ChildState, Children};
+use crate::plan::StepPlan;
+use crate::recovery::Judged;
 use crate::run::LastError;
-use crate::{AgentId, Outcome, Refused, RunId, StepId, TaskId, Timestamp, moved, string_enum, unchanged};
+use crate::task::Task;
+use crate::{
+    AgentId, Credits, JobId, Outcome, Refused, RunId, StepId, TaskId, Timestamp, moved, string_enum, unchanged,
+};
 use serde::{Deserialize, Serialize};
 
 string_enum! {
@@ -12,16 +17,44 @@ string_enum! {
     }
 }
 string_enum! {
-    /// What a step invokes. Only `command` needs a machine.
-    pub enum Tool { Command = "command", Http = "http", Llm = "llm", Mcp = "mcp", Call = "call" }
+    /// What a step invokes.
+    pub enum ToolKind {
+        Command = "command", Http = "http", Llm = "llm", Mcp = "mcp", Exec = "exec", External = "external",
+        Approval = "approval", Wait = "wait", Call = "call",
+    }
+}
+
+impl ToolKind {
+    /// Runs on the agent's machine. The others run on a worker of the control plane, in a program of the user's, or nowhere.
+    pub fn needs_machine(self) -> bool {
+        matches!(self, ToolKind::Command | ToolKind::Exec)
+    }
+}
+
+impl ToolKind {
+    /// A call may change something outside. The others only wait.
+    pub fn has_effect(self) -> bool {
+        !matches!(self, ToolKind::Wait | ToolKind::Approval)
+    }
+}
+
+string_enum! {
+    /// What a step waits for while nobody works on it.
+    pub enum StepWait { Approval = "approval", Ticket = "ticket", Timer = "timer" }
 }
 
 impl Step {
-    /// As its task counts it. An uncertain step waits for a person: no holder works on it.
+    /// As its task counts it, or, of a child, its parent. No holder works on an uncertain step, nor on one whose work is done by its
+    /// children, while none of them runs. What a program outside has under way ends with the step it belongs to: it is not waited for.
     pub fn child_state(&self) -> ChildState {
         match self.status {
             StepStatus::Pending => ChildState::Pending,
             StepStatus::Running if self.uncertain => ChildState::Waiting,
+            StepStatus::Running
+                if self.by_children && (self.children.running == 0 || self.tool == ToolKind::External) =>
+            {
+                ChildState::Waiting
+            }
             StepStatus::Running => ChildState::Running,
             StepStatus::Waiting => ChildState::Waiting,
             StepStatus::Completed => ChildState::Completed,
@@ -29,6 +62,36 @@ impl Step {
             StepStatus::Skipped => ChildState::Skipped,
             StepStatus::Cancelled => ChildState::Cancelled,
         }
+    }
+}
+
+string_enum! {
+    /// What the journal says of a step's identity: begun, and nobody knows more, or finished with an output.
+    pub enum Recorded { Begun = "begun", Done = "done" }
+}
+
+impl Step {
+    /// What the journal has to say after this row is written. A step that failed, or surely did not happen, may begin again.
+    pub fn recorded(&self) -> Option<Recorded> {
+        match self.status {
+            StepStatus::Completed if self.unneeded => None,
+            StepStatus::Completed => Some(Recorded::Done),
+            StepStatus::Running => Some(Recorded::Begun),
+            _ if self.found_done => Some(Recorded::Done),
+            _ if self.outcome_unknown => Some(Recorded::Begun),
+            _ => None,
+        }
+    }
+}
+
+impl Step {
+    pub fn present_try(&self) -> StepTry {
+        StepTry { id: self.id, number: self.tries }
+    }
+
+    /// Whether a try that nobody knows the end of may simply be made again.
+    pub fn may_be_repeated(&self) -> bool {
+        self.idempotent || self.retry_interrupted
     }
 }
 
@@ -47,7 +110,7 @@ pub struct Step {
     pub task: TaskId,
     pub sequence: i64,
     pub name: String,
-    pub tool: Tool,
+    pub tool: ToolKind,
     /// May run again under the same key even if its outcome is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub idempotent: bool,
@@ -58,24 +121,216 @@ pub struct Step {
     /// Ended without anybody knowing whether it had an effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outcome_unknown: bool,
-    /// The next try, if its end is reported, names this number.
+    /// Tries begun so far. Whoever reports the end of a try names its number: the end of an older one changes nothing.
     pub tries: i64,
     pub max_tries: i64,
+    /// A try that was lost with its machine or its holder is repeated although the step is not idempotent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retry_interrupted: bool,
+    /// Of a command: what it leaves that is kept and laid into another workdir. Empty: nothing there needs what it left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
+    /// What it waits for, while it is `waiting` or `uncertain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<StepWait>,
+    /// Made of its names and its exact input when it first begins; the same in every try and attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Its logical names with its generation, by which the run's journal knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// The step, perhaps of an earlier attempt, whose recorded output is this one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<StepId>,
+    /// When the present try began, and the fence of the work item whose holder began it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_at: Option<Timestamp>,
+    #[serde(default)]
+    pub fence: i64,
+    /// The most that the try under way may cost: set aside until it ends.
+    #[serde(default)]
+    pub held: Credits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<StepUsage>,
+    /// Of the present try, if it runs on the agent's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<OnMachine>,
+    /// Completed without being called: its record answered, or its `if` was false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replayed: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unneeded: bool,
+    /// A retry has put another row in its place: it is history, and counted by nobody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replaced: bool,
+    /// The step that it is part of: a turn or a call of a loop, a durable step of a program. It has no children of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<StepId>,
+    /// Tells children of one name apart: of a durable step, the hash of its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
+    /// Its own children by state.
+    #[serde(default, skip_serializing_if = "Children::is_empty")]
+    pub children: Children,
+    /// Its work is what its children do: no holder and no machine acts on the step itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_children: bool,
+    /// Until when the program that works on it is believed to live without a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Lease>,
+    /// When the leases of its children are looked at next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases_due: Option<Timestamp>,
+    /// It had ended with its parent when its program reported that it was done: the record answers from then on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub found_done: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+    /// What its last failure was, and what was decided about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Judged>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
 }
 
+/// What a program of the user's has to renew while it works on a step. Time in which the agent is paused does not count.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lease {
+    pub from: Timestamp,
+    pub ms: i64,
+    /// The agent's active time at which it is over.
+    pub until_active_ms: i64,
+    /// The job whose process it is, and that job's epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<(JobId, i64)>,
+}
+
+impl Step {
+    /// Its program reports that it is done, although it has ended as if nobody would ever know. It stays as it has ended.
+    pub fn found_done(&self) -> Step {
+        Step { found_done: true, outcome_unknown: false, answer: Some(self.id), ..self.clone() }
+    }
+}
+
+impl Step {
+    /// A step that has not begun. In a task without a time limit it has none either.
+    pub fn planned(id: StepId, task: &Task, sequence: i64, plan: &StepPlan) -> Step {
+        Step {
+            id,
+            run: task.run,
+            attempt: task.attempt,
+            agent: task.agent,
+            task: task.id,
+            sequence,
+            name: plan.name.clone(),
+            tool: plan.tool,
+            idempotent: plan.idempotent,
+            status: StepStatus::Pending,
+            uncertain: false,
+            outcome_unknown: false,
+            tries: 0,
+            max_tries: plan.max_tries,
+            retry_interrupted: plan.retry_interrupted,
+            files: plan.files.clone(),
+            timeout_ms: task.timeout_ms.is_some().then_some(plan.timeout_ms),
+            due_at: None,
+            waits: None,
+            key: None,
+            identity: None,
+            answer: None,
+            began_at: None,
+            fence: 0,
+            held: Credits::ZERO,
+            usage: None,
+            on: None,
+            replayed: false,
+            unneeded: false,
+            replaced: false,
+            parent: None,
+            item: None,
+            children: Children::default(),
+            by_children: plan.tool == ToolKind::Llm,
+            lease: None,
+            leases_due: None,
+            found_done: false,
+            last_error: None,
+            judged: None,
+            started_at: None,
+            ended_at: None,
+        }
+    }
+}
+
+/// What all tries of a step have used of a model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct StepUsage {
+    /// The model, as the settings name it.
+    pub of: String,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    /// The server did not count: the numbers are ours.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
+    pub charged: Credits,
+}
+
+/// A try of a step on its agent's machine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OnMachine {
+    /// The job in whose workdir it runs, and its epoch.
+    pub job: JobId,
+    pub epoch: i64,
+    /// Length of its input, which travels in the machine's document.
+    pub input_bytes: i64,
+    /// Trees of files that finished steps have left, laid into the workdir before it starts. Empty once it has started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restores: Vec<String>,
+    /// Its machine was told to end it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
+    /// It has ended, and its log is so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_end: Option<i64>,
+    /// It has ended, and all files that it had to keep are in this tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
+}
+
+/// Which try of which step. Whoever reports about a step names it: what is said of an older try changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StepTry {
+    pub id: StepId,
+    /// Counted from 1.
+    #[serde(rename = "try")]
+    pub number: i64,
+}
+
+impl std::fmt::Display for StepTry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.id, self.number)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepEvent {
-    Begun,
+    /// The holder of the agent's item, or a machine, works on it from now on.
+    Begun {
+        fence: i64,
+    },
+    /// An earlier try, perhaps of an earlier attempt, has finished: its record is the answer.
+    Replayed,
+    /// Its `if` is false.
+    NotNeeded,
+    /// A step of the tool `wait`: it is over at this time.
+    TimerSet {
+        until: Timestamp,
+    },
     ApprovalAsked,
     Approved,
     Completed,
@@ -113,51 +368,91 @@ use StepStatus as S;
 pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<Step, C>, Refused> {
     let mut next = step.clone();
     match (step.status, event) {
-        (S::Pending, E::Begun) => {
+        // What waits for a time is no question to anybody: it is over, or it is cancelled.
+        (S::Waiting, event) if step.waits == Some(StepWait::Timer) => match event {
+            E::TimerSet { .. } => unchanged(),
+            E::Completed => end(next, S::Completed, at, None),
+            E::Cancelled { .. } => end(next, S::Cancelled, at, None),
+            event => Err(Refused::not_from("step", step.status, name(event), &[])),
+        },
+        (S::Pending, E::Begun { fence }) => {
             next.status = S::Running;
             next.started_at = step.started_at.or(Some(at));
+            next.began_at = Some(at);
+            next.fence = *fence;
+            next.on = None;
             next.tries += 1;
             next.due_at = None;
             moved(next, [])
         }
-        (S::Running, E::Begun) => unchanged(),
+        (S::Running, E::Begun { .. }) => unchanged(),
+        (S::Pending, E::Replayed) => {
+            next.replayed = true;
+            end(next, S::Completed, at, None)
+        }
+        (S::Pending, E::NotNeeded) => {
+            next.unneeded = true;
+            end(next, S::Completed, at, None)
+        }
         (S::Pending, E::ApprovalAsked) => {
             next.status = S::Waiting;
+            next.waits = Some(StepWait::Approval);
             moved(next, [])
+        }
+        (S::Pending, E::TimerSet { until }) => {
+            next.status = S::Waiting;
+            next.waits = Some(StepWait::Timer);
+            next.started_at = step.started_at.or(Some(at));
+            next.began_at = Some(at);
+            next.tries += 1;
+            next.due_at = Some(*until);
+            moved(next, [C::WakeAt { at: *until }])
         }
         (S::Waiting, E::ApprovalAsked) | (S::Pending, E::Approved) => unchanged(),
         (S::Waiting, E::Approved) => {
             next.status = S::Pending;
+            next.waits = None;
             moved(next, [C::WakeAt { at }])
         }
         (S::Running, E::Completed) => end(next, S::Completed, at, None),
-        (S::Running | S::Waiting, E::Failed { error }) => end(next, S::Failed, at, Some(error.clone())),
-        (S::Running | S::Waiting, E::Skipped { error }) => end(next, S::Skipped, at, Some(error.clone())),
+        // Pending: refused before it began.
+        (S::Pending | S::Running | S::Waiting, E::Failed { error }) => end(next, S::Failed, at, Some(error.clone())),
+        (S::Pending | S::Running | S::Waiting, E::Skipped { error }) => {
+            next.outcome_unknown = step.uncertain; // who skips it does not say what became of it
+            end(next, S::Skipped, at, Some(error.clone()))
+        }
         (S::Running, E::ToBeRetried { at: due, error }) => {
             next.status = S::Pending;
             next.uncertain = false; // whoever tries again has found out, or it does not matter
+            next.waits = None;
             next.due_at = Some(*due);
             next.last_error = Some(error.clone());
             moved(next, [C::WakeAt { at: *due }])
         }
         (S::Running, E::OutcomeUnknown) if step.uncertain => unchanged(),
-        (S::Running, E::OutcomeUnknown) => {
+        // Pending: an earlier try of it, which another row had, was begun and never ended.
+        (S::Pending | S::Running, E::OutcomeUnknown) => {
+            next.status = S::Running;
             next.uncertain = true;
+            next.waits = Some(StepWait::Ticket);
             moved(next, [C::WakeAt { at }])
         }
-        // Its last try has ended: what is open is what a person says to it.
-        (S::Running, E::Escalated { error }) => {
+        // Its last try has ended, or it may not begin: what is open is what a person says to it.
+        (S::Waiting, E::Escalated { .. }) if step.waits == Some(StepWait::Ticket) => unchanged(),
+        (S::Pending | S::Running | S::Waiting, E::Escalated { error }) => {
             next.status = S::Waiting;
             next.uncertain = false;
+            next.waits = Some(StepWait::Ticket);
             next.last_error = Some(error.clone());
             moved(next, [])
         }
-        (S::Waiting, E::Escalated { .. }) => unchanged(),
         (S::Pending | S::Running | S::Waiting, E::Cancelled { unknown }) => {
             next.outcome_unknown = *unknown || step.uncertain;
             end(next, S::Cancelled, at, None)
         }
-        (S::Completed, E::Completed) | (S::Failed, E::Failed { .. }) | (S::Skipped, E::Skipped { .. }) => unchanged(),
+        (S::Completed, E::Completed | E::Replayed | E::NotNeeded)
+        | (S::Failed, E::Failed { .. })
+        | (S::Skipped, E::Skipped { .. }) => unchanged(),
         (ended, E::Cancelled { .. }) if ended.is_end() => unchanged(),
         (state, event) => Err(Refused::not_from("step", state, name(event), &[])),
     }
@@ -168,6 +463,7 @@ fn end(mut next: Step, to: StepStatus, at: Timestamp, error: Option<LastError>) 
     next.ended_at = Some(at);
     next.due_at = None;
     next.uncertain = false;
+    next.waits = None;
     if error.is_some() {
         next.last_error = error;
     }
@@ -176,7 +472,10 @@ fn end(mut next: Step, to: StepStatus, at: Timestamp, error: Option<LastError>) 
 
 pub fn name(event: &StepEvent) -> &'static str {
     match event {
-        E::Begun => "begun",
+        E::Begun { .. } => "begun",
+        E::Replayed => "replayed",
+        E::NotNeeded => "not_needed",
+        E::TimerSet { .. } => "timer_set",
         E::ApprovalAsked => "approval_asked",
         E::Approved => "approved",
         E::Completed => "completed",

@@ -1,7 +1,9 @@
 //! The life of a task: a sequence of steps of one agent.
 
+use crate::agent::{Agent, AgentKind};
 use crate::children::{ChildState, Children};
 use crate::hierarchy::Ending;
+use crate::plan::TaskPlan;
 use crate::run::{LastError, RunOutcome};
 use crate::spec::FailureMode;
 use crate::{AgentId, Outcome, Refused, RunId, TaskId, Timestamp, moved, string_enum, unchanged};
@@ -38,8 +40,19 @@ pub struct Task {
     pub run: RunId,
     pub attempt: i64,
     pub agent: AgentId,
+    /// Its place in its agent's plan. The tasks that a `for_each` makes share one.
     pub sequence: i64,
+    /// With its position if it was made for an item: `mail[0]`.
     pub name: String,
+    /// Its plan has a `for_each` that was not evaluated yet: when it may begin, one task is made for each item.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub each: bool,
+    /// The position of its item, if it was made for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<i64>,
+    /// Completed without being begun: its `if` was false, or there was no item.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unneeded: bool,
     pub status: TaskStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<RunOutcome>,
@@ -68,6 +81,12 @@ pub struct Task {
     /// A commit had no room to cancel all of its open steps: the run's work item goes on with them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// Active time of its agent when its present try began.
+    #[serde(default)]
+    pub active_from_ms: i64,
+    /// A retry has put another row in its place: it is history, and counted by nobody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replaced: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,14 +95,61 @@ pub struct Task {
     pub ended_at: Option<Timestamp>,
 }
 
+impl Task {
+    /// A task that has not begun and waits for no other. Its steps are only counted until it does. A rank's time is its run's.
+    pub fn planned(id: TaskId, agent: &Agent, sequence: i64, plan: &TaskPlan) -> Task {
+        Task {
+            id,
+            run: agent.run,
+            attempt: agent.attempt,
+            agent: agent.id,
+            sequence,
+            name: plan.name.clone(),
+            each: plan.for_each.is_some(),
+            item: None,
+            unneeded: false,
+            status: TaskStatus::Pending,
+            outcome: None,
+            mode: plan.mode,
+            parallel: plan.parallel,
+            tries: 0,
+            max_tries: plan.max_tries,
+            timeout_ms: (agent.kind != AgentKind::Rank).then_some(plan.timeout_ms),
+            due_at: None,
+            waits_for: 0,
+            dependents: Vec::new(),
+            steps: Children::planned(plan.steps.len() as i64),
+            step_count: 0,
+            ending: None,
+            cut: false,
+            active_from_ms: 0,
+            replaced: false,
+            last_error: None,
+            started_at: None,
+            ended_at: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEvent {
     Begun,
-    StepsEnded { outcome: RunOutcome },
+    /// Its `if` is false, or its `for_each` gave no item. That counts as completed.
+    NotNeeded,
+    StepsEnded {
+        outcome: RunOutcome,
+    },
     AllStepsSkipped,
-    Failed { error: LastError },
-    ToBeRetried { at: Timestamp, error: LastError },
-    Skipped { error: LastError },
+    Failed {
+        error: LastError,
+    },
+    ToBeRetried {
+        at: Timestamp,
+        error: LastError,
+    },
+    Skipped {
+        error: LastError,
+    },
     Cancelled,
 }
 
@@ -108,6 +174,11 @@ pub fn apply(task: &Task, event: &TaskEvent, at: Timestamp) -> Result<Outcome<Ta
             moved(next, [])
         }
         (S::Running, E::Begun) => unchanged(),
+        (S::Pending, E::NotNeeded) => {
+            next.unneeded = true;
+            next.outcome = Some(RunOutcome::Success);
+            end(next, S::Completed, at, None)
+        }
         (S::Running, E::StepsEnded { outcome }) => {
             next.outcome = Some(*outcome);
             end(next, S::Completed, at, None)
@@ -123,7 +194,7 @@ pub fn apply(task: &Task, event: &TaskEvent, at: Timestamp) -> Result<Outcome<Ta
             moved(next, [C::WakeAt { at: *due }])
         }
         (S::Pending | S::Running, E::Cancelled) => end(next, S::Cancelled, at, None),
-        (S::Completed, E::StepsEnded { .. })
+        (S::Completed, E::StepsEnded { .. } | E::NotNeeded)
         | (S::Skipped, E::AllStepsSkipped | E::Skipped { .. })
         | (S::Failed, E::Failed { .. }) => unchanged(),
         (ended, E::Cancelled) if ended.is_end() => unchanged(),
@@ -146,6 +217,7 @@ fn end(mut next: Task, to: TaskStatus, at: Timestamp, error: Option<LastError>) 
 pub fn name(event: &TaskEvent) -> &'static str {
     match event {
         E::Begun => "begun",
+        E::NotNeeded => "not_needed",
         E::StepsEnded { .. } => "steps_ended",
         E::AllStepsSkipped => "all_steps_skipped",
         E::Failed { .. } => "failed",

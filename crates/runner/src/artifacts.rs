@@ -2,17 +2,18 @@
 //! before the end is reported. Never reads outside of the workdir.
 
 use crate::clock::Backoff;
-use crate::key::Key;
+use crate::kept;
+use crate::key::JobKey;
 use crate::link::Line;
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use wire::client::{ClientError, Method, Request};
 use wire::model::crash_point;
-use wire::model::tree::resolve;
+use wire::model::tree::{TreeRef, resolve};
 
 const UPLOADS_AT_A_TIME: usize = 10;
 /// Tries of one file while the control plane answers; while it is away results wait.
@@ -48,6 +49,10 @@ pub struct Shortfall {
     /// What could not be uploaded, in words.
     pub problems: Vec<String>,
     pub idle: Vec<String>,
+    /// Why the command's answer, which is too large for a report, could not be uploaded.
+    pub answer: Option<String>,
+    /// The tree of what the step was to keep, if all of it was uploaded.
+    pub kept: Option<TreeRef>,
 }
 
 impl Shortfall {
@@ -65,18 +70,47 @@ impl Shortfall {
     }
 }
 
-/// Uploads all.
-pub async fn upload(key: Key, workdir: PathBuf, globs: Vec<String>, line: Line) -> Shortfall {
-    let search = tokio::task::spawn_blocking(move || find(&workdir, &globs));
-    let found = search.await.expect("a search does not panic");
+/// What a step has left.
+#[derive(Debug, Default)]
+pub struct Left {
+    pub workdir: PathBuf,
+    /// Globs of its artifacts.
+    pub artifacts: Vec<String>,
+    /// Globs of what is kept for another workdir.
+    pub keep: Vec<String>,
+    /// An answer that is too large for a report: its name, and where it is.
+    pub answer: Option<(String, PathBuf)>,
+}
+
+impl Left {
+    pub fn is_nothing(&self) -> bool {
+        self.artifacts.is_empty() && self.keep.is_empty() && self.answer.is_none()
+    }
+}
+
+/// Uploads what the globs find in the workdir, and a large answer under its name.
+pub async fn upload(key: JobKey, left: Left, line: Line) -> Shortfall {
+    let Left { workdir, artifacts, keep, answer } = left;
+    let kept = match keep.is_empty() {
+        true => Ok(None),
+        false => kept::keep(&workdir, keep, &line).await.map(Some),
+    };
+    let search = move || if artifacts.is_empty() { Found::default() } else { find(&workdir, &artifacts) };
+    let found = tokio::task::spawn_blocking(search).await.expect("a search does not panic");
+    let answer = match answer {
+        Some((name, path)) => upload_one(key, name, Item::File(path), line.clone()).await,
+        None => None,
+    };
     let uploads = stream::iter(found.files)
         .map(|(name, item)| upload_one(key, name, item, line.clone()))
         .buffer_unordered(UPLOADS_AT_A_TIME);
     let failed: Vec<Option<String>> = uploads.collect().await;
-    Shortfall { problems: found.problems.into_iter().chain(failed.into_iter().flatten()).collect(), idle: found.idle }
+    let unkept = kept.as_ref().err().map(|why| format!("files were not kept: {why}"));
+    let problems = found.problems.into_iter().chain(failed.into_iter().flatten()).chain(unkept).collect();
+    Shortfall { problems, idle: found.idle, answer, kept: kept.ok().flatten() }
 }
 
-async fn upload_one(key: Key, name: String, item: Item, mut line: Line) -> Option<String> {
+async fn upload_one(key: JobKey, name: String, item: Item, mut line: Line) -> Option<String> {
     let (mut tries, mut backoff) = (0, Backoff::default());
     loop {
         let why = match try_upload(key, &name, &item, &line).await {
@@ -104,7 +138,7 @@ enum Trying {
     System(io::Error),
 }
 
-async fn try_upload(key: Key, name: &str, item: &Item, line: &Line) -> Result<(), Trying> {
+async fn try_upload(key: JobKey, name: &str, item: &Item, line: &Line) -> Result<(), Trying> {
     let request = line.client.request(Method::PUT, &format!("/runner/v1/jobs/{}/artifacts", key.job));
     let request = request.query("epoch", key.epoch).query("path", name);
     let path = match item {
@@ -121,7 +155,14 @@ async fn try_upload(key: Key, name: &str, item: &Item, line: &Line) -> Result<()
         return Err(Trying::System(io::Error::other("not a file any more")));
     }
     let (length, mode) = (about.len(), about.permissions().mode() & 0o777);
-    let pieces = stream::try_unfold((file, length), |(mut file, left)| async move {
+    let pieces = pieces(file, length);
+    let request = request.query("kind", "file").query("size", length).query("mode", mode);
+    put(request.stream(pieces, Some(length))).await
+}
+
+/// The first `length` bytes of a file.
+pub fn pieces(file: tokio::fs::File, length: u64) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+    stream::try_unfold((file, length), |(mut file, left)| async move {
         if left == 0 {
             return Ok::<_, io::Error>(None);
         }
@@ -132,9 +173,7 @@ async fn try_upload(key: Key, name: &str, item: &Item, line: &Line) -> Result<()
         }
         piece.truncate(read);
         Ok(Some((Bytes::from(piece), (file, left - read as u64))))
-    });
-    let request = request.query("kind", "file").query("size", length).query("mode", mode);
-    put(request.stream(pieces, Some(length))).await
+    })
 }
 
 async fn put(request: Request) -> Result<(), Trying> {
@@ -298,7 +337,11 @@ mod tests {
 
     #[test]
     fn a_shortfall_is_said_in_few_lines() {
-        let shortfall = Shortfall { problems: vec!["a: not a file".to_owned()], idle: vec!["*.x".to_owned()] };
+        let shortfall = Shortfall {
+            problems: vec!["a: not a file".to_owned()],
+            idle: vec!["*.x".to_owned()],
+            ..Shortfall::default()
+        };
         assert_eq!(shortfall.lines(), "artifact not uploaded: a: not a file\nno file matches the artifact glob *.x\n");
         let many = Shortfall { problems: vec!["b".to_owned(); 1000], ..Shortfall::default() };
         assert_eq!(many.lines().lines().count(), MOST_LINES + 1);

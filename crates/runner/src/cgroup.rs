@@ -1,4 +1,5 @@
-//! Control groups around a job: ending and freezing all of its processes at once, and limits on memory and cpu. Works
+//! Control groups around a job and its steps: ending and freezing all processes of a step at once, and limits on memory and cpu of
+//! the job. Each step has a leaf; the leaves of a job lie in one parent, which has the limits and goes with the last of them. Works
 //! with version 2, version 1 and both side by side, and with none: everything here is optional and nothing fails a job.
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ const SMALLEST_QUOTA: i64 = 1_000;
 /// Version 1 cannot end a group at once; a group that still forks after this many rounds is left to the sweep.
 const KILL_ROUNDS: usize = 100;
 
+/// The leaf of the step for which a parent was made.
+const FIRST_LEAF: &str = "step";
+
 /// The leaf for processes that would keep controllers from the groups beside them.
 const ASIDE: &str = "remuda-aside";
 
@@ -31,7 +35,7 @@ pub struct Layout {
     limiting: Option<PathBuf>,
 }
 
-/// The groups of one job, written down beside it so that any process can end it.
+/// The leaves of one step, written down beside it so that any process can end it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
     v2: Option<PathBuf>,
@@ -118,16 +122,16 @@ impl Layout {
         for at in [&self.v2, &self.freezer, &self.memory, &self.cpu, &self.limiting].into_iter().flatten() {
             let entries = fs::read_dir(at).into_iter().flatten().flatten();
             for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
-                let _ = fs::remove_dir(entry.path());
+                remove_tree(&entry.path());
             }
         }
     }
 
-    /// What holds a job together. Limits are put on it when the job is known.
+    /// A parent with one leaf, which holds a step together. Limits are put on the parent when the job is known.
     pub fn make(&self, name: &str) -> Groups {
-        let mut groups = Groups { v2: self.v2.as_ref().and_then(|at| make_dir(at, name)), ..Groups::default() };
+        let mut groups = Groups { v2: self.v2.as_ref().and_then(|at| make_leaf(at, name)), ..Groups::default() };
         if groups.v2.is_none() {
-            groups.freezer = self.freezer.as_ref().and_then(|at| make_dir(at, name));
+            groups.freezer = self.freezer.as_ref().and_then(|at| make_leaf(at, name));
         }
         groups
     }
@@ -156,6 +160,8 @@ impl Layout {
     fn limit_memory(&self, groups: &mut Groups, name: &str, bytes: i64) -> io::Result<()> {
         groups.memory = self.memory.as_ref().and_then(|at| {
             make_limited(at, name, |group| {
+                // Always so on newer kernels: what is in the leaves counts.
+                let _ = put(group, "memory.use_hierarchy", 1);
                 put(group, "memory.limit_in_bytes", bytes)?;
                 // Absent without swap accounting.
                 let _ = put(group, "memory.memsw.limit_in_bytes", bytes);
@@ -169,6 +175,8 @@ impl Layout {
         put(&group, "memory.max", bytes)?;
         // Absent without swap. What may not be in memory may not be in swap instead.
         let _ = put(&group, "memory.swap.max", 0);
+        // So that a leaf counts what was ended in it for want of memory, and not beside it.
+        hand_down(&group, "memory");
         Ok(())
     }
 
@@ -188,15 +196,16 @@ impl Layout {
         put(&group, "cpu.max", format!("{quota} {period}"))
     }
 
-    /// The job's group of version 2, which may use this controller: the one that holds it together, or one made for its limits.
+    /// The job's parent group of version 2, which may use this controller: around what holds its steps together, or made for its limits.
     fn v2_group(&self, groups: &mut Groups, name: &str, controller: &str) -> io::Result<PathBuf> {
         let none = || io::Error::other(format!("no control group with the {controller} controller can be made"));
         let at = self.v2_place().ok_or_else(none)?;
         hand_down(at, controller);
         if groups.v2.is_none() && groups.limiting.is_none() {
-            groups.limiting = make_dir(at, name);
+            groups.limiting = make_leaf(at, name);
         }
-        groups.v2.clone().or(groups.limiting.clone()).ok_or_else(none)
+        let leaf = groups.v2.as_ref().or(groups.limiting.as_ref());
+        leaf.and_then(|leaf| leaf.parent()).map(Path::to_owned).ok_or_else(none)
     }
 }
 
@@ -252,13 +261,37 @@ fn beside(own: &Path) -> PathBuf {
     own.parent().filter(|_| own.ends_with(ASIDE)).unwrap_or(own).to_owned()
 }
 
+/// The leaf in a parent that is limited.
 fn make_limited(at: &Path, name: &str, limit: impl Fn(&Path) -> io::Result<()>) -> Option<PathBuf> {
-    let group = make_dir(at, name)?;
-    if limit(&group).is_ok() {
-        return Some(group);
+    let parent = make_dir(at, name)?;
+    let leaf = limit(&parent).ok().and_then(|()| make_dir(&parent, FIRST_LEAF));
+    if leaf.is_none() {
+        let _ = fs::remove_dir(&parent);
     }
-    let _ = fs::remove_dir(&group);
-    None
+    leaf
+}
+
+fn make_leaf(at: &Path, name: &str) -> Option<PathBuf> {
+    make_limited(at, name, |_| Ok(()))
+}
+
+/// From the innermost on; what still has processes stays, and all around it.
+fn remove_tree(group: &Path) {
+    for below in groups_below(group).iter().rev() {
+        let _ = fs::remove_dir(below);
+    }
+}
+
+/// The group itself and all below it, the outer before the inner: a step may have made groups of its own.
+fn groups_below(group: &Path) -> Vec<PathBuf> {
+    let (mut found, mut next) = (vec![group.to_owned()], 0);
+    while next < found.len() {
+        let entries = fs::read_dir(&found[next]).into_iter().flatten().flatten();
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path());
+        found.extend(below.collect::<Vec<_>>());
+        next += 1;
+    }
+    found
 }
 
 /// A group that cannot take processes is none.
@@ -283,7 +316,31 @@ impl Groups {
         [&self.v2, &self.freezer, &self.memory, &self.cpu, &self.limiting].into_iter().flatten()
     }
 
-    /// The one through which everything of the job can be ended and frozen.
+    /// Leaves for one more step of the same job, in the same parents. None where the parents have gone meanwhile with their last step, or
+    /// there are no groups at all.
+    pub fn share(&self, name: &str) -> Option<Groups> {
+        let beside = |leaf: &Option<PathBuf>| match leaf {
+            Some(leaf) => make_dir(leaf.parent()?, name).map(Some),
+            None => Some(None),
+        };
+        self.each().next()?;
+        let mut groups = Groups { unenforced: self.unenforced.clone(), ..Groups::default() };
+        let mut made = || {
+            groups.v2 = beside(&self.v2)?;
+            groups.freezer = beside(&self.freezer)?;
+            groups.memory = beside(&self.memory)?;
+            groups.cpu = beside(&self.cpu)?;
+            groups.limiting = beside(&self.limiting)?;
+            Some(())
+        };
+        if made().is_none() {
+            groups.remove();
+            return None;
+        }
+        Some(groups)
+    }
+
+    /// The one through which everything of the step can be ended and frozen.
     fn containing(&self) -> Option<&PathBuf> {
         self.v2.as_ref().or(self.freezer.as_ref())
     }
@@ -300,8 +357,9 @@ impl Groups {
 
     pub fn pids(&self) -> Vec<i32> {
         let Some(group) = self.containing() else { return Vec::new() };
-        let list = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-        list.lines().filter_map(|line| line.parse().ok()).collect()
+        let list = |group: PathBuf| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let lists: Vec<String> = groups_below(group).into_iter().map(list).collect();
+        lists.iter().flat_map(|list| list.lines()).filter_map(|line| line.parse().ok()).collect()
     }
 
     /// Ends all processes of the group, as far as it can; what is left shows in `pids`.
@@ -334,9 +392,12 @@ impl Groups {
         }
     }
 
-    /// How often the kernel ended a process of the job for want of memory.
+    /// How often the kernel ended a process of the step for want of memory. A leaf that cannot count has no such file.
     pub fn out_of_memory(&self) -> u64 {
-        let v2 = self.v2.as_ref().or(self.limiting.as_ref()).map(|group| group.join("memory.events"));
+        let leaf = self.v2.as_ref().or(self.limiting.as_ref());
+        let counts = |group: &&Path| group.join("memory.events").exists();
+        let v2 = leaf.and_then(|leaf| [Some(leaf.as_path()), leaf.parent()].into_iter().flatten().find(counts));
+        let v2 = v2.map(|group| group.join("memory.events"));
         let v1 = self.memory.as_ref().map(|group| group.join("memory.oom_control"));
         let count = |path: PathBuf| -> Option<u64> {
             let text = fs::read_to_string(path).ok()?;
@@ -345,10 +406,11 @@ impl Groups {
         [v2, v1].into_iter().flatten().filter_map(count).sum()
     }
 
-    /// Groups with processes in them stay; they go when somebody asks again.
+    /// Groups with processes in them stay; they go when somebody asks again. A parent goes with its last leaf.
     pub fn remove(&self) {
-        for group in self.each() {
-            let _ = fs::remove_dir(group);
+        for leaf in self.each() {
+            remove_tree(leaf);
+            let _ = leaf.parent().map(fs::remove_dir);
         }
     }
 }
@@ -385,13 +447,14 @@ mod tests {
     fn version_2_is_told_its_limits_in_its_own_words() {
         let dir = tempfile::tempdir().unwrap();
         let (at, group) = (dir.path(), dir.path().join("group"));
-        fs::create_dir(&group).unwrap();
+        let leaf = group.join(FIRST_LEAF);
+        fs::create_dir_all(&leaf).unwrap();
         for file in ["cgroup.subtree_control", "group/memory.max", "group/memory.swap.max", "group/cpu.max"] {
             fs::write(at.join(file), "").unwrap();
         }
         fs::write(at.join("cgroup.controllers"), "cpuset memory\n").unwrap();
         let layout = Layout { v2: Some(at.to_owned()), ..Layout::default() };
-        let mut groups = Groups { v2: Some(group.clone()), ..Groups::default() };
+        let mut groups = Groups { v2: Some(leaf.clone()), ..Groups::default() };
         layout.limit(&mut groups, "group", Limits { cpu_milli: Some(1500), memory_bytes: Some(64 << 20) });
         let said = |file: &str| fs::read_to_string(at.join(file)).unwrap();
         assert_eq!(said("cgroup.subtree_control"), "+memory");
@@ -406,7 +469,7 @@ mod tests {
         assert_eq!((aside.limits("memory"), aside.v2.is_none()), (Some("v2"), true));
         // What is not limited is said.
         fs::remove_file(group.join("memory.max")).unwrap();
-        let mut groups = Groups { limiting: Some(group), ..Groups::default() };
+        let mut groups = Groups { limiting: Some(leaf), ..Groups::default() };
         aside.limit(&mut groups, "group", Limits { cpu_milli: Some(1500), memory_bytes: Some(64 << 20) });
         assert!(groups.unenforced.as_ref().unwrap().starts_with("--memory is not enforced: "), "{groups:?}");
         let mut none = Groups::default();
@@ -459,7 +522,31 @@ mod tests {
             groups.freeze(false);
             child.wait().unwrap();
             groups.remove();
-            assert!(!group.exists(), "version {version}");
+            assert!(!group.parent().unwrap().exists(), "version {version}");
         }
+    }
+    #[test]
+    fn steps_of_a_job_have_leaves_in_one_parent_which_goes_with_the_last() {
+        let layout = Layout::discover();
+        let name = format!("remuda-test-shared-{}", std::process::id());
+        let first = layout.make(&name);
+        let Some(leaf) = first.containing().cloned() else { return };
+        let second = first.share("2").unwrap();
+        let parent = leaf.parent().unwrap().to_owned();
+        assert_eq!(second.containing(), Some(&parent.join("2")));
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        // A step may make groups of its own.
+        let inner = parent.join("2/inner");
+        fs::create_dir(&inner).unwrap();
+        put(&inner, "cgroup.procs", child.id()).unwrap();
+        first.kill();
+        assert_eq!(second.pids(), [child.id() as i32], "the one beside it lives");
+        first.remove();
+        assert!(parent.exists());
+        second.kill();
+        child.wait().unwrap();
+        second.remove();
+        assert!(!parent.exists());
+        assert_eq!(first.share("3"), None, "gone with the last");
     }
 }

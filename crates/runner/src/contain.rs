@@ -71,7 +71,7 @@ pub fn end(dir: &Path) -> io::Result<()> {
         }
         ask_to_shut_down(&dir);
     };
-    let jobs = slot::job_dirs(&dir.join("jobs"));
+    let jobs = slot::step_dirs(&dir.join("jobs"));
     for (_, job) in &jobs {
         abort(job);
     }

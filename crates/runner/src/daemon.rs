@@ -1,9 +1,12 @@
 //! The daemon: one loop that owns all state, hears events and then advances whatever can advance. Everything that takes
 //! time happens beside it and comes back as an event.
 
+mod accept;
 mod keepers;
+mod open;
 mod reconcile;
 mod recover;
+mod workdirs;
 mod world;
 
 use crate::artifacts::Shortfall;
@@ -12,11 +15,12 @@ use crate::clock::Backoff;
 use crate::instance::Instance;
 use crate::job::Job;
 use crate::journal::Journal;
-use crate::key::Key;
+use crate::key::{JobKey, Key};
 use crate::link::{Heard, Inventory, Line, Link};
 use crate::orders::{KeeperOrder, Told};
 use crate::report::{self, Sent};
 use crate::slot::{self, Keepers, Slot};
+use crate::step::Step;
 use crate::sync::{Fetched, NotPlaced};
 use nix::fcntl::Flock;
 use std::collections::BTreeMap;
@@ -37,7 +41,10 @@ const DIE_WITHIN: Duration = Duration::from_secs(20);
 pub enum Event {
     Link(Heard),
     Slot(io::Result<Slot>),
-    Synced(Key, Result<Fetched, NotPlaced>),
+    /// The files of a job.
+    Synced(JobKey, Result<Fetched, NotPlaced>),
+    /// What a step reads.
+    Brought(Key, Result<Fetched, NotPlaced>),
     Told(Key, Told),
     KeeperGone(Key),
     Contained(Key),
@@ -82,7 +89,9 @@ pub struct Daemon {
     instance: Arc<Instance>,
     journal: Journal,
     boot_id: String,
-    jobs: BTreeMap<Key, Job>,
+    jobs: BTreeMap<JobKey, Job>,
+    /// Of all jobs.
+    steps: BTreeMap<Key, Step>,
     warm: Warm,
     slots_made: u64,
     slot_due: Option<Instant>,
@@ -90,6 +99,8 @@ pub struct Daemon {
     keepers: Keepers,
     cache: Arc<Cache>,
     line: Line,
+    /// To the control plane without this runner's token: what processes of jobs ask is asked with theirs.
+    steps_line: Client,
     up: watch::Sender<bool>,
     inventory: Arc<Mutex<Inventory>>,
     reopen: Arc<Notify>,
@@ -107,6 +118,9 @@ pub struct Daemon {
 
 pub async fn serve(instance: Instance, lock: Flock<File>) -> io::Result<()> {
     let (events, mut heard) = mpsc::unbounded_channel();
+    if let Err(error) = instance.lay_tools() {
+        tracing::warn!(%error, "commands do not find repl on their PATH");
+    }
     let mut daemon = Daemon::new(instance, events)?;
     daemon.recover()?;
     let socket = world::watch(&daemon, lock)?;
@@ -127,13 +141,17 @@ impl Daemon {
         let token = format!("{}.{}", boot.name, boot.token);
         let client =
             Client::trusting(&boot.control_url, Some(&token), boot.control_ca.as_deref()).map_err(io::Error::other)?;
+        let steps_line =
+            Client::trusting(&boot.control_url, None, boot.control_ca.as_deref()).map_err(io::Error::other)?;
         let (up, is_up) = watch::channel(false);
         Ok(Daemon {
+            steps_line,
             journal: Journal::open(&instance.dir)?,
             cache: Arc::new(Cache::open(&instance.dir)?),
             instance: Arc::new(instance),
             boot_id: crate::process::boot_id(),
             jobs: BTreeMap::new(),
+            steps: BTreeMap::new(),
             warm: Warm::None,
             slots_made: 0,
             slot_due: None,
@@ -196,6 +214,7 @@ impl Daemon {
             Event::Answered(sent, answer) => self.hear_answer(&sent, answer, now),
             Event::Slot(made) => self.hear_slot(made, now),
             Event::Synced(key, synced) => self.hear_synced(key, synced),
+            Event::Brought(key, brought) => self.hear_brought(key, brought),
             Event::Told(key, told) => self.hear_keeper(key, told, now),
             Event::KeeperGone(key) => self.keeper_gone(key),
             Event::Contained(key) => self.contained(key),
@@ -240,8 +259,10 @@ impl Daemon {
                 if !answer.session_current {
                     self.ask_the_stream();
                 }
-                let (disowned, moved) = report::settle(&mut self.jobs, sent, &answer);
-                disowned.into_iter().for_each(|key| self.disown(key));
+                let moved = report::settle(&mut self.jobs, &mut self.steps, sent, &answer);
+                for refused in answer.refused {
+                    self.disown(JobKey { job: refused.job, epoch: refused.epoch }, refused.step);
+                }
                 if moved {
                     self.report_backoff.reset();
                 } else {
@@ -274,7 +295,7 @@ impl Daemon {
     fn link_is(&mut self, up: bool) {
         if self.up.send_replace(up) != up {
             tracing::info!(up, "the line to the control plane");
-            self.jobs.values().for_each(|job| job.order(KeeperOrder::Link { up }));
+            self.steps.values().for_each(|step| step.order(KeeperOrder::Link { up }));
         }
     }
 
@@ -282,6 +303,7 @@ impl Daemon {
     fn advance(&mut self, now: Instant) -> Option<Leaving> {
         self.forget_delivered();
         self.open_ready(now);
+        self.settle_jobs();
         self.report(now);
         self.prepare_slot(now);
         self.note_inventory();
@@ -315,7 +337,7 @@ impl Daemon {
             job.company_until = None;
         }
         let Some(session) = self.session else { return };
-        let Some((batch, sent)) = report::collect(&mut self.jobs, session, now) else { return };
+        let Some((batch, sent)) = report::collect(&mut self.jobs, &mut self.steps, session, now) else { return };
         self.in_flight = true;
         let (client, events) = (self.line.client.clone(), self.events.clone());
         tokio::spawn(async move {
@@ -325,7 +347,11 @@ impl Daemon {
     }
 
     fn note_inventory(&self) {
-        let known = |job: &Job| KnownJob { job: job.key.job, epoch: job.key.epoch, ended: job.ended.is_some() };
+        let known = |job: &Job| {
+            let mut steps = self.steps_of(job.key).peekable();
+            let ended = steps.peek().is_some() && steps.all(|step| step.ended.is_some());
+            KnownJob { job: job.key.job, epoch: job.key.epoch, ended }
+        };
         let mut inventory = self.inventory.lock().expect("no one panics with it");
         inventory.jobs = self.jobs.values().map(known).collect();
         inventory.observed_version = self.version;
@@ -347,22 +373,24 @@ impl Daemon {
         tracing::warn!(?silence, silent_ms, "the control plane is silent");
         if silence == Silence::Panic {
             for job in self.jobs.values().filter(|job| job.stops_when_lost()) {
-                let within_ms = job.wanted.as_ref().map_or(0, |wanted| wanted.stop_duration_ms);
-                job.order(KeeperOrder::Stop { cause: EndCause::ControlLost, within_ms });
+                let within_ms = job.stop_within_ms();
+                let stop = |step: &Step| step.order(KeeperOrder::Stop { cause: EndCause::ControlLost, within_ms });
+                self.steps_of(job.key).for_each(stop);
             }
         }
     }
 
     fn may_leave(&self, now: Instant) -> Option<Leaving> {
-        let alive = self.jobs.values().any(Job::has_processes);
+        let alive = self.steps.values().any(Step::has_processes);
         if let Some(closing) = self.closing {
-            let undelivered = self.jobs.values().any(|job| !job.is_delivered());
+            let undelivered = self.steps.values().any(|step| !step.is_delivered());
             let done = !alive && (!undelivered || now >= closing.deliver_until);
             return (done || now >= closing.die_until).then_some(Leaving::ShutDown);
         }
         // What is waiting for its control plane is not idle, unless it was to be given up.
-        let waits = |job: &Job| !(job.is_delivered() || job.ended.is_some() && job.stops_when_lost());
-        let idle = !alive && !self.jobs.values().any(waits);
+        let given_up =
+            |step: &Step| step.ended.is_some() && self.jobs.get(&step.key.of).is_some_and(|job| job.stops_when_lost());
+        let idle = !alive && self.steps.values().all(|step| step.is_delivered() || given_up(step));
         (self.silence == Silence::Panic && idle).then_some(Leaving::Idle)
     }
 
@@ -372,21 +400,38 @@ impl Daemon {
             return;
         }
         self.closing = Some(Closing { deliver_until: now + deliver, die_until: now + deliver.max(DIE_WITHIN) });
-        for key in self.jobs.keys().copied().collect::<Vec<_>>() {
+        for key in self.steps.keys().copied().collect::<Vec<_>>() {
             self.cut(key, EndCause::Stopped, "the runner was shut down");
+        }
+    }
+
+    fn steps_of(&self, job: JobKey) -> impl Iterator<Item = &Step> {
+        self.steps.range(job.steps()).map(|(_, step)| step)
+    }
+
+    /// What concerns all steps of a job together.
+    fn settle_jobs(&mut self) {
+        for (key, job) in &mut self.jobs {
+            let mut steps = self.steps.range(key.steps()).map(|(_, step)| step).peekable();
+            let any = steps.peek().is_some();
+            job.tell_stillness(steps);
+            job.tell_closed(any);
         }
     }
 
     fn forget_delivered(&mut self) {
         let done: Vec<Key> =
-            self.jobs.values().filter(|job| job.is_delivered() && !job.listed).map(|job| job.key).collect();
+            self.steps.values().filter(|step| step.is_delivered() && !step.listed).map(|step| step.key).collect();
         for key in done {
             if let Err(error) = self.journal.forget(key) {
-                tracing::warn!(%key, %error, "a job that is over stays in the journal");
+                tracing::warn!(%key, %error, "a step that is over stays in the journal");
             }
-            if let Some(output) = self.jobs.remove(&key).and_then(|job| job.output) {
+            if let Some(output) = self.steps.remove(&key).and_then(|step| step.output) {
                 tokio::task::spawn_blocking(move || slot::discard(&output.dir));
             }
         }
+        let over = |job: &Job| !job.listed && self.steps_of(job.key).next().is_none();
+        let over: Vec<JobKey> = self.jobs.values().filter(|job| over(job)).map(|job| job.key).collect();
+        over.iter().for_each(|key| drop(self.jobs.remove(key)));
     }
 }

@@ -40,6 +40,20 @@ impl Instance {
         Ok(Instance { dir, boot, layout, way: containment.way })
     }
 
+    /// A folder that every command has on its PATH, with this very programme as `repl`.
+    pub fn tools(&self) -> PathBuf {
+        self.dir.join("bin")
+    }
+
+    /// Another runner may have been another version: the link is laid anew.
+    pub fn lay_tools(&self) -> io::Result<()> {
+        let (tools, draft) = (self.tools(), self.tools().join(".repl"));
+        std::fs::create_dir_all(&tools)?;
+        let _ = std::fs::remove_file(&draft);
+        std::os::unix::fs::symlink(std::env::current_exe()?, &draft)?;
+        std::fs::rename(&draft, tools.join("repl"))
+    }
+
     pub fn jobs(&self) -> PathBuf {
         self.dir.join("jobs")
     }

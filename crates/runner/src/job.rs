@@ -1,140 +1,65 @@
-//! One job as the daemon sees it: what is wanted, how far it is, and what has still to be told about it.
+//! One job as the daemon sees it: what is wanted, whether its files are in place, and what has still to be told about it. Its commands
+//! are its steps (`step.rs`).
 
 use crate::clock::wall_ms;
-use crate::contain::{KEY_MARK, WORKDIR_MARK};
-use crate::exit::ExitRecord;
-use crate::key::Key;
-use crate::orders::KeeperOrder;
-use crate::slot;
-use crate::spool::{self, Reader};
-use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::path::{Path, PathBuf};
+use crate::key::JobKey;
+use crate::step::Step;
+use crate::sync::NotPlaced;
+use std::collections::VecDeque;
 use std::time::Instant;
-use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use wire::runner::{Command, DesiredJob, DesiredState, EndCause, Fact, Limits, OnLostControl, What};
-
-/// Of the host's environment a job sees these; nothing else of the runner's own reaches it.
-const FROM_THE_HOST: &[&str] = &["PATH", "HOME", "USER", "SHELL", "LANG", "TZ"];
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+use wire::runner::{DesiredJob, DesiredState, Fact, OnLostControl, What};
 
 pub struct Job {
-    pub key: Key,
-    /// From the desired document; unknown to a new runner until it has heard one.
+    pub key: JobKey,
+    /// From the desired document, without its steps; unknown to a new runner until it has heard one.
     pub wanted: Option<DesiredJob>,
     /// Whether the newest desired document names it.
     pub listed: bool,
-    pub stage: Stage,
+    /// Whether the newest desired document names steps of it.
+    pub lists_steps: bool,
+    pub files: Placing,
     pub facts: VecDeque<Fact>,
-    pub told_started: bool,
     /// Facts that may wait this long for the first output, to travel with it.
     pub company_until: Option<Instant>,
-    pub output: Option<Output>,
-    pub ended: Option<ExitRecord>,
-    /// The control plane has the end, or wants to hear no more of this job.
-    pub reported: bool,
+    /// The control plane wants to hear no more of it.
     pub refused: bool,
-    /// What its keeper was last told to do.
-    pub ordered: Option<DesiredState>,
     /// The newest desired document waits to be told that it stands still or goes on.
     pub unanswered: bool,
-    /// What its keeper was given, to give it to another if the first never began.
-    pub opening: Option<Opening>,
-    pub starts: u32,
+    /// What was last told: that it stands still, or goes on.
+    told_still: bool,
+    told_closed: bool,
 }
 
-pub enum Stage {
-    Syncing(AbortHandle),
-    /// Everything is there but a slot, or leave to run.
-    Ready(Opening),
-    /// Its keeper lives and takes orders here.
-    Kept(mpsc::UnboundedSender<KeeperOrder>),
-    /// Its keeper died; what it left is being ended.
-    Containing,
-    /// Nothing of it runs; a new runner has still to learn what is wanted of it.
-    Over,
-    Uploading(AbortHandle),
-    Ended,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Opening {
-    Start,
-    Refuse { cause: EndCause, message: String },
-}
-
-pub struct Output {
-    pub dir: PathBuf,
-    pub reader: Reader,
-    /// How far the control plane has it.
-    pub delivered: i64,
-    /// What it still lacks is no longer on disk.
-    pub rest_is_gone: bool,
+/// How far the files of a job are.
+pub enum Placing {
+    UnderWay(AbortHandle),
+    Done,
+    Failed(NotPlaced),
 }
 
 impl Job {
-    pub fn new(key: Key, wanted: Option<DesiredJob>, stage: Stage) -> Job {
+    pub fn new(key: JobKey) -> Job {
         Job {
             key,
-            wanted,
+            wanted: None,
             listed: true,
-            stage,
+            lists_steps: true,
+            files: Placing::Done,
             facts: VecDeque::new(),
-            told_started: false,
             company_until: None,
-            output: None,
-            ended: None,
-            reported: false,
             refused: false,
-            ordered: None,
             unanswered: false,
-            opening: None,
-            starts: 0,
+            told_still: false,
+            told_closed: false,
         }
     }
 
     pub fn tell(&mut self, what: What) {
         if !self.refused {
-            self.facts.push_back(Fact { job: self.key.job, epoch: self.key.epoch, at_ms: wall_ms(), what });
+            let JobKey { job, epoch } = self.key;
+            self.facts.push_back(Fact { job, epoch, step: None, at_ms: wall_ms(), what });
         }
-    }
-
-    pub fn tell_started(&mut self) {
-        if !std::mem::replace(&mut self.told_started, true) {
-            let limited = self.wanted.as_ref().is_none_or(|wanted| wanted.limits != Limits::default());
-            let folder = self.output.as_ref().filter(|_| limited);
-            let unenforced = folder.and_then(|output| slot::groups_of(&output.dir).unenforced);
-            self.tell(What::Started { unenforced });
-        }
-    }
-
-    pub fn has_processes(&self) -> bool {
-        matches!(self.stage, Stage::Kept(_) | Stage::Containing)
-    }
-
-    pub fn is_ended(&self) -> bool {
-        matches!(self.stage, Stage::Ended)
-    }
-
-    pub fn order(&self, order: KeeperOrder) {
-        if let Stage::Kept(keeper) = &self.stage {
-            let _ = keeper.send(order); // a keeper that is gone is noticed by its reader
-        }
-    }
-
-    pub fn output_in(&mut self, dir: &Path) {
-        let delivered = self.wanted.as_ref().map_or(0, |wanted| wanted.log_offset);
-        self.output = Some(Output { dir: dir.to_owned(), reader: Reader::new(dir), delivered, rest_is_gone: false });
-    }
-
-    /// The runner's own words, after all that the keeper wrote: the log ends with them.
-    pub fn add_to_log(&mut self, text: &str) -> io::Result<()> {
-        let (Some(output), Some(ended)) = (&self.output, &mut self.ended) else { return Ok(()) };
-        if !text.is_empty() {
-            ended.final_offset = spool::add_at_end(&output.dir, ended.final_offset, text.as_bytes())?;
-        }
-        Ok(())
     }
 
     pub fn want(&mut self, wanted: DesiredJob) {
@@ -154,53 +79,42 @@ impl Job {
         self.wanted.as_ref().is_some_and(|wanted| wanted.on_lost_control == OnLostControl::Stop)
     }
 
-    /// All has been told and heard, the last byte of output too.
-    pub fn is_delivered(&self) -> bool {
-        let final_offset = self.ended.as_ref().map_or(0, |ended| ended.final_offset);
-        let has_all = |output: &Output| output.delivered >= final_offset || output.rest_is_gone;
-        let told = self.facts.is_empty() && self.reported && self.output.as_ref().is_none_or(has_all);
-        self.is_ended() && (told || self.refused)
+    pub fn stop_within_ms(&self) -> i64 {
+        self.wanted.as_ref().map_or(0, |wanted| wanted.stop_duration_ms)
     }
 
-    pub fn end_fact(&self) -> Option<What> {
-        let ended = self.ended.as_ref()?;
-        Some(What::Ended {
-            exit_code: ended.exit_code,
-            signal: ended.signal,
-            cause: ended.cause,
-            message: ended.message.clone(),
-            final_offset: ended.final_offset,
-            active_ms: ended.active_ms,
-            started: ended.started,
-            ended_ago_ms: 0, // filled in when it is sent
-        })
+    /// Says that it stands still or goes on, once all its steps do. Steps that have ended are waited for until that is known, because their
+    /// end may be the job's.
+    pub fn tell_stillness<'a>(&mut self, steps: impl Iterator<Item = &'a Step>) {
+        let still = match self.state() {
+            DesiredState::Frozen => true,
+            DesiredState::Running => false,
+            _ => return,
+        };
+        let (mut any_kept, mut all_so) = (false, true);
+        for step in steps {
+            any_kept |= step.is_kept();
+            all_so &= step.stands(still);
+        }
+        if all_so && (self.unanswered || (any_kept && self.told_still != still)) {
+            (self.unanswered, self.told_still) = (false, still);
+            self.tell(if still { What::Froze } else { What::Thawed });
+        }
     }
-}
 
-pub fn argv(command: &Command) -> Vec<String> {
-    match command {
-        Command::Shell(text) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text.clone()],
-        Command::Argv(argv) => argv.clone(),
+    /// Says that nothing of it is left, where no step's end says so.
+    pub fn tell_closed(&mut self, any_step: bool) {
+        if any_step || self.lists_steps || !self.listed || self.told_closed {
+            return;
+        }
+        let closed = self.wanted.as_ref().is_some_and(|wanted| wanted.closed);
+        let what = match (&self.files, self.state()) {
+            (_, DesiredState::Stopped | DesiredState::Aborted) => What::Closed { cause: None, message: None },
+            (Placing::Failed(not), _) => What::Closed { cause: Some(not.cause), message: Some(not.why.clone()) },
+            (Placing::Done, _) if closed => What::Closed { cause: None, message: None },
+            (Placing::Done | Placing::UnderWay(_), _) => return,
+        };
+        self.told_closed = true;
+        self.tell(what);
     }
-}
-
-/// The whole environment of a job. What is ours cannot be overridden: the sweep relies on it.
-pub fn environment(wanted: &DesiredJob, key: Key, workdir: &Path) -> Vec<(String, String)> {
-    let mut env: BTreeMap<String, String> = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
-    let host = FROM_THE_HOST.iter().filter_map(|name| Some((name.to_string(), std::env::var(name).ok()?)));
-    env.extend(host);
-    env.extend(wanted.env.clone());
-    env.extend(wanted.secrets.iter().map(|(name, secret)| (name.clone(), secret.0.clone())));
-    let ours = [
-        ("REPL_RUN", wanted.run.to_string()),
-        ("REPL_JOB", wanted.job.to_string()),
-        ("REPL_ATTEMPT", wanted.attempt.to_string()),
-        (KEY_MARK, key.to_string()),
-        (WORKDIR_MARK, workdir.display().to_string()),
-    ];
-    env.extend(ours.map(|(name, value)| (name.to_owned(), value)));
-    // A name that no environment can hold would keep the command from starting at all.
-    env.into_iter()
-        .filter(|(name, value)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0'))
-        .collect()
 }

@@ -1,4 +1,4 @@
-//! What this runner must not forget: which epochs may have begun, and which are frozen. One append and one fdatasync
+//! What this runner must not forget: which tries of steps may have begun, and which are frozen. One append and one fdatasync
 //! before a keeper is woken. Holds no secret and no outcome: those are the keeper's exit records.
 
 use crate::durable;
@@ -69,7 +69,7 @@ impl Journal {
         &self.known
     }
 
-    /// Durable when it returns: the epoch may have begun.
+    /// Durable when it returns: this try may have begun.
     pub fn begins(&mut self, key: Key, boot: &str) -> io::Result<()> {
         let begins = Entry::Begins { key: key.to_string(), boot: boot.to_owned() };
         crash_point!("journal.begins", self.append(begins).and_then(|()| durable::sync_data(&self.file)))
@@ -80,7 +80,7 @@ impl Journal {
         crash_point!("journal.frozen", self.append(frozen).and_then(|()| durable::sync_data(&self.file)))
     }
 
-    /// Not synced: remembering an epoch once too often costs nothing.
+    /// Not synced: remembering a try once too often costs nothing.
     pub fn forget(&mut self, key: Key) -> io::Result<()> {
         crash_point!("journal.forget", self.append(Entry::Forgotten { key: key.to_string() }))
     }
@@ -127,7 +127,7 @@ impl Journal {
                 kept.extend(record::seal(&serde_json::to_vec(&Entry::Frozen { key, on: true })?));
             }
         }
-        // Twice what is kept, so that a runner with very many epochs does not compact at every append.
+        // Twice what is kept, so that a runner with very many steps does not compact at every append.
         self.size = self.size.max(2 * kept.len() as u64);
         self.file = fresh(&self.path, self.size as usize, &kept)?;
         self.end = kept.len() as u64;
@@ -149,10 +149,12 @@ fn fresh(path: &Path, size: usize, kept: &[u8]) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::model::JobId;
+    use crate::key::JobKey;
+    use wire::model::step::StepTry;
+    use wire::model::{JobId, StepId};
 
     fn key(n: i64) -> Key {
-        Key { job: JobId(n), epoch: 1 }
+        JobKey { job: JobId(n), epoch: 1 }.step(StepTry { id: StepId(n), number: 1 })
     }
 
     #[test]

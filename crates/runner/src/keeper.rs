@@ -1,4 +1,4 @@
-//! The keeper: holds one job's processes and pipes, writes its output and its end to disk, and outlives the runner.
+//! The keeper: holds the processes and pipes of one step, writes its output and its end to disk, and outlives the runner.
 //! One thread around poll(2); talks to nobody but its runner and never to the network.
 
 mod feed;
@@ -25,7 +25,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use wire::runner::{EndCause, Stream};
 
-/// The job's folder is the keeper's working directory, so it may be renamed at any time.
+/// The step's folder is the keeper's working directory, so it may be renamed at any time.
 const HERE: &str = ".";
 /// Without a runner somebody may have removed the folder: then nobody will ever ask for the outcome.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(10);
@@ -323,7 +323,7 @@ impl Runner {
     }
 }
 
-/// Ends a job that never began, in the same two files as any other.
+/// Ends a step that never began, in the same two files as any other.
 fn refuse(cause: EndCause, message: String) -> io::Result<()> {
     let here = Path::new(HERE);
     exit::mark_begun(here, wall_ms())?;

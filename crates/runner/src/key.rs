@@ -1,33 +1,63 @@
-//! Which try of which job: the name of its folder, of its environment mark and of every fact about it.
+//! Which epoch of which job, and which try of which of its steps: the name of its folder, of its environment mark and of every fact
+//! about it.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
-use wire::model::JobId;
+use wire::model::step::StepTry;
+use wire::model::{JobId, StepId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct JobKey {
     pub job: JobId,
     pub epoch: i64,
 }
 
-impl fmt::Display for Key {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub of: JobKey,
+    pub step: StepTry,
+}
+
+impl JobKey {
+    pub fn step(self, step: StepTry) -> Key {
+        Key { of: self, step }
+    }
+
+    /// Where the steps of this job lie in a map of all.
+    pub fn steps(self) -> RangeInclusive<Key> {
+        let end = |id, number| self.step(StepTry { id: StepId(id), number });
+        end(i64::MIN, i64::MIN)..=end(i64::MAX, i64::MAX)
+    }
+}
+
+impl fmt::Display for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.job, self.epoch)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.of, self.step)
     }
 }
 
 impl FromStr for Key {
     type Err = ();
     fn from_str(text: &str) -> Result<Key, ()> {
-        let (job, epoch) = text.split_once('.').ok_or(())?;
-        Ok(Key { job: job.parse().map_err(drop)?, epoch: epoch.parse().map_err(drop)? })
+        let parts: Vec<&str> = text.split('.').collect();
+        let [job, epoch, step, number] = parts[..] else { return Err(()) };
+        let of = JobKey { job: job.parse().map_err(drop)?, epoch: epoch.parse().map_err(drop)? };
+        Ok(of.step(StepTry { id: step.parse().map_err(drop)?, number: number.parse().map_err(drop)? }))
     }
 }
 
 #[test]
 fn a_key_reads_back() {
-    let key = Key { job: JobId(12345), epoch: 2 };
-    assert_eq!(key.to_string(), "job_9ix.2");
-    assert_eq!("job_9ix.2".parse(), Ok(key));
+    let key = JobKey { job: JobId(12345), epoch: 2 }.step(StepTry { id: StepId(7), number: 3 });
+    assert_eq!(key.to_string(), "job_9ix.2.stp_7.3");
+    assert_eq!("job_9ix.2.stp_7.3".parse(), Ok(key));
     assert!("next.7".parse::<Key>().is_err());
+    assert!("job_9ix.2".parse::<Key>().is_err());
 }

@@ -1,4 +1,4 @@
-//! The daemon on an instance, and the keeper that holds one job's processes. Owns the truth about its machine: it
+//! The daemon on an instance, and the keeper that holds the processes of one step. Owns the truth about its machine: it
 //! journals before it acts, works on when the control plane is away, and repeats what it tells until it is heard.
 //! Never opens a port and never decides what should run.
 
@@ -19,11 +19,12 @@ mod instance;
 mod job;
 mod journal;
 mod keeper;
+mod kept;
 mod key;
 mod link;
-mod mask;
 mod namespace;
 mod orders;
+mod output;
 mod pages;
 mod process;
 mod record;
@@ -31,6 +32,8 @@ mod report;
 mod slot;
 mod socket;
 mod spool;
+mod step;
+mod steps_socket;
 mod sync;
 mod tree;
 mod usage;

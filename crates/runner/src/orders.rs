@@ -51,6 +51,10 @@ pub struct Start {
     pub secrets: Vec<String>,
     pub dir: PathBuf,
     pub merge: bool,
+    /// The end of its standard output goes into the exit record.
+    pub tail: bool,
+    /// Its standard output goes into the file of its answer, and not into its log.
+    pub answers: bool,
     pub max_duration_ms: Option<i64>,
     pub stop_duration_ms: i64,
     pub spool_bytes: u64,

@@ -1,5 +1,5 @@
 //! Warm slots: a folder with its blocks allocated, its workdir and control groups made and its keeper waiting, so that
-//! starting a job is one journal entry, two renames and one order. Also how a runner reaches keepers it did not start.
+//! starting a step is one journal entry, two renames and one order. Also how a runner reaches keepers it did not start.
 
 use crate::cgroup::{Groups, Layout};
 use crate::containment::Way;
@@ -25,7 +25,7 @@ const GROUPS: &str = "groups.json";
 const FIRST: &str = "first";
 /// An empty folder that becomes the workdir: making one takes a while on some file systems, renaming it does not.
 const WORKDIR: &str = "work";
-/// Folders of slots that wait; anything else in `jobs` is a job's key.
+/// Folders of slots that wait; anything else in `jobs` is a step's key.
 const WAITING: &str = "next.";
 
 /// Children of this runner that are keepers; every other child is a stray of a keeper that died.
@@ -97,17 +97,23 @@ impl Slot {
         let _ = std::fs::rename(self.dir.join(WORKDIR), workdir);
     }
 
-    /// Limits the job that is to begin here; how, and what could not be limited, is kept in the folder.
-    pub fn limit(&self, layout: &Layout, limits: Limits) -> io::Result<Groups> {
+    /// Limits the step that is to begin here; how, and what could not be limited, is kept in the folder. `beside` is the folder of a step of
+    /// the same job that is under way: both share what the job may use.
+    pub fn limit(&self, layout: &Layout, limits: Limits, beside: Option<&Path>) -> io::Result<Groups> {
         let mut groups = groups_of(&self.dir);
-        if limits != Limits::default() {
+        if let Some(shared) = beside.and_then(|beside| groups_of(beside).share(&self.name)) {
+            groups.remove();
+            groups = shared;
+        } else if limits != Limits::default() {
             layout.limit(&mut groups, &self.name, limits);
-            write_groups(&self.dir, &groups).inspect_err(|_| groups.remove())?;
+        } else {
+            return Ok(groups);
         }
+        write_groups(&self.dir, &groups).inspect_err(|_| groups.remove())?;
         Ok(groups)
     }
 
-    /// From here on the folder is the job's.
+    /// From here on the folder is the step's.
     pub fn assign(&mut self, key: Key) -> io::Result<()> {
         let dir = self.dir.with_file_name(key.to_string());
         crash_point!("slot.assign", std::fs::rename(&self.dir, &dir))?;
@@ -146,8 +152,8 @@ pub fn discard_waiting(jobs: &Path) {
     }
 }
 
-/// The folders of jobs, by key.
-pub fn job_dirs(jobs: &Path) -> Vec<(Key, PathBuf)> {
+/// The folders of steps, by key.
+pub fn step_dirs(jobs: &Path) -> Vec<(Key, PathBuf)> {
     let entries = std::fs::read_dir(jobs).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()))).collect()
 }

@@ -21,14 +21,12 @@ impl Socket {
     /// Whoever holds the lock may replace a socket that lies there.
     pub fn bind(dir: &Path) -> io::Result<Socket> {
         let (plain, pointer) = (dir.join(SOCKET_FILE), dir.join(format!("{SOCKET_FILE}.path")));
-        let path = if plain.as_os_str().len() <= LONGEST_PATH {
+        let path = place(dir, SOCKET_FILE)?;
+        if path == plain {
             let _ = std::fs::remove_file(&pointer);
-            plain
         } else {
-            let folder = short_folder(dir)?;
-            std::fs::write(&pointer, folder.join(SOCKET_FILE).as_os_str().as_encoded_bytes())?;
-            folder.join(SOCKET_FILE)
-        };
+            std::fs::write(&pointer, path.as_os_str().as_encoded_bytes())?;
+        }
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
@@ -50,6 +48,12 @@ pub fn remove(path: &Path) {
     if let Some(folder) = path.parent().filter(|folder| folder.starts_with("/tmp")) {
         let _ = std::fs::remove_dir(folder); // only an empty one, so never an instance's
     }
+}
+
+/// Where a socket of this folder lies: there, or, where the path would be too long, in a folder that stands for it.
+pub fn place(dir: &Path, name: &str) -> io::Result<PathBuf> {
+    let plain = dir.join(name);
+    if plain.as_os_str().len() <= LONGEST_PATH { Ok(plain) } else { Ok(short_folder(dir)?.join(name)) }
 }
 
 /// A folder only its owner may enter, the same for every runner of this instance.

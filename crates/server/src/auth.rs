@@ -9,16 +9,22 @@ use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use engine::durable::{Asker, StepClaim};
 use engine::store::token::{Scope, Token};
 use model::instance::Instance;
 use model::{Failure, OrgId, Refused};
 
 /// Any good token: reading.
 pub(crate) struct Reader(pub(crate) Token);
+/// A token that may answer what people are asked.
+pub(crate) struct Approver(pub(crate) Token);
 /// A token that may change things.
 pub(crate) struct Writer(pub(crate) Token);
 /// A token that may do what concerns others: tokens, credits, audit, control.
 pub(crate) struct Admin(pub(crate) Token);
+/// A program that does durable steps: a process of a job, by its step token, or any that may change things.
+#[derive(Clone, Copy)]
+pub(crate) struct Stepper(Asker);
 /// A runner, recognised by its name and token.
 pub(crate) struct Machine(pub(crate) Instance);
 /// Whether the request comes over the unix socket or with a good token; anybody else is told as little as possible.
@@ -31,9 +37,19 @@ impl Reader {
         self.0.org
     }
 }
+impl Approver {
+    pub(crate) fn org(&self) -> OrgId {
+        self.0.org
+    }
+}
 impl Writer {
     pub(crate) fn org(&self) -> OrgId {
         self.0.org
+    }
+}
+impl Stepper {
+    pub(crate) fn asker(self) -> Asker {
+        self.0
     }
 }
 impl Admin {
@@ -45,12 +61,20 @@ impl Admin {
 /// The token of a request to the API, checked once before it reaches its handler; what is left of its rate goes into the answer.
 pub(crate) async fn recognised(State(state): State<Shared>, mut request: Request, next: Next) -> Response {
     let peer = Peer::of(request.extensions());
-    let token = match identify(&state, peer, request.headers()).await {
-        Ok(token) => token,
-        Err(problem) => return problem.into_response(),
+    let who = match step_claim(&state, request.headers()) {
+        Some(claim) => {
+            request.extensions_mut().insert(claim);
+            Who::Job(claim.job)
+        }
+        None => match identify(&state, peer, request.headers()).await {
+            Ok(token) => {
+                let who = Who::Token(token.id);
+                request.extensions_mut().insert(token);
+                who
+            }
+            Err(problem) => return problem.into_response(),
+        },
     };
-    let who = Who::Token(token.id);
-    request.extensions_mut().insert(token);
     if peer == Peer::Local {
         return next.run(request).await;
     }
@@ -74,6 +98,11 @@ async fn limited(state: &Shared, who: Who, request: Request, next: Next) -> Resp
     response
 }
 
+/// The claim of a good step token. Anything else is looked up as a token, and refused there.
+fn step_claim(state: &Shared, headers: &HeaderMap) -> Option<StepClaim> {
+    StepClaim::read(&state.engine.context.installation, bearer(headers).ok()?)
+}
+
 /// Whose token was sent. An address that sends too many bad ones is not looked up for a while; a token that was good a moment ago
 /// still is.
 async fn identify(state: &Shared, peer: Peer, headers: &HeaderMap) -> Result<Token, Problem> {
@@ -92,6 +121,11 @@ fn blamed(state: &Shared, peer: Peer, failure: Failure) -> Problem {
 }
 
 fn token(parts: &Parts, scope: Scope) -> Result<Token, Problem> {
+    if parts.extensions.get::<StepClaim>().is_some() {
+        let what =
+            format!("{} {}: a step token begins, ends and reads steps of its own run", parts.method, parts.uri.path());
+        return Err(Refused::Forbidden { what, scope: scope.as_str() }.into());
+    }
     let token = parts.extensions.get::<Token>().cloned();
     let token = token.ok_or_else(|| Refused::Unauthorized { why: "no bearer token was sent".into() })?;
     token.must(scope, &format!("{} {}", parts.method, parts.uri.path()))?;
@@ -120,8 +154,19 @@ macro_rules! extractor {
     };
 }
 extractor!(Reader, Scope::Read);
+extractor!(Approver, Scope::Approve);
 extractor!(Writer, Scope::Write);
 extractor!(Admin, Scope::Admin);
+
+impl FromRequestParts<Shared> for Stepper {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Problem> {
+        match parts.extensions.get::<StepClaim>() {
+            Some(claim) => Ok(Stepper(Asker::Job(*claim))),
+            None => token(parts, Scope::Write).map(|token| Stepper(Asker::Org(token.org))),
+        }
+    }
+}
 
 impl FromRequestParts<Shared> for Machine {
     type Rejection = Problem;

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use engine::content::Small;
-use model::{Refused, Trouble, TroubleKind};
+use model::{OrgId, Refused, Trouble, TroubleKind};
 use tokio_stream::StreamExt as _;
 use wire::api::BlobList;
 use wire::pack;
@@ -31,8 +31,12 @@ pub(crate) async fn put(
     Path(hash): Path<String>,
     body: Body,
 ) -> HandlerResult<StatusCode> {
+    receive(&state, writer.org(), &hash, body).await
+}
+
+pub(crate) async fn receive(state: &Shared, org: OrgId, hash: &str, body: Body) -> HandlerResult<StatusCode> {
     let upload = state.engine.blobs.receive(body.into_data_stream(), BLOB_BYTES).await?;
-    state.engine.keep_blob(writer.org(), &hash, upload).await?;
+    state.engine.keep_blob(org, hash, upload).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -42,10 +46,14 @@ pub(crate) async fn put_tree(
     Path(hash): Path<String>,
     body: Body,
 ) -> HandlerResult<StatusCode> {
+    receive_tree(&state, writer.org(), &hash, body).await
+}
+
+pub(crate) async fn receive_tree(state: &Shared, org: OrgId, hash: &str, body: Body) -> HandlerResult<StatusCode> {
     let upload = state.engine.blobs.receive(body.into_data_stream(), model::tree::DOCUMENT_BYTES).await?;
     // A document is read whole: several large ones at once would be more memory than a server has.
     let _turn = READ_AT_ONCE.acquire().await;
-    state.engine.keep_tree(writer.org(), &hash, upload).await?;
+    state.engine.keep_tree(org, hash, upload).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

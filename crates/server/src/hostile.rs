@@ -8,11 +8,14 @@ use crate::{AppState, Shared};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
-use engine::adapters::{LocalProvider, LocalSettings, Provider};
+use engine::adapters::tool::fake::Fate;
+use engine::adapters::{FakeTool, LocalProvider, LocalSettings, Provider};
 use engine::store::token::Scope;
-use engine::store::{Database, Installation, Options, Store};
+use engine::store::{Database, Installation, Options, Store, WorkClass};
 use engine::{Engine, Presence};
-use model::OrgId;
+use model::recovery::ErrorClass;
+use model::step::ToolKind;
+use model::{Effect, OrgId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +49,9 @@ impl World {
             config: engine::Config::default(),
             installation: Installation::new("testtest", [7; 32]),
             providers: BTreeMap::from([("local".to_owned(), local)]),
-            control_url: "unix:/nonexistent".into(),
+            tools: BTreeMap::from([(ToolKind::Http, Arc::new(far_side()) as Arc<dyn engine::Tool>)]),
+            models: Default::default(),
+            control_urls: engine::ControlUrls::only("unix:/nonexistent"),
             control_ca: None,
             presence: Presence::default(),
             timer: Arc::new(crate::worker::Clockwork),
@@ -112,16 +117,86 @@ impl World {
     }
 }
 
-/// The route with ids in their places.
+/// What steps call: of a path that ends with `perhaps` nobody knows whether it had its effect.
+fn far_side() -> FakeTool {
+    FakeTool::new(Box::new(|call, _| match call.input["url"].as_str().is_some_and(|url| url.ends_with("perhaps")) {
+        true => Fate::fail(ErrorClass::Transient, Effect::Perhaps),
+        false => Fate::answer(json!({ "status": 200 })),
+    }))
+}
+
+impl World {
+    /// A run of agents with these steps, one after the other, as far as it goes by itself.
+    pub(crate) async fn agents(&self, steps: Value) -> String {
+        let plan = json!({ "type": "agents", "agents": [{ "name": "a", "tasks": [{ "name": "t", "steps": steps }] }] });
+        let got = self.submit(&self.admin, json!({ "type": "agents", "plan": plan, "start": true })).await;
+        assert_eq!(got.status, StatusCode::CREATED, "{}", got.body);
+        self.work().await;
+        got.body["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Does all that is due.
+    pub(crate) async fn work(&self) {
+        let worker = self.engine.start_worker("test".into()).await.unwrap();
+        self.engine.beat(&worker).await.unwrap();
+        loop {
+            let mut items = Vec::new();
+            for class in WorkClass::ALL {
+                items.extend(self.engine.claim(&worker, class, 32).await.unwrap());
+            }
+            if items.is_empty() {
+                return;
+            }
+            for item in items {
+                self.engine.work_on(item).await;
+            }
+        }
+    }
+
+    /// A ticket about a step whose outcome nobody knows.
+    pub(crate) async fn ticket(&self) -> String {
+        self.agents(json!([{ "name": "pay", "http": { "method": "POST", "url": "https://pay.example/perhaps" } }]))
+            .await;
+        self.first("/api/v1/escalations").await
+    }
+
+    /// An approval of a call.
+    pub(crate) async fn approval(&self) -> String {
+        let send =
+            json!({ "name": "send", "http": { "method": "POST", "url": "https://mail.example/" }, "policy": "ask" });
+        self.agents(json!([send])).await;
+        self.first("/api/v1/approvals").await
+    }
+
+    async fn first(&self, path: &str) -> String {
+        let listed = self.ask("get", path, Some(&self.admin), &[], "").await.body;
+        listed["data"][0]["id"].as_str().unwrap_or_else(|| panic!("{listed}")).to_owned()
+    }
+}
+
+/// The route with ids in their places; `id` may be two, with a slash between them.
 pub(crate) fn filled(path: &str, id: &str) -> String {
+    let (id, step) = id.split_once('/').unwrap_or((id, "stp_1"));
     let place = |part: &str| match part {
         "{hash}" => "0".repeat(64),
         "{artifact}" => "art_1".to_owned(),
+        "{step}" => step.to_owned(),
         "{id}" => id.to_owned(),
         "{name}" => "NAME".to_owned(),
         other => other.to_owned(),
     };
     format!("/api/v1{}", path.split('/').map(place).collect::<Vec<_>>().join("/"))
+}
+
+/// The shortest body that a route can read.
+fn least(body: &str) -> &'static str {
+    match body {
+        "BeginStep" => r#"{"name":"s"}"#,
+        "CompleteStep" | "BeatStep" => r#"{"fence":1}"#,
+        "FailStep" => r#"{"fence":1,"message":"no"}"#,
+        "ResolveBody" => r#"{"action":"skip"}"#,
+        _ => "{}",
+    }
 }
 
 pub(crate) fn is_problem(got: &Got) -> bool {
@@ -151,6 +226,7 @@ async fn nobody_gets_anything_without_a_token() {
 async fn a_token_does_what_its_scope_says_and_no_more() {
     let world = World::new(true).await;
     let (read, write) = (world.token(world.org, Scope::Read).await, world.token(world.org, Scope::Write).await);
+    let approve = world.token(world.org, Scope::Approve).await;
     for route in API {
         let path = filled(route.path, "run_1");
         let forbidden = |got: &Got| got.status == StatusCode::FORBIDDEN;
@@ -163,6 +239,9 @@ async fn a_token_does_what_its_scope_says_and_no_more() {
             route.path,
             with_read.status
         );
+        let with_approve = world.ask(route.method, &path, Some(&approve), &[], "{}").await;
+        let may = ["read", "approve"].contains(&route.scope);
+        assert_eq!(forbidden(&with_approve), !may, "approve: {} {}", route.method, route.path);
         let with_write = world.ask(route.method, &path, Some(&write), &[], "{}").await;
         assert_eq!(
             forbidden(&with_write),
@@ -185,6 +264,8 @@ async fn another_orgs_things_do_not_exist() {
     let allocation =
         world.ask("get", "/api/v1/allocations", Some(&world.admin), &[], "").await.body["data"][0]["id"].clone();
     let ids = [
+        ("/escalations/", world.ticket().await),
+        ("/approvals/", world.approval().await),
         ("/runs/", run.body["id"].as_str().unwrap().to_owned()),
         ("/instances/", run.body["instance"].as_str().unwrap().to_owned()),
         ("/allocations/", allocation.as_str().unwrap().to_owned()),
@@ -195,7 +276,7 @@ async fn another_orgs_things_do_not_exist() {
         let Some((_, id)) = ids.iter().find(|(prefix, _)| route.path.starts_with(&format!("{prefix}{{id}}"))) else {
             continue;
         };
-        let got = world.ask(route.method, &filled(route.path, id), Some(&stranger), &[], "{}").await;
+        let got = world.ask(route.method, &filled(route.path, id), Some(&stranger), &[], least(route.body)).await;
         assert_eq!(got.status, StatusCode::NOT_FOUND, "{} {}: {}", route.method, route.path, got.body);
     }
     let list = world.ask("get", "/api/v1/runs?all=true", Some(&stranger), &[], "").await;
@@ -245,7 +326,11 @@ async fn nonsense_is_refused_by_name_and_never_breaks_anything() {
     }
     assert_eq!(world.ask("post", "/api/v1/runs", admin, &[], "not json").await.body["code"], "invalid_body");
     assert_eq!(
-        world.ask("post", "/api/v1/runs", admin, &[], &" ".repeat(2 << 20)).await.status,
+        world.ask("post", "/api/v1/runs", admin, &[], &" ".repeat(12 << 20)).await.status,
+        StatusCode::PAYLOAD_TOO_LARGE
+    );
+    assert_eq!(
+        world.ask("put", "/api/v1/secrets/X", admin, &[], &" ".repeat(2 << 20)).await.status,
         StatusCode::PAYLOAD_TOO_LARGE
     );
     assert_eq!(world.ask("get", "/api/v1/nothing", admin, &[], "").await.status, StatusCode::NOT_FOUND);

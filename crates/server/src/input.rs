@@ -20,6 +20,9 @@ use tokio_stream::StreamExt as _;
 
 /// Bodies other than blobs.
 pub(crate) const BODY_BYTES: usize = 1024 * 1024;
+/// A submission, whose plan may have 100,000 steps.
+const PLAN_BYTES: usize = plan::MAX_DOCUMENT_BYTES + BODY_BYTES;
+const SUBMISSIONS: &str = "POST /api/v1/runs";
 /// A runner's batch of log frames and facts, base64 included.
 const REPORT_BYTES: usize = 8 * 1024 * 1024;
 /// What is read and dropped of a body that is too large, so that its sender hears why.
@@ -127,7 +130,11 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Asked<T> {
         let (key, of_runner) = (key_of(&request)?, matched.starts_with(RUNNERS));
         let kind = request.headers().get(header::CONTENT_TYPE).cloned();
         let id = request.extensions().get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
-        let limit = if of_runner { REPORT_BYTES } else { BODY_BYTES };
+        let limit = match route.as_str() {
+            _ if of_runner => REPORT_BYTES,
+            SUBMISSIONS => PLAN_BYTES,
+            _ => BODY_BYTES,
+        };
         let bytes = bytes_of(request, limit).await?;
         if let Some(kind) = kind.filter(|_| !bytes.is_empty()) {
             is_json(&kind)?;

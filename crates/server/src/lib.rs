@@ -1,6 +1,7 @@
 //! HTTP, SSE, auth. Only authenticates, decodes and encodes: every writing transaction is a function of `engine`.
 #![allow(clippy::disallowed_methods, reason = "lives in real time: the engine below it does not")]
 
+mod agents;
 mod allocation;
 mod artifact;
 mod audit;
@@ -26,29 +27,35 @@ mod network;
 mod openapi;
 mod pool;
 mod problem;
+mod question;
 #[cfg(test)]
 mod repeated;
 mod routes;
 mod run;
+mod run_log;
 mod runner;
 mod secret;
 mod serve;
 mod settings;
+mod step;
 #[cfg(test)]
 mod strict;
 mod submit;
 mod tls;
 mod token;
 mod token_cache;
+mod tools;
+mod tree;
 mod unique;
 mod view;
 mod worker;
 mod workflow;
 
+pub use engine::adapters::registry::BadSetting;
 /// Artifacts of one run in sum.
 pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
 pub use serve::{FirstToken, Ready, make_owner_token, owner_proof, run};
-pub use settings::{Config, LocalConfig, Prices, Providers, Role, Settings, StoreConfig};
+pub use settings::{Config, Role, Settings, StoreConfig};
 
 pub use tls::TlsFiles;
 

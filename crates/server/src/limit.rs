@@ -4,7 +4,7 @@
 use crate::listen::Peer;
 use crate::problem::Problem;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use model::{InstanceId, TokenId};
+use model::{InstanceId, JobId, TokenId};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Mutex;
@@ -18,6 +18,8 @@ const BUCKETS: usize = 10_000;
 pub(crate) enum Who {
     Token(TokenId),
     Runner(InstanceId),
+    /// Processes of a job, by their step token.
+    Job(JobId),
     /// Requests without a token, and those whose token is not good. IPv6 addresses count by their /64.
     Stranger(IpAddr),
 }
@@ -47,7 +49,7 @@ impl Who {
     fn rate(self) -> &'static Rate {
         match self {
             Who::Token(_) => &TOKEN,
-            Who::Runner(_) => &RUNNER,
+            Who::Runner(_) | Who::Job(_) => &RUNNER,
             Who::Stranger(_) => &STRANGER,
         }
     }
@@ -56,6 +58,7 @@ impl Who {
         let whose = match self {
             Who::Token(_) => "with this token",
             Who::Runner(_) => "of this runner",
+            Who::Job(_) => "of this job",
             Who::Stranger(_) => "without a valid token from this address",
         };
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", format!("too many requests {whose}"))

@@ -12,18 +12,19 @@ use axum::http::HeaderMap;
 use axum::response::sse;
 use engine::store::Hint;
 use engine::store::log::Page;
-use engine::store::log_file::{LogStream, Placed};
+use engine::store::log_file::{Frame, LogStream, Placed};
 use model::job::Job;
 use model::run::Run;
-use model::{Failure, JobId, OrgId, Refused, RunId, bug};
+use model::spec::RunKind;
+use model::{Failure, JobId, OrgId, Refused, RunId, StepId, bug};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use wire::Base64;
 use wire::api::{LogAttempt, LogEnd, LogFrame};
 
-const PAGE_BYTES: i64 = 256 * 1024;
+pub(crate) const PAGE_BYTES: i64 = 256 * 1024;
 /// One frame over the wire.
-const FRAME_BYTES: usize = 64 * 1024;
+pub(crate) const FRAME_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
@@ -33,7 +34,9 @@ pub(crate) struct Wanted {
     stream: Option<String>,
     /// Only of this job.
     job: Option<String>,
-    /// Only the last lines of the newest job.
+    /// Only of this step.
+    step: Option<String>,
+    /// Only the last lines of the newest job, or of a run of agents.
     #[param(minimum = 0)]
     tail: Option<u64>,
     /// Only what was written since then, in Unix milliseconds.
@@ -42,11 +45,18 @@ pub(crate) struct Wanted {
     follow: Option<bool>,
 }
 
-struct Filter {
-    stream: Option<LogStream>,
+pub(crate) struct Filter {
+    pub(crate) stream: Option<LogStream>,
     job: Option<JobId>,
-    since_ms: i64,
-    follow: bool,
+    pub(crate) step: Option<StepId>,
+    pub(crate) since_ms: i64,
+    pub(crate) follow: bool,
+}
+
+impl Filter {
+    pub(crate) fn wants(&self, frame: &Frame) -> bool {
+        self.stream.is_none_or(|wanted| wanted == frame.stream) && frame.at.ms() >= self.since_ms
+    }
 }
 
 pub(crate) async fn logs(
@@ -57,13 +67,21 @@ pub(crate) async fn logs(
     headers: HeaderMap,
 ) -> HandlerResult {
     let (run, org): (RunId, OrgId) = (id("run", &run)?, reader.org());
-    let filter = Filter {
+    let mut filter = Filter {
         stream: wanted.stream.as_deref().map(stream_named).transpose()?,
         job: wanted.job.as_deref().map(|job| id("job", job)).transpose()?,
+        step: wanted.step.as_deref().map(|step| id("step", step)).transpose()?,
         since_ms: wanted.since_ms.unwrap_or(i64::MIN),
         follow: wanted.follow.unwrap_or(true),
     };
     let (seen, jobs) = state.engine.jobs(org, run).await?;
+    if seen.spec.kind == RunKind::Agents {
+        return crate::run_log::logs(&state, &seen, filter, wanted.tail, &headers).await;
+    }
+    if let Some(step) = filter.step {
+        let of = jobs.iter().rfind(|job| job.step.is_some_and(|of| of.id == step));
+        filter.job = Some(of.ok_or_else(|| Refused::not_found("step", step))?.id);
+    }
     let wanted_jobs = jobs.iter().map(|job| job.id).filter(|job| filter.job.is_none_or(|only| only == *job));
     state.engine.log_is_kept(&seen, wanted_jobs.collect()).await?;
     let told = last_event_id(&headers, "<job>:<offset>, joined by commas", Cursor::parse)?;
@@ -106,7 +124,7 @@ impl Cursor {
     }
 }
 
-enum Stopped {
+pub(crate) enum Stopped {
     Left,
     Failed(Failure),
 }
@@ -246,7 +264,7 @@ async fn tell_job(
     run: &mut Bell,
     cursor: &mut Cursor,
 ) -> Result<Told, Stopped> {
-    let mut bytes = hub.follow(Hint::Logs(job.id));
+    let mut bytes = hub.follow(Hint::Logs(job.id.into()));
     loop {
         let from = cursor.of(job.id);
         let page = desk.read(job.id, from).await?;
@@ -288,9 +306,11 @@ async fn tell_frame(
     for piece in placed.frame.data.chunks(FRAME_BYTES) {
         let next = offset + piece.len() as i64;
         cursor.advance(job, next);
-        if filter.stream.is_none_or(|wanted| wanted == placed.frame.stream) && placed.frame.at.ms() >= filter.since_ms {
+        if filter.wants(&placed.frame) {
             let frame = LogFrame {
                 job: job.to_string(),
+                step: None,
+                number: None,
                 stream: name_of(placed.frame.stream).to_owned(),
                 offset,
                 at: placed.frame.at.ms(),
@@ -306,12 +326,12 @@ async fn tell_frame(
 }
 
 /// Without an id: where a follower goes on is said by frames alone.
-async fn tell_attempt(feed: &Feed, attempt: i64, max_attempts: i64) -> Result<(), Stopped> {
+pub(crate) async fn tell_attempt(feed: &Feed, attempt: i64, max_attempts: i64) -> Result<(), Stopped> {
     let data = serde_json::to_string(&LogAttempt { attempt, max_attempts }).expect("two numbers are plain data");
     Ok(feed.send(sse::Event::default().event("attempt").data(data)).await?)
 }
 
-async fn tell_end(feed: &Feed, end: &LogEnd) -> Result<(), Stopped> {
+pub(crate) async fn tell_end(feed: &Feed, end: &LogEnd) -> Result<(), Stopped> {
     let data = serde_json::to_string(end).expect("an end is plain data");
     Ok(feed.send(sse::Event::default().event("end").data(data)).await?)
 }
@@ -370,7 +390,7 @@ impl Lines {
     }
 }
 
-fn name_of(stream: LogStream) -> &'static str {
+pub(crate) fn name_of(stream: LogStream) -> &'static str {
     match stream {
         LogStream::Stdout => "stdout",
         LogStream::Stderr => "stderr",
@@ -390,7 +410,6 @@ fn stream_named(name: &str) -> Result<LogStream, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::store::log_file::Frame;
     use futures_util::FutureExt as _;
     use model::Timestamp;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -429,7 +448,7 @@ mod tests {
 
     #[test]
     fn nothing_that_changes_while_a_follower_looks_is_missed() {
-        let filter = Filter { stream: None, job: None, since_ms: 0, follow: true };
+        let filter = Filter { stream: None, job: None, step: None, since_ms: 0, follow: true };
         let lives: [&'static [&'static [bool]]; 3] =
             [&[&[false], &[true]], &[&[false], &[true, false], &[true, true]], &[&[], &[false], &[true]]];
         for life in lives {
@@ -459,7 +478,7 @@ mod tests {
                 Ok(Page { frames, next_offset: 5, done: from > 0 })
             }
         }
-        let filter = Filter { stream: None, job: None, since_ms: 0, follow: true };
+        let filter = Filter { stream: None, job: None, step: None, since_ms: 0, follow: true };
         let ((pipe, mut told), (_closing, closing)) = (mpsc::channel(8), watch::channel(false));
         let hub = Hub::default();
         let end = tell(&Retried, &hub, &Feed::to(pipe, closing), RUN, &filter, Cursor::default()).now_or_never();
@@ -519,7 +538,7 @@ mod tests {
         let id: RunId = run.parse().unwrap();
         let job = world.engine.jobs(world.org, id).await.unwrap().1[0].id;
         let frame = Frame { stream: LogStream::Stdout, at: Timestamp(0), data: b"hello".to_vec() };
-        world.engine.logs.append(Chunk { job, epoch: 1, offset: 0, frames: vec![frame] }).await.unwrap();
+        world.engine.logs.append(Chunk { log: job.into(), epoch: 1, offset: 0, frames: vec![frame] }).await.unwrap();
         world.engine.logs.seal(job, 0).await.unwrap();
         world.engine.logs.gather(world.org, job).await.unwrap();
         let ask = async |path: &str| {

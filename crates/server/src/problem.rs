@@ -16,6 +16,7 @@ pub(crate) struct Problem {
     detail: String,
     fix: Option<Box<str>>,
     allowed: Vec<&'static str>,
+    errors: Vec<model::refused::BadPlan>,
     retry_after_s: Option<i64>,
     hidden: Option<Box<str>>,
 }
@@ -34,6 +35,7 @@ impl Problem {
             detail: detail.into(),
             fix: None,
             allowed: Vec::new(),
+            errors: Vec::new(),
             retry_after_s: None,
             hidden: None,
         }
@@ -76,10 +78,14 @@ impl From<Refused> for Problem {
             | Refused::Stale { .. }
             | Refused::Fenced { .. }
             | Refused::Held { .. } => StatusCode::CONFLICT,
-            Refused::OldEpoch { .. } | Refused::LogGap { .. } | Refused::KeyBusy { .. } => StatusCode::CONFLICT,
+            Refused::OldEpoch { .. } | Refused::OldTry { .. } | Refused::LogGap { .. } | Refused::KeyBusy { .. } => {
+                StatusCode::CONFLICT
+            }
             Refused::Unaffordable { .. } | Refused::BudgetSpent { .. } => StatusCode::PAYMENT_REQUIRED,
             Refused::Invalid { .. } => StatusCode::BAD_REQUEST,
-            Refused::KeyReused | Refused::DoesNotFit { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            Refused::KeyReused | Refused::DoesNotFit { .. } | Refused::InvalidPlan { .. } => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             Refused::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Refused::Forbidden { .. } => StatusCode::FORBIDDEN,
             Refused::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -92,6 +98,10 @@ impl From<Refused> for Problem {
                 if !allowed.is_empty() {
                     problem.fix = Some(format!("possible now: {}", allowed.join(", ")).into());
                 }
+            }
+            Refused::InvalidPlan { problems } => {
+                problem.errors = problems.clone();
+                problem.fix = problems.first().and_then(|first| first.fix.clone()).map(Into::into);
             }
             Refused::Unaffordable { .. } => {
                 problem.fix = Some("add credits (repl credits add AMOUNT) or lower --budget".into())
@@ -181,6 +191,9 @@ impl Problem {
         }
         if !self.allowed.is_empty() {
             body["allowed"] = json!(self.allowed);
+        }
+        if !self.errors.is_empty() {
+            body["errors"] = json!(self.errors);
         }
         body
     }

@@ -4,7 +4,7 @@ use crate::hostile::{Got, World, filled};
 use crate::routes::API;
 use axum::http::StatusCode;
 use engine::store::idempotency::Key;
-use engine::store::{Lane, Tx, WorkKind};
+use engine::store::{Lane, Tx, WorkClass, WorkKind};
 use model::allocation::AllocationStatus;
 use model::time::HOUR;
 use model::workflow::WorkflowStatus;
@@ -14,7 +14,16 @@ use serde_json::{Value, json};
 /// Everything that a request may have changed, as its asker sees it.
 async fn seen(world: &World) -> Vec<Value> {
     let mut all = Vec::new();
-    for path in ["runs?all=true", "workflows", "instances?all=true", "allocations", "credits/ledger", "tokens"] {
+    for path in [
+        "runs?all=true",
+        "workflows",
+        "instances?all=true",
+        "allocations",
+        "credits/ledger",
+        "tokens",
+        "escalations?all=true",
+        "approvals?all=true",
+    ] {
         let got = world.ask("get", &format!("/api/v1/{path}"), Some(&world.admin), &[], "").await;
         assert_eq!(got.status, StatusCode::OK, "{path}");
         let mut things = got.body["data"].as_array().unwrap().clone();
@@ -23,6 +32,12 @@ async fn seen(world: &World) -> Vec<Value> {
             things.iter_mut().filter_map(Value::as_object_mut).for_each(|thing| drop(thing.remove(field)));
         }
         all.push(Value::Array(things));
+    }
+    let runs: Vec<String> =
+        all[0].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect();
+    for run in runs {
+        let got = world.ask("get", &format!("/api/v1/runs/{run}/steps"), Some(&world.admin), &[], "").await;
+        all.push(got.body["data"].clone());
     }
     all
 }
@@ -58,7 +73,7 @@ async fn failed(world: &World) -> String {
     .await;
     let worker = world.engine.start_worker("test".into()).await.unwrap();
     world.engine.beat(&worker).await.unwrap();
-    for mut item in world.engine.claim(&worker).await.unwrap() {
+    for mut item in world.engine.claim(&worker, WorkClass::Control, 32).await.unwrap() {
         item.dead = item.kind == WorkKind::Job && item.subject == job.0;
         if item.dead {
             world.engine.work_on(item).await;
@@ -107,6 +122,21 @@ async fn launching(world: &World) -> String {
     list.body["data"][0]["id"].as_str().unwrap().to_owned()
 }
 
+/// A run whose program is elsewhere.
+async fn external(world: &World) -> String {
+    let got = world.submit(&world.admin, json!({ "type": "external", "start": true })).await;
+    assert_eq!(got.body["status"], "running", "{}", got.body);
+    got.body["id"].as_str().unwrap().to_owned()
+}
+
+/// The same, with a step that has begun: both ids.
+async fn begun(world: &World) -> String {
+    let run = external(world).await;
+    let got = world.ask("post", &format!("/api/v1/runs/{run}/steps"), Some(&world.admin), &[], r#"{"name":"s"}"#).await;
+    assert_eq!(got.body["state"], "go", "{}", got.body);
+    format!("{run}/{}", got.body["id"].as_str().unwrap())
+}
+
 /// The thing a route is about, and two bodies for it.
 async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
     let (plain, other) = (json!({}), json!({ "abort": true }));
@@ -126,6 +156,14 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
             (id, plain, Value::Null)
         }
         "/runs/{id}/retry" => (failed(world).await, plain, json!({ "force": true })),
+        "/runs/{id}/steps" => (external(world).await, json!({ "name": "s" }), json!({ "name": "other" })),
+        "/runs/{id}/steps/{step}/complete" => (begun(world).await, json!({ "fence": 1 }), json!({ "fence": 2 })),
+        "/runs/{id}/steps/{step}/fail" => {
+            let body = |message: &str| json!({ "fence": 1, "message": message });
+            (begun(world).await, body("once"), body("twice"))
+        }
+        "/runs/{id}/steps/{step}/heartbeat" => (begun(world).await, json!({ "fence": 1 }), json!({ "fence": 2 })),
+        "/runs/{id}/finish" => (external(world).await, plain, json!({ "error": "x" })),
         "/blobs/missing" => (String::new(), json!({ "hashes": ["0".repeat(64)] }), json!({ "hashes": [] })),
         "/instances/{id}/terminate" => {
             let run = placed(world).await;
@@ -135,6 +173,11 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         "/allocations/{id}/release" => (held(world).await, plain, Value::Null),
         "/workflows/{id}/cancel" => (launching(world).await, plain, Value::Null),
         "/workflows/{id}/retry" => (failed_workflow(world).await, plain, Value::Null),
+        "/escalations/{id}/resolve" => {
+            (world.ticket().await, json!({ "action": "skip" }), json!({ "action": "abort" }))
+        }
+        "/approvals/{id}/approve" => (world.approval().await, plain, json!({ "note": "fine" })),
+        "/approvals/{id}/reject" => (world.approval().await, plain, json!({ "note": "no" })),
         "/credits" => (String::new(), json!({ "amount": "5" }), json!({ "amount": "6" })),
         "/tokens" => {
             let body = |name: &str| json!({ "name": name, "scopes": ["read"] });
@@ -160,7 +203,8 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
         assert_eq!(first.status.as_u16(), route.status, "{}: {}", route.path, first.body);
         assert!(!first.headers.contains_key("idempotent-replayed"), "{}", route.path);
         let after = seen(&world).await;
-        let only_asks = matches!(route.path, "/blobs/missing" | "/control/stop");
+        let heartbeat = route.path.ends_with("/heartbeat");
+        let only_asks = heartbeat || matches!(route.path, "/blobs/missing" | "/control/stop");
         assert_eq!(before == after, only_asks, "{}: the first time has an effect", route.path);
         let again = ask(&body).await;
         assert_eq!(seen(&world).await, after, "{}: the second time has none", route.path);
@@ -201,6 +245,14 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
             ("run_99".to_owned(), none, "not_found")
         }
         "/runs/{id}/retry" => (waiting(world).await, none, "invalid_state_transition"),
+        "/runs/{id}/steps" => (waiting(world).await, json!({ "name": "s" }), "conflict"),
+        "/runs/{id}/steps/{step}/complete" | "/runs/{id}/steps/{step}/heartbeat" => {
+            (format!("{}/stp_99", external(world).await), json!({ "fence": 1 }), "not_found")
+        }
+        "/runs/{id}/steps/{step}/fail" => {
+            (format!("{}/stp_99", external(world).await), json!({ "fence": 1, "message": "x" }), "not_found")
+        }
+        "/runs/{id}/finish" => (waiting(world).await, none, "conflict"),
         "/instances/{id}/terminate" => {
             let run = placed(world).await;
             (run["instance"].as_str().unwrap().to_owned(), none, "conflict")
@@ -211,6 +263,8 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
             (list.body["data"][0]["id"].as_str().unwrap().to_owned(), none, "conflict")
         }
         "/workflows/{id}/cancel" => ("wfl_99".to_owned(), none, "not_found"),
+        "/escalations/{id}/resolve" => (world.approval().await, json!({ "action": "skip" }), "not_found"),
+        "/approvals/{id}/approve" | "/approvals/{id}/reject" => (world.ticket().await, none, "not_found"),
         "/workflows/{id}/retry" => (launching(world).await, none, "conflict"),
         // These refuse nothing but what cannot be read, or who may not ask.
         "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" => return None,

@@ -6,7 +6,7 @@ use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
     Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, metrics, openapi,
-    pool, run, runner, secret, token, workflow,
+    pool, question, run, runner, secret, step, token, tree, workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -53,7 +53,8 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/heartbeat", post(runner::heartbeat))
         .route("/report", post(runner::report))
         .route("/blobs", post(runner::blobs))
-        .route("/blobs/{hash}", get(runner::blob))
+        .route("/blobs/{hash}", get(runner::blob).put(runner::put_blob))
+        .route("/trees/{hash}", put(runner::put_tree))
         .route("/jobs/{job}/artifacts", put(runner::artifact))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way);
@@ -89,28 +90,42 @@ macro_rules! api {
 }
 
 api! {
-    post "/runs" run::submit, write, "Submit a run; with `start` it starts at once", Submit => 201 RunView | 200 Plan | 402;
+    post "/runs" run::submit, write, "Submit a run; with `start` it starts at once", ?run::Waiting, Submit => 201 RunView | 200 DryRun | 402;
     get "/runs" run::list, read, "Runs, newest first: open ones, or `all`", ?run::Filter, => 200 Page of RunView;
     get "/runs/{id}" run::show, read, "One run", => 200 RunView;
     delete "/runs/{id}" run::delete, write, "Hide a run that has ended or never started", => 204 | 409;
-    get "/runs/{id}/tree" run::tree, read, "The run with its agents, tasks, steps and jobs", => 200 Tree;
+    get "/runs/{id}/tree" tree::tree, read, "The run with its first agents, tasks and steps, and its jobs", => 200 Tree;
     get "/runs/{id}/why" run::why, read, "Why it waits or failed, and what to do", => 200 Why;
     get "/runs/{id}/attempts" run::attempts, read, "Its attempts, with their money", => 200 Page of AttemptView;
-    get "/runs/{id}/agents" run::agents, read, "Agents of the current attempt", => 200 Page of AgentView;
-    get "/runs/{id}/tasks" run::tasks, read, "Tasks of the current attempt", => 200 Page of TaskView;
-    get "/runs/{id}/steps" run::steps, read, "Steps of the current attempt", => 200 Page of StepView;
+    get "/runs/{id}/agents" tree::agents, read, "Agents of the current attempt", ?tree::AgentFilter, => 200 Page of AgentView;
+    get "/runs/{id}/tasks" tree::tasks, read, "Tasks of the current attempt", ?tree::TaskFilter, => 200 Page of TaskView;
+    get "/runs/{id}/steps" tree::steps, read, "Steps of the current attempt", ?tree::StepFilter, => 200 Page of StepView;
+    get "/runs/{id}/steps/{step}" tree::step, read, "One step with its input, its output and its earlier tries", => 200 StepDetailView;
     get "/runs/{id}/jobs" run::jobs, read, "Every submission onto a machine", => 200 Page of JobView;
     get "/runs/{id}/ledger" ledger::of_run, read, "Its ledger rows", => 200 Page of LedgerRow;
     get "/runs/{id}/events" event::events, read, "Its events; a stream with `Accept: text/event-stream`", => 200 Page of EventView;
     get "/runs/{id}/logs" log::logs, read, "Its log as a stream of frames, ended by `event: end`", ?log::Wanted, => 200 Stream of LogFrame;
     get "/runs/{id}/artifacts" artifact::list, read, "What it left behind", => 200 Page of ArtifactView;
     get "/runs/{id}/artifacts/{artifact}" artifact::get, read, "The bytes of one artifact", => 200 Bytes | 409 | 410;
+    post "/runs/{id}/steps" step::begin, write, "Ask to do a durable step of this run", BeginStep => 200 StepAnswer;
+    get "/runs/{id}/steps/recorded" step::recorded, write, "What a finished durable step answered", ?step::Recorded, => 200 StepAnswer | 409;
+    post "/runs/{id}/steps/{step}/complete" step::complete, write, "A durable step is done; `next` begins in the same commit", CompleteStep => 200 StepAnswer;
+    post "/runs/{id}/steps/{step}/fail" step::fail, write, "A durable step has failed", FailStep => 200 StepAnswer;
+    post "/runs/{id}/steps/{step}/heartbeat" step::heartbeat, write, "Its program lives", BeatStep => 200 StepBeat;
+    post "/runs/{id}/finish" step::finish, write, "End a run of `type: external`", FinishBody => 200 RunView;
     post "/runs/{id}/start" run::start, write, "Start a run that was only created", ActionBody => 200 RunView | 402;
     post "/runs/{id}/cancel" run::cancel, write, "Ask it to end; `abort` kills at once", ActionBody => 200 RunView;
     post "/runs/{id}/stop" run::cancel, write, "The same as cancel", ActionBody => 200 RunView;
     post "/runs/{id}/pause" run::pause, write, "Freeze what runs; nothing new starts", ActionBody => 200 RunView;
     post "/runs/{id}/resume" run::resume, write, "Let a paused run go on", ActionBody => 200 RunView | 402;
     post "/runs/{id}/retry" run::retry, write, "Open the next attempt of a failed run", ActionBody => 200 RunView | 402;
+    get "/escalations" question::escalations, read, "Tickets about steps, newest first: open ones, or `all`", ?question::Filter, => 200 Page of QuestionView;
+    get "/escalations/{id}" question::escalation, read, "One ticket with what is known of its step", => 200 QuestionDetailView;
+    post "/escalations/{id}/resolve" question::resolve, approve, "Decide what becomes of the step", ResolveBody => 200 QuestionDetailView;
+    get "/approvals" question::approvals, read, "Approvals of steps, newest first: open ones, or `all`", ?question::Filter, => 200 Page of QuestionView;
+    get "/approvals/{id}" question::approval, read, "One approval with the input that it is about", => 200 QuestionDetailView;
+    post "/approvals/{id}/approve" question::approve, approve, "Let the step begin, with another input if one is given; or answer it", ApproveBody => 200 QuestionDetailView;
+    post "/approvals/{id}/reject" question::reject, approve, "The step fails and is not called", RejectBody => 200 QuestionDetailView;
     post "/blobs/missing" blob::missing, write, "Which of these contents are not here yet", BlobList => 200 BlobList;
     put "/blobs/{hash}" blob::put, write, "Send a file's bytes under their BLAKE3 hash", Bytes => 204;
     get "/blobs/{hash}" blob::get, read, "The bytes of a file", => 200 Bytes;

@@ -3,32 +3,93 @@
 use crate::auth::{Reader, Writer};
 use crate::problem::{HandlerResult, Problem};
 use crate::routes::{Asked, Paging, Path, Query, answered, id, page, part};
-use crate::{Shared, now_ms, submit, view};
+use crate::{Shared, agents, now_ms, submit, view};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use engine::run::{Action, Render};
+use engine::run::{Action, KeyedResponse, Render};
+use engine::store::Hint;
 use engine::view::{RunSnapshot, Which};
 use model::run::RunStatus;
+use model::spec::RunKind;
 use model::{OrgId, Refused, RunId, Timestamp};
 use serde::Deserialize;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::api::{ActionBody, Page, RunView, Submit};
 
 /// Most runs are shown in so much: the answer is made while other submissions wait for the database.
 const SHOWN_BYTES: usize = 2048;
 
-pub(crate) async fn submit(State(state): State<Shared>, writer: Writer, asked: Asked<Submit>) -> HandlerResult {
+/// The longest that a submission waits for the run's end.
+const LONGEST_WAIT_MS: i64 = 60 * model::time::SECOND;
+
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Waiting {
+    /// Answer when the run has ended, with its output, or after this long, e.g. `30s`; at most 60s.
+    #[param(pattern = r"^([1-9][0-9]{0,3}ms|[1-5]?[0-9]s)$")]
+    wait: Option<String>,
+}
+
+pub(crate) async fn submit(
+    State(state): State<Shared>,
+    writer: Writer,
+    Query(waiting): Query<Waiting>,
+    asked: Asked<Submit>,
+) -> HandlerResult {
+    let wait_ms = waiting.wait.as_deref().map(wait_ms).transpose()?;
     let key = asked.key(writer.org());
     let dry_run = asked.value.dry_run;
-    let submission = submit::submission(&state.engine.context, writer.org(), asked.value)?;
+    let submission = if submit::is_of_agents(&asked.value) {
+        let asked = agents::submission(&state.engine.context, writer.org(), asked.value)?;
+        if dry_run {
+            let available = state.engine.check_agents(&asked.submission).await?;
+            return Ok(Json(agents::dry_run(&asked, available)).into_response());
+        }
+        asked.submission
+    } else {
+        submit::submission(&state.engine.context, writer.org(), asked.value)?
+    };
     if dry_run {
         // Nothing is written, so nothing is kept under the key either: asked again, it is planned again.
         let plan = state.engine.plan(&submission).await?;
         return Ok(Json(view::plan(&submission.spec, &plan)).into_response());
     }
-    answered(state.engine.submit(submission, key, render()).await?)
+    let response = state.engine.submit(submission, key, render()).await?;
+    match wait_ms {
+        Some(ms) if response.status == 201 => ended_within(&state, writer.org(), response, ms).await,
+        _ => answered(response),
+    }
+}
+
+fn wait_ms(text: &str) -> Result<i64, Problem> {
+    let ms = model::time::parse_duration(text).map_err(|why| Refused::invalid("wait", why.to_string()))?;
+    if ms > LONGEST_WAIT_MS { Err(Refused::invalid("wait", "at most 60s").into()) } else { Ok(ms) }
+}
+
+/// The run as it is when it has ended, or when the time is up. Whoever waited too short asks again by its id.
+async fn ended_within(state: &Shared, org: OrgId, response: KeyedResponse, ms: i64) -> HandlerResult {
+    let run: RunView = serde_json::from_slice(&response.body).map_err(|error| Problem::internal(error.to_string()))?;
+    let id: RunId = id("run", &run.id)?;
+    let mut bell = state.hub.follow(Hint::Run(id));
+    let mut closing = state.closing.subscribe();
+    let until = tokio::time::Instant::now() + Duration::from_millis(ms as u64);
+    loop {
+        let snapshot = state.engine.snapshot(org, id).await?;
+        let over = snapshot.run.status.is_end() || *closing.borrow() || tokio::time::Instant::now() >= until;
+        if over {
+            let view = shown(state, org, &snapshot).await?;
+            return Ok((StatusCode::CREATED, Json(view)).into_response());
+        }
+        tokio::select! {
+            () = bell.rung() => {}
+            () = tokio::time::sleep_until(until) => {}
+            _ = closing.changed() => {}
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -80,16 +141,18 @@ pub(crate) async fn show(
     Path(run): Path<String>,
 ) -> HandlerResult<Json<RunView>> {
     let snapshot = state.engine.snapshot(reader.org(), id("run", &run)?).await?;
-    Ok(Json(view::run(&snapshot, Timestamp(now_ms()))))
+    Ok(Json(shown(&state, reader.org(), &snapshot).await?))
 }
 
-pub(crate) async fn tree(
-    State(state): State<Shared>,
-    reader: Reader,
-    Path(run): Path<String>,
-) -> HandlerResult<Json<wire::api::Tree>> {
-    let tree = state.engine.tree(reader.org(), id("run", &run)?).await?;
-    Ok(Json(view::tree(&tree, Timestamp(now_ms()))))
+/// A run by itself: of a run of agents also what it was given and what it answers.
+async fn shown(state: &Shared, org: OrgId, snapshot: &RunSnapshot) -> HandlerResult<RunView> {
+    let view = view::run(snapshot, Timestamp(now_ms()));
+    if !matches!(snapshot.run.spec.kind, RunKind::Agents | RunKind::External) {
+        return Ok(view);
+    }
+    let values = state.engine.run_values(org, snapshot.run.id).await?;
+    let (task, inputs, output) = (values.goal, values.inputs, values.output);
+    Ok(RunView { task, inputs, output, output_error: values.output_error, ..view })
 }
 
 pub(crate) async fn why(
@@ -116,36 +179,6 @@ pub(crate) async fn attempts(
 ) -> HandlerResult {
     let attempts = state.engine.attempts(reader.org(), id("run", &run)?).await?;
     part(attempts.iter().map(view::attempt).collect(), &paging)
-}
-
-pub(crate) async fn agents(
-    State(state): State<Shared>,
-    reader: Reader,
-    Path(run): Path<String>,
-    Query(paging): Query<Paging>,
-) -> HandlerResult {
-    let tree = state.engine.tree(reader.org(), id("run", &run)?).await?;
-    part(tree.agents.iter().map(view::agent).collect(), &paging)
-}
-
-pub(crate) async fn tasks(
-    State(state): State<Shared>,
-    reader: Reader,
-    Path(run): Path<String>,
-    Query(paging): Query<Paging>,
-) -> HandlerResult {
-    let tree = state.engine.tree(reader.org(), id("run", &run)?).await?;
-    part(tree.tasks.iter().map(view::task).collect(), &paging)
-}
-
-pub(crate) async fn steps(
-    State(state): State<Shared>,
-    reader: Reader,
-    Path(run): Path<String>,
-    Query(paging): Query<Paging>,
-) -> HandlerResult {
-    let tree = state.engine.tree(reader.org(), id("run", &run)?).await?;
-    part(tree.steps.iter().map(view::step).collect(), &paging)
 }
 
 pub(crate) async fn jobs(
@@ -217,7 +250,7 @@ async fn act(state: &Shared, org: OrgId, run: &str, action: Action, asked: &Aske
     answered(state.engine.act_on(org, run, action, asked.key(org), render()).await?)
 }
 
-fn render() -> Render {
+pub(crate) fn render() -> Render {
     let now = Timestamp(now_ms());
     Arc::new(move |snapshot: &RunSnapshot| {
         let mut body = Vec::with_capacity(SHOWN_BYTES);

@@ -11,11 +11,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::sse;
 use engine::artifact::Announcement;
-use engine::runner::{Fact, Introduction, What};
-use engine::store::Hint;
+use engine::durable::StepClaim;
+use engine::runner::{Fact, Introduction, LogReach, Output, StepChunk, What};
 use engine::store::artifact::EntryKind;
-use engine::store::log::Chunk;
 use engine::store::log_file::{Frame, LogStream};
+use engine::store::{Hint, Installation};
 use model::job::{FreezeState, JobReason, LifecycleError};
 use model::spec::OnLostControl;
 use model::{InstanceId, Refused, Timestamp};
@@ -81,7 +81,8 @@ async fn tell(state: &Shared, feed: &Feed, instance: InstanceId, session: i64) {
         }
         if desired.instance.desired_version > told {
             told = desired.instance.desired_version;
-            let data = serde_json::to_string(&wired(desired)).expect("a document is plain data");
+            let data = serde_json::to_string(&wired(state, desired)).expect("a document is plain data");
+            debug_assert!(data.len() <= protocol::DOCUMENT_BYTES, "a document of {} bytes", data.len());
             if feed.send(sse::Event::default().id(told.to_string()).event("desired").data(data)).await.is_err() {
                 return;
             }
@@ -117,14 +118,19 @@ pub(crate) async fn report(
     let facts = batch.facts.into_iter().filter_map(fact).collect();
     let chunks = batch.logs.into_iter().map(chunk).collect();
     let taken = state.engine.report(&instance, facts, chunks).await?;
-    let refused = taken.refused.into_iter().map(|(job, epoch, refused)| protocol::RefusedFact {
-        job,
-        epoch,
-        code: refused.code().to_owned(),
-        message: refused.to_string(),
+    let refused = taken.refused.into_iter().map(|no| protocol::RefusedFact {
+        job: no.job,
+        epoch: no.epoch,
+        step: no.step,
+        code: no.why.code().to_owned(),
+        message: no.why.to_string(),
     });
+    let reach = |reach: LogReach| {
+        let LogReach { job, epoch, step, offset } = reach;
+        protocol::LogReach { job, epoch, step, offset }
+    };
     Ok(Json(protocol::ReportAnswer {
-        log_offsets: taken.log_offsets,
+        log_offsets: taken.log_offsets.into_iter().map(reach).collect(),
         refused: refused.collect(),
         session_current: instance.session == batch.session,
     }))
@@ -161,6 +167,26 @@ pub(crate) async fn blobs(
         Ok(packed)
     });
     Ok(Body::from(packed.await?))
+}
+
+/// A file that a step has left for another workdir.
+pub(crate) async fn put_blob(
+    State(state): State<Shared>,
+    machine: Machine,
+    Path(hash): Path<String>,
+    body: Body,
+) -> HandlerResult<StatusCode> {
+    crate::blob::receive(&state, machine.0.org, &hash, body).await
+}
+
+/// A folder of such files, behind everything that it names.
+pub(crate) async fn put_tree(
+    State(state): State<Shared>,
+    machine: Machine,
+    Path(hash): Path<String>,
+    body: Body,
+) -> HandlerResult<StatusCode> {
+    crate::blob::receive_tree(&state, machine.0.org, &hash, body).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -204,21 +230,22 @@ fn control_id(state: &Shared) -> String {
 }
 
 async fn document(state: &Shared, instance: InstanceId) -> HandlerResult<protocol::Desired> {
-    Ok(wired(state.engine.desired(instance).await?))
+    Ok(wired(state, state.engine.desired(instance).await?))
 }
 
-fn wired(desired: engine::desired::Desired) -> protocol::Desired {
+fn wired(state: &Shared, desired: engine::desired::Desired) -> protocol::Desired {
     protocol::Desired {
         version: desired.instance.desired_version,
         instance: desired.instance.id,
-        jobs: desired.job.into_iter().map(wired_job).collect(),
+        jobs: desired.job.into_iter().map(|job| wired_job(&state.engine.context.installation, job)).collect(),
         kept_workdirs: desired.kept_workdirs,
         shutdown: desired.shutdown,
     }
 }
 
-fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
-    let engine::desired::DesiredJob { job, run, workdir, secrets, inline, log_offset } = desired;
+fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
+    let engine::desired::DesiredJob { job, run, content, workdir, secrets, limits, files, inline, steps, closed } =
+        desired;
     let state = match (job.stop_asked_at, job.abort) {
         (Some(_), true) => protocol::DesiredState::Aborted,
         (Some(_), false) => protocol::DesiredState::Stopped,
@@ -228,12 +255,13 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         (None, _) => protocol::DesiredState::Running,
     };
     let spec = run.spec;
-    let stdin = spec.stdin.map(|stdin| protocol::Stdin {
-        inline: inline.get(&stdin.hash).map(|bytes| Base64(bytes.clone())),
-        hash: stdin.hash,
-        size: stdin.size,
-    });
-    let files = spec.files.map(|tree| protocol::SyncTree {
+    let claim =
+        |step| StepClaim { org: run.org, run: run.id, attempt: job.attempt, job: job.id, epoch: job.epoch, step };
+    let token = |step: &engine::desired::DesiredStep| {
+        (!step.by_model).then(|| protocol::Secret(claim(step.step).token(installation)))
+    };
+    let steps = steps.into_iter().map(|step| wired_step(token(&step), step, &inline)).collect();
+    let files = files.map(|tree| protocol::SyncTree {
         // The whole tree, or nothing of it.
         inline: match inline.contains_key(&tree.hash) {
             true => inline.into_iter().map(|(hash, bytes)| (hash, Base64(bytes))).collect(),
@@ -248,27 +276,56 @@ fn wired_job(desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
         state,
         answer: matches!(job.freeze, FreezeState::Freezing | FreezeState::Thawing),
         workdir,
-        working_dir: spec.working_dir,
-        command: match spec.command {
-            model::spec::Command::Shell(text) => protocol::Command::Shell(text),
-            model::spec::Command::Script(entries) => protocol::Command::Shell(model::spec::script(&entries)),
-            model::spec::Command::Argv(argv) => protocol::Command::Argv(argv),
-        },
-        env: spec.env,
-        secrets: secrets.into_iter().map(|(name, value)| (name, protocol::Secret(value))).collect(),
+        env: content.env,
+        secrets: wired_secrets(secrets),
         files,
-        stdin,
-        limits: protocol::Limits { cpu_milli: spec.resources.cpu_milli, memory_bytes: spec.resources.memory_bytes },
+        limits: protocol::Limits { cpu_milli: limits.cpu_milli, memory_bytes: limits.memory_bytes },
         attempt: job.attempt,
-        artifacts: spec.artifacts,
-        max_duration_ms: spec.max_duration_ms.map(|max| (max - run.active_ms).max(1)),
         stop_duration_ms: spec.stop_duration_ms,
-        merge: spec.merge,
         on_lost_control: match spec.on_lost_control {
             OnLostControl::Finish => protocol::OnLostControl::Finish,
             OnLostControl::Stop => protocol::OnLostControl::Stop,
         },
-        log_offset,
+        steps,
+        closed,
+    }
+}
+
+fn wired_secrets(secrets: BTreeMap<String, String>) -> BTreeMap<String, protocol::Secret> {
+    secrets.into_iter().map(|(name, value)| (name, protocol::Secret(value))).collect()
+}
+
+fn wired_step(
+    steps_token: Option<protocol::Secret>,
+    step: engine::desired::DesiredStep,
+    inline: &BTreeMap<String, Vec<u8>>,
+) -> protocol::DesiredStep {
+    let stdin = step.stdin.map(|stdin| protocol::Stdin {
+        inline: inline.get(&stdin.hash).map(|bytes| Base64(bytes.clone())),
+        hash: stdin.hash,
+        size: stdin.size,
+    });
+    protocol::DesiredStep {
+        step: step.step,
+        state: if step.stopped { protocol::DesiredState::Stopped } else { protocol::DesiredState::Running },
+        working_dir: step.working_dir,
+        command: match step.command {
+            model::spec::Command::Shell(text) => protocol::Command::Shell(text),
+            model::spec::Command::Script(entries) => protocol::Command::Shell(model::spec::script(&entries)),
+            model::spec::Command::Argv(argv) => protocol::Command::Argv(argv),
+        },
+        env: step.env,
+        secrets: wired_secrets(step.secrets),
+        stdin,
+        restore: step.restore.into_iter().map(|hash| protocol::SyncTree { hash, inline: BTreeMap::new() }).collect(),
+        keep: step.keep,
+        artifacts: step.artifacts,
+        max_duration_ms: step.max_duration_ms,
+        merge: step.merge,
+        tail: step.tail,
+        answers: step.answers,
+        log_offset: step.log_offset,
+        steps_token,
     }
 }
 
@@ -279,21 +336,46 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
         protocol::What::Started { unenforced } => What::Started { unenforced },
         protocol::What::Froze => What::Froze,
         protocol::What::Thawed => What::Thawed,
-        protocol::What::Ended { exit_code, signal, cause, message, final_offset, active_ms, started, ended_ago_ms } => {
+        protocol::What::Closed { cause, message } => What::Closed {
+            reason: cause.map_or(JobReason::DoneByRunner, |cause| reason(Some(cause), None, None)),
+            message,
+            lifecycle_error: lifecycle_error(cause, false),
+        },
+        protocol::What::Ended {
+            exit_code,
+            signal,
+            cause,
+            message,
+            final_offset,
+            active_ms,
+            started,
+            ended_ago_ms,
+            output,
+            stdout_tail,
+            kept,
+        } => {
             What::Ended {
                 reason: reason(cause, exit_code, signal),
-                exit_code,
+                // The command's own word is not how it went.
+                exit_code: exit_code.filter(|_| cause != Some(protocol::EndCause::InvalidOutput)),
                 signal,
                 message,
                 lifecycle_error: lifecycle_error(cause, started),
                 final_offset,
                 active_ms,
                 ended_ago_ms: ended_ago_ms.max(0),
+                output: output.map(|output| match output {
+                    protocol::Output::Json(text) => Output::Json(text),
+                    protocol::Output::Artifact { path, size } => Output::Artifact { path, size },
+                }),
+                stdout_tail: stdout_tail.map(|tail| tail.0),
+                started,
+                kept,
             }
         }
         protocol::What::Unknown => return None, // of a newer runner: nothing we could decide upon
     };
-    Some(Fact { job: fact.job, epoch: fact.epoch, what })
+    Some(Fact { job: fact.job, epoch: fact.epoch, step: fact.step, what })
 }
 
 fn reason(cause: Option<protocol::EndCause>, exit_code: Option<i32>, signal: Option<i32>) -> JobReason {
@@ -305,6 +387,7 @@ fn reason(cause: Option<protocol::EndCause>, exit_code: Option<i32>, signal: Opt
         Some(Cause::Aborted) => JobReason::AbortedByUser,
         Some(Cause::MaxDuration) => JobReason::MaxDuration,
         Some(Cause::OutOfMemory | Cause::DiskFull) => JobReason::LimitsExceeded,
+        Some(Cause::InvalidOutput) => JobReason::InvalidOutput,
         Some(Cause::ControlLost) => JobReason::ControlLost,
         Some(Cause::Interrupted) => JobReason::Interrupted,
         Some(Cause::SyncFailed | Cause::KeeperDied | Cause::ExecutorError | Cause::Unknown) => JobReason::ExecutorError,
@@ -321,11 +404,11 @@ fn lifecycle_error(cause: Option<protocol::EndCause>, started: bool) -> Option<L
         Cause::ControlLost => Some(LifecycleError::ControlLost),
         Cause::Interrupted => Some(LifecycleError::Interrupted),
         Cause::Stopped | Cause::Aborted | Cause::MaxDuration | Cause::OutOfMemory | Cause::DiskFull => None,
-        Cause::ExecutorError | Cause::Unknown => None,
+        Cause::InvalidOutput | Cause::ExecutorError | Cause::Unknown => None,
     }
 }
 
-fn chunk(chunk: protocol::LogChunk) -> Chunk {
+fn chunk(chunk: protocol::LogChunk) -> StepChunk {
     let frames = chunk.frames.into_iter().map(|frame| Frame {
         stream: match frame.stream {
             protocol::Stream::Stdout => LogStream::Stdout,
@@ -335,7 +418,8 @@ fn chunk(chunk: protocol::LogChunk) -> Chunk {
         at: Timestamp(frame.at_ms),
         data: frame.data.0,
     });
-    Chunk { job: chunk.job, epoch: chunk.epoch, offset: chunk.offset, frames: frames.collect() }
+    let (job, epoch, step) = (chunk.job, chunk.epoch, chunk.step);
+    StepChunk { job, epoch, step, offset: chunk.offset, frames: frames.collect() }
 }
 
 #[cfg(test)]
@@ -351,11 +435,12 @@ mod tests {
         let body = json!({ "commands": ["false", "echo it's"], "resources": resources, "start": true });
         let got = world.submit(&world.admin, body).await;
         let instance: InstanceId = got.body["instance"].as_str().unwrap().parse().unwrap();
-        let job = wired(world.engine.desired(instance).await.unwrap()).jobs.pop().unwrap();
+        let job = wired(&world.state, world.engine.desired(instance).await.unwrap()).jobs.pop().unwrap();
         assert_eq!(job.limits, protocol::Limits { cpu_milli: Some(500), memory_bytes: Some(64 << 20) });
-        assert_eq!((job.attempt, job.stdin.is_none()), (1, true));
+        let [step] = &job.steps[..] else { panic!("a plain task is a job with one step: {job:?}") };
+        assert_eq!((job.attempt, job.closed, step.stdin.is_none(), step.step.number), (1, true, true, 1));
         let script = model::spec::script(&["false".to_owned(), "echo it's".to_owned()]);
-        assert_eq!(job.command, protocol::Command::Shell(script));
+        assert_eq!(step.command, protocol::Command::Shell(script));
         assert_eq!(got.body["command"], "false\necho it's", "people see what they wrote");
     }
 }

@@ -4,12 +4,13 @@ use crate::hub::Hub;
 use crate::settings::{Role, Settings};
 use crate::tls::Tls;
 use crate::token_cache::TokenCache;
-use crate::{AppState, Shared, listen, now_ms, routes, worker};
+use crate::{AppState, Shared, listen, now_ms, routes, tools, worker};
 use engine::store::token::{Scope, Token};
 use engine::store::{Database, Installation, Options, Store};
 use engine::{Engine, Presence};
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     let scheme = if tls.is_some() { "https" } else { "http" };
     let url = address.map(|at| format!("{scheme}://{at}"));
     let is_readable_by_others = tls.is_none() && address.is_some_and(|at| !at.ip().to_canonical().is_loopback());
-    let engine = open(&settings, url.as_deref())?;
+    let engine = open(&settings, url.as_deref(), address)?;
     let (closing, _) = watch::channel(false);
     let hub = Hub::start(&engine.store);
     let state: Shared = Arc::new(AppState {
@@ -112,7 +113,7 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     Ok(())
 }
 
-fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
+fn open(settings: &Settings, url: Option<&str>, listening: Option<SocketAddr>) -> Result<Engine, Failure> {
     let database = settings.database()?;
     let mut options = Options::new(database.clone());
     options.blobs = Some(settings.blobs()?);
@@ -120,25 +121,15 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
     options.group = settings.config.store.group.unwrap_or(options.group);
     let store = Store::open(&options)?;
     let installation = Installation::open(&settings.home)?;
-    let control_url = match (&settings.socket, url, &settings.listen) {
-        _ if settings.public_url.is_some() => settings.public_url.clone().unwrap_or_default(),
-        (Some(socket), ..) => format!("unix:{}", socket.display()),
-        (None, Some(url), _) => url.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:"),
-        (None, None, Some(url)) if url.contains("://") => url.clone(),
-        (None, None, Some(listen)) => format!("http://{listen}"),
-        (None, None, None) => {
-            return Err(Refused::invalid(
-                "listen",
-                "a server needs an address for its runners, e.g. --listen 127.0.0.1:7780",
-            )
-            .into());
-        }
-    };
+    let models = tools::models(settings, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    let control_urls = settings.control_urls(url)?;
     let state = engine::EngineContext {
         config: settings.engine_config(),
         installation,
         providers: settings.providers()?,
-        control_url,
+        tools: tools::tools(settings, &models, tools::own_addresses(listening, &control_urls))?,
+        models,
+        control_urls,
         control_ca: settings.ca_cert.as_deref().map(authorities).transpose()?,
         // One process owns a SQLite file; on PostgreSQL others may talk to the same runners.
         presence: match database {
@@ -147,10 +138,14 @@ fn open(settings: &Settings, url: Option<&str>) -> Result<Engine, Failure> {
         },
         timer: Arc::new(crate::worker::Clockwork),
     };
-    Ok(Engine::new(state, store)?.refusing(crate::problem::remembered))
+    let engine = Engine::new(state, store)?.refusing(crate::problem::remembered);
+    Ok(match settings.notifier()? {
+        Some((notifier, timeout_ms)) => engine.notifying(Arc::new(notifier), timeout_ms),
+        None => engine,
+    })
 }
 
-fn authorities(path: &Path) -> Result<String, Failure> {
+pub(crate) fn authorities(path: &Path) -> Result<String, Failure> {
     let read = std::fs::read_to_string(path);
     read.map_err(|error| Refused::invalid("ca_cert", format!("cannot read `{}`: {error}", path.display())).into())
 }
@@ -214,7 +209,7 @@ pub(crate) async fn fresh_owner_token(engine: &Engine) -> Result<(Token, String)
 
 /// The same without a server: for the owner of a database that several processes may open.
 pub async fn make_owner_token(settings: &Settings) -> Result<TokenView, Failure> {
-    let engine = open(settings, None)?;
+    let engine = open(settings, None, None)?;
     let (token, shown) = fresh_owner_token(&engine).await?;
     Ok(crate::token::view(&token, Some(shown)))
 }

@@ -1,7 +1,9 @@
 //! What a control-plane process is told at its start. Defaults are the design's; a broken chain of numbers is refused at once.
 
-use engine::adapters::{LocalProvider, LocalSettings, Provider};
-use model::{Credits, Failure, Refused};
+use engine::ControlUrls;
+use engine::adapters::registry::{BadSetting, Host, Providers};
+use engine::adapters::{Notifier, Provider};
+use model::{Failure, Refused};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,12 +28,12 @@ pub struct Settings {
     pub listen: Option<String>,
     /// Serves TCP over TLS.
     pub tls: Option<crate::TlsFiles>,
-    /// Where runners reach this control plane, if not at `listen` or `socket`.
+    /// Where runners on other machines reach this control plane. Without `socket` those of this host dial it too.
     pub public_url: Option<String>,
     /// A PEM file with the authorities that runners trust beside those of their system.
     pub ca_cert: Option<PathBuf>,
     pub socket: Option<PathBuf>,
-    /// Alone on one machine: makes its org and token, ends when nothing is left to do.
+    /// Of one person, on that person's machine: its tools may reach what the person could, and it ends when nothing is left to do.
     pub embedded: bool,
     pub role: Role,
     pub config: Config,
@@ -46,24 +48,34 @@ pub struct Config {
     pub holds: model::hold::HoldLimits,
     pub timings: engine::config::Timings,
     pub escalation: model::recovery::EscalationLimits,
+    pub worker: engine::config::WorkerLimits,
     pub money: engine::config::Money,
     pub logs: model::log::LogLimits,
+    pub limits: model::Limits,
     pub providers: Providers,
-    pub prices: Prices,
+    /// Credits per instance-hour as decimal text, by the name of the provider.
+    pub prices: BTreeMap<String, String>,
     pub store: StoreConfig,
+    /// Servers of models, by the name that steps use.
+    pub llm: BTreeMap<String, engine::adapters::tool::llm::LlmSettings>,
+    pub tools: crate::tools::ToolsConfig,
+    pub notify: NotifyConfig,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What is started for each new ticket and approval.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Providers {
-    pub local: LocalConfig,
+pub struct NotifyConfig {
+    /// A program and its arguments, started without a shell in the home folder. It reads the question as JSON.
+    pub exec: Vec<String>,
+    /// How long it may take.
+    pub timeout_ms: i64,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LocalConfig {
-    /// Machines at once; as many as there are cores unless set.
-    pub max_instances: Option<i64>,
+impl Default for NotifyConfig {
+    fn default() -> NotifyConfig {
+        NotifyConfig { exec: Vec::new(), timeout_ms: 30 * model::time::SECOND }
+    }
 }
 
 /// How the database is used.
@@ -74,33 +86,43 @@ pub struct StoreConfig {
     pub group: Option<usize>,
 }
 
-/// Credits per instance-hour, as decimal text.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Prices {
-    pub local: Option<String>,
-}
-
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
-        let Config { holds, timings, money, logs, escalation, .. } = self.config.clone();
-        engine::Config { holds, timings, money, logs, escalation }
+        let Config { holds, timings, money, logs, limits, escalation, worker, .. } = self.config.clone();
+        engine::Config { holds, timings, money, logs, limits, escalation, worker }
+    }
+
+    pub(crate) fn notifier(&self) -> Result<Option<(Notifier, i64)>, Failure> {
+        let NotifyConfig { exec, timeout_ms } = &self.config.notify;
+        if exec.first().is_some_and(|program| program.is_empty()) {
+            return Err(Refused::invalid("notify.exec", "the first word names a program, and is empty").into());
+        }
+        if *timeout_ms <= 0 {
+            return Err(Refused::invalid("notify.timeout_ms", "must be positive").into());
+        }
+        Ok(Notifier::new(exec, self.home.clone()).map(|notifier| (notifier, *timeout_ms)))
     }
 
     pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Failure> {
-        let mut local = LocalSettings::new(self.home.join("instances"), &self.exe);
-        if let Some(max) = self.config.providers.local.max_instances {
-            if max < 1 {
-                return Err(Refused::invalid("providers.local.max_instances", "must be at least 1").into());
+        let host = Host { home: self.home.clone(), exe: self.exe.clone() };
+        self.config.providers.make(&self.config.prices, &host).map_err(|bad| refused(&bad).into())
+    }
+
+    /// What runners dial. A process that is not alone with its database has no socket.
+    pub(crate) fn control_urls(&self, listening: Option<&str>) -> Result<ControlUrls, Failure> {
+        let public = self.public_url.clone();
+        let host = match (&self.socket, &public, listening, &self.listen) {
+            (Some(socket), ..) => format!("unix:{}", socket.display()),
+            (None, Some(public), ..) => public.clone(),
+            (None, None, Some(url), _) => url.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:"),
+            (None, None, None, Some(url)) if url.contains("://") => url.clone(),
+            (None, None, None, Some(listen)) => format!("http://{listen}"),
+            (None, None, None, None) => {
+                let why = "a server needs an address for its runners, e.g. --listen 127.0.0.1:7780";
+                return Err(Refused::invalid("listen", why).into());
             }
-            local.max_instances = max;
-        }
-        if let Some(price) = &self.config.prices.local {
-            local.price_per_hour =
-                price.parse::<Credits>().map_err(|e| Refused::invalid("prices.local", e.to_string()))?;
-        }
-        let provider: Arc<dyn Provider> = Arc::new(LocalProvider::new(local));
-        Ok(BTreeMap::from([(provider.name().to_owned(), provider)]))
+        };
+        Ok(ControlUrls { host, public })
     }
 
     pub(crate) fn database(&self) -> Result<engine::store::Database, Failure> {
@@ -124,6 +146,62 @@ impl Settings {
     }
 }
 
+fn refused(bad: &BadSetting) -> Refused {
+    match bad {
+        BadSetting::Unknown { setting, what, word, known } => {
+            Refused::invalid(setting, format!("unknown {what} `{word}`: known are {}", known.join(", ")))
+        }
+        BadSetting::Wrong { setting, why } => Refused::invalid(setting, why),
+    }
+}
+
 fn absolute(path: &str) -> PathBuf {
     std::path::absolute(Path::new(path)).unwrap_or_else(|_| PathBuf::from(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(socket: Option<&str>, public_url: Option<&str>, listen: Option<&str>) -> Settings {
+        Settings {
+            home: "/h".into(),
+            database: "sqlite:/h/remuda.db".into(),
+            blobs: None,
+            listen: listen.map(str::to_owned),
+            tls: None,
+            public_url: public_url.map(str::to_owned),
+            ca_cert: None,
+            socket: socket.map(PathBuf::from),
+            embedded: false,
+            role: Role::All,
+            config: Config::default(),
+            exe: "/proc/self/exe".into(),
+        }
+    }
+
+    #[test]
+    fn runners_of_this_host_dial_the_socket_and_others_the_public_url() {
+        let public = Some("https://remuda.example");
+        for (socket, listen, public, listening, host) in [
+            (Some("/s"), None, None, None, "unix:/s"),
+            (Some("/s"), None, public, Some("http://127.0.0.1:1"), "unix:/s"),
+            (None, None, public, Some("https://127.0.0.1:1"), "https://remuda.example"),
+            (None, None, None, Some("http://0.0.0.0:1"), "http://127.0.0.1:1"),
+            (None, Some("10.0.0.5:1"), None, None, "http://10.0.0.5:1"),
+            (None, Some("https://a.example"), None, None, "https://a.example"),
+        ] {
+            let urls = settings(socket, public, listen).control_urls(listening).unwrap();
+            assert_eq!(urls, ControlUrls { host: host.to_owned(), public: public.map(str::to_owned) });
+        }
+        assert!(settings(None, None, None).control_urls(None).unwrap_err().to_string().contains("listen"));
+    }
+
+    #[test]
+    fn a_price_of_an_unknown_provider_is_refused() {
+        let mut settings = settings(Some("/s"), None, None);
+        settings.config.prices.insert("gpu".into(), "2".into());
+        let failure = settings.providers().err().unwrap().to_string();
+        assert_eq!(failure, "prices: unknown provider `gpu`: known are local");
+    }
 }

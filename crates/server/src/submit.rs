@@ -11,7 +11,14 @@ use model::{Credits, OrgId, Refused};
 use std::str::FromStr;
 use wire::api::Submit;
 
+pub(crate) fn is_of_agents(body: &Submit) -> bool {
+    body.kind.as_deref() == Some(RunKind::Agents.as_str())
+}
+
 pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Result<Submission, Refused> {
+    if body.plan.is_some() {
+        return Err(Refused::invalid("plan", "only a run of `type: agents` has one"));
+    }
     let provider = body.provider.clone().unwrap_or_else(|| "local".into());
     let capabilities = state.provider(&provider)?.capabilities();
     let region = match &body.region {
@@ -23,9 +30,10 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         }
         None => capabilities.regions.first().cloned().unwrap_or_else(|| "local".into()),
     };
+    let kind = word("type", body.kind.as_deref(), RunKind::Task)?;
     let spec = RunSpec {
-        kind: word("type", body.kind.as_deref(), RunKind::Task)?,
-        command: command(&body)?,
+        kind,
+        command: if kind == RunKind::External { no_command(&body)? } else { command(&body)? },
         env: body.env,
         secrets: body.secrets,
         files: body.files.map(|files| TreeRef { hash: files.tree, files: files.files, bytes: files.bytes }),
@@ -53,11 +61,12 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         )?,
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),
+        nodes: 1,
         init_checksum: None,
     };
     spec.check()?;
     spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;
-    Ok(Submission { org, name: body.name, spec, start: body.start })
+    Ok(Submission { org, name: body.name, spec, plans: Default::default(), start: body.start })
 }
 
 /// The runner reads patterns in the same way when the command has ended, which is too late to learn that one is malformed.
@@ -66,6 +75,13 @@ fn check_glob(glob: &str) -> Result<(), Refused> {
     built
         .map(drop)
         .map_err(|error| Refused::invalid("artifacts", format!("`{glob}` is not a pattern: {}", error.kind())))
+}
+
+/// A program elsewhere does what is done.
+fn no_command(body: &Submit) -> Result<Command, Refused> {
+    let none = body.commands.is_empty() && body.argv.is_empty();
+    let why = "a run of `type: external` has no machine: your own program begins its steps";
+    if none { Ok(Command::Argv(Vec::new())) } else { Err(Refused::invalid("commands", why)) }
 }
 
 fn command(body: &Submit) -> Result<Command, Refused> {

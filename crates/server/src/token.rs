@@ -37,12 +37,12 @@ pub(crate) async fn create(
         .iter()
         .map(|text| {
             Scope::parse(text)
-                .ok_or_else(|| Refused::invalid("scopes", format!("`{text}` is none of read, write, admin")))
+                .ok_or_else(|| Refused::invalid("scopes", format!("`{text}` is none of read, approve, write, admin")))
         })
         .collect::<Result<Vec<_>, _>>()?
         .into_iter()
         .max()
-        .ok_or_else(|| Refused::invalid("scopes", "at least one of read, write, admin"))?;
+        .ok_or_else(|| Refused::invalid("scopes", "at least one of read, approve, write, admin"))?;
     let (token, shown) = state.engine.create_token(admin.org(), name, scope, expires_at.map(Timestamp), key).await?;
     Ok((StatusCode::CREATED, Json(view(&token, Some(shown)))))
 }

@@ -4,9 +4,10 @@ use engine::plan::{Missing, Place};
 use engine::store::artifact::Artifact;
 use engine::store::ledger::Entered;
 use engine::store::org::Org;
-use engine::view::{RunSnapshot, SeenJob, Tree};
+use engine::view::{RunSnapshot, SeenJob, StepDetail, Tree};
 use model::agent::Agent;
 use model::attempt::Attempt;
+use model::children::Children;
 use model::job::{Job, JobStatus};
 use model::manifest::{Manifest, ResourceKind};
 use model::run::{LastError, Run};
@@ -18,11 +19,11 @@ use model::{Credits, Timestamp};
 use std::collections::BTreeMap;
 use wire::api::*;
 
-fn ms(at: Option<Timestamp>) -> Option<i64> {
+pub(crate) fn ms(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::ms)
 }
 
-fn error(error: &Option<LastError>) -> Option<ErrorView> {
+pub(crate) fn error(error: &Option<LastError>) -> Option<ErrorView> {
     error.as_ref().map(|e| ErrorView { code: e.code.clone(), message: e.message.clone(), cause: e.cause.clone() })
 }
 
@@ -38,7 +39,7 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
         id: run.id.to_string(),
         name: run.name.clone(),
         kind: run.spec.kind.to_string(),
-        task: None,
+        task: snapshot.goal.clone(),
         status: run.status.to_string(),
         phase: run.phase.map(|p| p.to_string()),
         outcome: run.outcome.map(|o| o.to_string()),
@@ -50,7 +51,7 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
         task_count: run.task_count,
         step_count: run.step_count,
         failure_mode: run.spec.failure_mode.to_string(),
-        max_agents: 10,
+        max_agents: run.spec.plan.max_agents,
         priority: run.spec.priority.to_string(),
         credits_reserved: reserved.to_string(),
         credits_reserved_micro: reserved.micro(),
@@ -68,12 +69,12 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
         queued_ms: spans.0,
         starting_ms: spans.1,
         running_ms: spans.2,
-        command: run.spec.command.shown(),
+        command: snapshot.content.command.shown(),
         last_error: error(&run.last_error),
         last_heartbeat: ms(snapshot.beat_at),
         termination_reason: run.termination.as_ref().map(|t| t.reason.to_string()),
-        escalation_ticket_id: None,
-        context: serde_json::json!({ "decomposition": null, "replan_count": 0 }),
+        escalation_ticket_id: snapshot.ticket.map(|ticket| ticket.to_string()),
+        context: serde_json::json!({ "decomposition": null, "replan_count": replans(run) }),
         exit_code: run.exit_code,
         signal: run.signal,
         warm: job.filter(|j| j.instance.is_some()).map(|j| j.warm),
@@ -83,8 +84,16 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
         hold_until: hold.map(|hold| hold.until.ms()),
         synced_blobs: job.filter(|j| j.running_at.is_some()).map(|j| j.synced_blobs),
         late_evidence: run.late_evidence.clone(),
+        inputs: None,
+        output: None,
+        output_error: None,
         links: links(run),
     }
+}
+
+/// The first plan of a run with a goal is made by a planner too, and is none that replaces another.
+fn replans(run: &Run) -> i64 {
+    (run.plan_version - if run.spec.plan.goal { 2 } else { 1 }).max(0)
 }
 
 /// Waiting for a machine, getting ready there, running: as far as each has come.
@@ -129,6 +138,8 @@ pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
         credits_most_micro: plan.most.map(Credits::micro),
         credits_available: plan.balance.to_string(),
         credits_available_micro: plan.balance.micro(),
+        max_duration_ms: spec.max_duration_ms,
+        artifacts: spec.artifacts.clone(),
         files: files_plan(spec, &plan.missing),
     }
 }
@@ -146,7 +157,7 @@ fn files_plan(spec: &RunSpec, missing: &Missing) -> FilesPlan {
 
 fn links(run: &Run) -> BTreeMap<String, String> {
     let base = format!("/api/v1/runs/{}", run.id);
-    ["tree", "events", "logs", "artifacts", "ledger", "jobs", "why"]
+    ["tree", "agents", "tasks", "steps", "events", "logs", "artifacts", "ledger", "jobs", "why"]
         .into_iter()
         .map(|part| (part.to_owned(), [&base, "/", part].concat()))
         .chain([("self".to_owned(), base.clone())])
@@ -186,7 +197,21 @@ pub(crate) fn tree(tree: &Tree, now: Timestamp) -> wire::api::Tree {
         view.jobs = tree.jobs.iter().filter(|j| j.job.agent == a.id).map(job).collect();
         view
     });
-    wire::api::Tree { agents: agents.collect(), run: run(&tree.snapshot, now) }
+    wire::api::Tree { agents: agents.collect(), run: run(&tree.snapshot, now), cut: tree.cut }
+}
+
+fn counts(c: &Children) -> CountsView {
+    CountsView {
+        pending: c.pending,
+        running: c.running,
+        waiting: c.waiting,
+        paused: c.paused,
+        completed: c.completed,
+        partial: c.partial,
+        skipped: c.skipped,
+        failed: c.failed,
+        cancelled: c.cancelled,
+    }
 }
 
 pub(crate) fn agent(a: &Agent) -> AgentView {
@@ -195,10 +220,13 @@ pub(crate) fn agent(a: &Agent) -> AgentView {
         name: a.name.clone(),
         kind: a.kind.to_string(),
         attempt: a.attempt,
+        plan_version: a.plan_version,
         sequence: a.sequence,
         status: a.status.to_string(),
         outcome: a.outcome.map(|o| o.to_string()),
         tries: a.tries,
+        max_tries: a.max_tries,
+        task_counts: counts(&a.tasks),
         last_error: error(&a.last_error),
         started_at: ms(a.started_at),
         ended_at: ms(a.ended_at),
@@ -212,8 +240,13 @@ pub(crate) fn task(t: &Task) -> TaskView {
         id: t.id.to_string(),
         name: t.name.clone(),
         agent: t.agent.to_string(),
+        sequence: t.sequence,
         status: t.status.to_string(),
+        outcome: t.outcome.map(|o| o.to_string()),
+        unneeded: t.unneeded,
         tries: t.tries,
+        max_tries: t.max_tries,
+        step_counts: counts(&t.steps),
         last_error: error(&t.last_error),
         started_at: ms(t.started_at),
         ended_at: ms(t.ended_at),
@@ -225,14 +258,40 @@ pub(crate) fn step(s: &Step) -> StepView {
     StepView {
         id: s.id.to_string(),
         name: s.name.clone(),
+        agent: s.agent.to_string(),
         task: s.task.to_string(),
+        parent: s.parent.map(|parent| parent.to_string()),
+        sequence: s.sequence,
         tool: s.tool.to_string(),
         status: s.status.to_string(),
+        idempotent: s.idempotent,
         uncertain: s.uncertain,
+        outcome_unknown: s.outcome_unknown,
+        replayed: s.replayed,
+        unneeded: s.unneeded,
+        waits: s.waits.map(|w| w.to_string()),
+        due_at: ms(s.due_at),
+        key: s.key.clone(),
         tries: s.tries,
+        max_tries: s.max_tries,
         last_error: error(&s.last_error),
+        error_class: s.judged.map(|j| j.class.to_string()),
+        error_effect: s.judged.map(|j| j.effect.as_str().to_owned()),
+        decision: s.judged.map(|j| j.decision.to_string()),
+        rule: s.judged.map(|j| j.rule.to_string()),
         started_at: ms(s.started_at),
+        began_at: ms(s.began_at),
         ended_at: ms(s.ended_at),
+    }
+}
+
+pub(crate) fn step_detail(detail: StepDetail) -> StepDetailView {
+    StepDetailView {
+        step: step(&detail.step),
+        input: detail.input,
+        output: detail.output,
+        earlier_tries: detail.earlier.iter().map(step).collect(),
+        questions: detail.questions.iter().map(ToString::to_string).collect(),
     }
 }
 

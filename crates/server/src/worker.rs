@@ -2,14 +2,16 @@
 
 use crate::now_ms;
 use engine::Engine;
-use engine::store::{Hint, Worker};
+use engine::store::{Hint, WorkClass, Worker};
 use model::{Failure, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast, watch};
 
-/// Items worked on at once by one process.
-const HANDS: usize = 16;
+/// Items of the class `control` worked on at once by one process; those of the class `act` are a setting (`worker.act_permits`).
+const CONTROL_PERMITS: usize = 16;
+/// A worker that is told to stop lets its acts come to their end for so long, and then cuts them off.
+const ACTS_MAY_END_WITHIN: Duration = Duration::from_secs(10);
 /// The safety net under every hint, and no longer than between two beats: what a dead worker held is taken over in time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const PRESENCE_EVERY: Duration = Duration::from_secs(20);
@@ -24,66 +26,103 @@ impl engine::Timer for Clockwork {
 }
 
 /// Works until told to stop, then gives everything back.
-pub(crate) async fn work(engine: Engine, name: String, mut closing: watch::Receiver<bool>) -> Result<(), Failure> {
+pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<bool>) -> Result<(), Failure> {
     let worker = engine.start_worker(name).await?;
     engine.beat(&worker).await?;
     engine.arm_sweep().await?;
-    let mut hints = engine.store.hints();
-    let hands = Arc::new(Semaphore::new(HANDS));
     let beating = tokio::spawn(beat(engine.clone(), worker.clone(), closing.clone()));
-    // What a worker that died has left is due for nobody until somebody claims: that is looked for at least so often.
-    let mut claim_by = tokio::time::Instant::now();
-    let longest = LONGEST_SLEEP.min(beat_every(&engine));
-    while !*closing.borrow() {
-        let net = tokio::time::Instant::now() >= claim_by;
-        if net {
-            claim_by = tokio::time::Instant::now() + longest;
-        }
-        let (sleep, due) = match turn(&engine, &worker, &hands, net).await {
-            Ok(rest) => rest,
-            Err(failure) => {
-                tracing::warn!(%failure, "nothing could be claimed");
-                (Duration::from_secs(1), None)
+    let acts = engine.context.config.worker.act_permits as usize;
+    let classes = [(WorkClass::Control, CONTROL_PERMITS), (WorkClass::Act, acts)].map(|(class, permits)| Class {
+        engine: engine.clone(),
+        worker: worker.clone(),
+        class,
+        permits: Arc::new(Semaphore::new(permits)),
+        most: permits as u32,
+    });
+    let loops = classes.each_ref().map(|class| class.work(closing.clone()));
+    let [control, act] = loops;
+    tokio::join!(control, act);
+    // What is in hand is finished or handed over: both are safe, this is only quicker for others.
+    for class in &classes {
+        let _ = tokio::time::timeout(ACTS_MAY_END_WITHIN, class.permits.acquire_many(class.most)).await;
+        engine.cut_acts();
+    }
+    let _ = tokio::time::timeout(ACTS_MAY_END_WITHIN, classes[1].permits.acquire_many(classes[1].most)).await;
+    beating.abort();
+    engine.stop_worker(&worker).await
+}
+
+/// The loop of one class of work: its permits and due times are its own.
+struct Class {
+    engine: Engine,
+    worker: Worker,
+    class: WorkClass,
+    permits: Arc<Semaphore>,
+    most: u32,
+}
+
+impl Class {
+    async fn work(&self, mut closing: watch::Receiver<bool>) {
+        let mut hints = self.engine.store.hints();
+        // What a worker that died has left is due for nobody until somebody claims: that is looked for at least so often.
+        let mut claim_by = tokio::time::Instant::now();
+        let longest = LONGEST_SLEEP.min(beat_every(&self.engine));
+        while !*closing.borrow() {
+            let net = tokio::time::Instant::now() >= claim_by;
+            if net {
+                claim_by = tokio::time::Instant::now() + longest;
             }
-        };
-        tokio::select! {
-            () = tokio::time::sleep(sleep.min(longest)) => {}
-            () = woken(&mut hints, due) => {}
-            _ = closing.changed() => {}
+            let (sleep, due) = match self.turn(net, &mut closing).await {
+                Ok(rest) => rest,
+                Err(failure) => {
+                    tracing::warn!(%failure, "nothing could be claimed");
+                    (Duration::from_secs(1), None)
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(sleep.min(longest)) => {}
+                () = woken(&mut hints, due) => {}
+                _ = closing.changed() => {}
+            }
         }
     }
-    beating.abort();
-    // What is in hand is finished or handed over: both are safe, this is only quicker for others.
-    let _ = tokio::time::timeout(Duration::from_secs(10), hands.acquire_many(HANDS as u32)).await;
-    engine.stop_worker(&worker).await
+
+    /// Takes a permit, claims no more than there are permits for, and starts what is due. `net`: whatever seems to be due.
+    async fn turn(&self, net: bool, closing: &mut watch::Receiver<bool>) -> Result<Rest, Failure> {
+        let next = self.engine.next_due(self.class).await?;
+        let due = next.map(|due| due.ms() - now_ms());
+        let seems_due = due.is_some_and(|ms| ms <= 0);
+        let claimed = if seems_due || net {
+            // Nothing is claimed that would have to wait for a permit.
+            tokio::select! {
+                permit = self.permits.acquire() => drop(permit.expect("never closed")),
+                _ = closing.changed() => return Ok((Duration::ZERO, None)),
+            }
+            self.engine.claim(&self.worker, self.class, self.permits.available_permits().max(1)).await?
+        } else {
+            Vec::new()
+        };
+        if claimed.is_empty() {
+            return Ok(match due {
+                Some(ms) if ms > 0 => (LONGEST_SLEEP.min(Duration::from_millis(ms as u64 + 1)), next),
+                Some(_) => (Duration::from_millis(200), None), // another worker was quicker, or a suspect waits for its turn
+                None => (LONGEST_SLEEP, None),
+            });
+        }
+        for item in claimed {
+            let permit = self.permits.clone().acquire_owned().await.expect("never closed");
+            let engine = self.engine.clone();
+            tokio::spawn(async move {
+                engine.work_on(item).await;
+                drop(permit);
+            });
+        }
+        Ok((Duration::ZERO, None))
+    }
 }
 
 /// How long there is nothing to do unless somebody rings, and what it waits for: a bell for something later is none.
 type Rest = (Duration, Option<Timestamp>);
-
-/// Claims and starts what is due. `net`: whatever seems to be due.
-async fn turn(engine: &Engine, worker: &Worker, hands: &Arc<Semaphore>, net: bool) -> Result<Rest, Failure> {
-    let next = engine.next_due().await?;
-    let due = next.map(|due| due.ms() - now_ms());
-    let seems_due = due.is_some_and(|ms| ms <= 0);
-    let claimed = if seems_due || net { engine.claim(worker).await? } else { Vec::new() };
-    if claimed.is_empty() {
-        return Ok(match due {
-            Some(ms) if ms > 0 => (LONGEST_SLEEP.min(Duration::from_millis(ms as u64 + 1)), next),
-            Some(_) => (Duration::from_millis(200), None), // somebody else was quicker, or a suspect waits for its turn
-            None => (LONGEST_SLEEP, None),
-        });
-    }
-    for item in claimed {
-        let permit = hands.clone().acquire_owned().await.expect("never closed");
-        let engine = engine.clone();
-        tokio::spawn(async move {
-            engine.work_on(item).await;
-            drop(permit);
-        });
-    }
-    Ok((Duration::ZERO, None))
-}
 
 /// A hint that work may be due before what is waited for; hints about other things are slept through.
 async fn woken(hints: &mut broadcast::Receiver<Hint>, due: Option<Timestamp>) {

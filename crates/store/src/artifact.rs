@@ -131,6 +131,11 @@ pub fn uploading(tx: &mut Tx, run: RunId) -> Result<i64, Failure> {
     tx.row(&UPLOADING, &args![run])?.expect("a count is a row").int(0)
 }
 
+/// Artifacts that no run of their org owns, after `after`.
+pub fn unowned(tx: &mut Tx, after: ArtifactId, limit: i64) -> Result<Vec<Artifact>, Failure> {
+    tx.rows(&UNOWNED, &args![after, limit])?.iter().map(read).collect()
+}
+
 pub fn expired(tx: &mut Tx, at: Timestamp, limit: i64) -> Result<Vec<Artifact>, Failure> {
     tx.rows(&EXPIRED, &args![at, limit])?.iter().map(read).collect()
 }
@@ -163,8 +168,8 @@ fn read(row: &Row) -> Result<Artifact, Failure> {
 }
 
 pub(crate) const ALL: &[&Sql] = &[
-    &ANNOUNCE, &BY_PATH, &FINALISE, &GIVE_UP, &LEASE, &DATE, &FIND, &OF_RUN, &RESERVE, &RESERVED, &UPLOADING, &EXPIRED,
-    &DELETED,
+    &ANNOUNCE, &BY_PATH, &FINALISE, &GIVE_UP, &LEASE, &DATE, &FIND, &OF_RUN, &RESERVE, &RESERVED, &UPLOADING, &UNOWNED,
+    &EXPIRED, &DELETED,
 ];
 
 const ANNOUNCE: Sql = Sql::new(
@@ -203,6 +208,13 @@ const RESERVE: Sql = Sql::new(
 );
 const RESERVED: Sql = Sql::new("SELECT bytes FROM artifact_totals WHERE run_id = $1");
 const UPLOADING: Sql = Sql::new("SELECT count(*) FROM artifacts WHERE run_id = $1 AND state = 'uploading'");
+const UNOWNED: Sql = Sql::new(
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+       FROM artifacts
+      WHERE id > $1
+        AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = artifacts.run_id AND runs.org_id = artifacts.org_id)
+      ORDER BY id LIMIT $2",
+);
 const EXPIRED: Sql = Sql::new(
     "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
        FROM artifacts

@@ -3,7 +3,8 @@
 
 use crate::installation::random;
 use futures_util::{Stream, StreamExt};
-use model::{ArtifactId, Failure, JobId, OrgId, Refused, RunId, Trouble, TroubleKind, crash_point, slug};
+use model::log::LogId;
+use model::{ArtifactId, Failure, OrgId, Refused, RunId, Trouble, TroubleKind, crash_point, slug};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -28,7 +29,7 @@ pub struct BlobHash(pub [u8; 32]);
 pub enum BlobName {
     Content { org: OrgId, hash: BlobHash },
     Artifact { org: OrgId, run: RunId, attempt: i64, artifact: ArtifactId },
-    Log { org: OrgId, job: JobId },
+    Log { org: OrgId, log: LogId },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -312,7 +313,10 @@ impl BlobName {
             BlobName::Artifact { org, run, attempt, artifact } => {
                 format!("{}/artifacts/{}/{}/{}", org.slug(), run.slug(), slug(*attempt), artifact.slug())
             }
-            BlobName::Log { org, job } => format!("{}/logs/{}", org.slug(), job.slug()),
+            BlobName::Log { org, log: LogId::Job(job) } => format!("{}/logs/{}", org.slug(), job.slug()),
+            BlobName::Log { org, log: LogId::Step(step) } => {
+                format!("{}/logs/{}-{}", org.slug(), step.id.slug(), slug(step.number))
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Hints: notifications that something changed, sent after a commit and coalesced. They carry no data, only what to read again; a
 //! lost hint delays a reader until its next poll.
 
-use model::{InstanceId, JobId, RunId, Timestamp};
+use model::log::LogId;
+use model::{InstanceId, RunId, Timestamp};
 use std::collections::BTreeSet;
 use tokio::sync::broadcast;
 use tokio::sync::mpsc::UnboundedSender;
@@ -19,8 +20,10 @@ pub enum Hint {
     Run(RunId),
     /// The instance's desired document changed.
     Instance(InstanceId),
-    /// More log bytes of this job are durable.
-    Logs(JobId),
+    /// More bytes of this log are durable.
+    Logs(LogId),
+    /// More frames of a run that has several logs are durable.
+    RunLogs(RunId),
     /// A token was revoked: caches of tokens are emptied.
     Tokens,
 }
@@ -32,7 +35,8 @@ impl Hint {
             Hint::Everything => "e".to_owned(),
             Hint::Run(id) => format!("r{}", id.0),
             Hint::Instance(id) => format!("i{}", id.0),
-            Hint::Logs(id) => format!("l{}", id.0),
+            Hint::Logs(log) => format!("l{}.{}", log.key().0, log.key().1),
+            Hint::RunLogs(id) => format!("f{}", id.0),
             Hint::Tokens => "t".to_owned(),
         }
     }
@@ -46,7 +50,11 @@ impl Hint {
             b'e' => Some(Hint::Everything),
             b'r' => number().map(RunId).map(Hint::Run),
             b'i' => number().map(InstanceId).map(Hint::Instance),
-            b'l' => number().map(JobId).map(Hint::Logs),
+            b'l' => {
+                let (subject, number) = line[1..].split_once('.')?;
+                Some(Hint::Logs(LogId::from_key(subject.parse().ok()?, number.parse().ok()?)))
+            }
+            b'f' => number().map(RunId).map(Hint::RunLogs),
             b't' => Some(Hint::Tokens),
             _ => None,
         }
@@ -109,7 +117,9 @@ mod tests {
             Hint::Everything,
             Hint::Run(RunId(7)),
             Hint::Instance(InstanceId(8)),
-            Hint::Logs(JobId(9)),
+            Hint::Logs(LogId::from_key(9, 0)),
+            Hint::Logs(LogId::from_key(9, 2)),
+            Hint::RunLogs(RunId(10)),
             Hint::Tokens,
         ] {
             assert_eq!(Hint::from_line(&hint.to_line()), Some(hint));

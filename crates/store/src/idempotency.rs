@@ -77,6 +77,33 @@ pub fn record(tx: &mut Tx, key: &Key, status: i64, body: &[u8]) -> Result<(), Fa
     tx.post_meaning(&RECORD, args![key.org, &key.route, &key.key, status, body], meaning)
 }
 
+/// A key as the table has it, for the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredKey {
+    pub org: OrgId,
+    pub route: String,
+    pub key: String,
+    pub rows: i64,
+    /// Rows with a status and rows with a body.
+    pub answers: (i64, i64),
+}
+
+/// Keys after this one, in order.
+pub fn after(tx: &mut Tx, last: Option<&StoredKey>, limit: i64) -> Result<Vec<StoredKey>, Failure> {
+    let (org, route, key) = last.map_or((OrgId(0), "", ""), |last| (last.org, &last.route, &last.key));
+    let rows = tx.rows(&AFTER, &args![org, route, key, limit])?;
+    let read = |row: &crate::value::Row| {
+        Ok(StoredKey {
+            org: OrgId(row.int(0)?),
+            route: row.text(1)?,
+            key: row.text(2)?,
+            rows: row.int(3)?,
+            answers: (row.int(4)?, row.int(5)?),
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
 /// Deletes keys from before then, at most `limit`; how many.
 pub fn expire(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<u64, Failure> {
     tx.exec(&EXPIRE, &args![before, limit])
@@ -92,7 +119,7 @@ fn busy(failure: Failure) -> Failure {
     }
 }
 
-pub(crate) const ALL: &[&Sql] = &[&RESERVE, &FIND, &RECORD, &EXPIRE];
+pub(crate) const ALL: &[&Sql] = &[&RESERVE, &FIND, &RECORD, &AFTER, &EXPIRE];
 
 const RESERVE: Sql = Sql::new(
     "INSERT INTO idempotency (org_id, route, key, hash, at) VALUES ($1, $2, $3, $4, $5)
@@ -102,6 +129,13 @@ const FIND: Sql = Sql::new("SELECT hash, status, body FROM idempotency WHERE org
 const RECORD: Sql = Sql::new(
     "UPDATE idempotency SET status = $4, body = $5
       WHERE org_id = $1 AND route = $2 AND key = $3 AND status IS NULL",
+);
+const AFTER: Sql = Sql::new(
+    "SELECT org_id, route, key, count(*), count(status), count(body)
+       FROM idempotency
+      WHERE (org_id, route, key) > ($1, $2, $3)
+      GROUP BY org_id, route, key
+      ORDER BY org_id, route, key LIMIT $4",
 );
 const EXPIRE: Sql = Sql::new(
     "DELETE FROM idempotency

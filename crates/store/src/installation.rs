@@ -14,6 +14,8 @@ use std::path::Path;
 
 const FILE: &str = "installation.json";
 const CONTROL_ID_LENGTH: usize = 8;
+/// How a step token begins.
+pub const STEP_TOKEN: &str = "rms_";
 /// What an owner's proof is the tag of.
 const OWNER: &[u8] = b"a new token for the owner";
 
@@ -69,6 +71,24 @@ impl Installation {
     /// In constant time.
     pub fn is_runner_token(&self, name: &str, token: &str) -> bool {
         unhex(token).is_some_and(|tag| hmac::verify(&self.runner_key, name.as_bytes(), &tag).is_ok())
+    }
+
+    /// A token that says `claim`, which is plain text without secrets.
+    pub fn step_token(&self, claim: &str) -> String {
+        let tag = hmac::sign(&self.step_key(), claim.as_bytes());
+        let tag: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{STEP_TOKEN}{claim}.{tag}")
+    }
+
+    /// What a step token of this installation says. In constant time.
+    pub fn read_step_token<'t>(&self, token: &'t str) -> Option<&'t str> {
+        let (claim, tag) = token.strip_prefix(STEP_TOKEN)?.rsplit_once('.')?;
+        hmac::verify(&self.step_key(), claim.as_bytes(), &unhex(tag)?).ok()?;
+        Some(claim)
+    }
+
+    fn step_key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.derived("remuda 2026 step token"))
     }
 
     /// Proves to this installation's server that the caller can read the installation's file, and so is its owner.
@@ -172,6 +192,17 @@ mod tests {
         assert!(!Installation::new("abcd1234", [8; 32]).is_runner_token("repl-abcd1234-1-2", &token));
         assert!(!ours.is_runner_token("repl-abcd1234-1-2", "é"));
         assert!(!ours.is_runner_token("repl-abcd1234-1-2", ""));
+    }
+
+    #[test]
+    fn a_step_token_says_what_it_was_made_for() {
+        let (ours, others) = (Installation::new("abcd1234", [7; 32]), Installation::new("abcd1234", [8; 32]));
+        let token = ours.step_token("1.2.3");
+        assert_eq!(ours.read_step_token(&token), Some("1.2.3"));
+        assert_eq!(others.read_step_token(&token), None);
+        for wrong in [token.replace("1.2.3", "1.2.4"), token.replace("rms_", ""), "rms_".into(), "rms_1.é".into()] {
+            assert_eq!(ours.read_step_token(&wrong), None, "{wrong}");
+        }
     }
 
     #[test]

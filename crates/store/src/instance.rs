@@ -47,6 +47,11 @@ pub fn lock(tx: &mut Tx, id: InstanceId) -> Result<Instance, Failure> {
     read(&row)
 }
 
+/// Whether its row may still be locked: instances are locked after everything above them, and in the order of their ids.
+pub fn may_lock(tx: &Tx, id: InstanceId) -> bool {
+    tx.may_lock(Rank::Instance, id.0)
+}
+
 pub fn find(tx: &mut Tx, id: InstanceId) -> Result<Option<Instance>, Failure> {
     tx.row(&FIND, &args![id])?.map(|row| read(&row)).transpose()
 }

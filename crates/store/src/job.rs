@@ -4,10 +4,11 @@ use crate::post::Meaning;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
-use model::job::Job;
+use model::job::{self, Job};
+use model::job_counters::JobPick;
 use model::pool::Turns;
 use model::spec::Priority;
-use model::{Failure, InstanceId, JobId, OrgId, PoolId, Refused, RunId, Timestamp};
+use model::{AgentId, Failure, InstanceId, JobId, OrgId, PoolId, Refused, RunId, Timestamp};
 
 pub fn insert(tx: &mut Tx, job: &Job, priority: Priority) -> Result<(), Failure> {
     let row = args![
@@ -25,6 +26,8 @@ pub fn insert(tx: &mut Tx, job: &Job, priority: Priority) -> Result<(), Failure>
         job.instance,
         job.allocation,
         job.epoch,
+        job::can_stop(job),
+        freeze(job),
         job.version,
         doc::write(job)
     ];
@@ -39,11 +42,14 @@ pub fn save(tx: &mut Tx, job: &Job) -> Result<(), Failure> {
         job.version,
         next.status.as_str(),
         !next.status.is_end(),
+        next.pool,
         next.queue_seq,
         next.turn,
         next.instance,
         next.allocation,
         next.epoch,
+        job::can_stop(&next),
+        freeze(&next),
         next.version,
         doc::write(&next)
     ];
@@ -54,8 +60,32 @@ pub fn find(tx: &mut Tx, id: JobId) -> Result<Option<Job>, Failure> {
     tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
-pub fn of_attempt(tx: &mut Tx, run: RunId, attempt: i64) -> Result<Vec<Job>, Failure> {
-    doc::read_all(tx.rows(&OF_ATTEMPT, &args![run, attempt])?, 0)
+/// The freeze state of a job that can be asked to stand still or to go on.
+fn freeze(job: &Job) -> Option<&'static str> {
+    job::can_move(job).then_some(job.freeze.as_str())
+}
+
+/// The open job of an agent, if it has one.
+pub fn open_of_agent(tx: &mut Tx, agent: AgentId) -> Result<Option<Job>, Failure> {
+    tx.row(&OPEN_OF_AGENT, &args![agent])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// Open jobs of an attempt, as many as are meant, in order of their ids.
+pub fn pick(tx: &mut Tx, run: RunId, attempt: i64, pick: JobPick, limit: i64) -> Result<Vec<Job>, Failure> {
+    let sql = match pick {
+        JobPick::Open => &OPEN,
+        JobPick::Active => &ACTIVE,
+        JobPick::ToStop => &TO_STOP,
+        JobPick::ToAbort => &TO_ABORT,
+        JobPick::ToHold => &TO_HOLD,
+        JobPick::ToRelease => &TO_RELEASE,
+    };
+    doc::read_all(tx.rows(sql, &args![run, attempt, limit])?, 0)
+}
+
+/// Jobs of a run that have ended although their machine's row is open.
+pub fn ended_on_open_machines(tx: &mut Tx, run: RunId) -> Result<Vec<Job>, Failure> {
+    doc::read_all(tx.rows(&ENDED_ON_OPEN_MACHINES, &args![run])?, 0)
 }
 
 pub fn of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Job>, Failure> {
@@ -124,7 +154,14 @@ pub(crate) const ALL: &[&Sql] = &[
     &INSERT,
     &SAVE,
     &FIND,
-    &OF_ATTEMPT,
+    &OPEN_OF_AGENT,
+    &OPEN,
+    &ACTIVE,
+    &TO_STOP,
+    &TO_ABORT,
+    &TO_HOLD,
+    &TO_RELEASE,
+    &ENDED_ON_OPEN_MACHINES,
     &OF_RUN,
     &SEEN_OF_RUN,
     &ON_INSTANCE,
@@ -136,15 +173,35 @@ pub(crate) const ALL: &[&Sql] = &[
 ];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO jobs (id, org_id, run_id, attempt, agent_id, status, open, pool_id, priority, queue_seq, turn, instance_id, allocation_id, epoch, version, doc)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+    "INSERT INTO jobs (id, org_id, run_id, attempt, agent_id, status, open, pool_id, priority, queue_seq, turn, instance_id, allocation_id, epoch, can_stop, freeze_state, version, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
 );
 const SAVE: Sql = Sql::new(
-    "UPDATE jobs SET status = $3, open = $4, queue_seq = $5, turn = COALESCE($6, turn), instance_id = $7, allocation_id = $8, epoch = $9, version = $10, doc = $11
+    "UPDATE jobs SET status = $3, open = $4, pool_id = $5, queue_seq = $6, turn = $7, instance_id = $8, allocation_id = $9, epoch = $10, can_stop = $11, freeze_state = $12, version = $13, doc = $14
       WHERE id = $1 AND version = $2",
 );
 const FIND: Sql = Sql::new("SELECT doc FROM jobs WHERE id = $1");
-const OF_ATTEMPT: Sql = Sql::new("SELECT doc FROM jobs WHERE run_id = $1 AND attempt = $2 ORDER BY id");
+const OPEN_OF_AGENT: Sql = Sql::new("SELECT doc FROM jobs WHERE agent_id = $1 AND open = 1");
+
+macro_rules! picked {
+    ($condition:literal) => {
+        Sql::new(concat!(
+            "SELECT doc FROM jobs WHERE run_id = $1 AND attempt = $2 AND open = 1 AND ",
+            $condition,
+            " ORDER BY id LIMIT $3"
+        ))
+    };
+}
+const OPEN: Sql = Sql::new("SELECT doc FROM jobs WHERE run_id = $1 AND attempt = $2 AND open = 1 ORDER BY id LIMIT $3");
+const ACTIVE: Sql = picked!("status = 'running'");
+const TO_STOP: Sql = picked!("can_stop = 2");
+const TO_ABORT: Sql = picked!("can_stop > 0");
+const TO_HOLD: Sql = picked!("freeze_state IN ('moving', 'thawing')");
+const TO_RELEASE: Sql = picked!("freeze_state IN ('freezing', 'frozen')");
+const ENDED_ON_OPEN_MACHINES: Sql = Sql::new(
+    "SELECT j.doc FROM jobs j JOIN instances i ON i.id = j.instance_id
+      WHERE j.run_id = $1 AND j.open = 0 AND i.open = 1 ORDER BY j.attempt, j.id",
+);
 const OF_RUN: Sql = Sql::new("SELECT doc FROM jobs WHERE run_id = $1 ORDER BY attempt, id");
 const SEEN_OF_RUN: Sql = Sql::new(
     "SELECT j.doc, i.last_seen_at FROM jobs j LEFT JOIN instances i ON i.id = j.instance_id

@@ -208,7 +208,7 @@ mod tests {
                 all.extend_from_slice(chunk);
                 offset = next;
             }
-            let name = BlobName::Log { org: OrgId(1), job: JobId(2) };
+            let name = BlobName::Log { org: OrgId(1), log: JobId(2).into() };
             gathering.finish().unwrap().keep(&name).unwrap();
             let from = (offset as f64 * at) as i64;
             let (mut seen, mut place) = (Vec::new(), from);

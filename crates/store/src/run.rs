@@ -6,13 +6,16 @@ use crate::tx::Tx;
 use crate::value::Row;
 use crate::{args, doc};
 use model::allocation::Allocation;
-use model::attempt::Attempt;
+use model::attempt::{Attempt, TreeCounters};
 use model::instance::Instance;
 use model::job::Job;
+use model::log::LogId;
 use model::run::{Run, RunStatus};
-use model::{Failure, JobId, OrgId, Refused, RunId, Timestamp};
+use model::spec::RunContent;
+use model::{Failure, OrgId, QuestionId, Refused, RunId, Timestamp};
 
-pub fn insert(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
+/// A new run. What it works with is written here, and never again.
+pub fn insert(tx: &mut Tx, run: &Run, content: &RunContent) -> Result<(), Failure> {
     let open = !run.status.is_end();
     let row = args![
         run.id,
@@ -28,7 +31,20 @@ pub fn insert(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
         doc::write(run)
     ];
     let why = format!("a run named `{}` is open already: choose another --name or wait for its end", run.name);
-    tx.post_meaning(&INSERT, row, Meaning::conflict(Refused::Conflict { why }))
+    tx.post_meaning(&INSERT, row, Meaning::conflict(Refused::Conflict { why }))?;
+    tx.post(&INSERT_CONTENT, args![run.id, doc::write(content)])
+}
+
+/// What a run works with.
+pub fn content(tx: &mut Tx, id: RunId) -> Result<RunContent, Failure> {
+    let row = tx.row(&CONTENT, &args![id])?.ok_or_else(|| Refused::not_found("run", id))?;
+    doc::read_once(&row, 0)
+}
+
+/// A run with what it works with, by one statement.
+pub fn find_with_content(tx: &mut Tx, id: RunId) -> Result<Option<(Run, RunContent)>, Failure> {
+    let row = tx.row(&FIND_WITH_CONTENT, &args![id])?;
+    row.map(|row| Ok((doc::read_once(&row, 0)?, doc::read_once(&row, 1)?))).transpose()
 }
 
 /// Compare-and-set by version. The caller holds the row's lock, so losing means a bug or a changed hand.
@@ -62,17 +78,22 @@ pub fn find(tx: &mut Tx, id: RunId) -> Result<Option<Run>, Failure> {
     tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
-/// Each of these runs, if it is there, and whether a job of its attempt runs: enough to see that nothing is to be done. Locks
-/// nothing, and all are asked for at once.
-pub fn read_inline(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, bool)>>, Failure> {
+/// Each of these runs, if it is there, and what its attempt counts: enough to see that nothing is to be done. Locks nothing, and all
+/// are asked for at once.
+pub fn read_inline(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, TreeCounters)>>, Failure> {
     let asked: Vec<_> = ids.iter().map(|id| (&GLANCE, args![*id].to_vec())).collect();
-    let read = |rows: Vec<Row>| rows.first().map(|row| Ok((doc::read_once(row, 0)?, row.int(1)? > 0))).transpose();
+    let read = |row: &Row| Ok((doc::read_once(row, 0)?, doc::read_opt(row, 1)?.unwrap_or_default()));
+    let read = |rows: Vec<Row>| rows.first().map(read).transpose();
     tx.rows_of_each(&asked)?.into_iter().map(read).collect()
 }
 
 /// The run of each of these jobs, deleted or not; all are asked for at once.
-pub fn of_jobs(tx: &mut Tx, jobs: &[JobId]) -> Result<Vec<Option<Run>>, Failure> {
-    let asked: Vec<_> = jobs.iter().map(|job| (&OF_JOB, args![*job].to_vec())).collect();
+pub fn of_logs(tx: &mut Tx, logs: &[LogId]) -> Result<Vec<Option<Run>>, Failure> {
+    let of = |log: &LogId| match log {
+        LogId::Job(job) => (&OF_JOB, args![*job].to_vec()),
+        LogId::Step(step) => (&OF_STEP, args![step.id].to_vec()),
+    };
+    let asked: Vec<_> = logs.iter().map(of).collect();
     let read = |rows: Vec<Row>| rows.first().map(|row| doc::read_once(row, 0)).transpose();
     tx.rows_of_each(&asked)?.into_iter().map(read).collect()
 }
@@ -102,6 +123,7 @@ pub fn page(tx: &mut Tx, org: OrgId, open_only: bool, before: i64, limit: i64) -
 #[derive(Debug, Clone)]
 pub struct Shown {
     pub run: Run,
+    pub content: RunContent,
     pub attempt: Option<Attempt>,
     pub job: Option<Job>,
     pub allocation: Option<Allocation>,
@@ -109,6 +131,10 @@ pub struct Shown {
     /// The last heartbeat of the worker that holds the item of an open run, or of any worker while none holds it, because each of them
     /// may claim it (R141). An old heartbeat means that no worker drives the run.
     pub beat_at: Option<Timestamp>,
+    /// The oldest ticket about one of its steps that nobody has resolved.
+    pub ticket: Option<QuestionId>,
+    /// What a planner makes its plan for.
+    pub goal: Option<String>,
 }
 
 /// Which runs a page is of.
@@ -127,11 +153,21 @@ pub fn page_shown(tx: &mut Tx, org: OrgId, which: Which, before: i64, limit: i64
         Which::All => tx.rows(&SHOWN, &args![org, at, before, limit]),
         Which::Of(status) => tx.rows(&SHOWN_OF, &args![org, at, before, limit, status.as_str()]),
     };
-    rows?.iter().map(read_shown).collect()
+    let shown: Vec<Shown> = rows?.iter().map(read_shown).collect::<Result<_, _>>()?;
+    shown.into_iter().map(|shown| with_goal(tx, shown)).collect()
+}
+
+/// Few runs have a goal, and it may be long: it is read beside.
+fn with_goal(tx: &mut Tx, shown: Shown) -> Result<Shown, Failure> {
+    let goal = if shown.run.spec.plan.goal { crate::plan::shared(tx, shown.run.id)?.goal } else { None };
+    Ok(Shown { goal, ..shown })
 }
 
 pub fn find_shown(tx: &mut Tx, id: RunId) -> Result<Option<Shown>, Failure> {
-    tx.row(&SHOWN_ONE, &args![id])?.map(|row| read_shown(&row)).transpose()
+    match tx.row(&SHOWN_ONE, &args![id])? {
+        Some(row) => read_shown(&row).and_then(|shown| with_goal(tx, shown)).map(Some),
+        None => Ok(None),
+    }
 }
 
 fn read_shown(row: &Row) -> Result<Shown, Failure> {
@@ -145,7 +181,19 @@ fn read_shown(row: &Row) -> Result<Shown, Failure> {
         instance.last_seen_at = row.opt_at(11)?; // newer than the document
     }
     let beat_at = row.opt_at(12)?.filter(|at| at.ms() > 0 && run.status != RunStatus::Created);
-    Ok(Shown { attempt, job: doc::read_opt(row, 8)?, allocation: doc::read_opt(row, 9)?, instance, beat_at, run })
+    let (job, allocation) = (doc::read_opt(row, 8)?, doc::read_opt(row, 9)?);
+    let ticket = row.opt_int(14)?.map(QuestionId);
+    Ok(Shown {
+        attempt,
+        job,
+        allocation,
+        instance,
+        beat_at,
+        content: doc::read_once(row, 13)?,
+        ticket,
+        goal: None,
+        run,
+    })
 }
 
 /// Ids after `after`, for the audit: deleted ones too.
@@ -165,11 +213,15 @@ pub fn columns(tx: &mut Tx, id: RunId) -> Result<Option<(String, i64, bool, i64)
 
 pub(crate) const ALL: &[&Sql] = &[
     &INSERT,
+    &INSERT_CONTENT,
+    &CONTENT,
+    &FIND_WITH_CONTENT,
     &SAVE,
     &LOCK,
     &FIND,
     &GLANCE,
     &OF_JOB,
+    &OF_STEP,
     &BY_NAME,
     &PAGE,
     &PAGE_OPEN,
@@ -187,6 +239,10 @@ const INSERT: Sql = Sql::new(
     "INSERT INTO runs (id, org_id, name, status, attempt, open, created_at, deleted_at, last_at, version, doc)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
 );
+const INSERT_CONTENT: Sql = Sql::new("INSERT INTO run_contents (run_id, doc) VALUES ($1, $2)");
+const CONTENT: Sql = Sql::new("SELECT doc FROM run_contents WHERE run_id = $1");
+const FIND_WITH_CONTENT: Sql =
+    Sql::new("SELECT r.doc, c.doc FROM runs r JOIN run_contents c ON c.run_id = r.id WHERE r.id = $1");
 const SAVE: Sql = Sql::new(
     "UPDATE runs SET status = $3, attempt = $4, open = $5, deleted_at = $6, last_at = $7, version = $8, doc = $9
       WHERE id = $1 AND version = $2",
@@ -194,11 +250,10 @@ const SAVE: Sql = Sql::new(
 const LOCK: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1").no_key_update().locks(Rank::Run);
 const FIND: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1");
 const GLANCE: Sql = Sql::new(
-    "SELECT doc, (SELECT count(*) FROM jobs
-                   WHERE jobs.run_id = runs.id AND jobs.attempt = runs.attempt AND jobs.status = 'running')
-       FROM runs WHERE id = $1",
+    "SELECT r.doc, t.tree FROM runs r LEFT JOIN attempts t ON t.run_id = r.id AND t.number = r.attempt WHERE r.id = $1",
 );
 const OF_JOB: Sql = Sql::new("SELECT r.doc FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.id = $1");
+const OF_STEP: Sql = Sql::new("SELECT r.doc FROM steps s JOIN runs r ON r.id = s.run_id WHERE s.id = $1");
 const BY_NAME: Sql = Sql::new(
     "SELECT doc FROM runs
       WHERE org_id = $1 AND name = $2 AND deleted_at IS NULL
@@ -223,8 +278,10 @@ macro_rules! shown {
     ($($condition:literal)+) => {
         Sql::new(concat!(
             "SELECT r.doc, t.status, t.reserved, t.charged, t.refunded, t.uncollected, t.opened_at, t.ended_at, j.doc, a.doc, i.doc, i.last_seen_at,
-                    CASE WHEN r.open = 0 THEN NULL WHEN k.id IS NULL THEN (SELECT max(beat_at) FROM workers) ELSE k.beat_at END
+                    CASE WHEN r.open = 0 THEN NULL WHEN k.id IS NULL THEN (SELECT max(beat_at) FROM workers) ELSE k.beat_at END, c.doc,
+                    (SELECT min(id) FROM questions q WHERE q.run_id = r.id AND q.kind = 'ticket' AND q.open = 1)
                FROM runs r
+               JOIN run_contents c ON c.run_id = r.id
                LEFT JOIN attempts t ON t.run_id = r.id AND t.number = r.attempt
                LEFT JOIN jobs j ON j.id = (SELECT max(id) FROM jobs WHERE run_id = r.id AND attempt = r.attempt)
                LEFT JOIN allocations a ON a.id = j.allocation_id

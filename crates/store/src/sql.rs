@@ -90,7 +90,8 @@ pub enum Lock {
     SkipLocked,
 }
 
-/// The order in which one transaction may lock rows. Debug builds assert it for statements that name their rank.
+/// The order in which one transaction may lock rows; those of one rank in the order of their ids. Debug builds assert it for statements
+/// that name their rank and have the id as their first argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     WorkItem,

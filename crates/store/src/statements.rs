@@ -16,6 +16,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::pool::ALL,
     crate::run::ALL,
     crate::plan::ALL,
+    crate::question::ALL,
     crate::step::ALL,
     crate::task::ALL,
     crate::workflow::ALL,
@@ -32,7 +33,7 @@ const MODULES: &[&[&Sql]] = &[
 
 /// Those of the logs, which have their own database on SQLite.
 pub fn of_logs() -> impl Iterator<Item = &'static Sql> {
-    crate::log::ALL.iter().copied()
+    crate::log::ALL.iter().chain(crate::run_log::ALL).copied()
 }
 
 pub fn of_main() -> impl Iterator<Item = &'static Sql> {

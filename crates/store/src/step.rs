@@ -4,25 +4,70 @@ use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
 use model::hierarchy::Pick;
-use model::step::Step;
-use model::{Failure, RunId, StepId, TaskId};
+use model::step::{Recorded, Step};
+use model::{AgentId, Failure, RunId, StepId, TaskId, Trouble};
 
 pub fn insert(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
-    let state = step.child_state().as_str();
-    tx.post(&INSERT, args![step.id, step.run, step.attempt, step.task, step.sequence, state, doc::write(step)])
+    let parent = step.parent.map(|parent| parent.0);
+    let row = args![
+        step.id,
+        step.run,
+        step.attempt,
+        step.task,
+        step.sequence,
+        state(step),
+        step.due_at,
+        parent,
+        step.parent.map(|_| path(&step.name, step.item.as_deref())),
+        doc::write(step)
+    ];
+    tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
-    tx.post(&SAVE, args![step.id, step.child_state().as_str(), doc::write(step)])
+    tx.post(&SAVE, args![step.id, state(step), step.due_at, doc::write(step)])
 }
 
-/// A retry has put another row in this one's place: it is history, and counted by nobody.
-pub fn replaced(tx: &mut Tx, id: StepId) -> Result<(), Failure> {
-    tx.post(&REPLACED, args![id])
+/// A row in whose place a retry has put another is history, and counted by nobody.
+fn state(step: &Step) -> &'static str {
+    if step.replaced { "replaced" } else { step.child_state().as_str() }
 }
 
 pub fn find(tx: &mut Tx, id: StepId) -> Result<Option<Step>, Failure> {
     tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// What tells a child from the other children of its parent.
+fn path(name: &str, item: Option<&str>) -> String {
+    match item {
+        Some(item) => format!("{name}#{item}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Children of a step that are open, in order of their sequence.
+pub fn open_children(tx: &mut Tx, parent: StepId, limit: i64) -> Result<Vec<Step>, Failure> {
+    doc::read_all(tx.rows(&OPEN_CHILDREN, &args![parent, limit])?, 0)
+}
+
+/// The child of this name that is open.
+pub fn open_child(tx: &mut Tx, parent: StepId, name: &str, item: Option<&str>) -> Result<Option<Step>, Failure> {
+    tx.row(&OPEN_CHILD, &args![parent, path(name, item)])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// The one at this place of its task's plan.
+pub fn at(tx: &mut Tx, task: TaskId, sequence: i64) -> Result<Option<Step>, Failure> {
+    tx.row(&AT, &args![task, sequence])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// All that a task has now, in order of their sequence.
+pub fn of_task(tx: &mut Tx, task: TaskId) -> Result<Vec<Step>, Failure> {
+    doc::read_all(tx.rows(&OF_TASK, &args![task])?, 0)
+}
+
+/// Children of a step, also those that have ended, in order of their sequence.
+pub fn children(tx: &mut Tx, parent: StepId) -> Result<Vec<Step>, Failure> {
+    doc::read_all(tx.rows(&CHILDREN, &args![parent])?, 0)
 }
 
 /// Those of one attempt, in order of creation.
@@ -30,32 +75,205 @@ pub fn of_attempt(tx: &mut Tx, run: RunId, attempt: i64) -> Result<Vec<Step>, Fa
     doc::read_all(tx.rows(&OF_ATTEMPT, &args![run, attempt])?, 0)
 }
 
+/// Below what the steps of a page are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Below {
+    Attempt,
+    Agent(AgentId),
+    Task(TaskId),
+}
+
+/// Those of one attempt after an id, in order of creation.
+pub fn page(tx: &mut Tx, run: RunId, attempt: i64, below: Below, after: i64, limit: i64) -> Result<Vec<Step>, Failure> {
+    let rows = match below {
+        Below::Attempt => tx.rows(&PAGE, &args![run, attempt, after, limit])?,
+        Below::Agent(agent) => tx.rows(&PAGE_OF_AGENT, &args![run, attempt, agent, after, limit])?,
+        Below::Task(task) => tx.rows(&PAGE_OF_TASK, &args![run, attempt, task, after, limit])?,
+    };
+    doc::read_all(rows, 0)
+}
+
+/// Those that failed, in order of creation.
+pub fn failed(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<Vec<Step>, Failure> {
+    doc::read_all(tx.rows(&FAILED_OF_ATTEMPT, &args![run, attempt, limit])?, 0)
+}
+
 /// Those of a task that are meant, in order of their sequence.
 pub fn pick(tx: &mut Tx, task: TaskId, pick: Pick, limit: i64) -> Result<Vec<Step>, Failure> {
     let state = match pick {
         Pick::Pending => "pending",
+        Pick::Due => {
+            let at = tx.at();
+            return doc::read_all(tx.rows(&DUE, &args![task, at, limit])?, 0);
+        }
         Pick::Running => "running",
         Pick::Waiting => "waiting",
         Pick::Failed => return doc::read_all(tx.rows(&FAILED, &args![task, limit])?, 0),
         Pick::Open => return doc::read_all(tx.rows(&OPEN, &args![task, limit])?, 0),
-        Pick::Paused | Pick::Cut => return Ok(Vec::new()),
+        Pick::Paused | Pick::Cut | Pick::Any => return Ok(Vec::new()),
     };
     doc::read_all(tx.rows(&IN_STATE, &args![task, state, limit])?, 0)
 }
 
-pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &REPLACED, &FIND, &OF_ATTEMPT, &IN_STATE, &FAILED, &OPEN];
+/// What a step was called with, or answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    Input,
+    Output,
+}
+
+impl Data {
+    fn as_str(self) -> &'static str {
+        match self {
+            Data::Input => "input",
+            Data::Output => "output",
+        }
+    }
+}
+
+/// Written once: a second write of the same step's data fails.
+pub fn insert_data(tx: &mut Tx, step: StepId, kind: Data, body: &serde_json::Value) -> Result<(), Failure> {
+    tx.post(&INSERT_DATA, args![step, kind.as_str(), body.to_string()])
+}
+
+pub fn data(tx: &mut Tx, step: StepId, kind: Data) -> Result<Option<serde_json::Value>, Failure> {
+    let row = tx.row(&FIND_DATA, &args![step, kind.as_str()])?;
+    row.map(|row| serde_json::from_str(row.str(0)?).map_err(|e| unreadable(&e).into())).transpose()
+}
+
+fn unreadable(error: &serde_json::Error) -> Trouble {
+    Trouble::internal(format!("a step's data cannot be read: {error}"))
+}
+
+/// A try that was followed by another.
+pub fn insert_try(tx: &mut Tx, earlier: &Step) -> Result<(), Failure> {
+    tx.post(&INSERT_TRY, args![earlier.id, earlier.tries, doc::write(earlier)])
+}
+
+/// Earlier tries, oldest first.
+pub fn tries(tx: &mut Tx, step: StepId) -> Result<Vec<Step>, Failure> {
+    doc::read_all(tx.rows(&TRIES, &args![step])?, 0)
+}
+
+/// What the journal of a run says of an identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalRow {
+    pub key: String,
+    pub state: Recorded,
+    pub step: StepId,
+}
+
+pub fn journal(tx: &mut Tx, run: RunId, identity: &str) -> Result<Option<JournalRow>, Failure> {
+    let Some(row) = tx.row(&JOURNAL, &args![run, identity])? else { return Ok(None) };
+    let state = row.str(1)?.parse().map_err(|_| Trouble::internal("a journal row of an unknown state"))?;
+    Ok(Some(JournalRow { key: row.str(0)?.to_owned(), state, step: StepId(row.int(2)?) }))
+}
+
+/// The newest finished step whose identity begins so.
+pub fn last_recorded(tx: &mut Tx, run: RunId, beginning: &str) -> Result<Option<StepId>, Failure> {
+    let row = tx.row(&LAST_RECORDED, &args![run, beginning])?;
+    row.map(|row| row.int(0).map(StepId)).transpose()
+}
+
+/// Replaces what the journal says of an identity; forgets it if there is nothing to say.
+pub fn record(tx: &mut Tx, run: RunId, identity: &str, row: Option<&JournalRow>) -> Result<(), Failure> {
+    match row {
+        Some(row) => tx.post(&RECORD, args![run, identity, row.key.as_str(), row.state.as_str(), row.step]),
+        None => tx.post(&FORGET, args![run, identity]),
+    }
+}
+
+pub(crate) const ALL: &[&Sql] = &[
+    &INSERT,
+    &SAVE,
+    &FIND,
+    &AT,
+    &OF_TASK,
+    &CHILDREN,
+    &OPEN_CHILDREN,
+    &OPEN_CHILD,
+    &OF_ATTEMPT,
+    &PAGE,
+    &PAGE_OF_AGENT,
+    &PAGE_OF_TASK,
+    &FAILED_OF_ATTEMPT,
+    &IN_STATE,
+    &DUE,
+    &FAILED,
+    &OPEN,
+    &INSERT_DATA,
+    &FIND_DATA,
+    &INSERT_TRY,
+    &TRIES,
+    &JOURNAL,
+    &LAST_RECORDED,
+    &RECORD,
+    &FORGET,
+];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO steps (id, run_id, attempt, task_id, sequence, state, doc) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    "INSERT INTO steps (id, run_id, attempt, task_id, sequence, state, due, parent_id, path, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 );
-const SAVE: Sql = Sql::new("UPDATE steps SET state = $2, doc = $3 WHERE id = $1");
-const REPLACED: Sql = Sql::new("UPDATE steps SET state = 'replaced' WHERE id = $1");
+const SAVE: Sql = Sql::new("UPDATE steps SET state = $2, due = $3, doc = $4 WHERE id = $1");
 const FIND: Sql = Sql::new("SELECT doc FROM steps WHERE id = $1");
+const AT: Sql = Sql::new(
+    "SELECT doc FROM steps WHERE task_id = $1 AND sequence = $2 AND state <> 'replaced' AND parent_id IS NULL",
+);
+const CHILDREN: Sql = Sql::new("SELECT doc FROM steps WHERE parent_id = $1 ORDER BY sequence, id");
+const OPEN_CHILDREN: Sql = Sql::new(
+    "SELECT doc FROM steps WHERE parent_id = $1 AND state IN ('pending', 'running', 'waiting') ORDER BY sequence LIMIT $2",
+);
+const OPEN_CHILD: Sql =
+    Sql::new("SELECT doc FROM steps WHERE parent_id = $1 AND state IN ('pending', 'running', 'waiting') AND path = $2");
+const OF_TASK: Sql = Sql::new(
+    "SELECT doc FROM steps WHERE task_id = $1 AND state <> 'replaced' AND parent_id IS NULL ORDER BY sequence, id",
+);
 const OF_ATTEMPT: Sql =
     Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state <> 'replaced' ORDER BY id");
-const IN_STATE: Sql = Sql::new("SELECT doc FROM steps WHERE task_id = $1 AND state = $2 ORDER BY sequence LIMIT $3");
-const FAILED: Sql = Sql::new(
-    "SELECT doc FROM steps WHERE task_id = $1 AND state IN ('failed', 'cancelled') ORDER BY sequence LIMIT $2",
+const PAGE: Sql = Sql::new(
+    "SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND id > $3 AND state <> 'replaced' ORDER BY id LIMIT $4",
 );
-const OPEN: Sql =
-    Sql::new("SELECT doc FROM steps WHERE task_id = $1 AND state IN ('pending', 'waiting') ORDER BY sequence LIMIT $2");
+const PAGE_OF_AGENT: Sql = Sql::new(
+    "SELECT s.doc FROM steps s JOIN tasks t ON t.id = s.task_id
+      WHERE s.run_id = $1 AND s.attempt = $2 AND t.agent_id = $3 AND s.id > $4 AND s.state <> 'replaced'
+      ORDER BY s.id LIMIT $5",
+);
+const PAGE_OF_TASK: Sql = Sql::new(
+    "SELECT doc FROM steps
+      WHERE run_id = $1 AND attempt = $2 AND task_id = $3 AND id > $4 AND state <> 'replaced' ORDER BY id LIMIT $5",
+);
+const FAILED_OF_ATTEMPT: Sql =
+    Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state = 'failed' ORDER BY id LIMIT $3");
+const IN_STATE: Sql = Sql::new(
+    "SELECT doc FROM steps WHERE task_id = $1 AND state = $2 AND parent_id IS NULL ORDER BY sequence LIMIT $3",
+);
+const DUE: Sql = Sql::new(
+    "SELECT doc FROM steps
+      WHERE task_id = $1 AND state = 'pending' AND (due IS NULL OR due <= $2) AND parent_id IS NULL
+      ORDER BY sequence LIMIT $3",
+);
+const FAILED: Sql = Sql::new(
+    "SELECT doc FROM steps
+      WHERE task_id = $1 AND state IN ('failed', 'cancelled') AND parent_id IS NULL ORDER BY sequence LIMIT $2",
+);
+const OPEN: Sql = Sql::new(
+    "SELECT doc FROM steps
+      WHERE task_id = $1 AND state IN ('pending', 'waiting') AND parent_id IS NULL ORDER BY sequence LIMIT $2",
+);
+
+const INSERT_DATA: Sql = Sql::new("INSERT INTO step_data (step_id, kind, body) VALUES ($1, $2, $3)");
+const FIND_DATA: Sql = Sql::new("SELECT body FROM step_data WHERE step_id = $1 AND kind = $2");
+const INSERT_TRY: Sql = Sql::new("INSERT INTO tries (step_id, number, doc) VALUES ($1, $2, $3)");
+const TRIES: Sql = Sql::new("SELECT doc FROM tries WHERE step_id = $1 ORDER BY number");
+const JOURNAL: Sql = Sql::new("SELECT key, state, step_id FROM journal WHERE run_id = $1 AND identity = $2");
+const LAST_RECORDED: Sql = Sql::new(
+    "SELECT step_id FROM journal
+      WHERE run_id = $1 AND substr(identity, 1, length($2)) = $2 AND state = 'done' ORDER BY step_id DESC LIMIT 1",
+);
+const RECORD: Sql = Sql::new(
+    "INSERT INTO journal (run_id, identity, key, state, step_id) VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (run_id, identity) DO UPDATE
+        SET key = excluded.key, state = excluded.state, step_id = excluded.step_id",
+);
+const FORGET: Sql = Sql::new("DELETE FROM journal WHERE run_id = $1 AND identity = $2");

@@ -17,6 +17,8 @@ const SECRET_BYTES: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     Read,
+    /// Also answers what people are asked: resolves tickets, approves and rejects.
+    Approve,
     Write,
     Admin,
 }
@@ -107,15 +109,18 @@ impl Token {
 }
 
 impl Scope {
+    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Approve, Scope::Write, Scope::Admin];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Scope::Read => "read",
+            Scope::Approve => "approve",
             Scope::Write => "write",
             Scope::Admin => "admin",
         }
     }
     pub fn parse(text: &str) -> Option<Scope> {
-        [Scope::Read, Scope::Write, Scope::Admin].into_iter().find(|scope| scope.as_str() == text)
+        Scope::ALL.into_iter().find(|scope| scope.as_str() == text)
     }
 }
 

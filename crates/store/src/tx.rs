@@ -43,7 +43,8 @@ pub struct Tx {
     broken: Option<Failure>,
     ids_used: i64,
     out_of_ids: bool,
-    rank: Option<Rank>,
+    /// The last lock in the order of locks: its rank, and the id of the row.
+    locked: Option<(Rank, i64)>,
     /// Work items whose fence this transaction has checked and locked.
     held: BTreeMap<(WorkKind, i64), i64>,
     staged: Staged,
@@ -99,7 +100,7 @@ impl Tx {
             broken: None,
             ids_used: 0,
             out_of_ids: false,
-            rank: None,
+            locked: None,
             held: BTreeMap::new(),
             staged: Staged::default(),
         }
@@ -138,14 +139,14 @@ impl Tx {
     /// Runs a statement; how many rows it changed.
     pub fn exec(&mut self, sql: &Sql, args: &[Value]) -> Result<u64, Failure> {
         debug_assert!(self.access == Access::Write, "a read may not write: {}", sql.text);
-        self.ready(sql)?;
+        self.ready(sql, args)?;
         self.record(sql, args);
         let result = self.conn.exec(sql, args);
         self.noting(result)
     }
 
     pub fn rows(&mut self, sql: &Sql, args: &[Value]) -> Result<Vec<Row>, Failure> {
-        self.ready(sql)?;
+        self.ready(sql, args)?;
         self.record(sql, args);
         let result = self.conn.rows(sql, args);
         self.count(result.as_deref().unwrap_or_default(), sql.text);
@@ -164,7 +165,7 @@ impl Tx {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
-        asked.iter().try_for_each(|(sql, _)| self.ready(sql))?;
+        asked.iter().try_for_each(|(sql, args)| self.ready(sql, args))?;
         asked.iter().for_each(|(sql, args)| self.record(sql, args));
         let result = self.conn.rows_of_each(asked);
         for (rows, (sql, _)) in result.iter().flatten().zip(asked) {
@@ -187,8 +188,8 @@ impl Tx {
     ) -> Result<(), Failure> {
         debug_assert!(self.access == Access::Write, "a read may not write: {}", sql.text);
         debug_assert!(sql.lock == Lock::None, "what locks rows reads them: {}", sql.text);
-        self.ready(sql)?;
         let args = args.into();
+        self.ready(sql, &args)?;
         self.record(sql, &args);
         let result = self.conn.post(Posted { text: Cow::Borrowed(sql.text), order: sql.order, args, meaning });
         self.noting(result)
@@ -207,7 +208,7 @@ impl Tx {
     ) -> Result<(), Failure> {
         let mut rows = rows.into_iter().peekable();
         while rows.peek().is_some() {
-            self.ready(sql)?;
+            self.ready(sql, &[])?;
             let args: Vec<Value> = rows.by_ref().take(ROWS_AT_ONCE).flatten().collect();
             let many = args.len() / N;
             let (text, order) = (sql.for_rows(many, N), sql.order.for_rows(many));
@@ -336,15 +337,11 @@ impl Tx {
         Ended { conn: self.conn, broken: self.broken, out_of_ids: self.out_of_ids, hints: self.staged.hints }
     }
 
-    fn ready(&mut self, sql: &Sql) -> Result<(), Failure> {
+    fn ready(&mut self, sql: &Sql, args: &[Value]) -> Result<(), Failure> {
         if let Some(rank) = sql.rank {
-            debug_assert!(
-                self.rank.is_none_or(|last| last <= rank),
-                "{rank:?} is locked after {:?}: {}",
-                self.rank,
-                sql.text
-            );
-            self.rank = self.rank.max(Some(rank));
+            let lock = (rank, args.first().and_then(Value::as_int).unwrap_or_default());
+            debug_assert!(self.may_lock(lock.0, lock.1), "{lock:?} is locked after {:?}: {}", self.locked, sql.text);
+            self.locked = self.locked.max(Some(lock));
         }
         if self.broken.is_none() && !self.conn.in_transaction() {
             // A further statement would be committed by itself.
@@ -353,6 +350,11 @@ impl Tx {
             );
         }
         self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether this row may be locked after all those that this transaction has locked.
+    pub(crate) fn may_lock(&self, rank: Rank, id: i64) -> bool {
+        self.locked.is_none_or(|last| last <= (rank, id))
     }
 
     fn noting<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {

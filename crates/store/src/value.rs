@@ -12,6 +12,10 @@ pub enum Value {
 }
 
 impl Value {
+    pub(crate) fn as_int(&self) -> Option<i64> {
+        if let Value::Int(number) = self { Some(*number) } else { None }
+    }
+
     /// The length of text and blobs; 0 for the others.
     pub(crate) fn bytes(&self) -> usize {
         match self {
@@ -148,7 +152,7 @@ values! {
     model::WorkflowId, id => Value::Int(id.0);
     model::ManifestId, id => Value::Int(id.0);
     model::ArtifactId, id => Value::Int(id.0);
-    model::EscalationId, id => Value::Int(id.0);
+    model::QuestionId, id => Value::Int(id.0);
     model::TokenId, id => Value::Int(id.0);
 }
 

@@ -27,8 +27,39 @@ pub enum WorkKind {
     Allocation,
     Pool,
     Gather,
+    /// The logs of a command's tries.
+    StepLog,
     Sweep,
+    /// The steps of an agent that a worker acts on.
+    Agent,
+    /// A question to people of which the program of `[notify]` is told.
+    Notify,
+    /// The leases of a step's children, or its own, that programs outside work on.
+    Lease,
 }
+
+/// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WorkClass {
+    /// Decides and writes rows; calls providers.
+    Control,
+    /// Calls tools of steps, which may take hours.
+    Act,
+}
+
+impl WorkClass {
+    pub const ALL: [WorkClass; 2] = [WorkClass::Control, WorkClass::Act];
+
+    fn number(self) -> i64 {
+        match self {
+            WorkClass::Control => 0,
+            WorkClass::Act => 1,
+        }
+    }
+}
+
+/// An item that a worker has leased: what it works on, and the fence of its lease.
+pub type InHand = (WorkKind, i64, i64);
 
 /// A claimed item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,22 +94,23 @@ pub struct Claimed {
 
 /// Leases up to `limit` due items to this worker: items without a holder or with a dead one, oldest first. An item that is suspected of
 /// killing its holders is leased alone, when this worker holds nothing else.
-pub fn claim(tx: &mut Tx, by: &Worker, limit: i64) -> Result<Vec<Item>, Failure> {
-    let holding = holding(tx, by)?;
+pub fn claim(tx: &mut Tx, by: &Worker, class: WorkClass, limit: i64) -> Result<Vec<Item>, Failure> {
+    let holding = holding(tx, by, class)?;
     claim_awake(tx, by, holding, (limit, limit as usize), |_, _| Ok(Rests::new())).map(|claimed| claimed.items)
 }
 
-/// What a worker has leased.
-#[derive(Debug, Clone, Copy, Default)]
+/// What a worker has leased of a class.
+#[derive(Debug, Clone, Copy)]
 pub struct Holding {
+    class: WorkClass,
     pub items: i64,
     /// One that is suspected of killing its holders, and nothing beside it.
     alone: bool,
 }
 
-pub fn holding(tx: &mut Tx, by: &Worker) -> Result<Holding, Failure> {
-    let held = tx.row(&HELD, &args![by.id, by.boot])?.expect("a count is a row");
-    Ok(Holding { items: held.int(0)?, alone: held.opt_int(1)? == Some(1) })
+pub fn holding(tx: &mut Tx, by: &Worker, class: WorkClass) -> Result<Holding, Failure> {
+    let held = tx.row(&HELD, &args![by.id, by.boot, class.number()])?.expect("a count is a row");
+    Ok(Holding { class, items: held.int(0)?, alone: held.opt_int(1)? == Some(1) })
 }
 
 /// `claim` for a worker that holds `holding`: reads `looked_at` due items and leases at most `limit`. Items for which `resting` finds
@@ -98,14 +130,15 @@ pub fn claim_awake(
     let at = tx.at();
     let mut found = Vec::new();
     let alive_since = worker::alive_since(tx, at);
-    for row in tx.rows(&DUE, &args![at, alive_since, looked_at])? {
+    for row in tx.rows(&DUE, &args![at, alive_since, looked_at, holding.class.number()])? {
         found.push(Candidate::read(&row)?);
     }
     if found.is_empty() {
         return Ok(Claimed::default()); // the usual case of a poll
     }
     // Read after the rows are locked: a worker that started meanwhile is seen alive.
-    let living = worker::living(tx, at)?;
+    let owned = found.iter().any(|candidate| candidate.owner.is_some());
+    let living = if owned { worker::living(tx)? } else { Default::default() };
     found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
     found.iter_mut().for_each(Candidate::count_death);
     let mut chosen = chosen(found, holding.items);
@@ -115,7 +148,14 @@ pub fn claim_awake(
     let mut put_off = Vec::with_capacity(rests.len());
     chosen.retain(|item| match rests.get(&(item.kind, item.subject)) {
         Some(next) => {
-            put_off.push(args![item.kind.as_str(), item.subject, item.generation, item.fence + 1, *next]);
+            put_off.push(args![
+                item.kind.as_str(),
+                item.subject,
+                item.generation,
+                item.fence + 1,
+                *next,
+                item.kind.class().number()
+            ]);
             false
         }
         None => true,
@@ -126,17 +166,27 @@ pub fn claim_awake(
     Ok(Claimed { items: lease(tx, by, chosen)?, rested })
 }
 
-/// What this worker holds. If the answer of a claim was lost, or an item could not be released, the row names a live worker that does not
-/// work on it. A worker whose rows are more than the `in_hand` items it works on releases all of them; those it works on are
-/// protected by their fences.
-pub fn give_back_unknown(tx: &mut Tx, by: &Worker, in_hand: i64) -> Result<Holding, Failure> {
-    let held = holding(tx, by)?;
-    if held.items <= in_hand {
+/// What this worker holds of a class. If the answer of a claim was lost, or an item could not be released, the row names a live worker that
+/// does not work on it. A worker that holds more rows than it has items `in_hand` releases those that it does not know, never one in
+/// hand.
+pub fn give_back_unknown(tx: &mut Tx, by: &Worker, class: WorkClass, in_hand: &[InHand]) -> Result<Holding, Failure> {
+    let held = holding(tx, by, class)?;
+    let known = in_hand.iter().filter(|(kind, ..)| kind.class() == class).count() as i64;
+    if held.items <= known {
         return Ok(held);
     }
-    tracing::warn!(held = held.items, in_hand, "this worker held items that it does not work on: they are released");
-    worker::release(tx, by)?;
-    Ok(Holding::default())
+    let mut unknown = Vec::new();
+    for row in tx.rows(&HELD_ITEMS, &args![by.id, by.boot, class.number()])? {
+        let item = (read_kind(&row, 0)?, row.int(1)?, row.int(2)?);
+        if !in_hand.contains(&item) {
+            unknown.push(item);
+        }
+    }
+    tracing::warn!(items = unknown.len(), "this worker held items that it does not work on: they are released");
+    for (kind, subject, fence) in unknown {
+        tx.exec(&RELEASE, &args![kind.as_str(), subject, fence])?;
+    }
+    holding(tx, by, class)
 }
 
 /// The first statement of a transaction that works on an item: fails if another worker has claimed it since. Returns its current
@@ -157,9 +207,9 @@ pub fn finish(tx: &mut Tx, item: &Item, next: Option<Timestamp>) {
     tx.finish((item.kind, item.subject), Finish { fence: item.fence, seen: item.generation, next });
 }
 
-/// The due time of the earliest item without a holder.
-pub fn next_due(tx: &mut Tx) -> Result<Option<Timestamp>, Failure> {
-    tx.row(&NEXT_DUE, &args![])?.map_or(Ok(None), |row| row.opt_at(0))
+/// The due time of the earliest item of a class without a holder.
+pub fn next_due(tx: &mut Tx, class: WorkClass) -> Result<Option<Timestamp>, Failure> {
+    tx.row(&NEXT_DUE, &args![class.number()])?.map_or(Ok(None), |row| row.opt_at(0))
 }
 
 /// Items that are due and not finished, held or not.
@@ -239,7 +289,10 @@ fn wake(tx: &mut Tx, mut wakes: BTreeMap<(WorkKind, i64), Timestamp>) -> Result<
     }
     // A row that is deleted and made again starts with a fence above all earlier ones, so that an old holder is refused.
     let now = if wakes.is_empty() { Timestamp(0) } else { tx.at() };
-    let rows = wakes.into_iter().map(|((kind, subject), at)| args![kind.as_str(), subject, at, now]).collect();
+    let rows = wakes
+        .into_iter()
+        .map(|((kind, subject), at)| args![kind.as_str(), subject, at, now, kind.class().number()])
+        .collect();
     tx.insert_many(&WAKE, rows)
 }
 
@@ -296,7 +349,7 @@ fn chosen(found: Vec<Candidate>, holding: i64) -> Vec<Candidate> {
 
 fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, Failure> {
     let mut items = Vec::with_capacity(chosen.len());
-    let mut rows: Vec<[Value; 9]> = Vec::with_capacity(chosen.len());
+    let mut rows: Vec<[Value; 10]> = Vec::with_capacity(chosen.len());
     for c in chosen {
         let fence = c.fence + 1;
         rows.push(args![
@@ -308,7 +361,8 @@ fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, 
             by.boot,
             c.alone,
             c.deaths,
-            c.deaths_alone
+            c.deaths_alone,
+            c.kind.class().number()
         ]);
         items.push(Item {
             kind: c.kind,
@@ -342,10 +396,14 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 8] = {
+    pub const ALL: [WorkKind; 12] = {
         use WorkKind::*;
-        [Run, Job, Workflow, Instance, Allocation, Pool, Gather, Sweep]
+        [Run, Job, Workflow, Instance, Allocation, Pool, Gather, StepLog, Sweep, Agent, Notify, Lease]
     };
+
+    pub fn class(self) -> WorkClass {
+        if matches!(self, WorkKind::Agent | WorkKind::Notify) { WorkClass::Act } else { WorkClass::Control }
+    }
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -356,7 +414,11 @@ impl WorkKind {
             WorkKind::Allocation => "allocation",
             WorkKind::Pool => "pool",
             WorkKind::Gather => "gather",
+            WorkKind::StepLog => "step_log",
             WorkKind::Sweep => "sweep",
+            WorkKind::Agent => "agent",
+            WorkKind::Notify => "notify",
+            WorkKind::Lease => "lease",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {
@@ -376,15 +438,34 @@ impl PartialOrd for WorkKind {
     }
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&HELD, &DUE, &LEASE, &REST, &HOLD, &FINISH, &WAKE, &NEXT_DUE, &COUNT_DUE, &FIND, &OVERDUE, &SWEEP, &FORGET];
+pub(crate) const ALL: &[&Sql] = &[
+    &HELD,
+    &HELD_ITEMS,
+    &RELEASE,
+    &DUE,
+    &LEASE,
+    &REST,
+    &HOLD,
+    &FINISH,
+    &WAKE,
+    &NEXT_DUE,
+    &COUNT_DUE,
+    &FIND,
+    &OVERDUE,
+    &SWEEP,
+    &FORGET,
+];
 
-const HELD: Sql = Sql::new("SELECT count(*), max(alone) FROM work WHERE worker = $1 AND boot = $2");
+const HELD: Sql = Sql::new("SELECT count(*), max(alone) FROM work WHERE worker = $1 AND boot = $2 AND class = $3");
+const HELD_ITEMS: Sql =
+    Sql::new("SELECT kind, subject, fence FROM work WHERE worker = $1 AND boot = $2 AND class = $3");
+const RELEASE: Sql =
+    Sql::new("UPDATE work SET worker = NULL, boot = NULL, alone = 0 WHERE kind = $1 AND subject = $2 AND fence = $3");
 
 /// Blocked by a holder's `FOR KEY SHARE`, so nothing is taken over in the middle of a transaction.
 const DUE: Sql = Sql::new(
     "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone FROM work
-      WHERE due <= $1
+      WHERE class = $4 AND due <= $1
         AND (worker IS NULL OR NOT EXISTS (
              SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))
       ORDER BY due LIMIT $3",
@@ -393,8 +474,8 @@ const DUE: Sql = Sql::new(
 
 /// The rows exist and are locked: this only ever updates, many at once.
 const LEASE: Sql = Sql::new(
-    "INSERT INTO work (kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    "INSERT INTO work (kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, class)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
          ON CONFLICT (kind, subject) DO UPDATE
         SET fence = excluded.fence, worker = excluded.worker, boot = excluded.boot,
             alone = excluded.alone, deaths = excluded.deaths, deaths_alone = excluded.deaths_alone",
@@ -402,8 +483,8 @@ const LEASE: Sql = Sql::new(
 
 /// The same rows, finished without a lease: they are locked, so no wake came since they were read.
 const REST: Sql = Sql::new(
-    "INSERT INTO work (kind, subject, gen, fence, due)
-     VALUES ($1, $2, $3, $4, $5)
+    "INSERT INTO work (kind, subject, gen, fence, due, class)
+     VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (kind, subject) DO UPDATE
         SET fence = excluded.fence, due = excluded.due,
             worker = NULL, boot = NULL, alone = 0, deaths = 0, deaths_alone = 0",
@@ -422,19 +503,21 @@ const FINISH: Sql = Sql::new(
 .locks(Rank::Wakes);
 
 const WAKE: Sql = Sql::new(
-    "INSERT INTO work (kind, subject, gen, due, fence) VALUES ($1, $2, 1, $3, $4)
+    "INSERT INTO work (kind, subject, gen, due, fence, class) VALUES ($1, $2, 1, $3, $4, $5)
          ON CONFLICT (kind, subject) DO UPDATE
         SET gen = work.gen + 1,
             due = CASE WHEN work.due IS NULL OR work.due > excluded.due THEN excluded.due ELSE work.due END",
 )
 .locks(Rank::Wakes);
 
-const NEXT_DUE: Sql = Sql::new("SELECT min(due) FROM work WHERE worker IS NULL");
-const COUNT_DUE: Sql = Sql::new("SELECT count(*) FROM work WHERE due <= $1");
+const NEXT_DUE: Sql = Sql::new("SELECT min(due) FROM work WHERE worker IS NULL AND class = $1");
+const COUNT_DUE: Sql = Sql::new("SELECT count(*) FROM work WHERE class IN (0, 1) AND due <= $1");
 const FIND: Sql =
     Sql::new("SELECT kind, subject, due, gen, worker, boot, deaths FROM work WHERE kind = $1 AND subject = $2");
-const OVERDUE: Sql =
-    Sql::new("SELECT kind, subject, due, gen, worker, boot, deaths FROM work WHERE due < $1 ORDER BY due LIMIT $2");
+const OVERDUE: Sql = Sql::new(
+    "SELECT kind, subject, due, gen, worker, boot, deaths FROM work WHERE class IN (0, 1) AND due < $1
+      ORDER BY due LIMIT $2",
+);
 const SWEEP: Sql = Sql::new(
     "DELETE FROM work
       WHERE due IS NULL AND worker IS NULL AND (kind, subject) IN (
@@ -442,6 +525,9 @@ const SWEEP: Sql = Sql::new(
              WHERE due IS NULL AND worker IS NULL AND (
                    (kind = 'run' AND EXISTS (SELECT 1 FROM runs WHERE runs.id = resting.subject AND runs.open = 0))
                 OR (kind IN ('job', 'gather') AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = resting.subject AND jobs.open = 0))
+                OR (kind = 'agent' AND EXISTS (
+                    SELECT 1 FROM agents WHERE agents.id = resting.subject
+                                           AND agents.state NOT IN ('pending', 'running', 'paused')))
                 OR (kind = 'workflow' AND EXISTS (SELECT 1 FROM workflows WHERE workflows.id = resting.subject AND workflows.open = 0))
                 OR (kind = 'instance' AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
                 OR (kind = 'allocation' AND EXISTS (SELECT 1 FROM allocations WHERE allocations.id = resting.subject AND allocations.kept = 0)))

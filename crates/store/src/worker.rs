@@ -126,9 +126,17 @@ pub(crate) fn alive_since(tx: &Tx, at: Timestamp) -> Timestamp {
     at - tx.lease_ms()
 }
 
-/// (worker, boot) of every lease that is alive.
-pub(crate) fn living(tx: &mut Tx, at: Timestamp) -> Result<BTreeSet<(i64, i64)>, Failure> {
-    let since = alive_since(tx, at);
+/// When the lease of this process expires if it is not renewed. None: a newer process has its name, and it holds nothing any more.
+pub fn lease_ends_at(tx: &mut Tx, (id, boot): (i64, i64)) -> Result<Option<Timestamp>, Failure> {
+    let lease_ms = tx.lease_ms();
+    tx.row(&CHECK, &args![id, boot])?.map(|row| Ok(row.at(0)? + lease_ms)).transpose()
+}
+
+/// (worker, boot) of every lease that is alive. Time in which no control plane was up does not count: a worker that could not renew has
+/// the rest of its lease when the others are back.
+pub(crate) fn living(tx: &mut Tx) -> Result<BTreeSet<(i64, i64)>, Failure> {
+    let lease_ms = tx.lease_ms();
+    let since = lived_since(tx, lease_ms)?;
     tx.rows(&LIVING, &args![since])?.iter().map(|row| Ok((row.int(0)?, row.int(1)?))).collect()
 }
 

@@ -8,7 +8,7 @@ use model::{InstanceId, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use store::{Hint, Observer};
+use store::{Hint, Observer, WorkClass};
 
 /// After the control plane was away, or its clock was set, what waited is overdue and is worked on next.
 const EXCUSED_MS: i64 = 2 * model::time::MINUTE;
@@ -115,7 +115,8 @@ impl Auditor {
             return due;
         }
         let engine = inner.engine.clone().expect("the auditor has begun");
-        let due = now(engine.next_due()).expect("a database in memory is read");
+        let due = |class| now(engine.next_due(class)).expect("a database in memory is read");
+        let due = WorkClass::ALL.into_iter().filter_map(due).min();
         *inner.next_due.insert(due)
     }
 
@@ -141,7 +142,7 @@ impl Inner {
                 Hint::Run(run) => drop(touched.insert(run)),
                 Hint::Instance(instance) => drop(self.instances.insert(instance)),
                 Hint::Work(_) | Hint::Everything => worked = true,
-                Hint::Logs(_) | Hint::Tokens => {}
+                Hint::Logs(_) | Hint::RunLogs(_) | Hint::Tokens => {}
             }
         }
         if worked {

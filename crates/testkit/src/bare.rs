@@ -2,15 +2,19 @@
 //! `repl bench` compares the store with it. Never part of what serves.
 
 use model::{Failure, Trouble};
+use rusqlite::backup::Backup;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Statement as Prepared};
+use rusqlite::{Connection, Statement as Prepared, StatementStatus, ffi};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 use std::time::Duration;
 use store::{Recorded, Recorder, Value};
 
 /// As many as the store's own connections keep.
 const CACHED_STATEMENTS: usize = 1024;
+/// For SQLite's backup: as many as there are, in one step.
+const ALL_PAGES: i32 = -1;
 
 /// One statement as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,9 +30,9 @@ pub struct Said {
     pub statements: Vec<Statement>,
 }
 
-/// Every statement of a store; see `store::Options::recorder`.
+/// Every statement of a store; see `store::Options::recorder`. Closures run on several threads, each one after the other.
 #[derive(Debug, Default)]
-pub struct Recording(Mutex<Vec<Said>>);
+pub struct Recording(Mutex<Vec<(ThreadId, Said)>>);
 
 impl Recording {
     /// The hook that fills it.
@@ -38,18 +42,22 @@ impl Recording {
 
     fn hear(&self, recorded: Recorded<'_>) {
         let mut all = self.0.lock().expect("nothing panics while hearing");
+        let thread = std::thread::current().id();
         match recorded {
-            Recorded::Closure(name) => all.push(Said { name, statements: Vec::new() }),
+            Recorded::Closure(name) => all.push((thread, Said { name, statements: Vec::new() })),
             Recorded::Statement { text, args } => {
-                let said = all.last_mut().expect("a statement belongs to a closure");
-                said.statements.push(Statement { text: text.to_owned(), args: args.to_vec() });
+                let mine = all.iter_mut().rev().find(|(of, _)| *of == thread);
+                let statement = || Statement { text: text.to_owned(), args: args.to_vec() };
+                // None: its closure had begun when the recording was taken.
+                mine.into_iter().for_each(|(_, said)| said.statements.push(statement()));
             }
         }
     }
 
     /// Everything heard so far; what comes later is heard anew.
     pub fn take(&self) -> Vec<Said> {
-        std::mem::take(&mut *self.0.lock().expect("nothing panics while hearing"))
+        let all = std::mem::take(&mut *self.0.lock().expect("nothing panics while hearing"));
+        all.into_iter().map(|(_, said)| said).collect()
     }
 }
 
@@ -100,20 +108,69 @@ impl Plain {
     }
 }
 
-/// A whole copy of a database that may be in use.
-pub fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
-    let conn = Connection::open(from).map_err(trouble)?;
-    conn.execute(COPY, [to.to_string_lossy()]).map(drop).map_err(trouble)
+/// What statements cost SQLite, counted by SQLite itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Instructions of its virtual machine.
+    pub vm_steps: i64,
+    /// Pages that were looked at, in the cache or on the disk, times their size.
+    pub bytes_read: i64,
+    /// Pages that the commit wrote, times their size.
+    pub bytes_written: i64,
 }
 
-fn run(conn: &Connection, statement: &Statement) -> rusqlite::Result<()> {
+impl Plain {
+    /// Says this in one commit, and counts.
+    pub fn cost(&mut self, said: &Said) -> Result<Cost, Failure> {
+        let (page, before) = (self.page_size()?, self.pages());
+        self.conn.execute_batch("BEGIN IMMEDIATE").map_err(trouble)?;
+        let mut vm_steps = 0;
+        for statement in &said.statements {
+            vm_steps += run(&self.conn, statement).map_err(trouble)?;
+        }
+        self.conn.execute_batch("COMMIT").map_err(trouble)?;
+        let after = self.pages();
+        Ok(Cost { vm_steps, bytes_read: (after.0 - before.0) * page, bytes_written: (after.1 - before.1) * page })
+    }
+
+    fn page_size(&self) -> Result<i64, Failure> {
+        self.conn.query_row(PAGE_SIZE, [], |row| row.get(0)).map_err(trouble)
+    }
+
+    /// Pages looked at and written since the connection was opened.
+    fn pages(&self) -> (i64, i64) {
+        let looked_at = self.status(ffi::SQLITE_DBSTATUS_CACHE_HIT) + self.status(ffi::SQLITE_DBSTATUS_CACHE_MISS);
+        (looked_at, self.status(ffi::SQLITE_DBSTATUS_CACHE_WRITE))
+    }
+
+    fn status(&self, counter: i32) -> i64 {
+        let (mut now, mut most) = (0, 0);
+        // SAFETY: the connection is open as long as `self` lives, and both numbers outlive the call.
+        let result = unsafe { ffi::sqlite3_db_status(self.conn.handle(), counter, &mut now, &mut most, 0) };
+        assert_eq!(result, ffi::SQLITE_OK, "SQLite has this counter");
+        i64::from(now)
+    }
+}
+
+/// A whole copy of a database that may be in use, page by page.
+pub fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+    let copied = || {
+        let (from, mut to) = (Connection::open(from)?, Connection::open(to)?);
+        Backup::new(&from, &mut to)?.step(ALL_PAGES).map(drop)
+    };
+    copied().map_err(trouble)
+}
+
+/// How many steps SQLite's virtual machine took.
+fn run(conn: &Connection, statement: &Statement) -> rusqlite::Result<i64> {
     let mut prepared = conn.prepare_cached(&statement.text)?;
     for index in 1..=prepared.parameter_count() {
         bind(&mut prepared, index, &statement.args)?;
     }
     let mut rows = prepared.raw_query();
     while rows.next()?.is_some() {}
-    Ok(())
+    drop(rows);
+    Ok(i64::from(prepared.reset_status(StatementStatus::VmStep)))
 }
 
 /// SQLite numbers `$2` by its first appearance, so the argument is found by the parameter's name.
@@ -131,7 +188,7 @@ fn bind(prepared: &mut Prepared<'_>, index: usize, args: &[Value]) -> rusqlite::
 const SET_UP: &str = "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 67108864;
      PRAGMA journal_mode = WAL;
      CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, body BLOB NOT NULL);";
-const COPY: &str = "VACUUM INTO ?1";
+const PAGE_SIZE: &str = "PRAGMA page_size";
 const INSERT: &str = "INSERT INTO bare (body) VALUES (?1)";
 
 fn trouble(error: rusqlite::Error) -> Failure {

@@ -3,10 +3,16 @@
 
 use crate::chance::Chance;
 use crate::machine::Plan;
-use engine::run::{Action, Submission};
-use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, Retry, RetryEvent, RunKind, RunSpec};
+use engine::run::{Action, Plans, Submission};
+use model::plan::{AgentPlan, MachinePlan, StepPlan, TaskPlan};
+use model::recovery::OnExhausted;
+use model::spec::{
+    Command, FailureMode, OnLostControl, PlanRules, Priority, Resources, Retry, RetryEvent, RunKind, RunSpec,
+};
+use model::step::ToolKind;
 use model::time::{MINUTE, SECOND};
 use model::{Credits, OrgId, RunId};
+use serde_json::json;
 use std::collections::BTreeMap;
 use store::idempotency::Key;
 
@@ -15,6 +21,7 @@ pub struct Client {
     /// Which of the world's orgs they belong to.
     pub org: usize,
     pub spec: RunSpec,
+    pub plans: Plans,
     pub start: bool,
     pub run: Option<RunId>,
     /// The run was not accepted, for a good reason.
@@ -57,9 +64,21 @@ impl Client {
         for _ in 0..chance.pick(&[0, 0, 1, 1, 3]) {
             wishes.push((from_ms + chance.between(0, within_ms), wish(chance)));
         }
+        let of_agents = chance.one_in(3);
+        if of_agents && chance.one_in(4) {
+            let at = from_ms + chance.between(0, within_ms);
+            wishes.push((at, Wish::ProviderFuture(Action::Pause)));
+            wishes.push((at + chance.between(0, MINUTE), Wish::ProviderFuture(Action::Resume)));
+        }
         wishes.sort_by_key(|(at, _)| -at);
         let org = usize::from(chance.one_in(3));
-        Client { org, start, wishes, ..Client::of(number, spec(text, chance)) }
+        let client = if of_agents {
+            let (spec, plans) = agents(chance);
+            Client { plans, ..Client::of(number, spec) }
+        } else {
+            Client::of(number, spec(text, chance))
+        };
+        Client { org, start, wishes, ..client }
     }
 
     /// Somebody with this run in mind and nothing else.
@@ -68,6 +87,7 @@ impl Client {
             number,
             org: 0,
             spec,
+            plans: Plans::default(),
             start: true,
             run: None,
             turned_away: false,
@@ -82,7 +102,13 @@ impl Client {
     }
 
     pub fn submission(&self, org: OrgId) -> Submission {
-        Submission { org, name: Some(format!("sim-{}", self.number)), spec: self.spec.clone(), start: self.start }
+        Submission {
+            org,
+            name: Some(format!("sim-{}", self.number)),
+            spec: self.spec.clone(),
+            plans: self.plans.clone(),
+            start: self.start,
+        }
     }
 
     /// Each request has its key: the first one and the repetitions are one request.
@@ -95,6 +121,64 @@ impl Client {
             hash: [self.number as u8; 32],
             request: String::new(),
         }
+    }
+}
+
+/// A run of agents: modes at all levels, steps that may be repeated and steps that may not, a planner.
+fn agents(chance: &mut Chance) -> (RunSpec, Plans) {
+    let mode = |chance: &mut Chance| chance.pick(FailureMode::ALL);
+    let step = |chance: &mut Chance, name: String, machine: bool| {
+        let once = chance.one_in(2);
+        // What fails although it did something may be done again by a retry of what is above it.
+        let ends = if !once && chance.one_in(4) { "badly" } else { "well" };
+        if machine && chance.one_in(2) {
+            return command(chance, name, once);
+        }
+        StepPlan {
+            idempotent: !once,
+            input: json!({ "once": once, "ends": ends }),
+            ..StepPlan::new(&name, ToolKind::Http)
+        }
+    };
+    let task = |chance: &mut Chance, position: usize, machine: bool| {
+        let steps = (0..chance.between(1, 4)).map(|n| step(chance, format!("s{n}"), machine)).collect();
+        let after = if position > 0 && chance.one_in(3) { vec![position - 1] } else { vec![] };
+        let (mode, parallel) = (mode(chance), chance.between(1, 3));
+        TaskPlan { mode, parallel, after, ..TaskPlan::new(&format!("t{position}"), steps) }
+    };
+    let agent = |chance: &mut Chance, name: String| {
+        let machine = chance.one_in(2);
+        let tasks = (0..chance.between(1, 4) as usize).map(|position| task(chance, position, machine)).collect();
+        let machine = machine.then(MachinePlan::default);
+        AgentPlan { mode: mode(chance), parallel: chance.between(1, 3), machine, ..AgentPlan::new(&name, tasks) }
+    };
+    let agents = (0..chance.between(1, 4)).map(|n| agent(chance, format!("a{n}"))).collect();
+    let rules = PlanRules {
+        max_agents: chance.pick(&[1, 2, 10]),
+        on_exhausted: chance.pick(&[OnExhausted::Abort, OnExhausted::Abort, OnExhausted::Escalate]),
+        ..PlanRules::default()
+    };
+    let spec = RunSpec {
+        kind: RunKind::Agents,
+        command: Command::Argv(Vec::new()),
+        failure_mode: mode(chance),
+        plan: rules,
+        ..plain(String::new())
+    };
+    (spec, Plans { agents, ..Plans::default() })
+}
+
+/// A command on the agent's machine. What it leaves there may be needed, or kept by nobody.
+fn command(chance: &mut Chance, name: String, once: bool) -> StepPlan {
+    let ms = chance.pick(&[0, SECOND, 15 * SECOND, MINUTE]);
+    let exit_code = if !once && chance.one_in(5) { 1 } else { 0 };
+    StepPlan {
+        idempotent: !once,
+        retry_interrupted: chance.one_in(4),
+        files: chance.one_in(2).then(Vec::new),
+        timeout_ms: chance.pick(&[30 * SECOND, 10 * MINUTE]),
+        input: json!({ "shell": Plan::text(ms, exit_code, chance.pick(&[0, 30, 3000])) }),
+        ..StepPlan::new(&name, ToolKind::Command)
     }
 }
 
@@ -160,6 +244,7 @@ pub fn plain(text: String) -> RunSpec {
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),
+        nodes: 1,
         init_checksum: None,
     }
 }

@@ -6,8 +6,10 @@ use crate::process::{Process, SECOND, SERVER};
 use crate::sim::Promise;
 use crate::time::now;
 use crate::world::{Happening, World};
+use engine::work::CLAIMED_AT_ONCE;
 use model::time::{HOUR, MINUTE, SECOND as A_SECOND};
 use model::{Failure, InstanceId, Refused};
+use store::WorkClass;
 
 const BEAT_EVERY_MS: i64 = store::worker::RENEW_EVERY_MS;
 /// A connection that is dead for longer than this is found out.
@@ -22,7 +24,13 @@ impl World {
         self.fate.set_dead(process, false);
         self.fate.enter(process);
         self.unsettle(0); // what waited while nobody was there is late with the first commit
-        let engine = crate::process::engine(&self.config, &self.far_of(process), &self.store, !self.has_second);
+        let engine = crate::process::engine(
+            &self.config,
+            &self.far_of(process),
+            &self.tool_of(process),
+            &self.store,
+            !self.has_second,
+        );
         let started = now(async {
             let worker = engine.start_worker(["server", "second"][process].to_owned()).await?;
             engine.beat(&worker).await?;
@@ -92,20 +100,23 @@ impl World {
         let mut busy = process.go_on(&self.fate.dead[which]);
         let seems_due = self.auditor.next_due().is_some_and(|due| due.ms() <= self.now.wall_ms());
         if (seems_due || std::mem::take(&mut self.net[which])) && !self.fate.is_dead(which) {
-            let claimed = now(process.engine.claim(&process.worker));
-            self.auditor.claimed();
-            match claimed {
-                Ok(items) => {
-                    busy |= !items.is_empty();
-                    for item in items {
-                        process.begin(item);
-                        let what = format_args!("{which} claims {} {}", item.kind.as_str(), item.subject);
-                        self.trace.note(now_ms - crate::world::BEGINNING_MS, what);
+            for class in WorkClass::ALL {
+                let Some(process) = self.processes[which].as_mut().filter(|_| !self.fate.is_dead(which)) else { break };
+                let claimed = now(process.engine.claim(&process.worker, class, CLAIMED_AT_ONCE));
+                self.auditor.claimed();
+                match claimed {
+                    Ok(items) => {
+                        busy |= !items.is_empty();
+                        for item in items {
+                            process.begin(item);
+                            let what = format_args!("{which} claims {} {}", item.kind.as_str(), item.subject);
+                            self.trace.note(now_ms - crate::world::BEGINNING_MS, what);
+                        }
                     }
+                    // It stood still for too long, and renews its lease first.
+                    Err(Failure::Refused(Refused::Stale { .. })) => {}
+                    Err(failure) => self.unless_troubled(which, Err(failure), "claim"),
                 }
-                // It stood still for too long, and renews its lease first.
-                Err(Failure::Refused(Refused::Stale { .. })) => {}
-                Err(failure) => self.unless_troubled(which, Err(failure), "claim"),
             }
         }
         if self.fate.is_dead(which) && self.processes[which].is_some() {

@@ -9,6 +9,7 @@ use adapters::fake::MachineState;
 use model::Failure;
 use model::allocation::AllocationStatus;
 use model::run::{Run, RunStatus};
+use model::spec::RunKind;
 use store::LogStream;
 
 impl World {
@@ -21,6 +22,7 @@ impl World {
             self.judge_client(index);
         }
         self.judge_count();
+        self.judge_effects();
         self.judge_money();
         self.judge_machines();
         if self.broken.is_empty() {
@@ -51,6 +53,14 @@ impl World {
         let accepted = self.clients.iter().filter(|client| client.run.is_some()).count();
         if runs != accepted {
             self.complain(Promise::Safe, format!("{accepted} requests made {runs} runs"));
+        }
+    }
+
+    /// A step that must not be repeated had its effect at most once, in all attempts.
+    fn judge_effects(&mut self) {
+        let seen = self.tool.seen.lock().expect("one thread").clone();
+        for (key, seen) in seen.into_iter().filter(|(_, seen)| seen.once && seen.effects > 1) {
+            self.complain(Promise::NotRepeated, format!("the step {key} had its effect {} times", seen.effects));
         }
     }
 
@@ -90,6 +100,9 @@ impl World {
             self.complain(Promise::NotRepeated, what);
         }
         let really = |code: i32| executions.iter().any(|execution| execution.exit_code == Some(code));
+        if run.spec.kind == RunKind::Agents {
+            return self.judge_step_logs(run);
+        }
         if run.status == RunStatus::Completed && !really(0) {
             self.complain(Promise::Safe, format!("{} is said to have completed, but no command of it did", run.id));
         }
@@ -99,6 +112,21 @@ impl World {
         }
         self.judge_logs(run);
         self.judge_slots(run);
+    }
+
+    /// The same of the logs of commands, which each have their own.
+    fn judge_step_logs(&mut self, run: &Run) {
+        let (id, attempt) = (run.id, run.attempt);
+        let steps = now(self.store.read("sim.steps", move |tx| store::step::of_attempt(tx, id, attempt)));
+        for step in steps.expect("a database in memory is read").into_iter().filter(|step| step.on.is_some()) {
+            let of = step.present_try();
+            let page = now(self.auditor.engine().logs.read(of, 0, i64::MAX)).expect("a log is read");
+            let written = page.frames.iter().filter(|placed| placed.frame.stream == LogStream::Stdout);
+            let kept: Vec<u8> = written.flat_map(|placed| placed.frame.data.clone()).collect();
+            if kept != crate::agent_machine::output(of, 0, kept.len() as i64) {
+                self.complain(Promise::Safe, format!("the log of {of} is not what was written"));
+            }
+        }
     }
 
     /// R135, R136: the slot of a job whose sync failed, whose keeper died or which lost its control plane is FAILED and held for nobody.

@@ -1,6 +1,7 @@
 //! The simulated world: the real engine on a real database in memory, with time, machines, people and luck that are ours.
 //! One thread, one seed, one history. Never part of what serves anybody.
 
+mod agent_machine;
 mod auditor;
 pub mod bare;
 mod chance;
@@ -21,6 +22,7 @@ pub mod scene;
 pub mod shrink;
 pub mod sim;
 mod time;
+mod tool;
 mod trace;
 mod truth;
 mod watch;

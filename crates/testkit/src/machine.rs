@@ -1,15 +1,16 @@
 //! A simulated machine: what is on its disk and goes on without a runner (the works), and what dies with the runner's process.
 //! Knows no control plane; whoever owns it carries the messages.
 
+use crate::agent_machine::{AgentWork, Moves};
 use crate::chance::Chance;
 use crate::truth;
-use engine::desired::{Desired, DesiredJob};
-use engine::runner::{Fact, What};
-use engine::store::log::Chunk;
+use engine::desired::{Desired, DesiredJob, DesiredStep};
+use engine::runner::{Fact, StepChunk, What};
 use engine::store::{Frame, LogStream};
 use model::boot::Boot;
 use model::job::{JobReason, JobStatus, LifecycleError};
 use model::spec::{Command, OnLostControl};
+use model::step::StepTry;
 use model::{InstanceId, JobId, RunId, Timestamp};
 use std::collections::BTreeMap;
 
@@ -23,6 +24,8 @@ pub struct Machine {
     /// Tells a process from those before it.
     pub process_no: u64,
     pub works: BTreeMap<Key, Work>,
+    /// Jobs of planned agents.
+    pub agents: BTreeMap<Key, AgentWork>,
     /// Nothing it sends arrives before this.
     pub cut_up_until_ms: i64,
     /// Nothing arrives at it before this.
@@ -41,9 +44,10 @@ pub struct Process {
     pub acknowledged_ms: i64,
 }
 
-/// A job on this machine: its keeper and its place in the journal.
+/// A job on this machine with its one step: its keeper and its place in the journal.
 pub struct Work {
     pub run: RunId,
+    pub step: StepTry,
     pub plan: Plan,
     pub stage: Stage,
     /// Not acknowledged yet, numbered in the order they happened.
@@ -78,15 +82,15 @@ impl Plan {
     pub fn text(ms: i64, exit_code: i32, bytes: i64) -> String {
         format!("work {ms} {exit_code} {bytes}")
     }
-    fn of(wanted: &DesiredJob) -> Plan {
+    pub fn of(wanted: &DesiredJob, step: &DesiredStep) -> Plan {
         let spec = &wanted.run.spec;
-        let Command::Shell(text) = &spec.command else { panic!("simulated commands are texts") };
+        let Command::Shell(text) = &step.command else { panic!("simulated commands are texts") };
         let words: Vec<i64> = text.split(' ').skip(1).map(|word| word.parse().expect("a number")).collect();
         Plan {
             ms: words[0],
             exit_code: words[1] as i32,
             bytes: words[2],
-            max_ms: spec.max_duration_ms,
+            max_ms: step.max_duration_ms,
             stop_ms: spec.stop_duration_ms,
             stops_without_control: spec.on_lost_control == OnLostControl::Stop,
         }
@@ -104,6 +108,11 @@ pub enum Progress {
     },
     /// Not by the command: its files could not be brought, or its keeper was killed.
     Broke(LifecycleError),
+    /// Of a planned agent's job.
+    Command {
+        step: StepTry,
+        moves: Moves,
+    },
 }
 
 /// After so many milliseconds.
@@ -117,6 +126,7 @@ impl Machine {
             process: None,
             process_no: 0,
             works: BTreeMap::new(),
+            agents: BTreeMap::new(),
             cut_up_until_ms: 0,
             cut_down_until_ms: 0,
             asleep_until_ms: 0,
@@ -160,7 +170,7 @@ impl Machine {
     }
 
     pub fn is_working(&self) -> bool {
-        self.works.values().any(|work| work.stage != Stage::Ended)
+        self.works.values().any(|work| work.stage != Stage::Ended) || self.agents.values().any(AgentWork::is_working)
     }
 
     /// Brings the machine to what the document says. Older documents than the last are ignored.
@@ -169,7 +179,9 @@ impl Machine {
         let Some(process) = self.process.as_mut().filter(|process| process.version <= version) else { return vec![] };
         process.version = version;
         let mut later = Vec::new();
-        let wanted = desired.job.as_ref().map(|job| ((job.job.id, job.job.epoch), job));
+        self.obey_agents(desired, chance, &mut later);
+        let plain = desired.job.as_ref().filter(|job| job.job.step.is_some());
+        let wanted = plain.map(|job| ((job.job.id, job.job.epoch), job));
         for (key, work) in &mut self.works {
             let listed = wanted.as_ref().is_some_and(|(wanted, _)| wanted == key);
             if !listed && work.stage != Stage::Ended && !work.stopping {
@@ -201,19 +213,37 @@ impl Machine {
         later
     }
 
+    fn obey_agents(&mut self, desired: &Desired, chance: &mut Chance, later: &mut Vec<Later>) {
+        let wanted = desired.job.as_ref().filter(|job| job.job.step.is_none());
+        let listed = wanted.map(|job| (job.job.id, job.job.epoch));
+        if let Some(key) = listed {
+            self.agents.entry(key).or_default();
+        }
+        for (key, work) in &mut self.agents {
+            work.obey(*key, wanted.filter(|_| listed == Some(*key)), chance, later);
+        }
+        self.agents.retain(|key, work| listed == Some(*key) || !work.facts.is_empty() || work.is_working());
+    }
+
     /// All that was not acknowledged.
-    pub fn report(&self, now_ms: i64) -> (Vec<Fact>, Vec<Chunk>, BTreeMap<Key, u64>) {
+    pub fn report(&self, now_ms: i64) -> (Vec<Fact>, Vec<StepChunk>, BTreeMap<Key, u64>) {
         let (mut facts, mut chunks, mut upto) = (Vec::new(), Vec::new(), BTreeMap::new());
         for (&(job, epoch), work) in &self.works {
-            facts.extend(work.facts.iter().map(|(_, what)| Fact { job, epoch, what: what.clone() }));
+            facts.extend(work.facts.iter().map(|(_, what)| work.told(job, epoch, what)));
             if let Some((last, _)) = work.facts.last() {
                 upto.insert((job, epoch), *last);
             }
             if work.acknowledged < work.written {
                 let data = truth::output(job, epoch, work.acknowledged, work.written);
                 let frame = Frame { stream: LogStream::Stdout, at: Timestamp(now_ms), data };
-                chunks.push(Chunk { job, epoch, offset: work.acknowledged, frames: vec![frame] });
+                chunks.push(StepChunk { job, epoch, step: work.step, offset: work.acknowledged, frames: vec![frame] });
             }
+        }
+        for (key, work) in &self.agents {
+            let (more, bytes, last) = work.report(*key, now_ms);
+            facts.extend(more);
+            chunks.extend(bytes);
+            upto.extend(last.map(|last| (*key, last)));
         }
         (facts, chunks, upto)
     }
@@ -221,9 +251,11 @@ impl Machine {
 
 impl Work {
     fn new(wanted: &DesiredJob) -> Work {
+        let [step] = &wanted.steps[..] else { panic!("a plain task is a job with one step") };
         Work {
             run: wanted.run.id,
-            plan: Plan::of(wanted),
+            step: step.step,
+            plan: Plan::of(wanted, step),
             stage: Stage::Syncing,
             facts: Vec::new(),
             next_fact: 0,
@@ -245,6 +277,11 @@ impl Work {
             self.stopping = true;
             later.push((chance.between(0, self.plan.stop_ms + 1), key, killed()));
         }
+    }
+
+    fn told(&self, job: JobId, epoch: i64, what: &What) -> Fact {
+        let of_step = matches!(what, What::Started { .. } | What::Ended { .. });
+        Fact { job, epoch, step: of_step.then_some(self.step), what: what.clone() }
     }
 
     fn fact(&mut self, what: What) {
@@ -305,6 +342,10 @@ impl Work {
             final_offset,
             active_ms,
             ended_ago_ms: 0,
+            output: None,
+            stdout_tail: None,
+            started: true,
+            kept: None,
         });
     }
 }

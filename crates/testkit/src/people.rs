@@ -7,11 +7,14 @@ use crate::follower::Follower;
 use crate::process::SERVER;
 use crate::sim::Promise;
 use crate::time::now;
-use crate::world::{Happening, World};
+use crate::world::{DUTY_EVERY_MS, Happening, World};
 use engine::Engine;
 use engine::allocation::SlotRender;
 use engine::instance::InstanceRender;
+use engine::question::{Verdict, Word};
 use engine::run::{Action, KeyedResponse, Render};
+use model::run::Ticket;
+use model::step::StepWait;
 use model::time::SECOND;
 use model::{Failure, JobId, Refused, RunId};
 use std::sync::Arc;
@@ -41,6 +44,36 @@ impl World {
         if let Some((at, _)) = self.clients[index].wishes.last().filter(|_| !self.clients[index].turned_away) {
             let ms = (at - self.now.ms()).max(0);
             self.after(ms, Happening::Client { index });
+        }
+    }
+
+    /// Whoever is on duty answers every ticket, and does not lie about what has happened.
+    pub fn answer_questions(&mut self) {
+        self.after(DUTY_EVERY_MS, Happening::Duty);
+        let Some(engine) = self.serving() else { return };
+        for org in self.orgs {
+            let Ok(open) = now(engine.questions(org, StepWait::Ticket, true, i64::MAX, 20)) else { continue };
+            for question in open {
+                let seen = self.tool.seen.lock().expect("one thread").get(&question.key).copied().unwrap_or_default();
+                let id = question.step;
+                let step = now(self.store.read("sim.step", move |tx| store::step::find(tx, id)));
+                let uncertain = step.expect("a database in memory is read").is_some_and(|step| step.uncertain);
+                let known = if seen.effects > 0 { Ticket::Done } else { Ticket::NotDone };
+                let gone = question.error.as_ref().is_some_and(|error| error.code == "workdir_gone");
+                let ticket = match uncertain {
+                    // Who lets it go on has it run again.
+                    false if gone && seen.once => self.chance.pick(&[Ticket::Skip, Ticket::Abort]),
+                    true => self.chance.pick(&[known, known, Ticket::Skip, Ticket::Abort]),
+                    false => self.chance.pick(&[Ticket::Resume, Ticket::Skip, Ticket::Abort]),
+                };
+                let word = Word { by: "duty".into(), verdict: Verdict::Resolve(ticket), note: None };
+                let answer = now(engine.answer(org, question.id, word, None)).map(drop);
+                self.note(format_args!("{} is resolved by {ticket}: {answer:?}", question.id));
+                self.fate.was_troubled();
+                if self.fate.is_dead(SERVER) {
+                    return;
+                }
+            }
         }
     }
 

@@ -5,7 +5,9 @@ use crate::auditor::Auditor;
 use crate::faults::{Faults, Kind};
 use crate::provider::FarProvider;
 use crate::time::{Now, poll};
-use engine::{Config, Engine, EngineContext, Presence, Provider};
+use crate::tool::FarTool;
+use engine::{Config, Engine, EngineContext, Presence, Provider, Tool};
+use model::step::ToolKind;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -143,13 +145,15 @@ impl Fate {
 }
 
 /// `alone`: no other process of the control plane is there.
-pub fn engine(config: &Config, far: &FarProvider, store: &Store, alone: bool) -> Engine {
+pub fn engine(config: &Config, far: &FarProvider, tool: &FarTool, store: &Store, alone: bool) -> Engine {
     let provider: Arc<dyn Provider> = Arc::new(far.clone());
     let context = EngineContext {
         config: config.clone(),
         installation: Installation::new("s1mulat3", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
-        control_url: "sim:".to_owned(),
+        tools: BTreeMap::from([(ToolKind::Http, Arc::new(tool.clone()) as Arc<dyn Tool>)]),
+        models: Default::default(),
+        control_urls: engine::ControlUrls::only("sim:"),
         control_ca: None,
         presence: if alone { Presence::alone() } else { Presence::default() },
         timer: Arc::new(far.now.clone()),

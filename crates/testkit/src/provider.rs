@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::faults::{Faults, Kind};
 use crate::time::Now;
 use adapters::fake::{Decide, Fate};
-use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, ProviderFuture, Seen};
+use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, ProviderFuture, Reach, Seen};
 use model::spec::Resources;
 use model::{Credits, TroubleKind};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -83,6 +83,9 @@ impl Provider for FarProvider {
     }
     fn capabilities(&self) -> Capabilities {
         self.near.capabilities()
+    }
+    fn reach(&self) -> Reach {
+        self.near.reach()
     }
     fn price(&self, resources: &Resources) -> Credits {
         self.near.price(resources)

@@ -44,7 +44,9 @@ impl Rehearsal {
             config,
             installation: Installation::open(home)?,
             providers: BTreeMap::from([(LOCAL.to_owned(), provider)]),
-            control_url: "unix:/nowhere".into(),
+            tools: Default::default(),
+            models: Default::default(),
+            control_urls: engine::ControlUrls::only("unix:/nowhere"),
             control_ca: None,
             presence: Presence::default(),
             timer: Arc::new(crate::time::Now::new(0)), // nothing here waits for an act
@@ -56,7 +58,7 @@ impl Rehearsal {
 
     /// The submission that the bench sends over the API too. Without `start` it rests as created.
     pub async fn submit(&self, number: usize, start: bool) -> Result<(), Failure> {
-        let submission = Submission { org: self.org, name: None, spec: spec("true"), start };
+        let submission = Submission { org: self.org, name: None, spec: spec("true"), plans: Default::default(), start };
         let route = "POST /api/v1/runs".to_owned();
         let key =
             Key { org: self.org, route, key: format!("rehearsal-{number:026}"), hash: [7; 32], request: String::new() };
@@ -111,6 +113,7 @@ fn spec(command: &str) -> RunSpec {
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),
+        nodes: 1,
         init_checksum: None,
     }
 }

@@ -1,6 +1,7 @@
 //! What runners do in the simulated world: dial, beat, report, repeat until acknowledged. Messages are lost, doubled and late;
 //! machines come and go with the provider. Speaks to the engine as the server's handlers do.
 
+use crate::agent_machine::{AgentWork, CommandStage, Moves};
 use crate::faults::Kind;
 use crate::machine::{Key, Later, Machine, Progress, Stage};
 use crate::process::SERVER;
@@ -11,10 +12,11 @@ use crate::world::{Happening, Report, World};
 use adapters::fake::MachineState;
 use engine::Engine;
 use engine::desired::Desired;
-use engine::runner::{Introduction, Taken};
+use engine::runner::{Introduction, Taken, What};
 use model::job::{JobReason, LifecycleError};
+use model::step::StepTry;
 use model::time::{MINUTE, SECOND};
-use model::{Failure, InstanceId};
+use model::{Failure, InstanceId, JobId};
 use std::collections::BTreeMap;
 
 const HEARTBEAT_MS: i64 = 10 * SECOND;
@@ -68,6 +70,10 @@ impl World {
         let Some(machine) = self.machines.get_mut(name).filter(|machine| !machine.gone) else { return };
         machine.gone = true;
         let works = std::mem::take(&mut machine.works);
+        let agents = std::mem::take(&mut machine.agents);
+        for step in agents.values().flat_map(|work| work.commands.keys()) {
+            self.truth.command_ended(*step);
+        }
         self.note(format_args!("{name} is gone"));
         for (job, epoch) in works.into_keys() {
             self.truth.ended(job, epoch, self.now.ms(), None);
@@ -77,8 +83,16 @@ impl World {
     pub fn kill_keepers(&mut self, name: &str) {
         let machine = self.machines.get(name).expect("it was just seen");
         let keys: Vec<Key> = machine.works.iter().filter(|(_, w)| w.stage == Stage::Running).map(|(k, _)| *k).collect();
+        let running = |(key, work): (&Key, &AgentWork)| {
+            let running = work.commands.iter().filter(|(_, command)| command.stage == CommandStage::Running);
+            running.map(|(step, _)| (*key, *step)).collect::<Vec<_>>()
+        };
+        let commands: Vec<(Key, StepTry)> = machine.agents.iter().flat_map(running).collect();
         for key in keys {
             self.work(name, key, Progress::Broke(LifecycleError::KeeperDied));
+        }
+        for (key, step) in commands {
+            self.work(name, key, Progress::Command { step, moves: Moves::KeeperDied });
         }
     }
 
@@ -193,6 +207,7 @@ impl World {
             for key in keys {
                 self.work(name, key, Progress::Ended { exit_code: None, reason: JobReason::TerminatedByServer });
             }
+            self.disown_agents(name, |_, _| true, None);
             return self.far.near.kill_runner(name);
         }
         self.schedule(name, later);
@@ -310,13 +325,22 @@ impl World {
             if let Some(work) = machine.works.get_mut(key) {
                 work.facts.retain(|(number, _)| number > last);
             }
-        }
-        for (key, work) in &mut machine.works {
-            if let Some(offset) = taken.log_offsets.get(&key.0) {
-                work.acknowledged = (*offset).min(work.written);
+            if let Some(work) = machine.agents.get_mut(key) {
+                work.acknowledged(*last);
             }
         }
-        let refused: Vec<Key> = taken.refused.iter().map(|(job, epoch, _)| (*job, *epoch)).collect();
+        for reach in &taken.log_offsets {
+            let work = machine.agents.get_mut(&(reach.job, reach.epoch));
+            if let Some(command) = work.and_then(|work| work.commands.get_mut(&reach.step)) {
+                command.acknowledged = reach.offset;
+            }
+        }
+        for (key, work) in &mut machine.works {
+            if let Some(reach) = taken.log_offsets.iter().find(|reach| (reach.job, reach.epoch) == *key) {
+                work.acknowledged = reach.offset.min(work.written);
+            }
+        }
+        let refused: Vec<Key> = taken.refused.iter().map(|no| (no.job, no.epoch)).collect();
         for key in refused {
             self.work(name, key, Progress::Ended { exit_code: None, reason: JobReason::TerminatedByServer });
             if let Some(work) = self.machines.get_mut(name).and_then(|m| m.works.get_mut(&key)) {
@@ -324,7 +348,79 @@ impl World {
                 work.acknowledged = work.written;
             }
         }
+        for no in &taken.refused {
+            self.disown_agents(name, |job, epoch| (job, epoch) == (no.job, no.epoch), no.step);
+        }
         self.send(name);
+    }
+
+    fn disown_agents(&mut self, name: &str, is_meant: impl Fn(JobId, i64) -> bool, which: Option<StepTry>) {
+        let Some(machine) = self.machines.get_mut(name) else { return };
+        let meant = machine.agents.iter_mut().filter(|((job, epoch), _)| is_meant(*job, *epoch));
+        let later: Vec<Later> = meant.flat_map(|(key, work)| work.disown(*key, which)).collect();
+        self.schedule(name, later);
+    }
+
+    /// The files of a planned agent's job are there, or cannot be brought.
+    fn agent_synced(&mut self, name: &str, key: Key) {
+        let fails = self.faults.strikes(Kind::SyncFails).is_some();
+        let Some(work) = self.machines.get_mut(name).and_then(|machine| machine.agents.get_mut(&key)) else { return };
+        if std::mem::replace(&mut work.synced, true) || work.closed {
+            return;
+        }
+        if fails {
+            work.closed = true;
+            let (reason, lifecycle_error) = (JobReason::ExecutorError, Some(LifecycleError::SyncFailed));
+            work.fact(None, What::Closed { reason, message: None, lifecycle_error });
+            self.note(format_args!("the files of {} cannot be brought to {name}", key.0));
+        } else {
+            work.fact(None, What::SyncComplete { blobs: 0 });
+        }
+        self.send(name);
+    }
+
+    /// Something happens to a command of a planned agent. What stands still goes on later.
+    fn command(&mut self, name: &str, key: Key, step: StepTry, moves: Moves) {
+        let now_ms = self.now.ms();
+        let Some(work) = self.machines.get_mut(name).and_then(|machine| machine.agents.get_mut(&key)) else { return };
+        let Some(stage) = work.commands.get(&step).map(|command| command.stage) else { return };
+        let by_itself = matches!(moves, Moves::Began | Moves::Wrote | Moves::Ended { exit_code: Some(_), .. });
+        if work.still && by_itself {
+            return self.schedule(name, vec![(SECOND, key, Progress::Command { step, moves })]);
+        }
+        match (stage, moves) {
+            (CommandStage::Waiting, Moves::Began) => {
+                let later = work.begin(key, step, now_ms);
+                self.command_begins(name, key.0, step);
+                self.schedule(name, later);
+            }
+            (CommandStage::Running, Moves::Wrote) => work.wrote(step),
+            (CommandStage::Waiting | CommandStage::Running, Moves::Ended { .. } | Moves::KeeperDied) => {
+                work.end(step, now_ms, moves);
+                self.truth.command_ended(step);
+                self.note(format_args!("{step} of {} ends on {name}: {moves:?}", key.0));
+            }
+            _ => return,
+        }
+        self.send(name);
+    }
+
+    /// Its effect is counted by the key under which the control plane has begun it.
+    fn command_begins(&mut self, name: &str, job: JobId, step: StepTry) {
+        self.note(format_args!("{step} of {job} begins on {name}"));
+        let row = now(self.store.read("sim.step", move |tx| store::step::find(tx, step.id)));
+        let row = row.expect("a database in memory is read").expect("its row stands before it begins");
+        let Some(rows_key) = row.key.clone() else {
+            return self.complain(Promise::Safe, format!("{step} begins without a key"));
+        };
+        {
+            let mut all = self.tool.seen.lock().expect("one thread");
+            let seen = all.entry(rows_key.clone()).or_default();
+            (seen.effects, seen.once) = (seen.effects + 1, !row.idempotent && !row.retry_interrupted);
+        }
+        if let Some(complaint) = self.truth.command_began(rows_key, job, step) {
+            self.complain(Promise::Safe, complaint);
+        }
     }
 
     pub fn waited_in_vain(&mut self, name: &str, process: u64, number: u64) {
@@ -339,6 +435,13 @@ impl World {
 
     /// Something happens to a job by itself, whether a runner watches or not.
     pub fn work(&mut self, name: &str, key: Key, progress: Progress) {
+        match progress {
+            Progress::Command { step, moves } => return self.command(name, key, step, moves),
+            Progress::Synced if self.machines.get(name).is_some_and(|machine| machine.agents.contains_key(&key)) => {
+                return self.agent_synced(name, key);
+            }
+            _ => {}
+        }
         let now_ms = self.now.ms();
         let Some(work) = self.machines.get_mut(name).and_then(|machine| machine.works.get_mut(&key)) else { return };
         let stage = work.stage;

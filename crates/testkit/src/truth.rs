@@ -1,6 +1,7 @@
 //! What really happened to commands, whatever anybody reported: the oracle. Judges two promises by itself: a run's command
 //! never runs twice at a time, and never again without a policy or a person who wanted so.
 
+use model::step::StepTry;
 use model::{JobId, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,9 +25,27 @@ pub struct Truth {
     given_up: BTreeSet<JobId>,
     /// Ends that the command did not come to by itself, as their runner saw them: (job, epoch).
     slots_failed: BTreeSet<(JobId, i64)>,
+    /// Commands of planned agents that run, by the key of their step.
+    commands: BTreeMap<String, (JobId, StepTry)>,
+    /// Every try of theirs that has begun.
+    tries: BTreeSet<StepTry>,
 }
 
 impl Truth {
+    /// A complaint if the try has begun before, or another one of the same step is not over.
+    pub fn command_began(&mut self, key: String, job: JobId, step: StepTry) -> Option<String> {
+        let beside = self.commands.insert(key, (job, step)).filter(|(other, _)| !self.given_up.contains(other));
+        match (self.tries.insert(step), beside) {
+            (false, _) => Some(format!("the try {step} was started twice")),
+            (true, Some((_, other))) => Some(format!("{step} runs beside {other}")),
+            (true, None) => None,
+        }
+    }
+
+    pub fn command_ended(&mut self, step: StepTry) {
+        self.commands.retain(|_, (_, running)| *running != step);
+    }
+
     /// A complaint if another execution of the run is not over, and no person gave up one of the two.
     pub fn began(&mut self, execution: Execution) -> Option<String> {
         let wanted = |job: JobId| !self.given_up.contains(&job);

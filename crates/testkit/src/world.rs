@@ -12,13 +12,13 @@ use crate::process::{Fate, Process, SECOND, SERVER};
 use crate::provider::{FarProvider, fates};
 use crate::sim::Promise;
 use crate::time::{Now, now};
+use crate::tool::FarTool;
 use crate::trace::Trace;
 use crate::truth::Truth;
 use adapters::FakeProvider;
 use adapters::fake::FakeSettings;
 use engine::desired::Desired;
-use engine::runner::{Fact, Taken};
-use engine::store::log::Chunk;
+use engine::runner::{Fact, StepChunk, Taken};
 use engine::{Config, Engine};
 use model::time::{MINUTE, SECOND as A_SECOND};
 use model::{Credits, InstanceId, OrgId};
@@ -31,6 +31,9 @@ use store::{Database, Options, Store};
 pub const BEGINNING_MS: i64 = 1_000_000_000;
 /// More turns at one moment than this, and something wakes itself for ever.
 const TURNS_AT_ONCE: usize = 400;
+
+/// How often somebody looks at the tickets.
+pub const DUTY_EVERY_MS: i64 = 30 * A_SECOND;
 
 pub enum Happening {
     /// Somebody waits for this moment.
@@ -47,6 +50,8 @@ pub enum Happening {
     Client {
         index: usize,
     },
+    /// Somebody looks whether anything is asked of people.
+    Duty,
     Follower {
         index: usize,
     },
@@ -115,7 +120,7 @@ impl Happening {
 pub struct Report {
     pub number: u64,
     pub facts: Vec<Fact>,
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<StepChunk>,
     pub upto: BTreeMap<Key, u64>,
 }
 
@@ -134,6 +139,7 @@ pub struct World {
     pub poor: bool,
     pub config: Config,
     pub far: FarProvider,
+    pub tool: FarTool,
     pub fate: Arc<Fate>,
     pub processes: [Option<Process>; 2],
     pub has_second: bool,
@@ -171,6 +177,13 @@ impl World {
             chance: Arc::new(Mutex::new(chance.fork())),
             caller_dead: fate.dead[2].clone(),
         };
+        let tool = FarTool {
+            now: now.clone(),
+            faults: faults.clone(),
+            chance: Arc::new(Mutex::new(chance.fork())),
+            seen: Arc::default(),
+            caller_dead: fate.dead[2].clone(),
+        };
         let store = Store::inline(&Options {
             clock: Arc::new(now.clone()),
             crash: Some(fate.hook()),
@@ -181,7 +194,7 @@ impl World {
         .expect("a database in memory opens");
         let poor = chance.one_in(8);
         let config = config(&mut chance, poor);
-        let outside = crate::process::engine(&config, &far, &store, false);
+        let outside = crate::process::engine(&config, &far, &tool, &store, false);
         auditor.begin(outside.clone());
         let orgs = ["one", "two"].map(|name| crate::time::now(outside.ensure_org(name)).expect("an org is made"));
         let mut world = World {
@@ -200,6 +213,7 @@ impl World {
             poor,
             config,
             far,
+            tool,
             fate,
             processes: [None, None],
             boots: 0,
@@ -216,6 +230,7 @@ impl World {
         for (at, kind) in blows {
             world.after(at, Happening::Blow { kind, ms: None });
         }
+        world.after(DUTY_EVERY_MS, Happening::Duty);
         for process in 0..1 + usize::from(world.has_second) {
             world.after(0, Happening::Restart { process });
         }
@@ -303,6 +318,7 @@ impl World {
             Happening::Beat { process, boot } => self.beat(process, boot),
             Happening::Restart { process } => self.start_process(process),
             Happening::Client { index } => self.ask(index),
+            Happening::Duty => self.answer_questions(),
             Happening::Follower { index } => self.read_on(index),
             Happening::Blow { kind, ms } => self.strike(kind, ms),
             Happening::StreamClosed { instance, boot } => self.stream_closed(instance, boot),
@@ -363,6 +379,10 @@ impl World {
         self.clients.iter().all(Client::is_done)
             && self.far.near.machines().is_empty()
             && now(self.auditor.engine().open_runs()).is_ok_and(|open| open == 0)
+    }
+
+    pub fn tool_of(&self, process: usize) -> FarTool {
+        FarTool { caller_dead: self.fate.dead[process].clone(), ..self.tool.clone() }
     }
 
     pub fn far_of(&self, process: usize) -> FarProvider {

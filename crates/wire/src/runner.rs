@@ -8,11 +8,14 @@
 //! | `POST report` | [`ReportBatch`] → [`ReportAnswer`]: durable when answered |
 //! | `GET blobs/{hash}` | the bytes |
 //! | `POST blobs` | [`BlobsAsked`] → the small ones of them as a [`crate::pack`] |
+//! | `PUT blobs/{hash}`, `PUT trees/{hash}` | the bytes of a file, or the document of a folder, that a step has left → 204 |
 //! | `PUT jobs/{job}/artifacts?epoch=E&path=P&kind=K&size=S&mode=M&target=T` | the bytes → 204 |
 //!
 //! Authorization: `Bearer <name>.<token>` with name and token of the boot file.
 
 use crate::Base64;
+use model::step::StepTry;
+use model::tree::TreeRef;
 use model::{InstanceId, JobId, RunId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,6 +51,9 @@ pub struct Registered {
     pub desired: Desired,
 }
 
+/// The longest a desired document may be. It lists what is open, so it does not grow with what was done.
+pub const DOCUMENT_BYTES: usize = 512 << 10;
+
 /// All that an instance should be doing. Level-triggered: the runner reconciles itself with the newest version.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Desired {
@@ -61,12 +67,15 @@ pub struct Desired {
     pub shutdown: bool,
 }
 
+/// A machine's work for one agent: files and a folder, and the commands that run there, one after the other or side by side. It stays on
+/// the machine until the control plane closes or stops it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DesiredJob {
     pub job: JobId,
     pub run: RunId,
-    /// Given with the job; changes only when the job goes to another allocation. An epoch that ended is never started again.
+    /// Given with the job; changes only when the job goes to another allocation. A try of a step that ended is never started again.
     pub epoch: i64,
+    /// Of all its steps.
     pub state: DesiredState,
     /// The control plane waits to be told that it stands still, or goes on: said even if nothing had to change for it, as when it
     /// was paused and resumed before any of this was heard.
@@ -74,38 +83,74 @@ pub struct DesiredJob {
     pub answer: bool,
     /// Name of the folder below the instance's directory, e.g. `work_1`.
     pub workdir: String,
-    /// Where the command starts, relative to the workdir.
-    #[serde(default)]
-    pub working_dir: Option<String>,
-    pub command: Command,
     pub env: BTreeMap<String, String>,
     /// Values reach the process's environment; the journal holds names only; masked in logs (6 bytes and longer).
     #[serde(default)]
     pub secrets: BTreeMap<String, Secret>,
+    /// Until the control plane has heard that they are in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<SyncTree>,
+    /// Enforced on a control group around all its steps; without them it may use the whole machine.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Which attempt of its run this is, counted from 1; commands find it in `REPL_ATTEMPT`.
+    #[serde(default = "first")]
+    pub attempt: i64,
+    pub stop_duration_ms: i64,
+    pub on_lost_control: OnLostControl,
+    /// Those that have begun and whose end the control plane has not seen.
+    #[serde(default)]
+    pub steps: Vec<DesiredStep>,
+    /// No step will be added: the job is over when those that are listed have ended.
+    #[serde(default)]
+    pub closed: bool,
+}
+
+/// One try of one command.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DesiredStep {
+    pub step: StepTry,
+    /// Of this step alone; the sharper of this and the job's is done.
+    #[serde(default = "running")]
+    pub state: DesiredState,
+    /// Where the command starts, relative to the workdir.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    pub command: Command,
+    /// Added to the job's; a name in both has the value of the step.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, Secret>,
     /// What the command reads as its standard input; nothing without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<Stdin>,
-    /// Enforced on the job's own control group; without them it may use the whole machine.
-    #[serde(default)]
-    pub limits: Limits,
-    /// Which attempt of its run this is, counted from 1; the command finds it in `REPL_ATTEMPT`.
-    #[serde(default = "first")]
-    pub attempt: i64,
+    /// Trees that are laid into the workdir, in this order, before the command starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restore: Vec<SyncTree>,
+    /// Globs below the workdir: what they find is kept as a tree when the command has ended well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keep: Vec<String>,
     /// Globs below the workdir, uploaded when the command has ended.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<String>,
     /// Of active time; enforced here.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_duration_ms: Option<i64>,
-    pub stop_duration_ms: i64,
     /// One pipe for both streams: their exact order, all as stdout.
     #[serde(default)]
     pub merge: bool,
-    pub on_lost_control: OnLostControl,
-    /// How far the control plane's durable log of this job and epoch reaches.
+    /// What it has written last to its standard output is told with its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tail: bool,
+    /// Its standard output is its answer, as if it had written that to `$REPL_OUTPUT`, and not part of its log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answers: bool,
+    /// How far the control plane's durable log of this try reaches.
     pub log_offset: i64,
+    /// By which its processes do durable steps. Without one they do none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_token: Option<Secret>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,6 +233,10 @@ fn first() -> i64 {
     1
 }
 
+fn running() -> DesiredState {
+    DesiredState::Running
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Heartbeat {
     pub session: i64,
@@ -229,6 +278,9 @@ pub struct ReportBatch {
 pub struct Fact {
     pub job: JobId,
     pub epoch: i64,
+    /// Which try of which step it is about; none where it is about the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepTry>,
     /// Runner's wall clock, for people; never decides anything.
     pub at_ms: i64,
     pub what: What,
@@ -237,21 +289,30 @@ pub struct Fact {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum What {
-    /// The runner has the job and is fetching its files.
+    /// Of a job: the runner has it and is fetching its files.
     Accepted,
-    /// Files are in place.
+    /// Of a job: its files are in place.
     SyncComplete { fetched_blobs: i64, fetched_bytes: i64 },
-    /// The command was started.
+    /// Of a step: the command was started.
     Started {
         /// Limits of the job that this machine cannot enforce, and why.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unenforced: Option<String>,
     },
-    /// Everything of the job stands still, as asked; also said of one that has not begun.
+    /// Of a job: every step of it stands still, as asked; also said of one of which none has begun.
     Froze,
-    /// It goes on.
+    /// Of a job: it goes on.
     Thawed,
-    /// Everything of the job is gone: processes, pipes; log is complete up to `final_offset`; artifacts are uploaded.
+    /// Of a job, when no step was listed whose end would say it: it was closed or stopped, or its files could not be brought. Nothing of it
+    /// is left, and no step of it will start.
+    Closed {
+        /// Why, unless the control plane has closed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<EndCause>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+    },
+    /// Of a step: everything of it is gone: processes, pipes; log is complete up to `final_offset`; artifacts are uploaded.
     Ended {
         /// Exit status when it ended by itself or by our signal.
         #[serde(default)]
@@ -271,9 +332,34 @@ pub enum What {
         /// How long before this report was sent, by the runner's clock: the end is told behind its output, which may take a while.
         #[serde(default)]
         ended_ago_ms: i64,
+        /// What the command has left in `$REPL_OUTPUT`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<Output>,
+        /// The end of its standard output, where it was asked for: at most [`TAIL_BYTES`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stdout_tail: Option<Base64>,
+        /// The tree of what `keep` has found: all of it is with the control plane.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<TreeRef>,
     },
     #[serde(other)]
     Unknown,
+}
+
+/// The most JSON that a command may leave as its output.
+pub const OUTPUT_BYTES: usize = 256 << 10;
+/// The most of it that travels inside a report.
+pub const INLINE_OUTPUT_BYTES: usize = 64 << 10;
+pub const TAIL_BYTES: usize = 4 << 10;
+
+/// JSON that a step has produced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Output {
+    /// The text itself, checked by the runner, at most [`INLINE_OUTPUT_BYTES`].
+    Json(String),
+    /// It was uploaded as an artifact of this name.
+    Artifact { path: String, size: i64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -285,6 +371,8 @@ pub enum EndCause {
     MaxDuration,
     OutOfMemory,
     DiskFull,
+    /// The command ended well, and what it left in `$REPL_OUTPUT` is no JSON, or too large.
+    InvalidOutput,
     /// Files could not be brought into place.
     SyncFailed,
     /// The keeper was killed or could not live: its processes were ended, and how the command would have ended is unknown.
@@ -297,11 +385,12 @@ pub enum EndCause {
     Unknown,
 }
 
-/// Consecutive frames of one job's byte sequence. `offset` counts payload bytes of all streams together.
+/// Consecutive frames of the byte sequence of one try. `offset` counts payload bytes of all streams together.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LogChunk {
     pub job: JobId,
     pub epoch: i64,
+    pub step: StepTry,
     pub offset: i64,
     pub frames: Vec<Frame>,
 }
@@ -328,17 +417,29 @@ pub enum Stream {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReportAnswer {
-    /// For every job in the batch: how far its durable log reaches now. A runner whose chunk began beyond it sends again from there.
-    pub log_offsets: BTreeMap<JobId, i64>,
-    /// Facts that were refused (an old epoch, an unknown job): the runner drops them and ends that job's processes.
+    /// For every chunk in the batch: how far the durable log reaches now. A runner whose chunk began beyond it sends again from there.
+    pub log_offsets: Vec<LogReach>,
+    /// Facts that were refused (an old epoch, an unknown job, an old try): the runner drops them and ends the processes.
     pub refused: Vec<RefusedFact>,
     pub session_current: bool,
+}
+
+/// How far the durable log of a try reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogReach {
+    pub job: JobId,
+    pub epoch: i64,
+    pub step: StepTry,
+    pub offset: i64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RefusedFact {
     pub job: JobId,
     pub epoch: i64,
+    /// None: the whole epoch of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepTry>,
     pub code: String,
     pub message: String,
 }

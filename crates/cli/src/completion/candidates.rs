@@ -39,6 +39,8 @@ enum What {
     Secrets,
     /// Of the run that was named before.
     Artifacts,
+    /// Names of its agents, tasks or steps.
+    Below(&'static str),
     Files,
 }
 
@@ -90,6 +92,11 @@ fn what(command: &str, arg: &clap::Arg) -> Option<What> {
         (_, "workflow") => What::OfRun(lookup::WORKFLOW),
         (_, "manifest") => What::Noun(lookup::MANIFEST),
         (_, "token") => What::Noun(lookup::TOKEN),
+        (_, "escalation") => What::Noun(lookup::ESCALATION),
+        (_, "approval") => What::Noun(lookup::APPROVAL),
+        ("logs", "agent") => What::Below("agents"),
+        ("logs", "task") => What::Below("tasks"),
+        ("logs", "step") => What::Below("steps"),
         ("delete", "name") | (_, "secrets") => What::Secrets,
         ("get", "glob") => What::Artifacts,
         ("run", "files" | "argv" | "workdir") => What::Files,
@@ -146,6 +153,7 @@ impl Context {
                 named.map(CompletionCandidate::new).collect()
             }
             What::Artifacts => self.artifacts(),
+            What::Below(what) => self.below(what),
             What::Files => Vec::new(),
         };
         found.retain(|it| it.get_value().to_string_lossy().starts_with(current));
@@ -181,23 +189,27 @@ impl Context {
 
     /// Only paths that a shell takes as they are.
     fn artifacts(&self) -> Vec<CompletionCandidate> {
+        let listed = self.of_run("artifacts");
+        plain(listed.into_iter().filter_map(|it| it.path).collect())
+    }
+
+    fn below(&self, what: &str) -> Vec<CompletionCandidate> {
+        let listed = self.of_run(what);
+        plain(listed.into_iter().filter_map(|it| it.name).collect())
+    }
+
+    /// A listing of the run that was named before, else of the one that was submitted last from here.
+    fn of_run(&self, what: &str) -> Vec<Listed> {
         let run = self.words.first().map_or(lookup::LAST, String::as_str);
-        let is_plain = |c: char| c.is_alphanumeric() || "_-./+,@%".contains(c);
-        let Some(listed) = self.ask(|plane| async move {
+        let listed = self.ask(|plane| async move {
             let run = match run {
                 lookup::LAST => lookup::remembered(&plane)?,
                 run if run.starts_with(lookup::RUN.prefix) => run.to_owned(),
                 name => page(&plane, &format!("/runs?all=true&name={}", encode(name))).await?.into_iter().next()?.id,
             };
-            page(&plane, &format!("/runs/{}/artifacts", encode(&run))).await
-        }) else {
-            return Vec::new();
-        };
-        let mut paths: Vec<String> = listed.into_iter().filter_map(|it| it.path).collect();
-        paths.retain(|path| path.chars().all(is_plain));
-        paths.sort();
-        paths.dedup();
-        paths.into_iter().map(CompletionCandidate::new).collect()
+            page(&plane, &format!("/runs/{}/{what}", encode(&run))).await
+        });
+        listed.unwrap_or_default()
     }
 
     fn list(&self, path: &str) -> Vec<Listed> {
@@ -215,6 +227,15 @@ impl Context {
         runtime.shutdown_background();
         answer
     }
+}
+
+/// Texts that a shell takes as they are, each once.
+fn plain(mut texts: Vec<String>) -> Vec<CompletionCandidate> {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./+,@%".contains(c);
+    texts.retain(|text| text.chars().all(is_plain));
+    texts.sort();
+    texts.dedup();
+    texts.into_iter().map(CompletionCandidate::new).collect()
 }
 
 async fn page(plane: &ControlPlane, path: &str) -> Option<Vec<Listed>> {
@@ -246,8 +267,22 @@ mod tests {
         fn check(path: &str, command: &clap::Command, missing: &mut Vec<String>) {
             for arg in command.get_arguments() {
                 let placeholder = arg.get_value_names().and_then(|names| names.first()).map(|name| name.to_string());
-                let names_something = ["RUN", "ALC", "INSTANCE", "ALLOCATION", "WORKFLOW", "MANIFEST", "TOKEN", "DIR"]
-                    .contains(&placeholder.unwrap_or_default().as_str());
+                let names_something = [
+                    "RUN",
+                    "ALC",
+                    "INSTANCE",
+                    "ALLOCATION",
+                    "WORKFLOW",
+                    "MANIFEST",
+                    "TOKEN",
+                    "ESCALATION",
+                    "APPROVAL",
+                    "AGENT",
+                    "TASK",
+                    "STEP",
+                    "DIR",
+                ]
+                .contains(&placeholder.unwrap_or_default().as_str());
                 if names_something && arg.get::<ArgValueCompleter>().is_none() {
                     missing.push(format!("{path} {}", arg.get_id()));
                 }

@@ -21,7 +21,14 @@ pub fn effective(orders: &Orders) -> BTreeMap<String, String> {
     all.extend(orders.listen.clone().map(|listen| ("listen".to_owned(), listen)));
     all.extend(orders.public_url.clone().map(|url| ("public_url".to_owned(), url)));
     all.extend(containment().map(|choice| (CONTAINMENT.to_owned(), choice)));
-    if let Ok(config) = crate::role::config(&orders.tables)
+    all.extend(understood(&orders.tables));
+    all
+}
+
+/// The tables of a settings file, with all defaults, as a control plane reads them.
+fn understood(tables: &toml::Table) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    if let Ok(config) = crate::role::config(tables)
         && let Ok(value) = serde_json::to_value(&config)
     {
         flatten("", &value, &mut all);
@@ -51,10 +58,23 @@ fn given(settings: &Settings) -> BTreeMap<String, String> {
     all.extend(words.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))));
     all.extend(settings.database.as_ref().map(|url| ("database".to_owned(), without_password(url))));
     all.extend(containment().map(|choice| (CONTAINMENT.to_owned(), choice)));
-    if let Ok(value) = serde_json::to_value(&settings.tables) {
-        flatten("", &value, &mut all);
-    }
+    all.extend(written(&settings.tables));
     all
+}
+
+/// What stands in the tables, without defaults. One value may be written in several ways: `2.50` is `2.5`.
+fn written(tables: &toml::Table) -> BTreeMap<String, String> {
+    let mut written = BTreeMap::new();
+    if let Ok(value) = serde_json::to_value(tables) {
+        flatten("", &value, &mut written);
+    }
+    let mut understood = understood(tables);
+    for (name, text) in &mut written {
+        if let Some(value) = understood.remove(name) {
+            *text = value;
+        }
+    }
+    written
 }
 
 /// `now` is empty when nobody wrote down what it was started with.
@@ -123,10 +143,25 @@ mod tests {
         assert!(check(&[]).is_empty(), "a command that says nothing agrees");
         assert!(check(&[("prices.local", "0.5"), ("database", "sqlite:/h/remuda.db"), ("log", "info")]).is_empty());
         assert!(check(&[("holds.default_debug_hold_ms", "300000")]).is_empty(), "a default that is said");
+        assert!(check(&[("providers.local.kind", "local")]).is_empty(), "the kind that it has anyway");
         assert_eq!(check(&[("prices.local", "2")]), ["prices.local = 2 (now: 0.5)"]);
         assert_eq!(check(&[("listen", "127.0.0.1:1")]), ["listen = 127.0.0.1:1 (now: not set)"]);
         let unknown = BTreeMap::new();
         assert!(differences(&now, &unknown).is_empty(), "started by a version that wrote nothing down");
+    }
+
+    #[test]
+    fn a_price_is_the_same_however_it_is_written() {
+        let tables = |price: &str| -> toml::Table {
+            format!("[llm.m]\nbase_url = 'http://a/v1'\n[llm.m.models.x]\ncontext = 1000\ninput_price = {price}")
+                .parse()
+                .unwrap()
+        };
+        let now = understood(&tables("'2.50'"));
+        assert_eq!(now["llm.m.models.x.input_price"], "2.5");
+        assert_eq!(differences(&written(&tables("2.5")), &now), [""; 0]);
+        let other = differences(&written(&tables("3")), &now);
+        assert_eq!(other, ["llm.m.models.x.input_price = 3 (now: 2.5)"]);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub const TASK: &[Key] = &[
     Key {
         name: "type",
         value: Value::Type,
-        about: "The kind of run. A task runs its commands once, to their end.",
+        about: "The kind of run. A task runs its commands once, to their end. The steps of an external run are begun by a program of yours, elsewhere (`repl step --run RUN`), and `repl finish` ends it.",
         default: "must be written",
         example: "task",
         flag: None,

@@ -33,6 +33,7 @@ fn reads(yaml: &str) -> bool {
 const VALUES: &[&str] = &[
     "",
     "task",
+    "external",
     "service",
     "train",
     "x y",
@@ -218,6 +219,7 @@ const HINT: &str = "run `UPDATE_DOCS=1 cargo nextest run -p cli the_manual_shows
 fn the_manual_shows_the_code() {
     let schema = serde_json::to_string_pretty(&task()).unwrap() + "\n";
     is_stored("docs/task.schema.json", &schema);
+    is_stored("docs/agents.schema.json", &(serde_json::to_string_pretty(&plan::schema()).unwrap() + "\n"));
     let manual = std::fs::read_to_string(root().join("docs/run-files.md")).unwrap();
     let mut expected = manual.clone();
     for (name, text) in [("keys", table(TASK, "")), ("limits", limits())] {
@@ -258,7 +260,7 @@ fn table(keys: &[Key], below: &str) -> String {
 /// As the manual names it.
 fn kind(value: Value) -> String {
     match value {
-        Value::Type => "`task`".to_owned(),
+        Value::Type => "`task` or `external`".to_owned(),
         Value::Name => "name".to_owned(),
         Value::Text => "text".to_owned(),
         Value::Texts => "list of texts".to_owned(),
@@ -280,12 +282,13 @@ fn kind(value: Value) -> String {
 
 fn limits() -> String {
     use wire::model::time::show_duration;
-    use wire::model::{job, recovery, run, spec};
-    let server::Config { holds, timings, .. } = server::Config::default();
+    use wire::model::{recovery, spec};
+    let server::Config { holds, timings, limits, .. } = server::Config::default();
     let bytes = |bytes: usize| crate::show::size(bytes as i64).replace(".0 ", " ");
     let rows: &[(&str, String, &str)] = &[
         ("commands, all together", bytes(spec::MAX_COMMAND_BYTES), ""),
         ("variables", spec::MAX_ENV.to_string(), ""),
+        ("variables, all together", bytes(spec::MAX_ENV_BYTES), ""),
         ("memory, if it is limited", format!("at least {}", bytes(spec::MIN_MEMORY_BYTES as usize)), ""),
         ("attempts", format!("1 to {}", spec::MAX_ATTEMPTS), ""),
         (
@@ -307,10 +310,27 @@ fn limits() -> String {
             show_duration(spec::DEFAULT_STOP_DURATION_MS),
             "",
         ),
-        ("waiting for a machine", show_duration(job::WAIT_LIMIT_MS), ""),
-        ("start of a machine", show_duration(job::BOOT_LIMIT_MS), ""),
-        ("files on their way to the machine", show_duration(job::SYNC_LIMIT_MS), ""),
-        ("paused; then the run is cancelled", show_duration(run::PAUSED_LIMIT_MS), ""),
+        ("waiting for a machine", show_duration(limits.pending_ms), "`[limits] pending_ms`"),
+        ("start of a machine", show_duration(limits.boot_ms), "`[limits] boot_ms`"),
+        ("files on their way to the machine", show_duration(limits.sync_ms), "`[limits] sync_ms`"),
+        ("paused; then the run is cancelled", show_duration(limits.paused_ms), "`[limits] paused_ms`"),
+        ("from `repl resume` until the run goes on", show_duration(limits.resuming_ms), "`[limits] resuming_ms`"),
+        ("confirmation that a stopped run's processes are gone", show_duration(limits.fence_ms), "`[limits] fence_ms`"),
+        (
+            "`max_duration` of a run that its machine did not end",
+            format!("{} later", show_duration(limits.max_duration_grace_ms)),
+            "`[limits] max_duration_grace_ms`",
+        ),
+        (
+            "the same while the machine is silent, if it works to the end by itself",
+            format!("{} later", show_duration(limits.silent_grace_ms)),
+            "`[limits] silent_grace_ms`",
+        ),
+        (
+            "credits below which nothing is tried again by itself",
+            limits.min_credits_to_retry.to_string(),
+            "`[limits] min_credits_to_retry`",
+        ),
         ("artifacts of a run, in sum", bytes(server::ARTIFACT_BYTES as usize), ""),
         ("artifacts are kept", show_duration(timings.artifacts_kept_ms), "`[timings] artifacts_kept_ms`"),
         (

@@ -1,6 +1,7 @@
 //! The whole system from the outside: the real binary, its embedded control plane, real runners and keepers, each test in a
 //! home of its own. What is said is the business of the session snapshots; here it is what happens.
 
+mod agents;
 mod api;
 mod cluster;
 mod cost;
@@ -18,6 +19,7 @@ mod servers;
 mod serving;
 mod shared;
 mod start;
+mod steps;
 mod stopping;
 mod storms;
 mod surroundings;

@@ -47,7 +47,7 @@ fn the_api_refuses_what_is_not_for_it() {
     let not_json = api.post_bytes("/runs", b"{\"commands\": [".to_vec());
     assert_eq!((not_json.status, &*not_json.code), (400, "invalid_body"), "{not_json:?}");
     assert!(not_json.request_id.is_some() && not_json.fix.is_some(), "{not_json:?}");
-    let large = api.post_bytes("/runs", vec![b' '; 2 << 20]);
+    let large = api.post_bytes("/runs", vec![b' '; 12 << 20]);
     assert_eq!((large.status, &*large.code), (413, "too_large"), "{large:?}");
     let negative = api.post_bytes("/runs", br#"{"commands": ["true"], "budget": "-1"}"#.to_vec());
     assert_eq!(negative.status, 400, "{negative:?}");

@@ -102,8 +102,13 @@ impl Servers {
 
     /// `kill -9` of each in turn, by its number: two servers, then two workers. Started again by itself.
     pub fn kill(&self, number: usize) {
+        process::kill(self.pid(number));
+    }
+
+    /// By the same numbers.
+    pub fn pid(&self, number: usize) -> i32 {
         let members: Vec<&Member> = self.servers.iter().chain(&self.workers).collect();
-        process::kill(members[number].pid());
+        members[number].pid()
     }
 
     /// Every session with the database is lost.

@@ -1,6 +1,9 @@
 //! `kill -9` at every crash point, before and after: the real binary dies there, whoever would start it again does, and what
 //! was promised holds. A registered point that no story reaches is a failure.
 
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/api.rs"]
+mod api;
 mod check;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/cluster.rs"]
@@ -12,10 +15,16 @@ mod gate;
 #[path = "../e2e/home.rs"]
 mod home;
 mod kept_up;
+#[allow(dead_code, reason = "the tests of agents use the rest")]
+#[path = "../agents/listener.rs"]
+mod listener;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/process.rs"]
 mod process;
 mod puppet;
+#[allow(dead_code, reason = "the tests of agents use the rest")]
+#[path = "../agents/recorder.rs"]
+mod recorder;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/servers.rs"]
 mod servers;
@@ -55,6 +64,11 @@ fn main() {
     trials.push(Trial::test(between, || guarded(zombies::stopped_between_transactions)));
     let inside = "zombies::stopped_inside_a_transaction";
     trials.push(Trial::test(inside, || guarded(zombies::stopped_inside_a_transaction)));
+    for moment in [Moment::Before, Moment::After] {
+        let spot = Spot::parse(zombies::REPORTS, moment);
+        let name = format!("zombies::died_while_it_reported::{spot}");
+        trials.push(Trial::test(name, move || guarded(|| zombies::died_while_it_reported(&spot))));
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -63,12 +77,25 @@ fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(test)).map_err(|_| "see above".into())
 }
 
+/// What starts when a person is asked something: no story asks with a program to tell. `crates/engine/tests/intents/questions.rs` does.
+/// The end of an external run, a lease that runs out, and what is read of a finished step are in `crates/engine/tests/intents/durable.rs`.
+const UNREACHED: &[&str] = &[
+    "server/job.change_pool",
+    "server/notify.start",
+    "server/question.told",
+    "server/question.untold",
+    "server/run.finish",
+    "server/step.leases",
+    "server/step.recorded",
+];
+
 /// On SQLite server and worker are one process: to die as either is to die as both.
 fn every_point_has_a_story() {
     let process = |role: Role| if role == Role::Worker { Role::Server } else { role };
     let told: BTreeSet<String> = STORIES
         .iter()
         .flat_map(|story| story.points)
+        .chain([&zombies::REPORTS])
         .map(|name| Spot::parse(name, Moment::Before))
         .map(|spot| format!("{}/{}", process(spot.role), spot.name))
         .collect();
@@ -77,5 +104,7 @@ fn every_point_has_a_story() {
         .flat_map(|(name, roles)| roles.iter().map(move |role| format!("{}/{name}", process(*role))))
         .filter(|point| !told.contains(point))
         .collect();
+    let known: BTreeSet<String> = UNREACHED.iter().map(|point| (*point).to_owned()).collect();
+    let untold: Vec<&String> = untold.symmetric_difference(&known).collect();
     assert!(untold.is_empty(), "no story in stories.rs reaches {untold:?}");
 }

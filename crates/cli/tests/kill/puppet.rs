@@ -6,6 +6,7 @@ use std::cell::OnceCell;
 use wire::Base64;
 use wire::client::Client;
 use wire::model::boot::{BOOT_FILE, Boot};
+use wire::model::step::StepTry;
 use wire::runner::{Fact, Frame, LogChunk, Register, Registered, ReportAnswer, ReportBatch, Stream, What};
 
 pub struct Puppet<'w> {
@@ -13,7 +14,7 @@ pub struct Puppet<'w> {
     runtime: tokio::runtime::Runtime,
     boot: Boot,
     /// The one job of its machine, as it was first told.
-    job: OnceCell<(wire::model::JobId, i64)>,
+    job: OnceCell<(wire::model::JobId, i64, StepTry)>,
 }
 
 impl Puppet<'_> {
@@ -30,6 +31,7 @@ impl Puppet<'_> {
 
     pub fn tells_the_end(&self, final_offset: i64) {
         let what = What::Ended {
+            kept: None,
             exit_code: Some(0),
             signal: None,
             cause: None,
@@ -38,6 +40,8 @@ impl Puppet<'_> {
             active_ms: 1,
             started: true,
             ended_ago_ms: 0,
+            output: None,
+            stdout_tail: None,
         };
         self.report(Some(what), None);
     }
@@ -49,10 +53,12 @@ impl Puppet<'_> {
     fn report(&self, what: Option<What>, text: Option<&str>) {
         self.world.until("the puppet is heard", || {
             let Some(session) = self.register() else { return false };
-            let (job, epoch) = *self.job.get().expect("it has registered");
-            let facts = what.iter().map(|what| Fact { job, epoch, at_ms: 1, what: what.clone() }).collect();
+            let (job, epoch, step) = *self.job.get().expect("it has registered");
+            let fact = |what: &What| Fact { job, epoch, step: Some(step), at_ms: 1, what: what.clone() };
+            let facts = what.iter().map(fact).collect();
             let frame = |text: &str| Frame { stream: Stream::Stdout, at_ms: 1, data: Base64(text.into()) };
-            let logs = text.iter().map(|text| LogChunk { job, epoch, offset: 0, frames: vec![frame(text)] }).collect();
+            let chunk = |text: &&str| LogChunk { job, epoch, step, offset: 0, frames: vec![frame(text)] };
+            let logs = text.iter().map(chunk).collect();
             let batch = ReportBatch { session, facts, logs, durable_waits: 0 };
             let answer = self.runtime.block_on(self.client().post("/runner/v1/report", &batch));
             answer.is_ok_and(|_: ReportAnswer| true)
@@ -77,7 +83,7 @@ impl Puppet<'_> {
         let posted = self.runtime.block_on(self.client().post("/runner/v1/register", &register));
         let registered: Registered = posted.ok()?;
         if let Some(job) = registered.desired.jobs.first() {
-            self.job.get_or_init(|| (job.job, job.epoch));
+            self.job.get_or_init(|| (job.job, job.epoch, job.steps[0].step));
         }
         Some(registered.session)
     }

@@ -1,13 +1,17 @@
 //! What happens while somebody dies: a few stories that together pass every crash point. Each says which points it is told for;
 //! a story that does not reach one of its points fails there.
 
+use crate::api::Api;
 use crate::gate::Gate;
 use crate::process;
 use crate::puppet::Puppet;
+use crate::recorder::Recorder;
 use crate::world::{World, count};
 use nix::sys::signal::Signal;
+use serde_json::json;
 use std::io::Write as _;
 use std::process::Stdio;
+use wire::client::ClientError;
 use wire::model::fault::Role;
 
 pub struct Story {
@@ -244,6 +248,22 @@ pub const STORIES: &[Story] = &[
         shared: false,
         tell: an_item_kills_its_workers,
         points: &["work.give_up"],
+    },
+    Story {
+        name: "agents_at_work",
+        settings: "",
+        also: "",
+        shared: false,
+        tell: agents_at_work,
+        points: &["agent.advance", "question.answer"],
+    },
+    Story {
+        name: "commands_of_an_agent",
+        settings: "",
+        also: "",
+        shared: false,
+        tell: commands_of_an_agent,
+        points: &["kept.put"],
     },
     Story {
         name: "the_end_before_the_log",
@@ -508,4 +528,47 @@ fn the_end_before_the_log(world: &World) {
     world.ends(&run);
     process::signal(runner, Signal::SIGCONT);
     world.until("the runner gives way", || world.runner().is_some_and(|now| now != runner));
+}
+
+/// Requests before and behind a person's word. Each is made, and none under another key than its own.
+fn agents_at_work(world: &World) {
+    let recorder = Recorder::start();
+    let request = |name: &str| format!("{{name: {name}, http: {{url: \"{}\"}}}}", recorder.url(&format!("/{name}")));
+    let steps = [request("a"), "{name: ok, approval: \"go on?\"}".to_owned(), request("b")].join(", ");
+    let run = world.submit_plan(&format!("type: agents\nagents:\n- tasks:\n  - steps: [{steps}]\n"));
+    world.until("a person is asked", || asked(world, &run).is_some());
+    let question = asked(world, &run).unwrap();
+    assert_eq!(recorder.count("/b"), 0, "nobody has said yes");
+    world.until("the answer is taken", || {
+        let answered = Api::of(&world.home).try_post(&format!("/approvals/{question}/approve"), &json!({}));
+        // One that died behind its commit has taken it, and takes no other.
+        matches!(answered, Ok(_) | Err(ClientError::Problem(_)))
+    });
+    world.ends(&run);
+    for path in ["/a", "/b"] {
+        let keys: Vec<_> = recorder.records().into_iter().filter(|record| record.path == path).collect();
+        assert!(!keys.is_empty() && keys.iter().all(|record| record.key == keys[0].key), "{path}: {keys:?}");
+    }
+}
+
+fn asked(world: &World, run: &str) -> Option<String> {
+    let events = world.json(&["events", run]);
+    let asked = events.as_array().unwrap().iter().find(|event| event["kind"] == "question.asked")?;
+    asked["body"]["question"].as_str().map(str::to_owned)
+}
+
+/// Two commands in one workdir, the first of which keeps its files. Each is begun once, whoever dies.
+fn commands_of_an_agent(world: &World) {
+    let ran = world.home.here().join("ran");
+    let first = format!("echo 1 >> {}; echo made > out", ran.display());
+    let second = format!("test -f out && echo 2 >> {}", ran.display());
+    let steps = format!(
+        "{{name: first, command: {}, files: [out]}}, {{name: second, command: {}}}",
+        json!(first),
+        json!(second)
+    );
+    let run = world.submit_plan(&format!("type: agents\nagents:\n- tasks:\n  - steps: [{steps}]\n"));
+    world.ends(&run);
+    assert_eq!(world.json(&["status", &run])["run"]["status"], "completed");
+    assert_eq!(std::fs::read_to_string(ran).unwrap(), "1\n2\n");
 }

@@ -55,6 +55,8 @@ pub struct Expected {
     pub begun: RangeInclusive<usize>,
     /// Then nobody can ask for it any more.
     pub deleted: bool,
+    /// It is of agents: what it pays is its models' matter.
+    pub planned: bool,
 }
 
 pub struct World {
@@ -62,6 +64,8 @@ pub struct World {
     pub kept_up: Vec<KeptUp>,
     pub home: Home,
     pub spot: Spot,
+    /// Where the server listens that is a process of its own.
+    pub server: String,
     mark: PathBuf,
     /// Written to by the work itself: what it says happened, happened.
     record: PathBuf,
@@ -75,7 +79,8 @@ impl World {
         let (mark, record) = (home.here().join("died"), home.here().join("record"));
         std::fs::write(&record, "").unwrap();
         home.set("REPL_CRASH", &format!("{also},{spot}@{}", mark.display()));
-        World { kept_up: Vec::new(), home, spot: spot.clone(), mark, record, expected: RefCell::default() }
+        let (spot, server) = (spot.clone(), String::new());
+        World { kept_up: Vec::new(), home, spot, server, mark, record, expected: RefCell::default() }
     }
 
     /// On PostgreSQL: a server and `workers` beside it. `signal` is the variable that says what happens at the spot.
@@ -98,6 +103,7 @@ impl World {
         let token = std::fs::read_to_string(world.home.data().join("token")).unwrap();
         world.home.set("REPL_TOKEN", &token);
         world.home.set("REPL_URL", &format!("http://{address}"));
+        world.server = address;
         world
     }
 
@@ -137,7 +143,21 @@ impl World {
             out: out.to_owned(),
             begun: 1..=1,
             deleted: false,
+            planned: false,
         });
+        run
+    }
+
+    /// Submits a plan of agents that starts no command; the same key, however often it is typed.
+    pub fn submit_plan(&self, plan: &str) -> String {
+        let key = format!("key-{}", self.expected.borrow().len());
+        self.home.write("plan.repl.yml", plan);
+        let words = ["run", "plan.repl.yml", "--detach", "--json", "--idempotency-key", &key];
+        let run: Value = serde_json::from_slice(&self.insist(&words, 0).stdout).unwrap();
+        let run = run["id"].as_str().unwrap().to_owned();
+        let (code, out) = (0, String::new());
+        let expected = Expected { run: run.clone(), code, out, begun: 0..=0, deleted: false, planned: true };
+        self.expected.borrow_mut().push(expected);
         run
     }
 

@@ -2,6 +2,8 @@
 //! Every session has a home of its own and leaves no process behind.
 
 mod asked;
+mod owned;
+mod people;
 mod session;
 mod told;
 mod trust;

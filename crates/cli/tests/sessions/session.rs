@@ -110,7 +110,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let stopped = self.shell("repl control stop --all").output();
+        // One that a test has ended is not started again: it may not be able to.
+        let stopped = self.shell("! repl control status || exec repl control stop --all").output();
         if !std::thread::panicking() {
             let output = stopped.unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -149,7 +150,8 @@ fn shape(value: &Value) -> String {
 
 /// What no two sessions have in common.
 pub const REDACTED: &[(&str, &str)] = &[
-    (r"\b(run|job|alc|ins|pol|wfl|mft|agt|tsk|stp|art|tok|org)_[0-9a-z]+\b", "${1}_ID"),
+    (r"\b(run|job|alc|ins|pol|wfl|mft|agt|tsk|stp|art|tok|org|qst)_[0-9a-z]+\b", "${1}_ID"),
+    (r"\b127\.0\.0\.1:\d+", "127.0.0.1:[port]"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "[time]"),
     (r"\b\d+(\.\d+)?(ms|s|m|h|d)( \d+(ms|s|m|h))?\b( ago)?", "[span]"),
     (r"\b0\.0\d+\b", "[credits]"),

@@ -3,14 +3,14 @@
 use crate::session::Session;
 use std::io::Read as _;
 
-fn typed(session: &Session, line: &str) -> (Option<i32>, String, String) {
+pub fn typed(session: &Session, line: &str) -> (Option<i32>, String, String) {
     let output = session.shell(line).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 /// The lines on a terminal of this many columns, without colours.
-fn screen(session: &Session, line: &str, columns: u16) -> Vec<String> {
+pub fn screen(session: &Session, line: &str, columns: u16) -> Vec<String> {
     let size = nix::pty::Winsize { ws_row: 40, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = nix::pty::openpty(Some(&size), None).unwrap();
     let mut child = session
@@ -108,13 +108,20 @@ fn extend_alone_is_about_what_is_held_now() {
     session.quietly("repl run --name newer --hold 0s -c true");
     let (code, out, _) = typed(&session, "repl extend");
     let held = session.json("repl allocation show kept --json");
-    let (id, run) = (held["id"].as_str().unwrap(), held["run"].as_str().unwrap());
+    let run = held["run"].as_str().unwrap();
     assert_eq!(code, Some(0));
-    assert!(out.starts_with(&format!("{id} of {run} held for ")) && out.contains(", until 2"), "{out}");
-    session.quietly("repl release kept");
+    assert!(out.starts_with(&format!("the folder of {run} is kept for ")) && out.contains(", until 2"), "{out}");
+    session.quietly("repl run --name gone -c true && repl delete gone");
+    assert!(
+        session.quietly("repl extend").starts_with(&format!("the folder of {run} is kept ")),
+        "not of a deleted one"
+    );
+    let released = session.quietly("repl release kept");
+    assert!(released.starts_with(&format!("the folder of {run} is no longer kept: ")), "{released}");
+    session.quietly("repl release $(repl allocation ls --json | sed -n 's/.*\"id\": \"\\(alc_[^\"]*\\)\".*/\\1/p' | head -n 1) || true");
     let (code, out, said) = typed(&session, "repl extend");
     assert_eq!((code, out.as_str()), (Some(1), ""));
-    assert!(said.starts_with("error: nothing is held now") && said.contains("\n  fix: "), "{said}");
+    assert!(said.starts_with("error: no folder is kept now") && said.contains("\n  fix: "), "{said}");
 }
 
 #[test]
@@ -132,6 +139,47 @@ fn a_start_folder_that_nothing_is_sent_for_is_told() {
     assert!(typed(&session, "repl run t.repl.yml").2.contains("no file that is sent is in `new`"));
     let (code, _, said) = typed(&session, "repl run --file src --workdir src/a.sh -c true");
     assert!(code == Some(2) && said.contains("is a file among those that are sent") && said.contains("fix:"), "{said}");
+}
+
+#[test]
+fn what_a_shell_was_meant_for_is_told_at_the_end_and_by_why() {
+    let session = Session::new();
+    for (line, typed_instead) in
+        [("repl run -- 'echo hello'", "repl run -c 'echo hello'"), ("repl run -- cd src", "repl run -c 'cd src'")]
+    {
+        let (code, _, said) = typed(&session, line);
+        assert_eq!(code, Some(127), "{said}");
+        assert!(said.contains("hint: `") && said.ends_with(&format!("after -c: {typed_instead}\n")), "{said}");
+        let why = session.quietly("repl why");
+        assert!(why.contains("a line for a shell is written after -c: repl run -c 'LINE'"), "{why}");
+    }
+    std::fs::write(session.here().join("a.py"), "").unwrap();
+    let (_, _, said) = typed(&session, "repl run -c 'cat a.py'");
+    assert!(said.contains("hint: a.py is here but was not sent: add --file a.py"), "{said}");
+    let why = session.quietly("repl why");
+    assert!(why.contains("files of yours are there only if they were sent: submit it again with --file PATH"), "{why}");
+    session.shell("repl run --max-duration 1s -c 'sleep 60'").output().unwrap();
+    assert!(session.quietly("repl why").contains("with a longer --max-duration"));
+}
+
+#[test]
+fn artifacts_that_nothing_matched_are_told_and_a_dry_run_names_them() {
+    let session = Session::new();
+    let shown = screen(&session, "repl run --artifact 'out/*' -c true", 80).join("\n");
+    assert!(!shown.contains("artifact get") && shown.contains("no file matches the artifact glob out/*"), "{shown}");
+    let shown = screen(&session, "repl run --artifact n -c 'echo x > n'", 80).join("\n");
+    assert!(shown.contains("repl artifact get run_") && !shown.contains("no file matches"), "{shown}");
+    let plan = session.quietly("repl run --dry-run --artifact 'out/*' --max-duration 2h -c true");
+    assert!(plan.contains("runs for   2h at most\n") && plan.contains("kept       out/*\n"), "{plan}");
+    assert!(session.quietly("repl run --dry-run -c true").contains("runs for   1d at most\n"));
+}
+
+#[test]
+fn a_command_on_the_line_wins_over_the_one_of_the_file() {
+    let session = Session::new();
+    std::fs::write(session.here().join("t.repl.yml"), "type: task\nenv: {WHO: you}\ncommands: [echo file]\n").unwrap();
+    assert_eq!(session.quietly("repl run t.repl.yml -c 'echo line for $WHO'"), "line for you\n");
+    assert_eq!(session.quietly("repl run t.repl.yml -- echo words"), "words\n");
 }
 
 #[test]
@@ -164,7 +212,7 @@ fn what_cannot_be_done_again_says_how_to_submit_it_again() {
             "repl retry long",
             "(long) is cancelled: only a failed run is tried again\n  fix: submit it again: repl run -c 'sleep 600'",
         ),
-        ("repl pause fine", "(fine) is completed: it cannot pause\n  fix: possible now: repl delete run_"),
+        ("repl pause fine", "(fine) is completed: it cannot be paused\n  fix: possible now: repl delete run_"),
     ] {
         let (code, out, error) = typed(&session, line);
         assert_eq!((code, out.as_str()), (Some(1), ""), "{line}: {error}");

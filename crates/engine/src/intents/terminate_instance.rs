@@ -2,7 +2,7 @@
 //! money, so the last node has no time limit and is tried until the provider answers.
 
 use crate::instance_cleanup::missing_until;
-use crate::run_tx::RunTx;
+use crate::transition::{Machines, instance_event};
 use crate::workflow::kind::{ActFuture, Blueprint, NodeError, NodeKind, NodeTx, Port, Verdict, read_order, to_value};
 use crate::{Engine, EngineContext, workflow};
 use adapters::{Handle, Seen};
@@ -38,44 +38,40 @@ struct Input<'a> {
     why: &'a str,
 }
 
-/// Inside a run's transaction: the machine is decided upon there, the workflow does the rest.
-pub(crate) fn begin_in(run_tx: &mut RunTx<'_>, id: InstanceId, why: &str) -> Result<(), Failure> {
-    if !crate::instance::terminate_in(run_tx, id)? {
-        return Ok(());
+/// The machine is on its way out from this transaction on; the workflow does the rest. None: it was on its way out before. The caller
+/// has checked who may end it.
+pub(crate) fn begin(machines: &mut impl Machines, id: InstanceId, why: &str) -> Result<Option<WorkflowId>, Failure> {
+    let instance = machines.machine(id)?;
+    if matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) {
+        return Ok(None);
     }
-    let instance = run_tx.instance(id)?.it.clone();
-    let workflow = open(run_tx.tx, &instance, why, run_tx.at)?;
-    let mut next = instance;
-    next.workflow = Some(workflow);
-    run_tx.instance(id)?.set(next);
-    Ok(())
+    let next = instance_event(machines, instance, InstanceEvent::TerminateAsked)?;
+    open(machines, next, why).map(Some)
 }
 
-/// In a transaction of its own. The caller has checked who may end it.
-pub(crate) fn begin(tx: &mut Tx, id: InstanceId, why: &str) -> Result<WorkflowId, Failure> {
-    let at = tx.at();
-    let instance = store::instance::lock(tx, id)?;
-    let mut next = match instance.status {
-        InstanceStatus::Terminated => {
-            return Err(Refused::Gone { what: "instance", why: "it is terminated already".into() }.into());
-        }
-        InstanceStatus::Terminating => instance,
-        _ => crate::instance::event(tx, instance, InstanceEvent::TerminateAsked)?,
-    };
-    let workflow = open(tx, &next, why, at)?;
-    next.workflow = Some(workflow);
-    store::instance::save(tx, &next)?;
-    Ok(workflow)
+/// A new workflow for a machine that an earlier one could not end.
+pub(crate) fn begin_again(tx: &mut Tx, id: InstanceId, why: &str) -> Result<WorkflowId, Failure> {
+    if let Some(begun) = begin(tx, id, why)? {
+        return Ok(begun);
+    }
+    let instance = tx.machine(id)?;
+    if instance.status == InstanceStatus::Terminated {
+        return Err(Refused::Gone { what: "instance", why: "it is terminated already".into() }.into());
+    }
+    open(tx, instance, why)
 }
 
-fn open(tx: &mut Tx, instance: &Instance, why: &str, at: Timestamp) -> Result<WorkflowId, Failure> {
-    let (id, manifest) = (WorkflowId(tx.next_id()), ManifestId(tx.next_id()));
+fn open(machines: &mut impl Machines, mut instance: Instance, why: &str) -> Result<WorkflowId, Failure> {
+    let tx = machines.tx();
+    let (at, id, manifest) = (tx.at(), WorkflowId(tx.next_id()), ManifestId(tx.next_id()));
     let input = Input { instance: instance.id, why };
     let mut workflow = BLUEPRINT.draft((id, manifest, instance.org), &input, at);
     workflow.instance = Some(instance.id);
     workflow::open_manifest(tx, &workflow)?;
     store::workflow::insert(tx, &workflow)?;
     tx.wake(WorkKind::Workflow, id.0, at);
+    instance.workflow = Some(id);
+    machines.set_machine(instance)?;
     Ok(id)
 }
 
@@ -228,10 +224,10 @@ async fn ask_provider(context: &EngineContext, instance: &Instance) -> Said {
 fn gone(tx: &mut Tx, context: &EngineContext, instance: Instance, handle: Option<&str>) -> Result<(), Failure> {
     let mut instance = match handle {
         // It may have been found by name only now: the cleanup of its folders needs the handle.
-        Some(handle) => crate::instance::event(tx, instance, InstanceEvent::Bound { handle: handle.to_owned() })?,
+        Some(handle) => instance_event(tx, instance, InstanceEvent::Bound { handle: handle.to_owned() })?,
         None => instance,
     };
-    instance = crate::instance::event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
+    instance = instance_event(tx, instance, InstanceEvent::ProviderConfirmedGone)?;
     store::instance::save(tx, &instance)?;
     context.presence.forget(instance.id);
     Ok(())

@@ -4,7 +4,7 @@
 use super::kind::{NodeError, NodeTx, Registry, Scope, Undo, Verdict};
 use crate::intents;
 use crate::run_tx::RunTx;
-use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
+use model::manifest::{Manifest, ManifestEvent};
 use model::workflow::{Node, NodeStatus, OrphanRisk, Workflow, WorkflowConsequence, WorkflowEvent, WorkflowStatus};
 use model::{Failure, ManifestId, Outcome, Refused, Timestamp, WorkflowId};
 use serde_json::Value;
@@ -25,19 +25,7 @@ pub(crate) struct Advanced {
 
 /// The manifest stands before any node has begun.
 pub(crate) fn open_manifest(tx: &mut Tx, workflow: &Workflow) -> Result<(), Failure> {
-    let manifest = Manifest {
-        id: workflow.manifest,
-        org: workflow.org,
-        workflow: workflow.id,
-        intent: workflow.intent,
-        status: ManifestStatus::Draft,
-        outcome: None,
-        created_at: workflow.created_at,
-        sealed_at: None,
-        retain_until: None,
-        deleted_at: None,
-    };
-    store::manifest::insert(tx, &manifest)
+    store::manifest::insert(tx, &Manifest::draft(workflow))
 }
 
 /// Brings a run's workflow to where its rows are, inside the run's transaction. Called after every event of the workflow's job;

@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use store::{Clock, Database, Installation, Moment, Options, Store, Tx, WorkKind, Worker};
+use store::{Clock, Database, Installation, Moment, Options, Store, Tx, WorkClass, WorkKind, Worker};
 
 /// Time that never passes.
 pub(crate) struct Never;
@@ -241,7 +241,7 @@ impl Bench {
 
     /// A worker claims what is due and begins to work on the workflow.
     fn claim(&self) -> Option<Work> {
-        let items = now(self.engine.claim(&self.worker)).unwrap();
+        let items = now(self.engine.claim(&self.worker, WorkClass::Control, 32)).unwrap();
         let item = items.into_iter().find(|item| item.kind == WorkKind::Workflow)?;
         let (engine, registry) = (self.engine.clone(), self.registry);
         Some(Box::pin(async move { executor::work(&engine, registry, item, None).await }))
@@ -274,7 +274,9 @@ fn start(store: &Store, hands: &Hands) -> (Engine, Worker) {
         config: Config::default(),
         installation: Installation::new("t3stt3st", [7; 32]),
         providers: BTreeMap::new(),
-        control_url: "test:".to_owned(),
+        tools: Default::default(),
+        models: Default::default(),
+        control_urls: crate::ControlUrls::only("test:"),
         control_ca: None,
         presence: Presence::alone(),
         timer: Arc::new(hands.clone()),

@@ -3,8 +3,8 @@
 
 use crate::machines::Runners;
 use crate::slow::SlowProvider;
-use adapters::FakeProvider;
 use adapters::fake::{Call, FakeSettings, Fate};
+use adapters::{FakeProvider, FakeTool};
 use engine::instance::InstancePicture;
 use engine::run::{Action, KeyedResponse, Render, Submission};
 use engine::view::RunSnapshot;
@@ -12,16 +12,17 @@ use engine::{Config, Engine, EngineContext, Presence, Provider};
 use model::job::Job;
 use model::run::Run;
 use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
+use model::step::ToolKind;
 use model::time::{MINUTE, SECOND};
 use model::{Credits, Failure, InstanceId, OrgId, RunId, Timestamp};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use store::idempotency::Key;
-use store::{Clock, CrashHook, Database, Installation, Item, Moment, Options, Store, Worker};
+use store::{Clock, CrashHook, Database, Installation, Item, Moment, Options, Store, WorkClass, WorkKind, Worker};
 
 pub const PRICE: Credits = Credits(36_000_000); // 10,000 micro-credits a second: windows are easy to read
 const BEGINNING_MS: i64 = 1_000_000_000;
@@ -38,6 +39,12 @@ pub struct Bench {
     pub calls: Arc<Mutex<Vec<Call>>>,
     pub store: Store,
     pub provider: Arc<FakeProvider>,
+    /// What steps of agents call.
+    pub tool: Arc<FakeTool>,
+    /// What is told of questions.
+    notifier: Option<Arc<FakeTool>>,
+    /// Items whose holder waits for something in the world.
+    under_way: Vec<Pin<Box<dyn Future<Output = ()>>>>,
     /// While true, a spawn is under way and does not come to an end.
     pub spawns_hang: Arc<AtomicBool>,
     pub config: Config,
@@ -145,7 +152,8 @@ impl Bench {
         .unwrap();
         let provider = Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)));
         let spawns_hang = Arc::new(AtomicBool::new(false));
-        let engine = open(&config, &provider, &spawns_hang, &store, &clock);
+        let tool = Arc::new(FakeTool::obedient());
+        let engine = open(&config, &provider, &tool, &spawns_hang, &store, &clock);
         let org = now(engine.ensure_org("bench")).unwrap();
         let worker = start(&engine).unwrap();
         let mut bench = Bench {
@@ -154,6 +162,9 @@ impl Bench {
             calls: Arc::default(),
             store,
             provider,
+            tool,
+            notifier: None,
+            under_way: Vec::new(),
             spawns_hang,
             config,
             engine,
@@ -211,7 +222,9 @@ impl Bench {
         let until = self.at() + ms;
         self.settle();
         while self.at() < until {
-            let due = now(self.engine.next_due()).unwrap().map_or(i64::MAX, |due| due.ms() - self.at().ms());
+            let due = |class| now(self.engine.next_due(class)).unwrap();
+            let due = WorkClass::ALL.into_iter().filter_map(due).min();
+            let due = due.map_or(i64::MAX, |due| due.ms() - self.at().ms());
             let step = due.clamp(1, LONGEST_STEP_MS).min(until.since(self.at()));
             self.clock.0.fetch_add(step, Ordering::Relaxed);
             self.beat();
@@ -234,9 +247,12 @@ impl Bench {
     pub fn drain(&mut self) -> bool {
         let mut busy = false;
         for _ in 0..MOST_ITEMS {
-            let claimed = now(self.engine.claim(&self.worker));
-            let Some(items) = self.unless_dead(claimed) else { continue };
-            if items.is_empty() {
+            let went_on = self.poll_under_way();
+            if self.revive() {
+                continue;
+            }
+            let Some(items) = self.claim_all() else { continue };
+            if items.is_empty() && !went_on {
                 return busy;
             }
             busy = true;
@@ -250,11 +266,33 @@ impl Bench {
         panic!("something wakes itself for ever: {:?}", self.crashes.writes.lock().unwrap().iter().rev().take(20));
     }
 
-    fn work_on(&mut self, item: Item) {
-        now(self.engine.work_on(item));
-        if self.twice {
-            now(self.engine.work_on(item));
+    /// What is due, of every class; none if the control plane died of it.
+    fn claim_all(&mut self) -> Option<Vec<Item>> {
+        let mut items = Vec::new();
+        for class in WorkClass::ALL {
+            let claimed = now(self.engine.claim(&self.worker, class, 32));
+            items.extend(self.unless_dead(claimed)?);
         }
+        Some(items)
+    }
+
+    fn work_on(&mut self, item: Item) {
+        let before = self.under_way.len();
+        for _ in 0..if self.twice { 2 } else { 1 } {
+            let engine = self.engine.clone();
+            self.under_way.push(Box::pin(async move { engine.work_on(item).await }));
+            self.poll_under_way();
+        }
+        let acts = matches!(item.kind, WorkKind::Agent | WorkKind::Notify);
+        assert!(acts || self.under_way.len() <= before, "only acts wait for anything: {item:?}");
+    }
+
+    /// Goes on with what is under way; true if something came to its end.
+    fn poll_under_way(&mut self) -> bool {
+        let before = self.under_way.len();
+        let mut context = Context::from_waker(Waker::noop());
+        self.under_way.retain_mut(|work| work.as_mut().poll(&mut context).is_pending());
+        self.under_way.len() != before
     }
 
     /// Until neither we nor the runners have anything to do at this moment.
@@ -290,13 +328,23 @@ impl Bench {
     pub fn restart(&mut self) {
         self.starts += 1;
         self.crashes.dead.store(false, Ordering::Relaxed);
-        self.engine = open(&self.config, &self.provider, &self.spawns_hang, &self.store, &self.clock);
+        self.under_way.clear();
+        self.engine = open(&self.config, &self.provider, &self.tool, &self.spawns_hang, &self.store, &self.clock);
+        if let Some(program) = self.notifier.clone() {
+            self.notifying(program);
+        }
         self.runners.disconnect();
         match start(&self.engine) {
             Ok(worker) => self.worker = worker,
             Err(_) => return self.restart(), // died again, while it started
         }
         self.crashes.dead.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on this program is told of questions.
+    pub fn notifying(&mut self, program: Arc<FakeTool>) {
+        self.engine = self.engine.clone().notifying(program.clone(), 30 * SECOND);
+        self.notifier = Some(program);
     }
 
     /// Another process whose settings know no provider any more.
@@ -327,7 +375,8 @@ impl Bench {
 
     pub fn submit_with(&mut self, spec: RunSpec, key: Key) -> Result<KeyedResponse, Failure> {
         loop {
-            let submission = Submission { org: self.org, name: None, spec: spec.clone(), start: true };
+            let submission =
+                Submission { org: self.org, name: None, spec: spec.clone(), plans: Default::default(), start: true };
             let answer = now(self.engine.submit(submission, Some(key.clone()), shown()));
             if !self.revive() {
                 return answer;
@@ -395,6 +444,7 @@ pub fn shown() -> Render {
 fn open(
     config: &Config,
     provider: &Arc<FakeProvider>,
+    tool: &Arc<FakeTool>,
     hangs: &Arc<AtomicBool>,
     store: &Store,
     clock: &Arc<Hands>,
@@ -404,7 +454,9 @@ fn open(
         config: config.clone(),
         installation: Installation::new("b3nchm4n", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
-        control_url: "bench:".to_owned(),
+        tools: [ToolKind::Http, ToolKind::Llm].map(|kind| (kind, tool.clone() as Arc<dyn engine::Tool>)).into(),
+        models: Default::default(),
+        control_urls: engine::ControlUrls::only("bench:"),
         control_ca: None,
         presence: Presence::alone(),
         timer: Arc::new(HandsTimer(clock.clone())),
@@ -446,6 +498,7 @@ pub fn spec() -> RunSpec {
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),
+        nodes: 1,
         init_checksum: None,
     }
 }

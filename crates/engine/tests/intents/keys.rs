@@ -9,7 +9,7 @@ use store::Moment;
 use store::idempotency::Key;
 
 fn submission(bench: &Bench) -> Submission {
-    Submission { org: bench.org, name: None, spec: spec(), start: true }
+    Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: true }
 }
 
 #[test]

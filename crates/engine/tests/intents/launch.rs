@@ -10,6 +10,7 @@ use model::run::RunStatus;
 use model::time::{MINUTE, SECOND};
 use model::{Credits, RunId};
 use std::sync::Arc;
+use store::WorkClass;
 
 #[test]
 fn a_cold_run_completes_and_its_machine_ends_when_nobody_uses_it() {
@@ -61,7 +62,8 @@ fn an_accepted_run_is_answered_as_it_is_found() {
         bench.runners.plan = Some(plan);
         let key = bench.key();
         let render: Render = Arc::new(|snapshot| format!("{:#?}", strip(snapshot.clone())).into_bytes());
-        let submission = Submission { org: bench.org, name: None, spec: spec(), start: true };
+        let submission =
+            Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: true };
         let answer = now(bench.engine.submit(submission, Some(key), render)).unwrap();
         let runs = now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 1)).unwrap();
         let found = format!("{:#?}", strip(runs.into_iter().next().unwrap()));
@@ -99,7 +101,7 @@ fn a_running_job_is_charged_by_the_window_and_to_the_millisecond() {
 fn a_run_shows_the_beat_of_the_worker_that_looks_after_it() {
     let mut bench = Bench::new();
     bench.runners.plan = Some(Plan::Run);
-    let submission = Submission { org: bench.org, name: None, spec: spec(), start: false };
+    let submission = Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: false };
     let created = now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
     let created: RunId = String::from_utf8(created.body).unwrap().parse().unwrap();
     let run = bench.submit(spec());
@@ -122,7 +124,7 @@ fn a_run_shows_the_beat_of_the_worker_that_looks_after_it() {
         Ok(())
     });
     now(bench.store.write(store::Lane::Normal, "test", wake)).unwrap();
-    let held = now(bench.engine.claim(&other)).unwrap();
+    let held = now(bench.engine.claim(&other, WorkClass::Control, 32)).unwrap();
     assert!(held.iter().any(|item| item.kind == store::WorkKind::Run && item.subject == run.0), "{held:?}");
     bench.pass(20 * SECOND);
     assert!(bench.at() > last_beat);
@@ -132,4 +134,24 @@ fn a_run_shows_the_beat_of_the_worker_that_looks_after_it() {
     bench.exits(run, 0);
     assert_eq!(shown(&bench), None, "it has ended");
     bench.check();
+}
+
+/// What never changes is written once: the document that every event writes again stays small.
+#[test]
+fn a_long_command_does_not_make_the_rows_larger_that_every_event_writes() {
+    use model::spec::{Command, RunSpec};
+    use std::collections::BTreeMap;
+    let row = |spec: RunSpec| {
+        let mut bench = Bench::new();
+        let run = bench.submit(spec);
+        bench.settle();
+        bench.expect_end(run, RunStatus::Completed, None);
+        let snapshot = bench.snapshot(run);
+        (serde_json::to_vec(&snapshot.run).unwrap().len(), snapshot.content)
+    };
+    let (text, value) = ("x".repeat(100 * 1024), "y".repeat(50 * 1024));
+    let long = RunSpec { command: Command::Shell(text), env: BTreeMap::from([("A".to_owned(), value)]), ..spec() };
+    let ((plain, _), (large, content)) = (row(spec()), row(long.clone()));
+    assert_eq!(content, long.content(), "it is shown and delivered whole");
+    assert!(large - plain < 100, "{plain} bytes, and {large} with a long command");
 }

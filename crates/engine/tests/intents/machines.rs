@@ -3,12 +3,13 @@
 
 use crate::bench::{Bench, now};
 use adapters::fake::MachineState;
-use engine::desired::Desired;
-use engine::runner::{Fact, Introduction, Taken, What};
-use model::job::{FreezeState, JobReason, LifecycleError};
+use engine::desired::{Desired, DesiredJob, DesiredStep};
+use engine::runner::{Fact, Introduction, Output, StepChunk, Taken, What};
+use model::job::{FreezeState, Job, JobReason, LifecycleError};
+use model::spec::Command;
+use model::step::StepTry;
 use model::{Failure, InstanceId, JobId, RunId};
 use std::collections::BTreeMap;
-use store::log::Chunk;
 use store::{Frame, LogStream};
 
 /// How far a runner takes a job by itself.
@@ -24,6 +25,9 @@ pub enum Plan {
     Exit(i32),
 }
 
+/// What a command does when it is started.
+pub type Script = Box<dyn FnMut(&DesiredStep) -> Does>;
+
 #[derive(Default)]
 pub struct Runners {
     pub plan: Option<Plan>,
@@ -34,8 +38,34 @@ pub struct Runners {
     /// The time a runner says a job was active.
     pub active_ms: i64,
     processes: BTreeMap<String, Process>,
+    /// What commands of planned agents do; without it each ends well at once.
+    pub script: Option<Script>,
+    /// Commands of planned agents that really began, by what they were started with.
+    pub commands: Vec<Command>,
     /// Every execution of a command that really began.
     pub began: Vec<(RunId, JobId, i64)>,
+}
+
+/// What a command of a planned agent does.
+#[derive(Debug, Clone)]
+pub enum Does {
+    /// Until it is stopped, or the test ends it.
+    Runs,
+    Ends(What),
+}
+
+impl Does {
+    pub fn answers(json: serde_json::Value) -> Does {
+        let mut end = ended(JobReason::DoneByRunner, Some(0), 0, 0);
+        if let What::Ended { output, .. } = &mut end {
+            *output = Some(Output::Json(json.to_string()));
+        }
+        Does::Ends(end)
+    }
+    pub fn exits(code: i32) -> Does {
+        let reason = if code == 0 { JobReason::DoneByRunner } else { JobReason::ExitedWithError };
+        Does::Ends(ended(reason, Some(code), 0, 0))
+    }
 }
 
 #[derive(Default)]
@@ -44,10 +74,23 @@ struct Process {
     instance: Option<InstanceId>,
     streaming: bool,
     works: BTreeMap<(JobId, i64), Work>,
+    agents: BTreeMap<(JobId, i64), AgentWork>,
+}
+
+/// The job of a planned agent: its commands come and go.
+#[derive(Default)]
+struct AgentWork {
+    facts: Vec<(Option<StepTry>, What)>,
+    acknowledged: usize,
+    /// Whether each has ended.
+    commands: BTreeMap<StepTry, bool>,
+    still: bool,
+    closed: bool,
 }
 
 #[derive(Default)]
 struct Work {
+    step: Option<StepTry>,
     facts: Vec<What>,
     acknowledged: usize,
     started: bool,
@@ -130,6 +173,7 @@ impl Bench {
                 (process.instance, process.streaming) = (Some(instance.id), true);
                 // What was not acknowledged by another process is said again to this one.
                 process.works.values_mut().for_each(|work| work.acknowledged = 0);
+                process.agents.values_mut().for_each(|work| work.acknowledged = 0);
                 self.engine.context.presence.stream(instance.id, true);
             }
         }
@@ -149,11 +193,15 @@ impl Bench {
     }
 
     fn go_on(&mut self, name: &str, desired: &Desired) {
+        if let Some(wanted) = desired.job.as_ref().filter(|wanted| wanted.job.step.is_none()) {
+            return self.go_on_for_agent(name, wanted);
+        }
         let plan = self.runners.plan.unwrap_or(Plan::Exit(0));
         let works = &mut self.runners.processes.get_mut(name).expect("it was just seen").works;
         if let Some(wanted) = &desired.job {
             let (key, job) = ((wanted.job.id, wanted.job.epoch), &wanted.job);
             let work = works.entry(key).or_default();
+            work.step = wanted.steps.first().map(|step| step.step);
             let stopped = job.stop_asked_at.is_some();
             if work.facts.is_empty() && (plan != Plan::Ignore || stopped) {
                 work.facts.push(What::Accepted);
@@ -181,6 +229,53 @@ impl Bench {
         }
     }
 
+    /// A job whose steps come one by one, until it is stopped.
+    fn go_on_for_agent(&mut self, name: &str, wanted: &DesiredJob) {
+        let Runners { processes, script, commands, plan, .. } = &mut self.runners;
+        if matches!(plan, Some(Plan::Ignore)) {
+            return;
+        }
+        let agents = &mut processes.get_mut(name).expect("it was just seen").agents;
+        let work = agents.entry((wanted.job.id, wanted.job.epoch)).or_default();
+        let stopped = wanted.job.stop_asked_at.is_some();
+        if work.facts.is_empty() {
+            work.facts.extend([(None, What::Accepted), (None, What::SyncComplete { blobs: 0 })]);
+        }
+        let still = matches!(wanted.job.freeze, FreezeState::Freezing | FreezeState::Frozen);
+        if still != work.still && !stopped {
+            work.still = still;
+            work.facts.push((None, if still { What::Froze } else { What::Thawed }));
+        }
+        for step in wanted.steps.iter().filter(|_| !still) {
+            let begun = work.commands.contains_key(&step.step);
+            if !begun && !stopped && !step.stopped {
+                commands.push(step.command.clone());
+                work.facts.push((Some(step.step), What::Started { unenforced: None }));
+                work.commands.insert(step.step, false);
+                let does = script.as_mut().map_or(Does::exits(0), |script| script(step));
+                if let Does::Ends(end) = does {
+                    work.end(step.step, end);
+                }
+            }
+            if (stopped || step.stopped) && work.commands.get(&step.step) != Some(&true) {
+                work.end(step.step, ended(JobReason::TerminatedByServer, None, 0, 0));
+            }
+        }
+        if stopped && wanted.steps.is_empty() && !std::mem::replace(&mut work.closed, true) {
+            work.facts.push((None, closed(JobReason::DoneByRunner)));
+        }
+    }
+
+    /// A command of a planned agent that runs comes to its end.
+    pub fn command_ends(&mut self, step: StepTry, end: What) {
+        for process in self.runners.processes.values_mut() {
+            for work in process.agents.values_mut().filter(|work| work.commands.contains_key(&step)) {
+                work.end(step, end.clone());
+            }
+        }
+        self.settle();
+    }
+
     /// Everything that was not acknowledged, in one report.
     pub fn send(&mut self, name: &str) -> bool {
         let process = &self.runners.processes[name];
@@ -188,15 +283,20 @@ impl Bench {
         let mut facts = Vec::new();
         for ((job, epoch), work) in &process.works {
             let fresh = work.facts.iter().skip(work.acknowledged);
-            facts.extend(fresh.map(|what| Fact { job: *job, epoch: *epoch, what: what.clone() }));
+            facts.extend(fresh.map(|what| fact(*job, *epoch, work.step, what.clone())));
+        }
+        for ((job, epoch), work) in &process.agents {
+            let fresh = work.facts.iter().skip(work.acknowledged);
+            facts.extend(fresh.map(|(step, what)| Fact { job: *job, epoch: *epoch, step: *step, what: what.clone() }));
         }
         if facts.is_empty() {
             return false;
         }
         let said = self.report(instance, facts.clone(), Vec::new());
         if let Some(Ok(_)) = said {
-            let works = &mut self.runners.processes.get_mut(name).expect("it was just seen").works;
-            works.values_mut().for_each(|work| work.acknowledged = work.facts.len());
+            let process = self.runners.processes.get_mut(name).expect("it was just seen");
+            process.works.values_mut().for_each(|work| work.acknowledged = work.facts.len());
+            process.agents.values_mut().for_each(|work| work.acknowledged = work.facts.len());
         }
         true
     }
@@ -206,7 +306,7 @@ impl Bench {
         &mut self,
         instance: InstanceId,
         facts: Vec<Fact>,
-        chunks: Vec<Chunk>,
+        chunks: Vec<StepChunk>,
     ) -> Option<Result<Taken, Failure>> {
         let at = self.at();
         let taken = now(async {
@@ -241,13 +341,21 @@ impl Bench {
     /// One fact of a job, said by the runner that has it.
     pub fn say(&mut self, run: RunId, what: What) -> Taken {
         let job = self.job(run);
-        let fact = Fact { job: job.id, epoch: job.epoch, what };
+        self.say_of(&job, what)
+    }
+
+    pub fn say_of(&mut self, job: &Job, what: What) -> Taken {
+        let fact = fact(job.id, job.epoch, job.step, what);
         self.report(job.instance.expect("it is placed"), vec![fact], Vec::new()).expect("nobody dies here").unwrap()
     }
 
     /// The command of a running job ends by itself.
     pub fn exits(&mut self, run: RunId, code: i32) {
         let job = self.job(run);
+        self.exits_of(&job, code);
+    }
+
+    pub fn exits_of(&mut self, job: &Job, code: i32) {
         let active_ms = self.runners.active_ms;
         for process in self.runners.processes.values_mut() {
             if let Some(work) = process.works.get_mut(&(job.id, job.epoch)) {
@@ -263,7 +371,10 @@ impl Bench {
 
     /// From now on nothing from this run's machine arrives, and nothing arrives there. The stream breaks.
     pub fn cut_off(&mut self, run: RunId) -> String {
-        let name = self.name_of(run);
+        self.cut_off_machine(self.name_of(run))
+    }
+
+    pub fn cut_off_machine(&mut self, name: String) -> String {
         self.runners.deaf.push(name.clone());
         let process = self.runners.processes.get_mut(&name).expect("it has registered");
         if let Some(instance) = process.instance.take() {
@@ -279,6 +390,17 @@ impl Bench {
     }
 }
 
+impl AgentWork {
+    fn end(&mut self, step: StepTry, end: What) {
+        self.commands.insert(step, true);
+        self.facts.push((Some(step), end));
+    }
+}
+
+pub fn closed(reason: JobReason) -> What {
+    What::Closed { reason, message: None, lifecycle_error: None }
+}
+
 impl Work {
     fn exit(&mut self, code: i32, active_ms: i64) {
         let reason = if code == 0 { JobReason::DoneByRunner } else { JobReason::ExitedWithError };
@@ -288,6 +410,12 @@ impl Work {
         self.over = true;
         self.facts.push(ended(reason, exit_code, 0, active_ms));
     }
+}
+
+/// A fact as a runner tells it: of the job, or of its one step.
+pub fn fact(job: JobId, epoch: i64, step: Option<StepTry>, what: What) -> Fact {
+    let of_step = matches!(what, What::Started { .. } | What::Ended { .. });
+    Fact { job, epoch, step: step.filter(|_| of_step), what }
 }
 
 pub fn ended(reason: JobReason, exit_code: Option<i32>, final_offset: i64, active_ms: i64) -> What {
@@ -300,6 +428,10 @@ pub fn ended(reason: JobReason, exit_code: Option<i32>, final_offset: i64, activ
         final_offset,
         active_ms,
         ended_ago_ms: 0,
+        output: None,
+        stdout_tail: None,
+        started: true,
+        kept: None,
     }
 }
 
@@ -320,10 +452,15 @@ pub fn broken(error: LifecycleError, active_ms: i64) -> What {
         final_offset: 0,
         active_ms,
         ended_ago_ms: 0,
+        output: None,
+        stdout_tail: None,
+        started: true,
+        kept: None,
     }
 }
 
-pub fn chunk(job: JobId, epoch: i64, offset: i64, text: &str) -> Chunk {
+pub fn chunk(job: &Job, offset: i64, text: &str) -> StepChunk {
     let frame = Frame { stream: LogStream::Stdout, at: model::Timestamp(1), data: text.as_bytes().to_vec() };
-    Chunk { job, epoch, offset, frames: vec![frame] }
+    let step = job.step.expect("a plain task has one step");
+    StepChunk { job: job.id, epoch: job.epoch, step, offset, frames: vec![frame] }
 }

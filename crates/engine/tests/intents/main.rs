@@ -1,11 +1,16 @@
 //! Each node of each intent under faults, and every promise the engine makes about runs, machines, holds and money.
 
 mod advice;
+mod agents;
 mod artifacts;
+mod audit;
 mod bench;
 mod cancel;
 mod check;
+mod commands;
 mod crashes;
+mod dialogues;
+mod durable;
 mod holds;
 mod idle_billing;
 mod keys;
@@ -14,7 +19,10 @@ mod machines;
 mod money;
 mod pause;
 mod placement;
+mod plans;
 mod provider_faults;
+mod questions;
+mod ranks;
 mod reports;
 mod rests;
 mod retry;

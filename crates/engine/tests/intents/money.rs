@@ -1,6 +1,6 @@
 //! Reserved ahead, charged by the window, given back: every movement with its key, never more than was set aside.
 
-use crate::bench::{Bench, PRICE, now, spec};
+use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::{Plan, ended};
 use engine::run::Submission;
 use engine::runner::What;
@@ -89,13 +89,10 @@ fn what_travels_after_the_command_has_ended_is_not_charged() {
         let mut bench = Bench::new();
         let run = running(&mut bench, spec());
         bench.advance(20 * SECOND);
-        let What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, .. } =
-            ended(JobReason::DoneByRunner, Some(0), 0, 1)
-        else {
-            unreachable!("an end")
-        };
-        let end =
-            What::Ended { reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, ended_ago_ms };
+        let mut end = ended(JobReason::DoneByRunner, Some(0), 0, 1);
+        if let What::Ended { ended_ago_ms: ago, .. } = &mut end {
+            *ago = ended_ago_ms;
+        }
         bench.say(run, end);
         bench.expect_end(run, RunStatus::Completed, None);
         let least = Credits((charged * SECOND_COSTS).max(1));
@@ -156,7 +153,7 @@ fn without_credits_nothing_is_written() {
     spend_all_but(&bench, PRICE - Credits(1));
     for start in [true, false] {
         let key = bench.key();
-        let submission = Submission { org: bench.org, name: None, spec: spec(), start };
+        let submission = Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start };
         let refused =
             now(bench.engine.submit(submission, Some(key), crate::bench::shown())).expect_err("it cannot be paid");
         let expected = Refused::Unaffordable { needed: PRICE, available: PRICE - Credits(1) };
@@ -174,7 +171,7 @@ fn without_credits_nothing_is_written() {
 #[test]
 fn a_created_run_reserves_only_when_it_starts() {
     let mut bench = Bench::new();
-    let submission = Submission { org: bench.org, name: None, spec: spec(), start: false };
+    let submission = Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: false };
     let answer = now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
     let run: RunId = String::from_utf8(answer.body).unwrap().parse().unwrap();
     bench.settle();
@@ -284,4 +281,24 @@ fn a_policy_does_not_retry_beyond_the_budget() {
     assert_eq!(bench.run(run).attempt, 1);
     assert!(bench.events(run).contains(&"run.retry_unaffordable".to_owned()));
     bench.check();
+}
+
+/// R72, R153: an org that is nearly out of credits repeats nothing by itself, though it could pay for it.
+#[test]
+fn a_policy_does_not_retry_below_the_floor_of_credits() {
+    for (floor, attempts) in [(10, 1), (8, 2)] {
+        let mut config = engine::Config::default();
+        config.money.first_topup = Credits::whole(9);
+        config.limits.min_credits_to_retry = floor;
+        let mut bench = Bench::with(settings(4), config);
+        let on_events = vec![RetryEvent::Error];
+        let retry = Some(Retry { max_attempts: 3, on_events, duration_ms: None, delay_ms: None });
+        let run = running(&mut bench, RunSpec { retry, max_duration_ms: Some(MINUTE), ..spec() });
+        bench.exits(run, 1);
+        bench.settle();
+        assert_eq!(bench.run(run).attempt, attempts, "with a floor of {floor}");
+        let told = bench.events(run).contains(&"run.retry_unaffordable".to_owned());
+        assert_eq!(told, attempts == 1);
+        bench.check();
+    }
 }

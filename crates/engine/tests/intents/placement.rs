@@ -2,7 +2,8 @@
 
 use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::Plan;
-use adapters::fake::FakeSettings;
+use adapters::FakeProvider;
+use adapters::fake::{FakeSettings, Fate};
 use engine::Config;
 use engine::plan::Place;
 use engine::run::Submission;
@@ -11,6 +12,7 @@ use model::run::{Phase, RunStatus};
 use model::spec::{Priority, Resources, Retry, RetryEvent, RunSpec};
 use model::time::{HOUR, MINUTE, SECOND};
 use model::{Credits, Refused, RunId, Timestamp};
+use std::sync::Arc;
 
 fn sized(gigabytes: i64) -> RunSpec {
     RunSpec { resources: Resources { cpu_milli: None, memory_bytes: Some(gigabytes << 30) }, ..spec() }
@@ -71,6 +73,46 @@ fn orgs_are_served_in_turn() {
         }
     }
     assert_eq!(order[1..], [a, x, b, y, c, d]);
+    bench.check();
+}
+
+/// The commit that moves a job gives up its turn and its place; the next one enters the other pool.
+#[test]
+fn a_job_that_waits_moves_to_another_pool() {
+    let mut bench = one_machine();
+    let other =
+        FakeProvider::new(FakeSettings { name: "other".to_owned(), ..settings(1) }, Box::new(|_, _| Fate::Obey));
+    let context = Arc::get_mut(&mut bench.engine.context).expect("nothing else has it yet");
+    context.providers.insert("other".to_owned(), Arc::new(other));
+    bench.runners.plan = Some(Plan::Run);
+    let first = bench.submit(spec());
+    bench.settle();
+    let [moves, follows] = [(); 2].map(|()| bench.submit(spec()));
+    let waits = bench.job(moves);
+    assert!(waits.queue_seq.is_some() && waits.turn.is_some());
+    let change =
+        |bench: &Bench, run, provider, region| now(bench.engine.change_pool(bench.job(run).id, provider, region));
+    assert!(change(&bench, moves, "other", "nowhere").is_err(), "no such region");
+    assert!(change(&bench, first, "other", "here").is_err(), "it has a machine");
+    change(&bench, moves, "other", "here").unwrap();
+    let between = bench.job(moves);
+    assert_eq!((between.turn, between.queue_seq), (None, None));
+    assert_ne!(between.pool, waits.pool);
+    bench.check();
+    bench.settle();
+    let machine = bench.snapshot(moves).instance.expect("the other pool has room");
+    assert_eq!((bench.run(moves).phase, machine.provider.as_str()), (Some(Phase::Provisioning), "other"));
+    assert_eq!(bench.run(follows).phase, Some(Phase::Queued), "nothing has become free here");
+    // Both pools are full: one that moves waits there too, and one that comes back waits at the end.
+    let last = bench.submit(spec());
+    change(&bench, last, "other", "here").unwrap();
+    bench.settle();
+    assert_eq!((bench.job(last).pool, bench.job(last).queue_seq.is_some()), (between.pool, true));
+    change(&bench, last, "fake", "here").unwrap();
+    bench.settle();
+    bench.exits(first, 0);
+    bench.advance(SECOND);
+    assert_eq!((bench.run(follows).phase, bench.run(last).phase), (Some(Phase::Running), Some(Phase::Queued)));
     bench.check();
 }
 
@@ -140,7 +182,8 @@ fn what_fits_no_machine_is_refused_and_leaves_nothing() {
     let key = bench.key();
     let cpu = RunSpec { resources: Resources { cpu_milli: Some(2001), memory_bytes: None }, ..spec() };
     for spec in [sized(9), cpu] {
-        let submission = Submission { org: bench.org, name: None, spec: spec.clone(), start: true };
+        let submission =
+            Submission { org: bench.org, name: None, spec: spec.clone(), plans: Default::default(), start: true };
         let planned = now(bench.engine.plan(&submission)).unwrap_err();
         let refused = bench.submit_with(spec, key.clone()).unwrap_err();
         assert!(matches!(refused.refused(), Some(Refused::DoesNotFit { .. })), "{refused:?}");
@@ -159,7 +202,8 @@ fn a_plan_says_what_would_happen_and_writes_nothing() {
     let spec = RunSpec { retry: Some(retry), max_duration_ms: Some(2 * HOUR), ..sized(1) };
     let plan = |bench: &Bench, spec: &RunSpec| {
         let before = bench.crashes.writes.lock().unwrap().len();
-        let submission = Submission { org: bench.org, name: None, spec: spec.clone(), start: true };
+        let submission =
+            Submission { org: bench.org, name: None, spec: spec.clone(), plans: Default::default(), start: true };
         let plan = now(bench.engine.plan(&submission)).unwrap();
         assert_eq!(bench.crashes.writes.lock().unwrap().len(), before);
         plan

@@ -15,7 +15,7 @@ use model::{Credits, RunId, TroubleKind};
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
-use store::{Moment, WorkKind};
+use store::{Moment, WorkClass, WorkKind};
 
 const KINDS: [TroubleKind; 6] = [
     TroubleKind::Capacity,
@@ -284,7 +284,7 @@ fn no_capacity_is_tried_again_by_policy_with_growing_pauses() {
 fn a_spawn_in_hand(bench: &mut Bench) -> (RunId, impl FnOnce() + use<>) {
     bench.spawns_hang.store(true, Ordering::Relaxed);
     let run = bench.submit(spec());
-    let items = now(bench.engine.claim(&bench.worker)).unwrap();
+    let items = now(bench.engine.claim(&bench.worker, WorkClass::Control, 32)).unwrap();
     let (spawns, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.kind == WorkKind::Workflow);
     others.into_iter().for_each(|item| now(bench.engine.work_on(item)));
     let (maker, workflow) = (bench.engine.clone(), spawns[0]);
@@ -347,7 +347,10 @@ fn a_runner_that_comes_while_its_failed_making_is_undone_begins_nothing() {
         bench.runners.plan = Some(Plan::Run);
         bench.fate(|call, _, _| if call == Call::Spawn { Fate::FailAfter(TroubleKind::Auth) } else { Fate::Obey });
         let run = bench.submit(spec());
-        now(bench.engine.claim(&bench.worker)).unwrap().into_iter().for_each(|item| now(bench.engine.work_on(item)));
+        now(bench.engine.claim(&bench.worker, WorkClass::Control, 32))
+            .unwrap()
+            .into_iter()
+            .for_each(|item| now(bench.engine.work_on(item)));
         assert!(bench.runners_act(), "its runner comes before anything is undone");
         while bench.runners_act() {}
         bench.provider.kill_runner(&bench.name_of(run));

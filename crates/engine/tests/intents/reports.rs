@@ -1,17 +1,19 @@
 //! What runners say: repeated, reordered, too late, of an epoch that is over; and logs that are longer than what has arrived.
 
 use crate::bench::{Bench, now, spec};
-use crate::machines::{Plan, broken, chunk, ended};
-use engine::runner::{Fact, Taken, What};
+use crate::machines::{Plan, broken, chunk, ended, fact};
+use crate::sweeps::{send, with_file};
+use engine::runner::{LogReach, StepChunk, Taken, What};
 use model::allocation::{Allocation, AllocationStatus};
 use model::instance::InstanceStatus;
 use model::job::{Job, JobReason, JobStatus, LifecycleError};
+use model::log::LogId;
 use model::run::{Phase, RunStatus};
 use model::spec::{Retry, RetryEvent};
+use model::step::StepTry;
 use model::time::{MINUTE, SECOND};
 use model::{Credits, InstanceId, Refused, RunId};
 use store::LogStream;
-use store::log::Chunk;
 
 fn silent_runner(plan: Plan) -> (Bench, RunId, Job) {
     let mut bench = Bench::new();
@@ -22,8 +24,8 @@ fn silent_runner(plan: Plan) -> (Bench, RunId, Job) {
     (bench, run, job)
 }
 
-fn say(bench: &mut Bench, job: &Job, facts: &[What], chunks: Vec<Chunk>) -> Taken {
-    let facts = facts.iter().map(|what| Fact { job: job.id, epoch: job.epoch, what: what.clone() }).collect();
+fn say(bench: &mut Bench, job: &Job, facts: &[What], chunks: Vec<StepChunk>) -> Taken {
+    let facts = facts.iter().map(|what| fact(job.id, job.epoch, job.step, what.clone())).collect();
     bench.report(job.instance.unwrap(), facts, chunks).expect("nobody dies here").unwrap()
 }
 
@@ -211,7 +213,7 @@ fn what_is_said_after_the_end_is_kept_and_changes_nothing() {
     bench.reconnect(&name);
     for _ in 0..2 {
         let taken = say(&mut bench, &job, &[done(0)], Vec::new());
-        assert!(matches!(taken.refused[0].2, Refused::OldEpoch { .. }), "{:?}", taken.refused);
+        assert!(matches!(taken.refused[0].why, Refused::OldEpoch { .. }), "{:?}", taken.refused);
     }
     assert_eq!(bench.run(run).status, RunStatus::Cancelled);
     assert_eq!((bench.money(run, 1), bench.balance()), (money, balance));
@@ -242,17 +244,78 @@ fn only_the_machine_that_has_the_job_may_speak_of_it() {
     bench.settle();
     let stranger = bench.job(other).instance.unwrap();
     for (instance, epoch) in [(stranger, job.epoch), (job.instance.unwrap(), job.epoch + 1), (stranger, 0)] {
-        let fact = Fact { job: job.id, epoch, what: done(0) };
-        let lie = chunk(job.id, epoch, 0, "lies");
+        let fact = fact(job.id, epoch, job.step, done(0));
+        let lie = StepChunk { epoch, ..chunk(&job, 0, "lies") };
         let taken = bench.report(instance, vec![fact], vec![lie]).unwrap().unwrap();
         assert_eq!(taken.refused.len(), 2, "the fact and the bytes: {taken:?}");
     }
     assert_eq!(bench.run(run).phase, Some(Phase::Running));
     assert_eq!(now(bench.engine.logs.read(job.id, 0, 100)).unwrap().frames.len(), 0);
-    let unknown = Fact { job: model::JobId(999_999), epoch: 1, what: done(0) };
+    let unknown = fact(model::JobId(999_999), 1, job.step, done(0));
     let taken = bench.report(stranger, vec![unknown], Vec::new()).unwrap().unwrap();
-    assert!(matches!(taken.refused[0].2, Refused::NotFound { .. }));
+    assert!(matches!(taken.refused[0].why, Refused::NotFound { .. }));
     bench.check();
+}
+
+#[test]
+fn a_report_about_an_older_try_changes_nothing() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
+    let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
+    bench.settle();
+    let first = bench.job(run).step.unwrap();
+    assert_eq!(first.number, 1);
+    bench.say(run, broken(LifecycleError::ControlLost, 1));
+    bench.advance(5 * MINUTE);
+    let job = bench.job(run);
+    let step = job.step.unwrap();
+    assert_eq!((step.id, step.number, job.submission), (first.id, 2, 2), "the same step, tried again");
+    let said = vec![fact(job.id, job.epoch, Some(first), done(0))];
+    let lie = StepChunk { step: first, ..chunk(&job, 0, "old") };
+    let taken = bench.report(job.instance.unwrap(), said, vec![lie]).unwrap().unwrap();
+    assert_eq!(taken.refused.len(), 2, "the end and the bytes: {taken:?}");
+    for no in &taken.refused {
+        assert!(matches!(no.why, Refused::OldTry { given: 1, current: 2, .. }) && no.step == Some(first), "{no:?}");
+    }
+    assert_eq!(bench.run(run).phase, Some(Phase::Running), "the try that runs is not touched");
+    bench.exits(run, 0);
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench.check();
+}
+
+#[test]
+fn a_step_of_an_agent_writes_into_a_log_of_its_own() {
+    let (mut bench, _, job) = silent_runner(Plan::Run);
+    let step = job.step.unwrap();
+    // As the job of an agent whose steps come one by one.
+    let others = Job { step: None, ..job.clone() };
+    now(bench.engine.store.write(store::Lane::Normal, "test.job", move |tx| store::job::save(tx, &others))).unwrap();
+    let taken = say(&mut bench, &job, &[], vec![chunk(&job, 0, "its own")]);
+    assert_eq!(taken.log_offsets[0], LogReach { job: job.id, epoch: job.epoch, step, offset: 7 });
+    let said = |log: LogId| now(bench.engine.logs.read(log, 0, 100)).unwrap().frames;
+    assert_eq!(said(step.into())[0].frame.data, b"its own");
+    assert!(said(job.id.into()).is_empty());
+    let strange = StepTry { id: model::StepId(999_999), number: 1 };
+    for (step, code) in [(StepTry { number: 2, ..step }, "old_try"), (strange, "not_found")] {
+        let taken = say(&mut bench, &job, &[], vec![StepChunk { step, ..chunk(&job, 0, "lies") }]);
+        assert_eq!((taken.refused[0].why.code(), taken.refused[0].step), (code, Some(step)));
+    }
+}
+
+#[test]
+fn the_document_names_one_step_and_its_files_only_until_they_are_in_place() {
+    for (plan, bring) in [(Plan::Pull, true), (Plan::Run, false)] {
+        let mut bench = Bench::new();
+        bench.runners.plan = Some(plan);
+        let hash = send(&mut bench, b"data");
+        let run = bench.submit(with_file(&hash));
+        bench.settle();
+        let job = bench.job(run);
+        let desired = now(bench.engine.desired(job.instance.unwrap())).unwrap().job.unwrap();
+        assert_eq!((desired.closed, desired.files.is_some(), desired.inline.is_empty()), (true, bring, !bring));
+        assert_eq!(desired.steps.iter().map(|step| Some(step.step)).collect::<Vec<_>>(), [job.step]);
+    }
 }
 
 fn text(bench: &Bench, job: &Job, stream: LogStream) -> String {
@@ -265,8 +328,8 @@ fn text(bench: &Bench, job: &Job, stream: LogStream) -> String {
 fn a_log_has_no_gaps_and_repeats_nothing() {
     let (mut bench, run, job) = silent_runner(Plan::Run);
     let send = |bench: &mut Bench, offset, text: &str| {
-        let chunk = chunk(job.id, job.epoch, offset, text);
-        say(bench, &job, &[], vec![chunk]).log_offsets[&job.id]
+        let chunk = chunk(&job, offset, text);
+        say(bench, &job, &[], vec![chunk]).log_offsets[0].offset
     };
     assert_eq!(send(&mut bench, 0, "hello "), 6);
     assert_eq!(send(&mut bench, 9, "never"), 6, "something is missing before it");
@@ -285,7 +348,7 @@ fn a_log_has_no_gaps_and_repeats_nothing() {
 fn an_end_waits_for_the_tail_of_its_log() {
     for restart in [false, true] {
         let (mut bench, run, job) = silent_runner(Plan::Run);
-        say(&mut bench, &job, &[done(5)], vec![chunk(job.id, job.epoch, 0, "ab")]);
+        say(&mut bench, &job, &[done(5)], vec![chunk(&job, 0, "ab")]);
         assert_eq!(bench.run(run).status, RunStatus::Running, "three bytes are missing");
         assert_eq!(bench.job(run).status, JobStatus::Terminating);
         bench.advance(30 * SECOND);
@@ -293,7 +356,7 @@ fn an_end_waits_for_the_tail_of_its_log() {
             bench.restart(); // what waits for the tail is in the rows, not in memory
             bench.settle();
         }
-        say(&mut bench, &job, &[], vec![chunk(job.id, job.epoch, 2, "cde")]);
+        say(&mut bench, &job, &[], vec![chunk(&job, 2, "cde")]);
         bench.settle();
         bench.expect_end(run, RunStatus::Completed, None);
         assert!(!bench.job(run).log_cut);
@@ -305,7 +368,7 @@ fn an_end_waits_for_the_tail_of_its_log() {
 #[test]
 fn a_tail_that_never_comes_leaves_a_mark() {
     let (mut bench, run, job) = silent_runner(Plan::Run);
-    say(&mut bench, &job, &[done(5)], vec![chunk(job.id, job.epoch, 0, "ab")]);
+    say(&mut bench, &job, &[done(5)], vec![chunk(&job, 0, "ab")]);
     bench.cut_off(run);
     bench.advance(59 * SECOND);
     assert_eq!(bench.run(run).status, RunStatus::Running);

@@ -4,10 +4,10 @@ use crate::bench::{Bench, now, settings, spec};
 use crate::machines::Plan;
 use engine::Config;
 use engine::run::Action;
+use model::Limits;
 use model::RunId;
-use model::run::PAUSED_LIMIT_MS;
 use model::time::HOUR;
-use store::{Item, Lane, Tx, WorkKind};
+use store::{Item, Lane, Tx, WorkClass, WorkKind};
 
 fn wake(bench: &Bench, runs: &[RunId]) {
     let runs = runs.to_vec();
@@ -20,7 +20,7 @@ fn wake(bench: &Bench, runs: &[RunId]) {
 }
 
 fn claimed(bench: &Bench) -> Vec<Item> {
-    now(bench.engine.claim(&bench.worker)).unwrap()
+    now(bench.engine.claim(&bench.worker, WorkClass::Control, 32)).unwrap()
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn runs_that_wait_are_put_off_until_their_deadline_without_being_leased() {
     assert_eq!(claimed(&bench), [], "all of them, however many a claim looks at");
     for id in &waiting {
         let run = bench.run(*id);
-        let deadline = model::run::deadline(&run).map(|(due, _)| due);
+        let deadline = model::run::deadline(&run, &Limits::default(), false).map(|(due, _)| due);
         assert_eq!(deadline.is_some(), *id == waiting[7], "only a pause has an end");
         let subject = run.id.0;
         let find = move |tx: &mut Tx| store::work::find(tx, WorkKind::Run, subject);
@@ -65,12 +65,12 @@ fn a_run_whose_deadline_has_come_is_not_put_off() {
         claimed(bench).iter().any(|item| item.kind == WorkKind::Run && item.subject == paused.0)
     };
     assert!(!is_claimed(&bench));
-    let (deadline, _) = model::run::deadline(&bench.run(paused)).unwrap();
+    let (deadline, _) = model::run::deadline(&bench.run(paused), &Limits::default(), false).unwrap();
     bench.outage(deadline.since(bench.at()) + HOUR);
     assert!(!is_claimed(&bench), "we were away all the while: that is not counted");
     let long_paused = move |tx: &mut Tx| {
         let mut run = store::run::lock(tx, paused)?;
-        run.since = run.since - PAUSED_LIMIT_MS;
+        run.since = run.since - Limits::default().paused_ms;
         store::run::save(tx, &run)
     };
     now(bench.engine.store.write(Lane::Normal, "test.age", long_paused)).unwrap();

@@ -1,10 +1,10 @@
 //! Machines that fall silent, return, or are gone; and our own silence, which proves nothing about anybody.
 
-use crate::bench::{Bench, now, spec};
+use crate::bench::{Bench, now, settings, spec};
 use crate::machines::{Plan, ended};
 use model::instance::InstanceStatus;
 use model::job::JobReason;
-use model::run::{Phase, RunStatus};
+use model::run::{Phase, RunReason, RunStatus};
 use model::spec::{OnLostControl, Retry, RetryEvent, RunSpec};
 use model::time::{HOUR, MINUTE, SECOND};
 use model::{Credits, RunId};
@@ -154,6 +154,50 @@ fn max_duration_is_enforced_by_us_a_minute_after_the_runner_should_have() {
     bench.check();
 }
 
+/// R147: the runner ends the job in time also while nobody hears it, and its word comes when it returns.
+#[test]
+fn a_lost_job_that_finishes_by_itself_is_waited_for_5_minutes_longer() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, RunSpec { max_duration_ms: Some(30 * MINUTE), stop_duration_ms: 0, ..spec() });
+    bench.cut_off(run);
+    bench.advance(34 * MINUTE + 50 * SECOND);
+    assert_eq!((bench.run(run).termination, bench.run(run).phase), (None, Some(Phase::Lost)));
+    bench.advance(20 * SECOND);
+    assert_eq!(bench.run(run).termination.map(|termination| termination.reason), Some(RunReason::Deadline));
+    bench.advance(MINUTE);
+    bench.expect_end(run, RunStatus::Failed, Some("deadline"));
+    bench.check();
+}
+
+#[test]
+fn a_lost_job_that_returns_too_late_is_stopped_at_once() {
+    let mut bench = Bench::new();
+    let run = running(&mut bench, RunSpec { max_duration_ms: Some(30 * MINUTE), ..spec() });
+    let name = bench.cut_off(run);
+    bench.advance(32 * MINUTE);
+    assert_eq!(bench.run(run).termination, None);
+    bench.reconnect(&name);
+    bench.advance(SECOND);
+    assert_eq!(bench.run(run).termination.map(|termination| termination.reason), Some(RunReason::Deadline));
+    bench.check();
+}
+
+#[test]
+fn a_machine_has_as_long_to_start_as_the_settings_say() {
+    let mut config = engine::Config::default();
+    config.limits.boot_ms = 2 * MINUTE;
+    let mut bench = Bench::with(settings(4), config);
+    bench.runners.unborn = true;
+    let run = bench.submit(spec());
+    bench.advance(MINUTE + 59 * SECOND);
+    assert_eq!(bench.jobs(run)[0].reason, None);
+    bench.advance(2 * SECOND);
+    let job = bench.jobs(run).remove(0);
+    assert_eq!(job.reason, Some(JobReason::BootLimit));
+    assert_eq!(job.message.as_deref(), Some("the machine did not take the job within 2m"));
+    bench.check();
+}
+
 #[test]
 fn max_duration_counts_active_time_over_all_submissions() {
     let mut bench = Bench::new();
@@ -244,7 +288,7 @@ fn a_job_that_ends_on_an_unreachable_machine_leaves_it_usable() {
     let (job, instance) = (bench.job(run), bench.snapshot(run).instance.unwrap());
     assert_eq!(instance.status, InstanceStatus::Unreachable);
     let what = ended(JobReason::DoneByRunner, Some(0), 0, 0);
-    let fact = engine::runner::Fact { job: job.id, epoch: job.epoch, what };
+    let fact = crate::machines::fact(job.id, job.epoch, job.step, what);
     now(bench.engine.report(&instance, vec![fact], Vec::new())).unwrap();
     bench.expect_end(run, RunStatus::Completed, None);
     bench.check();

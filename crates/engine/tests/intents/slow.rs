@@ -1,7 +1,7 @@
 //! The fake provider, whose spawns may take as long as a test wants: what else happens meanwhile is the test's to decide.
 
 use adapters::provider::ProviderFuture;
-use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, Seen};
+use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, Reach, Seen};
 use model::Credits;
 use model::spec::Resources;
 use std::sync::Arc;
@@ -19,6 +19,9 @@ impl Provider for SlowProvider {
     }
     fn capabilities(&self) -> Capabilities {
         self.near.capabilities()
+    }
+    fn reach(&self) -> Reach {
+        self.near.reach()
     }
     fn price(&self, resources: &Resources) -> Credits {
         self.near.price(resources)

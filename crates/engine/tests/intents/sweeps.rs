@@ -24,7 +24,7 @@ fn bench() -> Bench {
 }
 
 /// Sends a file and the folder it is in, as a client does that tries until it is answered; the hash of the file.
-fn send(bench: &mut Bench, bytes: &[u8]) -> String {
+pub fn send(bench: &mut Bench, bytes: &[u8]) -> String {
     let hash = BlobHash::of(bytes).to_string();
     let pack = [
         Small { is_tree: false, hash: hash.clone(), bytes: bytes.to_vec() },
@@ -48,7 +48,7 @@ fn tree_of(hash: &str) -> String {
     BlobHash::of(&document(hash)).to_string()
 }
 
-fn with_file(hash: &str) -> RunSpec {
+pub fn with_file(hash: &str) -> RunSpec {
     RunSpec { files: Some(TreeRef { hash: tree_of(hash), files: 1, bytes: 4 }), ..spec() }
 }
 
@@ -113,7 +113,8 @@ fn a_file_stays_while_a_run_is_open_and_a_while_after() {
     assert!(has_bytes(&bench, &hash), "and so might the next");
     bench.advance(20 * MINUTE);
     assert!(!has_bytes(&bench, &hash) && is_missing(&bench, &hash));
-    let submission = Submission { org: bench.org, name: None, spec: with_file(&hash), start: true };
+    let submission =
+        Submission { org: bench.org, name: None, spec: with_file(&hash), plans: Default::default(), start: true };
     let refused = now(bench.engine.submit(submission, None, shown())).unwrap_err();
     assert!(matches!(refused.refused(), Some(Refused::Invalid { .. })), "{refused:?}");
     send(&mut bench, b"data");
@@ -135,11 +136,13 @@ fn standard_input_stays_as_long_as_its_run_needs_it() {
     let hash = send(&mut bench, b"data");
     let refused = bench.submit_with(stdin(&hash, 5), key).unwrap_err();
     assert!(refused.to_string().contains("there are 4 bytes"), "{refused}");
-    bench.runners.plan = Some(Plan::Run);
+    bench.runners.plan = Some(Plan::Pull);
     let run = bench.submit(stdin(&hash, 4));
     bench.settle();
     let desired = now(bench.engine.desired(bench.job(run).instance.unwrap())).unwrap().job.unwrap();
     assert_eq!(desired.inline[&hash], b"data", "so little travels with the job");
+    bench.runners.plan = Some(Plan::Run);
+    bench.settle();
     bench.advance(KEPT_MS + HOUR);
     assert!(has_bytes(&bench, &hash), "an open run needs it");
     bench.exits(run, 1);
@@ -231,7 +234,7 @@ fn writing(bench: &mut Bench, text: &str) -> (RunId, Job) {
 
 fn write_as(bench: &mut Bench, run: RunId, text: &str) -> Job {
     let job = bench.job(run);
-    let said = chunk(job.id, job.epoch, 0, text);
+    let said = chunk(&job, 0, text);
     bench.report(job.instance.unwrap(), Vec::new(), vec![said]).expect("nobody dies here").unwrap();
     job
 }
@@ -250,13 +253,13 @@ fn log_of(bench: &Bench, job: JobId) -> String {
 }
 
 fn has_file(bench: &Bench, job: JobId) -> bool {
-    bench.engine.blobs.has(&BlobName::Log { org: bench.org, job }).unwrap()
+    bench.engine.blobs.has(&BlobName::Log { org: bench.org, log: job.into() }).unwrap()
 }
 
 /// Whether its rows are still there: a gathered log without them is read from its file.
 fn has_rows(bench: &Bench, job: JobId) -> bool {
     let (old, _) = now(bench.engine.logs.old(i64::MIN / 2, i64::MAX / 2, 100)).unwrap();
-    old.iter().any(|log| log.job == job)
+    old.iter().any(|log| log.log == job.into())
 }
 
 fn refused_log(bench: &Bench, run: RunId) -> Option<String> {

@@ -1,52 +1,66 @@
 //! What begins next: agents up to the run's limit, tasks up to their agent's, steps up to their task's. Rows are made here, late.
 
-use super::{Pick, Rows, agent_event, may_begin, step_event, task_event};
+use super::end::{not_needed, settle_step, settle_task};
+use super::fail::{ask_a_person, refuse_step, refuse_task};
+use super::{CHUNK, Pick, Ready, Rows, TaskReady, agent_event, may_begin, step_event, task_event};
 use crate::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
-use crate::step::StepEvent;
-use crate::task::TaskEvent;
+use crate::spec::RunKind;
+use crate::step::{Step, StepEvent, StepWait};
+use crate::task::{Task, TaskEvent};
 use crate::{AgentId, StepId, TaskId, Timestamp};
 
-/// Begins as many pending agents as the run's limit allows.
+/// Begins as many pending agents as the run's limit allows, and as one commit has room for. Ranks begin together, however many. While a
+/// plan is made, only its planner begins.
 pub fn begin_agents<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
-    loop {
-        let run = rows.run();
-        if !may_begin(run, AgentKind::Planner) {
-            return Ok(());
-        }
-        let limit = run.spec.plan.max_agents;
-        let agents = rows.attempt()?.tree.agents;
-        let room = (limit - agents.running).min(agents.pending).min(super::CHUNK as i64);
-        if room <= 0 {
-            return Ok(());
-        }
-        let mut begun = 0;
-        for id in rows.agents(Pick::Pending, room as usize)? {
-            let agent = rows.agent(id)?;
-            if may_begin(rows.run(), agent.kind) && is_due(agent.due_at, rows.at()) && agent.ending.is_none() {
-                begin_agent(rows, id)?;
-                begun += 1;
-            }
-        }
-        if begun == 0 {
-            return Ok(());
+    let run = rows.run();
+    if !may_begin(run, AgentKind::Planner) {
+        return Ok(());
+    }
+    if run.replanning {
+        let planner = rows.attempt()?.tree.planner;
+        return match planner {
+            Some(id) if is_free(&rows.agent(id)?, rows.at()) => begin_agent(rows, id),
+            _ => Ok(()),
+        };
+    }
+    let limit = if run.spec.kind == RunKind::Agents { run.spec.plan.max_agents } else { i64::MAX };
+    let agents = rows.attempt()?.tree.agents;
+    let room = (limit - agents.running).min(agents.pending);
+    if room <= 0 {
+        return Ok(());
+    }
+    let most = (room as usize).min(CHUNK);
+    let mut begun = 0;
+    for id in rows.agents(Pick::Due, most)? {
+        let agent = rows.agent(id)?;
+        if agent.kind != AgentKind::Rank || rows.may_submit(&agent)? {
+            begin_agent(rows, id)?;
+            begun += 1;
         }
     }
+    if begun == most && room as usize > most {
+        let now = rows.at();
+        rows.wake_run(now); // there is room for more than one commit begins
+    }
+    Ok(())
 }
 
+fn is_free(agent: &Agent, now: Timestamp) -> bool {
+    agent.status == AgentStatus::Pending && is_due(agent.due_at, now) && agent.ending.is_none()
+}
+
+/// The holder of its work item, or its machine, begins what is below it.
 fn begin_agent<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::Error> {
     agent_event(rows, id, &AgentEvent::Begun)?;
-    if rows.agent(id)?.kind != AgentKind::Rank {
-        begin_tasks(rows, id)?;
-    }
     let agent = rows.agent(id)?;
     rows.agent_begun(&agent)
 }
 
 /// Begins the tasks of an agent that may begin, and makes their steps' rows.
-pub(super) fn begin_tasks<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::Error> {
+fn begin_tasks<R: Rows>(rows: &mut R, id: AgentId) -> Result<Begun, R::Error> {
     let mut agent = rows.agent(id)?;
     if !takes_work(&agent) {
-        return Ok(());
+        return Ok(Begun::All);
     }
     if agent.task_count == 0 {
         agent.task_count = rows.make_tasks(&agent)?;
@@ -54,14 +68,59 @@ pub(super) fn begin_tasks<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::E
     }
     let room = (agent.parallel - agent.tasks.running).min(agent.tasks.pending);
     if room <= 0 {
-        return Ok(());
+        return Ok(Begun::All);
     }
-    for task in rows.tasks(id, Pick::Pending, room as usize)? {
-        if is_due(rows.task(task)?.due_at, rows.at()) || agent.kind == AgentKind::Rank {
-            begin_task(rows, task)?;
-        } else if agent.parallel == 1 {
-            break; // one after the other: no task overtakes the one that waits for its next try
+    // One after the other: no task overtakes the one that waits for its next try.
+    let pick = if agent.parallel == 1 || agent.kind == AgentKind::Rank { Pick::Pending } else { Pick::Due };
+    for task in rows.tasks(id, pick, room as usize)? {
+        let task = rows.task(task)?;
+        if !is_due(task.due_at, rows.at()) && agent.kind != AgentKind::Rank {
+            continue;
         }
+        // Its expressions decide once: a further try of a task that has begun goes on with its steps.
+        let ready = if task.step_count > 0 { TaskReady::Go } else { rows.task_ready(&task)? };
+        match ready {
+            TaskReady::Go => begin_task(rows, task.id)?,
+            TaskReady::Later => {}
+            answer => {
+                answer_task(rows, &task, answer)?;
+                return Ok(Begun::LookAgain);
+            }
+        }
+    }
+    Ok(Begun::All)
+}
+
+/// A task that is not begun as it stands.
+fn answer_task<R: Rows>(rows: &mut R, task: &Task, answer: TaskReady) -> Result<(), R::Error> {
+    match answer {
+        TaskReady::NotNeeded | TaskReady::Each { items: ..=0 } => not_needed(rows, task),
+        TaskReady::Each { items } => make_items(rows, task, items),
+        TaskReady::Refused(error) => {
+            task_event(rows, task.id, &TaskEvent::Begun)?;
+            refuse_task(rows, task.id, error)
+        }
+        TaskReady::Go | TaskReady::Later => Ok(()),
+    }
+}
+
+/// The row of a `for_each` becomes that of its first item, and the others stand beside it. What waited for it waits for all of them.
+fn make_items<R: Rows>(rows: &mut R, task: &Task, items: i64) -> Result<(), R::Error> {
+    let more = items - 1;
+    let first = Task { each: false, item: Some(0), name: format!("{}[0]", task.name), ..task.clone() };
+    rows.set_task(first);
+    for item in 1..items {
+        rows.add_item(task, item)?;
+    }
+    let mut agent = rows.agent(task.agent)?;
+    agent.tasks.pending += more;
+    agent.task_count += more;
+    rows.set_agent(agent);
+    for sequence in &task.dependents {
+        let dependent = rows.task_at(task.agent, *sequence)?;
+        let mut dependent = rows.task(dependent)?;
+        dependent.waits_for += more;
+        rows.set_task(dependent);
     }
     Ok(())
 }
@@ -83,44 +142,145 @@ fn begin_task<R: Rows>(rows: &mut R, id: TaskId) -> Result<(), R::Error> {
     Ok(())
 }
 
-/// Begins the steps of an agent that may begin now; the holder of its work item acts on them after the commit.
+/// Begins the steps of an agent that may begin now; the holder of its work item acts on them after the commit. Steps that are answered
+/// without being called end here, and what waited for them begins, up to [`CHUNK`] of them a commit.
 pub fn begin_steps<R: Rows>(rows: &mut R, id: AgentId) -> Result<Vec<StepId>, R::Error> {
-    let kind = rows.agent(id)?.kind;
-    if !may_begin(rows.run(), kind) {
-        return Ok(Vec::new());
-    }
-    begin_tasks(rows, id)?;
-    begin_steps_of(rows, id)
-}
-
-fn begin_steps_of<R: Rows>(rows: &mut R, id: AgentId) -> Result<Vec<StepId>, R::Error> {
-    let agent = rows.agent(id)?;
-    if !takes_work(&agent) {
-        return Ok(Vec::new());
-    }
     let mut begun = Vec::new();
-    for task in rows.tasks(id, Pick::Running, agent.parallel as usize)? {
-        let task = rows.task(task)?;
-        let room = (task.parallel - task.steps.running - task.steps.waiting).min(task.steps.pending);
-        if task.ending.is_some() || room <= 0 {
+    for _ in 0..CHUNK {
+        let agent = rows.agent(id)?;
+        if !may_begin(rows.run(), agent.kind) || !takes_work(&agent) {
+            return Ok(begun);
+        }
+        end_timers(rows, id)?;
+        if begin_tasks(rows, id)? == Begun::LookAgain {
             continue;
         }
-        for step in rows.steps(task.id, Pick::Pending, room as usize)? {
-            if is_due(rows.step(step)?.due_at, rows.at()) || agent.kind == AgentKind::Rank {
-                step_event(rows, step, &StepEvent::Begun)?;
-                begun.push(step);
-            } else if task.parallel == 1 {
-                break;
+        if begin_steps_of(rows, id, &mut begun)? == Begun::All {
+            return Ok(begun);
+        }
+    }
+    let now = rows.at();
+    rows.wake_agent(id, now);
+    Ok(begun)
+}
+
+/// Steps of the tool `wait` whose time has come.
+fn end_timers<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::Error> {
+    let agent = rows.agent(id)?;
+    if agent.waiting == 0 {
+        return Ok(());
+    }
+    for task in rows.tasks(id, Pick::Running, agent.parallel as usize)? {
+        let most = rows.task(task)?.parallel as usize;
+        for step in rows.steps(task, Pick::Waiting, most)? {
+            if rows.step(step)?.due_at.is_some_and(|due| due <= rows.at()) {
+                end_timer(rows, step)?;
             }
         }
     }
-    Ok(begun)
+    Ok(())
+}
+
+/// The time that a step waits for has come.
+pub fn end_timer<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if step.waits != Some(StepWait::Timer) || step.replaced {
+        return Ok(());
+    }
+    rows.timer_ended(&step)?;
+    step_event(rows, id, &StepEvent::Completed)?;
+    settle_task(rows, step.task)
+}
+
+#[derive(PartialEq, Eq)]
+enum Begun {
+    All,
+    /// One was answered without a call: others may begin now.
+    LookAgain,
+}
+
+fn begin_steps_of<R: Rows>(rows: &mut R, id: AgentId, begun: &mut Vec<StepId>) -> Result<Begun, R::Error> {
+    let agent = rows.agent(id)?;
+    if !takes_work(&agent) {
+        return Ok(Begun::All);
+    }
+    for task in rows.tasks(id, Pick::Running, agent.parallel as usize)? {
+        let task = rows.task(task)?;
+        for step in steps_with_room(rows, &agent, &task)? {
+            let step = rows.step(step)?;
+            match rows.ready(&step)? {
+                Ready::Go => {
+                    let fence = rows.fence();
+                    step_event(rows, step.id, &StepEvent::Begun { fence })?;
+                    let step = rows.step(step.id)?;
+                    rows.step_begun(&step)?;
+                    begun.push(step.id);
+                }
+                Ready::Later => {}
+                answer => {
+                    answer_step(rows, &step, answer)?;
+                    return Ok(Begun::LookAgain);
+                }
+            }
+        }
+    }
+    Ok(Begun::All)
+}
+
+/// The next steps of a task for which there is room.
+fn steps_with_room<R: Rows>(rows: &mut R, agent: &Agent, task: &Task) -> Result<Vec<StepId>, R::Error> {
+    let room = (task.parallel - task.steps.running - task.steps.waiting).min(task.steps.pending);
+    if task.ending.is_some() || room <= 0 {
+        return Ok(Vec::new());
+    }
+    let ordered = task.parallel == 1 || agent.kind == AgentKind::Rank;
+    let picked = rows.steps(task.id, if ordered { Pick::Pending } else { Pick::Due }, room as usize)?;
+    let mut free = Vec::with_capacity(picked.len());
+    for id in picked {
+        if is_due(rows.step(id)?.due_at, rows.at()) || agent.kind == AgentKind::Rank {
+            free.push(id);
+        }
+    }
+    Ok(free)
+}
+
+/// A step that is not called now: its record, a person, or its own input decides.
+pub(super) fn answer_step<R: Rows>(rows: &mut R, step: &Step, answer: Ready) -> Result<(), R::Error> {
+    match answer {
+        Ready::Recorded => {
+            step_event(rows, step.id, &StepEvent::Replayed)?;
+            settle_step(rows, step)
+        }
+        Ready::NotNeeded => {
+            step_event(rows, step.id, &StepEvent::NotNeeded)?;
+            settle_step(rows, step)
+        }
+        Ready::Unknown => {
+            step_event(rows, step.id, &StepEvent::OutcomeUnknown)?;
+            ask_a_person(rows, step.id)
+        }
+        Ready::Wait { until } => {
+            step_event(rows, step.id, &StepEvent::TimerSet { until })?;
+            let step = rows.step(step.id)?;
+            rows.step_begun(&step)
+        }
+        Ready::Ask => super::ask_approval(rows, step.id),
+        Ready::Escalate(error) => {
+            step_event(rows, step.id, &StepEvent::Escalated { error })?;
+            ask_a_person(rows, step.id)
+        }
+        Ready::Refused(error) => refuse_step(rows, step.id, error, false),
+        Ready::Unaffordable(error) => refuse_step(rows, step.id, error, true),
+        Ready::Go | Ready::Later => Ok(()),
+    }
 }
 
 /// A rank's machine has everything: its task and its command run.
 pub fn begin_rank<R: Rows>(rows: &mut R, id: AgentId) -> Result<Vec<StepId>, R::Error> {
+    let mut begun = Vec::new();
     begin_tasks(rows, id)?;
-    begin_steps_of(rows, id)
+    begin_steps_of(rows, id, &mut begun)?;
+    Ok(begun)
 }
 
 fn is_due(due_at: Option<Timestamp>, now: Timestamp) -> bool {

@@ -1,12 +1,12 @@
 //! From the bottom up: an end changes its parent's counters, and from these the parent decides whether it has ended too.
 
-use super::begin::{begin_rank, begin_tasks};
+use super::begin::begin_rank;
 use super::fail::agent_failed;
-use super::{CHUNK, EndKind, Ending, Ends, Next, Pick, Rows, agent_event, may_begin, next, step_event, task_event};
+use super::{CHUNK, EndKind, Ending, Ends, Next, Pick, Rows, agent_event, next, step_event, task_event};
 use crate::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
-use crate::children::ChildState;
+use crate::children::{ChildState, Children};
 use crate::run::{LastError, RunEvent, RunOutcome, RunReason, RunStatus};
-use crate::step::StepEvent;
+use crate::step::{Step, StepEvent, StepStatus};
 use crate::task::{Task, TaskEvent};
 use crate::{AgentId, StepId, TaskId, Timestamp};
 
@@ -19,9 +19,18 @@ enum Advance {
     Over,
 }
 
-pub fn complete_step<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
+/// Whether a report about this try of a step is about what is open. Anything else is late evidence.
+pub fn is_current(step: &Step, try_number: i64) -> bool {
+    step.status == StepStatus::Running && step.tries == try_number && !step.replaced
+}
+
+/// A try of a step has done its work. A report about an older try, or about a step that has ended, changes nothing.
+pub fn complete_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64) -> Result<(), R::Error> {
     let step = rows.step(id)?;
-    if !step.status.is_end() && step_event(rows, id, &StepEvent::Completed)? {
+    if step.parent.is_some() {
+        return super::complete_child(rows, id, try_number);
+    }
+    if is_current(&step, try_number) && step_event(rows, id, &StepEvent::Completed)? {
         let (at, window) = (rows.at(), rows.limits().window_ms);
         let mut attempt = rows.attempt()?;
         attempt.tree.errors.note(at, window, false);
@@ -32,10 +41,68 @@ pub fn complete_step<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> 
 }
 
 /// A step whose run, agent or task ends was cut off. `unknown`: it may have had an effect.
-pub fn cancel_step<R: Rows>(rows: &mut R, id: StepId, unknown: bool) -> Result<(), R::Error> {
+pub fn cancel_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, unknown: bool) -> Result<(), R::Error> {
     let step = rows.step(id)?;
+    if !is_current(&step, try_number) {
+        return Ok(());
+    }
     step_event(rows, id, &StepEvent::Cancelled { unknown })?;
+    settle_step(rows, &step)
+}
+
+/// What follows from the end of a step: its task looks at its counters. That of a child matters only to a parent that is to end too.
+pub(super) fn settle_step<R: Rows>(rows: &mut R, step: &Step) -> Result<(), R::Error> {
+    if step.parent.is_some() && !is_to_stop(rows, step)? {
+        return Ok(());
+    }
     settle_task(rows, step.task)
+}
+
+/// Whether the holder of a step has to cut it off: its task, its agent or its run ends. An agent that begins anew waits for what is in
+/// flight.
+pub fn is_to_stop<R: Rows>(rows: &mut R, step: &Step) -> Result<bool, R::Error> {
+    let ends = |ending: &Ending| ending.to != EndKind::Renewed;
+    let above = rows.task(step.task)?.ending.is_some() || rows.agent(step.agent)?.ending.as_ref().is_some_and(ends);
+    Ok(above || rows.run().termination.is_some())
+}
+
+/// An agent's machine is lost, and with it files that its steps need. When nothing below it is in flight it begins anew on another
+/// machine, with fresh rows; steps whose files are not needed answer from their records.
+pub fn renew_agent<R: Rows>(rows: &mut R, id: AgentId, at: Timestamp, error: LastError) -> Result<(), R::Error> {
+    let mut agent = rows.agent(id)?;
+    if agent.status.is_end() || agent.ending.is_some() {
+        return Ok(());
+    }
+    agent.ending = Some(Ending::renewed(error, at));
+    rows.set_agent(agent);
+    settle_agent(rows, id)
+}
+
+fn renew<R: Rows>(rows: &mut R, id: AgentId, ending: &Ending, room: &mut usize) -> Result<Advance, R::Error> {
+    if rows.agent(id)?.acting > 0 {
+        return Ok(Advance::Open);
+    }
+    for task in rows.tasks(id, Pick::Running, *room)? {
+        let running = rows.task(task)?;
+        rows.set_task(Task { ending: Some(Ending::cancelled()), ..running });
+        advance_task(rows, task, room)?;
+        *room = room.saturating_sub(1);
+    }
+    for task in rows.tasks(id, Pick::Any, *room)? {
+        rows.retire_task(task)?;
+        *room -= 1;
+    }
+    if !rows.tasks(id, Pick::Any, 1)?.is_empty() {
+        cut_agent(rows, id)?;
+        return Ok(Advance::Open);
+    }
+    let mut agent = rows.agent(id)?;
+    agent.tasks = Children::planned(rows.planned_tasks(&agent)?);
+    agent.task_count = 0;
+    rows.set_agent(agent);
+    let (at, error) = retried(rows, ending);
+    agent_event(rows, id, &AgentEvent::Renewed { at, error })?;
+    Ok(Advance::Open)
 }
 
 /// A rank's job has done its work.
@@ -60,8 +127,19 @@ pub fn cancel_rank<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::Error> {
     end_agent_with(rows, id, Ending::cancelled())
 }
 
-/// A rank's machine was lost before its work was done: everything that had begun begins again on another one.
-pub fn undo_rank<R: Rows>(rows: &mut R, id: AgentId, due: Timestamp, error: &LastError) -> Result<(), R::Error> {
+/// A rank's machine was lost before its work was done: it begins again on another one after a pause. In place while anything else of
+/// the run lives; else the whole run waits.
+pub fn resubmit_rank<R: Rows>(rows: &mut R, id: AgentId, after_ms: i64, error: &LastError) -> Result<(), R::Error> {
+    let due = rows.at() + after_ms;
+    undo_rank(rows, id, due, error)?;
+    let tree = rows.attempt()?.tree;
+    if tree.jobs.open() + tree.agents.running > 0 {
+        return settle_run(rows);
+    }
+    rows.run_event(RunEvent::InfrastructureFailed { retry_after_ms: after_ms })
+}
+
+fn undo_rank<R: Rows>(rows: &mut R, id: AgentId, due: Timestamp, error: &LastError) -> Result<(), R::Error> {
     for task in rows.tasks(id, Pick::Running, CHUNK)? {
         for step in rows.steps(task, Pick::Running, CHUNK)? {
             step_event(rows, step, &StepEvent::ToBeRetried { at: due, error: error.clone() })?;
@@ -179,38 +257,53 @@ fn end_task<R: Rows>(rows: &mut R, task: Task, ends: Ends, room: &mut usize) -> 
     };
     let error = ending.error.clone().unwrap_or_else(cancelled);
     match ending.to {
-        EndKind::Retried => {
-            retry_task(rows, &task, &ending, error)?;
+        EndKind::Retried | EndKind::Renewed => {
+            retry_task(rows, task.id, &ending, room)?;
             return Ok(Advance::Open);
         }
         EndKind::Cancelled => drop(task_event(rows, task.id, &TaskEvent::Cancelled)?),
         EndKind::Skipped => {
             task_event(rows, task.id, &TaskEvent::Skipped { error })?;
-            count_failed_task(rows)?;
+            count_failed_task(rows, task.agent)?;
             release_dependents(rows, &task, true, room)?;
         }
         EndKind::Failed => {
             task_event(rows, task.id, &TaskEvent::Failed { error: error.clone() })?;
-            count_failed_task(rows)?;
+            count_failed_task(rows, task.agent)?;
             agent_failed(rows, task.agent, ending.reason, error)?;
         }
     }
     Ok(Advance::Over)
 }
 
-fn retry_task<R: Rows>(rows: &mut R, task: &Task, ending: &Ending, error: LastError) -> Result<(), R::Error> {
-    for id in rows.steps(task.id, Pick::Failed, CHUNK)? {
-        let ended = rows.step(id)?;
-        let mut task = rows.task(task.id)?;
+/// Puts fresh rows in the place of what failed, as many as this commit has room for, and then begins the task's next try.
+fn retry_task<R: Rows>(rows: &mut R, id: TaskId, ending: &Ending, room: &mut usize) -> Result<(), R::Error> {
+    for step in rows.steps(id, Pick::Failed, *room)? {
+        let ended = rows.step(step)?;
+        let mut task = rows.task(id)?;
         task.steps.shift(ended.child_state(), ChildState::Pending);
         rows.set_task(task);
         rows.replace_step(&ended)?;
+        rows.set_step(Step { replaced: true, ..ended });
+        *room -= 1;
     }
-    let at = ending.retry_at.unwrap_or_else(|| rows.at());
-    task_event(rows, task.id, &TaskEvent::ToBeRetried { at, error }).map(drop)
+    let task = rows.task(id)?;
+    if task.steps.failed + task.steps.cancelled > 0 {
+        return cut_task(rows, task);
+    }
+    let (at, error) = retried(rows, ending);
+    task_event(rows, id, &TaskEvent::ToBeRetried { at, error }).map(drop)
 }
 
-fn count_failed_task<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
+fn retried<R: Rows>(rows: &R, ending: &Ending) -> (Timestamp, LastError) {
+    (ending.retry_at.unwrap_or_else(|| rows.at()), ending.error.clone().unwrap_or_else(cancelled))
+}
+
+/// Of the current plan version: what an earlier one failed at is the new plan's reason, not its failure.
+fn count_failed_task<R: Rows>(rows: &mut R, agent: AgentId) -> Result<(), R::Error> {
+    if rows.agent(agent)?.plan_version != rows.run().plan_version {
+        return Ok(());
+    }
     let mut attempt = rows.attempt()?;
     attempt.tree.failed_tasks += 1;
     rows.set_attempt(attempt)
@@ -239,12 +332,27 @@ fn release_dependents<R: Rows>(rows: &mut R, task: &Task, skipped: bool, room: &
     Ok(())
 }
 
-fn skip_pending<R: Rows>(rows: &mut R, id: TaskId, room: &mut usize) -> Result<(), R::Error> {
+/// A task whose `if` is false, or whose `for_each` gave no item, counts as completed: what waited for it may begin.
+pub(super) fn not_needed<R: Rows>(rows: &mut R, task: &Task) -> Result<(), R::Error> {
+    end_pending_steps(rows, task.id, ChildState::Completed)?;
+    task_event(rows, task.id, &TaskEvent::NotNeeded)?;
+    let mut room = CHUNK;
+    release_dependents(rows, task, false, &mut room)?;
+    settle_agent(rows, task.agent)
+}
+
+/// Steps of a task that has not begun have no rows: they end as counted.
+fn end_pending_steps<R: Rows>(rows: &mut R, id: TaskId, to: ChildState) -> Result<(), R::Error> {
     let mut task = rows.task(id)?;
-    let Some(error) = task.ending.clone().and_then(|ending| ending.error) else { return Ok(()) };
     let pending = task.steps.pending;
-    task.steps.shift_many(ChildState::Pending, ChildState::Cancelled, pending);
+    task.steps.shift_many(ChildState::Pending, to, pending);
     rows.set_task(task);
+    Ok(())
+}
+
+fn skip_pending<R: Rows>(rows: &mut R, id: TaskId, room: &mut usize) -> Result<(), R::Error> {
+    let Some(error) = rows.task(id)?.ending.and_then(|ending| ending.error) else { return Ok(()) };
+    end_pending_steps(rows, id, ChildState::Cancelled)?;
     *room = room.saturating_sub(1);
     task_event(rows, id, &TaskEvent::Skipped { error }).map(drop)
 }
@@ -253,6 +361,9 @@ fn advance_agent<R: Rows>(rows: &mut R, id: AgentId, room: &mut usize) -> Result
     let agent = rows.agent(id)?;
     if agent.status.is_end() {
         return Ok(Advance::Over);
+    }
+    if let Some(ending) = agent.ending.as_ref().filter(|ending| ending.to == EndKind::Renewed) {
+        return renew(rows, id, &ending.clone(), room);
     }
     if let Some(ending) = agent.ending.clone()
         && end_tasks(rows, &agent, &ending, room)? == Swept::Cut
@@ -265,16 +376,13 @@ fn advance_agent<R: Rows>(rows: &mut R, id: AgentId, room: &mut usize) -> Result
         return Ok(Advance::Over); // by what followed from the end of one of its tasks
     }
     match next(&agent.tasks, agent.ending.as_ref()) {
-        Next::Goes if agent.ending.is_none() && agent.kind != AgentKind::Rank && may_begin(rows.run(), agent.kind) => {
-            begin_tasks(rows, id)?;
-            if rows.agent(id)?.tasks != agent.tasks {
-                let now = rows.at();
-                rows.wake_agent(id, now);
-            }
+        Next::Goes if agent.ending.is_none() && agent.kind != AgentKind::Rank => {
+            let now = rows.at();
+            rows.wake_agent(id, now);
             Ok(Advance::Open)
         }
         Next::Goes | Next::Cancel => Ok(Advance::Open),
-        Next::Ends(ends) => end_agent(rows, &agent, ends),
+        Next::Ends(ends) => end_agent(rows, &agent, ends, room),
     }
 }
 
@@ -317,7 +425,7 @@ fn end_tasks<R: Rows>(rows: &mut R, agent: &Agent, ending: &Ending, room: &mut u
     Ok(if left.is_empty() { Swept::All } else { Swept::Cut })
 }
 
-fn end_agent<R: Rows>(rows: &mut R, agent: &Agent, ends: Ends) -> Result<Advance, R::Error> {
+fn end_agent<R: Rows>(rows: &mut R, agent: &Agent, ends: Ends, room: &mut usize) -> Result<Advance, R::Error> {
     let ending = match ends {
         Ends::Well => {
             let event = match agent.tasks.outcome() {
@@ -334,37 +442,51 @@ fn end_agent<R: Rows>(rows: &mut R, agent: &Agent, ends: Ends) -> Result<Advance
     };
     let error = ending.error.clone().unwrap_or_else(cancelled);
     match ending.to {
-        EndKind::Retried => {
-            retry_agent(rows, agent, &ending, error)?;
+        EndKind::Retried | EndKind::Renewed => {
+            retry_agent(rows, agent.id, &ending, room)?;
             return Ok(Advance::Open);
         }
         EndKind::Cancelled => drop(agent_event(rows, agent.id, &AgentEvent::Cancelled)?),
         EndKind::Skipped => drop(agent_event(rows, agent.id, &AgentEvent::Skipped { error })?),
         EndKind::Failed => {
             agent_event(rows, agent.id, &AgentEvent::Failed { error: error.clone() })?;
-            let reason = match agent.kind {
-                AgentKind::Planner => RunReason::PlannerFailed,
-                _ => ending.reason.unwrap_or(RunReason::AgentFailed),
-            };
-            match ending.reason {
-                None if rows.run().replanning && agent.kind != AgentKind::Planner => {} // its failure is the planner's input
-                _ => rows.run_event(RunEvent::AgentFailed { reason, error })?,
-            }
+            fail_run(rows, agent, ending.reason, error)?;
         }
     }
     Ok(Advance::Over)
 }
 
-fn retry_agent<R: Rows>(rows: &mut R, agent: &Agent, ending: &Ending, error: LastError) -> Result<(), R::Error> {
-    for id in rows.tasks(agent.id, Pick::Failed, CHUNK)? {
-        let ended = rows.task(id)?;
-        let mut agent = rows.agent(agent.id)?;
+/// An agent has failed for good. While a planner works, and once its plan has come, the failures of earlier agents are what the plan is
+/// about; only a run without money ends all the same.
+fn fail_run<R: Rows>(rows: &mut R, agent: &Agent, asked: Option<RunReason>, error: LastError) -> Result<(), R::Error> {
+    let reason = match agent.kind {
+        AgentKind::Planner => RunReason::PlannerFailed,
+        _ => asked.unwrap_or(RunReason::AgentFailed),
+    };
+    let run = rows.run();
+    let superseded = agent.plan_version != run.plan_version || (run.replanning && agent.kind != AgentKind::Planner);
+    if superseded && asked.is_none() {
+        return Ok(());
+    }
+    rows.run_event(RunEvent::AgentFailed { reason, error })
+}
+
+fn retry_agent<R: Rows>(rows: &mut R, id: AgentId, ending: &Ending, room: &mut usize) -> Result<(), R::Error> {
+    for task in rows.tasks(id, Pick::Failed, *room)? {
+        let ended = rows.task(task)?;
+        let mut agent = rows.agent(id)?;
         agent.tasks.shift(ended.child_state(), ChildState::Pending);
         rows.set_agent(agent);
         rows.replace_task(&ended)?;
+        rows.set_task(Task { replaced: true, ..ended });
+        *room -= 1;
     }
-    let at = ending.retry_at.unwrap_or_else(|| rows.at());
-    agent_event(rows, agent.id, &AgentEvent::ToBeRetried { at, error }).map(drop)
+    let agent = rows.agent(id)?;
+    if agent.tasks.failed + agent.tasks.cancelled > 0 {
+        return cut_agent(rows, id);
+    }
+    let (at, error) = retried(rows, ending);
+    agent_event(rows, id, &AgentEvent::ToBeRetried { at, error }).map(drop)
 }
 
 /// The run looks at its counters: it has ended, it is to be ended, or other agents may begin.
@@ -391,7 +513,7 @@ pub fn settle_run<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
     }
 }
 
-/// A termination stands: every agent ends. Jobs have been asked to stop, and end their agents themselves.
+/// A termination stands: every agent ends. Jobs have been asked to stop, and end their ranks themselves.
 pub fn stop_agents<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
     let mut room = CHUNK;
     loop {
@@ -405,15 +527,18 @@ pub fn stop_agents<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
             }
             room -= 1;
             let mut agent = rows.agent(id)?;
-            if rows.has_job(id)? {
+            if agent.kind == AgentKind::Rank && rows.has_job(id)? {
                 agent.stopping = true;
                 rows.set_agent(agent);
                 continue;
             }
+            let begun = agent.status != AgentStatus::Pending;
             agent.ending = Some(Ending::cancelled());
             rows.set_agent(agent);
-            let now = rows.at();
-            rows.wake_agent(id, now);
+            if begun {
+                let now = rows.at();
+                rows.wake_agent(id, now); // its holder cuts its acts off
+            }
             advance_agent(rows, id, &mut room)?;
         }
     }

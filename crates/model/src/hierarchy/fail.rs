@@ -1,32 +1,45 @@
 //! What a failure means at each level: the decision is `recovery`'s, its consequences are rows.
 
-use super::end::{settle_agent, settle_task};
+use super::end::{is_current, is_to_stop, settle_agent, settle_step, settle_task};
 use super::{Ending, Pick, Rows, step_event};
 use crate::agent::{Agent, AgentKind, AgentStatus};
 use crate::attempt::Attempt;
-use crate::recovery::{self, Case, Decision, ErrorClass, Errors, Level, RETRY_BUDGET, StepFailure};
-use crate::run::{LastError, PauseReason, Run, RunEvent, RunReason, Ticket};
+use crate::recovery::{
+    self, Case, Decided, Decision, ErrorClass, Errors, Judged, Level, RETRY_BUDGET, Rule, StepFailure,
+};
+use crate::run::{LastError, PauseReason, Run, RunEvent, RunReason, RunStatus, Ticket};
 use crate::spec::FailureMode;
-use crate::step::{Step, StepEvent, StepStatus};
-use crate::task::Task;
-use crate::{AgentId, Effect, StepId, TaskId};
+use crate::step::{Step, StepEvent, StepStatus, StepWait};
+use crate::task::{Task, TaskStatus};
+use crate::{AgentId, Effect, Refused, StepId, TaskId};
 
-/// A try of a step has failed. A report about a step that has ended changes nothing.
-pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, failure: &StepFailure) -> Result<(), R::Error> {
+/// A try of a step has failed. A report about an older try, or about a step that has ended, changes nothing.
+pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &StepFailure) -> Result<(), R::Error> {
     let step = rows.step(id)?;
-    if step.status.is_end() {
+    if !is_current(&step, try_number) {
         return Ok(());
     }
-    if !step.idempotent && failure.effect == Effect::Perhaps && step.status == StepStatus::Running {
-        return lose_step(rows, id, &failure.error);
+    if step.parent.is_some() {
+        return super::fail_child(rows, id, try_number, failure);
     }
+    // Of a step whose outcome is unknown already this says nothing new: its ticket stays.
+    if !step.idempotent && failure.effect == Effect::Perhaps {
+        return if step.uncertain { Ok(()) } else { lost_or_cut(rows, &step, failure.class, &failure.error) };
+    }
+    fail_open_step(rows, &step, failure)
+}
+
+fn fail_open_step<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(), R::Error> {
     note_failure(rows)?;
-    let error = failure.error.clone();
-    if is_ending(rows, &step)? {
+    let (id, error) = (step.id, failure.error.clone());
+    if is_to_stop(rows, step)? {
+        note_judged(rows, id, failure, (Decided::Abort, Rule::Ending))?;
         step_event(rows, id, &StepEvent::Failed { error })?;
         return settle_task(rows, step.task);
     }
-    match decide(rows, &step, failure)? {
+    let (decision, rule) = decide(rows, step, failure)?;
+    note_judged(rows, id, failure, (decision.decided(), rule))?;
+    match decision {
         Decision::Retry { after_ms } => {
             let at = rows.at() + after_ms;
             count_retry(rows)?;
@@ -34,8 +47,8 @@ pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, failure: &StepFailure) -> Re
         }
         Decision::Skip => drop(step_event(rows, id, &StepEvent::Skipped { error })?),
         Decision::Escalate => return escalate(rows, id, error),
-        Decision::OutOfBudget => return out_of_budget(rows, &step, error),
-        Decision::Abort if failure.class == ErrorClass::Budget => return out_of_budget(rows, &step, error),
+        Decision::OutOfBudget => return out_of_budget(rows, step, error),
+        Decision::Abort if failure.class == ErrorClass::Budget => return out_of_budget(rows, step, error),
         Decision::Abort | Decision::Replan => {
             step_event(rows, id, &StepEvent::Failed { error: error.clone() })?;
             task_failed(rows, step.task, None, error)?;
@@ -44,31 +57,84 @@ pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, failure: &StepFailure) -> Re
     settle_task(rows, step.task)
 }
 
-/// The holder of a step is gone, or cannot say what happened. Never repeated unless it may be (R42).
-pub fn lose_step<R: Rows>(rows: &mut R, id: StepId, error: &LastError) -> Result<(), R::Error> {
+/// What a failure was and what follows from it stays with the step, for people who ask.
+pub(super) fn note_judged<R: Rows>(
+    rows: &mut R,
+    id: StepId,
+    failure: &StepFailure,
+    (decision, rule): (Decided, Rule),
+) -> Result<(), R::Error> {
+    let judged = Judged { class: failure.class, effect: failure.effect, decision, rule };
     let step = rows.step(id)?;
-    if step.status != StepStatus::Running || step.uncertain {
+    rows.set_step(Step { judged: Some(judged), ..step });
+    Ok(())
+}
+
+/// A step that waits for a person or has not begun will not begin: a person said no, its input cannot be evaluated, or it cannot be
+/// paid.
+pub fn refuse_step<R: Rows>(rows: &mut R, id: StepId, error: LastError, unaffordable: bool) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if step.replaced || !matches!(step.status, StepStatus::Pending | StepStatus::Waiting) {
         return Ok(());
     }
-    if is_ending(rows, &step)? {
-        return super::cancel_step(rows, id, !step.idempotent);
+    let class = if unaffordable { ErrorClass::Budget } else { ErrorClass::Permanent };
+    let failure = StepFailure { class, effect: Effect::None, retry_after_ms: None, error };
+    match step.parent {
+        Some(_) => super::child::fail_open_child(rows, &step, &failure),
+        None => fail_open_step(rows, &step, &failure),
     }
-    if step.idempotent && step.tries < step.max_tries {
+}
+
+/// The same, of a step whose task, agent or run may be ending.
+fn lost_or_cut<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError) -> Result<(), R::Error> {
+    if is_to_stop(rows, step)? {
+        return super::cancel_step(rows, step.id, step.tries, true);
+    }
+    lost(rows, step, class, error)
+}
+
+/// A task whose expressions cannot be evaluated.
+pub(super) fn refuse_task<R: Rows>(rows: &mut R, id: TaskId, error: LastError) -> Result<(), R::Error> {
+    note_failure(rows)?;
+    task_failed(rows, id, None, error)?;
+    settle_task(rows, id)
+}
+
+/// The holder of a try is gone, or cannot say what happened. Never repeated unless it may be (R42).
+pub fn lose_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, error: &LastError) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if !is_current(&step, try_number) || step.uncertain {
+        return Ok(());
+    }
+    if step.parent.is_some() {
+        return super::lose_child(rows, id, try_number, error);
+    }
+    lose(rows, &step, ErrorClass::Unknown, error)
+}
+
+fn lose<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError) -> Result<(), R::Error> {
+    let (id, try_number) = (step.id, step.tries);
+    if is_to_stop(rows, step)? {
+        return super::cancel_step(rows, id, try_number, !step.idempotent);
+    }
+    if !step.may_be_repeated() {
+        return lost(rows, step, class, error);
+    }
+    if step.tries < step.max_tries {
         let at = rows.at();
         return step_event(rows, id, &StepEvent::ToBeRetried { at, error: error.clone() }).map(drop);
     }
-    if step.idempotent {
-        let class = ErrorClass::Transient;
-        let failure = StepFailure { class, effect: Effect::Perhaps, retry_after_ms: None, error: error.clone() };
-        return fail_step(rows, id, &failure);
-    }
-    step_event(rows, id, &StepEvent::OutcomeUnknown)?;
-    ask_a_person(rows, id)
+    let class = ErrorClass::Transient;
+    let failure = StepFailure { class, effect: Effect::Perhaps, retry_after_ms: None, error: error.clone() };
+    fail_open_step(rows, step, &failure)
 }
 
-fn is_ending<R: Rows>(rows: &mut R, step: &Step) -> Result<bool, R::Error> {
-    let above = rows.task(step.task)?.ending.is_some() || rows.agent(step.agent)?.ending.is_some();
-    Ok(above || rows.run().termination.is_some())
+/// Nobody knows whether it had its effect, and it must not be repeated: a person decides.
+pub(super) fn lost<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError) -> Result<(), R::Error> {
+    let judged = Judged { class, effect: Effect::Perhaps, decision: Decided::Escalate, rule: Rule::OutcomeUnknown };
+    rows.set_step(Step { judged: Some(judged), last_error: Some(error.clone()), ..step.clone() });
+    step_event(rows, step.id, &StepEvent::OutcomeUnknown)?;
+    ask_a_person(rows, step.id)
 }
 
 fn escalate<R: Rows>(rows: &mut R, id: StepId, error: LastError) -> Result<(), R::Error> {
@@ -77,47 +143,64 @@ fn escalate<R: Rows>(rows: &mut R, id: StepId, error: LastError) -> Result<(), R
 }
 
 /// The run pauses with its reason until somebody has resolved the ticket.
-fn ask_a_person<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
+pub(super) fn ask_a_person<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
     let step = rows.step(id)?;
     rows.open_ticket(&step)?;
-    rows.run_event(RunEvent::PauseAsked { why: PauseReason::Escalated })
+    rows.run_event(RunEvent::PauseAsked { why: PauseReason::Escalated })?;
+    // An agent that begins anew may have waited for this step only.
+    if rows.agent(step.agent)?.ending.is_some() { settle_agent(rows, step.agent) } else { Ok(()) }
 }
 
-fn out_of_budget<R: Rows>(rows: &mut R, step: &Step, error: LastError) -> Result<(), R::Error> {
+pub(super) fn out_of_budget<R: Rows>(rows: &mut R, step: &Step, error: LastError) -> Result<(), R::Error> {
     step_event(rows, step.id, &StepEvent::Failed { error: error.clone() })?;
     task_failed(rows, step.task, Some(RunReason::Budget), error)?;
     settle_task(rows, step.task)
 }
 
-/// A person has decided about a step that waits for him.
+/// A person has decided about a step that waits for him, or whose outcome nobody knows. The pause of the run ends with its last ticket.
 pub fn resolve_ticket<R: Rows>(rows: &mut R, id: StepId, ticket: Ticket) -> Result<(), R::Error> {
     let step = rows.step(id)?;
+    if step.waits != Some(StepWait::Ticket) || step.replaced {
+        return Err(Refused::not_from("step", step.status, "be resolved: it has no open ticket", &[]).into());
+    }
     let error = step.last_error.clone().unwrap_or_else(unknown_outcome);
     match ticket {
-        Ticket::Resume | Ticket::Retry if step.status == StepStatus::Waiting => {
-            step_event(rows, id, &StepEvent::Approved)?;
-        }
-        Ticket::Resume | Ticket::Retry if step.uncertain => {
+        Ticket::Done if step.uncertain => super::complete_step(rows, id, step.tries),
+        Ticket::NotDone | Ticket::Resume | Ticket::Retry if step.uncertain => {
             let at = rows.at();
             step_event(rows, id, &StepEvent::ToBeRetried { at, error })?;
+            follow_up(rows, ticket)
         }
-        Ticket::Skip if !step.status.is_end() => {
+        Ticket::Done | Ticket::NotDone => {
+            Err(Refused::not_from("step", step.status, ticket, &["resume", "skip", "retry", "abort"]).into())
+        }
+        Ticket::Resume | Ticket::Retry => {
+            step_event(rows, id, &StepEvent::Approved)?;
+            follow_up(rows, ticket)
+        }
+        Ticket::Skip => {
             step_event(rows, id, &StepEvent::Skipped { error })?;
-            settle_task(rows, step.task)?;
+            settle_step(rows, &step)
         }
-        Ticket::Resume | Ticket::Retry | Ticket::Skip | Ticket::Abort => {}
+        Ticket::Abort => rows.run_event(RunEvent::TicketResolved { ticket }),
     }
-    // The pause goes on while others wait for a person.
+}
+
+/// `retry` begins the whole run again; what finished answers from its record.
+fn follow_up<R: Rows>(rows: &mut R, ticket: Ticket) -> Result<(), R::Error> {
     match ticket {
-        _ if rows.run().termination.is_some() => Ok(()), // what was skipped was the last thing to do
-        Ticket::Resume | Ticket::Skip if rows.open_tickets()? > 0 => Ok(()),
-        _ => rows.run_event(RunEvent::TicketResolved { ticket }),
+        Ticket::Retry if rows.run().status == RunStatus::Paused && rows.run().termination.is_none() => {
+            rows.run_event(RunEvent::TicketResolved { ticket })
+        }
+        _ => Ok(()),
     }
 }
 
 /// The step's tool may be used only after a person has approved its input.
 pub fn ask_approval<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
-    step_event(rows, id, &StepEvent::ApprovalAsked).map(drop)
+    step_event(rows, id, &StepEvent::ApprovalAsked)?;
+    let step = rows.step(id)?;
+    rows.open_approval(&step)
 }
 
 pub fn approve_step<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
@@ -141,7 +224,7 @@ pub fn fail_rank<R: Rows>(rows: &mut R, id: AgentId, reason: RunReason, error: L
 /// The limit of a task's time has passed.
 pub fn expire_task<R: Rows>(rows: &mut R, id: TaskId) -> Result<(), R::Error> {
     let task = rows.task(id)?;
-    if task.status.is_end() || task.ending.is_some() {
+    if task.status != TaskStatus::Running || task.ending.is_some() {
         return Ok(());
     }
     task_failed(rows, id, None, timed_out("task"))?;
@@ -151,11 +234,19 @@ pub fn expire_task<R: Rows>(rows: &mut R, id: TaskId) -> Result<(), R::Error> {
 }
 
 pub fn expire_agent<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::Error> {
+    match rows.agent(id)?.status {
+        AgentStatus::Running => fail_agent(rows, id, timed_out("agent")),
+        _ => Ok(()),
+    }
+}
+
+/// An agent cannot go on: its time is up, or it gets no machine. Its modes decide what becomes of it.
+pub fn fail_agent<R: Rows>(rows: &mut R, id: AgentId, error: LastError) -> Result<(), R::Error> {
     let agent = rows.agent(id)?;
-    if agent.status.is_end() || agent.ending.is_some() {
+    if !matches!(agent.status, AgentStatus::Running | AgentStatus::Paused) || agent.ending.is_some() {
         return Ok(());
     }
-    agent_failed(rows, id, None, timed_out("agent"))?;
+    agent_failed(rows, id, None, error)?;
     let now = rows.at();
     rows.wake_agent(id, now);
     settle_agent(rows, id)
@@ -164,8 +255,8 @@ pub fn expire_agent<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::Error> 
 /// One of its steps has failed for good: tried again, skipped or failed, as soon as nothing below it is in flight.
 fn task_failed<R: Rows>(rows: &mut R, id: TaskId, reason: Option<RunReason>, error: LastError) -> Result<(), R::Error> {
     let mut task = rows.task(id)?;
-    if task.ending.is_some() {
-        return Ok(()); // the first end wins
+    if is_decided(task.ending.as_ref(), reason) {
+        return Ok(());
     }
     let agent = rows.agent(task.agent)?;
     let decision = match reason {
@@ -194,11 +285,12 @@ pub(super) fn agent_failed<R: Rows>(
     error: LastError,
 ) -> Result<(), R::Error> {
     let mut agent = rows.agent(id)?;
-    if agent.ending.is_some() {
+    if is_decided(agent.ending.as_ref(), reason) {
         return Ok(());
     }
     // A rank's reason is its job's: in mode `continue` another one does without it.
-    let spared = agent.kind == AgentKind::Rank && rows.run().spec.failure_mode == FailureMode::Continue;
+    let others = rows.attempt()?.tree.agents.total() > 1;
+    let spared = agent.kind == AgentKind::Rank && rows.run().spec.failure_mode == FailureMode::Continue && others;
     let decision = match reason {
         Some(RunReason::JobFailed) if spared => Decision::Skip,
         Some(_) => Decision::Abort,
@@ -225,6 +317,11 @@ pub(super) fn agent_failed<R: Rows>(
     Ok(())
 }
 
+/// The first end wins, but for one: a run that must end does not wait for a retry that was decided before.
+fn is_decided(ending: Option<&Ending>, reason: Option<RunReason>) -> bool {
+    ending.is_some_and(|ending| ending.is_final() || reason.is_none())
+}
+
 enum Above<'a> {
     Task(&'a Task, &'a Agent),
     Agent(&'a Agent),
@@ -232,7 +329,7 @@ enum Above<'a> {
 
 /// The step's own decision; where it gives up, a ticket that its task, agent or run would ask for is asked for at once, while the
 /// step can still be tried again.
-fn decide<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<Decision, R::Error> {
+fn decide<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(Decision, Rule), R::Error> {
     let (task, agent) = (rows.task(step.task)?, rows.agent(step.agent)?);
     let (attempt, affordable) = (rows.attempt()?, rows.pays_for_retry()?);
     let at = rows.at();
@@ -250,13 +347,13 @@ fn decide<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<D
         parent_mode: task.mode,
         ..base(rows.run(), &attempt, affordable)
     };
-    let decision = recovery::decide(&case, &limits);
+    let (decision, rule) = recovery::decide(&case, &limits);
     if decision != Decision::Abort || matches!(failure.class, ErrorClass::Budget | ErrorClass::Cancelled) {
-        return Ok(decision);
+        return Ok((decision, rule));
     }
     let above = decide_above(rows, Above::Task(&task, &agent))?;
     let above = if above == Decision::Abort { decide_above(rows, Above::Agent(&agent))? } else { above };
-    Ok(if above == Decision::Escalate { above } else { decision })
+    Ok((if above == Decision::Escalate { above } else { decision }, rule))
 }
 
 fn decide_above<R: Rows>(rows: &mut R, above: Above<'_>) -> Result<Decision, R::Error> {
@@ -285,11 +382,11 @@ fn decide_above<R: Rows>(rows: &mut R, above: Above<'_>) -> Result<Decision, R::
             ..base
         },
     };
-    Ok(recovery::decide(&case, &limits))
+    Ok(recovery::decide(&case, &limits).0)
 }
 
 /// What every level's decision looks at.
-fn base(run: &Run, attempt: &Attempt, affordable: bool) -> Case {
+pub(super) fn base(run: &Run, attempt: &Attempt, affordable: bool) -> Case {
     Case {
         level: Level::Step,
         class: ErrorClass::Permanent,
@@ -311,7 +408,8 @@ fn base(run: &Run, attempt: &Attempt, affordable: bool) -> Case {
 }
 
 fn may_replan(run: &Run) -> bool {
-    run.plan_version - 1 < run.spec.plan.replans && run.termination.is_none() && !run.replanning
+    let made = run.plan_version - 1 - i64::from(run.spec.plan.goal);
+    made < run.spec.plan.replans && run.termination.is_none() && !run.replanning
 }
 
 /// More than half of the agents, this one included, or more than ten tasks of this plan version.

@@ -1,8 +1,41 @@
-//! Pausing and resuming the agents of a run, in chunks. A pause waits for acts in flight; nothing new begins meanwhile.
+//! What the run's own work item does with the tree, in chunks: it goes on with what is ending, pauses, resumes, and begins agents.
 
-use super::{CHUNK, Pick, Rows, agent_event, begin_agents};
+use super::{CHUNK, Pick, Rows, agent_event, begin_agents, continue_endings, stop_agents};
 use crate::agent::AgentEvent;
-use crate::run::{RunEvent, RunStatus};
+use crate::plan::MAX_PLANNED_AGENTS;
+use crate::run::{PauseReason, RunEvent, RunStatus, Ticket};
+
+/// What the open jobs of the run do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Jobs {
+    pub all_frozen: bool,
+    pub all_moving: bool,
+}
+
+/// Everything that may follow in a run by itself. The run's work item calls it whenever it is due; each commit that leaves something
+/// for another one wakes the item.
+pub fn go_on<R: Rows>(rows: &mut R, jobs: Jobs) -> Result<(), R::Error> {
+    if rows.run().status.is_end() || rows.run().status == RunStatus::Created {
+        return Ok(());
+    }
+    if rows.attempt()?.tree.unfinished {
+        continue_endings(rows)?;
+    }
+    let run = rows.run();
+    let escalated = [run.pause_asked, run.pause_reason].contains(&Some(PauseReason::Escalated));
+    if escalated && run.termination.is_none() && rows.open_tickets()? == 0 {
+        rows.run_event(RunEvent::TicketResolved { ticket: Ticket::Resume })?;
+    }
+    let run = rows.run();
+    match run.status {
+        _ if run.status.is_end() => Ok(()),
+        _ if run.termination.is_some() => stop_agents(rows),
+        RunStatus::Running if run.pause_asked.is_some() => hold_agents(rows, jobs.all_frozen),
+        RunStatus::Running => begin_agents(rows),
+        RunStatus::Resuming => wake_agents(rows, jobs.all_moving),
+        _ => Ok(()),
+    }
+}
 
 /// Holds every open agent once nothing is in flight, and then says so to the run (R13). `jobs_stand_still`: every open job is frozen.
 pub fn hold_agents<R: Rows>(rows: &mut R, jobs_stand_still: bool) -> Result<(), R::Error> {
@@ -39,6 +72,11 @@ pub fn wake_agents<R: Rows>(rows: &mut R, jobs_move: bool) -> Result<(), R::Erro
     }
     if rows.run().status == RunStatus::Resuming && jobs_move {
         rows.run_event(RunEvent::AgentsWoken)?;
+    }
+    // Agents that were not held yet when the pause was taken back: their items have seen that nothing may begin.
+    let (now, most) = (rows.at(), MAX_PLANNED_AGENTS);
+    for id in rows.agents(Pick::Running, most)? {
+        rows.wake_agent(id, now);
     }
     begin_agents(rows)
 }

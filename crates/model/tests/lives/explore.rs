@@ -2,6 +2,7 @@
 //! end from each, and at last the proof that every row of every table was taken.
 
 use crate::charting::{Chart, Move};
+use crate::children::Parent;
 use crate::invariants;
 use crate::life::Map;
 use crate::settlement::{Stop, apply};
@@ -30,14 +31,25 @@ const MACHINE: Scope = Scope {
     chained: false,
     idempotent: false,
     poor: false,
-    rules: PlanRules { max_agents: 10, replans: 0, on_exhausted: OnExhausted::Abort },
+    rules: PlanRules {
+        max_agents: 10,
+        replans: 0,
+        on_exhausted: OnExhausted::Abort,
+        estimate: model::Credits::ZERO,
+        machines: 0,
+        goal: false,
+    },
     quiet: false,
     pauses: false,
     approvals: false,
+    odd: false,
     silence: true,
     holds: false,
     charges: false,
     deaths: false,
+    losses: false,
+    children: 0,
+    parent: None,
 };
 const PAUSED_MACHINE: Scope =
     Scope { name: "one machine whose run is paused", silence: false, pauses: true, deaths: true, ..MACHINE };
@@ -45,11 +57,8 @@ const TWO_RANKS: Scope =
     Scope { name: "two ranks on two machines", agents: 2, machines: 2, warm: true, silence: false, ..MACHINE };
 const SKIPPED_RANKS: Scope =
     Scope { name: "two ranks, each of which may be skipped", mode: FailureMode::Continue, submissions: 1, ..TWO_RANKS };
-const SKIPPED_MACHINE: Scope = Scope {
-    name: "one machine whose run is paused, and may do without it",
-    mode: FailureMode::Continue,
-    ..PAUSED_MACHINE
-};
+const PAUSED_RANKS: Scope =
+    Scope { name: "two ranks that are paused, and of which one may be skipped", pauses: true, ..SKIPPED_RANKS };
 const ATTEMPTS: Scope = Scope {
     name: "two attempts and their money",
     warm: true,
@@ -116,7 +125,25 @@ const ESCALATING: Scope = Scope {
     parallel: 2,
     attempts: 1,
     approvals: false,
+    idempotent: true,
     ..TOOLS
+};
+const ODD: Scope = Scope {
+    name: "steps that are answered without being called",
+    rules: PlanRules { on_exhausted: OnExhausted::Escalate, ..MACHINE.rules },
+    task_mode: FailureMode::Retry,
+    agent_mode: FailureMode::FailFast,
+    steps: 2,
+    odd: true,
+    attempts: 1,
+    pauses: false,
+    ..TOOLS
+};
+const ODD_AND_SKIPPED: Scope = Scope {
+    name: "steps that are not called and done without",
+    rules: MACHINE.rules,
+    task_mode: FailureMode::Continue,
+    ..ODD
 };
 const REPLANNING: Scope = Scope {
     name: "a planner makes a second plan",
@@ -133,13 +160,63 @@ const POOR: Scope = Scope {
     task_mode: FailureMode::Retry,
     ..TOOLS
 };
+const LOOP: Scope = Scope {
+    name: "a loop whose turns are children, asked about, paused, retried and cut off",
+    children: 1,
+    parent: Some(Parent::Act),
+    attempts: 1,
+    agent_mode: FailureMode::FailFast,
+    task_mode: FailureMode::Retry,
+    ..TOOLS
+};
+const SIDE_BY_SIDE: Scope = Scope {
+    name: "a loop with two calls at once",
+    children: 2,
+    task_mode: FailureMode::FailFast,
+    pauses: false,
+    approvals: false,
+    deaths: false,
+    ..LOOP
+};
+const REPEATABLE_LOOP: Scope = Scope {
+    name: "a loop whose turns may be repeated, in two attempts",
+    idempotent: true,
+    approvals: false,
+    attempts: 2,
+    ..LOOP
+};
+const PROGRAM: Scope =
+    Scope { name: "a program outside that begins durable steps", parent: Some(Parent::Program), attempts: 2, ..LOOP };
+const SCRIPT: Scope = Scope {
+    name: "a command on a machine that begins durable steps, in two attempts",
+    children: 1,
+    parent: Some(Parent::Act),
+    attempts: 2,
+    warm: true,
+    silence: false,
+    pauses: true,
+    ..MACHINE
+};
+
+/// What is in flight when a machine is lost ends first; then the agent begins anew, and no effect is repeated.
+const LOSING: Scope = Scope {
+    name: "agents that lose their machines",
+    tasks: 2,
+    steps: 1,
+    parallel: 2,
+    attempts: 1,
+    approvals: false,
+    deaths: false,
+    losses: true,
+    ..TOOLS
+};
 
 const SCOPES: &[Scope] = &[
     MACHINE,
     PAUSED_MACHINE,
     TWO_RANKS,
     SKIPPED_RANKS,
-    SKIPPED_MACHINE,
+    PAUSED_RANKS,
     ATTEMPTS,
     TOOLS,
     TWO_TOOLS,
@@ -147,8 +224,16 @@ const SCOPES: &[Scope] = &[
     CHAINED,
     ONE_BY_ONE,
     ESCALATING,
+    ODD,
+    ODD_AND_SKIPPED,
+    LOSING,
     REPLANNING,
     POOR,
+    LOOP,
+    SIDE_BY_SIDE,
+    REPEATABLE_LOOP,
+    PROGRAM,
+    SCRIPT,
 ];
 
 /// Three modes at three levels, with two children that run at once at each level in turn.
@@ -187,25 +272,18 @@ const WALKED_ONLY: &[(&str, &str, &[&str])] = &[
         "in these worlds a run has tickets or machines, not both: after a ticket's retry nothing can report",
         "run",
         &[
-            "pending -> agent_failed -> pending (to failed)",
-            "pending -> all_agents_completed -> pending (to completed)",
-            "pending (to completed) -> finalised -> completed",
-            "pending (to cancelled) -> cancel(abort) -> pending (to cancelled)",
-            "pending (to failed) -> cancel(abort) -> pending (to failed)",
             "pending (pausing) -> agent_failed -> pending (to failed)",
             "pending (pausing) -> all_agents_completed -> pending (to completed)",
             "pending (pausing) -> ticket_resolved(abort) -> pending (to failed)",
-            "retrying -> agent_failed -> retrying (to failed)",
-            "retrying -> all_agents_completed -> retrying (to completed)",
-            "retrying (to completed) -> finalised -> completed",
-            "retrying (to cancelled) -> cancel(abort) -> retrying (to cancelled)",
-            "retrying (to failed) -> cancel(abort) -> retrying (to failed)",
             "retrying (pausing) -> agent_failed -> retrying (to failed)",
             "retrying (pausing) -> all_agents_completed -> retrying (to completed)",
             "retrying (pausing) -> ticket_resolved(abort) -> retrying (to failed)",
-            "resuming -> ticket_resolved(abort) -> resuming (to failed)",
-            "running (escalated) -> infrastructure_failed -> retrying (pausing)",
         ],
+    ),
+    (
+        "a small world has one pool",
+        "job",
+        &["submitted (waiting) -> pool_changed -> submitted", "submitted -> pool_changed -> submitted"],
     ),
     (
         "the log of a small world comes in one piece",
@@ -353,7 +431,9 @@ fn taken(lives: &Lives) -> BTreeMap<&'static str, BTreeSet<Move>> {
 
 #[test]
 fn every_small_world_keeps_every_promise_and_takes_every_row() {
-    let scopes: Vec<Scope> = SCOPES.iter().copied().chain(modes()).collect();
+    // EXPLORE=words explores only the worlds whose name has them, and does not ask for every row.
+    let only = std::env::var("EXPLORE").unwrap_or_default();
+    let scopes: Vec<Scope> = SCOPES.iter().copied().chain(modes()).filter(|s| s.name.contains(&only)).collect();
     let results: Vec<Result<Explored, String>> = std::thread::scope(|threads| {
         let all: Vec<_> = scopes.iter().map(|scope| threads.spawn(|| explore(scope))).collect();
         all.into_iter().map(|thread| thread.join().expect("an explorer does not panic")).collect()
@@ -368,6 +448,9 @@ fn every_small_world_keeps_every_promise_and_takes_every_row() {
         for (name, rows) in explored.taken {
             taken.entry(name).or_default().extend(rows);
         }
+    }
+    if !only.is_empty() {
+        return;
     }
     let found = dag::walked();
     taken.insert("workflow", found.workflow.moves);

@@ -54,10 +54,13 @@ fn counters_are_exact(lives: &Lives, scope: &Scope, world: &World) -> Check {
     let made = |ids: &[Id]| ids.iter().filter(|id| **id != NONE).count() as i64;
     must!(run.agent_count == agents as i64, "{} agents, said to be {}", agents, run.agent_count);
     must!(run.task_count == made(&world.tasks), "tasks: {}", run.task_count);
-    must!(run.step_count == made(&world.steps), "steps: {}", run.step_count);
+    must!(run.step_count == made(&world.steps) + made(&world.children), "steps: {}", run.step_count);
     must!(world.attempts.len() as i64 <= run.max_attempts, "{} attempts", world.attempts.len());
     let Some(attempt) = world.attempts.last().map(|id| lives.attempt.get(*id)) else { return Ok(()) };
-    let (mut counted, mut superseded, mut in_flight) = (Children::default(), 0, 0);
+    let jobs: Vec<&Job> = world.jobs.iter().map(|id| lives.job.get(*id)).collect();
+    must!(attempt.tree.jobs.counts(jobs.iter().copied()), "{:?} for {jobs:?}", attempt.tree.jobs);
+    let (mut counted, mut superseded, mut in_flight) =
+        (Children::default(), 0, crate::children::counted(lives, world)?);
     for (a, id) in world.agents.iter().enumerate() {
         let agent = lives.agent.get(*id);
         if agent.plan_version == run.plan_version {
@@ -73,11 +76,13 @@ fn counters_are_exact(lives: &Lives, scope: &Scope, world: &World) -> Check {
             below.add(task.child_state());
             let first = (a * scope.tasks + t) * scope.steps;
             let steps = &world.steps[first..first + scope.steps];
-            must!(task.step_count == made(steps), "{task:?} with {} steps", made(steps));
+            let children = if first == 0 { made(&world.children) } else { 0 };
+            must!(task.step_count == made(steps) + children, "{task:?} with {} steps", made(steps));
             let mut below = Children::default();
             for step in steps.iter().filter(|id| **id != NONE).map(|id| lives.step.get(*id)) {
                 below.add(step.child_state());
-                in_flight += i64::from(agent.kind != AgentKind::Rank && step.child_state() == ChildState::Running);
+                let act = step.child_state() == ChildState::Running && !step.by_children;
+                in_flight += i64::from(agent.kind != AgentKind::Rank && act);
             }
             must!(made(steps) == 0 || task.steps == below, "{task:?} counts {below:?}");
             must!(task.steps.total() == scope.steps as i64, "{task:?}");
@@ -157,7 +162,7 @@ fn levels_agree(lives: &Lives, world: &World) -> Check {
         let done = task.status == TaskStatus::Completed && task.outcome == Some(RunOutcome::Success);
         must!(!done || task.steps.completed == task.steps.total(), "a success with something undone: {task:?}");
     }
-    for step in world.steps.iter().filter(|id| **id != NONE).map(|id| lives.step.get(*id)) {
+    for step in world.steps.iter().chain(&world.children).filter(|id| **id != NONE).map(|id| lives.step.get(*id)) {
         must!(!step.uncertain || !step.idempotent, "{step:?} could have been repeated");
     }
     Ok(())

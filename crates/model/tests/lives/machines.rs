@@ -11,7 +11,7 @@ use model::allocation::{AllocationConsequence, AllocationEvent, AllocationStatus
 use model::hierarchy;
 use model::instance::{InstanceConsequence, InstanceEvent, InstanceStatus};
 use model::job::{JobConsequence, JobEvent, JobReason, SlotEnd};
-use model::run::{RunEvent, RunStatus};
+use model::run::RunStatus;
 use model::spec::RetryEvent;
 use model::*;
 
@@ -139,7 +139,9 @@ impl Commit<'_> {
         let Some((id, consequences)) = read(answer, from, job::name(event))? else { return Ok(()) };
         // An ended job forgets where it was: it is asked before.
         let allocation = self.lives.job.get(self.world.jobs[job]).allocation;
+        let before = self.world.jobs[job];
         self.world.jobs[job] = id;
+        self.count_job(Some(before), id);
         for consequence in consequences.iter() {
             match consequence {
                 JobConsequence::SlotActive => {
@@ -151,7 +153,8 @@ impl Commit<'_> {
                 JobConsequence::SlotEnded { how } => self.release(allocation, *how)?,
                 JobConsequence::ChildEnded { reason } => self.submission_ended(id, *reason)?,
                 JobConsequence::TellRunner
-                | JobConsequence::LeaveQueue
+                | JobConsequence::LeaveQueue { .. }
+                | JobConsequence::EnterQueue
                 | JobConsequence::Place
                 | JobConsequence::FreezeChanged
                 | JobConsequence::GatherLogs
@@ -167,7 +170,7 @@ impl Commit<'_> {
         let infrastructure = matches!(reason.retry_event(), Some(RetryEvent::NoCapacity | RetryEvent::Interruption));
         let goes_on = run.termination.is_none() && run.status == RunStatus::Running;
         if infrastructure && goes_on && submission < self.scope.submissions {
-            return self.resubmit(agent);
+            return hierarchy::resubmit_rank(self, agent_id(agent), 15_000, &error());
         }
         let id = agent_id(agent);
         match reason.agent_end() {
@@ -177,14 +180,13 @@ impl Commit<'_> {
         }
     }
 
-    /// In place while another job of the run is active; else the whole run waits a while (seed 001).
-    fn resubmit(&mut self, agent: usize) -> Done {
-        hierarchy::undo_rank(self, agent_id(agent), NOW, &error())?;
-        let active = (0..self.world.agents.len()).any(|a| self.status(a) == AgentStatus::Running);
-        if !active && self.lives.run.get(self.world.run).status == RunStatus::Running {
-            self.run(&RunEvent::InfrastructureFailed { retry_after_ms: 15_000 }, Origin::Within)?;
-        }
-        Ok(())
+    /// The attempt counts its jobs as the engine does.
+    pub fn count_job(&mut self, before: Option<Id>, after: Id) {
+        let last = self.world.attempts.len() - 1;
+        let (before, after) = (before.map(|id| self.lives.job.get(id).clone()), self.lives.job.get(after).clone());
+        let attempt = self.world.attempts[last];
+        self.world.attempts[last] =
+            self.lives.attempt.edited(attempt, |attempt| attempt.tree.jobs.shift(before.as_ref(), &after));
     }
 
     fn machine_of(&self, slot: usize) -> Option<usize> {

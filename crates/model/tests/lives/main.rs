@@ -2,12 +2,14 @@
 //! decisions. Knows nothing outside the crate.
 
 mod charting;
+mod children;
 mod dag;
 mod explore;
 mod fixture;
 mod hierarchy;
 mod invariants;
 mod life;
+mod limits;
 mod machines;
 mod money;
 mod patterns;

@@ -3,7 +3,7 @@
 
 use crate::life::{Applied, Id};
 use crate::samples::{self, error};
-use crate::world::{Choice, Lives, RESERVE, Scope, World, free_number};
+use crate::world::{Choice, Lives, Oddity, RESERVE, Scope, World, free_number};
 use model::agent::{AgentEvent, AgentKind, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::{AttemptConsequence, AttemptEvent, AttemptStatus};
@@ -35,10 +35,14 @@ pub struct Commit<'l> {
     pub lives: &'l mut Lives,
     pub scope: &'l Scope,
     pub world: World,
+    /// What becomes of the next step that would begin.
+    pub odd: Option<Oddity>,
+    /// Where the row of the next child goes.
+    pub making_child: Option<usize>,
 }
 
 pub fn apply(lives: &mut Lives, scope: &Scope, world: &World, choice: &Choice) -> Result<World, Stop> {
-    let mut commit = Commit { lives, scope, world: *world };
+    let mut commit = Commit { lives, scope, world: *world, odd: None, making_child: None };
     commit.choose(choice)?;
     commit.settle()?;
     commit.sweep();
@@ -60,7 +64,9 @@ impl Commit<'_> {
         match choice {
             Choice::Asked(event) | Choice::Came(event) => self.run(event, Origin::Outside),
             Choice::RunDeadline => {
-                let (_, event) = run::deadline(self.lives.run.get(self.world.run)).ok_or(Stop::Nothing)?;
+                let it = self.lives.run.get(self.world.run);
+                // The event is the same however long the wait: which jobs are silent does not matter here.
+                let (_, event) = run::deadline(it, &Limits::default(), false).ok_or(Stop::Nothing)?;
                 self.run(&event, Origin::Outside)
             }
             Choice::Charged => {
@@ -68,25 +74,33 @@ impl Commit<'_> {
                 let open = self.lives.attempt.get(last).uncollected.is_zero();
                 if open { self.attempt(AttemptEvent::Charged(Credits(1)), Origin::Outside) } else { Err(Stop::Nothing) }
             }
+            Choice::RunItem => {
+                self.take_item(0)?;
+                self.go_on()
+            }
             Choice::Work(_)
+            | Choice::Odd(..)
+            | Choice::TimePasses(_)
             | Choice::Resolved(..)
+            | Choice::Child(_)
             | Choice::StepDone(_)
             | Choice::StepFails(..)
             | Choice::StepLost(_)
             | Choice::StepCut(_)
             | Choice::Verified(..)
-            | Choice::ApprovalAsked(_)
             | Choice::Approved(_)
             | Choice::Rejected(_)
             | Choice::AgentTimesOut(_)
-            | Choice::TaskTimesOut(_) => self.tool(choice),
+            | Choice::TaskTimesOut(_)
+            | Choice::MachineLost(_) => self.tool(choice),
             Choice::Queue(job) => self.job(*job, &JobEvent::Queued { turn: 1, seq: 1 }, Origin::Outside),
             Choice::Claim(job, slot) => self.claim(*job, *slot),
             Choice::Spawn(job) => self.spawn(*job),
             Choice::Job(job, JobEvent::PlaceLost) => self.lose_place(*job),
             Choice::Job(job, event) => self.job(*job, event, Origin::Outside),
             Choice::JobDeadline(job) => {
-                let wait = job::deadline(self.lives.job.get(self.world.jobs[*job])).ok_or(Stop::Nothing)?;
+                let it = self.lives.job.get(self.world.jobs[*job]);
+                let wait = job::deadline(it, &Limits::default()).ok_or(Stop::Nothing)?;
                 self.job(*job, &wait.event, Origin::Outside)
             }
             Choice::Machine(machine, event) => self.machine(*machine, event, Origin::Outside),
@@ -118,8 +132,11 @@ impl Commit<'_> {
                     };
                     self.attempt(AttemptEvent::Ended(status), Origin::Within)?;
                 }
-                // Agents are held one by one, when nothing of them is in flight.
-                RunConsequence::HoldAgents => self.all_jobs(&JobEvent::HoldAsked)?,
+                RunConsequence::HoldAgents => {
+                    self.all_jobs(&JobEvent::HoldAsked)?;
+                    let still = self.jobs_are(FreezeState::Frozen);
+                    hierarchy::hold_agents(self, still)?;
+                }
                 RunConsequence::WakeDispatch | RunConsequence::Publish { .. } => {}
             }
         }
@@ -161,7 +178,10 @@ impl Commit<'_> {
         for gone in [&mut self.world.agents, &mut self.world.tasks, &mut self.world.steps, &mut self.world.jobs] {
             gone.clear();
         }
+        self.world.children.fill(crate::life::NONE);
         self.world.system = None;
+        self.world.due &= 1; // items of agents that are gone
+        self.world.approved = false;
     }
 
     fn create_agents(&mut self) -> Done {
@@ -211,7 +231,9 @@ impl Commit<'_> {
         self.world.jobs.retain(|job| Some(job) != gone);
         let number = free_number(self.world.jobs.iter().map(|job| self.lives.job.get(*job).id.0));
         let job = model::job::Job { id: JobId(number), agent: id, attempt, submission, ..samples::job() };
-        self.world.jobs.push(self.lives.job.keep(job));
+        let job = self.lives.job.keep(job);
+        self.world.jobs.push(job);
+        self.count_job(None, job);
         Ok(())
     }
 
@@ -230,6 +252,7 @@ impl Commit<'_> {
                 return Ok(());
             }
             let (termination, status) = (run.termination.as_ref().map(|t| t.reason.end()), run.status);
+            let run = run.clone();
             let tree = self.lives.attempt.get(*self.world.attempts.last().expect("it has begun")).tree.clone();
             match termination {
                 Some(end) if tree.agents.open() + tree.superseded == 0 => {
@@ -238,21 +261,41 @@ impl Commit<'_> {
                     }
                     self.run(&RunEvent::Finalised, Origin::Within)?;
                 }
-                None if status == RunStatus::Running && run.pause_asked.is_some() => {
-                    let still = self.jobs_are(FreezeState::Frozen);
-                    hierarchy::hold_agents(self, still)?;
+                // What machines report is followed up in the same commit. Without machines everything is left to the work items.
+                None if self.scope.machines > 0 => {
+                    if status == RunStatus::Running && run.pause_asked.is_none() {
+                        hierarchy::settle_run(self)?;
+                    }
+                    self.go_on()?;
                 }
-                None if status == RunStatus::Resuming => {
-                    let moving = self.jobs_are(FreezeState::Moving);
-                    hierarchy::wake_agents(self, moving)?;
-                }
-                None if status == RunStatus::Running => hierarchy::settle_run(self)?,
                 _ => {}
             }
             if self.world == before {
                 return Ok(());
             }
         }
+    }
+
+    /// As the engine does when the run's item is due.
+    fn go_on(&mut self) -> Done {
+        let jobs = hierarchy::Jobs {
+            all_frozen: self.jobs_are(FreezeState::Frozen),
+            all_moving: self.jobs_are(FreezeState::Moving),
+        };
+        hierarchy::go_on(self, jobs)
+    }
+
+    pub fn wake(&mut self, item: usize) {
+        self.world.due |= 1 << item;
+    }
+
+    /// An item that is not due is not worked on.
+    pub fn take_item(&mut self, item: usize) -> Done {
+        if self.world.due & (1 << item) == 0 {
+            return Err(Stop::Nothing);
+        }
+        self.world.due &= !(1 << item);
+        Ok(())
     }
 
     /// Failed, and nobody did it: a system agent carries the cause (R3).
@@ -266,9 +309,24 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Forgets what has ended for good and is named by nobody.
+    /// Forgets what has ended for good and is named by nobody, and what decides nothing.
     fn sweep(&mut self) {
         let lives = &*self.lives;
+        let run = lives.run.get(self.world.run);
+        if run.status.is_end() || self.scope.machines > 0 {
+            self.world.due = 0; // nobody looks at them
+        }
+        for (position, agent) in self.world.agents.iter().enumerate() {
+            if lives.agent.get(*agent).status.is_end() {
+                self.world.due &= !(1 << (position + 1));
+            }
+        }
+        if self.scope.idempotent || self.scope.machines > 0 {
+            self.world.effects = 0; // may be repeated
+        }
+        if self.scope.idempotent {
+            self.world.child_effects = 0;
+        }
         let World { jobs, slots, instances, .. } = &mut self.world;
         slots.retain(|slot| {
             let slot = lives.slot.get(slot);

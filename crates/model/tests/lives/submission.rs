@@ -5,7 +5,7 @@ use crate::walks::job_events;
 use model::job::{self, Job, JobConsequence, JobEvent, JobReason, JobStatus, LifecycleError, SlotEnd};
 use model::run::{Phase, phase as run_phase};
 use model::time::{MINUTE, SECOND};
-use model::{AllocationId, InstanceId, Outcome, Timestamp};
+use model::{AllocationId, InstanceId, Limits, Outcome, PoolId, Timestamp};
 
 const PLACED: JobEvent =
     JobEvent::Placed { instance: InstanceId(1), allocation: AllocationId(1), warm: true, price_micro: 5 };
@@ -59,7 +59,7 @@ fn run_on(events: &[(i64, JobEvent)]) -> (Job, Vec<JobConsequence>) {
 }
 
 fn due(job: &Job) -> i64 {
-    let wait = job::deadline(job).expect("it waits for somebody");
+    let wait = job::deadline(job, &Limits::default()).expect("it waits for somebody");
     wait.from.ms() + wait.ms
 }
 
@@ -206,7 +206,7 @@ fn a_job_that_waits_ends_at_once_when_asked() {
     for event in [stop(JobReason::TerminatedByUser, false), JobEvent::WaitedTooLong] {
         let (job, consequences) = after(&[(1, JobEvent::Queued { turn: 1, seq: 4 }), (2, event)]);
         assert!(job.status.is_end() && job.queue_seq.is_none() && job.gone_at.is_some());
-        assert_eq!(consequences.first(), Some(&JobConsequence::LeaveQueue));
+        assert_eq!(consequences.first(), Some(&JobConsequence::LeaveQueue { pool: job.pool }));
         assert!(!consequences.iter().any(|it| matches!(it, JobConsequence::SlotEnded { .. })), "it never had one");
     }
 }
@@ -221,6 +221,20 @@ fn a_place_that_was_lost_leaves_nothing_of_itself() {
     assert_eq!((job.epoch, job::phase(&job)), (2, Some(Phase::Provisioning)));
     let accepted = job::apply(&running_job(), &JobEvent::PlaceLost, Timestamp(9));
     assert!(accepted.is_err(), "the runner has it: its place is no longer ours to take");
+}
+
+/// The list that it leaves is looked at again, and nothing of its place there goes with it.
+#[test]
+fn a_move_to_another_pool_clears_turn_and_place() {
+    let (from, to) = (samples::job().pool, PoolId(2));
+    let (job, consequences) =
+        after(&[(1, JobEvent::Queued { turn: 3, seq: 4 }), (2, JobEvent::PoolChanged { pool: to })]);
+    assert_eq!((job.status, job.pool, job.turn, job.queue_seq), (JobStatus::Submitted, to, None, None));
+    assert_eq!(consequences[..2], [JobConsequence::LeaveQueue { pool: from }, JobConsequence::EnterQueue]);
+    let same = job::apply(&job, &JobEvent::PoolChanged { pool: to }, Timestamp(3));
+    assert_eq!(same, Ok(Outcome::Unchanged), "it is there");
+    let placed = job::apply(&running_job(), &JobEvent::PoolChanged { pool: to }, Timestamp(9));
+    assert!(placed.is_err(), "it has a machine");
 }
 
 fn running_job() -> Job {
@@ -267,8 +281,8 @@ fn a_run_shows_the_most_advanced_of_its_jobs_or_the_trouble_all_of_them_share() 
 #[test]
 fn a_held_job_does_not_wait_in_vain() {
     let (held, consequences) = after(&[(1, JobEvent::Queued { turn: 1, seq: 4 }), (2, JobEvent::HoldAsked)]);
-    assert!(held.queue_seq.is_none() && consequences.contains(&JobConsequence::LeaveQueue));
-    assert_eq!(model::job::deadline(&held), None);
+    assert!(held.queue_seq.is_none() && consequences.contains(&JobConsequence::LeaveQueue { pool: held.pool }));
+    assert_eq!(job::deadline(&held, &Limits::default()), None);
     let (released, consequences) = after(&[(1, JobEvent::HoldAsked), (2, JobEvent::ReleaseAsked)]);
-    assert!(consequences.contains(&JobConsequence::Place) && model::job::deadline(&released).is_some());
+    assert!(consequences.contains(&JobConsequence::Place) && job::deadline(&released, &Limits::default()).is_some());
 }

@@ -11,7 +11,7 @@ use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{FreezeState, Job, JobEvent, JobReason, JobStatus, JobStatus as S};
 use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
 use model::run::{PauseReason, Run, RunEvent, RunOutcome, RunReason, RunStatus, Termination, Ticket};
-use model::step::{Step, StepEvent, StepStatus};
+use model::step::{Step, StepEvent, StepStatus, StepWait};
 use model::task::{Task, TaskEvent, TaskStatus};
 use model::workflow::{WorkflowEvent, WorkflowStatus};
 use model::*;
@@ -195,6 +195,7 @@ fn agent_events() -> Vec<AgentEvent> {
         AgentEvent::TasksEnded { outcome: RunOutcome::Success },
         AgentEvent::Failed { error: error() },
         AgentEvent::ToBeRetried { at: NOW, error: error() },
+        AgentEvent::Renewed { at: NOW, error: error() },
         AgentEvent::Skipped { error: error() },
         AgentEvent::Held,
         AgentEvent::Woken,
@@ -209,6 +210,7 @@ fn tasks() -> Vec<Task> {
 fn task_events() -> Vec<TaskEvent> {
     vec![
         TaskEvent::Begun,
+        TaskEvent::NotNeeded,
         TaskEvent::StepsEnded { outcome: RunOutcome::Success },
         TaskEvent::AllStepsSkipped,
         TaskEvent::Failed { error: error() },
@@ -219,17 +221,28 @@ fn task_events() -> Vec<TaskEvent> {
 }
 
 fn step_state(step: &Step) -> String {
-    if step.uncertain { format!("{} (uncertain)", step.status) } else { step.status.to_string() }
+    match step.waits {
+        Some(StepWait::Timer) => format!("{} (timer)", step.status),
+        _ if step.uncertain => format!("{} (uncertain)", step.status),
+        _ => step.status.to_string(),
+    }
 }
 
 fn steps() -> Vec<Step> {
     let plain = StepStatus::ALL.iter().map(|status| Step { status: *status, ..samples::step() });
-    plain.chain([Step { status: StepStatus::Running, uncertain: true, ..samples::step() }]).collect()
+    let odd = [
+        Step { status: StepStatus::Running, uncertain: true, ..samples::step() },
+        Step { status: StepStatus::Waiting, waits: Some(StepWait::Timer), ..samples::step() },
+    ];
+    plain.chain(odd).collect()
 }
 
 fn step_events() -> Vec<StepEvent> {
     vec![
-        StepEvent::Begun,
+        StepEvent::Begun { fence: 1 },
+        StepEvent::Replayed,
+        StepEvent::NotNeeded,
+        StepEvent::TimerSet { until: NOW },
         StepEvent::ApprovalAsked,
         StepEvent::Approved,
         StepEvent::Completed,
@@ -313,6 +326,7 @@ pub fn job_events() -> Vec<JobEvent> {
         JobEvent::Queued { turn: 1, seq: 1 },
         JobEvent::Placed { instance: InstanceId(1), allocation: AllocationId(1), warm: true, price_micro: 0 },
         JobEvent::PlaceLost,
+        JobEvent::PoolChanged { pool: PoolId(2) },
         JobEvent::WaitedTooLong,
         JobEvent::ProviderRefused { why: "no machines".into() },
         JobEvent::Accepted,

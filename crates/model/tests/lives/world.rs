@@ -1,6 +1,7 @@
 //! A small world: one run with its agents, tasks and steps, their jobs, slots and machines, and the money. Says what
 //! could happen next; what then follows is `settlement`'s.
 
+use crate::children::{CHILD, Parent};
 use crate::life::{Few, Id, Life, NONE};
 use crate::samples::{self, NOW};
 use crate::walks::{self, is_freeze, is_voice};
@@ -12,8 +13,8 @@ use model::job::{Job, JobConsequence, JobEvent, JobReason, JobStatus, LifecycleE
 use model::ledger::Balance;
 use model::recovery::ErrorClass;
 use model::run::{PauseReason, Run, RunConsequence, RunEvent, RunStatus, Ticket};
-use model::spec::{FailureMode, PlanRules};
-use model::step::{Step, StepConsequence, StepEvent, StepStatus};
+use model::spec::{FailureMode, PlanRules, RunKind};
+use model::step::{Recorded, Step, StepConsequence, StepEvent, StepStatus, StepWait};
 use model::task::{Task, TaskConsequence, TaskEvent};
 use model::*;
 
@@ -46,10 +47,17 @@ pub struct Scope {
     pub quiet: bool,
     pub pauses: bool,
     pub approvals: bool,
+    /// Steps may be answered without being called.
+    pub odd: bool,
     pub silence: bool,
     pub holds: bool,
     pub charges: bool,
     pub deaths: bool,
+    /// Agents lose their machines.
+    pub losses: bool,
+    /// Of the first step, and what it is to them.
+    pub children: usize,
+    pub parent: Option<Parent>,
 }
 
 /// Numbers of remembered states; a task's number stands at `agent × tasks + task`, and so on.
@@ -60,6 +68,8 @@ pub struct World {
     pub agents: Few,
     pub tasks: Few,
     pub steps: Few,
+    /// Of the first step.
+    pub children: Few,
     /// Carries the cause of a failure that no agent had.
     pub system: Option<Id>,
     pub jobs: Few,
@@ -67,6 +77,17 @@ pub struct World {
     pub instances: Few,
     pub available: i64,
     pub reserved: i64,
+    /// Work items that are due: the run's is bit 0, that of agent n is bit n + 1.
+    pub due: u16,
+    /// What the journal says of each step, two bits each: nothing, begun, done.
+    pub journal: u16,
+    /// What really became of each step in the world outside, two bits each: nothing, an effect, perhaps an effect.
+    pub effects: u16,
+    /// The same of the children.
+    pub child_journal: u16,
+    pub child_effects: u16,
+    /// Somebody has approved of the one step that needs it, in this attempt.
+    pub approved: bool,
 }
 
 pub struct Lives {
@@ -93,8 +114,16 @@ pub enum Choice {
     Came(RunEvent),
     RunDeadline,
     Charged,
-    /// The holder of an agent's work item looks what may begin.
+    /// The run's work item is due.
+    RunItem,
+    /// An agent's work item is due: its holder looks what may begin.
     Work(usize),
+    /// The same, and the next step is not called: its `if` is false, its input is refused, or it had begun with another input.
+    Odd(usize, Oddity),
+    /// The time that a step waits for has come.
+    TimePasses(usize),
+    /// Whoever works on the first step asks for one of its children.
+    Child(usize),
     StepDone(usize),
     StepFails(usize, ErrorClass, Effect),
     /// Its holder is gone, and its lease and its time-out have passed.
@@ -102,11 +131,12 @@ pub enum Choice {
     /// Its holder sees that it is to stop.
     StepCut(usize),
     Verified(usize, bool),
-    ApprovalAsked(usize),
     Approved(usize),
     Rejected(usize),
     AgentTimesOut(usize),
     TaskTimesOut(usize),
+    /// With files that its steps need.
+    MachineLost(usize),
     Queue(usize),
     Claim(usize, usize),
     Spawn(usize),
@@ -115,6 +145,34 @@ pub enum Choice {
     Machine(usize, InstanceEvent),
     MachineDeadline(usize),
     Slot(usize, AllocationEvent),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oddity {
+    NotNeeded,
+    Refused,
+    Changed,
+    Timer,
+    /// The same of a task: its `if` is false, its expressions cannot be evaluated, its `for_each` gives one item.
+    TaskNotNeeded,
+    TaskRefused,
+    OneItem,
+}
+
+impl Oddity {
+    pub const ALL: [Oddity; 7] = [
+        Oddity::NotNeeded,
+        Oddity::Refused,
+        Oddity::Changed,
+        Oddity::Timer,
+        Oddity::TaskNotNeeded,
+        Oddity::TaskRefused,
+        Oddity::OneItem,
+    ];
+
+    pub fn is_of_a_task(self) -> bool {
+        matches!(self, Oddity::TaskNotNeeded | Oddity::TaskRefused | Oddity::OneItem)
+    }
 }
 
 /// Who brings something about, the surest first.
@@ -131,15 +189,21 @@ pub enum Mover {
 impl Choice {
     pub fn mover(&self) -> Mover {
         match self {
-            Choice::RunDeadline | Choice::JobDeadline(_) | Choice::MachineDeadline(_) | Choice::StepCut(_) => {
-                Mover::Clock
-            }
+            Choice::RunDeadline
+            | Choice::JobDeadline(_)
+            | Choice::MachineDeadline(_)
+            | Choice::StepCut(_)
+            | Choice::TimePasses(_)
+            | Choice::RunItem => Mover::Clock,
             // People answer what they are asked.
             Choice::Resolved(_, Ticket::Resume | Ticket::Skip) | Choice::Approved(_) => Mover::Work,
             Choice::Asked(_) | Choice::Resolved(..) | Choice::Rejected(_) | Choice::Verified(..) => Mover::Person,
-            Choice::AgentTimesOut(_) | Choice::TaskTimesOut(_) | Choice::StepLost(_) | Choice::StepFails(..) => {
-                Mover::Accident
-            }
+            Choice::AgentTimesOut(_)
+            | Choice::TaskTimesOut(_)
+            | Choice::MachineLost(_)
+            | Choice::StepLost(_)
+            | Choice::StepFails(..)
+            | Choice::Odd(..) => Mover::Accident,
             Choice::Came(RunEvent::WorkItemDied { .. } | RunEvent::MaxDurationPassed | RunEvent::WaitedTooLong) => {
                 Mover::Accident
             }
@@ -183,6 +247,7 @@ impl Lives {
         run.max_attempts = scope.attempts;
         run.spec.failure_mode = scope.mode;
         run.spec.plan = scope.rules;
+        run.spec.kind = if scope.machines == 0 { RunKind::Agents } else { RunKind::Task };
         let numbers = || (1..=scope.machines as i64).filter(|_| scope.warm);
         World {
             run: self.run.keep(run),
@@ -190,12 +255,19 @@ impl Lives {
             agents: Few::default(),
             tasks: Few::default(),
             steps: Few::default(),
+            children: (0..scope.children).map(|_| NONE).collect(),
             system: None,
             jobs: Few::default(),
             slots: numbers().map(|number| self.slot.keep(warm_slot(number))).collect(),
             instances: numbers().map(|number| self.instance.keep(warm_machine(number))).collect(),
             available: MONEY.micro(),
             reserved: 0,
+            due: 0,
+            journal: 0,
+            effects: 0,
+            child_journal: 0,
+            child_effects: 0,
+            approved: false,
         }
     }
 }
@@ -222,7 +294,8 @@ fn tidy_task(task: &mut Task) {
 /// A person may have a step tried as often as he likes; tries beyond the limit decide nothing.
 fn tidy_step(step: &mut Step) {
     step.tries = step.tries.min(step.max_tries);
-    step.due_at = step.due_at.map(|_| NOW);
+    // A timer ends by a choice of its own.
+    step.due_at = step.due_at.filter(|_| step.waits != Some(StepWait::Timer)).map(|_| NOW);
 }
 
 /// An ended job answers nothing any more, whatever it was; how often it was placed decides nothing.
@@ -241,7 +314,56 @@ fn tidy_instance(instance: &mut Instance) {
     instance.handle = instance.handle.take().map(|_| "handle".into());
 }
 
+/// Two bits of a row of eight.
+fn pair(bits: u16, position: usize) -> u16 {
+    (bits >> (2 * position)) & 3
+}
+
+fn with_pair(bits: u16, position: usize, value: u16) -> u16 {
+    (bits & !(3 << (2 * position))) | (value << (2 * position))
+}
+
 impl World {
+    pub fn record(&mut self, step: usize, recorded: Option<Recorded>) {
+        let value = match recorded {
+            None => 0,
+            Some(Recorded::Begun) => 1,
+            Some(Recorded::Done) => 2,
+        };
+        match step.checked_sub(CHILD) {
+            Some(child) => self.child_journal = with_pair(self.child_journal, child, value),
+            None => self.journal = with_pair(self.journal, step, value),
+        }
+    }
+    pub fn recorded(&self, step: usize) -> Option<Recorded> {
+        let recorded = match step.checked_sub(CHILD) {
+            Some(child) => pair(self.child_journal, child),
+            None => pair(self.journal, step),
+        };
+        match recorded {
+            0 => None,
+            1 => Some(Recorded::Begun),
+            _ => Some(Recorded::Done),
+        }
+    }
+    pub fn had_effect(&mut self, step: usize, effect: Effect) {
+        let value = match effect {
+            Effect::None => 0,
+            Effect::Done => 1,
+            Effect::Perhaps => 2,
+        };
+        match step.checked_sub(CHILD) {
+            Some(child) => self.child_effects = with_pair(self.child_effects, child, value),
+            None => self.effects = with_pair(self.effects, step, value),
+        }
+    }
+    pub fn has_no_effect_yet(&self, step: usize) -> bool {
+        match step.checked_sub(CHILD) {
+            Some(child) => pair(self.child_effects, child) == 0,
+            None => pair(self.effects, step) == 0,
+        }
+    }
+
     pub fn balance(&self) -> Balance {
         Balance { available: Credits(self.available), reserved: Credits(self.reserved) }
     }
@@ -270,6 +392,7 @@ impl World {
         if scope.quiet {
             all.push(Choice::Came(RunEvent::PickedUp));
             self.tool_choices(lives, scope, &mut all);
+            self.child_choices(lives, scope, &mut all);
             return all;
         }
         all.extend([RunEvent::PickedUp, RunEvent::RetryCame, RunEvent::WaitedTooLong].map(Choice::Came));
@@ -291,15 +414,23 @@ impl World {
         } else {
             self.machine_choices(lives, scope, &mut all);
         }
+        self.child_choices(lives, scope, &mut all);
         all
     }
 
     fn tool_choices(&self, lives: &Lives, scope: &Scope, all: &mut Vec<Choice>) {
+        all.push(Choice::RunItem);
         for agent in 0..self.agents.len() {
+            all.push(Choice::Work(agent));
+            if scope.odd {
+                all.extend(Oddity::ALL.map(|way| Choice::Odd(agent, way)));
+            }
             if lives.agent.get(self.agents[agent]).status.is_end() {
                 continue;
             }
-            all.push(Choice::Work(agent));
+            if scope.losses {
+                all.push(Choice::MachineLost(agent));
+            }
             if scope.deaths {
                 all.push(Choice::AgentTimesOut(agent));
                 let tasks = agent * scope.tasks..(agent + 1) * scope.tasks;
@@ -312,6 +443,7 @@ impl World {
                 StepStatus::Running if it.uncertain => {
                     all.extend(tickets(step));
                     all.extend([true, false].map(|done| Choice::Verified(step, done)));
+                    all.push(Choice::StepFails(step, ErrorClass::Transient, Effect::Perhaps));
                 }
                 StepStatus::Running => {
                     let ended = [Choice::StepDone(step), Choice::StepLost(step), Choice::StepCut(step)];
@@ -322,10 +454,7 @@ impl World {
                         all.push(Choice::StepFails(step, ErrorClass::Budget, Effect::None));
                     }
                 }
-                // One step of the world needs an approval.
-                StepStatus::Pending if step == 0 && scope.approvals && it.tries == 0 => {
-                    all.push(Choice::ApprovalAsked(step));
-                }
+                StepStatus::Waiting if it.waits == Some(StepWait::Timer) => all.push(Choice::TimePasses(step)),
                 StepStatus::Waiting => {
                     all.extend([Choice::Approved(step), Choice::Rejected(step)]);
                     all.extend(tickets(step));
@@ -420,7 +549,7 @@ fn person(scope: &Scope) -> Vec<Choice> {
     asked.into_iter().map(Choice::Asked).collect()
 }
 
-fn tickets(step: usize) -> impl Iterator<Item = Choice> {
+pub fn tickets(step: usize) -> impl Iterator<Item = Choice> {
     Ticket::ALL.iter().map(move |ticket| Choice::Resolved(step, *ticket))
 }
 

@@ -1,21 +1,22 @@
 //! The daemon's side of its keepers: the warm slot, orders to a keeper, its end, and what follows when it died.
 
 use super::{Daemon, Event, Warm};
-use crate::artifacts::{self, Shortfall};
+use crate::artifacts::{self, Left, Shortfall};
 use crate::clock::wall_ms;
 use crate::contain;
 use crate::exit::{self, ExitRecord};
-use crate::job::Stage;
 use crate::key::Key;
 use crate::orders::{self, KeeperOrder, Told};
+use crate::output;
 use crate::slot::{self, Slot};
+use crate::step::Stage;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use wire::model::crash_point;
-use wire::runner::{EndCause, What};
+use wire::runner::EndCause;
 
 /// A command that says something at once does so within this; its start waits that long to travel with it.
 const FIRST_OUTPUT_WITHIN: Duration = Duration::from_millis(3);
@@ -108,33 +109,32 @@ impl Daemon {
     /// Who waits for a keeper must not wait for ever.
     fn give_up_waiting(&mut self, error: &io::Error) {
         let cause = if is_full(error) { EndCause::DiskFull } else { EndCause::ExecutorError };
-        let waiting = self.jobs.values().filter(|job| matches!(job.stage, Stage::Ready(_)));
-        for key in waiting.map(|job| job.key).collect::<Vec<_>>() {
+        let waiting = self.steps.values().filter(|step| matches!(step.stage, Stage::Ready(_)));
+        for key in waiting.map(|step| step.key).collect::<Vec<_>>() {
             self.end_without_record(key, cause, format!("no keeper could be prepared: {error}"), false);
         }
     }
 
     pub(super) fn hear_keeper(&mut self, key: Key, told: Told, now: Instant) {
-        let Some(job) = self.jobs.get_mut(&key) else { return };
-        if told == Told::Started {
-            if job.company_until.is_some() {
-                job.company_until = Some(now + FIRST_OUTPUT_WITHIN);
-            }
-            job.tell_started();
-            self.apply(key); // what was asked for while it started
-            return;
-        }
+        let (Some(job), Some(step)) = (self.jobs.get_mut(&key.of), self.steps.get_mut(&key)) else { return };
         match told {
-            Told::Froze => job.tell(What::Froze),
-            Told::Thawed => job.tell(What::Thawed),
-            Told::Started | Told::Wrote => {}
+            Told::Started => {
+                if job.company_until.is_some() {
+                    job.company_until = Some(now + FIRST_OUTPUT_WITHIN);
+                }
+                step.tell_started(job.wanted.as_ref().map(|wanted| wanted.limits));
+                self.apply(key); // what was asked for while it started
+            }
+            Told::Froze => step.still = Some(true),
+            Told::Thawed => step.still = Some(false),
+            Told::Wrote => {}
         }
     }
 
-    /// It wrote down how the job ended, or it never began, or it was killed.
+    /// It wrote down how the step ended, or it never began, or it was killed.
     pub(super) fn keeper_gone(&mut self, key: Key) {
-        let Some(job) = self.jobs.get_mut(&key).filter(|job| matches!(job.stage, Stage::Kept(_))) else { return };
-        let dir = job.output.as_ref().expect("a kept job has a folder").dir.clone();
+        let Some(step) = self.steps.get_mut(&key).filter(|step| step.is_kept()) else { return };
+        let dir = step.folder().expect("a kept step has a folder").to_owned();
         if let Some(ended) = exit::read(&dir) {
             return self.over(key, ended);
         }
@@ -142,7 +142,7 @@ impl Daemon {
             return self.never_began(key);
         }
         tracing::warn!(%key, "the keeper died: ending what it held");
-        job.stage = Stage::Containing;
+        step.stage = Stage::Containing;
         let (instance, keepers, events) = (self.instance.clone(), self.keepers.clone(), self.events.clone());
         tokio::task::spawn_blocking(move || {
             crash_point!("contain.end", contain::end_all(&instance.dir, &dir, key, Some(&keepers)));
@@ -152,16 +152,19 @@ impl Daemon {
 
     /// Nothing was started, so another keeper may try.
     fn never_began(&mut self, key: Key) {
-        let Some(job) = self.jobs.get_mut(&key) else { return };
-        if let Some(output) = job.output.take() {
+        let Some(step) = self.steps.get_mut(&key) else { return };
+        if let Some(output) = step.output.take() {
             slot::discard(&output.dir);
         }
-        match job.opening.take() {
-            Some(opening) if job.starts < STARTS_AT_MOST => job.stage = Stage::Ready(opening),
+        match step.opening.take() {
+            Some(opening) if step.starts < STARTS_AT_MOST => step.stage = Stage::Ready(opening),
             Some(_) => self.end_without_record(key, EndCause::KeeperDied, "its keepers died at once".to_owned(), false),
             None => {
                 // Left by a runner before this one: the desired document will say whether to start it.
-                self.jobs.remove(&key);
+                self.steps.remove(&key);
+                if self.steps_of(key.of).next().is_none() {
+                    self.jobs.remove(&key.of);
+                }
                 if let Err(error) = self.journal.forget(key) {
                     tracing::warn!(%key, %error, "the journal cannot be written");
                 }
@@ -171,7 +174,7 @@ impl Daemon {
     }
 
     pub(super) fn contained(&mut self, key: Key) {
-        let Some(output) = self.jobs.get_mut(&key).and_then(|job| job.output.as_mut()) else { return };
+        let Some(output) = self.steps.get_mut(&key).and_then(|step| step.output.as_mut()) else { return };
         let began = exit::begun(&output.dir).unwrap_or_else(wall_ms);
         let ended = ExitRecord {
             cause: Some(EndCause::KeeperDied),
@@ -201,12 +204,18 @@ impl Daemon {
     }
 
     pub(super) fn over(&mut self, key: Key, ended: ExitRecord) {
-        let Some(job) = self.jobs.get_mut(&key) else { return };
+        let limits = self.jobs.get(&key.of).and_then(|job| Some(job.wanted.as_ref()?.limits));
+        let Some(step) = self.steps.get_mut(&key) else { return };
         if ended.started {
-            job.tell_started();
+            step.tell_started(limits);
         }
-        job.ended = Some(ended);
-        job.stage = Stage::Over;
+        step.steps_socket = None;
+        let answered = ended.started && !matches!(ended.cause, Some(EndCause::Aborted | EndCause::KeeperDied));
+        step.ended = Some(ended);
+        step.stage = Stage::Over;
+        if answered {
+            step.take_answer();
+        }
         self.settle_over(key);
     }
 
@@ -215,36 +224,48 @@ impl Daemon {
         if self.session.is_none() {
             return;
         }
-        let Some(job) = self.jobs.get_mut(&key) else { return };
-        let left_something = job.ended.as_ref().is_some_and(|ended| {
-            ended.started && ended.cause != Some(EndCause::Aborted) && job.listed && self.closing.is_none()
+        let workdir = self.jobs.get(&key.of).and_then(|job| Some(job.wanted.as_ref()?.workdir.clone()));
+        let Some(step) = self.steps.get_mut(&key) else { return };
+        let left_something = step.ended.as_ref().is_some_and(|ended| {
+            ended.started && ended.cause != Some(EndCause::Aborted) && step.listed && self.closing.is_none()
         });
-        let wanted = job.wanted.as_ref().filter(|wanted| left_something && !wanted.artifacts.is_empty());
-        let Some(wanted) = wanted else { return self.tell_end(key, &Shortfall::default()) };
-        let (workdir, globs) = (self.instance.dir.join(&wanted.workdir), wanted.artifacts.clone());
+        let large = left_something && step.has_large_answer();
+        let answer = step.folder().filter(|_| large).map(|dir| (step.answer_path(), output::path(dir)));
+        let mut left = Left { answer, ..Left::default() };
+        if let (Some(workdir), Some(wanted), true) = (workdir, &step.wanted, left_something) {
+            left.workdir = self.instance.dir.join(workdir);
+            (left.artifacts, left.keep) = (wanted.artifacts.clone(), step.to_keep().to_vec());
+        }
+        if left.is_nothing() {
+            return self.tell_end(key, &Shortfall::default());
+        }
         let (line, events) = (self.line.clone(), self.events.clone());
         let task = tokio::spawn(async move {
-            let shortfall = artifacts::upload(key, workdir, globs, line).await;
+            let shortfall = artifacts::upload(key.of, left, line).await;
             let _ = events.send(Event::Uploaded(key, shortfall));
         });
-        job.stage = Stage::Uploading(task.abort_handle());
+        step.stage = Stage::Uploading(task.abort_handle());
     }
 
     pub(super) fn tell_end(&mut self, key: Key, shortfall: &Shortfall) {
-        let Some(job) = self.jobs.get_mut(&key).filter(|job| !job.is_ended()) else { return };
-        if let Some(ended) = job.ended.as_mut().filter(|_| !shortfall.problems.is_empty()) {
+        let Some(step) = self.steps.get_mut(&key).filter(|step| !step.is_ended()) else { return };
+        if let Some(ended) = step.ended.as_mut().filter(|_| !shortfall.problems.is_empty()) {
             let lost = format!("artifacts not uploaded: {}", shortfall.problems.join("; "));
             ended.message = Some(ended.message.take().map_or(lost.clone(), |message| format!("{message}; {lost}")));
         }
-        if let Err(error) = job.add_to_log(&shortfall.lines()) {
+        step.kept.clone_from(&shortfall.kept);
+        if let Some(why) = &shortfall.answer {
+            step.answer_unusable(why);
+        }
+        if let Err(error) = step.add_to_log(&shortfall.lines()) {
             tracing::warn!(%key, %error, "a log could not be added to");
         }
-        if let Some(end) = job.end_fact() {
-            job.tell(end);
+        if let Some(end) = step.end_fact() {
+            step.tell(end);
         }
-        job.stage = Stage::Ended;
-        if let Some(output) = &job.output {
-            slot::groups_of(&output.dir).remove();
+        step.stage = Stage::Ended;
+        if let Some(dir) = step.folder() {
+            slot::groups_of(dir).remove();
         }
     }
 }

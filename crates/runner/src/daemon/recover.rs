@@ -1,10 +1,11 @@
 //! What a runner finds when it starts: keepers that work on, jobs that ended meanwhile, and what a crash left half done.
 
-use super::{Daemon, keepers};
+use super::{Daemon, keepers, open};
 use crate::exit::{self, ExitRecord};
-use crate::job::{Job, Stage};
+use crate::job::Job;
 use crate::journal::Begun;
 use crate::key::Key;
+use crate::step::{Stage, Step};
 use crate::{contain, slot};
 use std::io;
 use std::path::Path;
@@ -17,9 +18,9 @@ impl Daemon {
         self.instance.layout.remove_left(&self.instance.group_prefix());
         let known = self.journal.known().clone();
         for (key, about) in &known {
-            self.recover_job(*key, about, &jobs.join(key.to_string()))?;
+            self.recover_step(*key, about, &jobs.join(key.to_string()))?;
         }
-        for (key, dir) in slot::job_dirs(&jobs).into_iter().filter(|(key, _)| !known.contains_key(key)) {
+        for (key, dir) in slot::step_dirs(&jobs).into_iter().filter(|(key, _)| !known.contains_key(key)) {
             // Forgotten, but its folder outlived the runner that forgot it.
             contain::end_all(&self.instance.dir, &dir, key, None);
             slot::discard(&dir);
@@ -28,37 +29,42 @@ impl Daemon {
         Ok(())
     }
 
-    fn recover_job(&mut self, key: Key, about: &Begun, dir: &Path) -> io::Result<()> {
+    /// A step that began has found the files of its job in place.
+    fn recover_step(&mut self, key: Key, about: &Begun, dir: &Path) -> io::Result<()> {
         let same_boot = about.boot == self.boot_id;
         if !dir.exists() && same_boot {
-            // Journalled, but the folder never became the job's: no order was given.
+            // Journalled, but the folder never became the step's: no order was given.
             return self.journal.forget(key);
         }
-        let mut job = Job::new(key, None, Stage::Over);
+        let job = self.jobs.entry(key.of).or_insert_with(|| Job::new(key.of));
+        let mut step = Step::new(key, None, Stage::Over);
         if !dir.exists() {
-            self.jobs.insert(key, job);
+            self.steps.insert(key, step);
             let message = "the host was restarted; nothing of the job is left".to_owned();
             self.end_without_record(key, EndCause::KeeperDied, message, true);
             return Ok(());
         }
-        job.output_in(dir);
-        job.tell(What::Accepted);
-        job.tell(What::SyncComplete { fetched_blobs: 0, fetched_bytes: 0 });
+        if job.facts.is_empty() {
+            job.tell(What::Accepted);
+            job.tell(What::SyncComplete { fetched_blobs: 0, fetched_bytes: 0 });
+        }
+        step.output_in(dir);
         if let Some(ended) = exit::read(dir) {
-            self.jobs.insert(key, job);
+            self.steps.insert(key, step);
             self.recover_end(key, ended, same_boot);
             return Ok(());
         }
         // A keeper that lives takes the connection; of a dead one this is its end.
         match slot::connect(dir) {
             Ok(keeper) => {
-                job.stage = Stage::Kept(keepers::attach(key, keeper, &[], &self.events)?);
-                self.jobs.insert(key, job);
+                step.steps_socket = open::serve_steps(dir, &self.steps_line);
+                step.stage = Stage::Kept(keepers::attach(key, keeper, &[], &self.events)?);
+                self.steps.insert(key, step);
             }
             Err(_) => {
                 let (orders, _nobody) = tokio::sync::mpsc::unbounded_channel();
-                job.stage = Stage::Kept(orders);
-                self.jobs.insert(key, job);
+                step.stage = Stage::Kept(orders);
+                self.steps.insert(key, step);
                 self.keeper_gone(key);
             }
         }
@@ -67,7 +73,7 @@ impl Daemon {
 
     /// After a power cut the record may be safe and the end of the log not.
     fn recover_end(&mut self, key: Key, mut ended: ExitRecord, same_boot: bool) {
-        if let Some(output) = self.jobs.get_mut(&key).and_then(|job| job.output.as_mut()).filter(|_| !same_boot) {
+        if let Some(output) = self.steps.get_mut(&key).and_then(|step| step.output.as_mut()).filter(|_| !same_boot) {
             let end = output.reader.end().unwrap_or(0);
             ended.final_offset = ended.final_offset.min(end);
         }

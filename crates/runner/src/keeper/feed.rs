@@ -1,4 +1,4 @@
-//! Standard input of a job: the bytes of a kept file, into a pipe that the command reads. A pipe and not the file itself, so that the
+//! Standard input of a step: the bytes of a kept file, into a pipe that the command reads. A pipe and not the file itself, so that the
 //! command cannot change what is kept for others.
 
 use nix::errno::Errno;

@@ -1,4 +1,4 @@
-//! One job's processes: started, frozen, stopped, ended together. The job is over when its command has ended and no
+//! The processes of one step of a job: started, frozen, stopped, ended together. The step is over when its command has ended and no
 //! process of its tree is left.
 
 use super::feed::Feed;
@@ -10,6 +10,7 @@ use crate::containment::Way;
 use crate::exit::{self, ExitRecord};
 use crate::namespace::{self, Namespace};
 use crate::orders::Start;
+use crate::output;
 use crate::process;
 use crate::spool::Writer;
 use nix::errno::Errno;
@@ -21,6 +22,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use wire::Base64;
 use wire::model::crash_point;
 use wire::runner::EndCause;
 
@@ -78,7 +80,10 @@ impl Job {
         let spool = Writer::open(dir, order.spool_bytes)?;
         let (out_read, out_write) = pipe()?;
         let (err_read, err_write) = if order.merge { (None, out_write.try_clone()?) } else { split(pipe()?) };
-        let mut pump = Pump::new((out_read, err_read), &order.secrets, spool, order.spool_bytes);
+        let mut pump = Pump::new((out_read, err_read), &order.secrets, spool, order.spool_bytes, order.tail);
+        if order.answers {
+            pump.answer_to(output::begin(dir)?);
+        }
         if let Some(note) = &order.note {
             pump.note(note);
         }
@@ -272,6 +277,8 @@ impl Job {
             None => out_of_memory.then_some(EndCause::OutOfMemory),
         };
         let lost = self.pump.drain()?;
+        // One that cannot be kept, or is none, is found out by whoever reads it.
+        let _ = output::keep(&self.dir);
         let ended = ExitRecord {
             exit_code: end.exit_code,
             signal: end.signal,
@@ -281,6 +288,7 @@ impl Job {
             active_ms: self.time.so_far(Instant::now()).as_millis() as i64,
             started: true,
             at_ms: wall_ms(),
+            stdout_tail: self.pump.tail().map(Base64),
         };
         exit::write(&self.dir, &ended)
     }

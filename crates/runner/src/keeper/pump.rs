@@ -1,11 +1,12 @@
-//! From the job's pipes to its log: reads what is there, hides secrets, writes frames, and says what had to be dropped.
+//! From the step's pipes to its log: reads what is there, hides secrets, writes frames, and says what had to be dropped.
 
 use crate::clock::wall_ms;
-use crate::mask::Masker;
 use crate::spool::{LONGEST_FRAME, Writer};
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use wire::runner::Stream;
+use wire::model::secret::Masker;
+use wire::runner::{OUTPUT_BYTES, Stream, TAIL_BYTES};
 
 pub struct Pump {
     sources: [Option<Source>; 2],
@@ -13,6 +14,10 @@ pub struct Pump {
     quota: u64,
     dropped: Dropped,
     buffer: Vec<u8>,
+    /// The end of what was shown of the standard output, where somebody wants it.
+    tail: Option<Vec<u8>>,
+    /// Where the standard output goes instead of the log, and how much more of it.
+    answer: Option<(File, usize)>,
 }
 
 struct Source {
@@ -30,14 +35,25 @@ struct Dropped {
 
 impl Pump {
     /// `pipes`: stdout, and stderr unless both go through the first.
-    pub fn new(pipes: (OwnedFd, Option<OwnedFd>), secrets: &[String], spool: Writer, quota: u64) -> Pump {
+    pub fn new(pipes: (OwnedFd, Option<OwnedFd>), secrets: &[String], spool: Writer, quota: u64, tail: bool) -> Pump {
         let source = |pipe, stream| Source { pipe, stream, masker: Masker::new(secrets) };
         let sources = [Some(source(pipes.0, Stream::Stdout)), pipes.1.map(|pipe| source(pipe, Stream::Stderr))];
-        Pump { sources, spool, quota, dropped: Dropped::default(), buffer: vec![0; LONGEST_FRAME] }
+        let buffer = vec![0; LONGEST_FRAME];
+        Pump { sources, spool, quota, dropped: Dropped::default(), buffer, tail: tail.then(Vec::new), answer: None }
+    }
+
+    /// The standard output is the command's answer. One byte more than an answer may have is enough to refuse it.
+    pub fn answer_to(&mut self, file: File) {
+        self.answer = Some((file, OUTPUT_BYTES + 1));
     }
 
     pub fn offset(&self) -> i64 {
         self.spool.offset()
+    }
+
+    /// The end of the standard output, if it was asked for.
+    pub fn tail(&mut self) -> Option<Vec<u8>> {
+        self.tail.take()
     }
 
     pub fn delivered(&mut self, offset: i64) {
@@ -78,6 +94,18 @@ impl Pump {
 
     fn write(&mut self, stream: Stream, bytes: &[u8], link_up: bool) {
         if bytes.is_empty() {
+            return;
+        }
+        if let Some(tail) = self.tail.as_mut().filter(|_| stream == Stream::Stdout) {
+            tail.extend_from_slice(bytes);
+            tail.drain(..tail.len().saturating_sub(TAIL_BYTES));
+        }
+        if let Some((file, room)) = self.answer.as_mut().filter(|_| stream == Stream::Stdout) {
+            let taken = bytes.len().min(*room);
+            match file.write_all(&bytes[..taken]) {
+                Ok(()) => *room -= taken,
+                Err(_) => self.dropped = Dropped { bytes: self.dropped.bytes + taken as u64, disk_full: true },
+            }
             return;
         }
         if !link_up && self.is_full() {

@@ -181,6 +181,8 @@ mod tests {
             secrets: Vec::new(),
             dir: PathBuf::from("/"),
             merge: false,
+            tail: false,
+            answers: false,
             max_duration_ms: None,
             stop_duration_ms: 0,
             spool_bytes: 0,

@@ -1,6 +1,7 @@
 //! A control plane in a few lines: speaks the runner protocol over a unix socket, remembers what it is told, and fails
 //! on request. Only for tests.
 
+use crate::host::STEP;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -8,6 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
+use wire::model::step::StepTry;
 use wire::model::{InstanceId, JobId};
 use wire::runner::*;
 
@@ -30,12 +32,13 @@ pub struct State {
     pub kept_workdirs: Vec<String>,
     pub version: i64,
     pub shutdown: bool,
-    pub logs: BTreeMap<JobId, Log>,
+    pub logs: BTreeMap<(JobId, StepTry), Log>,
     /// Every fact as it came, repeats too.
     pub facts: Vec<Fact>,
     /// How many facts came in each report.
     pub batches: Vec<usize>,
     pub refuse: BTreeSet<JobId>,
+    pub refuse_tries: BTreeSet<StepTry>,
     pub blobs: BTreeMap<String, Vec<u8>>,
     pub blobs_served: u64,
     pub packs_served: u64,
@@ -66,8 +69,15 @@ impl State {
         let ended = |fact: &&Fact| fact.job == job && matches!(fact.what, What::Ended { .. });
         self.facts.iter().find(ended).map(|fact| &fact.what)
     }
+    pub fn ended_step(&self, step: StepTry) -> Option<&What> {
+        let ended = |fact: &&Fact| fact.step == Some(step) && matches!(fact.what, What::Ended { .. });
+        self.facts.iter().find(ended).map(|fact| &fact.what)
+    }
     pub fn log(&self, job: JobId) -> Log {
-        self.logs.get(&job).cloned().unwrap_or_default()
+        self.log_of(job, STEP)
+    }
+    pub fn log_of(&self, job: JobId, step: StepTry) -> Log {
+        self.logs.get(&(job, step)).cloned().unwrap_or_default()
     }
     pub fn has(&self, job: JobId, stream: Stream, text: &str) -> bool {
         self.log(job).text(stream).contains(text)
@@ -76,7 +86,9 @@ impl State {
     fn document(&self) -> Desired {
         let mut jobs = self.desired.clone();
         for job in &mut jobs {
-            job.log_offset = self.logs.get(&job.job).map_or(0, |log| log.next);
+            for step in &mut job.steps {
+                step.log_offset = self.log_of(job.job, step.step).next;
+            }
         }
         Desired {
             version: self.version,
@@ -89,7 +101,7 @@ impl State {
 
     /// The rules of the store: beyond the end is a gap and changes nothing, an overlap is trimmed.
     fn take_log(&mut self, chunk: &LogChunk) {
-        let log = self.logs.entry(chunk.job).or_default();
+        let log = self.logs.entry((chunk.job, chunk.step)).or_default();
         let mut at = chunk.offset;
         for frame in &chunk.frames {
             assert!(frame.data.0.len() <= 64 << 10, "a frame has at most 64 KiB");
@@ -106,14 +118,21 @@ impl State {
         self.batches.push(batch.facts.len());
         let mut refused = Vec::new();
         for fact in &batch.facts {
+            let (code, message) = ("old_epoch".to_owned(), String::new());
             if self.refuse.contains(&fact.job) {
-                let (code, message) = ("old_epoch".to_owned(), String::new());
-                refused.push(RefusedFact { job: fact.job, epoch: fact.epoch, code, message });
+                refused.push(RefusedFact { job: fact.job, epoch: fact.epoch, step: None, code, message });
+            } else if fact.step.is_some_and(|step| self.refuse_tries.contains(&step)) {
+                refused.push(RefusedFact { job: fact.job, epoch: fact.epoch, step: fact.step, code, message });
             }
         }
         batch.logs.iter().for_each(|chunk| self.take_log(chunk));
-        let jobs = batch.facts.iter().map(|fact| fact.job).chain(batch.logs.iter().map(|chunk| chunk.job));
-        let log_offsets = jobs.map(|job| (job, self.logs.get(&job).map_or(0, |log| log.next))).collect();
+        let reach = |chunk: &LogChunk| LogReach {
+            job: chunk.job,
+            epoch: chunk.epoch,
+            step: chunk.step,
+            offset: self.log_of(chunk.job, chunk.step).next,
+        };
+        let log_offsets = batch.logs.iter().map(reach).collect();
         self.facts.extend(batch.facts);
         ReportAnswer { log_offsets, refused, session_current: !self.superseded }
     }
@@ -233,6 +252,20 @@ impl Control {
                     }
                 }
                 Some(("200 OK", packed))
+            }
+            ("PUT", [kind @ ("blobs" | "trees"), hash]) => {
+                assert_eq!(blake3::hash(&body).to_hex().as_str(), *hash);
+                self.change(|state| {
+                    if *kind == "trees" {
+                        let tree = wire::model::tree::Tree::parse(&body).unwrap();
+                        assert!(
+                            tree.children().all(|child| state.blobs.contains_key(child.hash)),
+                            "children come first"
+                        );
+                    }
+                    state.blobs.insert(hash.to_string(), body)
+                });
+                Some(("204 No Content", Vec::new()))
             }
             ("PUT", ["jobs", job, "artifacts"]) => {
                 let query: BTreeMap<&str, &str> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();

@@ -1,6 +1,6 @@
 //! What survives what: runners and keepers are killed, answers get lost, the control plane goes away and returns.
 
-use crate::host::{JOB, RunnerUnderTest};
+use crate::host::{JOB, RunnerUnderTest, STEP};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use wire::runner::{EndCause, Fact, Stream, What};
@@ -112,7 +112,7 @@ async fn lost_answers_repeat_facts_and_no_output() {
     host.control.until("all answers were lost", |state| state.lose_answers == 0).await;
     host.control.until("the end, twice at most", |state| ends(&state.facts) >= 1).await;
     host.control.change(|state| state.desired.clear());
-    while host.dir.join("jobs").join(format!("{JOB}.1")).exists() {
+    while host.folder(JOB, STEP).exists() {
         tokio::task::yield_now().await;
     }
     host.control.see(|state| {

@@ -161,7 +161,7 @@ async fn workdirs_nobody_keeps_are_removed() {
     let mut second = host.job("true");
     (second.job, second.workdir) = (JobId(8), "work_2".to_owned());
     host.control.change(|state| {
-        state.desired = vec![second];
+        state.desired = vec![second.into()];
         state.kept_workdirs = vec!["work_3".to_owned()];
     });
     host.control.until("the second job", |state| state.ended(JobId(8)).is_some()).await;

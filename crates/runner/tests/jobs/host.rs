@@ -7,11 +7,90 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use wire::model::boot::{BOOT_FILE, Boot, BootTimings};
-use wire::model::{InstanceId, JobId, RunId};
-use wire::runner::{Command as Commanded, DesiredJob, DesiredState, Limits, OnLostControl};
+use wire::model::step::StepTry;
+use wire::model::{InstanceId, JobId, RunId, StepId};
+use wire::runner::{
+    Command as Commanded, DesiredJob, DesiredState, DesiredStep, Limits, OnLostControl, Secret, Stdin, SyncTree,
+};
 
 pub const JOB: JobId = JobId(7);
+/// The one step of a plain task.
+pub const STEP: StepTry = StepTry { id: StepId(1), number: 1 };
 pub const NOBODY: u32 = 65534;
+
+/// A plain task as the control plane would ask for it: a job with one step, closed from the beginning.
+#[derive(Clone)]
+pub struct Plain {
+    pub job: JobId,
+    pub workdir: String,
+    pub working_dir: Option<String>,
+    pub command: Commanded,
+    pub env: BTreeMap<String, String>,
+    pub secrets: BTreeMap<String, Secret>,
+    pub files: Option<SyncTree>,
+    pub stdin: Option<Stdin>,
+    pub limits: Limits,
+    pub attempt: i64,
+    pub artifacts: Vec<String>,
+    pub max_duration_ms: Option<i64>,
+    pub stop_duration_ms: i64,
+    pub merge: bool,
+    pub on_lost_control: OnLostControl,
+    pub state: DesiredState,
+}
+
+impl From<Plain> for DesiredJob {
+    fn from(plain: Plain) -> DesiredJob {
+        let step = DesiredStep {
+            working_dir: plain.working_dir,
+            command: plain.command,
+            stdin: plain.stdin,
+            artifacts: plain.artifacts,
+            max_duration_ms: plain.max_duration_ms,
+            merge: plain.merge,
+            ..step(STEP, "")
+        };
+        DesiredJob {
+            job: plain.job,
+            run: RunId(3),
+            epoch: 1,
+            state: plain.state,
+            answer: false,
+            workdir: plain.workdir,
+            env: plain.env,
+            secrets: plain.secrets,
+            files: plain.files,
+            limits: plain.limits,
+            attempt: plain.attempt,
+            stop_duration_ms: plain.stop_duration_ms,
+            on_lost_control: plain.on_lost_control,
+            steps: vec![step],
+            closed: true,
+        }
+    }
+}
+
+/// One try of one step.
+pub fn step(step: StepTry, script: &str) -> DesiredStep {
+    DesiredStep {
+        step,
+        state: DesiredState::Running,
+        working_dir: None,
+        command: Commanded::Shell(script.to_owned()),
+        env: BTreeMap::new(),
+        secrets: BTreeMap::new(),
+        stdin: None,
+        restore: Vec::new(),
+        keep: Vec::new(),
+        artifacts: Vec::new(),
+        max_duration_ms: None,
+        merge: false,
+        tail: false,
+        answers: false,
+        log_offset: 0,
+        steps_token: None,
+    }
+}
 
 pub struct RunnerUnderTest {
     pub dir: PathBuf,
@@ -115,14 +194,9 @@ impl RunnerUnderTest {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.runner_pid()), signal).unwrap();
     }
 
-    /// A job as the control plane would ask for it.
-    pub fn job(&self, script: &str) -> DesiredJob {
-        DesiredJob {
+    pub fn job(&self, script: &str) -> Plain {
+        Plain {
             job: JOB,
-            run: RunId(3),
-            epoch: 1,
-            state: DesiredState::Running,
-            answer: false,
             workdir: "work_1".to_owned(),
             working_dir: None,
             command: Commanded::Shell(script.to_owned()),
@@ -137,12 +211,17 @@ impl RunnerUnderTest {
             stop_duration_ms: 10_000,
             merge: false,
             on_lost_control: OnLostControl::Finish,
-            log_offset: 0,
+            state: DesiredState::Running,
         }
     }
 
-    pub fn ask(&self, job: DesiredJob) {
-        self.control.change(|state| state.desired.push(job));
+    /// A job that stays open, with these steps.
+    pub fn open_job(&self, steps: Vec<DesiredStep>) -> DesiredJob {
+        DesiredJob { steps, closed: false, ..self.job("").into() }
+    }
+
+    pub fn ask(&self, job: impl Into<DesiredJob>) {
+        self.control.change(|state| state.desired.push(job.into()));
     }
 
     pub fn want(&self, wanted: DesiredState) {
@@ -175,9 +254,18 @@ impl RunnerUnderTest {
     }
 
     pub fn keeper_pid(&self) -> i32 {
-        let job = self.dir.join("jobs").join(format!("{JOB}.1"));
-        let is_keeper = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == job);
-        pids().find(is_keeper).expect("the job has a keeper")
+        self.keeper_of(STEP)
+    }
+
+    pub fn keeper_of(&self, step: StepTry) -> i32 {
+        let folder = self.folder(JOB, step);
+        let is_keeper = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder);
+        pids().find(is_keeper).expect("the step has a keeper")
+    }
+
+    /// Where a step's keeper works.
+    pub fn folder(&self, job: JobId, step: StepTry) -> PathBuf {
+        self.dir.join("jobs").join(format!("{job}.1.{step}"))
     }
 
     /// The keeper that has no job yet, once it is one.

@@ -32,7 +32,7 @@ async fn end(host: &RunnerUnderTest, number: i64) -> (Option<i32>, Option<EndCau
 }
 
 fn groups(host: &RunnerUnderTest, number: i64) -> serde_json::Value {
-    let groups = std::fs::read(host.dir.join("jobs").join(format!("job_{number}.1/groups.json"))).unwrap();
+    let groups = std::fs::read(host.folder(JobId(number), crate::host::STEP).join("groups.json")).unwrap();
     serde_json::from_slice(&groups).unwrap()
 }
 
@@ -100,7 +100,7 @@ async fn a_job_without_limits_is_not_held_back_by_those_of_the_one_before() {
         host.control.until("spun", |state| state.has(JobId(number), Stream::Stdout, "spun")).await;
         let groups = groups(&host, number);
         let throttled =
-            groups["cpu"].as_str().map(|group| std::fs::read_to_string(format!("{group}/cpu.stat")).unwrap());
+            groups["cpu"].as_str().map(|group| std::fs::read_to_string(format!("{group}/../cpu.stat")).unwrap());
         let count = throttled.iter().flat_map(|text| text.lines()).find_map(|line| line.strip_prefix("nr_throttled "));
         assert_eq!(count.is_some_and(|count| count != "0"), held_back, "job {number}: {groups}");
         let gate = host.dir.join(format!("work_{number}/gate"));

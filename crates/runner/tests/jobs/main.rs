@@ -10,5 +10,6 @@ mod limits;
 mod output;
 mod script;
 mod stdin;
+mod steps;
 mod stops;
 mod surroundings;

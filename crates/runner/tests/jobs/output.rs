@@ -34,6 +34,7 @@ fn kind(what: &What) -> &'static str {
         What::Froze => "froze",
         What::Thawed => "thawed",
         What::Ended { .. } => "ended",
+        What::Closed { .. } => "closed",
         What::Unknown => "unknown",
     }
 }

@@ -1,6 +1,6 @@
 //! How jobs end before their time: by signal, by order, by the clock, and with nothing left behind.
 
-use crate::host::{JOB, RunnerUnderTest};
+use crate::host::{JOB, RunnerUnderTest, STEP};
 use nix::sys::signal::Signal;
 use wire::runner::{DesiredState, EndCause, OnLostControl, Stream, What};
 
@@ -127,7 +127,7 @@ async fn a_job_that_never_stood_still_says_that_it_goes_on_when_asked() {
 
 /// By group the kernel says so in the group's events; one by one it shows in each process's state.
 pub async fn frozen(host: &RunnerUnderTest, pids: &[i32], wanted: bool) {
-    let groups = std::fs::read_to_string(host.dir.join("jobs").join(format!("{JOB}.1/groups.json"))).unwrap();
+    let groups = std::fs::read_to_string(host.folder(JOB, STEP).join("groups.json")).unwrap();
     let groups: serde_json::Value = serde_json::from_str(&groups).unwrap();
     let is_frozen = || match groups["v2"].as_str() {
         Some(group) => std::fs::read_to_string(format!("{group}/cgroup.events")).unwrap().contains("frozen 1"),
@@ -148,7 +148,7 @@ async fn a_job_no_longer_wanted_is_ended_and_forgotten() {
     host.says("ready").await;
     host.control.change(|state| state.desired.clear());
     end_of(&host).await;
-    let folder = host.dir.join("jobs").join(format!("{JOB}.1"));
+    let folder = host.folder(JOB, STEP);
     while folder.exists() {
         tokio::task::yield_now().await;
     }

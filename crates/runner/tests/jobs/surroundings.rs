@@ -1,6 +1,6 @@
 //! The runner among its neighbours: its environment, its socket, its lock, its limits, and how it leaves.
 
-use crate::host::{JOB, RunnerUnderTest};
+use crate::host::{JOB, RunnerUnderTest, STEP};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ async fn a_job_sees_its_own_environment_and_no_other() {
     let env: BTreeMap<&str, &str> = lines.filter_map(|line| line.split_once('=')).collect();
     assert_eq!((env["COLOUR"], env["REPL_JOB"], env["REPL_RUN"]), ("red", "job_7", "run_3"));
     assert_eq!(env["REPL_ATTEMPT"], "2");
-    assert_eq!((env["REPL_JOB_KEY"], env["REPL_WORKDIR"]), ("job_7.1", host.workdir().to_str().unwrap()));
+    assert_eq!((env["REPL_JOB_KEY"], env["REPL_WORKDIR"]), ("job_7.1.stp_1.1", host.workdir().to_str().unwrap()));
     assert!(env.contains_key("PATH") && !env.contains_key("LEAK_OF_THE_RUNNER"), "{env:?}");
     let allowed = ["COLOUR", "HOME", "LANG", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TZ", "USER", "_"];
     let strange: Vec<&&str> = env.keys().filter(|name| !allowed.contains(name) && !name.starts_with("REPL_")).collect();
@@ -151,7 +151,7 @@ async fn what_runs_in_a_folder_that_somebody_removed_ends_with_its_instance() {
     host.ask(host.job("setsid sleep 1000 & echo ready; sleep 1000"));
     host.says("ready").await;
     host.kill_runner().await;
-    std::fs::remove_dir_all(host.dir.join("jobs").join(format!("{JOB}.1"))).unwrap();
+    std::fs::remove_dir_all(host.folder(JOB, STEP)).unwrap();
     let dir = host.dir.clone();
     tokio::task::spawn_blocking(move || runner::end(&dir).unwrap()).await.unwrap();
     assert!(host.is_deserted());

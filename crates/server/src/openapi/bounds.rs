@@ -1,9 +1,13 @@
 //! What the types alone do not say: which numbers, words and shapes a field takes. Each line repeats a rule that some check
 //! enforces; the suite sends what these lines forbid and expects a refusal.
 
+use crate::question::MAX_NOTE;
 use engine::store::token::Scope;
-use model::run::RunStatus;
+use model::agent::AgentStatus;
+use model::run::{RunStatus, Ticket};
 use model::spec::{MIN_MEMORY_BYTES, OnLostControl, Priority, RetryEvent};
+use model::step::StepStatus;
+use model::task::TaskStatus;
 use serde_json::{Map, Value, json};
 
 const HASH: &str = "^[0-9a-f]{64}$";
@@ -12,6 +16,10 @@ const VARIABLE: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 const FREE_VARIABLE: &str = "^(?!REPL_)[A-Za-z_][A-Za-z0-9_]*$";
 /// A decimal number of credits, more than nothing, with at most six digits behind the point.
 const CREDITS: &str = "^(?=.*[1-9])[0-9]+(\\.[0-9]{1,6})?$";
+/// The same, or nothing.
+const COST: &str = "^[0-9]+(\\.[0-9]{1,6})?$";
+/// No control characters.
+const PLAIN: &str = "^[^\\x00-\\x1f\\x7f-\\x9f]+$";
 /// The number behind the prefix of an id, and a cursor of ours.
 const SLUG: &str = "(0|[1-9a-z][0-9a-z]{0,12})";
 
@@ -27,10 +35,12 @@ fn table() -> Vec<(&'static str, Value)> {
     let priorities: Vec<&str> = Priority::ALL.iter().map(|word| word.as_str()).collect();
     let lost: Vec<&str> = OnLostControl::ALL.iter().map(|word| word.as_str()).collect();
     let events: Vec<&str> = RetryEvent::ALL.iter().map(|word| word.as_str()).collect();
-    let scopes: Vec<&str> = [Scope::Read, Scope::Write, Scope::Admin].iter().map(|scope| scope.as_str()).collect();
+    let tickets: Vec<&str> = Ticket::ALL.iter().map(|word| word.as_str()).collect();
+    let scopes: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
     vec![
         ("Submit.name", json!({ "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })),
-        ("Submit.type", of_null(names(&["task"]))),
+        ("Submit.type", of_null(names(&["task", "agents", "external"]))),
+        ("Submit.plan", json!({ "type": ["object", "null"] })),
         ("Submit.env", json!({ "maxProperties": 500, "propertyNames": { "pattern": FREE_VARIABLE } })),
         ("Submit.secrets", json!({ "items": { "type": "string", "pattern": FREE_VARIABLE } })),
         ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
@@ -51,19 +61,42 @@ fn table() -> Vec<(&'static str, Value)> {
         ("RetryBody.max_attempts", json!({ "minimum": 1, "maximum": 100 })),
         ("RetryBody.on_events", json!({ "items": { "type": "string", "enum": events } })),
         ("ExtendBody.duration_ms", json!({ "minimum": 1 })),
+        ("BeginStep.name", json!({ "minLength": 1, "maxLength": 200, "pattern": PLAIN })),
+        ("BeginStep.key", json!({ "minLength": 1, "maxLength": 1000, "pattern": PLAIN })),
+        ("BeginStep.lease_ms", json!({ "minimum": 1000, "maximum": model::time::DAY })),
+        ("BeginStep.wait_ms", json!({ "minimum": 0, "maximum": 60_000 })),
+        ("BeginStep.max_cost", json!({ "pattern": COST })),
+        ("CompleteStep.cost", json!({ "pattern": COST })),
+        ("FailStep.effect", of_null(names(&["none", "perhaps", "done"]))),
+        ("BeatStep.lease_ms", json!({ "minimum": 1000, "maximum": model::time::DAY })),
         ("BlobList.hashes", json!({ "items": { "type": "string", "pattern": HASH } })),
         ("BlobList.trees", json!({ "items": { "type": "string", "pattern": HASH } })),
         ("AddCredits.amount", json!({ "pattern": CREDITS })),
         ("SecretBody.value", json!({ "minLength": 1, "maxLength": 65536 })),
         ("NewToken.name", json!({ "minLength": 1, "maxLength": 100 })),
         ("NewToken.scopes", json!({ "minItems": 1, "items": { "type": "string", "enum": scopes } })),
+        ("ResolveBody.action", words(&tickets)),
+        ("ResolveBody.note", json!({ "maxLength": MAX_NOTE })),
+        ("ApproveBody.note", json!({ "maxLength": MAX_NOTE })),
+        ("RejectBody.note", json!({ "maxLength": MAX_NOTE })),
         ("LogFrame.stream", words(&["stdout", "stderr", "runner"])),
     ]
 }
 
 /// Bodies that say nothing when they are empty.
 pub(super) fn is_needed(body: &str) -> bool {
-    !matches!(body, "Nothing" | "ActionBody" | "TerminateBody" | "ExtendBody" | "StopBody" | "BlobList")
+    !matches!(
+        body,
+        "Nothing"
+            | "ActionBody"
+            | "TerminateBody"
+            | "ExtendBody"
+            | "StopBody"
+            | "BlobList"
+            | "ApproveBody"
+            | "RejectBody"
+            | "FinishBody"
+    )
 }
 
 pub(super) fn refine(schemas: &mut Value) {
@@ -74,10 +107,15 @@ pub(super) fn refine(schemas: &mut Value) {
     }
     // One of the two says what to run, and the other nothing.
     let submit = &mut schemas["Submit"];
-    submit["if"] = json!({ "required": ["commands"], "properties": { "commands": { "minItems": 1 } } });
-    submit["then"] =
-        json!({ "properties": { "commands": { "contains": { "pattern": "\\S" } }, "argv": { "maxItems": 0 } } });
-    submit["else"] = json!({ "required": ["argv"], "properties": { "argv": { "minItems": 1, "prefixItems": [{ "minLength": 1 }] } } });
+    // A task says what it runs; agents say it in their plan, and a run of a program outside says nothing.
+    let has_none = json!({ "required": ["type"], "properties": { "type": { "enum": ["agents", "external"] } } });
+    submit["if"] = has_none;
+    submit["then"] = json!({});
+    submit["else"] = json!({
+        "if": { "required": ["commands"], "properties": { "commands": { "minItems": 1 } } },
+        "then": { "properties": { "commands": { "contains": { "pattern": "\\S" } }, "argv": { "maxItems": 0 } } },
+        "else": { "required": ["argv"], "properties": { "argv": { "minItems": 1, "prefixItems": [{ "minLength": 1 }] } } },
+    });
     // Nothing is run unless something is said.
     if let Some(commands) = submit["properties"]["commands"].as_object_mut() {
         commands.remove("default");
@@ -98,14 +136,20 @@ pub(super) fn of_path(path: &str, name: &str) -> Value {
         ("hash", _) => json!({ "type": "string", "pattern": HASH }),
         ("name", _) => json!({ "type": "string", "pattern": FREE_VARIABLE, "maxLength": 255 }),
         ("artifact", _) => id(model::ArtifactId::PREFIX),
+        ("step", _) => id(model::StepId::PREFIX),
         (_, "runs") => id(model::RunId::PREFIX),
         (_, "instances") => id(model::InstanceId::PREFIX),
         (_, "allocations") => id(model::AllocationId::PREFIX),
         (_, "workflows") => id(model::WorkflowId::PREFIX),
         (_, "manifests") => id(model::ManifestId::PREFIX),
+        (_, "escalations" | "approvals") => id(model::QuestionId::PREFIX),
         (_, "tokens") => id(model::TokenId::PREFIX),
         _ => json!({ "type": "string" }),
     }
+}
+
+fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> Value {
+    json!({ "enum": words.collect::<Vec<_>>() })
 }
 
 /// A parameter's own bounds; one that is not given is left out, so none is null.
@@ -115,8 +159,15 @@ pub(super) fn refine_parameter(path: &str, parameter: &mut Value) {
     if let Some(kind) = schema["type"].as_array().and_then(|all| all.iter().find(|kind| *kind != "null")).cloned() {
         schema["type"] = kind;
     }
+    let of = |prefix: &str| json!({ "pattern": format!("^{prefix}_{SLUG}$") });
     let more = match name.as_str() {
-        "status" => json!({ "enum": RunStatus::ALL.iter().map(|word| word.as_str()).collect::<Vec<_>>() }),
+        "agent" => of(model::AgentId::PREFIX),
+        "task" => of(model::TaskId::PREFIX),
+        "run" => of(model::RunId::PREFIX),
+        "status" if path.ends_with("/agents") => one_of(AgentStatus::ALL.iter().map(|word| word.as_str())),
+        "status" if path.ends_with("/tasks") => one_of(TaskStatus::ALL.iter().map(|word| word.as_str())),
+        "status" if path.ends_with("/steps") => one_of(StepStatus::ALL.iter().map(|word| word.as_str())),
+        "status" => one_of(RunStatus::ALL.iter().map(|word| word.as_str())),
         "stream" => json!({ "enum": ["stdout", "stderr", "runner"] }),
         "job" => json!({ "pattern": format!("^{}_{SLUG}$", model::JobId::PREFIX) }),
         "cursor" if path == "/secrets" => json!({ "pattern": VARIABLE, "maxLength": 255 }),

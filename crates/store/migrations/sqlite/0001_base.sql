@@ -115,6 +115,12 @@ CREATE INDEX runs_newest ON runs (org_id, created_at, id) WHERE deleted_at IS NU
 -- The same of open runs; and the count of open runs.
 CREATE INDEX runs_newest_open ON runs (org_id, created_at, id) WHERE open = 1;
 
+-- What a run works with (command, environment, files, artifacts), as JSON. Written once.
+CREATE TABLE run_contents (
+    run_id BIGINT NOT NULL PRIMARY KEY,
+    doc    TEXT   NOT NULL
+);
+
 -- An attempt of a run and its money: what was reserved for it is charged or refunded when it ends.
 CREATE TABLE attempts (
     run_id      BIGINT NOT NULL,
@@ -151,6 +157,7 @@ CREATE TABLE agents (
     attempt  BIGINT NOT NULL,
     sequence BIGINT NOT NULL,
     state    TEXT   NOT NULL,
+    due      BIGINT,
     ending   BIGINT NOT NULL,
     cut      BIGINT NOT NULL,
     doc      TEXT   NOT NULL
@@ -166,6 +173,7 @@ CREATE TABLE tasks (
     agent_id BIGINT NOT NULL,
     sequence BIGINT NOT NULL,
     state    TEXT   NOT NULL,
+    due      BIGINT,
     ending   BIGINT NOT NULL,
     cut      BIGINT NOT NULL,
     doc      TEXT   NOT NULL
@@ -176,19 +184,82 @@ CREATE INDEX tasks_of_run ON tasks (run_id, attempt, id);
 CREATE INDEX tasks_by_state ON tasks (agent_id, state, sequence);
 CREATE INDEX tasks_cut ON tasks (agent_id) WHERE cut = 1;
 
+-- A child of another step has `parent_id`, and `path`: its name and what tells children of one name apart.
 CREATE TABLE steps (
-    id       BIGINT NOT NULL PRIMARY KEY,
-    run_id   BIGINT NOT NULL,
-    attempt  BIGINT NOT NULL,
-    task_id  BIGINT NOT NULL,
-    sequence BIGINT NOT NULL,
-    state    TEXT   NOT NULL,
-    doc      TEXT   NOT NULL
+    id        BIGINT NOT NULL PRIMARY KEY,
+    run_id    BIGINT NOT NULL,
+    attempt   BIGINT NOT NULL,
+    task_id   BIGINT NOT NULL,
+    sequence  BIGINT NOT NULL,
+    state     TEXT   NOT NULL,
+    due       BIGINT,
+    parent_id BIGINT,
+    path      TEXT,
+    doc       TEXT   NOT NULL
 );
 -- The steps of an attempt.
 CREATE INDEX steps_of_run ON steps (run_id, attempt, id);
 -- Those of a task in a state, in order.
-CREATE INDEX steps_by_state ON steps (task_id, state, sequence);
+CREATE INDEX steps_by_state ON steps (task_id, state, sequence) WHERE parent_id IS NULL;
+-- Open children of a step, all or by path; all children of a step.
+CREATE INDEX steps_of_parent ON steps (parent_id, state, path) WHERE parent_id IS NOT NULL;
+
+-- What a step was called with (`input`) and what it answered (`output`), as JSON. Each is written once.
+CREATE TABLE step_data (
+    step_id BIGINT NOT NULL,
+    kind    TEXT   NOT NULL,
+    body    TEXT   NOT NULL,
+    PRIMARY KEY (step_id, kind)
+);
+
+-- Tries of a step before its present one, which its own row describes. Only ever added to.
+CREATE TABLE tries (
+    step_id BIGINT NOT NULL,
+    number  BIGINT NOT NULL,
+    doc     TEXT   NOT NULL,
+    PRIMARY KEY (step_id, number)
+);
+
+-- The journal of a run: for each identity of a step (its names, and a generation) whether it was begun or has finished, in
+-- whichever attempt, with which key, and the row that has its output.
+CREATE TABLE journal (
+    run_id   BIGINT NOT NULL,
+    identity TEXT   NOT NULL,
+    key      TEXT   NOT NULL,
+    state    TEXT   NOT NULL,
+    step_id  BIGINT NOT NULL,
+    PRIMARY KEY (run_id, identity)
+);
+
+-- What people are asked: approvals of a step's input, and tickets about what becomes of a step.
+CREATE TABLE questions (
+    id      BIGINT NOT NULL PRIMARY KEY,
+    org_id  BIGINT NOT NULL,
+    run_id  BIGINT NOT NULL,
+    step_id BIGINT NOT NULL,
+    kind    TEXT   NOT NULL,
+    key     TEXT   NOT NULL,
+    open    BIGINT NOT NULL,
+    expires BIGINT,
+    doc     TEXT   NOT NULL
+);
+-- Open ones of an org, newest first; all of them in pages.
+CREATE INDEX questions_open_of_org ON questions (org_id, kind, id) WHERE open = 1;
+CREATE INDEX questions_of_org ON questions (org_id, kind, id);
+-- Open ones of a run; all of a run; the last of a step; approvals of a step's exact input.
+CREATE INDEX questions_open_of_run ON questions (run_id, kind, id) WHERE open = 1;
+CREATE INDEX questions_of_run ON questions (run_id, kind, id);
+CREATE INDEX questions_of_key ON questions (run_id, key, id);
+CREATE INDEX questions_of_step ON questions (step_id, kind, id);
+
+-- What a question is about and what was said to it, as JSON: the step's `input` as it was asked about, the `edited` one that a person put
+-- in its place, the `answer`. Each is written once.
+CREATE TABLE question_data (
+    question_id BIGINT NOT NULL,
+    kind        TEXT   NOT NULL,
+    body        TEXT   NOT NULL,
+    PRIMARY KEY (question_id, kind)
+);
 
 -- Events of a run, or of an org (`run_id` 0). `event_heads` has the last number given out; numbers have no gaps.
 CREATE TABLE event_heads (
@@ -227,10 +298,13 @@ CREATE TABLE jobs (
     instance_id   BIGINT,
     allocation_id BIGINT,
     epoch         BIGINT NOT NULL,
+    -- What it can still be asked: 2 to stop, 1 only to stop at once, 0 nothing; and whether it stands still, while that can change.
+    can_stop      BIGINT NOT NULL,
+    freeze_state  TEXT,
     version       BIGINT NOT NULL,
     doc           TEXT   NOT NULL
 );
--- The jobs of an attempt, and of a run.
+-- The jobs of a run; the open ones of an attempt that are to be stopped, held, released or charged.
 CREATE INDEX jobs_of_run ON jobs (run_id, attempt, id);
 -- The waiting list of a pool: its head, a page of it, its length, how many come before a job.
 CREATE INDEX jobs_waiting ON jobs (pool_id, priority, turn, queue_seq) WHERE queue_seq IS NOT NULL;
@@ -354,6 +428,7 @@ CREATE TABLE workers (
 CREATE TABLE work (
     kind         TEXT   NOT NULL,
     subject      BIGINT NOT NULL,
+    class        BIGINT NOT NULL,
     gen          BIGINT NOT NULL,
     due          BIGINT,
     fence        BIGINT NOT NULL DEFAULT 0,
@@ -364,12 +439,12 @@ CREATE TABLE work (
     deaths_alone BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (kind, subject)
 );
--- Items that are due, whether held or not: the claim, the count, and what is overdue.
-CREATE INDEX work_due ON work (due) WHERE due IS NOT NULL;
+-- Items of a class (0: control, 1: act) that are due, whether held or not: the claim, the count, and what is overdue.
+CREATE INDEX work_due ON work (class, due) WHERE due IS NOT NULL;
 -- When the next item that no worker holds is due.
-CREATE INDEX work_free ON work (due) WHERE worker IS NULL;
+CREATE INDEX work_free ON work (class, due) WHERE worker IS NULL;
 -- How many items a worker holds; and the release of all of them.
-CREATE INDEX work_held ON work (worker, boot) WHERE worker IS NOT NULL;
+CREATE INDEX work_held ON work (worker, boot, class) WHERE worker IS NOT NULL;
 -- Items without a due time: the sweep deletes those whose subject has ended.
 CREATE INDEX work_resting ON work (kind, subject) WHERE due IS NULL AND worker IS NULL;
 

@@ -7,7 +7,7 @@ use model::{Failure, Refused, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use store::{Item, Sql, Store, Tx, WorkKind, Worker, args, work, worker};
+use store::{Item, Sql, Store, Tx, WorkClass, WorkKind, Worker, args, work, worker};
 
 async fn start(store: &Store, name: &'static str) -> Worker {
     write(store, move |tx| worker::start(tx, name)).await.unwrap()
@@ -15,7 +15,7 @@ async fn start(store: &Store, name: &'static str) -> Worker {
 
 async fn claim(store: &Store, worker: &Worker, limit: i64) -> Vec<Item> {
     let worker = worker.clone();
-    write(store, move |tx| work::claim(tx, &worker, limit)).await.unwrap()
+    write(store, move |tx| work::claim(tx, &worker, WorkClass::Control, limit)).await.unwrap()
 }
 
 async fn wake(store: &Store, kind: WorkKind, subject: i64) {
@@ -52,7 +52,7 @@ pub async fn an_item_has_one_holder(w: &World) {
     let (a, b) = (start(&w.store, "a").await, start(&w.store, "b").await);
     let claims = together(&w.store, 10, |i| {
         let worker = if i % 2 == 0 { a.clone() } else { b.clone() };
-        move |tx: &mut Tx| work::claim(tx, &worker, 10)
+        move |tx: &mut Tx| work::claim(tx, &worker, WorkClass::Control, 10)
     })
     .await;
     let mut items: Vec<Item> = claims.into_iter().flat_map(Result::unwrap).collect();
@@ -150,7 +150,7 @@ pub async fn what_needs_nothing_is_put_off_without_a_lease(w: &World) {
         let b = b.clone();
         move |tx| {
             let later = tx.at() + 60_000;
-            let holding = work::holding(tx, &b)?;
+            let holding = work::holding(tx, &b, WorkClass::Control)?;
             work::claim_awake(tx, &b, holding, (100, 1), |_, items| {
                 let idle = items.iter().filter(|(_, subject)| *subject < 8);
                 Ok(idle.map(|key| (*key, (key.1 % 2 == 1).then_some(later))).collect())
@@ -201,12 +201,12 @@ pub async fn a_wake_only_ever_brings_forward(w: &World) {
     };
     for (at, expected) in [(500, 500), (900, 500), (300, 300)] {
         write(&w.store, due(at)).await.unwrap();
-        assert_eq!(read(&w.store, work::next_due).await, Some(Timestamp(expected)));
+        assert_eq!(read(&w.store, |tx| work::next_due(tx, WorkClass::Control)).await, Some(Timestamp(expected)));
     }
     let overdue = read(&w.store, |tx| work::overdue(tx, Timestamp(400), 10)).await;
     assert_eq!(overdue.iter().map(|item| item.subject).collect::<Vec<_>>(), [1]);
     write(&w.store, |tx| work::forget(tx, WorkKind::Pool, 1)).await.unwrap();
-    assert_eq!(read(&w.store, work::next_due).await, None);
+    assert_eq!(read(&w.store, |tx| work::next_due(tx, WorkClass::Control)).await, None);
 }
 
 pub async fn finishes_and_wakes_of_many_holders_do_not_deadlock(w: &World) {
@@ -259,7 +259,7 @@ pub async fn a_stale_or_replaced_worker_claims_nothing(w: &World) {
     silence(&w.store, &worker).await;
     let claimed = {
         let worker = worker.clone();
-        write(&w.store, move |tx| work::claim(tx, &worker, 1)).await
+        write(&w.store, move |tx| work::claim(tx, &worker, WorkClass::Control, 1)).await
     };
     assert_eq!(claimed, Err(Refused::Stale { what: "this worker's lease" }.into()));
     let renewed = worker.clone();
@@ -307,13 +307,16 @@ pub async fn what_a_worker_does_not_know_it_holds_is_given_back(w: &World) {
     wake(&w.store, WorkKind::Run, 1).await;
     let worker = start(&w.store, "a").await;
     let [lost] = claim(&w.store, &worker, 10).await[..] else { panic!("it was due") };
-    let give_back = async |in_hand: i64| {
-        let worker = worker.clone();
-        write(&w.store, move |tx| work::give_back_unknown(tx, &worker, in_hand)).await.unwrap().items
+    let give_back = async |in_hand: &[work::InHand]| {
+        let (worker, in_hand) = (worker.clone(), in_hand.to_vec());
+        let given = move |tx: &mut Tx| work::give_back_unknown(tx, &worker, WorkClass::Control, &in_hand);
+        write(&w.store, given).await.unwrap().items
     };
-    assert_eq!(give_back(1).await, 1, "it is in hand");
+    assert_eq!(give_back(&[(WorkKind::Run, 1, lost.fence)]).await, 1, "it is in hand");
     assert_eq!(claim(&w.store, &worker, 10).await, []);
-    assert_eq!(give_back(0).await, 0);
+    wake(&w.store, WorkKind::Run, 2).await;
+    let [other] = claim(&w.store, &worker, 10).await[..] else { panic!("it was due") };
+    assert_eq!(give_back(&[(WorkKind::Run, 2, other.fence)]).await, 1, "one in hand is never given back");
     let [again] = claim(&w.store, &worker, 10).await[..] else { panic!("it is free again") };
     let known = read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap();
     assert_eq!((again.fence, known.deaths), (lost.fence + 1, 0), "nobody has died of it");
@@ -360,14 +363,55 @@ pub async fn a_clock_that_was_set_back_is_followed(w: &World) {
     let gap = write(&w.store, move |tx| {
         const BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1");
         assert_eq!(tx.row(&BEAT, &args![])?.unwrap().at(0)?, at);
-        const EARLIER: Sql = Sql::new("UPDATE workers SET beat_at = beat_at - 60000");
+        const EARLIER: Sql = Sql::new("UPDATE workers SET beat_at = beat_at - 120000");
         tx.exec(&EARLIER, &args![])?;
         tx.exec(&LAST, &args![at - 60_000])?;
         worker::beat(tx)
     });
     assert_eq!(gap.await.unwrap().unwrap().from, at - 60_000, "a gap after it is seen");
     let living = start(&w.store, "living").await;
-    assert_eq!(claim(&w.store, &living, 10).await.len(), 1, "so is a death");
+    assert_eq!(claim(&w.store, &living, 10).await.len(), 1, "so is a death that came before the gap");
+}
+
+/// After an outage of everybody a worker has the rest of its lease: time in which nobody could renew does not count.
+pub async fn a_lease_does_not_run_out_while_nobody_could_renew_it(w: &World) {
+    const AWAY: Sql = Sql::new("UPDATE workers SET beat_at = beat_at - 600000");
+    const LAST: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
+    wake(&w.store, WorkKind::Run, 1).await;
+    let held = start(&w.store, "a").await;
+    assert_eq!(claim(&w.store, &held, 10).await.len(), 1);
+    write(&w.store, |tx| {
+        let at = tx.at();
+        tx.exec(&AWAY, &args![])?;
+        tx.exec(&LAST, &args![at - 600_000])?;
+        worker::beat(tx).map(drop)
+    })
+    .await
+    .unwrap();
+    let other = start(&w.store, "b").await;
+    assert_eq!(claim(&w.store, &other, 10).await, [], "its holder was away as everybody was");
+    const LATE: Sql = Sql::new("UPDATE workers SET beat_at = beat_at - 60000 WHERE name = 'a'");
+    write(&w.store, |tx| tx.exec(&LATE, &args![]).map(drop)).await.unwrap();
+    assert_eq!(claim(&w.store, &other, 10).await.len(), 1, "its own silence counts");
+}
+
+/// Acts that hang take no lease, no permit and no turn from other work.
+pub async fn classes_of_work_do_not_see_each_other(w: &World) {
+    for agent in 1..=3 {
+        wake(&w.store, WorkKind::Agent, agent).await;
+    }
+    wake(&w.store, WorkKind::Run, 1).await;
+    let worker = start(&w.store, "a").await;
+    let claim_class = async |class: WorkClass| {
+        let worker = worker.clone();
+        write(&w.store, move |tx| work::claim(tx, &worker, class, 10)).await.unwrap()
+    };
+    let control = claim_class(WorkClass::Control).await;
+    assert_eq!(control.iter().map(|item| item.kind).collect::<Vec<_>>(), [WorkKind::Run]);
+    assert_eq!(read(&w.store, |tx| work::next_due(tx, WorkClass::Control)).await, None);
+    assert!(read(&w.store, |tx| work::next_due(tx, WorkClass::Act)).await.is_some());
+    assert_eq!(claim_class(WorkClass::Act).await.len(), 3);
+    assert_eq!(claim_class(WorkClass::Act).await, []);
 }
 
 pub async fn outages_that_overlap_count_once(w: &World) {

@@ -2,8 +2,10 @@
 
 use crate::support::{On, World};
 use crate::write;
+use model::log::LogId;
+use model::step::StepTry;
 use model::time::HOUR;
-use model::{JobId, OrgId, Refused, Timestamp};
+use model::{JobId, OrgId, Refused, StepId, Timestamp};
 use store::blob::BlobName;
 use store::log::{Chunk, Logged};
 use store::{Frame, Hint, LogStream, Sql, Store, args};
@@ -12,7 +14,7 @@ const JOB: JobId = JobId(5);
 
 fn chunk(epoch: i64, offset: i64, text: &str) -> Chunk {
     Chunk {
-        job: JOB,
+        log: JOB.into(),
         epoch,
         offset,
         frames: vec![Frame { stream: LogStream::Stdout, at: Timestamp(3), data: text.as_bytes().to_vec() }],
@@ -48,11 +50,37 @@ pub async fn a_log_has_no_gaps_and_no_repeats(w: &World) {
     assert_eq!(text(&w.store, 8).await.0, "rld!");
     assert_eq!(logs.reached(JOB, 1).await, logged(12));
     assert!(!text(&w.store, 0).await.2);
-    while hints.recv().await.unwrap() != Hint::Logs(JOB) {}
+    while hints.recv().await.unwrap() != Hint::Logs(JOB.into()) {}
     assert_eq!(logs.seal(JOB, 0).await, Ok(12));
     assert!(text(&w.store, 0).await.2);
     assert_eq!(logs.append(chunk(1, 12, "late")).await, Ok(Logged { next_offset: 16, total: 12 }), "taken and dropped");
     assert_eq!(text(&w.store, 0).await.0, "hello world!");
+}
+
+pub async fn each_try_of_a_step_has_a_log_of_its_own(w: &World) {
+    let logs = w.store.logs();
+    // Even where a step had the number of a job.
+    let tries = [1, 2].map(|number| LogId::Step(StepTry { id: StepId(JOB.0), number }));
+    let of = |log: LogId, text: &str| Chunk { log, ..chunk(1, 0, text) };
+    logs.append(chunk(1, 0, "of the job")).await.unwrap();
+    logs.append(of(tries[0], "first try")).await.unwrap();
+    logs.append(of(tries[1], "second")).await.unwrap();
+    assert_eq!(logs.append(of(tries[0], "first try")).await.unwrap().next_offset, 9, "sent twice");
+    assert_eq!(logs.reached(tries[1], 1).await.unwrap().next_offset, 6);
+    logs.seal(tries[0], 2).await.unwrap();
+    logs.gather(OrgId(1), tries[0]).await.unwrap();
+    while logs.sweep(tries[0]).await.unwrap() {}
+    let said = async |log: LogId| {
+        let page = logs.read(log, 0, 1 << 20).await.unwrap();
+        let text = page.frames.into_iter().flat_map(|placed| placed.frame.data).collect();
+        (String::from_utf8(text).unwrap(), page.done)
+    };
+    let (first, done) = said(tries[0]).await;
+    assert!(first.starts_with("first try[remuda: the last 2 bytes") && done, "from its file: {first}");
+    assert_eq!(said(tries[1]).await, ("second".to_owned(), false));
+    assert_eq!(text(&w.store, 0).await, ("of the job".to_owned(), 10, false));
+    logs.mark_deleted(tries[0]).await.unwrap();
+    assert_eq!(logs.deleted(vec![tries[1], JOB.into()]).await.unwrap(), [None, None]);
 }
 
 pub async fn a_new_epoch_of_a_job_goes_on_where_the_log_ended(w: &World) {
@@ -92,9 +120,9 @@ async fn pass(w: &World, ms: i64) {
     }
 }
 
-async fn old(w: &World) -> Vec<(JobId, bool)> {
+async fn old(w: &World) -> Vec<(LogId, bool)> {
     let (old, _) = w.store.logs().old(HOT_MS, KEEP_MS, 10).await.unwrap();
-    old.into_iter().map(|log| (log.job, log.deleted)).collect()
+    old.into_iter().map(|log| (log.log, log.deleted)).collect()
 }
 
 const HOT_MS: i64 = HOUR;
@@ -104,7 +132,7 @@ pub async fn a_log_reads_the_same_after_it_was_gathered(w: &World) {
     let (logs, before) = (w.store.logs(), gathered(w, 300).await);
     assert_eq!(old(w).await, [], "not within the hour");
     pass(w, 2 * HOUR).await;
-    assert_eq!(old(w).await, [(JOB, false)]);
+    assert_eq!(old(w).await, [(JOB.into(), false)]);
     assert_eq!(logs.sweep(JOB).await, Ok(true));
     assert_eq!(text(&w.store, 0).await, before, "some rows are gone");
     while logs.sweep(JOB).await.unwrap() {}
@@ -116,29 +144,33 @@ pub async fn a_log_reads_the_same_after_it_was_gathered(w: &World) {
 pub async fn a_log_is_as_old_as_its_run_says(w: &World) {
     let (logs, _) = (w.store.logs(), gathered(w, 3).await);
     pass(w, 4 * HOUR).await;
-    assert_eq!(old(w).await, [(JOB, false)]);
+    assert_eq!(old(w).await, [(JOB.into(), false)]);
     let (known, at) = logs.old(HOT_MS, KEEP_MS, 10).await.unwrap();
-    logs.keep_from(vec![(JOB, at - 2 * HOUR)]).await.unwrap();
-    logs.keep_from(vec![(JOB, known[0].kept_from)]).await.unwrap();
+    logs.keep_from(vec![(JOB.into(), at - 2 * HOUR)]).await.unwrap();
+    logs.keep_from(vec![(JOB.into(), known[0].kept_from)]).await.unwrap();
     let (known, _) = logs.old(HOT_MS, KEEP_MS, 10).await.unwrap();
     assert_eq!((known.len(), known[0].kept_from), (1, at - 2 * HOUR), "an earlier end is old news");
-    logs.keep_from(vec![(JOB, at)]).await.unwrap();
+    logs.keep_from(vec![(JOB.into(), at)]).await.unwrap();
     assert_eq!(old(w).await, []);
 }
 
 pub async fn a_deleted_log_is_gone_with_a_mark(w: &World) {
     let (logs, before) = (w.store.logs(), gathered(w, 300).await);
-    let name = BlobName::Log { org: OrgId(1), job: JOB };
-    assert_eq!(logs.deleted(vec![JOB, JobId(77)]).await, Ok(vec![None]), "of one that said nothing there is nothing");
+    let name = BlobName::Log { org: OrgId(1), log: JOB.into() };
+    assert_eq!(
+        logs.deleted(vec![JOB.into(), JobId(77).into()]).await,
+        Ok(vec![None]),
+        "of one that said nothing there is nothing"
+    );
     pass(w, 4 * HOUR).await;
-    assert_eq!(old(w).await, [(JOB, false)], "once, although its rows are old too");
+    assert_eq!(old(w).await, [(JOB.into(), false)], "once, although its rows are old too");
     logs.mark_deleted(JOB).await.unwrap();
-    assert_eq!(old(w).await, [(JOB, true)], "a crash after the mark is taken up");
+    assert_eq!(old(w).await, [(JOB.into(), true)], "a crash after the mark is taken up");
     let (told, end, done) = text(&w.store, 0).await;
     assert!(told.contains("was deleted") && done && end == before.1, "{told}");
     assert!(w.store.blobs().has(&name).unwrap());
     assert_eq!(logs.delete(OrgId(1), JOB).await, Ok(true));
-    assert_eq!(old(w).await, [(JOB, true)], "some rows are left");
+    assert_eq!(old(w).await, [(JOB.into(), true)], "some rows are left");
     while logs.delete(OrgId(1), JOB).await.unwrap() {}
     assert!(!w.store.blobs().has(&name).unwrap());
     assert_eq!(old(w).await, []);
@@ -148,7 +180,7 @@ pub async fn a_deleted_log_is_gone_with_a_mark(w: &World) {
         (String::new(), before.1, true),
         "whoever had read it all is told nothing"
     );
-    assert!(logs.deleted(vec![JOB]).await.unwrap()[0].is_some());
+    assert!(logs.deleted(vec![JOB.into()]).await.unwrap()[0].is_some());
     assert_eq!(logs.append(chunk(1, before.1, "late")).await.unwrap().total, before.1, "taken and dropped");
     logs.gather(OrgId(1), JOB).await.unwrap();
     assert!(!w.store.blobs().has(&name).unwrap(), "a gathering that is repeated brings nothing back");
@@ -158,7 +190,7 @@ pub async fn a_deleted_log_is_gone_with_a_mark(w: &World) {
 pub async fn a_log_that_is_deleted_under_its_reader_says_so(w: &World) {
     let (logs, before) = (w.store.logs(), gathered(w, 3).await);
     while logs.sweep(JOB).await.unwrap() {}
-    w.store.blobs().delete(&BlobName::Log { org: OrgId(1), job: JOB }).unwrap();
+    w.store.blobs().delete(&BlobName::Log { org: OrgId(1), log: JOB.into() }).unwrap();
     assert!(logs.read(JOB, 0, 100).await.is_err(), "without a mark a missing file is trouble");
     logs.mark_deleted(JOB).await.unwrap();
     assert_eq!(text(&w.store, 5).await.1, before.1);
@@ -182,4 +214,40 @@ pub async fn bytes_that_never_came_are_marked(w: &World) {
     w.store.logs().seal(JOB, 17).await.unwrap();
     let (text, end, done) = text(&w.store, 0).await;
     assert!(text.starts_with("begun") && text.contains("last 17 bytes") && done && end == 5, "{text}");
+}
+
+pub async fn frames_of_all_logs_of_a_run_have_one_order(w: &World) {
+    let (logs, run) = (w.store.logs(), model::RunId(77));
+    let of = |step: i64| LogId::Step(StepTry { id: StepId(step), number: 1 });
+    let write = async |step: i64, offset: i64, text: &str| {
+        logs.append_in_run(run, Chunk { log: of(step), ..chunk(1, offset, text) }).await.unwrap();
+    };
+    let mut hints = w.store.hints();
+    write(501, 0, "one").await;
+    while hints.recv().await.unwrap() != Hint::RunLogs(run) {}
+    write(502, 0, "two").await;
+    write(501, 0, "one").await; // sent twice
+    write(501, 2, "e more").await; // overlapping
+    let read = async |after: i64| {
+        let frames = logs.read_run(run, after, 1 << 20).await.unwrap();
+        let shown = |frame: &store::run_log::RunFrame| {
+            let text = String::from_utf8(frame.placed.frame.data.clone()).unwrap();
+            (frame.number, frame.log, frame.placed.offset, text)
+        };
+        frames.iter().map(shown).collect::<Vec<_>>()
+    };
+    let all =
+        vec![(1, of(501), 0, "one".to_owned()), (2, of(502), 0, "two".to_owned()), (3, of(501), 3, " more".to_owned())];
+    assert_eq!(read(0).await, all);
+    assert_eq!(read(1).await, all[1..]);
+    assert_eq!((read(3).await, logs.last_of_run(run).await.unwrap()), (vec![], 3));
+    for step in [501, 502] {
+        logs.seal(of(step), 0).await.unwrap();
+        logs.gather(OrgId(1), of(step)).await.unwrap();
+        while logs.sweep(of(step)).await.unwrap() {}
+    }
+    assert_eq!(read(0).await, all, "the same from the files");
+    logs.mark_deleted(of(501)).await.unwrap();
+    while logs.delete(OrgId(1), of(501)).await.unwrap() {}
+    assert_eq!(read(0).await, all[1..2], "numbers of what is deleted go with it");
 }

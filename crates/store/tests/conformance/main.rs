@@ -70,6 +70,8 @@ fn all(on: On, postgres: Option<&Postgres>) {
         items::a_gap_between_beats_is_an_outage
         items::a_clock_that_was_set_back_is_followed
         items::outages_that_overlap_count_once
+        items::a_lease_does_not_run_out_while_nobody_could_renew_it
+        items::classes_of_work_do_not_see_each_other
         money::events_are_numbered_without_gaps
         money::credits_move_only_as_far_as_they_reach
         money::a_movement_is_made_once
@@ -80,6 +82,8 @@ fn all(on: On, postgres: Option<&Postgres>) {
         keys::a_key_is_bound_to_its_request
         keys::a_refusal_leaves_no_key
         logs::a_log_has_no_gaps_and_no_repeats
+        logs::each_try_of_a_step_has_a_log_of_its_own
+        logs::frames_of_all_logs_of_a_run_have_one_order
         logs::a_new_epoch_of_a_job_goes_on_where_the_log_ended
         logs::a_log_reads_the_same_after_it_was_gathered
         logs::a_log_is_as_old_as_its_run_says

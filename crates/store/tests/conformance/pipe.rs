@@ -7,7 +7,7 @@ use crate::{happened, rich_org};
 use model::{Credits, Effect, Failure, OrgId, Timestamp, TroubleKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use store::{Database, Entry, EntryKind, Lane, Sql, Tx, WorkKind, args, org, work, worker};
+use store::{Database, Entry, EntryKind, Lane, Sql, Tx, WorkClass, WorkKind, args, org, work, worker};
 
 const TOUCH: Sql = Sql::new("UPDATE orgs SET name = name WHERE id = $1");
 
@@ -74,7 +74,7 @@ fn a_finish_whose_fence_was_checked_leaves_with_the_commit() {
             worker::start(tx, "me")
         });
         let me = started.await.unwrap();
-        let claimed = w.store.write(Lane::Normal, "claim", move |tx| work::claim(tx, &me, 1));
+        let claimed = w.store.write(Lane::Normal, "claim", move |tx| work::claim(tx, &me, WorkClass::Control, 1));
         let [item] = claimed.await.unwrap()[..] else { panic!() };
         let held = turns(&proxy, &w, move |tx, _| {
             work::hold(tx, &item)?;

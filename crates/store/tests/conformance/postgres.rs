@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use store::idempotency::{self, Key};
-use store::{Database, Hint, Lane, Options, Sql, Store, Tx, WorkKind, args, org, work, worker};
+use store::{Database, Hint, Lane, Options, Sql, Store, Tx, WorkClass, WorkKind, args, org, work, worker};
 
 #[test]
 fn on_postgres() {
@@ -38,6 +38,7 @@ fn on_postgres() {
         a_migration_of_another_is_waited_for_however_long_it_takes
         a_server_that_is_away_is_trouble_without_effect
     }
+    assert!(postgres.deadlocks() > 0, "one was provoked above");
 }
 
 const LOCK_ORG: Sql = Sql::new("UPDATE orgs SET ledger_seq = ledger_seq + 1 WHERE name = $1");
@@ -154,7 +155,9 @@ async fn nothing_is_taken_over_in_the_middle_of_a_transaction(w: &World) {
         worker::start(tx, "a")
     });
     let a = claimed.await.unwrap();
-    let [item] = w.store.write(Lane::Normal, "claim", move |tx| work::claim(tx, &a, 1)).await.unwrap()[..] else {
+    let [item] =
+        w.store.write(Lane::Normal, "claim", move |tx| work::claim(tx, &a, WorkClass::Control, 1)).await.unwrap()[..]
+    else {
         panic!()
     };
     let (holds, held) = tokio::sync::oneshot::channel();
@@ -177,7 +180,8 @@ async fn nothing_is_taken_over_in_the_middle_of_a_transaction(w: &World) {
         worker::start(tx, "b")
     });
     let b = b.await.unwrap();
-    let taken = w.store.write(Lane::Normal, "claim", move |tx| work::claim(tx, &b, 10)).await.unwrap();
+    let taken =
+        w.store.write(Lane::Normal, "claim", move |tx| work::claim(tx, &b, WorkClass::Control, 10)).await.unwrap();
     assert_eq!(taken, [], "its holder is at work");
     // A wake does pass, and is not lost.
     w.store
@@ -189,7 +193,7 @@ async fn nothing_is_taken_over_in_the_middle_of_a_transaction(w: &World) {
         .unwrap();
     drop(release);
     working.await.unwrap().unwrap();
-    assert!(w.store.read("due", work::next_due).await.unwrap().is_some());
+    assert!(w.store.read("due", |tx| work::next_due(tx, WorkClass::Control)).await.unwrap().is_some());
 }
 
 async fn sessions_have_limits(w: &World) {

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub struct Postgres {
@@ -15,6 +16,7 @@ pub struct Postgres {
     databases: AtomicU32,
     /// 127.0.0.1, where it listens on TCP too.
     port: Option<u16>,
+    deadlocks: Arc<AtomicU32>,
 }
 
 /// The files of a server's own certificate.
@@ -76,9 +78,15 @@ impl Postgres {
             }
             before.push(line);
         }
-        // Nobody reads its log further, but it must not block on a full pipe.
-        std::thread::spawn(move || said.for_each(drop));
-        Postgres { folder, keeper, databases: AtomicU32::new(0), port }
+        // Read to its end, so that the server never blocks on a full pipe.
+        let deadlocks = Arc::<AtomicU32>::default();
+        let counted = deadlocks.clone();
+        std::thread::spawn(move || {
+            for line in said.map_while(Result::ok) {
+                counted.fetch_add(u32::from(line.contains("deadlock detected")), Ordering::SeqCst);
+            }
+        });
+        Postgres { folder, keeper, databases: AtomicU32::new(0), port, deadlocks }
     }
 
     /// The address of a new, empty database.
@@ -102,6 +110,11 @@ impl Postgres {
         let (port, socket) = (self.port.expect("it listens on TCP"), self.database());
         let name = socket.split(['/', '?']).nth(3).expect("postgres:///NAME?…");
         format!("postgres://orch@{host}:{port}/{name}")
+    }
+
+    /// Deadlocks that the server has told of so far.
+    pub fn deadlocks(&self) -> u32 {
+        self.deadlocks.load(Ordering::SeqCst)
     }
 
     pub fn folder(&self) -> &Path {

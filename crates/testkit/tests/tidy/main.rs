@@ -49,10 +49,11 @@ rules! {
         accepts &[
             ("crates/engine/Cargo.toml", "[dependencies]\nstore.workspace = true\n[dev-dependencies]\ntestkit.workspace = true"),
         ];
-    walls::the_model_is_pure_by_its_dependencies
+    walls::model_and_plan_are_pure_by_their_dependencies
         refuses &[
             ("crates/model/Cargo.toml", "[dependencies]\ntokio = '1'"),
             ("crates/model/Cargo.toml", "[build-dependencies]\ncc = '1'"),
+            ("crates/plan/Cargo.toml", "[dependencies]\nreqwest = '1'"),
         ];
         accepts &[("crates/model/Cargo.toml", "[dependencies]\nserde = '1'\n[dev-dependencies]\nproptest = '1'")];
     walls::each_outside_world_has_its_crate
@@ -71,11 +72,12 @@ rules! {
             ("crates/server/Cargo.toml", "[dependencies]\naxum = '1'"),
         ];
 
-    sources::the_model_touches_nothing
+    sources::model_and_plan_touch_nothing
         refuses &[
             ("crates/model/src/run.rs", "use std::time::SystemTime;"),
             ("crates/model/src/run.rs", "fn f() { std::fs::read(\"x\"); }"),
             ("crates/model/src/run.rs", "use std::collections::HashMap;"),
+            ("crates/plan/src/check.rs", "use std::fs;"),
         ];
         accepts &[
             ("crates/model/src/run.rs", "//! Never a SystemTime.\nfn f() {}\n#[cfg(test)]\nmod tests {\n use std::fs;\n}"),
@@ -116,6 +118,7 @@ rules! {
             ("crates/engine/src/run.rs", "const Q: &str = \"\n  SELECT id\n    FROM runs\";"),
             ("crates/engine/src/run.rs", "const Q: &str = r#\"update runs set status = $1\"#;"),
             ("crates/server/src/run.rs", "q(\"DELETE FROM runs\")"),
+            ("crates/engine/tests/intents/run.rs", "q(\"DELETE FROM runs\")"),
             ("crates/testkit/src/audit.rs", "q(\"WITH a AS (SELECT 1) SELECT * FROM a\")"),
         ];
         accepts &[

@@ -6,18 +6,25 @@ use crate::tree::{Complaint, File, Tree};
 /// Who may know whom. Every crate that reaches `model` through these may also name it.
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("model", &[]),
+    ("plan", &["model"]),
     ("wire", &["model"]),
     ("store", &["model"]),
     ("adapters", &["model"]),
-    ("engine", &["model", "store", "adapters"]),
-    ("server", &["model", "engine", "wire"]),
+    ("engine", &["model", "plan", "store", "adapters"]),
+    ("server", &["model", "plan", "engine", "wire"]),
     ("runner", &["wire"]),
     ("testkit", &["model", "engine", "store", "adapters", "wire"]),
-    ("cli", &["wire", "server", "runner", "testkit"]),
+    ("cli", &["plan", "wire", "server", "runner", "testkit"]),
 ];
 
-/// All that the rules themselves need. Anything else would be I/O, a clock or luck.
-const MODEL_NEEDS: &[&str] = &["serde", "serde_json", "thiserror"];
+/// All that the pure crates need. Anything else would be I/O, a clock or luck.
+const PURE_NEEDS: &[(&str, &[&str])] = &[
+    ("model", &["serde", "serde_json", "thiserror"]),
+    (
+        "plan",
+        &["model", "blake3", "boon", "minijinja", "percent-encoding", "serde", "serde_json", "strsim", "thiserror"],
+    ),
+];
 
 /// Exceptions. `repl bench` compares the store with a bare connection to SQLite (`crates/testkit/src/bare.rs`): in the store it would be
 /// in what serves, and through the store it would not be bare.
@@ -99,16 +106,16 @@ pub fn crates_know_only_whom_they_may(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-pub fn the_model_is_pure_by_its_dependencies(tree: &Tree) -> Vec<Complaint> {
-    let model = tree.manifests().filter(|manifest| manifest.krate() == "model");
-    model
-        .flat_map(|manifest| {
-            let strangers =
-                dependencies(manifest).into_iter().filter(|it| !it.dev && !MODEL_NEEDS.contains(&it.name.as_str()));
-            strangers
-                .map(|it| manifest.complain(it.line, format!("model needs only {MODEL_NEEDS:?}, not `{}`", it.name)))
-        })
-        .collect()
+pub fn model_and_plan_are_pure_by_their_dependencies(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for manifest in tree.manifests() {
+        let Some((krate, needs)) = PURE_NEEDS.iter().find(|(krate, _)| *krate == manifest.krate()) else { continue };
+        let strangers = dependencies(manifest).into_iter().filter(|it| !it.dev && !needs.contains(&it.name.as_str()));
+        complaints.extend(
+            strangers.map(|it| manifest.complain(it.line, format!("{krate} needs only {needs:?}, not `{}`", it.name))),
+        );
+    }
+    complaints
 }
 
 pub fn each_outside_world_has_its_crate(tree: &Tree) -> Vec<Complaint> {

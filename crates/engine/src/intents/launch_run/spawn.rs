@@ -91,7 +91,7 @@ impl NodeKind for SpawnInstance {
                     return Ok(Verdict::Unwanted(to_value(&Unwanted { provider, handle: made.handle, nonce })));
                 }
                 if of_this_attempt {
-                    crate::instance::event_in(run_tx, ordered.id, InstanceEvent::Bound { handle: made.handle })?;
+                    run_tx.instance_event(ordered.id, InstanceEvent::Bound { handle: made.handle })?;
                     // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
                     run_tx.wake(WorkKind::Instance, ordered.id.0, run_tx.at + crate::instance::ASK_AGAIN_MS);
                     return self.inside(node);
@@ -120,9 +120,9 @@ impl NodeKind for SpawnInstance {
         let registered = run_tx.instance(id)?.it.ready_at.is_some();
         if run_tx.instance(id)?.it.status == InstanceStatus::Spawning {
             if uncertain && !bug!(uncertain_spawn_forgotten) {
-                terminate_instance::begin_in(run_tx, id, "it may exist although its making failed")?;
+                terminate_instance::begin(run_tx, id, "it may exist although its making failed")?;
             } else {
-                crate::instance::event_in(run_tx, id, InstanceEvent::SpawnFailed)?;
+                run_tx.instance_event(id, InstanceEvent::SpawnFailed)?;
             }
         }
         if run_tx.job(job)?.status == JobStatus::Provisioning {

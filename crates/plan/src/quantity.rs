@@ -1,7 +1,7 @@
 //! Amounts as people write them on a command line or in a run file: sizes, processors, variables.
 
-use wire::model::time::parse_duration;
-use wire::model::{Credits, spec};
+use model::time::parse_duration;
+use model::{Credits, spec};
 
 /// `512MB`, `2G`, `1.5Gi`, `1GiB`: however the unit is written, it is a power of 1024.
 pub fn memory(text: &str) -> Result<i64, String> {
@@ -67,7 +67,7 @@ pub fn attempts(text: &str) -> Result<i64, String> {
 
 /// A positive amount of credits, kept as the text that travels.
 pub fn credits(text: &str) -> Result<String, String> {
-    let amount: Credits = text.parse().map_err(|error: wire::model::credits::BadCredits| error.to_string())?;
+    let amount: Credits = text.parse().map_err(|error: model::credits::BadCredits| error.to_string())?;
     if amount.is_zero() {
         Err(format!("`{text}` is no amount: write more than nothing, like 5 or 0.25"))
     } else {

@@ -1,0 +1,383 @@
+//! `repl step`: a durable step in anybody's script. The command runs unless a step of this name has finished in this run with the same
+//! words (or the same key); then what it had written is printed again. In a job it asks by the job's own socket.
+
+mod files;
+
+use crate::complaint::{Complaint, Done};
+use crate::control_plane::{API, ControlPlane, new_key};
+use crate::lookup;
+use crate::settings::Settings;
+use files::{KeptFile, gather, restore};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use wire::Base64;
+use wire::api::{BeatStep, BeginStep, CompleteStep, FailStep, StepAnswer, StepBeat};
+use wire::client::{Client, ClientError, Method};
+
+/// Bytes of standard output that are remembered; of a longer one, its end.
+const KEPT_OUTPUT: usize = 96 << 10;
+const MAX_STDIN: u64 = 64 << 20;
+/// One request waits so long for a step that is held, or for a person; then it is asked again.
+const WAIT_MS: i64 = 25_000;
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Do something once in a run, however often its script is begun anew
+#[derive(Debug, clap::Args)]
+#[command(after_help = "In a command of a run: COMMAND is run unless a step of this NAME has finished in
+this run with the same words (or the same --key); then its output is printed
+again. A command that fails passes its code on and is not remembered. One that
+was interrupted is repeated, unless --once: then a person is asked.
+
+Examples:
+  repl step download -- curl -sO https://data.example/set.tar
+  for n in 1 2 3; do repl step epoch -- python train.py --epoch $n; done
+  repl step pay --once --key order-17 -- ./pay 17
+  loss=$(repl step get epoch)")]
+pub struct StepArgs {
+    /// Its name; or `get NAME`: print what a finished step had written
+    #[arg(value_name = "NAME", required = true, num_args = 1..=2)]
+    words: Vec<String>,
+    /// Tells steps of one name apart, instead of the words of the command
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// The command reads this standard input, which then tells steps apart, too
+    #[arg(long)]
+    stdin: bool,
+    /// Never repeat it if it was interrupted: a person says what became of it
+    #[arg(long)]
+    once: bool,
+    /// Keep these files too, and lay them down again where they are missing
+    #[arg(long = "file", value_name = "GLOB")]
+    files: Vec<String>,
+    /// Outside of a job: the run of `type: external` that it is a step of
+    #[arg(long, value_name = "RUN")]
+    run: Option<String>,
+    /// What to run
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// What a step of ours remembers.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Remembered {
+    #[serde(default)]
+    exit_code: i32,
+    /// As text where it is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stdout: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stdout_base64: Option<Base64>,
+    /// The beginning was longer than what is remembered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    files: Vec<KeptFile>,
+}
+
+pub async fn step(settings: &Settings, args: StepArgs) -> Done {
+    match (args.words.as_slice(), args.command.is_empty()) {
+        ([get, name], true) if get == "get" => {
+            let asking = Asking::open(settings, args.run.as_deref()).await?;
+            print_recorded(&asking, name, args.key.as_deref()).await
+        }
+        ([name], false) => {
+            let asking = Asking::open(settings, args.run.as_deref()).await?;
+            once(&asking, name.clone(), &args).await
+        }
+        ([name], true) => Err(Complaint::usage("what is to be run?").fix(format!("repl step {name} -- COMMAND…"))),
+        _ => {
+            let words = args.words.join(" ");
+            Err(Complaint::usage(format!("`{words}`: a step has one name")).fix("repl step NAME -- COMMAND…"))
+        }
+    }
+}
+
+/// Where to ask, and about which run.
+struct Asking {
+    client: Client,
+    run: String,
+}
+
+impl Asking {
+    async fn open(settings: &Settings, run: Option<&str>) -> Done<Asking> {
+        let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        match (of("REPL_STEPS"), of("REPL_STEP_TOKEN"), of("REPL_RUN")) {
+            (Some(socket), Some(token), Some(run_here)) if run.is_none() => {
+                Ok(Asking { client: Client::new(&format!("unix:{socket}"), Some(&token))?, run: run_here })
+            }
+            (_, _, run_here) => {
+                let said = run.map(str::to_owned).or(run_here).ok_or_else(|| {
+                    Complaint::usage("of which run? This is no job of one")
+                        .fix("use it in a command of a run, or name a run of `type: external` with --run RUN")
+                })?;
+                let plane = ControlPlane::reach(settings).await?;
+                let run = lookup::run(&plane, &said).await?;
+                Ok(Asking { client: plane.client(), run })
+            }
+        }
+    }
+
+    /// Asks until it is answered: a script must not fail because a control plane or a runner is being started again.
+    async fn post<B: Serialize, T: serde::de::DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
+        let path = format!("{API}/runs/{}/steps{path}", self.run);
+        let key = new_key().map_err(|complaint| ClientError::Protocol(complaint.to_string()))?;
+        let (mut pause, mut told) = (FIRST_PAUSE, false);
+        loop {
+            let request = self.client.request(Method::POST, &path).header("idempotency-key", &key).json(body);
+            let answered = match request.within(ANSWER_WITHIN).send().await {
+                Ok(response) => response.json().await,
+                Err(error) => Err(error),
+            };
+            match answered {
+                Err(error) if is_passing(&error) => {
+                    if pause >= LONGEST_PAUSE && !std::mem::replace(&mut told, true) {
+                        eprintln!("repl: {error}; trying again");
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                answered => return answered,
+            }
+        }
+    }
+}
+
+fn is_passing(error: &ClientError) -> bool {
+    match error {
+        ClientError::Unreachable(_) => true,
+        ClientError::Problem(problem) => problem.status >= 500 || matches!(problem.status, 408 | 425 | 429),
+        _ => false,
+    }
+}
+
+async fn once(asking: &Asking, name: String, args: &StepArgs) -> Done {
+    let stdin = if args.stdin { Some(read_stdin()?) } else { None };
+    let input = json!({
+        "argv": args.command,
+        "stdin": stdin.as_ref().map(|bytes| blake3::hash(bytes).to_hex().to_string()),
+    });
+    let body = BeginStep {
+        name: name.clone(),
+        key: args.key.clone(),
+        input,
+        idempotent: !args.once,
+        wait_ms: Some(WAIT_MS),
+        ..BeginStep::default()
+    };
+    let answer = begin(asking, &body).await?;
+    match answer.state.as_str() {
+        "go" => act(asking, &answer, args, stdin).await,
+        "completed" => replay(&answer),
+        "skipped" => {
+            eprintln!("repl: step {name} was skipped by a person");
+            Ok(0)
+        }
+        _ => {
+            let why = answer.error.map_or_else(|| answer.state.clone(), |error| error.message);
+            Err(Complaint::refused(format!("step {name} is not done: {why}")))
+        }
+    }
+}
+
+/// Waits as long as another process does the step, a person is asked, or the run is paused.
+async fn begin(asking: &Asking, body: &BeginStep) -> Done<StepAnswer> {
+    let mut told = String::new();
+    loop {
+        match asking.post("", body).await {
+            Ok(answer) => return Ok(answer),
+            Err(ClientError::Problem(problem)) if problem.code == "held" => {
+                if told != problem.detail {
+                    eprintln!("repl: step {} waits: {}", body.name, problem.detail);
+                    told = problem.detail;
+                }
+                tokio::time::sleep(FIRST_PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn read_stdin() -> Done<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(MAX_STDIN + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Complaint::usage(format!("standard input cannot be read: {error}")))?;
+    if bytes.len() as u64 > MAX_STDIN {
+        return Err(
+            Complaint::usage("standard input has more than 64 MiB").fix("put it into a file, and name the file")
+        );
+    }
+    Ok(bytes)
+}
+
+/// How the command ended, and what it wrote.
+struct Ran {
+    code: i32,
+    stdout: Vec<u8>,
+    cut: bool,
+    /// The control plane said that nobody waits for it any more.
+    cancelled: bool,
+}
+
+async fn act(asking: &Asking, go: &StepAnswer, args: &StepArgs, stdin: Option<Vec<u8>>) -> Done {
+    let (id, fence) = (go.id.clone().unwrap_or_default(), go.fence.unwrap_or(0));
+    let ran = match run(asking, go, &args.command, stdin).await {
+        Ok(ran) => ran,
+        Err(error) => {
+            let message = format!("{}: {error}", args.command[0]);
+            let failed = FailStep { fence, message: message.clone(), code: None, effect: Some("none".into()) };
+            asking.post::<_, StepAnswer>(&format!("/{id}/fail"), &failed).await?;
+            return Err(Complaint { code: 127, ..Complaint::refused(message) });
+        }
+    };
+    if ran.code == 0 {
+        let output = remembered(&ran, &gather(&args.files)?);
+        let body = CompleteStep { fence, output, cost: None, next: None };
+        return match asking.post::<_, StepAnswer>(&format!("/{id}/complete"), &body).await {
+            Ok(_) => Ok(0),
+            Err(error) => Err(Complaint::refused(format!("it was done, and cannot be remembered: {error}"))),
+        };
+    }
+    let body =
+        FailStep { fence, message: format!("exit code {}", ran.code), code: Some("exit_code".into()), effect: None };
+    match asking.post::<_, StepAnswer>(&format!("/{id}/fail"), &body).await {
+        Err(error) if !ran.cancelled => eprintln!("repl: its failure could not be told: {error}"),
+        _ => {}
+    }
+    Ok(u8::try_from(ran.code).unwrap_or(1))
+}
+
+async fn run(asking: &Asking, go: &StepAnswer, command: &[String], stdin: Option<Vec<u8>>) -> std::io::Result<Ran> {
+    let mut child = tokio::process::Command::new(&command[0])
+        .args(&command[1..])
+        .env("REPL_STEP_KEY", go.key.as_deref().unwrap_or_default())
+        .stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .spawn()?;
+    if let (Some(mut pipe), Some(bytes)) = (child.stdin.take(), stdin) {
+        // A command that does not read to the end is right all the same.
+        tokio::spawn(async move { pipe.write_all(&bytes).await.ok() });
+    }
+    let mut output = child.stdout.take().expect("it is piped");
+    let pid = child.id();
+    let beats = beat(asking, go, pid);
+    let work = async {
+        let mut kept = Tail::default();
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            let read = output.read(&mut piece).await?;
+            if read == 0 {
+                return Ok::<_, std::io::Error>((child.wait().await?, kept));
+            }
+            kept.add(&piece[..read]);
+            pass_on(&piece[..read]);
+        }
+    };
+    tokio::pin!(work, beats);
+    let ((status, kept), cancelled) = tokio::select! {
+        ran = &mut work => (ran?, false),
+        () = &mut beats => (work.await?, true),
+    };
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    Ok(Ran { code, cut: kept.cut, stdout: kept.bytes, cancelled })
+}
+
+/// Renews the lease until the control plane says that the step is nobody's any more: then the command is asked to end.
+async fn beat(asking: &Asking, go: &StepAnswer, pid: Option<u32>) {
+    let (id, fence) = (go.id.clone().unwrap_or_default(), go.fence.unwrap_or(0));
+    let every = Duration::from_millis((go.lease_ms.unwrap_or(60_000) / 3).max(1) as u64);
+    loop {
+        tokio::time::sleep(every).await;
+        let body = BeatStep { fence, lease_ms: None };
+        let beat: Result<StepBeat, ClientError> = asking.post(&format!("/{id}/heartbeat"), &body).await;
+        if beat.is_ok_and(|beat| beat.state == "cancel") {
+            eprintln!("repl: nobody waits for this step any more: it is ended");
+            if let Some(pid) = pid {
+                let _ =
+                    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGTERM);
+            }
+            return;
+        }
+    }
+}
+
+/// The last bytes of something long.
+#[derive(Default)]
+struct Tail {
+    bytes: Vec<u8>,
+    cut: bool,
+}
+
+impl Tail {
+    fn add(&mut self, piece: &[u8]) {
+        self.bytes.extend_from_slice(piece);
+        if let Some(too_much) = self.bytes.len().checked_sub(KEPT_OUTPUT).filter(|too_much| *too_much > 0) {
+            self.bytes.drain(..too_much);
+            self.cut = true;
+        }
+    }
+}
+
+fn remembered(ran: &Ran, files: &[KeptFile]) -> Value {
+    if ran.cut {
+        eprintln!("repl: of its output the last {} KiB are remembered", KEPT_OUTPUT >> 10);
+    }
+    let text = String::from_utf8(ran.stdout.clone()).ok().filter(|text| !text.contains('\0'));
+    let kept = Remembered {
+        exit_code: 0,
+        stdout_base64: text.is_none().then(|| Base64(ran.stdout.clone())),
+        stdout: text,
+        cut: ran.cut,
+        files: files.to_vec(),
+    };
+    serde_json::to_value(kept).expect("it is plain data")
+}
+
+/// Exactly the bytes: they are the work's, not ours.
+fn pass_on(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    // A reader that has gone reads nothing; the command goes on.
+    out.write_all(bytes).and_then(|()| out.flush()).ok();
+}
+
+fn replay(answer: &StepAnswer) -> Done {
+    let output = answer.output.clone().unwrap_or_default();
+    // Steps that another program made may have answered anything.
+    match serde_json::from_value::<Remembered>(output.clone()) {
+        Ok(kept) if output.get("exit_code").is_some() => {
+            restore(&kept.files)?;
+            if kept.cut {
+                eprintln!("repl: of its output the last {} KiB were remembered", KEPT_OUTPUT >> 10);
+            }
+            match (kept.stdout, kept.stdout_base64) {
+                (Some(text), _) => pass_on(text.as_bytes()),
+                (None, Some(bytes)) => pass_on(&bytes.0),
+                (None, None) => {}
+            }
+        }
+        _ => println!("{output}"),
+    }
+    Ok(0)
+}
+
+async fn print_recorded(asking: &Asking, name: &str, key: Option<&str>) -> Done {
+    let key = key.map_or_else(String::new, |key| format!("&key={}", wire::client::encode(key)));
+    let path = format!("{API}/runs/{}/steps/recorded?name={}{key}", asking.run, wire::client::encode(name));
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match asking.client.get::<StepAnswer>(&path).await {
+            Ok(answer) => return replay(&answer),
+            Err(error) if is_passing(&error) || error.problem().is_some_and(|problem| problem.code == "held") => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

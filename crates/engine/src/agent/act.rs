@@ -1,0 +1,136 @@
+//! Calls of tools that are under way in this process, and how they come to their end.
+
+use super::hints::RunHints;
+use crate::TimerFuture;
+use crate::step::Place;
+use adapters::{ToolAnswer, ToolFailure};
+use model::recovery::{ErrorClass, StepFailure};
+use model::run::LastError;
+use model::step::ToolKind;
+use model::{Effect, StepId};
+use serde_json::Value;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Bytes of a step's output, as JSON.
+pub(crate) const MAX_OUTPUT_BYTES: usize = 256 * 1024;
+
+/// A try of a step, as its holder names it in every report.
+pub(super) type Try = (StepId, i64);
+
+/// A call that is under way in this process.
+pub(super) struct Act {
+    pub(super) of: Try,
+    /// Of a step of the plan; a child of one has no place in it.
+    pub(super) place: Option<Place>,
+    pub(super) idempotent: bool,
+    pub(super) future: Pin<Box<dyn Future<Output = Result<ToolAnswer, ToolFailure>> + Send>>,
+    pub(super) limit: Option<TimerFuture>,
+}
+
+/// A call that came to its end, or was given up.
+pub(super) struct Ended {
+    pub(super) of: Try,
+    /// Of a step of the plan; a child of one has no place in it.
+    pub(super) place: Option<Place>,
+    pub(super) found: Found,
+}
+
+pub(super) enum Found {
+    Answer(ToolAnswer),
+    Failed(ToolFailure),
+    /// Cut off, because this process ends.
+    Cut,
+}
+
+pub(super) enum Woken {
+    Ended(Vec<Ended>),
+    Look,
+    Time,
+    Closing,
+}
+
+pub(super) fn poll_acts(
+    acts: &mut Vec<Act>,
+    hints: &mut RunHints,
+    timer: &mut TimerFuture,
+    deadline: &mut Option<TimerFuture>,
+    closing: Pin<&mut impl Future<Output = ()>>,
+    context: &mut Context<'_>,
+) -> Poll<Woken> {
+    if let Poll::Ready(ended) = poll_ended(acts, context) {
+        return Poll::Ready(Woken::Ended(ended));
+    }
+    if closing.poll(context).is_ready() {
+        return Poll::Ready(Woken::Closing);
+    }
+    if deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
+        return Poll::Ready(Woken::Time);
+    }
+    if timer.as_mut().poll(context).is_ready() || hints.poll(context).is_ready() {
+        return Poll::Ready(Woken::Look);
+    }
+    Poll::Pending
+}
+
+/// Those that have ended, as soon as there is one.
+pub(super) fn poll_ended(acts: &mut Vec<Act>, context: &mut Context<'_>) -> Poll<Vec<Ended>> {
+    let mut ended = Vec::new();
+    acts.retain_mut(|act| match poll_act(act, context) {
+        Poll::Ready(found) => {
+            ended.push(Ended { of: act.of, place: act.place, found });
+            false
+        }
+        Poll::Pending => true,
+    });
+    if ended.is_empty() { Poll::Pending } else { Poll::Ready(ended) }
+}
+
+/// The limit is looked at first: a process that stood still for longer must not go on with what others have given up.
+fn poll_act(act: &mut Act, context: &mut Context<'_>) -> Poll<Found> {
+    if act.limit.as_mut().is_some_and(|limit| limit.as_mut().poll(context).is_ready()) {
+        return Poll::Ready(Found::Failed(timed_out()));
+    }
+    act.future.as_mut().poll(context).map(|found| match found {
+        Ok(answer) => Found::Answer(answer),
+        Err(failure) => Found::Failed(failure),
+    })
+}
+
+pub(super) fn cut_all(acts: &mut Vec<Act>) -> Vec<Ended> {
+    acts.drain(..).map(|act| Ended { of: act.of, place: act.place, found: Found::Cut }).collect()
+}
+
+pub(crate) fn output_problem(output: &Value, schema: Option<&Value>) -> Option<ToolFailure> {
+    let bytes = output.to_string().len();
+    if bytes > MAX_OUTPUT_BYTES {
+        let message = format!("its output has {bytes} bytes: {MAX_OUTPUT_BYTES} are allowed");
+        return Some(failed(ErrorClass::Permanent, Effect::Done, "output_too_large", message));
+    }
+    let compiled = plan::OutputSchema::compile(schema?);
+    let problems = compiled.map_err(|why| vec![why]).and_then(|schema| schema.validate(output)).err()?;
+    let message = format!("its output does not match its schema: {}", problems.join("; "));
+    Some(failed(ErrorClass::InvalidOutput, Effect::Done, "invalid_output", message))
+}
+
+fn failed(class: ErrorClass, effect: Effect, code: &str, message: String) -> ToolFailure {
+    let error = LastError { code: code.into(), message, cause: None };
+    ToolFailure { failure: StepFailure { class, effect, retry_after_ms: None, error }, usage: None }
+}
+
+fn timed_out() -> ToolFailure {
+    failed(ErrorClass::Transient, Effect::Perhaps, "timeout", "the step's time limit passed".into())
+}
+
+pub(super) fn no_tool(tool: ToolKind) -> ToolFailure {
+    failed(ErrorClass::Permanent, Effect::None, "no_tool", format!("this worker has no tool `{tool}`"))
+}
+
+pub(super) fn cut_off() -> LastError {
+    LastError { code: "cut_off".into(), message: "the worker that called its tool was stopped".into(), cause: None }
+}
+
+pub(super) fn holder_gone() -> LastError {
+    LastError { code: "holder_gone".into(), message: "the worker that called its tool is gone".into(), cause: None }
+}

@@ -1,0 +1,281 @@
+//! Dialogues of `llm` steps, as the holder of their agent's item leads them: turns and calls are children of the step, begun and ended in
+//! the holder's commits. What a dialogue needs next is computed between two commits, from how its children ended.
+
+use super::Holder;
+use super::act::{Ended, Found, Try};
+use super::commit::{AtHand, Begin, Decided};
+use crate::Engine;
+use crate::child::ChildInput;
+use crate::dialogue::{self, Dialogue, Next, Wanted};
+use crate::price;
+use crate::render::Renderer;
+use crate::run_tx::RunTx;
+use crate::step::{Place, step_plan};
+use adapters::ToolAnswer;
+use model::hierarchy::{self, NewChild, Pick, Rows};
+use model::plan::DEFAULT_PARALLEL_STEPS;
+use model::run::LastError;
+use model::step::{Step, StepStatus, ToolKind};
+use model::{Credits, Failure, StepId};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use store::Tx;
+use store::step::Data;
+
+/// A dialogue of a step that runs.
+pub(super) struct Talk {
+    of: Try,
+    place: Place,
+    dialogue: Dialogue,
+    /// Rows of its open children, by their names below the step.
+    rows: BTreeMap<String, StepId>,
+    /// Calls that may run at once.
+    parallel: i64,
+    /// Its end is on its way into the database.
+    over: bool,
+}
+
+/// What a dialogue brings into a transaction: the children that have to end next.
+#[derive(Clone)]
+pub(super) struct Open {
+    of: Try,
+    parallel: i64,
+    wanted: Vec<(Wanted, ChildInput, Option<StepId>)>,
+}
+
+/// What a transaction tells of a child.
+pub(super) struct News {
+    parent: StepId,
+    name: String,
+    row: StepId,
+    pub(super) ended: Option<dialogue::Ended>,
+}
+
+impl Holder<'_> {
+    /// What each dialogue needs next. One that is over ends its step.
+    pub(super) fn speak(&mut self, ended: &mut Vec<Ended>) -> Vec<Open> {
+        let (mut open, models) = (Vec::new(), &self.engine.context.models);
+        for talk in self.talks.iter_mut().filter(|talk| !talk.over) {
+            let found = match talk.dialogue.next() {
+                Next::Children(wanted) => {
+                    let step = step_plan(&self.renderer.plan, talk.place).map_or("", |step| step.name.as_str());
+                    let task = &self.renderer.plan.tasks[talk.place.task.sequence as usize];
+                    let with_key = |wanted: Wanted| {
+                        let path = format!("{step}/{}", wanted.name);
+                        let identity = self.renderer.identity(task, talk.place.task.item, &path, false);
+                        let key = plan::key(self.renderer.run, &identity, wanted.tool, &wanted.input);
+                        let most = if wanted.tool == ToolKind::Llm {
+                            price::most_of_turn(models, &wanted.input)
+                        } else {
+                            Credits::ZERO
+                        };
+                        let max_tokens = if wanted.tool == ToolKind::Llm { self.renderer.shared.max_tokens } else { 0 };
+                        let input = ChildInput { input: wanted.kept.clone(), key, ask: wanted.ask, most, max_tokens };
+                        let row = talk.rows.get(&wanted.name).copied();
+                        (wanted, input, row)
+                    };
+                    let wanted = wanted.into_iter().map(with_key).collect();
+                    open.push(Open { of: talk.of, parallel: talk.parallel, wanted });
+                    continue;
+                }
+                Next::Done(output) => Found::Answer(ToolAnswer { output, usage: None }),
+                Next::Failed(failed) => Found::Failed(failed),
+            };
+            talk.over = true;
+            ended.push(Ended { of: talk.of, place: Some(talk.place), found });
+        }
+        open
+    }
+
+    /// Takes in what the transaction said. Whether a dialogue can go on at once.
+    pub(super) async fn listen(&mut self, decided: &mut Decided) -> Result<bool, Failure> {
+        self.talks.retain(|talk| !decided.over.contains(&talk.of.0));
+        let mut goes_on = false;
+        for news in std::mem::take(&mut decided.news) {
+            let Some(talk) = self.talks.iter_mut().find(|talk| talk.of.0 == news.parent) else { continue };
+            talk.rows.insert(news.name.clone(), news.row);
+            if let Some(how) = news.ended {
+                talk.dialogue.ended(&news.name, how);
+                goes_on = true;
+            }
+        }
+        for (step, place) in std::mem::take(&mut decided.adopted) {
+            if !self.talks.iter().any(|talk| talk.of.0 == step.id) {
+                let talk = adopt(self.engine, self.renderer.clone(), step, place).await?;
+                self.talks.push(talk);
+                goes_on = true;
+            }
+        }
+        Ok(goes_on)
+    }
+}
+
+/// A dialogue that runs, from the rows of its step and of its children.
+async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) -> Result<Talk, Failure> {
+    let (id, name) = (step.id, step.name.clone());
+    let (input, children) = engine.store.read("agent.dialogue", move |tx| rows(tx, id)).await?;
+    let model = input["model"].as_str().unwrap_or("default");
+    let context = engine.context.models.find(model).map_or(DEFAULT_CONTEXT, |found| found.limits.context);
+    let plan = step_plan(&renderer.plan, place);
+    let schema = plan.and_then(|plan| plan.output.clone());
+    let task = &renderer.plan.tasks[place.task.sequence as usize];
+    let parallel = if task.parallel > 1 { task.parallel } else { DEFAULT_PARALLEL_STEPS };
+    let mut dialogue = Dialogue::new(input, schema, &renderer.shared, renderer.tool_scope(), context);
+    if renderer.planning.is_some() {
+        dialogue = dialogue.planning(renderer.shared.document.clone());
+    }
+    let mut open = BTreeMap::new();
+    for (child, how) in children {
+        let below = child.name.strip_prefix(&name).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
+        match how {
+            Some(how) => dialogue.ended(below, how),
+            None => drop(open.insert(below.to_owned(), child.id)),
+        }
+    }
+    Ok(Talk { of: (id, step.tries), place, dialogue, rows: open, parallel, over: false })
+}
+
+/// Of a model that the settings do not know any more.
+const DEFAULT_CONTEXT: i64 = 8_000;
+
+type Child = (Step, Option<dialogue::Ended>);
+
+fn rows(tx: &mut Tx, parent: StepId) -> Result<(Value, Vec<Child>), Failure> {
+    let input = store::step::data(tx, parent, Data::Input)?.unwrap_or_default();
+    let mut children = Vec::new();
+    for child in store::step::children(tx, parent)? {
+        let how = if child.status.is_end() { Some(how_it_ended(tx, &child)?) } else { None };
+        children.push((child, how));
+    }
+    Ok((input, children))
+}
+
+fn how_it_ended(tx: &mut Tx, child: &Step) -> Result<dialogue::Ended, Failure> {
+    let output = match (child.status, child.answer) {
+        (StepStatus::Completed, Some(answer)) => store::step::data(tx, answer, Data::Output)?,
+        _ => None,
+    };
+    Ok(match output {
+        Some(output) => dialogue::Ended::Answered(output),
+        None => dialogue::Ended::Failed(child.last_error.clone().unwrap_or_else(not_known)),
+    })
+}
+
+/// A person has skipped it, or said that it was done and not what came of it.
+fn not_known() -> LastError {
+    LastError { code: "no_output".into(), message: "nothing is known of its output".into(), cause: None }
+}
+
+impl AtHand {
+    /// Dialogues whose step has ended, is tried again, or waits for a person itself.
+    pub(super) fn over(&self, run_tx: &mut RunTx<'_>) -> Result<Vec<StepId>, Failure> {
+        let mut over = Vec::new();
+        for dialogue in self.dialogues.iter() {
+            let step = Rows::step(run_tx, dialogue.of.0)?;
+            if !hierarchy::is_current(&step, dialogue.of.1) || step.uncertain {
+                over.push(step.id);
+            }
+        }
+        let ended = self.ended.iter().filter(|ended| ended.place.is_some()).map(|ended| ended.of.0);
+        over.extend(ended);
+        Ok(over)
+    }
+
+    /// Begins the children that dialogues need, as many as may run at once, and tells which have ended.
+    pub(super) fn go_on(
+        &self,
+        run_tx: &mut RunTx<'_>,
+        over: &[StepId],
+        begin: &mut Vec<Begin>,
+    ) -> Result<Vec<News>, Failure> {
+        let mut news = Vec::new();
+        for dialogue in self.dialogues.iter().filter(|dialogue| !over.contains(&dialogue.of.0)) {
+            for (wanted, input, row) in &dialogue.wanted {
+                // An earlier call may have ended the step: out of budget.
+                let parent = Rows::step(run_tx, dialogue.of.0)?;
+                if !hierarchy::is_current(&parent, dialogue.of.1) || hierarchy::is_to_stop(run_tx, &parent)? {
+                    break;
+                }
+                let child = match row {
+                    Some(row) => Some(Rows::step(run_tx, *row)?),
+                    None => run_tx.open_child_of(&parent, &wanted.name)?,
+                };
+                let room = parent.children.running + parent.children.waiting < dialogue.parallel;
+                let child = match child {
+                    Some(child) if child.status != StepStatus::Pending => child,
+                    Some(child) if !room => child,
+                    None if !room => continue,
+                    _ => self.begin_child(run_tx, &parent, wanted, input, begin)?,
+                };
+                let ended = if child.status.is_end() { Some(run_tx.ended_child(&child)?) } else { None };
+                news.push(News { parent: parent.id, name: wanted.name.clone(), row: child.id, ended });
+            }
+        }
+        Ok(news)
+    }
+
+    fn begin_child(
+        &self,
+        run_tx: &mut RunTx<'_>,
+        parent: &Step,
+        wanted: &Wanted,
+        input: &ChildInput,
+        begin: &mut Vec<Begin>,
+    ) -> Result<Step, Failure> {
+        let new = NewChild {
+            name: wanted.name.clone(),
+            item: None,
+            tool: wanted.tool,
+            idempotent: wanted.idempotent,
+            max_tries: wanted.max_tries,
+            timeout_ms: wanted.timeout_ms,
+        };
+        let child = run_tx.begin_child(parent.id, new, input.clone())?;
+        let acts = child.status == StepStatus::Running && !child.uncertain && child.fence == self.item.fence;
+        if acts && !child.tool.needs_machine() {
+            // A person may have put another input in the place of the first.
+            let edited = run_tx.child_inputs.get(&child.id).filter(|now| now.key != input.key).cloned();
+            let (key, called_with) = match edited {
+                Some(edited) => (edited.key, edited.input),
+                None => (input.key.clone(), wanted.input.clone()),
+            };
+            begin.push(self.begin(run_tx, child.clone(), None, key, called_with, None)?);
+        }
+        Ok(child)
+    }
+
+    /// Dialogues that run and that this holder does not lead yet.
+    pub(super) fn adopted(&self, run_tx: &mut RunTx<'_>) -> Result<Vec<(Step, Place)>, Failure> {
+        let agent = Rows::agent(run_tx, self.agent)?;
+        let mut found = Vec::new();
+        for task in Rows::tasks(run_tx, self.agent, Pick::Running, agent.parallel as usize)? {
+            let task = Rows::task(run_tx, task)?;
+            for pick in [Pick::Running, Pick::Waiting] {
+                for step in Rows::steps(run_tx, task.id, pick, task.parallel as usize)? {
+                    let step = Rows::step(run_tx, step)?;
+                    let runs = step.status == StepStatus::Running && !step.uncertain;
+                    let led = self.dialogues.iter().any(|dialogue| dialogue.of.0 == step.id);
+                    if step.tool == ToolKind::Llm && step.by_children && runs && !led {
+                        let place = Place::of(&task, &step);
+                        found.push((step, place));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl RunTx<'_> {
+    fn open_child_of(&mut self, parent: &Step, name: &str) -> Result<Option<Step>, Failure> {
+        let full = format!("{}/{name}", parent.name);
+        self.open_child(parent.id, &full, None)?.map(|id| Rows::step(self, id)).transpose()
+    }
+
+    fn ended_child(&mut self, child: &Step) -> Result<dialogue::Ended, Failure> {
+        match self.outputs.get(&child.id) {
+            Some(output) if child.status == StepStatus::Completed => Ok(dialogue::Ended::Answered(output.clone())),
+            _ => how_it_ended(self.tx, child),
+        }
+    }
+}

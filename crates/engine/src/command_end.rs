@@ -1,0 +1,219 @@
+//! What a machine says of the commands of a planned agent: started, and ended with an output or an error that has a class and an effect. Each
+//! end names its try; the end of an older one is refused before it comes here.
+
+use crate::Engine;
+use crate::agent::output_problem;
+use crate::run_tx::RunTx;
+use crate::runner::{Fact, Output, What};
+use crate::step::{Place, step_plan};
+use model::hierarchy::{self, Rows};
+use model::job::{Job, JobReason, LifecycleError};
+use model::recovery::{ErrorClass, StepFailure};
+use model::run::LastError;
+use model::step::{OnMachine, Step, StepTry, ToolKind};
+use model::{Effect, Failure};
+use serde_json::{Value, json};
+use store::WorkKind;
+
+impl Engine {
+    /// Outputs that are too large for a report were uploaded before it: they are read here, outside of the transaction, and all are compared
+    /// with the schemas of their steps.
+    pub(crate) async fn with_outputs(&self, job: &Job, mut facts: Vec<Fact>) -> Result<Vec<Fact>, Failure> {
+        for fact in &mut facts {
+            if let What::Ended { output: output @ Some(Output::Artifact { .. }), .. } = &mut fact.what
+                && let Some(Output::Artifact { path, size }) = output.take()
+            {
+                let read = self.uploaded(job, path.clone(), size).await?;
+                *output = Some(read.map_or(Output::Artifact { path, size }, Output::Json));
+            }
+            if let Some(step) = fact.step {
+                self.check_output(step, &mut fact.what).await?;
+            }
+        }
+        Ok(facts)
+    }
+
+    /// What does not match its schema is no output.
+    async fn check_output(&self, step: StepTry, what: &mut What) -> Result<(), Failure> {
+        let What::Ended { reason: reason @ JobReason::DoneByRunner, exit_code, message, output, stdout_tail, .. } =
+            what
+        else {
+            return Ok(());
+        };
+        let Some((tool, schema)) = self.store.read("step.schema", move |tx| schema_of(tx, step)).await? else {
+            return Ok(());
+        };
+        let said = answer(tool, output.as_ref(), *exit_code, stdout_tail.as_deref());
+        let problem = said.ok().and_then(|said| output_problem(&said, Some(&schema)));
+        if let Some(problem) = problem {
+            (*reason, *message) = (JobReason::InvalidOutput, Some(problem.failure.error.message));
+        }
+        Ok(())
+    }
+
+    async fn uploaded(&self, job: &Job, path: String, size: i64) -> Result<Option<String>, Failure> {
+        let (run, attempt) = (job.run, job.attempt);
+        let find = move |tx: &mut store::Tx| store::artifact::by_path(tx, run, attempt, &path);
+        let found = self.store.read("artifact.output", find).await?;
+        let Some(artifact) = found.filter(|found| found.state == "final" && found.size == size) else {
+            return Ok(None);
+        };
+        let (blobs, name) = (self.blobs.clone(), crate::artifact::name_of(&artifact));
+        let bytes = store::blob::blocking(move || blobs.open(&name)?.read_all()).await?;
+        Ok(String::from_utf8(bytes).ok())
+    }
+}
+
+/// The schema that the output of a plan's step must match.
+fn schema_of(tx: &mut store::Tx, step: StepTry) -> Result<Option<(ToolKind, Value)>, Failure> {
+    let Some(step) = store::step::find(tx, step.id)?.filter(|step| step.parent.is_none()) else { return Ok(None) };
+    let (task, agent) = (store::task::find(tx, step.task)?, store::agent::find(tx, step.agent)?);
+    let (Some(task), Some(agent)) = (task, agent) else { return Ok(None) };
+    let plan = store::plan::find(tx, agent.run, agent.plan_version, agent.sequence)?;
+    let planned = plan.as_ref().and_then(|plan| step_plan(plan, Place::of(&task, &step)));
+    Ok(planned.and_then(|planned| planned.output.clone()).map(|schema| (step.tool, schema)))
+}
+
+impl RunTx<'_> {
+    /// Files that had to be there first are in place, and others may begin.
+    pub(crate) fn command_started(&mut self, said: StepTry) -> Result<(), Failure> {
+        let step = Rows::step(self, said.id)?;
+        let Some(on) = step.on.clone().filter(|on| !on.restores.is_empty()) else { return Ok(()) };
+        Rows::set_step(self, Step { on: Some(OnMachine { restores: Vec::new(), ..on }), ..step.clone() });
+        Rows::wake_agent(self, step.agent, self.at);
+        Ok(())
+    }
+
+    pub(crate) fn command_ended(&mut self, said: StepTry, what: &What) -> Result<(), Failure> {
+        let step = Rows::step(self, said.id)?;
+        if !hierarchy::is_current(&step, said.number) {
+            return Ok(()); // said twice, or it was given up: its row says what became of it
+        }
+        let What::Ended { final_offset, kept, .. } = what else { return Ok(()) };
+        let kept = kept.as_ref().map(|tree| tree.hash.clone());
+        let kept = match kept {
+            Some(tree) if store::content::is_tree_here(self.tx, self.run.org, &tree)? => {
+                store::content::use_by(self.tx, self.run.org, self.run.id, std::slice::from_ref(&tree))?;
+                Some(tree)
+            }
+            _ => None,
+        };
+        if let Some(on) = step.on.clone() {
+            let job = self.job(on.job)?.clone();
+            let on = OnMachine { log_end: Some(*final_offset), kept, ..on };
+            Rows::set_step(self, Step { on: Some(on), ..step.clone() });
+            job.instance.into_iter().for_each(|instance| self.tell(instance));
+        }
+        self.wake(WorkKind::StepLog, said.id.0, self.at);
+        let step = Rows::step(self, said.id)?;
+        self.judge_end(&step, what)
+    }
+
+    fn judge_end(&mut self, step: &Step, what: &What) -> Result<(), Failure> {
+        let (id, number) = (step.id, step.tries);
+        match ended(step.tool, what) {
+            End::Well(output) => {
+                self.note_output(step, &output)?;
+                if step.tool == ToolKind::Command && step.files.as_ref().is_none_or(|globs| !globs.is_empty()) {
+                    let mut agent = Rows::agent(self, step.agent)?;
+                    agent.in_workdir += 1;
+                    Rows::set_agent(self, agent);
+                }
+                match step.parent {
+                    Some(_) => hierarchy::complete_child(self, id, number),
+                    None => hierarchy::complete_step(self, id, number),
+                }
+            }
+            End::Stopped if hierarchy::is_to_stop(self, step)? => {
+                hierarchy::cancel_step(self, id, number, !step.idempotent)
+            }
+            End::Stopped => self.lose_command(step, &error("stopped", "its machine was shut down".into())),
+            End::Lost(error) => self.lose_command(step, &error),
+            End::Failed(failure) if step.parent.is_some() => hierarchy::fail_child(self, id, number, &failure),
+            End::Failed(failure) => hierarchy::fail_step(self, id, number, &failure),
+        }
+    }
+
+    pub(crate) fn lose_command(&mut self, step: &Step, error: &LastError) -> Result<(), Failure> {
+        match step.parent {
+            Some(_) => hierarchy::lose_child(self, step.id, step.tries, error),
+            None => hierarchy::lose_step(self, step.id, step.tries, error),
+        }
+    }
+}
+
+enum End {
+    Well(Value),
+    /// Because it was to.
+    Stopped,
+    /// With its machine.
+    Lost(LastError),
+    Failed(StepFailure),
+}
+
+fn error(code: &str, message: String) -> LastError {
+    LastError { code: code.into(), message, cause: None }
+}
+
+fn failed(class: ErrorClass, effect: Effect, code: &str, message: String) -> End {
+    End::Failed(StepFailure { class, effect, retry_after_ms: None, error: error(code, message) })
+}
+
+/// An exit code is an answer, and its effect *done*. A signal, a limit or a time-out cut it off somewhere: *perhaps*.
+fn ended(tool: ToolKind, what: &What) -> End {
+    use Effect::{Done, None as Nothing, Perhaps};
+    use ErrorClass::{InvalidOutput, Permanent, Resource, Transient, Unknown};
+    let What::Ended { reason, exit_code, signal, message, lifecycle_error, output, stdout_tail, started, .. } = what
+    else {
+        return failed(Unknown, Perhaps, "unknown", "it did not end".into());
+    };
+    let said = |words: &str| message.clone().unwrap_or_else(|| words.to_owned());
+    match (reason, exit_code, signal) {
+        (JobReason::DoneByRunner, ..) => match answer(tool, output.as_ref(), *exit_code, stdout_tail.as_deref()) {
+            Ok(output) => End::Well(output),
+            Err(why) => failed(InvalidOutput, Done, "invalid_output", why),
+        },
+        (JobReason::InvalidOutput, ..) => failed(InvalidOutput, Done, "invalid_output", said("its output is not JSON")),
+        (JobReason::ExitedWithError, _, Some(signal)) => {
+            failed(Transient, Perhaps, "signal", format!("the command was killed by signal {signal}"))
+        }
+        (JobReason::ExitedWithError, Some(code), _) => {
+            failed(Permanent, Done, "exit_code", format!("the command exited with code {code}"))
+        }
+        (JobReason::MaxDuration, ..) => failed(Transient, Perhaps, "timeout", "the step's time limit passed".into()),
+        (JobReason::LimitsExceeded, ..) => {
+            failed(Resource, Perhaps, reason.as_str(), said("it needed more than its machine has"))
+        }
+        (JobReason::TerminatedByServer | JobReason::TerminatedByUser | JobReason::AbortedByUser, ..) => End::Stopped,
+        (JobReason::Interrupted | JobReason::ControlLost | JobReason::InstanceLost, ..) => {
+            End::Lost(error(reason.as_str(), said("its machine was lost")))
+        }
+        (JobReason::ExecutorError, ..) if *lifecycle_error == Some(LifecycleError::KeeperDied) => {
+            failed(Transient, Perhaps, "keeper_died", said("the process that held it was killed"))
+        }
+        (JobReason::ExecutorError, ..) if !started => {
+            failed(Transient, Nothing, "not_started", said("it could not be started"))
+        }
+        _ => failed(Unknown, Perhaps, reason.as_str(), said("it ended in an unknown way")),
+    }
+}
+
+/// What it left in `$REPL_OUTPUT`; a command that left nothing answers with how it ended.
+fn answer(
+    tool: ToolKind,
+    output: Option<&Output>,
+    exit_code: Option<i32>,
+    tail: Option<&[u8]>,
+) -> Result<Value, String> {
+    match output {
+        Some(Output::Json(text)) => {
+            serde_json::from_str(text).map_err(|error| format!("its output is not JSON: {error}"))
+        }
+        Some(Output::Artifact { path, .. }) => Err(format!("its output `{path}` did not arrive")),
+        None if tool == ToolKind::Exec => Err("it wrote no JSON to its standard output".into()),
+        None => {
+            let tail = String::from_utf8_lossy(tail.unwrap_or_default());
+            Ok(json!({ "exit_code": exit_code.unwrap_or(0), "stdout_tail": tail }))
+        }
+    }
+}

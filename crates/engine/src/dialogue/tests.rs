@@ -1,0 +1,170 @@
+//! Dialogues by hand: what comes next after each way in which turns and calls end.
+
+use super::*;
+
+fn tool(policy: Policy) -> ToolPlan {
+    ToolPlan {
+        tool: ToolKind::Http,
+        description: "Looks things up.".into(),
+        args: BTreeMap::from([
+            ("q".to_owned(), json!({ "type": "string" })),
+            ("n".to_owned(), json!({ "type": "integer", "default": 3 })),
+        ]),
+        policy,
+        idempotent: true,
+        timeout_ms: Some(30_000),
+        input: json!({ "method": "GET", "url": "https://search.example/", "query": { "q": "${{ args.q }}", "n": "${{ args.n }}" } }),
+    }
+}
+
+fn dialogue(max_turns: i64, schema: Option<Value>) -> Dialogue {
+    let shared = RunPlan {
+        tools: BTreeMap::from([("search".to_owned(), tool(Policy::Allow)), ("shell".to_owned(), tool(Policy::Ask))]),
+        ..RunPlan::default()
+    };
+    let input = json!({ "model": "default", "system": "Be brief.", "prompt": "Find it.", "tools": ["search", "shell"], "max_turns": max_turns });
+    Dialogue::new(input, schema, &shared, Scope::new(), 100_000)
+}
+
+fn says(text: &str) -> Ended {
+    Ended::Answered(json!({ "message": { "content": text, "tool_calls": [] }, "finish_reason": "stop" }))
+}
+
+fn asks(calls: Value) -> Ended {
+    Ended::Answered(json!({ "message": { "content": null, "tool_calls": calls }, "finish_reason": "tool_calls" }))
+}
+
+fn call(name: &str, arguments: Value) -> Value {
+    json!({ "name": name, "arguments": arguments })
+}
+
+fn wanted(next: Next) -> Vec<Wanted> {
+    match next {
+        Next::Children(wanted) => wanted,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn code(next: Next) -> String {
+    match next {
+        Next::Failed(failed) => failed.failure.error.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_turn_offers_tools_and_the_last_one_offers_none() {
+    let mut it = dialogue(2, None);
+    let first = wanted(it.next());
+    assert_eq!((first.len(), first[0].name.as_str(), first[0].tool), (1, "t1", ToolKind::Llm));
+    assert_eq!(first[0].input["messages"][0], json!({ "role": "system", "content": "Be brief." }));
+    assert_eq!(first[0].input["tools"][0]["parameters"]["required"], json!(["q"]));
+    it.ended("t1", asks(json!([call("search", json!({ "q": "x" }))])));
+    it.ended("t1/c1", Ended::Answered(json!({ "status": 200 })));
+    let last = wanted(it.next());
+    assert_eq!((last[0].name.as_str(), last[0].input.get("tools")), ("t2", None));
+    assert_eq!(last[0].kept["added"].as_array().unwrap().len(), 1, "a turn keeps only what it added: {}", last[0].kept);
+    it.ended("t2", says("done"));
+    assert_eq!(it.next(), Next::Done(json!({ "text": "done", "finish_reason": "stop", "turns": 2 })));
+}
+
+#[test]
+fn calls_of_a_turn_come_together_and_each_gets_a_result_in_its_order() {
+    let mut it = dialogue(5, None);
+    let calls = json!([
+        call("search", json!({ "q": "a" })),
+        call("shell", json!({ "q": "b", "n": 1 })),
+        call("other", json!({})),
+        call("search", json!({ "q": 7 })),
+        { "name": "search", "arguments": null, "unparseable": "{" },
+        call("search", json!({ "q": "a", "evil": 1 })),
+    ]);
+    it.ended("t1", asks(calls));
+    let next = wanted(it.next());
+    let names: Vec<(&str, bool)> = next.iter().map(|call| (call.name.as_str(), call.ask)).collect();
+    assert_eq!(names, [("t1/c1", false), ("t1/c2", true)]);
+    assert_eq!(next[0].input["query"], json!({ "q": "a", "n": 3 }), "defaults are filled in");
+    it.ended("t1/c2", Ended::Failed(LastError { code: "rejected".into(), message: "no".into(), cause: None }));
+    assert_eq!(wanted(it.next())[0].name, "t1/c1", "every call is waited for");
+    it.ended("t1/c1", Ended::Answered(json!("found")));
+    let turn = wanted(it.next()).remove(0);
+    let messages = turn.input["messages"].as_array().unwrap();
+    let results: Vec<&str> = messages[3..].iter().map(|message| message["content"].as_str().unwrap()).collect();
+    assert_eq!(results[0], "\"found\"");
+    for (at, words) in
+        [(1, "rejected"), (2, "unknown_tool"), (3, "invalid_arguments"), (4, "denied"), (5, "no argument `evil`")]
+    {
+        assert!(results[at].contains(words), "{at}: {}", results[at]);
+    }
+    assert_eq!(messages[2]["tool_calls"][1]["id"], messages[4]["tool_call_id"]);
+}
+
+#[test]
+fn a_wrong_final_answer_is_sent_back_twice() {
+    let schema = json!({ "type": "object", "required": ["summary"] });
+    let mut it = dialogue(1, Some(schema));
+    let json_of = |value: Value| {
+        Ended::Answered(
+            json!({ "message": { "content": "", "tool_calls": [], "json": value }, "finish_reason": "stop" }),
+        )
+    };
+    it.ended("t1", says("no json"));
+    let again = wanted(it.next()).remove(0);
+    assert_eq!(again.name, "t2");
+    assert!(again.input["messages"][3]["content"].as_str().unwrap().contains("cannot be used"));
+    it.ended("t2", json_of(json!({})));
+    assert!(wanted(it.next())[0].input["messages"][5]["content"].as_str().unwrap().contains("summary"));
+    let mut good = dialogue(1, it.schema.clone());
+    good.ended = it.ended.clone();
+    good.ended("t3", json_of(json!({ "summary": "s" })));
+    assert_eq!(good.next(), Next::Done(json!({ "summary": "s" })));
+    it.ended("t3", json_of(json!([])));
+    assert_eq!(code(it.next()), "invalid_output");
+}
+
+#[test]
+fn a_model_that_never_ends_is_ended() {
+    let mut it = dialogue(1, None);
+    it.ended("t1", asks(json!([call("search", json!({ "q": "a" }))])));
+    assert_eq!(code(it.next()), "max_turns");
+}
+
+#[test]
+fn a_dialogue_that_is_too_long_is_shortened_once() {
+    let mut it = dialogue(50, None);
+    let long = "x".repeat(30_000);
+    for turn in 1..8 {
+        it.ended(&format!("t{turn}"), asks(json!([call("search", json!({ "q": "a" }))])));
+        it.ended(&format!("t{turn}/c1"), Ended::Answered(json!(long)));
+    }
+    assert_eq!(wanted(it.next())[0].input["messages"].as_array().unwrap().len(), 2 + 7 * 2);
+    it.ended("t8", asks(json!([call("search", json!({ "q": "a" }))])));
+    it.ended("t8/c1", Ended::Answered(json!(long)));
+    let short = wanted(it.next()).remove(0);
+    let messages = short.input["messages"].as_array().unwrap();
+    assert!(messages.len() < 2 + 8 * 2 && messages.len() > 4, "{}", messages.len());
+    assert_eq!(messages[1]["content"], "Find it.");
+    assert!(messages[2]["content"].as_str().unwrap().contains("earlier turns"), "{}", messages[2]);
+    assert_eq!(messages[3]["role"], "assistant", "whole turns are kept");
+    for turn in 9..30 {
+        it.ended(&format!("t{turn}"), asks(json!([call("search", json!({ "q": "a" }))])));
+        it.ended(&format!("t{turn}/c1"), Ended::Answered(json!(long)));
+    }
+    assert_eq!(code(it.next()), CONTEXT_LENGTH);
+}
+
+#[test]
+fn a_server_that_finds_the_prompt_too_long_is_asked_again_with_less() {
+    let mut it = dialogue(5, None);
+    for turn in 1..3 {
+        it.ended(&format!("t{turn}"), asks(json!([call("search", json!({ "q": "a" }))])));
+        it.ended(&format!("t{turn}/c1"), Ended::Answered(json!("y".repeat(70_000))));
+    }
+    let too_long = || Ended::Failed(LastError { code: CONTEXT_LENGTH.into(), message: "too long".into(), cause: None });
+    it.ended("t3", too_long());
+    let short = wanted(it.next()).remove(0);
+    assert_eq!(short.name, "t3/short");
+    assert!(short.input["messages"].as_array().unwrap().len() < 6);
+    it.ended("t3/short", too_long());
+    assert_eq!(code(it.next()), CONTEXT_LENGTH);
+}

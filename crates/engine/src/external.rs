@@ -1,0 +1,75 @@
+//! Runs of `type: external`: their steps are begun by a program elsewhere, and that program, or a person, says when they are over.
+
+use crate::Engine;
+use crate::durable::{Asker, MAX_DATA_BYTES, failure, open};
+use crate::run::{KeyedResponse, Render};
+use crate::run_tx::RunTx;
+use crate::view;
+use model::hierarchy::{self, Rows};
+use model::spec::RunKind;
+use model::step::StepStatus;
+use model::{Failure, OrgId, Refused, RunId};
+use serde_json::Value;
+use store::Lane;
+use store::idempotency::Key;
+
+/// How the program says that its run is over.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Finish {
+    Done(Option<Value>),
+    Failed(String),
+}
+
+impl Engine {
+    pub async fn finish_run(
+        &self,
+        org: OrgId,
+        run: RunId,
+        finish: Finish,
+        key: Option<Key>,
+        render: Render,
+    ) -> Result<KeyedResponse, Failure> {
+        if let Finish::Done(Some(output)) = &finish
+            && output.to_string().len() > MAX_DATA_BYTES
+        {
+            return Err(Refused::TooLarge { what: "the output", limit: "256 KiB as JSON".into() }.into());
+        }
+        let context = self.context.clone();
+        self.keyed(Lane::Normal.of(run), "run.finish", key, 200, move |tx| {
+            let mut run_tx = open(tx, &context, Asker::Org(org), run)?;
+            run_tx.finish_program(&finish)?;
+            run_tx.close()?;
+            Ok(render(&view::snapshot(tx, run)?))
+        })
+        .await
+    }
+}
+
+impl RunTx<'_> {
+    fn finish_program(&mut self, finish: &Finish) -> Result<(), Failure> {
+        if self.run.spec.kind != RunKind::External {
+            let why = "only a run of `type: external` is finished by its program; others end by themselves";
+            return Err(Refused::Conflict { why: why.into() }.into());
+        }
+        let program = match self.run.status.is_end() {
+            false => self.attempt()?.it.tree.program,
+            true => None,
+        };
+        let program = program.map(|program| Rows::step(self, program)).transpose()?;
+        let Some(program) = program.filter(|program| program.status == StepStatus::Running) else {
+            return Err(Refused::not_from("run", self.run.status, "be finished", &[]).into());
+        };
+        match finish {
+            Finish::Done(output) => {
+                if let Some(output) = output {
+                    self.note_output(&program, output)?;
+                }
+                hierarchy::complete_step(self, program.id, program.tries)
+            }
+            Finish::Failed(message) => {
+                let failure = failure(Some("program_failed".into()), message.clone(), None);
+                hierarchy::fail_step(self, program.id, program.tries, &failure)
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What calls of models cost: the most that a turn may cost before it begins, and what it did cost when it has ended.
+
+use crate::run_tx::RunTx;
+use adapters::ToolUsage;
+use adapters::tool::llm::Models;
+use model::attempt::AttemptEvent;
+use model::hierarchy::Rows;
+use model::step::{Step, StepStatus, StepUsage};
+use model::{Credits, Failure, Refused};
+use serde_json::Value;
+
+/// For a million tokens of a model without a price: one credit, which is 0.001 for 1,000.
+const DEFAULT_PRICE: Credits = Credits::whole(1);
+/// A byte of text is at most half a token.
+const BYTES_PER_TOKEN: i64 = 2;
+/// Tokens of the context of a model that the settings do not know.
+const UNKNOWN_CONTEXT: i64 = 128_000;
+const UNKNOWN_OUTPUT: i64 = 4_096;
+/// A warning is published when this share of the budget is used, in percent.
+const WARN_PERCENT: i64 = 80;
+
+fn cost(tokens: i64, per_million: Credits) -> Credits {
+    let micro = (i128::from(tokens.max(0)) * i128::from(per_million.micro()) + 999_999) / 1_000_000;
+    Credits(i64::try_from(micro).unwrap_or(i64::MAX))
+}
+
+struct Prices {
+    context: i64,
+    output: i64,
+    input_price: Credits,
+    output_price: Credits,
+}
+
+fn prices(models: &Models, model: &str) -> Prices {
+    match models.find(model) {
+        Ok(found) => Prices {
+            context: found.limits.context,
+            output: found.limits.default_output_tokens(),
+            input_price: found.limits.input_price.unwrap_or(DEFAULT_PRICE),
+            output_price: found.limits.output_price.unwrap_or(DEFAULT_PRICE),
+        },
+        Err(_) => Prices {
+            context: UNKNOWN_CONTEXT,
+            output: UNKNOWN_OUTPUT,
+            input_price: DEFAULT_PRICE,
+            output_price: DEFAULT_PRICE,
+        },
+    }
+}
+
+/// What is set aside before a turn.
+pub(crate) fn most_of_turn(models: &Models, input: &Value) -> Credits {
+    let prices = prices(models, input["model"].as_str().unwrap_or("default"));
+    let prompt = (input.to_string().len() as i64 / BYTES_PER_TOKEN).min(prices.context);
+    let answer = input["max_output_tokens"].as_i64().unwrap_or(prices.output);
+    cost(prompt, prices.input_price) + cost(answer, prices.output_price)
+}
+
+fn cost_of(models: &Models, usage: &ToolUsage) -> Credits {
+    let prices = prices(models, &usage.of);
+    cost(usage.input_tokens, prices.input_price) + cost(usage.output_tokens, prices.output_price)
+}
+
+impl RunTx<'_> {
+    /// Whether so much can be set aside for a step: from what the run has reserved, or from what its budget and its org still have.
+    pub(crate) fn can_hold(&mut self, step: &Step, most: Credits) -> Result<bool, Failure> {
+        let free = |attempt: &model::attempt::Attempt| attempt.left() - attempt.tree.held;
+        let missing = most - free(&self.attempt()?.it);
+        if missing > Credits::ZERO {
+            let key = format!("{}:{}:{}:{}:hold", self.run.id, self.run.attempt, step.id, step.tries + 1);
+            self.reserve_step(missing, key)?;
+        }
+        Ok(free(&self.attempt()?.it) >= most)
+    }
+
+    /// Sets the most that a step may cost aside, when it begins.
+    pub(crate) fn hold_step(&mut self, step: &Step, most: Credits) -> Result<(), Failure> {
+        if most.is_zero() {
+            return Ok(());
+        }
+        let mut attempt = Rows::attempt(self)?;
+        attempt.tree.held = attempt.tree.held + most;
+        Rows::set_attempt(self, attempt)?;
+        Rows::set_step(self, Step { held: most, ..step.clone() });
+        Ok(())
+    }
+
+    /// A try has ended: what it used is charged, once for each try.
+    pub(crate) fn charge_step(&mut self, step: &Step, used: &ToolUsage) -> Result<(), Failure> {
+        let amount = cost_of(&self.context.models, used);
+        let before = step.usage.clone().unwrap_or_default();
+        let usage = StepUsage {
+            of: used.of.clone(),
+            input_tokens: before.input_tokens + used.input_tokens,
+            output_tokens: before.output_tokens + used.output_tokens,
+            estimated: before.estimated || used.estimated,
+            charged: before.charged + amount,
+        };
+        let mut agent = Rows::agent(self, step.agent)?;
+        agent.tokens += used.input_tokens + used.output_tokens;
+        Rows::set_agent(self, agent);
+        Rows::set_step(self, Step { usage: Some(usage), ..step.clone() });
+        let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, step.id, step.tries);
+        let before = self.attempt()?.it.charged;
+        self.money(AttemptEvent::Charged(amount), key, &format!("llm {}", used.of))?;
+        let after = self.attempt()?.it.charged;
+        self.warn_of_budget(before, after)
+    }
+
+    /// What a program says that its step has cost, within what was set aside for it.
+    pub(crate) fn charge_program(&mut self, step: &Step, cost: Credits) -> Result<(), Failure> {
+        if cost.is_zero() {
+            return Ok(());
+        }
+        if cost > step.held {
+            let why = format!("{} credits were set aside for it (`max_cost`)", step.held);
+            return Err(Refused::invalid("cost", why).into());
+        }
+        let before = step.usage.clone().unwrap_or_default();
+        let usage = StepUsage { charged: before.charged + cost, ..before };
+        Rows::set_step(self, Step { usage: Some(usage), ..step.clone() });
+        let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, step.id, step.tries);
+        let before = self.attempt()?.it.charged;
+        self.money(AttemptEvent::Charged(cost), key, "a step of a program")?;
+        let after = self.attempt()?.it.charged;
+        self.warn_of_budget(before, after)
+    }
+
+    /// Once, when the charges of the run pass the share of its budget.
+    fn warn_of_budget(&mut self, before: Credits, after: Credits) -> Result<(), Failure> {
+        let Some(budget) = self.run.spec.budget else { return Ok(()) };
+        let spent = self.spent_before()?;
+        let line = Credits(budget.micro() / 100 * WARN_PERCENT);
+        if spent + before < line && spent + after >= line {
+            let body = store::body!({ "budget": budget.to_string(), "charged": (spent + after).to_string() });
+            self.publish("run.budget_warning", body);
+        }
+        Ok(())
+    }
+
+    /// Nothing stays set aside for a step that does not run any more.
+    pub(crate) fn release_holds(&mut self) -> Result<(), Failure> {
+        let over = |step: &Step| !step.held.is_zero() && step.status != StepStatus::Running;
+        let released: Vec<Step> = self.steps.iter().map(|kept| &kept.it).filter(|step| over(step)).cloned().collect();
+        for step in released {
+            let mut attempt = Rows::attempt(self)?;
+            attempt.tree.held = attempt.tree.held - step.held;
+            Rows::set_attempt(self, attempt)?;
+            Rows::set_step(self, Step { held: Credits::ZERO, ..step });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adapters::tool::llm::{LlmModel, LlmSettings};
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_turn_costs_at_most_its_prompt_and_its_longest_answer() {
+        let price = |credits: i64| Some(Credits::whole(credits));
+        let small = LlmModel { context: 1_000, input_price: price(2), output_price: price(8) };
+        let settings = LlmSettings::at("http://a/v1".into(), BTreeMap::from([("small".to_owned(), small)]));
+        let models = Models(BTreeMap::from([("default".to_owned(), settings)]));
+        let input = |text: &str| json!({ "model": "default", "messages": [{ "role": "user", "content": text }] });
+        // The answer is bounded by a quarter of the context: 250 tokens at 8 micro-credits.
+        let bytes = input("hello").to_string().len() as i64;
+        assert_eq!(most_of_turn(&models, &input("hello")), Credits(bytes / 2 * 2 + 250 * 8));
+        assert_eq!(
+            most_of_turn(&models, &input(&"x".repeat(100_000))),
+            Credits(1_000 * 2 + 250 * 8),
+            "the context bounds it"
+        );
+        let used = |of: &str| ToolUsage { of: of.into(), input_tokens: 10, output_tokens: 5, estimated: false };
+        assert_eq!(cost_of(&models, &used("default/small")), Credits(60));
+        assert_eq!(cost_of(&models, &used("unknown")), Credits(15), "the default price");
+        assert_eq!(cost(1, Credits(1)), Credits(1), "rounded up");
+    }
+}

@@ -1,0 +1,375 @@
+//! Evaluates what an agent's plan says with expressions: inputs of steps, conditions, items. Reads the outputs that expressions name, and
+//! never runs inside a transaction that writes: a step begins with what was evaluated before its commit.
+
+use crate::Engine;
+use crate::planner::planning_input;
+use crate::step::{Call, Place, Prepared, PreparedTask, TaskPlace, step_plan};
+use model::plan::{AgentPlan, RunPlan, TaskPlan};
+use model::run::LastError;
+use model::step::Step;
+use model::task::Task;
+use model::{AgentId, Failure, RunId};
+use plan::expression::Reference;
+use plan::{RenderError, Scope, Template};
+use serde_json::{Map, Value, json};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use store::Tx;
+use store::step::Data;
+
+/// No agent of a file has this name.
+const PLANNER: &str = "@planner";
+
+/// An agent with its plan, and what all steps of its run share.
+#[derive(Clone)]
+pub(crate) struct Renderer {
+    pub(crate) run: RunId,
+    pub(crate) run_name: String,
+    pub(crate) attempt: i64,
+    pub(crate) agent: AgentId,
+    pub(crate) agent_name: String,
+    pub(crate) plan: Arc<AgentPlan>,
+    pub(crate) shared: Arc<RunPlan>,
+    /// Of a planner: what became of the plan so far, and how many agents the next one may have.
+    pub(crate) planning: Option<(Arc<Value>, i64)>,
+}
+
+/// What could begin if its expressions were evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Want {
+    Task(i64),
+    Step(Place),
+}
+
+/// Outputs that are about to be recorded, by the place of their step.
+pub(crate) type Fresh = BTreeMap<Place, Value>;
+
+/// What has been evaluated for steps and tasks that may begin.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Evaluated {
+    pub(crate) steps: BTreeMap<Place, Prepared>,
+    pub(crate) tasks: BTreeMap<i64, PreparedTask>,
+}
+
+impl Renderer {
+    /// Evaluates all of these; one read brings every output that they name.
+    pub(crate) async fn evaluate(&self, engine: &Engine, wants: &[Want], fresh: Fresh) -> Result<Evaluated, Failure> {
+        if let Some((history, max_agents)) = &self.planning {
+            return Ok(self.planned(wants, history, *max_agents));
+        }
+        let mut parts = Vec::new();
+        for want in wants {
+            parts.extend(self.part(*want));
+        }
+        let reads: BTreeSet<Read> = parts.iter().flat_map(|part| part.reads(&self.plan)).collect();
+        let values = if reads.is_empty() {
+            Values::default()
+        } else {
+            let agent = self.agent;
+            engine.store.read("agent.values", move |tx| read(tx, agent, &reads, &fresh)).await?
+        };
+        let mut evaluated = Evaluated::default();
+        for part in parts {
+            part.evaluate(self, &values, &mut evaluated);
+        }
+        Ok(evaluated)
+    }
+
+    /// A planner's step has no expressions: it is given the goal, and what became of the plan so far.
+    fn planned(&self, wants: &[Want], history: &Value, max_agents: i64) -> Evaluated {
+        let mut evaluated = Evaluated::default();
+        for want in wants {
+            let Want::Step(place) = want else { continue };
+            let Some(step) = step_plan(&self.plan, *place) else { continue };
+            let input = planning_input(step.tool, &step.input, &self.shared, max_agents, history);
+            let identity = plan::identity(PLANNER, "plan", &step.name, 1);
+            let key = plan::key(self.run, &identity, step.tool, &input);
+            evaluated.steps.insert(*place, Prepared::Call(Call { identity: identity.to_string(), key, input }));
+        }
+        evaluated
+    }
+
+    fn part(&self, want: Want) -> Option<Part> {
+        let of_task = |sequence: i64| self.plan.tasks.get(usize::try_from(sequence).ok()?);
+        match want {
+            Want::Task(sequence) => Some(Part { want, ..Part::of_task(of_task(sequence)?) }),
+            Want::Step(place) => {
+                let task = of_task(place.task.sequence)?;
+                let step = task.steps.get(usize::try_from(place.step).ok()?)?;
+                let item = task.for_each.clone().filter(|_| place.task.item.is_some());
+                let input = Template::for_tool(step.tool, &step.input).map_err(|bad| bad.error.why);
+                Some(Part {
+                    want,
+                    condition: step.condition.as_deref().map(text),
+                    for_each: item.as_ref().map(value),
+                    input: Some(input),
+                })
+            }
+        }
+    }
+
+    /// The values that expressions of one place may name.
+    fn scope(&self, values: &Values, at: Option<Place>) -> Scope {
+        let goal = self.shared.goal.clone();
+        let run = json!({ "id": self.run.to_string(), "name": self.run_name, "goal": goal });
+        let scope = Scope::new().with("inputs", Value::Object(self.shared.inputs.clone())).with("run", run);
+        let scope = scope.with("tasks", values.tasks(&self.plan));
+        match at {
+            Some(place) => scope.with("steps", values.steps(&self.plan, place.task)),
+            None => scope,
+        }
+    }
+
+    /// What expressions of tools that a model calls may name, beside its arguments.
+    pub(crate) fn tool_scope(&self) -> Scope {
+        self.scope(&Values::default(), None)
+    }
+
+    pub(crate) fn identity(&self, task: &TaskPlan, item: Option<i64>, step: &str, rerun: bool) -> plan::Identity {
+        let task = item.map_or_else(|| task.name.clone(), |item| format!("{}[{item}]", task.name));
+        plan::identity(&self.agent_name, &task, step, if rerun { self.attempt } else { 1 })
+    }
+}
+
+/// The expressions of one step or task.
+struct Part {
+    want: Want,
+    condition: Option<Parsed>,
+    for_each: Option<Parsed>,
+    input: Option<Parsed>,
+}
+
+type Parsed = Result<Template, String>;
+
+fn text(condition: &str) -> Parsed {
+    value(&Value::String(condition.to_owned()))
+}
+
+fn value(value: &Value) -> Parsed {
+    Template::parse(value).map_err(|bad| bad.error.why)
+}
+
+impl Part {
+    fn of_task(task: &TaskPlan) -> Part {
+        let condition = task.condition.as_deref().map(text);
+        Part { want: Want::Task(0), condition, for_each: task.for_each.as_ref().map(value), input: None }
+    }
+
+    fn reads(&self, plan: &AgentPlan) -> Vec<Read> {
+        let own = match self.want {
+            Want::Step(place) => Some(place.task),
+            Want::Task(_) => None,
+        };
+        let templates = [&self.condition, &self.for_each, &self.input].into_iter().flatten();
+        let references = templates.filter_map(|parsed| parsed.as_ref().ok()).flat_map(Template::references);
+        references.flat_map(|reference| Read::of(reference, plan, own)).collect()
+    }
+
+    fn evaluate(self, renderer: &Renderer, values: &Values, evaluated: &mut Evaluated) {
+        match self.want {
+            Want::Task(sequence) => {
+                let ready = self.task(renderer, values).unwrap_or_else(PreparedTask::Refused);
+                evaluated.tasks.insert(sequence, ready);
+            }
+            Want::Step(place) => {
+                let prepared = self.step(renderer, values, place).unwrap_or_else(Prepared::Refused);
+                evaluated.steps.insert(place, prepared);
+            }
+        }
+    }
+
+    fn task(&self, renderer: &Renderer, values: &Values) -> Result<PreparedTask, LastError> {
+        let scope = renderer.scope(values, None);
+        if !holds(&self.condition, &scope)? {
+            return Ok(PreparedTask::NotNeeded);
+        }
+        match items(&self.for_each, &scope)? {
+            Some(items) => Ok(PreparedTask::Each(items.len() as i64)),
+            None => Ok(PreparedTask::Go),
+        }
+    }
+
+    fn step(&self, renderer: &Renderer, values: &Values, place: Place) -> Result<Prepared, LastError> {
+        let mut scope = renderer.scope(values, Some(place));
+        if let (Some(items), Some(at)) = (items(&self.for_each, &scope)?, place.task.item) {
+            let item = items.into_iter().nth(at as usize);
+            scope = scope.with("item", item.ok_or_else(|| bad("its item is not in the list any more"))?);
+        }
+        if !holds(&self.condition, &scope)? {
+            return Ok(Prepared::NotNeeded);
+        }
+        let task = &renderer.plan.tasks[place.task.sequence as usize];
+        let step = &task.steps[place.step as usize];
+        let input = match &self.input {
+            Some(template) => parsed(template)?.render(&scope).map_err(not_rendered)?,
+            None => Value::Null,
+        };
+        let identity = renderer.identity(task, place.task.item, &step.name, step.rerun);
+        let key = plan::key(renderer.run, &identity, step.tool, &input);
+        Ok(Prepared::Call(Call { identity: identity.to_string(), key, input }))
+    }
+}
+
+fn parsed(parsed: &Parsed) -> Result<&Template, LastError> {
+    parsed.as_ref().map_err(|why| bad(why))
+}
+
+fn holds(condition: &Option<Parsed>, scope: &Scope) -> Result<bool, LastError> {
+    let Some(condition) = condition else { return Ok(true) };
+    match parsed(condition)?.render(scope).map_err(not_rendered)? {
+        Value::Bool(holds) => Ok(holds),
+        other => Err(bad(&format!("`if` must give true or false, and gave {}", short(&other)))),
+    }
+}
+
+fn items(for_each: &Option<Parsed>, scope: &Scope) -> Result<Option<Vec<Value>>, LastError> {
+    let Some(for_each) = for_each else { return Ok(None) };
+    let most = plan::fields::MAX_FOR_EACH;
+    match parsed(for_each)?.render(scope).map_err(not_rendered)? {
+        Value::Array(items) if items.len() <= most => Ok(Some(items)),
+        Value::Array(items) => Err(bad(&format!("`for_each` gave {} items: {most} are allowed", items.len()))),
+        other => Err(bad(&format!("`for_each` must give a list, and gave {}", short(&other)))),
+    }
+}
+
+fn short(value: &Value) -> String {
+    let text = value.to_string();
+    text.char_indices().nth(60).map_or(text.clone(), |(at, _)| format!("{}…", &text[..at]))
+}
+
+fn not_rendered(error: RenderError) -> LastError {
+    bad(&error.to_string())
+}
+
+fn bad(why: &str) -> LastError {
+    LastError { code: "invalid_input".into(), message: why.to_owned(), cause: None }
+}
+
+/// An output or a status that an expression names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Read {
+    task: i64,
+    /// Of this item's task only; all of them otherwise.
+    own: Option<TaskPlace>,
+    /// All steps of the task if none is named.
+    step: Option<i64>,
+}
+
+impl Read {
+    pub(crate) fn of(reference: &Reference, plan: &AgentPlan, own: Option<TaskPlace>) -> Option<Read> {
+        let step_of = |task: i64, name: Option<&str>| {
+            let steps = &plan.tasks.get(task as usize)?.steps;
+            steps.iter().position(|step| Some(step.name.as_str()) == name).map(|at| at as i64)
+        };
+        match reference.root.as_str() {
+            "steps" => {
+                let own = own?;
+                let step = step_of(own.sequence, reference.key(0));
+                Some(Read { task: own.sequence, own: Some(own), step })
+            }
+            "tasks" => {
+                let name = reference.key(0)?;
+                let task = plan.tasks.iter().position(|task| task.name == name)? as i64;
+                // Behind a position in the list of a `for_each`, or at once.
+                let step = [1, 2].into_iter().find(|at| reference.key(*at) == Some("steps"));
+                let step = step.and_then(|at| step_of(task, reference.key(at + 1)));
+                Some(Read { task, own: None, step })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What is known of steps, by the place of their task.
+#[derive(Default)]
+pub(crate) struct Values {
+    tasks: BTreeMap<TaskPlace, (String, BTreeMap<i64, Known>)>,
+}
+
+struct Known {
+    status: String,
+    output: Option<Value>,
+}
+
+pub(crate) fn read(tx: &mut Tx, agent: AgentId, reads: &BTreeSet<Read>, fresh: &Fresh) -> Result<Values, Failure> {
+    let mut values = Values::default();
+    let mut rows: BTreeMap<i64, Vec<Task>> = BTreeMap::new();
+    for read in reads {
+        let tasks = match rows.entry(read.task) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(store::task::all_at(tx, agent, read.task)?),
+        };
+        for task in tasks.iter() {
+            let place = TaskPlace::of(task);
+            if read.own.is_some_and(|own| own != place) {
+                continue;
+            }
+            let steps = match read.step {
+                Some(sequence) => store::step::at(tx, task.id, sequence)?.into_iter().collect(),
+                None => store::step::of_task(tx, task.id)?,
+            };
+            let (_, known) = values.tasks.entry(place).or_insert((task.status.to_string(), BTreeMap::new()));
+            for step in steps {
+                let at = Place { task: place, step: step.sequence };
+                known.insert(step.sequence, known_of(tx, &step, fresh.get(&at))?);
+            }
+        }
+    }
+    Ok(values)
+}
+
+fn known_of(tx: &mut Tx, step: &Step, fresh: Option<&Value>) -> Result<Known, Failure> {
+    if let Some(output) = fresh {
+        return Ok(Known { status: "completed".into(), output: Some(output.clone()) });
+    }
+    let output = match step.answer {
+        Some(answer) => store::step::data(tx, answer, Data::Output)?,
+        None => None,
+    };
+    Ok(Known { status: step.status.to_string(), output })
+}
+
+impl Values {
+    fn steps(&self, plan: &AgentPlan, task: TaskPlace) -> Value {
+        let Some((_, known)) = self.tasks.get(&task) else { return json!({}) };
+        let steps = &plan.tasks[task.sequence as usize].steps;
+        let named = known.iter().filter_map(|(sequence, known)| {
+            let mut fields = Map::from_iter([("status".to_owned(), Value::from(known.status.clone()))]);
+            fields.extend(known.output.clone().map(|output| ("output".to_owned(), output)));
+            Some((steps.get(*sequence as usize)?.name.clone(), Value::Object(fields)))
+        });
+        Value::Object(named.collect())
+    }
+
+    pub(crate) fn tasks(&self, plan: &AgentPlan) -> Value {
+        let mut tasks = Map::new();
+        for (place, (status, _)) in &self.tasks {
+            let name = &plan.tasks[place.sequence as usize].name;
+            let task = json!({ "status": status, "steps": self.steps(plan, *place) });
+            match place.item {
+                // Items come in their order.
+                Some(_) => {
+                    if let Value::Array(items) = tasks.entry(name.clone()).or_insert_with(|| json!([])) {
+                        items.push(task);
+                    }
+                }
+                None => drop(tasks.insert(name.clone(), task)),
+            }
+        }
+        Value::Object(tasks)
+    }
+}
+
+/// When a step of the tool `wait` is over, for a step that begins now.
+pub(crate) fn wait_until(input: &Value, now: model::Timestamp) -> Result<model::Timestamp, LastError> {
+    match (input["for"].as_str(), input["until"].as_str()) {
+        (Some(text), _) => match model::time::parse_duration(text) {
+            Ok(ms) => Ok(now + ms),
+            Err(why) => Err(bad(&format!("wait.for: {why}"))),
+        },
+        (None, Some(text)) => plan::parse_time(text)
+            .ok_or_else(|| bad(&format!("wait.until: `{text}` is no time like 2030-01-31T08:00:00Z"))),
+        (None, None) => Err(bad("wait: needs `for` or `until`")),
+    }
+}

@@ -1,0 +1,188 @@
+//! The audit sees each invariant broken. The damage is planted with statements of this file, since no function of the store can do it.
+
+use crate::bench::{Bench, now, spec};
+use crate::machines::Plan;
+use engine::artifact::Announcement;
+use engine::audit::Broken;
+use model::RunId;
+use model::run::RunStatus;
+use model::spec::RunSpec;
+use model::time::{DAY, HOUR, MINUTE, SECOND};
+use store::artifact::{Artifact, EntryKind};
+use store::blob::BlobName;
+use store::{Lane, Sql, Value, WorkKind, worker};
+
+fn broken(bench: &Bench, invariant: &str) -> Vec<Broken> {
+    let audit = now(bench.engine.audit()).unwrap();
+    audit.broken.into_iter().filter(|broken| broken.invariant == invariant).collect()
+}
+
+/// Exactly this is reported of this invariant, and nothing of any other.
+#[track_caller]
+fn expect(bench: &Bench, invariant: &str, subject: &str, detail: &str) {
+    let audit = now(bench.engine.audit()).unwrap();
+    let [found] = &audit.broken[..] else { panic!("one thing is broken: {:#?}", audit.broken) };
+    assert_eq!((found.invariant, found.subject.as_str()), (invariant, subject), "{found:?}");
+    assert!(found.detail.contains(detail), "{found:?}");
+}
+
+fn plant(bench: &Bench, statement: &'static str, args: Vec<Value>) {
+    let planted = bench.store.write(Lane::Normal, "test.plant", move |tx| {
+        tx.exec(&Sql::new(Box::leak(statement.to_owned().into_boxed_str())), &args)?;
+        Ok(())
+    });
+    now(planted).unwrap();
+}
+
+/// Rows that the table's constraints refuse: a copy of the table without them takes its place.
+fn without_constraints(bench: &Bench, table: [&'static str; 2]) {
+    table.into_iter().for_each(|statement| plant(bench, statement, Vec::new()));
+}
+
+const ARTIFACTS: [&str; 2] = ["ALTER TABLE artifacts RENAME TO was", "CREATE TABLE artifacts AS SELECT * FROM was"];
+const KEYS: [&str; 2] = ["ALTER TABLE idempotency RENAME TO was", "CREATE TABLE idempotency AS SELECT * FROM was"];
+
+/// A run that has ended and left one artifact.
+fn with_artifact() -> (Bench, RunId, Artifact) {
+    let mut bench = Bench::brief();
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(RunSpec { artifacts: vec!["out/**".into()], ..spec() });
+    bench.settle();
+    let job = bench.job(run);
+    let what = EntryKind::File { mode: 0o644 };
+    let new = Announcement { job: job.id, epoch: job.epoch, path: "out/a".into(), size: 2, what };
+    let artifact = now(bench.engine.announce_artifact(job.instance.unwrap(), new)).unwrap();
+    let mut upload = bench.engine.blobs.begin().unwrap();
+    upload.write(b"ok").unwrap();
+    now(bench.engine.keep_artifact(&artifact, upload)).unwrap();
+    bench.exits(run, 0);
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench.check();
+    (bench, run, artifact)
+}
+
+#[test]
+fn an_artifact_without_a_run_is_reported() {
+    let (bench, _, artifact) = with_artifact();
+    plant(&bench, "UPDATE artifacts SET run_id = 999", vec![]);
+    expect(&bench, "4 artifacts", &artifact.id.to_string(), "has no run");
+}
+
+#[test]
+fn an_artifact_of_another_orgs_run_is_reported() {
+    let (bench, _, artifact) = with_artifact();
+    plant(&bench, "UPDATE artifacts SET org_id = org_id + 1", vec![]);
+    expect(&bench, "4 artifacts", &artifact.id.to_string(), "has no run");
+}
+
+#[test]
+fn an_artifact_of_an_attempt_that_never_was_is_reported() {
+    let (bench, _, artifact) = with_artifact();
+    plant(&bench, "UPDATE artifacts SET attempt = 7", vec![]);
+    expect(&bench, "4 artifacts", &artifact.id.to_string(), "of attempt 7, which");
+}
+
+#[test]
+fn two_artifacts_of_one_name_are_reported() {
+    let (bench, _, artifact) = with_artifact();
+    without_constraints(&bench, ARTIFACTS);
+    bench.check();
+    plant(
+        &bench,
+        "INSERT INTO artifacts (id, org_id, run_id, attempt, path, kind, mode, state, size, created_at)
+         SELECT id + 1, org_id, run_id, attempt, path, kind, mode, 'final', size, created_at FROM artifacts",
+        vec![],
+    );
+    let second = model::ArtifactId(artifact.id.0 + 1).to_string();
+    expect(&bench, "4 artifacts", &second, "another of attempt 1 has the name out/a");
+}
+
+#[test]
+fn a_key_without_a_response_is_reported() {
+    let mut bench = Bench::brief();
+    bench.submit(spec());
+    bench.settle();
+    bench.check();
+    assert!(now(bench.engine.audit()).unwrap().checked["idempotency keys"] > 0);
+    for half in ["UPDATE idempotency SET status = NULL", "UPDATE idempotency SET status = 201, body = NULL"] {
+        plant(&bench, half, vec![]);
+        let found = broken(&bench, "5 keys");
+        assert!(found.len() == 1 && found[0].detail == "stored without its response", "{found:?}");
+    }
+}
+
+#[test]
+fn a_key_with_two_responses_is_reported() {
+    let mut bench = Bench::brief();
+    bench.submit(spec());
+    bench.settle();
+    without_constraints(&bench, KEYS);
+    bench.check();
+    plant(&bench, "INSERT INTO idempotency SELECT org_id, route, key, hash, 500, body, at FROM idempotency", vec![]);
+    let found = broken(&bench, "5 keys");
+    assert!(found.len() == 1 && found[0].detail == "stored 2 times", "{found:?}");
+}
+
+#[test]
+fn bytes_past_their_expiry_are_reported() {
+    let (mut bench, _, artifact) = with_artifact();
+    let id = artifact.id.to_string();
+    let expiry = |bench: &Bench, ago_ms: i64| {
+        let at = bench.at() - ago_ms;
+        plant(bench, "UPDATE artifacts SET expires_at = $1", vec![Value::from(at)]);
+    };
+    let within = bench.engine.context.config.timings.sweep_every_ms + HOUR;
+    expiry(&bench, within - SECOND);
+    bench.check(); // the sweep has time
+    expiry(&bench, within + SECOND);
+    expect(&bench, "8 expiry", &id, "overdue");
+    let lease = bench.at() - HOUR;
+    plant(&bench, "UPDATE artifacts SET lease_until = $1", vec![Value::from(lease)]);
+    bench.check(); // a download delayed it
+    // Nobody could delete anything while we were away.
+    bench.outage(DAY);
+    assert_eq!(broken(&bench, "8 expiry"), []);
+    bench.advance(2 * HOUR);
+    bench.check();
+    // The row remains when the bytes are gone; a row that says so must be right.
+    let mut upload = bench.engine.blobs.begin().unwrap();
+    upload.write(b"ok").unwrap();
+    let Artifact { org, run, attempt, .. } = artifact;
+    upload.keep(&BlobName::Artifact { org, run, attempt, artifact: artifact.id }).unwrap();
+    expect(&bench, "8 expiry", &id, "marked as deleted, and its bytes are there");
+}
+
+#[test]
+fn an_item_that_a_dead_worker_holds_has_no_owner() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(spec());
+    bench.settle();
+    let overdue = |bench: &Bench| {
+        let found = broken(bench, "7 owner").into_iter().map(|broken| broken.detail);
+        found.filter(|detail| detail.contains("held by a dead worker")).count()
+    };
+    // Another worker takes everything that is due now.
+    let other = now(bench.store.write(Lane::Normal, "test.claim", move |tx| {
+        let at = tx.at();
+        tx.wake(WorkKind::Run, run.0, at);
+        worker::start(tx, "other")
+    }));
+    let (other, renewed) = (other.as_ref().unwrap().clone(), other.unwrap());
+    let claimed = now(bench
+        .store
+        .write(Lane::Normal, "test.claim", move |tx| store::work::claim(tx, &other, store::WorkClass::Control, 100)));
+    assert!(claimed.unwrap().iter().any(|item| item.subject == run.0), "it holds the run's item");
+    for _ in 0..3 {
+        bench.pass(MINUTE);
+        let renewed = renewed.clone();
+        now(bench.store.write(Lane::Normal, "test.renew", move |tx| worker::renew(tx, &renewed))).unwrap();
+        assert_eq!(overdue(&bench), 0, "however long a living worker holds it");
+    }
+    bench.pass(worker::LEASE_MS + 50 * SECOND);
+    assert_eq!(overdue(&bench), 0, "another worker has a minute to take it over");
+    bench.pass(20 * SECOND);
+    assert_eq!(overdue(&bench), 1);
+    bench.settle();
+    bench.check(); // taken over
+}

@@ -1,0 +1,106 @@
+//! Dialogues with a model in memory: turns and calls are children of their step, and what has ended is never asked for again.
+
+use crate::agents::{agent, agents_spec, check, submit, task, tree};
+use crate::bench::Bench;
+use adapters::ToolCall;
+use adapters::tool::fake::Fate;
+use engine::run::Plans;
+use model::RunId;
+use model::plan::{Policy, RunPlan, StepPlan, ToolPlan};
+use model::run::RunStatus;
+use model::step::{StepStatus, ToolKind};
+use model::time::{MINUTE, SECOND};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Which turn is asked for; none of a call.
+fn turn(call: &ToolCall) -> Option<usize> {
+    let messages = call.input["messages"].as_array()?;
+    Some(messages.iter().filter(|message| message["role"] == "assistant").count() + 1)
+}
+
+fn says(text: &str, calls: Value) -> Fate {
+    Fate::answer(json!({ "message": { "content": text, "tool_calls": calls }, "finish_reason": "stop" }))
+}
+
+/// Two turns that call a tool, and one that ends the dialogue.
+fn talks(call: &ToolCall) -> Fate {
+    match turn(call) {
+        None => Fate::answer(json!({ "seen": call.input["of"] })),
+        Some(turn @ (1 | 2)) => says("", json!([{ "name": "look", "arguments": { "at": turn } }])),
+        Some(_) => says("done", json!([])),
+    }
+}
+
+fn begin(bench: &mut Bench) -> RunId {
+    let look = ToolPlan {
+        tool: ToolKind::Http,
+        description: String::new(),
+        args: BTreeMap::from([("at".to_owned(), json!({ "type": "integer" }))]),
+        policy: Policy::Allow,
+        idempotent: true,
+        timeout_ms: Some(30 * SECOND),
+        input: json!({ "of": "${{ args.at }}" }),
+    };
+    let input = json!({ "model": "default", "prompt": "go", "tools": ["look"], "max_turns": 5 });
+    let talk = StepPlan { input, idempotent: true, ..StepPlan::new("talk", ToolKind::Llm) };
+    let shared = RunPlan { tools: BTreeMap::from([("look".to_owned(), look)]), ..RunPlan::default() };
+    let agents = vec![agent("one", vec![task("all", vec![talk])])];
+    submit(bench, agents_spec(), Plans { agents, shared, ..Plans::default() })
+}
+
+/// How often each turn and each call was begun.
+fn calls(bench: &Bench) -> Vec<u32> {
+    bench.tool.seen().values().map(|seen| seen.calls).collect()
+}
+
+#[test]
+fn a_turn_or_call_whose_holder_died_is_begun_again_and_nothing_else_is() {
+    // Turns 1 to 3, and the calls behind the first two.
+    for place in 0..5 {
+        let mut bench = Bench::new();
+        let mut begun = 0;
+        bench.tool.decide_by(Box::new(move |call, _| {
+            begun += 1;
+            if begun == place + 1 { Fate::hang() } else { talks(call) }
+        }));
+        let run = begin(&mut bench);
+        bench.settle();
+        assert_eq!(bench.tool.hanging().len(), 1, "place {place}");
+        check(&bench);
+        bench.restart();
+        bench.advance(MINUTE);
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "place {place}");
+        let mut calls = calls(&bench);
+        calls.sort_unstable();
+        assert_eq!(calls, [1, 1, 1, 1, 2], "place {place}");
+        let steps = tree(&bench, run).steps;
+        assert_eq!(steps.iter().filter(|step| step.status == StepStatus::Completed).count(), 6, "{steps:?}");
+        check(&bench);
+    }
+}
+
+#[test]
+fn dying_around_every_commit_of_a_dialogue_asks_for_nothing_that_had_ended() {
+    let mut bench = Bench::new();
+    bench.tool.decide_by(Box::new(|call, _| talks(call)));
+    bench.crashes.count();
+    begin(&mut bench);
+    bench.advance(SECOND);
+    assert_eq!(calls(&bench), [1; 5]);
+    let writes = bench.crashes.writes.lock().unwrap().len();
+    assert!(writes > 5);
+    for write in 0..writes {
+        for moment in [store::Moment::Before, store::Moment::After] {
+            let mut bench = Bench::new();
+            bench.tool.decide_by(Box::new(|call, _| talks(call)));
+            bench.crashes.arm(write, moment);
+            let run = begin(&mut bench);
+            bench.advance(2 * MINUTE);
+            assert_eq!(bench.run(run).status, RunStatus::Completed, "died at write {write} {moment:?}");
+            let again: u32 = calls(&bench).iter().map(|calls| calls - 1).sum();
+            assert!(again <= 1, "died at write {write} {moment:?}: {:?}", calls(&bench));
+            check(&bench);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Two processes at once on PostgreSQL: jobs of one run are placed in one transaction, and nobody waits in a circle; a question that many
+//! people answer has one taker, there and on SQLite.
+
+#[allow(dead_code, reason = "the tests of the store use more of it")]
+#[path = "../../store/tests/support/postgres.rs"]
+mod postgres;
+
+use adapters::fake::{FakeSettings, Fate, MachineState};
+use adapters::{FakeProvider, Provider};
+use engine::question::{Verdict, Word};
+use engine::run::{Plans, Render, Submission};
+use engine::runner::{Fact, Introduction, What};
+use engine::{Config, Engine, EngineContext, Presence};
+use model::instance::Instance;
+use model::job::{Job, JobReason, JobStatus};
+use model::plan::{AgentPlan, StepPlan, TaskPlan};
+use model::run::RunStatus;
+use model::spec::RunSpec;
+use model::step::{StepWait, ToolKind};
+use model::time::HOUR;
+use model::{Failure, OrgId, QuestionId, Refused, RunId};
+use postgres::Postgres;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use store::{Database, Installation, Options, Store};
+
+const MACHINES: usize = 6;
+const CLIENTS: usize = 8;
+const RUNS_EACH: usize = 13;
+/// A run that is not done after so many looks never will be.
+const MOST_ROUNDS: usize = 2_000;
+
+struct Never;
+
+impl engine::Timer for Never {
+    fn after(&self, _: i64) -> engine::TimerFuture {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A control plane over this database. Of several each has a store, and thus connections and ids, of its own.
+fn control_plane(database: Database, blobs: &Path, provider: &Arc<FakeProvider>) -> Arc<Engine> {
+    let options = Options { blobs: Some(blobs.to_owned()), lease_ms: HOUR, ..Options::new(database) };
+    let store = Store::open(&options).unwrap();
+    let context = EngineContext {
+        config: Config::default(),
+        installation: Installation::new("t3stt3st", [7; 32]),
+        providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn Provider>)]),
+        tools: Default::default(),
+        models: Default::default(),
+        control_urls: engine::ControlUrls::only("test:"),
+        control_ca: None,
+        presence: Presence::alone(),
+        timer: Arc::new(Never),
+    };
+    Arc::new(Engine::new(context, store).unwrap())
+}
+
+async fn submit(engine: &Engine, org: OrgId, nodes: i64, gigabytes: i64) -> RunId {
+    let spec: RunSpec = serde_json::from_value(json!({
+        "kind": "task", "command": { "shell": "true" }, "provider": "fake", "region": "here", "stop_duration_ms": 0,
+        "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast", "nodes": nodes,
+        "resources": { "memory_bytes": gigabytes << 30 },
+    }))
+    .unwrap();
+    let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
+    let answer = engine
+        .submit(Submission { org, name: None, spec, plans: Default::default(), start: true }, None, render)
+        .await
+        .unwrap();
+    String::from_utf8(answer.body).unwrap().parse().unwrap()
+}
+
+/// Does all that is due.
+async fn work(engine: &Engine, worker: &store::Worker) {
+    loop {
+        let mut items = Vec::new();
+        for class in store::WorkClass::ALL {
+            items.extend(engine.claim(worker, class, 32).await.unwrap());
+        }
+        if items.is_empty() {
+            return;
+        }
+        for item in items {
+            engine.work_on(item).await;
+        }
+    }
+}
+
+async fn register(engine: &Engine, provider: &FakeProvider) {
+    for (name, machine) in provider.machines() {
+        assert_eq!(machine.state, MachineState::Running);
+        let boot = machine.boot;
+        let instance = engine.recognise(&name, &boot.token).await.unwrap();
+        let who = Introduction {
+            name,
+            nonce: boot.nonce,
+            version: "1".to_owned(),
+            host: "here".to_owned(),
+            containment: None,
+        };
+        engine.register(instance.id, who).await.unwrap();
+    }
+}
+
+/// The runner of a placed job says that its command has run well.
+async fn finish(engine: &Engine, job: &Job) {
+    let instance: Instance = engine.find_instance(job.instance.unwrap()).await.unwrap().unwrap();
+    let ended = What::Ended {
+        reason: JobReason::DoneByRunner,
+        exit_code: Some(0),
+        signal: None,
+        message: None,
+        lifecycle_error: None,
+        final_offset: 0,
+        active_ms: 1,
+        ended_ago_ms: 0,
+        output: None,
+        stdout_tail: None,
+        started: true,
+        kept: None,
+    };
+    let fact = Fact { job: job.id, epoch: job.epoch, step: job.step, what: ended };
+    let taken = engine.report(&instance, vec![fact], Vec::new()).await.unwrap();
+    assert!(taken.refused.is_empty(), "{:?}", taken.refused);
+}
+
+/// One client: submits a run of two ranks, finishes what is placed, until it has completed.
+async fn drive(engine: Arc<Engine>, worker: store::Worker, org: OrgId) -> bool {
+    let run = submit(&engine, org, 2, 1).await;
+    let placed = engine.jobs(org, run).await.unwrap().1.iter().all(|job| job.instance.is_some());
+    for _ in 0..MOST_ROUNDS {
+        let (seen, jobs) = engine.jobs(org, run).await.unwrap();
+        if seen.status.is_end() {
+            assert_eq!((seen.status, jobs.len()), (RunStatus::Completed, 2), "{seen:?}");
+            assert_eq!(jobs.iter().map(|job| job.agent).collect::<BTreeSet<_>>().len(), 2);
+            return placed;
+        }
+        for job in jobs.iter().filter(|job| job.status == JobStatus::Provisioning) {
+            finish(&engine, job).await;
+        }
+        work(&engine, &worker).await;
+        tokio::task::yield_now().await;
+    }
+    panic!("{run} never ends: {:?}", engine.jobs(org, run).await)
+}
+
+#[test]
+fn two_ranks_of_a_run_are_placed_in_one_transaction_and_nobody_waits_in_a_circle() {
+    let postgres = Postgres::start();
+    let url = postgres.database();
+    let mut settings = FakeSettings::default();
+    settings.capabilities.max_instances = MACHINES as i64;
+    let provider = Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)));
+    let blobs = tempfile::tempdir().unwrap();
+    let engines = [(); 2].map(|()| control_plane(Database::Postgres(url.clone()), blobs.path(), &provider));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let org = engines[0].ensure_org("test").await.unwrap();
+        let mut workers = Vec::new();
+        for (engine, name) in engines.iter().zip(["one", "two"]) {
+            let worker = engine.start_worker(name.to_owned()).await.unwrap();
+            engine.beat(&worker).await.unwrap();
+            workers.push(worker);
+        }
+        // The smaller machines fit better and are younger.
+        let mut earlier = Vec::new();
+        for gigabytes in [8, 4] {
+            earlier.push(submit(&engines[0], org, MACHINES as i64 / 2, gigabytes).await);
+        }
+        work(&engines[0], &workers[0]).await;
+        register(&engines[0], &provider).await;
+        for run in earlier {
+            for job in engines[0].jobs(org, run).await.unwrap().1 {
+                finish(&engines[0], &job).await;
+            }
+        }
+        assert_eq!(provider.machines().len(), MACHINES);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (engine, worker) = (engines[client % 2].clone(), workers[client % 2].clone());
+                tokio::spawn(async move {
+                    let mut at_once = 0;
+                    for _ in 0..RUNS_EACH {
+                        at_once += usize::from(drive(engine.clone(), worker.clone(), org).await);
+                    }
+                    at_once
+                })
+            })
+            .collect();
+        let mut at_once = 0;
+        for client in clients {
+            at_once += client.await.unwrap();
+        }
+        assert!(at_once > 0, "some runs found two free machines in their submission");
+        assert_eq!(postgres.deadlocks(), 0);
+        let audit = engines[0].audit().await.unwrap();
+        assert!(audit.broken.is_empty(), "{:#?}", audit.broken);
+    });
+}
+
+const APPROVERS: usize = 20;
+
+/// A run whose only step asks a person.
+async fn submit_asking(engine: &Engine, org: OrgId) -> RunId {
+    let spec: RunSpec = serde_json::from_value(json!({
+        "kind": "agents", "command": { "argv": [] }, "provider": "fake", "region": "here", "stop_duration_ms": 0,
+        "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast",
+    }))
+    .unwrap();
+    let ask = StepPlan { input: json!({ "message": "go?" }), ..StepPlan::new("ask", ToolKind::Approval) };
+    let agents = vec![AgentPlan::new("one", vec![TaskPlan::new("all", vec![ask])])];
+    let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
+    let plans = Plans { agents, ..Plans::default() };
+    let submission = Submission { org, name: None, spec, plans, start: true };
+    let answer = engine.submit(submission, None, render).await.unwrap();
+    String::from_utf8(answer.body).unwrap().parse().unwrap()
+}
+
+async fn approve(engine: Arc<Engine>, org: OrgId, id: QuestionId, client: usize) -> Option<usize> {
+    let verdict = Verdict::Approve { answer: Some(json!(client)), input: None };
+    let word = Word { by: format!("client-{client}"), verdict, note: None };
+    match engine.answer(org, id, word, None).await {
+        Ok(_) => Some(client),
+        Err(Failure::Refused(Refused::NotFrom { .. })) => None,
+        Err(failure) => panic!("{failure:?}"),
+    }
+}
+
+/// Of all that approve at the same moment one is told that it was his, and his answer is the step's output.
+async fn one_taker(engines: &[Arc<Engine>]) {
+    let engine = &engines[0];
+    let org = engine.ensure_org("test").await.unwrap();
+    let worker = engine.start_worker("one".to_owned()).await.unwrap();
+    engine.beat(&worker).await.unwrap();
+    let run = submit_asking(engine, org).await;
+    work(engine, &worker).await;
+    let open = engine.questions(org, StepWait::Approval, true, i64::MAX, 10).await.unwrap();
+    assert_eq!(open.len(), 1);
+    let clients: Vec<_> = (0..APPROVERS)
+        .map(|client| tokio::spawn(approve(engines[client % engines.len()].clone(), org, open[0].id, client)))
+        .collect();
+    let mut takers = Vec::new();
+    for client in clients {
+        takers.extend(client.await.unwrap());
+    }
+    assert_eq!(takers.len(), 1, "{takers:?}");
+    work(engine, &worker).await;
+    let step = engine.tree(org, run).await.unwrap().steps[0].id;
+    assert_eq!(engine.step(org, run, step).await.unwrap().output, Some(json!(takers[0])));
+    assert_eq!(engine.run(org, run).await.unwrap().status, RunStatus::Completed);
+    let audit = engine.audit().await.unwrap();
+    assert!(audit.broken.is_empty(), "{:#?}", audit.broken);
+}
+
+#[test]
+fn of_twenty_clients_that_approve_at_once_one_is_the_taker() {
+    let postgres = Postgres::start();
+    let url = postgres.database();
+    let folder = tempfile::tempdir().unwrap();
+    let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey)));
+    let open = |database| control_plane(database, folder.path(), &provider);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        one_taker(&[open(Database::File(folder.path().join("remuda.db")))]).await;
+        one_taker(&[open(Database::Postgres(url.clone())), open(Database::Postgres(url.clone()))]).await;
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}

@@ -1,0 +1,202 @@
+//! From a checked document to what the engine stores and runs: names become positions, defaults are filled in. Templates stay text, because
+//! they are rendered when a step is ready.
+
+use crate::document::{Agent, Call, Document, Parallelism, Planner, Step, Task, Tool};
+use model::Credits;
+use model::plan::{
+    AGENT_TIMEOUT_MS, AgentPlan, DEFAULT_PARALLEL_STEPS, DEFAULT_PARALLEL_TASKS, MachinePlan, PlannerPlan,
+    STEP_TIMEOUT_MS, StepPlan, TASK_TIMEOUT_MS, TaskPlan, ToolPlan,
+};
+use model::recovery::MAX_TRIES;
+use model::spec::{DEFAULT_MAX_ATTEMPTS, FailureMode, PlanRules, Priority};
+use model::step::ToolKind;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A document, ready to run. It can be stored: what a later version adds has a default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compiled {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// None if a planner makes them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentPlan>,
+    pub rules: PlanRules,
+    pub failure_mode: FailureMode,
+    pub max_attempts: i64,
+    /// Tokens that one agent may use.
+    pub max_tokens: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Credits>,
+    pub max_duration_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub inputs: Map<String, Value>,
+    /// A template over `agents`, `inputs` and `run`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tools: BTreeMap<String, ToolPlan>,
+    /// A template over `inputs` and `run`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planner: Option<PlannerPlan>,
+    /// As the file says them; whoever submits the run sends these files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// Models may start processes without a sandbox; those get no token for steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sandbox_off: bool,
+}
+
+pub fn compile(document: &Document) -> Compiled {
+    Compiled {
+        name: document.name.clone(),
+        agents: compile_agents(&document.agents, document),
+        rules: PlanRules {
+            max_agents: document.max_agents,
+            replans: document.replans,
+            on_exhausted: document.on_exhausted,
+            ..PlanRules::default()
+        },
+        failure_mode: document.failure_mode,
+        max_attempts: document.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS),
+        max_tokens: document.max_tokens,
+        budget: document.budget,
+        max_duration_ms: document.max_duration_ms,
+        priority: document.priority,
+        inputs: document.inputs.clone(),
+        output: document.output.clone(),
+        tools: document.tools.iter().map(|(name, tool)| (name.clone(), compile_tool(tool))).collect(),
+        goal: document.goal.clone(),
+        planner: document.planner.as_ref().map(compile_planner),
+        files: document.files.clone(),
+        sandbox_off: document.sandbox_off,
+    }
+}
+
+/// Agents of the document itself, or of a plan that its planner made.
+pub fn compile_agents(agents: &[Agent], file: &Document) -> Vec<AgentPlan> {
+    agents.iter().map(|agent| compile_agent(agent, file)).collect()
+}
+
+fn compile_agent(agent: &Agent, file: &Document) -> AgentPlan {
+    AgentPlan {
+        name: agent.name.clone(),
+        mode: agent.failure_mode,
+        parallel: match agent.parallelism {
+            Parallelism::Sequential => 1,
+            _ => agent.max_concurrent_tasks.unwrap_or(DEFAULT_PARALLEL_TASKS),
+        },
+        max_tries: agent.max_attempts.unwrap_or(MAX_TRIES),
+        timeout_ms: agent.timeout_ms.unwrap_or(AGENT_TIMEOUT_MS),
+        machine: needs_machine(agent, file).then(|| machine(agent, file)),
+        tasks: agent.tasks.iter().map(|task| compile_task(task, file)).collect(),
+    }
+}
+
+/// Also if a model of this agent may call a tool that starts a process.
+fn needs_machine(agent: &Agent, file: &Document) -> bool {
+    let called = |step: &Step| {
+        let names = step.call.input["tools"].as_array().filter(|_| step.call.tool == ToolKind::Llm);
+        names
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .any(|name| file.tools.get(name).is_some_and(|tool| tool.call.needs_machine()))
+    };
+    let mut steps = agent.tasks.iter().flat_map(|task| &task.steps);
+    steps.any(|step| step.call.needs_machine() || step.verify.as_ref().is_some_and(Call::needs_machine) || called(step))
+}
+
+fn machine(agent: &Agent, file: &Document) -> MachinePlan {
+    let secrets: BTreeSet<&String> = file.secrets.iter().chain(&agent.secrets).collect();
+    let mut env = file.env.clone();
+    env.extend(agent.env.clone());
+    MachinePlan {
+        resources: agent.resources.clone(),
+        provider: agent.provider.clone(),
+        region: agent.region.clone(),
+        env,
+        secrets: secrets.into_iter().cloned().collect(),
+        working_dir: agent.working_dir.clone(),
+    }
+}
+
+fn compile_task(task: &Task, file: &Document) -> TaskPlan {
+    let timeout_ms = task.timeout_ms.unwrap_or(TASK_TIMEOUT_MS);
+    TaskPlan {
+        name: task.name.clone(),
+        mode: task.failure_mode,
+        parallel: if task.parallel { task.max_concurrent_steps.unwrap_or(DEFAULT_PARALLEL_STEPS) } else { 1 },
+        max_tries: task.max_attempts.unwrap_or(MAX_TRIES),
+        timeout_ms,
+        after: task.after.clone(),
+        condition: task.condition.as_ref().map(condition),
+        for_each: task.for_each.clone(),
+        steps: task.steps.iter().map(|step| compile_step(step, timeout_ms, file)).collect(),
+    }
+}
+
+/// `true` and `false` are expressions too.
+fn condition(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        flag => format!("${{{{ {flag} }}}}"),
+    }
+}
+
+fn compile_step(step: &Step, task_timeout_ms: i64, file: &Document) -> StepPlan {
+    let verify = step
+        .verify
+        .as_ref()
+        .map(|call| Box::new(StepPlan { idempotent: true, ..compile_call("verify", call, task_timeout_ms) }));
+    StepPlan {
+        idempotent: step.idempotent,
+        max_tries: step.max_tries.unwrap_or(MAX_TRIES),
+        condition: step.condition.as_ref().map(condition),
+        policy: step.policy,
+        verify,
+        files: step.files.clone(),
+        retry_interrupted: step.retry_interrupted,
+        output: step.output.clone(),
+        rerun: step.rerun.unwrap_or(file.rerun_all),
+        ..compile_call(&step.name, &step.call, task_timeout_ms)
+    }
+}
+
+fn compile_call(name: &str, call: &Call, task_timeout_ms: i64) -> StepPlan {
+    let timeout_ms = call.timeout_ms.unwrap_or(default_timeout_ms(call.tool).unwrap_or(task_timeout_ms));
+    StepPlan { timeout_ms, input: call.input.clone(), ..StepPlan::new(name, call.tool) }
+}
+
+/// Calls of other programs. The rest has no time-out of its own: only that of its task.
+fn default_timeout_ms(tool: ToolKind) -> Option<i64> {
+    let calls = matches!(tool, ToolKind::Http | ToolKind::Mcp | ToolKind::Exec | ToolKind::External);
+    calls.then_some(STEP_TIMEOUT_MS)
+}
+
+fn compile_tool(tool: &Tool) -> ToolPlan {
+    ToolPlan {
+        tool: tool.call.tool,
+        description: tool.description.clone(),
+        args: tool.args.clone(),
+        policy: tool.policy,
+        idempotent: tool.idempotent,
+        timeout_ms: tool.call.timeout_ms.or(default_timeout_ms(tool.call.tool)),
+        input: tool.call.input.clone(),
+    }
+}
+
+fn compile_planner(planner: &Planner) -> PlannerPlan {
+    PlannerPlan {
+        tool: planner.tool,
+        input: planner.input.clone(),
+        timeout_ms: planner.timeout_ms,
+        allow: planner.allow.clone(),
+        allow_secrets: planner.allow_secrets,
+    }
+}

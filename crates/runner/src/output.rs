@@ -1,0 +1,77 @@
+//! What a command answers: JSON in a file of its step's folder, whose path it finds in `REPL_OUTPUT`. The keeper makes it durable before
+//! it writes down the end; the runner checks it and tells it with the end.
+
+use crate::durable;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use wire::runner::OUTPUT_BYTES;
+
+pub const VARIABLE: &str = "REPL_OUTPUT";
+const FILE: &str = "output";
+
+pub fn path(dir: &Path) -> PathBuf {
+    dir.join(FILE)
+}
+
+/// For an answer that the keeper writes, because it is the command's standard output.
+pub fn begin(dir: &Path) -> io::Result<File> {
+    File::create_new(path(dir))
+}
+
+/// The command may have left anything under this name: no link is followed, no FIFO waited for.
+fn open(dir: &Path) -> io::Result<Option<File>> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path(dir));
+    match opened {
+        Ok(file) if file.metadata()?.is_file() => Ok(Some(file)),
+        Ok(_) => Err(io::Error::other("it is not a file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for the disk only if there is something to keep.
+pub fn keep(dir: &Path) -> io::Result<()> {
+    match open(dir)? {
+        Some(file) if file.metadata()?.len() > 0 => durable::sync_all(&file),
+        _ => Ok(()),
+    }
+}
+
+/// The JSON that was left, if any; otherwise why it cannot be used.
+pub fn read(dir: &Path) -> Result<Option<String>, String> {
+    let Some(file) = open(dir).map_err(|error| error.to_string())? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    file.take(OUTPUT_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() > OUTPUT_BYTES {
+        return Err(format!("it is larger than {} KiB", OUTPUT_BYTES >> 10));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| format!("it is not JSON: {error}"))?;
+    Ok(Some(text))
+}
+
+#[test]
+fn only_json_of_a_bearable_size_is_an_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = |bytes: &[u8]| {
+        std::fs::write(path(dir.path()), bytes).unwrap();
+        keep(dir.path()).unwrap();
+        read(dir.path())
+    };
+    assert_eq!(read(dir.path()), Ok(None));
+    assert_eq!(left(b" \n"), Ok(None));
+    assert_eq!(left(b"{\"a\": 1}\n"), Ok(Some("{\"a\": 1}\n".to_owned())));
+    assert!(left(b"{\"a\": 1} x").unwrap_err().starts_with("it is not JSON"));
+    assert!(left(b"\"\xff\"").unwrap_err().starts_with("it is not UTF-8"));
+    let string = |length: usize| format!("\"{}\"", "x".repeat(length - 2)).into_bytes();
+    assert_eq!(left(&string(OUTPUT_BYTES)).unwrap().unwrap().len(), OUTPUT_BYTES);
+    assert_eq!(left(&string(OUTPUT_BYTES + 1)), Err("it is larger than 256 KiB".to_owned()));
+    std::fs::remove_file(path(dir.path())).unwrap();
+    nix::unistd::mkfifo(&path(dir.path()), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(keep(dir.path()).is_err() && read(dir.path()) == Err("it is not a file".to_owned()));
+}

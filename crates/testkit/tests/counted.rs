@@ -1,0 +1,272 @@
+//! What the end of one step costs SQLite in a short run and in a very long one, and what a cancel of the long one writes: counted by
+//! SQLite, never timed. The rows are the engine's own, made by working through the plans with a tool in memory.
+
+use adapters::FakeTool;
+use adapters::tool::fake::Fate;
+use engine::adapters::FakeProvider;
+use engine::adapters::fake::{FakeSettings, Fate as MachineFate};
+use engine::run::{Action, Plans, Render, Submission};
+use engine::{Config, Engine, EngineContext, Presence, Provider};
+use model::plan::{AgentPlan, StepPlan, TaskPlan};
+use model::run::{Run, RunStatus};
+use model::spec::{PlanRules, RunSpec};
+use model::step::ToolKind;
+use model::time::HOUR;
+use model::{Credits, OrgId, RunId};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use store::{Database, Installation, Options, Store, WorkClass, Worker};
+use testkit::bare::{self, Cost, Plain, Recording, Said};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+const AGENTS: usize = 1_000;
+const TASKS: usize = 20;
+const STEPS: usize = 5;
+/// Rows of agents, tasks and steps that one commit may change, besides those above them.
+const CHUNK: usize = 200;
+
+struct Never;
+
+impl engine::Timer for Never {
+    fn after(&self, _: i64) -> engine::TimerFuture {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A control plane without machines over a SQLite file, whose statements are recorded.
+struct House {
+    engine: Engine,
+    worker: Worker,
+    org: OrgId,
+    tool: Arc<FakeTool>,
+    /// A call waits for its answer.
+    called: Arc<Notify>,
+    recording: Arc<Recording>,
+    folder: tempfile::TempDir,
+    holders: JoinSet<()>,
+}
+
+impl House {
+    async fn open() -> House {
+        let folder = tempfile::tempdir().unwrap();
+        let recording = Arc::new(Recording::default());
+        let options = Options {
+            recorder: Some(recording.clone().recorder()),
+            lease_ms: HOUR,
+            ..Options::new(Database::File(folder.path().join("house.db")))
+        };
+        let called = Arc::new(Notify::new());
+        let waits = called.clone();
+        let tool = Arc::new(FakeTool::new(Box::new(move |call, _| {
+            if call.input["waits"] != true {
+                return Fate::answer(json!({}));
+            }
+            waits.notify_one();
+            Fate::hang()
+        })));
+        let provider = FakeProvider::new(FakeSettings::default(), Box::new(|_, _| MachineFate::Obey));
+        let mut config = Config::default();
+        config.money.first_topup = Credits(1_000_000_000_000_000);
+        let context = EngineContext {
+            config,
+            installation: Installation::new("t3stt3st", [7; 32]),
+            providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn Provider>)]),
+            tools: BTreeMap::from([(ToolKind::Http, tool.clone() as Arc<dyn engine::Tool>)]),
+            models: Default::default(),
+            control_urls: engine::ControlUrls::only("test:"),
+            control_ca: None,
+            presence: Presence::alone(),
+            timer: Arc::new(Never),
+        };
+        let engine = Engine::new(context, Store::open(&options).unwrap()).unwrap();
+        let org = engine.ensure_org("test").await.unwrap();
+        let worker = engine.start_worker("one".to_owned()).await.unwrap();
+        engine.beat(&worker).await.unwrap();
+        House { engine, worker, org, tool, called, recording, folder, holders: JoinSet::new() }
+    }
+
+    async fn submit(&self, agents: Vec<AgentPlan>, max_agents: i64) -> RunId {
+        let mut spec: RunSpec = serde_json::from_value(json!({
+            "kind": "agents", "command": { "argv": [] }, "provider": "fake", "region": "here", "stop_duration_ms": 0,
+            "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast", "nodes": 1, "resources": {},
+        }))
+        .unwrap();
+        spec.plan = PlanRules { max_agents, ..PlanRules::default() };
+        let plans = Plans { agents, ..Plans::default() };
+        let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
+        let submission = Submission { org: self.org, name: None, spec, plans, start: true };
+        let answer = self.engine.submit(submission, None, render).await.unwrap();
+        String::from_utf8(answer.body).unwrap().parse().unwrap()
+    }
+
+    async fn run(&self, run: RunId) -> Run {
+        self.engine.snapshot(self.org, run).await.unwrap().run
+    }
+
+    /// Claims one item of each class and works on it; false if nothing is due. Agents' items are worked on beside the others.
+    async fn work_once(&mut self) -> bool {
+        let mut worked = false;
+        for class in WorkClass::ALL {
+            for item in self.engine.claim(&self.worker, class, 1).await.unwrap() {
+                let engine = self.engine.clone();
+                match class {
+                    WorkClass::Control => engine.work_on(item).await,
+                    WorkClass::Act => drop(self.holders.spawn(async move { engine.work_on(item).await })),
+                }
+                worked = true;
+            }
+        }
+        worked
+    }
+
+    /// Works until so many calls wait for their answers and nothing else is to be done.
+    async fn work_until_waiting(&mut self, calls: usize) {
+        let mut hints = self.engine.store.hints();
+        while self.tool.hanging().len() != calls || self.work_once().await {
+            self.recording.take(); // nothing here is measured
+            while self.work_once().await {}
+            if self.tool.hanging().len() == calls {
+                continue;
+            }
+            tokio::select! {
+                _ = hints.recv() => {}
+                () = self.called.notified() => {}
+                _ = self.holders.join_next() => {}
+            }
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Answers the waiting call of this run, and returns the commits until its next call waits.
+    async fn answer(&mut self, of: &str) -> Vec<Said> {
+        self.recording.take();
+        let mut waiting = self.tool.hanging().into_iter();
+        let call = waiting.find(|call| call.input["of"] == of).unwrap_or_else(|| panic!("no call of {of} waits"));
+        assert!(self.tool.tell(call.number, Fate::answer(json!({}))));
+        while self.tool.hanging().iter().all(|other| other.input["of"] != of || other.number == call.number) {
+            self.called.notified().await;
+        }
+        let commits = self.recording.take().into_iter();
+        commits.filter(|said| said.name == "agent.advance").collect()
+    }
+
+    /// What the end of a step costs, with which the next step of its task begins: the least of several, because now and then a commit
+    /// finds a page full and splits it.
+    async fn cost_of_an_end(&mut self, of: &str) -> Cost {
+        let (from, to) = (self.path("house.db"), self.path(of));
+        bare::copy(&from, &to).unwrap();
+        let mut costs = Vec::new();
+        for _ in 1..STEPS {
+            let commits = self.answer(of).await;
+            assert_eq!(commits.len(), 1, "the end of a step and the beginning of the next are one commit");
+            costs.push(Plain::open(&to).unwrap().cost(&commits[0]).unwrap());
+        }
+        let least = |of: fn(&Cost) -> i64| costs.iter().map(of).min().unwrap_or_default();
+        Cost {
+            vm_steps: least(|cost| cost.vm_steps),
+            bytes_read: least(|cost| cost.bytes_read),
+            bytes_written: least(|cost| cost.bytes_written),
+        }
+    }
+}
+
+fn steps(count: usize, of: &str, waits: bool) -> Vec<StepPlan> {
+    let step = |n: usize| StepPlan {
+        input: json!({ "of": of, "waits": waits }),
+        ..StepPlan::new(&format!("step-{n}"), ToolKind::Http)
+    };
+    (0..count).map(step).collect()
+}
+
+/// One task after the other, one step after the other; in the first task the tool waits.
+fn slow_agent(tasks: usize, of: &str) -> AgentPlan {
+    let task = |n: usize| TaskPlan::new(&format!("task-{n}"), steps(STEPS, of, n == 0));
+    AgentPlan::new("slow", (0..tasks).map(task).collect())
+}
+
+/// Everything at once.
+fn fast_agent(n: usize, waits: bool) -> AgentPlan {
+    let task =
+        |n: usize| TaskPlan { parallel: STEPS as i64, ..TaskPlan::new(&format!("task-{n}"), steps(STEPS, "", waits)) };
+    let agent = AgentPlan::new(&format!("agent-{n}"), (0..TASKS).map(task).collect());
+    AgentPlan { parallel: TASKS as i64, ..agent }
+}
+
+/// The same within a tenth.
+fn is_alike(small: i64, large: i64) -> bool {
+    (large - small).abs() * 10 <= small
+}
+
+#[test]
+fn the_end_of_a_step_costs_the_same_in_a_run_of_ten_steps_and_of_a_hundred_thousand() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut house = House::open().await;
+        let mut agents: Vec<AgentPlan> = (1..AGENTS).map(|n| fast_agent(n, false)).collect();
+        agents.push(slow_agent(TASKS, "large"));
+        let large = house.submit(agents, 1).await;
+        house.work_until_waiting(1).await;
+        // Its rows lie beside those of the large run's last agent, so that both are in pages as full and as deep.
+        let small = house.submit(vec![slow_agent(2, "small")], 1).await;
+        house.work_until_waiting(2).await;
+        let made = house.run(large).await;
+        assert_eq!((made.agent_count, made.task_count), (AGENTS as i64, (AGENTS * TASKS) as i64));
+        assert_eq!(
+            made.step_count,
+            ((AGENTS - 1) * TASKS * STEPS + STEPS) as i64,
+            "the last agent is in its first task"
+        );
+        assert_eq!(house.run(small).await.step_count, 5);
+
+        let (short, long) = (house.cost_of_an_end("small").await, house.cost_of_an_end("large").await);
+        let alike = [
+            is_alike(short.vm_steps, long.vm_steps),
+            is_alike(short.bytes_read, long.bytes_read),
+            is_alike(short.bytes_written, long.bytes_written),
+        ];
+        assert_eq!(alike, [true; 3], "10 steps: {short:?}, 100,000 steps: {long:?}");
+    });
+}
+
+/// A run of which a thousand agents, two hundred tasks and a thousand calls are open.
+#[test]
+fn a_cancel_of_a_thousand_agents_changes_few_rows_a_commit_and_other_runs_are_served_meanwhile() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(cancelled());
+}
+
+async fn cancelled() {
+    const AT_ONCE: usize = 10;
+    let mut house = House::open().await;
+    let agents = (0..AGENTS).map(|n| fast_agent(n, true)).collect();
+    let run = house.submit(agents, AT_ONCE as i64).await;
+    house.work_until_waiting(AT_ONCE * TASKS * STEPS).await;
+    house.recording.take();
+    let render: Render = Arc::new(|_| Vec::new());
+    house.engine.act_on(house.org, run, Action::Cancel { abort: false }, None, render).await.unwrap();
+    let other = house.submit(vec![AgentPlan::new("other", vec![TaskPlan::new("main", steps(1, "", false))])], 1).await;
+    let mut open_when_the_other_ended = None;
+    while !house.run(run).await.status.is_end() {
+        house.work_once().await;
+        tokio::task::yield_now().await;
+        if open_when_the_other_ended.is_none() && house.run(other).await.status.is_end() {
+            open_when_the_other_ended = Some(!house.run(run).await.status.is_end());
+        }
+    }
+    assert_eq!(house.run(run).await.status, RunStatus::Cancelled);
+    assert_eq!(open_when_the_other_ended, Some(true), "other runs are served while the cancel goes on");
+    let changes = |said: &Said| {
+        let changed =
+            |text: &str| ["UPDATE agents", "UPDATE tasks", "UPDATE steps"].iter().any(|it| text.starts_with(it));
+        said.statements.iter().filter(|statement| changed(&statement.text)).count()
+    };
+    let commits: Vec<(&str, usize)> = house.recording.take().iter().map(|said| (said.name, changes(said))).collect();
+    let most = commits.iter().map(|(_, rows)| *rows).max().unwrap_or_default();
+    assert!(most <= CHUNK, "{most} rows in one commit");
+}

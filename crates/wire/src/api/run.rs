@@ -1,0 +1,284 @@
+//! A run as it is submitted, planned, acted on, shown and explained.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a run should be. Like every public body it refuses fields it does not know: a typo must not mean "no limit".
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Submit {
+    pub name: Option<String>,
+    /// `task`, `agents` or `external` (a program elsewhere begins its steps).
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Of `type: agents`: what its agents do, as `repl schema agents` describes it. A run of agents takes beside it only `name`, `budget`,
+    /// `max_duration_ms`, `priority`, `files`, `start` and `dry_run`, which are stronger than what the plan says.
+    pub plan: Option<serde_json::Value>,
+    /// Run by one `sh`, in order; the first that fails ends the run with its code. Exactly one of `commands` and `argv`.
+    pub commands: Vec<String>,
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub secrets: Vec<String>,
+    /// The tree of files to lay into the workdir; everything it names has been sent before.
+    pub files: Option<FilesBody>,
+    /// What the command reads as its standard input.
+    pub stdin: Option<StdinBody>,
+    pub working_dir: Option<String>,
+    pub resources: ResourcesBody,
+    pub provider: Option<String>,
+    pub region: Option<String>,
+    pub max_duration_ms: Option<i64>,
+    pub stop_duration_ms: Option<i64>,
+    pub hold_ms: Option<i64>,
+    /// Decimal credits.
+    pub budget: Option<String>,
+    pub retry: Option<RetryBody>,
+    /// `high` or `normal`.
+    pub priority: Option<String>,
+    pub artifacts: Vec<String>,
+    pub merge: bool,
+    /// `finish` or `stop`.
+    pub on_lost_control: Option<String>,
+    /// Start at once (the usual way); otherwise the run rests in `created`.
+    pub start: bool,
+    /// Only check, place and price: nothing is written, answer 200 with a [`DryRun`].
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FilesBody {
+    /// BLAKE3 of the root folder's document, in hex.
+    pub tree: String,
+    /// How many files there are and how many bytes they have, for people to read.
+    #[serde(default)]
+    pub files: i64,
+    #[serde(default)]
+    pub bytes: i64,
+}
+
+/// Bytes that were sent before (`PUT /blobs/{hash}`), at most 1 GiB.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct StdinBody {
+    /// BLAKE3 in hex.
+    pub hash: String,
+    pub size: i64,
+}
+
+/// What a dry run answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum DryRun {
+    Agents(AgentsPlan),
+    Task(Box<Plan>),
+}
+
+/// What would become of a run of agents, as far as it can be said now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentsPlan {
+    /// Always true: nothing was sent, reserved or started.
+    pub dry_run: bool,
+    /// None of them are known yet if a planner makes them.
+    pub planned_agents: i64,
+    pub planned_tasks: i64,
+    pub planned_steps: i64,
+    /// The most that models may cost, at their prices. Machines are charged by the hour beside it.
+    pub estimate: String,
+    pub estimate_micro: i64,
+    pub credits_available: String,
+    pub credits_available_micro: i64,
+    /// Remarks on what has no effect.
+    pub warnings: Vec<String>,
+}
+
+/// What would become of a submission, as far as it can be said now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Plan {
+    /// Always true: nothing was sent, reserved or started.
+    pub dry_run: bool,
+    pub command: String,
+    pub provider: String,
+    pub region: String,
+    pub pool: PoolPlan,
+    /// The machine that waits for it; none if one has to be started, or to become free, first.
+    pub machine: Option<String>,
+    /// What that machine has, or would have.
+    pub machine_size: ResourcesBody,
+    /// Whether it would start at once on a machine that waits for it.
+    pub warm: bool,
+    /// `now`, `start_machine`, `replace_machine` (an idle one that does not fit ends first) or `wait`.
+    pub placement: String,
+    /// What the job may use; what is not limited is the machine's whole.
+    pub limits: ResourcesBody,
+    pub price_per_hour: String,
+    pub price_per_hour_micro: i64,
+    /// What its start sets aside.
+    pub credits_reserved: String,
+    pub credits_reserved_micro: i64,
+    /// The most that it can cost over all attempts of its policy; none if nothing bounds it.
+    pub credits_most: Option<String>,
+    pub credits_most_micro: Option<i64>,
+    pub credits_available: String,
+    pub credits_available_micro: i64,
+    /// The longest time that an attempt may run; none if nothing limits it.
+    #[serde(default)]
+    pub max_duration_ms: Option<i64>,
+    /// Patterns of the files that are kept afterwards.
+    #[serde(default)]
+    pub artifacts: Vec<String>,
+    pub files: FilesPlan,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PoolPlan {
+    pub instances: i64,
+    pub max_instances: i64,
+    pub available: i64,
+    /// Runs that wait there already and go first.
+    pub waiting: i64,
+}
+
+/// What travels with the run.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FilesPlan {
+    pub count: i64,
+    pub bytes: i64,
+    /// Different contents that the control plane does not have yet, standard input included; none if its tree is not here, so that
+    /// `POST /blobs/missing` has to be asked.
+    pub to_send: Option<i64>,
+    pub bytes_to_send: Option<i64>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ResourcesBody {
+    pub cpu_milli: Option<i64>,
+    pub memory_bytes: Option<i64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RetryBody {
+    /// First included.
+    pub max_attempts: i64,
+    /// `error`, `no-capacity`, `interruption`.
+    pub on_events: Vec<String>,
+    #[serde(default)]
+    pub duration_ms: Option<i64>,
+    /// Pause before a new attempt after an error; without it 100 ms, doubled each time, at most 30 s, ±10 %.
+    #[serde(default)]
+    pub delay_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ActionBody {
+    /// With cancel: kill at once.
+    pub abort: bool,
+    /// With retry: a person says that the old one is surely gone.
+    pub force: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunView {
+    pub id: String,
+    pub name: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub task: Option<String>,
+    pub status: String,
+    pub phase: Option<String>,
+    pub outcome: Option<String>,
+    pub pause_reason: Option<String>,
+    pub attempt_number: i64,
+    pub max_attempts: i64,
+    pub plan_version: i64,
+    pub agent_count: i64,
+    pub task_count: i64,
+    pub step_count: i64,
+    pub failure_mode: String,
+    pub max_agents: i64,
+    pub priority: String,
+    pub credits_reserved: String,
+    pub credits_reserved_micro: i64,
+    pub credits_charged: String,
+    pub credits_charged_micro: i64,
+    pub credits_refunded: String,
+    pub credits_refunded_micro: i64,
+    pub budget: Option<String>,
+    pub created_at: i64,
+    /// When it was queued.
+    pub started_at: Option<i64>,
+    pub running_at: Option<i64>,
+    pub completed_at: Option<i64>,
+    pub cancelled_at: Option<i64>,
+    /// From the start to the end; 0 if it was cancelled before it was started.
+    pub duration_ms: Option<i64>,
+    /// Where the time went, as far as it is known: waiting for a machine, getting ready there, running.
+    pub queued_ms: Option<i64>,
+    pub starting_ms: Option<i64>,
+    pub running_ms: Option<i64>,
+    pub command: String,
+    pub last_error: Option<ErrorView>,
+    /// When the worker that looks after this run last renewed its lease; none before the start and after the end.
+    pub last_heartbeat: Option<i64>,
+    pub termination_reason: Option<String>,
+    pub escalation_ticket_id: Option<String>,
+    pub context: serde_json::Value,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    /// Whether the (last) job went to a machine that was waiting for it.
+    pub warm: Option<bool>,
+    pub instance: Option<String>,
+    pub allocation: Option<String>,
+    pub workdir: Option<String>,
+    pub hold_until: Option<i64>,
+    /// Blobs that the machine did not have and fetched.
+    pub synced_blobs: Option<i64>,
+    pub late_evidence: Vec<String>,
+    /// Of a run of agents, when it is asked for by its id: what it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<serde_json::Value>,
+    /// Of a run of agents that has completed: what it answers, or why that cannot be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<String>,
+    pub links: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ErrorView {
+    pub code: String,
+    pub message: String,
+    pub cause: Option<String>,
+}
+
+/// Why a run waits or failed, and what a person can do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Why {
+    pub run: String,
+    pub status: String,
+    pub phase: Option<String>,
+    /// One sentence.
+    pub summary: String,
+    /// Facts behind it, most important first.
+    pub facts: Vec<String>,
+    /// Commands or changes that help.
+    pub next: Vec<String>,
+}

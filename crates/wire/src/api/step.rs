@@ -1,0 +1,117 @@
+//! Durable steps: what a program sends before and after it does something, and what it is told.
+
+use super::ErrorView;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A step that a program wants to do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BeginStep {
+    pub name: String,
+    /// Tells steps of one name apart; without it their input does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What it does it with, at most 256 KiB.
+    #[serde(default)]
+    pub input: Value,
+    /// May be done again if nobody knows whether it was done. Otherwise a person is asked.
+    #[serde(default)]
+    pub idempotent: bool,
+    /// How long the program may be silent; 60 s unless given. Heartbeats renew it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<i64>,
+    /// Decimal credits that are set aside until it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cost: Option<String>,
+    /// How long to wait for a step that another process does, for a person, or for the end of a pause; at most 60 s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<i64>,
+}
+
+/// What became of a step that was asked for, or reported about.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StepAnswer {
+    /// `go`: do it. `completed`: its output is here. `failed` and `skipped`: it will not be done. Of a `next` also `held`, `waiting` and
+    /// `paused`: ask for it by itself.
+    pub state: String,
+    pub id: Option<String>,
+    /// To be sent with its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fence: Option<i64>,
+    /// The same in every try and attempt: for whoever the step asks to do something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorView>,
+    /// What became of the step that was to begin with the end of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(no_recursion))]
+    pub next: Option<Box<StepAnswer>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CompleteStep {
+    pub fence: i64,
+    /// At most 256 KiB.
+    #[serde(default)]
+    pub output: Value,
+    /// Decimal credits that it has cost, at most its `max_cost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<String>,
+    /// Begins in the same commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<BeginStep>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FailStep {
+    pub fence: i64,
+    pub message: String,
+    /// `failed` unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Whether it did something: `none`, `done` (unless given) or `perhaps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BeatStep {
+    pub fence: i64,
+    /// From now on; as before unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StepBeat {
+    /// `go`, `pause` (end this step, then wait) or `cancel` (stop: nobody waits for it any more).
+    pub state: String,
+}
+
+/// The end of a run of `type: external`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct FinishBody {
+    /// What the run answers, at most 256 KiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Why it failed; without it the run is completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}

@@ -1,0 +1,79 @@
+//! Workflows with their nodes, and manifests with what they own.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorkflowView {
+    pub id: String,
+    pub intent: String,
+    pub status: String,
+    pub manifest: String,
+    pub job: Option<String>,
+    pub run: Option<String>,
+    pub instance: Option<String>,
+    pub error: Option<String>,
+    pub created_at: i64,
+    pub ended_at: Option<i64>,
+    /// Hash of the executed DAG's shape.
+    pub topology: String,
+    #[serde(default)]
+    pub nodes: Vec<NodeView>,
+    /// What could not be compensated within 5 minutes and may still exist.
+    #[serde(default)]
+    pub orphan_risks: Vec<OrphanRiskView>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OrphanRiskView {
+    /// The node that made it.
+    pub node: String,
+    /// instance, snapshot, object, …
+    pub kind: String,
+    /// What it is called where it exists.
+    pub name: String,
+    pub provider: Option<String>,
+    /// Why the last try of the compensation failed.
+    pub error: Option<String>,
+    pub at: i64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeView {
+    pub name: String,
+    pub logical: String,
+    pub after: Vec<String>,
+    pub status: String,
+    pub tries: i64,
+    pub output: Option<serde_json::Value>,
+    pub error: Option<String>,
+    pub waiting_until: Option<i64>,
+    pub started_at: Option<i64>,
+    pub ended_at: Option<i64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ManifestView {
+    pub id: String,
+    pub workflow: String,
+    pub intent: String,
+    /// DRAFT, SEALED, DELETED.
+    pub status: String,
+    pub outcome: Option<String>,
+    pub created_at: i64,
+    pub sealed_at: Option<i64>,
+    pub retain_until: Option<i64>,
+    #[serde(default)]
+    pub resources: Vec<ResourceView>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ResourceView {
+    pub kind: String,
+    pub id: String,
+    pub priority: i64,
+}
