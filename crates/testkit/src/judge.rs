@@ -88,7 +88,8 @@ impl World {
 
     fn judge_run(&mut self, index: usize, run: &Run) {
         if !run.status.is_end() {
-            let what = format!("{} never ends: it is {} ({:?})", run.id, run.status, run.phase);
+            let open = self.open_rows(run);
+            let what = format!("{} never ends: it is {} ({:?}){open}", run.id, run.status, run.phase);
             return self.complain(Promise::Ends, what);
         }
         let executions: Vec<_> = self.truth.of(run.id).cloned().collect();
@@ -112,6 +113,25 @@ impl World {
         }
         self.judge_logs(run);
         self.judge_slots(run);
+    }
+
+    /// What is open below a run that does not end: the first thing to know about it.
+    fn open_rows(&self, run: &Run) -> String {
+        let (id, attempt) = (run.id, run.attempt);
+        let rows = now(self.store.read("sim.open", move |tx| {
+            let mut rows = Vec::new();
+            for agent in store::agent::of_attempt(tx, id, attempt)?.iter().filter(|agent| !agent.status.is_end()) {
+                rows.push(format!("\n    {agent:?}"));
+            }
+            for task in store::task::of_attempt(tx, id, attempt)?.iter().filter(|task| !task.status.is_end()) {
+                rows.push(format!("\n    {task:?}"));
+            }
+            for step in store::step::of_attempt(tx, id, attempt)?.iter().filter(|step| !step.status.is_end()) {
+                rows.push(format!("\n    {step:?}"));
+            }
+            Ok(rows.concat())
+        }));
+        rows.expect("a database in memory is read")
     }
 
     /// The same of the logs of commands, which each have their own.

@@ -63,7 +63,7 @@ fn merged_streams_have_their_exact_order() {
 #[test]
 fn a_hundred_megabytes_are_not_lost_and_not_remembered() {
     const BYTES: u64 = 100 << 20;
-    const BOUND: u64 = 96 << 20;
+    const BOUND: u64 = 64 << 20;
     let home = Home::new();
     let go = crate::gate::Gate::new(&home, "go");
     let end = crate::gate::Gate::new(&home, "end");

@@ -167,11 +167,15 @@ fn words(pid: i32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned()
 }
 
-/// The most memory a process ever had, in bytes.
+/// The most memory of its own that a process has had at once, in bytes. Pages of the program file are taken out: an unoptimised binary
+/// has tens of megabytes of them, and they say nothing about what the process keeps.
 pub fn peak(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    let kilobytes = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    (kilobytes("VmHWM:") - kilobytes("RssFile:")) * 1024
 }
 
 pub fn signal(pid: i32, signal: Signal) {

@@ -105,7 +105,8 @@ pub(super) fn fail_open_child<R: Rows>(rows: &mut R, child: &Step, failure: &Ste
     note_judged(rows, id, failure, (decision.decided(), rule))?;
     if let Decision::Retry { after_ms } = decision {
         let at = rows.at() + after_ms;
-        return step_event(rows, id, &StepEvent::ToBeRetried { at, error }).map(drop);
+        step_event(rows, id, &StepEvent::ToBeRetried { at, error })?;
+        return settle_step(rows, child);
     }
     step_event(rows, id, &StepEvent::Failed { error: error.clone() })?;
     let unpaid = decision == Decision::OutOfBudget || failure.class == ErrorClass::Budget;
@@ -148,7 +149,8 @@ fn lose<R: Rows>(rows: &mut R, child: &Step, class: ErrorClass, error: &LastErro
     }
     if child.idempotent && child.tries < child.max_tries {
         let at = rows.at();
-        return step_event(rows, id, &StepEvent::ToBeRetried { at, error: error.clone() }).map(drop);
+        step_event(rows, id, &StepEvent::ToBeRetried { at, error: error.clone() })?;
+        return settle_step(rows, child);
     }
     if child.idempotent {
         step_event(rows, id, &StepEvent::Failed { error: error.clone() })?;

@@ -50,9 +50,11 @@ pub fn cancel_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, unknown: 
     settle_step(rows, &step)
 }
 
-/// What follows from the end of a step: its task looks at its counters. That of a child matters only to a parent that is to end too.
+/// What follows from the end of a step, or of one of its tries: its task looks at its counters. That of a child matters only where
+/// something above it ends or begins anew, and may have waited for this try only.
 pub(super) fn settle_step<R: Rows>(rows: &mut R, step: &Step) -> Result<(), R::Error> {
-    if step.parent.is_some() && !is_to_stop(rows, step)? {
+    let waited_for = is_to_stop(rows, step)? || rows.agent(step.agent)?.ending.is_some();
+    if step.parent.is_some() && !waited_for {
         return Ok(());
     }
     settle_task(rows, step.task)

@@ -122,7 +122,8 @@ fn lose<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError
     }
     if step.tries < step.max_tries {
         let at = rows.at();
-        return step_event(rows, id, &StepEvent::ToBeRetried { at, error: error.clone() }).map(drop);
+        step_event(rows, id, &StepEvent::ToBeRetried { at, error: error.clone() })?;
+        return settle_step(rows, step);
     }
     let class = ErrorClass::Transient;
     let failure = StepFailure { class, effect: Effect::Perhaps, retry_after_ms: None, error: error.clone() };

@@ -210,6 +210,18 @@ const LOSING: Scope = Scope {
     losses: true,
     ..TOOLS
 };
+/// What is in flight when the machine is lost may be repeated: its next try waits for the agent that begins anew.
+const LOSING_REPEATABLE: Scope =
+    Scope { name: "agents that lose their machines in the middle of what may be repeated", idempotent: true, ..LOSING };
+const LOSING_LOOP: Scope = Scope {
+    name: "a loop whose agent loses its machine",
+    tasks: 1,
+    parallel: 1,
+    idempotent: true,
+    losses: true,
+    deaths: false,
+    ..LOOP
+};
 
 const SCOPES: &[Scope] = &[
     MACHINE,
@@ -227,6 +239,8 @@ const SCOPES: &[Scope] = &[
     ODD,
     ODD_AND_SKIPPED,
     LOSING,
+    LOSING_REPEATABLE,
+    LOSING_LOOP,
     REPLANNING,
     POOR,
     LOOP,

@@ -6,6 +6,7 @@ use model::agent::{Agent, AgentKind, AgentStatus};
 use model::allocation::AllocationStatus;
 use model::attempt::{Attempt, AttemptStatus};
 use model::children::{ChildState, Children};
+use model::hierarchy::EndKind;
 use model::instance::InstanceStatus;
 use model::job::{FreezeState, Job, JobStatus};
 use model::run::{PauseReason, RunOutcome, RunStatus};
@@ -154,6 +155,8 @@ fn levels_agree(lives: &Lives, world: &World) -> Check {
         must!(agent.tries <= agent.max_tries || agent.kind == AgentKind::Rank, "{agent:?}");
         let held = agent.status == AgentStatus::Paused && agent.kind != AgentKind::Rank;
         must!(!held || agent.ending.is_none() || agent.tasks.running > 0 || agent.cut, "{agent:?} should have ended");
+        let renewing = agent.ending.as_ref().is_some_and(|ending| ending.to == EndKind::Renewed);
+        must!(!renewing || agent.acting > 0 || agent.cut, "nothing is in flight, and it does not begin anew: {agent:?}");
     }
     for task in world.tasks.iter().filter(|id| **id != NONE).map(|id| lives.task.get(*id)) {
         must!(!task.status.is_end() || task.steps.open() == 0, "an ended task has open steps: {task:?}");
