@@ -7,6 +7,7 @@ mod api;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/cluster.rs"]
 mod cluster;
+mod cut_off;
 mod effects;
 mod example;
 mod hierarchy;

@@ -48,6 +48,12 @@ impl Cluster {
         format!("postgres:///postgres?user=remuda&host={}", self.folder.path().display())
     }
 
+    /// Where its socket is.
+    #[allow(dead_code, reason = "the tests of a cut line put something in between")]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The only value that this question has for an answer.
     pub fn ask(&self, question: &str) -> String {
         let asked = Command::new(programs().join("psql")).args(["-Atc", question, &self.url()]).output().unwrap();
