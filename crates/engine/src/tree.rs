@@ -307,7 +307,8 @@ impl Rows for RunTx<'_> {
             item: child.item,
             // A turn is a call of its tool, although the step that it belongs to works by its children.
             by_children: false,
-            ..Step::planned(id, &task, parent.children.total(), &plan)
+            // Numbered through its attempt: ids of several servers have no order, and `repl step get` means the newest.
+            ..Step::planned(id, &task, self.run.step_count, &plan)
         }));
         let mut run = self.run.clone();
         run.step_count += 1;

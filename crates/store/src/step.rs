@@ -169,7 +169,8 @@ pub fn journal(tx: &mut Tx, run: RunId, identity: &str) -> Result<Option<Journal
     Ok(Some(JournalRow { key: row.str(0)?.to_owned(), state, step: StepId(row.int(2)?) }))
 }
 
-/// The newest finished step whose identity begins so.
+/// The newest finished step whose identity begins so: the last one of the last attempt. Ids say nothing about it, since each server has a
+/// block of its own.
 pub fn last_recorded(tx: &mut Tx, run: RunId, beginning: &str) -> Result<Option<StepId>, Failure> {
     let row = tx.row(&LAST_RECORDED, &args![run, beginning])?;
     row.map(|row| row.int(0).map(StepId)).transpose()
@@ -268,8 +269,9 @@ const INSERT_TRY: Sql = Sql::new("INSERT INTO tries (step_id, number, doc) VALUE
 const TRIES: Sql = Sql::new("SELECT doc FROM tries WHERE step_id = $1 ORDER BY number");
 const JOURNAL: Sql = Sql::new("SELECT key, state, step_id FROM journal WHERE run_id = $1 AND identity = $2");
 const LAST_RECORDED: Sql = Sql::new(
-    "SELECT step_id FROM journal
-      WHERE run_id = $1 AND substr(identity, 1, length($2)) = $2 AND state = 'done' ORDER BY step_id DESC LIMIT 1",
+    "SELECT j.step_id FROM journal j JOIN steps s ON s.id = j.step_id
+      WHERE j.run_id = $1 AND substr(j.identity, 1, length($2)) = $2 AND j.state = 'done'
+      ORDER BY s.attempt DESC, s.sequence DESC LIMIT 1",
 );
 const RECORD: Sql = Sql::new(
     "INSERT INTO journal (run_id, identity, key, state, step_id) VALUES ($1, $2, $3, $4, $5)

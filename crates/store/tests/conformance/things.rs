@@ -2,13 +2,20 @@
 
 use crate::support::World;
 use crate::{read, rich_org, write};
+use model::agent::{Agent, AgentKind};
 use model::allocation::{Allocation, AllocationStatus};
+use model::plan::{AgentPlan, StepPlan, TaskPlan};
+use model::run::Run;
+use model::step::{Recorded, Step, ToolKind};
+use model::task::Task;
 use model::tree::Child;
-use model::{AllocationId, ArtifactId, Failure, JobId, OrgId, Refused, RunId, Timestamp};
+use model::{AgentId, AllocationId, ArtifactId, Failure, JobId, OrgId, Refused, RunId, StepId, TaskId, Timestamp};
+use serde_json::json;
 use std::collections::BTreeSet;
 use store::artifact::{Announced, EntryKind};
+use store::step::JournalRow;
 use store::token::{NewToken, Scope};
-use store::{BlobHash, BlobName, Installation, allocation, artifact, content, secret, token};
+use store::{BlobHash, BlobName, Installation, allocation, artifact, content, secret, step, token};
 
 pub async fn tokens_are_known_by_their_hash(w: &World) {
     let org = rich_org(&w.store).await;
@@ -242,4 +249,30 @@ pub async fn artifacts_reserve_their_bytes(w: &World) {
     assert_eq!(ids(expired(99).await), []);
     assert_eq!(ids(expired(499).await), [link.id], "a download is under way");
     assert_eq!(ids(expired(500).await).len(), 2);
+}
+
+/// Servers take ids from blocks of their own, so a later step may have a smaller id.
+pub async fn the_newest_record_is_the_last_one_of_the_last_attempt(w: &World) {
+    let terms = json!({
+        "kind": "task", "title": "true", "provider": "local", "region": "here", "stop_duration_ms": 1_000,
+        "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast",
+    });
+    let run = Run::created(RunId(1), OrgId(1), "loop".into(), serde_json::from_value(terms).unwrap(), Timestamp(1));
+    let plan = TaskPlan::new("main", vec![StepPlan::new("train", ToolKind::External)]);
+    let agent = Agent::planned(AgentId(1), &run, AgentKind::Rank, 0, &AgentPlan::new("a", vec![plan.clone()]));
+    let task = Task::planned(TaskId(1), &agent, 0, &plan);
+    for (id, attempt, sequence) in [(900, 1, 1), (100, 1, 2), (50, 2, 0), (20, 2, 1), (70, 1, 3)] {
+        let made = Step { attempt, ..Step::planned(StepId(id), &task, sequence, &plan.steps[0]) };
+        let row = JournalRow { key: id.to_string(), state: Recorded::Done, step: made.id };
+        let name = format!("a/main/train/{id}");
+        write(&w.store, move |tx| {
+            step::insert(tx, &made)?;
+            step::record(tx, RunId(1), &name, Some(&row))
+        })
+        .await
+        .unwrap();
+    }
+    let newest = read(&w.store, |tx| step::last_recorded(tx, RunId(1), "a/main/train/")).await;
+    assert_eq!(newest, Some(StepId(20)));
+    assert_eq!(read(&w.store, |tx| step::last_recorded(tx, RunId(1), "a/main/other/")).await, None);
 }
