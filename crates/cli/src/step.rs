@@ -7,8 +7,8 @@ mod process;
 
 use crate::complaint::{Complaint, Done};
 use crate::control_plane::{API, ControlPlane, new_key};
-use crate::lookup;
 use crate::settings::Settings;
+use crate::{lookup, quantity};
 use files::{KeptFile, gather, restore};
 use process::{Process, Ran, pass_on};
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,9 @@ pub struct StepArgs {
     /// Of `poll`: take steps of plans that name this tool (may be given several times)
     #[arg(long = "tool", value_name = "TOOL", conflicts_with_all = ["key", "stdin", "files", "run"])]
     tools: Vec<String>,
+    /// Of `poll`: a step is given up when this worker is silent for so long; 30s unless given
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, requires = "tools")]
+    lease: Option<i64>,
     /// Of `poll`: one line of JSON on stdout for each step that has ended
     #[arg(long, requires = "tools")]
     json: bool,

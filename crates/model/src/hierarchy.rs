@@ -26,7 +26,7 @@ use crate::agent::{Agent, AgentConsequence, AgentEvent, AgentKind};
 use crate::attempt::Attempt;
 use crate::children::{ChildState, Children};
 use crate::recovery::EscalationLimits;
-use crate::run::{LastError, Run, RunEvent, RunReason, RunStatus};
+use crate::run::{LastError, Run, RunEvent, RunReason};
 use crate::step::{Offer, Step, StepConsequence, StepEvent, StepWait};
 use crate::task::{Task, TaskConsequence, TaskEvent};
 use crate::{AgentId, Outcome, Refused, StepId, TaskId, Timestamp, string_enum};

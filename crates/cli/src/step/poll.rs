@@ -9,10 +9,11 @@ use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show;
 use serde_json::{Value, json};
-use wire::api::{CompleteStep, FailStep, PollSteps, PolledStep, StepAnswer};
+use std::time::{Duration, Instant};
+use wire::api::{BeatStep, CompleteStep, FailStep, PollSteps, PolledStep, StepAnswer, StepBeat};
 use wire::client::{ClientError, Method};
 
-/// The step is cut off, or given to another worker, so soon after this one has died.
+/// A step is given up so soon after its worker has died.
 const LEASE_MS: i64 = 30_000;
 /// Bytes of an output, as the control plane takes them.
 const MAX_OUTPUT: usize = 256 << 10;
@@ -23,9 +24,17 @@ pub(super) async fn poll(settings: &Settings, args: &StepArgs) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     let tools: Vec<String> = args.tools.iter().map(|tool| format!("`{}`", one_line(tool))).collect();
     eprintln!("repl: waits for steps of {}", tools.join(", "));
+    let ask =
+        PollSteps { tools: args.tools.clone(), wait_ms: Some(WAIT_MS), lease_ms: Some(args.lease.unwrap_or(LEASE_MS)) };
     loop {
-        let Some(step) = next(&plane, &args.tools).await? else { continue };
-        let code = work(&plane, &step, args).await?;
+        let asked = Instant::now();
+        let Some(step) = next(&plane, &ask).await? else { continue };
+        let asking = Asking { client: plane.client(), run: step.run.clone() };
+        if !is_still_ours(&asking, &step, asked).await? {
+            eprintln!("repl: {} {}: given up before it was begun", step.id, one_line(&step.path));
+            continue;
+        }
+        let code = work(&asking, &step, args).await?;
         if args.once {
             return Ok(code);
         }
@@ -33,12 +42,11 @@ pub(super) async fn poll(settings: &Settings, args: &StepArgs) -> Done {
 }
 
 /// The next step, or none for a while. Asked again under the same key when an answer got lost: the step was taken for this worker.
-async fn next(plane: &ControlPlane, tools: &[String]) -> Done<Option<PolledStep>> {
-    let body = PollSteps { tools: tools.to_vec(), wait_ms: Some(WAIT_MS), lease_ms: Some(LEASE_MS) };
+async fn next(plane: &ControlPlane, body: &PollSteps) -> Done<Option<PolledStep>> {
     let (path, key) = (format!("{API}/steps/poll"), new_key()?);
     let (mut pause, mut told) = (FIRST_PAUSE, false);
     loop {
-        let request = plane.client().request(Method::POST, &path).header("idempotency-key", &key).json(&body);
+        let request = plane.client().request(Method::POST, &path).header("idempotency-key", &key).json(body);
         let answered = match request.within(ANSWER_WITHIN).send().await {
             Ok(response) if response.status() == 204 => return Ok(None),
             Ok(response) => response.json().await.map(Some),
@@ -58,9 +66,23 @@ async fn next(plane: &ControlPlane, tools: &[String]) -> Done<Option<PolledStep>
     }
 }
 
+/// Whether the lease surely goes on: the step was taken after it was `asked` for, or the lease was renewed just now. A worker that stood
+/// still, or got its answer late, must not do what another one does meanwhile.
+async fn is_still_ours(asking: &Asking, step: &PolledStep, mut asked: Instant) -> Done<bool> {
+    let lease = Duration::from_millis(step.lease_ms.max(0) as u64);
+    if asked.elapsed() > lease / 2 {
+        asked = Instant::now();
+        let body = BeatStep { fence: step.fence, lease_ms: None };
+        let beat: StepBeat = asking.post(&format!("/{}/heartbeat", step.id), &body).await?;
+        if beat.state == "cancel" {
+            return Ok(false);
+        }
+    }
+    Ok(asked.elapsed() < lease)
+}
+
 /// Runs the command for a step, and says how it ended. The code is the command's.
-async fn work(plane: &ControlPlane, step: &PolledStep, args: &StepArgs) -> Done {
-    let asking = Asking { client: plane.client(), run: step.run.clone() };
+async fn work(asking: &Asking, step: &PolledStep, args: &StepArgs) -> Done {
     let process = Process {
         command: &args.command,
         env: vec![
@@ -73,7 +95,7 @@ async fn work(plane: &ControlPlane, step: &PolledStep, args: &StepArgs) -> Done 
         kept: MAX_OUTPUT,
         echo: false,
     };
-    let ran = match process.run(&asking, (&step.id, step.fence), step.lease_ms).await {
+    let ran = match process.run(asking, (&step.id, step.fence), step.lease_ms).await {
         Ok(ran) => ran,
         Err(error) => {
             let message = format!("{}: {error}", args.command[0]);
