@@ -128,17 +128,20 @@ pub async fn step(settings: &Settings, args: StepArgs) -> Done {
 }
 
 /// Where to ask, and about which run.
-struct Asking {
+struct Asking<'p> {
     client: Client,
+    /// Found again, and started again, when it does not answer.
+    plane: Option<&'p ControlPlane>,
     run: String,
 }
 
-impl Asking {
-    async fn open(settings: &Settings, run: Option<&str>) -> Done<Asking> {
+impl Asking<'_> {
+    async fn open(settings: &Settings, run: Option<&str>) -> Done<Asking<'static>> {
         let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         match (of("REPL_STEPS"), of("REPL_STEP_TOKEN"), of("REPL_RUN")) {
             (Some(socket), Some(token), Some(run_here)) if run.is_none() => {
-                Ok(Asking { client: Client::new(&format!("unix:{socket}"), Some(&token))?, run: run_here })
+                let client = Client::new(&format!("unix:{socket}"), Some(&token))?;
+                Ok(Asking { client, plane: None, run: run_here })
             }
             (_, _, run_here) => {
                 let said = run.map(str::to_owned).or(run_here).ok_or_else(|| {
@@ -147,7 +150,7 @@ impl Asking {
                 })?;
                 let plane = ControlPlane::reach(settings).await?;
                 let run = lookup::run(&plane, &said).await?;
-                Ok(Asking { client: plane.client(), run })
+                Ok(Asking { client: plane.client(), plane: None, run })
             }
         }
     }
@@ -158,7 +161,8 @@ impl Asking {
         let key = new_key().map_err(|complaint| ClientError::Protocol(complaint.to_string()))?;
         let (mut pause, mut told) = (FIRST_PAUSE, false);
         loop {
-            let request = self.client.request(Method::POST, &path).header("idempotency-key", &key).json(body);
+            let client = self.plane.map_or_else(|| self.client.clone(), ControlPlane::client);
+            let request = client.request(Method::POST, &path).header("idempotency-key", &key).json(body);
             let answered = match request.within(ANSWER_WITHIN).send().await {
                 Ok(response) => response.json().await,
                 Err(error) => Err(error),
@@ -170,6 +174,9 @@ impl Asking {
                     }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
+                    if let Some(plane) = self.plane {
+                        plane.again().await.ok();
+                    }
                 }
                 answered => return answered,
             }
@@ -180,12 +187,14 @@ impl Asking {
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Unreachable(_) => true,
-        ClientError::Problem(problem) => problem.status >= 500 || matches!(problem.status, 408 | 425 | 429),
+        ClientError::Problem(problem) => {
+            problem.status >= 500 || matches!(problem.status, 408 | 425 | 429) || problem.code == "idempotency_key_busy"
+        }
         _ => false,
     }
 }
 
-async fn once(asking: &Asking, name: String, args: &StepArgs) -> Done {
+async fn once(asking: &Asking<'_>, name: String, args: &StepArgs) -> Done {
     let stdin = if args.stdin { Some(read_stdin()?) } else { None };
     let input = json!({
         "argv": args.command,
@@ -215,7 +224,7 @@ async fn once(asking: &Asking, name: String, args: &StepArgs) -> Done {
 }
 
 /// Waits as long as another process does the step, a person is asked, or the run is paused.
-async fn begin(asking: &Asking, body: &BeginStep) -> Done<StepAnswer> {
+async fn begin(asking: &Asking<'_>, body: &BeginStep) -> Done<StepAnswer> {
     let mut told = String::new();
     loop {
         match asking.post("", body).await {
@@ -244,7 +253,7 @@ fn read_stdin() -> Done<Vec<u8>> {
     Ok(bytes)
 }
 
-async fn act(asking: &Asking, go: &StepAnswer, args: &StepArgs, stdin: Option<Vec<u8>>) -> Done {
+async fn act(asking: &Asking<'_>, go: &StepAnswer, args: &StepArgs, stdin: Option<Vec<u8>>) -> Done {
     let (id, fence) = (go.id.clone().unwrap_or_default(), go.fence.unwrap_or(0));
     let process = Process {
         command: &args.command,
@@ -317,7 +326,7 @@ fn replay(answer: &StepAnswer) -> Done {
     Ok(0)
 }
 
-async fn print_recorded(asking: &Asking, name: &str, key: Option<&str>) -> Done {
+async fn print_recorded(asking: &Asking<'_>, name: &str, key: Option<&str>) -> Done {
     let key = key.map_or_else(String::new, |key| format!("&key={}", wire::client::encode(key)));
     let path = format!("{API}/runs/{}/steps/recorded?name={}{key}", asking.run, wire::client::encode(name));
     let mut pause = FIRST_PAUSE;

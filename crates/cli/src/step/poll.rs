@@ -29,7 +29,7 @@ pub(super) async fn poll(settings: &Settings, args: &StepArgs) -> Done {
     loop {
         let asked = Instant::now();
         let Some(step) = next(&plane, &ask).await? else { continue };
-        let asking = Asking { client: plane.client(), run: step.run.clone() };
+        let asking = Asking { client: plane.client(), plane: Some(&plane), run: step.run.clone() };
         if !is_still_ours(&asking, &step, asked).await? {
             eprintln!("repl: {} {}: given up before it was begun", step.id, one_line(&step.path));
             continue;
@@ -68,7 +68,7 @@ async fn next(plane: &ControlPlane, body: &PollSteps) -> Done<Option<PolledStep>
 
 /// Whether the lease surely goes on: the step was taken after it was `asked` for, or the lease was renewed just now. A worker that stood
 /// still, or got its answer late, must not do what another one does meanwhile.
-async fn is_still_ours(asking: &Asking, step: &PolledStep, mut asked: Instant) -> Done<bool> {
+async fn is_still_ours(asking: &Asking<'_>, step: &PolledStep, mut asked: Instant) -> Done<bool> {
     let lease = Duration::from_millis(step.lease_ms.max(0) as u64);
     if asked.elapsed() > lease / 2 {
         asked = Instant::now();
@@ -82,7 +82,7 @@ async fn is_still_ours(asking: &Asking, step: &PolledStep, mut asked: Instant) -
 }
 
 /// Runs the command for a step, and says how it ended. The code is the command's.
-async fn work(asking: &Asking, step: &PolledStep, args: &StepArgs) -> Done {
+async fn work(asking: &Asking<'_>, step: &PolledStep, args: &StepArgs) -> Done {
     let process = Process {
         command: &args.command,
         env: vec![

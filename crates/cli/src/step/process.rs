@@ -31,7 +31,7 @@ pub(super) struct Ran {
 
 impl Process<'_> {
     /// An error: it could not be started, or not be heard.
-    pub(super) async fn run(self, asking: &Asking, at: (&str, i64), lease_ms: i64) -> std::io::Result<Ran> {
+    pub(super) async fn run(self, asking: &Asking<'_>, at: (&str, i64), lease_ms: i64) -> std::io::Result<Ran> {
         let mut child = tokio::process::Command::new(&self.command[0])
             .args(&self.command[1..])
             .envs(self.env)
@@ -70,7 +70,7 @@ impl Process<'_> {
 }
 
 /// Renews the lease until the control plane says that the step is nobody's any more: then the command is asked to end.
-async fn beat(asking: &Asking, (id, fence): (&str, i64), lease_ms: i64, pid: Option<u32>) {
+async fn beat(asking: &Asking<'_>, (id, fence): (&str, i64), lease_ms: i64, pid: Option<u32>) {
     let every = Duration::from_millis((lease_ms / 3).max(1) as u64);
     loop {
         tokio::time::sleep(every).await;

@@ -86,6 +86,8 @@ fn an_offered_step_is_taken_by_one_program_and_its_output_is_the_steps() {
     let waits = found(&bench, run, "a");
     assert_eq!((waits.status, waits.waits, waits.tries), (StepStatus::Waiting, Some(StepWait::Poller), 0));
     check(&bench);
+    let why = now(bench.engine.why(bench.org, run)).unwrap().1;
+    assert!(why.facts.iter().any(|fact| fact.contains("waits for a program that polls for `crm`")), "{:?}", why.facts);
     assert_eq!(poll_as(&bench, bench.org, &["other"], MINUTE).unwrap(), None);
     let taken = take(&bench);
     assert_eq!((taken.path.as_str(), taken.tool.as_str(), taken.fence), ("one/all/a", "crm", 1));
