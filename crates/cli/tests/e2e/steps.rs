@@ -1,6 +1,7 @@
 //! `repl step` in a script whose parts are killed in the middle: it goes on after its last finished step, and a file that records every
 //! execution says that no finished one was repeated.
 
+use crate::api::Api;
 use crate::gate::Gate;
 use crate::home::Home;
 use crate::process::{self, Running};
@@ -157,7 +158,7 @@ fn a_worker_elsewhere_does_the_external_steps_of_a_plan() {
     assert_eq!((&told["run"], &told["path"], &told["state"]), (&json!(run), &json!("a/t/s"), &json!("completed")));
     let attached = home.attach(&run);
     assert_eq!(attached.code, 0, "{attached}");
-    assert_eq!(home.status(&run)["output"], json!({ "got": 7 }));
+    assert_eq!(Api::of(&home).get(&format!("/runs/{run}"))["output"], json!({ "got": 7 }));
     for wrong in [&["step", "poll", "--tool", "crm"][..], &["step", "pay", "--tool", "crm", "--", "true"]] {
         assert_eq!(home.say(wrong).code, 2, "{wrong:?}");
     }
