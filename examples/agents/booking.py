@@ -1,4 +1,4 @@
-"""A worker for the tool `booking`: reads the step's input, answers with its output. The key is the same in every try of the step: a
+"""A program for the tool `booking`: reads the step's input, answers with its output. The key is the same in every try of the step: a
 service that is sent it books once, however often it is asked."""
 
 import json

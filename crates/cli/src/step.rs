@@ -67,7 +67,7 @@ pub struct StepArgs {
     /// Of `poll`: take steps of plans that name this tool (may be given several times)
     #[arg(long = "tool", value_name = "TOOL", conflicts_with_all = ["key", "stdin", "files", "run"])]
     tools: Vec<String>,
-    /// Of `poll`: a step is given up when this worker is silent for so long; 30s unless given
+    /// Of `poll`: a step is given up when this program is silent for so long; 30s unless given
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, requires = "tools")]
     lease: Option<i64>,
     /// Of `poll`: one line of JSON on stdout for each step that has ended

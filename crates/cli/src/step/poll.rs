@@ -1,4 +1,4 @@
-//! `repl step poll`: a worker for the `external` steps of plans. Takes one step after the other, runs a command with the step's input,
+//! `repl step poll`: does the `external` steps of plans. Takes one step after the other, runs a command with the step's input,
 //! and reports what it answered.
 
 use super::process::{Process, Ran};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use wire::api::{BeatStep, CompleteStep, FailStep, PollSteps, PolledStep, StepAnswer, StepBeat};
 use wire::client::{ClientError, Method};
 
-/// A step is given up so soon after its worker has died.
+/// A step is given up so soon after this program has died.
 const LEASE_MS: i64 = 30_000;
 /// Bytes of an output, as the control plane takes them.
 const MAX_OUTPUT: usize = 256 << 10;
@@ -41,7 +41,7 @@ pub(super) async fn poll(settings: &Settings, args: &StepArgs) -> Done {
     }
 }
 
-/// The next step, or none for a while. Asked again under the same key when an answer got lost: the step was taken for this worker.
+/// The next step, or none for a while. Asked again under the same key when an answer got lost: the step was taken for this program.
 async fn next(plane: &ControlPlane, body: &PollSteps) -> Done<Option<PolledStep>> {
     let (path, key) = (format!("{API}/steps/poll"), new_key()?);
     let (mut pause, mut told) = (FIRST_PAUSE, false);
@@ -66,7 +66,7 @@ async fn next(plane: &ControlPlane, body: &PollSteps) -> Done<Option<PolledStep>
     }
 }
 
-/// Whether the lease surely goes on: the step was taken after it was `asked` for, or the lease was renewed just now. A worker that stood
+/// Whether the lease surely goes on: the step was taken after it was `asked` for, or the lease was renewed just now. A program that stood
 /// still, or got its answer late, must not do what another one does meanwhile.
 async fn is_still_ours(asking: &Asking<'_>, step: &PolledStep, mut asked: Instant) -> Done<bool> {
     let lease = Duration::from_millis(step.lease_ms.max(0) as u64);
