@@ -40,9 +40,10 @@ fn no_effect_is_lost_or_repeated_while_servers_workers_and_the_database_die() {
         let deaths = scope.spawn(|| die_at_random(scene, seed, over));
         let programs: Vec<_> =
             (0..PROGRAMS).map(|number| scope.spawn(move || poll(scene, seed + number, over))).collect();
+        let ends = Ends(over);
         let submitted: Vec<String> = (0..runs).map(|number| submit(scene, number)).collect();
         until_all_have_ended(scene);
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         deaths.join().unwrap();
         programs.into_iter().for_each(|program| program.join().unwrap());
         submitted
@@ -65,6 +66,15 @@ fn no_effect_is_lost_or_repeated_while_servers_workers_and_the_database_die() {
         }
     }
     scene.home.adds_up();
+}
+
+/// The other threads end with the test, also with one that has failed.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 const IDEMPOTENT: [&str; 5] = ["get", "put", "tool", "sync", "last"];
