@@ -2,21 +2,21 @@
 //! words (or the same key); then what it had written is printed again. In a job it asks by the job's own socket.
 
 mod files;
+mod poll;
+mod process;
 
 use crate::complaint::{Complaint, Done};
 use crate::control_plane::{API, ControlPlane, new_key};
-use crate::lookup;
 use crate::settings::Settings;
+use crate::{lookup, quantity};
 use files::{KeptFile, gather, restore};
+use process::{Process, Ran, pass_on};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::io::{Read as _, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::Stdio;
+use std::io::Read as _;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wire::Base64;
-use wire::api::{BeatStep, BeginStep, CompleteStep, FailStep, StepAnswer, StepBeat};
+use wire::api::{BeginStep, CompleteStep, FailStep, StepAnswer};
 use wire::client::{Client, ClientError, Method};
 
 /// Bytes of standard output that are remembered; of a longer one, its end.
@@ -39,9 +39,20 @@ Examples:
   repl step download -- curl -sO https://data.example/set.tar
   for n in 1 2 3; do repl step epoch -- python train.py --epoch $n; done
   repl step pay --once --key order-17 -- ./pay 17
-  loss=$(repl step get epoch)")]
+  loss=$(repl step get epoch)
+
+`repl step poll --tool TOOL -- COMMAND`, anywhere: takes steps `external: TOOL`
+of plans, one after the other, until it is interrupted (--once: one step).
+COMMAND reads the step's input as JSON on its standard input; REPL_STEP_KEY is
+the same in every try. What it writes, as JSON, is the step's output. Exit code
+75: nothing was done, try again later. Any other failure ends the step; killed
+by a signal, nobody knows what it did.
+
+Examples:
+  repl step poll --tool crm -- ./update-crm
+  repl step poll --tool crm --tool mail --once --json -- ./handle")]
 pub struct StepArgs {
-    /// Its name; or `get NAME`: print what a finished step had written
+    /// Its name; or `get NAME`: print what a finished step had written; or `poll`
     #[arg(value_name = "NAME", required = true, num_args = 1..=2)]
     words: Vec<String>,
     /// Tells steps of one name apart, instead of the words of the command
@@ -50,9 +61,18 @@ pub struct StepArgs {
     /// The command reads this standard input, which then tells steps apart, too
     #[arg(long)]
     stdin: bool,
-    /// Never repeat it if it was interrupted: a person says what became of it
+    /// Never repeat it if it was interrupted: a person says what became of it; of `poll`: end after one step
     #[arg(long)]
     once: bool,
+    /// Of `poll`: take steps of plans that name this tool (may be given several times)
+    #[arg(long = "tool", value_name = "TOOL", conflicts_with_all = ["key", "stdin", "files", "run"])]
+    tools: Vec<String>,
+    /// Of `poll`: a step is given up when this program is silent for so long; 30s unless given
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, requires = "tools")]
+    lease: Option<i64>,
+    /// Of `poll`: one line of JSON on stdout for each step that has ended
+    #[arg(long, requires = "tools")]
+    json: bool,
     /// Keep these files too, and lay them down again where they are missing
     #[arg(long = "file", value_name = "GLOB")]
     files: Vec<String>,
@@ -83,6 +103,14 @@ struct Remembered {
 
 pub async fn step(settings: &Settings, args: StepArgs) -> Done {
     match (args.words.as_slice(), args.command.is_empty()) {
+        ([poll], false) if poll == "poll" && !args.tools.is_empty() => poll::poll(settings, &args).await,
+        ([poll], true) if poll == "poll" => {
+            let fix = "repl step poll --tool TOOL -- COMMAND…";
+            Err(Complaint::usage("what is to be run for the steps that are taken?").fix(fix))
+        }
+        _ if !args.tools.is_empty() => {
+            Err(Complaint::usage("--tool is for `poll`").fix("repl step poll --tool TOOL -- COMMAND…"))
+        }
         ([get, name], true) if get == "get" => {
             let asking = Asking::open(settings, args.run.as_deref()).await?;
             print_recorded(&asking, name, args.key.as_deref()).await
@@ -100,17 +128,20 @@ pub async fn step(settings: &Settings, args: StepArgs) -> Done {
 }
 
 /// Where to ask, and about which run.
-struct Asking {
+struct Asking<'p> {
     client: Client,
+    /// Found again, and started again, when it does not answer.
+    plane: Option<&'p ControlPlane>,
     run: String,
 }
 
-impl Asking {
-    async fn open(settings: &Settings, run: Option<&str>) -> Done<Asking> {
+impl Asking<'_> {
+    async fn open(settings: &Settings, run: Option<&str>) -> Done<Asking<'static>> {
         let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         match (of("REPL_STEPS"), of("REPL_STEP_TOKEN"), of("REPL_RUN")) {
             (Some(socket), Some(token), Some(run_here)) if run.is_none() => {
-                Ok(Asking { client: Client::new(&format!("unix:{socket}"), Some(&token))?, run: run_here })
+                let client = Client::new(&format!("unix:{socket}"), Some(&token))?;
+                Ok(Asking { client, plane: None, run: run_here })
             }
             (_, _, run_here) => {
                 let said = run.map(str::to_owned).or(run_here).ok_or_else(|| {
@@ -119,7 +150,7 @@ impl Asking {
                 })?;
                 let plane = ControlPlane::reach(settings).await?;
                 let run = lookup::run(&plane, &said).await?;
-                Ok(Asking { client: plane.client(), run })
+                Ok(Asking { client: plane.client(), plane: None, run })
             }
         }
     }
@@ -130,7 +161,8 @@ impl Asking {
         let key = new_key().map_err(|complaint| ClientError::Protocol(complaint.to_string()))?;
         let (mut pause, mut told) = (FIRST_PAUSE, false);
         loop {
-            let request = self.client.request(Method::POST, &path).header("idempotency-key", &key).json(body);
+            let client = self.plane.map_or_else(|| self.client.clone(), ControlPlane::client);
+            let request = client.request(Method::POST, &path).header("idempotency-key", &key).json(body);
             let answered = match request.within(ANSWER_WITHIN).send().await {
                 Ok(response) => response.json().await,
                 Err(error) => Err(error),
@@ -142,6 +174,9 @@ impl Asking {
                     }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
+                    if let Some(plane) = self.plane {
+                        plane.again().await.ok();
+                    }
                 }
                 answered => return answered,
             }
@@ -152,12 +187,14 @@ impl Asking {
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Unreachable(_) => true,
-        ClientError::Problem(problem) => problem.status >= 500 || matches!(problem.status, 408 | 425 | 429),
+        ClientError::Problem(problem) => {
+            problem.status >= 500 || matches!(problem.status, 408 | 425 | 429) || problem.code == "idempotency_key_busy"
+        }
         _ => false,
     }
 }
 
-async fn once(asking: &Asking, name: String, args: &StepArgs) -> Done {
+async fn once(asking: &Asking<'_>, name: String, args: &StepArgs) -> Done {
     let stdin = if args.stdin { Some(read_stdin()?) } else { None };
     let input = json!({
         "argv": args.command,
@@ -187,7 +224,7 @@ async fn once(asking: &Asking, name: String, args: &StepArgs) -> Done {
 }
 
 /// Waits as long as another process does the step, a person is asked, or the run is paused.
-async fn begin(asking: &Asking, body: &BeginStep) -> Done<StepAnswer> {
+async fn begin(asking: &Asking<'_>, body: &BeginStep) -> Done<StepAnswer> {
     let mut told = String::new();
     loop {
         match asking.post("", body).await {
@@ -216,22 +253,20 @@ fn read_stdin() -> Done<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How the command ended, and what it wrote.
-struct Ran {
-    code: i32,
-    stdout: Vec<u8>,
-    cut: bool,
-    /// The control plane said that nobody waits for it any more.
-    cancelled: bool,
-}
-
-async fn act(asking: &Asking, go: &StepAnswer, args: &StepArgs, stdin: Option<Vec<u8>>) -> Done {
+async fn act(asking: &Asking<'_>, go: &StepAnswer, args: &StepArgs, stdin: Option<Vec<u8>>) -> Done {
     let (id, fence) = (go.id.clone().unwrap_or_default(), go.fence.unwrap_or(0));
-    let ran = match run(asking, go, &args.command, stdin).await {
+    let process = Process {
+        command: &args.command,
+        env: vec![("REPL_STEP_KEY", go.key.clone().unwrap_or_default())],
+        stdin,
+        kept: KEPT_OUTPUT,
+        echo: true,
+    };
+    let ran = match process.run(asking, (&id, fence), go.lease_ms.unwrap_or(60_000)).await {
         Ok(ran) => ran,
         Err(error) => {
             let message = format!("{}: {error}", args.command[0]);
-            let failed = FailStep { fence, message: message.clone(), code: None, effect: Some("none".into()) };
+            let failed = FailStep { effect: Some("none".into()), ..failed_step(fence, message.clone()) };
             asking.post::<_, StepAnswer>(&format!("/{id}/fail"), &failed).await?;
             return Err(Complaint { code: 127, ..Complaint::refused(message) });
         }
@@ -244,8 +279,7 @@ async fn act(asking: &Asking, go: &StepAnswer, args: &StepArgs, stdin: Option<Ve
             Err(error) => Err(Complaint::refused(format!("it was done, and cannot be remembered: {error}"))),
         };
     }
-    let body =
-        FailStep { fence, message: format!("exit code {}", ran.code), code: Some("exit_code".into()), effect: None };
+    let body = FailStep { code: Some("exit_code".into()), ..failed_step(fence, format!("exit code {}", ran.code)) };
     match asking.post::<_, StepAnswer>(&format!("/{id}/fail"), &body).await {
         Err(error) if !ran.cancelled => eprintln!("repl: its failure could not be told: {error}"),
         _ => {}
@@ -253,75 +287,8 @@ async fn act(asking: &Asking, go: &StepAnswer, args: &StepArgs, stdin: Option<Ve
     Ok(u8::try_from(ran.code).unwrap_or(1))
 }
 
-async fn run(asking: &Asking, go: &StepAnswer, command: &[String], stdin: Option<Vec<u8>>) -> std::io::Result<Ran> {
-    let mut child = tokio::process::Command::new(&command[0])
-        .args(&command[1..])
-        .env("REPL_STEP_KEY", go.key.as_deref().unwrap_or_default())
-        .stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() })
-        .stdout(Stdio::piped())
-        .spawn()?;
-    if let (Some(mut pipe), Some(bytes)) = (child.stdin.take(), stdin) {
-        // A command that does not read to the end is right all the same.
-        tokio::spawn(async move { pipe.write_all(&bytes).await.ok() });
-    }
-    let mut output = child.stdout.take().expect("it is piped");
-    let pid = child.id();
-    let beats = beat(asking, go, pid);
-    let work = async {
-        let mut kept = Tail::default();
-        let mut piece = vec![0; 64 << 10];
-        loop {
-            let read = output.read(&mut piece).await?;
-            if read == 0 {
-                return Ok::<_, std::io::Error>((child.wait().await?, kept));
-            }
-            kept.add(&piece[..read]);
-            pass_on(&piece[..read]);
-        }
-    };
-    tokio::pin!(work, beats);
-    let ((status, kept), cancelled) = tokio::select! {
-        ran = &mut work => (ran?, false),
-        () = &mut beats => (work.await?, true),
-    };
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ok(Ran { code, cut: kept.cut, stdout: kept.bytes, cancelled })
-}
-
-/// Renews the lease until the control plane says that the step is nobody's any more: then the command is asked to end.
-async fn beat(asking: &Asking, go: &StepAnswer, pid: Option<u32>) {
-    let (id, fence) = (go.id.clone().unwrap_or_default(), go.fence.unwrap_or(0));
-    let every = Duration::from_millis((go.lease_ms.unwrap_or(60_000) / 3).max(1) as u64);
-    loop {
-        tokio::time::sleep(every).await;
-        let body = BeatStep { fence, lease_ms: None };
-        let beat: Result<StepBeat, ClientError> = asking.post(&format!("/{id}/heartbeat"), &body).await;
-        if beat.is_ok_and(|beat| beat.state == "cancel") {
-            eprintln!("repl: nobody waits for this step any more: it is ended");
-            if let Some(pid) = pid {
-                let _ =
-                    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGTERM);
-            }
-            return;
-        }
-    }
-}
-
-/// The last bytes of something long.
-#[derive(Default)]
-struct Tail {
-    bytes: Vec<u8>,
-    cut: bool,
-}
-
-impl Tail {
-    fn add(&mut self, piece: &[u8]) {
-        self.bytes.extend_from_slice(piece);
-        if let Some(too_much) = self.bytes.len().checked_sub(KEPT_OUTPUT).filter(|too_much| *too_much > 0) {
-            self.bytes.drain(..too_much);
-            self.cut = true;
-        }
-    }
+fn failed_step(fence: i64, message: String) -> FailStep {
+    FailStep { fence, message, code: None, class: None, effect: None }
 }
 
 fn remembered(ran: &Ran, files: &[KeptFile]) -> Value {
@@ -337,13 +304,6 @@ fn remembered(ran: &Ran, files: &[KeptFile]) -> Value {
         files: files.to_vec(),
     };
     serde_json::to_value(kept).expect("it is plain data")
-}
-
-/// Exactly the bytes: they are the work's, not ours.
-fn pass_on(bytes: &[u8]) {
-    let mut out = std::io::stdout().lock();
-    // A reader that has gone reads nothing; the command goes on.
-    out.write_all(bytes).and_then(|()| out.flush()).ok();
 }
 
 fn replay(answer: &StepAnswer) -> Done {
@@ -366,7 +326,7 @@ fn replay(answer: &StepAnswer) -> Done {
     Ok(0)
 }
 
-async fn print_recorded(asking: &Asking, name: &str, key: Option<&str>) -> Done {
+async fn print_recorded(asking: &Asking<'_>, name: &str, key: Option<&str>) -> Done {
     let key = key.map_or_else(String::new, |key| format!("&key={}", wire::client::encode(key)));
     let path = format!("{API}/runs/{}/steps/recorded?name={}{key}", asking.run, wire::client::encode(name));
     let mut pause = FIRST_PAUSE;

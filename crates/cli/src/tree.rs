@@ -142,6 +142,7 @@ fn step_state(step: &StepView) -> String {
         (Some("approval"), _) => paint(Colour::Yellow, "waits for an approval"),
         (Some("ticket"), _) => paint(Colour::Yellow, "waits for a decision"),
         (Some("timer"), _) => "waits".to_owned(),
+        (Some("poller"), _) => "waits for a program".to_owned(),
         _ => show::status(&step.status),
     }
 }

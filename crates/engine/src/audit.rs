@@ -294,7 +294,9 @@ fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), 
         StepWait::ALL.iter().map(|kind| store::question::count_open(tx, run.id, *kind)).sum::<Result<i64, _>>()?;
     // A program outside drives its own run, when it likes.
     let external = run.spec.kind == RunKind::External && run.status == RunStatus::Running;
-    let (mut owned, mut overdue) = (asked > 0 || external, Vec::new());
+    // A program that polls for an offered step comes when it likes, too.
+    let offered = !store::step::offered_of(tx, run.id, run.attempt, 1)?.is_empty();
+    let (mut owned, mut overdue) = (asked > 0 || external || offered, Vec::new());
     for (kind, subject) in subjects {
         let Some(item) = store::work::find(tx, kind, subject)? else { continue };
         let free_at = free_at(tx, &item)?;

@@ -5,7 +5,7 @@ use crate::run_tx::RunTx;
 use crate::step::{Call, input_changed};
 use model::hierarchy::{self, NewChild, Ready, Rows};
 use model::run::LastError;
-use model::step::{Recorded, Step};
+use model::step::{Recorded, Step, ToolKind};
 use model::{Credits, Failure, StepId};
 use serde_json::Value;
 use store::step::{Data, JournalRow};
@@ -85,12 +85,21 @@ impl RunTx<'_> {
             _ => {
                 // A person may have put another input in the place of the first.
                 let input = self.child_inputs.get(&child.id).cloned().unwrap_or(input);
-                match child.tool.needs_machine() {
-                    true => self.readiness_on_machine(child, &input.input)?,
-                    false => self.affordable(child, &input)?,
+                match child.tool {
+                    ToolKind::External if self.is_call_of_a_model(child)? => {
+                        crate::offer::offer(self.run.org, &input.input)
+                    }
+                    tool if tool.needs_machine() => self.readiness_on_machine(child, &input.input)?,
+                    _ => self.affordable(child, &input)?,
                 }
             }
         })
+    }
+
+    /// Other children are begun by the program that asks for them.
+    fn is_call_of_a_model(&mut self, child: &Step) -> Result<bool, Failure> {
+        let parent = child.parent.map(|parent| Rows::step(self, parent)).transpose()?;
+        Ok(parent.is_some_and(|parent| parent.tool == ToolKind::Llm))
     }
 
     /// What a model may cost is set aside before it is asked.
@@ -134,7 +143,9 @@ impl RunTx<'_> {
 
     pub(crate) fn note_child_begun(&mut self, child: &Step) -> Result<(), Failure> {
         let Some(input) = self.child_inputs.get(&child.id).cloned() else { return Ok(()) };
-        if child.tries == 1 {
+        // An offered one has not begun its first try yet.
+        let first = if child.offer.is_some() { 0 } else { 1 };
+        if child.tries == first {
             store::step::insert_data(self.tx, child.id, Data::Input, &input.input)?;
         }
         let identity = Some(self.child_identity(child)?);

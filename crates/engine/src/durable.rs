@@ -138,7 +138,28 @@ pub enum End {
         /// Charged to the run.
         cost: Credits,
     },
-    Failed(StepFailure),
+    Failed(Report),
+}
+
+/// What a program says of a step that failed. What it does not say is taken in the way that does least harm.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    pub code: Option<String>,
+    pub message: String,
+    pub class: Option<ErrorClass>,
+    pub effect: Option<Effect>,
+}
+
+impl Report {
+    /// Of a durable step: it had its effect, and another try is its program's matter. Of one that was offered (`offered`): it may have
+    /// had its effect, and is tried again if it may be repeated.
+    pub(crate) fn failure(&self, offered: bool) -> StepFailure {
+        let effect = self.effect.unwrap_or(if offered { Effect::Perhaps } else { Effect::Done });
+        let usual = if offered && effect != Effect::Done { ErrorClass::Transient } else { ErrorClass::Permanent };
+        let code = self.code.clone().unwrap_or_else(|| "failed".into());
+        let error = LastError { code, message: self.message.clone(), cause: None };
+        StepFailure { class: self.class.unwrap_or(usual), effect, retry_after_ms: None, error }
+    }
 }
 
 /// What became of a reported end, and of the step that was to begin with it.
@@ -465,15 +486,17 @@ impl RunTx<'_> {
             return match end {
                 End::Completed { output, cost } => {
                     self.charge_program(&step, *cost)?;
+                    if let Some(refused) = self.output_refused(&step, output)? {
+                        return self.fail_durable(id, fence, &refused.failure);
+                    }
                     let step = Rows::step(self, id)?;
                     self.note_output(&step, output)?;
                     hierarchy::complete_step(self, id, fence)?;
                     self.completed(id)
                 }
-                End::Failed(failure) => {
-                    hierarchy::fail_step(self, id, fence, failure)?;
-                    let step = Rows::step(self, id)?;
-                    Ok(Standing::Failed { step: id, error: step.last_error.unwrap_or_else(|| failure.error.clone()) })
+                End::Failed(report) => {
+                    let failure = report.failure(self.was_offered(&step));
+                    self.fail_durable(id, fence, &failure)
                 }
             };
         }
@@ -481,8 +504,8 @@ impl RunTx<'_> {
             _ if step.tries != fence => self.late(&step, fence),
             // Said again.
             End::Completed { .. } if step.status == StepStatus::Completed || step.found_done => self.completed(id),
-            End::Failed(failure) if step.status == StepStatus::Failed => {
-                Ok(Standing::Failed { step: id, error: failure.error.clone() })
+            End::Failed(report) if step.status == StepStatus::Failed => {
+                Ok(Standing::Failed { step: id, error: report.failure(false).error })
             }
             End::Completed { output, .. } if self.may_be_found_done(&step)? => {
                 self.note_output(&step, output)?;
@@ -492,6 +515,12 @@ impl RunTx<'_> {
             }
             _ => self.late(&step, fence),
         }
+    }
+
+    fn fail_durable(&mut self, id: StepId, fence: i64, failure: &StepFailure) -> Result<Standing, Failure> {
+        hierarchy::fail_step(self, id, fence, failure)?;
+        let step = Rows::step(self, id)?;
+        Ok(Standing::Failed { step: id, error: step.last_error.unwrap_or_else(|| failure.error.clone()) })
     }
 
     /// The step, if it is this program's to report about.
@@ -546,9 +575,7 @@ fn go(child: &Step, lease_ms: i64) -> Standing {
     Standing::Go { step: child.id, fence: child.tries, key: child.key.clone().unwrap_or_default(), lease_ms }
 }
 
-/// An error as a program reports it. What is not said is the safer: it had its effect, and another try is not this one's matter.
-pub fn failure(code: Option<String>, message: String, effect: Option<Effect>) -> StepFailure {
-    let error = LastError { code: code.unwrap_or_else(|| "failed".into()), message, cause: None };
-    let effect = effect.unwrap_or(Effect::Done);
-    StepFailure { class: ErrorClass::Permanent, effect, retry_after_ms: None, error }
+/// An error as a program reports it, without a class.
+pub fn failure(code: Option<String>, message: String, effect: Option<Effect>) -> Report {
+    Report { code, message, class: None, effect }
 }

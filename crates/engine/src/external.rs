@@ -67,7 +67,7 @@ impl RunTx<'_> {
                 hierarchy::complete_step(self, program.id, program.tries)
             }
             Finish::Failed(message) => {
-                let failure = failure(Some("program_failed".into()), message.clone(), None);
+                let failure = failure(Some("program_failed".into()), message.clone(), None).failure(false);
                 hierarchy::fail_step(self, program.id, program.tries, &failure)
             }
         }

@@ -65,7 +65,7 @@ impl RunTx<'_> {
     }
 
     /// The item of the parent is woken if it would look too late.
-    fn watch_leases(&mut self, parent: StepId, due: Timestamp) -> Result<(), Failure> {
+    pub(crate) fn watch_leases(&mut self, parent: StepId, due: Timestamp) -> Result<(), Failure> {
         let step = Rows::step(self, parent)?;
         if step.leases_due.is_none_or(|looks| looks > due) {
             Rows::set_step(self, Step { leases_due: Some(due), ..step });
@@ -99,7 +99,7 @@ impl RunTx<'_> {
         Ok(if self.run.pause_asked.is_some() { Beat::Pause } else { Beat::Go })
     }
 
-    /// Gives up what nobody has renewed. Returns when to look again.
+    /// Gives up what no program has renewed, and ends what took too long. Returns when to look again.
     fn end_leases(&mut self, id: StepId) -> Result<Option<Timestamp>, Failure> {
         let mut leased = Rows::open_children(self, id)?;
         leased.push(id);
@@ -109,11 +109,15 @@ impl RunTx<'_> {
             if step.lease.is_none() || !crate::step::is_in_flight(&step) {
                 continue;
             }
-            match self.lease_ends(&step)? {
-                Some(ends) if ends <= self.at => hierarchy::lose_step(self, id, step.tries, &lease_lost())?,
-                ends => {
+            let (ends, limit) = (self.lease_ends(&step)?, self.times_out(&step)?);
+            match (ends, limit) {
+                (_, Some(limit)) if limit <= self.at => {
+                    hierarchy::fail_step(self, id, step.tries, &crate::offer::timed_out())?;
+                }
+                (Some(ends), _) if ends <= self.at => hierarchy::lose_step(self, id, step.tries, &lease_lost())?,
+                (ends, limit) => {
                     let look = ends.unwrap_or(self.at + LOOK_AGAIN_MS);
-                    next = Some(next.map_or(look, |next| next.min(look)));
+                    next = next.into_iter().chain([look]).chain(limit).min();
                 }
             }
         }

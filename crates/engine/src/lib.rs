@@ -27,6 +27,7 @@ pub mod ledger;
 pub mod log;
 mod machine;
 mod notify;
+pub mod offer;
 pub mod org;
 pub mod output;
 mod pause;

@@ -309,6 +309,9 @@ impl<'t> RunTx<'t> {
         for kept in &self.steps {
             write_tracked(tx, kept, store::step::insert, store::step::save)?;
         }
+        if self.steps.iter().any(|kept| kept.is_to_be_written() && kept.it.offer.is_some()) {
+            tx.hint(Hint::Offers(self.run.org));
+        }
         for earlier in &self.earlier_tries {
             store::step::insert_try(tx, earlier)?;
         }

@@ -184,9 +184,10 @@ impl RunTx<'_> {
                 Err(error) => Ok(Ready::Refused(error)),
             };
         }
-        let ready = match step.tool.needs_machine() {
-            true => self.readiness_on_machine(step, &call.input)?,
-            false => Ready::Go,
+        let ready = match step.tool {
+            ToolKind::External => crate::offer::offer(self.run.org, &call.input),
+            tool if tool.needs_machine() => self.readiness_on_machine(step, &call.input)?,
+            _ => Ready::Go,
         };
         if let Some(acting) = &mut self.acting
             && !matches!(acting.evaluated.steps.get(&place), Some(Prepared::Call(evaluated)) if evaluated.key == call.key)

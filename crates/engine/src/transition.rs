@@ -10,6 +10,7 @@ use model::instance::{Instance, InstanceConsequence, InstanceEvent};
 use model::job::{JobConsequence, JobEvent, JobReason};
 use model::job_counters::JobPick;
 use model::run::{RunConsequence, RunEvent, RunStatus};
+use model::spec::RunKind;
 use model::{AllocationId, Credits, Failure, InstanceId, JobId, Outcome, PoolId};
 use store::{Hint, NewEvent, Tx, WorkKind};
 
@@ -18,7 +19,12 @@ impl RunTx<'_> {
         let Outcome::Moved { next, consequences } = model::run::apply(&self.run, &event, self.at)? else {
             return Ok(());
         };
+        let stood_still = !self.run.begins_steps();
         self.set_run(next);
+        if stood_still && self.run.begins_steps() && self.run.spec.kind == RunKind::Agents {
+            // Steps that were offered before a pause may be taken again.
+            self.tx.hint(Hint::Offers(self.run.org));
+        }
         self.keep_time();
         // What happened is told before what follows from it.
         let (told, done): (Vec<_>, Vec<_>) =

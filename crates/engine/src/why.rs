@@ -133,6 +133,9 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
             asked(&open, kind, at, why);
         }
     }
+    if !run.status.is_end() {
+        offered(tx, run, why)?;
+    }
     let failed = store::step::failed(tx, run.id, run.attempt, FAILED_LOOKED_AT)?;
     let Some(first) = failed.into_iter().min_by_key(|step| (step.ended_at, step.id)) else { return Ok(()) };
     let agent = store::agent::find(tx, first.agent)?.map(|agent| agent.name).unwrap_or_default();
@@ -154,6 +157,16 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
         why.facts.push(format!("decided: {}, because {}", judged.decision, judged.rule.sentence()));
     }
     why.next.push(format!("the step with its input and output: GET /api/v1/runs/{}/steps/{}", run.id, first.id));
+    Ok(())
+}
+
+/// Steps that no program has taken yet.
+fn offered(tx: &mut Tx, run: &Run, why: &mut Why) -> Result<(), Failure> {
+    for step in store::step::offered_of(tx, run.id, run.attempt, QUESTIONS_SHOWN)? {
+        let Some(offer) = &step.offer else { continue };
+        why.facts.push(format!("{} ({}) waits for a program that polls for `{}`", step.id, step.name, offer.tool));
+        why.next.push(format!("take it: repl step poll --tool {} -- COMMAND", offer.tool));
+    }
     Ok(())
 }
 

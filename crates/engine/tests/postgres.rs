@@ -1,5 +1,5 @@
 //! Two processes at once on PostgreSQL: jobs of one run are placed in one transaction, and nobody waits in a circle; a question that many
-//! people answer has one taker, there and on SQLite.
+//! people answer has one taker, there and on SQLite, and so has an offered step.
 
 #[allow(dead_code, reason = "the tests of the store use more of it")]
 #[path = "../../store/tests/support/postgres.rs"]
@@ -7,6 +7,8 @@ mod postgres;
 
 use adapters::fake::{FakeSettings, Fate, MachineState};
 use adapters::{FakeProvider, Provider};
+use engine::durable::{Answered, Asker, End, Request, StepRender};
+use engine::offer::{Poll, Taken};
 use engine::question::{Verdict, Word};
 use engine::run::{Plans, Render, Submission};
 use engine::runner::{Fact, Introduction, What};
@@ -18,7 +20,7 @@ use model::run::RunStatus;
 use model::spec::RunSpec;
 use model::step::{StepWait, ToolKind};
 use model::time::HOUR;
-use model::{Failure, OrgId, QuestionId, Refused, RunId};
+use model::{Credits, Failure, OrgId, QuestionId, Refused, RunId, StepId};
 use postgres::Postgres;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -205,13 +207,17 @@ const APPROVERS: usize = 20;
 
 /// A run whose only step asks a person.
 async fn submit_asking(engine: &Engine, org: OrgId) -> RunId {
+    let ask = StepPlan { input: json!({ "message": "go?" }), ..StepPlan::new("ask", ToolKind::Approval) };
+    submit_steps(engine, org, vec![ask]).await
+}
+
+async fn submit_steps(engine: &Engine, org: OrgId, steps: Vec<StepPlan>) -> RunId {
     let spec: RunSpec = serde_json::from_value(json!({
         "kind": "agents", "command": { "argv": [] }, "provider": "fake", "region": "here", "stop_duration_ms": 0,
         "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast",
     }))
     .unwrap();
-    let ask = StepPlan { input: json!({ "message": "go?" }), ..StepPlan::new("ask", ToolKind::Approval) };
-    let agents = vec![AgentPlan::new("one", vec![TaskPlan::new("all", vec![ask])])];
+    let agents = vec![AgentPlan::new("one", vec![TaskPlan { parallel: 3, ..TaskPlan::new("all", steps) }])];
     let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
     let plans = Plans { agents, ..Plans::default() };
     let submission = Submission { org, name: None, spec, plans, start: true };
@@ -266,6 +272,62 @@ fn of_twenty_clients_that_approve_at_once_one_is_the_taker() {
     runtime.block_on(async {
         one_taker(&[open(Database::File(folder.path().join("remuda.db")))]).await;
         one_taker(&[open(Database::Postgres(url.clone())), open(Database::Postgres(url.clone()))]).await;
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}
+
+/// Each offered step has one taker, whose report ends it; runs are taken from side by side.
+async fn one_taker_each(engines: &[Arc<Engine>]) {
+    let engine = &engines[0];
+    let org = engine.ensure_org("test").await.unwrap();
+    let worker = engine.start_worker("one".to_owned()).await.unwrap();
+    engine.beat(&worker).await.unwrap();
+    let external = |name: &str| StepPlan {
+        input: json!({ "tool": "crm", "input": name }),
+        ..StepPlan::new(name, ToolKind::External)
+    };
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        runs.push(submit_steps(engine, org, vec![external("a"), external("b")]).await);
+    }
+    work(engine, &worker).await;
+    let programs: Vec<_> =
+        (0..APPROVERS).map(|n| tokio::spawn(take_and_end(engines[n % engines.len()].clone(), org))).collect();
+    let mut taken = Vec::new();
+    for program in programs {
+        taken.extend(program.await.unwrap());
+    }
+    assert_eq!((taken.len(), taken.iter().collect::<BTreeSet<_>>().len()), (6, 6), "{taken:?}");
+    work(engine, &worker).await;
+    for run in runs {
+        assert_eq!(engine.run(org, run).await.unwrap().status, RunStatus::Completed);
+    }
+    let audit = engine.audit().await.unwrap();
+    assert!(audit.broken.is_empty(), "{:#?}", audit.broken);
+}
+
+/// What one program does: a step, if there is one, and none after it.
+async fn take_and_end(engine: Arc<Engine>, org: OrgId) -> Option<StepId> {
+    let poll = Poll { org, tools: vec!["crm".into()], lease_ms: HOUR };
+    let render: StepRender<Taken> = Arc::new(|_| None);
+    let Some(Answered::Now(taken)) = engine.poll_step(&poll, None, &render).await.unwrap() else { return None };
+    let (request, at) = (Request::plain(Asker::Org(org), taken.run), (taken.step, taken.fence));
+    let end = End::Completed { output: taken.input, cost: Credits::ZERO };
+    engine.end_step(request, at, end, None).await.unwrap();
+    Some(taken.step)
+}
+
+#[test]
+fn of_twenty_programs_that_poll_at_once_each_step_has_one_taker() {
+    let postgres = Postgres::start();
+    let url = postgres.database();
+    let folder = tempfile::tempdir().unwrap();
+    let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey)));
+    let open = |database| control_plane(database, folder.path(), &provider);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        one_taker_each(&[open(Database::File(folder.path().join("remuda.db")))]).await;
+        one_taker_each(&[open(Database::Postgres(url.clone())), open(Database::Postgres(url.clone()))]).await;
     });
     assert_eq!(postgres.deadlocks(), 0);
 }

@@ -180,6 +180,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("spool.roll", &[Role::Keeper]),
     ("step.leases", &[Role::Worker]),
     ("step.recorded", &[Role::Server]),
+    ("step.take", &[Role::Server]),
     ("store.migrate", &[Role::Server, Role::Worker]),
     ("sweep.arm", &[Role::Worker]),
     ("sweep.artifact", &[Role::Worker]),

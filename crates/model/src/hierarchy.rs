@@ -10,7 +10,7 @@ mod end;
 mod fail;
 mod hold;
 
-pub use begin::{begin_agents, begin_rank, begin_steps, end_timer};
+pub use begin::{begin_agents, begin_rank, begin_steps, end_timer, take_step};
 pub use child::{MAX_OPEN_CHILDREN, NewChild, add_child, begin_child, complete_child, fail_child, lose_child};
 pub use end::{
     cancel_rank, cancel_step, complete_rank, complete_step, continue_endings, is_current, is_to_stop, renew_agent,
@@ -26,8 +26,8 @@ use crate::agent::{Agent, AgentConsequence, AgentEvent, AgentKind};
 use crate::attempt::Attempt;
 use crate::children::{ChildState, Children};
 use crate::recovery::EscalationLimits;
-use crate::run::{LastError, Run, RunEvent, RunReason, RunStatus};
-use crate::step::{Step, StepConsequence, StepEvent, StepWait};
+use crate::run::{LastError, Run, RunEvent, RunReason};
+use crate::step::{Offer, Step, StepConsequence, StepEvent, StepWait};
 use crate::task::{Task, TaskConsequence, TaskEvent};
 use crate::{AgentId, Outcome, Refused, StepId, TaskId, Timestamp, string_enum};
 use serde::{Deserialize, Serialize};
@@ -111,6 +111,8 @@ pub enum Ready {
     Wait {
         until: Timestamp,
     },
+    /// A step of the tool `external`: it begins when a program of the user's takes it.
+    Offer(Offer),
     /// A person has to approve its input first.
     Ask,
     /// It cannot be called with what its expressions gave, or a person said no.
@@ -180,7 +182,7 @@ pub trait Rows {
     /// One more pending task of the same plan as `first`, for another item.
     fn add_item(&mut self, first: &Task, item: i64) -> Result<(), Self::Error>;
     fn ready(&mut self, step: &Step) -> Result<Ready, Self::Error>;
-    /// Its row says that it runs, or that it waits for a time.
+    /// Its row says that it runs, that it waits for a time, or that it is offered.
     fn step_begun(&mut self, step: &Step) -> Result<(), Self::Error>;
     /// The time of a step of the tool `wait` has come: its output is written.
     fn timer_ended(&mut self, step: &Step) -> Result<(), Self::Error>;
@@ -268,8 +270,7 @@ fn child_failed() -> LastError {
 
 /// Whether anything of an agent of this kind may begin. While a new plan is made, only its planner works.
 fn may_begin(run: &Run, kind: AgentKind) -> bool {
-    let goes_on = run.status == RunStatus::Running && run.termination.is_none() && run.pause_asked.is_none();
-    goes_on && (!run.replanning || kind == AgentKind::Planner)
+    run.begins_steps() && (!run.replanning || kind == AgentKind::Planner)
 }
 
 /// Moves an agent and counts it. The caller settles what follows from its end.
@@ -346,7 +347,7 @@ fn step_event<R: Rows>(rows: &mut R, id: StepId, event: &StepEvent) -> Result<bo
         }
     }
     match step.waits {
-        Some(StepWait::Timer) | None => {}
+        Some(StepWait::Timer | StepWait::Poller) | None => {}
         Some(question) if next.waits == Some(question) => {}
         Some(question) => close_question(rows, &next, question)?,
     }

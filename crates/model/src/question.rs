@@ -166,6 +166,7 @@ pub fn what(kind: StepWait) -> &'static str {
         StepWait::Approval => "approval",
         StepWait::Ticket => "ticket",
         StepWait::Timer => "timer",
+        StepWait::Poller => "offer",
     }
 }
 

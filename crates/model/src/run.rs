@@ -142,6 +142,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// Whether its steps may begin: it runs, and neither ends nor is about to pause.
+    pub fn begins_steps(&self) -> bool {
+        self.status == RunStatus::Running && self.termination.is_none() && self.pause_asked.is_none()
+    }
+
     /// A run as it was submitted, not started.
     pub fn created(id: RunId, org: OrgId, name: String, spec: RunTerms, at: Timestamp) -> Run {
         Run {

@@ -6,7 +6,7 @@ use crate::recovery::Judged;
 use crate::run::LastError;
 use crate::task::Task;
 use crate::{
-    AgentId, Credits, JobId, Outcome, Refused, RunId, StepId, TaskId, Timestamp, moved, string_enum, unchanged,
+    AgentId, Credits, JobId, OrgId, Outcome, Refused, RunId, StepId, TaskId, Timestamp, moved, string_enum, unchanged,
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,15 @@ impl ToolKind {
 
 string_enum! {
     /// What a step waits for while nobody works on it.
-    pub enum StepWait { Approval = "approval", Ticket = "ticket", Timer = "timer" }
+    /// `poller`: it is offered to programs of the user's that poll for its tool.
+    pub enum StepWait { Approval = "approval", Ticket = "ticket", Timer = "timer", Poller = "poller" }
+}
+
+/// To whom a step of the tool `external` is offered: programs of this org that poll for this name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Offer {
+    pub org: OrgId,
+    pub tool: String,
 }
 
 impl Step {
@@ -137,6 +145,9 @@ pub struct Step {
     /// What it waits for, while it is `waiting` or `uncertain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<StepWait>,
+    /// Set exactly while it waits for a poller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<Offer>,
     /// Made of its names and its exact input when it first begins; the same in every try and attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -241,6 +252,7 @@ impl Step {
             timeout_ms: task.timeout_ms.is_some().then_some(plan.timeout_ms),
             due_at: None,
             waits: None,
+            offer: None,
             key: None,
             identity: None,
             answer: None,
@@ -331,6 +343,10 @@ pub enum StepEvent {
     TimerSet {
         until: Timestamp,
     },
+    /// A step of the tool `external`: the first program that polls for it begins it.
+    Offered {
+        offer: Offer,
+    },
     ApprovalAsked,
     Approved,
     Completed,
@@ -375,16 +391,17 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
             E::Cancelled { .. } => end(next, S::Cancelled, at, None),
             event => Err(Refused::not_from("step", step.status, name(event), &[])),
         },
-        (S::Pending, E::Begun { fence }) => {
-            next.status = S::Running;
-            next.started_at = step.started_at.or(Some(at));
-            next.began_at = Some(at);
-            next.fence = *fence;
-            next.on = None;
-            next.tries += 1;
-            next.due_at = None;
-            moved(next, [])
-        }
+        // An offered step is begun by the program that takes it, or never.
+        (S::Waiting, event) if step.waits == Some(StepWait::Poller) => match event {
+            E::Offered { .. } => unchanged(),
+            E::Begun { fence } => {
+                let taken = begun(next, *fence, at);
+                moved(taken, [C::WakeAt { at }]) // the agent's clock runs again: its deadlines have a time
+            }
+            E::Cancelled { .. } => end(next, S::Cancelled, at, None),
+            event => Err(Refused::not_from("step", step.status, name(event), &[])),
+        },
+        (S::Pending, E::Begun { fence }) => moved(begun(next, *fence, at), []),
         (S::Running, E::Begun { .. }) => unchanged(),
         (S::Pending, E::Replayed) => {
             next.replayed = true;
@@ -407,6 +424,13 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
             next.tries += 1;
             next.due_at = Some(*until);
             moved(next, [C::WakeAt { at: *until }])
+        }
+        (S::Pending, E::Offered { offer }) => {
+            next.status = S::Waiting;
+            next.waits = Some(StepWait::Poller);
+            next.offer = Some(offer.clone());
+            next.due_at = None;
+            moved(next, [])
         }
         (S::Waiting, E::ApprovalAsked) | (S::Pending, E::Approved) => unchanged(),
         (S::Waiting, E::Approved) => {
@@ -458,12 +482,26 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
     }
 }
 
+fn begun(mut next: Step, fence: i64, at: Timestamp) -> Step {
+    next.status = S::Running;
+    next.started_at = next.started_at.or(Some(at));
+    next.began_at = Some(at);
+    next.fence = fence;
+    next.on = None;
+    next.tries += 1;
+    next.due_at = None;
+    next.waits = None;
+    next.offer = None;
+    next
+}
+
 fn end(mut next: Step, to: StepStatus, at: Timestamp, error: Option<LastError>) -> Result<Outcome<Step, C>, Refused> {
     next.status = to;
     next.ended_at = Some(at);
     next.due_at = None;
     next.uncertain = false;
     next.waits = None;
+    next.offer = None;
     if error.is_some() {
         next.last_error = error;
     }
@@ -476,6 +514,7 @@ pub fn name(event: &StepEvent) -> &'static str {
         E::Replayed => "replayed",
         E::NotNeeded => "not_needed",
         E::TimerSet { .. } => "timer_set",
+        E::Offered { .. } => "offered",
         E::ApprovalAsked => "approval_asked",
         E::Approved => "approved",
         E::Completed => "completed",

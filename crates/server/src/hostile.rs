@@ -194,6 +194,7 @@ fn least(body: &str) -> &'static str {
         "BeginStep" => r#"{"name":"s"}"#,
         "CompleteStep" | "BeatStep" => r#"{"fence":1}"#,
         "FailStep" => r#"{"fence":1,"message":"no"}"#,
+        "PollSteps" => r#"{"tools":["t"],"wait_ms":0}"#,
         "ResolveBody" => r#"{"action":"skip"}"#,
         _ => "{}",
     }

@@ -25,6 +25,8 @@ mod metrics;
 #[cfg(test)]
 mod network;
 mod openapi;
+#[cfg(test)]
+mod polled;
 mod pool;
 mod problem;
 mod question;

@@ -105,6 +105,8 @@ impl Route {
     StepAnswer,
     CompleteStep,
     FailStep,
+    PollSteps,
+    PolledStep,
     BeatStep,
     StepBeat,
     FinishBody,

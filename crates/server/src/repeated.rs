@@ -163,6 +163,10 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
             (begun(world).await, body("once"), body("twice"))
         }
         "/runs/{id}/steps/{step}/heartbeat" => (begun(world).await, json!({ "fence": 1 }), json!({ "fence": 2 })),
+        "/steps/poll" => {
+            world.agents(json!([{ "name": "s", "external": { "tool": "crm", "input": 1 } }])).await;
+            (String::new(), json!({ "tools": ["crm"], "wait_ms": 0 }), json!({ "tools": ["other"], "wait_ms": 0 }))
+        }
         "/runs/{id}/finish" => (external(world).await, plain, json!({ "error": "x" })),
         "/blobs/missing" => (String::new(), json!({ "hashes": ["0".repeat(64)] }), json!({ "hashes": [] })),
         "/instances/{id}/terminate" => {
@@ -267,7 +271,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/approvals/{id}/approve" | "/approvals/{id}/reject" => (world.ticket().await, none, "not_found"),
         "/workflows/{id}/retry" => (launching(world).await, none, "conflict"),
         // These refuse nothing but what cannot be read, or who may not ask.
-        "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" => return None,
+        "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" => return None,
         other => panic!("{other} is new here: say how it is refused"),
     })
 }

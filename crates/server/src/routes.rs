@@ -112,6 +112,7 @@ api! {
     post "/runs/{id}/steps/{step}/complete" step::complete, write, "A durable step is done; `next` begins in the same commit", CompleteStep => 200 StepAnswer;
     post "/runs/{id}/steps/{step}/fail" step::fail, write, "A durable step has failed", FailStep => 200 StepAnswer;
     post "/runs/{id}/steps/{step}/heartbeat" step::heartbeat, write, "Its program lives", BeatStep => 200 StepBeat;
+    post "/steps/poll" step::poll, write, "Take the oldest `external` step that is offered to one of these tools, and wait for one", PollSteps => 200 PolledStep | 204;
     post "/runs/{id}/finish" step::finish, write, "End a run of `type: external`", FinishBody => 200 RunView;
     post "/runs/{id}/start" run::start, write, "Start a run that was only created", ActionBody => 200 RunView | 402;
     post "/runs/{id}/cancel" run::cancel, write, "Ask it to end; `abort` kills at once", ActionBody => 200 RunView;

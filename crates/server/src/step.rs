@@ -8,20 +8,26 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use engine::durable::{Answered, Begin, DEFAULT_LEASE_MS, End, Ended, Request, Standing, StepRender, failure};
+use engine::durable::{Answered, Begin, DEFAULT_LEASE_MS, End, Ended, Report, Request, Standing, StepRender};
 use engine::external::Finish;
 use engine::lease::Beat;
+use engine::offer::{Poll, Taken};
 use engine::store::Hint;
+use model::recovery::ErrorClass;
 use model::step::StepWait;
 use model::time::show_duration;
 use model::{Credits, Effect, Refused, RunId, StepId};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::api::{BeatStep, BeginStep, CompleteStep, ErrorView, FailStep, FinishBody, StepAnswer, StepBeat};
+use wire::api::{
+    BeatStep, BeginStep, CompleteStep, ErrorView, FailStep, FinishBody, PollSteps, PolledStep, StepAnswer, StepBeat,
+};
 
 /// The longest that a request waits for a step to become free.
 const LONGEST_WAIT_MS: i64 = 60 * model::time::SECOND;
+/// Unless a poll says how long it waits: a program that asks again at once must not keep the control plane busy.
+const POLL_WAIT_MS: i64 = 30 * model::time::SECOND;
 /// A command may ask before its machine's report that it runs has come.
 const REPORTED_WITHIN_MS: i64 = 10 * model::time::SECOND;
 
@@ -84,11 +90,12 @@ pub(crate) async fn fail(
     Path((run, step)): Path<(String, String)>,
     asked: Asked<FailStep>,
 ) -> HandlerResult {
-    let FailStep { fence, message, code, effect } = asked.value.clone();
+    let FailStep { fence, message, code, class, effect } = asked.value.clone();
     let effect = effect.map(|word| effect_of(&word)).transpose()?;
+    let class = class.map(|word| class_of(&word)).transpose()?;
     let at: (StepId, i64) = (id("step", &step)?, fence);
     let request = request(stepper, id("run", &run)?, &asked, ended_once());
-    ended(state.engine.end_step(request, at, End::Failed(failure(code, message, effect)), None).await?)
+    ended(state.engine.end_step(request, at, End::Failed(Report { code, message, class, effect }), None).await?)
 }
 
 pub(crate) async fn heartbeat(
@@ -104,6 +111,43 @@ pub(crate) async fn heartbeat(
         Answered::Before(before) => answered(before),
         Answered::Now(beat) => Ok(Json(shown_beat(beat)).into_response()),
     }
+}
+
+/// Waits for a step that is offered to one of the program's tools. A step token of a job may not: the steps of other runs are not its.
+pub(crate) async fn poll(State(state): State<Shared>, writer: Writer, asked: Asked<PollSteps>) -> HandlerResult {
+    let PollSteps { tools, wait_ms, lease_ms } = asked.value.clone();
+    let wait_ms = wait_ms.unwrap_or(POLL_WAIT_MS);
+    if !(0..=LONGEST_WAIT_MS).contains(&wait_ms) {
+        return Err(Refused::invalid("wait_ms", "must lie between 0 and 60000").into());
+    }
+    let org = writer.org();
+    let poll = Poll { org, tools, lease_ms: lease_ms.unwrap_or(DEFAULT_LEASE_MS) };
+    let (key, render): (_, StepRender<Taken>) = (asked.key(org), Arc::new(|taken| Some(bytes(&polled(taken)))));
+    let mut bell = state.hub.follow(Hint::Offers(org));
+    let mut closing = state.closing.subscribe();
+    let until = tokio::time::Instant::now() + Duration::from_millis(wait_ms as u64);
+    loop {
+        match state.engine.poll_step(&poll, key.as_ref(), &render).await? {
+            Some(Answered::Before(before)) => return answered(before),
+            Some(Answered::Now(taken)) => return Ok(Json(polled(&taken)).into_response()),
+            None if tokio::time::Instant::now() >= until || *closing.borrow() => {
+                return Ok(StatusCode::NO_CONTENT.into_response());
+            }
+            None => {}
+        }
+        tokio::select! {
+            () = bell.rung() => {}
+            () = tokio::time::sleep_until(until) => {}
+            _ = closing.changed() => {}
+        }
+    }
+}
+
+fn polled(taken: &Taken) -> PolledStep {
+    let Taken { run, run_name, step, path, tool, fence, key, input, idempotent, lease_ms, deadline } = taken.clone();
+    let deadline_at = deadline.map(|at| at.ms());
+    let (run, id) = (run.to_string(), step.to_string());
+    PolledStep { run, run_name, id, path, tool, fence, key, input, idempotent, lease_ms, deadline_at }
 }
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -173,6 +217,14 @@ fn effect_of(word: &str) -> Result<Effect, Refused> {
         "done" => Ok(Effect::Done),
         _ => Err(Refused::invalid("effect", format!("`{word}` is not none, perhaps or done"))),
     }
+}
+
+/// Words for what a program's error is. The others are ours to say.
+pub(crate) const CLASSES: &[&str] = &["transient", "rate_limited", "resource", "invalid_output", "permanent"];
+
+fn class_of(word: &str) -> Result<ErrorClass, Refused> {
+    let class = CLASSES.contains(&word).then(|| word.parse().ok()).flatten();
+    class.ok_or_else(|| Refused::invalid("class", format!("`{word}` is not one of {}", CLASSES.join(", "))))
 }
 
 fn bytes(view: &impl serde::Serialize) -> Vec<u8> {

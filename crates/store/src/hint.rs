@@ -2,7 +2,7 @@
 //! lost hint delays a reader until its next poll.
 
 use model::log::LogId;
-use model::{InstanceId, RunId, Timestamp};
+use model::{InstanceId, OrgId, RunId, Timestamp};
 use std::collections::BTreeSet;
 use tokio::sync::broadcast;
 use tokio::sync::mpsc::UnboundedSender;
@@ -24,6 +24,8 @@ pub enum Hint {
     Logs(LogId),
     /// More frames of a run that has several logs are durable.
     RunLogs(RunId),
+    /// A step is offered to programs of this org that poll.
+    Offers(OrgId),
     /// A token was revoked: caches of tokens are emptied.
     Tokens,
 }
@@ -37,6 +39,7 @@ impl Hint {
             Hint::Instance(id) => format!("i{}", id.0),
             Hint::Logs(log) => format!("l{}.{}", log.key().0, log.key().1),
             Hint::RunLogs(id) => format!("f{}", id.0),
+            Hint::Offers(org) => format!("o{}", org.0),
             Hint::Tokens => "t".to_owned(),
         }
     }
@@ -55,6 +58,7 @@ impl Hint {
                 Some(Hint::Logs(LogId::from_key(subject.parse().ok()?, number.parse().ok()?)))
             }
             b'f' => number().map(RunId).map(Hint::RunLogs),
+            b'o' => number().map(OrgId).map(Hint::Offers),
             b't' => Some(Hint::Tokens),
             _ => None,
         }
@@ -120,6 +124,7 @@ mod tests {
             Hint::Logs(LogId::from_key(9, 0)),
             Hint::Logs(LogId::from_key(9, 2)),
             Hint::RunLogs(RunId(10)),
+            Hint::Offers(OrgId(11)),
             Hint::Tokens,
         ] {
             assert_eq!(Hint::from_line(&hint.to_line()), Some(hint));

@@ -5,7 +5,7 @@ use crate::tx::Tx;
 use crate::{args, doc};
 use model::hierarchy::Pick;
 use model::step::{Recorded, Step};
-use model::{AgentId, Failure, RunId, StepId, TaskId, Trouble};
+use model::{AgentId, Failure, OrgId, RunId, StepId, TaskId, Trouble};
 
 pub fn insert(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
     let parent = step.parent.map(|parent| parent.0);
@@ -19,13 +19,35 @@ pub fn insert(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
         step.due_at,
         parent,
         step.parent.map(|_| path(&step.name, step.item.as_deref())),
+        offer_org(step),
+        offer_tool(step),
         doc::write(step)
     ];
     tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
-    tx.post(&SAVE, args![step.id, state(step), step.due_at, doc::write(step)])
+    let row = args![step.id, state(step), step.due_at, offer_org(step), offer_tool(step), doc::write(step)];
+    tx.post(&SAVE, row)
+}
+
+fn offer_org(step: &Step) -> Option<i64> {
+    step.offer.as_ref().map(|offer| offer.org.0)
+}
+
+fn offer_tool(step: &Step) -> Option<&str> {
+    step.offer.as_ref().map(|offer| offer.tool.as_str())
+}
+
+/// Steps of running runs that are offered to this org under this name, after an id, the oldest first; each with its run.
+pub fn offered(tx: &mut Tx, org: OrgId, tool: &str, after: i64, limit: i64) -> Result<Vec<(StepId, RunId)>, Failure> {
+    let rows = tx.rows(&OFFERED, &args![org, tool, after, limit])?;
+    rows.iter().map(|row| Ok((StepId(row.int(0)?), RunId(row.int(1)?)))).collect()
+}
+
+/// Steps of one attempt that are offered, in order of creation.
+pub fn offered_of(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<Vec<Step>, Failure> {
+    doc::read_all(tx.rows(&OFFERED_OF_ATTEMPT, &args![run, attempt, limit])?, 0)
 }
 
 /// A row in whose place a retry has put another is history, and counted by nobody.
@@ -198,6 +220,8 @@ pub(crate) const ALL: &[&Sql] = &[
     &PAGE_OF_AGENT,
     &PAGE_OF_TASK,
     &FAILED_OF_ATTEMPT,
+    &OFFERED,
+    &OFFERED_OF_ATTEMPT,
     &IN_STATE,
     &DUE,
     &FAILED,
@@ -213,10 +237,11 @@ pub(crate) const ALL: &[&Sql] = &[
 ];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO steps (id, run_id, attempt, task_id, sequence, state, due, parent_id, path, doc)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    "INSERT INTO steps (id, run_id, attempt, task_id, sequence, state, due, parent_id, path, offer_org, offer_tool, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
 );
-const SAVE: Sql = Sql::new("UPDATE steps SET state = $2, due = $3, doc = $4 WHERE id = $1");
+const SAVE: Sql =
+    Sql::new("UPDATE steps SET state = $2, due = $3, offer_org = $4, offer_tool = $5, doc = $6 WHERE id = $1");
 const FIND: Sql = Sql::new("SELECT doc FROM steps WHERE id = $1");
 const AT: Sql = Sql::new(
     "SELECT doc FROM steps WHERE task_id = $1 AND sequence = $2 AND state <> 'replaced' AND parent_id IS NULL",
@@ -246,6 +271,12 @@ const PAGE_OF_TASK: Sql = Sql::new(
 );
 const FAILED_OF_ATTEMPT: Sql =
     Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state = 'failed' ORDER BY id LIMIT $3");
+const OFFERED: Sql = Sql::new(
+    "SELECT s.id, s.run_id FROM steps s JOIN runs r ON r.id = s.run_id
+      WHERE s.offer_org = $1 AND s.offer_tool = $2 AND s.id > $3 AND r.status = 'running' ORDER BY s.id LIMIT $4",
+);
+const OFFERED_OF_ATTEMPT: Sql =
+    Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND offer_org IS NOT NULL ORDER BY id LIMIT $3");
 const IN_STATE: Sql = Sql::new(
     "SELECT doc FROM steps WHERE task_id = $1 AND state = $2 AND parent_id IS NULL ORDER BY sequence LIMIT $3",
 );

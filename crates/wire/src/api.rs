@@ -15,6 +15,7 @@
 //! | `DELETE /runs/{id}` | 204 |
 //! | `POST /runs/{id}/steps` · `/steps/{step}/complete` `/fail` `/heartbeat` | [`BeginStep`] → [`StepAnswer`] · [`CompleteStep`], [`FailStep`] → [`StepAnswer`], [`BeatStep`] → [`StepBeat`] |
 //! | `GET /runs/{id}/steps/recorded?name=&key=` | [`StepAnswer`] |
+//! | `POST /steps/poll` | [`PollSteps`] → [`PolledStep`], or 204 when no step was offered in time |
 //! | `POST /runs/{id}/finish` | [`FinishBody`] → [`RunView`] |
 //! | `POST /blobs/missing` · `PUT /blobs/{hash}` · `GET /blobs/{hash}` | [`BlobList`] → [`BlobList`] · bytes → 204 · bytes |
 //! | `PUT /trees/{hash}` · `PUT /packs` | a folder's document (`model::tree`) → 204 · many small blobs and trees ([`crate::pack`]) → 204 |

@@ -1,19 +1,25 @@
-//! The oracle of effects: many runs while servers, workers and the database are killed and stopped at random. What the recorder has heard
-//! is held against what the product says: nothing that must happen is missing, and nothing happens twice that must not.
+//! The oracle of effects: many runs with http, mcp and external steps while servers, workers and the database are killed and stopped at
+//! random. What the recorder has heard is held against what the product says: nothing that must happen is missing, and nothing happens
+//! twice that must not.
 
 use crate::api::Api;
-use crate::process;
+use crate::process::{self, Running};
 use crate::recorder::{Recorded, Recorder, Reply};
 use crate::scene::Scene;
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::os::unix::process::CommandExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// `ORACLE_RUNS` of them, and `ORACLE_SEED` for other deaths.
 const RUNS: u64 = 30;
 const LEASE_MS: u64 = 1500;
+/// Programs that take external steps.
+const PROGRAMS: u64 = 2;
+const PROGRAM_LEASE: &str = "5s";
 /// So many requests lie between two deaths.
 const BETWEEN: u64 = 6;
 
@@ -22,18 +28,24 @@ fn no_effect_is_lost_or_repeated_while_servers_workers_and_the_database_die() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let (runs, seed) = (number("ORACLE_RUNS").unwrap_or(RUNS), number("ORACLE_SEED").unwrap_or(1));
     // The effect has happened, and its answer is lost.
-    let recorder = Recorder::answering(|record, times| match record.path.ends_with("/lost") {
-        true => Reply::Cut,
-        false => Reply::Json(json!({ "times": times })),
+    let recorder = Recorder::answering(|record, times| match record.path.rsplit('/').next() {
+        Some("lost") => Reply::Cut,
+        Some("tool" | "order") => record.mcp(),
+        _ => Reply::Json(json!({ "times": times })),
     });
     let scene = Scene::of_many(Default::default(), recorder, &format!("[timings]\nlease_ms = {LEASE_MS}\n"));
     let over = AtomicBool::new(false);
+    let (scene, over) = (&scene, &over);
     let submitted = std::thread::scope(|scope| {
-        let deaths = scope.spawn(|| die_at_random(&scene, seed, &over));
-        let submitted: Vec<String> = (0..runs).map(|number| submit(&scene, number)).collect();
-        until_all_have_ended(&scene);
-        over.store(true, Ordering::Relaxed);
+        let deaths = scope.spawn(|| die_at_random(scene, seed, over));
+        let programs: Vec<_> =
+            (0..PROGRAMS).map(|number| scope.spawn(move || poll(scene, seed + number, over))).collect();
+        let ends = Ends(over);
+        let submitted: Vec<String> = (0..runs).map(|number| submit(scene, number)).collect();
+        until_all_have_ended(scene);
+        drop(ends);
         deaths.join().unwrap();
+        programs.into_iter().for_each(|program| program.join().unwrap());
         submitted
     });
     for (number, run) in submitted.iter().enumerate() {
@@ -56,15 +68,26 @@ fn no_effect_is_lost_or_repeated_while_servers_workers_and_the_database_die() {
     scene.home.adds_up();
 }
 
-const IDEMPOTENT: [&str; 3] = ["get", "put", "last"];
+/// The other threads end with the test, also with one that has failed.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+const IDEMPOTENT: [&str; 5] = ["get", "put", "tool", "sync", "last"];
 
 fn once(number: u64) -> &'static [&'static str] {
-    if number.is_multiple_of(5) { &["pay", "mail", "lost"] } else { &["pay", "mail"] }
+    if number.is_multiple_of(5) { &["pay", "mail", "order", "ship", "lost"] } else { &["pay", "mail", "order", "ship"] }
 }
 
 fn heard<'r>(records: &'r [Recorded], number: u64, step: &str) -> impl Iterator<Item = &'r Recorded> {
     let path = format!("/{number}/{step}");
-    records.iter().filter(move |record| record.path == path)
+    // Of the messages to an MCP server only calls have an effect.
+    let is_call = |record: &Recorded| record.message().is_none_or(|method| method == "tools/call");
+    records.iter().filter(move |record| record.path == path && is_call(record))
 }
 
 /// The only key under which a step was heard of.
@@ -81,16 +104,51 @@ fn submit(scene: &Scene, number: u64) -> String {
     };
     let get = |name: &str| json!({ "name": name, "http": { "url": format!("RECORDER/{number}/{name}") }, "retry": 10 });
     let put = json!({ "name": "put", "http": { "method": "PUT", "url": format!("RECORDER/{number}/put"), "json": {} }, "idempotent": true, "retry": 10 });
-    let mut all = vec![get("get"), post("pay"), put];
+    let call = |name: &str, more: Value| {
+        let mcp = json!({ "url": format!("RECORDER/{number}/{name}"), "tool": "t", "arguments": { "of": number } });
+        merged(json!({ "name": name, "mcp": mcp }), more)
+    };
+    let external = |name: &str, more: Value| {
+        let input = json!({ "path": format!("/{number}/{name}") });
+        merged(json!({ "name": name, "external": { "tool": "record", "input": input } }), more)
+    };
+    let (repeated, once) = (json!({ "idempotent": true, "retry": 10 }), json!({ "timeout": "800ms" }));
+    let mut all = vec![get("get"), post("pay"), put, call("tool", repeated.clone()), external("ship", json!({}))];
+    all.push(external("sync", repeated));
     all.extend(number.is_multiple_of(5).then(|| post("lost")));
     all.push(get("last"));
     let plan = json!({ "type": "agents", "agents": [
         { "name": "a", "tasks": [{ "name": "t", "steps": all }] },
-        { "name": "b", "tasks": [{ "name": "t", "steps": [post("mail")] }] },
+        { "name": "b", "tasks": [{ "name": "t", "steps": [post("mail"), call("order", once)] }] },
     ] });
     let (file, key) = (scene.file(&plan.to_string()), format!("run-{number}"));
     let run = insist(scene, &["run", &file, "--detach", "--json", "--idempotency-key", &key]);
     run["id"].as_str().unwrap().to_owned()
+}
+
+fn merged(mut one: Value, other: Value) -> Value {
+    one.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+    one
+}
+
+/// A program that takes external steps, and is killed with all that it started each time many requests have come. What it was at is given up
+/// after its lease: long enough that everything which it had sent has come.
+fn poll(scene: &Scene, seed: u64, over: &AtomicBool) {
+    let record = r#"read -r input; path=${input#*\"path\":\"}; path=${path%%\"*}
+exec 3<>"/dev/tcp/127.0.0.1/$0" || exit 75
+printf 'POST %s HTTP/1.1\r\nhost: r\r\nidempotency-key: %s\r\ncontent-length: 0\r\n\r\n' "$path" "$REPL_STEP_KEY" >&3
+read -r _ status _ <&3; echo "{\"status\": $status}""#;
+    let port = scene.recorder.url("").rsplit(':').next().unwrap().to_owned();
+    let words = ["step", "poll", "--tool", "record", "--lease", PROGRAM_LEASE, "--", "bash", "-c", record, &port];
+    let mut random = seed;
+    while !over.load(Ordering::Relaxed) {
+        let program = Running::start(scene.home.repl(&words).process_group(0));
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let enough = scene.recorder.records().len() + 60 + (random >> 33) as usize % 60;
+        while !over.load(Ordering::Relaxed) && !scene.recorder.hears_in_all(enough, Duration::from_millis(200)) {}
+        nix::sys::signal::killpg(Pid::from_raw(program.pid()), Signal::SIGKILL).ok();
+        program.end();
+    }
 }
 
 /// Types a command until it succeeds: its server may die under it.
@@ -132,14 +190,21 @@ fn die_at_random(scene: &Scene, mut seed: u64, over: &AtomicBool) {
             continue;
         }
         heard = scene.recorder.records().len() + 1 + random(2 * BETWEEN) as usize;
-        match random(8) {
-            0 => scene.home.many().restart_database(),
-            stopped @ (1 | 2) => {
-                let worker = scene.home.many().pid(stopped as usize + 1);
-                process::signal(worker, Signal::SIGSTOP);
+        match random(10) {
+            0 => {
+                // A process that finds no database while it starts ends, and is not started again: all of them are up first.
+                for member in 0..4 {
+                    scene.home.many().pid(member);
+                }
+                scene.home.many().restart_database();
+            }
+            // Both servers and both workers in turn.
+            stopped @ 1..=4 => {
+                let member = scene.home.many().pid(stopped as usize - 1);
+                process::signal(member, Signal::SIGSTOP);
                 // The other one goes on meanwhile. Its lease is over when nothing has come for so long, or much has.
                 scene.recorder.hears_in_all(usize::MAX, lease);
-                process::signal(worker, Signal::SIGCONT);
+                process::signal(member, Signal::SIGCONT);
             }
             killed => scene.home.many().kill(killed as usize % 4),
         }

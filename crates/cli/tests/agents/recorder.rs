@@ -101,10 +101,38 @@ impl Recorder {
     }
 }
 
+/// The key of a call of an MCP tool.
+fn key_of_call(body: &str) -> Option<String> {
+    let message: Value = serde_json::from_str(body).ok()?;
+    message["params"]["_meta"]["idempotencyKey"].as_str().map(str::to_owned)
+}
+
+impl Recorded {
+    /// The method of an MCP message.
+    pub fn message(&self) -> Option<String> {
+        let message: Value = serde_json::from_str(&self.body).ok()?;
+        message["method"].as_str().map(str::to_owned)
+    }
+
+    /// As an MCP server without sessions answers.
+    pub fn mcp(&self) -> Reply {
+        let message: Value = serde_json::from_str(&self.body).unwrap_or_default();
+        let result = match message["method"].as_str() {
+            Some("server/discover") => json!({
+                "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": { "tools": {} },
+                "ttlMs": 0, "cacheScope": "private", "serverInfo": { "name": "recorder", "version": "1" },
+            }),
+            Some("tools/call") => json!({ "resultType": "complete", "content": [] }),
+            _ => return Reply::Status(400, "no such message"),
+        };
+        Reply::Json(json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }))
+    }
+}
+
 impl Book {
     fn write(&self, request: Request) -> (Recorded, usize) {
         let mut pages = self.pages.lock().unwrap();
-        let key = request.headers.get("idempotency-key").cloned();
+        let key = request.headers.get("idempotency-key").cloned().or_else(|| key_of_call(&request.body));
         let Request { method, path, headers, body } = request;
         let record = Recorded { method, path, key, headers, body };
         pages.records.push(record.clone());

@@ -1,10 +1,13 @@
 //! `repl step` in a script whose parts are killed in the middle: it goes on after its last finished step, and a file that records every
 //! execution says that no finished one was repeated.
 
+use crate::api::Api;
 use crate::gate::Gate;
 use crate::home::Home;
-use crate::process;
+use crate::process::{self, Running};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 
 /// Five steps, each of which records that it was executed. The third says who the script is and waits at a gate, the first time.
@@ -133,5 +136,51 @@ fn a_program_elsewhere_does_the_steps_of_its_own_run() {
     assert_eq!(home.status(&run)["status"], "completed");
     assert_eq!(home.say(&["finish", "import"]).code, 1, "once");
     assert_eq!(home.say(&["step", "x", "--", "true"]).code, 2, "of which run?");
+    home.adds_up();
+}
+
+/// A plan of one `external` step, and what its run answers.
+fn external(more: &str) -> String {
+    format!(
+        "type: agents\nagents: [{{name: a, tasks: [{{name: t, steps: [{{name: s, external: {{tool: crm, input: {{n: 7}}}}{more}}}]}}]}}]\n\
+         output: {{got: \"${{{{ agents.a.tasks.t.steps.s.output.n }}}}\"}}\n"
+    )
+}
+
+#[test]
+fn a_worker_elsewhere_does_the_external_steps_of_a_plan() {
+    let home = Home::new();
+    home.write("plan.repl.yml", external(""));
+    let run = home.json(&["run", "--detach", "plan.repl.yml"])["id"].as_str().unwrap().to_owned();
+    let command = ["--", "sh", "-c", "test -n \"$REPL_STEP_KEY\" && cat"];
+    let told = home.done(&[&["step", "poll", "--tool", "crm", "--once", "--json"], &command[..]].concat());
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!((&told["run"], &told["path"], &told["state"]), (&json!(run), &json!("a/t/s"), &json!("completed")));
+    let attached = home.attach(&run);
+    assert_eq!(attached.code, 0, "{attached}");
+    assert_eq!(Api::of(&home).get(&format!("/runs/{run}"))["output"], json!({ "got": 7 }));
+    for wrong in [&["step", "poll", "--tool", "crm"][..], &["step", "pay", "--tool", "crm", "--", "true"]] {
+        assert_eq!(home.say(wrong).code, 2, "{wrong:?}");
+    }
+    home.adds_up();
+}
+
+#[test]
+fn an_external_step_of_a_worker_that_died_is_given_to_the_next_under_the_same_key() {
+    let home = Home::new();
+    let (key, gate) = (Gate::new(&home, "key"), Gate::new(&home, "gate"));
+    home.write("plan.repl.yml", external(", idempotent: true"));
+    let run = home.json(&["run", "--detach", "plan.repl.yml"])["id"].as_str().unwrap().to_owned();
+    let line = format!("{}; {}", key.say("$REPL_STEP_KEY"), gate.wait());
+    let words = ["step", "poll", "--tool", "crm", "--lease", "1s", "--", "sh", "-c", &line];
+    let first = Running::start(home.repl(&words).process_group(0));
+    let heard = key.hear();
+    nix::sys::signal::killpg(nix::unistd::Pid::from_raw(first.pid()), nix::sys::signal::Signal::SIGKILL).unwrap();
+    first.end();
+    let told = home.done(&["step", "poll", "--tool", "crm", "--once", "--json", "--", "cat"]);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!((&told["key"], &told["try"]), (&json!(heard), &json!(2)));
+    home.attach(&run);
+    assert_eq!(home.status(&run)["status"], "completed");
     home.adds_up();
 }

@@ -266,6 +266,14 @@ pub const STORIES: &[Story] = &[
         points: &["kept.put"],
     },
     Story {
+        name: "a_program_takes_a_step",
+        settings: "",
+        also: "",
+        shared: true,
+        tell: a_program_takes_a_step,
+        points: &["step.take"],
+    },
+    Story {
         name: "the_end_before_the_log",
         settings: "",
         also: "",
@@ -549,6 +557,18 @@ fn agents_at_work(world: &World) {
         let keys: Vec<_> = recorder.records().into_iter().filter(|record| record.path == path).collect();
         assert!(!keys.is_empty() && keys.iter().all(|record| record.key == keys[0].key), "{path}: {keys:?}");
     }
+}
+
+/// An answer that got lost is given again: the program does the step once, and the step is its.
+fn a_program_takes_a_step(world: &World) {
+    let ran = world.home.here().join("ran");
+    let run =
+        world.submit_plan("type: agents\nagents:\n- tasks:\n  - steps: [{name: s, external: {tool: crm, input: 1}}]\n");
+    let line = format!("cat >> {}", ran.display());
+    world.insist(&["step", "poll", "--tool", "crm", "--once", "--", "sh", "-c", &line], 0);
+    world.ends(&run);
+    assert_eq!(world.json(&["status", &run])["run"]["status"], "completed");
+    assert_eq!(std::fs::read_to_string(ran).unwrap(), "1\n");
 }
 
 fn asked(world: &World, run: &str) -> Option<String> {

@@ -77,6 +77,7 @@ impl AtHand {
         self.expire(&mut run_tx)?;
         let cut = self.cut(&mut run_tx)?;
         run_tx.stop_commands(self.agent)?;
+        self.stop_taken(&mut run_tx)?;
         // What was woken up to here begins here.
         run_tx.acting.iter_mut().for_each(|acting| acting.again = false);
         let begun = if closing { Vec::new() } else { hierarchy::begin_steps(&mut run_tx, self.agent)? };
@@ -175,8 +176,9 @@ impl AtHand {
         }
         let mut wait = None;
         for step in run_tx.acted_on(self.agent)? {
-            let mine = step.fence == self.item.fence || step.tool.needs_machine();
-            if mine || !is_in_flight(&step) || step.by_children {
+            // A machine, or a program that has taken it, works on it and reports for itself.
+            let theirs = step.tool.needs_machine() || step.tool == ToolKind::External;
+            if theirs || step.fence == self.item.fence || !is_in_flight(&step) || step.by_children {
                 continue;
             }
             let surely_over = self.surely_over(&step);
@@ -189,6 +191,13 @@ impl AtHand {
             }
         }
         Ok(wait)
+    }
+
+    /// Only plans with such steps, or with models that may call for them, look for any.
+    fn stop_taken(&self, run_tx: &mut RunTx<'_>) -> Result<(), Failure> {
+        let mut steps = self.plan.tasks.iter().flat_map(|task| &task.steps);
+        let may_have = steps.any(|step| matches!(step.tool, ToolKind::External | ToolKind::Llm));
+        if may_have && Rows::agent(run_tx, self.agent)?.acting > 0 { run_tx.stop_taken(self.agent) } else { Ok(()) }
     }
 
     /// An earlier holder may still be alive and report, as long as its act may take and its lease may last.

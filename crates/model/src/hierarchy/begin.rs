@@ -1,6 +1,6 @@
 //! What begins next: agents up to the run's limit, tasks up to their agent's, steps up to their task's. Rows are made here, late.
 
-use super::end::{not_needed, settle_step, settle_task};
+use super::end::{is_to_stop, not_needed, settle_step, settle_task};
 use super::fail::{ask_a_person, refuse_step, refuse_task};
 use super::{CHUNK, Pick, Ready, Rows, TaskReady, agent_event, may_begin, step_event, task_event};
 use crate::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
@@ -264,6 +264,11 @@ pub(super) fn answer_step<R: Rows>(rows: &mut R, step: &Step, answer: Ready) -> 
             let step = rows.step(step.id)?;
             rows.step_begun(&step)
         }
+        Ready::Offer(offer) => {
+            step_event(rows, step.id, &StepEvent::Offered { offer })?;
+            let step = rows.step(step.id)?;
+            rows.step_begun(&step)
+        }
         Ready::Ask => super::ask_approval(rows, step.id),
         Ready::Escalate(error) => {
             step_event(rows, step.id, &StepEvent::Escalated { error })?;
@@ -273,6 +278,20 @@ pub(super) fn answer_step<R: Rows>(rows: &mut R, step: &Step, answer: Ready) -> 
         Ready::Unaffordable(error) => refuse_step(rows, step.id, error, true),
         Ready::Go | Ready::Later => Ok(()),
     }
+}
+
+/// A program polls for an offered step: it begins, unless nothing of its agent may begin now. Whether it has begun.
+pub fn take_step<R: Rows>(rows: &mut R, id: StepId) -> Result<bool, R::Error> {
+    let step = rows.step(id)?;
+    if step.waits != Some(StepWait::Poller) || step.replaced {
+        return Ok(false);
+    }
+    let agent = rows.agent(step.agent)?;
+    if !may_begin(rows.run(), agent.kind) || !takes_work(&agent) || is_to_stop(rows, &step)? {
+        return Ok(false);
+    }
+    let fence = rows.fence();
+    step_event(rows, id, &StepEvent::Begun { fence })
 }
 
 /// A rank's machine has everything: its task and its command run.

@@ -45,6 +45,12 @@ impl Commit<'_> {
                 hierarchy::end_timer(self, step_id(*step))?;
                 self.begin_steps(self.agent_of(*step / self.scope.steps))
             }
+            Choice::Polled(step) if self.waits_for(*step, StepWait::Poller) => {
+                match hierarchy::take_step(self, step_id(*step))? {
+                    true => Ok(()),
+                    false => Err(Stop::Nothing), // nothing of its run begins now
+                }
+            }
             Choice::Child(position) => self.ask_for_child(*position),
             // Somebody has found out what became of it.
             Choice::Verified(step, true) if self.is_uncertain(*step) => {
@@ -274,6 +280,7 @@ impl Rows for Commit<'_> {
             _ if self.odd.is_some_and(|odd| !odd.is_of_a_task()) => match self.odd.take() {
                 Some(Oddity::NotNeeded) => Ready::NotNeeded,
                 Some(Oddity::Timer) => Ready::Wait { until: NOW + 1 },
+                Some(Oddity::Offered) => Ready::Offer(samples::offer()),
                 Some(Oddity::Refused) => Ready::Refused(error()),
                 _ => Ready::Escalate(error()),
             },

@@ -9,7 +9,7 @@ use model::manifest::Manifest;
 use model::plan::{AgentPlan, StepPlan, TaskPlan};
 use model::run::{LastError, Run};
 use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
-use model::step::{Step, ToolKind};
+use model::step::{Offer, Step, ToolKind};
 use model::task::Task;
 use model::workflow::{Intent, Node, Workflow};
 use model::*;
@@ -77,6 +77,10 @@ pub fn task() -> Task {
 
 pub fn step() -> Step {
     Step::planned(StepId(1), &task(), 0, &plan().tasks[0].steps[0])
+}
+
+pub fn offer() -> Offer {
+    Offer { org: OrgId(1), tool: "crm".into() }
 }
 
 pub fn job() -> Job {

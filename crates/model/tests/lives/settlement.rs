@@ -81,6 +81,7 @@ impl Commit<'_> {
             Choice::Work(_)
             | Choice::Odd(..)
             | Choice::TimePasses(_)
+            | Choice::Polled(_)
             | Choice::Resolved(..)
             | Choice::Child(_)
             | Choice::StepDone(_)

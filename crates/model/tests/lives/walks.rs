@@ -223,6 +223,7 @@ fn task_events() -> Vec<TaskEvent> {
 fn step_state(step: &Step) -> String {
     match step.waits {
         Some(StepWait::Timer) => format!("{} (timer)", step.status),
+        Some(StepWait::Poller) => format!("{} (offered)", step.status),
         _ if step.uncertain => format!("{} (uncertain)", step.status),
         _ => step.status.to_string(),
     }
@@ -233,6 +234,7 @@ fn steps() -> Vec<Step> {
     let odd = [
         Step { status: StepStatus::Running, uncertain: true, ..samples::step() },
         Step { status: StepStatus::Waiting, waits: Some(StepWait::Timer), ..samples::step() },
+        Step { status: StepStatus::Waiting, waits: Some(StepWait::Poller), ..samples::step() },
     ];
     plain.chain(odd).collect()
 }
@@ -243,6 +245,7 @@ fn step_events() -> Vec<StepEvent> {
         StepEvent::Replayed,
         StepEvent::NotNeeded,
         StepEvent::TimerSet { until: NOW },
+        StepEvent::Offered { offer: samples::offer() },
         StepEvent::ApprovalAsked,
         StepEvent::Approved,
         StepEvent::Completed,

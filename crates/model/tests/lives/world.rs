@@ -122,6 +122,8 @@ pub enum Choice {
     Odd(usize, Oddity),
     /// The time that a step waits for has come.
     TimePasses(usize),
+    /// A program takes a step that is offered.
+    Polled(usize),
     /// Whoever works on the first step asks for one of its children.
     Child(usize),
     StepDone(usize),
@@ -153,6 +155,7 @@ pub enum Oddity {
     Refused,
     Changed,
     Timer,
+    Offered,
     /// The same of a task: its `if` is false, its expressions cannot be evaluated, its `for_each` gives one item.
     TaskNotNeeded,
     TaskRefused,
@@ -160,11 +163,12 @@ pub enum Oddity {
 }
 
 impl Oddity {
-    pub const ALL: [Oddity; 7] = [
+    pub const ALL: [Oddity; 8] = [
         Oddity::NotNeeded,
         Oddity::Refused,
         Oddity::Changed,
         Oddity::Timer,
+        Oddity::Offered,
         Oddity::TaskNotNeeded,
         Oddity::TaskRefused,
         Oddity::OneItem,
@@ -455,6 +459,7 @@ impl World {
                     }
                 }
                 StepStatus::Waiting if it.waits == Some(StepWait::Timer) => all.push(Choice::TimePasses(step)),
+                StepStatus::Waiting if it.waits == Some(StepWait::Poller) => all.push(Choice::Polled(step)),
                 StepStatus::Waiting => {
                     all.extend([Choice::Approved(step), Choice::Rejected(step)]);
                     all.extend(tickets(step));

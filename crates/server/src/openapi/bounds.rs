@@ -2,6 +2,7 @@
 //! enforces; the suite sends what these lines forbid and expects a refusal.
 
 use crate::question::MAX_NOTE;
+use engine::offer::{MAX_TOOL_NAME, MAX_TOOLS};
 use engine::store::token::Scope;
 use model::agent::AgentStatus;
 use model::run::{RunStatus, Ticket};
@@ -68,6 +69,14 @@ fn table() -> Vec<(&'static str, Value)> {
         ("BeginStep.max_cost", json!({ "pattern": COST })),
         ("CompleteStep.cost", json!({ "pattern": COST })),
         ("FailStep.effect", of_null(names(&["none", "perhaps", "done"]))),
+        ("FailStep.class", of_null(names(crate::step::CLASSES))),
+        (
+            "PollSteps.tools",
+            json!({ "minItems": 1, "maxItems": MAX_TOOLS,
+                    "items": { "type": "string", "minLength": 1, "maxLength": MAX_TOOL_NAME, "pattern": PLAIN } }),
+        ),
+        ("PollSteps.wait_ms", json!({ "minimum": 0, "maximum": 60_000 })),
+        ("PollSteps.lease_ms", json!({ "minimum": 1000, "maximum": model::time::DAY })),
         ("BeatStep.lease_ms", json!({ "minimum": 1000, "maximum": model::time::DAY })),
         ("BlobList.hashes", json!({ "items": { "type": "string", "pattern": HASH } })),
         ("BlobList.trees", json!({ "items": { "type": "string", "pattern": HASH } })),

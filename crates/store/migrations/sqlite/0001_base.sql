@@ -186,16 +186,18 @@ CREATE INDEX tasks_cut ON tasks (agent_id) WHERE cut = 1;
 
 -- A child of another step has `parent_id`, and `path`: its name and what tells children of one name apart.
 CREATE TABLE steps (
-    id        BIGINT NOT NULL PRIMARY KEY,
-    run_id    BIGINT NOT NULL,
-    attempt   BIGINT NOT NULL,
-    task_id   BIGINT NOT NULL,
-    sequence  BIGINT NOT NULL,
-    state     TEXT   NOT NULL,
-    due       BIGINT,
-    parent_id BIGINT,
-    path      TEXT,
-    doc       TEXT   NOT NULL
+    id         BIGINT NOT NULL PRIMARY KEY,
+    run_id     BIGINT NOT NULL,
+    attempt    BIGINT NOT NULL,
+    task_id    BIGINT NOT NULL,
+    sequence   BIGINT NOT NULL,
+    state      TEXT   NOT NULL,
+    due        BIGINT,
+    parent_id  BIGINT,
+    path       TEXT,
+    offer_org  BIGINT,
+    offer_tool TEXT,
+    doc        TEXT   NOT NULL
 );
 -- The steps of an attempt.
 CREATE INDEX steps_of_run ON steps (run_id, attempt, id);
@@ -203,6 +205,8 @@ CREATE INDEX steps_of_run ON steps (run_id, attempt, id);
 CREATE INDEX steps_by_state ON steps (task_id, state, sequence) WHERE parent_id IS NULL;
 -- Open children of a step, all or by path; all children of a step.
 CREATE INDEX steps_of_parent ON steps (parent_id, state, path) WHERE parent_id IS NOT NULL;
+-- Steps that an org's programs may take, by the name of their tool; the oldest first.
+CREATE INDEX steps_offered ON steps (offer_org, offer_tool, id) WHERE offer_org IS NOT NULL;
 
 -- What a step was called with (`input`) and what it answered (`output`), as JSON. Each is written once.
 CREATE TABLE step_data (

@@ -81,9 +81,49 @@ pub struct FailStep {
     /// `failed` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Whether it did something: `none`, `done` (unless given) or `perhaps`.
+    /// What kind of error it is: `transient`, `rate_limited`, `resource`, `invalid_output` or `permanent`. Unless given, `permanent`; of a
+    /// step that was polled for and whose effect is not `done`, `transient`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Whether it did something: `none`, `done` or `perhaps`. Unless given, `done`; of a step that was polled for, `perhaps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
+}
+
+/// What a program can do: it gets the oldest `external` step of a plan that is offered under one of these names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PollSteps {
+    /// Names of tools, at most 20.
+    pub tools: Vec<String>,
+    /// How long to wait for a step; 30 s unless given, at most 60 s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<i64>,
+    /// How long the program may be silent while it works on the step; 60 s unless given. Heartbeats renew it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<i64>,
+}
+
+/// A step that a program has taken: it reports the end with this fence, at `/runs/{run}/steps/{id}/complete` or `/fail`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PolledStep {
+    pub run: String,
+    pub run_name: String,
+    pub id: String,
+    /// Its agent, task and name.
+    pub path: String,
+    pub tool: String,
+    pub fence: i64,
+    /// The same in every try and attempt: for whoever the step asks to do something.
+    pub key: String,
+    pub input: Value,
+    /// May be done again if its outcome is unknown.
+    pub idempotent: bool,
+    pub lease_ms: i64,
+    /// When its time is up. Heartbeats do not move it.
+    pub deadline_at: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -128,7 +128,7 @@ pub struct StepView {
     /// Its `if` was false.
     #[serde(default)]
     pub unneeded: bool,
-    /// What it waits for: `approval`, `ticket` or `timer`.
+    /// What it waits for: `approval`, `ticket`, `timer` or `poller` (a program that takes it).
     #[serde(default)]
     pub waits: Option<String>,
     /// When it goes on by itself.
