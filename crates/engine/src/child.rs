@@ -32,6 +32,10 @@ impl RunTx<'_> {
             Some(open) => open,
             None => hierarchy::add_child(self, parent, child)?,
         };
+        let row = Rows::step(self, id)?;
+        if row.tool.is_stdio(&input.input) && !row.stdio {
+            Rows::set_step(self, Step { stdio: true, ..row });
+        }
         self.child_inputs.insert(id, input);
         hierarchy::begin_child(self, id)
     }
@@ -85,7 +89,7 @@ impl RunTx<'_> {
             _ => {
                 // A person may have put another input in the place of the first.
                 let input = self.child_inputs.get(&child.id).cloned().unwrap_or(input);
-                match child.tool.needs_machine() {
+                match child.needs_machine() {
                     true => self.readiness_on_machine(child, &input.input)?,
                     false => self.affordable(child, &input)?,
                 }
@@ -140,7 +144,7 @@ impl RunTx<'_> {
         let identity = Some(self.child_identity(child)?);
         let begun = Step { key: Some(input.key), identity, ..child.clone() };
         Rows::set_step(self, begun.clone());
-        if child.tool.needs_machine() {
+        if child.needs_machine() {
             return self.begun_on_machine(&begun, &input.input);
         }
         self.hold_step(&begun, input.most)

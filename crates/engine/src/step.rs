@@ -184,7 +184,7 @@ impl RunTx<'_> {
                 Err(error) => Ok(Ready::Refused(error)),
             };
         }
-        let ready = match step.tool.needs_machine() {
+        let ready = match step.needs_machine() {
             true => self.readiness_on_machine(step, &call.input)?,
             false => Ready::Go,
         };
@@ -223,7 +223,7 @@ impl RunTx<'_> {
             let next = Step { key: Some(call.key), identity: Some(call.identity), ..step.clone() };
             Rows::set_step(self, next);
         }
-        if step.tool.needs_machine() {
+        if step.needs_machine() {
             let step = Rows::step(self, step.id)?;
             self.begun_on_machine(&step, &call.input)?;
         }

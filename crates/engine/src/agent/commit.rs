@@ -175,7 +175,7 @@ impl AtHand {
         }
         let mut wait = None;
         for step in run_tx.acted_on(self.agent)? {
-            let mine = step.fence == self.item.fence || step.tool.needs_machine();
+            let mine = step.fence == self.item.fence || step.needs_machine();
             if mine || !is_in_flight(&step) || step.by_children {
                 continue;
             }
@@ -234,7 +234,7 @@ impl AtHand {
         let mut all = Vec::new();
         for id in begun {
             let step = Rows::step(run_tx, id)?;
-            if !is_in_flight(&step) || step.tool.needs_machine() || step.by_children {
+            if !is_in_flight(&step) || step.needs_machine() || step.by_children {
                 continue;
             }
             let place = Place::of(&Rows::task(run_tx, step.task)?, &step);
