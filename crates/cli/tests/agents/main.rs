@@ -17,6 +17,7 @@ mod hostile;
 mod listener;
 mod loops;
 mod model;
+mod mcp;
 mod money;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/process.rs"]
