@@ -114,14 +114,19 @@ mod tests {
         assert_eq!((started.secrets["K"].as_str(), started.stdin), ("KEY", None));
         let exec = read(ToolKind::Exec, &json!({ "argv": ["./x"], "input": { "a": [1] } }), Caller::default()).unwrap();
         assert_eq!(exec.stdin.as_deref(), Some(br#"{"a":[1]}"#.as_slice()));
-        assert_eq!(read(ToolKind::Exec, &json!({ "argv": ["./x"] }), Caller::default()).unwrap().stdin.as_deref(), Some(b"{}".as_slice()));
+        assert_eq!(
+            read(ToolKind::Exec, &json!({ "argv": ["./x"] }), Caller::default()).unwrap().stdin.as_deref(),
+            Some(b"{}".as_slice())
+        );
     }
 
     #[test]
     fn a_server_is_the_same_for_the_same_program_and_variables() {
         let caller = Caller { key: "k", timeout_ms: Some(5_000) };
         let of = |input: Value| read(ToolKind::Mcp, &input, caller).unwrap();
-        let first = of(json!({ "argv": ["./s", "-v"], "tool": "add", "arguments": { "a": 1 }, "env": { "K": { "secret": "KEY" } } }));
+        let first = of(
+            json!({ "argv": ["./s", "-v"], "tool": "add", "arguments": { "a": 1 }, "env": { "K": { "secret": "KEY" } } }),
+        );
         assert_eq!(first.command, Command::Argv(vec!["repl".into(), "mcp-call".into()]));
         let asked: Value = serde_json::from_slice(first.stdin.as_deref().unwrap()).unwrap();
         assert_eq!(asked, json!({ "tool": "add", "arguments": { "a": 1 }, "key": "k", "timeout_ms": 5000 }));

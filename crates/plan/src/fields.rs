@@ -392,7 +392,11 @@ pub static MCP: Table = Table {
             "A program that is the server, on the agent's machine. Calls of one agent with the same program and variables ask the same process.",
         ),
         field("headers", Kind::Headers, "Values may be `{secret: NAME}`."),
-        field("tool", Kind::Text, "The server's tool that is called. In `tools:`, without it, a model may call all of them."),
+        field(
+            "tool",
+            Kind::Text,
+            "The server's tool that is called. In `tools:`, without it, a model may call all of them.",
+        ),
         field("tools", Kind::Texts, "In `tools:`, which of the server's tools a model may call; default all."),
         field("arguments", Kind::Any, "What the tool is given."),
         TIMEOUT,

@@ -224,7 +224,8 @@ impl Step {
     pub fn is_delivered(&self) -> bool {
         let final_offset = self.ended.as_ref().map_or(0, |ended| ended.final_offset);
         let has_all = |output: &Output| output.delivered >= final_offset || output.rest_is_gone;
-        let told = self.is_server() || self.facts.is_empty() && self.reported && self.output.as_ref().is_none_or(has_all);
+        let told =
+            self.is_server() || self.facts.is_empty() && self.reported && self.output.as_ref().is_none_or(has_all);
         self.is_ended() && (told || self.refused)
     }
 

@@ -11,7 +11,7 @@ def send(message):
     sys.stdout.flush()
 
 
-def tool(name, **properties):
+def tool(name, /, **properties):
     schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     return {"name": name, "description": "Does " + name + ".", "inputSchema": schema, "annotations": {"readOnlyHint": True}}
 

@@ -16,8 +16,8 @@ mod home;
 mod hostile;
 mod listener;
 mod loops;
-mod model;
 mod mcp;
+mod model;
 mod money;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/process.rs"]

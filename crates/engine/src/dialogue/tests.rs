@@ -212,7 +212,8 @@ fn a_servers_tools_are_listed_once_before_the_first_turn_and_offered_by_its_name
     assert!(names.contains(&"files__write") && names.contains(&"files__read"), "{names:?}");
     let good = |name: &str| name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     assert!(names.iter().all(|name| good(name)), "{names:?}");
-    let other_read = names.iter().find(|name| name.starts_with("files__read_")).expect("the file has a tool of that name");
+    let other_read =
+        names.iter().find(|name| name.starts_with("files__read_")).expect("the file has a tool of that name");
     it.ended(
         "t1",
         asks(json!([

@@ -45,7 +45,9 @@ fn a_machine_is_told_of_the_server_and_of_the_call() {
     let asked: Value = serde_json::from_slice(&desired.inline[&told.stdin.as_ref().unwrap().hash]).unwrap();
     let key = step.key.clone().unwrap();
     assert_eq!(asked, json!({ "tool": "add", "arguments": { "n": 1 }, "key": key, "timeout_ms": 30_000 }));
-    let Does::Ends(end) = Does::answers(json!({ "output": { "content": [], "structured": 1 } })) else { unreachable!() };
+    let Does::Ends(end) = Does::answers(json!({ "output": { "content": [], "structured": 1 } })) else {
+        unreachable!()
+    };
     bench.command_ends(step.present_try(), end);
     bench.settle();
     assert_eq!(bench.run(run).status, RunStatus::Completed);

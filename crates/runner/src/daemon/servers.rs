@@ -37,7 +37,8 @@ impl Daemon {
     fn add_server(&mut self, of: Key) {
         let held = self.steps_of(of.of).filter(|step| step.is_server()).count();
         let Some(step) = self.steps.get_mut(&of) else { return };
-        let Some((wanted, server)) = step.wanted.as_ref().and_then(|wanted| Some((wanted, wanted.server.clone()?))) else {
+        let Some((wanted, server)) = step.wanted.as_ref().and_then(|wanted| Some((wanted, wanted.server.clone()?)))
+        else {
             return;
         };
         let (jobs, mut number) = (self.instance.jobs(), wall_ms());

@@ -28,7 +28,10 @@ fn serve(socket: &Path) -> std::io::Result<()> {
     for (answered, caller) in UnixListener::bind(socket)?.incoming().enumerate() {
         let pid = std::process::id();
         let [token, colour] = &variables;
-        writeln!(caller?, "{{\"server\": \"{name}\", \"pid\": {pid}, \"answered\": {answered}, \"token\": \"{token}\", \"colour\": \"{colour}\"}}")?;
+        writeln!(
+            caller?,
+            "{{\"server\": \"{name}\", \"pid\": {pid}, \"answered\": {answered}, \"token\": \"{token}\", \"colour\": \"{colour}\"}}"
+        )?;
     }
     Ok(())
 }

@@ -60,7 +60,9 @@ async fn a_server_is_kept_from_call_to_call_and_ends_with_its_job() {
     assert_ne!(other["pid"], first["pid"], "another name, another server");
     host.control.change(|state| state.desired[0].steps.clear());
     host.want(DesiredState::Stopped);
-    host.control.until("the job is closed", |state| state.facts.iter().any(|fact| matches!(fact.what, What::Closed { .. }))).await;
+    host.control
+        .until("the job is closed", |state| state.facts.iter().any(|fact| matches!(fact.what, What::Closed { .. })))
+        .await;
     assert_eq!(host.living(), [] as [i32; 0], "nothing of it is left when that is told");
     let told = host.control.see(|state| state.facts.iter().filter_map(|fact| fact.step).map(|step| step.number).min());
     assert_eq!(told, Some(1), "the control plane hears of steps only");

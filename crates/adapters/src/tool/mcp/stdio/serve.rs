@@ -37,7 +37,8 @@ pub fn serve(socket: &Path, argv: Vec<OsString>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = UnixListener::bind(socket)?;
-        let server = Arc::new(Server { argv, live: tokio::sync::Mutex::default(), log: broadcast::channel(LOG_PIECES).0 });
+        let server =
+            Arc::new(Server { argv, live: tokio::sync::Mutex::default(), log: broadcast::channel(LOG_PIECES).0 });
         loop {
             let (caller, _) = listener.accept().await?;
             tokio::spawn(answer(server.clone(), caller));
