@@ -147,9 +147,10 @@ impl Server {
         match session::me().serve_with_lifecycle(pipes, session::lifecycle()).await {
             Ok(service) => Ok(Live { service, process, broken, tail }),
             Err(error) => {
-                let why = process.end(&broken, &tail).await.unwrap_or_else(|| error.to_string());
+                let found = process.end(&broken, &tail).await;
+                let (why, class) = found.unwrap_or_else(|| (error.to_string(), ErrorClass::Transient));
                 let why = format!("no session with the server: {why}");
-                Err(ToolFailure::new(ErrorClass::Transient, Effect::None, "not_connected", why))
+                Err(ToolFailure::new(class, Effect::None, "not_connected", why))
             }
         }
     }
@@ -157,11 +158,12 @@ impl Server {
     /// Why a call got no answer, if the server is gone or was given up.
     async fn death(&self, effect: Effect) -> Option<ToolFailure> {
         let mut live = self.live.lock().await;
-        let why = match live.as_mut().filter(|live| live.service.peer().is_transport_closed()) {
-            Some(live) => live.process.end(&live.broken, &live.tail).await?,
-            None => "the server ended".to_owned(),
+        let found = match live.as_mut().filter(|live| live.service.peer().is_transport_closed()) {
+            Some(live) => live.process.end(&live.broken, &live.tail).await,
+            None => return None, // another call has started it again
         };
-        let class = if why.contains("no message of MCP") { ErrorClass::Permanent } else { ErrorClass::Transient };
+        let closed = || ("the server closed its standard output".to_owned(), ErrorClass::Transient);
+        let (why, class) = found.unwrap_or_else(closed);
         Some(ToolFailure::new(class, effect, "cut", format!("{why} while the call was under way")))
     }
 }
@@ -208,20 +210,16 @@ impl Process {
         }
     }
 
-    /// Its session is over: why, in words.
-    async fn end(&mut self, broken: &Broken, tail: &Tail) -> Option<String> {
-        let said = broken.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if said.is_some() {
-            return said;
+    /// Why its session is over: it was given up for what it wrote, which it would do again, or it has ended.
+    async fn end(&mut self, broken: &Broken, tail: &Tail) -> Option<(String, ErrorClass)> {
+        if let Some(why) = broken.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            return Some((why, ErrorClass::Permanent));
         }
-        let status = tokio::time::timeout(REAPED_WITHIN, self.child.wait()).await;
-        let how = match status {
-            Ok(Ok(status)) => format!("the server ended ({status})"),
-            _ => "the server closed its standard output".to_owned(),
-        };
+        let status = tokio::time::timeout(REAPED_WITHIN, self.child.wait()).await.ok()?.ok()?;
         let tail = String::from_utf8_lossy(&tail.lock().unwrap_or_else(PoisonError::into_inner)).into_owned();
-        let tail = exchange::shown(&tail);
-        Some(if tail.is_empty() { how } else { format!("{how}, last saying: {tail}") })
+        let said = exchange::shown(&tail);
+        let said = if said.is_empty() { String::new() } else { format!(", last saying: {said}") };
+        Some((format!("the server ended ({status}){said}"), ErrorClass::Transient))
     }
 }
 
