@@ -23,6 +23,7 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::broadcast;
+use tokio::task::JoinHandle;
 
 /// Pieces of the server's standard error that a call may lag behind before it misses some.
 const LOG_PIECES: usize = 64;
@@ -31,6 +32,7 @@ const PIECE_BYTES: usize = 4 << 10;
 const TAIL_BYTES: usize = 1 << 10;
 /// How it ended is known this long after its pipes have closed.
 const REAPED_WITHIN: Duration = Duration::from_secs(1);
+const LAST_WORDS_WITHIN: Duration = Duration::from_millis(200);
 
 /// Serves for ever; its keeper ends it.
 pub fn serve(socket: &Path, argv: Vec<OsString>) -> io::Result<()> {
@@ -142,7 +144,7 @@ impl Server {
     async fn start(&self) -> Result<Live, ToolFailure> {
         let (mut process, stderr) = Process::start(&self.argv)?;
         let (broken, tail) = (Broken::default(), Tail::default());
-        tokio::spawn(listen(stderr, self.log.clone(), tail.clone()));
+        process.listener = Some(tokio::spawn(listen(stderr, self.log.clone(), tail.clone())));
         let pipes = process.pipes(broken.clone())?;
         match session::me().serve_with_lifecycle(pipes, session::lifecycle()).await {
             Ok(service) => Ok(Live { service, process, broken, tail }),
@@ -186,6 +188,8 @@ async fn listen(mut stderr: ChildStderr, log: broadcast::Sender<Vec<u8>>, tail: 
 struct Process {
     child: Child,
     group: Option<Pid>,
+    /// Ends with its standard error.
+    listener: Option<JoinHandle<()>>,
 }
 
 impl Process {
@@ -200,7 +204,7 @@ impl Process {
         })?;
         let stderr = child.stderr.take().ok_or_else(|| not_started("it has no standard error".to_owned()))?;
         let group = child.id().map(|id| Pid::from_raw(id as i32));
-        Ok((Process { child, group }, stderr))
+        Ok((Process { child, group, listener: None }, stderr))
     }
 
     fn pipes(&mut self, broken: Broken) -> Result<Pipes, ToolFailure> {
@@ -216,18 +220,28 @@ impl Process {
             return Some((why, ErrorClass::Permanent));
         }
         let status = tokio::time::timeout(REAPED_WITHIN, self.child.wait()).await.ok()?.ok()?;
+        self.kill_group();
+        if let Some(listener) = self.listener.take() {
+            // Its last words are on their way.
+            let _ = tokio::time::timeout(LAST_WORDS_WITHIN, listener).await;
+        }
         let tail = String::from_utf8_lossy(&tail.lock().unwrap_or_else(PoisonError::into_inner)).into_owned();
         let said = exchange::shown(&tail);
         let said = if said.is_empty() { String::new() } else { format!(", last saying: {said}") };
         Some((format!("the server ended ({status}){said}"), ErrorClass::Transient))
     }
+
+    /// Once: after its program was collected and nothing is left in the group, its number may be another's.
+    fn kill_group(&mut self) {
+        if let Some(group) = self.group.take() {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(group) = self.group {
-            let _ = killpg(group, Signal::SIGKILL);
-        }
+        self.kill_group();
     }
 }
 
