@@ -32,6 +32,10 @@ impl RunTx<'_> {
             Some(open) => open,
             None => hierarchy::add_child(self, parent, child)?,
         };
+        let row = Rows::step(self, id)?;
+        if row.tool.is_stdio(&input.input) && !row.stdio {
+            Rows::set_step(self, Step { stdio: true, ..row });
+        }
         self.child_inputs.insert(id, input);
         hierarchy::begin_child(self, id)
     }
@@ -89,7 +93,7 @@ impl RunTx<'_> {
                     ToolKind::External if self.is_call_of_a_model(child)? => {
                         crate::offer::offer(self.run.org, &input.input)
                     }
-                    tool if tool.needs_machine() => self.readiness_on_machine(child, &input.input)?,
+                    _ if child.needs_machine() => self.readiness_on_machine(child, &input.input)?,
                     _ => self.affordable(child, &input)?,
                 }
             }
@@ -151,7 +155,7 @@ impl RunTx<'_> {
         let identity = Some(self.child_identity(child)?);
         let begun = Step { key: Some(input.key), identity, ..child.clone() };
         Rows::set_step(self, begun.clone());
-        if child.tool.needs_machine() {
+        if child.needs_machine() {
             return self.begun_on_machine(&begun, &input.input);
         }
         self.hold_step(&begun, input.most)

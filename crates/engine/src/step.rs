@@ -186,7 +186,7 @@ impl RunTx<'_> {
         }
         let ready = match step.tool {
             ToolKind::External => crate::offer::offer(self.run.org, &call.input),
-            tool if tool.needs_machine() => self.readiness_on_machine(step, &call.input)?,
+            _ if step.needs_machine() => self.readiness_on_machine(step, &call.input)?,
             _ => Ready::Go,
         };
         if let Some(acting) = &mut self.acting
@@ -224,7 +224,7 @@ impl RunTx<'_> {
             let next = Step { key: Some(call.key), identity: Some(call.identity), ..step.clone() };
             Rows::set_step(self, next);
         }
-        if step.tool.needs_machine() {
+        if step.needs_machine() {
             let step = Rows::step(self, step.id)?;
             self.begun_on_machine(&step, &call.input)?;
         }

@@ -391,7 +391,7 @@ fn count_in_flight<R: Rows>(rows: &mut R, step: &Step, acting: i64, waiting: i64
     agent.waiting += waiting;
     agent.keep_time(rows.at());
     rows.set_agent(agent);
-    if acting == 0 || step.tool.needs_machine() {
+    if acting == 0 || step.needs_machine() {
         return Ok(());
     }
     let mut attempt = rows.attempt()?;

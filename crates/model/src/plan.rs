@@ -213,6 +213,11 @@ impl TaskPlan {
 }
 
 impl StepPlan {
+    /// Runs on the agent's machine.
+    pub fn needs_machine(&self) -> bool {
+        self.tool.needs_machine() || self.tool.is_stdio(&self.input)
+    }
+
     pub fn new(name: &str, tool: ToolKind) -> StepPlan {
         StepPlan {
             name: name.to_owned(),

@@ -25,9 +25,15 @@ string_enum! {
 }
 
 impl ToolKind {
-    /// Runs on the agent's machine. The others run on a worker of the control plane, in a program of the user's, or nowhere.
+    /// Runs on the agent's machine. The others run on a worker of the control plane, in a program of the user's, or nowhere. A call of an
+    /// MCP server does if the server is a program: its input says so, and [`Step::needs_machine`] knows.
     pub fn needs_machine(self) -> bool {
         matches!(self, ToolKind::Command | ToolKind::Exec)
+    }
+
+    /// Whether this input names an MCP server that is a program.
+    pub fn is_stdio(self, input: &serde_json::Value) -> bool {
+        self == ToolKind::Mcp && input.get("argv").is_some()
     }
 }
 
@@ -93,6 +99,11 @@ impl Step {
 }
 
 impl Step {
+    /// Runs on the agent's machine.
+    pub fn needs_machine(&self) -> bool {
+        self.tool.needs_machine() || self.stdio
+    }
+
     pub fn present_try(&self) -> StepTry {
         StepTry { id: self.id, number: self.tries }
     }
@@ -119,6 +130,9 @@ pub struct Step {
     pub sequence: i64,
     pub name: String,
     pub tool: ToolKind,
+    /// Of the tool `mcp`: its server is a program on the agent's machine, and not one that a worker reaches over HTTP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdio: bool,
     /// May run again under the same key even if its outcome is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub idempotent: bool,
@@ -241,6 +255,7 @@ impl Step {
             sequence,
             name: plan.name.clone(),
             tool: plan.tool,
+            stdio: plan.tool.is_stdio(&plan.input),
             idempotent: plan.idempotent,
             status: StepStatus::Pending,
             uncertain: false,

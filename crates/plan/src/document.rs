@@ -129,7 +129,7 @@ pub struct Tool {
 impl Call {
     /// Whether it starts a process on the agent's machine.
     pub fn needs_machine(&self) -> bool {
-        self.tool.needs_machine() || self.tool == ToolKind::Mcp && self.input.get("argv").is_some()
+        self.tool.needs_machine() || self.tool.is_stdio(&self.input)
     }
 
     /// http GET and HEAD, and `llm`; nothing else.

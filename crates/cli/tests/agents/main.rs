@@ -17,6 +17,7 @@ mod home;
 mod hostile;
 mod listener;
 mod loops;
+mod mcp;
 mod model;
 mod money;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]

@@ -177,7 +177,7 @@ impl AtHand {
         let mut wait = None;
         for step in run_tx.acted_on(self.agent)? {
             // A machine, or a program that has taken it, works on it and reports for itself.
-            let theirs = step.tool.needs_machine() || step.tool == ToolKind::External;
+            let theirs = step.needs_machine() || step.tool == ToolKind::External;
             if theirs || step.fence == self.item.fence || !is_in_flight(&step) || step.by_children {
                 continue;
             }
@@ -243,7 +243,7 @@ impl AtHand {
         let mut all = Vec::new();
         for id in begun {
             let step = Rows::step(run_tx, id)?;
-            if !is_in_flight(&step) || step.tool.needs_machine() || step.by_children {
+            if !is_in_flight(&step) || step.needs_machine() || step.by_children {
                 continue;
             }
             let place = Place::of(&Rows::task(run_tx, step.task)?, &step);

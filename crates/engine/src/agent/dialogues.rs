@@ -232,7 +232,7 @@ impl AtHand {
         };
         let child = run_tx.begin_child(parent.id, new, input.clone())?;
         let acts = child.status == StepStatus::Running && !child.uncertain && child.fence == self.item.fence;
-        if acts && !child.tool.needs_machine() {
+        if acts && !child.needs_machine() {
             // A person may have put another input in the place of the first.
             let edited = run_tx.child_inputs.get(&child.id).filter(|now| now.key != input.key).cloned();
             let (key, called_with) = match edited {

@@ -16,6 +16,7 @@ mod idle_billing;
 mod keys;
 mod launch;
 mod machines;
+mod mcp;
 mod money;
 mod offers;
 mod pause;

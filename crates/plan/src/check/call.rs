@@ -42,6 +42,35 @@ impl Checker<'_> {
             self.problems.hint(at, why, "write `sandbox: off` at the top if that is meant");
         }
         self.call(&tool.call, value, at);
+        if tool.call.tool == ToolKind::Mcp {
+            self.mcp_tool(value, at);
+        }
+    }
+
+    /// One tool of a server with arguments of the file's, or, without `tool`, the tools of a server as it describes them.
+    fn mcp_tool(&mut self, value: &Value, at: At<'_>) {
+        let inner = Fields::of(value).get("mcp").unwrap_or(&Value::Null);
+        let place = at.key("mcp");
+        if has(inner, "tool") {
+            if has(inner, "tools") {
+                self.problems.hint(
+                    place.key("tools"),
+                    "`tool` names the one that may be called",
+                    "write one of the two",
+                );
+            }
+            return;
+        }
+        let hint = "name one tool with `tool`, or leave it out: the server says what its tools take";
+        if has(value, "args") {
+            self.problems.hint(at.key("args"), "are the arguments of one tool", hint);
+        }
+        if has(inner, "arguments") {
+            self.problems.hint(place.key("arguments"), "are what one tool is given", hint);
+        }
+        if has(value, "description") {
+            self.warnings.add(at.key("description"), "has no effect: the server describes its tools");
+        }
     }
 
     /// Returns the positions of the tasks whose outputs it reads.
