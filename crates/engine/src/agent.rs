@@ -7,6 +7,7 @@ mod commit;
 mod dialogues;
 mod hints;
 mod text;
+mod verify;
 
 pub(crate) use act::{MAX_OUTPUT_BYTES, output_problem};
 pub(crate) use commit::{collect_secrets, named_secrets};
@@ -23,7 +24,8 @@ use hints::RunHints;
 use model::agent::{Agent, AgentKind};
 use model::log::LogId;
 use model::time::SECOND;
-use model::{AgentId, Failure, Refused, RunId, Trouble};
+use model::{AgentId, Failure, Refused, RunId, StepId, Trouble};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,6 +43,8 @@ impl Engine {
         let found = self.store.read_inline("agent.find", move |tx| store::agent::find(tx, id)).await?;
         let Some(agent) = found else { return self.done(item).await };
         let renderer = self.renderer(agent).await?;
+        let mut planned = renderer.plan.tasks.iter().flat_map(|task| &task.steps);
+        let verifiable = planned.any(|step| step.verify.is_some());
         let holder = Holder {
             engine: self,
             item,
@@ -50,6 +54,8 @@ impl Engine {
             evaluated: Arc::default(),
             acts: Vec::new(),
             talks: Vec::new(),
+            verifies: Arc::default(),
+            verifiable,
         };
         holder.work().await
     }
@@ -90,6 +96,10 @@ struct Holder<'e> {
     acts: Vec<Act>,
     /// Dialogues with models that go on.
     talks: Vec<Talk>,
+    /// What was evaluated of the `verify` of steps whose outcome is unknown.
+    verifies: Arc<BTreeMap<StepId, verify::Prepared>>,
+    /// Whether the agent's plan has a `verify` at all.
+    verifiable: bool,
 }
 
 impl Holder<'_> {
@@ -110,6 +120,10 @@ impl Holder<'_> {
             let talked = self.listen(&mut decided).await?;
             if !decided.wanted.is_empty() {
                 self.evaluate(&decided.wanted, Fresh::new()).await?;
+                continue;
+            }
+            if !decided.checks.is_empty() {
+                self.look_into(&decided.checks).await?;
                 continue;
             }
             if talked {
@@ -183,6 +197,8 @@ impl Holder<'_> {
             plan: self.renderer.plan.clone(),
             evaluated: self.evaluated.clone(),
             dialogues: Arc::new(dialogues),
+            verifies: self.verifies.clone(),
+            verifiable: self.verifiable,
         };
         let late = at_hand.clone();
         let turn = Lane::Normal.of(self.run);

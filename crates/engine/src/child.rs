@@ -21,6 +21,8 @@ pub(crate) struct ChildInput {
     pub(crate) most: Credits,
     /// Of a turn: tokens that its agent may use in all; 0 is no limit.
     pub(crate) max_tokens: i64,
+    /// Its answer holds for the whole run. That of a `verify` does not: each time it is asked anew.
+    pub(crate) recorded: bool,
 }
 
 impl RunTx<'_> {
@@ -69,7 +71,10 @@ impl RunTx<'_> {
     pub(crate) fn child_readiness(&mut self, child: &Step) -> Result<Ready, Failure> {
         let Some(input) = self.child_inputs.get(&child.id).cloned() else { return Ok(Ready::Later) };
         let identity = self.child_identity(child)?;
-        let recorded = store::step::journal(self.tx, self.run.id, &identity)?;
+        let recorded = match input.recorded {
+            true => store::step::journal(self.tx, self.run.id, &identity)?,
+            false => None,
+        };
         let (key, approved) = self.approved_child(child, &identity, &input, recorded.as_ref())?;
         Ok(match recorded {
             Some(row) if row.key != key && !child.idempotent => Ready::Escalate(input_changed()),
@@ -137,7 +142,7 @@ impl RunTx<'_> {
         if child.tries == 1 {
             store::step::insert_data(self.tx, child.id, Data::Input, &input.input)?;
         }
-        let identity = Some(self.child_identity(child)?);
+        let identity = if input.recorded { Some(self.child_identity(child)?) } else { None };
         let begun = Step { key: Some(input.key), identity, ..child.clone() };
         Rows::set_step(self, begun.clone());
         if child.tool.needs_machine() {

@@ -141,6 +141,7 @@ impl RunTx<'_> {
                 ready => Ok(ready),
             },
             Some(row) if row.key == call.key && !step.may_be_repeated() && !self.is_resumed(step)? => {
+                self.note_call(step, call)?;
                 Ok(Ready::Unknown)
             }
             _ => self.permitted(step, place, call, policy, approved),
@@ -218,14 +219,22 @@ impl RunTx<'_> {
             return self.note_child_begun(step);
         }
         let Some(call) = self.call_of(step)? else { return Ok(()) };
+        let input = step.tool.needs_machine().then(|| call.input.clone());
+        self.note_call(step, call)?;
+        if let Some(input) = input {
+            let step = Rows::step(self, step.id)?;
+            self.begun_on_machine(&step, &input)?;
+        }
+        Ok(())
+    }
+
+    /// What a step is called with, or, in an earlier attempt, was. From here on the journal's record is this row's: whoever finds out what
+    /// became of the step says so here.
+    fn note_call(&mut self, step: &Step, call: Call) -> Result<(), Failure> {
         if step.key.is_none() {
             store::step::insert_data(self.tx, step.id, Data::Input, &call.input)?;
             let next = Step { key: Some(call.key), identity: Some(call.identity), ..step.clone() };
             Rows::set_step(self, next);
-        }
-        if step.tool.needs_machine() {
-            let step = Rows::step(self, step.id)?;
-            self.begun_on_machine(&step, &call.input)?;
         }
         Ok(())
     }
@@ -300,7 +309,7 @@ impl RunTx<'_> {
 
 /// Whether the row says that somebody works on it.
 pub(crate) fn is_in_flight(step: &Step) -> bool {
-    step.status == StepStatus::Running && !step.uncertain
+    step.status == StepStatus::Running && !step.is_unknown()
 }
 
 pub(crate) fn step_plan(plan: &AgentPlan, place: Place) -> Option<&StepPlan> {

@@ -266,6 +266,7 @@ pub(crate) fn step(s: &Step) -> StepView {
         status: s.status.to_string(),
         idempotent: s.idempotent,
         uncertain: s.uncertain,
+        verifying: s.verifying,
         outcome_unknown: s.outcome_unknown,
         replayed: s.replayed,
         unneeded: s.unneeded,

@@ -3,6 +3,7 @@
 
 use super::act::{Ended, Found, Try, cut_off, holder_gone};
 use super::dialogues::{News, Open};
+use super::verify;
 use crate::EngineContext;
 use crate::render::{Evaluated, Want};
 use crate::run_tx::RunTx;
@@ -27,6 +28,7 @@ pub(super) struct Decided {
     /// Dialogues that are over.
     pub(super) over: Vec<StepId>,
     pub(super) news: Vec<News>,
+    pub(super) checks: Vec<verify::Check>,
     pub(super) look_in_ms: Option<i64>,
     /// The item was given back.
     pub(super) finished: bool,
@@ -56,6 +58,8 @@ pub(super) struct AtHand {
     pub(super) plan: Arc<AgentPlan>,
     pub(super) evaluated: Arc<Evaluated>,
     pub(super) dialogues: Arc<Vec<Open>>,
+    pub(super) verifies: Arc<BTreeMap<StepId, verify::Prepared>>,
+    pub(super) verifiable: bool,
 }
 
 impl AtHand {
@@ -77,10 +81,12 @@ impl AtHand {
         self.expire(&mut run_tx)?;
         let cut = self.cut(&mut run_tx)?;
         run_tx.stop_commands(self.agent)?;
+        let mut begin = Vec::new();
+        let checks = if closing { Vec::new() } else { self.verify(&mut run_tx, &mut begin)? };
         // What was woken up to here begins here.
         run_tx.acting.iter_mut().for_each(|acting| acting.again = false);
         let begun = if closing { Vec::new() } else { hierarchy::begin_steps(&mut run_tx, self.agent)? };
-        let mut begin = self.begun(&mut run_tx, begun)?;
+        begin.extend(self.begun(&mut run_tx, begun)?);
         let over = self.over(&mut run_tx)?;
         let news = if closing { Vec::new() } else { self.go_on(&mut run_tx, &over, &mut begin)? };
         let adopted = if closing { Vec::new() } else { self.adopted(&mut run_tx)? };
@@ -95,14 +101,17 @@ impl AtHand {
         let due = if timed { store::agent::next_due(tx, self.agent, at)? } else { None };
         let again = (again || closing).then_some(at);
         let next = again.into_iter().chain(look_at).chain(due).chain(waits).chain(deadline).min();
-        let rests = wanted.is_empty() && adopted.is_empty() && news.iter().all(|news| news.ended.is_none());
+        let rests = wanted.is_empty()
+            && adopted.is_empty()
+            && checks.is_empty()
+            && news.iter().all(|news| news.ended.is_none());
         let finished = under_way == 0 && (rests || closing);
         if finished {
             // Everything was read again after `hold`, so wakes up to now are answered.
             store::work::finish(tx, &self.item.seen(seen), next);
         }
         let look_in_ms = next.map(|due| due.since(at).max(1));
-        Ok(Decided { begin, cut, wanted, adopted, over, news, look_in_ms, finished, version, generation: seen })
+        Ok(Decided { begin, cut, wanted, adopted, over, news, checks, look_in_ms, finished, version, generation: seen })
     }
 
     /// By a holder that has lost its item: the ends alone.

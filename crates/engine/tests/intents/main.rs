@@ -29,3 +29,4 @@ mod retry;
 mod silence;
 mod slow;
 mod sweeps;
+mod verify;

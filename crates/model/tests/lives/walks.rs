@@ -224,6 +224,7 @@ fn step_state(step: &Step) -> String {
     match step.waits {
         Some(StepWait::Timer) => format!("{} (timer)", step.status),
         _ if step.uncertain => format!("{} (uncertain)", step.status),
+        _ if step.verifying => format!("{} (verifying)", step.status),
         _ => step.status.to_string(),
     }
 }
@@ -232,6 +233,7 @@ fn steps() -> Vec<Step> {
     let plain = StepStatus::ALL.iter().map(|status| Step { status: *status, ..samples::step() });
     let odd = [
         Step { status: StepStatus::Running, uncertain: true, ..samples::step() },
+        Step { status: StepStatus::Running, verifying: true, by_children: true, ..samples::step() },
         Step { status: StepStatus::Waiting, waits: Some(StepWait::Timer), ..samples::step() },
     ];
     plain.chain(odd).collect()
@@ -248,6 +250,7 @@ fn step_events() -> Vec<StepEvent> {
         StepEvent::Completed,
         StepEvent::Failed { error: error() },
         StepEvent::ToBeRetried { at: NOW, error: error() },
+        StepEvent::VerifyBegun,
         StepEvent::OutcomeUnknown,
         StepEvent::Escalated { error: error() },
         StepEvent::Skipped { error: error() },

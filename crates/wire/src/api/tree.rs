@@ -119,6 +119,9 @@ pub struct StepView {
     pub idempotent: bool,
     /// It was begun, and nobody knows whether it had its effect: a person is asked.
     pub uncertain: bool,
+    /// It was begun, nobody knows whether it had its effect, and its `verify` is asked: a child of it.
+    #[serde(default)]
+    pub verifying: bool,
     /// It ended without anybody knowing whether it had its effect.
     #[serde(default)]
     pub outcome_unknown: bool,
