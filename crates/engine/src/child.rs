@@ -86,7 +86,7 @@ impl RunTx<'_> {
                 self.claim_record(child, identity, row);
                 Ready::Unknown
             }
-            _ if !approved => Ready::Ask,
+            _ if !approved && self.has_to_ask(child, &identity, &input)? => Ready::Ask,
             _ => {
                 // A person may have put another input in the place of the first.
                 let input = self.child_inputs.get(&child.id).cloned().unwrap_or(input);
@@ -113,7 +113,8 @@ impl RunTx<'_> {
 
     /// Begun by another row, and nobody knows more: what a person says of this row is what the journal says from now on.
     fn claim_record(&mut self, child: &Step, identity: String, row: JournalRow) {
-        Rows::set_step(self, Step { key: Some(row.key), identity: Some(identity), ..child.clone() });
+        let content = self.child_inputs.get(&child.id).and_then(|input| RunTx::content_of(child, &input.input));
+        Rows::set_step(self, Step { key: Some(row.key), identity: Some(identity), content, ..child.clone() });
     }
 
     /// The key of what the child would be called with now, and whether it may be. What a person put in the place of its input is its input
@@ -125,7 +126,7 @@ impl RunTx<'_> {
         input: &ChildInput,
         recorded: Option<&JournalRow>,
     ) -> Result<(String, bool), Failure> {
-        if !input.ask {
+        if !input.ask && !self.may_repeat_another(child)? {
             return Ok((input.key.clone(), true));
         }
         let call = Call { identity: identity.to_owned(), key: input.key.clone(), input: input.input.clone() };
@@ -137,13 +138,20 @@ impl RunTx<'_> {
         Ok((call.key, approved))
     }
 
+    /// By its policy, or because an earlier plan did the same.
+    fn has_to_ask(&mut self, child: &Step, identity: &str, input: &ChildInput) -> Result<bool, Failure> {
+        let call = Call { identity: identity.to_owned(), key: input.key.clone(), input: input.input.clone() };
+        Ok(input.ask || self.same_step(child, &call)?.is_some())
+    }
+
     pub(crate) fn note_child_begun(&mut self, child: &Step) -> Result<(), Failure> {
         let Some(input) = self.child_inputs.get(&child.id).cloned() else { return Ok(()) };
         if child.tries == 1 {
             store::step::insert_data(self.tx, child.id, Data::Input, &input.input)?;
         }
         let identity = if input.recorded { Some(self.child_identity(child)?) } else { None };
-        let begun = Step { key: Some(input.key), identity, ..child.clone() };
+        let content = RunTx::content_of(child, &input.input);
+        let begun = Step { key: Some(input.key), identity, content, ..child.clone() };
         Rows::set_step(self, begun.clone());
         if child.tool.needs_machine() {
             return self.begun_on_machine(&begun, &input.input);

@@ -41,6 +41,7 @@ mod render;
 pub mod run;
 mod run_tx;
 pub mod runner;
+mod same_step;
 mod settlement;
 mod step;
 mod sweep;

@@ -126,6 +126,7 @@ impl RunTx<'_> {
         let recorded = store::step::journal(self.tx, self.run.id, &call.identity)?;
         let (call, approved) = match policy {
             Policy::Ask => self.as_approved(call, recorded.as_ref())?,
+            Policy::Allow if self.may_repeat_another(step)? => self.as_approved(call, recorded.as_ref())?,
             Policy::Allow | Policy::Deny => (call, true),
         };
         match recorded {
@@ -173,8 +174,9 @@ impl RunTx<'_> {
     ) -> Result<Ready, Failure> {
         match policy {
             Policy::Deny => Ok(Ready::Refused(denied())),
-            _ if !approved => Ok(Ready::Ask),
-            _ => self.go(step, place, call),
+            _ if approved => self.go(step, place, call),
+            Policy::Allow if self.same_step(step, &call)?.is_none() => self.go(step, place, call),
+            _ => Ok(Ready::Ask),
         }
     }
 
@@ -233,7 +235,8 @@ impl RunTx<'_> {
     fn note_call(&mut self, step: &Step, call: Call) -> Result<(), Failure> {
         if step.key.is_none() {
             store::step::insert_data(self.tx, step.id, Data::Input, &call.input)?;
-            let next = Step { key: Some(call.key), identity: Some(call.identity), ..step.clone() };
+            let content = RunTx::content_of(step, &call.input);
+            let next = Step { key: Some(call.key), identity: Some(call.identity), content, ..step.clone() };
             Rows::set_step(self, next);
         }
         Ok(())
@@ -263,6 +266,7 @@ impl RunTx<'_> {
                 key: step.key.clone().unwrap_or_default(),
                 state,
                 step: step.answer.unwrap_or(step.id),
+                content: step.content.clone(),
             });
             store::step::record(self.tx, self.run.id, &identity, row.as_ref())?;
         }

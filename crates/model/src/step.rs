@@ -159,6 +159,9 @@ pub struct Step {
     /// Made of its names and its exact input when it first begins; the same in every try and attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The hash of tool and input, of a step that is not idempotent: a later plan finds it by what it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
     /// Its logical names with its generation, by which the run's journal knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
@@ -263,6 +266,7 @@ impl Step {
             due_at: None,
             waits: None,
             key: None,
+            content: None,
             identity: None,
             answer: None,
             began_at: None,

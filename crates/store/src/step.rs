@@ -161,12 +161,25 @@ pub struct JournalRow {
     pub key: String,
     pub state: Recorded,
     pub step: StepId,
+    /// The hash of tool and input. Written, and looked up by [`begun_elsewhere`]; not read back.
+    pub content: Option<String>,
 }
 
 pub fn journal(tx: &mut Tx, run: RunId, identity: &str) -> Result<Option<JournalRow>, Failure> {
     let Some(row) = tx.row(&JOURNAL, &args![run, identity])? else { return Ok(None) };
     let state = row.str(1)?.parse().map_err(|_| Trouble::internal("a journal row of an unknown state"))?;
-    Ok(Some(JournalRow { key: row.str(0)?.to_owned(), state, step: StepId(row.int(2)?) }))
+    Ok(Some(JournalRow { key: row.str(0)?.to_owned(), state, step: StepId(row.int(2)?), content: None }))
+}
+
+/// The first step with another identity that was begun with the same tool and input: its identity, and its row.
+pub fn begun_elsewhere(
+    tx: &mut Tx,
+    run: RunId,
+    content: &str,
+    identity: &str,
+) -> Result<Option<(String, StepId)>, Failure> {
+    let row = tx.row(&BEGUN_ELSEWHERE, &args![run, content, identity])?;
+    row.map(|row| Ok((row.str(0)?.to_owned(), StepId(row.int(1)?)))).transpose()
 }
 
 /// The newest finished step whose identity begins so.
@@ -178,7 +191,10 @@ pub fn last_recorded(tx: &mut Tx, run: RunId, beginning: &str) -> Result<Option<
 /// Replaces what the journal says of an identity; forgets it if there is nothing to say.
 pub fn record(tx: &mut Tx, run: RunId, identity: &str, row: Option<&JournalRow>) -> Result<(), Failure> {
     match row {
-        Some(row) => tx.post(&RECORD, args![run, identity, row.key.as_str(), row.state.as_str(), row.step]),
+        Some(row) => {
+            let content = row.content.clone();
+            tx.post(&RECORD, args![run, identity, row.key.as_str(), row.state.as_str(), row.step, content])
+        }
         None => tx.post(&FORGET, args![run, identity]),
     }
 }
@@ -206,6 +222,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &INSERT_TRY,
     &TRIES,
     &JOURNAL,
+    &BEGUN_ELSEWHERE,
     &LAST_RECORDED,
     &RECORD,
     &FORGET,
@@ -267,13 +284,17 @@ const FIND_DATA: Sql = Sql::new("SELECT body FROM step_data WHERE step_id = $1 A
 const INSERT_TRY: Sql = Sql::new("INSERT INTO tries (step_id, number, doc) VALUES ($1, $2, $3)");
 const TRIES: Sql = Sql::new("SELECT doc FROM tries WHERE step_id = $1 ORDER BY number");
 const JOURNAL: Sql = Sql::new("SELECT key, state, step_id FROM journal WHERE run_id = $1 AND identity = $2");
+const BEGUN_ELSEWHERE: Sql = Sql::new(
+    "SELECT identity, step_id FROM journal
+      WHERE run_id = $1 AND content = $2 AND identity <> $3 ORDER BY step_id LIMIT 1",
+);
 const LAST_RECORDED: Sql = Sql::new(
     "SELECT step_id FROM journal
       WHERE run_id = $1 AND substr(identity, 1, length($2)) = $2 AND state = 'done' ORDER BY step_id DESC LIMIT 1",
 );
 const RECORD: Sql = Sql::new(
-    "INSERT INTO journal (run_id, identity, key, state, step_id) VALUES ($1, $2, $3, $4, $5)
+    "INSERT INTO journal (run_id, identity, key, state, step_id, content) VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (run_id, identity) DO UPDATE
-        SET key = excluded.key, state = excluded.state, step_id = excluded.step_id",
+        SET key = excluded.key, state = excluded.state, step_id = excluded.step_id, content = excluded.content",
 );
 const FORGET: Sql = Sql::new("DELETE FROM journal WHERE run_id = $1 AND identity = $2");

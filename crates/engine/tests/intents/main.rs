@@ -26,6 +26,7 @@ mod ranks;
 mod reports;
 mod rests;
 mod retry;
+mod same_steps;
 mod silence;
 mod slow;
 mod sweeps;

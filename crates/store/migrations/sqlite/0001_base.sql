@@ -228,8 +228,11 @@ CREATE TABLE journal (
     key      TEXT   NOT NULL,
     state    TEXT   NOT NULL,
     step_id  BIGINT NOT NULL,
+    content  TEXT, -- the hash of tool and input, of a step that is not idempotent
     PRIMARY KEY (run_id, identity)
 );
+-- For a step of a new plan: the first step of another name that was begun with the same tool and input.
+CREATE INDEX journal_content ON journal (run_id, content, step_id) WHERE content IS NOT NULL;
 
 -- What people are asked: approvals of a step's input, and tickets about what becomes of a step.
 CREATE TABLE questions (
