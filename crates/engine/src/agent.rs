@@ -6,6 +6,7 @@ mod act;
 mod commit;
 mod dialogues;
 mod hints;
+mod pace;
 mod text;
 mod verify;
 
@@ -16,7 +17,7 @@ use crate::Engine;
 use crate::planner::history;
 use crate::render::{Evaluated, Fresh, Renderer, Want};
 use crate::step::{Place, step_plan};
-use act::{Act, Ended, Found, Woken, cut_all, no_tool, poll_acts, poll_ended};
+use act::{Act, Called, Ended, Found, Woken, cut_all, no_tool, poll_acts, poll_ended};
 use adapters::{ToolAnswer, ToolCall};
 use commit::{AtHand, Begin, Decided};
 use dialogues::Talk;
@@ -70,10 +71,11 @@ impl Engine {
                 AgentKind::Planner => Some((Arc::new(history(tx, &run)?), run.spec.plan.max_agents)),
                 _ => None,
             };
-            Ok((plan, store::plan::shared(tx, at.0)?, run.name, planning))
+            Ok((plan, store::plan::shared(tx, at.0)?, (run.org, run.name), planning))
         };
-        let (plan, shared, run_name, planning) = self.store.read("agent.plan", read).await?;
+        let (plan, shared, (org, run_name), planning) = self.store.read("agent.plan", read).await?;
         Ok(Renderer {
+            org,
             run: agent.run,
             run_name,
             attempt: agent.attempt,
@@ -164,6 +166,8 @@ impl Holder<'_> {
         }
         let call = ToolCall { key: begin.key, input: begin.input, secrets: begin.secrets };
         let tool = engine.context.tools.get(&step.tool).cloned();
+        let endpoint = tool.as_ref().and_then(|tool| tool.endpoint(&call.input));
+        let called = endpoint.zip(step.began_at).map(|(endpoint, began_at)| Called { endpoint, began_at });
         let target = text::Target {
             store: engine.store.clone(),
             logs: engine.logs.clone(),
@@ -179,7 +183,7 @@ impl Holder<'_> {
                 (None, None) => Err(no_tool(step.tool)),
             }
         });
-        Act { of: (step.id, step.tries), place: begin.place, idempotent: step.idempotent, future, limit }
+        Act { of: (step.id, step.tries), place: begin.place, idempotent: step.idempotent, called, future, limit }
     }
 
     /// One transaction. What has ended is recorded even if another holder has taken the item over: it names its try.
@@ -190,6 +194,7 @@ impl Holder<'_> {
         let at_hand = AtHand {
             context: self.engine.context.clone(),
             item: self.item,
+            org: self.renderer.org,
             run: self.run,
             agent: self.id,
             held: self.acts.iter().map(|act| (act.of, act.idempotent)).collect(),

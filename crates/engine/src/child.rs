@@ -23,6 +23,8 @@ pub(crate) struct ChildInput {
     pub(crate) max_tokens: i64,
     /// Its answer holds for the whole run. That of a `verify` does not: each time it is asked anew.
     pub(crate) recorded: bool,
+    /// What it is sent to.
+    pub(crate) endpoint: Option<String>,
 }
 
 impl RunTx<'_> {
@@ -92,7 +94,10 @@ impl RunTx<'_> {
                 let input = self.child_inputs.get(&child.id).cloned().unwrap_or(input);
                 match child.tool.needs_machine() {
                     true => self.readiness_on_machine(child, &input.input)?,
-                    false => self.affordable(child, &input)?,
+                    false => match self.paced(child, input.endpoint.clone())? {
+                        Ready::Go => self.affordable(child, &input)?,
+                        wait => wait,
+                    },
                 }
             }
         })
@@ -132,7 +137,8 @@ impl RunTx<'_> {
         let call = Call { identity: identity.to_owned(), key: input.key.clone(), input: input.input.clone() };
         let (call, approved) = self.as_approved(call, recorded)?;
         if call.key != input.key {
-            let edited = ChildInput { input: call.input, key: call.key.clone(), ..input.clone() };
+            let endpoint = self.endpoint_of(child.tool, &call.input);
+            let edited = ChildInput { input: call.input, key: call.key.clone(), endpoint, ..input.clone() };
             self.child_inputs.insert(child.id, edited);
         }
         Ok((call.key, approved))

@@ -15,6 +15,7 @@ pub mod desired;
 mod dialogue;
 mod dispatch;
 pub mod durable;
+mod endpoint;
 pub mod external;
 mod idle_billing;
 mod idle_runs;

@@ -8,7 +8,7 @@ use model::plan::{AgentPlan, RunPlan, TaskPlan};
 use model::run::LastError;
 use model::step::Step;
 use model::task::Task;
-use model::{AgentId, Failure, RunId};
+use model::{AgentId, Failure, OrgId, RunId};
 use plan::expression::Reference;
 use plan::{RenderError, Scope, Template};
 use serde_json::{Map, Value, json};
@@ -24,6 +24,7 @@ const PLANNER: &str = "@planner";
 /// An agent with its plan, and what all steps of its run share.
 #[derive(Clone)]
 pub(crate) struct Renderer {
+    pub(crate) org: OrgId,
     pub(crate) run: RunId,
     pub(crate) run_name: String,
     pub(crate) attempt: i64,

@@ -189,7 +189,11 @@ impl RunTx<'_> {
         }
         let ready = match step.tool.needs_machine() {
             true => self.readiness_on_machine(step, &call.input)?,
-            false => Ready::Go,
+            false if step.by_children => Ready::Go,
+            false => {
+                let endpoint = self.endpoint_of(step.tool, &call.input);
+                self.paced(step, endpoint)?
+            }
         };
         if let Some(acting) = &mut self.acting
             && !matches!(acting.evaluated.steps.get(&place), Some(Prepared::Call(evaluated)) if evaluated.key == call.key)

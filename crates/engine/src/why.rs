@@ -19,6 +19,8 @@ use store::question::Which;
 const RANKS_SHOWN: i64 = 10;
 /// Tickets and approvals that a person is told of.
 const QUESTIONS_SHOWN: i64 = 5;
+/// Steps that begin later of which a person is told.
+const PUT_OFF_SHOWN: i64 = 5;
 /// Failed steps among which the first is looked for.
 const FAILED_LOOKED_AT: i64 = 100;
 
@@ -132,6 +134,7 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
             let open = store::question::page(tx, run.org, which, i64::MAX, QUESTIONS_SHOWN + 1)?;
             asked(&open, kind, at, why);
         }
+        put_off(tx, run, at, why)?;
     }
     let failed = store::step::failed(tx, run.id, run.attempt, FAILED_LOOKED_AT)?;
     let Some(first) = failed.into_iter().min_by_key(|step| (step.ended_at, step.id)) else { return Ok(()) };
@@ -154,6 +157,22 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
         why.facts.push(format!("decided: {}, because {}", judged.decision, judged.rule.sentence()));
     }
     why.next.push(format!("the step with its input and output: GET /api/v1/runs/{}/steps/{}", run.id, first.id));
+    Ok(())
+}
+
+/// Steps that begin by themselves at a later time, and what they wait for.
+fn put_off(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    for step in store::step::put_off(tx, run.id, run.attempt, PUT_OFF_SHOWN)? {
+        let agent = store::agent::find(tx, step.agent)?.map(|agent| agent.name).unwrap_or_default();
+        let task = store::task::find(tx, step.task)?.map(|task| task.name).unwrap_or_default();
+        let left = show_duration(step.due_at.map_or(0, |due| due.since(at)));
+        let because = match (&step.held_back_by, &step.last_error) {
+            (Some(endpoint), _) => format!("{endpoint} answered that there were too many requests (429)"),
+            (None, Some(error)) => error.message.clone(),
+            (None, None) => continue,
+        };
+        why.facts.push(format!("{agent}/{task}/{} is called in {left}: {because}", step.name));
+    }
     Ok(())
 }
 

@@ -111,6 +111,10 @@ pub enum Ready {
     Wait {
         until: Timestamp,
     },
+    /// Its endpoint asked to be left alone until then.
+    NotBefore {
+        at: Timestamp,
+    },
     /// A person has to approve its input first.
     Ask,
     /// It cannot be called with what its expressions gave, or a person said no.
@@ -180,6 +184,10 @@ pub trait Rows {
     /// One more pending task of the same plan as `first`, for another item.
     fn add_item(&mut self, first: &Task, item: i64) -> Result<(), Self::Error>;
     fn ready(&mut self, step: &Step) -> Result<Ready, Self::Error>;
+    /// Whether a failure of this step counts among those of the run: of many refusals by one endpoint only the first does.
+    fn is_counted(&self, _: &Step) -> bool {
+        true
+    }
     /// Its row says that it runs, or that it waits for a time.
     fn step_begun(&mut self, step: &Step) -> Result<(), Self::Error>;
     /// The time of a step of the tool `wait` has come: its output is written.

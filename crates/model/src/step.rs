@@ -153,6 +153,9 @@ pub struct Step {
     pub timeout_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
+    /// Pending, and not called before `due_at`: this endpoint asked to be left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_back_by: Option<String>,
     /// What it waits for, while it is `waiting` or `uncertain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<StepWait>,
@@ -264,6 +267,7 @@ impl Step {
             files: plan.files.clone(),
             timeout_ms: task.timeout_ms.is_some().then_some(plan.timeout_ms),
             due_at: None,
+            held_back_by: None,
             waits: None,
             key: None,
             content: None,
@@ -356,6 +360,10 @@ pub enum StepEvent {
     TimerSet {
         until: Timestamp,
     },
+    /// It may not be called before this time.
+    PutOff {
+        until: Timestamp,
+    },
     ApprovalAsked,
     Approved,
     Completed,
@@ -410,9 +418,14 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
             next.on = None;
             next.tries += 1;
             next.due_at = None;
+            next.held_back_by = None;
             moved(next, [])
         }
         (S::Running, E::Begun { .. }) => unchanged(),
+        (S::Pending, E::PutOff { until }) => {
+            next.due_at = Some(*until);
+            moved(next, [C::WakeAt { at: *until }])
+        }
         (S::Pending, E::Replayed) => {
             next.replayed = true;
             end(next, S::Completed, at, None)
@@ -513,6 +526,7 @@ pub fn name(event: &StepEvent) -> &'static str {
         E::Replayed => "replayed",
         E::NotNeeded => "not_needed",
         E::TimerSet { .. } => "timer_set",
+        E::PutOff { .. } => "put_off",
         E::ApprovalAsked => "approval_asked",
         E::Approved => "approved",
         E::Completed => "completed",

@@ -271,6 +271,7 @@ pub(crate) fn step(s: &Step) -> StepView {
         replayed: s.replayed,
         unneeded: s.unneeded,
         waits: s.waits.map(|w| w.to_string()),
+        held_back_by: s.held_back_by.clone(),
         due_at: ms(s.due_at),
         key: s.key.clone(),
         tries: s.tries,

@@ -98,6 +98,12 @@ pub fn failed(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<Vec<S
     doc::read_all(tx.rows(&FAILED_OF_ATTEMPT, &args![run, attempt, limit])?, 0)
 }
 
+/// Those that are not called before a time after `at`, in order of creation.
+pub fn put_off(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<Vec<Step>, Failure> {
+    let at = tx.at();
+    doc::read_all(tx.rows(&PUT_OFF, &args![run, attempt, at, limit])?, 0)
+}
+
 /// Those of a task that are meant, in order of their sequence.
 pub fn pick(tx: &mut Tx, task: TaskId, pick: Pick, limit: i64) -> Result<Vec<Step>, Failure> {
     let state = match pick {
@@ -213,6 +219,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &PAGE_OF_AGENT,
     &PAGE_OF_TASK,
     &FAILED_OF_ATTEMPT,
+    &PUT_OFF,
     &IN_STATE,
     &DUE,
     &FAILED,
@@ -262,6 +269,9 @@ const PAGE_OF_TASK: Sql = Sql::new(
 );
 const FAILED_OF_ATTEMPT: Sql =
     Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state = 'failed' ORDER BY id LIMIT $3");
+const PUT_OFF: Sql = Sql::new(
+    "SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state = 'pending' AND due > $3 ORDER BY id LIMIT $4",
+);
 const IN_STATE: Sql = Sql::new(
     "SELECT doc FROM steps WHERE task_id = $1 AND state = $2 AND parent_id IS NULL ORDER BY sequence LIMIT $3",
 );

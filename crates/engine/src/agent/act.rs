@@ -7,7 +7,7 @@ use adapters::{ToolAnswer, ToolFailure};
 use model::recovery::{ErrorClass, StepFailure};
 use model::run::LastError;
 use model::step::ToolKind;
-use model::{Effect, StepId};
+use model::{Effect, StepId, Timestamp};
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
@@ -25,6 +25,7 @@ pub(super) struct Act {
     /// Of a step of the plan; a child of one has no place in it.
     pub(super) place: Option<Place>,
     pub(super) idempotent: bool,
+    pub(super) called: Option<Called>,
     pub(super) future: Pin<Box<dyn Future<Output = Result<ToolAnswer, ToolFailure>> + Send>>,
     pub(super) limit: Option<TimerFuture>,
 }
@@ -35,6 +36,14 @@ pub(super) struct Ended {
     /// Of a step of the plan; a child of one has no place in it.
     pub(super) place: Option<Place>,
     pub(super) found: Found,
+    pub(super) called: Option<Called>,
+}
+
+/// What a call was sent to, and when its try began.
+#[derive(Debug, Clone)]
+pub(super) struct Called {
+    pub(super) endpoint: String,
+    pub(super) began_at: Timestamp,
 }
 
 pub(super) enum Found {
@@ -79,7 +88,7 @@ pub(super) fn poll_ended(acts: &mut Vec<Act>, context: &mut Context<'_>) -> Poll
     let mut ended = Vec::new();
     acts.retain_mut(|act| match poll_act(act, context) {
         Poll::Ready(found) => {
-            ended.push(Ended { of: act.of, place: act.place, found });
+            ended.push(Ended { of: act.of, place: act.place, found, called: act.called.take() });
             false
         }
         Poll::Pending => true,
@@ -99,7 +108,7 @@ fn poll_act(act: &mut Act, context: &mut Context<'_>) -> Poll<Found> {
 }
 
 pub(super) fn cut_all(acts: &mut Vec<Act>) -> Vec<Ended> {
-    acts.drain(..).map(|act| Ended { of: act.of, place: act.place, found: Found::Cut }).collect()
+    acts.drain(..).map(|act| Ended { of: act.of, place: act.place, found: Found::Cut, called: None }).collect()
 }
 
 pub(crate) fn output_problem(output: &Value, schema: Option<&Value>) -> Option<ToolFailure> {

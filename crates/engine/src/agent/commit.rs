@@ -12,7 +12,7 @@ use model::agent::AgentStatus;
 use model::hierarchy::{self, Rows};
 use model::plan::AgentPlan;
 use model::step::{Step, ToolKind};
-use model::{AgentId, Failure, RunId, StepId, Timestamp, Trouble};
+use model::{AgentId, Failure, OrgId, RunId, StepId, Timestamp, Trouble};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,6 +51,7 @@ pub(super) struct Begin {
 pub(super) struct AtHand {
     pub(super) context: Arc<EngineContext>,
     pub(super) item: Item,
+    pub(super) org: OrgId,
     pub(super) run: RunId,
     pub(super) agent: AgentId,
     pub(super) held: Vec<(Try, bool)>,
@@ -65,7 +66,9 @@ pub(super) struct AtHand {
 impl AtHand {
     pub(super) fn advance(&self, tx: &mut Tx) -> Result<Decided, Failure> {
         let seen = store::work::hold(tx, &self.item)?;
+        let uncounted = self.note_pauses(tx)?;
         let mut run_tx = RunTx::open(tx, &self.context, self.run)?;
+        run_tx.uncounted = uncounted;
         run_tx.acting = Some(Acting {
             agent: self.agent,
             fence: self.item.fence,
@@ -95,9 +98,11 @@ impl AtHand {
         let at = run_tx.at;
         let acting = run_tx.acting.take().map(|acting| (acting.again, acting.look_at, acting.wanted));
         let (again, look_at, wanted) = acting.unwrap_or_default();
-        let timed = run_tx.attempt()?.it.tree.retries > 0 || Rows::agent(&mut run_tx, self.agent)?.waiting > 0;
+        let agent = Rows::agent(&mut run_tx, self.agent)?;
+        let put_off = agent.put_off.is_some_and(|until| until > at);
+        let timed = run_tx.attempt()?.it.tree.retries > 0 || agent.waiting > 0 || put_off;
         let version = run_tx.close()?.version;
-        // Only a retry, or a step that waits, gives anything a time.
+        // Only a retry, or a step that waits or is put off, gives anything a time.
         let due = if timed { store::agent::next_due(tx, self.agent, at)? } else { None };
         let again = (again || closing).then_some(at);
         let next = again.into_iter().chain(look_at).chain(due).chain(waits).chain(deadline).min();
@@ -116,7 +121,9 @@ impl AtHand {
 
     /// By a holder that has lost its item: the ends alone.
     pub(super) fn report(&self, tx: &mut Tx) -> Result<(), Failure> {
+        let uncounted = self.note_pauses(tx)?;
         let mut run_tx = RunTx::open(tx, &self.context, self.run)?;
+        run_tx.uncounted = uncounted;
         self.record(&mut run_tx)?;
         run_tx.close().map(drop)
     }

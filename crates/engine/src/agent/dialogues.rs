@@ -71,7 +71,9 @@ impl Holder<'_> {
                         };
                         let max_tokens = if wanted.tool == ToolKind::Llm { self.renderer.shared.max_tokens } else { 0 };
                         let (input, ask) = (wanted.kept.clone(), wanted.ask);
-                        let input = ChildInput { input, key, ask, most, max_tokens, recorded: true };
+                        let tool = self.engine.context.tools.get(&wanted.tool);
+                        let endpoint = tool.and_then(|tool| tool.endpoint(&wanted.input));
+                        let input = ChildInput { input, key, ask, most, max_tokens, recorded: true, endpoint };
                         let row = talk.rows.get(&wanted.name).copied();
                         (wanted, input, row)
                     };
@@ -83,7 +85,7 @@ impl Holder<'_> {
                 Next::Failed(failed) => Found::Failed(failed),
             };
             talk.over = true;
-            ended.push(Ended { of: talk.of, place: Some(talk.place), found });
+            ended.push(Ended { of: talk.of, place: Some(talk.place), found, called: None });
         }
         open
     }

@@ -208,6 +208,7 @@ impl AtHand {
             most: Credits::ZERO,
             max_tokens: 0,
             recorded: false,
+            endpoint: run_tx.endpoint_of(verify.tool, input),
         };
         let child = run_tx.begin_child(step.id, child, called_with)?;
         let acts = child.status == StepStatus::Running && child.fence == self.item.fence;

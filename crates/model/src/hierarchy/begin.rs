@@ -264,6 +264,12 @@ pub(super) fn answer_step<R: Rows>(rows: &mut R, step: &Step, answer: Ready) -> 
             let step = rows.step(step.id)?;
             rows.step_begun(&step)
         }
+        Ready::NotBefore { at } => {
+            let mut agent = rows.agent(step.agent)?;
+            agent.put_off = agent.put_off.max(Some(at));
+            rows.set_agent(agent);
+            step_event(rows, step.id, &StepEvent::PutOff { until: at }).map(drop)
+        }
         Ready::Ask => super::ask_approval(rows, step.id),
         Ready::Escalate(error) => {
             step_event(rows, step.id, &StepEvent::Escalated { error })?;

@@ -30,7 +30,9 @@ pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &S
 }
 
 fn fail_open_step<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(), R::Error> {
-    note_failure(rows)?;
+    if rows.is_counted(step) {
+        note_failure(rows)?;
+    }
     let (id, error) = (step.id, failure.error.clone());
     if is_to_stop(rows, step)? {
         note_judged(rows, id, failure, (Decided::Abort, Rule::Ending))?;

@@ -245,6 +245,7 @@ fn step_events() -> Vec<StepEvent> {
         StepEvent::Replayed,
         StepEvent::NotNeeded,
         StepEvent::TimerSet { until: NOW },
+        StepEvent::PutOff { until: NOW },
         StepEvent::ApprovalAsked,
         StepEvent::Approved,
         StepEvent::Completed,

@@ -81,6 +81,17 @@ CREATE TABLE secrets (
     PRIMARY KEY (org_id, name)
 );
 
+-- Endpoints that tools of an org were told to leave alone for a while: nothing of the org is sent there before `not_before`.
+CREATE TABLE endpoints (
+    org_id     BIGINT NOT NULL,
+    endpoint   TEXT   NOT NULL,
+    not_before BIGINT NOT NULL,
+    noted_at   BIGINT NOT NULL, -- when that was last counted as a failure
+    PRIMARY KEY (org_id, endpoint)
+);
+-- Those that are forgotten.
+CREATE INDEX endpoints_by_time ON endpoints (not_before);
+
 -- Idempotency keys of POST requests: the hash of the request, and the response once there is one.
 CREATE TABLE idempotency (
     org_id BIGINT NOT NULL,

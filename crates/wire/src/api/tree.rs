@@ -134,6 +134,9 @@ pub struct StepView {
     /// What it waits for: `approval`, `ticket` or `timer`.
     #[serde(default)]
     pub waits: Option<String>,
+    /// It is pending, and not called before `due_at`, because this endpoint asked for a pause (429).
+    #[serde(default)]
+    pub held_back_by: Option<String>,
     /// When it goes on by itself.
     #[serde(default)]
     pub due_at: Option<i64>,
