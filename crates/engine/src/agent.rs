@@ -6,6 +6,7 @@ mod act;
 mod commit;
 mod dialogues;
 mod hints;
+mod large;
 mod pace;
 mod text;
 mod verify;
@@ -17,7 +18,7 @@ use crate::Engine;
 use crate::planner::history;
 use crate::render::{Evaluated, Fresh, Renderer, Want};
 use crate::step::{Place, step_plan};
-use act::{Act, Called, Ended, Found, Woken, cut_all, no_tool, poll_acts, poll_ended};
+use act::{Act, Called, Ended, Found, Woken, cut_all, no_tool, poll_acts, poll_ended, schema_problem};
 use adapters::{ToolAnswer, ToolCall};
 use commit::{AtHand, Begin, Decided};
 use dialogues::Talk;
@@ -167,6 +168,7 @@ impl Holder<'_> {
         let call = ToolCall { key: begin.key, input: begin.input, secrets: begin.secrets };
         let tool = engine.context.tools.get(&step.tool).cloned();
         let endpoint = tool.as_ref().and_then(|tool| tool.endpoint(&call.input));
+        let kind = step.tool;
         let called = endpoint.zip(step.began_at).map(|(endpoint, began_at)| Called { endpoint, began_at });
         let target = text::Target {
             store: engine.store.clone(),
@@ -183,13 +185,22 @@ impl Holder<'_> {
                 (None, None) => Err(no_tool(step.tool)),
             }
         });
-        Act { of: (step.id, step.tries), place: begin.place, idempotent: step.idempotent, called, future, limit }
+        Act {
+            of: (step.id, step.tries),
+            place: begin.place,
+            idempotent: step.idempotent,
+            called,
+            tool: kind,
+            future,
+            limit,
+        }
     }
 
     /// One transaction. What has ended is recorded even if another holder has taken the item over: it names its try.
     async fn commit(&mut self, mut ended: Vec<Ended>) -> Result<Decided, Failure> {
         let dialogues = self.speak(&mut ended);
         let ended: Vec<Ended> = ended.into_iter().map(|ended| self.checked(ended)).collect();
+        let ended = self.put_away(ended).await?;
         self.evaluate_next(&ended).await?;
         let at_hand = AtHand {
             context: self.engine.context.clone(),
@@ -236,7 +247,8 @@ impl Holder<'_> {
                 Poll::Pending => patience.as_mut().poll(context).map(|()| None),
             });
             let Some(ended) = ended.await else { return Ok(()) };
-            late.ended = Arc::new(ended.into_iter().map(|ended| self.checked(ended)).collect());
+            let ended = ended.into_iter().map(|ended| self.checked(ended)).collect();
+            late.ended = Arc::new(self.put_away(ended).await?);
         }
     }
 
@@ -245,7 +257,11 @@ impl Holder<'_> {
         let Found::Answer(answer) = &ended.found else { return ended };
         let step = ended.place.and_then(|place| step_plan(&self.renderer.plan, place));
         let schema = step.and_then(|step| step.output.as_ref());
-        match output_problem(&answer.output, schema) {
+        let problem = match ended.is_to_be_put_away() {
+            true => schema_problem(&answer.output, schema),
+            false => output_problem(&answer.output, schema),
+        };
+        match problem {
             None => ended,
             Some(failed) => Ended { found: Found::Failed(failed.using(answer.usage.clone())), ..ended },
         }

@@ -14,6 +14,7 @@ mod hierarchy;
 #[path = "../e2e/home.rs"]
 mod home;
 mod hostile;
+mod life;
 mod listener;
 mod loops;
 mod model;

@@ -142,6 +142,9 @@ impl AtHand {
             let is_child = step.parent.is_some();
             match &ended.found {
                 Found::Answer(answer) => {
+                    if let Some(kept) = &ended.put_away {
+                        store::artifact::finalise(run_tx.tx, kept.id, kept.size, &kept.hash)?;
+                    }
                     run_tx.note_output(&step, &answer.output)?;
                     if is_child {
                         hierarchy::complete_child(run_tx, id, number)?;

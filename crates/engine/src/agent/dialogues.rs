@@ -85,7 +85,8 @@ impl Holder<'_> {
                 Next::Failed(failed) => Found::Failed(failed),
             };
             talk.over = true;
-            ended.push(Ended { of: talk.of, place: Some(talk.place), found, called: None });
+            let (of, place, tool) = (talk.of, Some(talk.place), ToolKind::Llm);
+            ended.push(Ended { of, place, found, called: None, tool, put_away: None });
         }
         open
     }

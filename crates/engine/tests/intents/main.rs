@@ -14,6 +14,7 @@ mod durable;
 mod holds;
 mod idle_billing;
 mod keys;
+mod large_outputs;
 mod launch;
 mod machines;
 mod money;
