@@ -33,9 +33,9 @@ fn one(bench: &mut Bench, step: StepPlan) -> RunId {
 }
 
 fn failures(bench: &Bench, run: RunId) -> i64 {
-    let now = bench.run(run).last_at;
-    let errors = bench.snapshot(run).attempt.unwrap().tree.errors;
-    errors.errors(now, EscalationLimits::default().window_ms).failed
+    let read = move |tx: &mut store::Tx| store::attempt::find(tx, run, 1);
+    let attempt = now(bench.store.read("test.attempt", read)).unwrap().unwrap();
+    attempt.tree.errors.errors(bench.run(run).last_at, EscalationLimits::default().window_ms).failed
 }
 
 #[test]
