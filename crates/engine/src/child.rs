@@ -5,7 +5,7 @@ use crate::run_tx::RunTx;
 use crate::step::{Call, input_changed};
 use model::hierarchy::{self, NewChild, Ready, Rows};
 use model::run::LastError;
-use model::step::{Recorded, Step};
+use model::step::{Recorded, Step, ToolKind};
 use model::{Credits, Failure, StepId};
 use serde_json::Value;
 use store::step::{Data, JournalRow};
@@ -94,6 +94,7 @@ impl RunTx<'_> {
                 let input = self.child_inputs.get(&child.id).cloned().unwrap_or(input);
                 match child.tool.needs_machine() {
                     true => self.readiness_on_machine(child, &input.input)?,
+                    false if self.has_driver(child)? && self.has_enough_acts(child.agent)? => Ready::Later,
                     false => match self.paced(child, input.endpoint.clone())? {
                         Ready::Go => self.affordable(child, &input)?,
                         wait => wait,
@@ -142,6 +143,13 @@ impl RunTx<'_> {
             self.child_inputs.insert(child.id, edited);
         }
         Ok((call.key, approved))
+    }
+
+    /// Whether the holder of its agent's item calls it. A program of the user's works on its steps itself.
+    fn has_driver(&mut self, child: &Step) -> Result<bool, Failure> {
+        let Some(parent) = child.parent else { return Ok(true) };
+        let parent = Rows::step(self, parent)?;
+        Ok(parent.by_children && parent.tool != ToolKind::External)
     }
 
     /// By its policy, or because an earlier plan did the same.

@@ -190,6 +190,7 @@ impl RunTx<'_> {
         let ready = match step.tool.needs_machine() {
             true => self.readiness_on_machine(step, &call.input)?,
             false if step.by_children => Ready::Go,
+            false if self.has_enough_acts(step.agent)? => Ready::Later,
             false => {
                 let endpoint = self.endpoint_of(step.tool, &call.input);
                 self.paced(step, endpoint)?
@@ -202,6 +203,11 @@ impl RunTx<'_> {
             Arc::make_mut(&mut acting.evaluated).steps.insert(place, Prepared::Call(call));
         }
         Ok(ready)
+    }
+
+    /// Whether so many steps of an agent are under way that no other begins before one of them has ended.
+    pub(crate) fn has_enough_acts(&mut self, agent: AgentId) -> Result<bool, Failure> {
+        Ok(Rows::agent(self, agent)?.acting >= self.context.config.worker.agent_steps)
     }
 
     /// The evaluated call of a step that may begin in this transaction.

@@ -29,6 +29,7 @@ mod reports;
 mod rests;
 mod retry;
 mod same_steps;
+mod shares;
 mod silence;
 mod slow;
 mod sweeps;

@@ -455,14 +455,19 @@ CREATE TABLE work (
     alone        BIGINT NOT NULL DEFAULT 0,
     deaths       BIGINT NOT NULL DEFAULT 0,
     deaths_alone BIGINT NOT NULL DEFAULT 0,
+    org_id       BIGINT, -- of an act, since it was first claimed
     PRIMARY KEY (kind, subject)
 );
--- Items of a class (0: control, 1: act) that are due, whether held or not: the claim, the count, and what is overdue.
+-- Items of a class (0: control, 1: act, 2: parked act) that are due, whether held or not: the claim, the count, and what is overdue.
 CREATE INDEX work_due ON work (class, due) WHERE due IS NOT NULL;
 -- When the next item that no worker holds is due.
 CREATE INDEX work_free ON work (class, due) WHERE worker IS NULL;
 -- How many items a worker holds; and the release of all of them.
 CREATE INDEX work_held ON work (worker, boot, class) WHERE worker IS NOT NULL;
+-- How many acts of an org are held.
+CREATE INDEX work_held_of_org ON work (org_id) WHERE class = 1 AND worker IS NOT NULL AND org_id IS NOT NULL;
+-- Acts that wait until fewer of their org are held (class 2): which orgs have some, and the oldest of each.
+CREATE INDEX work_parked ON work (org_id, due) WHERE class = 2;
 -- Items without a due time: the sweep deletes those whose subject has ended.
 CREATE INDEX work_resting ON work (kind, subject) WHERE due IS NULL AND worker IS NULL;
 
