@@ -115,7 +115,8 @@ impl RunTx<'_> {
         match ended(step.tool, what) {
             End::Well(output) => {
                 self.note_output(step, &output)?;
-                if step.tool == ToolKind::Command && step.files.as_ref().is_none_or(|globs| !globs.is_empty()) {
+                let may_leave_files = step.files.as_ref().is_none_or(|globs| !globs.is_empty());
+                if step.tool == ToolKind::Command && may_leave_files && !self.is_verify(step)? {
                     let mut agent = Rows::agent(self, step.agent)?;
                     agent.in_workdir += 1;
                     Rows::set_agent(self, agent);
@@ -133,6 +134,12 @@ impl RunTx<'_> {
             End::Failed(failure) if step.parent.is_some() => hierarchy::fail_child(self, id, number, &failure),
             End::Failed(failure) => hierarchy::fail_step(self, id, number, &failure),
         }
+    }
+
+    /// A `verify` only looks: what it leaves in the workdir is needed by nobody.
+    fn is_verify(&mut self, step: &Step) -> Result<bool, Failure> {
+        let parent = step.parent.map(|parent| Rows::step(self, parent)).transpose()?;
+        Ok(parent.is_some_and(|parent| parent.verifying))
     }
 
     pub(crate) fn lose_command(&mut self, step: &Step, error: &LastError) -> Result<(), Failure> {

@@ -100,6 +100,8 @@ pub struct Step {
     pub call: Call,
     pub idempotent: bool,
     pub verify: Option<Call>,
+    /// An expression over the output of `verify`.
+    pub verify_outcome: Option<String>,
     pub files: Option<Vec<String>>,
     pub policy: Option<Policy>,
     pub max_tries: Option<i64>,
@@ -307,6 +309,7 @@ fn read_step(at: usize, value: &Value) -> Step {
         idempotent: step.flag("idempotent").unwrap_or(call.is_idempotent()),
         call,
         verify: step.get("verify").map(|value| read_call(Fields::of(value), MODEL_TOOLS)),
+        verify_outcome: step.inner("verify").text("outcome"),
         files: step.get("files").map(|_| step.texts("files")),
         policy: step.word("policy"),
         max_tries: step.count("retry").or(retry.count("max_attempts")),

@@ -337,7 +337,20 @@ pub static VERIFY: Table = Table {
     required: &[],
     exactly_one: &[MODEL_TOOLS],
     at_most_one: &[],
-    fields: &[COMMAND, HTTP_TOOL, MCP_TOOL, EXEC_TOOL, EXTERNAL_TOOL, ENV, TIMEOUT],
+    fields: &[
+        COMMAND,
+        HTTP_TOOL,
+        MCP_TOOL,
+        EXEC_TOOL,
+        EXTERNAL_TOOL,
+        ENV,
+        TIMEOUT,
+        field(
+            "outcome",
+            Kind::Template,
+            "One expression over `output`, what the tool answered; gives `done`, `not_done` or {outcome, output}.",
+        ),
+    ],
 };
 
 pub static HTTP: Table = Table {

@@ -15,6 +15,7 @@ mod hierarchy;
 #[path = "../e2e/home.rs"]
 mod home;
 mod hostile;
+mod life;
 mod listener;
 mod loops;
 mod mcp;

@@ -5,7 +5,7 @@ use crate::document::{Call, Fields, Step, Tool};
 use crate::fields::{STEP, TOOL};
 use crate::problem::At;
 use crate::reference::View;
-use crate::shape::{duration, each_template};
+use crate::shape::{Slot, duration, each_template};
 use crate::template::has_expression;
 use crate::wait::parse_time;
 use model::plan::Policy;
@@ -77,7 +77,8 @@ impl Checker<'_> {
     pub(super) fn step(&mut self, step: &Step, value: &Value, view: &View<'_>, at: At<'_>) -> Vec<usize> {
         let mut after = Vec::new();
         each_template(value, STEP.fields, at, &mut |value, slot, at| {
-            after.extend(template(value, slot, view, at, self.problems));
+            let view = View { output: slot == Slot::Outcome, ..*view };
+            after.extend(template(value, slot, &view, at, self.problems));
         });
         if let Some(condition) = &step.condition {
             whole(condition, "${{ steps.NAME.output.ok }}", at.key("if"), self.problems);
@@ -94,6 +95,10 @@ impl Checker<'_> {
         }
         if let (Some(verify), Some(value)) = (&step.verify, Fields::of(value).get("verify")) {
             self.call(verify, value, at.key("verify"));
+            if let Some(outcome) = Fields::of(value).get("outcome") {
+                let example = "${{ 'done' if output.body.sent else 'not_done' }}";
+                whole(outcome, example, at.key("verify").key("outcome"), self.problems);
+            }
             if step.idempotent {
                 self.warnings.add(at.key("verify"), "has no effect: the step is idempotent and simply runs again");
             }
