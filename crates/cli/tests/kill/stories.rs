@@ -5,7 +5,7 @@ use crate::api::Api;
 use crate::gate::Gate;
 use crate::process;
 use crate::puppet::Puppet;
-use crate::recorder::Recorder;
+use crate::recorder::{Recorder, Reply};
 use crate::world::{World, count};
 use nix::sys::signal::Signal;
 use serde_json::json;
