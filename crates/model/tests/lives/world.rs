@@ -169,7 +169,7 @@ pub enum Oddity {
 }
 
 impl Oddity {
-    pub const ALL: [Oddity; 8] = [
+    pub const ALL: [Oddity; 9] = [
         Oddity::NotNeeded,
         Oddity::Refused,
         Oddity::Changed,
