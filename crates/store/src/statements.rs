@@ -13,6 +13,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::instance::ALL,
     crate::job::ALL,
     crate::manifest::ALL,
+    crate::message::ALL,
     crate::pool::ALL,
     crate::run::ALL,
     crate::plan::ALL,
@@ -27,6 +28,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::org::ALL,
     crate::secret::ALL,
     crate::token::ALL,
+    crate::usage::ALL,
     crate::work::ALL,
     crate::worker::ALL,
 ];
