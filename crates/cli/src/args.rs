@@ -2,7 +2,8 @@
 
 use crate::{
     action, allocation, artifact, bench, completion, control, credits, doctor, event, external, fault, instance, login,
-    logs, manifest, ps, quantity, question, role, run, schema, secret, settings, sim, status, step, token, workflow,
+    logs, manifest, message, ps, quantity, question, role, run, schema, secret, settings, sim, status, step, token,
+    workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -39,6 +40,7 @@ pub enum Command {
     #[command(visible_alias = "rm", alias = "remove")]
     Delete(action::DeleteArgs),
     Step(step::StepArgs),
+    Send(message::SendArgs),
     Finish(external::FinishArgs),
     /// Machines: list, show, terminate
     #[command(subcommand, visible_alias = "instances")]
@@ -157,7 +159,7 @@ repl runs commands on machines, streams what happens, charges it once.
   logs  events  attach         follow its output, its events, or both
   cancel  kill  pause  resume  end it, end it at once, freeze it, let it go on
   retry  start  delete         try it again, start what was created, hide it
-  escalation  approval         what people are asked about the steps of agents
+  escalation  approval  send   what people are asked about agents, and tell them
   step  finish                 do something once in a run; end one from outside
   artifact                     bring back what a run left behind
   instance  allocation         machines, and what runs have on them

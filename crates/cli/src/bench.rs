@@ -1,6 +1,7 @@
 //! `repl bench`: how fast this machine's Remuda is, each figure beside what the machine itself takes for the same work, in the same
 //! run. Starts control planes of its own in temporary homes and leaves nothing running. Never touches the user's.
 
+mod agents;
 mod bare;
 mod crowd;
 mod figure;
@@ -19,9 +20,10 @@ use crate::complaint::{Complaint, DETACHED, Done};
 use crate::nearest::suggestion;
 use crate::show;
 use figure::{Figure, Spread};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
-/// Measure this machine: starts, submits, runs, listings, recovery, followers, idleness
+/// Measure this machine: starts, submits, runs, steps, listings, recovery, followers, idleness
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Each figure stands beside what the machine itself takes for the same work,
 measured in turns with it. A goal that is missed says NO. What each figure
@@ -31,9 +33,10 @@ Examples:
   repl bench
   repl bench warm submits --repeats 9
   repl bench --quick --json > bench.json
+  repl bench agents --restate ~/restate
   repl bench postgres --database postgres://remuda@127.0.0.1/bench")]
 pub struct BenchArgs {
-    /// Which: warm, submits, runs, files, listing, recovery, followers, postgres, idle; all of them unless named
+    /// Which: warm, submits, runs, agents, files, listing, recovery, followers, postgres, idle; all of them unless named
     names: Vec<String>,
     /// Smaller and fewer: a minute instead of ten, for a first impression
     #[arg(long)]
@@ -44,6 +47,9 @@ pub struct BenchArgs {
     /// An empty PostgreSQL database for `postgres`; a private server is started unless set
     #[arg(long, value_name = "URL")]
     database: Option<String>,
+    /// A folder with restate-server and restate-service, which `agents` is compared with
+    #[arg(long, value_name = "FOLDER")]
+    restate: Option<PathBuf>,
     /// JSON on stdout and nothing else there
     #[arg(long)]
     json: bool,
@@ -54,6 +60,7 @@ pub struct Plan {
     pub repeats: usize,
     pub quick: bool,
     pub database: Option<String>,
+    pub restate: Option<PathBuf>,
     /// A home with many open runs, made when it is first needed.
     pub crowd: crowd::Crowd,
 }
@@ -79,6 +86,7 @@ const BENCHES: &[(&str, fn(&Plan) -> Measured<'_>)] = &[
     ("warm", |plan| Box::pin(warm::measure(plan))),
     ("submits", |plan| Box::pin(submits::measure(plan))),
     ("runs", |plan| Box::pin(runs::measure(plan))),
+    ("agents", |plan| Box::pin(agents::measure(plan))),
     ("followers", |plan| Box::pin(followers::measure(plan))),
     ("files", |plan| Box::pin(files::measure(plan))),
     ("listing", |plan| Box::pin(listing::measure(plan))),
@@ -92,6 +100,7 @@ pub async fn bench(args: BenchArgs) -> Done {
         repeats: args.repeats as usize,
         quick: args.quick,
         database: args.database.clone(),
+        restate: args.restate.as_deref().map(absolute).transpose()?,
         crowd: Default::default(),
     };
     tokio::select! {
@@ -102,6 +111,11 @@ pub async fn bench(args: BenchArgs) -> Done {
             Ok(DETACHED)
         }
     }
+}
+
+/// Programs are started in folders of their own.
+fn absolute(path: &Path) -> Done<PathBuf> {
+    std::path::absolute(path).map_err(|error| Complaint::file("find", path, &error))
 }
 
 fn chosen(names: &[String]) -> Done<Vec<usize>> {

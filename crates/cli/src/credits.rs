@@ -5,7 +5,7 @@ use crate::complaint::{Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::settings::Settings;
 use crate::show::{self, Table};
-use crate::{lookup, quantity};
+use crate::{cost, lookup, quantity};
 use wire::api::{AddCredits, AuditReport, BalanceView, LedgerRow, UsageView};
 
 /// A ledger longer than this is for a program that pages.
@@ -43,13 +43,21 @@ pub enum CreditsCommand {
         #[command(flatten)]
         listing: Listing,
     },
-    /// What was spent on what
+    /// What was spent on what: credits, tokens, turns and machine time
     #[command(after_help = "Examples:
-  repl credits usage --since 7d")]
+  repl credits usage --since 7d
+  repl credits usage --by model
+  repl credits usage --by day --since 60d --until 30d --json")]
     Usage {
-        /// How far back
+        /// What it is summed by
+        #[arg(long, default_value = "run", value_parser = ["run", "agent", "model", "provider", "day"])]
+        by: String,
+        /// How far back it begins; whole hours are counted
         #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = quantity::duration, allow_negative_numbers = true)]
         since: i64,
+        /// How far back it ends
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = quantity::duration, allow_negative_numbers = true)]
+        until: i64,
         #[command(flatten)]
         json: Json,
     },
@@ -63,7 +71,12 @@ pub async fn credits(settings: &Settings, command: CreditsCommand) -> Done {
             balance(&plane.post("/credits", &AddCredits { amount, memo }).await?, json)
         }
         CreditsCommand::Ledger { run, listing } => ledger(&plane, run, listing).await,
-        CreditsCommand::Usage { since, json } => usage(&plane, since, json).await,
+        CreditsCommand::Usage { by, since, until, json } => {
+            let now = show::now_ms();
+            let span = format!("since_ms={}&until_ms={}", now.saturating_sub(since), now.saturating_sub(until));
+            let view: UsageView = plane.get(&format!("/credits/usage?by={by}&{span}")).await?;
+            if json.json { show::json(&view) } else { cost::of_org(&view) }
+        }
     }
 }
 
@@ -104,21 +117,6 @@ async fn ledger(plane: &ControlPlane, run: Option<String>, listing: Listing) -> 
         ]);
     }
     table.print("no rows");
-    Ok(0)
-}
-
-async fn usage(plane: &ControlPlane, since: i64, json: Json) -> Done {
-    let view: UsageView = plane.get(&format!("/credits/usage?since_ms={}", show::now_ms() - since)).await?;
-    if json.json {
-        return show::json(&view);
-    }
-    let mut table = Table::new(["CREDITS", "RUN", "NAME"]);
-    for row in &view.runs {
-        let whose = row.run.clone().unwrap_or_else(|| "holds and idle machines".to_owned());
-        table.row([row.charged.clone(), whose, row.name.clone().unwrap_or_default()]);
-    }
-    table.print("nothing spent");
-    println!("{} since {}", show::credits(&view.total), show::clock(view.from));
     Ok(0)
 }
 

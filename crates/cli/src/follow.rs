@@ -72,14 +72,15 @@ pub async fn run(plane: &ControlPlane, run: &str, is_of_agents: bool, live: &Liv
     }
 }
 
-/// Tells of each new ticket and approval. `last`: the event that was seen last.
+/// Tells of each new ticket and approval, and of messages to agents. `last`: the event that was seen last.
 async fn questions(plane: &ControlPlane, run: &str, last: &mut Option<String>, live: &Live) {
     loop {
         if let Ok(mut events) = plane.events(&format!("/runs/{run}/events"), last.as_deref()).await {
             while let Ok(Some(event)) = events.next().await {
                 *last = (event.event != "reset").then(|| event.id.clone());
                 let view = serde_json::from_str::<EventView>(&event.data).ok();
-                if let Some(text) = view.as_ref().and_then(crate::question::told) {
+                let told = |view: &EventView| crate::question::told(view).or_else(|| crate::message::told(view));
+                if let Some(text) = view.as_ref().and_then(told) {
                     live.tell(&text);
                 }
             }

@@ -15,6 +15,7 @@ mod complaint;
 mod completion;
 mod control;
 mod control_plane;
+mod cost;
 mod credits;
 mod doctor;
 mod drawing;
@@ -30,6 +31,7 @@ mod logs;
 mod lookup;
 mod manifest;
 mod meant;
+mod message;
 mod private;
 mod prompt;
 mod ps;
@@ -200,6 +202,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Retry(args) => action::retry(&settings, args).await,
         Command::Delete(args) => action::delete(&settings, args).await,
         Command::Step(args) => step::step(&settings, args).await,
+        Command::Send(args) => message::send(&settings, args).await,
         Command::Finish(args) => external::finish(&settings, args).await,
         Command::Instance(command) => instance::instance(&settings, command).await,
         Command::Allocation(command) => allocation::allocation(&settings, command).await,

@@ -6,7 +6,7 @@ use crate::control_plane::ControlPlane;
 use crate::say::{self, one_line};
 use crate::settings::Settings;
 use crate::show::{self, Colour, paint};
-use crate::{lookup, ps, summary, tree};
+use crate::{cost, lookup, ps, summary, tree};
 use serde::Serialize;
 use std::time::Duration;
 use wire::api::{AgentView, AttemptView, ErrorView, JobView, RunView, StepView, TaskView, Tree, Why};
@@ -24,6 +24,7 @@ const WATCHED_EVERY: Duration = Duration::from_secs(1);
   repl status
   repl status -v
   repl status market -w
+  repl status market --cost
   repl status run_9ix --json | jq .run.exit_code")]
 pub struct StatusArgs {
     /// Id, beginning of an id, name, or @last
@@ -35,6 +36,9 @@ pub struct StatusArgs {
     /// Show it again whenever something changes, until it ends; with --json one document per line
     #[arg(short, long)]
     watch: bool,
+    /// What it has used: tokens, turns, machine time and credits by agent, model and step
+    #[arg(long, conflicts_with_all = ["watch", "verbose"])]
+    cost: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -55,6 +59,9 @@ pub struct WhyArgs {
 pub async fn status(settings: &Settings, args: StatusArgs) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     let run = lookup::run(&plane, &args.run).await?;
+    if args.cost {
+        return cost::status(&plane, &run, args.json.json).await;
+    }
     if args.watch {
         return tokio::select! {
             done = watch(&plane, &run, &args) => done,

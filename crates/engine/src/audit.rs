@@ -143,6 +143,10 @@ fn money(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
             break;
         }
     }
+    let charged: Credits =
+        sums.iter().filter(|((_, kind), _)| *kind == EntryKind::Charge.as_str()).map(|(_, sum)| *sum).sum();
+    let used = store::usage::of_run(tx, run.org, run.id)?.charged;
+    audit.must(used == charged, "1 credits", run.id, || format!("ledger {charged} charged, usage {used}"));
     for a in store::attempt::of_run(tx, run.id)? {
         audit.count("attempts");
         let sum = |kind: EntryKind| sums.get(&(a.number, kind.as_str())).copied().unwrap_or_default();

@@ -42,6 +42,10 @@ pub(crate) struct Dialogue {
     context: i64,
     /// Lists of tools (`tools/files`), turns (`t3`) and calls (`t3/c1`) that have ended.
     ended: BTreeMap<String, Ended>,
+    /// What people said, by the turn that tells it to the model.
+    heard: BTreeMap<String, Vec<String>>,
+    /// What a turn tells in addition since this holder began it, or will when it begins.
+    offered: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -77,7 +81,17 @@ impl Dialogue {
     pub(crate) fn new(input: Value, schema: Option<Value>, shared: &RunPlan, scope: Scope, context: i64) -> Dialogue {
         let named = input["tools"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let tools = named.filter_map(|name| Some((name.to_owned(), shared.tools.get(name)?.clone()))).collect();
-        Dialogue { input, schema, planned_for: None, tools, scope, context, ended: BTreeMap::new() }
+        Dialogue {
+            input,
+            schema,
+            planned_for: None,
+            tools,
+            scope,
+            context,
+            ended: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            offered: BTreeMap::new(),
+        }
     }
 
     /// The dialogue of a planner: its answer is a plan for this document.
@@ -89,6 +103,16 @@ impl Dialogue {
 
     pub(crate) fn ended(&mut self, name: &str, how: Ended) {
         self.ended.insert(name.to_owned(), how);
+    }
+
+    /// What a turn that has begun, perhaps in an earlier attempt, tells of what people said.
+    pub(crate) fn heard(&mut self, turn: &str, text: String) {
+        self.heard.entry(turn.to_owned()).or_default().push(text);
+    }
+
+    /// What the next turn tells as well, in place of what was offered before.
+    pub(crate) fn offer(&mut self, turn: &str, texts: Vec<String>) {
+        self.offered.insert(turn.to_owned(), texts);
     }
 
     pub(crate) fn next(&self) -> Next {
@@ -146,6 +170,7 @@ impl Dialogue {
         loop {
             turns += 1;
             let last = turns >= most + asked_again;
+            self.tell(&format!("t{turns}"), &mut history);
             let answer = match self.answer(turns, last, offers, &mut history) {
                 Ok(answer) => answer,
                 Err(next) => return next,
@@ -174,6 +199,12 @@ impl Dialogue {
                 Err(Bad::Invalid(why)) => return failed(ErrorClass::Permanent, "invalid_output", why),
             }
         }
+    }
+
+    /// What people said before a turn.
+    fn tell(&self, turn: &str, history: &mut History) {
+        let texts = self.heard.get(turn).into_iter().chain(self.offered.get(turn)).flatten();
+        texts.for_each(|text| history.hear(text));
     }
 
     /// The model's answer of this turn, or what has to happen first. A prompt that is too long is shortened once.
@@ -310,6 +341,12 @@ impl History {
             Some(turn) if message["role"] != "assistant" => turn.push(message),
             _ => self.turns.push(vec![message]),
         }
+    }
+
+    /// Before the first turn it belongs to the opening, which is always kept.
+    fn hear(&mut self, text: &str) {
+        let message = json!({ "role": "user", "content": text });
+        self.turns.last_mut().unwrap_or(&mut self.opening).push(message);
     }
 
     fn extend(&mut self, messages: Vec<Value>) {

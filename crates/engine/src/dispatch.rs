@@ -156,7 +156,8 @@ impl RunTx<'_> {
         let region = machine.region.unwrap_or_else(|| self.run.spec.region.clone());
         let resources = Some(machine.resources).filter(|asked| *asked != Resources::default());
         let pool = store::pool::ensure(self.tx, &provider, &region)?;
-        let job = Job { step, resources, ..Job::submitted(id, &self.run, &submitter, workflow, pool, self.at) };
+        let job =
+            Job { step, resources, provider, ..Job::submitted(id, &self.run, &submitter, workflow, pool, self.at) };
         self.set_job(job)?;
         let mut attempt = Rows::attempt(self)?;
         attempt.tree.jobs.last = Some(id);

@@ -6,7 +6,9 @@ use crate::transition::Machines;
 use model::allocation::Allocation;
 use model::idle_billing::{Holder, Payer};
 use model::instance::{Instance, InstanceStatus};
+use model::usage::Usage;
 use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Refused, Timestamp};
+use store::usage::Spent;
 use store::{Entry, EntryKind, NewEvent, Tx, WorkKind};
 
 /// Whether a machine of this provider costs its org something although nobody runs on it.
@@ -62,6 +64,7 @@ fn charge(
             let (amount, account) = changed[at].account.charged(price);
             changed[at].account = account;
             tx.ledger(Entry::new(instance.org, EntryKind::Charge, amount, hold_key(id, span.from)).memo("hold"));
+            count(tx, instance, amount, span.to.since(span.from))?;
             continue;
         }
         let (key, memo) = match span.payer {
@@ -71,8 +74,16 @@ fn charge(
         // What the org has not got is not collected: the window before was the last that could be paid.
         let amount = price.min(store::org::spendable(tx, instance.org)?);
         tx.ledger(Entry::new(instance.org, EntryKind::Charge, amount, key).from_available().memo(memo));
+        count(tx, instance, amount, span.to.since(span.from))?;
     }
     Ok(changed)
+}
+
+/// In the sums of usage each machine has rows of its own, so that two machines' transactions do not wait for each other.
+fn count(tx: &mut Tx, instance: &Instance, charged: Credits, machine_ms: i64) -> Result<(), Failure> {
+    let usage = Usage { charged, machine_ms, ..Usage::default() };
+    let (subject, provider) = (instance.id.0, instance.provider.clone());
+    store::usage::add(tx, &Spent { subject, provider, usage, ..Spent::of(instance.org) })
 }
 
 fn hold_key(id: AllocationId, from: Timestamp) -> String {

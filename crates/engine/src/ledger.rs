@@ -5,12 +5,15 @@ use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
 use model::attempt::{Attempt, AttemptConsequence, AttemptEvent, AttemptStatus, MINIMUM_CHARGE};
 use model::bug;
+use model::hierarchy::Rows;
 use model::run::RunStatus;
 use model::spec::{RunKind, RunTerms};
+use model::usage::Usage;
 use model::{Credits, Failure, JobId, OrgId, Outcome, Refused, Timestamp};
 use std::sync::Arc;
 use store::idempotency::Key;
 use store::ledger::Entered;
+use store::usage::Spent;
 use store::{Entry, EntryKind};
 
 /// What one org may own in sum. Amounts are 64-bit micro-credits: sums of a few such balances still fit.
@@ -163,7 +166,31 @@ impl RunTx<'_> {
         if amount > left {
             self.reserve_more(id, amount - left, "used before it was set aside")?;
         }
-        self.money(AttemptEvent::Charged(amount), key, "compute")
+        let job = self.job(id)?.clone();
+        let agent = Rows::agent(self, job.agent)?.name;
+        let usage = Usage { machine_ms: until.since(from), ..Usage::default() };
+        let spent = Spent { agent, provider: job.provider, usage, ..self.spent() };
+        self.charge(amount, key, "compute", spent).map(drop)
+    }
+
+    /// What a charge of this run is summed under, as far as it is not about an agent, a step or a machine.
+    pub(crate) fn spent(&self) -> Spent {
+        Spent { run: Some(self.run.id), ..Spent::of(self.run.org) }
+    }
+
+    /// Charges so much, as far as it was set aside, and adds it to the sums of usage. Returns what was charged.
+    pub(crate) fn charge(
+        &mut self,
+        amount: Credits,
+        key: String,
+        memo: &str,
+        mut spent: Spent,
+    ) -> Result<Credits, Failure> {
+        let before = self.attempt()?.it.charged;
+        self.money(AttemptEvent::Charged(amount), key, memo)?;
+        spent.usage.charged = self.attempt()?.it.charged - before;
+        store::usage::add(self.tx, &spent)?;
+        Ok(spent.usage.charged)
     }
 
     /// Closes the attempt's account: what was not used goes back.
@@ -174,7 +201,12 @@ impl RunTx<'_> {
             _ => AttemptStatus::Failed,
         };
         let key = format!("{}:{}:end", self.run.id, self.run.attempt);
-        self.money(AttemptEvent::Ended(status), key, "end of the attempt")
+        let before = self.attempt()?.it.charged;
+        self.money(AttemptEvent::Ended(status), key, "end of the attempt")?;
+        // The least that a completed attempt costs.
+        let mut spent = self.spent();
+        spent.usage.charged = self.attempt()?.it.charged - before;
+        store::usage::add(self.tx, &spent)
     }
 
     /// So much more for a step that is about to begin, as far as the budget and the org's credits go.

@@ -313,6 +313,8 @@ impl Engine {
                 }
                 let pool = store::pool::ensure(run_tx.tx, &place.0, &place.1)?;
                 run_tx.job_event(job, JobEvent::PoolChanged { pool })?;
+                let moved = model::job::Job { provider: place.0.clone(), ..run_tx.job(job)?.clone() };
+                run_tx.set_job(moved)?;
                 run_tx.close().map(drop)
             })
             .await

@@ -3,11 +3,12 @@
 use crate::run_tx::RunTx;
 use adapters::ToolUsage;
 use adapters::tool::llm::Models;
-use model::attempt::AttemptEvent;
 use model::hierarchy::Rows;
 use model::step::{Step, StepStatus, StepUsage};
-use model::{Credits, Failure, Refused};
+use model::usage::Usage;
+use model::{Credits, Failure, Refused, StepId};
 use serde_json::Value;
+use store::usage::Spent;
 
 /// For a million tokens of a model without a price: one credit, which is 0.001 for 1,000.
 const DEFAULT_PRICE: Credits = Credits::whole(1);
@@ -61,6 +62,16 @@ fn cost_of(models: &Models, usage: &ToolUsage) -> Credits {
     cost(usage.input_tokens, prices.input_price) + cost(usage.output_tokens, prices.output_price)
 }
 
+/// The step of the plan that a turn belongs to.
+fn counted_under(step: &Step) -> StepId {
+    step.parent.unwrap_or(step.id)
+}
+
+/// The settings' table of a model: `llm.default` of `default/small`.
+fn endpoint(model: &str) -> String {
+    format!("llm.{}", model.split_once('/').map_or(model, |(name, _)| name))
+}
+
 impl RunTx<'_> {
     /// Whether so much can be set aside for a step: from what the run has reserved, or from what its budget and its org still have.
     pub(crate) fn can_hold(&mut self, step: &Step, most: Credits) -> Result<bool, Failure> {
@@ -85,26 +96,38 @@ impl RunTx<'_> {
         Ok(())
     }
 
-    /// A try has ended: what it used is charged, once for each try.
-    pub(crate) fn charge_step(&mut self, step: &Step, used: &ToolUsage) -> Result<(), Failure> {
+    /// A try has ended: what it used is charged, once for each try. `calls`: those of tools that its answer asks for.
+    pub(crate) fn charge_step(&mut self, step: &Step, used: &ToolUsage, calls: i64) -> Result<(), Failure> {
         let amount = cost_of(&self.context.models, used);
+        let mut agent = Rows::agent(self, step.agent)?;
+        agent.tokens += used.input_tokens + used.output_tokens;
+        let spent = Spent {
+            subject: counted_under(step).0,
+            agent: agent.name.clone(),
+            model: used.of.clone(),
+            provider: endpoint(&used.of),
+            usage: Usage {
+                turns: 1,
+                calls,
+                estimated: used.estimated.into(),
+                input_tokens: used.input_tokens,
+                output_tokens: used.output_tokens,
+                ..Usage::default()
+            },
+            ..self.spent()
+        };
+        Rows::set_agent(self, agent);
+        let charged = self.charge_try(step, amount, &format!("llm {}", used.of), spent)?;
         let before = step.usage.clone().unwrap_or_default();
         let usage = StepUsage {
             of: used.of.clone(),
             input_tokens: before.input_tokens + used.input_tokens,
             output_tokens: before.output_tokens + used.output_tokens,
             estimated: before.estimated || used.estimated,
-            charged: before.charged + amount,
+            charged: before.charged + charged,
         };
-        let mut agent = Rows::agent(self, step.agent)?;
-        agent.tokens += used.input_tokens + used.output_tokens;
-        Rows::set_agent(self, agent);
         Rows::set_step(self, Step { usage: Some(usage), ..step.clone() });
-        let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, step.id, step.tries);
-        let before = self.attempt()?.it.charged;
-        self.money(AttemptEvent::Charged(amount), key, &format!("llm {}", used.of))?;
-        let after = self.attempt()?.it.charged;
-        self.warn_of_budget(before, after)
+        Ok(())
     }
 
     /// What a program says that its step has cost, within what was set aside for it.
@@ -116,14 +139,21 @@ impl RunTx<'_> {
             let why = format!("{} credits were set aside for it (`max_cost`)", step.held);
             return Err(Refused::invalid("cost", why).into());
         }
+        let agent = Rows::agent(self, step.agent)?.name;
+        let spent = Spent { subject: step.id.0, agent, ..self.spent() };
+        let charged = self.charge_try(step, cost, "a step of a program", spent)?;
         let before = step.usage.clone().unwrap_or_default();
-        let usage = StepUsage { charged: before.charged + cost, ..before };
+        let usage = StepUsage { charged: before.charged + charged, ..before };
         Rows::set_step(self, Step { usage: Some(usage), ..step.clone() });
+        Ok(())
+    }
+
+    fn charge_try(&mut self, step: &Step, amount: Credits, memo: &str, spent: Spent) -> Result<Credits, Failure> {
         let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, step.id, step.tries);
         let before = self.attempt()?.it.charged;
-        self.money(AttemptEvent::Charged(cost), key, "a step of a program")?;
-        let after = self.attempt()?.it.charged;
-        self.warn_of_budget(before, after)
+        let charged = self.charge(amount, key, memo, spent)?;
+        self.warn_of_budget(before, before + charged)?;
+        Ok(charged)
     }
 
     /// Once, when the charges of the run pass the share of its budget.

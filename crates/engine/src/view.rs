@@ -8,7 +8,6 @@ use model::run::Run;
 use model::step::{Step, StepWait};
 use model::task::Task;
 use model::{AgentId, Failure, OrgId, QuestionId, Refused, RunId, StepId};
-use std::collections::BTreeMap;
 use store::{Event, Tx};
 
 /// A job with the last sign of life of its machine.
@@ -187,21 +186,6 @@ impl Engine {
                     questions,
                     step,
                 })
-            })
-            .await
-    }
-
-    /// Names of these runs, where there are such.
-    pub async fn run_names(&self, org: OrgId, ids: Vec<RunId>) -> Result<BTreeMap<RunId, String>, Failure> {
-        self.store
-            .read("run.names", move |tx| {
-                let mut names = BTreeMap::new();
-                for id in &ids {
-                    if let Some(run) = store::run::find(tx, *id)?.filter(|run| run.org == org) {
-                        names.insert(*id, run.name);
-                    }
-                }
-                Ok(names)
             })
             .await
     }

@@ -66,6 +66,8 @@ ids! {
     /// A ticket or an approval.
     QuestionId "qst"
     TokenId "tok"
+    /// What a person says to an agent.
+    MessageId "msg"
 }
 
 /// Base 36, lower case, no padding: the shortest name that survives in a cloud's name field.

@@ -45,6 +45,9 @@ pub struct Job {
     pub resources: Option<Resources>,
     pub workflow: WorkflowId,
     pub pool: PoolId,
+    /// Of its pool: the usage of its machine is summed by it.
+    #[serde(default)]
+    pub provider: String,
     pub status: JobStatus,
     /// Place in the pool's waiting list, given under the pool's lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +138,7 @@ impl Job {
             resources: None,
             workflow,
             pool,
+            provider: run.spec.provider.clone(),
             status: JobStatus::Submitted,
             queue_seq: None,
             turn: None,

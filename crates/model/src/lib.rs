@@ -34,6 +34,7 @@ pub mod string_enum;
 pub mod task;
 pub mod time;
 pub mod tree;
+pub mod usage;
 pub mod workflow;
 #[cfg(bug_zoo)]
 mod zoo;

@@ -22,6 +22,11 @@ impl Timestamp {
     pub fn since(self, earlier: Timestamp) -> i64 {
         self.0.saturating_sub(earlier.0).max(0)
     }
+    /// Its day (UTC): `2026-01-31`.
+    pub fn date(self) -> String {
+        let (year, month, day) = civil_date(self.0.div_euclid(DAY));
+        format!("{year:04}-{month:02}-{day:02}")
+    }
 }
 
 impl fmt::Debug for Timestamp {
@@ -60,6 +65,20 @@ pub fn deadline_without(start: Timestamp, wait_ms: i64, outages: &[Outage]) -> T
         due = due + outage.to.since(outage.from.max(start));
     }
     due
+}
+
+/// The civil date of a day counted from 1970-01-01, in the proleptic Gregorian calendar.
+pub fn civil_date(days: i64) -> (i64, i64, i64) {
+    // Count from 0000-03-01: then the leap day is a year's last, and months follow the pattern 31 30 31 30 31.
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 /// A length of time as people write it: `90s`, `5m`, `2h30m`, `1d`, `250ms`.

@@ -21,6 +21,7 @@ mod limit;
 mod listen;
 mod log;
 mod manifest;
+mod message;
 mod metrics;
 #[cfg(test)]
 mod network;
@@ -49,6 +50,7 @@ mod token_cache;
 mod tools;
 mod tree;
 mod unique;
+mod usage;
 mod view;
 mod worker;
 mod workflow;

@@ -5,8 +5,8 @@ pub(crate) use crate::input::{Asked, Nothing, Path, Query};
 use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
-    Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, metrics, openapi,
-    pool, question, run, runner, secret, step, token, tree, workflow,
+    Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, message, metrics,
+    openapi, pool, question, run, runner, secret, step, token, tree, usage, workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -103,6 +103,7 @@ api! {
     get "/runs/{id}/steps/{step}" tree::step, read, "One step with its input, its output and its earlier tries", => 200 StepDetailView;
     get "/runs/{id}/jobs" run::jobs, read, "Every submission onto a machine", => 200 Page of JobView;
     get "/runs/{id}/ledger" ledger::of_run, read, "Its ledger rows", => 200 Page of LedgerRow;
+    get "/runs/{id}/usage" usage::of_run, read, "What it has used: tokens, turns, machine time and credits, by agent, model and step", ?Paging, => 200 RunUsageView;
     get "/runs/{id}/events" event::events, read, "Its events; a stream with `Accept: text/event-stream`", => 200 Page of EventView;
     get "/runs/{id}/logs" log::logs, read, "Its log as a stream of frames, ended by `event: end`", ?log::Wanted, => 200 Stream of LogFrame;
     get "/runs/{id}/artifacts" artifact::list, read, "What it left behind", => 200 Page of ArtifactView;
@@ -113,6 +114,7 @@ api! {
     post "/runs/{id}/steps/{step}/fail" step::fail, write, "A durable step has failed", FailStep => 200 StepAnswer;
     post "/runs/{id}/steps/{step}/heartbeat" step::heartbeat, write, "Its program lives", BeatStep => 200 StepBeat;
     post "/steps/poll" step::poll, write, "Take the oldest `external` step that is offered to one of these tools, and wait for one", PollSteps => 200 PolledStep | 204;
+    post "/runs/{id}/messages" message::send, write, "Say something to an agent that talks with a model: its next turn takes it", SendMessage => 201 MessageView;
     post "/runs/{id}/finish" step::finish, write, "End a run of `type: external`", FinishBody => 200 RunView;
     post "/runs/{id}/start" run::start, write, "Start a run that was only created", ActionBody => 200 RunView | 402;
     post "/runs/{id}/cancel" run::cancel, write, "Ask it to end; `abort` kills at once", ActionBody => 200 RunView;
@@ -148,7 +150,7 @@ api! {
     get "/credits" ledger::balance, read, "The org's balance", => 200 BalanceView;
     post "/credits" ledger::add, admin, "Add credits", AddCredits => 200 BalanceView;
     get "/credits/ledger" ledger::rows, read, "The org's ledger, oldest first", => 200 Page of LedgerRow;
-    get "/credits/usage" ledger::usage, read, "What was charged since a time, by run", ?ledger::Span, => 200 UsageView;
+    get "/credits/usage" usage::of_org, read, "What was used within a span, by run, agent, model, provider or day", ?usage::Span, => 200 UsageView;
     get "/secrets" secret::list, read, "Names of secrets", => 200 Page of SecretView;
     put "/secrets/{name}" secret::put, write, "Set a secret; the answer says what of it logs will not hide", SecretBody => 200 SecretStored;
     delete "/secrets/{name}" secret::delete, write, "Delete a secret", => 204;

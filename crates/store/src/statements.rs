@@ -13,6 +13,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::instance::ALL,
     crate::job::ALL,
     crate::manifest::ALL,
+    crate::message::ALL,
     crate::pool::ALL,
     crate::run::ALL,
     crate::plan::ALL,
@@ -28,6 +29,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::secret::ALL,
     crate::endpoint::ALL,
     crate::token::ALL,
+    crate::usage::ALL,
     crate::work::ALL,
     crate::worker::ALL,
 ];

@@ -154,6 +154,7 @@ values! {
     model::ArtifactId, id => Value::Int(id.0);
     model::QuestionId, id => Value::Int(id.0);
     model::TokenId, id => Value::Int(id.0);
+    model::MessageId, id => Value::Int(id.0);
 }
 
 #[cfg(test)]

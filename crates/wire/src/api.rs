@@ -17,6 +17,7 @@
 //! | `GET /runs/{id}/steps/recorded?name=&key=` | [`StepAnswer`] |
 //! | `POST /steps/poll` | [`PollSteps`] → [`PolledStep`], or 204 when no step was offered in time |
 //! | `POST /runs/{id}/finish` | [`FinishBody`] → [`RunView`] |
+//! | `POST /runs/{id}/messages` | [`SendMessage`] → 201 [`MessageView`] |
 //! | `POST /blobs/missing` · `PUT /blobs/{hash}` · `GET /blobs/{hash}` | [`BlobList`] → [`BlobList`] · bytes → 204 · bytes |
 //! | `PUT /trees/{hash}` · `PUT /packs` | a folder's document (`model::tree`) → 204 · many small blobs and trees ([`crate::pack`]) → 204 |
 //! | `GET /runs/{id}/artifacts/{artifact}` | bytes |
@@ -25,6 +26,7 @@
 //! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`] |
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
 //! | `GET /credits` · `POST /credits` · `GET /credits/ledger` · `GET /credits/usage` | [`BalanceView`] · [`AddCredits`] · [`Page`] of [`LedgerRow`] · [`UsageView`] |
+//! | `GET /runs/{id}/usage` | [`RunUsageView`] |
 //! | `GET /secrets`, `PUT /secrets/{name}`, `DELETE /secrets/{name}` | [`SecretView`]; [`SecretBody`] |
 //! | `GET /tokens`, `POST /tokens`, `DELETE /tokens/{id}` | [`TokenView`]; [`NewToken`] → 201 [`TokenView`] with `token` |
 //! | `GET /pools`, `GET /providers`, `GET /audit` | [`PoolView`], [`ProviderView`], [`AuditReport`] |
@@ -33,22 +35,26 @@ mod control;
 mod instance;
 mod ledger;
 mod log;
+mod message;
 mod question;
 mod run;
 mod step;
 mod token;
 mod tree;
+mod usage;
 mod workflow;
 
 pub use control::*;
 pub use instance::*;
 pub use ledger::*;
 pub use log::*;
+pub use message::*;
 pub use question::*;
 pub use run::*;
 pub use step::*;
 pub use token::*;
 pub use tree::*;
+pub use usage::*;
 pub use workflow::*;
 
 use serde::{Deserialize, Serialize};

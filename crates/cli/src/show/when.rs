@@ -1,7 +1,7 @@
 //! Points in time for people: how long ago, how long yet, and UTC to the second. The one place here that asks the clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
-use wire::model::time::{DAY, show_duration};
+use wire::model::time::{DAY, civil_date, show_duration};
 
 pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
@@ -36,23 +36,9 @@ fn first_unit(ms: i64) -> String {
 
 /// `2026-11-15 08:30:05Z`.
 pub fn clock(at: i64) -> String {
-    let (year, month, day) = date(at.div_euclid(DAY));
+    let (year, month, day) = civil_date(at.div_euclid(DAY));
     let seconds = at.rem_euclid(DAY) / 1000;
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60)
-}
-
-/// The civil date of a day counted from 1970-01-01, in the proleptic Gregorian calendar.
-fn date(days: i64) -> (i64, i64, i64) {
-    // Count from 0000-03-01: then the leap day is a year's last, and months follow the pattern 31 30 31 30 31.
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

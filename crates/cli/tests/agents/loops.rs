@@ -181,3 +181,40 @@ fn a_retried_run_asks_only_for_what_had_not_ended() {
     );
     scene.home.adds_up();
 }
+
+#[test]
+fn a_word_to_an_agent_is_read_by_the_next_turn_and_by_those_after_it() {
+    let look = Reply::Calls(vec![("look", json!({ "about": "x" }).to_string())]);
+    let turns = vec![vec![Reply::Held(Box::new(look.clone()))], vec![look], vec![Reply::Text("done")]];
+    let scene = Scene::new(Script::from([("talk".to_owned(), turns)]), Recorder::start());
+    let tools = "tools: {look: {http: {url: \"RECORDER/look\", query: {about: \"${{ args.about }}\"}}, args: {about: {type: string}}}}";
+    let steps = "steps: [{name: speak, llm: {prompt: talk, tools: [look]}}]";
+    let run = scene.submit(&format!("type: agents\n{tools}\nagents:\n- name: one\n  tasks:\n  - {steps}\n"));
+    scene.model.hears("talk", 1, 1);
+    let sent = scene.home.done(&["send", &run, "be brief"]).out();
+    assert!(sent.starts_with("msg_") && sent.contains(&format!("for one of {run}: read at its next turn")), "{sent}");
+    let wrong = refused(&scene, &["send", &run, "--agent", "two", "hello"]);
+    assert!(wrong.contains("no agent `two` is at work"), "{wrong}");
+    scene.model.release("talk");
+    let ended = scene.home.attach(&run);
+    assert_eq!(ended.code, 0, "{ended}");
+    let said: Vec<(usize, Vec<String>)> =
+        scene.model.asked().into_iter().map(|asked| (asked.turn, asked.said)).collect();
+    let brief = vec!["be brief".to_owned()];
+    assert_eq!(said, [(1, vec![]), (2, brief.clone()), (3, brief)]);
+    let events = scene.home.done(&["events", &run]).out();
+    assert!(events.contains("message.sent") && events.contains("message.delivered"), "{events}");
+    let late = refused(&scene, &["send", &run, "hello"]);
+    assert!(late.contains("is completed, so `send` is not possible"), "{late}");
+    let plain = scene.home.json(&["run", "--detach", "-c", "true"])["id"].as_str().unwrap().to_owned();
+    let none = refused(&scene, &["send", &plain, "hello"]);
+    assert!(none.contains("type: agents"), "{none}");
+    scene.home.adds_up();
+}
+
+/// What is said to a command that is refused.
+fn refused(scene: &Scene, words: &[&str]) -> String {
+    let ended = scene.home.say(words);
+    assert_eq!(ended.code, 1, "{ended}");
+    ended.stderr
+}

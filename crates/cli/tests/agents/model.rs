@@ -45,6 +45,8 @@ pub struct Asked {
     /// The first is 1.
     pub turn: usize,
     pub headers: BTreeMap<String, String>,
+    /// What its user said behind the prompt.
+    pub said: Vec<String>,
 }
 
 /// For each conversation its turns, for each turn what its tries are answered. The last one is said again and again.
@@ -111,7 +113,9 @@ impl Talk {
         let prompt = prompt.and_then(|message| message["content"].as_str()).unwrap_or_default();
         let conversation = prompt.split_whitespace().next().unwrap_or_default().to_owned();
         let turn = by("assistant") + 1;
-        let asked = Asked { conversation: conversation.clone(), turn, headers: request.headers.clone() };
+        let users = messages.iter().filter(|message| message["role"] == "user").skip(1);
+        let said = users.filter_map(|message| message["content"].as_str()).map(str::to_owned).collect();
+        let asked = Asked { conversation: conversation.clone(), turn, headers: request.headers.clone(), said };
         let tries = {
             let mut book = self.asked.lock().unwrap();
             book.0.push(asked);

@@ -105,3 +105,40 @@ fn a_server_that_lies_about_what_it_used_breaks_nothing() {
         scene.home.adds_up();
     }
 }
+
+#[test]
+fn what_a_run_has_used_is_told_by_agent_model_and_step_and_of_the_org_by_day() {
+    let scene = Scene::new(two_turns(1_000, 1_000), Recorder::start());
+    let (run, ended) = scene.run(&plan("name: talker"));
+    assert_eq!(ended.code, 0, "{ended}");
+    let usage = scene.home.json(&["status", "--cost", &run]);
+    let total = &usage["total"];
+    assert_eq!(
+        (&total["input_tokens"], &total["output_tokens"], &total["turns"], &total["tool_calls"]),
+        (&json!(1_100), &json!(1_020), &json!(2), &json!(1)),
+        "{usage}"
+    );
+    let charged = micro(&scene.home.status(&run), "credits_charged_micro");
+    for groups in ["agents", "models", "providers"] {
+        let all = usage[groups]["groups"].as_array().unwrap();
+        assert_eq!(all.iter().map(|group| micro(group, "charged_micro")).sum::<i64>(), charged, "{groups}: {usage}");
+    }
+    assert_eq!(usage["models"]["groups"][0]["key"], "default/scripted", "{usage}");
+    let shown = scene.home.done(&["status", "--cost", &run]).out();
+    for words in ["0.0314", "default/scripted", "AGENT", "MODEL", "STEP"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    let ledger = scene.home.json(&["credits", "ledger"]);
+    let rows = ledger.as_array().unwrap().iter().filter(|row| row["kind"] == "charge");
+    let spent: i64 = rows.map(|row| micro(row, "amount_micro")).sum();
+    for by in ["run", "agent", "model", "provider", "day"] {
+        let usage = scene.home.json(&["credits", "usage", "--by", by]);
+        let groups = usage["groups"].as_array().unwrap();
+        assert_eq!(groups.iter().map(|group| micro(group, "charged_micro")).sum::<i64>(), spent, "{by}: {usage}");
+    }
+    let shown = scene.home.done(&["credits", "usage"]).out();
+    assert!(shown.contains(&run) && shown.contains("talker"), "{shown}");
+    let before = scene.home.json(&["credits", "usage", "--since", "9d", "--until", "2d"]);
+    assert_eq!(micro(&before["total"], "charged_micro"), 0, "{before}");
+}

@@ -78,9 +78,10 @@ fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
 }
 
 /// What starts when a person is asked something: no story asks with a program to tell. `crates/engine/tests/intents/questions.rs` does.
-/// The end of an external run, a lease that runs out, and what is read of a finished step are in `crates/engine/tests/intents/durable.rs`.
+/// Messages to agents are in `crates/engine/tests/intents/messages.rs`. The end of an external run, a lease that runs out, and what is read of a finished step are in `crates/engine/tests/intents/durable.rs`.
 const UNREACHED: &[&str] = &[
     "server/job.change_pool",
+    "server/message.send",
     "server/notify.start",
     "server/question.told",
     "server/question.untold",

@@ -107,10 +107,7 @@ impl AtHand {
         let due = if timed { store::agent::next_due(tx, self.agent, at)? } else { None };
         let again = (again || closing).then_some(at);
         let next = again.into_iter().chain(look_at).chain(due).chain(waits).chain(deadline).min();
-        let rests = wanted.is_empty()
-            && adopted.is_empty()
-            && checks.is_empty()
-            && news.iter().all(|news| news.ended.is_none());
+        let rests = wanted.is_empty() && adopted.is_empty() && checks.is_empty() && !news.iter().any(News::goes_on);
         let finished = under_way == 0 && (rests || closing);
         if finished {
             // Everything was read again after `hold`, so wakes up to now are answered.
@@ -164,12 +161,12 @@ impl AtHand {
 
     /// What a call used is paid, also one that failed.
     fn charge(&self, run_tx: &mut RunTx<'_>, step: &Step, found: &Found) -> Result<(), Failure> {
-        let usage = match found {
-            Found::Answer(answer) => answer.usage.as_ref(),
-            Found::Failed(failure) => failure.usage.as_ref(),
-            Found::Cut => None,
+        let (usage, calls) = match found {
+            Found::Answer(answer) => (answer.usage.as_ref(), asked_calls(&answer.output)),
+            Found::Failed(failure) => (failure.usage.as_ref(), 0),
+            Found::Cut => (None, 0),
         };
-        usage.map_or(Ok(()), |usage| run_tx.charge_step(step, usage))
+        usage.map_or(Ok(()), |usage| run_tx.charge_step(step, usage, calls))
     }
 
     /// Acts whose task, agent or run ends are cut off. Whether one that is not idempotent had its effect stays unknown.
@@ -290,6 +287,11 @@ impl AtHand {
         collect_secrets(&input, &mut names);
         Ok(Begin { step, place, key, input, secrets: secrets(run_tx, names)?, answer })
     }
+}
+
+/// Calls of tools that a model's answer asks for.
+fn asked_calls(answer: &Value) -> i64 {
+    answer["message"]["tool_calls"].as_array().map_or(0, |calls| calls.len() as i64)
 }
 
 /// Values of these secrets. One that was deleted meanwhile is missing there, as it is here.

@@ -7,6 +7,7 @@ use super::commit::{AtHand, Begin, Decided};
 use crate::Engine;
 use crate::child::ChildInput;
 use crate::dialogue::{self, Dialogue, Next, Wanted};
+use crate::message::MAX_WAITING;
 use crate::price;
 use crate::render::Renderer;
 use crate::run_tx::RunTx;
@@ -16,7 +17,7 @@ use model::hierarchy::{self, NewChild, Pick, Rows};
 use model::plan::DEFAULT_PARALLEL_STEPS;
 use model::run::LastError;
 use model::step::{Step, StepStatus, ToolKind};
-use model::{Credits, Failure, StepId};
+use model::{Credits, Failure, MessageId, StepId};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use store::Tx;
@@ -33,6 +34,8 @@ pub(super) struct Talk {
     parallel: i64,
     /// Its end is on its way into the database.
     over: bool,
+    /// Messages that its next turn, of this name, is to take.
+    offered: Option<(String, Vec<MessageId>)>,
 }
 
 /// What a dialogue brings into a transaction: the children that have to end next.
@@ -41,14 +44,29 @@ pub(super) struct Open {
     of: Try,
     parallel: i64,
     wanted: Vec<(Wanted, ChildInput, Option<StepId>)>,
+    /// Messages that are part of the turn that is wanted.
+    messages: Vec<MessageId>,
 }
 
 /// What a transaction tells of a child.
 pub(super) struct News {
     parent: StepId,
     name: String,
-    row: StepId,
-    pub(super) ended: Option<dialogue::Ended>,
+    what: What,
+}
+
+enum What {
+    Begun(StepId),
+    Ended(StepId, dialogue::Ended),
+    /// Its turn has not begun: first it is to take these messages, and no others.
+    Messages(Vec<(MessageId, String)>),
+}
+
+impl News {
+    /// Whether the dialogue can go on at once.
+    pub(super) fn goes_on(&self) -> bool {
+        !matches!(self.what, What::Begun(_))
+    }
 }
 
 impl Holder<'_> {
@@ -77,8 +95,10 @@ impl Holder<'_> {
                         let row = talk.rows.get(&wanted.name).copied();
                         (wanted, input, row)
                     };
+                    let offered = talk.offered.as_ref().filter(|(turn, _)| wanted.iter().any(|it| it.name == *turn));
+                    let messages = offered.map(|(_, messages)| messages.clone()).unwrap_or_default();
                     let wanted = wanted.into_iter().map(with_key).collect();
-                    open.push(Open { of: talk.of, parallel: talk.parallel, wanted });
+                    open.push(Open { of: talk.of, parallel: talk.parallel, wanted, messages });
                     continue;
                 }
                 Next::Done(output) => Found::Answer(ToolAnswer { output, usage: None }),
@@ -97,10 +117,18 @@ impl Holder<'_> {
         let mut goes_on = false;
         for news in std::mem::take(&mut decided.news) {
             let Some(talk) = self.talks.iter_mut().find(|talk| talk.of.0 == news.parent) else { continue };
-            talk.rows.insert(news.name.clone(), news.row);
-            if let Some(how) = news.ended {
-                talk.dialogue.ended(&news.name, how);
-                goes_on = true;
+            goes_on |= news.goes_on();
+            match news.what {
+                What::Begun(row) => drop(talk.rows.insert(news.name, row)),
+                What::Ended(row, how) => {
+                    talk.dialogue.ended(&news.name, how);
+                    talk.rows.insert(news.name, row);
+                }
+                What::Messages(messages) => {
+                    let (ids, texts) = messages.into_iter().unzip();
+                    talk.dialogue.offer(&news.name, texts);
+                    talk.offered = Some((news.name, ids));
+                }
             }
         }
         for (step, place) in std::mem::take(&mut decided.adopted) {
@@ -116,8 +144,9 @@ impl Holder<'_> {
 
 /// A dialogue that runs, from the rows of its step and of its children.
 async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) -> Result<Talk, Failure> {
-    let (id, name) = (step.id, step.name.clone());
-    let (input, children) = engine.store.read("agent.dialogue", move |tx| rows(tx, id)).await?;
+    let (id, name, of) = (step.id, step.name.clone(), (step.run, step.identity.clone().unwrap_or_default()));
+    let read = move |tx: &mut Tx| Ok((rows(tx, id)?, store::message::taken(tx, of.0, &of.1)?));
+    let ((input, children), taken) = engine.store.read("agent.dialogue", read).await?;
     let model = input["model"].as_str().unwrap_or("default");
     let context = engine.context.models.find(model).map_or(DEFAULT_CONTEXT, |found| found.limits.context);
     let plan = step_plan(&renderer.plan, place);
@@ -128,6 +157,7 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
     if renderer.planning.is_some() {
         dialogue = dialogue.planning(renderer.shared.document.clone());
     }
+    taken.into_iter().for_each(|(turn, text)| dialogue.heard(&turn, text));
     let mut open = BTreeMap::new();
     for (child, how) in children {
         let below = child.name.strip_prefix(&name).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
@@ -136,7 +166,7 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
             None => drop(open.insert(below.to_owned(), child.id)),
         }
     }
-    Ok(Talk { of: (id, step.tries), place, dialogue, rows: open, parallel, over: false })
+    Ok(Talk { of: (id, step.tries), place, dialogue, rows: open, parallel, over: false, offered: None })
 }
 
 /// Of a model that the settings do not know any more.
@@ -204,15 +234,31 @@ impl AtHand {
                     Some(row) => Some(Rows::step(run_tx, *row)?),
                     None => run_tx.open_child_of(&parent, &wanted.name)?,
                 };
+                if let Some(messages) =
+                    run_tx.messages_for(&parent, child.as_ref(), wanted, input, &dialogue.messages)?
+                {
+                    news.push(News { parent: parent.id, name: wanted.name.clone(), what: What::Messages(messages) });
+                    continue;
+                }
                 let room = parent.children.running + parent.children.waiting < dialogue.parallel;
                 let child = match child {
                     Some(child) if child.status != StepStatus::Pending => child,
                     Some(child) if !room => child,
                     None if !room => continue,
-                    _ => self.begin_child(run_tx, &parent, wanted, input, begin)?,
+                    before => {
+                        let is_new = before.is_none_or(|before| before.tries == 0);
+                        let child = self.begin_child(run_tx, &parent, wanted, input, begin)?;
+                        if is_new && child.tries > 0 {
+                            run_tx.take_messages(&parent, &child, &wanted.name, &dialogue.messages)?;
+                        }
+                        child
+                    }
                 };
-                let ended = if child.status.is_end() { Some(run_tx.ended_child(&child)?) } else { None };
-                news.push(News { parent: parent.id, name: wanted.name.clone(), row: child.id, ended });
+                let what = match child.status.is_end() {
+                    true => What::Ended(child.id, run_tx.ended_child(&child)?),
+                    false => What::Begun(child.id),
+                };
+                news.push(News { parent: parent.id, name: wanted.name.clone(), what });
             }
         }
         Ok(news)
@@ -271,6 +317,51 @@ impl AtHand {
 }
 
 impl RunTx<'_> {
+    /// What people have said to the agent, if the turn that is wanted is to take something else than it would. A turn that has begun, in
+    /// whichever attempt, keeps what it began with: else its record would not answer.
+    fn messages_for(
+        &mut self,
+        parent: &Step,
+        child: Option<&Step>,
+        wanted: &Wanted,
+        input: &ChildInput,
+        offered: &[MessageId],
+    ) -> Result<Option<Vec<(MessageId, String)>>, Failure> {
+        // A turn that is asked again because it was too long is no new one.
+        let is_turn = wanted.tool == ToolKind::Llm && !wanted.name.contains('/');
+        if !is_turn || child.is_some_and(|child| child.tries > 0) {
+            return Ok(None);
+        }
+        let agent = Rows::agent(self, parent.agent)?.name;
+        let waiting = store::message::waiting(self.tx, self.run.id, &agent, MAX_WAITING)?;
+        if waiting.iter().map(|(id, _)| id).eq(offered) || self.is_recorded(parent, wanted, input)? {
+            return Ok(None);
+        }
+        Ok(Some(waiting))
+    }
+
+    fn is_recorded(&mut self, parent: &Step, wanted: &Wanted, input: &ChildInput) -> Result<bool, Failure> {
+        let (path, generation) = parent.identity.as_deref().and_then(|it| it.rsplit_once('#')).unwrap_or_default();
+        let recorded = store::step::journal(self.tx, self.run.id, &format!("{path}/{}#{generation}", wanted.name))?;
+        Ok(recorded.is_some_and(|row| row.key == input.key))
+    }
+
+    /// In the commit that begins the turn they are part of.
+    fn take_messages(
+        &mut self,
+        parent: &Step,
+        child: &Step,
+        turn: &str,
+        messages: &[MessageId],
+    ) -> Result<(), Failure> {
+        let Some(dialogue) = &parent.identity else { return Ok(()) };
+        for id in messages {
+            store::message::take(self.tx, *id, dialogue, turn)?;
+            self.publish("message.delivered", store::body!({ "message": id, "step": child.id, "path": child.name }));
+        }
+        Ok(())
+    }
+
     fn open_child_of(&mut self, parent: &Step, name: &str) -> Result<Option<Step>, Failure> {
         let full = format!("{}/{name}", parent.name);
         self.open_child(parent.id, &full, None)?.map(|id| Rows::step(self, id)).transpose()

@@ -254,3 +254,31 @@ fn a_list_that_cannot_be_had_ends_the_dialogue_and_a_denied_server_is_not_asked(
     many.ended("tools/files", Ended::Answered(json!({ "tools": tools })));
     assert_eq!(code(many.next()), "too_many_tools");
 }
+
+#[test]
+fn what_people_said_stands_before_the_turn_that_took_it_in_every_later_prompt() {
+    let said = |turn: &Wanted| -> Vec<(usize, String)> {
+        let messages = turn.input["messages"].as_array().unwrap().iter().enumerate().skip(2);
+        let users = messages.filter(|(_, message)| message["role"] == "user");
+        users.map(|(at, message)| (at, message["content"].as_str().unwrap().to_owned())).collect()
+    };
+    let mut it = dialogue(5, None);
+    it.offer("t1", vec!["early".into()]);
+    assert_eq!(said(&wanted(it.next())[0]), [(2, "early".to_owned())]);
+    it.ended("t1", asks(json!([call("search", json!({ "q": "a" }))])));
+    it.ended("t1/c1", Ended::Answered(json!("found")));
+    let plain = wanted(it.next()).remove(0);
+    it.offer("t2", vec!["no".into()]);
+    it.offer("t2", vec!["late".into(), "later".into()]);
+    let told = wanted(it.next()).remove(0);
+    assert_ne!(plain.input, told.input);
+    assert_eq!(said(&told)[1..], [(5, "late".to_owned()), (6, "later".to_owned())], "behind the results of the calls");
+    assert_eq!(told.kept["added"].as_array().unwrap().len(), 3, "and kept with the turn: {}", told.kept);
+    // Another holder reads the same from the rows.
+    let mut other = dialogue(5, None);
+    other.heard("t1", "early".into());
+    other.heard("t2", "late".into());
+    other.heard("t2", "later".into());
+    other.ended = it.ended.clone();
+    assert_eq!(other.next(), it.next());
+}

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Which turn is asked for; none of a call.
-fn turn(call: &ToolCall) -> Option<usize> {
+pub fn turn(call: &ToolCall) -> Option<usize> {
     let messages = call.input["messages"].as_array()?;
     Some(messages.iter().filter(|message| message["role"] == "assistant").count() + 1)
 }
@@ -24,7 +24,7 @@ fn says(text: &str, calls: Value) -> Fate {
 }
 
 /// Two turns that call a tool, and one that ends the dialogue.
-fn talks(call: &ToolCall) -> Fate {
+pub fn talks(call: &ToolCall) -> Fate {
     match turn(call) {
         None => Fate::answer(json!({ "seen": call.input["of"] })),
         Some(turn @ (1 | 2)) => says("", json!([{ "name": "look", "arguments": { "at": turn } }])),
@@ -32,7 +32,7 @@ fn talks(call: &ToolCall) -> Fate {
     }
 }
 
-fn begin(bench: &mut Bench) -> RunId {
+pub fn begin(bench: &mut Bench) -> RunId {
     let look = ToolPlan {
         tool: ToolKind::Http,
         description: String::new(),

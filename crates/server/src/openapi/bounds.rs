@@ -9,6 +9,7 @@ use model::run::{RunStatus, Ticket};
 use model::spec::{MIN_MEMORY_BYTES, OnLostControl, Priority, RetryEvent};
 use model::step::StepStatus;
 use model::task::TaskStatus;
+use model::usage::UsageBy;
 use serde_json::{Map, Value, json};
 
 const HASH: &str = "^[0-9a-f]{64}$";
@@ -52,6 +53,10 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.budget", json!({ "pattern": CREDITS })),
         ("Submit.priority", of_null(priorities)),
         ("Submit.on_lost_control", of_null(lost)),
+        (
+            "SendMessage.text",
+            json!({ "minLength": 1, "maxLength": engine::message::MAX_MESSAGE_BYTES / 4, "pattern": "\\S" }),
+        ),
         ("FilesBody.tree", json!({ "pattern": HASH })),
         ("FilesBody.files", json!({ "minimum": 0 })),
         ("FilesBody.bytes", json!({ "minimum": 0 })),
@@ -177,6 +182,7 @@ pub(super) fn refine_parameter(path: &str, parameter: &mut Value) {
         "status" if path.ends_with("/tasks") => one_of(TaskStatus::ALL.iter().map(|word| word.as_str())),
         "status" if path.ends_with("/steps") => one_of(StepStatus::ALL.iter().map(|word| word.as_str())),
         "status" => one_of(RunStatus::ALL.iter().map(|word| word.as_str())),
+        "by" => one_of(UsageBy::ALL.iter().map(|word| word.as_str())),
         "stream" => json!({ "enum": ["stdout", "stderr", "runner"] }),
         "job" => json!({ "pattern": format!("^{}_{SLUG}$", model::JobId::PREFIX) }),
         "cursor" if path == "/secrets" => json!({ "pattern": VARIABLE, "maxLength": 255 }),

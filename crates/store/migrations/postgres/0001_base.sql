@@ -55,6 +55,30 @@ END $$;
 CREATE TRIGGER ledger_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger
     FOR EACH STATEMENT EXECUTE FUNCTION ledger_is_append_only();
 
+-- What was used: sums of tokens, turns, machine time and charges. Each charge of the ledger is added to one row, in its own transaction.
+-- `run_id` 0: holds and idle machines. `subject`: a step of the plan or of a program, with the turns below it; of idle machines, the machine;
+-- 0: the machine of an agent, and what belongs to the run as a whole. `hour` is when the hour of the charge began.
+CREATE TABLE usage (
+    org_id        BIGINT NOT NULL,
+    run_id        BIGINT NOT NULL,
+    subject       BIGINT NOT NULL,
+    agent         TEXT   NOT NULL,
+    model         TEXT   NOT NULL,
+    provider      TEXT   NOT NULL,
+    hour          BIGINT NOT NULL,
+    turns         BIGINT NOT NULL,
+    calls         BIGINT NOT NULL,
+    estimated     BIGINT NOT NULL,
+    input_tokens  BIGINT NOT NULL,
+    output_tokens BIGINT NOT NULL,
+    machine_ms    BIGINT NOT NULL,
+    charged       BIGINT NOT NULL,
+    -- Also: sums of a run, by agent, by model and by provider; a page of its steps.
+    PRIMARY KEY (org_id, run_id, subject, agent, model, provider, hour)
+);
+-- Sums of an org within a span.
+CREATE INDEX usage_by_hour ON usage (org_id, hour);
+
 -- Access -------------------------------------------------------------------------------------------------------------
 
 -- API tokens. Only the hash of a token's text is stored.
@@ -282,6 +306,25 @@ CREATE TABLE question_data (
     body        TEXT   NOT NULL,
     PRIMARY KEY (question_id, kind)
 );
+
+-- What people say to agents that talk with a model. `dialogue` and `turn`: the step, by its name in the journal, and its turn that the
+-- message is part of; none while it waits for the agent's next turn.
+CREATE TABLE messages (
+    id       BIGINT NOT NULL PRIMARY KEY,
+    org_id   BIGINT NOT NULL,
+    run_id   BIGINT NOT NULL,
+    agent    TEXT   NOT NULL,
+    at       BIGINT NOT NULL,
+    body     TEXT   NOT NULL,
+    dialogue TEXT,
+    turn     TEXT
+);
+-- How many a run has had.
+CREATE INDEX messages_of_run ON messages (run_id);
+-- Those that an agent's next turn takes.
+CREATE INDEX messages_waiting ON messages (run_id, agent, id) WHERE turn IS NULL;
+-- Those that the turns of a dialogue have taken.
+CREATE INDEX messages_taken ON messages (run_id, dialogue, id) WHERE turn IS NOT NULL;
 
 -- Events of a run, or of an org (`run_id` 0). `event_heads` has the last number given out; numbers have no gaps.
 CREATE TABLE event_heads (

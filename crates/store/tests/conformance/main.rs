@@ -77,6 +77,8 @@ fn all(on: On, postgres: Option<&Postgres>) {
         money::a_movement_is_made_once
         money::the_ledger_is_a_chain_nobody_changes
         money::concurrent_reservations_never_overdraw
+        money::usage_is_summed_by_what_it_belongs_to
+        things::a_message_is_taken_by_one_turn
         things::a_slot_is_taken_by_the_one_who_saw_it_last
         keys::a_key_has_one_effect
         keys::a_key_is_bound_to_its_request

@@ -2,7 +2,10 @@
 
 use crate::support::World;
 use crate::{TOPUP, happened, read, rich_org, together, write};
-use model::{Credits, Failure, OrgId, Refused, RunId};
+use model::time::DAY;
+use model::usage::{Usage, UsageBy};
+use model::{Credits, Failure, OrgId, Refused, RunId, StepId, Timestamp};
+use store::usage::{self, Spent};
 use store::{Entry, EntryKind, NewEvent, Sql, Store, Tx, args, event, ledger, org};
 
 pub async fn events_are_numbered_without_gaps(w: &World) {
@@ -131,4 +134,48 @@ pub async fn concurrent_reservations_never_overdraw(w: &World) {
     .await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 14);
     assert_eq!(balance(&w.store, org).await, (Credits::whole(2), Credits::whole(98)));
+}
+
+pub async fn usage_is_summed_by_what_it_belongs_to(w: &World) {
+    let org = rich_org(&w.store).await;
+    let spent = |run: i64, subject: i64, agent: &str, model: &str, charged: i64| Spent {
+        run: Some(RunId(run)),
+        subject,
+        agent: agent.to_owned(),
+        model: model.to_owned(),
+        usage: Usage { turns: 1, input_tokens: 10, charged: Credits(charged), ..Usage::default() },
+        ..Spent::of(org)
+    };
+    let all = [spent(7, 1, "a", "m", 5), spent(7, 1, "a", "m", 6), spent(7, 2, "b", "n", 100), spent(8, 0, "b", "", 1)];
+    let total: Usage = all.iter().map(|spent| spent.usage).sum();
+    write(&w.store, move |tx| all.iter().try_for_each(|spent| usage::add(tx, spent))).await.unwrap();
+    let whole = (Timestamp(0), Timestamp(i64::MAX));
+    assert_eq!(read(&w.store, move |tx| usage::of_org(tx, org, whole.0, whole.1)).await, total);
+    let past = read(&w.store, move |tx| usage::of_org(tx, org, Timestamp(0), Timestamp(1))).await;
+    assert_eq!(past, Usage::default(), "a sum of nothing is nothing");
+    let credits = |named: Vec<(String, Usage)>| -> Vec<(String, i64)> {
+        named.into_iter().map(|(name, usage)| (name, usage.charged.micro())).collect()
+    };
+    let of = |names: &[(&str, i64)]| -> Vec<(String, i64)> {
+        names.iter().map(|(name, charged)| ((*name).to_owned(), *charged)).collect()
+    };
+    for (by, expected) in [
+        (UsageBy::Run, of(&[("7", 111), ("8", 1)])),
+        (UsageBy::Agent, of(&[("b", 101), ("a", 11)])),
+        (UsageBy::Model, of(&[("n", 100), ("m", 11), ("", 1)])),
+        (UsageBy::Provider, of(&[("", 112)])),
+    ] {
+        let found = read(&w.store, move |tx| usage::of_org_by(tx, org, whole, by, 10)).await;
+        assert_eq!(credits(found), expected, "{by}");
+    }
+    let days = read(&w.store, move |tx| usage::of_org_by(tx, org, whole, UsageBy::Day, 10)).await;
+    assert_eq!((days.len(), days[0].1, days[0].0.parse::<i64>().unwrap() % DAY), (1, total, 0));
+    let steps = read(&w.store, move |tx| usage::steps(tx, org, RunId(7), StepId(0), 1)).await;
+    assert_eq!((steps.len(), steps[0].0, steps[0].2.turns), (1, StepId(1), 2), "both turns of the step are in one row");
+    let next = read(&w.store, move |tx| usage::steps(tx, org, RunId(7), StepId(1), 10)).await;
+    assert_eq!(next.iter().map(|step| step.0).collect::<Vec<_>>(), [StepId(2)]);
+    let beside = read(&w.store, move |tx| usage::beside_steps(tx, org, RunId(8))).await;
+    assert_eq!(beside.charged, Credits(1));
+    let stranger = read(&w.store, move |tx| usage::of_run(tx, OrgId(999), RunId(7))).await;
+    assert!(stranger.is_zero(), "another org sees nothing");
 }

@@ -9,10 +9,13 @@ use model::run::Run;
 use model::step::{Recorded, Step, ToolKind};
 use model::task::Task;
 use model::tree::Child;
-use model::{AgentId, AllocationId, ArtifactId, Failure, JobId, OrgId, Refused, RunId, StepId, TaskId, Timestamp};
+use model::{
+    AgentId, AllocationId, ArtifactId, Failure, JobId, MessageId, OrgId, Refused, RunId, StepId, TaskId, Timestamp,
+};
 use serde_json::json;
 use std::collections::BTreeSet;
 use store::artifact::{Announced, EntryKind};
+use store::message::{self, Message};
 use store::step::JournalRow;
 use store::token::{NewToken, Scope};
 use store::{BlobHash, BlobName, Installation, allocation, artifact, content, secret, step, token};
@@ -275,4 +278,26 @@ pub async fn the_newest_record_is_the_last_one_of_the_last_attempt(w: &World) {
     let newest = read(&w.store, |tx| step::last_recorded(tx, RunId(1), "a/main/train/")).await;
     assert_eq!(newest, Some(StepId(20)));
     assert_eq!(read(&w.store, |tx| step::last_recorded(tx, RunId(1), "a/main/other/")).await, None);
+}
+
+pub async fn a_message_is_taken_by_one_turn(w: &World) {
+    let org = rich_org(&w.store).await;
+    let said = |id: i64, agent: &str, text: &str| Message {
+        id: MessageId(id),
+        org,
+        run: RunId(7),
+        agent: agent.to_owned(),
+        at: Timestamp(1),
+        text: text.to_owned(),
+    };
+    let all = [said(1, "a", "one"), said(2, "b", "two"), said(3, "a", "three")];
+    write(&w.store, move |tx| all.iter().try_for_each(|said| message::insert(tx, said))).await.unwrap();
+    write(&w.store, |tx| message::take(tx, MessageId(1), "a/t/talk#1", "t2")).await.unwrap();
+    write(&w.store, |tx| message::take(tx, MessageId(1), "a/t/talk#1", "t3")).await.unwrap();
+    let waiting = read(&w.store, |tx| message::waiting(tx, RunId(7), "a", 10)).await;
+    assert_eq!(waiting, [(MessageId(3), "three".to_owned())]);
+    let taken = read(&w.store, |tx| message::taken(tx, RunId(7), "a/t/talk#1")).await;
+    assert_eq!(taken, [("t2".to_owned(), "one".to_owned())], "the first turn keeps it");
+    assert_eq!(read(&w.store, |tx| message::count(tx, RunId(7))).await, 3);
+    assert_eq!(read(&w.store, |tx| message::count(tx, RunId(8))).await, 0);
 }

@@ -1,4 +1,4 @@
-//! Credits: the balance, the ledger and what was spent.
+//! Credits: the balance and the ledger.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,25 +36,4 @@ pub struct LedgerRow {
     pub key: String,
     pub memo: String,
     pub hash: String,
-}
-
-/// Spending by run within a span.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct UsageView {
-    pub from: i64,
-    pub to: i64,
-    pub total: String,
-    pub total_micro: i64,
-    pub runs: Vec<UsageRow>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct UsageRow {
-    /// None: holds and idle machines.
-    pub run: Option<String>,
-    pub name: Option<String>,
-    pub charged: String,
-    pub charged_micro: i64,
 }
