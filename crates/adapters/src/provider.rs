@@ -1,4 +1,4 @@
-//! What every provider can do. Handles are text: any process of ours can go on with them. Never decides whether something should happen.
+//! The trait of all providers. A handle is text, so that any process of the control plane can use it. A provider never decides whether to act.
 
 use model::boot::Boot;
 use model::spec::{OnLostControl, Resources};
@@ -6,7 +6,7 @@ use model::{Credits, Trouble};
 use std::future::Future;
 use std::pin::Pin;
 
-/// An act in the world: it may fail, and it may have happened although it failed (`Trouble::effect`).
+/// A call to the provider. It may fail, and it may have had its effect although it failed (`Trouble::effect`).
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send + 'a>>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Capabilities {
     pub largest: Resources,
 }
 
-/// A machine to be made. The row with this name stands before the call is made.
+/// A machine to be made. Its row, with this name, is committed before the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     pub boot: Boot,
@@ -45,7 +45,7 @@ pub enum Seen {
     RunnerGone,
     /// Surely gone.
     Gone,
-    /// Something is there under the name, but it is not ours (nonce): hands off.
+    /// A machine has the name but another nonce: it is not ours and must not be touched.
     Stranger,
 }
 
@@ -89,7 +89,7 @@ pub trait Provider: Send + Sync {
     fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String>;
 }
 
-/// `work_1`, `work_2`, …: the only folders of an instance that anybody may ask to have removed.
+/// `work_1`, `work_2`, …: the only folders of an instance that a caller may ask to have removed.
 pub(crate) fn is_workdir(name: &str) -> bool {
     let number = name.strip_prefix("work_").unwrap_or("");
     number.parse::<u32>().is_ok_and(|n| n.to_string() == number)

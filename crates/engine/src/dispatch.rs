@@ -88,7 +88,8 @@ impl RunTx<'_> {
         Ok(())
     }
 
-    /// Whether every agent that could begin has an earlier submission that may still run. In a new attempt everybody waits for all.
+    /// Whether every agent that could begin has an earlier submission that may still run. In a new attempt every agent waits for
+    /// all submissions of the earlier attempts.
     fn all_are_fenced(&mut self) -> Result<bool, Failure> {
         let fenced = fenced(self.tx, self.run.id)?;
         if fenced.iter().any(|job| job.attempt != self.run.attempt) {

@@ -1,5 +1,5 @@
-//! The only place where a run ends. The end of a job becomes the ends of its step, task, agent and run, with money and machines, in one
-//! transaction.
+//! The only place where a run ends. When a job ends, one transaction ends its step, task, agent and run (decided by `model::hierarchy`),
+//! charges and refunds the credits, and frees the slot.
 
 use crate::intents::terminate_instance;
 use crate::run_tx::{RunTx, Tracked};
@@ -27,7 +27,7 @@ impl RunTx<'_> {
         if self.attempt()?.it.tree.jobs.active == 0 {
             self.stop_clock();
         }
-        // A frozen machine that dies takes its run's patience with it: who resumes wants to find what was paused.
+        // If a frozen machine dies, the job is not submitted again: a user who resumes the run expects the paused processes.
         let may = self.run.termination.is_none() && self.run.status == RunStatus::Running;
         if may && self.resubmits(&job, reason)? {
             let pause = recovery::infrastructure_pause(job.submission);

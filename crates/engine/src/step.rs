@@ -299,7 +299,7 @@ impl RunTx<'_> {
     }
 }
 
-/// Whether the row says that somebody works on it.
+/// Whether, by its row, a holder works on it.
 pub(crate) fn is_in_flight(step: &Step) -> bool {
     step.status == StepStatus::Running && !step.uncertain
 }

@@ -1,5 +1,5 @@
-//! Applies events to runs, jobs, slots and machines, and does what follows from each move in the same transaction. What the end of a job or
-//! run means is decided in `settlement`.
+//! Applies events to runs, jobs, slots and machines, and carries out the consequences of each transition in the same transaction. What
+//! follows from the end of a job or run is in `settlement`.
 
 use crate::intents::launch_run;
 use crate::job::stop_reason;

@@ -1,5 +1,5 @@
-//! Who pays for a machine on which nobody's job runs: the hold that keeps it longest, else its org as warm idle time.
-//! Every millisecond is paid once. Never asks what is free: that is the provider's to say.
+//! Which account pays for a machine on which no job runs: the hold that keeps it longest, else its org as warm idle time.
+//! Every millisecond is paid once. Whether such time is free is not decided here: the provider says so.
 
 use crate::{AllocationId, Credits, Timestamp};
 
@@ -18,7 +18,7 @@ pub enum Payer {
     Hold(AllocationId),
     /// From what an extension of this hold set aside.
     Extension(AllocationId),
-    /// Nobody holds it: warm idle time, from what the org has available.
+    /// No hold: warm idle time, charged to the org's available credits.
     Idle,
 }
 

@@ -1,5 +1,5 @@
-//! The two ways in which something does not happen: the rules say no (`Refused`), or the world failed (`Trouble`).
-//! A third, a bug, is an assertion.
+//! The two kinds of failure: a rule refuses (`Refused`), or something external fails, such as a provider or the database (`Trouble`).
+//! A bug is an assertion instead.
 
 use crate::credits::Credits;
 use crate::spec::Resources;

@@ -1,4 +1,5 @@
-//! The life of a run. One `match`; ends go through a termination reason and the finaliser, never straight.
+//! The state machine of a run. An end has two steps: an event sets the termination reason; when no agent or job is left open, the
+//! finaliser (`settlement` in the engine) ends the run.
 
 use crate::recovery;
 use crate::spec::{OnLostControl, RunTerms};
@@ -235,7 +236,7 @@ pub enum RunEvent {
     CancelAsked {
         abort: bool,
     },
-    /// Every live agent has ended: the finaliser's event, and nobody else's.
+    /// Every agent has ended. Only the finaliser sends this event.
     Finalised,
 }
 
@@ -355,7 +356,7 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
         }
 
         (S::Running, E::PauseAsked { why }) if run.termination.is_none() => {
-            // A ticket stands until somebody resolves it: the pause is its, whoever asked first.
+            // A ticket's pause replaces a user's, and lasts until the ticket is resolved.
             if run.pause_asked == Some(*why) || run.pause_asked == Some(PauseReason::Escalated) {
                 return unchanged();
             }

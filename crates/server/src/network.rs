@@ -1,4 +1,4 @@
-//! The server as the network meets it: real connections, TLS, who is told what, and who is cut off.
+//! Tests of the server over real connections: TLS, what a client without a token is told, and which connections are closed.
 
 use crate::hostile::{World, is_problem};
 use crate::listen::{self, Bounds};

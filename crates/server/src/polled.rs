@@ -1,4 +1,4 @@
-//! Polls for `external` steps of plans, by the route that programs use: who may, who waits, and who of many gets the step.
+//! Polls for `external` steps of plans, by the route that programs use: authorization, waiting, and that one of several pollers gets the step.
 
 use crate::hostile::{Got, World};
 use axum::http::StatusCode;

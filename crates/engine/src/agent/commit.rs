@@ -1,5 +1,5 @@
-//! One transaction of the holder of an agent's work item: what has ended is recorded, what an earlier holder left is taken over, and what
-//! comes next begins.
+//! One transaction of the holder of an agent's work item. It records calls that have ended, takes over steps that an earlier holder began
+//! and did not end, and begins the next steps.
 
 use super::act::{Ended, Found, Try, cut_off, holder_gone};
 use super::dialogues::{News, Open};

@@ -33,7 +33,7 @@ struct Unwanted {
 }
 
 impl NodeKind for SpawnInstance {
-    /// A machine that is bound or has registered is there, whoever made the call.
+    /// A machine whose handle is stored, or whose runner has registered, exists; it does not matter which worker made the call.
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let (run_tx, id) = node.run()?;
         if run_tx.job(id)?.instance.is_none() {
