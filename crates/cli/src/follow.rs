@@ -169,7 +169,7 @@ impl Persistence {
         if other_scheme || !self.may_change(&broken) {
             return Err(plane.complaint(&broken));
         }
-        // The first break is usually a restart, over before anybody would have read about it.
+        // The first break is usually a restart, which is over before a message could be read.
         if self.tries == 1 {
             live.say("lost the control plane; the run goes on, trying to reach it again");
         }
