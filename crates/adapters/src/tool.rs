@@ -83,10 +83,22 @@ pub trait ToolLog: Send + Sync {
 /// Dropping it cuts the act off. Whether it had an effect by then is unknown.
 pub type ToolFuture<'a> = Pin<Box<dyn Future<Output = Result<ToolAnswer, ToolFailure>> + Send + 'a>>;
 
+/// Scheme, host and port of an address.
+pub(crate) fn origin(url: &str) -> Option<String> {
+    let origin = url::Url::parse(url).ok()?.origin();
+    origin.is_tuple().then(|| origin.ascii_serialization())
+}
+
 pub trait Tool: Send + Sync {
     /// Names of secrets that a call needs beside those that its input names: the key of a model's server.
     fn secrets(&self, _input: &Value) -> Vec<String> {
         Vec::new()
+    }
+
+    /// What a call of this input is sent to, if the far side may ask for a pause that holds for all calls: scheme, host and port, and of
+    /// a model its name.
+    fn endpoint(&self, _input: &Value) -> Option<String> {
+        None
     }
 
     /// The caller enforces the time limit by dropping the future.

@@ -65,6 +65,10 @@ fn main() {
         fault::arm(&[Role::Keeper]);
         runner::keeper_main();
     }
+    // A server of an agent, and one call of it: each machine starts many of them, and people none.
+    if let Some(code) = role::mcp() {
+        std::process::exit(code);
+    }
     let line = match Line::try_parse() {
         Ok(line) => line,
         Err(error) => std::process::exit(i32::from(shown(usage::answer(error, &words())))),

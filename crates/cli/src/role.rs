@@ -77,6 +77,18 @@ struct Place {
     blobs: Option<String>,
 }
 
+/// `repl mcp-serve SOCKET PROGRAM…` and `repl mcp-call`, which runners start: the server of an agent, and one call of it.
+pub fn mcp() -> Option<i32> {
+    let mut words = std::env::args_os().skip(1);
+    let done = match words.next()?.to_str()? {
+        server::mcp::SERVE => server::mcp::serve(Path::new(&words.next()?), words.collect()),
+        server::mcp::CALL => server::mcp::call(),
+        _ => return None,
+    };
+    let failed = done.inspect_err(|error| drop(writeln!(std::io::stderr(), "mcp: {error}"))).is_err();
+    Some(i32::from(failed))
+}
+
 /// Be the runner of one machine in the foreground
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Providers start runners; by hand it is needed only to clean up:

@@ -138,6 +138,7 @@ fn state(status: &str, outcome: Option<&str>) -> String {
 
 fn step_state(step: &StepView) -> String {
     match (step.waits.as_deref(), step.uncertain || step.outcome_unknown) {
+        _ if step.verifying => format!("{}, its `verify` is asked", show::status(&step.status)),
         (_, true) => format!("{}, outcome unknown", show::status(&step.status)),
         (Some("approval"), _) => paint(Colour::Yellow, "waits for an approval"),
         (Some("ticket"), _) => paint(Colour::Yellow, "waits for a decision"),

@@ -6,7 +6,10 @@ mod act;
 mod commit;
 mod dialogues;
 mod hints;
+mod large;
+mod pace;
 mod text;
+mod verify;
 
 pub(crate) use act::{MAX_OUTPUT_BYTES, output_problem};
 pub(crate) use commit::{collect_secrets, named_secrets};
@@ -15,7 +18,7 @@ use crate::Engine;
 use crate::planner::history;
 use crate::render::{Evaluated, Fresh, Renderer, Want};
 use crate::step::{Place, step_plan};
-use act::{Act, Ended, Found, Woken, cut_all, no_tool, poll_acts, poll_ended};
+use act::{Act, Called, Ended, Found, Woken, cut_all, no_tool, poll_acts, poll_ended, schema_problem};
 use adapters::{ToolAnswer, ToolCall};
 use commit::{AtHand, Begin, Decided};
 use dialogues::Talk;
@@ -23,7 +26,8 @@ use hints::RunHints;
 use model::agent::{Agent, AgentKind};
 use model::log::LogId;
 use model::time::SECOND;
-use model::{AgentId, Failure, Refused, RunId, Trouble};
+use model::{AgentId, Failure, Refused, RunId, StepId, Trouble};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,6 +45,8 @@ impl Engine {
         let found = self.store.read_inline("agent.find", move |tx| store::agent::find(tx, id)).await?;
         let Some(agent) = found else { return self.done(item).await };
         let renderer = self.renderer(agent).await?;
+        let mut planned = renderer.plan.tasks.iter().flat_map(|task| &task.steps);
+        let verifiable = planned.any(|step| step.verify.is_some());
         let holder = Holder {
             engine: self,
             item,
@@ -50,6 +56,8 @@ impl Engine {
             evaluated: Arc::default(),
             acts: Vec::new(),
             talks: Vec::new(),
+            verifies: Arc::default(),
+            verifiable,
         };
         holder.work().await
     }
@@ -64,10 +72,11 @@ impl Engine {
                 AgentKind::Planner => Some((Arc::new(history(tx, &run)?), run.spec.plan.max_agents)),
                 _ => None,
             };
-            Ok((plan, store::plan::shared(tx, at.0)?, run.name, planning))
+            Ok((plan, store::plan::shared(tx, at.0)?, (run.org, run.name), planning))
         };
-        let (plan, shared, run_name, planning) = self.store.read("agent.plan", read).await?;
+        let (plan, shared, (org, run_name), planning) = self.store.read("agent.plan", read).await?;
         Ok(Renderer {
+            org,
             run: agent.run,
             run_name,
             attempt: agent.attempt,
@@ -90,6 +99,10 @@ struct Holder<'e> {
     acts: Vec<Act>,
     /// Dialogues with models that go on.
     talks: Vec<Talk>,
+    /// What was evaluated of the `verify` of steps whose outcome is unknown.
+    verifies: Arc<BTreeMap<StepId, verify::Prepared>>,
+    /// Whether the agent's plan has a `verify` at all.
+    verifiable: bool,
 }
 
 impl Holder<'_> {
@@ -110,6 +123,10 @@ impl Holder<'_> {
             let talked = self.listen(&mut decided).await?;
             if !decided.wanted.is_empty() {
                 self.evaluate(&decided.wanted, Fresh::new()).await?;
+                continue;
+            }
+            if !decided.checks.is_empty() {
+                self.look_into(&decided.checks).await?;
                 continue;
             }
             if talked {
@@ -150,6 +167,9 @@ impl Holder<'_> {
         }
         let call = ToolCall { key: begin.key, input: begin.input, secrets: begin.secrets };
         let tool = engine.context.tools.get(&step.tool).cloned();
+        let endpoint = tool.as_ref().and_then(|tool| tool.endpoint(&call.input));
+        let kind = step.tool;
+        let called = endpoint.zip(step.began_at).map(|(endpoint, began_at)| Called { endpoint, began_at });
         let target = text::Target {
             store: engine.store.clone(),
             logs: engine.logs.clone(),
@@ -165,17 +185,27 @@ impl Holder<'_> {
                 (None, None) => Err(no_tool(step.tool)),
             }
         });
-        Act { of: (step.id, step.tries), place: begin.place, idempotent: step.idempotent, future, limit }
+        Act {
+            of: (step.id, step.tries),
+            place: begin.place,
+            idempotent: step.idempotent,
+            called,
+            tool: kind,
+            future,
+            limit,
+        }
     }
 
     /// One transaction. What has ended is recorded even if another holder has taken the item over: it names its try.
     async fn commit(&mut self, mut ended: Vec<Ended>) -> Result<Decided, Failure> {
         let dialogues = self.speak(&mut ended);
         let ended: Vec<Ended> = ended.into_iter().map(|ended| self.checked(ended)).collect();
+        let ended = self.put_away(ended).await?;
         self.evaluate_next(&ended).await?;
         let at_hand = AtHand {
             context: self.engine.context.clone(),
             item: self.item,
+            org: self.renderer.org,
             run: self.run,
             agent: self.id,
             held: self.acts.iter().map(|act| (act.of, act.idempotent)).collect(),
@@ -183,6 +213,8 @@ impl Holder<'_> {
             plan: self.renderer.plan.clone(),
             evaluated: self.evaluated.clone(),
             dialogues: Arc::new(dialogues),
+            verifies: self.verifies.clone(),
+            verifiable: self.verifiable,
         };
         let late = at_hand.clone();
         let turn = Lane::Normal.of(self.run);
@@ -215,7 +247,8 @@ impl Holder<'_> {
                 Poll::Pending => patience.as_mut().poll(context).map(|()| None),
             });
             let Some(ended) = ended.await else { return Ok(()) };
-            late.ended = Arc::new(ended.into_iter().map(|ended| self.checked(ended)).collect());
+            let ended = ended.into_iter().map(|ended| self.checked(ended)).collect();
+            late.ended = Arc::new(self.put_away(ended).await?);
         }
     }
 
@@ -224,7 +257,11 @@ impl Holder<'_> {
         let Found::Answer(answer) = &ended.found else { return ended };
         let step = ended.place.and_then(|place| step_plan(&self.renderer.plan, place));
         let schema = step.and_then(|step| step.output.as_ref());
-        match output_problem(&answer.output, schema) {
+        let problem = match ended.is_to_be_put_away() {
+            true => schema_problem(&answer.output, schema),
+            false => output_problem(&answer.output, schema),
+        };
+        match problem {
             None => ended,
             Some(failed) => Ended { found: Found::Failed(failed.using(answer.usage.clone())), ..ended },
         }

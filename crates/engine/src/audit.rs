@@ -245,7 +245,7 @@ fn counters(
     });
     let planned: BTreeSet<AgentId> = agents.iter().filter(|a| a.kind != AgentKind::Rank).map(|a| a.id).collect();
     let is_act = |step: &&Step| step.child_state() == ChildState::Running && !step.by_children;
-    let of_plans = steps.iter().filter(|step| planned.contains(&step.agent) && !step.tool.needs_machine());
+    let of_plans = steps.iter().filter(|step| planned.contains(&step.agent) && !step.needs_machine());
     let acts = of_plans.filter(is_act).filter(|step| children.counts_as_act(step)).count() as i64;
     audit.must(attempt.tree.in_flight == acts, "2 counters", run.id, || {
         format!("{} acts in flight, the attempt says {}", acts, attempt.tree.in_flight)

@@ -21,6 +21,10 @@ pub(crate) struct ChildInput {
     pub(crate) most: Credits,
     /// Of a turn: tokens that its agent may use in all; 0 is no limit.
     pub(crate) max_tokens: i64,
+    /// Its answer holds for the whole run. That of a `verify` does not: each time it is asked anew.
+    pub(crate) recorded: bool,
+    /// What it is sent to.
+    pub(crate) endpoint: Option<String>,
 }
 
 impl RunTx<'_> {
@@ -32,6 +36,10 @@ impl RunTx<'_> {
             Some(open) => open,
             None => hierarchy::add_child(self, parent, child)?,
         };
+        let row = Rows::step(self, id)?;
+        if row.tool.is_stdio(&input.input) && !row.stdio {
+            Rows::set_step(self, Step { stdio: true, ..row });
+        }
         self.child_inputs.insert(id, input);
         hierarchy::begin_child(self, id)
     }
@@ -69,7 +77,10 @@ impl RunTx<'_> {
     pub(crate) fn child_readiness(&mut self, child: &Step) -> Result<Ready, Failure> {
         let Some(input) = self.child_inputs.get(&child.id).cloned() else { return Ok(Ready::Later) };
         let identity = self.child_identity(child)?;
-        let recorded = store::step::journal(self.tx, self.run.id, &identity)?;
+        let recorded = match input.recorded {
+            true => store::step::journal(self.tx, self.run.id, &identity)?,
+            false => None,
+        };
         let (key, approved) = self.approved_child(child, &identity, &input, recorded.as_ref())?;
         Ok(match recorded {
             Some(row) if row.key != key && !child.idempotent => Ready::Escalate(input_changed()),
@@ -81,7 +92,7 @@ impl RunTx<'_> {
                 self.claim_record(child, identity, row);
                 Ready::Unknown
             }
-            _ if !approved => Ready::Ask,
+            _ if !approved && self.has_to_ask(child, &identity, &input)? => Ready::Ask,
             _ => {
                 // A person may have put another input in the place of the first.
                 let input = self.child_inputs.get(&child.id).cloned().unwrap_or(input);
@@ -89,8 +100,12 @@ impl RunTx<'_> {
                     ToolKind::External if self.is_call_of_a_model(child)? => {
                         crate::offer::offer(self.run.org, &input.input)
                     }
-                    tool if tool.needs_machine() => self.readiness_on_machine(child, &input.input)?,
-                    _ => self.affordable(child, &input)?,
+                    _ if child.needs_machine() => self.readiness_on_machine(child, &input.input)?,
+                    _ if self.has_driver(child)? && self.has_enough_acts(child.agent)? => Ready::Later,
+                    _ => match self.paced(child, input.endpoint.clone())? {
+                        Ready::Go => self.affordable(child, &input)?,
+                        wait => wait,
+                    },
                 }
             }
         })
@@ -117,7 +132,8 @@ impl RunTx<'_> {
 
     /// Begun by another row, with an unknown outcome: the journal takes over what a person answers about this row.
     fn claim_record(&mut self, child: &Step, identity: String, row: JournalRow) {
-        Rows::set_step(self, Step { key: Some(row.key), identity: Some(identity), ..child.clone() });
+        let content = self.child_inputs.get(&child.id).and_then(|input| RunTx::content_of(child, &input.input));
+        Rows::set_step(self, Step { key: Some(row.key), identity: Some(identity), content, ..child.clone() });
     }
 
     /// The key of what the child would be called with now, and whether it may be. What a person put in the place of its input is its input
@@ -129,16 +145,30 @@ impl RunTx<'_> {
         input: &ChildInput,
         recorded: Option<&JournalRow>,
     ) -> Result<(String, bool), Failure> {
-        if !input.ask {
+        if !input.ask && !self.may_repeat_another(child)? {
             return Ok((input.key.clone(), true));
         }
         let call = Call { identity: identity.to_owned(), key: input.key.clone(), input: input.input.clone() };
         let (call, approved) = self.as_approved(call, recorded)?;
         if call.key != input.key {
-            let edited = ChildInput { input: call.input, key: call.key.clone(), ..input.clone() };
+            let endpoint = self.endpoint_of(child.tool, &call.input);
+            let edited = ChildInput { input: call.input, key: call.key.clone(), endpoint, ..input.clone() };
             self.child_inputs.insert(child.id, edited);
         }
         Ok((call.key, approved))
+    }
+
+    /// Whether the holder of its agent's item calls it. A program of the user's works on its steps itself.
+    fn has_driver(&mut self, child: &Step) -> Result<bool, Failure> {
+        let Some(parent) = child.parent else { return Ok(true) };
+        let parent = Rows::step(self, parent)?;
+        Ok(parent.by_children && parent.tool != ToolKind::External)
+    }
+
+    /// By its policy, or because an earlier plan did the same.
+    fn has_to_ask(&mut self, child: &Step, identity: &str, input: &ChildInput) -> Result<bool, Failure> {
+        let call = Call { identity: identity.to_owned(), key: input.key.clone(), input: input.input.clone() };
+        Ok(input.ask || self.same_step(child, &call)?.is_some())
     }
 
     pub(crate) fn note_child_begun(&mut self, child: &Step) -> Result<(), Failure> {
@@ -148,10 +178,11 @@ impl RunTx<'_> {
         if child.tries == first {
             store::step::insert_data(self.tx, child.id, Data::Input, &input.input)?;
         }
-        let identity = Some(self.child_identity(child)?);
-        let begun = Step { key: Some(input.key), identity, ..child.clone() };
+        let identity = if input.recorded { Some(self.child_identity(child)?) } else { None };
+        let content = RunTx::content_of(child, &input.input);
+        let begun = Step { key: Some(input.key), identity, content, ..child.clone() };
         Rows::set_step(self, begun.clone());
-        if child.tool.needs_machine() {
+        if child.needs_machine() {
             return self.begun_on_machine(&begun, &input.input);
         }
         self.hold_step(&begun, input.most)

@@ -6,6 +6,7 @@ use crate::agent::output_problem;
 use crate::run_tx::RunTx;
 use crate::runner::{Fact, Output, What};
 use crate::step::{Place, step_plan};
+use adapters::tool::mcp::stdio;
 use model::hierarchy::{self, Rows};
 use model::job::{Job, JobReason, LifecycleError};
 use model::recovery::{ErrorClass, StepFailure};
@@ -114,7 +115,8 @@ impl RunTx<'_> {
         match ended(step.tool, what) {
             End::Well(output) => {
                 self.note_output(step, &output)?;
-                if step.tool == ToolKind::Command && step.files.as_ref().is_none_or(|globs| !globs.is_empty()) {
+                let may_leave_files = step.files.as_ref().is_none_or(|globs| !globs.is_empty());
+                if step.tool == ToolKind::Command && may_leave_files && !self.is_verify(step)? {
                     let mut agent = Rows::agent(self, step.agent)?;
                     agent.in_workdir += 1;
                     Rows::set_agent(self, agent);
@@ -132,6 +134,12 @@ impl RunTx<'_> {
             End::Failed(failure) if step.parent.is_some() => hierarchy::fail_child(self, id, number, &failure),
             End::Failed(failure) => hierarchy::fail_step(self, id, number, &failure),
         }
+    }
+
+    /// A `verify` only looks: what it leaves in the workdir is needed by nobody.
+    fn is_verify(&mut self, step: &Step) -> Result<bool, Failure> {
+        let parent = step.parent.map(|parent| Rows::step(self, parent)).transpose()?;
+        Ok(parent.is_some_and(|parent| parent.verifying))
     }
 
     pub(crate) fn lose_command(&mut self, step: &Step, error: &LastError) -> Result<(), Failure> {
@@ -169,6 +177,11 @@ fn ended(tool: ToolKind, what: &What) -> End {
     };
     let said = |words: &str| message.clone().unwrap_or_else(|| words.to_owned());
     match (reason, exit_code, signal) {
+        (JobReason::DoneByRunner, ..) if tool == ToolKind::Mcp => called(output.as_ref()),
+        // The client of the server did not get so far as to say what became of its call.
+        (JobReason::ExitedWithError, Some(code), _) if tool == ToolKind::Mcp => {
+            failed(Transient, Perhaps, "mcp_client", format!("the client of the MCP server exited with code {code}"))
+        }
         (JobReason::DoneByRunner, ..) => match answer(tool, output.as_ref(), *exit_code, stdout_tail.as_deref()) {
             Ok(output) => End::Well(output),
             Err(why) => failed(InvalidOutput, Done, "invalid_output", why),
@@ -198,6 +211,22 @@ fn ended(tool: ToolKind, what: &What) -> End {
     }
 }
 
+/// What the client of an MCP server says of its call.
+fn called(output: Option<&Output>) -> End {
+    let text = match output {
+        Some(Output::Json(text)) => text.as_str(),
+        _ => "",
+    };
+    match serde_json::from_str(text) {
+        Ok(stdio::Answer::Output(output)) => End::Well(output),
+        Ok(stdio::Answer::Failed { class, effect, code, message }) => failed(class, effect, &code, message),
+        Err(_) => {
+            let why = "what the client of the MCP server said did not arrive".to_owned();
+            failed(ErrorClass::Unknown, Effect::Perhaps, "mcp_client", why)
+        }
+    }
+}
+
 /// What it left in `$REPL_OUTPUT`; a command that left nothing answers with how it ended.
 fn answer(
     tool: ToolKind,
@@ -205,6 +234,12 @@ fn answer(
     exit_code: Option<i32>,
     tail: Option<&[u8]>,
 ) -> Result<Value, String> {
+    if tool == ToolKind::Mcp {
+        return match called(output) {
+            End::Well(output) => Ok(output),
+            _ => Err("the call failed".into()),
+        };
+    }
     match output {
         Some(Output::Json(text)) => {
             serde_json::from_str(text).map_err(|error| format!("its output is not JSON: {error}"))

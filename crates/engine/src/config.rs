@@ -32,11 +32,15 @@ pub struct Config {
 pub struct WorkerLimits {
     /// Agents whose steps it acts on. Their acts mostly wait for others.
     pub act_permits: i64,
+    /// Agents of one organisation whose steps all workers together act on at once. More of them wait for their turn.
+    pub org_agents: i64,
+    /// Steps of one agent that are under way at once, whatever its plan says.
+    pub agent_steps: i64,
 }
 
 impl Default for WorkerLimits {
     fn default() -> Self {
-        WorkerLimits { act_permits: 256 }
+        WorkerLimits { act_permits: 256, org_agents: 128, agent_steps: 50 }
     }
 }
 
@@ -108,6 +112,11 @@ impl Config {
         self.limits.check()?;
         if !(1..=MOST_ACT_PERMITS).contains(&self.worker.act_permits) {
             return Err(Refused::invalid("worker.act_permits", format!("must lie between 1 and {MOST_ACT_PERMITS}")));
+        }
+        for (name, most) in [("org_agents", self.worker.org_agents), ("agent_steps", self.worker.agent_steps)] {
+            if most < 1 {
+                return Err(Refused::invalid(format!("worker.{name}"), "must be positive"));
+            }
         }
         let t = &self.timings;
         let chain = [

@@ -1,6 +1,6 @@
 //! The desired document of an instance: all that its runner should be doing, computed from rows whenever it is asked for.
 
-use crate::command::{self, Started};
+use crate::command::{self, Caller, Server, Started};
 use crate::step::is_in_flight;
 use crate::{Engine, EngineContext};
 use model::allocation::Allocation;
@@ -12,6 +12,7 @@ use model::run::Run;
 use model::spec::{Command, Resources, RunContent, StdinRef};
 use model::step::{Step, StepTry, ToolKind};
 use model::task::Task;
+use model::time::SECOND;
 use model::tree::{Tree, TreeRef};
 use model::{AgentId, AllocationId, Failure, InstanceId, OrgId, Refused};
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ const REMEMBERED: usize = 20_000;
 const MOST_CHILDREN: i64 = 200;
 /// Slots that are read one by one rather than all of a machine's.
 const FEW: usize = 4;
+/// The client of an MCP server judges the time-out of its call, because it knows whether the call was sent. It is ended if it does not.
+const CLIENT_GRACE_MS: i64 = 5 * SECOND;
 
 #[derive(Debug, Clone)]
 pub struct Desired {
@@ -72,6 +75,8 @@ pub struct DesiredStep {
     pub keep: Vec<String>,
     /// Its standard output is its answer.
     pub answers: bool,
+    /// The MCP server that it asks, which outlives it.
+    pub server: Option<Server>,
     pub command: Command,
     pub working_dir: Option<String>,
     pub stdin: Option<StdinRef>,
@@ -253,7 +258,8 @@ fn find_commands(tx: &mut Tx, context: &EngineContext, run: &Run, job: &Job) -> 
                 continue;
             }
             let input = store::step::data(tx, step.id, Data::Input)?.unwrap_or_default();
-            let Ok(started) = command::read(step.tool, &input) else { continue };
+            let caller = Caller { key: step.key.as_deref().unwrap_or_default(), timeout_ms: step.timeout_ms };
+            let Ok(started) = command::read(step.tool, &input, caller) else { continue };
             let secrets = open_secrets(tx, context, run.org, &started.secrets)?;
             commands.push(FoundCommand { step, started, secrets });
         }
@@ -307,6 +313,7 @@ fn command_step(
     });
     let on = step.on.as_ref();
     let by_model = step.parent.is_some();
+    let grace_ms = if step.stdio { CLIENT_GRACE_MS } else { 0 };
     DesiredStep {
         step: step.present_try(),
         stopped: on.is_some_and(|on| on.stopping),
@@ -314,12 +321,13 @@ fn command_step(
         secrets,
         restore: on.map(|on| on.restores.clone()).unwrap_or_default(),
         keep: step.files.clone().unwrap_or_default(),
-        answers: step.tool == ToolKind::Exec,
+        answers: step.tool == ToolKind::Exec || step.stdio,
+        server: started.server,
         command: started.command,
         working_dir: content.working_dir.clone(),
         stdin,
         artifacts: Vec::new(),
-        max_duration_ms: step.timeout_ms,
+        max_duration_ms: step.timeout_ms.map(|ms| ms + grace_ms),
         merge: false,
         tail: step.tool == ToolKind::Command,
         log_offset,
@@ -337,6 +345,7 @@ fn rank_step(job: &Job, run: &Run, content: &RunContent, log_offset: i64) -> Opt
         restore: Vec::new(),
         keep: Vec::new(),
         answers: false,
+        server: None,
         command: content.command.clone(),
         working_dir: content.working_dir.clone(),
         stdin: content.stdin.clone(),

@@ -1,14 +1,18 @@
 //! The dialogue of an `llm` step with its model: which turn or which calls of tools come next, given how those before them ended. Pure: the
 //! same ends give the same next turn, so that a holder that takes over, or a new attempt, goes on where the journal ends.
 
+mod offers;
+
 use crate::planner::planned;
 use adapters::ToolFailure;
+use adapters::tool::mcp::MOST_TOOLS;
 use model::Effect;
 use model::plan::{LLM_TURN_TIMEOUT_MS, Policy, RunPlan, ToolPlan};
 use model::recovery::{ErrorClass, MAX_TRIES};
 use model::run::LastError;
 use model::step::ToolKind;
-use plan::{OutputSchema, Scope, Template};
+use offers::{Offers, is_server};
+use plan::{OutputSchema, Scope};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -30,12 +34,13 @@ pub(crate) struct Dialogue {
     schema: Option<Value>,
     /// The document by whose rules the answer, a plan, is checked.
     planned_for: Option<Value>,
+    /// As the file names them. An MCP server without `tool` stands for all its tools, which are listed before the first turn.
     tools: BTreeMap<String, ToolPlan>,
     /// Roots that expressions of tools may read beside `args`.
     scope: Scope,
     /// Tokens that the model reads.
     context: i64,
-    /// Turns (`t3`) and calls (`t3/c1`) that have ended.
+    /// Lists of tools (`tools/files`), turns (`t3`) and calls (`t3/c1`) that have ended.
     ended: BTreeMap<String, Ended>,
 }
 
@@ -87,13 +92,61 @@ impl Dialogue {
     }
 
     pub(crate) fn next(&self) -> Next {
+        match self.offers() {
+            Ok(offers) => self.next_turn(&offers),
+            Err(next) => next,
+        }
+    }
+
+    /// What the model may call, or the lists that have to be asked for first: once per dialogue, since their answers are recorded.
+    fn offers(&self) -> Result<Offers<'_>, Next> {
+        let (mut lists, mut wanted) = (BTreeMap::new(), Vec::new());
+        let servers = self.tools.iter().filter(|(_, tool)| is_server(tool) && tool.policy != Policy::Deny);
+        for (name, tool) in servers {
+            let child = format!("tools/{name}");
+            match self.ended.get(&child) {
+                Some(Ended::Answered(list)) => drop(lists.insert(name.as_str(), list)),
+                Some(Ended::Failed(error)) => {
+                    let why = format!("the tools of `{name}` cannot be listed: {}", error.message);
+                    return Err(failed(ErrorClass::Permanent, &error.code, why));
+                }
+                None => wanted.push(self.listing(child, tool)?),
+            }
+        }
+        if !wanted.is_empty() {
+            return Err(Next::Children(wanted));
+        }
+        let offers = Offers::new(&self.tools, &lists);
+        if offers.len() > MOST_TOOLS {
+            let why = format!("the model would be offered {} tools: {MOST_TOOLS} are possible", offers.len());
+            return Err(failed(ErrorClass::Permanent, "too_many_tools", why));
+        }
+        Ok(offers)
+    }
+
+    fn listing(&self, name: String, tool: &ToolPlan) -> Result<Wanted, Next> {
+        let input = offers::render(tool, &self.scope)
+            .map_err(|(code, why)| failed(ErrorClass::Permanent, code, format!("{name}: {why}")))?;
+        Ok(Wanted {
+            name,
+            tool: tool.tool,
+            idempotent: true,
+            timeout_ms: tool.timeout_ms,
+            max_tries: MAX_TRIES,
+            kept: input.clone(),
+            input,
+            ask: false,
+        })
+    }
+
+    fn next_turn(&self, offers: &Offers<'_>) -> Next {
         let mut history = History::new(&self.input, self.context);
         let most = self.input["max_turns"].as_i64().unwrap_or(1).max(1);
         let (mut asked_again, mut turns) = (0, 0);
         loop {
             turns += 1;
             let last = turns >= most + asked_again;
-            let answer = match self.answer(turns, last, &mut history) {
+            let answer = match self.answer(turns, last, offers, &mut history) {
                 Ok(answer) => answer,
                 Err(next) => return next,
             };
@@ -104,7 +157,7 @@ impl Dialogue {
                 if last {
                     return failed(ErrorClass::Permanent, "max_turns", format!("it is not done after {turns} turns"));
                 }
-                match self.results(turns, &calls) {
+                match self.results(turns, &calls, offers) {
                     Ok(results) => history.extend(results),
                     Err(wanted) => return Next::Children(wanted),
                 }
@@ -124,7 +177,7 @@ impl Dialogue {
     }
 
     /// The model's answer of this turn, or what has to happen first. A prompt that is too long is shortened once.
-    fn answer(&self, turn: i64, last: bool, history: &mut History) -> Result<Value, Next> {
+    fn answer(&self, turn: i64, last: bool, offers: &Offers<'_>, history: &mut History) -> Result<Value, Next> {
         let mut name = format!("t{turn}");
         if history.is_full() && !history.shorten() {
             let why = "the dialogue does not fit the model's context, even without its earlier turns";
@@ -132,7 +185,7 @@ impl Dialogue {
         }
         loop {
             match self.ended.get(&name) {
-                None => return Err(Next::Children(vec![self.turn(name, last, history)])),
+                None => return Err(Next::Children(vec![self.turn(name, last, offers, history)])),
                 Some(Ended::Answered(answer)) => return Ok(answer.clone()),
                 Some(Ended::Failed(error)) if error.code == CONTEXT_LENGTH && history.shorten() => {
                     name = format!("t{turn}/short");
@@ -145,14 +198,14 @@ impl Dialogue {
         }
     }
 
-    fn turn(&self, name: String, last: bool, history: &History) -> Wanted {
+    fn turn(&self, name: String, last: bool, offers: &Offers<'_>, history: &History) -> Wanted {
         let mut input = Map::new();
         for field in ["model", "max_output_tokens", "temperature"] {
             input.extend(self.input.get(field).map(|value| (field.to_owned(), value.clone())));
         }
         input.insert("messages".into(), Value::Array(history.messages()));
-        if !last && !self.tools.is_empty() {
-            input.insert("tools".into(), self.tools.iter().map(|(name, tool)| offered(name, tool)).collect());
+        if !last && offers.len() > 0 {
+            input.insert("tools".into(), offers.described());
         }
         input.extend(self.schema.clone().map(|schema| ("output".to_owned(), schema)));
         let kept = json!({ "model": self.input["model"], "added": history.added() });
@@ -169,11 +222,11 @@ impl Dialogue {
     }
 
     /// The results of all calls of a turn, in their order, or those that have to end first.
-    fn results(&self, turn: i64, calls: &[Value]) -> Result<Vec<Value>, Vec<Wanted>> {
+    fn results(&self, turn: i64, calls: &[Value], offers: &Offers<'_>) -> Result<Vec<Value>, Vec<Wanted>> {
         let (mut results, mut wanted) = (Vec::new(), Vec::new());
         for (at, call) in calls.iter().enumerate() {
             let name = format!("t{turn}/c{}", at + 1);
-            let text = match (self.ended.get(&name), self.call(name.clone(), call)) {
+            let text = match (self.ended.get(&name), self.call(name.clone(), call, offers)) {
                 (Some(Ended::Answered(output)), _) => output.to_string(),
                 (Some(Ended::Failed(error)), _) => error_text(&error.code, &error.message),
                 (None, Ok(call)) => {
@@ -188,22 +241,8 @@ impl Dialogue {
     }
 
     /// A call as a child step; or why there is none, which the model is told.
-    fn call(&self, name: String, call: &Value) -> Result<Wanted, (&'static str, String)> {
-        let asked = call["name"].as_str().unwrap_or_default();
-        let Some(tool) = self.tools.get(asked) else {
-            let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
-            return Err(("unknown_tool", format!("there is no tool `{asked}`: there are {}", known.join(", "))));
-        };
-        if tool.policy == Policy::Deny {
-            return Err(("denied", format!("`{asked}` may not be called")));
-        }
-        let Value::Object(args) = &call["arguments"] else {
-            return Err(("denied", "the arguments are no JSON object".into()));
-        };
-        let args = arguments(tool, args).map_err(|why| ("invalid_arguments", why))?;
-        let template = Template::for_tool(tool.tool, &tool.input).map_err(|bad| ("invalid_input", bad.error.why))?;
-        let scope = self.scope.clone().with("args", Value::Object(args));
-        let input = template.render(&scope).map_err(|error| ("invalid_arguments", error.to_string()))?;
+    fn call(&self, name: String, call: &Value, offers: &Offers<'_>) -> Result<Wanted, (&'static str, String)> {
+        let (tool, input) = offers.call(call, &self.scope)?;
         Ok(Wanted {
             name,
             tool: tool.tool,
@@ -338,31 +377,6 @@ fn assistant(message: &Value, calls: &[Value], turn: i64) -> Value {
 
 fn call_id(turn: i64, at: usize) -> String {
     format!("t{turn}c{}", at + 1)
-}
-
-fn offered(name: &str, tool: &ToolPlan) -> Value {
-    let required: Vec<&String> =
-        tool.args.iter().filter(|(_, schema)| schema.get("default").is_none()).map(|(name, _)| name).collect();
-    let parameters = json!({ "type": "object", "properties": tool.args, "required": required });
-    json!({ "name": name, "description": tool.description, "parameters": parameters })
-}
-
-/// The arguments with their defaults, if they match their schemas.
-fn arguments(tool: &ToolPlan, given: &Map<String, Value>) -> Result<Map<String, Value>, String> {
-    if let Some(unknown) = given.keys().find(|name| !tool.args.contains_key(*name)) {
-        return Err(format!("there is no argument `{unknown}`"));
-    }
-    let mut args = Map::new();
-    for (name, schema) in &tool.args {
-        let value = match (given.get(name), schema.get("default")) {
-            (Some(value), _) | (None, Some(value)) => value.clone(),
-            (None, None) => return Err(format!("the argument `{name}` is missing")),
-        };
-        let compiled = OutputSchema::compile(schema)?;
-        compiled.validate(&value).map_err(|problems| format!("{name}: {}", problems.join("; ")))?;
-        args.insert(name.clone(), value);
-    }
-    Ok(args)
 }
 
 fn error_text(code: &str, message: &str) -> String {

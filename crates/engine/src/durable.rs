@@ -371,7 +371,8 @@ impl RunTx<'_> {
             max_tries: 1,
             timeout_ms: None,
         };
-        let input = ChildInput { input: begin.input.clone(), key, ask: false, most: begin.max_cost, max_tokens: 0 };
+        let (input, most) = (begin.input.clone(), begin.max_cost);
+        let input = ChildInput { input, key, ask: false, most, max_tokens: 0, recorded: true, endpoint: None };
         let child = self.begin_child(parent.id, child, input)?;
         self.lease(asker, &child, begin)
     }

@@ -185,6 +185,7 @@ impl RunTx<'_> {
         let key = step.key.clone().or(call.as_ref().map(|call| call.key.clone()));
         let mut question = Question::about(step, id, self.run.org, kind, (path, key.unwrap_or_default()), self.at);
         if let Some(call) = call.filter(|_| kind == StepWait::Approval) {
+            question.same_as = self.same_step(step, &call)?;
             store::question::insert_data(self.tx, id, Data::Input, &call.input)?;
             question.identity = Some(call.identity);
             // A step of the tool `approval` may say how long it waits.
@@ -193,7 +194,8 @@ impl RunTx<'_> {
             question.expires_at = limit.map(|ms| self.at + ms).or(question.expires_at);
         }
         let body = store::body!({
-            "question": id, "kind": kind, "step": step.id, "path": question.path, "error": question.error
+            "question": id, "kind": kind, "step": step.id, "path": question.path, "error": question.error,
+            "same_as": question.same_as
         });
         self.publish("question.asked", body);
         self.questions.push(Tracked::new(question));

@@ -8,7 +8,7 @@ use model::plan::{AgentPlan, RunPlan, TaskPlan};
 use model::run::LastError;
 use model::step::Step;
 use model::task::Task;
-use model::{AgentId, Failure, RunId};
+use model::{AgentId, Failure, OrgId, RunId};
 use plan::expression::Reference;
 use plan::{RenderError, Scope, Template};
 use serde_json::{Map, Value, json};
@@ -24,6 +24,7 @@ const PLANNER: &str = "@planner";
 /// An agent with its plan, and what all steps of its run share.
 #[derive(Clone)]
 pub(crate) struct Renderer {
+    pub(crate) org: OrgId,
     pub(crate) run: RunId,
     pub(crate) run_name: String,
     pub(crate) attempt: i64,
@@ -63,17 +64,40 @@ impl Renderer {
             parts.extend(self.part(*want));
         }
         let reads: BTreeSet<Read> = parts.iter().flat_map(|part| part.reads(&self.plan)).collect();
-        let values = if reads.is_empty() {
-            Values::default()
-        } else {
-            let agent = self.agent;
-            engine.store.read("agent.values", move |tx| read(tx, agent, &reads, &fresh)).await?
-        };
+        let values = self.values(engine, reads, fresh).await?;
         let mut evaluated = Evaluated::default();
         for part in parts {
             part.evaluate(self, &values, &mut evaluated);
         }
         Ok(evaluated)
+    }
+
+    async fn values(&self, engine: &Engine, reads: BTreeSet<Read>, fresh: Fresh) -> Result<Values, Failure> {
+        if reads.is_empty() {
+            return Ok(Values::default());
+        }
+        let agent = self.agent;
+        engine.store.read("agent.values", move |tx| read(tx, agent, &reads, &fresh)).await
+    }
+
+    /// A template that stands beside a step's input, such as that of its `verify`. `more` is a name that only this template may read.
+    pub(crate) async fn render_at(
+        &self,
+        engine: &Engine,
+        place: Place,
+        template: Parsed,
+        more: Option<(&str, Value)>,
+    ) -> Result<Result<Value, LastError>, Failure> {
+        let task = &self.plan.tasks[place.task.sequence as usize];
+        let item = task.for_each.as_ref().filter(|_| place.task.item.is_some()).map(value);
+        let part = Part { want: Want::Step(place), condition: None, for_each: item, input: Some(template) };
+        let reads = part.reads(&self.plan).into_iter().collect();
+        let values = self.values(engine, reads, Fresh::new()).await?;
+        let scope = part.scope(self, &values, place).map(|scope| match more {
+            Some((name, value)) => scope.with(name, value),
+            None => scope,
+        });
+        Ok(scope.and_then(|scope| part.render_input(&scope)))
     }
 
     /// A planner's step has no expressions: it is given the goal, and what became of the plan so far.
@@ -140,7 +164,7 @@ struct Part {
     input: Option<Parsed>,
 }
 
-type Parsed = Result<Template, String>;
+pub(crate) type Parsed = Result<Template, String>;
 
 fn text(condition: &str) -> Parsed {
     value(&Value::String(condition.to_owned()))
@@ -190,21 +214,28 @@ impl Part {
         }
     }
 
-    fn step(&self, renderer: &Renderer, values: &Values, place: Place) -> Result<Prepared, LastError> {
-        let mut scope = renderer.scope(values, Some(place));
-        if let (Some(items), Some(at)) = (items(&self.for_each, &scope)?, place.task.item) {
-            let item = items.into_iter().nth(at as usize);
-            scope = scope.with("item", item.ok_or_else(|| bad("its item is not in the list any more"))?);
+    fn scope(&self, renderer: &Renderer, values: &Values, place: Place) -> Result<Scope, LastError> {
+        let scope = renderer.scope(values, Some(place));
+        let (Some(items), Some(at)) = (items(&self.for_each, &scope)?, place.task.item) else { return Ok(scope) };
+        let item = items.into_iter().nth(at as usize);
+        Ok(scope.with("item", item.ok_or_else(|| bad("its item is not in the list any more"))?))
+    }
+
+    fn render_input(&self, scope: &Scope) -> Result<Value, LastError> {
+        match &self.input {
+            Some(template) => parsed(template)?.render(scope).map_err(not_rendered),
+            None => Ok(Value::Null),
         }
+    }
+
+    fn step(&self, renderer: &Renderer, values: &Values, place: Place) -> Result<Prepared, LastError> {
+        let scope = self.scope(renderer, values, place)?;
         if !holds(&self.condition, &scope)? {
             return Ok(Prepared::NotNeeded);
         }
         let task = &renderer.plan.tasks[place.task.sequence as usize];
         let step = &task.steps[place.step as usize];
-        let input = match &self.input {
-            Some(template) => parsed(template)?.render(&scope).map_err(not_rendered)?,
-            None => Value::Null,
-        };
+        let input = self.render_input(&scope)?;
         let identity = renderer.identity(task, place.task.item, &step.name, step.rerun);
         let key = plan::key(renderer.run, &identity, step.tool, &input);
         Ok(Prepared::Call(Call { identity: identity.to_string(), key, input }))

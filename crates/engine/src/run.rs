@@ -343,7 +343,7 @@ fn check_fit(context: &EngineContext, provider: &str, asked: &Resources) -> Resu
 fn check_machines(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
     for agent in submission.plans.agents.iter().chain(&submission.plans.planner) {
         let at = format!("agents.{}", agent.name);
-        let needs = agent.tasks.iter().flat_map(|task| &task.steps).any(|step| step.tool.needs_machine());
+        let needs = agent.tasks.iter().flat_map(|task| &task.steps).any(|step| step.needs_machine());
         let Some(machine) = &agent.machine else {
             let why = "it has commands, and no machine to run them on";
             return if needs { Err(Refused::invalid(at, why)) } else { continue };

@@ -87,6 +87,8 @@ pub(crate) struct RunTx<'t> {
     /// The agent whose work item is held, and what its holder knows.
     pub(crate) acting: Option<Acting>,
     pub(crate) questions: Vec<Tracked<Question>>,
+    /// Steps whose failures are not counted among those of the run.
+    pub(crate) uncounted: BTreeSet<StepId>,
     /// Evaluated inputs of the children that are about to begin.
     pub(crate) child_inputs: BTreeMap<StepId, ChildInput>,
     /// Outputs that are written in this transaction.
@@ -137,6 +139,7 @@ impl<'t> RunTx<'t> {
             earlier_tries: Vec::new(),
             acting: None,
             questions: Vec::new(),
+            uncounted: BTreeSet::new(),
             child_inputs: BTreeMap::new(),
             outputs: BTreeMap::new(),
             advancing: BTreeMap::new(),

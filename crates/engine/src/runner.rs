@@ -298,7 +298,7 @@ impl Engine {
             return Ok(judge_step(job, step).map(|()| LogId::Job(job.id)));
         }
         let row = self.store.read_inline("runner.step", move |tx| store::step::find(tx, step.id)).await?;
-        let Some(row) = row.filter(|row| row.agent == job.agent && row.tool.needs_machine()) else {
+        let Some(row) = row.filter(|row| row.agent == job.agent && row.needs_machine()) else {
             return Ok(Err(Refused::not_found("step", step.id)));
         };
         let current = StepTry { id: row.id, number: row.tries };

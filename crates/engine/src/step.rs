@@ -126,6 +126,7 @@ impl RunTx<'_> {
         let recorded = store::step::journal(self.tx, self.run.id, &call.identity)?;
         let (call, approved) = match policy {
             Policy::Ask => self.as_approved(call, recorded.as_ref())?,
+            Policy::Allow if self.may_repeat_another(step)? => self.as_approved(call, recorded.as_ref())?,
             Policy::Allow | Policy::Deny => (call, true),
         };
         match recorded {
@@ -141,6 +142,7 @@ impl RunTx<'_> {
                 ready => Ok(ready),
             },
             Some(row) if row.key == call.key && !step.may_be_repeated() && !self.is_resumed(step)? => {
+                self.note_call(step, call)?;
                 Ok(Ready::Unknown)
             }
             _ => self.permitted(step, place, call, policy, approved),
@@ -172,8 +174,9 @@ impl RunTx<'_> {
     ) -> Result<Ready, Failure> {
         match policy {
             Policy::Deny => Ok(Ready::Refused(denied())),
-            _ if !approved => Ok(Ready::Ask),
-            _ => self.go(step, place, call),
+            _ if approved => self.go(step, place, call),
+            Policy::Allow if self.same_step(step, &call)?.is_none() => self.go(step, place, call),
+            _ => Ok(Ready::Ask),
         }
     }
 
@@ -186,8 +189,13 @@ impl RunTx<'_> {
         }
         let ready = match step.tool {
             ToolKind::External => crate::offer::offer(self.run.org, &call.input),
-            tool if tool.needs_machine() => self.readiness_on_machine(step, &call.input)?,
-            _ => Ready::Go,
+            _ if step.needs_machine() => self.readiness_on_machine(step, &call.input)?,
+            _ if step.by_children => Ready::Go,
+            _ if self.has_enough_acts(step.agent)? => Ready::Later,
+            _ => {
+                let endpoint = self.endpoint_of(step.tool, &call.input);
+                self.paced(step, endpoint)?
+            }
         };
         if let Some(acting) = &mut self.acting
             && !matches!(acting.evaluated.steps.get(&place), Some(Prepared::Call(evaluated)) if evaluated.key == call.key)
@@ -196,6 +204,11 @@ impl RunTx<'_> {
             Arc::make_mut(&mut acting.evaluated).steps.insert(place, Prepared::Call(call));
         }
         Ok(ready)
+    }
+
+    /// Whether so many steps of an agent are under way that no other begins before one of them has ended.
+    pub(crate) fn has_enough_acts(&mut self, agent: AgentId) -> Result<bool, Failure> {
+        Ok(Rows::agent(self, agent)?.acting >= self.context.config.worker.agent_steps)
     }
 
     /// The evaluated call of a step that may begin in this transaction.
@@ -219,14 +232,23 @@ impl RunTx<'_> {
             return self.note_child_begun(step);
         }
         let Some(call) = self.call_of(step)? else { return Ok(()) };
+        let input = step.needs_machine().then(|| call.input.clone());
+        self.note_call(step, call)?;
+        if let Some(input) = input {
+            let step = Rows::step(self, step.id)?;
+            self.begun_on_machine(&step, &input)?;
+        }
+        Ok(())
+    }
+
+    /// What a step is called with, or, in an earlier attempt, was. From here on the journal's record is this row's: whoever finds out what
+    /// became of the step says so here.
+    fn note_call(&mut self, step: &Step, call: Call) -> Result<(), Failure> {
         if step.key.is_none() {
             store::step::insert_data(self.tx, step.id, Data::Input, &call.input)?;
-            let next = Step { key: Some(call.key), identity: Some(call.identity), ..step.clone() };
+            let content = RunTx::content_of(step, &call.input);
+            let next = Step { key: Some(call.key), identity: Some(call.identity), content, ..step.clone() };
             Rows::set_step(self, next);
-        }
-        if step.tool.needs_machine() {
-            let step = Rows::step(self, step.id)?;
-            self.begun_on_machine(&step, &call.input)?;
         }
         Ok(())
     }
@@ -255,6 +277,7 @@ impl RunTx<'_> {
                 key: step.key.clone().unwrap_or_default(),
                 state,
                 step: step.answer.unwrap_or(step.id),
+                content: step.content.clone(),
             });
             store::step::record(self.tx, self.run.id, &identity, row.as_ref())?;
         }
@@ -301,7 +324,7 @@ impl RunTx<'_> {
 
 /// Whether, by its row, a holder works on it.
 pub(crate) fn is_in_flight(step: &Step) -> bool {
-    step.status == StepStatus::Running && !step.uncertain
+    step.status == StepStatus::Running && !step.is_unknown()
 }
 
 pub(crate) fn step_plan(plan: &AgentPlan, place: Place) -> Option<&StepPlan> {

@@ -1,5 +1,5 @@
-//! Deletes what has expired: old idempotency keys, old logs, artifacts, files that no run uses, work items of subjects that have
-//! ended. In small transactions, on the low-priority lane.
+//! Deletes what has expired: old idempotency keys, pauses of endpoints that are over, old logs, artifacts, files that no run uses,
+//! work items of subjects that have ended. In small transactions, on the low-priority lane.
 
 use crate::Engine;
 use model::Failure;
@@ -10,6 +10,9 @@ use store::{Item, Lane, Tx};
 const AT_ONCE: i64 = 200;
 /// A submission that was told the bytes are here comes within this.
 const GONE_KEPT_MS: i64 = HOUR;
+
+/// Calls that were under way when an endpoint asked for a pause have ended by then.
+const ENDPOINTS_KEPT_MS: i64 = 24 * HOUR;
 
 impl Engine {
     /// The sweep has one item, made when the control plane starts.
@@ -34,6 +37,7 @@ impl Engine {
                 let old_keys = store::worker::lived_since(tx, store::idempotency::KEPT_MS)?;
                 let old_contents = store::worker::lived_since(tx, contents_kept_ms)?;
                 let swept = [
+                    store::endpoint::forget(tx, at - ENDPOINTS_KEPT_MS, AT_ONCE)?,
                     store::idempotency::expire(tx, old_keys, AT_ONCE)?,
                     store::work::sweep(tx, AT_ONCE)?,
                     store::content::condemn(tx, old_contents, AT_ONCE)?,

@@ -404,6 +404,9 @@ impl Rows for RunTx<'_> {
     fn ready(&mut self, step: &Step) -> Result<Ready, Failure> {
         self.readiness(step)
     }
+    fn is_counted(&self, step: &Step) -> bool {
+        !self.uncounted.contains(&step.id)
+    }
     fn step_begun(&mut self, step: &Step) -> Result<(), Failure> {
         self.note_begun(step)
     }

@@ -19,6 +19,8 @@ use store::question::Which;
 const RANKS_SHOWN: i64 = 10;
 /// Tickets and approvals that a person is told of.
 const QUESTIONS_SHOWN: i64 = 5;
+/// Steps that begin later of which a person is told.
+const PUT_OFF_SHOWN: i64 = 5;
 /// Failed steps among which the first is looked for.
 const FAILED_LOOKED_AT: i64 = 100;
 
@@ -132,6 +134,7 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
             let open = store::question::page(tx, run.org, which, i64::MAX, QUESTIONS_SHOWN + 1)?;
             asked(&open, kind, at, why);
         }
+        put_off(tx, run, at, why)?;
     }
     if !run.status.is_end() {
         offered(tx, run, why)?;
@@ -170,13 +173,32 @@ fn offered(tx: &mut Tx, run: &Run, why: &mut Why) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Steps that begin by themselves at a later time, and what they wait for.
+fn put_off(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    for step in store::step::put_off(tx, run.id, run.attempt, PUT_OFF_SHOWN)? {
+        let agent = store::agent::find(tx, step.agent)?.map(|agent| agent.name).unwrap_or_default();
+        let task = store::task::find(tx, step.task)?.map(|task| task.name).unwrap_or_default();
+        let left = show_duration(step.due_at.map_or(0, |due| due.since(at)));
+        let because = match (&step.held_back_by, &step.last_error) {
+            (Some(endpoint), _) => format!("{endpoint} answered that there were too many requests (429)"),
+            (None, Some(error)) => error.message.clone(),
+            (None, None) => continue,
+        };
+        why.facts.push(format!("{agent}/{task}/{} is called in {left}: {because}", step.name));
+    }
+    Ok(())
+}
+
 fn asked(open: &[Question], kind: StepWait, at: Timestamp, why: &mut Why) {
     let noun = if kind == StepWait::Ticket { "escalation" } else { "approval" };
     for question in open.iter().take(QUESTIONS_SHOWN as usize) {
         let since = show_duration(at.since(question.asked_at));
         let error = question.error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
         let what = if kind == StepWait::Ticket { "a decision about" } else { "the approval of" };
-        why.facts.push(format!("{} waits for {what} {} for {since}{error}", question.id, question.path));
+        let same = question.same_as.as_ref().map_or_else(String::new, |same| {
+            format!(": an earlier plan did the same as {} ({})", same.path, same.step)
+        });
+        why.facts.push(format!("{} waits for {what} {} for {since}{error}{same}", question.id, question.path));
         why.next.push(format!("look at it: repl {noun} show {}", question.id));
     }
     if open.len() as i64 > QUESTIONS_SHOWN {

@@ -39,19 +39,20 @@ impl Engine {
         self.store.write(Lane::High, "worker.stop", move |tx| store::worker::stop(tx, &worker)).await
     }
 
-    /// Each item that is claimed is to be worked on. Whatever is due and needs nothing is put off on the way, many at a time, so
+    /// Each item that is claimed is to be worked on. Whatever is due and needs nothing is put off on the way, and so are acts of orgs that have their share, many at a time, so
     /// nothing claimed means that nothing is due, or not for us.
     /// `most`: for how many this worker has a permit.
     pub async fn claim(&self, worker: &Worker, class: WorkClass, most: usize) -> Result<Vec<Item>, Failure> {
         loop {
             let (worker, in_hand, limits) = (worker.clone(), self.in_hand(), self.context.config.limits);
+            let of_one_org = self.context.config.worker.org_agents;
             let most = (LOOKED_AT_AT_ONCE, most.min(CLAIMED_AT_ONCE));
             let claimed = self.store.write(Lane::Normal, "work.claim", move |tx| {
-                let holding = store::work::give_back_unknown(tx, &worker, class, &in_hand)?;
+                let holding = store::work::give_back_unknown(tx, &worker, class, &in_hand)?.of_one_org(of_one_org);
                 store::work::claim_awake(tx, &worker, holding, most, |tx, items| idle_runs::resting(tx, &limits, items))
             });
             let claimed = claimed.await?;
-            if claimed.rested == 0 || !claimed.items.is_empty() {
+            if claimed.rested + claimed.parked == 0 || !claimed.items.is_empty() {
                 let mut in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
                 in_hand.extend(claimed.items.iter().map(|item| (item.kind, item.subject, item.fence)));
                 return Ok(claimed.items);
@@ -64,7 +65,16 @@ impl Engine {
     }
 
     pub async fn next_due(&self, class: WorkClass) -> Result<Option<Timestamp>, Failure> {
-        self.store.read_inline("work.next_due", move |tx| store::work::next_due(tx, class)).await
+        let of_one_org = self.context.config.worker.org_agents;
+        let read = move |tx: &mut store::Tx| {
+            let (due, at) = (store::work::next_due(tx, class)?, tx.at());
+            if class == WorkClass::Control || due.is_some_and(|due| due <= at) {
+                return Ok(due);
+            }
+            let back = store::work::may_bring_back(tx, of_one_org)?;
+            Ok(if back { Some(at) } else { due })
+        };
+        self.store.read_inline("work.next_due", read).await
     }
 
     /// Holders of acts cut them off, record each, and give their items back.

@@ -138,6 +138,9 @@ pub struct Agent {
     /// It gets its next machine not before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_at: Option<Timestamp>,
+    /// Until then, a step of it may wait for an endpoint that asked to be left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub put_off: Option<Timestamp>,
     /// Its job was asked to stop because the run ends; the job's end decides how the agent ends.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
@@ -181,6 +184,7 @@ impl Agent {
             in_workdir: 0,
             restores: Vec::new(),
             machine_at: None,
+            put_off: None,
             stopping: false,
             last_error: None,
             started_at: None,

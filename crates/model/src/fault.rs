@@ -152,6 +152,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("log.sweep", &[Role::Worker]),
     ("notify.start", &[Role::Worker]),
     ("org.ensure", &[Role::Server]),
+    ("output.announce", &[Role::Worker]),
     ("pool.place", &[Role::Worker]),
     ("provider.forget", &[Role::Worker]),
     ("provider.inspect", &[Role::Worker]),

@@ -17,8 +17,8 @@ pub use end::{
     resubmit_rank, settle_run, stop_agents, supersede_agent,
 };
 pub use fail::{
-    approve_step, ask_approval, expire_agent, expire_task, fail_agent, fail_rank, fail_step, lose_step, refuse_step,
-    resolve_ticket,
+    Verified, approve_step, ask_approval, expire_agent, expire_task, fail_agent, fail_rank, fail_step, lose_step,
+    refuse_step, resolve_ticket, verified,
 };
 pub use hold::{Jobs, go_on, hold_agents, wake_agents};
 
@@ -113,6 +113,10 @@ pub enum Ready {
     },
     /// A step of the tool `external`: it begins when a program of the user's takes it.
     Offer(Offer),
+    /// Its endpoint asked to be left alone until then.
+    NotBefore {
+        at: Timestamp,
+    },
     /// A person has to approve its input first.
     Ask,
     /// It cannot be called with what its expressions gave, or a person said no.
@@ -182,6 +186,10 @@ pub trait Rows {
     /// One more pending task of the same plan as `first`, for another item.
     fn add_item(&mut self, first: &Task, item: i64) -> Result<(), Self::Error>;
     fn ready(&mut self, step: &Step) -> Result<Ready, Self::Error>;
+    /// Whether a failure of this step counts among those of the run: of many refusals by one endpoint only the first does.
+    fn is_counted(&self, _: &Step) -> bool {
+        true
+    }
     /// Its row says that it runs, that it waits for a time, or that it is offered.
     fn step_begun(&mut self, step: &Step) -> Result<(), Self::Error>;
     /// The time of a step of the tool `wait` has come: its output is written.
@@ -392,7 +400,7 @@ fn count_in_flight<R: Rows>(rows: &mut R, step: &Step, acting: i64, waiting: i64
     agent.waiting += waiting;
     agent.keep_time(rows.at());
     rows.set_agent(agent);
-    if acting == 0 || step.tool.needs_machine() {
+    if acting == 0 || step.needs_machine() {
         return Ok(());
     }
     let mut attempt = rows.attempt()?;

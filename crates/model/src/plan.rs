@@ -124,6 +124,9 @@ pub struct StepPlan {
     /// A step that finds out whether this one happened when its outcome is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<Box<StepPlan>>,
+    /// Of a `verify`: an expression over its `output` that gives `done` or `not_done`. Without one its output says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
     /// Files that are restored in another workdir. Empty: it needs none. Without it, a command runs again there or escalates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<Vec<String>>,
@@ -213,6 +216,11 @@ impl TaskPlan {
 }
 
 impl StepPlan {
+    /// Runs on the agent's machine.
+    pub fn needs_machine(&self) -> bool {
+        self.tool.needs_machine() || self.tool.is_stdio(&self.input)
+    }
+
     pub fn new(name: &str, tool: ToolKind) -> StepPlan {
         StepPlan {
             name: name.to_owned(),
@@ -224,6 +232,7 @@ impl StepPlan {
             condition: None,
             policy: None,
             verify: None,
+            outcome: None,
             files: None,
             retry_interrupted: false,
             output: None,

@@ -38,6 +38,9 @@ pub struct Question {
     pub severity: Severity,
     /// The key of the step, which has the hash of its exact input in it: an approval is good for nothing else.
     pub key: String,
+    /// Of an approval: a step of an earlier plan did the same under another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_as: Option<SameStep>,
     /// Why a ticket was opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<LastError>,
@@ -51,6 +54,14 @@ pub struct Question {
     pub notify_tries: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notified_at: Option<Timestamp>,
+}
+
+/// A step that was begun with the same tool and input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SameStep {
+    pub step: StepId,
+    /// Its names, `agent/task/step`.
+    pub path: String,
 }
 
 /// Who answered what, and when.
@@ -104,6 +115,7 @@ impl Question {
             status: S::Open,
             severity: Severity::High,
             key,
+            same_as: None,
             error: if kind == StepWait::Ticket { step.last_error.clone() } else { None },
             asked_at: at,
             expires_at,
@@ -198,6 +210,7 @@ mod tests {
             status: S::Open,
             severity: Severity::High,
             key: "key".into(),
+            same_as: None,
             error: None,
             asked_at: Timestamp(1),
             expires_at: None,

@@ -162,7 +162,7 @@ string_enum! {
     /// The rule by which a decision was made.
     pub enum Rule {
         Retryable = "retryable", Permanent = "permanent", MayHaveHappened = "may_have_happened",
-        OutcomeUnknown = "outcome_unknown", NotIdempotent = "not_idempotent", RepromptsUsed = "reprompts_used",
+        OutcomeUnknown = "outcome_unknown", Verifiable = "verifiable", NotIdempotent = "not_idempotent", RepromptsUsed = "reprompts_used",
         TriesUsed = "tries_used", RetriesUsed = "retries_used", TooManyErrors = "too_many_errors",
         PauseTooLong = "pause_too_long", Unaffordable = "unaffordable", Ending = "ending", Mode = "mode",
     }
@@ -180,6 +180,7 @@ impl Rule {
             Rule::OutcomeUnknown => {
                 "nobody knows whether it had its effect, and it is not idempotent: a person decides"
             }
+            Rule::Verifiable => "nobody knows whether it had its effect, and its `verify` can tell",
             Rule::NotIdempotent => "an error of unknown kind is tried again only if the step is idempotent",
             Rule::RepromptsUsed => "an output that is still invalid after two more tries stays so",
             Rule::TriesUsed => "all its tries are used",
@@ -196,7 +197,7 @@ impl Rule {
 string_enum! {
     /// A decision without its numbers, as it is kept and shown.
     pub enum Decided {
-        Retry = "retry", Skip = "skip", Replan = "replan", Escalate = "escalate", Abort = "abort",
+        Retry = "retry", Skip = "skip", Replan = "replan", Verify = "verify", Escalate = "escalate", Abort = "abort",
         OutOfBudget = "out_of_budget",
     }
 }

@@ -26,9 +26,15 @@ string_enum! {
 }
 
 impl ToolKind {
-    /// Runs on the agent's machine. The others run on a worker of the control plane, in a program of the user's, or nowhere.
+    /// Runs on the agent's machine. The others run on a worker of the control plane, in a program of the user's, or nowhere. A call of an
+    /// MCP server does if the server is a program: its input says so, and [`Step::needs_machine`] knows.
     pub fn needs_machine(self) -> bool {
         matches!(self, ToolKind::Command | ToolKind::Exec)
+    }
+
+    /// Whether this input names an MCP server that is a program.
+    pub fn is_stdio(self, input: &serde_json::Value) -> bool {
+        self == ToolKind::Mcp && input.get("argv").is_some()
     }
 }
 
@@ -94,8 +100,26 @@ impl Step {
 }
 
 impl Step {
+    /// Runs on the agent's machine.
+    pub fn needs_machine(&self) -> bool {
+        self.tool.needs_machine() || self.stdio
+    }
+
     pub fn present_try(&self) -> StepTry {
         StepTry { id: self.id, number: self.tries }
+    }
+
+    /// It runs, and whether it had its effect is not known: its `verify` or a person says.
+    pub fn is_unknown(&self) -> bool {
+        self.uncertain || self.verifying
+    }
+
+    /// The question of its outcome is closed.
+    fn known(&mut self) {
+        self.uncertain = false;
+        if std::mem::take(&mut self.verifying) {
+            self.by_children = self.tool == ToolKind::Llm;
+        }
     }
 
     /// Whether a try with an unknown outcome may be repeated without asking a person.
@@ -120,6 +144,9 @@ pub struct Step {
     pub sequence: i64,
     pub name: String,
     pub tool: ToolKind,
+    /// Of the tool `mcp`: its server is a program on the agent's machine, and not one that a worker reaches over HTTP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdio: bool,
     /// May run again under the same key even if its outcome is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub idempotent: bool,
@@ -127,6 +154,12 @@ pub struct Step {
     /// Running, begun by a holder that is gone; whether it had an effect is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
+    /// The plan has a `verify` for it: when its outcome is unknown, that is asked before a person is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verifiable: bool,
+    /// Running with an unknown outcome: its child `verify` finds out whether it had its effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verifying: bool,
     /// Ended; whether it had an effect is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outcome_unknown: bool,
@@ -143,6 +176,9 @@ pub struct Step {
     pub timeout_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
+    /// Pending, and not called before `due_at`: this endpoint asked to be left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_back_by: Option<String>,
     /// What it waits for, while it is `waiting` or `uncertain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<StepWait>,
@@ -152,6 +188,9 @@ pub struct Step {
     /// Made of its names and its exact input when it first begins; the same in every try and attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The hash of tool and input, of a step that is not idempotent: a later plan finds it by what it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
     /// Its logical names with its generation, by which the run's journal knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
@@ -242,9 +281,12 @@ impl Step {
             sequence,
             name: plan.name.clone(),
             tool: plan.tool,
+            stdio: plan.tool.is_stdio(&plan.input),
             idempotent: plan.idempotent,
             status: StepStatus::Pending,
             uncertain: false,
+            verifiable: plan.verify.is_some(),
+            verifying: false,
             outcome_unknown: false,
             tries: 0,
             max_tries: plan.max_tries,
@@ -252,9 +294,11 @@ impl Step {
             files: plan.files.clone(),
             timeout_ms: task.timeout_ms.is_some().then_some(plan.timeout_ms),
             due_at: None,
+            held_back_by: None,
             waits: None,
             offer: None,
             key: None,
+            content: None,
             identity: None,
             answer: None,
             began_at: None,
@@ -348,6 +392,10 @@ pub enum StepEvent {
     Offered {
         offer: Offer,
     },
+    /// It may not be called before this time.
+    PutOff {
+        until: Timestamp,
+    },
     ApprovalAsked,
     Approved,
     Completed,
@@ -358,6 +406,8 @@ pub enum StepEvent {
         at: Timestamp,
         error: LastError,
     },
+    /// As `OutcomeUnknown`, of a step whose `verify` is asked first: a child of it that this commit does not make yet.
+    VerifyBegun,
     OutcomeUnknown,
     /// A person decides what becomes of it: a ticket was opened.
     Escalated {
@@ -404,6 +454,10 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
         },
         (S::Pending, E::Begun { fence }) => moved(begun(next, *fence, at), []),
         (S::Running, E::Begun { .. }) => unchanged(),
+        (S::Pending, E::PutOff { until }) => {
+            next.due_at = Some(*until);
+            moved(next, [C::WakeAt { at: *until }])
+        }
         (S::Pending, E::Replayed) => {
             next.replayed = true;
             end(next, S::Completed, at, None)
@@ -443,20 +497,30 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
         // Pending: refused before it began.
         (S::Pending | S::Running | S::Waiting, E::Failed { error }) => end(next, S::Failed, at, Some(error.clone())),
         (S::Pending | S::Running | S::Waiting, E::Skipped { error }) => {
-            next.outcome_unknown = step.uncertain; // who skips it does not say what became of it
+            next.outcome_unknown = step.is_unknown(); // who skips it does not say what became of it
             end(next, S::Skipped, at, Some(error.clone()))
         }
         (S::Running, E::ToBeRetried { at: due, error }) => {
             next.status = S::Pending;
-            next.uncertain = false; // it may be repeated, or a person has said that it was not done
+            next.known(); // it may be repeated, or it is known that it was not done
             next.waits = None;
             next.due_at = Some(*due);
             next.last_error = Some(error.clone());
             moved(next, [C::WakeAt { at: *due }])
         }
+        (S::Running, E::VerifyBegun) if step.is_unknown() => unchanged(),
+        // Its work is that of its child from here on.
+        (S::Pending | S::Running, E::VerifyBegun) => {
+            next.status = S::Running;
+            next.verifying = true;
+            next.by_children = true;
+            next.due_at = None;
+            moved(next, [C::WakeAt { at }])
+        }
         (S::Running, E::OutcomeUnknown) if step.uncertain => unchanged(),
         // Pending: an earlier try of it, which another row had, was begun and never ended.
         (S::Pending | S::Running, E::OutcomeUnknown) => {
+            next.known();
             next.status = S::Running;
             next.uncertain = true;
             next.waits = Some(StepWait::Ticket);
@@ -465,14 +529,14 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
         // Its last try has ended, or it may not begin: what is open is what a person says to it.
         (S::Waiting, E::Escalated { .. }) if step.waits == Some(StepWait::Ticket) => unchanged(),
         (S::Pending | S::Running | S::Waiting, E::Escalated { error }) => {
+            next.known();
             next.status = S::Waiting;
-            next.uncertain = false;
             next.waits = Some(StepWait::Ticket);
             next.last_error = Some(error.clone());
             moved(next, [])
         }
         (S::Pending | S::Running | S::Waiting, E::Cancelled { unknown }) => {
-            next.outcome_unknown = *unknown || step.uncertain;
+            next.outcome_unknown = *unknown || step.is_unknown();
             end(next, S::Cancelled, at, None)
         }
         (S::Completed, E::Completed | E::Replayed | E::NotNeeded)
@@ -491,6 +555,7 @@ fn begun(mut next: Step, fence: i64, at: Timestamp) -> Step {
     next.on = None;
     next.tries += 1;
     next.due_at = None;
+    next.held_back_by = None;
     next.waits = None;
     next.offer = None;
     next
@@ -500,7 +565,7 @@ fn end(mut next: Step, to: StepStatus, at: Timestamp, error: Option<LastError>) 
     next.status = to;
     next.ended_at = Some(at);
     next.due_at = None;
-    next.uncertain = false;
+    next.known();
     next.waits = None;
     next.offer = None;
     if error.is_some() {
@@ -516,11 +581,13 @@ pub fn name(event: &StepEvent) -> &'static str {
         E::NotNeeded => "not_needed",
         E::TimerSet { .. } => "timer_set",
         E::Offered { .. } => "offered",
+        E::PutOff { .. } => "put_off",
         E::ApprovalAsked => "approval_asked",
         E::Approved => "approved",
         E::Completed => "completed",
         E::Failed { .. } => "failed",
         E::ToBeRetried { .. } => "to_be_retried",
+        E::VerifyBegun => "verify_begun",
         E::OutcomeUnknown => "outcome_unknown",
         E::Escalated { .. } => "escalated",
         E::Skipped { .. } => "skipped",

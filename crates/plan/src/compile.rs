@@ -150,10 +150,10 @@ fn condition(value: &Value) -> String {
 }
 
 fn compile_step(step: &Step, task_timeout_ms: i64, file: &Document) -> StepPlan {
-    let verify = step
-        .verify
-        .as_ref()
-        .map(|call| Box::new(StepPlan { idempotent: true, ..compile_call("verify", call, task_timeout_ms) }));
+    let verify = step.verify.as_ref().map(|call| {
+        let outcome = step.verify_outcome.clone();
+        Box::new(StepPlan { idempotent: true, outcome, ..compile_call("verify", call, task_timeout_ms) })
+    });
     StepPlan {
         idempotent: step.idempotent,
         max_tries: step.max_tries.unwrap_or(MAX_TRIES),

@@ -100,6 +100,8 @@ pub struct Step {
     pub call: Call,
     pub idempotent: bool,
     pub verify: Option<Call>,
+    /// An expression over the output of `verify`.
+    pub verify_outcome: Option<String>,
     pub files: Option<Vec<String>>,
     pub policy: Option<Policy>,
     pub max_tries: Option<i64>,
@@ -129,7 +131,7 @@ pub struct Tool {
 impl Call {
     /// Whether it starts a process on the agent's machine.
     pub fn needs_machine(&self) -> bool {
-        self.tool.needs_machine() || self.tool == ToolKind::Mcp && self.input.get("argv").is_some()
+        self.tool.needs_machine() || self.tool.is_stdio(&self.input)
     }
 
     /// http GET and HEAD, and `llm`; nothing else.
@@ -307,6 +309,7 @@ fn read_step(at: usize, value: &Value) -> Step {
         idempotent: step.flag("idempotent").unwrap_or(call.is_idempotent()),
         call,
         verify: step.get("verify").map(|value| read_call(Fields::of(value), MODEL_TOOLS)),
+        verify_outcome: step.inner("verify").text("outcome"),
         files: step.get("files").map(|_| step.texts("files")),
         policy: step.word("policy"),
         max_tries: step.count("retry").or(retry.count("max_attempts")),

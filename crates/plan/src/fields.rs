@@ -337,7 +337,20 @@ pub static VERIFY: Table = Table {
     required: &[],
     exactly_one: &[MODEL_TOOLS],
     at_most_one: &[],
-    fields: &[COMMAND, HTTP_TOOL, MCP_TOOL, EXEC_TOOL, EXTERNAL_TOOL, ENV, TIMEOUT],
+    fields: &[
+        COMMAND,
+        HTTP_TOOL,
+        MCP_TOOL,
+        EXEC_TOOL,
+        EXTERNAL_TOOL,
+        ENV,
+        TIMEOUT,
+        field(
+            "outcome",
+            Kind::Template,
+            "One expression over `output`, what the tool answered; gives `done`, `not_done` or {outcome, output}.",
+        ),
+    ],
 };
 
 pub static HTTP: Table = Table {
@@ -386,9 +399,17 @@ pub static MCP: Table = Table {
     at_most_one: &[&["headers", "command"]],
     fields: &[
         field("url", Kind::Template, "The address of a server that speaks HTTP."),
-        field("command", Kind::Argv, "A program that is the server, on the agent's machine."),
+        field(
+            "command",
+            Kind::Argv,
+            "A program that is the server, on the agent's machine. Calls of one agent with the same program and variables ask the same process.",
+        ),
         field("headers", Kind::Headers, "Values may be `{secret: NAME}`."),
-        field("tool", Kind::Text, "The server's tool that a step calls."),
+        field(
+            "tool",
+            Kind::Text,
+            "The server's tool that is called. In `tools:`, without it, a model may call all of them.",
+        ),
         field("tools", Kind::Texts, "In `tools:`, which of the server's tools a model may call; default all."),
         field("arguments", Kind::Any, "What the tool is given."),
         TIMEOUT,

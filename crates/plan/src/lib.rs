@@ -25,7 +25,7 @@ pub use compile::{Compiled, compile, compile_agents};
 pub use document::Document;
 pub use estimate::{Prices, estimate};
 pub use evaluator::{MAX_DEPTH, MAX_READ_BYTES, MAX_RENDERED_BYTES};
-pub use key::{Identity, identity, key};
+pub use key::{Identity, content, identity, key};
 pub use output::OutputSchema;
 pub use problem::{MAX_PROBLEMS, Problem};
 pub use schema::{planned_schema, schema};

@@ -49,6 +49,8 @@ pub struct View<'v> {
     pub step: Option<usize>,
     pub item: bool,
     pub args: Option<&'v BTreeMap<String, Value>>,
+    /// `output` is what a `verify` answered.
+    pub output: bool,
     /// All agents by name, in the run's `output`. Nothing is known of them if a planner makes them.
     pub agents: Option<&'v BTreeMap<&'v str, Names<'v>>>,
 }
@@ -65,7 +67,7 @@ fn no<T>(why: impl Into<String>, hint: impl Into<String>) -> Result<T, Unresolve
 
 impl<'v> View<'v> {
     pub fn new(inputs: &'v Map<String, Value>) -> View<'v> {
-        View { inputs, tasks: None, step: None, item: false, args: None, agents: None }
+        View { inputs, tasks: None, step: None, item: false, args: None, output: false, agents: None }
     }
 
     fn roots(&self) -> Vec<&'static str> {
@@ -76,6 +78,7 @@ impl<'v> View<'v> {
             ("steps", self.step.is_some()),
             ("item", self.item),
             ("args", self.args.is_some()),
+            ("output", self.output),
             ("agents", self.agents.is_some()),
         ];
         possible.into_iter().filter(|(_, here)| *here).map(|(root, _)| root).collect()
@@ -87,6 +90,7 @@ impl<'v> View<'v> {
             "inputs" => self.input(reference).map(|()| None),
             "run" => known(reference, 0, OF_RUN).map(|()| None),
             "item" if self.item => Ok(None),
+            "output" if self.output => Ok(None),
             "args" if self.args.is_some() => self.arg(reference).map(|()| None),
             "steps" if self.step.is_some() => self.step(reference).map(|()| None),
             "tasks" if self.tasks.is_some() => self.task(reference).map(Some),
@@ -94,6 +98,7 @@ impl<'v> View<'v> {
             root => {
                 let why = match root {
                     "item" => "`item` exists only in the steps of a task with `for_each`".to_owned(),
+                    "output" => "`output` exists only in `verify.outcome`".to_owned(),
                     "args" => "`args` exists only in `tools`".to_owned(),
                     "agents" => {
                         "`agents` exists only in the run's `output`: agents do not depend on each other".to_owned()

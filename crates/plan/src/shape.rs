@@ -318,6 +318,8 @@ pub enum Slot {
     /// Text whatever comes in: a header, a variable, an argument.
     Text,
     Url,
+    /// Also reads `output`, what the tool beside it answered.
+    Outcome,
 }
 
 /// Calls `found` for each value of an object that may hold expressions.
@@ -330,7 +332,11 @@ pub fn each_template<'v>(
     let Value::Object(map) = value else { return };
     for field in fields {
         if let Some(value) = get(map, field.name) {
-            let slot = if field.name == "url" { Slot::Url } else { Slot::Value };
+            let slot = match field.name {
+                "url" => Slot::Url,
+                "outcome" => Slot::Outcome,
+                _ => Slot::Value,
+            };
             templates_of(value, field.kind, slot, at.key(field.name), found);
         }
     }

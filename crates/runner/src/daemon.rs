@@ -6,6 +6,7 @@ mod keepers;
 mod open;
 mod reconcile;
 mod recover;
+mod servers;
 mod workdirs;
 mod world;
 
@@ -302,6 +303,7 @@ impl Daemon {
     /// Does everything that can be done now.
     fn advance(&mut self, now: Instant) -> Option<Leaving> {
         self.forget_delivered();
+        self.let_servers_go();
         self.open_ready(now);
         self.settle_jobs();
         self.report(now);
@@ -348,7 +350,7 @@ impl Daemon {
 
     fn note_inventory(&self) {
         let known = |job: &Job| {
-            let mut steps = self.steps_of(job.key).peekable();
+            let mut steps = self.steps_of(job.key).filter(|step| !step.is_server()).peekable();
             let ended = steps.peek().is_some() && steps.all(|step| step.ended.is_some());
             KnownJob { job: job.key.job, epoch: job.key.epoch, ended }
         };
@@ -420,9 +422,12 @@ impl Daemon {
     }
 
     fn forget_delivered(&mut self) {
-        let done: Vec<Key> =
-            self.steps.values().filter(|step| step.is_delivered() && !step.listed).map(|step| step.key).collect();
+        let done = |step: &&Step| step.is_delivered() && (!step.listed || step.is_server());
+        let done: Vec<Key> = self.steps.values().filter(done).map(|step| step.key).collect();
         for key in done {
+            if key.is_server() {
+                self.forget_socket(key);
+            }
             if let Err(error) = self.journal.forget(key) {
                 tracing::warn!(%key, %error, "a step that is over stays in the journal");
             }

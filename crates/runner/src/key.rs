@@ -24,11 +24,34 @@ impl JobKey {
         Key { of: self, step }
     }
 
+    /// An MCP server of this job, by its name; `number` tells it from those of the same name before it. Servers are held as steps are, by
+    /// a keeper in a folder of their own, so they have the same kind of key. Tries of steps count from 1, servers below 0.
+    pub fn server(self, name: &str, number: i64) -> Key {
+        self.step(StepTry { id: server_id(name), number: -number.max(1) })
+    }
+
     /// Where the steps of this job lie in a map of all.
     pub fn steps(self) -> RangeInclusive<Key> {
         let end = |id, number| self.step(StepTry { id: StepId(id), number });
         end(i64::MIN, i64::MIN)..=end(i64::MAX, i64::MAX)
     }
+}
+
+impl Key {
+    /// Of a server, and not of a step that the control plane knows.
+    pub fn is_server(self) -> bool {
+        self.step.number < 0
+    }
+
+    pub fn is_server_called(self, name: &str) -> bool {
+        self.is_server() && self.step.id == server_id(name)
+    }
+}
+
+fn server_id(name: &str) -> StepId {
+    let hash = blake3::hash(name.as_bytes());
+    let (first, _) = hash.as_bytes().split_at(8);
+    StepId(i64::from_le_bytes(first.try_into().expect("eight bytes")) & (i64::MAX >> 8))
 }
 
 impl fmt::Display for JobKey {
@@ -58,6 +81,10 @@ fn a_key_reads_back() {
     let key = JobKey { job: JobId(12345), epoch: 2 }.step(StepTry { id: StepId(7), number: 3 });
     assert_eq!(key.to_string(), "job_9ix.2.stp_7.3");
     assert_eq!("job_9ix.2.stp_7.3".parse(), Ok(key));
+    let server = key.of.server("files", 1_700_000_000_000);
+    assert!(server.is_server() && server.is_server_called("files") && !server.is_server_called("other"));
+    assert_eq!(server.to_string().parse(), Ok(server));
+    assert!(!key.is_server() && key.of.steps().contains(&server));
     assert!("next.7".parse::<Key>().is_err());
     assert!("job_9ix.2".parse::<Key>().is_err());
 }

@@ -47,7 +47,7 @@ pub fn collect(
             batch.facts.extend(job.facts.iter().cloned());
             urgent |= alone;
         }
-        for (_, step) in steps.range_mut(job.key.steps()).filter(|(_, step)| !step.refused) {
+        for (_, step) in steps.range_mut(job.key.steps()).filter(|(_, step)| !step.refused && !step.is_server()) {
             let chunk = next_chunk(step, &mut room);
             let mut facts: Vec<Fact> = ready_facts(step, &chunk).cloned().collect();
             date_the_end(step, &mut facts);

@@ -50,6 +50,8 @@ pub struct Step {
     pub starts: u32,
     /// Where its processes ask for durable steps.
     pub steps_socket: Option<StepsSocket>,
+    /// Servers that were made for it.
+    pub servers_made: u32,
 }
 
 pub enum Stage {
@@ -102,11 +104,17 @@ impl Step {
             opening: None,
             starts: 0,
             steps_socket: None,
+            servers_made: 0,
         }
     }
 
+    /// It is a server of its job: the control plane does not know of it, and is told nothing about it.
+    pub fn is_server(&self) -> bool {
+        self.key.is_server()
+    }
+
     pub fn tell(&mut self, what: What) {
-        if !self.refused {
+        if !self.refused && !self.is_server() {
             let (of, step) = (self.key.of, Some(self.key.step));
             self.facts.push_back(Fact { job: of.job, epoch: of.epoch, step, at_ms: wall_ms(), what });
         }
@@ -216,7 +224,8 @@ impl Step {
     pub fn is_delivered(&self) -> bool {
         let final_offset = self.ended.as_ref().map_or(0, |ended| ended.final_offset);
         let has_all = |output: &Output| output.delivered >= final_offset || output.rest_is_gone;
-        let told = self.facts.is_empty() && self.reported && self.output.as_ref().is_none_or(has_all);
+        let told =
+            self.is_server() || self.facts.is_empty() && self.reported && self.output.as_ref().is_none_or(has_all);
         self.is_ended() && (told || self.refused)
     }
 

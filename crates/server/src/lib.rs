@@ -54,6 +54,8 @@ mod worker;
 mod workflow;
 
 pub use engine::adapters::registry::BadSetting;
+/// Servers of agents on their machines, and calls of them: what `repl mcp-serve` and `repl mcp-call` do.
+pub use engine::adapters::tool::mcp::stdio as mcp;
 /// Artifacts of one run in sum.
 pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
 pub use serve::{FirstToken, Ready, make_owner_token, owner_proof, run};

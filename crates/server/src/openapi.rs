@@ -25,7 +25,7 @@ pub(crate) struct Route {
     /// Name of the answer's type, `Bytes`, or nothing; `Page` and `Stream` of `item`.
     pub(crate) answer: &'static str,
     pub(crate) item: &'static str,
-    /// Other statuses than the one of success and those that every such route has; with the type if it is no problem.
+    /// Other statuses than the one of success and those that every such route has; with the type if it is no problem. 204 has no body.
     pub(crate) also: &'static [(u16, &'static str)],
 }
 
@@ -62,7 +62,9 @@ impl Route {
         all.extend((!self.body.is_empty() || self.method == "post").then_some([408, 413]).into_iter().flatten());
         all.extend(self.has_json_body().then_some(415));
         all.extend((self.method == "post").then_some([409, 422]).into_iter().flatten());
-        all.extend(self.also.iter().filter(|(_, other)| other.is_empty()).map(|(status, _)| *status));
+        all.extend(
+            self.also.iter().filter(|(status, other)| other.is_empty() && *status >= 400).map(|(status, _)| *status),
+        );
         all.sort();
         all.dedup();
         all
@@ -214,6 +216,10 @@ fn responses(route: &Route) -> Value {
         success["links"] = links.into();
     }
     all.insert(route.status.to_string(), success);
+    if route.also.iter().any(|(status, _)| *status == 204) {
+        let nothing = json!({ "description": "nothing", "headers": headers(&["X-Request-Id"]) });
+        all.insert("204".to_owned(), nothing);
+    }
     for (status, other) in route.also.iter().filter(|(_, other)| !other.is_empty()) {
         let content = json!({ "application/json": { "schema": reference(other) } });
         let answer = json!({ "description": *other, "headers": headers(&["X-Request-Id"]), "content": content });

@@ -185,6 +185,8 @@ fn shown(question: &Question, now: Timestamp) -> QuestionView {
         status: status(q, now).to_string(),
         severity: q.severity.to_string(),
         key: q.key.clone(),
+        same_as: q.same_as.as_ref().map(|same| same.path.clone()),
+        same_as_step: q.same_as.as_ref().map(|same| same.step.to_string()),
         error: view::error(&q.error),
         asked_at: q.asked_at.ms(),
         expires_at: view::ms(q.expires_at),

@@ -324,6 +324,7 @@ fn wired_step(
         merge: step.merge,
         tail: step.tail,
         answers: step.answers,
+        server: step.server.map(|server| protocol::DesiredServer { name: server.name, argv: server.argv }),
         log_offset: step.log_offset,
         steps_token,
     }

@@ -6,7 +6,7 @@ use engine::store::{Hint, WorkClass, Worker};
 use model::{Failure, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
 /// Items of the class `control` worked on at once by one process; those of the class `act` are a setting (`worker.act_permits`).
 const CONTROL_PERMITS: usize = 16;
@@ -38,6 +38,7 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
         class,
         permits: Arc::new(Semaphore::new(permits)),
         most: permits as u32,
+        freed: Arc::default(),
     });
     let loops = classes.each_ref().map(|class| class.work(closing.clone()));
     let [control, act] = loops;
@@ -59,6 +60,8 @@ struct Class {
     class: WorkClass,
     permits: Arc<Semaphore>,
     most: u32,
+    /// An act has ended: one that waits for its org's share may begin.
+    freed: Arc<Notify>,
 }
 
 impl Class {
@@ -82,6 +85,7 @@ impl Class {
             tokio::select! {
                 () = tokio::time::sleep(sleep.min(longest)) => {}
                 () = woken(&mut hints, due) => {}
+                () = self.freed.notified(), if self.class == WorkClass::Act => {}
                 _ = closing.changed() => {}
             }
         }
@@ -111,10 +115,11 @@ impl Class {
         }
         for item in claimed {
             let permit = self.permits.clone().acquire_owned().await.expect("never closed");
-            let engine = self.engine.clone();
+            let (engine, freed) = (self.engine.clone(), self.freed.clone());
             tokio::spawn(async move {
                 engine.work_on(item).await;
                 drop(permit);
+                freed.notify_one();
             });
         }
         Ok((Duration::ZERO, None))

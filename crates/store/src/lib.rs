@@ -13,6 +13,7 @@ pub mod content;
 mod crash;
 mod doc;
 mod durable;
+pub mod endpoint;
 pub mod event;
 mod fatal;
 mod group_limit;

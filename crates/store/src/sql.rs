@@ -95,6 +95,7 @@ pub enum Lock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     WorkItem,
+    Endpoint,
     Run,
     Agent,
     Task,

@@ -26,6 +26,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::ledger::ALL,
     crate::org::ALL,
     crate::secret::ALL,
+    crate::endpoint::ALL,
     crate::token::ALL,
     crate::work::ALL,
     crate::worker::ALL,

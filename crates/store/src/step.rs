@@ -120,6 +120,12 @@ pub fn failed(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<Vec<S
     doc::read_all(tx.rows(&FAILED_OF_ATTEMPT, &args![run, attempt, limit])?, 0)
 }
 
+/// Those that are not called before a time after `at`, in order of creation.
+pub fn put_off(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<Vec<Step>, Failure> {
+    let at = tx.at();
+    doc::read_all(tx.rows(&PUT_OFF, &args![run, attempt, at, limit])?, 0)
+}
+
 /// Those of a task that are meant, in order of their sequence.
 pub fn pick(tx: &mut Tx, task: TaskId, pick: Pick, limit: i64) -> Result<Vec<Step>, Failure> {
     let state = match pick {
@@ -183,12 +189,25 @@ pub struct JournalRow {
     pub key: String,
     pub state: Recorded,
     pub step: StepId,
+    /// The hash of tool and input. Written, and looked up by [`begun_elsewhere`]; not read back.
+    pub content: Option<String>,
 }
 
 pub fn journal(tx: &mut Tx, run: RunId, identity: &str) -> Result<Option<JournalRow>, Failure> {
     let Some(row) = tx.row(&JOURNAL, &args![run, identity])? else { return Ok(None) };
     let state = row.str(1)?.parse().map_err(|_| Trouble::internal("a journal row of an unknown state"))?;
-    Ok(Some(JournalRow { key: row.str(0)?.to_owned(), state, step: StepId(row.int(2)?) }))
+    Ok(Some(JournalRow { key: row.str(0)?.to_owned(), state, step: StepId(row.int(2)?), content: None }))
+}
+
+/// The first step with another identity that was begun with the same tool and input: its identity, and its row.
+pub fn begun_elsewhere(
+    tx: &mut Tx,
+    run: RunId,
+    content: &str,
+    identity: &str,
+) -> Result<Option<(String, StepId)>, Failure> {
+    let row = tx.row(&BEGUN_ELSEWHERE, &args![run, content, identity])?;
+    row.map(|row| Ok((row.str(0)?.to_owned(), StepId(row.int(1)?)))).transpose()
 }
 
 /// The newest finished step whose identity begins so: the last one of the last attempt. Ids say nothing about it, since each server has a
@@ -201,7 +220,10 @@ pub fn last_recorded(tx: &mut Tx, run: RunId, beginning: &str) -> Result<Option<
 /// Replaces what the journal says of an identity; forgets it if there is nothing to say.
 pub fn record(tx: &mut Tx, run: RunId, identity: &str, row: Option<&JournalRow>) -> Result<(), Failure> {
     match row {
-        Some(row) => tx.post(&RECORD, args![run, identity, row.key.as_str(), row.state.as_str(), row.step]),
+        Some(row) => {
+            let content = row.content.clone();
+            tx.post(&RECORD, args![run, identity, row.key.as_str(), row.state.as_str(), row.step, content])
+        }
         None => tx.post(&FORGET, args![run, identity]),
     }
 }
@@ -222,6 +244,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &FAILED_OF_ATTEMPT,
     &OFFERED,
     &OFFERED_OF_ATTEMPT,
+    &PUT_OFF,
     &IN_STATE,
     &DUE,
     &FAILED,
@@ -231,6 +254,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &INSERT_TRY,
     &TRIES,
     &JOURNAL,
+    &BEGUN_ELSEWHERE,
     &LAST_RECORDED,
     &RECORD,
     &FORGET,
@@ -277,6 +301,9 @@ const OFFERED: Sql = Sql::new(
 );
 const OFFERED_OF_ATTEMPT: Sql =
     Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND offer_org IS NOT NULL ORDER BY id LIMIT $3");
+const PUT_OFF: Sql = Sql::new(
+    "SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state = 'pending' AND due > $3 ORDER BY id LIMIT $4",
+);
 const IN_STATE: Sql = Sql::new(
     "SELECT doc FROM steps WHERE task_id = $1 AND state = $2 AND parent_id IS NULL ORDER BY sequence LIMIT $3",
 );
@@ -299,14 +326,18 @@ const FIND_DATA: Sql = Sql::new("SELECT body FROM step_data WHERE step_id = $1 A
 const INSERT_TRY: Sql = Sql::new("INSERT INTO tries (step_id, number, doc) VALUES ($1, $2, $3)");
 const TRIES: Sql = Sql::new("SELECT doc FROM tries WHERE step_id = $1 ORDER BY number");
 const JOURNAL: Sql = Sql::new("SELECT key, state, step_id FROM journal WHERE run_id = $1 AND identity = $2");
+const BEGUN_ELSEWHERE: Sql = Sql::new(
+    "SELECT identity, step_id FROM journal
+      WHERE run_id = $1 AND content = $2 AND identity <> $3 ORDER BY step_id LIMIT 1",
+);
 const LAST_RECORDED: Sql = Sql::new(
     "SELECT j.step_id FROM journal j JOIN steps s ON s.id = j.step_id
       WHERE j.run_id = $1 AND substr(j.identity, 1, length($2)) = $2 AND j.state = 'done'
       ORDER BY s.attempt DESC, s.sequence DESC LIMIT 1",
 );
 const RECORD: Sql = Sql::new(
-    "INSERT INTO journal (run_id, identity, key, state, step_id) VALUES ($1, $2, $3, $4, $5)
+    "INSERT INTO journal (run_id, identity, key, state, step_id, content) VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (run_id, identity) DO UPDATE
-        SET key = excluded.key, state = excluded.state, step_id = excluded.step_id",
+        SET key = excluded.key, state = excluded.state, step_id = excluded.step_id, content = excluded.content",
 );
 const FORGET: Sql = Sql::new("DELETE FROM journal WHERE run_id = $1 AND identity = $2");

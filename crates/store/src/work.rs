@@ -2,6 +2,10 @@
 //! `gen`, and a finish that saw an older `gen` leaves the item due) nor doubled (every claim raises `fence`, which every holder checks
 //! first).
 
+mod parking;
+
+pub use parking::may_bring_back;
+
 use crate::args;
 use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
@@ -90,6 +94,8 @@ pub struct Claimed {
     pub items: Vec<Item>,
     /// How many were finished without a lease, because nothing had to be done.
     pub rested: usize,
+    /// How many acts were set aside, because enough of their org are held.
+    pub parked: usize,
 }
 
 /// Leases up to `limit` due items to this worker: items without a holder or with a dead one, oldest first. An item that is suspected of
@@ -106,11 +112,19 @@ pub struct Holding {
     pub items: i64,
     /// One that is suspected of killing its holders, and nothing beside it.
     alone: bool,
+    /// Acts of one org that all workers may hold together.
+    of_one_org: i64,
+}
+
+impl Holding {
+    pub fn of_one_org(self, most: i64) -> Holding {
+        Holding { of_one_org: most, ..self }
+    }
 }
 
 pub fn holding(tx: &mut Tx, by: &Worker, class: WorkClass) -> Result<Holding, Failure> {
     let held = tx.row(&HELD, &args![by.id, by.boot, class.number()])?.expect("a count is a row");
-    Ok(Holding { class, items: held.int(0)?, alone: held.opt_int(1)? == Some(1) })
+    Ok(Holding { class, items: held.int(0)?, alone: held.opt_int(1)? == Some(1), of_one_org: i64::MAX })
 }
 
 /// `claim` for a worker that holds `holding`: reads `looked_at` due items and leases at most `limit`. Items for which `resting` finds
@@ -130,7 +144,14 @@ pub fn claim_awake(
     let at = tx.at();
     let mut found = Vec::new();
     let alive_since = worker::alive_since(tx, at);
-    for row in tx.rows(&DUE, &args![at, alive_since, looked_at, holding.class.number()])? {
+    let due = match holding.class {
+        WorkClass::Control => &DUE,
+        WorkClass::Act => {
+            parking::bring_back(tx, holding.of_one_org)?;
+            &DUE_ACTS
+        }
+    };
+    for row in tx.rows(due, &args![at, alive_since, looked_at, holding.class.number()])? {
         found.push(Candidate::read(&row)?);
     }
     if found.is_empty() {
@@ -162,8 +183,8 @@ pub fn claim_awake(
     });
     let rested = put_off.len();
     tx.insert_many(&REST, put_off)?;
-    chosen.truncate(limit);
-    Ok(Claimed { items: lease(tx, by, chosen)?, rested })
+    let (chosen, parked) = parking::within_limit(tx, chosen, limit, holding.of_one_org)?;
+    Ok(Claimed { items: lease(tx, by, chosen)?, rested, parked })
 }
 
 /// What this worker holds of a class. If the answer of a claim was lost, or an item could not be released, the row names a live worker that
@@ -306,6 +327,8 @@ struct Candidate {
     alone: bool,
     deaths: i64,
     deaths_alone: i64,
+    /// Of an act for an agent.
+    org: Option<i64>,
 }
 
 impl Candidate {
@@ -319,6 +342,7 @@ impl Candidate {
             alone: row.flag(6)?,
             deaths: row.int(7)?,
             deaths_alone: row.int(8)?,
+            org: row.opt_int(9)?,
         })
     }
 
@@ -349,7 +373,7 @@ fn chosen(found: Vec<Candidate>, holding: i64) -> Vec<Candidate> {
 
 fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, Failure> {
     let mut items = Vec::with_capacity(chosen.len());
-    let mut rows: Vec<[Value; 10]> = Vec::with_capacity(chosen.len());
+    let mut rows: Vec<[Value; 11]> = Vec::with_capacity(chosen.len());
     for c in chosen {
         let fence = c.fence + 1;
         rows.push(args![
@@ -362,7 +386,8 @@ fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, 
             c.alone,
             c.deaths,
             c.deaths_alone,
-            c.kind.class().number()
+            c.kind.class().number(),
+            c.org
         ]);
         items.push(Item {
             kind: c.kind,
@@ -443,6 +468,11 @@ pub(crate) const ALL: &[&Sql] = &[
     &HELD_ITEMS,
     &RELEASE,
     &DUE,
+    &DUE_ACTS,
+    &parking::PARK,
+    &parking::PARKED_ORGS,
+    &parking::PARKED,
+    &parking::HELD_OF_ORG,
     &LEASE,
     &REST,
     &HOLD,
@@ -464,7 +494,19 @@ const RELEASE: Sql =
 
 /// Blocked by a holder's `FOR KEY SHARE`, so nothing is taken over in the middle of a transaction.
 const DUE: Sql = Sql::new(
-    "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone FROM work
+    "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, CAST(NULL AS BIGINT) FROM work
+      WHERE class = $4 AND due <= $1
+        AND (worker IS NULL OR NOT EXISTS (
+             SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))
+      ORDER BY due LIMIT $3",
+)
+.skip_locked();
+
+/// The same with the org of each agent.
+const DUE_ACTS: Sql = Sql::new(
+    "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone,
+            (SELECT runs.org_id FROM agents JOIN runs ON runs.id = agents.run_id
+              WHERE agents.id = work.subject AND work.kind = 'agent') FROM work
       WHERE class = $4 AND due <= $1
         AND (worker IS NULL OR NOT EXISTS (
              SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))
@@ -474,10 +516,10 @@ const DUE: Sql = Sql::new(
 
 /// The rows exist and are locked: this only ever updates, many at once.
 const LEASE: Sql = Sql::new(
-    "INSERT INTO work (kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, class)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    "INSERT INTO work (kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, class, org_id)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
          ON CONFLICT (kind, subject) DO UPDATE
-        SET fence = excluded.fence, worker = excluded.worker, boot = excluded.boot,
+        SET fence = excluded.fence, worker = excluded.worker, boot = excluded.boot, org_id = excluded.org_id,
             alone = excluded.alone, deaths = excluded.deaths, deaths_alone = excluded.deaths_alone",
 );
 

@@ -146,11 +146,23 @@ pub struct DesiredStep {
     /// Its standard output is its answer, as if it had written that to `$REPL_OUTPUT`, and not part of its log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answers: bool,
+    /// The MCP server that the command asks, at the socket that it finds in `REPL_MCP`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<DesiredServer>,
     /// How far the control plane's durable log of this try reaches.
     pub log_offset: i64,
     /// By which its processes do durable steps. Without one they do none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_token: Option<Secret>,
+}
+
+/// A server that belongs to a job: held by `repl mcp-serve` from the first step that names it until the job ends. It has the workdir and the
+/// variables of that step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredServer {
+    /// Steps of one job with the same name share it.
+    pub name: String,
+    pub argv: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -184,6 +184,10 @@ impl FakeTool {
 }
 
 impl Tool for FakeTool {
+    fn endpoint(&self, input: &Value) -> Option<String> {
+        crate::tool::origin(input["url"].as_str()?)
+    }
+
     fn call<'a>(&'a self, call: &'a ToolCall, log: &'a dyn ToolLog) -> ToolFuture<'a> {
         Box::pin(Act { tool: self, call, log, number: None })
     }

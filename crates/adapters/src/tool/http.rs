@@ -68,6 +68,10 @@ impl HttpTool {
 }
 
 impl Tool for HttpTool {
+    fn endpoint(&self, input: &serde_json::Value) -> Option<String> {
+        crate::tool::origin(input["url"].as_str()?)
+    }
+
     fn call<'a>(&'a self, call: &'a ToolCall, _log: &'a dyn ToolLog) -> ToolFuture<'a> {
         Box::pin(async move { Mask::new(&call.secrets).result(self.exchange(call).await) })
     }

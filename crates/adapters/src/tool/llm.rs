@@ -90,6 +90,13 @@ impl Tool for LlmTool {
         found.and_then(|found| found.settings.api_key.clone()).into_iter().collect()
     }
 
+    /// Servers limit each model by itself.
+    fn endpoint(&self, input: &Value) -> Option<String> {
+        let found = self.models.find(input["model"].as_str()?).ok()?;
+        let origin = crate::tool::origin(&found.settings.base_url)?;
+        Some(format!("{origin} model {}", found.model))
+    }
+
     fn call<'a>(&'a self, call: &'a ToolCall, log: &'a dyn ToolLog) -> ToolFuture<'a> {
         Box::pin(async move {
             let mask = Mask::new(&call.secrets);

@@ -6,6 +6,7 @@ mod http;
 mod llm;
 mod mcp;
 mod server;
+mod stdio;
 
 use adapters::tool::address::{AddressPolicy, Profile};
 use adapters::tool::connector::Connector;

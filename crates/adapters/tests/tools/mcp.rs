@@ -214,3 +214,37 @@ async fn before_the_call_nothing_happened() {
     is(&failed, Permanent, Effect::None, "address_refused");
     assert_eq!(server.received().len(), 0);
 }
+
+#[tokio::test]
+async fn without_a_tool_the_servers_tools_are_listed() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let listing = schema.clone();
+    let server = Server::start(move |request, _| {
+        let message = request.json();
+        match message["method"].as_str() {
+            Some("initialize") => json_answer(result(
+                request,
+                json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}),
+            )),
+            Some("tools/list") => json_answer(result(
+                request,
+                json!({"tools": [
+                    {"name": "add", "description": "Adds.", "inputSchema": listing, "annotations": {"readOnlyHint": true}},
+                    {"name": "sub", "inputSchema": {"type": "object"}},
+                ]}),
+            )),
+            Some("server/discover") => answer("400 Bad Request", &[], "what?"),
+            _ => answer("202 Accepted", &[], ""),
+        }
+    })
+    .await;
+    let list = |only: Value| {
+        let input = json!({"url": server.url("/mcp"), "tools": only});
+        async move { McpTool::new(embedded()).call(&call(input, &[]), &Kept::default()).await }
+    };
+    let all = list(Value::Null).await.unwrap().output;
+    assert_eq!(all["tools"][0], json!({"name": "add", "description": "Adds.", "input": schema}));
+    assert_eq!(all["tools"].as_array().unwrap().len(), 2);
+    assert_eq!(list(json!(["sub"])).await.unwrap().output["tools"][0]["name"], "sub");
+    is(&list(json!(["mul"])).await.unwrap_err(), Permanent, Effect::None, "unknown_tool");
+}

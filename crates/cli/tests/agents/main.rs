@@ -15,8 +15,10 @@ mod hierarchy;
 #[path = "../e2e/home.rs"]
 mod home;
 mod hostile;
+mod life;
 mod listener;
 mod loops;
+mod mcp;
 mod model;
 mod money;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]

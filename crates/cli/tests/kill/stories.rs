@@ -5,7 +5,7 @@ use crate::api::Api;
 use crate::gate::Gate;
 use crate::process;
 use crate::puppet::Puppet;
-use crate::recorder::Recorder;
+use crate::recorder::{Recorder, Reply};
 use crate::world::{World, count};
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -255,7 +255,7 @@ pub const STORIES: &[Story] = &[
         also: "",
         shared: false,
         tell: agents_at_work,
-        points: &["agent.advance", "question.answer"],
+        points: &["agent.advance", "output.announce", "question.answer"],
     },
     Story {
         name: "commands_of_an_agent",
@@ -540,7 +540,11 @@ fn the_end_before_the_log(world: &World) {
 
 /// Requests before and behind a person's word. Each is made, and none under another key than its own.
 fn agents_at_work(world: &World) {
-    let recorder = Recorder::start();
+    // The answer to the first one is an artifact.
+    let recorder = Recorder::answering(|record, _| match record.path.as_str() {
+        "/a" => Reply::Text("a".repeat(300 << 10)),
+        path => Reply::Json(json!({ "path": path })),
+    });
     let request = |name: &str| format!("{{name: {name}, http: {{url: \"{}\"}}}}", recorder.url(&format!("/{name}")));
     let steps = [request("a"), "{name: ok, approval: \"go on?\"}".to_owned(), request("b")].join(", ");
     let run = world.submit_plan(&format!("type: agents\nagents:\n- tasks:\n  - steps: [{steps}]\n"));

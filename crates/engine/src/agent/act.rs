@@ -1,13 +1,14 @@
 //! Calls of tools that are under way in this process, and how they come to their end.
 
 use super::hints::RunHints;
+use super::large::PutAway;
 use crate::TimerFuture;
 use crate::step::Place;
 use adapters::{ToolAnswer, ToolFailure};
 use model::recovery::{ErrorClass, StepFailure};
 use model::run::LastError;
 use model::step::ToolKind;
-use model::{Effect, StepId};
+use model::{Effect, StepId, Timestamp};
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
@@ -25,8 +26,17 @@ pub(super) struct Act {
     /// Of a step of the plan; a child of one has no place in it.
     pub(super) place: Option<Place>,
     pub(super) idempotent: bool,
+    pub(super) called: Option<Called>,
+    pub(super) tool: ToolKind,
     pub(super) future: Pin<Box<dyn Future<Output = Result<ToolAnswer, ToolFailure>> + Send>>,
     pub(super) limit: Option<TimerFuture>,
+}
+
+impl Act {
+    fn ended(&mut self, found: Found) -> Ended {
+        let called = self.called.take();
+        Ended { of: self.of, place: self.place, found, called, tool: self.tool, put_away: None }
+    }
 }
 
 /// A call that came to its end, or was given up.
@@ -35,6 +45,17 @@ pub(super) struct Ended {
     /// Of a step of the plan; a child of one has no place in it.
     pub(super) place: Option<Place>,
     pub(super) found: Found,
+    pub(super) called: Option<Called>,
+    pub(super) tool: ToolKind,
+    /// Where most of its output is.
+    pub(super) put_away: Option<PutAway>,
+}
+
+/// What a call was sent to, and when its try began.
+#[derive(Debug, Clone)]
+pub(super) struct Called {
+    pub(super) endpoint: String,
+    pub(super) began_at: Timestamp,
 }
 
 pub(super) enum Found {
@@ -79,7 +100,7 @@ pub(super) fn poll_ended(acts: &mut Vec<Act>, context: &mut Context<'_>) -> Poll
     let mut ended = Vec::new();
     acts.retain_mut(|act| match poll_act(act, context) {
         Poll::Ready(found) => {
-            ended.push(Ended { of: act.of, place: act.place, found });
+            ended.push(act.ended(found));
             false
         }
         Poll::Pending => true,
@@ -99,15 +120,22 @@ fn poll_act(act: &mut Act, context: &mut Context<'_>) -> Poll<Found> {
 }
 
 pub(super) fn cut_all(acts: &mut Vec<Act>) -> Vec<Ended> {
-    acts.drain(..).map(|act| Ended { of: act.of, place: act.place, found: Found::Cut }).collect()
+    acts.drain(..).map(|mut act| act.ended(Found::Cut)).collect()
 }
 
 pub(crate) fn output_problem(output: &Value, schema: Option<&Value>) -> Option<ToolFailure> {
     let bytes = output.to_string().len();
     if bytes > MAX_OUTPUT_BYTES {
-        let message = format!("its output has {bytes} bytes: {MAX_OUTPUT_BYTES} are allowed");
-        return Some(failed(ErrorClass::Permanent, Effect::Done, "output_too_large", message));
+        return Some(too_large(format!("its output has {bytes} bytes: {MAX_OUTPUT_BYTES} are allowed")));
     }
+    schema_problem(output, schema)
+}
+
+pub(super) fn too_large(message: String) -> ToolFailure {
+    failed(ErrorClass::Permanent, Effect::Done, "output_too_large", message)
+}
+
+pub(super) fn schema_problem(output: &Value, schema: Option<&Value>) -> Option<ToolFailure> {
     let compiled = plan::OutputSchema::compile(schema?);
     let problems = compiled.map_err(|why| vec![why]).and_then(|schema| schema.validate(output)).err()?;
     let message = format!("its output does not match its schema: {}", problems.join("; "));

@@ -3,6 +3,7 @@
 
 use super::act::{Ended, Found, Try, cut_off, holder_gone};
 use super::dialogues::{News, Open};
+use super::verify;
 use crate::EngineContext;
 use crate::render::{Evaluated, Want};
 use crate::run_tx::RunTx;
@@ -11,7 +12,7 @@ use model::agent::AgentStatus;
 use model::hierarchy::{self, Rows};
 use model::plan::AgentPlan;
 use model::step::{Step, ToolKind};
-use model::{AgentId, Failure, RunId, StepId, Timestamp, Trouble};
+use model::{AgentId, Failure, OrgId, RunId, StepId, Timestamp, Trouble};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub(super) struct Decided {
     /// Dialogues that are over.
     pub(super) over: Vec<StepId>,
     pub(super) news: Vec<News>,
+    pub(super) checks: Vec<verify::Check>,
     pub(super) look_in_ms: Option<i64>,
     /// The item was given back.
     pub(super) finished: bool,
@@ -49,6 +51,7 @@ pub(super) struct Begin {
 pub(super) struct AtHand {
     pub(super) context: Arc<EngineContext>,
     pub(super) item: Item,
+    pub(super) org: OrgId,
     pub(super) run: RunId,
     pub(super) agent: AgentId,
     pub(super) held: Vec<(Try, bool)>,
@@ -56,12 +59,16 @@ pub(super) struct AtHand {
     pub(super) plan: Arc<AgentPlan>,
     pub(super) evaluated: Arc<Evaluated>,
     pub(super) dialogues: Arc<Vec<Open>>,
+    pub(super) verifies: Arc<BTreeMap<StepId, verify::Prepared>>,
+    pub(super) verifiable: bool,
 }
 
 impl AtHand {
     pub(super) fn advance(&self, tx: &mut Tx) -> Result<Decided, Failure> {
         let seen = store::work::hold(tx, &self.item)?;
+        let uncounted = self.note_pauses(tx)?;
         let mut run_tx = RunTx::open(tx, &self.context, self.run)?;
+        run_tx.uncounted = uncounted;
         run_tx.acting = Some(Acting {
             agent: self.agent,
             fence: self.item.fence,
@@ -78,10 +85,12 @@ impl AtHand {
         let cut = self.cut(&mut run_tx)?;
         run_tx.stop_commands(self.agent)?;
         self.stop_taken(&mut run_tx)?;
+        let mut begin = Vec::new();
+        let checks = if closing { Vec::new() } else { self.verify(&mut run_tx, &mut begin)? };
         // What was woken up to here begins here.
         run_tx.acting.iter_mut().for_each(|acting| acting.again = false);
         let begun = if closing { Vec::new() } else { hierarchy::begin_steps(&mut run_tx, self.agent)? };
-        let mut begin = self.begun(&mut run_tx, begun)?;
+        begin.extend(self.begun(&mut run_tx, begun)?);
         let over = self.over(&mut run_tx)?;
         let news = if closing { Vec::new() } else { self.go_on(&mut run_tx, &over, &mut begin)? };
         let adopted = if closing { Vec::new() } else { self.adopted(&mut run_tx)? };
@@ -90,25 +99,32 @@ impl AtHand {
         let at = run_tx.at;
         let acting = run_tx.acting.take().map(|acting| (acting.again, acting.look_at, acting.wanted));
         let (again, look_at, wanted) = acting.unwrap_or_default();
-        let timed = run_tx.attempt()?.it.tree.retries > 0 || Rows::agent(&mut run_tx, self.agent)?.waiting > 0;
+        let agent = Rows::agent(&mut run_tx, self.agent)?;
+        let put_off = agent.put_off.is_some_and(|until| until > at);
+        let timed = run_tx.attempt()?.it.tree.retries > 0 || agent.waiting > 0 || put_off;
         let version = run_tx.close()?.version;
-        // Only a retry, or a step that waits, gives anything a time.
+        // Only a retry, or a step that waits or is put off, gives anything a time.
         let due = if timed { store::agent::next_due(tx, self.agent, at)? } else { None };
         let again = (again || closing).then_some(at);
         let next = again.into_iter().chain(look_at).chain(due).chain(waits).chain(deadline).min();
-        let rests = wanted.is_empty() && adopted.is_empty() && news.iter().all(|news| news.ended.is_none());
+        let rests = wanted.is_empty()
+            && adopted.is_empty()
+            && checks.is_empty()
+            && news.iter().all(|news| news.ended.is_none());
         let finished = under_way == 0 && (rests || closing);
         if finished {
             // Everything was read again after `hold`, so wakes up to now are answered.
             store::work::finish(tx, &self.item.seen(seen), next);
         }
         let look_in_ms = next.map(|due| due.since(at).max(1));
-        Ok(Decided { begin, cut, wanted, adopted, over, news, look_in_ms, finished, version, generation: seen })
+        Ok(Decided { begin, cut, wanted, adopted, over, news, checks, look_in_ms, finished, version, generation: seen })
     }
 
     /// By a holder that has lost its item: the ends alone.
     pub(super) fn report(&self, tx: &mut Tx) -> Result<(), Failure> {
+        let uncounted = self.note_pauses(tx)?;
         let mut run_tx = RunTx::open(tx, &self.context, self.run)?;
+        run_tx.uncounted = uncounted;
         self.record(&mut run_tx)?;
         run_tx.close().map(drop)
     }
@@ -127,6 +143,9 @@ impl AtHand {
             let is_child = step.parent.is_some();
             match &ended.found {
                 Found::Answer(answer) => {
+                    if let Some(kept) = &ended.put_away {
+                        store::artifact::finalise(run_tx.tx, kept.id, kept.size, &kept.hash)?;
+                    }
                     run_tx.note_output(&step, &answer.output)?;
                     if is_child {
                         hierarchy::complete_child(run_tx, id, number)?;
@@ -177,7 +196,7 @@ impl AtHand {
         let mut wait = None;
         for step in run_tx.acted_on(self.agent)? {
             // A machine, or a program that has taken it, works on it and reports for itself.
-            let theirs = step.tool.needs_machine() || step.tool == ToolKind::External;
+            let theirs = step.needs_machine() || step.tool == ToolKind::External;
             if theirs || step.fence == self.item.fence || !is_in_flight(&step) || step.by_children {
                 continue;
             }
@@ -243,7 +262,7 @@ impl AtHand {
         let mut all = Vec::new();
         for id in begun {
             let step = Rows::step(run_tx, id)?;
-            if !is_in_flight(&step) || step.tool.needs_machine() || step.by_children {
+            if !is_in_flight(&step) || step.needs_machine() || step.by_children {
                 continue;
             }
             let place = Place::of(&Rows::task(run_tx, step.task)?, &step);

@@ -70,7 +70,10 @@ impl Holder<'_> {
                             Credits::ZERO
                         };
                         let max_tokens = if wanted.tool == ToolKind::Llm { self.renderer.shared.max_tokens } else { 0 };
-                        let input = ChildInput { input: wanted.kept.clone(), key, ask: wanted.ask, most, max_tokens };
+                        let (input, ask) = (wanted.kept.clone(), wanted.ask);
+                        let tool = self.engine.context.tools.get(&wanted.tool);
+                        let endpoint = tool.and_then(|tool| tool.endpoint(&wanted.input));
+                        let input = ChildInput { input, key, ask, most, max_tokens, recorded: true, endpoint };
                         let row = talk.rows.get(&wanted.name).copied();
                         (wanted, input, row)
                     };
@@ -82,7 +85,8 @@ impl Holder<'_> {
                 Next::Failed(failed) => Found::Failed(failed),
             };
             talk.over = true;
-            ended.push(Ended { of: talk.of, place: Some(talk.place), found });
+            let (of, place, tool) = (talk.of, Some(talk.place), ToolKind::Llm);
+            ended.push(Ended { of, place, found, called: None, tool, put_away: None });
         }
         open
     }
@@ -232,7 +236,7 @@ impl AtHand {
         };
         let child = run_tx.begin_child(parent.id, new, input.clone())?;
         let acts = child.status == StepStatus::Running && !child.uncertain && child.fence == self.item.fence;
-        if acts && !child.tool.needs_machine() {
+        if acts && !child.needs_machine() {
             // A person may have put another input in the place of the first.
             let edited = run_tx.child_inputs.get(&child.id).filter(|now| now.key != input.key).cloned();
             let (key, called_with) = match edited {
@@ -253,7 +257,7 @@ impl AtHand {
             for pick in [Pick::Running, Pick::Waiting] {
                 for step in Rows::steps(run_tx, task.id, pick, task.parallel as usize)? {
                     let step = Rows::step(run_tx, step)?;
-                    let runs = step.status == StepStatus::Running && !step.uncertain;
+                    let runs = step.status == StepStatus::Running && !step.is_unknown();
                     let led = self.dialogues.iter().any(|dialogue| dialogue.of.0 == step.id);
                     if step.tool == ToolKind::Llm && step.by_children && runs && !led {
                         let place = Place::of(&task, &step);

@@ -168,3 +168,89 @@ fn a_server_that_finds_the_prompt_too_long_is_asked_again_with_less() {
     it.ended("t3/short", too_long());
     assert_eq!(code(it.next()), CONTEXT_LENGTH);
 }
+
+fn with_server(policy: Policy, only: Option<Value>) -> Dialogue {
+    let mut input = json!({ "argv": ["./files"], "env": { "ROOT": "${{ inputs.root }}" } });
+    input.as_object_mut().unwrap().extend(only.map(|only| ("tools".to_owned(), only)));
+    let files = ToolPlan { tool: ToolKind::Mcp, args: BTreeMap::new(), input, idempotent: false, ..tool(policy) };
+    let shared = RunPlan {
+        tools: BTreeMap::from([("files".to_owned(), files), ("files__read".to_owned(), tool(Policy::Allow))]),
+        ..RunPlan::default()
+    };
+    let input = json!({ "model": "default", "prompt": "Go.", "tools": ["files", "files__read"], "max_turns": 5 });
+    Dialogue::new(input, None, &shared, Scope::new().with("inputs", json!({ "root": "/data" })), 100_000)
+}
+
+fn listed() -> Value {
+    let path = json!({ "type": "object", "properties": { "path": { "type": "string" } }, "required": ["path"], "additionalProperties": false });
+    json!({ "tools": [
+        { "name": "write", "description": "Writes.", "input": path },
+        { "name": "read", "description": null, "input": path },
+        { "name": "list all", "description": "Lists.", "input": {} },
+        { "name": "x".repeat(80), "description": "", "input": { "type": "no such type" } },
+        { "name": "write", "description": "again", "input": {} },
+    ] })
+}
+
+#[test]
+fn a_servers_tools_are_listed_once_before_the_first_turn_and_offered_by_its_name() {
+    let mut it = with_server(Policy::Ask, Some(json!(["write", "read"])));
+    let first = wanted(it.next());
+    assert_eq!((first.len(), first[0].name.as_str(), first[0].tool), (1, "tools/files", ToolKind::Mcp));
+    assert_eq!(
+        first[0].input,
+        json!({ "argv": ["./files"], "env": { "ROOT": "/data" }, "tools": ["write", "read"] }),
+        "expressions are evaluated"
+    );
+    assert!(first[0].idempotent && !first[0].ask, "a list changes nothing");
+    it.ended("tools/files", Ended::Answered(listed()));
+    let turn = wanted(it.next()).remove(0);
+    assert_eq!(turn.name, "t1");
+    let names: Vec<&str> =
+        turn.input["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 5, "one that is listed twice is offered once: {names:?}");
+    assert!(names.contains(&"files__write") && names.contains(&"files__read"), "{names:?}");
+    let good = |name: &str| name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    assert!(names.iter().all(|name| good(name)), "{names:?}");
+    let other_read =
+        names.iter().find(|name| name.starts_with("files__read_")).expect("the file has a tool of that name");
+    it.ended(
+        "t1",
+        asks(json!([
+            call("files__write", json!({ "path": "${{ inputs.root }}" })),
+            call(other_read, json!({ "path": "b" })),
+            call("files__write", json!({ "path": 7 })),
+            call("files__write", json!({ "path": "a", "more": 1 })),
+            call("files", json!({})),
+        ])),
+    );
+    let calls = wanted(it.next());
+    assert_eq!(calls.len(), 2, "arguments that do not match are answered, and not sent: {calls:?}");
+    assert_eq!(
+        calls[0].input,
+        json!({ "argv": ["./files"], "env": { "ROOT": "/data" }, "tool": "write", "arguments": { "path": "${{ inputs.root }}" } }),
+        "what a model says is no expression"
+    );
+    assert_eq!((calls[1].input["tool"].as_str(), calls[1].ask, calls[1].idempotent), (Some("read"), true, false));
+}
+
+#[test]
+fn a_list_that_cannot_be_had_ends_the_dialogue_and_a_denied_server_is_not_asked() {
+    let mut it = with_server(Policy::Ask, None);
+    it.ended(
+        "tools/files",
+        Ended::Failed(LastError { code: "timeout".into(), message: "no answer".into(), cause: None }),
+    );
+    match it.next() {
+        Next::Failed(failed) => {
+            assert_eq!(failed.failure.error.message, "the tools of `files` cannot be listed: no answer")
+        }
+        other => panic!("{other:?}"),
+    }
+    let denied = wanted(with_server(Policy::Deny, None).next()).remove(0);
+    assert_eq!((denied.name.as_str(), denied.input["tools"].as_array().unwrap().len()), ("t1", 1));
+    let mut many = with_server(Policy::Ask, None);
+    let tools: Vec<Value> = (0..MOST_TOOLS).map(|n| json!({ "name": format!("t{n}"), "input": {} })).collect();
+    many.ended("tools/files", Ended::Answered(json!({ "tools": tools })));
+    assert_eq!(code(many.next()), "too_many_tools");
+}

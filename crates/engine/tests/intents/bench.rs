@@ -454,7 +454,9 @@ fn open(
         config: config.clone(),
         installation: Installation::new("b3nchm4n", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider)]),
-        tools: [ToolKind::Http, ToolKind::Llm].map(|kind| (kind, tool.clone() as Arc<dyn engine::Tool>)).into(),
+        tools: [ToolKind::Http, ToolKind::Llm, ToolKind::Mcp]
+            .map(|kind| (kind, tool.clone() as Arc<dyn engine::Tool>))
+            .into(),
         models: Default::default(),
         control_urls: engine::ControlUrls::only("bench:"),
         control_ca: None,

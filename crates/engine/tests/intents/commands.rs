@@ -196,6 +196,32 @@ fn an_end_has_a_class_and_an_effect() {
     }
 }
 
+/// A command that was cut off, or lost with its machine, is looked for by another command, if need be on another machine.
+#[test]
+fn a_verify_may_be_a_command() {
+    for lost in [false, true] {
+        let mut bench = Bench::new();
+        script(&mut bench, move |said| match said {
+            "pay" if lost => Does::Runs,
+            "pay" => Does::Ends(ended(JobReason::MaxDuration, None, 0, 5)),
+            "look" => Does::answers(json!({ "outcome": "done", "output": 7 })),
+            _ => Does::exits(0),
+        });
+        let verify = Some(Box::new(command("look")));
+        let run = submit_agents(&mut bench, vec![one_task(vec![StepPlan { verify, ..once("pay") }, command("after")])]);
+        bench.settle();
+        if lost {
+            lose_machine(&mut bench, run);
+        }
+        bench.advance(10 * MINUTE);
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
+        assert_eq!(said(&bench), ["pay", "look", "after"]);
+        assert_eq!(output(&bench, &found(&bench, run, "pay")), json!(7));
+        assert_eq!(bench.jobs(run).len(), if lost { 2 } else { 1 });
+        bench.check();
+    }
+}
+
 #[test]
 fn json_is_an_output_and_other_steps_read_it() {
     let mut bench = Bench::new();

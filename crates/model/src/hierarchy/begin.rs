@@ -1,7 +1,7 @@
 //! Begins agents, tasks and steps, each up to the limit of its parent. Rows of tasks and steps are made here, when their parent begins.
 
 use super::end::{is_to_stop, not_needed, settle_step, settle_task};
-use super::fail::{ask_a_person, refuse_step, refuse_task};
+use super::fail::{ask_a_person, ask_what_happened, refuse_step, refuse_task};
 use super::{CHUNK, Pick, Ready, Rows, TaskReady, agent_event, may_begin, step_event, task_event};
 use crate::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
 use crate::spec::RunKind;
@@ -256,8 +256,8 @@ pub(super) fn answer_step<R: Rows>(rows: &mut R, step: &Step, answer: Ready) -> 
             settle_step(rows, step)
         }
         Ready::Unknown => {
-            step_event(rows, step.id, &StepEvent::OutcomeUnknown)?;
-            ask_a_person(rows, step.id)
+            let step = rows.step(step.id)?;
+            ask_what_happened(rows, &step)
         }
         Ready::Wait { until } => {
             step_event(rows, step.id, &StepEvent::TimerSet { until })?;
@@ -268,6 +268,12 @@ pub(super) fn answer_step<R: Rows>(rows: &mut R, step: &Step, answer: Ready) -> 
             step_event(rows, step.id, &StepEvent::Offered { offer })?;
             let step = rows.step(step.id)?;
             rows.step_begun(&step)
+        }
+        Ready::NotBefore { at } => {
+            let mut agent = rows.agent(step.agent)?;
+            agent.put_off = agent.put_off.max(Some(at));
+            rows.set_agent(agent);
+            step_event(rows, step.id, &StepEvent::PutOff { until: at }).map(drop)
         }
         Ready::Ask => super::ask_approval(rows, step.id),
         Ready::Escalate(error) => {

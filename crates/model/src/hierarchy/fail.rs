@@ -22,15 +22,17 @@ pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &S
     if step.parent.is_some() {
         return super::fail_child(rows, id, try_number, failure);
     }
-    // Of a step whose outcome is unknown already this says nothing new: its ticket stays.
+    // Of a step whose outcome is unknown already this says nothing new: its `verify` or its ticket stays.
     if !step.idempotent && failure.effect == Effect::Perhaps {
-        return if step.uncertain { Ok(()) } else { lost_or_cut(rows, &step, failure.class, &failure.error) };
+        return if step.is_unknown() { Ok(()) } else { lost_or_cut(rows, &step, failure.class, &failure.error) };
     }
     fail_open_step(rows, &step, failure)
 }
 
 fn fail_open_step<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(), R::Error> {
-    note_failure(rows)?;
+    if rows.is_counted(step) {
+        note_failure(rows)?;
+    }
     let (id, error) = (step.id, failure.error.clone());
     if is_to_stop(rows, step)? {
         note_judged(rows, id, failure, (Decided::Abort, Rule::Ending))?;
@@ -103,7 +105,7 @@ pub(super) fn refuse_task<R: Rows>(rows: &mut R, id: TaskId, error: LastError) -
 /// The holder of a try is gone, or cannot say what happened. Never repeated unless it may be (R42).
 pub fn lose_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, error: &LastError) -> Result<(), R::Error> {
     let step = rows.step(id)?;
-    if !is_current(&step, try_number) || step.uncertain {
+    if !is_current(&step, try_number) || step.is_unknown() {
         return Ok(());
     }
     if step.parent.is_some() {
@@ -132,10 +134,57 @@ fn lose<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError
 
 /// Its outcome is unknown and it must not be repeated: a person decides.
 pub(super) fn lost<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError) -> Result<(), R::Error> {
-    let judged = Judged { class, effect: Effect::Perhaps, decision: Decided::Escalate, rule: Rule::OutcomeUnknown };
+    let (decision, rule) = match step.verifiable {
+        true => (Decided::Verify, Rule::Verifiable),
+        false => (Decided::Escalate, Rule::OutcomeUnknown),
+    };
+    let judged = Judged { class, effect: Effect::Perhaps, decision, rule };
     rows.set_step(Step { judged: Some(judged), last_error: Some(error.clone()), ..step.clone() });
+    ask_what_happened(rows, step)
+}
+
+/// Its `verify` says whether it had its effect; without one, a person.
+pub(super) fn ask_what_happened<R: Rows>(rows: &mut R, step: &Step) -> Result<(), R::Error> {
+    if step.verifiable {
+        return step_event(rows, step.id, &StepEvent::VerifyBegun).map(drop);
+    }
     step_event(rows, step.id, &StepEvent::OutcomeUnknown)?;
     ask_a_person(rows, step.id)
+}
+
+/// What the `verify` of a step has found out. Says nothing of a step whose outcome is known by now.
+pub fn verified<R: Rows>(rows: &mut R, id: StepId, found: Verified) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if !step.verifying || step.replaced {
+        return Ok(());
+    }
+    match found {
+        Verified::Done => super::complete_step(rows, id, step.tries),
+        // It may begin again under the same key, as after any failure that had no effect.
+        Verified::NotDone => {
+            let error = step.last_error.clone().unwrap_or_else(unknown_outcome);
+            let class = ErrorClass::Transient;
+            let failure = StepFailure { class, effect: Effect::None, retry_after_ms: None, error };
+            fail_open_step(rows, &step, &failure)
+        }
+        Verified::Unclear(error) => {
+            let judged =
+                step.judged.map(|judged| Judged { decision: Decided::Escalate, rule: Rule::OutcomeUnknown, ..judged });
+            rows.set_step(Step { judged, last_error: Some(error), ..step });
+            step_event(rows, id, &StepEvent::OutcomeUnknown)?;
+            ask_a_person(rows, id)
+        }
+    }
+}
+
+/// The answer of a step's `verify`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verified {
+    /// It happened; its output, if any is known, is recorded already.
+    Done,
+    NotDone,
+    /// It could not be asked, or said neither.
+    Unclear(LastError),
 }
 
 fn escalate<R: Rows>(rows: &mut R, id: StepId, error: LastError) -> Result<(), R::Error> {

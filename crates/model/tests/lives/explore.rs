@@ -50,6 +50,7 @@ const MACHINE: Scope = Scope {
     losses: false,
     children: 0,
     parent: None,
+    verify: false,
 };
 const PAUSED_MACHINE: Scope =
     Scope { name: "one machine whose run is paused", silence: false, pauses: true, deaths: true, ..MACHINE };
@@ -80,6 +81,23 @@ const TOOLS: Scope = Scope {
     silence: false,
     deaths: true,
     ..MACHINE
+};
+const VERIFIED: Scope =
+    Scope { name: "a tool whose `verify` says what became of a call", verify: true, approvals: false, ..TOOLS };
+const VERIFIED_OR_ASKED: Scope = Scope {
+    name: "a tool with a `verify`, which is exhausted and goes to a person",
+    rules: PlanRules { on_exhausted: OnExhausted::Escalate, ..MACHINE.rules },
+    attempts: 1,
+    pauses: false,
+    ..VERIFIED
+};
+const VERIFIED_OR_SKIPPED: Scope = Scope {
+    name: "a tool with a `verify`, which may be done without",
+    agent_mode: FailureMode::FailFast,
+    task_mode: FailureMode::Continue,
+    attempts: 1,
+    pauses: false,
+    ..VERIFIED
 };
 const TWO_TOOLS: Scope = Scope {
     name: "two agents that are paused together",
@@ -231,6 +249,9 @@ const SCOPES: &[Scope] = &[
     PAUSED_RANKS,
     ATTEMPTS,
     TOOLS,
+    VERIFIED,
+    VERIFIED_OR_ASKED,
+    VERIFIED_OR_SKIPPED,
     TWO_TOOLS,
     TREE,
     CHAINED,

@@ -9,7 +9,7 @@ use crate::world::{Choice, Oddity};
 use model::agent::{Agent, AgentConsequence, AgentEvent, AgentKind, AgentStatus};
 use model::attempt::Attempt;
 use model::children::{ChildState, Children};
-use model::hierarchy::{self, Ending, NewChild, Pick, Ready, Rows, TaskReady};
+use model::hierarchy::{self, Ending, NewChild, Pick, Ready, Rows, TaskReady, Verified};
 use model::recovery::{ErrorClass, EscalationLimits, StepFailure};
 use model::run::{Run, RunEvent, RunStatus, Ticket};
 use model::spec::FailureMode;
@@ -52,6 +52,19 @@ impl Commit<'_> {
                 }
             }
             Choice::Child(position) => self.ask_for_child(*position),
+            // The step's `verify` says, or the holder that was given up reports late.
+            Choice::Verified(step, true) if self.is_verifying(*step) => {
+                self.ended(*step, Effect::Done, |rows, id, _| hierarchy::verified(rows, id, Verified::Done))
+            }
+            Choice::Verified(step, false) if self.is_verifying(*step) => {
+                self.ended(*step, Effect::None, |rows, id, _| hierarchy::verified(rows, id, Verified::NotDone))
+            }
+            Choice::NotVerified(step) if self.is_verifying(*step) => {
+                hierarchy::verified(self, step_id(*step), Verified::Unclear(error()))
+            }
+            Choice::StepDone(step) if self.is_verifying(*step) => {
+                self.ended(*step, Effect::Done, hierarchy::complete_step)
+            }
             // Somebody has found out what became of it.
             Choice::Verified(step, true) if self.is_uncertain(*step) => {
                 self.ended(*step, Effect::Done, hierarchy::complete_step)
@@ -64,7 +77,7 @@ impl Commit<'_> {
                 self.ended(*step, Effect::Done, hierarchy::complete_step)
             }
             // A holder that was given up reports late, and knows no more than everybody.
-            Choice::StepFails(step, class, Effect::Perhaps) if self.is_uncertain(*step) => {
+            Choice::StepFails(step, class, Effect::Perhaps) if self.is_uncertain(*step) || self.is_verifying(*step) => {
                 let (failure, tries) = (failure(*class, Effect::Perhaps), self.step_at(*step).map_or(0, |it| it.tries));
                 hierarchy::fail_step(self, step_id(*step), tries, &failure)
             }
@@ -122,7 +135,11 @@ impl Commit<'_> {
     }
 
     fn is_acted_on(&self, step: usize) -> bool {
-        self.step_at(step).is_some_and(|it| it.status == StepStatus::Running && !it.uncertain)
+        self.step_at(step).is_some_and(|it| it.status == StepStatus::Running && !it.is_unknown())
+    }
+
+    fn is_verifying(&self, step: usize) -> bool {
+        self.step_at(step).is_some_and(|it| it.verifying)
     }
 
     fn is_uncertain(&self, step: usize) -> bool {
@@ -225,6 +242,7 @@ impl Commit<'_> {
                 Some(Parent::Act) | None => ToolKind::Http,
             },
             idempotent: self.scope.idempotent,
+            verifiable: self.scope.verify && !rank,
             ..samples::step()
         }
     }
@@ -281,6 +299,7 @@ impl Rows for Commit<'_> {
                 Some(Oddity::NotNeeded) => Ready::NotNeeded,
                 Some(Oddity::Timer) => Ready::Wait { until: NOW + 1 },
                 Some(Oddity::Offered) => Ready::Offer(samples::offer()),
+                Some(Oddity::PutOff) => Ready::NotBefore { at: NOW },
                 Some(Oddity::Refused) => Ready::Refused(error()),
                 _ => Ready::Escalate(error()),
             },
@@ -356,8 +375,8 @@ impl Rows for Commit<'_> {
             return; // another row is in its place
         }
         // What was never called has nothing to say of what an earlier row did.
-        let was_unknown = self.step_at(position).is_some_and(|before| before.uncertain);
-        let called = step.tries > 0 || step.replayed || step.uncertain || was_unknown;
+        let was_unknown = self.step_at(position).is_some_and(Step::is_unknown);
+        let called = step.tries > 0 || step.replayed || step.is_unknown() || was_unknown;
         if called && (position < CHILD || step.key.is_some()) {
             self.world.record(position, step.recorded());
         }

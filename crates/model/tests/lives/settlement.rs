@@ -89,6 +89,7 @@ impl Commit<'_> {
             | Choice::StepLost(_)
             | Choice::StepCut(_)
             | Choice::Verified(..)
+            | Choice::NotVerified(_)
             | Choice::Approved(_)
             | Choice::Rejected(_)
             | Choice::AgentTimesOut(_)

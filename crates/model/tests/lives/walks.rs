@@ -225,6 +225,7 @@ fn step_state(step: &Step) -> String {
         Some(StepWait::Timer) => format!("{} (timer)", step.status),
         Some(StepWait::Poller) => format!("{} (offered)", step.status),
         _ if step.uncertain => format!("{} (uncertain)", step.status),
+        _ if step.verifying => format!("{} (verifying)", step.status),
         _ => step.status.to_string(),
     }
 }
@@ -233,6 +234,7 @@ fn steps() -> Vec<Step> {
     let plain = StepStatus::ALL.iter().map(|status| Step { status: *status, ..samples::step() });
     let odd = [
         Step { status: StepStatus::Running, uncertain: true, ..samples::step() },
+        Step { status: StepStatus::Running, verifying: true, by_children: true, ..samples::step() },
         Step { status: StepStatus::Waiting, waits: Some(StepWait::Timer), ..samples::step() },
         Step { status: StepStatus::Waiting, waits: Some(StepWait::Poller), ..samples::step() },
     ];
@@ -246,11 +248,13 @@ fn step_events() -> Vec<StepEvent> {
         StepEvent::NotNeeded,
         StepEvent::TimerSet { until: NOW },
         StepEvent::Offered { offer: samples::offer() },
+        StepEvent::PutOff { until: NOW },
         StepEvent::ApprovalAsked,
         StepEvent::Approved,
         StepEvent::Completed,
         StepEvent::Failed { error: error() },
         StepEvent::ToBeRetried { at: NOW, error: error() },
+        StepEvent::VerifyBegun,
         StepEvent::OutcomeUnknown,
         StepEvent::Escalated { error: error() },
         StepEvent::Skipped { error: error() },

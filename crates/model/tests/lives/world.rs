@@ -58,6 +58,8 @@ pub struct Scope {
     /// Of the first step, and what it is to them.
     pub children: usize,
     pub parent: Option<Parent>,
+    /// Steps have a `verify`.
+    pub verify: bool,
 }
 
 /// Numbers of remembered states; a task's number stands at `agent × tasks + task`, and so on.
@@ -133,6 +135,8 @@ pub enum Choice {
     /// Its holder sees that it is to stop.
     StepCut(usize),
     Verified(usize, bool),
+    /// The step's `verify` could not tell.
+    NotVerified(usize),
     Approved(usize),
     Rejected(usize),
     AgentTimesOut(usize),
@@ -156,6 +160,8 @@ pub enum Oddity {
     Changed,
     Timer,
     Offered,
+    /// Its endpoint is to be left alone for a while, which is over.
+    PutOff,
     /// The same of a task: its `if` is false, its expressions cannot be evaluated, its `for_each` gives one item.
     TaskNotNeeded,
     TaskRefused,
@@ -163,12 +169,13 @@ pub enum Oddity {
 }
 
 impl Oddity {
-    pub const ALL: [Oddity; 8] = [
+    pub const ALL: [Oddity; 9] = [
         Oddity::NotNeeded,
         Oddity::Refused,
         Oddity::Changed,
         Oddity::Timer,
         Oddity::Offered,
+        Oddity::PutOff,
         Oddity::TaskNotNeeded,
         Oddity::TaskRefused,
         Oddity::OneItem,
@@ -447,6 +454,11 @@ impl World {
                 StepStatus::Running if it.uncertain => {
                     all.extend(tickets(step));
                     all.extend([true, false].map(|done| Choice::Verified(step, done)));
+                    all.push(Choice::StepFails(step, ErrorClass::Transient, Effect::Perhaps));
+                }
+                StepStatus::Running if it.verifying => {
+                    all.extend([true, false].map(|done| Choice::Verified(step, done)));
+                    all.extend([Choice::NotVerified(step), Choice::StepDone(step)]);
                     all.push(Choice::StepFails(step, ErrorClass::Transient, Effect::Perhaps));
                 }
                 StepStatus::Running => {

@@ -5,7 +5,7 @@ use crate::document::{Call, Fields, Step, Tool};
 use crate::fields::{STEP, TOOL};
 use crate::problem::At;
 use crate::reference::View;
-use crate::shape::{duration, each_template};
+use crate::shape::{Slot, duration, each_template};
 use crate::template::has_expression;
 use crate::wait::parse_time;
 use model::plan::Policy;
@@ -42,13 +42,43 @@ impl Checker<'_> {
             self.problems.hint(at, why, "write `sandbox: off` at the top if that is meant");
         }
         self.call(&tool.call, value, at);
+        if tool.call.tool == ToolKind::Mcp {
+            self.mcp_tool(value, at);
+        }
+    }
+
+    /// One tool of a server with arguments of the file's, or, without `tool`, the tools of a server as it describes them.
+    fn mcp_tool(&mut self, value: &Value, at: At<'_>) {
+        let inner = Fields::of(value).get("mcp").unwrap_or(&Value::Null);
+        let place = at.key("mcp");
+        if has(inner, "tool") {
+            if has(inner, "tools") {
+                self.problems.hint(
+                    place.key("tools"),
+                    "`tool` names the one that may be called",
+                    "write one of the two",
+                );
+            }
+            return;
+        }
+        let hint = "name one tool with `tool`, or leave it out: the server says what its tools take";
+        if has(value, "args") {
+            self.problems.hint(at.key("args"), "are the arguments of one tool", hint);
+        }
+        if has(inner, "arguments") {
+            self.problems.hint(place.key("arguments"), "are what one tool is given", hint);
+        }
+        if has(value, "description") {
+            self.warnings.add(at.key("description"), "has no effect: the server describes its tools");
+        }
     }
 
     /// Returns the positions of the tasks whose outputs it reads.
     pub(super) fn step(&mut self, step: &Step, value: &Value, view: &View<'_>, at: At<'_>) -> Vec<usize> {
         let mut after = Vec::new();
         each_template(value, STEP.fields, at, &mut |value, slot, at| {
-            after.extend(template(value, slot, view, at, self.problems));
+            let view = View { output: slot == Slot::Outcome, ..*view };
+            after.extend(template(value, slot, &view, at, self.problems));
         });
         if let Some(condition) = &step.condition {
             whole(condition, "${{ steps.NAME.output.ok }}", at.key("if"), self.problems);
@@ -65,6 +95,10 @@ impl Checker<'_> {
         }
         if let (Some(verify), Some(value)) = (&step.verify, Fields::of(value).get("verify")) {
             self.call(verify, value, at.key("verify"));
+            if let Some(outcome) = Fields::of(value).get("outcome") {
+                let example = "${{ 'done' if output.body.sent else 'not_done' }}";
+                whole(outcome, example, at.key("verify").key("outcome"), self.problems);
+            }
             if step.idempotent {
                 self.warnings.add(at.key("verify"), "has no effect: the step is idempotent and simply runs again");
             }

@@ -136,6 +136,33 @@ fn tools_that_models_call_ask_first_unless_they_only_read() {
 }
 
 #[test]
+fn a_model_may_call_one_tool_of_a_server_or_all_that_it_lists() {
+    let url = "https://mcp.example/";
+    let with = |tool: Value| {
+        let mut document = with_steps(json!([{ "llm": { "prompt": "p", "tools": ["t"] } }]));
+        document["tools"] = json!({ "t": tool });
+        document
+    };
+    let q = json!({ "q": { "type": "string" } });
+    let arguments = json!({ "q": "${{ args.q }}" });
+    for tool in [
+        json!({ "mcp": { "url": url } }),
+        json!({ "mcp": { "url": url, "tools": ["a"] } }),
+        json!({ "mcp": { "url": url, "tool": "a", "arguments": arguments }, "args": q }),
+    ] {
+        assert_eq!(problems(&with(tool)), [""; 0]);
+    }
+    for (tool, place, words) in [
+        (json!({ "mcp": { "url": url }, "args": q }), "tools.t.args", "name one tool with `tool`"),
+        (json!({ "mcp": { "url": url, "arguments": { "q": 1 } } }), "tools.t.mcp.arguments", "name one tool"),
+        (json!({ "mcp": { "url": url, "tool": "a", "tools": ["a"] } }), "tools.t.mcp.tools", "one of the two"),
+        (json!({ "mcp": { "url": url }, "env": { "A": "b" } }), "tools.t.env", "starts no process"),
+    ] {
+        refused(with(tool), place, words);
+    }
+}
+
+#[test]
 fn the_shape_of_a_document_is_checked() {
     let agents = with_steps(json!([{ "llm": { "prompt": "p" } }]))["agents"].clone();
     let of = |field: &str, value: Value| {

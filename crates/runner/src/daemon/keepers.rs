@@ -210,7 +210,9 @@ impl Daemon {
             step.tell_started(limits);
         }
         step.steps_socket = None;
-        let answered = ended.started && !matches!(ended.cause, Some(EndCause::Aborted | EndCause::KeeperDied));
+        let answered = ended.started
+            && !step.is_server()
+            && !matches!(ended.cause, Some(EndCause::Aborted | EndCause::KeeperDied));
         step.ended = Some(ended);
         step.stage = Stage::Over;
         if answered {

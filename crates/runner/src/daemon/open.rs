@@ -10,7 +10,7 @@ use crate::step::{self, Opening, Stage, Step};
 use crate::steps_socket::{self, StepsSocket};
 use crate::{beneath, slot, sync};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use wire::client::Client;
 use wire::runner::{DesiredJob, DesiredState, EndCause};
@@ -18,6 +18,7 @@ use wire::runner::{DesiredJob, DesiredState, EndCause};
 impl Daemon {
     /// Gives waiting slots to waiting steps.
     pub(super) fn open_ready(&mut self, now: Instant) {
+        self.want_servers();
         let mut ready = self.steps.values().filter(|step| self.may_open(step)).map(|step| step.key);
         let Some(key) = ready.next() else { return };
         drop(ready);
@@ -42,7 +43,8 @@ impl Daemon {
             Stage::Ready(Opening::Start) => {
                 let state = self.jobs.get(&step.key.of).map(|job| step.state(job));
                 let other = |other: &Step| excludes(other.key, step.key) && other.has_processes();
-                state == Some(DesiredState::Running) && self.closing.is_none() && !self.steps.values().any(other)
+                let may = state == Some(DesiredState::Running) && self.closing.is_none();
+                may && self.has_its_server(step) && !self.steps.values().any(other)
             }
             _ => false,
         }
@@ -58,7 +60,8 @@ impl Daemon {
                 let wanted = job.wanted.as_ref().expect("a step starts as its job is wanted");
                 let beside = self.steps_of(key.of).filter(|step| step.has_processes()).find_map(Step::folder);
                 let groups = slot.limit(&self.instance.layout, wanted.limits, beside)?;
-                start_order(wanted, step, &self.instance, &self.cache, groups)?
+                let server = self.socket_for(step)?;
+                start_order(wanted, step, &self.instance, &self.cache, (groups, server))?
             }
             Opening::Refuse { cause, message } => KeeperOrder::Refuse { cause: *cause, message: message.clone() },
         };
@@ -70,7 +73,9 @@ impl Daemon {
         step.still = Some(false);
         step.opening = Some(opening);
         step.output_in(&slot.dir);
-        step.steps_socket = serve_steps(&slot.dir, &self.steps_line);
+        if !step.is_server() {
+            step.steps_socket = serve_steps(&slot.dir, &self.steps_line);
+        }
         let link = KeeperOrder::Link { up: *self.up.borrow() };
         let keeper = super::keepers::attach(key, slot.keeper, &[link, order], &self.events)?;
         step.stage = Stage::Kept(keeper);
@@ -100,7 +105,7 @@ fn start_order(
     step: &Step,
     instance: &Instance,
     cache: &Cache,
-    groups: Groups,
+    (groups, server): (Groups, Option<PathBuf>),
 ) -> io::Result<KeeperOrder> {
     let wanted = step.wanted.as_ref().expect("a step starts as it is wanted");
     let (workdir, dir) = sync::workdir(&instance.dir, &job.workdir, wanted.working_dir.as_deref())
@@ -110,17 +115,19 @@ fn start_order(
         let names = beneath::steps(start).map_err(io::Error::other)?;
         beneath::Beneath::open(&workdir)?.make_folders(&names)?;
     }
+    let mut env = step::environment(
+        job,
+        wanted,
+        step.key,
+        (&workdir, &instance.jobs().join(step.key.to_string())),
+        &instance.tools(),
+    );
+    env.extend(server.map(|socket| (super::servers::VARIABLE.to_owned(), socket.display().to_string())));
     let secrets = job.secrets.values().chain(wanted.secrets.values()).chain(&wanted.steps_token);
     Ok(KeeperOrder::Start(Box::new(Start {
         key: step.key.to_string(),
         argv: step::argv(&wanted.command),
-        env: step::environment(
-            job,
-            wanted,
-            step.key,
-            (&workdir, &instance.jobs().join(step.key.to_string())),
-            &instance.tools(),
-        ),
+        env,
         secrets: secrets.map(|secret| secret.0.clone()).collect(),
         dir,
         merge: wanted.merge,

@@ -20,7 +20,8 @@ impl Daemon {
         for job in self.jobs.values_mut() {
             (job.listed, job.lists_steps) = (false, false);
         }
-        self.steps.values_mut().for_each(|step| step.listed = false);
+        // Servers are nothing that the document lists: they stay as long as their job does.
+        self.steps.values_mut().filter(|step| !step.is_server()).for_each(|step| step.listed = false);
         let mut workdirs: BTreeSet<String> = desired.kept_workdirs.into_iter().collect();
         for mut wanted in desired.jobs {
             workdirs.insert(wanted.workdir.clone());

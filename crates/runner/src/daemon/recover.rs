@@ -58,7 +58,9 @@ impl Daemon {
         // A keeper that lives takes the connection; of a dead one this is its end.
         match slot::connect(dir) {
             Ok(keeper) => {
-                step.steps_socket = open::serve_steps(dir, &self.steps_line);
+                if !step.is_server() {
+                    step.steps_socket = open::serve_steps(dir, &self.steps_line);
+                }
                 step.stage = Stage::Kept(keepers::attach(key, keeper, &[], &self.events)?);
                 self.steps.insert(key, step);
             }

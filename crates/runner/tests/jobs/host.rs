@@ -87,6 +87,7 @@ pub fn step(step: StepTry, script: &str) -> DesiredStep {
         merge: false,
         tail: false,
         answers: false,
+        server: None,
         log_offset: 0,
         steps_token: None,
     }

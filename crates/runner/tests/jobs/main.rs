@@ -9,6 +9,7 @@ mod files;
 mod limits;
 mod output;
 mod script;
+mod servers;
 mod stdin;
 mod steps;
 mod stops;

@@ -81,6 +81,17 @@ CREATE TABLE secrets (
     PRIMARY KEY (org_id, name)
 );
 
+-- Endpoints that tools of an org were told to leave alone for a while: nothing of the org is sent there before `not_before`.
+CREATE TABLE endpoints (
+    org_id     BIGINT NOT NULL,
+    endpoint   TEXT   NOT NULL,
+    not_before BIGINT NOT NULL,
+    noted_at   BIGINT NOT NULL, -- when that was last counted as a failure
+    PRIMARY KEY (org_id, endpoint)
+);
+-- Those that are forgotten.
+CREATE INDEX endpoints_by_time ON endpoints (not_before);
+
 -- Idempotency keys of POST requests: the hash of the request, and the response once there is one.
 CREATE TABLE idempotency (
     org_id BIGINT NOT NULL,
@@ -236,8 +247,11 @@ CREATE TABLE journal (
     key      TEXT   NOT NULL,
     state    TEXT   NOT NULL,
     step_id  BIGINT NOT NULL,
+    content  TEXT, -- the hash of tool and input, of a step that is not idempotent
     PRIMARY KEY (run_id, identity)
 );
+-- For a step of a new plan: the first step of another name that was begun with the same tool and input.
+CREATE INDEX journal_content ON journal (run_id, content, step_id) WHERE content IS NOT NULL;
 
 -- What people are asked: approvals of a step's input, and tickets about what becomes of a step.
 CREATE TABLE questions (
@@ -445,14 +459,19 @@ CREATE TABLE work (
     alone        BIGINT NOT NULL DEFAULT 0,
     deaths       BIGINT NOT NULL DEFAULT 0,
     deaths_alone BIGINT NOT NULL DEFAULT 0,
+    org_id       BIGINT, -- of an act, since it was first claimed
     PRIMARY KEY (kind, subject)
 );
--- Items of a class (0: control, 1: act) that are due, whether held or not: the claim, the count, and what is overdue.
+-- Items of a class (0: control, 1: act, 2: parked act) that are due, whether held or not: the claim, the count, and what is overdue.
 CREATE INDEX work_due ON work (class, due) WHERE due IS NOT NULL;
 -- When the next item that no worker holds is due.
 CREATE INDEX work_free ON work (class, due) WHERE worker IS NULL;
 -- How many items a worker holds; and the release of all of them.
 CREATE INDEX work_held ON work (worker, boot, class) WHERE worker IS NOT NULL;
+-- How many acts of an org are held.
+CREATE INDEX work_held_of_org ON work (org_id) WHERE class = 1 AND worker IS NOT NULL AND org_id IS NOT NULL;
+-- Acts that wait until fewer of their org are held (class 2): which orgs have some, and the oldest of each.
+CREATE INDEX work_parked ON work (org_id, due) WHERE class = 2;
 -- Items without a due time: the sweep deletes those whose subject has ended.
 CREATE INDEX work_resting ON work (kind, subject) WHERE due IS NULL AND worker IS NULL;
 

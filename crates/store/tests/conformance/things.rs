@@ -263,7 +263,7 @@ pub async fn the_newest_record_is_the_last_one_of_the_last_attempt(w: &World) {
     let task = Task::planned(TaskId(1), &agent, 0, &plan);
     for (id, attempt, sequence) in [(900, 1, 1), (100, 1, 2), (50, 2, 0), (20, 2, 1), (70, 1, 3)] {
         let made = Step { attempt, ..Step::planned(StepId(id), &task, sequence, &plan.steps[0]) };
-        let row = JournalRow { key: id.to_string(), state: Recorded::Done, step: made.id };
+        let row = JournalRow { key: id.to_string(), state: Recorded::Done, step: made.id, content: None };
         let name = format!("a/main/train/{id}");
         write(&w.store, move |tx| {
             step::insert(tx, &made)?;

@@ -20,6 +20,11 @@ pub struct QuestionView {
     pub severity: String,
     /// The step's key with the input that was asked about: an approval is good for nothing else.
     pub key: String,
+    /// Of an approval: a step of an earlier plan, `agent/task/step`, that was begun with the same tool and input under another name.
+    #[serde(default)]
+    pub same_as: Option<String>,
+    #[serde(default)]
+    pub same_as_step: Option<String>,
     /// Why a ticket was opened.
     pub error: Option<ErrorView>,
     pub asked_at: i64,

@@ -119,6 +119,9 @@ pub struct StepView {
     pub idempotent: bool,
     /// It was begun, and nobody knows whether it had its effect: a person is asked.
     pub uncertain: bool,
+    /// It was begun, nobody knows whether it had its effect, and its `verify` is asked: a child of it.
+    #[serde(default)]
+    pub verifying: bool,
     /// It ended without anybody knowing whether it had its effect.
     #[serde(default)]
     pub outcome_unknown: bool,
@@ -131,6 +134,9 @@ pub struct StepView {
     /// What it waits for: `approval`, `ticket`, `timer` or `poller` (a program that takes it).
     #[serde(default)]
     pub waits: Option<String>,
+    /// It is pending, and not called before `due_at`, because this endpoint asked for a pause (429).
+    #[serde(default)]
+    pub held_back_by: Option<String>,
     /// When it goes on by itself.
     #[serde(default)]
     pub due_at: Option<i64>,

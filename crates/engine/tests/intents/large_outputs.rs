@@ -1,0 +1,96 @@
+//! Outputs that are too large for their row become artifacts, and steps that follow get a reference.
+
+use crate::agents::{agent, check, found, once, step, submit_agents, task};
+use crate::bench::{Bench, now};
+use adapters::tool::fake::Fate;
+use model::plan::StepPlan;
+use model::run::RunStatus;
+use model::step::StepStatus;
+use model::time::MINUTE;
+use model::{ArtifactId, RunId};
+use serde_json::{Value, json};
+
+fn output(bench: &Bench, run: RunId, name: &str) -> Value {
+    let step = found(bench, run, name).id;
+    now(bench.engine.step(bench.org, run, step)).unwrap().output.unwrap()
+}
+
+/// The step `page` answers with this body.
+fn answers(bench: &Bench, body: Value) {
+    bench.tool.decide_by(Box::new(move |call, _| match call.input["of"] == "page" {
+        true => Fate::answer(json!({ "status": 200, "headers": {}, "body": body })),
+        false => Fate::answer(call.input.clone()),
+    }));
+}
+
+fn plan(page: StepPlan) -> Vec<model::plan::AgentPlan> {
+    let input = json!({ "of": "after", "status": "${{ steps.page.output.status }}",
+        "bytes": "${{ steps.page.output.body.bytes }}" });
+    vec![agent("one", vec![task("all", vec![page, StepPlan { input, ..step("after") }])])]
+}
+
+fn bytes(bench: &Bench, run: RunId, reference: &Value) -> Vec<u8> {
+    let id: ArtifactId = reference["artifact"].as_str().unwrap().parse().unwrap();
+    let (artifact, download) = now(bench.engine.open_artifact(bench.org, run, id)).unwrap();
+    assert_eq!(Some(artifact.path.as_str()), reference["path"].as_str());
+    download.read_all().unwrap()
+}
+
+#[test]
+fn a_body_that_is_too_large_for_its_row_is_an_artifact_of_the_run() {
+    let (text, list) = ("x".repeat(300 << 10), json!(vec!["y".repeat(1 << 10); 300]));
+    for (body, stored) in [(json!(text), text.into_bytes()), (list.clone(), list.to_string().into_bytes())] {
+        let mut bench = Bench::new();
+        answers(&bench, body);
+        let run = submit_agents(&mut bench, plan(once("page")));
+        bench.settle();
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
+        let (page, after) = (output(&bench, run, "page"), output(&bench, run, "after"));
+        assert_eq!(after, json!({ "of": "after", "status": 200, "bytes": stored.len() }));
+        assert_eq!(bytes(&bench, run, &page["body"]), stored);
+        check(&bench);
+    }
+}
+
+#[test]
+fn an_output_is_compared_with_its_schema_before_it_is_put_away_and_has_a_limit() {
+    let number = json!({ "type": "object", "properties": { "body": { "type": "number" } } });
+    let table = [
+        (json!("x".repeat(300 << 10)), Some(number), "invalid_output"),
+        (json!("x".repeat(9 << 20)), None, "output_too_large"),
+    ];
+    for (body, output, code) in table {
+        let mut bench = Bench::new();
+        answers(&bench, body);
+        let run = submit_agents(&mut bench, plan(StepPlan { output, max_tries: 1, ..once("page") }));
+        bench.settle();
+        let page = found(&bench, run, "page");
+        assert_eq!((page.status, page.last_error.unwrap().code.as_str()), (StepStatus::Failed, code));
+        check(&bench);
+    }
+}
+
+#[test]
+fn dying_around_every_commit_of_a_large_output_leaves_it_whole_or_begins_again() {
+    let story = |bench: &mut Bench| {
+        answers(bench, json!("x".repeat(300 << 10)));
+        submit_agents(bench, plan(step("page")))
+    };
+    let mut bench = Bench::new();
+    bench.crashes.count();
+    story(&mut bench);
+    bench.settle();
+    let writes = bench.crashes.writes.lock().unwrap().len();
+    for write in 0..writes {
+        for moment in [store::Moment::Before, store::Moment::After] {
+            let mut bench = Bench::new();
+            bench.crashes.arm(write, moment);
+            let run = story(&mut bench);
+            bench.advance(3 * MINUTE);
+            assert_eq!(bench.run(run).status, RunStatus::Completed, "died at write {write} {moment:?}");
+            let page = output(&bench, run, "page");
+            assert_eq!(bytes(&bench, run, &page["body"]).len(), 300 << 10, "died at write {write} {moment:?}");
+            check(&bench);
+        }
+    }
+}
