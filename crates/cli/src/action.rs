@@ -1,4 +1,4 @@
-//! What one can do to a run: cancel, pause, resume, start, retry, delete. Asking for what has happened already is fine.
+//! What one can do to a run: cancel, pause, resume, start, retry, delete. Asking for something that has happened already succeeds.
 
 use crate::args::Json;
 use crate::complaint::{Complaint, Done, REFUSED};

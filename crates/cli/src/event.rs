@@ -1,4 +1,4 @@
-//! `repl events`: what happened to a run, numbered without gaps, past or as it happens.
+//! `repl events`: the events of a run, numbered without gaps; past ones, or as they happen.
 
 use crate::complaint::{DETACHED, Done};
 use crate::control_plane::ControlPlane;

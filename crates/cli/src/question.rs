@@ -286,7 +286,7 @@ async fn answer<B: serde::Serialize>(
     Ok(0)
 }
 
-/// What whoever follows a run is told of a new question, with the command that answers it.
+/// The message about a new question for a user who follows the run, with the command that answers it.
 pub fn told(event: &EventView) -> Option<String> {
     let text = |field: &str| event.body.get(field).and_then(Value::as_str);
     if event.kind != "question.asked" {

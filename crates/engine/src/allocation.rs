@@ -1,4 +1,4 @@
-//! Slots: claimed, used, held, released and reopened. What a hold protects, and how it is prolonged and ended.
+//! Slots and holds: what follows when a slot is claimed, used, held, released or reopened, and how a user extends or ends a hold.
 
 use crate::instance::ASK_AGAIN_MS;
 use crate::run::KeyedResponse;

@@ -1,4 +1,4 @@
-//! Every number of the engine that an owner may choose, with the design's defaults. Checked once, at start.
+//! The settings of the engine, with their defaults. Checked once, at start.
 
 use model::hold::HoldLimits;
 use model::log::LogLimits;

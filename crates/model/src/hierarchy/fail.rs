@@ -132,7 +132,7 @@ fn lose<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError
     fail_open_step(rows, step, &failure)
 }
 
-/// Its outcome is unknown and it must not be repeated: a person decides.
+/// Its outcome is unknown and it must not be repeated: its `verify` finds out what happened, or a person says.
 pub(super) fn lost<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError) -> Result<(), R::Error> {
     let (decision, rule) = match step.verifiable {
         true => (Decided::Verify, Rule::Verifiable),
