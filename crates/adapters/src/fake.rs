@@ -68,7 +68,7 @@ impl Default for FakeSettings {
     }
 }
 
-/// A machine as the world knows it, whatever its owner has heard.
+/// The real state of a simulated machine, independent of what the control plane knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     pub boot: Boot,

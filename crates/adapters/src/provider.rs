@@ -75,15 +75,15 @@ pub trait Provider: Send + Sync {
     fn size_for(&self, asked: &Resources) -> Resources;
     /// Idempotent by name: a machine that exists already is returned (its runner started again if it is gone).
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle>;
-    /// What bears this name, also when it is gone and was not forgotten yet: `inspect` says which.
+    /// The machine of this name, also one that is gone and not yet forgotten; `inspect` tells them apart.
     fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>>;
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen>;
-    /// Ends the machine and everything on it; done when it is surely gone or `Trouble` says that it is still going. Gone already is fine.
+    /// Ends the machine and everything on it. Ok means that it is surely gone, now or before; `Trouble` that it may still exist.
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()>;
     fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>>;
     /// Deletes a workdir whose runner is gone (only where workdirs survive their runner).
     fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()>;
-    /// Forgets a terminated machine of which nothing is kept any more.
+    /// Deletes what the provider keeps of a terminated machine. Called when no workdir of it is held any more.
     fn forget<'a>(&'a self, handle: &'a Handle) -> ProviderFuture<'a, ()>;
     /// Where a workdir is, for people.
     fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String>;

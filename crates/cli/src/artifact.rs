@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use wire::api::ArtifactView;
 use wire::model::crash_point;
 
-/// More than any run can have within its 10 GB and a person's patience.
+/// Most artifacts that are listed; a run has fewer within its limit of 10 GB.
 const MOST: usize = 10_000_000;
 
 #[derive(Debug, clap::Subcommand)]

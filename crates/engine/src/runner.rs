@@ -169,7 +169,7 @@ impl Engine {
         Ok(registered)
     }
 
-    /// A sign of life. Nothing durable, unless the machine was thought to be gone.
+    /// A heartbeat. Writes nothing, unless the machine counted as unreachable or lost.
     pub async fn heartbeat(&self, instance: &Instance, observed_version: i64, at: Timestamp) -> Result<(), Failure> {
         if !instance.status.is_open() {
             return Ok(()); // its row is closed
@@ -479,7 +479,7 @@ fn step_ended(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> R
     run_tx.job_event(job, ended).map(drop)
 }
 
-/// Evidence that comes after the decision: kept for people, changes neither status nor money.
+/// Late evidence: a report that arrives after the end was decided. Stored and shown; changes neither status nor charges.
 fn late(run_tx: &mut RunTx<'_>, job: JobId, facts: &[Fact]) {
     let ended = facts.iter().find_map(|fact| match &fact.what {
         What::Ended { exit_code, signal, .. } => Some((exit_code, signal)),

@@ -70,7 +70,7 @@ impl RunTx<'_> {
         }
     }
 
-    /// Surely: its runner said so (an end without any exit status), or no runner was ever given it.
+    /// Whether the command surely never began: its runner reported so (an end without an exit status), or no runner ever got the job.
     fn never_began(&mut self, job: &Job) -> Result<bool, Failure> {
         if model::job::may_have_started(job) && !bug!(repeated_after_it_began) {
             return Ok(false);
@@ -87,7 +87,7 @@ impl RunTx<'_> {
         })
     }
 
-    /// Ends the run once its reason stands and nothing of it is left.
+    /// Ends the run once it has a termination reason and no agent or job of it is open. The only place that sends `Finalised`.
     pub(crate) fn finalise(&mut self) -> Result<(), Failure> {
         let Some(termination) = self.run.termination.clone() else { return Ok(()) };
         if self.run.status.is_end() {
@@ -104,7 +104,7 @@ impl RunTx<'_> {
         self.retry_by_policy(termination.reason)
     }
 
-    /// R3: a failed run has a failed agent; when none did it, one of ours carries the cause.
+    /// R3: a failed run has a failed agent. If none of its agents failed, a system agent is added that carries the cause.
     fn add_system_agent(&mut self, reason: RunReason) {
         let error = self.run.last_error.clone().unwrap_or_else(|| LastError {
             code: reason.to_string(),
@@ -172,7 +172,7 @@ impl RunTx<'_> {
         }
     }
 
-    /// The job has left its slot. What becomes of the slot is the job's to say; a machine that is on its way out gets no new one.
+    /// The job has left its slot. `how` says what happens to the slot; a machine that is being terminated gets no new one.
     pub(crate) fn slot_ended(&mut self, id: JobId, how: SlotEnd) -> Result<(), Failure> {
         let job = self.job(id)?.clone();
         let (Some(slot), Some(instance)) = (job.allocation, job.instance) else { return Ok(()) };

@@ -174,7 +174,7 @@ pub(crate) trait Machines {
     /// The machine's slots that are free, in use or held.
     fn slots_on(&mut self, machine: InstanceId) -> Result<Vec<Allocation>, Failure>;
     fn set_slot(&mut self, slot: Allocation) -> Result<(), Failure>;
-    /// The machine's desired document is another one after this transaction.
+    /// The machine's desired document changes with this transaction.
     fn tell_runner(&mut self, machine: InstanceId) -> Result<(), Failure>;
     fn replenish(&mut self, used: AllocationId) -> Result<(), Failure>;
 }

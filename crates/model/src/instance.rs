@@ -131,7 +131,7 @@ impl Instance {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InstanceEvent {
-    /// The provider has it: we know which.
+    /// The provider's handle is known.
     Bound {
         handle: String,
     },
@@ -266,7 +266,7 @@ fn gone(mut next: Instance, at: Timestamp) -> Result<Outcome<Instance, C>, Refus
     moved(next, [C::JobsGone, C::SlotsFailed, C::WakePool, C::Publish { kind: "instance.terminated" }])
 }
 
-/// A wait for a sign of life; our outages do not count towards it.
+/// A wait for a message of the runner; outages of the control plane do not count towards it.
 pub fn deadline(instance: &Instance) -> Option<(Timestamp, i64, InstanceEvent)> {
     let seen = instance.last_seen_at.unwrap_or(instance.created_at);
     match instance.status {

@@ -79,7 +79,7 @@ pub struct Job {
     pub running_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// Whether its run is held: beside the status, never instead of it.
+    /// Whether its processes are frozen. Independent of the status.
     #[serde(default)]
     pub freeze: FreezeState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,7 @@ pub enum JobEvent {
         /// Limits of the job that its machine cannot enforce, and why.
         unenforced: Option<String>,
     },
-    /// Nothing new begins, and what runs stands still.
+    /// A pause: the job gets no machine, or its processes are to be frozen.
     HoldAsked,
     Froze,
     ReleaseAsked,
@@ -262,7 +262,7 @@ pub enum JobConsequence {
     EnterQueue,
     /// Held while it had no machine; now it wants one again.
     Place,
-    /// To the run: everything may be held now, or going on.
+    /// For the run: perhaps all jobs are frozen now, or all move again.
     FreezeChanged,
     /// To the agent: this submission has ended.
     ChildEnded {
@@ -278,7 +278,7 @@ use JobConsequence as C;
 use JobEvent as E;
 use JobStatus as S;
 
-/// How long an end waits for the tail of its log before it is marked as cut.
+/// How long a job that has ended waits for the tail of its log before the log is marked as cut.
 pub const LOG_TAIL_LIMIT_MS: i64 = 60 * SECOND;
 
 type Step = Result<Outcome<Job, C>, Refused>;
@@ -544,7 +544,7 @@ pub fn can_move(job: &Job) -> bool {
 }
 
 /// Whether the command may have begun: after that nothing is repeated unless the policy says so.
-/// A report that comes after a limit has passed does not move the job to `running` any more, but tells all the same.
+/// A report that arrives after a limit has passed does not move the job to `running`, but is evidence all the same.
 pub fn may_have_started(job: &Job) -> bool {
     job.running_at.is_some()
         || job.started_at.is_some()

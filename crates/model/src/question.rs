@@ -135,7 +135,7 @@ impl Question {
     }
 }
 
-/// The first answer counts; a second one is refused, so that of many people who answer at once one is told that it was his.
+/// The first answer counts; a second one is refused. If several people answer at once, one succeeds and the others get a refusal.
 pub fn apply(question: &Question, event: &QuestionEvent, at: Timestamp) -> Result<Outcome<Question, ()>, Refused> {
     let mut next = question.clone();
     match (question.status, event) {

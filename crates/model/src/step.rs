@@ -176,7 +176,7 @@ pub struct Step {
     pub timeout_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
-    /// Pending, and not called before `due_at`: this endpoint asked to be left alone.
+    /// Pending, and not called before `due_at`, because this endpoint answered 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_back_by: Option<String>,
     /// What it waits for, while it is `waiting` or `uncertain`.
@@ -230,7 +230,7 @@ pub struct Step {
     /// Its work is what its children do: no holder and no machine acts on the step itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_children: bool,
-    /// Until when the program that works on it is believed to live without a word.
+    /// The end of the lease of the program that works on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
     /// When the leases of its children are looked at next.
@@ -409,7 +409,7 @@ pub enum StepEvent {
     /// As `OutcomeUnknown`, of a step whose `verify` is asked first: a child of it that this commit does not make yet.
     VerifyBegun,
     OutcomeUnknown,
-    /// A person decides what becomes of it: a ticket was opened.
+    /// A ticket was opened: a person decides how it goes on.
     Escalated {
         error: LastError,
     },

@@ -359,7 +359,7 @@ impl Daemon {
         inventory.observed_version = self.version;
     }
 
-    /// Silence of the control plane: work goes on, spooled; at the end of patience each job's own policy speaks.
+    /// The control plane is silent: commands go on and their output is spooled. After the limit each job's `on_lost_control` decides.
     fn fall_silent(&mut self, now: Instant) {
         let timings = &self.instance.boot.timings;
         let silent_ms = now.saturating_duration_since(self.last_heard).as_millis() as i64;

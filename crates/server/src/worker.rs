@@ -43,7 +43,7 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
     let loops = classes.each_ref().map(|class| class.work(closing.clone()));
     let [control, act] = loops;
     tokio::join!(control, act);
-    // What is in hand is finished or handed over: both are safe, this is only quicker for others.
+    // Items under way are finished or given back. Without this they would be free when the lease expires.
     for class in &classes {
         let _ = tokio::time::timeout(ACTS_MAY_END_WITHIN, class.permits.acquire_many(class.most)).await;
         engine.cut_acts();

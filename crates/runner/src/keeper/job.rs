@@ -68,7 +68,7 @@ impl From<namespace::End> for End {
     }
 }
 
-/// Why the job is being ended, and when patience ends.
+/// Why the job is being ended, and when SIGKILL follows.
 struct Ending {
     cause: EndCause,
     kill_at: Option<Instant>,

@@ -154,7 +154,7 @@ async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance) -> R
         Ok(handle) => return Ok(handle),
         Err(trouble) => trouble,
     };
-    // It may have happened, now or by a worker that died before it recorded so: look by name before anything else is believed.
+    // The machine may exist all the same, made by this call or by a worker that died before it recorded the handle: look by name first.
     match provider.find_by_name(&instance.name).await {
         Ok(Some(handle)) => Ok(handle),
         Ok(None) => Err(trouble),
