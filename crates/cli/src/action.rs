@@ -79,7 +79,7 @@ pub struct StartArgs {
 pub struct RetryArgs {
     #[command(flatten)]
     target: Target,
-    /// Say that the old machine is surely gone, where nobody can know
+    /// Declare that the old machine is surely gone, when its provider cannot say
     #[arg(long)]
     force: bool,
 }

@@ -295,7 +295,7 @@ mod tests {
         assert!(complaint.fix.unwrap().contains("chown -R"));
     }
 
-    /// Gives something away; false for anybody but root, who may not.
+    /// Changes the owner; false unless this process is root.
     fn give(path: &Path) -> bool {
         std::os::unix::fs::lchown(path, Some(65534), None).is_ok()
     }

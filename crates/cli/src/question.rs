@@ -15,7 +15,7 @@ const INPUT_LINES: usize = 40;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Escalation {
-    /// List tickets that nobody has resolved
+    /// List open tickets
     #[command(
         alias = "list",
         after_help = "Examples:

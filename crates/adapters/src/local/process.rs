@@ -44,7 +44,7 @@ impl Trace {
             let error = io::Error::last_os_error();
             return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
         }
-        // SAFETY: the kernel has just given us this descriptor and nobody else knows it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else in the process uses it.
         let living = Living { fd: unsafe { OwnedFd::from_raw_fd(fd as i32) } };
         if Trace::of(self.pid)?.as_ref() != Some(self) {
             return Ok(None);
