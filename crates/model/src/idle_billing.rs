@@ -99,7 +99,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever holds it and however time is cut: the spans lie side by side and fill the time.
+        /// For any holds and any cut of the time: the spans are adjacent and fill the time.
         #[test]
         fn no_time_is_paid_twice_or_never(
             holds in proptest::collection::vec((0i64..300, proptest::option::of(0i64..300)), 0..4),

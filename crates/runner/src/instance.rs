@@ -144,7 +144,7 @@ mod tests {
         assert!(served.is_none());
         runner.kill().unwrap();
         process::wait_for_an_end(&[process], Duration::from_secs(10));
-        // Dead, though nobody has collected it.
+        // Dead, but not reaped.
         assert!(lock_unless_served(dir.path(), || false).unwrap().is_none());
         let mut waited = 0;
         let taken = lock_unless_served(dir.path(), || {
