@@ -1,5 +1,5 @@
-//! What every provider must do, as one suite: a new provider is done when it passes. Knows providers only through their
-//! trait and a `Subject`, the hands that reach into the world behind one. Never looks at how a provider does it.
+//! The conformance suite of providers: a new provider is done when it passes. The suite uses only the trait `Provider` and a `Subject`,
+//! through which a test changes the machines behind the provider (kills one, for example).
 
 use crate::provider::{Handle, Order, Provider, Seen};
 use model::boot::{Boot, BootTimings};
@@ -96,7 +96,7 @@ pub async fn a_machine_is_found_by_its_name(subject: &dyn Subject) {
     let handle = spawn(subject, &order).await;
     assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), Some(handle.clone()));
     provider.terminate(&handle, &order.boot.nonce).await.unwrap();
-    // Gone, and still known: whoever lost its handle can forget it by its name.
+    // Gone, and still listed: a caller without the handle can find it by its name and forget it.
     assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), Some(handle.clone()));
     provider.forget(&handle).await.unwrap();
     assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), None);
@@ -129,7 +129,7 @@ pub async fn a_machine_whose_runner_died_can_be_terminated(subject: &dyn Subject
     assert_eq!(inspect(subject, &order).await, Seen::Gone);
 }
 
-/// A late repetition of an order must not make a machine that nobody knows.
+/// A late repetition of an order must not make a second machine that has no row.
 pub async fn a_name_is_used_once(subject: &dyn Subject) {
     let order = order(1);
     let handle = up(subject, &order).await;

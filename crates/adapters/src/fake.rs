@@ -1,5 +1,5 @@
 //! A provider that exists only in memory, for tests and simulation: every call may fail before or after its effect, lists
-//! lag, machines die. Has no clock, thread or luck of its own: what goes wrong is decided outside, delays are counted in calls.
+//! lag, machines die. Has no clock, thread or randomness: the caller decides what fails, and delays are counted in calls.
 
 use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Reach, Seen, is_workdir};
 use model::boot::Boot;
@@ -8,7 +8,7 @@ use model::{Credits, Trouble, TroubleKind, names};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is asked of the provider, for whoever decides what becomes of it.
+/// A call of the provider, as passed to the test or simulator that decides its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
     Spawn,
@@ -68,7 +68,7 @@ impl Default for FakeSettings {
     }
 }
 
-/// A machine as the world knows it, whatever its owner has heard.
+/// The real state of a simulated machine, independent of what the control plane knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     pub boot: Boot,
@@ -135,12 +135,12 @@ impl FakeProvider {
         });
     }
 
-    /// The machine itself is gone: a spot market, a power cut, somebody's console.
+    /// The machine itself is gone: reclaimed by its provider, without power, or deleted by hand.
     pub fn destroy(&self, name: &str) {
         self.change(name, |machine| machine.state = MachineState::Gone);
     }
 
-    /// From now on somebody else's machine answers under this name.
+    /// From now on another machine, with another nonce, has this name.
     pub fn replace_by_stranger(&self, name: &str) {
         self.change(name, |machine| machine.boot.nonce.push_str("-of-somebody-else"));
     }

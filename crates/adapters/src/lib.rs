@@ -1,4 +1,4 @@
-//! Everything we do not own: providers of machines, tools of steps. Knows no database and decides nothing.
+//! External systems: providers of machines, tools of steps. Knows no database and takes no decision of the engine.
 #![allow(clippy::disallowed_methods, reason = "lives in real time: the engine below it does not")]
 
 pub mod conformance;

@@ -247,7 +247,7 @@ impl LocalProvider {
         home.mark_terminated()
     }
 
-    /// The process to end. One that nobody wrote down proves itself over the socket first, and is written down.
+    /// The process to end. If its pid is not recorded yet, it first proves its nonce over the socket, and is recorded.
     fn living(&self, home: &Home, nonce: &str) -> Result<Option<Living>, Trouble> {
         match home.life()? {
             Life::None => Ok(None),

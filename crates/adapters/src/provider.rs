@@ -1,4 +1,4 @@
-//! What every provider can do. Handles are text: any process of ours can go on with them. Never decides whether something should happen.
+//! The trait of all providers. A handle is text, so that any process of the control plane can use it. A provider never decides whether to act.
 
 use model::boot::Boot;
 use model::spec::{OnLostControl, Resources};
@@ -6,7 +6,7 @@ use model::{Credits, Trouble};
 use std::future::Future;
 use std::pin::Pin;
 
-/// An act in the world: it may fail, and it may have happened although it failed (`Trouble::effect`).
+/// A call to the provider. It may fail, and it may have had its effect although it failed (`Trouble::effect`).
 pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Trouble>> + Send + 'a>>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Capabilities {
     pub largest: Resources,
 }
 
-/// A machine to be made. The row with this name stands before the call is made.
+/// A machine to be made. Its row, with this name, is committed before the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     pub boot: Boot,
@@ -45,7 +45,7 @@ pub enum Seen {
     RunnerGone,
     /// Surely gone.
     Gone,
-    /// Something is there under the name, but it is not ours (nonce): hands off.
+    /// A machine has the name but another nonce: it is not ours and must not be touched.
     Stranger,
 }
 
@@ -75,21 +75,21 @@ pub trait Provider: Send + Sync {
     fn size_for(&self, asked: &Resources) -> Resources;
     /// Idempotent by name: a machine that exists already is returned (its runner started again if it is gone).
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle>;
-    /// What bears this name, also when it is gone and was not forgotten yet: `inspect` says which.
+    /// The machine of this name, also one that is gone and not yet forgotten; `inspect` tells them apart.
     fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>>;
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen>;
-    /// Ends the machine and everything on it; done when it is surely gone or `Trouble` says that it is still going. Gone already is fine.
+    /// Ends the machine and everything on it. Ok means that it is surely gone, now or before; `Trouble` that it may still exist.
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()>;
     fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>>;
     /// Deletes a workdir whose runner is gone (only where workdirs survive their runner).
     fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()>;
-    /// Forgets a terminated machine of which nothing is kept any more.
+    /// Deletes what the provider keeps of a terminated machine. Called when no workdir of it is held any more.
     fn forget<'a>(&'a self, handle: &'a Handle) -> ProviderFuture<'a, ()>;
     /// Where a workdir is, for people.
     fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String>;
 }
 
-/// `work_1`, `work_2`, …: the only folders of an instance that anybody may ask to have removed.
+/// `work_1`, `work_2`, …: the only folders of an instance that a caller may ask to have removed.
 pub(crate) fn is_workdir(name: &str) -> bool {
     let number = name.strip_prefix("work_").unwrap_or("");
     number.parse::<u32>().is_ok_and(|n| n.to_string() == number)

@@ -1,4 +1,4 @@
-//! What every tool of a step can do: have one effect in the world, under the step's key. A tool never decides whether a step is tried
+//! The trait of tools: one call with one effect, under the step's key. A tool never decides whether a step is tried
 //! again, and knows no database. Tools that a worker of the control plane calls implement [`Tool`]; commands run on machines.
 
 pub mod address;

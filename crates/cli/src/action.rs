@@ -1,4 +1,4 @@
-//! What one can do to a run: cancel, pause, resume, start, retry, delete. Asking for what has happened already is fine.
+//! What one can do to a run: cancel, pause, resume, start, retry, delete. Asking for something that has happened already succeeds.
 
 use crate::args::Json;
 use crate::complaint::{Complaint, Done, REFUSED};
@@ -79,7 +79,7 @@ pub struct StartArgs {
 pub struct RetryArgs {
     #[command(flatten)]
     target: Target,
-    /// Say that the old machine is surely gone, where nobody can know
+    /// Declare that the old machine is surely gone, when its provider cannot say
     #[arg(long)]
     force: bool,
 }

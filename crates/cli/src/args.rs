@@ -68,7 +68,7 @@ pub enum Command {
     /// Balance, ledger and spending
     #[command(subcommand)]
     Credits(credits::CreditsCommand),
-    /// Values that runs get as variables and nobody sees
+    /// Values that runs get as variables and that are never shown
     #[command(subcommand, visible_alias = "secrets")]
     Secret(secret::Secret),
     /// Who may talk to the control plane

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use wire::api::ArtifactView;
 use wire::model::crash_point;
 
-/// More than any run can have within its 10 GB and a person's patience.
+/// Most artifacts that are listed; a run has fewer within its limit of 10 GB.
 const MOST: usize = 10_000_000;
 
 #[derive(Debug, clap::Subcommand)]
@@ -180,8 +180,8 @@ async fn get(plane: &ControlPlane, run: &str, artifact: &ArtifactView, folder: &
     if artifact.kind == "folder" && artifact.target.is_none() {
         return tokio::fs::create_dir_all(&path).await.map_err(failed);
     }
-    // Beside its place, and moved there when complete: a broken connection leaves no half file under a good name. Nobody can have
-    // laid a link under a name that is made up now.
+    // Beside its place, and moved there when complete: a broken connection leaves no half file under a good name. The name is
+    // random, so no other user can have placed a link there.
     let fresh = parent.join(format!(".repl-{}", new_key()?));
     let written = match &artifact.target {
         Some(target) => link_to(artifact, target, &fresh),

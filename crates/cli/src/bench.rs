@@ -71,7 +71,7 @@ impl Plan {
         if self.quick { (usual / 10).max(1) } else { usual }
     }
 
-    /// The numbers of the repeats; whoever waits is told of each.
+    /// The numbers of the repeats; each is printed to stderr when it begins.
     fn repeats(&self, name: &'static str) -> impl Iterator<Item = usize> {
         let all = self.repeats;
         (1..=all).inspect(move |number| eprintln!("repl: {name}, {number} of {all}"))

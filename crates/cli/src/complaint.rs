@@ -44,7 +44,7 @@ impl Complaint {
     pub fn of_answer(error: &ClientError, base: &str) -> Complaint {
         let complaint = Complaint::from_answer(error);
         match error {
-            // What the API says of headers is not for whoever types commands.
+            // The API's text about headers does not help a user of the command line.
             ClientError::Problem(problem) if problem.status == 401 => complaint.fix(signing_in(base)),
             _ => match other_scheme(error, base) {
                 Some((spoken, right)) => Complaint::usage(format!("{base} is not answered: this port speaks {spoken}"))

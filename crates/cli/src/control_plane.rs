@@ -217,7 +217,7 @@ async fn gather<T>(limit: usize, ask: impl AsyncFn(usize, Option<&str>) -> Done<
     Ok(found)
 }
 
-/// A key nobody else will ever use, in the shape of a UUID.
+/// A random key in the form of a UUID.
 pub fn new_key() -> Done<String> {
     use std::io::Read as _;
     let mut bytes = [0u8; 16];

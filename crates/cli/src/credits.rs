@@ -26,7 +26,7 @@ pub enum CreditsCommand {
     Add {
         #[arg(value_name = "CREDITS", value_parser = quantity::credits, allow_negative_numbers = true, help = "How many, e.g. 500 or 0.25")]
         amount: String,
-        /// Why, for whoever reads the ledger
+        /// The reason, shown in the ledger
         #[arg(long)]
         memo: Option<String>,
         #[command(flatten)]

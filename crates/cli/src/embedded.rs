@@ -22,22 +22,22 @@ use std::time::{Duration, Instant};
 use wire::model::crash_point;
 
 pub const LOG_FILE: &str = "control.log";
-/// Held only while somebody starts or ends the control plane, so that two first commands start one.
+/// Locked while a command starts or ends the control plane, so that two first commands start one.
 const START_FILE: &str = "control.start";
 /// A socket's path may have 107 bytes; beyond this one it moves to a short folder.
 const LONGEST_SOCKET: usize = 100;
 /// Migrations of a large database included; the start says so itself when it fails earlier.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// How long a control plane that somebody else starts may take to announce itself, and how often it is asked.
+/// How long a control plane that another command starts may take to announce itself, and how often this command checks.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// A graceful end hands work over; it never waits for runs.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
-/// An older log is kept once; more is nobody's reading.
+/// A larger log is rotated; one older file is kept.
 const LARGEST_LOG: u64 = 16 << 20;
 /// What the child says on its stdout when it answers.
 pub const READY: &str = "ready";
-/// What the control plane may know of the environment of whoever started it first: jobs inherit some of it for good.
+/// Variables that the control plane inherits from the command that starts it; jobs inherit some of them for as long as it runs.
 const INHERITED: &[&str] = &[
     "PATH",
     "HOME",
@@ -97,7 +97,7 @@ pub async fn ensure(settings: &Settings) -> Done<(Holder, bool)> {
     while lock::is_starting(&settings.home)? && asked.elapsed() < STARTS_WITHIN {
         tokio::time::sleep(ASK_AGAIN).await;
     }
-    // While we waited, somebody else may have started it.
+    // Another command may have started it while this one waited.
     if let Some(holder) = find(&settings.home)? {
         is_on_this_host(&holder, &settings.home)?;
         if !is_older(&holder.version) {
@@ -119,7 +119,7 @@ pub async fn end(home: &Path, holder: &Holder) -> Done<()> {
     ended(home, holder).await
 }
 
-/// Waits until nobody holds the home.
+/// Waits until no process holds the home's lock.
 pub async fn ended(home: &Path, holder: &Holder) -> Done<()> {
     let path = home.join(lock::FILE);
     let file = match OpenOptions::new().read(true).open(&path) {
@@ -158,7 +158,7 @@ async fn start(settings: &Settings) -> Done<Holder> {
     command
         .arg0("repl")
         .args(["control", "serve", "--home"])
-        // Only for whoever lists processes: the orders say it too.
+        // Only shown in lists of processes: the orders contain it too.
         .arg(&settings.home)
         .current_dir("/")
         .env_clear()
@@ -247,7 +247,7 @@ fn is_inherited(name: &str) -> bool {
         && !NOT_INHERITED.contains(&name)
 }
 
-/// A folder in a place for everybody must be surely ours.
+/// A folder in a directory that all users may write to must belong to this user.
 fn make_private(folder: &Path) -> Done<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {

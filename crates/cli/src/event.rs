@@ -1,4 +1,4 @@
-//! `repl events`: what happened to a run, numbered without gaps, past or as it happens.
+//! `repl events`: the events of a run, numbered without gaps; past ones, or as they happen.
 
 use crate::complaint::{DETACHED, Done};
 use crate::control_plane::ControlPlane;
@@ -102,7 +102,7 @@ fn print(event: &EventView) {
     println!("{begin}{}", show::wrapped(&crate::say::one_line(text.trim_end()), indent, indent));
 }
 
-/// The run's name is known to whoever asks, and `run.failed` says what its status is.
+/// Left out as redundant: the user named the run, and a kind such as `run.failed` contains the status.
 fn is_said(kind: &str, name: &str, value: &serde_json::Value) -> bool {
     name == "name" || (name == "status" && value.as_str().is_some_and(|status| kind.ends_with(&format!(".{status}"))))
 }

@@ -1,4 +1,4 @@
-//! `repl finish`: the end of a run of `type: external`, which no machine of ours could see.
+//! `repl finish`: ends a run of `type: external`, whose end no runner can report.
 
 use crate::args::Json;
 use crate::complaint::{Complaint, Done};

@@ -68,7 +68,7 @@ impl Armed {
         if self.name != name || self.moment != moment {
             return;
         }
-        // Whoever makes the mark goes; anybody else finds it made.
+        // The process that creates the mark file dies; all others find the file and go on.
         let first = |mark: &PathBuf| OpenOptions::new().write(true).create_new(true).open(mark).is_ok();
         if self.mark.as_ref().is_none_or(first) {
             // To this very thread, so that it is the first to stop: a signal to the process may be taken by another thread, and

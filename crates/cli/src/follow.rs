@@ -1,5 +1,5 @@
-//! Follows a run: its bytes to our stdout and stderr unchanged, each once, through every loss of the connection.
-//! Never adds to the work's output; what it has to say itself goes to stderr.
+//! Follows a run: copies its output to stdout and stderr unchanged, each byte once, also after lost connections.
+//! Adds nothing to the run's output; messages of `repl` itself go to stderr.
 
 use crate::complaint::Done;
 use crate::control_plane::{API, ControlPlane};
@@ -170,7 +170,7 @@ impl Persistence {
         if other_scheme || !self.may_change(&broken) {
             return Err(plane.complaint(&broken));
         }
-        // The first break is usually a restart, over before anybody would have read about it.
+        // The first break is usually a restart, which is over before a message could be read.
         if self.tries == 1 {
             live.say("lost the control plane; the run goes on, trying to reach it again");
         }

@@ -1,5 +1,5 @@
-//! The one live line of a run on a terminal: queued, starting, running. Gone as soon as the work speaks to the same
-//! screen; silent everywhere else.
+//! The status line of a run on a terminal: queued, starting, running. Removed as soon as the run's own output goes to the same
+//! terminal; not shown elsewhere.
 
 use crate::control_plane::ControlPlane;
 use crate::{say, show};
@@ -14,7 +14,7 @@ const REDRAWN_EVERY: Duration = Duration::from_millis(120);
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Live {
-    /// None when nobody watches.
+    /// None when stderr is no terminal.
     line: Option<ProgressBar>,
     /// Whether the work's output goes to the same screen as the line.
     shares_screen: bool,
@@ -61,7 +61,7 @@ impl Live {
         }
     }
 
-    /// Something a person should read now; nobody does elsewhere.
+    /// A message for a person at a terminal; not printed elsewhere.
     pub fn say(&self, text: &str) {
         match &self.line {
             Some(line) if !self.hidden.load(Ordering::Relaxed) => line.suspend(|| eprintln!("repl: {text}")),
@@ -70,7 +70,7 @@ impl Live {
         }
     }
 
-    /// Something that whoever follows should know, also where the output goes into a file.
+    /// A message that is printed also when stderr goes into a file.
     pub fn tell(&self, text: &str) {
         match &self.line {
             Some(line) if !self.hidden.load(Ordering::Relaxed) => line.suspend(|| eprintln!("repl: {text}")),
@@ -109,7 +109,7 @@ impl Live {
         }
     }
 
-    /// Shows the run's phase whenever something happened to it; waits for ever when nobody watches.
+    /// Shows the run's phase whenever something happened to it; waits for ever when there is no status line.
     pub async fn keep_up(&self, plane: &ControlPlane, run: &str) {
         let mut last: Option<String> = None;
         loop {

@@ -133,7 +133,8 @@ fn list(path: &Path, json: Json) -> Done {
     Ok(0)
 }
 
-/// The address that was said. That of a project's file is not taken: whoever wrote it must not choose where a token is typed in.
+/// The address from the command line or the user's settings. A project's file is ignored: its author must not choose where a user enters
+/// a token.
 fn address(settings: &Settings, at: Option<String>) -> Done<String> {
     let own = settings.url.clone().filter(|_| !matches!(settings.url_from, Some(Origin::Project(_))));
     at.or(own).ok_or_else(|| {
@@ -252,7 +253,7 @@ pub fn token_for(settings: &Settings, url: &str) -> Done<Option<String>> {
     {
         return Ok(Some(kept.token));
     }
-    // The token of this home goes to the control plane of this home and to nobody else.
+    // The token of this home is sent only to the control plane of this home.
     let holder = embedded::find(&settings.home).ok().flatten();
     let is_ours = holder.and_then(|holder| holder.url).is_some_and(|ours| normal(&ours).is_ok_and(|ours| ours == url));
     if is_ours { home_token(settings) } else { Ok(None) }

@@ -1,4 +1,4 @@
-//! `repl logs`: the bytes a run wrote, unchanged, each stream where it belongs.
+//! `repl logs`: prints the output of a run unchanged, its stdout to stdout and its stderr to stderr.
 
 use crate::complaint::{Complaint, DETACHED, Done};
 use crate::control_plane::ControlPlane;

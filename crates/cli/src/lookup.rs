@@ -76,7 +76,7 @@ pub async fn token(plane: &ControlPlane, said: &str) -> Done<String> {
 fn token_among(said: &str, listed: &[Listed]) -> Done<String> {
     let named: Vec<&Listed> = listed.iter().filter(|it| it.name.as_deref() == Some(said)).collect();
     match named.as_slice() {
-        // What looks like an id is one: nobody shadows a token by the name of another.
+        // A word that looks like an id is an id: a token cannot be hidden by giving its id to another as a name.
         _ if said.starts_with(TOKEN.prefix) => choose(TOKEN, said, listed),
         [one] => Ok(one.id.clone()),
         [_, _, ..] => {
@@ -108,7 +108,7 @@ pub async fn workflow(plane: &ControlPlane, said: &str) -> Done<String> {
     last.map(|job| job.workflow).ok_or_else(|| Complaint::refused(format!("{run} has no workflow yet")))
 }
 
-/// Notes a submitted run for `@last`. Losing this file loses a convenience, so trouble with it is nobody's trouble.
+/// Notes a submitted run for `@last`. Losing this file only loses a convenience, so errors are ignored.
 pub fn remember(plane: &ControlPlane, run: &str) {
     let mut last = read_last(plane);
     let key = plane_key(plane);

@@ -137,7 +137,7 @@ fn outcome(done: Done) -> u8 {
     }
 }
 
-/// A process of an installation, which writes to nobody in particular.
+/// A long-running process of an installation, whose output is a log.
 fn is_role(command: &Command) -> bool {
     use Command::{Control, Runner, Server, Worker};
     matches!(command, Runner(_) | Server(_) | Worker(_) | Control(control::Control::Serve))

@@ -1,4 +1,4 @@
-//! `repl manifest`: the owners of every resource, from before it exists.
+//! `repl manifest`: lists manifests and the resources that each of them owns.
 
 use crate::args::{Json, Listing};
 use crate::complaint::Done;

@@ -1,5 +1,5 @@
 //! `repl run python train.py` and the like: the first word of `repl run` is a run file, so a command written there is
-//! answered with the line to type, the files it names included. Never runs what it only supposes.
+//! answered with the line to type, the files it names included. Only suggests; runs nothing.
 
 use crate::complaint::Complaint;
 use crate::{run_file, usage};

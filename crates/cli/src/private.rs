@@ -186,7 +186,7 @@ pub fn contents(home: &Path) -> Done<()> {
         let Ok(about) = entry.metadata() else { continue }; // gone meanwhile
         if about.file_type().is_symlink() {
             is_trusted(&entry.path(), &about)?;
-            continue; // what it leads to is looked at by whoever opens it
+            continue; // the code that opens it checks what it leads to
         }
         if let Ok(found) = reach(&entry.path())? {
             found.tighten(if found.about.is_dir() { FOLDER } else { FILE })?;
@@ -295,7 +295,7 @@ mod tests {
         assert!(complaint.fix.unwrap().contains("chown -R"));
     }
 
-    /// Gives something away; false for anybody but root, who may not.
+    /// Changes the owner; false unless this process is root.
     fn give(path: &Path) -> bool {
         std::os::unix::fs::lchown(path, Some(65534), None).is_ok()
     }

@@ -1,5 +1,5 @@
-//! Questions to the person at the terminal: a value that is not shown while it is typed, and yes or no. Never asks anybody
-//! else: a script gets an error that names the flag.
+//! Questions to the person at the terminal: a value that is not shown while it is typed, and yes or no. Without a terminal nothing is
+//! asked: a script gets an error that names the flag.
 
 use crate::complaint::{Complaint, Done};
 use std::io::{BufRead as _, IsTerminal as _, Read as _};
@@ -11,7 +11,7 @@ const LONGEST: u64 = 64 << 10;
 pub async fn value(of: &str) -> Done<String> {
     let failed = |error: std::io::Error| Complaint::usage(format!("cannot read the value from stdin: {error}"));
     let value = if std::io::stdin().is_terminal() {
-        // Before the question: whoever answers at once is not shown either.
+        // Before the question is printed, so that an answer typed at once is not shown either.
         let unseen = Unseen::new();
         eprint!("{of}: ");
         let line = tokio::task::spawn_blocking(|| {
@@ -38,7 +38,7 @@ pub async fn value(of: &str) -> Done<String> {
     Ok(value.strip_suffix('\r').unwrap_or(value).to_owned())
 }
 
-/// Whether a person says yes; nobody else is asked.
+/// Whether the person at the terminal says yes. False without a terminal.
 pub fn agrees(question: &str) -> Done<bool> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! `repl ps`: the runs there are.
+//! `repl ps`: lists runs.
 
 use crate::args::Listing;
 use crate::complaint::Done;

@@ -15,7 +15,7 @@ const INPUT_LINES: usize = 40;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Escalation {
-    /// List tickets that nobody has resolved
+    /// List open tickets
     #[command(
         alias = "list",
         after_help = "Examples:
@@ -286,7 +286,7 @@ async fn answer<B: serde::Serialize>(
     Ok(0)
 }
 
-/// What whoever follows a run is told of a new question, with the command that answers it.
+/// The message about a new question for a user who follows the run, with the command that answers it.
 pub fn told(event: &EventView) -> Option<String> {
     let text = |field: &str| event.body.get(field).and_then(Value::as_str);
     if event.kind != "question.asked" {

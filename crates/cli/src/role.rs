@@ -196,7 +196,7 @@ pub async fn embedded() -> Done {
     })
     .await;
     if let Err(complaint) = &done {
-        // To whoever started us, if still waiting; `main` says it to the log.
+        // To the command that started this process, if it still waits; `main` writes it to the log.
         println!("{complaint}");
     }
     done

@@ -219,7 +219,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     }
 }
 
-/// A refusal of a field in the words of whoever wrote it: the flag, or the key of the run file.
+/// Names a refused field as the user wrote it: by the flag, or by the key of the run file.
 fn in_flags(complaint: Complaint, has_file: bool) -> Complaint {
     let all = || run_file::keys::RESOURCES.iter().chain(run_file::keys::TASK);
     let Some((field, why)) = complaint.text.split_once(": ") else { return complaint };

@@ -1,5 +1,5 @@
-//! Reads run files (`*.repl.yml`): what a person wrote, checked strictly, as what is submitted.
-//! A field nobody knows is an error that names the file, the field and its nearest neighbour.
+//! Reads run files (`*.repl.yml`), checks them strictly and turns them into a submission.
+//! An unknown field is an error that names the file, the field and the nearest known one.
 
 pub mod agents;
 pub mod keys;
@@ -181,7 +181,7 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
 }
 
 /// `[run]` of a settings file. `env` is what a variable without a value is taken from; without it (a project's file) each
-/// needs its value: a project must not collect variables of whoever works on it.
+/// needs its value: a project must not read variables from its users' environments.
 pub fn defaults(table: &toml::Value, env: Option<&dyn Fn(&str) -> Option<String>>) -> Done<Submit> {
     let Ok(Value::Mapping(map)) = serde_yaml_ng::to_value(table) else {
         return Err(Complaint::usage("`run` must be a table of defaults, e.g. [run] max_duration = \"2h\""));
@@ -221,7 +221,7 @@ pub fn defaults(table: &toml::Value, env: Option<&dyn Fn(&str) -> Option<String>
     Ok(submit)
 }
 
-/// What nobody has said yet is as the defaults say. A list or a number that was said replaces the default; variables are
+/// Fills what is not set from the defaults. A list or a number that is set replaces the default; variables are
 /// added one by one.
 pub fn fill(submit: &mut Submit, defaults: &Submit) {
     fn or<T: Clone>(field: &mut Option<T>, default: &Option<T>) {

@@ -1,7 +1,7 @@
-//! Everything that is said to people goes through here. Text from elsewhere (names, commands, paths, errors, answers of a
-//! server) may hold escape sequences; they are shown, never obeyed. Only the work's own output and JSON take other ways.
+//! All messages of `repl` are printed here. Text from elsewhere (names, commands, paths, errors, answers of a server) may contain escape
+//! sequences; they are printed escaped, so that a terminal does not act on them. Only a run's own output and JSON are printed elsewhere.
 //!
-//! The macros below take the places of those of `std` in this whole crate, so that nothing can be printed past this file.
+//! The macros below replace those of `std` in this whole crate, so that nothing is printed without passing through this file.
 
 use std::fmt;
 use std::io::Write as _;
@@ -29,11 +29,11 @@ pub fn out(said: fmt::Arguments<'_>, end: &str) {
 
 pub fn err(said: fmt::Arguments<'_>, end: &str) {
     let text = format!("{}{end}", harmless(&crate::show::wrapped_err(&said.to_string())));
-    // Nobody is left to be told.
+    // If stderr is closed, there is no other place for the message.
     std::io::stderr().lock().write_all(text.as_bytes()).ok();
 }
 
-/// Where roles write their log: a terminal, or a file that somebody will show on one. Names and errors in it came from elsewhere.
+/// Where roles write their log: a terminal, or a file that may be shown on one later. Names and errors in it come from elsewhere.
 pub struct Log;
 
 impl std::io::Write for Log {
@@ -105,7 +105,7 @@ pub fn harmless(text: &str) -> String {
     shown
 }
 
-/// A text that must stay on its line: a cell of a table, a name, what a server says. Nobody adds a line to what we say. Its
+/// A text that must stay on its line: a cell of a table, a name, what a server says. A line break in it must not look like another message. Its
 /// colours are still to be printed.
 pub fn one_line(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

@@ -1,6 +1,6 @@
 //! Settings, weakest first: defaults, the user's file, a project's `repl.toml` found walking up, the file that was named,
-//! environment, flags. A project's file comes with whatever somebody cloned, so it may hold only `url` and run defaults.
-//! Reads them and says where a wrong one stands; what a table means is decided by the part it configures.
+//! environment, flags. A project's file comes with a cloned repository, so it may hold only `url` and run defaults.
+//! Reads them and names the file of a wrong one; each part of the program interprets its own table.
 
 use crate::complaint::{Complaint, Done};
 use crate::nearest::suggestion;
@@ -25,7 +25,7 @@ pub enum Origin {
     Environment,
     /// A file of the user's own.
     File(PathBuf),
-    /// A file of whoever wrote the project.
+    /// A file of the project, written by its author.
     Project(PathBuf),
 }
 
@@ -296,8 +296,8 @@ fn own_file(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Done<Option<La
     Ok(Some(Layer { path: path.to_owned(), table, run }))
 }
 
-/// A project's file: whoever wrote it decides where a run goes and what it is by default, and nothing else. It sends no
-/// token that was not stored for its URL, starts nothing and opens no file of the user's.
+/// A project's file: its author decides where runs go and their defaults, and nothing else. It cannot make `repl` send a token that
+/// was not stored for its URL, start anything, or open a file of the user.
 fn project_file(path: &Path) -> Done<Option<Layer>> {
     belongs_to_us(path)?;
     let Some(table) = parsed(path)? else { return Ok(None) };
@@ -329,7 +329,7 @@ fn project_file(path: &Path) -> Done<Option<Layer>> {
     Ok(Some(Layer { path: path.to_owned(), table, run }))
 }
 
-/// In a folder that everybody may write to, another user could lay a file in our way; its variables would come into our runs.
+/// In a folder that all users may write to, another user could place a file whose variables would then be set in this user's runs.
 fn belongs_to_us(path: &Path) -> Done<()> {
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
     let us = nix::unistd::geteuid().as_raw();

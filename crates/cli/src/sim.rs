@@ -1,4 +1,4 @@
-//! `repl sim`: simulated worlds by the thousand, each from one seed. Counts, says how fast, and makes a broken one small.
+//! `repl sim`: runs thousands of simulations, each from one seed. Prints counts and speed, and shrinks the faults of one that fails.
 //! Needs no control plane, and touches nothing outside this process.
 
 use crate::complaint::{Done, REFUSED};

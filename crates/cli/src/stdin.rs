@@ -15,7 +15,7 @@ use wire::model::spec::MAX_STDIN_BYTES;
 
 const CHUNK: usize = 256 << 10;
 
-/// Everything that was piped in, in a file that nobody else can see.
+/// Everything that was piped in, in a file without a name.
 pub struct Piped {
     file: File,
     hash: String,

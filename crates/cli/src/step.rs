@@ -1,5 +1,5 @@
-//! `repl step`: a durable step in anybody's script. The command runs unless a step of this name has finished in this run with the same
-//! words (or the same key); then what it had written is printed again. In a job it asks by the job's own socket.
+//! `repl step`: a durable step in a script. The command runs unless a step of this name has finished in this run with the same
+//! arguments (or the same key); then its recorded output is printed again. In a job, requests go over the job's own socket.
 
 mod files;
 mod poll;

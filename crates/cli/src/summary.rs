@@ -1,5 +1,5 @@
-//! What is said about a run when it has ended, and the exit code that stands for its end.
-//! For people, on stderr: stdout is the work's.
+//! The summary that `repl run` prints when a run has ended, and its exit code.
+//! Printed on stderr: stdout belongs to the run's own output.
 
 use crate::complaint::Done;
 use crate::meant;

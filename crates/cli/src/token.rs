@@ -81,7 +81,7 @@ pub async fn token(settings: &Settings, command: Token) -> Done {
     }
 }
 
-/// Nobody locks themselves out by a slip: deleting the token in use, or the last that may manage tokens, is asked about.
+/// Asks before the token in use, or the last one that may manage tokens, is deleted: the user would lose access.
 async fn confirm(plane: &ControlPlane, id: &str) -> Done<()> {
     let all: Vec<TokenView> = plane.list("/tokens", MOST).await?;
     let current: TokenView = plane.get("/tokens/current").await?;

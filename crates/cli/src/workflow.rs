@@ -176,7 +176,7 @@ fn describe(gutter: &str, node: &NodeView, nodes: &[NodeView], depth: usize) -> 
     words.join("  ")
 }
 
-/// How many nodes come before, on the longest way. A name nobody has counts for nothing.
+/// How many nodes come before, on the longest way. A name that no node has is ignored.
 fn depths(nodes: &[NodeView]) -> BTreeMap<&str, usize> {
     let mut depths: BTreeMap<&str, usize> = nodes.iter().map(|node| (node.name.as_str(), 0)).collect();
     // In a DAG the longest way has as many steps as there are nodes, at most.

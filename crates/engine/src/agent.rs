@@ -1,6 +1,6 @@
 //! The holder of an agent's work item: begins the steps that need no machine, calls their tools outside of any transaction, and records
-//! each end in the commit that begins what comes next. A holder that dies leaves rows from which the next one goes on: steps that may be
-//! repeated are, of others a person is asked once their time has surely passed.
+//! each end in the commit that begins what comes next. If the holder dies, the next holder continues from the rows: a step that
+//! may be repeated is tried again; about any other step a person is asked, after its time-out and the lease have passed.
 
 mod act;
 mod commit;
@@ -34,9 +34,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use store::{Item, Lane, Tx, WorkKind};
 
-/// A holder that has lost its item waits so long for the ends of its calls.
+/// A holder that has lost its item waits this long for its calls to end.
 const LATE_ENDS_WITHIN_MS: i64 = SECOND;
-/// A holder inside an act looks at least so often whether it is to stop.
+/// While a call is under way, its holder checks at least this often whether to stop.
 const LOOK_EVERY_MS: i64 = 5 * SECOND;
 
 impl Engine {

@@ -1,4 +1,4 @@
-//! Slots: claimed, used, held, released and reopened. What a hold protects, and how it is prolonged and ended.
+//! Slots and holds: what follows when a slot is claimed, used, held, released or reopened, and how a user extends or ends a hold.
 
 use crate::instance::ASK_AGAIN_MS;
 use crate::run::KeyedResponse;
@@ -48,7 +48,7 @@ impl RunTx<'_> {
         Ok(workdir)
     }
 
-    /// Nobody is on the machine: it may be claimed, and ends when it stays unused.
+    /// No job is on the machine: it may be claimed, and is terminated when it stays unused.
     pub(crate) fn machine_idle(&mut self, instance: InstanceId) -> Result<(), Failure> {
         let (at, context) = (self.at, self.context);
         let kept = self.instance(instance)?;
@@ -70,7 +70,7 @@ fn fresh_slot(id: AllocationId, like: &Allocation, workdir: String, at: model::T
     Allocation { manifest: like.manifest, workdir, ..free }
 }
 
-/// The end of a hold: its folder is nobody's any more, and what was set aside for it goes back.
+/// The end of a hold: its folder may be deleted, and the credits that were set aside for it are refunded.
 /// What the machine cost up to now is the caller's to pay first.
 pub(crate) fn end_hold(tx: &mut Tx, slot: &Allocation) -> Result<Allocation, Failure> {
     let closed = crate::idle_billing::refund(tx, slot.clone());

@@ -1,5 +1,5 @@
-//! What runs leave behind: announced with its bytes reserved, uploaded by the runner, kept for 30 days after the run's end. A name is
-//! unique in its attempt.
+//! Artifacts of runs. The engine writes the row and counts its bytes against the run's limit, then the runner uploads the bytes; both are
+//! kept for 30 days after the run's end. A name is unique in its attempt.
 
 use crate::{Engine, view};
 use model::time::HOUR;

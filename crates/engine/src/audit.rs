@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use store::{EntryKind, Tx, WorkKind};
 
 const PAGE: i64 = 200;
-/// Nobody but the clock excuses an item that is overdue for so long.
+/// An item that is overdue by more than this is reported.
 const OVERDUE_MS: i64 = 60_000;
 /// The same for an agent's item that waits for its turn to run alone.
 const SUSPECTS_TURN_MS: i64 = 15 * 60_000;
@@ -277,8 +277,8 @@ fn events(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
     Ok(())
 }
 
-/// 7: every open run is woken by somebody: its item, or that of one of its agents or jobs, or the pool it waits for. A dead holder is no owner
-/// (R144): from the end of its lease on the item waits for another worker.
+/// Invariant 7: every open run has a work item that will wake it: its own, one of its agents' or jobs', or that of the
+/// pool it waits for. A dead holder is no owner (R144): from the end of its lease on the item waits for another worker.
 fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), Failure> {
     if run.status.is_end() || run.status == RunStatus::Created || run.deleted_at.is_some() {
         return Ok(());

@@ -130,7 +130,7 @@ impl RunTx<'_> {
         Ok(Ready::Unaffordable(LastError { code: "budget".into(), message, cause: None }))
     }
 
-    /// Begun by another row, and nobody knows more: what a person says of this row is what the journal says from now on.
+    /// Begun by another row, with an unknown outcome: the journal takes over what a person answers about this row.
     fn claim_record(&mut self, child: &Step, identity: String, row: JournalRow) {
         let content = self.child_inputs.get(&child.id).and_then(|input| RunTx::content_of(child, &input.input));
         Rows::set_step(self, Step { key: Some(row.key), identity: Some(identity), content, ..child.clone() });

@@ -1,4 +1,4 @@
-//! Tells the holders of acts that this process ends: they cut their acts off, record each, and give their items back.
+//! Tells the holders of agents' items that this process ends: they abort their calls, record each, and give their items back.
 
 use tokio::sync::watch;
 

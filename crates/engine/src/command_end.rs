@@ -1,4 +1,4 @@
-//! What a machine says of the commands of a planned agent: started, and ended with an output or an error that has a class and an effect. Each
+//! Reports of a runner about the commands of a planned agent: started, and ended with an output or an error that has a class and an effect. Each
 //! end names its try; the end of an older one is refused before it comes here.
 
 use crate::Engine;
@@ -136,7 +136,7 @@ impl RunTx<'_> {
         }
     }
 
-    /// A `verify` only looks: what it leaves in the workdir is needed by nobody.
+    /// A `verify` only reads: no later step needs what it leaves in the workdir.
     fn is_verify(&mut self, step: &Step) -> Result<bool, Failure> {
         let parent = step.parent.map(|parent| Rows::step(self, parent)).transpose()?;
         Ok(parent.is_some_and(|parent| parent.verifying))

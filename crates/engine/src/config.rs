@@ -1,4 +1,4 @@
-//! Every number of the engine that an owner may choose, with the design's defaults. Checked once, at start.
+//! The settings of the engine, with their defaults. Checked once, at start.
 
 use model::hold::HoldLimits;
 use model::log::LogLimits;
@@ -52,10 +52,10 @@ pub struct Timings {
     pub panic_after_ms: i64,
     pub force_terminate_after_ms: i64,
     pub unreachable_after_ms: i64,
-    /// Unused machines that cost nobody money end after this.
+    /// An unused machine whose provider charges nothing is terminated after this.
     pub idle_duration_ms: i64,
     pub idle_duration_paid_ms: i64,
-    /// Files that runs were sent with are deleted when nobody has needed them for so long.
+    /// Files that were sent for runs are deleted when no run has used them for this long.
     pub contents_kept_ms: i64,
     /// How long the embedded control plane stays with nothing open or held.
     pub embedded_idle_ms: i64,

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use store::{Tx, WorkKind};
 
 /// Earlier submissions that may still run although we have given up on them. Nothing new of their agent starts before their machine is
-/// surely gone: by the provider's word, or by that of a person, who says so of the job (`instance_lost`).
+/// surely gone: the provider says so, or a user does (`repl retry --force`, which ends the job as `instance_lost`).
 fn fenced(tx: &mut Tx, run: RunId) -> Result<Vec<Job>, Failure> {
     if bug!(replaced_before_fenced) {
         return Ok(Vec::new());
@@ -88,7 +88,8 @@ impl RunTx<'_> {
         Ok(())
     }
 
-    /// Whether every agent that could begin has an earlier submission that may still run. In a new attempt everybody waits for all.
+    /// Whether every agent that could begin has an earlier submission that may still run. In a new attempt every agent waits for
+    /// all submissions of the earlier attempts.
     fn all_are_fenced(&mut self) -> Result<bool, Failure> {
         let fenced = fenced(self.tx, self.run.id)?;
         if fenced.iter().any(|job| job.attempt != self.run.attempt) {

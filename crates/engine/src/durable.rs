@@ -1,5 +1,5 @@
-//! Durable steps of any program: a process of a job, or a program elsewhere whose run is of `type: external`. The program asks before it
-//! acts and reports when it has acted; each finished step answers from the run's journal ever after. Steps are children of the command
+//! Durable steps of any program: a process of a job, or a program elsewhere whose run is of `type: external`. The program sends a
+//! request before and after each step; a finished step is answered from the run's journal from then on. Steps are children of the command
 //! that the process belongs to, or of the one step of an external run.
 
 use crate::child::ChildInput;
@@ -78,7 +78,7 @@ pub struct Begin {
     /// Tells steps of one name apart; without it their input does.
     pub key: Option<String>,
     pub input: Value,
-    /// Repeated if nobody knows whether it was done.
+    /// Repeated if its outcome is unknown.
     pub idempotent: bool,
     pub lease_ms: i64,
     /// Set aside until it has ended.
@@ -299,7 +299,7 @@ impl Engine {
                 Some(next) if !late => Some(run_tx.begin_durable(asker, next)?),
                 _ => None,
             };
-            run_tx.tx.hint(Hint::Run(run)); // somebody may wait for this step
+            run_tx.tx.hint(Hint::Run(run)); // requests may wait for this step
             Ok(Ended { standing, next })
         })
         .await

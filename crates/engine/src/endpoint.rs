@@ -1,4 +1,4 @@
-//! Endpoints that asked to be left alone for a while: a step that would call one waits, whichever run of the org was told.
+//! Endpoints that answered 429 (too many requests): a step that would call one waits until its pause is over, in every run of the org.
 
 use crate::run_tx::RunTx;
 use model::Failure;

@@ -1,4 +1,4 @@
-//! Runs of `type: external`: their steps are begun by a program elsewhere, and that program, or a person, says when they are over.
+//! Runs of `type: external`: a program outside begins their steps, and that program or a user finishes the run.
 
 use crate::Engine;
 use crate::durable::{Asker, MAX_DATA_BYTES, failure, open};

@@ -1,5 +1,5 @@
-//! Machines that cost money while nobody runs on them: holds and warm idle time, charged to the org by the window, and ended
-//! when a window cannot be paid. Where such time is free (local, ssh) nothing here happens. Never charges a run.
+//! Charges an org for machines on which no job runs (holds and warm idle time), one time window after the other, and terminates a
+//! machine whose next window cannot be paid. Does nothing for providers where such time is free (local, ssh). Never charges a run.
 
 use crate::EngineContext;
 use crate::transition::Machines;
@@ -11,7 +11,7 @@ use model::{AllocationId, Credits, Failure, InstanceId, OrgId, Refused, Timestam
 use store::usage::Spent;
 use store::{Entry, EntryKind, NewEvent, Tx, WorkKind};
 
-/// Whether a machine of this provider costs its org something although nobody runs on it.
+/// Whether a machine of this provider costs its org something while no job runs on it.
 pub(crate) fn costs(context: &EngineContext, instance: &Instance) -> bool {
     let paid = context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().paid);
     paid && instance.price_micro > 0
@@ -36,7 +36,7 @@ pub(crate) fn close(machines: &mut impl Machines, instance: &mut Instance) -> Re
     Ok(())
 }
 
-/// Nobody knows whether a machine that is not heard exists, so its time counts until it was heard last.
+/// A silent machine may be gone, so its time counts only until its runner was last heard.
 fn existed_until(instance: &Instance, at: Timestamp) -> Timestamp {
     match instance.status {
         InstanceStatus::Unreachable | InstanceStatus::Lost => instance.last_seen_at.unwrap_or(at).min(at),
@@ -100,7 +100,7 @@ fn holders(kept: &[Allocation]) -> Vec<Holder> {
 
 /// What the next look at an unused machine's account says.
 pub(crate) enum Unused {
-    /// Nobody pays for it: free, in use, or not heard.
+    /// Nothing is charged: its time is free, a job uses it, or its runner is silent.
     Nothing,
     PaidUntil(Timestamp),
     /// The next window cannot be paid: no hold keeps it any more, and it is to end.

@@ -1,5 +1,5 @@
-//! Runs whose item is due and for which there is nothing to do yet: seen at a read_inline, many at once, inside the claim. After an outage
-//! that is nearly all of them. Never changes a run; whatever is not surely idle is looked at properly.
+//! Finds, inside the claim, the due runs for which there is nothing to do yet: one read for many runs. After an outage nearly all runs
+//! are of this kind. Never changes a run; a run that is not surely idle is claimed and reconciled as usual.
 
 use model::attempt::TreeCounters;
 use model::run::{Run, RunEvent, RunStatus};

@@ -1,4 +1,4 @@
-//! Machines: registered, heard, silent, idle, brought back and ended. Nothing is ended on a guess: the provider is asked.
+//! The work item of a machine: silence, idleness, a runner that died, termination. A machine counts as gone only when its provider says so.
 
 use crate::idle_billing::Unused;
 use crate::instance_cleanup::is_there_again;
@@ -31,7 +31,7 @@ pub(crate) fn idle_after_ms(context: &EngineContext, provider: &str) -> i64 {
 /// Deletes a folder of a machine whose runner is gone; the machine itself is forgotten with its last folder.
 pub(crate) async fn remove_workdir(context: &EngineContext, instance: &Instance, workdir: &str) -> Result<(), Failure> {
     if instance.displaced {
-        return Ok(()); // what is there is somebody else's
+        return Ok(()); // a machine with another nonce has its name now
     }
     let provider = context.provider(&instance.provider)?;
     if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
@@ -40,7 +40,8 @@ pub(crate) async fn remove_workdir(context: &EngineContext, instance: &Instance,
     Ok(())
 }
 
-/// What the provider calls it: as written down, or by its name if whoever made it never came to write it down.
+/// The provider's handle of the machine: from its row, or found by its name if the worker that made the machine died before it stored
+/// the handle.
 pub(crate) async fn handle_of(provider: &dyn Provider, instance: &Instance) -> Result<Option<Handle>, Trouble> {
     match &instance.handle {
         Some(handle) => Ok(Some(Handle(handle.clone()))),
@@ -144,7 +145,7 @@ impl Engine {
         .await
     }
 
-    /// Ends every machine that nobody uses, for an owner who closes the shop. How many are on their way out.
+    /// Terminates every unused machine, for `repl control stop`. Returns how many are being terminated.
     pub async fn retire_idle(&self) -> Result<i64, Failure> {
         self.store
             .write(Lane::Normal, "instance.retire_idle", |tx| {
@@ -195,7 +196,7 @@ impl Engine {
             .await
     }
 
-    /// At start nobody has a stream yet: every machine that should be there is looked at a little later.
+    /// When a server starts, no runner has a stream to it yet: the item of every open machine becomes due a little later.
     pub async fn look_for_everyone(&self) -> Result<(), Failure> {
         self.store
             .write(Lane::Normal, "instance.look_for_all", move |tx| {
@@ -243,7 +244,7 @@ fn ended_by_a_person(
             let why = format!("{id} runs {}: cancel it first, or use --force", job.run);
             Err(Refused::Conflict { why }.into())
         }
-        // Its run ends in the same transaction; the machine follows when nobody lives there.
+        // Its run ends in the same transaction; the machine is terminated when no job is left on it.
         Some(job) => {
             let mut run_tx = RunTx::open(tx, context, job.run)?;
             let ends_now = run_tx.run.termination.is_none();
@@ -293,7 +294,7 @@ fn snapshot(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure>
     Ok(InstancePicture { instance, job, workflow_state, held_until })
 }
 
-/// Nobody has decided to end it: a slot on it is somebody's next machine, now or when it is heard again.
+/// It is not being terminated: a job may get a slot on it, now or when its runner is heard again.
 pub(crate) fn stays(status: InstanceStatus) -> bool {
     use InstanceStatus as I;
     !matches!(status, I::Draining | I::Terminating | I::Terminated)
@@ -339,7 +340,7 @@ fn reconcile(
     if let Some((due, _)) = silent_at(tx, context, &instance)? {
         next.push(due.max(at + ASK_AGAIN_MS));
     }
-    // Whose job works to its end is waited for; a machine that stops by itself, or has nobody on it, is not.
+    // A lost machine whose job works to its end (`on_lost_control: finish`) is waited for; one that stops its job, or has none, is not.
     let awaited = instance.on_lost_control == OnLostControl::Finish && store::job::on_instance(tx, id)?.is_some();
     if instance.status == InstanceStatus::Lost && !awaited {
         let from = instance.last_seen_at.unwrap_or(instance.created_at);

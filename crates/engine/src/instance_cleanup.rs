@@ -1,5 +1,5 @@
-//! The last care for a machine that has ended: once nobody's folder is there, its provider forgets it. What cannot be seen yet is
-//! looked for until it would be seen. Never ends a machine that has a place.
+//! Cleans up after a machine that was terminated: when no folder on it is held any more, its provider deletes what it keeps of it. A machine
+//! that its provider does not list may still appear, so it is looked for by name for 5 minutes. Never ends a machine whose row is open.
 
 use crate::Engine;
 use crate::instance::{ASK_AGAIN_MS, handle_of};
@@ -19,7 +19,7 @@ impl Engine {
         };
         let (kept, looked_for_until, now) = self.store.read("allocation.kept", read).await?;
         if !kept.is_empty() {
-            // Somebody's folder is still there: to the end of its hold, or until its job has ended.
+            // A folder is still kept there: to the end of its hold, or until its job has ended.
             let until = kept.iter().filter_map(model::allocation::deadline).max();
             let soon = now + ASK_AGAIN_MS;
             return self.at(item, until.map_or(soon, |until| (until + SECOND).max(soon))).await;
@@ -40,8 +40,8 @@ impl Engine {
     }
 }
 
-/// Until then "not found" proves nothing about a machine that ended, or was to end, at `from`: the call that made it may have had
-/// its effect late, and the provider's list may lag. Our own outages do not count, because no worker could look.
+/// Until then "not found" is inconclusive for a machine that ended, or was to end, at `from`: the call that made it may take
+/// effect late, and the provider's list may lag. Outages of the control plane do not count, because no worker could look.
 pub(crate) fn missing_until(tx: &mut Tx, from: Timestamp) -> Result<Timestamp, Failure> {
     Ok(deadline_without(from, COMPENSATION_LIMIT_MS, &store::worker::outages(tx, from)?))
 }
@@ -55,7 +55,7 @@ pub(crate) fn is_there_again(tx: &mut Tx, id: InstanceId) -> Result<(), Failure>
 }
 
 async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -> Result<(), Failure> {
-    // A call that was under way when everybody had given up on it may have made it again: what has ended stays so.
+    // A spawn call of a worker that had lost its lease may have recreated the machine: it is terminated again.
     if matches!(provider.inspect(handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone) {
         provider.terminate(handle, &instance.nonce).await?;
     }
@@ -63,8 +63,8 @@ async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -
     Ok(())
 }
 
-/// Whoever made it may have died before writing so, or have made it again later, and the provider's list may lag: that nothing
-/// bears its name proves nothing for a while, in which somebody was there to look. After 5 s, and each time after twice as long.
+/// When to look for the machine again, if "not found" is still inconclusive (see `missing_until`): after 5 s, then after pauses that
+/// double.
 fn look_again_at(until: Timestamp, now: Timestamp) -> Option<Timestamp> {
     let left_ms = until.since(now);
     let looks_on = left_ms > 0 && !bug!(unseen_is_forgotten);

@@ -1,4 +1,4 @@
-//! A job's work item: the deadlines of its states, and what the state of its machine says about it.
+//! The work item of a job: the deadlines of its states, and what follows for the job from the state of its machine.
 
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};

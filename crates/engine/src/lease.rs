@@ -55,7 +55,7 @@ impl Engine {
 }
 
 impl RunTx<'_> {
-    /// From now on the program has so long to say something.
+    /// Begins or renews the lease: the program must renew it within this time.
     pub(crate) fn give_lease(&mut self, id: StepId, ms: i64, job: Option<(JobId, i64)>) -> Result<(), Failure> {
         let step = Rows::step(self, id)?;
         let until_active_ms = Rows::agent(self, step.agent)?.active_ms_at(self.at) + ms;
@@ -99,7 +99,7 @@ impl RunTx<'_> {
         Ok(if self.run.pause_asked.is_some() { Beat::Pause } else { Beat::Go })
     }
 
-    /// Gives up what no program has renewed, and ends what took too long. Returns when to look again.
+    /// Gives up steps whose lease has expired, and ends steps whose time-out has passed. Returns when to look again.
     fn end_leases(&mut self, id: StepId) -> Result<Option<Timestamp>, Failure> {
         let mut leased = Rows::open_children(self, id)?;
         leased.push(id);

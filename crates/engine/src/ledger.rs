@@ -75,7 +75,7 @@ impl RunTx<'_> {
     }
 
     /// The reservation follows the run an hour ahead, within its budget and what the org has. False: nothing is left to run on.
-    /// When it cannot follow any more, everybody is told while there is still time.
+    /// When no more can be reserved, an event says so while the run still has credits left.
     pub(crate) fn top_up(&mut self, job: JobId, hourly: Credits) -> Result<bool, Failure> {
         let ahead = hourly.per_hour_for(self.context.config.money.ahead_ms);
         let enough = |left: Credits| left.micro() * 2 >= ahead.micro();
@@ -149,7 +149,7 @@ impl RunTx<'_> {
     }
 
     /// Charges a job's compute up to `until`: one row a window, keyed, never beyond the reservation.
-    /// What outlasted the reservation while nobody could top it up is reserved now, as far as that is possible.
+    /// Time that exceeded the reservation (no worker was there to extend it) is reserved now, as far as possible.
     pub(crate) fn charge_job(&mut self, id: JobId, until: Timestamp) -> Result<(), Failure> {
         let mut job = self.job(id)?.clone();
         let Some(from) = job.charged_to.filter(|from| *from < until) else { return Ok(()) };

@@ -121,7 +121,7 @@ pub struct Engine {
     /// Items that this process has claimed and not finished.
     in_hand: Arc<Mutex<BTreeSet<store::work::InHand>>>,
     closing: Arc<closing::Closing>,
-    /// Tells people of questions.
+    /// Starts the user's program for each question (`[notify]`).
     notifier: Option<notify::Notifier>,
     workdirs: Arc<desired::Workdirs>,
 }

@@ -1,4 +1,4 @@
-//! Logs at their job's end: sealed, so that readers know the end, and gathered into one file. And what becomes of old ones.
+//! Seals a log when its job ends, so that readers know its end, and gathers it into one file. Deletes old logs.
 
 use crate::Engine;
 use crate::step::is_in_flight;
@@ -64,7 +64,7 @@ impl Engine {
         let runs = self.store.read("log.runs", move |tx| store::run::of_logs(tx, &logs)).await?;
         let mut kept = Vec::new();
         for (old, run) in old.into_iter().zip(runs) {
-            // A log of nobody is as old as it is.
+            // The log of a run that does not exist ages from when it was stored.
             let ended_at = run.map_or(Some(old.kept_from), |run| ended_at(&run));
             match limits.aged(ended_at, at) {
                 _ if old.deleted => more |= self.logs.delete(old.org, old.log).await?,

@@ -1,5 +1,5 @@
-//! Starts the program of `[notify]` for each new ticket and approval, at least once. The question's row stands before the program starts;
-//! how it ended is written behind it. A program that fails is started again a few times, then the question says so by its event.
+//! Starts the program of `[notify]` for each new ticket and approval, at least once. The question's row is committed before the program
+//! starts; its exit is recorded afterwards. A program that fails is started again a few times, then the question says so by its event.
 
 use crate::question::QuestionDetail;
 use crate::{Engine, Tool};

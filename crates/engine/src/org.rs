@@ -1,4 +1,4 @@
-//! Who may do what: orgs, tokens, secrets.
+//! Orgs, their tokens (which requests are allowed) and their secrets.
 
 use crate::Engine;
 use model::{Failure, OrgId, Refused, Timestamp, TokenId, Trouble};

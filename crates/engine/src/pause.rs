@@ -1,5 +1,5 @@
-//! Pausing and resuming a run, in two steps each: what runs is told to stand still or to go on, and when every machine has said that it
-//! does, the run is paused or running. Never ends anything: a job that ends meanwhile ends as it would have.
+//! Pauses and resumes a run, each in two steps. First every job is asked to freeze or thaw; its runner does so and reports. When all have
+//! reported, the run is `paused`, or `running` again. Never ends anything: a job that ends meanwhile ends as it would have.
 
 use crate::run_tx::RunTx;
 use model::Failure;
@@ -46,7 +46,7 @@ impl RunTx<'_> {
         hierarchy::go_on(self, jobs)
     }
 
-    /// Says that everything is held, or that everybody goes on, as soon as that is so.
+    /// Completes a pause when every job is frozen, and a resume when every job moves again.
     pub(crate) fn settle_pause(&mut self) -> Result<(), Failure> {
         let waits = self.run.pause_asked.is_some() || self.run.status == RunStatus::Resuming;
         if self.run.termination.is_some() || !waits {

@@ -1,4 +1,4 @@
-//! What would become of a submission: the checks, the placement and the prices of a real one, from the rows as they are. Writes nothing.
+//! The dry run of a submission: the same checks, placement and prices as for a real one, from the current rows. Writes nothing.
 
 use crate::run::{Submission, affordable, check_asked, check_secrets};
 use crate::{Engine, EngineContext};

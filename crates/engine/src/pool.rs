@@ -1,4 +1,5 @@
-//! Placement: one serial decision per pool, under the pool's lock. A submit places itself only if nobody waits; a freed slot wakes the pool.
+//! Placement: one decision at a time per pool, under the lock of the pool's row. A submission claims a slot itself only if no job waits;
+//! otherwise the pool's work item places the waiting jobs in order. A slot that becomes free wakes that item.
 
 use crate::intents::terminate_instance;
 use crate::run_tx::{RunTx, Tracked};
@@ -160,7 +161,8 @@ impl RunTx<'_> {
         self.instances.iter().any(|held| held.it.id == machine) || store::instance::may_lock(self.tx, machine)
     }
 
-    /// At the end of its turn in the list. Behind somebody who waits already nothing new can be placed, so nobody looks again.
+    /// Puts the job at the end of its turn in the waiting list. Behind a job that waits already it cannot be placed yet, so the pool's
+    /// item is not woken.
     fn enqueue(&mut self, id: JobId, pool: PoolId, head: Option<Head>) -> Result<(), Failure> {
         if self.job(id)?.queue_seq.is_some() {
             return Ok(());
@@ -188,13 +190,13 @@ impl RunTx<'_> {
 
     fn try_claim(&mut self, id: JobId, slot: &WarmSlot) -> Result<(), Failure> {
         if !self.may_lock(slot.instance) {
-            return Err(Refused::Stale { what: "the instance" }.into()); // somebody else may have it: another one will do
+            return Err(Refused::Stale { what: "the instance" }.into()); // another job may have it: another slot is chosen
         }
         let instance = self.instance(slot.instance)?;
         if instance.it.status != InstanceStatus::Ready {
             return Err(Refused::Stale { what: "the instance" }.into());
         }
-        // Whoever freed the slot may have read the clock after us, and have had the pool's lock before us.
+        // The transaction that freed the slot had the pool's lock before this one, but may have read the clock later.
         let freed = self.allocation(slot.allocation)?.it.updated_at;
         self.at = self.tx.not_before(freed);
         self.allocation_event(slot.allocation, AllocationEvent::Claimed { job: id })?;
@@ -234,7 +236,7 @@ impl RunTx<'_> {
             price_micro,
             ..machine
         }));
-        // Born claimed: nobody else can take it before the job it was made for (R94).
+        // Created as claimed: no other job can take it before the job it was made for (R94).
         let (claimed, job) = (AllocationStatus::Claimed, Some(id));
         let free = Allocation::free(slot, self.run.org, instance, capabilities.user, self.at);
         self.allocations.push(Tracked::new(Allocation { manifest: Some(manifest), status: claimed, job, ..free }));
@@ -255,7 +257,7 @@ impl RunTx<'_> {
     }
 }
 
-/// Secret to whoever does not have the installation's key, and new for every machine.
+/// Cannot be computed without the installation's key, and differs for every machine.
 fn nonce(context: &EngineContext, name: &str, at: model::Timestamp) -> String {
     context.installation.runner_token(&format!("nonce {name} {}", at.ms())).chars().take(32).collect()
 }
@@ -320,7 +322,7 @@ impl Engine {
             .await
     }
 
-    /// Somebody waits and something may have become free: one transaction per placed job, in order, until nobody fits.
+    /// Jobs wait and a slot may have become free: places them in order, one transaction per job, until the first cannot be placed.
     pub(crate) async fn reconcile_pool(&self, item: Item) -> Result<(), Failure> {
         let id = PoolId(item.subject);
         for _ in 0..PLACED_AT_ONCE {

@@ -1,5 +1,5 @@
-//! Which runners were heard lately, by this process. Memory only: durable once in a while (`instance::flush`), and always asked before
-//! a deadline is believed.
+//! When this process last heard from each runner. In memory, written to the database every 20 s (`flush_presence`). Always consulted
+//! before a runner counts as silent.
 
 use model::{InstanceId, JobId, Timestamp};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl Presence {
         }
     }
 
-    /// Surely no runner was ever told of this job: nobody but this process could have, and it did not.
+    /// Surely no runner was ever sent this job: only this process talks to runners, and it has not sent it.
     pub(crate) fn never_delivered(&self, job: JobId) -> bool {
         self.alone && self.placed.lock().expect("no panic while locked").get(&job) == Some(&false)
     }
@@ -60,7 +60,7 @@ impl Presence {
         entry.unsaved = true;
     }
 
-    /// What a runner says of its disk, for whoever measures.
+    /// How often a runner has waited for its disk. For tests and benchmarks.
     pub fn waited(&self, instance: InstanceId, durable_waits: u64) {
         let mut seen = self.seen.lock().expect("no panic while locked");
         if let Some(entry) = seen.get_mut(&instance) {

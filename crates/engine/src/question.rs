@@ -110,7 +110,7 @@ pub(crate) fn to_tell(tx: &mut Tx, id: QuestionId) -> Result<Option<QuestionDeta
 }
 
 impl Engine {
-    /// Answers a question once: of many who answer at the same time one is told that it was his.
+    /// Answers a question once: if several people answer at the same time, one succeeds.
     pub async fn answer(
         &self,
         org: OrgId,

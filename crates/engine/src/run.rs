@@ -164,7 +164,7 @@ impl Engine {
     }
 
     /// Stores a refusal under its key, after the refused transaction has taken its effects and the key back. If another request
-    /// has used the key in between, its answer is the key's answer. Nobody has been told anything before this commits.
+    /// has used the key in between, its answer is the key's answer. No client is answered before this commits.
     pub(crate) async fn remember(&self, key: Key, refused: Refused) -> Result<KeyedResponse, Failure> {
         let about_the_key = matches!(refused, Refused::KeyReused | Refused::KeyBusy { .. });
         let kept = if about_the_key || bug!(refusal_forgotten) { None } else { (self.refusals)(&refused, &key) };
@@ -478,7 +478,7 @@ fn reconcile(tx: &mut Tx, context: &EngineContext, id: RunId) -> Result<Option<T
     Ok(due.into_iter().chain(charge).min())
 }
 
-/// The run's deadline with our outages taken out: while we were away nobody could report, and nothing could be picked up.
+/// The run's deadline, moved by outages of the control plane: during one no runner could report and no worker could pick the run up.
 fn deadline(run_tx: &mut RunTx<'_>) -> Result<Option<(Timestamp, RunEvent)>, Failure> {
     let deadline = run_tx.deadline();
     let Some(from) = crate::idle_runs::waits_since(&run_tx.run, deadline.as_ref()) else { return Ok(deadline) };

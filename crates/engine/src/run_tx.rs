@@ -1,5 +1,5 @@
-//! One run's working set inside one transaction: the run locked, what belongs to it loaded once, changed by its lives, and written once.
-//! Whatever concerns another run is a work item, never a second run_tx.
+//! The rows of one run in one transaction: the run's row is locked, its entities are loaded once, changed by their `apply` functions, and
+//! written once. An effect on another run is a work item, never a second `RunTx`.
 
 use crate::EngineContext;
 use crate::child::ChildInput;
@@ -356,7 +356,7 @@ impl<'t> RunTx<'t> {
         Ok(self.run)
     }
 
-    /// The same for a run that is being submitted, which is shown as it will be found: nobody has to read it back.
+    /// The same for a run that is being submitted. Returns the run as a reader will find it, without reading it back.
     pub(crate) fn close_shown(mut self) -> Result<RunSnapshot, Failure> {
         debug_assert!(self.mark == Mark::New, "a run that was there has a newer version after it is written");
         self.place_waiting()?;

@@ -1,4 +1,4 @@
-//! What runners say: register, heartbeat, report. Reports are judged by their epoch alone; repeats change nothing.
+//! Requests of runners: register, heartbeat, report. A report is accepted or refused by its job's epoch alone; a repeated report changes nothing.
 
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
@@ -116,7 +116,7 @@ pub struct LogReach {
     pub offset: i64,
 }
 
-/// What nobody wants to hear: of one try, or of a whole epoch of a job.
+/// A report that is refused as outdated: of one try, or of a whole epoch of a job.
 #[derive(Debug)]
 pub struct NotTaken {
     pub job: JobId,
@@ -169,10 +169,10 @@ impl Engine {
         Ok(registered)
     }
 
-    /// A sign of life. Nothing durable, unless the machine was thought to be gone.
+    /// A heartbeat. Writes nothing, unless the machine counted as unreachable or lost.
     pub async fn heartbeat(&self, instance: &Instance, observed_version: i64, at: Timestamp) -> Result<(), Failure> {
         if !instance.status.is_open() {
-            return Ok(()); // nobody waits for it any more
+            return Ok(()); // its row is closed
         }
         self.context.presence.heard(instance.id, at, observed_version);
         if matches!(instance.status, InstanceStatus::Unreachable | InstanceStatus::Lost) {
@@ -416,7 +416,7 @@ fn apply(
     run_tx.close().map(|_| refused)
 }
 
-/// One fact, and whatever must have happened before it although nobody has said so yet.
+/// One reported fact, and everything that must have happened before it although its report has not arrived yet.
 fn happened(run_tx: &mut RunTx<'_>, job: JobId, fact: &Fact, logged: i64) -> Result<(), Failure> {
     let what = &fact.what;
     run_tx.job_event(job, JobEvent::Accepted)?;
@@ -479,7 +479,7 @@ fn step_ended(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> R
     run_tx.job_event(job, ended).map(drop)
 }
 
-/// Evidence that comes after the decision: kept for people, changes neither status nor money.
+/// Late evidence: a report that arrives after the end was decided. Stored and shown; changes neither status nor charges.
 fn late(run_tx: &mut RunTx<'_>, job: JobId, facts: &[Fact]) {
     let ended = facts.iter().find_map(|fact| match &fact.what {
         What::Ended { exit_code, signal, .. } => Some((exit_code, signal)),

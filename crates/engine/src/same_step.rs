@@ -23,7 +23,7 @@ impl RunTx<'_> {
     }
 
     /// The step of an earlier plan that was begun with the same tool and input under another name. Two steps of one plan may well do the
-    /// same: whoever made the plan meant that.
+    /// same: the author of the plan meant that.
     pub(crate) fn same_step(&mut self, step: &Step, call: &Call) -> Result<Option<SameStep>, Failure> {
         if !self.may_repeat_another(step)? {
             return Ok(None);

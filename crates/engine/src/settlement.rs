@@ -1,5 +1,5 @@
-//! The only place where a run ends. The end of a job becomes the ends of its step, task, agent and run, with money and machines, in one
-//! transaction.
+//! The only place where a run ends. When a job ends, one transaction ends its step, task, agent and run (decided by `model::hierarchy`),
+//! charges and refunds the credits, and frees the slot.
 
 use crate::intents::terminate_instance;
 use crate::run_tx::{RunTx, Tracked};
@@ -27,7 +27,7 @@ impl RunTx<'_> {
         if self.attempt()?.it.tree.jobs.active == 0 {
             self.stop_clock();
         }
-        // A frozen machine that dies takes its run's patience with it: who resumes wants to find what was paused.
+        // If a frozen machine dies, the job is not submitted again: a user who resumes the run expects the paused processes.
         let may = self.run.termination.is_none() && self.run.status == RunStatus::Running;
         if may && self.resubmits(&job, reason)? {
             let pause = recovery::infrastructure_pause(job.submission);
@@ -70,7 +70,7 @@ impl RunTx<'_> {
         }
     }
 
-    /// Surely: its runner said so (an end without any exit status), or no runner was ever given it.
+    /// Whether the command surely never began: its runner reported so (an end without an exit status), or no runner ever got the job.
     fn never_began(&mut self, job: &Job) -> Result<bool, Failure> {
         if model::job::may_have_started(job) && !bug!(repeated_after_it_began) {
             return Ok(false);
@@ -87,7 +87,7 @@ impl RunTx<'_> {
         })
     }
 
-    /// Ends the run once its reason stands and nothing of it is left.
+    /// Ends the run once it has a termination reason and no agent or job of it is open. The only place that sends `Finalised`.
     pub(crate) fn finalise(&mut self) -> Result<(), Failure> {
         let Some(termination) = self.run.termination.clone() else { return Ok(()) };
         if self.run.status.is_end() {
@@ -104,7 +104,7 @@ impl RunTx<'_> {
         self.retry_by_policy(termination.reason)
     }
 
-    /// R3: a failed run has a failed agent; when none did it, one of ours carries the cause.
+    /// R3: a failed run has a failed agent. If none of its agents failed, a system agent is added that carries the cause.
     fn add_system_agent(&mut self, reason: RunReason) {
         let error = self.run.last_error.clone().unwrap_or_else(|| LastError {
             code: reason.to_string(),
@@ -172,7 +172,7 @@ impl RunTx<'_> {
         }
     }
 
-    /// The job has left its slot. What becomes of the slot is the job's to say; a machine that is on its way out gets no new one.
+    /// The job has left its slot. `how` says what happens to the slot; a machine that is being terminated gets no new one.
     pub(crate) fn slot_ended(&mut self, id: JobId, how: SlotEnd) -> Result<(), Failure> {
         let job = self.job(id)?.clone();
         let (Some(slot), Some(instance)) = (job.allocation, job.instance) else { return Ok(()) };

@@ -241,8 +241,8 @@ impl RunTx<'_> {
         Ok(())
     }
 
-    /// What a step is called with, or, in an earlier attempt, was. From here on the journal's record is this row's: whoever finds out what
-    /// became of the step says so here.
+    /// What a step is called with, or, in an earlier attempt, was. From here on the journal's record belongs to this row: the
+    /// outcome of the step, once it is known, is recorded here.
     fn note_call(&mut self, step: &Step, call: Call) -> Result<(), Failure> {
         if step.key.is_none() {
             store::step::insert_data(self.tx, step.id, Data::Input, &call.input)?;
@@ -322,7 +322,7 @@ impl RunTx<'_> {
     }
 }
 
-/// Whether the row says that somebody works on it.
+/// Whether, by its row, a holder works on it.
 pub(crate) fn is_in_flight(step: &Step) -> bool {
     step.status == StepStatus::Running && !step.is_unknown()
 }

@@ -1,5 +1,5 @@
-//! What ends by time alone: old idempotency keys, pauses of endpoints that are over, old logs, expired artifacts, files nobody needs,
-//! items of subjects that have ended. In small pieces, on the low lane.
+//! Deletes what has expired: old idempotency keys, pauses of endpoints that are over, old logs, artifacts, files that no run uses,
+//! work items of subjects that have ended. In small transactions, on the low-priority lane.
 
 use crate::Engine;
 use model::Failure;
@@ -33,7 +33,7 @@ impl Engine {
             .store
             .write(Lane::Low, "sweep.keys", move |tx| {
                 let at = tx.at();
-                // Whoever repeats a request, or means to use what it has sent, could not while we were away.
+                // During an outage a client could neither repeat a request nor use the files it had sent.
                 let old_keys = store::worker::lived_since(tx, store::idempotency::KEPT_MS)?;
                 let old_contents = store::worker::lived_since(tx, contents_kept_ms)?;
                 let swept = [

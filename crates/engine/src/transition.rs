@@ -1,5 +1,5 @@
-//! Applies events to runs, jobs, slots and machines, and does what follows from each move in the same transaction. What the end of a job or
-//! run means is decided in `settlement`.
+//! Applies events to runs, jobs, slots and machines, and carries out the consequences of each transition in the same transaction. What
+//! follows from the end of a job or run is in `settlement`.
 
 use crate::intents::launch_run;
 use crate::job::stop_reason;
@@ -174,7 +174,7 @@ pub(crate) trait Machines {
     /// The machine's slots that are free, in use or held.
     fn slots_on(&mut self, machine: InstanceId) -> Result<Vec<Allocation>, Failure>;
     fn set_slot(&mut self, slot: Allocation) -> Result<(), Failure>;
-    /// The machine's desired document is another one after this transaction.
+    /// The machine's desired document changes with this transaction.
     fn tell_runner(&mut self, machine: InstanceId) -> Result<(), Failure>;
     fn replenish(&mut self, used: AllocationId) -> Result<(), Failure>;
 }

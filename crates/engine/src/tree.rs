@@ -1,5 +1,5 @@
-//! The tree of a run in its transaction: agents, tasks and steps are read by id, when they are needed, and written once. What follows from
-//! what is decided by `model::hierarchy`; this file only brings it the rows.
+//! The tree of a run in its transaction: agents, tasks and steps are read by id, when they are needed, and written once. `model::hierarchy`
+//! decides; this file only gives it the rows.
 
 use crate::run_tx::{RunTx, Tracked};
 use model::agent::{Agent, AgentKind, AgentStatus};

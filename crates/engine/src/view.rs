@@ -1,4 +1,4 @@
-//! Reading for people and programs: a run with all that is shown beside it, in one snapshot; the tree below it in pages.
+//! Reads for the API: a run with everything shown beside it, in one snapshot; the tree below it in pages.
 
 use crate::Engine;
 use model::agent::Agent;
@@ -249,7 +249,7 @@ impl Engine {
     }
 }
 
-/// What is still open or kept, for whoever wants to close the shop.
+/// What is still open or held, for `repl control stop` and the idle shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remains {
     pub runs: i64,

@@ -1,4 +1,4 @@
-//! Why a run waits or failed, and what a person can do: told from the same rows and rules that decide.
+//! Explains why a run waits or failed, and what a user can do, from the same rows and rules by which the engine decides.
 
 use crate::Engine;
 use crate::view::{RunSnapshot, snapshot};

@@ -1,4 +1,5 @@
-//! The loop without the loop: one turn claims what is due and works on it. Whoever calls it decides when to call again.
+//! One iteration of the worker loop: claims due work items and works on each. The caller (the server's worker, or the simulator) decides
+//! when to call again.
 
 use crate::{Engine, idle_runs};
 use model::run::RunEvent;
@@ -21,7 +22,7 @@ impl Engine {
         self.store.write(Lane::High, "worker.start", move |tx| store::worker::start(tx, &name)).await
     }
 
-    /// Says that this worker lives, and notes an outage if nobody did for a while.
+    /// Renews this worker's lease, and records an outage if no process has updated the monitor row for a while.
     pub async fn beat(&self, worker: &Worker) -> Result<(), Failure> {
         let worker = worker.clone();
         self.store
@@ -32,7 +33,7 @@ impl Engine {
             .await
     }
 
-    /// Everything it holds is free at once, and nobody counts it as a death.
+    /// Frees all items of this worker at once. An orderly stop does not count as a death of the items' worker.
     pub async fn stop_worker(&self, worker: &Worker) -> Result<(), Failure> {
         let worker = worker.clone();
         self.store.write(Lane::High, "worker.stop", move |tx| store::worker::stop(tx, &worker)).await
@@ -81,12 +82,12 @@ impl Engine {
         self.closing.ask();
     }
 
-    /// How many items are due and not finished, for whoever measures.
+    /// How many items are due and not finished. For benchmarks.
     pub async fn count_due(&self) -> Result<i64, Failure> {
         self.store.read("work.count_due", store::work::count_due).await
     }
 
-    /// Works on one claimed item. Its failure is its own: the item is tried again, nobody else waits for it.
+    /// Works on one claimed item. If that fails, the item is tried again after a second; other items are not affected.
     pub async fn work_on(&self, item: Item) {
         let result = if item.dead { self.give_up(item).await } else { self.look_at(item).await };
         match result {
@@ -108,8 +109,8 @@ impl Engine {
         in_hand.remove(&(item.kind, item.subject, item.fence));
     }
 
-    /// What was done in the world by somebody who did not know that he was late, others have not seen: a machine may have been made
-    /// again that they had ended. It is looked at once more.
+    /// A worker that lost its lease may have recreated a machine that another worker had terminated: the machine's item is made due
+    /// again.
     async fn look_after(&self, item: Item) -> Result<(), Failure> {
         let read = move |tx: &mut store::Tx| match item.kind {
             WorkKind::Instance => Ok(Some(InstanceId(item.subject))),
@@ -193,7 +194,7 @@ impl Engine {
             .await
     }
 
-    /// Nothing more to do until somebody wakes it.
+    /// Nothing more to do until another transaction wakes it.
     pub(crate) async fn done(&self, item: Item) -> Result<(), Failure> {
         self.finish(item, |_| None).await
     }

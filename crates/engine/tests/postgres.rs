@@ -1,4 +1,4 @@
-//! Two processes at once on PostgreSQL: jobs of one run are placed in one transaction, and nobody waits in a circle; a question that many
+//! Two processes at once on PostgreSQL: jobs of one run are placed in one transaction, without a deadlock; a question that many
 //! people answer has one taker, there and on SQLite, and so has an offered step.
 
 #[allow(dead_code, reason = "the tests of the store use more of it")]

@@ -1,4 +1,5 @@
-//! The life of an agent: a run's logical worker, a sequence of tasks. A plain task has one; a system agent carries a cause nobody else has.
+//! The state machine of an agent: a run's logical worker with a sequence of tasks. A plain task has one agent. A system agent is added to a run
+//! that failed although none of its agents did; it carries the cause.
 
 use crate::children::{ChildState, Children};
 use crate::hierarchy::Ending;
@@ -111,7 +112,7 @@ pub struct Agent {
     /// Tokens that its models have read and written.
     #[serde(default)]
     pub tokens: i64,
-    /// Steps below it that somebody works on, and that wait for a person.
+    /// `acting`: steps below it that have a holder, a machine or a program working on them. `waiting`: those that wait for a person.
     #[serde(default)]
     pub acting: i64,
     #[serde(default)]

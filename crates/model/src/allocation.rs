@@ -1,4 +1,4 @@
-//! The life of an allocation: the binding of a job to an instance. `AVAILABLE` ones are the warm pool.
+//! The state machine of an allocation: the binding of a job to an instance. Allocations that are `AVAILABLE` are the warm pool.
 
 use crate::hold::{Hold, HoldAccount};
 use crate::{

@@ -1,4 +1,4 @@
-//! One try of a whole run: money and counters live here. Never reopened.
+//! The state machine of an attempt, one try of a whole run. Holds its credits and counters. Never reopened.
 
 use crate::children::Children;
 use crate::job_counters::JobCounters;

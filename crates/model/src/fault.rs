@@ -1,5 +1,5 @@
-//! Where a process may be made to die or to stop: named points around every commit, call, report and rename that matters.
-//! Whoever owns the process arms them; unarmed, a point is one load. Never reads the environment, never ends anything.
+//! Crash points: named places around commits, calls, reports and renames where tests kill or stop a process. `main` arms them; a point
+//! that is not armed costs one load. This module never reads the environment and never ends a process itself.
 
 use std::fmt;
 use std::sync::OnceLock;

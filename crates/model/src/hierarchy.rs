@@ -1,5 +1,5 @@
-//! How an end travels up the tree of a run: a step ends, its task decides, its agent decides, its run decides; and what the siblings do
-//! meanwhile. The engine's transactions and the explorer of the tests run this same code over their own [`Rows`].
+//! How an end is passed up the tree of a run: when a step ends, its task decides whether it has ended too, then its agent, then the run; and
+//! what happens to siblings. The engine's transactions and the tests' explorer run this code, each over its own [`Rows`].
 //!
 //! Each parent decides from its counters ([`crate::children`]). Rows are read by id, and only those that change; a cancel of many
 //! children stops after [`CHUNK`] rows, and the run's work item goes on with the rest in the next commit.
@@ -103,7 +103,7 @@ pub enum Ready {
     Later,
     /// A step of this identity and key has finished in this run: its record answers.
     Recorded,
-    /// One was begun, perhaps in an earlier attempt, and nobody knows whether it had its effect.
+    /// One was begun, perhaps in an earlier attempt, and its outcome is unknown.
     Unknown,
     /// Its `if` is false.
     NotNeeded,
@@ -208,9 +208,9 @@ pub trait Rows {
     fn retire_task(&mut self, task: TaskId) -> Result<(), Self::Error>;
     fn replace_step(&mut self, ended: &Step) -> Result<(), Self::Error>;
 
-    /// Whether a rank may be submitted to a machine now. If not, somebody looks again.
+    /// Whether a rank may be submitted to a machine now. If not, the implementation makes the run's item due again.
     fn may_submit(&mut self, agent: &Agent) -> Result<bool, Self::Error>;
-    /// The agent has begun: whoever drives its steps is told.
+    /// The agent has begun: its work item is woken, or a job is submitted for it.
     fn agent_begun(&mut self, agent: &Agent) -> Result<(), Self::Error>;
     /// The agent has ended: its machine, if it has one, is let go.
     fn agent_ended(&mut self, agent: AgentId);
@@ -225,7 +225,7 @@ pub trait Rows {
     fn open_approval(&mut self, step: &Step) -> Result<(), Self::Error>;
     /// The step waits no longer: what a person was asked is answered, or needs no answer any more.
     fn close_question(&mut self, step: &Step, what: StepWait) -> Result<(), Self::Error>;
-    /// Tickets of this run that nobody has resolved.
+    /// Tickets of this run that are not resolved.
     fn open_tickets(&mut self) -> Result<i64, Self::Error>;
     /// Opens a planner agent, because too much has failed.
     fn open_planner(&mut self) -> Result<(), Self::Error>;
@@ -240,7 +240,7 @@ pub trait Rows {
 enum Next {
     /// Children run, wait for a person, or may begin.
     Goes,
-    /// It is ending: open children that nobody works on are cancelled.
+    /// It is ending: open children without a holder are cancelled.
     Cancel,
     /// Nothing below it is open.
     Ends(Ends),
@@ -389,7 +389,8 @@ fn close_question<R: Rows>(rows: &mut R, step: &Step, question: StepWait) -> Res
     Ok(())
 }
 
-/// An agent knows how many of its steps somebody works on, and the attempt how many a worker does: a machine's can be frozen.
+/// An agent counts its steps that are being worked on; the attempt counts only those that a worker acts on, because steps on a machine
+/// can be frozen.
 fn count_in_flight<R: Rows>(rows: &mut R, step: &Step, acting: i64, waiting: i64) -> Result<(), R::Error> {
     if acting == 0 && waiting == 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! How long a finished allocation is kept, and by how much that may be prolonged. Never shortened except by a person.
+//! How long a finished allocation is kept, and by how much that may be prolonged. Shortened only when a user asks.
 
 use crate::bug;
 use crate::time::{HOUR, MINUTE};

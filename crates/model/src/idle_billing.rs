@@ -1,5 +1,5 @@
-//! Who pays for a machine on which nobody's job runs: the hold that keeps it longest, else its org as warm idle time.
-//! Every millisecond is paid once. Never asks what is free: that is the provider's to say.
+//! Which account pays for a machine on which no job runs: the hold that keeps it longest, else its org as warm idle time.
+//! Every millisecond is paid once. Whether such time is free is not decided here: the provider says so.
 
 use crate::{AllocationId, Credits, Timestamp};
 
@@ -18,7 +18,7 @@ pub enum Payer {
     Hold(AllocationId),
     /// From what an extension of this hold set aside.
     Extension(AllocationId),
-    /// Nobody holds it: warm idle time, from what the org has available.
+    /// No hold: warm idle time, charged to the org's available credits.
     Idle,
 }
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever holds it and however time is cut: the spans lie side by side and fill the time.
+        /// For any holds and any cut of the time: the spans are adjacent and fill the time.
         #[test]
         fn no_time_is_paid_twice_or_never(
             holds in proptest::collection::vec((0i64..300, proptest::option::of(0i64..300)), 0..4),

@@ -1,4 +1,4 @@
-//! The life of an instance: a machine (or a process standing for one). Terminating it is conditional on nobody living on it.
+//! The state machine of an instance: a machine, or a process that stands for one. It is terminated only when no job is on it.
 
 use crate::spec::{OnLostControl, Resources};
 use crate::time::{MINUTE, SECOND};
@@ -15,7 +15,7 @@ string_enum! {
 }
 
 impl InstanceStatus {
-    /// Still somebody's to pay for or to clean up.
+    /// It may still cost credits, or must still be cleaned up.
     pub fn is_open(self) -> bool {
         self != InstanceStatus::Terminated
     }
@@ -53,10 +53,10 @@ pub struct Instance {
     pub ready_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen_at: Option<Timestamp>,
-    /// When it was given up on; none once it is heard again. Whoever is told to end it still finds it here.
+    /// When it was declared lost; none once its runner is heard again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_at: Option<Timestamp>,
-    /// Since when nobody has used it; none while a job lives here.
+    /// Since when no job has used it; none while a job is on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Timestamp>,
     /// Unused, and paid for up to here; none while a job lives here, and where unused time is free.
@@ -66,7 +66,7 @@ pub struct Instance {
     pub terminating_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminated_at: Option<Timestamp>,
-    /// It ended without anybody having seen that: somebody else's machine bears its name now, which is never touched.
+    /// It ended unseen, and another machine (with another nonce) has its name now. That machine is never touched.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub displaced: bool,
     /// Tries to bring a vanished runner process back since it was last heard.
@@ -131,7 +131,7 @@ impl Instance {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InstanceEvent {
-    /// The provider has it: we know which.
+    /// The provider's handle is known.
     Bound {
         handle: String,
     },
@@ -247,13 +247,13 @@ pub fn apply(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Resul
         (S::Terminating | S::Terminated, E::TerminateAsked | E::DrainAsked | E::FellSilent | E::GaveUpOn) => {
             unchanged()
         }
-        // The only way to the end: somebody who can see the machine says that it is not there.
-        // A spawn that failed proves that only while the provider never had it.
+        // The only way to the end: the provider says that the machine does not exist.
+        // A failed spawn proves this only if the machine was never bound and its runner never registered.
         (S::Spawning | S::Terminating, E::SpawnFailed) if instance.handle.is_none() && instance.ready_at.is_none() => {
             gone(next, at)
         }
         (state, E::ProviderConfirmedGone) if state.is_open() => gone(next, at),
-        (_, E::SpawnFailed) => unchanged(), // it is there all the same: whoever made it for a job ends it with the job
+        (_, E::SpawnFailed) => unchanged(), // the machine exists all the same; it is ended with the job it was made for
         (S::Terminated, E::ProviderConfirmedGone) => unchanged(),
         (state, event) => Err(Refused::not_from("instance", state, name(event), &[])),
     }
@@ -266,7 +266,7 @@ fn gone(mut next: Instance, at: Timestamp) -> Result<Outcome<Instance, C>, Refus
     moved(next, [C::JobsGone, C::SlotsFailed, C::WakePool, C::Publish { kind: "instance.terminated" }])
 }
 
-/// A wait for a sign of life; our outages do not count towards it.
+/// A wait for a message of the runner; outages of the control plane do not count towards it.
 pub fn deadline(instance: &Instance) -> Option<(Timestamp, i64, InstanceEvent)> {
     let seen = instance.last_seen_at.unwrap_or(instance.created_at);
     match instance.status {

@@ -1,4 +1,5 @@
-//! The life of a job: one submission of an agent onto one instance. Its end is decided by its reason, and only when nothing of it is left.
+//! The state machine of a job: one submission of an agent onto one instance. Its reason decides its end state, which it reaches only when none
+//! of its processes is left.
 
 mod reason;
 
@@ -81,7 +82,7 @@ pub struct Job {
     pub running_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// Whether its run is held: beside the status, never instead of it.
+    /// Whether its processes are frozen. Independent of the status.
     #[serde(default)]
     pub freeze: FreezeState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -217,7 +218,7 @@ pub enum JobEvent {
         /// Limits of the job that its machine cannot enforce, and why.
         unenforced: Option<String>,
     },
-    /// Nothing new begins, and what runs stands still.
+    /// A pause: the job gets no machine, or its processes are to be frozen.
     HoldAsked,
     Froze,
     ReleaseAsked,
@@ -241,7 +242,7 @@ pub enum JobEvent {
     HeardAgain,
     /// Silent for so long that its machine counts as lost: a phase, not an end.
     DeclaredLost,
-    /// The machine is gone, by the word of somebody who can see it.
+    /// The machine is gone: its provider says so, or a user does about a silent one.
     GaveUpOn,
     StopAsked {
         reason: JobReason,
@@ -265,7 +266,7 @@ pub enum JobConsequence {
     EnterQueue,
     /// Held while it had no machine; now it wants one again.
     Place,
-    /// To the run: everything may be held now, or going on.
+    /// For the run: perhaps all jobs are frozen now, or all move again.
     FreezeChanged,
     /// To the agent: this submission has ended.
     ChildEnded {
@@ -281,7 +282,7 @@ use JobConsequence as C;
 use JobEvent as E;
 use JobStatus as S;
 
-/// How long an end waits for the tail of its log before it is marked as cut.
+/// How long a job that has ended waits for the tail of its log before the log is marked as cut.
 pub const LOG_TAIL_LIMIT_MS: i64 = 60 * SECOND;
 
 type Step = Result<Outcome<Job, C>, Refused>;
@@ -365,7 +366,7 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
         }
         (S::Terminating, E::Ended { .. }) if job.gone_at.is_some() => unchanged(),
         (S::Terminating, E::Ended { .. }) => {
-            // Whoever asked for the end first has named its reason; the runner only says how it went.
+            // The first request to end the job has set its reason; the runner only reports the exit.
             gone(&mut next, event, at);
             ripe(next, at)
         }
@@ -410,7 +411,7 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
         }
         (S::Terminating, E::GaveUpOn | E::LimitPassed) if job.gone_at.is_none() => fence(next, at),
         (S::Terminating, E::GaveUpOn | E::LimitPassed) => {
-            // Nobody is left, or nobody hurries, to send the tail of the log.
+            // The runner is gone, or does not send the tail of the log in time.
             next.log_cut = next.final_offset.is_some_and(|end| next.logged_to < end);
             finish(next, at)
         }
@@ -453,7 +454,7 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
     }
 }
 
-/// The machine's word ends what a request began; a word that nobody waits for changes nothing.
+/// A request begins a freeze or thaw, and the runner's report completes it; a report that was not requested changes nothing.
 fn freeze(mut next: Job, event: &JobEvent) -> Step {
     let placed = matches!(next.status, S::Provisioning | S::Pulling | S::Running);
     match (next.freeze, event) {
@@ -487,7 +488,7 @@ fn freeze(mut next: Job, event: &JobEvent) -> Step {
     }
 }
 
-/// When this job must be looked at although nobody reports. Waits for others' signs of life are counted without our outages by the caller.
+/// When this job must be looked at although no report arrives. The caller moves it by outages of the control plane.
 pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
     match job.status {
         S::Submitted if job.freeze == FreezeState::Frozen => None,
@@ -505,7 +506,7 @@ pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
     }
 }
 
-/// A wait for somebody else: over `ms` after `from`, our own outages taken out.
+/// A wait for a runner or provider: over `ms` after `from`, not counting outages of the control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     pub from: Timestamp,
@@ -547,7 +548,7 @@ pub fn can_move(job: &Job) -> bool {
 }
 
 /// Whether the command may have begun: after that nothing is repeated unless the policy says so.
-/// A report that comes after a limit has passed does not move the job to `running` any more, but tells all the same.
+/// A report that arrives after a limit has passed does not move the job to `running`, but is evidence all the same.
 pub fn may_have_started(job: &Job) -> bool {
     job.running_at.is_some()
         || job.started_at.is_some()
@@ -604,7 +605,7 @@ fn stop(mut next: Job, reason: JobReason, at: Timestamp, message: Option<String>
     moved(next, [C::TellRunner, C::Publish { kind: "job.terminating" }])
 }
 
-/// Nobody answers and the bound has passed: whatever this epoch still says is refused from now on.
+/// The runner has not confirmed the end within the limit: reports of this epoch are refused from now on.
 fn fence(mut next: Job, at: Timestamp) -> Step {
     next.fenced = true;
     next.gone_at = Some(at);
@@ -626,7 +627,7 @@ fn said_nothing(job: &Job) -> bool {
     job.epoch == 0 || (job.epoch == 1 && job.final_offset == Some(0))
 }
 
-/// A reason that stands for somebody's request undoes a claim that was never used; a failure before the start fails the slot.
+/// If a user or the server asked for the end before the start, the unused claim is undone; a failure before the start fails the slot.
 fn slot_end(job: &Job) -> SlotEnd {
     let used = job.running_at.is_some();
     match (job.lifecycle_error, job.reason) {

@@ -1,6 +1,6 @@
-//! What is true and what may happen next. Pure: no clock, no randomness, no I/O.
+//! The entities, their states and events, and the transition rules. Pure: no clock, no randomness, no I/O.
 //!
-//! Every entity with a status has one function `apply(&entity, &event, at)`; what it decides is data for the caller to write down.
+//! Every entity with a status has one function `apply(&entity, &event, at)`; its consequences are data, which the caller writes.
 
 pub mod agent;
 pub mod allocation;

@@ -21,7 +21,7 @@ pub struct Limits {
     pub boot_ms: i64,
     /// From then until its files are in place.
     pub sync_ms: i64,
-    /// After `stop_duration` the runner kills the job's processes. The job is fenced if this much later nobody confirmed it.
+    /// After `stop_duration` the runner kills the job's processes. The job is fenced if the runner has not confirmed it this much later.
     pub fence_ms: i64,
     /// The runner enforces `max_duration`. The control plane does so this much later …
     pub max_duration_grace_ms: i64,

@@ -1,4 +1,4 @@
-//! The life of a manifest: the owner of every resource a workflow makes. Sealed with its outcome, also after a failure (R128).
+//! The state machine of a manifest: the owner of every resource that a workflow makes. Sealed with its outcome, also after a failure (R128).
 
 use crate::time::{HOUR, MINUTE};
 use crate::workflow::{Intent, Workflow, WorkflowStatus};

@@ -36,7 +36,7 @@ pub struct Room {
 pub enum Placement {
     Claim(Slot),
     Spawn,
-    /// The pool is full and this idle machine serves nobody who waits: it goes first.
+    /// The pool is full and this idle machine does not fit the waiting job: it is terminated to make room.
     Retire(InstanceId),
     Wait,
 }
@@ -44,16 +44,16 @@ pub enum Placement {
 /// Where a waiting list (one pool, one priority) stands for an org that joins it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turns {
-    /// The turn of whoever is served next, if anybody waits.
+    /// The turn of the job that is placed next, if a job waits.
     pub served_next: Option<i64>,
     /// The latest turn ever given, and the latest given to this org.
     pub latest: Option<i64>,
     pub own_latest: Option<i64>,
 }
 
-/// The turn of an org's next job. Orgs go round: each has one job a turn, so a thousand jobs of one org delay another's
-/// first by one place, not by a thousand. A turn is never in the past (no credit is saved up by staying away), and when
-/// nobody waits everybody starts level.
+/// The turn of an org's next job. Orgs take turns with one job each, so a thousand jobs of one org delay another org's first
+/// job by one place, not by a thousand. A new turn is never in the past: an org gains nothing by having submitted nothing for a
+/// while. When no job waits, all orgs start with the same turn.
 pub fn turn(turns: Turns) -> i64 {
     if bug!(no_turns) {
         return 1;
@@ -74,8 +74,8 @@ pub fn score(slot: &Slot, wish: &Wish) -> Option<i64> {
     }
 }
 
-/// The head of the waiting list against the pool as it is. Ties go to the smallest machine, then the lowest id,
-/// so that the decision is the same whoever makes it.
+/// Decides for the head of the waiting list. Ties go to the smallest machine, then to the lowest id, so that every process
+/// decides the same.
 pub fn place(wish: &Wish, slots: &[Slot], room: Room) -> Placement {
     let best =
         slots.iter().filter_map(|slot| score(slot, wish).map(|score| (score, slot))).max_by_key(|(score, slot)| {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 string_enum! {
     pub enum QuestionStatus {
         Open = "open", Approved = "approved", Rejected = "rejected", Expired = "expired", Resolved = "resolved",
-        /// The step ended, or went on, before anybody answered.
+        /// The step ended, or went on, before a person answered.
         Withdrawn = "withdrawn",
     }
 }
@@ -17,7 +17,7 @@ string_enum! {
     pub enum Severity { Low = "low", Medium = "medium", High = "high", Critical = "critical" }
 }
 
-/// An approval that nobody gives expires after this.
+/// An approval that is not answered expires after this.
 pub const APPROVAL_LIMIT_MS: i64 = DAY;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +135,7 @@ impl Question {
     }
 }
 
-/// The first answer counts; a second one is refused, so that of many people who answer at once one is told that it was his.
+/// The first answer counts; a second one is refused. If several people answer at once, one succeeds and the others get a refusal.
 pub fn apply(question: &Question, event: &QuestionEvent, at: Timestamp) -> Result<Outcome<Question, ()>, Refused> {
     let mut next = question.clone();
     match (question.status, event) {
@@ -166,7 +166,7 @@ pub fn apply(question: &Question, event: &QuestionEvent, at: Timestamp) -> Resul
             next.status = S::Withdrawn;
             moved(next, [])
         }
-        // Whoever answers moves the step, which closes the question: it is answered already.
+        // An answer moves the step, and that withdraws the question: it is answered already.
         (_, E::Withdrawn) | (S::Expired, E::Expired) => unchanged(),
         (state, event) => Err(Refused::not_from(what(question.kind), state, name(event), &[])),
     }

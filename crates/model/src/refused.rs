@@ -1,12 +1,12 @@
-//! The two ways in which something does not happen: the rules say no (`Refused`), or the world failed (`Trouble`).
-//! A third, a bug, is an assertion.
+//! The two kinds of failure: a rule refuses (`Refused`), or something external fails, such as a provider or the database (`Trouble`).
+//! A bug is an assertion instead.
 
 use crate::credits::Credits;
 use crate::spec::Resources;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The rules say no. Each has a code a program can match and a sentence that names the fix.
+/// A rule refuses. Each refusal has a code that programs can match, and a sentence that names the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("no such {what}: {id}")]
@@ -118,7 +118,7 @@ impl Refused {
     }
 }
 
-/// Whether something may have happened in the world although we did not hear so.
+/// Whether a failed call may have had its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
@@ -139,7 +139,7 @@ impl Effect {
     }
 }
 
-/// Which kind of trouble, for those who decide what to do next.
+/// The kind of an external failure; callers decide by it what to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TroubleKind {
@@ -157,7 +157,7 @@ pub enum TroubleKind {
     Internal,
 }
 
-/// The world failed.
+/// An external failure: a provider, the database, the network or a time-out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Trouble {

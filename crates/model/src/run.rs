@@ -1,4 +1,5 @@
-//! The life of a run. One `match`; ends go through a termination reason and the finaliser, never straight.
+//! The state machine of a run. An end has two steps: an event sets the termination reason; when no agent or job is left open, the
+//! finaliser (`settlement` in the engine) ends the run.
 
 use crate::recovery;
 use crate::spec::{OnLostControl, RunTerms};
@@ -20,7 +21,7 @@ impl RunStatus {
 }
 
 string_enum! {
-    /// Where the run's jobs are, for people; derived, never decided upon.
+    /// How far the run's jobs are, for display. Derived from them; no decision depends on it.
     pub enum Phase {
         Queued = "queued", Provisioning = "provisioning", Pulling = "pulling", Running = "running", Terminating = "terminating",
         Unreachable = "unreachable", Lost = "lost", Fencing = "fencing",
@@ -85,7 +86,7 @@ pub struct Run {
     pub phase: Option<Phase>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<RunOutcome>,
-    /// A pause was asked for, and not everything stands still yet.
+    /// A pause was requested, and not every job is frozen yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_asked: Option<PauseReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,7 +131,7 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
     pub late_evidence: Vec<String>,
-    /// When what is set aside will be used up, once no more could be; none while its money is in order.
+    /// When the reservation will be used up, set once no more can be reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credits_end_at: Option<Timestamp>,
     /// What a person did that ended it, if it was not a plain cancel: one sentence that names the token and the machine.
@@ -235,7 +236,7 @@ pub enum RunEvent {
     CancelAsked {
         abort: bool,
     },
-    /// Every live agent has ended: the finaliser's event, and nobody else's.
+    /// Every agent has ended. Only the finaliser sends this event.
     Finalised,
 }
 
@@ -355,7 +356,7 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
         }
 
         (S::Running, E::PauseAsked { why }) if run.termination.is_none() => {
-            // A ticket stands until somebody resolves it: the pause is its, whoever asked first.
+            // A ticket's pause replaces a user's, and lasts until the ticket is resolved.
             if run.pause_asked == Some(*why) || run.pause_asked == Some(PauseReason::Escalated) {
                 return unchanged();
             }
@@ -464,7 +465,7 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
     }
 }
 
-/// The next moment at which this run must be looked at even if nothing happens. `silent`: the machine of a job of it is not heard.
+/// The run's next deadline, and the event that it causes. `silent`: a runner of one of its jobs is silent.
 pub fn deadline(run: &Run, limits: &Limits, silent: bool) -> Option<(Timestamp, RunEvent)> {
     if run.termination.is_some() {
         return None; // the jobs' own deadlines carry the end
@@ -521,7 +522,7 @@ pub fn allowed(run: &Run) -> Vec<&'static str> {
     }
 }
 
-/// What the run shows as its phase: the most advanced of its jobs, or the trouble all running ones share.
+/// The run's phase: that of its most advanced job, or `unreachable`, `lost` or `fencing` if that is true of all running ones.
 pub fn phase(terminating: bool, jobs: &[Phase]) -> Option<Phase> {
     if terminating {
         return Some(Phase::Terminating);

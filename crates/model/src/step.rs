@@ -1,4 +1,5 @@
-//! The life of a step: one tool invocation. Each try is counted; a started step whose outcome is unknown is `uncertain`, never silently repeated.
+//! The state machine of a step: one tool invocation. Tries are counted. A step that was started and whose outcome is unknown is `uncertain`; unless
+//! it may be repeated, a person decides how it goes on.
 
 use crate::children::{ChildState, Children};
 use crate::plan::StepPlan;
@@ -45,7 +46,7 @@ impl ToolKind {
 }
 
 string_enum! {
-    /// What a step waits for while nobody works on it.
+    /// What a step waits for while it has no holder.
     /// `poller`: it is offered to programs of the user's that poll for its tool.
     pub enum StepWait { Approval = "approval", Ticket = "ticket", Timer = "timer", Poller = "poller" }
 }
@@ -80,7 +81,7 @@ impl Step {
 }
 
 string_enum! {
-    /// What the journal says of a step's identity: begun, and nobody knows more, or finished with an output.
+    /// What the journal says of a step's identity: begun with an unknown outcome, or finished with an output.
     pub enum Recorded { Begun = "begun", Done = "done" }
 }
 
@@ -121,7 +122,7 @@ impl Step {
         }
     }
 
-    /// Whether a try that nobody knows the end of may simply be made again.
+    /// Whether a try with an unknown outcome may be repeated without asking a person.
     pub fn may_be_repeated(&self) -> bool {
         self.idempotent || self.retry_interrupted
     }
@@ -150,19 +151,19 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub idempotent: bool,
     pub status: StepStatus,
-    /// Running, begun by a holder that is gone, and nobody knows whether it had an effect.
+    /// Running, begun by a holder that is gone; whether it had an effect is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uncertain: bool,
     /// The plan has a `verify` for it: when its outcome is unknown, that is asked before a person is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verifiable: bool,
-    /// Running, and nobody knows whether it had an effect: its child `verify` finds out.
+    /// Running with an unknown outcome: its child `verify` finds out whether it had its effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verifying: bool,
-    /// Ended without anybody knowing whether it had an effect.
+    /// Ended; whether it had an effect is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outcome_unknown: bool,
-    /// Tries begun so far. Whoever reports the end of a try names its number: the end of an older one changes nothing.
+    /// Tries begun so far. A report of a try's end carries its number: the end of an older try changes nothing.
     pub tries: i64,
     pub max_tries: i64,
     /// A try that was lost with its machine or its holder is repeated although the step is not idempotent.
@@ -175,7 +176,7 @@ pub struct Step {
     pub timeout_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
-    /// Pending, and not called before `due_at`: this endpoint asked to be left alone.
+    /// Pending, and not called before `due_at`, because this endpoint answered 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_back_by: Option<String>,
     /// What it waits for, while it is `waiting` or `uncertain`.
@@ -214,7 +215,7 @@ pub struct Step {
     pub replayed: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unneeded: bool,
-    /// A retry has put another row in its place: it is history, and counted by nobody.
+    /// A retry has replaced it by another row: it is kept as history and counted nowhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
     /// The step that it is part of: a turn or a call of a loop, a durable step of a program. It has no children of its own.
@@ -229,7 +230,7 @@ pub struct Step {
     /// Its work is what its children do: no holder and no machine acts on the step itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_children: bool,
-    /// Until when the program that works on it is believed to live without a word.
+    /// The end of the lease of the program that works on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
     /// When the leases of its children are looked at next.
@@ -262,7 +263,7 @@ pub struct Lease {
 }
 
 impl Step {
-    /// Its program reports that it is done, although it has ended as if nobody would ever know. It stays as it has ended.
+    /// Its program reports that it was done after it had ended with an unknown outcome. Its status does not change.
     pub fn found_done(&self) -> Step {
         Step { found_done: true, outcome_unknown: false, answer: Some(self.id), ..self.clone() }
     }
@@ -358,7 +359,7 @@ pub struct OnMachine {
     pub kept: Option<String>,
 }
 
-/// Which try of which step. Whoever reports about a step names it: what is said of an older try changes nothing.
+/// Which try of which step. Every report about a step carries it: a report of an older try changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StepTry {
     pub id: StepId,
@@ -408,7 +409,7 @@ pub enum StepEvent {
     /// As `OutcomeUnknown`, of a step whose `verify` is asked first: a child of it that this commit does not make yet.
     VerifyBegun,
     OutcomeUnknown,
-    /// A person decides what becomes of it: a ticket was opened.
+    /// A ticket was opened: a person decides how it goes on.
     Escalated {
         error: LastError,
     },
@@ -434,7 +435,7 @@ use StepStatus as S;
 pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<Step, C>, Refused> {
     let mut next = step.clone();
     match (step.status, event) {
-        // What waits for a time is no question to anybody: it is over, or it is cancelled.
+        // A step that waits for a time can only complete or be cancelled.
         (S::Waiting, event) if step.waits == Some(StepWait::Timer) => match event {
             E::TimerSet { .. } => unchanged(),
             E::Completed => end(next, S::Completed, at, None),
@@ -501,7 +502,7 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
         }
         (S::Running, E::ToBeRetried { at: due, error }) => {
             next.status = S::Pending;
-            next.known(); // whoever tries again has found out, or it does not matter
+            next.known(); // it may be repeated, or it is known that it was not done
             next.waits = None;
             next.due_at = Some(*due);
             next.last_error = Some(error.clone());

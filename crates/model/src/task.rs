@@ -1,4 +1,4 @@
-//! The life of a task: a sequence of steps of one agent.
+//! The state machine of a task: a sequence of steps of one agent.
 
 use crate::agent::{Agent, AgentKind};
 use crate::children::{ChildState, Children};
@@ -84,7 +84,7 @@ pub struct Task {
     /// Active time of its agent when its present try began.
     #[serde(default)]
     pub active_from_ms: i64,
-    /// A retry has put another row in its place: it is history, and counted by nobody.
+    /// A retry has replaced it by another row: it is kept as history and counted nowhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -47,7 +47,7 @@ impl Sub<i64> for Timestamp {
     }
 }
 
-/// A span in which nobody of ours was beating: silence of others inside it proves nothing about them.
+/// A span in which no control-plane process was alive: a runner's silence during it proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outage {
     pub from: Timestamp,

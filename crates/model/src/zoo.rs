@@ -1,5 +1,5 @@
-//! Which known bug this process lets in. Compiled only with `--cfg bug_zoo`: no build that anybody uses contains it, which is
-//! why it alone in this crate may read the environment.
+//! Which known bug is active in this process. Compiled only with `--cfg bug_zoo`, never into a released binary; therefore this module,
+//! alone in this crate, may read the environment.
 
 use std::sync::OnceLock;
 

@@ -44,7 +44,7 @@ pub struct Compiled {
     pub goal: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planner: Option<PlannerPlan>,
-    /// As the file says them; whoever submits the run sends these files.
+    /// As the file says them; the client that submits the run sends these files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
     /// Models may start processes without a sandbox; those get no token for steps.

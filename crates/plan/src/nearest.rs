@@ -62,7 +62,7 @@ fn slips(word: &str, candidate: &str) -> Option<usize> {
     }
 }
 
-/// Nobody remembers whether it was `max-duration` or `max_duration`.
+/// `max-duration` and `max_duration` count as the same word.
 fn plain(word: &str) -> String {
     word.trim().to_lowercase().replace(['-', ' '], "_")
 }

@@ -1,5 +1,5 @@
-//! What a job leaves for others: files below its workdir that match its globs, uploaded when the command has ended and
-//! before the end is reported. Never reads outside of the workdir.
+//! Uploads a job's artifacts: files below its workdir that match its globs, after the command has ended and
+//! before its end is reported. Never reads outside of the workdir.
 
 use crate::clock::Backoff;
 use crate::kept;

@@ -1,4 +1,4 @@
-//! Files below one folder and never outside of it: every step is taken by descriptor, and no symbolic link is followed.
+//! Files below one folder and never outside of it: every path component is opened relative to a descriptor, and no symbolic link is followed.
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};

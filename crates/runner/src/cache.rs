@@ -1,5 +1,5 @@
-//! Blobs this instance has fetched, by hash, so that a second run fetches nothing. Bounded; the least recently used go.
-//! Trusts nothing it did not hash itself.
+//! LRU cache of the blobs that this instance has fetched, by hash, so that a second run fetches nothing. Bounded in bytes.
+//! Keeps only bytes whose hash it has computed itself.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,7 +14,7 @@ const MOST_BYTES: u64 = 2 << 30;
 pub struct Cache {
     dir: PathBuf,
     most: u64,
-    /// Bytes that are here; none until somebody needed to know. Only a cache that is over its bound is listed again.
+    /// Bytes in the cache; none until they are first counted. Only a cache that is over its bound is listed again.
     total: Mutex<Option<u64>>,
     number: AtomicU64,
 }

@@ -216,7 +216,7 @@ fn probe_name() -> String {
 }
 
 /// Lets groups below use a controller. Each is asked for by itself: a host may give one and not the other. What cannot be had, or is
-/// had already, is not asked for: the kernel holds up everybody's groups while it is.
+/// had already, is not requested, because the kernel stalls all groups meanwhile.
 fn hand_down(at: &Path, controller: &str) {
     let lists = |file: &str| {
         fs::read_to_string(at.join(file)).is_ok_and(|list| list.split_whitespace().any(|it| it == controller))
@@ -250,13 +250,13 @@ fn step_aside(at: &Path) -> bool {
     false
 }
 
-/// One that is gone by now is nobody's.
+/// True also for a process that is gone by now.
 fn is_ours(pid: &str) -> bool {
     let owner = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
     owner.map_or(true, |owner| owner == nix::unistd::geteuid().as_raw())
 }
 
-/// Whoever stepped aside still makes its groups where it was before.
+/// A runner that was moved into `remuda-aside` still makes its groups in the parent of that group.
 fn beside(own: &Path) -> PathBuf {
     own.parent().filter(|_| own.ends_with(ASIDE)).unwrap_or(own).to_owned()
 }
@@ -369,7 +369,7 @@ impl Groups {
         {
             return;
         }
-        // Frozen, nobody forks while the list is read. Version 1 ends a frozen process only when it thaws.
+        // No frozen process forks while the list is read. Version 1 ends a frozen process only when it thaws.
         for _ in 0..KILL_ROUNDS {
             self.freeze(true);
             let pids = self.pids();
@@ -406,7 +406,7 @@ impl Groups {
         [v2, v1].into_iter().flatten().filter_map(count).sum()
     }
 
-    /// Groups with processes in them stay; they go when somebody asks again. A parent goes with its last leaf.
+    /// Groups with processes in them stay until a later call. A parent is removed with its last leaf.
     pub fn remove(&self) {
         for leaf in self.each() {
             remove_tree(leaf);

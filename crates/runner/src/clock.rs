@@ -1,4 +1,4 @@
-//! The two clocks of a runner: the wall's, for people, and time that passes, for every limit.
+//! The two clocks of a runner: wall-clock time for display, and monotonic time for every limit.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

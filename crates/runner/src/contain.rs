@@ -1,5 +1,5 @@
-//! Ends what a dead keeper left behind, until nothing is left: by control group, by namespace, by descent while the
-//! runner is their foster parent, and by the mark every process of a job carries in its environment.
+//! Ends all processes that a dead keeper left, and repeats until none is left: by control group, by namespace, as descendants of the
+//! runner (which is their subreaper), and by the mark that every process of a job has in its environment.
 
 use crate::instance;
 use crate::key::Key;
@@ -84,7 +84,7 @@ pub fn end(dir: &Path) -> io::Result<()> {
     if !bug!(waiting_keeper_left) {
         end_until_none_is_left(|| process::working_below(&dir.join("jobs"), KEEPER_WORDS));
     }
-    // Of a job whose folder somebody removed, nobody above knew.
+    // Jobs whose folder was removed were not found above.
     let ours = format!("{WORKDIR_MARK}={}/", dir.display());
     end_until_none_is_left(|| process::marked(&|entry| entry.starts_with(ours.as_bytes()), &|_| true));
     slot::discard_waiting(&dir.join("jobs"));

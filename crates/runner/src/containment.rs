@@ -1,5 +1,5 @@
-//! How the processes of a job are held together on this host, so that none outlives its keeper: the best way that really
-//! works here, and why no better one does. Tries each; changes nothing.
+//! Chooses how the processes of a job are contained on this host, so that none outlives its keeper: tries each way, returns the best
+//! that works, and says why a better one does not. Changes nothing.
 
 use crate::cgroup::Layout;
 use crate::namespace;
@@ -10,7 +10,7 @@ pub const CHOICE: &str = "REPL_CONTAINMENT";
 /// From the best to the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// A control group: whoever has its name ends all that is in it.
+    /// A control group: any process that knows its name can end all processes in it.
     Cgroup,
     /// A PID namespace; without privileges it needs a user namespace around it.
     Namespace { user: bool },

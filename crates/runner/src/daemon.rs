@@ -1,5 +1,5 @@
-//! The daemon: one loop that owns all state, hears events and then advances whatever can advance. Everything that takes
-//! time happens beside it and comes back as an event.
+//! The daemon: one loop that owns all state, receives events and then advances every job and step that can advance. Slow operations run
+//! in other tasks, and their results come back as events.
 
 mod accept;
 mod keepers;
@@ -36,7 +36,7 @@ use wire::runner::{EndCause, KnownJob, ReportAnswer};
 
 /// How long a runner that was told to shut down by its control plane tries to deliver what it knows.
 const DELIVER_WITHIN: Duration = Duration::from_secs(10);
-/// A process that cannot be killed within this hangs in the kernel, and nobody can wait for it.
+/// A process that is not dead this long after SIGKILL hangs in the kernel; the daemon does not wait for it any longer.
 const DIE_WITHIN: Duration = Duration::from_secs(20);
 
 pub enum Event {
@@ -359,7 +359,7 @@ impl Daemon {
         inventory.observed_version = self.version;
     }
 
-    /// Silence of the control plane: work goes on, spooled; at the end of patience each job's own policy speaks.
+    /// The control plane is silent: commands go on and their output is spooled. After the limit each job's `on_lost_control` decides.
     fn fall_silent(&mut self, now: Instant) {
         let timings = &self.instance.boot.timings;
         let silent_ms = now.saturating_duration_since(self.last_heard).as_millis() as i64;

@@ -1,5 +1,5 @@
-//! Every wait for the disk goes through here and is counted, per thread: what the daemon itself waits for delays its
-//! jobs, what is prepared beside it delays nobody. On the way of a warm start the daemon waits once.
+//! Every sync of the runner goes through here and is counted per thread: syncs on the daemon's thread delay its jobs, syncs on
+//! other threads (preparation) do not. During a warm start the daemon waits for one sync.
 
 use std::cell::Cell;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! How a step ended, in a block that was allocated before it began: a full disk never loses an outcome.
+//! The exit record of a step, in a disk block that is allocated before the step begins: a full disk never loses an outcome.
 //! The file has two parts: that the step may have begun, and how it ended.
 
 use crate::durable;

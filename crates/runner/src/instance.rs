@@ -1,4 +1,4 @@
-//! The instance's directory: who this runner is, what lies where, and that nobody else runs here.
+//! The directory of an instance: the runner's identity, the layout of its files, and the lock that allows one runner at a time.
 
 use crate::cgroup::Layout;
 use crate::containment::{self, Way};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::model::boot::{BOOT_FILE, Boot, LOCK_FILE};
 
-/// A lock that no living runner has signed is free within this, or somebody is ending what is left here.
+/// A lock without a living runner is free within this time, or another process is ending what is left here.
 const FREED_WITHIN: Duration = Duration::from_secs(10);
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
@@ -29,7 +29,7 @@ impl Instance {
         let text = std::fs::read(dir.join(BOOT_FILE))?;
         let boot = serde_json::from_slice(&text)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{BOOT_FILE}: {error}")))?;
-        // What jobs say and what they were sent is nobody else's.
+        // Output and files of jobs must not be readable by other users.
         for private in ["jobs", "blobs"] {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join(private))?;
         }
@@ -91,7 +91,7 @@ pub fn lock_to_serve(dir: &Path) -> io::Result<Option<Flock<File>>> {
 }
 
 /// Held does not mean served: of a runner that was killed while it started a keeper, the child has the lock too until it
-/// becomes that keeper. To leave then would leave the jobs here to nobody. `wait` says whether to go on waiting.
+/// becomes that keeper. If this runner gave up then, no runner would serve the jobs here. `wait` says whether to go on waiting.
 fn lock_unless_served(dir: &Path, mut wait: impl FnMut() -> bool) -> io::Result<Option<Flock<File>>> {
     loop {
         if let Some(lock) = lock(dir)? {
@@ -144,7 +144,7 @@ mod tests {
         assert!(served.is_none());
         runner.kill().unwrap();
         process::wait_for_an_end(&[process], Duration::from_secs(10));
-        // Dead, though nobody has collected it.
+        // Dead, but not reaped.
         assert!(lock_unless_served(dir.path(), || false).unwrap().is_none());
         let mut waited = 0;
         let taken = lock_unless_served(dir.path(), || {

@@ -1,4 +1,4 @@
-//! One job as the daemon sees it: what is wanted, whether its files are in place, and what has still to be told about it. Its commands
+//! One job as the daemon sees it: its desired state, whether its files are in place, and the facts that are still to be reported. Its commands
 //! are its steps (`step.rs`).
 
 use crate::clock::wall_ms;

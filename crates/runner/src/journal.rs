@@ -1,5 +1,5 @@
-//! What this runner must not forget: which tries of steps may have begun, and which are frozen. One append and one fdatasync
-//! before a keeper is woken. Holds no secret and no outcome: those are the keeper's exit records.
+//! The runner's journal: which tries of steps may have begun, and which are frozen. One append and one fdatasync
+//! before a keeper is woken. Contains no secrets and no outcomes; outcomes are in the keepers' exit records.
 
 use crate::durable;
 use crate::key::Key;

@@ -1,5 +1,5 @@
-//! The keeper: holds the processes and pipes of one step, writes its output and its end to disk, and outlives the runner.
-//! One thread around poll(2); talks to nobody but its runner and never to the network.
+//! The keeper: a process that holds the processes and pipes of one step, writes the step's output and exit record to disk, and outlives
+//! the runner. One thread around poll(2). Communicates only with its runner, never over the network.
 
 mod feed;
 mod job;
@@ -27,7 +27,7 @@ use wire::runner::{EndCause, Stream};
 
 /// The step's folder is the keeper's working directory, so it may be renamed at any time.
 const HERE: &str = ".";
-/// Without a runner somebody may have removed the folder: then nobody will ever ask for the outcome.
+/// How often a keeper without a runner checks whether its folder was removed: then no runner will ask for the outcome, and it ends.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(10);
 
 /// Most of what happens to a keeper is over after this: its start, its job's start, a burst of output.
@@ -95,7 +95,7 @@ impl Woken {
 
 impl Keeper {
     fn new(groups: Groups, way: Way) -> io::Result<Keeper> {
-        // Whatever else was inherited is not ours to keep open: somebody may be waiting for its end.
+        // Inherited descriptors are closed: another process may be waiting for the end of such a pipe.
         // SAFETY: nothing above 2 has been opened by this process yet.
         unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
         // The runner's terminal and its signals are not ours; our own children come back to us when their parents die.
@@ -108,7 +108,7 @@ impl Keeper {
         }
         mask.thread_block()?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        // SAFETY: the runner passes the listening socket as descriptor 0; nobody else here uses it.
+        // SAFETY: the runner passes the listening socket as descriptor 0; nothing else in this process uses it.
         let listener = unsafe { UnixListener::from_raw_fd(0) };
         listener.set_nonblocking(true)?;
         Ok(Keeper {
@@ -302,7 +302,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The folder is gone: nobody will come back for this job.
+    /// The folder was removed: no runner will ask for this step.
     fn is_forsaken(&self) -> bool {
         std::fs::metadata(HERE).is_ok_and(|here| std::os::unix::fs::MetadataExt::nlink(&here) == 0)
     }

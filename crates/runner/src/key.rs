@@ -1,5 +1,5 @@
-//! Which epoch of which job, and which try of which of its steps: the name of its folder, of its environment mark and of every fact
-//! about it.
+//! The key of a try: job, epoch, step and number of the try. It names the try's folder and its mark in the environment, and is in every
+//! report about it.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,6 +1,6 @@
-//! The daemon on an instance, and the keeper that holds the processes of one step. Owns the truth about its machine: it
-//! journals before it acts, works on when the control plane is away, and repeats what it tells until it is heard.
-//! Never opens a port and never decides what should run.
+//! The runner: the daemon on an instance, and the keeper, which holds the processes of one step. The runner is the authority on its
+//! machine: it writes its journal before it acts, works on without the control plane, and repeats its reports until they are
+//! acknowledged. Never opens a port and never decides what should run.
 
 #![allow(clippy::disallowed_methods, reason = "lives in real time: processes, limits and silence are measured here")]
 

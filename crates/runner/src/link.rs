@@ -1,5 +1,5 @@
-//! The line to the control plane: registers, follows the desired document, beats. Tries again for ever, because losing
-//! the line ends nothing; what silence means is the daemon's business.
+//! The connection to the control plane: registers, follows the desired document, sends heartbeats. Reconnects for ever: losing the
+//! connection ends no job. What a long silence means is decided by the daemon.
 
 use crate::clock::Backoff;
 use crate::daemon::Event;
@@ -23,7 +23,7 @@ pub enum Heard {
     Lost(String),
 }
 
-/// What everybody needs who asks the control plane for something.
+/// The client, address and token for requests to the control plane.
 #[derive(Clone)]
 pub struct Line {
     pub client: Client,
@@ -59,7 +59,7 @@ pub struct Link {
     pub boot: Boot,
     pub containment: &'static str,
     pub inventory: Arc<Mutex<Inventory>>,
-    /// Somebody knows better than the open stream: open it anew.
+    /// The daemon asks for the whole document again: the stream is opened anew.
     pub reopen: Arc<Notify>,
     /// The session is not known any more: register anew.
     pub renew: Arc<Notify>,
@@ -75,7 +75,7 @@ enum Ended {
 }
 
 impl Link {
-    /// Runs until superseded or until nobody listens.
+    /// Runs until a newer session supersedes it or the daemon ends.
     pub async fn run(self) {
         let (session_known, session) = watch::channel(0);
         tokio::join!(self.follow(session_known), self.beat(session));
@@ -216,6 +216,6 @@ impl Link {
     }
 
     fn tell(&self, heard: Heard) {
-        let _ = self.heard.send(Event::Link(heard)); // nobody listens: the daemon is leaving
+        let _ = self.heard.send(Event::Link(heard)); // an error means that the daemon is ending
     }
 }

@@ -1,5 +1,5 @@
-//! A PID namespace around a job. Its first process dies with the keeper, and the kernel ends whatever else is in the
-//! namespace with it: nothing can leave it, however often it forks. Owns making it; never decides whether to.
+//! A PID namespace around a job. Its first process dies with the keeper, and then the kernel kills all other processes in the
+//! namespace; no process can leave it by forking. This module makes namespaces; `containment` decides whether to.
 
 use crate::pages;
 use nix::errno::Errno;
@@ -103,7 +103,7 @@ fn born(user: bool, life: &mut dyn FnMut(&UnixStream)) -> io::Result<(Pid, UnixS
         unsafe { libc::close(our_end) };
         let named = nix::sys::prctl::set_name(c"repl-first");
         let bound = named.and_then(|()| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL));
-        // From here on it dies with us. Did we die before? Then nobody says the word.
+        // From here on it dies with its parent. If the parent died before, the byte that starts it never arrives.
         if bound.is_ok() && (&theirs).read(&mut [0]).is_ok_and(|heard| heard == 1) {
             life(&theirs);
         }
@@ -125,8 +125,8 @@ fn released(first: Pid, mut line: &UnixStream, user: bool) -> io::Result<Word> {
     Word::hear(line)
 }
 
-/// Every id keeps its meaning where we have the privilege to say so; else only our own does, and the rest shows as
-/// nobody's.
+/// Maps every user and group id to itself if this process has the privilege; otherwise only its own, and all others appear as
+/// `nobody`.
 fn keep_ids(of: Pid) -> io::Result<()> {
     for (file, own) in [("uid_map", nix::unistd::geteuid().as_raw()), ("gid_map", nix::unistd::getegid().as_raw())] {
         let known = std::fs::read_to_string(format!("/proc/self/{file}"))?;
@@ -151,7 +151,7 @@ fn put(of: Pid, file: &str, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(format!("/proc/{of}/{file}"))?.write_all(text.as_bytes())
 }
 
-/// A process that looks itself up in /proc must find itself. Other mounts stay shared with whoever shared them before.
+/// A process that looks itself up in /proc must find itself. Other mounts stay shared as before.
 fn proc_of_its_own() -> nix::Result<()> {
     const NONE: Option<&str> = None;
     mount(NONE, "/proc", NONE, MsFlags::MS_PRIVATE, NONE)?;
@@ -186,7 +186,7 @@ fn live(command: &mut Command, line: &UnixStream) {
 /// What was copied from the keeper is the keeper's: its pipes, its log, its folder.
 fn let_go_of_the_rest(line: &UnixStream) -> io::Result<UnixStream> {
     std::env::set_current_dir("/")?;
-    // SAFETY: descriptor 0 becomes another name of the line, all others go; whoever owned them never runs again here.
+    // SAFETY: descriptor 0 becomes another name of the line, all others are closed; their owners never run again in this process.
     unsafe {
         if libc::dup2(line.as_raw_fd(), 0) < 0 {
             return Err(io::Error::last_os_error());

@@ -1,5 +1,5 @@
-//! What runner and keeper say to each other over the keeper's socket: orders as JSON with a length before it, answers as
-//! single bytes, which are never torn. The only place where secret values leave the runner, and they go to memory only.
+//! The protocol between runner and keeper on the keeper's socket: orders are JSON with a length prefix, answers are
+//! single bytes, which cannot be torn. The only way by which secret values leave the runner; the keeper holds them in memory only.
 
 use crate::cgroup::Groups;
 use serde::{Deserialize, Serialize};

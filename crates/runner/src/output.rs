@@ -1,5 +1,5 @@
-//! What a command answers: JSON in a file of its step's folder, whose path it finds in `REPL_OUTPUT`. The keeper makes it durable before
-//! it writes down the end; the runner checks it and tells it with the end.
+//! The output of a command: JSON that it writes to the file named by `REPL_OUTPUT`, in the step's folder. The keeper syncs the file before
+//! it writes the exit record; the runner validates the output and reports it with the end.
 
 use crate::durable;
 use std::fs::{File, OpenOptions};

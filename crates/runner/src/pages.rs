@@ -1,5 +1,5 @@
-//! The pages of the program itself, of which a keeper has seen many at its start and needs few while it waits. Never touches
-//! a page that could differ from its file.
+//! Releases memory of a waiting keeper: pages of the program file that were read at its start and are not needed while it waits. Never
+//! releases a page that could differ from its file.
 
 use std::ffi::c_void;
 

@@ -1,5 +1,5 @@
-//! Processes of this host as /proc shows them. A pid alone is never signalled: it may be somebody else's by now, so the
-//! start time is compared through a pidfd that cannot change its meaning.
+//! Processes of this host as /proc shows them. A pid alone is never signalled: it may have been reused, so the
+//! start time is compared, and the signal is sent through a pidfd.
 
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl Process {
         matches!(self.state, 'Z' | 'X')
     }
 
-    /// Signals this very process, or nobody when it is gone.
+    /// Signals this very process; does nothing when it is gone.
     pub fn signal(&self, signal: Signal) {
         let Some(handle) = self.handle() else { return };
         // SAFETY: a plain system call on an open descriptor, no pointers but a null.

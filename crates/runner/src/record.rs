@@ -1,4 +1,4 @@
-//! Checked records: how everything this crate keeps on disk tells whole from torn. Knows no meaning of what it keeps.
+//! Records with checksums: with them every file of this crate distinguishes whole from torn writes. Does not know their contents.
 
 /// Length and checksum stand before the bytes.
 pub const HEAD: usize = 12;

@@ -1,5 +1,5 @@
-//! What is told to the control plane: facts and output in one batch, repeated until acknowledged. One batch is on its
-//! way at a time; the next leaves with the answer, so a busy job makes larger batches, not more of them.
+//! Reports to the control plane: facts and output in one batch, repeated until acknowledged. One batch is in flight at a
+//! time; the next is sent when the answer arrives, so a busy job makes larger batches, not more of them.
 
 use crate::job::Job;
 use crate::key::{JobKey, Key};

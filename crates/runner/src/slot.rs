@@ -1,5 +1,5 @@
 //! Warm slots: a folder with its blocks allocated, its workdir and control groups made and its keeper waiting, so that
-//! starting a step is one journal entry, two renames and one order. Also how a runner reaches keepers it did not start.
+//! starting a step is one journal entry, two renames and one order. Also connects a runner to keepers that an earlier runner started.
 
 use crate::cgroup::{Groups, Layout};
 use crate::containment::Way;
@@ -83,7 +83,7 @@ fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener, way: Way) -> io:
     command.arg0("repl").arg("keeper").arg(way.argument()).env_clear().current_dir(dir);
     command.envs(fault::VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(complaints);
-    // Held over the start, so that nobody takes the new child for a stray.
+    // Locked during the start, so that the reaper does not take the new child for a stray process.
     let mut keepers = keepers.lock().expect("no one panics with it");
     let child = crash_point!("keeper.fork", command.spawn())?;
     keepers.insert(child.id() as i32);
@@ -93,7 +93,7 @@ fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener, way: Way) -> io:
 impl Slot {
     /// Makes this workdir of the folder that waits for it. One that is there already stays as it is, if anything is in it.
     pub fn make_workdir(&self, workdir: &Path) {
-        // Whoever needs the folder and does not find it makes one.
+        // If this fails, the caller that needs the folder makes it.
         let _ = std::fs::rename(self.dir.join(WORKDIR), workdir);
     }
 
@@ -126,7 +126,7 @@ pub fn groups_of(dir: &Path) -> Groups {
     std::fs::read(dir.join(GROUPS)).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
-/// Written before anything else is in the namespace, so that whoever ends the job knows when it is empty.
+/// Written before anything else is in the namespace, so that the process that ends the job can check whether the namespace is empty.
 pub fn note_first(dir: &Path, first: Pid) {
     // Without room for it the namespace still dies with its keeper.
     let _ = Process::read(first.as_raw()).map(|first| std::fs::write(dir.join(FIRST), first.signature()));

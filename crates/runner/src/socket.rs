@@ -1,4 +1,4 @@
-//! The runner's own socket: proves by nonce who this is, and takes the order to shut down. One line asked, one answered.
+//! The runner's own socket: proves the runner's identity by its nonce, and accepts the order to shut down. One line per request and answer.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -18,7 +18,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Whoever holds the lock may replace a socket that lies there.
+    /// The caller holds the instance's lock, so a socket file that is there is left over and may be replaced.
     pub fn bind(dir: &Path) -> io::Result<Socket> {
         let (plain, pointer) = (dir.join(SOCKET_FILE), dir.join(format!("{SOCKET_FILE}.path")));
         let path = place(dir, SOCKET_FILE)?;

@@ -1,4 +1,4 @@
-//! A step's output on disk: one byte sequence of checked frames, in segments that are dropped once they are delivered.
+//! A step's output on disk: one sequence of frames with checksums, in segments that are deleted once they are delivered.
 //! The keeper writes, the runner reads; neither waits for the other.
 
 use crate::record::checksum;

@@ -1,4 +1,4 @@
-//! One step of a job as the daemon sees it: one try of a command, how far it is, and what has still to be told about it.
+//! One step of a job as the daemon sees it: one try of a command, its stage, and the facts that are still to be reported.
 
 use crate::clock::wall_ms;
 use crate::contain::{KEY_MARK, WORKDIR_MARK};

@@ -1,4 +1,4 @@
-//! How busy the host is, for heartbeats. A figure that cannot be read is zero: nothing is decided by it.
+//! How busy the host is, for heartbeats. A figure that cannot be read is zero; no decision depends on it.
 
 use std::path::{Path, PathBuf};
 use wire::runner::Usage;

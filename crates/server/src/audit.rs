@@ -1,4 +1,4 @@
-//! The audit, for whoever may look at everything.
+//! The route of the audit. Needs an admin token.
 
 use crate::Shared;
 use crate::auth::Admin;

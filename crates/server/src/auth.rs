@@ -1,4 +1,4 @@
-//! Who asks: a token of one org with a scope, or a runner. Handlers name the scope they need; nothing is served without one.
+//! Authentication: a token of one org with a scope, or a runner's name and token. Each handler names the scope that it needs.
 
 use crate::Shared;
 use crate::limit::Who;
@@ -27,7 +27,7 @@ pub(crate) struct Admin(pub(crate) Token);
 pub(crate) struct Stepper(Asker);
 /// A runner, recognised by its name and token.
 pub(crate) struct Machine(pub(crate) Instance);
-/// Whether the request comes over the unix socket or with a good token; anybody else is told as little as possible.
+/// Whether the request comes over the unix socket or with a good token. Other clients get as little information as possible.
 pub(crate) struct Trusted(pub(crate) bool);
 /// Who can read the installation's file: the user that the control plane runs as.
 pub(crate) struct Owner;
@@ -81,7 +81,7 @@ pub(crate) async fn recognised(State(state): State<Shared>, mut request: Request
     limited(&state, who, request, next).await
 }
 
-/// Routes that are for everybody: counted by the address they are asked from.
+/// Routes that need no token: their requests are counted per client address.
 pub(crate) async fn unrecognised(State(state): State<Shared>, request: Request, next: Next) -> Response {
     match Peer::of(request.extensions()) {
         Peer::Local => next.run(request).await,

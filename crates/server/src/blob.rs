@@ -1,4 +1,4 @@
-//! Files by content: only what is missing travels.
+//! Routes of files by hash: a client asks which are missing and sends only those.
 
 use crate::Shared;
 use crate::auth::{Reader, Writer};

@@ -1,4 +1,4 @@
-//! The control plane about itself: alive, ready, and how an embedded one is closed.
+//! Routes about the control plane itself: health, readiness, and the stop of an embedded one.
 
 use crate::auth::{Admin, Owner, Trusted};
 use crate::problem::HandlerResult;

@@ -1,5 +1,5 @@
-//! A run's events: a page, or a stream that resumes by number and ends with the run. New events are read once per run,
-//! however many follow it, and told from memory.
+//! A run's events: a page, or a stream that resumes by number and ends with the run. New events are read from the database once
+//! per run, and sent from memory to all its followers.
 
 use crate::auth::Reader;
 use crate::follow::{Feed, stream};
@@ -48,7 +48,7 @@ pub(crate) async fn events(
     }))
 }
 
-/// Catches up from the database, then listens; whoever falls behind catches up again.
+/// Catches up from the database, then listens. A follower that falls behind catches up again.
 async fn follow(state: Shared, feed: Feed, org: OrgId, run: RunId, mut after: i64) -> Result<(), Failure> {
     let source = state.sources.of(&state, org, run);
     loop {
@@ -109,14 +109,14 @@ pub(crate) struct Sources {
 
 struct Source {
     news: broadcast::Sender<News>,
-    /// Closed with the last follower: then nobody reads any more.
+    /// Dropped with the last follower; that ends the reading task.
     _alive: watch::Sender<()>,
 }
 
 #[derive(Clone)]
 enum News {
     Event(Arc<Told>),
-    /// Nothing is newer than this. Whoever has less missed something before it listened.
+    /// Nothing is newer than this. A follower that has less missed something before it listened.
     Reached {
         last: i64,
         ended: bool,
@@ -154,7 +154,7 @@ impl Sources {
     }
 }
 
-/// Reads what is new whenever the run's bell rings, for as long as somebody follows.
+/// Reads new events whenever a hint about the run arrives, as long as it has a follower.
 async fn read(state: Shared, source: Weak<Source>, mut gone: watch::Receiver<()>, org: OrgId, run: RunId) {
     let mut bell = state.hub.follow(Hint::Run(run));
     let mut closing = state.closing.subscribe();
@@ -173,7 +173,7 @@ async fn read(state: Shared, source: Weak<Source>, mut gone: watch::Receiver<()>
         let reached = events.last().map_or(last.unwrap_or(newest), |event| event.seq);
         let full = events.len() as i64 == AT_ONCE;
         for event in &events {
-            // An error means that nobody listens just now.
+            // An error means that no follower listens just now.
             let _ = source.news.send(News::Event(Arc::new(Told::new(run, event))));
         }
         last = Some(reached);

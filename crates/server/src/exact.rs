@@ -1,5 +1,5 @@
-//! JSON decoded as it is described: where a type has named fields, only an object will do. (Derived types also read an array of
-//! their fields' values, in order, which nobody means and no description has.)
+//! Decodes JSON strictly: a type with named fields accepts only an object. (serde's derived types would also accept an array of
+//! the fields' values in order, which the API description does not contain.)
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor};

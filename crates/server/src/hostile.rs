@@ -117,7 +117,7 @@ impl World {
     }
 }
 
-/// What steps call: of a path that ends with `perhaps` nobody knows whether it had its effect.
+/// The tool that steps call: a call of a path that ends with `perhaps` fails with an unknown effect.
 fn far_side() -> FakeTool {
     FakeTool::new(Box::new(|call, _| match call.input["url"].as_str().is_some_and(|url| url.ends_with("perhaps")) {
         true => Fate::fail(ErrorClass::Transient, Effect::Perhaps),
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// A ticket about a step whose outcome nobody knows.
+    /// A ticket about a step whose outcome is unknown.
     pub(crate) async fn ticket(&self) -> String {
         self.agents(json!([{ "name": "pay", "http": { "method": "POST", "url": "https://pay.example/perhaps" } }]))
             .await;

@@ -1,4 +1,4 @@
-//! Who waits for what: hints from the store reach exactly those who follow the run, machine or log they name.
+//! Passes each hint of the store to the tasks that follow the run, machine or log that it names.
 
 use engine::store::{Hint, Store};
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ struct Topic {
     followers: usize,
 }
 
-/// Rings when there may be something new. Forgotten with its last follower.
+/// Rings when a hint says that there may be something new. Its topic is removed with the last follower.
 pub(crate) struct Bell {
     hub: Hub,
     hint: Hint,
@@ -53,7 +53,7 @@ impl Hub {
         }
     }
 
-    /// Something was missed: everybody looks again.
+    /// Hints may have been missed: all followers read again.
     fn ring_all(&self) {
         for topic in self.topics.lock().expect("no panic while locked").values() {
             topic.bell.send_modify(|n| *n += 1);

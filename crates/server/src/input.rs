@@ -181,7 +181,7 @@ pub(crate) fn steady(body: Body, within: Duration) -> Body {
     Body::from_stream(pieces.map(|piece| piece.map_err(|_| axum::Error::new(Stalled)).flatten()))
 }
 
-/// A body that is too large is still read to its end, up to a bound: whoever is writing it would never see the answer.
+/// A body that is too large is still read to its end, up to a bound: a client that is still sending would not see the answer.
 async fn bytes_of(request: Request, limit: usize) -> Result<Vec<u8>, Problem> {
     let announced = request
         .headers()

@@ -82,7 +82,7 @@ pub(crate) struct AppState {
     pub(crate) url: Option<String>,
     /// True once the process is on its way out: streams end, nothing new is accepted.
     pub(crate) closing: watch::Sender<bool>,
-    /// When somebody last asked for something.
+    /// When the last request arrived.
     pub(crate) asked_at: AtomicI64,
     pub(crate) requests: AtomicI64,
     /// Requests that were answered 500.

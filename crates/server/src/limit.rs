@@ -1,5 +1,5 @@
-//! Rate limits of requests over the network: one token bucket per API token, per runner, and per address of whoever has not proved
-//! who they are. Bounded in memory. The unix socket has no limit.
+//! Rate limits of requests over the network: one token bucket per API token, per runner, and per client address for requests without
+//! a valid token. Bounded in memory. The unix socket has no limit.
 
 use crate::listen::Peer;
 use crate::problem::Problem;
@@ -112,7 +112,7 @@ impl Limits {
         Ok(bucket.left as i64)
     }
 
-    /// Whether whoever is at this address may still try a token that is not known.
+    /// Whether a client at this address may still try an unknown token.
     pub(crate) fn admit(&self, peer: Peer) -> Result<(), Problem> {
         let Peer::Remote(address) = peer else { return Ok(()) };
         let (who, buckets) = (Who::stranger(address), self.buckets.lock().expect("no panic while locked"));
@@ -120,7 +120,7 @@ impl Limits {
         if empty { Err(who.too_many()) } else { Ok(()) }
     }
 
-    /// Counts a request that proved nobody; what it is answered.
+    /// Counts a request without a valid token. Returns its answer.
     pub(crate) fn blame(&self, peer: Peer, problem: Problem) -> Problem {
         let Peer::Remote(address) = peer else { return problem };
         self.take(Who::stranger(address)).err().unwrap_or(problem)

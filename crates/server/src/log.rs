@@ -145,7 +145,7 @@ trait Desk: Sync {
     fn read(&self, job: JobId, from: i64) -> impl Future<Output = Result<Page, Failure>> + Send;
 }
 
-/// A run as it was when somebody looked.
+/// A run as it was when it was last read.
 struct LogState {
     version: i64,
     jobs: Vec<SeenJob>,
@@ -214,7 +214,7 @@ async fn tell(
     filter: &Filter,
     mut cursor: Cursor,
 ) -> Result<(), Stopped> {
-    // One bell, listened to before anybody looks: what changes while an answer is on its way rings afterwards.
+    // Subscribed before the first read: a change during a read rings the bell afterwards.
     let mut bell = hub.follow(Hint::Run(run));
     let (mut complete, mut attempt) = (BTreeSet::new(), 1);
     'look: loop {
@@ -249,7 +249,7 @@ async fn tell(
 enum Told {
     /// Nothing more comes, ever.
     Complete,
-    /// As far as it is: its job has ended, or nobody follows.
+    /// As far as it is stored: its job has ended, or the client does not follow.
     SoFar,
     /// Something about the run has changed: what is known of it is no longer true, of this job or of another.
     Changed,

@@ -1,4 +1,4 @@
-//! `/metrics`: what this process has counted, in the text format that Prometheus reads. Numbers only, nothing of any org.
+//! `/metrics`: the counters of this process in Prometheus' text format. Contains no data of an org.
 
 use crate::Shared;
 use crate::auth::Admin;

@@ -1,4 +1,4 @@
-//! The server as the network meets it: real connections, TLS, who is told what, and who is cut off.
+//! Tests of the server over real connections: TLS, what a client without a token is told, and which connections are closed.
 
 use crate::hostile::{World, is_problem};
 use crate::listen::{self, Bounds};
@@ -188,7 +188,7 @@ async fn a_new_certificate_is_served_to_the_next_connection() {
     write(&files, &second);
     over_tls(address, &second, &world.admin).await.expect("the new one is served");
     assert!(over_tls(address, &first, &world.admin).await.is_err(), "the old one no longer is");
-    // Who does not speak TLS gets no answer, and holds nobody up.
+    // A client that does not speak TLS gets no answer, and does not delay others.
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut said = Vec::new();
@@ -244,7 +244,7 @@ async fn an_address_that_guesses_is_slowed_down_and_good_tokens_are_not() {
     let limited = limited.expect("at some point it is too much");
     assert!(is_problem(&limited) && limited.headers.contains_key("retry-after"));
     assert_eq!(ask("/api/v1/credits", Some(&world.admin)).await.status, StatusCode::OK, "it was good a moment ago");
-    // Whatever is for everybody is counted too, and says so.
+    // Routes without a token are counted too, and their answers say so.
     let got = ask("/healthz", None).await;
     assert!(got.headers.contains_key("ratelimit-limit"), "{:?}", got.headers);
     let runner = world.ask("post", "/runner/v1/heartbeat", Some("repl-x-1-1.bad"), &[], "{}").await;

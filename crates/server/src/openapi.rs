@@ -150,7 +150,7 @@ impl Route {
 )))]
 struct Schemas;
 
-/// `GET /api/v1/openapi.json`: public, it says nothing about anybody.
+/// `GET /api/v1/openapi.json`: public, because it contains no data of an org.
 pub(crate) async fn document() -> Json<Value> {
     Json(describe())
 }
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(names.len(), API.len());
     }
 
-    /// What is sent is checked to the last field; what is answered may grow without breaking whoever reads it.
+    /// What is sent is checked to the last field; answers may get new fields without breaking clients.
     #[test]
     fn bodies_refuse_unknown_fields_and_answers_do_not() {
         let document = describe();

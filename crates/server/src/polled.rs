@@ -1,4 +1,4 @@
-//! Polls for `external` steps of plans, by the route that programs use: who may, who waits, and who of many gets the step.
+//! Polls for `external` steps of plans, by the route that programs use: authorization, waiting, and that one of several pollers gets the step.
 
 use crate::hostile::{Got, World};
 use axum::http::StatusCode;
@@ -66,7 +66,7 @@ async fn a_waiting_program_is_woken_by_the_commit_that_offers_a_step() {
     world.work().await;
     let run = world.ask("get", &format!("/api/v1/runs/{run}"), Some(&world.admin), &[], "").await;
     assert_eq!(run.body["status"], "completed", "{}", run.body);
-    // Nothing is offered, and the control plane is about to end: nobody is kept waiting.
+    // Nothing is offered, and the control plane is about to end: the poll returns at once.
     let wait = poll(&world, &world.admin, json!({ "tools": ["crm"] }));
     let (none, _) = tokio::join!(wait, async { world.state.closing.send_replace(true) });
     assert_eq!((none.status, none.body), (StatusCode::NO_CONTENT, Value::Null));

@@ -160,7 +160,7 @@ impl From<Trouble> for Problem {
     }
 }
 
-/// Refusals that repetitions of a keyed request are answered with again: decisions about a well-formed request of somebody who may
+/// Refusals that repetitions of a keyed request are answered with again: decisions about a well-formed request of a client who may
 /// ask. Payment, permission, rate, validation and our own trouble may be otherwise the next time.
 const REMEMBERED: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::CONFLICT, StatusCode::UNPROCESSABLE_ENTITY];
 

@@ -312,7 +312,7 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
     }
 }
 
-/// One answer, whoever came first: refusals and effects under one key, at the same moment.
+/// One answer, whichever request came first: refusals and effects under one key, at the same moment.
 #[tokio::test]
 async fn a_refusal_and_an_effect_under_one_key_give_one_answer() {
     let world = World::new(true).await;

@@ -1,4 +1,4 @@
-//! The map of the API, and what every request goes through: a request id, a size limit, a decoded body, a key that makes it repeatable.
+//! The list of all routes, and the layers that every request passes: a request id, a size limit, a decoded body, an idempotency key.
 
 use crate::input::{self, BODY_BYTES};
 pub(crate) use crate::input::{Asked, Nothing, Path, Query};
@@ -225,7 +225,7 @@ async fn numbered(State(state): State<Shared>, mut request: Request, next: Next)
 #[derive(Clone)]
 pub(crate) struct RequestId(pub(crate) String);
 
-/// Somebody on the network may not hold a handler by sending its body for ever.
+/// A remote client must not keep a handler busy by sending its body for ever.
 fn bounded(request: Request) -> Request {
     if Peer::of(request.extensions()) == Peer::Local {
         request
@@ -363,7 +363,7 @@ pub(crate) fn part<V: serde::Serialize>(all: Vec<V>, paging: &Paging) -> Handler
     Ok(axum::Json(wire::api::Page { data, next_cursor }).into_response())
 }
 
-/// Bytes that somebody's run wrote: to be saved, never to be shown by a browser as if they were ours.
+/// Bytes that a run wrote: a browser must save them and never show them as a page of this server.
 pub(crate) fn download(name: &str, bytes: Body) -> Response {
     const KEPT: &percent_encoding::AsciiSet =
         &percent_encoding::NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b'~');

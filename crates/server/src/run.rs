@@ -70,7 +70,7 @@ fn wait_ms(text: &str) -> Result<i64, Problem> {
     if ms > LONGEST_WAIT_MS { Err(Refused::invalid("wait", "at most 60s").into()) } else { Ok(ms) }
 }
 
-/// The run as it is when it has ended, or when the time is up. Whoever waited too short asks again by its id.
+/// The run as it is when it has ended, or when the time is up. A client whose time is up can ask again by the run's id.
 async fn ended_within(state: &Shared, org: OrgId, response: KeyedResponse, ms: i64) -> HandlerResult {
     let run: RunView = serde_json::from_slice(&response.body).map_err(|error| Problem::internal(error.to_string()))?;
     let id: RunId = id("run", &run.id)?;

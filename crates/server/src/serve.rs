@@ -1,4 +1,4 @@
-//! A control-plane process from start to end: opens the store, listens, works, and leaves without failing anybody's run.
+//! A control-plane process from start to end: opens the store, listens, works, and stops without failing a run.
 
 use crate::hub::Hub;
 use crate::settings::{Role, Settings};
@@ -100,7 +100,7 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
         let (app, closing) = (routes::router(state.clone()), state.closing.subscribe());
         tasks.spawn(listen::tcp(tcp, tls, app, listen::Bounds::default(), closing));
     }
-    // Before anybody knows that it is there: a signal that comes at once ends it orderly too.
+    // Before the address is announced, so that a signal that comes at once also ends it orderly.
     let signals = Signals::catch();
     let guard = ready(Ready { url, first_token, is_readable_by_others });
     until_told(&state, signals, settings.embedded).await;
@@ -160,7 +160,7 @@ async fn bind(address: &str) -> Result<TcpListener, Failure> {
     })
 }
 
-/// Whoever holds the home's lock owns the socket: an old one is a leftover.
+/// The process that holds the home's lock owns the socket: a file that is there is left over from an earlier process.
 fn bind_socket(path: &Path) -> Result<UnixListener, Failure> {
     let trouble = |error: std::io::Error| {
         Trouble::new(TroubleKind::Internal, format!("cannot listen on {}: {error}", path.display()))
@@ -219,7 +219,7 @@ pub fn owner_proof(home: &Path) -> Result<String, Failure> {
     Ok(Installation::open(home)?.owner_proof())
 }
 
-/// On SQLite there is one worker, and its restart frees everything at once; on PostgreSQL every process is somebody.
+/// On SQLite there is one worker with a fixed name, so that its restart frees all its items at once; on PostgreSQL every process has its own.
 fn worker_name(settings: &Settings) -> String {
     match settings.database() {
         Ok(Database::Postgres(_)) => format!("{}-{}", std::process::id(), now_ms()),
@@ -252,7 +252,7 @@ async fn until_told(state: &Shared, signals: Option<Signals>, embedded: bool) {
     }
 }
 
-/// Returns when nobody has asked for anything and nothing was open or held for the whole idle time.
+/// Returns when no request has arrived and nothing was open or held for the whole idle time.
 async fn nothing_left(state: &Shared) {
     let idle = state.engine.context.config.timings.embedded_idle_ms;
     loop {

@@ -1,4 +1,4 @@
-//! What a control-plane process is told at its start. Defaults are the design's; a broken chain of numbers is refused at once.
+//! The settings of a control-plane process. Numbers that contradict each other are refused at start.
 
 use engine::ControlUrls;
 use engine::adapters::registry::{BadSetting, Host, Providers};

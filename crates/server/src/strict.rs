@@ -1,4 +1,4 @@
-//! What is sent must be understood to the last character, and whatever is refused is refused with a problem document.
+//! Tests that a request with any part that is not understood is refused, and that every refusal is a problem document.
 
 use crate::hostile::{Got, World, filled, is_problem};
 use crate::routes::API;

@@ -58,7 +58,7 @@ pub(crate) async fn revoke(
     Path(token): Path<String>,
 ) -> HandlerResult<StatusCode> {
     state.engine.revoke_token(admin.org(), id("token", &token)?).await?;
-    state.tokens.forget(); // from this answer on, nobody here believes it
+    state.tokens.forget(); // once this is answered, no cache of this process accepts it
     Ok(StatusCode::NO_CONTENT)
 }
 

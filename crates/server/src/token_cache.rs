@@ -1,5 +1,5 @@
-//! Tokens that were found good a moment ago, so that not every request reads the database. A token revoked here is forgotten
-//! before its revoker is answered; one revoked by another process when its hint comes, and after a few seconds in any case.
+//! Cache of verified tokens, so that not every request reads the database; entries live 5 s. When this process revokes a token, the cache
+//! is cleared before the request is answered; when another process does, it is cleared by a hint, or the entry expires.
 
 use crate::hub::Hub;
 use crate::now_ms;
@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// As long as everybody sleeps who waits for a hint that was lost.
+/// TTL of an entry: the interval of the fallback poll, after which a lost hint has no effect any more.
 const BELIEVED_FOR: Duration = Duration::from_secs(5);
-/// More at once are forgotten together and read again.
+/// Most entries at once; when there are more, all are dropped and read again.
 const KEPT: usize = 10_000;
 
 #[derive(Clone, Default)]

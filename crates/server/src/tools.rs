@@ -62,7 +62,7 @@ pub(crate) fn own_addresses(listening: Option<SocketAddr>, urls: &ControlUrls) -
     listening.into_iter().chain(told.into_iter().flatten().flat_map(|url| addresses(url))).collect()
 }
 
-/// None of a socket in the file system, or of a name that nobody knows.
+/// None for a socket in the file system, or for a name that does not resolve.
 fn addresses(url: &str) -> Vec<SocketAddr> {
     let Ok(uri) = url.parse::<Uri>() else { return Vec::new() };
     let Some(host) = uri.host() else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! The loop around the engine: beats, claims when something is due, works, sleeps until the next thing or a hint.
+//! The worker loop: renews its lease, claims due items, works on them, and sleeps until the next due time or a hint.
 
 use crate::now_ms;
 use engine::Engine;
@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch};
 const CONTROL_PERMITS: usize = 16;
 /// A worker that is told to stop lets its acts come to their end for so long, and then cuts them off.
 const ACTS_MAY_END_WITHIN: Duration = Duration::from_secs(10);
-/// The safety net under every hint, and no longer than between two beats: what a dead worker held is taken over in time.
+/// The fallback poll for lost hints. No longer than the time between two lease renewals, so that items of a dead worker are taken over in time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const PRESENCE_EVERY: Duration = Duration::from_secs(20);
 
@@ -43,7 +43,7 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
     let loops = classes.each_ref().map(|class| class.work(closing.clone()));
     let [control, act] = loops;
     tokio::join!(control, act);
-    // What is in hand is finished or handed over: both are safe, this is only quicker for others.
+    // Items under way are finished or given back. Without this they would be free when the lease expires.
     for class in &classes {
         let _ = tokio::time::timeout(ACTS_MAY_END_WITHIN, class.permits.acquire_many(class.most)).await;
         engine.cut_acts();
@@ -67,7 +67,7 @@ struct Class {
 impl Class {
     async fn work(&self, mut closing: watch::Receiver<bool>) {
         let mut hints = self.engine.store.hints();
-        // What a worker that died has left is due for nobody until somebody claims: that is looked for at least so often.
+        // Items of a dead worker have no due time until a claim frees them: a claim is made at least this often.
         let mut claim_by = tokio::time::Instant::now();
         let longest = LONGEST_SLEEP.min(beat_every(&self.engine));
         while !*closing.borrow() {
@@ -126,7 +126,7 @@ impl Class {
     }
 }
 
-/// How long there is nothing to do unless somebody rings, and what it waits for: a bell for something later is none.
+/// How long to sleep without a hint, and the next due time: a hint about something later does not end the sleep.
 type Rest = (Duration, Option<Timestamp>);
 
 /// A hint that work may be due before what is waited for; hints about other things are slept through.
@@ -193,7 +193,7 @@ mod tests {
             bell.send(hint).unwrap();
             assert_eq!(woken(&mut hints, waits_for).now_or_never().is_some(), wakes, "{hint:?} for {waits_for:?}");
         }
-        // Whoever has missed some looks.
+        // A receiver that has missed hints wakes.
         let (bell, mut hints) = broadcast::channel(1);
         for _ in 0..3 {
             bell.send(after).unwrap();

@@ -1,4 +1,4 @@
-//! Endpoints of tools that asked to be left alone for a while (HTTP 429), by org: all runs of the org wait.
+//! Rows of endpoints that answered 429 (too many requests), with the end of the pause, by org: all runs of the org wait.
 
 use crate::args;
 use crate::sql::{Rank, Sql};

@@ -56,7 +56,7 @@ pub fn expired(tx: &mut Tx, run: RunId, limit: i64) -> Result<Vec<Question>, Fai
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Which {
     pub kind: StepWait,
-    /// Only those that nobody has answered.
+    /// Only those without an answer.
     pub open: bool,
     pub run: Option<RunId>,
 }

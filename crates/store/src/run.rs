@@ -131,7 +131,7 @@ pub struct Shown {
     /// The last heartbeat of the worker that holds the item of an open run, or of any worker while none holds it, because each of them
     /// may claim it (R141). An old heartbeat means that no worker drives the run.
     pub beat_at: Option<Timestamp>,
-    /// The oldest ticket about one of its steps that nobody has resolved.
+    /// The oldest ticket about one of its steps that is not resolved.
     pub ticket: Option<QuestionId>,
     /// What a planner makes its plan for.
     pub goal: Option<String>,

@@ -50,7 +50,7 @@ pub fn offered_of(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<V
     doc::read_all(tx.rows(&OFFERED_OF_ATTEMPT, &args![run, attempt, limit])?, 0)
 }
 
-/// A row in whose place a retry has put another is history, and counted by nobody.
+/// A row that a retry has replaced is history, and counted nowhere.
 fn state(step: &Step) -> &'static str {
     if step.replaced { "replaced" } else { step.child_state().as_str() }
 }

@@ -222,7 +222,7 @@ impl AgentWork {
     }
 }
 
-/// What a try of a command writes, which everybody knows who knows the try.
+/// The bytes that a try of a command writes, computed from the try.
 pub fn output(step: StepTry, from: i64, to: i64) -> Vec<u8> {
     truth::output(JobId(step.id.0), step.number, from, to)
 }

@@ -1,5 +1,5 @@
-//! Looks at the database after every single commit, from outside: the invariants of each run that was written about. Reads
-//! only, and never dies with anybody.
+//! Checks the database after every commit, outside of the simulated processes: the invariants of each run that the commit touched.
+//! Only reads, and survives the crash of any simulated process.
 
 use crate::time::{Now, now};
 use engine::Engine;
@@ -22,9 +22,9 @@ struct Inner {
     engine: Option<Engine>,
     next_hint: Box<dyn FnMut() -> Option<Hint> + Send>,
     commits: u64,
-    /// Those that somebody was, or should have been, told of.
+    /// Commits with hints, whether or not the hints arrived.
     news: u64,
-    /// A commit was made of which nobody was told: every run that is known is looked at.
+    /// A commit was made without a hint: every known run is checked.
     untold: Arc<AtomicBool>,
     known: BTreeSet<RunId>,
     instances: BTreeSet<InstanceId>,
@@ -108,7 +108,7 @@ impl Auditor {
         self.lock().news
     }
 
-    /// When the earliest item that nobody holds is due.
+    /// When the earliest item without a holder is due.
     pub fn next_due(&self) -> Option<Timestamp> {
         let mut inner = self.lock();
         if let Some(due) = inner.next_due {
@@ -120,7 +120,7 @@ impl Auditor {
         *inner.next_due.insert(due)
     }
 
-    /// Somebody has tried to claim what is due, and nobody is told of that.
+    /// A worker has tried to claim due items; a claim sends no hint.
     pub fn claimed(&self) {
         self.lock().next_due = None;
     }
@@ -162,7 +162,7 @@ impl Inner {
     }
 }
 
-/// Items on which workers have died are worked on one at a time, however long each takes, and everybody else waits for them.
+/// Items whose workers have died are worked on one at a time, however long each takes, and all other items wait for them.
 fn waits_for_a_suspect(engine: &Engine) -> bool {
     let overdue = now(engine.store.read("sim.overdue", |tx| {
         let at = tx.at();

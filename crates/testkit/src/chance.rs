@@ -1,4 +1,4 @@
-//! Luck with a seed: the only source of chance in a simulated world. Never asks the system for any.
+//! The seeded random number generator: the only source of randomness in a simulation.
 
 /// SplitMix64: small, fast, and the same on every machine.
 #[derive(Debug, Clone)]

@@ -1,5 +1,5 @@
-//! People in the simulated world: each submits one run, and some change their minds. They repeat every request with its key
-//! until it is answered. Never looks at a database.
+//! Simulated users: each submits one run, and some later cancel, pause, retry or delete it. They repeat every request with its idempotency
+//! key until it is answered. They never read the database.
 
 use crate::chance::Chance;
 use crate::machine::Plan;
@@ -46,7 +46,7 @@ pub enum Wish {
     Terminate {
         force: bool,
     },
-    /// As somebody of the other org, to whom the run does not exist.
+    /// As a user of the other org, for whom the run does not exist.
     Meddle,
 }
 
@@ -81,7 +81,7 @@ impl Client {
         Client { org, start, wishes, ..client }
     }
 
-    /// Somebody with this run in mind and nothing else.
+    /// A user who submits this run and does nothing else.
     pub fn of(number: u64, spec: RunSpec) -> Client {
         Client {
             number,
@@ -168,7 +168,7 @@ fn agents(chance: &mut Chance) -> (RunSpec, Plans) {
     (spec, Plans { agents, ..Plans::default() })
 }
 
-/// A command on the agent's machine. What it leaves there may be needed, or kept by nobody.
+/// A command on the agent's machine. Later steps may need the files that it leaves, or none may.
 fn command(chance: &mut Chance, name: String, once: bool) -> StepPlan {
     let ms = chance.pick(&[0, SECOND, 15 * SECOND, MINUTE]);
     let exit_code = if !once && chance.one_in(5) { 1 } else { 0 };
@@ -220,7 +220,7 @@ fn spec(text: String, chance: &mut Chance) -> RunSpec {
     }
 }
 
-/// A run of this command, as it is when nobody asks for anything else.
+/// A run of this command with all defaults.
 pub fn plain(text: String) -> RunSpec {
     RunSpec {
         kind: RunKind::Task,

@@ -1,5 +1,5 @@
-//! The control plane in the simulated world: started, beaten, frozen, killed, and started again over the same database; and what
-//! strikes it and its machines. What it does is the real engine's; this file only calls it as the server would.
+//! The simulated control plane: starts, renews leases, is frozen, killed, and started again on the same database; and the faults
+//! of it and its machines. Its behaviour is the real engine's; this file only calls the engine as the server would.
 
 use crate::faults::Kind;
 use crate::process::{Process, SECOND, SERVER};
@@ -23,7 +23,7 @@ impl World {
         self.boots += 1;
         self.fate.set_dead(process, false);
         self.fate.enter(process);
-        self.unsettle(0); // what waited while nobody was there is late with the first commit
+        self.unsettle(0); // items that became due while no process ran are overdue at the first commit
         let engine = crate::process::engine(
             &self.config,
             &self.far_of(process),
@@ -85,7 +85,7 @@ impl World {
 
     /// Every process claims what is due and goes on with what is under way. True if anything was claimed or ended.
     pub fn turn(&mut self) -> bool {
-        // Whoever is quicker: sometimes the one, sometimes the other.
+        // The order of the two processes alternates.
         let first = (self.auditor.commits() % 2) as usize;
         let busy = self.turn_of(first);
         self.turn_of(1 - first) || busy
@@ -127,7 +127,7 @@ impl World {
         busy
     }
 
-    /// Something was not as usual: what is overdue is forgiven for a while, and what nobody seems to hold is looked for.
+    /// A fault happened: overdue items are not reported for a while, and workers look for items without a holder.
     pub fn unsettle(&mut self, ms: i64) {
         self.auditor.excuse();
         self.fate.unsettle(ms);

@@ -1,5 +1,5 @@
-//! What goes wrong in one world. Every fault is a decision with a kind and a number (the third message, the fortieth commit),
-//! made by luck of its own: a world can be lived again with some of them left out. Never does anything itself.
+//! The faults of one simulation. Every fault is a decision with a kind and a number (the third message, the fortieth commit), drawn from
+//! its own random source, so that a simulation can be repeated without some of them. Only decides; the simulated components act.
 
 use crate::chance::Chance;
 use crate::time::Now;
@@ -14,7 +14,7 @@ pub enum Kind {
     // At a commit of a process of ours.
     CrashBefore,
     CrashAfter,
-    /// It is committed, and its caller is told that nobody knows.
+    /// It is committed, and its caller is told that the outcome is unknown.
     OutcomeUnknown,
     // At a call to the provider.
     CallCrashBefore,
@@ -30,7 +30,7 @@ pub enum Kind {
     Lost,
     Doubled,
     Late,
-    /// A hint that nobody hears.
+    /// A hint that is not delivered.
     HintLost,
     // At a moment of its own.
     /// The control plane is killed and stays away.
@@ -44,7 +44,7 @@ pub enum Kind {
     DiskFull,
     ClockForward,
     ClockBack,
-    /// Everybody sleeps: the control plane, its machines, their work. Only the time goes on.
+    /// The host is suspended: control plane, machines and commands stop while the time goes on.
     Suspended,
     KillRunner,
     KillKeeper,

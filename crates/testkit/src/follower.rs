@@ -1,5 +1,5 @@
-//! Whoever watches a run in the simulated world: reads its events and its log piece by piece, at their own pace, some of them
-//! very slowly. Together the pieces must be the whole.
+//! Simulated followers of a run: each reads its events and its log piece by piece, at its own pace, some of them
+//! very slowly. The pieces together must be complete.
 
 use crate::chance::Chance;
 use crate::sim::Promise;
@@ -75,7 +75,7 @@ impl World {
         Ok(More { behind, ended: run.status.is_end() })
     }
 
-    /// Somebody stops reading for so long.
+    /// One follower stops reading for this long.
     pub fn slow_down(&mut self, ms: i64, luck: &mut Chance) {
         if !self.followers.is_empty() {
             let index = luck.between(0, self.followers.len() as i64) as usize;

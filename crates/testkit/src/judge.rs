@@ -1,5 +1,5 @@
-//! The end of a simulated world: everything has ended, is paid, is as it really was, and nothing is left. Compares what the
-//! control plane says with what the fake machines really did.
+//! The checks at the end of a simulation: every run has ended and is paid, nothing is left running, and what the control plane
+//! reports is what the simulated machines really did.
 
 use crate::sim::Promise;
 use crate::time::now;
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// R135, R136: the slot of a job whose sync failed, whose keeper died or which lost its control plane is FAILED and held for nobody.
+    /// R135, R136: the slot of a job whose sync failed, whose keeper died or which lost its control plane is FAILED and not held.
     fn judge_slots(&mut self, run: &Run) {
         let id = run.id;
         let slots = now(self.store.read("sim.slots", move |tx| {

@@ -1,5 +1,5 @@
-//! The simulated world: the real engine on a real database in memory, with time, machines, people and luck that are ours.
-//! One thread, one seed, one history. Never part of what serves anybody.
+//! The simulator: the real engine on a real SQLite database in memory, with simulated time, machines, users and randomness.
+//! One thread; a seed determines the whole history. Not part of a serving process.
 
 mod agent_machine;
 mod auditor;

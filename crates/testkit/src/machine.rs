@@ -1,5 +1,5 @@
-//! A simulated machine: what is on its disk and goes on without a runner (the works), and what dies with the runner's process.
-//! Knows no control plane; whoever owns it carries the messages.
+//! A simulated machine: the state on its disk and the commands that go on without a runner (`works`), and the state that is lost with the
+//! runner's process. It does not call the control plane; `runner` carries its messages.
 
 use crate::agent_machine::{AgentWork, Moves};
 use crate::chance::Chance;
@@ -204,7 +204,7 @@ impl Machine {
                 }
             }
         }
-        // An end is remembered until nobody can ask for its beginning again.
+        // An end is remembered until the control plane can no longer ask for the same start again.
         self.works.retain(|key, work| {
             work.stage != Stage::Ended
                 || !work.facts.is_empty()

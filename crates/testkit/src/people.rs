@@ -1,4 +1,4 @@
-//! What people do in the simulated world: ask, and ask again with the same key until somebody answers. Speaks to the engine as
+//! Requests of simulated users: each is repeated with the same idempotency key until it is answered. Calls the engine as
 //! the server's handlers do.
 
 use crate::client::Wish;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 const ASK_AGAIN_MS: i64 = 2 * SECOND;
 
 impl World {
-    /// A client's next request, or the same again if nobody answered.
+    /// A client's next request, or the same again if it was not answered.
     pub fn ask(&mut self, index: usize) {
         let lost = self.faults.strikes(Kind::Lost).is_some();
         let Some(engine) = self.serving().filter(|_| !lost) else {
@@ -35,7 +35,7 @@ impl World {
         if self.faults.strikes(Kind::Doubled).is_some() && !self.fate.is_dead(SERVER) {
             answer = self.request_again(&engine, index, wish, answer);
         }
-        self.fate.was_troubled(); // whoever asked has been told
+        self.fate.was_troubled(); // the client has received the error
         let unheard = self.faults.strikes(Kind::Lost).is_some() || self.fate.is_dead(SERVER);
         if unheard || matches!(answer, Err(Failure::Trouble(_))) {
             return self.after(ASK_AGAIN_MS, Happening::Client { index });
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// Whoever is on duty answers every ticket, and does not lie about what has happened.
+    /// The simulated person on duty answers every ticket with what really happened.
     pub fn answer_questions(&mut self) {
         self.after(DUTY_EVERY_MS, Happening::Duty);
         let Some(engine) = self.serving() else { return };

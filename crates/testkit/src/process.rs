@@ -1,5 +1,5 @@
-//! A process of the control plane in the simulated world: its engine, what it works on, and how it ends: at a commit or a call,
-//! by luck. Once dead, nothing it still tries is heard.
+//! A simulated process of the control plane: its engine, the items it works on, and its death, which a fault places at a commit or a
+//! call. After its death nothing that it still tries has an effect.
 
 use crate::auditor::Auditor;
 use crate::faults::{Faults, Kind};
@@ -59,7 +59,7 @@ pub struct Fate {
     full_until_ms: AtomicI64,
     /// Until then workers look for what a dead one may hold.
     unsettled_until_ms: AtomicI64,
-    /// Somebody was told of trouble without dying of it.
+    /// A caller got an error and went on.
     troubled: AtomicBool,
 }
 
@@ -102,7 +102,7 @@ impl Fate {
         self.unsettled_until_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether the store has told anybody of trouble since the last call.
+    /// Whether the store has returned an error to a caller since the last call.
     pub fn was_troubled(&self) -> bool {
         self.troubled.swap(false, Ordering::Relaxed)
     }

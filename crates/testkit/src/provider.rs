@@ -46,7 +46,7 @@ pub fn fates(faults: &Faults) -> Decide {
 }
 
 impl FarProvider {
-    /// Half of the way, then the deed, then the way back. Whoever dies on the way has not asked, or does not hear.
+    /// Half of the delay, then the effect, then the other half. A caller that dies before has not called, and after does not get the answer.
     fn call<'a, T: Send + 'a>(
         &'a self,
         deed: impl FnOnce() -> ProviderFuture<'a, T> + Send + 'a,

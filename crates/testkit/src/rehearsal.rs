@@ -1,5 +1,5 @@
-//! A database as the real engine fills it, without a control plane or a machine: for benchmarks that need many runs, or the
-//! very statements of a submission. Whoever measures brings the runtime and the clock.
+//! Fills a database by the real engine, without a control plane or a machine: for benchmarks that need many runs, or the exact
+//! statements of a submission. The benchmark provides the runtime and the clock.
 
 use crate::bare;
 use engine::adapters::FakeProvider;

@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// Whoever serves, if something that the machine sends now reaches it.
+    /// The engine of the serving process, if a message of the machine reaches it now.
     fn reaches(&mut self, name: &str) -> Option<Engine> {
         let now_ms = self.now.ms();
         let cut_off = self.machines.get(name).is_none_or(|machine| machine.cut_up_until_ms > now_ms);
@@ -170,7 +170,7 @@ impl World {
         match answer {
             Ok(_) if !self.arrives(name) => self.after(PATIENCE_MS, again),
             Ok(desired) => self.connected(&engine, name, number, &desired),
-            Err(Failure::Refused(_)) => self.far.near.kill_runner(name), // nobody wants it any more
+            Err(Failure::Refused(_)) => self.far.near.kill_runner(name), // its registration is refused: the machine is to end
             Err(Failure::Trouble(_)) => self.after(PATIENCE_MS, again),
         }
     }

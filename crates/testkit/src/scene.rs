@@ -1,4 +1,4 @@
-//! Worlds that tell one story on purpose: some plain runs, and one thing that happens to them at one moment.
+//! Fixed scenes: simulations with some plain runs and one chosen fault at one chosen moment.
 
 use crate::client::{Client, plain};
 use crate::machine::Plan;
@@ -31,7 +31,7 @@ impl Scene {
         })
     }
 
-    /// A world without faults, with a machine for everybody and money enough.
+    /// A simulation without faults, with a machine for every run and enough credits.
     fn stage(&self) -> (u64, World) {
         let worlds = (0..).map(|seed| (seed, World::new(seed, MINUTE, Some(&[]))));
         let roomy = |world: &World| world.far.near.capabilities().max_instances as usize >= self.works_ms.len();

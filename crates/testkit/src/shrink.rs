@@ -1,5 +1,5 @@
-//! Makes the faults of a broken world fewer while it still breaks in the same way: by halves, then one by one. Never looks at
-//! more worlds than it was allowed.
+//! Shrinks the list of faults of a failed simulation while the same check still fails: by halves, then one by one. Runs at most
+//! a given number of simulations.
 
 use crate::sim::{Decision, Report, run_with};
 

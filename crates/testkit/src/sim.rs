@@ -1,5 +1,5 @@
-//! One simulated world from its beginning to its end: trouble first (nothing may break), then calm (everything must end).
-//! The same seed gives the same world, to the last line of its trace.
+//! One simulation from beginning to end: first with faults (no invariant may break), then without (everything must end).
+//! The same seed gives the same history, to the last line of its trace.
 
 use crate::chance::Chance;
 pub use crate::faults::{Decision, Kind};

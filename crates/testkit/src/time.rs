@@ -46,7 +46,7 @@ impl Now {
         self.ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Somebody sets the wall clock.
+    /// The wall clock is set forward or back.
     pub fn jump(&self, ms: i64) {
         self.wrong_by.fetch_add(ms, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ impl Now {
     }
 }
 
-/// Polls once: wakers mean nothing here, because everybody who waits, waits for the clock.
+/// Polls once. Wakers are not needed: every future here waits for the simulated clock.
 pub fn poll<T>(future: &mut Pin<Box<dyn Future<Output = T> + '_>>) -> Option<T> {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),

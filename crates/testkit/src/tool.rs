@@ -51,7 +51,7 @@ impl FarTool {
         seen.once = call.input["once"] == true;
     }
 
-    /// Half of the way, then the deed, then the way back. Whoever dies on the way has not asked, or does not hear.
+    /// Half of the delay, then the effect, then the other half. A caller that dies before has not called, and after does not get the answer.
     async fn run(&self, call: &ToolCall) -> Result<ToolAnswer, ToolFailure> {
         self.dies_here(Kind::CallCrashBefore).await;
         self.now.wait(self.draw(&[0, 0, 100, SECOND])).await;

@@ -1,5 +1,5 @@
-//! What really happened to commands, whatever anybody reported: the oracle. Judges two promises by itself: a run's command
-//! never runs twice at a time, and never again without a policy or a person who wanted so.
+//! The oracle: records what really happened to commands, independent of reports. Checks two promises: a run's command
+//! never runs twice at the same time, and never again unless a retry policy or a user asked for it.
 
 use model::step::StepTry;
 use model::{JobId, RunId};
@@ -71,7 +71,7 @@ impl Truth {
         }
     }
 
-    /// By a person's `retry --force`, and by nobody else.
+    /// Only by a user's `retry --force`.
     pub fn given_up(&mut self, job: JobId) {
         self.given_up.insert(job);
     }
@@ -90,7 +90,7 @@ impl Truth {
     }
 }
 
-/// The bytes a command writes are known to everybody who knows its job and epoch, so a log can be checked without keeping it.
+/// The bytes that a command writes are computed from its job and epoch, so that a log can be checked without keeping it.
 pub fn output(job: JobId, epoch: i64, from: i64, to: i64) -> Vec<u8> {
     (from..to).map(|at| b'a' + ((job.0 + 7 * epoch + at + at / 26) % 26) as u8).collect()
 }

@@ -1,5 +1,5 @@
-//! Notices panics on this thread while a world lives: the store turns them into trouble of one transaction, which is right for
-//! a server and would hide a bug here.
+//! Records panics on this thread during a simulation: the store turns a panic into an error of one transaction, which is right for
+//! a server but would hide a bug here.
 
 use std::cell::RefCell;
 use std::sync::Once;

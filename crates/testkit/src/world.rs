@@ -1,5 +1,5 @@
-//! A simulated world: one queue of happenings, one clock, the control plane, its machines and its people. Owns the order of
-//! everything. The control plane in it is the real one; only time, machines and luck are ours.
+//! The state of a simulation: one queue of events, one clock, the control plane, its machines and its users. Determines the order of
+//! everything. The engine in it is the real one; time, machines and randomness are simulated.
 
 use crate::auditor::Auditor;
 use crate::chance::Chance;
@@ -32,11 +32,11 @@ pub const BEGINNING_MS: i64 = 1_000_000_000;
 /// More turns at one moment than this, and something wakes itself for ever.
 const TURNS_AT_ONCE: usize = 400;
 
-/// How often somebody looks at the tickets.
+/// How often the simulated person on duty looks at the tickets.
 pub const DUTY_EVERY_MS: i64 = 30 * A_SECOND;
 
 pub enum Happening {
-    /// Somebody waits for this moment.
+    /// A future waits for this moment.
     Moment,
     /// What stood still goes on.
     Thaw,
@@ -50,7 +50,7 @@ pub enum Happening {
     Client {
         index: usize,
     },
-    /// Somebody looks whether anything is asked of people.
+    /// The person on duty looks for open tickets.
     Duty,
     Follower {
         index: usize,
@@ -144,7 +144,7 @@ pub struct World {
     pub processes: [Option<Process>; 2],
     pub has_second: bool,
     pub boots: u64,
-    /// A hint was lost: everybody who follows a document looks again at the next beat.
+    /// A hint was lost: every runner that follows a document reads it again at the next beat.
     pub rescan: bool,
     /// Whatever seems to be due, a claim is tried: a dead worker's items look held.
     pub net: [bool; 2],
@@ -237,7 +237,7 @@ impl World {
         world
     }
 
-    /// Somebody comes after `ms`, with a run in mind.
+    /// A user arrives after `ms` and submits a run.
     pub fn add_client(&mut self, ms: i64, client: Client) {
         let index = self.clients.len();
         self.clients.push(client);
@@ -284,7 +284,7 @@ impl World {
         self.broken.push((promise, what));
     }
 
-    /// The engine of whoever serves, if it can answer now. What is written next is written by it.
+    /// The engine of the serving process, if it can answer now. What is written next is written by it.
     pub fn serving(&self) -> Option<Engine> {
         let server = self.processes[SERVER].as_ref().filter(|server| server.frozen_until_ms <= self.now.ms())?;
         if self.fate.is_dead(SERVER) {

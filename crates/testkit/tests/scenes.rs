@@ -1,4 +1,4 @@
-//! One thing goes wrong on purpose, for an hour: nobody's run fails, and the results arrive.
+//! Scenes with one fault that lasts an hour: no run fails, and the results arrive.
 
 use model::run::RunStatus;
 use model::time::{HOUR, MINUTE, SECOND};

@@ -38,12 +38,12 @@ pub struct Client {
 /// Why a question was not answered as asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody answered, or the connection broke: the effect is unknown once the request had left.
+    /// No answer, or the connection broke: once the request was sent, its effect is unknown.
     #[error("cannot reach the control plane: {0}")]
     Unreachable(String),
     #[error("{0}")]
     Problem(Box<Problem>),
-    /// Somebody answered who does not speak this protocol.
+    /// The answer is not of this protocol: another program listens there.
     #[error("unexpected answer: {0}")]
     Protocol(String),
     /// The answer exceeds a limit of this client. The rest of it was not read.

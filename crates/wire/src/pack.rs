@@ -21,7 +21,7 @@ pub struct Blob {
     pub bytes: Vec<u8>,
 }
 
-/// A body that is no pack, or a larger one than anybody sends.
+/// A body that is no pack, or one that exceeds the limits of a pack.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(String);

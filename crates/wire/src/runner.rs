@@ -281,7 +281,7 @@ pub struct ReportBatch {
     /// In the order they happened. Repeated until acknowledged; repeats change nothing.
     pub facts: Vec<Fact>,
     pub logs: Vec<LogChunk>,
-    /// How often this runner has waited for its disk since it started; for whoever measures, never decides anything.
+    /// How often this runner has waited for its disk since it started. For tests and benchmarks; no decision depends on it.
     #[serde(default)]
     pub durable_waits: u64,
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Which process was started here; see `process::Trace`.
 const PROCESS_FILE: &str = "pid.json";
-/// Held by whoever starts or ends a runner here; read-locked by whoever only looks.
+/// Locked exclusively by a process that starts or ends a runner here; locked for reading by one that only looks.
 const CHANGE_LOCK_FILE: &str = "provider.lock";
 /// The machine was ended for good: a name is used once.
 const TERMINATED_FILE: &str = "terminated";
@@ -30,7 +30,7 @@ pub struct Home {
 pub enum Life {
     /// The process we know.
     Known(Living),
-    /// Somebody holds the runner's lock, but whoever started it had no time to write down who.
+    /// A process holds the runner's lock, but its pid is not recorded yet.
     Unknown,
     None,
 }
@@ -86,7 +86,7 @@ impl Home {
         }
     }
 
-    /// For those who hold the change lock: nobody starts a runner meanwhile.
+    /// For callers that hold the change lock: no other process starts a runner meanwhile.
     pub fn life(&self) -> Result<Life, Trouble> {
         if let Some(living) = self.known()? {
             return Ok(Life::Known(living));
@@ -96,7 +96,7 @@ impl Home {
         Ok(if held { Life::Unknown } else { Life::None })
     }
 
-    /// For those who only look; none while somebody is starting or ending it. Trying the runner's lock at the moment a
+    /// For callers that only look; none while another process is starting or ending it. Trying the runner's lock at the moment a
     /// runner takes it would send that runner away, hence the read lock.
     pub fn look(&self) -> Result<Option<Life>, Trouble> {
         if let Some(living) = self.known()? {

@@ -26,7 +26,7 @@ pub fn take(path: &Path) -> Result<Option<Locked>, Trouble> {
         };
         file.lock().map_err(at(path))?;
         let locked = Locked(file);
-        // Whoever had it before us may have removed the folder; a new one may stand in its place.
+        // The previous holder may have removed the folder; a new one may have its name now.
         let same = match (locked.0.metadata(), std::fs::metadata(path)) {
             (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
             _ => false,
@@ -39,7 +39,7 @@ pub fn take(path: &Path) -> Result<Option<Locked>, Trouble> {
 
 pub enum Share {
     Shared(Locked),
-    /// Somebody has it for himself.
+    /// Another process holds it exclusively.
     Taken,
     NoFile,
 }

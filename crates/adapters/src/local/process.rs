@@ -1,5 +1,5 @@
-//! Processes as we may trust them: a pid counts only together with the boot and the moment it was started in, and a
-//! signal goes through a descriptor that cannot come to mean another process. Never finds a process by its name.
+//! Processes, identified safely: a pid counts only together with its boot id and start time, and signals are sent through a
+//! pidfd, which cannot come to mean another process. Never finds a process by its name.
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The only variables a runner gets from us; what else is in our environment is nobody's business on a machine.
+/// The only variables that a runner inherits; the rest of the control plane's environment may hold secrets.
 const ENVIRONMENT: [&str; 9] =
     ["PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR", "REPL_LOG", "REPL_CONTAINMENT"];
 
@@ -44,12 +44,12 @@ impl Trace {
             let error = io::Error::last_os_error();
             return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
         }
-        // SAFETY: the kernel has just given us this descriptor and nobody else knows it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else in the process uses it.
         let living = Living { fd: unsafe { OwnedFd::from_raw_fd(fd as i32) } };
         if Trace::of(self.pid)?.as_ref() != Some(self) {
             return Ok(None);
         }
-        // Its sockets close a moment before it is dead: whoever comes because of that must not find it alive.
+        // Its sockets close a moment before it is dead: a caller that noticed the closed socket must not find it alive.
         let leaving = stat(self.pid)?.is_none_or(|stat| stat.flags & PF_EXITING != 0);
         Ok(if leaving && living.ends_within(LEAVES_WITHIN)? { None } else { Some(living) })
     }

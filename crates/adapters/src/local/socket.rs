@@ -1,4 +1,4 @@
-//! Talking to a runner over its socket: who it is, and that it shall end. Never believes an answer whose nonce differs.
+//! Requests to a runner over its socket: its identity, and the order to end. An answer with another nonce is ignored.
 
 use super::process::Trace;
 use model::boot::{SOCKET_FILE, SocketAnswer, SocketAsk};

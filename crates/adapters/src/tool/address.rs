@@ -1,5 +1,6 @@
-//! Which network addresses a tool may connect to. A step's URL may come from a model or from a web page, so a worker must not be
-//! led to the control plane, to services of its own network or to a cloud's metadata service. Pure decisions; `connector` obeys them.
+//! Which network addresses a tool may connect to. A step's URL may come from a model or from a web page, so it must not
+//! make a worker connect to the control plane, to services of its own network or to a cloud's metadata service (169.254.169.254). Pure
+//! decisions; `connector` applies them to every resolved address before it connects.
 
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

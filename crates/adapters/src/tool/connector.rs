@@ -1,5 +1,5 @@
-//! Opens connections for tools: a host name is resolved once, each address is judged, and the client that is handed out can reach
-//! the judged addresses only. Never follows redirects, never uses a proxy, never sends anything twice.
+//! Opens connections for tools: a host name is resolved once, each address is checked (`address`), and the returned client can connect
+//! only to the addresses that passed. Never follows redirects, never uses a proxy, never sends anything twice.
 
 use crate::tool::ToolFailure;
 use crate::tool::address::{AddressClass, AddressPolicy, Denied};

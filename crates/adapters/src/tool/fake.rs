@@ -1,5 +1,5 @@
 //! A tool that exists only in memory, for tests and simulation: each call may fail, hang, or have its effect without an answer.
-//! Has no clock, thread or luck of its own: a script decides what becomes of each call, and counts its effects by key.
+//! Has no clock, thread or randomness: a script decides the outcome of each call, and counts its effects by key.
 
 use crate::tool::{Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};
 use model::Effect;

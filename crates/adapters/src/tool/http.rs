@@ -1,5 +1,5 @@
 //! The tool `http`: one request, its redirects, and the answer as JSON. Hands the step's key to the far side as `Idempotency-Key`.
-//! Never connects to an address that was not judged, and never sends a secret to another origin than it was given for.
+//! Connects only to addresses that `address` allows, and never sends a secret to another origin than it was given for.
 
 mod input;
 mod output;

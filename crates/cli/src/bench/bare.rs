@@ -1,4 +1,4 @@
-//! What the machine itself takes, without any of us: a process, a commit, a write that reaches the disk. And how busy it is.
+//! Reference figures without Remuda: the time of a process, of a commit, of a synced write; and the load of the machine.
 
 use crate::complaint::{Complaint, Done};
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! A home with many open runs: filled once by the real engine, then copied for whoever measures over it.
+//! A home with many open runs: filled once by the real engine, then copied for each benchmark that needs it.
 
 use super::plane::Home;
 use crate::complaint::{Complaint, Done};

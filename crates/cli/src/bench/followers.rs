@@ -1,4 +1,4 @@
-//! A thousand who follow one run: everybody hears every event, nobody is read for, and each costs some memory.
+//! A thousand followers of one run: each receives every event, the database is read once for all of them, and the memory of each is measured.
 
 use super::Plan;
 use super::bare::memory_mb;
@@ -61,7 +61,7 @@ async fn follow(plane: &Plane, count: usize) -> Done<Followed> {
     plane.client.events(&format!("/api/v1/runs/{run}/logs"), None).await?.next().await?;
     let path = format!("/api/v1/runs/{run}/events");
     let mut streams = try_join_all((0..count).map(|_| plane.client.events(&path, None))).await?;
-    // Everybody has what has happened so far once the newest event has come.
+    // A follower that has received the newest event has all events so far.
     let newest: wire::api::Page<wire::api::EventView> = plane.client.get(&format!("{path}?limit=1000")).await?;
     let reached = newest.data.last().map_or(0, |event| event.number);
     let mut heard = try_join_all(streams.iter_mut().map(|stream| async move {

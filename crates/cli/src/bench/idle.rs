@@ -1,4 +1,4 @@
-//! What a control plane with nothing to do takes, what a keeper takes, and how soon a small command is done.
+//! CPU and memory of an idle control plane and of a keeper, and the duration of a small command.
 
 use super::Plan;
 use super::bare::{self, cpu_seconds, memory_mb};
@@ -16,7 +16,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     for _ in plan.repeats("idle") {
         commands(&plane, plan, &mut found)?;
     }
-    // A while without anybody asking for anything, in as many parts as there are repeats.
+    // A while without requests, in as many parts as there are repeats.
     let part = Duration::from_secs(20).div_f64(plan.repeats.min(5) as f64).max(Duration::from_secs(4));
     for _ in 0..plan.repeats {
         let before = cpu_seconds(plane.pid);

@@ -32,7 +32,7 @@ pub struct Plane {
     pub pid: i32,
 }
 
-/// A folder, and everybody who lives in it.
+/// A folder, and all processes that use it.
 pub struct Home(tempfile::TempDir);
 
 impl Home {
@@ -167,7 +167,7 @@ fn client(settings: &Settings, holder: &embedded::Holder) -> Done<Client> {
     Ok(Client::new(&format!("unix:{}", holder.socket.display()), Some(token.trim()))?)
 }
 
-/// Everybody but us who has the folder in its command line or works in it.
+/// All other processes that have the folder in their command line or as their working directory.
 pub fn who_knows(folder: &Path) -> Vec<i32> {
     let needle = folder.as_os_str().as_encoded_bytes();
     let me = std::process::id() as i32;

@@ -1,5 +1,5 @@
-//! A control plane that comes back to very many open runs, each of which is due to be looked at: when it answers, and when it has
-//! looked at all of them, beside writing as many rows without us.
+//! The restart of a control plane with very many open runs, all due: the time until it answers, and until it has reconciled all of
+//! them, compared with writing as many rows on a bare connection.
 
 use super::figure::{Figure, Goal};
 use super::plane::{Home, Plane, Setup};

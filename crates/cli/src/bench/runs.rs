@@ -1,4 +1,4 @@
-//! Whole runs a second: submitted by many, done by four machines that wait, each a process of its own; and what they commit.
+//! Complete runs per second: many clients submit, four warm machines run one process per run; and the commits of a run.
 
 use super::Plan;
 use super::bare::shells_a_second;

@@ -1,5 +1,5 @@
-//! Submissions a second: over the socket by many clients, beside the same statements on a bare connection, and beside a control
-//! plane that commits each by itself.
+//! Submissions per second over the socket by many clients, compared with the same statements on a bare connection, and with a control
+//! plane that commits each submission by itself.
 
 use super::Plan;
 use super::bare::Commits;

@@ -1,4 +1,4 @@
-//! The warm start: from the submission to the first byte of output at the client, over the socket, on a machine that waits.
+//! The warm start: the time from the submission to the first byte of output at the client, over the socket, on an idle machine.
 
 use super::bare::{self, Commits};
 use super::figure::{Figure, Goal, percentile};

@@ -15,7 +15,7 @@ use wire::client::{Method, encode};
 
 /// Stands for the files the shell itself knows best how to complete.
 pub const FILES: &str = ":files";
-/// Whoever presses Tab does not wait longer than this for names.
+/// A Tab waits at most this long for names.
 const WITHIN: Duration = Duration::from_millis(900);
 /// The newest; older ones are found by writing their ids.
 const OFFERED: usize = 100;

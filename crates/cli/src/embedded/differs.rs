@@ -77,7 +77,7 @@ fn written(tables: &toml::Table) -> BTreeMap<String, String> {
     written
 }
 
-/// `now` is empty when nobody wrote down what it was started with.
+/// `now` is empty when the settings of the running control plane are not recorded.
 fn differences(given: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
     let differs = given.iter().filter(|(name, value)| !now.is_empty() && now.get(*name) != Some(value));
     differs

@@ -1,5 +1,5 @@
-//! The lock of a home: a live process holds it, and its file says who and where. Asking never takes it, so that nobody
-//! who only looks is in a starter's way.
+//! The lock of a home: the control plane's process holds it while it lives, and the file contains its pid and address. A command that
+//! only looks never takes the lock, so that it does not delay a start.
 
 use crate::complaint::{Complaint, Done};
 use crate::private;
@@ -26,12 +26,12 @@ pub struct Holder {
     /// Where it listens beside the socket.
     pub url: Option<String>,
     pub started_at: i64,
-    /// What it was started with, for whoever comes with something else. Without passwords.
+    /// The settings it was started with, which commands compare with their own. Without passwords.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
 }
 
-/// Who controls this home now, if anybody.
+/// The control plane that holds this home now, if any.
 pub fn find(home: &Path) -> Done<Option<Holder>> {
     let path = home.join(FILE);
     // Of another user it is refused: its text says where to send a token.
@@ -41,7 +41,7 @@ pub fn find(home: &Path) -> Done<Option<Holder>> {
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|error| Complaint::file("read", &path, &error))?;
-    // Held and not readable yet: somebody is starting. Whoever wants to know waits for the start lock.
+    // Held and not readable yet: a control plane is starting. A command that needs it waits for the start lock.
     Ok(serde_json::from_str(&text).ok())
 }
 
@@ -52,10 +52,10 @@ pub fn is_starting(home: &Path) -> Done<bool> {
     Ok(is_held(&file, &path)? && find(home)?.is_none())
 }
 
-/// Kept by the control plane for its life: nobody else controls this home meanwhile.
+/// Held by the control plane while it lives: no other process controls this home meanwhile.
 pub struct Held {
     file: File,
-    /// Where we listen; nobody else does while the lock is ours, so it goes before the lock does.
+    /// The socket of this process. It is removed before the lock is released, because only the holder of the lock may listen there.
     socket: Option<PathBuf>,
 }
 
@@ -91,7 +91,7 @@ pub fn hold(home: &Path) -> Done<Held> {
 }
 
 impl Held {
-    /// A home that was deleted leaves nobody behind: its control plane ends, gracefully, as soon as its lock is gone.
+    /// If the home is deleted, its control plane ends gracefully as soon as the lock file is gone.
     pub fn end_when_deleted(&self) {
         use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
         let watched = Inotify::init(InitFlags::IN_CLOEXEC).and_then(|inotify| {

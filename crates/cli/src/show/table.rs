@@ -38,7 +38,7 @@ impl Table {
 
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.heads.len(), "a cell for each heading");
-        // A cell is one line and does nothing to a terminal, whatever somebody named their run.
+        // A cell is one line without escape sequences, whatever the name of a run contains.
         self.rows.push(cells.iter().map(|cell| say::one_line(cell)).collect());
     }
 

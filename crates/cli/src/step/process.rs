@@ -1,4 +1,4 @@
-//! The command of a step: started with its key, heard to its end, and ended when the control plane says that nobody waits for it.
+//! The command of a step: starts it with the step's key, waits for its end, and ends it when the control plane answers that the step is cancelled.
 
 use super::Asking;
 use std::io::Write as _;
@@ -25,7 +25,7 @@ pub(super) struct Ran {
     pub(super) by_signal: bool,
     pub(super) stdout: Vec<u8>,
     pub(super) cut: bool,
-    /// The control plane said that nobody waits for it any more.
+    /// The control plane answered that the step is cancelled.
     pub(super) cancelled: bool,
 }
 
@@ -69,7 +69,7 @@ impl Process<'_> {
     }
 }
 
-/// Renews the lease until the control plane says that the step is nobody's any more: then the command is asked to end.
+/// Renews the lease until the control plane answers that the step is cancelled; then asks the command to end.
 async fn beat(asking: &Asking<'_>, (id, fence): (&str, i64), lease_ms: i64, pid: Option<u32>) {
     let every = Duration::from_millis((lease_ms / 3).max(1) as u64);
     loop {

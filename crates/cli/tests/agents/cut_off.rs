@@ -96,7 +96,7 @@ fn a_worker_cut_off_from_the_database_for_longer_than_its_lease_repeats_nothing(
     let other = worker(&cluster.url());
     // What may be repeated is, by the other worker and under the same key.
     recorder.hears("/put", 2);
-    // The first worker hears that both calls did well, and can tell nobody.
+    // The first worker gets the answers of both calls, and cannot record them.
     recorder.release("the line is cut");
     // What must not be repeated is asked about.
     let mut told = Running::start(&mut home.repl(&["events", "-f", "--json", &run]));

@@ -159,7 +159,7 @@ fn addresses_that_must_not_be_reached_are_refused() {
 const CANARY: &str = "canary-7Qz9-\"x\"/w+2 ö";
 const KEY: &str = "sk-model-canary-81726354";
 
-/// The servers that get secrets tell them to everybody: in answers, in errors, in redirects. The product passes none of it on.
+/// The servers that get secrets repeat them: in answers, in errors, in redirects. The product passes none of it on.
 #[test]
 fn a_secret_appears_nowhere() {
     let recorder = Recorder::answering(|record, _| {

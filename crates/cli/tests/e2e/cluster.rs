@@ -36,7 +36,7 @@ impl Cluster {
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut shell = as_owner(&mut shell, owner).spawn().unwrap();
         let stdout = BufReader::new(shell.stdout.take().unwrap());
-        // Read to the end, whoever listens: it must not block on a full pipe.
+        // Always read to the end: the process must not block on a full pipe.
         let (tell, said) = std::sync::mpsc::channel();
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line))));
         let cluster = Cluster { folder, shell, said: Mutex::new(said) };
@@ -96,7 +96,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A database of one test on somebody else's server, dropped with the test.
+/// A database of one test on a server that other tests share; dropped with the test.
 pub struct Database {
     server: String,
     name: String,

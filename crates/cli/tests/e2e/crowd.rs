@@ -13,7 +13,7 @@ const MACHINES: usize = 4;
 fn two_hundred_at_once_share_four_machines_one_at_a_time() {
     let home = Home::of_machines(MACHINES);
     let api = Api::of(&home);
-    // The folder above a workdir is the machine's: whoever finds somebody else there says so by its code.
+    // The folder above a workdir is the machine's: a command that finds another run there exits with code 99.
     let command = |n: usize| format!("mkdir ../busy || exit 99; echo run {n}; rmdir ../busy");
     let bodies = (0..RUNS).map(|n| json!({ "commands": [command(n)], "start": true })).collect();
     let runs = api.post_all("/runs", bodies);

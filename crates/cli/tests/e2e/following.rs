@@ -53,7 +53,7 @@ fn a_pipe_that_reads_a_run_ends_with_it() {
     let home = Home::new();
     let ended = end_of(&mut home.shell("repl run -c 'echo a; echo b; (sleep 1000 &)' | cat"));
     assert_eq!((ended.code, &*ended.out()), (0, "a\nb\n"), "{ended}");
-    // The reader leaves first: whoever writes ends, the run does not.
+    // The reader ends first: then the writing `repl` ends, but not the run.
     let gate = Gate::new(&home, "gate");
     let command = format!("repl run --name goes-on -c 'seq 1 100000; {}; exit 9' | head -n 1", gate.wait());
     let ended = end_of(&mut home.shell(&command));

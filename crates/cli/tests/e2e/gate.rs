@@ -27,7 +27,7 @@ impl Gate {
         format!("echo {word} > {}", self.path.display())
     }
 
-    /// Waits for a command to come here, and lets it through, and whoever comes after it: a command whose keeper has died may be
+    /// Waits for a command to come here, and lets it through, and every later one: a command whose keeper has died may be
     /// here for a moment longer, and what lets only one through would leave its successor waiting for ever.
     pub fn open(&self) {
         let path = self.path.clone();
@@ -35,7 +35,7 @@ impl Gate {
             let _came = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
             let mut held = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
             held.write_all(&[b'\n'; 64]).unwrap();
-            // What is in a named pipe lasts as long as somebody holds both its ends: until the test ends.
+            // What is in a named pipe lasts as long as a process holds both its ends: until the test ends.
             std::mem::forget(held);
         });
     }

@@ -1,6 +1,6 @@
 //! A home of one test: its own data folder, its own folder to type in, its own control plane: the embedded one or, if the tests
-//! are asked to, several processes on PostgreSQL. Whatever a test does to it, nobody is left behind: its end looks for processes
-//! that still know it.
+//! are asked to, several processes on PostgreSQL. Whatever a test does to it, no process is left behind: at its end the test looks
+//! for processes that still use the home.
 
 use crate::process::{self, Ended};
 use crate::servers::{ASKED_BY, OWN_SERVER, Recipe, Servers};
@@ -16,7 +16,7 @@ pub struct Home {
     data: PathBuf,
     /// Variables that every command of this home sees.
     env: Vec<(String, String)>,
-    /// Ends what a killed test left; told by its stdin, so that it does not count as somebody who knows the home.
+    /// Ends what a killed test left. It gets the home's path on stdin, so that it does not count as a process that uses the home.
     heir: Child,
     /// What the tests are asked to run on instead of an embedded control plane.
     asked: Option<String>,
@@ -28,7 +28,7 @@ pub struct Home {
 const SHOWN_LINES: usize = 60;
 
 const HEIR: &str = r#"read -r repl; read -r home; cat; REPL_HOME="$home" "$repl" control stop --all"#;
-/// Of several processes: whoever knows the home has nobody left to belong to.
+/// The same for several processes: kills every process that has the home in its environment.
 const HEIR_OF_MANY: &str = r#"read -r _; read -r home; cat; [ -n "$home" ] || exit
 for dir in /proc/[0-9]*; do grep -qsF "$home" "$dir/environ" && kill -9 "${dir#/proc/}"; done; rm -rf "$home""#;
 
@@ -52,7 +52,7 @@ impl Home {
         home
     }
 
-    /// With its data in a folder of somebody else's choice.
+    /// With its data in a folder that the caller chooses.
     pub fn on(folder: &Path) -> Home {
         let mut home = Home::new();
         home.data = folder.join("home");
@@ -288,7 +288,7 @@ impl Home {
         }
     }
 
-    /// Processes that know this home, whoever started them.
+    /// All processes that use this home, however they were started.
     pub fn processes(&self) -> Vec<process::Process> {
         process::that_know(&[self.place.path(), self.data()])
     }
@@ -305,7 +305,7 @@ impl Home {
     }
 }
 
-/// The one that was built for this test, or another that somebody wants to try.
+/// The binary that was built for this test, or the one that a variable names.
 fn program() -> PathBuf {
     std::env::var_os("CARGO_BIN").map_or_else(|| env!("CARGO_BIN_EXE_repl").into(), PathBuf::from)
 }
@@ -317,7 +317,7 @@ fn heir(data: &Path, of_many: bool) -> Child {
         .args(["-c", if of_many { HEIR_OF_MANY } else { HEIR }])
         .env_clear()
         .current_dir("/")
-        .process_group(0) // whoever ends the test's group must not end it too
+        .process_group(0) // a signal to the test's process group must not end it too
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

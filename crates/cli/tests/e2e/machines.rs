@@ -1,4 +1,4 @@
-//! Runs of different sizes, held workdirs and full pools: nobody waits for a hold, and nobody's files go with a machine.
+//! Runs of different sizes, held workdirs and full pools: no run waits for a hold, and no held files are deleted with a machine.
 
 use crate::gate::Gate;
 use crate::home::Home;
@@ -97,7 +97,7 @@ fn a_hold_is_prolonged_never_shortened_and_outlives_its_machine() {
     assert_eq!(until(), longer, "never shortened");
     home.done(&["extend", "2h"]);
     assert!(until() > longer + 60 * 60_000);
-    // A folder that outlives its runner is in nobody's way.
+    // A folder that outlives its runner blocks no other run.
     let (machine, runner) = (home.instances()[0]["id"].as_str().unwrap().to_owned(), home.the("repl runner"));
     home.done(&["instance", "terminate", &machine]);
     assert!(process::ends(runner));

@@ -45,7 +45,7 @@ fn both_streams_are_interleaved_the_same_in_every_replay() {
     let first = replay();
     assert!(first.len() > 20, "{} frames", first.len());
     assert_eq!(first, replay());
-    // The order that everybody on one terminal sees.
+    // The order that a terminal shows.
     let terminal = || process::end_of(&mut home.shell("repl logs @last 2>&1")).out();
     assert_eq!(terminal(), terminal());
 }
@@ -59,7 +59,7 @@ fn merged_streams_have_their_exact_order() {
     assert_eq!(home.done(&["logs", "@last"]).stdout, ended.stdout);
 }
 
-/// Everything arrives, and nobody on the way keeps it all in memory.
+/// Everything arrives, and no process on the way keeps all of it in memory.
 #[test]
 fn a_hundred_megabytes_are_not_lost_and_not_remembered() {
     const BYTES: u64 = 100 << 20;

@@ -133,7 +133,7 @@ pub struct Process {
     pub words: String,
 }
 
-/// Everybody but us who has one of the folders in its command line, its environment, its working folder or its open files.
+/// All other processes that have one of the folders in their command line, environment, working folder or open files.
 pub fn that_know(folders: &[&Path]) -> Vec<Process> {
     let knows = |pid: i32| folders.iter().any(|folder| knows(pid, folder.to_str().unwrap()));
     let pids = std::fs::read_dir("/proc").unwrap().flatten();

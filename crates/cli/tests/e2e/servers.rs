@@ -132,7 +132,7 @@ impl Servers {
     }
 }
 
-/// One process that is always there, whoever kills it.
+/// A supervised process: it is started again whenever it dies.
 struct Member {
     state: Arc<(Mutex<State>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -154,7 +154,7 @@ impl Member {
         let log = recipe.logs.join(format!("member-{number}.log"));
         let serve = move || {
             while let Some(address) = serve_once(&recipe, &words, &log, &watched) {
-                // Whoever knows its address finds it there again.
+                // It is started on the same address, so that clients find it again.
                 if words[0] == "server" {
                     *words.last_mut().unwrap() = address;
                 }

@@ -79,7 +79,7 @@ fn the_first_token_is_shown_once_and_its_place_is_named() {
     );
     assert!(!again.said.iter().any(|line| line.contains(&token)), "{:?}", again.said);
     assert!(!again.end().stderr.contains(&token), "never again");
-    // One that a command starts by itself has nobody to show it to.
+    // A control plane that a command starts by itself does not print its token.
     let home = Home::new();
     let ended = home.run(&[], "true");
     let token = std::fs::read_to_string(home.data().join("token")).unwrap();
@@ -191,7 +191,7 @@ fn no_number_and_no_full_disk_makes_a_command_panic() {
             ended.stderr.contains("cannot write the output") && !ended.stderr.contains("panicked"),
             "{line}: {ended}"
         );
-        // Nobody hears a complaint, and nothing else happens.
+        // No error is printed, and nothing else happens.
         let ended = process::end_of(&mut home.shell(&format!("repl {line} > /dev/full 2> /dev/full")));
         assert!(matches!(ended.code, 1 | 2), "{line}: {ended}");
     }

@@ -82,7 +82,7 @@ fn servers_and_workers_share_one_database() {
     assert_eq!(events.out(), home.done(&["events", "-f", "--json", &run]).out(), "the same story everywhere");
     home.done(&["--url", &other, "artifact", "get", &run]);
     assert_eq!(std::fs::read_to_string(home.here().join("out")).unwrap(), "made\n");
-    // Whoever accepted what: the newest comes first, on every page. (Each server gives ids of its own.)
+    // Whichever server accepted a run: the newest comes first, on every page. (Each server gives ids of its own.)
     let accept = |n: usize| {
         let url = if n.is_multiple_of(2) { &other } else { &format!("http://{address}") };
         home.json(&["--url", url, "run", "--detach", "-c", "true"])["id"].as_str().unwrap().to_owned()
@@ -125,8 +125,8 @@ fn many_runs_are_placed_in_order_by_whichever_worker() {
     shared.end(workers.into_iter().chain([first]).collect());
 }
 
-/// A worker dies with an item in its hands. Another takes it over when the lease is dead: nobody else could have made the
-/// run's machine.
+/// A worker dies while it holds an item. The other takes the item over when the lease has expired: only that worker can have made
+/// the run's machine.
 #[test]
 fn what_a_dead_worker_held_is_taken_over() {
     let mut shared = Shared::new();
@@ -199,7 +199,7 @@ fn what_a_server_without_a_worker_hears_of_machines_is_known_to_all() {
     shared.end(vec![worker, second, first]);
 }
 
-/// Nobody has a token any more: the user that the servers run as makes one, by the database that this user can open.
+/// No token is left: the user that the servers run as makes one, by the database that this user can open.
 #[test]
 fn an_owner_without_a_token_makes_one_by_the_database() {
     let mut shared = Shared::new();

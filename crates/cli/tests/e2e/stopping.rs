@@ -144,7 +144,7 @@ fn a_failed_run_is_tried_again_three_times_in_all() {
     home.adds_up();
 }
 
-/// Whether its machine has heard of the pause by then or not: what is taken back at once holds nobody up.
+/// Whether its machine has heard of the pause by then or not: a pause that is taken back at once delays nothing.
 #[test]
 fn a_run_that_is_paused_and_resumed_at_once_goes_on() {
     let home = Home::new();

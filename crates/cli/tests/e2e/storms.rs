@@ -33,7 +33,7 @@ impl Storm {
         self.followed.iter().for_each(|(_, gate)| gate.open());
     }
 
-    /// Everybody who was let through ends as their commands say.
+    /// Every accepted run ends as its command says.
     fn end(self, home: &Home, what: &str) {
         let expected: String = (1..=LINES).map(|n| format!("{n}\n")).collect();
         for (running, _) in self.followed {

@@ -1,5 +1,5 @@
-//! What a command finds around itself: a folder of its own, an environment without ours, an empty stdin, secrets that nobody
-//! else sees.
+//! The surroundings of a command: a folder of its own, an environment without the control plane's variables, an empty stdin, secrets that
+//! no other process sees.
 
 use crate::gate::Gate;
 use crate::home::Home;

@@ -1,5 +1,5 @@
-//! What must be true after any death: each run ended as its work did, told whole and once, paid once, nothing untracked, nobody
-//! left. The recorder's word stands against the product's.
+//! The checks after a process was killed: each run ended as its command did, its log is complete and without repetition, it is paid once,
+//! no resource is untracked, and no process is left. The commands' own record is compared with what the product reports.
 
 use crate::world::{Expected, World};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! A process that is started again whenever it dies, as a supervisor of an installation would. Its log is kept for whoever
-//! wants to know what it said; ends with its owner.
+//! A process that is started again whenever it dies, as a supervisor of an installation would. Its log is kept and shown
+//! when a test fails. The process ends when this value is dropped.
 
 use crate::process::{self, HANGS_AFTER_MS};
 use nix::sys::signal::Signal;

@@ -1,5 +1,5 @@
-//! `kill -9` at every crash point, before and after: the real binary dies there, whoever would start it again does, and what
-//! was promised holds. A registered point that no story reaches is a failure.
+//! SIGKILL before and after every crash point: the real binary dies there, the component that is responsible for it starts it again, and
+//! the promises of docs/reliability.md hold. A registered point that no story reaches is a failure.
 
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/api.rs"]

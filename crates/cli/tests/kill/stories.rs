@@ -1,5 +1,5 @@
-//! What happens while somebody dies: a few stories that together pass every crash point. Each says which points it is told for;
-//! a story that does not reach one of its points fails there.
+//! Scenarios ("stories") during which a process is killed; together they pass every crash point. Each names its points;
+//! a story that does not reach one of its points fails.
 
 use crate::api::Api;
 use crate::gate::Gate;
@@ -331,7 +331,7 @@ fn cancelled_and_deleted(world: &World) {
     assert_eq!(world.meets(|| ready.hear()), "up");
     world.insist(&["cancel", &run], 0);
     world.ends(&run);
-    world.insist(&["retry", &run], 1); // refused, whoever dies while that is written down
+    world.insist(&["retry", &run], 1); // refused, whichever process dies while the refusal is stored
     let other = world.submit(&[], "echo 1", 0, "1\n");
     world.ends(&other);
     world.delete(&other);
@@ -399,7 +399,7 @@ fn the_shop_is_closed(world: &World) {
     let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
     let run = world.submit(&[], &format!("echo 1; {}; {}; exit 6", ready.say("up"), gate.wait()), 6, "1\n");
     assert_eq!(world.meets(|| ready.hear()), "up");
-    // Whoever dies while closing is found again by the next command. A machine at work is left alone.
+    // If a process dies while it closes, the next command finds its state and goes on. A machine with a job is left alone.
     world.home.say(&["control", "stop"]);
     world.insist(&["ps"], 0);
     world.meets(|| gate.open());
@@ -513,7 +513,7 @@ fn a_folder_outlives_its_machine(world: &World) {
     world.insist(&["release", &run], 0);
 }
 
-/// Whoever works on it dies, until it is given up: the only way in which losing control planes fails a run.
+/// Each worker that works on the item dies, until the item is given up: the only way in which deaths of control planes fail a run.
 fn an_item_kills_its_workers(world: &World) {
     let run = world.submit(&[], "exec sleep 1000", 1, "");
     world.begins(&run, 0..=1);
@@ -581,7 +581,7 @@ fn asked(world: &World, run: &str) -> Option<String> {
     asked["body"]["question"].as_str().map(str::to_owned)
 }
 
-/// Two commands in one workdir, the first of which keeps its files. Each is begun once, whoever dies.
+/// Two commands in one workdir, the first of which keeps its files. Each is begun once, whichever process dies.
 fn commands_of_an_agent(world: &World) {
     let ran = world.home.here().join("ran");
     let first = format!("echo 1 >> {}; echo made > out", ran.display());

@@ -14,7 +14,7 @@ use wire::model::fault::{Moment, POINTS, Role};
 
 /// Short, so that a dead worker's items are taken over while a test waits.
 const LEASE_MS: i64 = 1500;
-/// More often nobody would type the same command.
+/// How often a command is repeated while processes die.
 const TRIES: usize = 5;
 
 /// Where a process dies.
@@ -53,7 +53,7 @@ pub struct Expected {
     pub out: String,
     /// How often its command may have begun, if no keeper died.
     pub begun: RangeInclusive<usize>,
-    /// Then nobody can ask for it any more.
+    /// It was deleted, so that commands no longer show it.
     pub deleted: bool,
     /// It is of agents: what it pays is its models' matter.
     pub planned: bool,
@@ -206,8 +206,8 @@ impl World {
         }
     }
 
-    /// Meets a command, as a user does who looks now and then: whoever should bring it there may have died, and looking is what
-    /// starts a dead control plane.
+    /// Waits for a command of a run while it repeats `repl ps`, as a user would: the control plane may have died, and the next `repl`
+    /// command starts it again.
     pub fn meets<T: Send>(&self, wait: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let met = scope.spawn(wait);
@@ -218,7 +218,7 @@ impl World {
         })
     }
 
-    /// The story is told: whoever was to die has died.
+    /// Waits until the process that the story kills has reached its crash point.
     pub fn has_died(&self) {
         self.until(&format!("{} is never reached", self.spot), || self.mark.exists());
     }

@@ -16,7 +16,7 @@ pub fn stopped_between_transactions() {
     wakes_up_too_late(&zombie);
 }
 
-/// In an open transaction, with its rows locked: the database ends it, so that nobody waits longer than that.
+/// In an open transaction, with its rows locked: the database ends the transaction, so that no other one waits longer than that.
 pub fn stopped_inside_a_transaction() {
     let zombie = Spot::parse("log.seal", Moment::Before);
     wakes_up_too_late(&zombie);
@@ -29,7 +29,7 @@ fn wakes_up_too_late(spot: &Spot) {
     world.ends(&run);
     world.until("a worker is stopped", || world.kept_up.iter().any(|worker| worker.is_stopped()));
     let zombie = world.kept_up.iter().find(|worker| worker.is_stopped()).unwrap();
-    // Nobody else stalls: what it held is taken over, and others never wait for it.
+    // The other worker is not held up: it takes over the items of the stopped one.
     let other = world.submit(&[], "echo 1", 0, "1\n");
     world.ends(&other);
     world.until("another gathers the zombie's log", || check::gathered(&world) == 2);

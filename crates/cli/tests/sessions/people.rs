@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::process::Child;
 
-/// A service that takes each request and hangs up: whoever asked does not know what became of it.
+/// A service that takes each request and closes the connection: the caller does not know its outcome.
 fn hangs_up() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -42,7 +42,7 @@ fn notified(session: &Session) -> String {
     std::fs::read_to_string(session.here().join("notified")).unwrap_or_default()
 }
 
-/// Reads what is said to whoever follows a run, up to the line with these words.
+/// Reads the output of a `repl` that follows a run, up to the line with these words.
 fn said(lines: &mut impl Iterator<Item = String>, words: &str) -> String {
     lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("nothing said `{words}`"))
 }

@@ -12,7 +12,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// An attacker's server: whoever connects is counted, nobody is answered.
+/// An attacker's server: it counts connections and answers none.
 fn attacker() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();

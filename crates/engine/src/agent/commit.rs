@@ -1,5 +1,5 @@
-//! One transaction of the holder of an agent's work item: what has ended is recorded, what an earlier holder left is taken over, and what
-//! comes next begins.
+//! One transaction of the holder of an agent's work item. It records calls that have ended, takes over steps that an earlier holder began
+//! and did not end, and begins the next steps.
 
 use super::act::{Ended, Found, Try, cut_off, holder_gone};
 use super::dialogues::{News, Open};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Item, Tx};
 
-/// What a commit decided about the world.
+/// What a commit decided that the holder has to do outside of the transaction.
 pub(super) struct Decided {
     pub(super) begin: Vec<Begin>,
     pub(super) cut: Vec<Try>,
@@ -169,7 +169,7 @@ impl AtHand {
         usage.map_or(Ok(()), |usage| run_tx.charge_step(step, usage, calls))
     }
 
-    /// Acts whose task, agent or run ends are cut off. Whether one that is not idempotent had its effect stays unknown.
+    /// Aborts calls whose task, agent or run ends. Whether a step that is not idempotent had its effect stays unknown.
     fn cut(&self, run_tx: &mut RunTx<'_>) -> Result<Vec<Try>, Failure> {
         let mut cut = Vec::new();
         for ((id, number), idempotent) in &self.held {
@@ -216,7 +216,7 @@ impl AtHand {
         if may_have && Rows::agent(run_tx, self.agent)?.acting > 0 { run_tx.stop_taken(self.agent) } else { Ok(()) }
     }
 
-    /// An earlier holder may still be alive and report, as long as its act may take and its lease may last.
+    /// The time until which an earlier holder may still be alive and report: the start of the call, plus its time-out, plus the lease.
     fn surely_over(&self, step: &Step) -> Timestamp {
         let began_at = step.began_at.unwrap_or(Timestamp(0));
         began_at + step.timeout_ms.unwrap_or(0) + self.context.config.timings.lease_ms

@@ -1,4 +1,4 @@
-//! Hints about one run, as the holder of an agent's item waits for them beside its acts.
+//! Hints about one run. The holder of an agent's item waits for them while its calls are under way.
 
 use model::RunId;
 use std::future::{Future, pending};

@@ -1,5 +1,5 @@
-//! What a tool writes while it is called, a model's words above all, as the log of its step's try. Each piece is durable before the next is
-//! sent; a call never waits for its log.
+//! Writes what a tool reports during a call (mostly a model's text) to the log of the step's try. One piece is durable before the next
+//! is written; the call itself never waits for its log.
 
 use adapters::{Tool, ToolAnswer, ToolCall, ToolFailure, ToolLog};
 use model::RunId;

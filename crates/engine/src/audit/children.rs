@@ -1,4 +1,4 @@
-//! Invariant 2 for children of steps: every parent counts them rightly, and none is open below a step that nobody works on.
+//! Invariant 2 for children of steps: every parent's counters are right, and no child is open below a step that has no holder.
 
 use super::Audit;
 use model::children::Children;
@@ -18,7 +18,7 @@ impl Counted {
         self.by_task.get(&task).copied().unwrap_or(0)
     }
 
-    /// A pause waits for a child only if nobody but its holder stops it: a machine freezes all that its command began.
+    /// A pause waits for a child only if its holder must stop it; a machine freezes all processes that its command began.
     pub(super) fn counts_as_act(&self, step: &Step) -> bool {
         step.parent.is_none_or(|parent| self.loops.get(&parent).copied().unwrap_or(false))
     }

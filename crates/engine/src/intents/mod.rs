@@ -1,4 +1,4 @@
-//! What workflows achieve: one file an intent, each a blueprint (data) and the kinds of nodes it brings.
+//! The intents of workflows, one file each: a blueprint (data) and the kinds of nodes that it uses.
 
 pub(crate) mod launch_run;
 pub(crate) mod terminate_instance;

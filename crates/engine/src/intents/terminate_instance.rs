@@ -75,7 +75,7 @@ fn open(machines: &mut impl Machines, mut instance: Instance, why: &str) -> Resu
     Ok(id)
 }
 
-/// The machine, locked: nobody claims it or ends it while a node decides.
+/// The machine, with its row locked: no other transaction claims or ends it while a node decides.
 fn locked(node: &mut NodeTx<'_, '_, '_>) -> Result<Instance, NodeError> {
     let Some(id) = node.workflow.instance else {
         return Err(NodeError::Fails("its workflow has no instance".into()));

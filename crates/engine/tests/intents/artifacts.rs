@@ -85,7 +85,7 @@ fn a_run_ends_with_every_upload_final_or_failed() {
     bench.check();
 }
 
-/// From its expiry on it is gone for everybody, but what is being read stays for an hour.
+/// From its expiry on no request finds it, but its bytes stay for an hour for downloads under way.
 #[test]
 fn an_expired_artifact_is_gone_before_its_bytes_are() {
     let mut bench = Bench::brief();

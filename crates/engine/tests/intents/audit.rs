@@ -139,7 +139,7 @@ fn bytes_past_their_expiry_are_reported() {
     let lease = bench.at() - HOUR;
     plant(&bench, "UPDATE artifacts SET lease_until = $1", vec![Value::from(lease)]);
     bench.check(); // a download delayed it
-    // Nobody could delete anything while we were away.
+    // During an outage no worker could delete anything.
     bench.outage(DAY);
     assert_eq!(broken(&bench, "8 expiry"), []);
     bench.advance(2 * HOUR);

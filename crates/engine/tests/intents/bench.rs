@@ -197,13 +197,13 @@ impl Bench {
         self.clock.now()
     }
 
-    /// Time passes and nobody of ours is there: no beats, no work.
+    /// An outage: time passes without a control plane, without heartbeats and work.
     pub fn outage(&mut self, ms: i64) {
         self.clock.0.fetch_add(ms, Ordering::Relaxed);
         self.restart();
     }
 
-    /// Somebody sets the clock; the next beat sees it.
+    /// The clock is set; the next beat notices it.
     pub fn jump(&mut self, ms: i64) {
         self.clock.0.fetch_add(ms, Ordering::Relaxed);
         self.beat();

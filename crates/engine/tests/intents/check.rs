@@ -51,7 +51,7 @@ impl Bench {
         );
     }
 
-    /// Every machine has an open row or is gone, and every open row has somebody who wants it or is on its way out.
+    /// Every machine has an open row or is gone, and every open row is used, held or being terminated.
     #[track_caller]
     fn check_machines(&self) {
         for (name, machine) in self.provider.machines() {
@@ -94,7 +94,7 @@ impl Bench {
         }
     }
 
-    /// Everybody leaves: after holds and idle times nothing is left of any machine.
+    /// All runs have ended: after holds and idle times nothing is left of any machine.
     #[track_caller]
     pub fn check_all_gone(&mut self) {
         self.check_all_gone_after(HOUR + 10 * MINUTE);

@@ -111,7 +111,7 @@ fn refused(bench: &mut Bench) -> RunId {
 
 fn judge(story: &Story, bench: &mut Bench, run: RunId, how: &str) {
     eprintln!("{} {how}", story.name);
-    bench.advance(10 * SECOND); // whoever was interrupted is taken over
+    bench.advance(10 * SECOND); // the items of the interrupted worker are taken over
     bench.expect_end(run, story.status, story.code);
     assert_eq!(bench.runners.executions(run), story.executions, "{} {how}", story.name);
     bench.check();

@@ -1,5 +1,5 @@
-//! Machines that cost money while nobody runs on them: who pays, under which keys, what an extension sets aside, and what happens
-//! when a window cannot be paid.
+//! Machines that cost money while no job runs on them: which account pays, under which ledger keys, what an extension reserves, and what
+//! happens when a window cannot be paid.
 
 use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::holds::{cloud, extend, finished, shown, slot_of};

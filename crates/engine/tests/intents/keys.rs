@@ -43,7 +43,7 @@ fn a_crash_between_effect_and_answer_changes_nothing() {
     }
 }
 
-/// A day in which nobody could be asked, be it an outage or a clock that was set forward, is not held against a client.
+/// A key does not expire because of a day in which the client could not repeat its request: an outage, or a clock that was set forward.
 #[test]
 fn an_answer_is_kept_for_a_day_in_which_it_could_be_asked_for() {
     let mut bench = Bench::brief();
@@ -115,7 +115,7 @@ fn a_refused_request_leaves_its_answer_and_nothing_else() {
     bench.check();
 }
 
-/// A refused transaction commits nothing, so the first commit is that of the refusal; until then nobody has been told anything.
+/// A refused transaction commits nothing, so the first commit is that of the refusal; until then no client was answered.
 #[test]
 fn a_crash_between_a_refusal_and_its_answer_changes_nothing() {
     for moment in [Moment::Before, Moment::After] {

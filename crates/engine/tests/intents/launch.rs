@@ -73,7 +73,7 @@ fn an_accepted_run_is_answered_as_it_is_found() {
     bench.check();
 }
 
-/// What nobody is shown: how often a row was written, and what is known of its machine and of its worker besides.
+/// What the API does not show: how often a row was written, and what is known of its machine and of its worker besides.
 fn strip(mut snapshot: RunSnapshot) -> RunSnapshot {
     snapshot.beat_at = None;
     snapshot.allocation.iter_mut().for_each(|slot| slot.version = 0);
@@ -96,7 +96,7 @@ fn a_running_job_is_charged_by_the_window_and_to_the_millisecond() {
     bench.check();
 }
 
-/// R141: of the worker that holds its item; of any worker while nobody does, because each of them may claim it.
+/// R141: of the worker that holds its item; of any worker while none holds it, because each of them may claim it.
 #[test]
 fn a_run_shows_the_beat_of_the_worker_that_looks_after_it() {
     let mut bench = Bench::new();

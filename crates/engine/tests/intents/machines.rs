@@ -99,7 +99,7 @@ struct Work {
 }
 
 impl Runners {
-    /// Every stream breaks: whoever lives registers again.
+    /// Every stream breaks: each living runner registers again.
     pub fn disconnect(&mut self) {
         for process in self.processes.values_mut() {
             process.instance = None;

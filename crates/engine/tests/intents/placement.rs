@@ -49,7 +49,7 @@ fn waiting_runs_are_served_by_priority_and_then_by_turn() {
     assert!(order.windows(2).all(|pair| placed_at(&bench, pair[0]) < placed_at(&bench, pair[1])));
 }
 
-/// The list goes round the orgs: whoever has submitted much does not keep out whoever comes later.
+/// Orgs take turns in the list: an org that has submitted many jobs does not keep out one that comes later.
 #[test]
 fn orgs_are_served_in_turn() {
     let mut bench = one_machine();
@@ -126,7 +126,7 @@ fn many_runs_over_few_machines_all_end_right() {
         assert_eq!(bench.runners.executions(*run), 1);
     }
     let started: Vec<i64> = bench.runners.began.iter().map(|(run, ..)| run.0).collect();
-    // The first four wait for machines that boot as they like; whoever waits for a free one goes by turn.
+    // The first four wait for machines that boot in any order; jobs that wait for a free one go by turn.
     assert!(started[4..].is_sorted(), "in the order of submission: {started:?}");
     assert_eq!(bench.provider.machines().len(), 4);
     bench.check();
@@ -332,7 +332,7 @@ fn closing_the_shop_ends_what_nobody_uses_and_spares_the_rest() {
     bench.check();
 }
 
-/// Nobody can make its machine any more: it ends and says so, instead of waiting for ever with everybody behind it.
+/// Its provider is no longer configured: the run fails with that reason, instead of waiting for ever with all other jobs behind it.
 #[test]
 fn a_job_that_waits_for_a_provider_which_is_gone_ends() {
     let mut bench = Bench::with(settings(1), Config::default());

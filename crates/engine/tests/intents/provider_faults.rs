@@ -1,5 +1,5 @@
 //! The provider fails at any call of a machine's life, before or after its effect, once or for a while: the run settles, the
-//! money is right, and no machine is left that nobody knows.
+//! money is right, and no machine is left without a row.
 
 use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::machines::Plan;
@@ -116,7 +116,7 @@ fn a_spawn_that_timed_out_is_looked_up_by_name() {
     bench.check_all_gone_after(MINUTE);
 }
 
-/// The machine exists, every answer is lost, and the list does not show it yet: nobody may believe that it is not there.
+/// The machine exists, every answer is lost, and the list does not show it yet: "not found" must not count as gone.
 #[test]
 fn a_machine_nobody_could_see_is_found_and_ended() {
     for lag in [1, 3, 4, 6] {
@@ -172,7 +172,7 @@ fn a_machine_nobody_wrote_down_is_looked_for_until_it_must_be_seen() {
             continue;
         }
         bench.expect_end(run, RunStatus::Failed, Some("no_capacity"));
-        bench.outage(outage_ms); // in which nobody could look
+        bench.outage(outage_ms); // in which no worker could look
         bench.check_all_gone_after(10 * MINUTE);
     }
 }
@@ -230,7 +230,7 @@ fn a_machine_that_goes_slowly_is_waited_for_and_forgotten() {
     bench.check_all_gone();
 }
 
-/// The name of our machine is answered by somebody else's: hands off, and the run does not depend on it.
+/// A machine with another nonce has the name of ours: it is not touched, and the run does not depend on it.
 #[test]
 fn a_stranger_is_never_touched() {
     let mut bench = Bench::brief();
@@ -280,7 +280,7 @@ fn no_capacity_is_tried_again_by_policy_with_growing_pauses() {
     bench.check();
 }
 
-/// A run, and whoever makes a machine for it, with the call in hand: goes on when it is told to.
+/// A run, and a worker whose spawn call for it is under way; the test decides when the call returns.
 fn a_spawn_in_hand(bench: &mut Bench) -> (RunId, impl FnOnce() + use<>) {
     bench.spawns_hang.store(true, Ordering::Relaxed);
     let run = bench.submit(spec());
@@ -336,7 +336,7 @@ fn a_spawn_whose_worker_died_is_taken_over() {
     bench.check();
 }
 
-/// Its making failed as far as anybody knew, and while that is undone its runner comes, which the list does not show yet: nothing
+/// Its spawn call failed by its answer, and while that is compensated its runner registers, which the list does not show yet: nothing
 /// begins on a machine that is to end, and everything ends.
 #[test]
 fn a_runner_that_comes_while_its_failed_making_is_undone_begins_nothing() {
@@ -407,7 +407,7 @@ fn a_machine_that_a_fenced_worker_makes_again_is_ended_again() {
     }
 }
 
-/// The same, but the others were refused one, so that nobody has ever heard of the machine; and the list does not show it at once.
+/// The same, but the others were refused one, so that no worker has a handle of the machine; and the list does not show it at once.
 #[test]
 fn a_machine_that_a_fenced_worker_makes_for_nobody_is_ended() {
     for lag in [0, 1, 3] {

@@ -1,4 +1,4 @@
-//! Shares of orgs in what workers do at once, and of agents in their steps: many of one hold up nobody else.
+//! Shares of orgs in what workers do at once, and of agents in their steps: many of one org or agent do not delay another.
 
 use crate::agents::{agent, check, step, submit_agents, task};
 use crate::bench::{Bench, now, settings};

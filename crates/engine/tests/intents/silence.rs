@@ -1,4 +1,4 @@
-//! Machines that fall silent, return, or are gone; and our own silence, which proves nothing about anybody.
+//! Runners that fall silent, return, or are gone; and outages of the control plane, which prove nothing about a runner.
 
 use crate::bench::{Bench, now, settings, spec};
 use crate::machines::{Plan, ended};
@@ -154,7 +154,7 @@ fn max_duration_is_enforced_by_us_a_minute_after_the_runner_should_have() {
     bench.check();
 }
 
-/// R147: the runner ends the job in time also while nobody hears it, and its word comes when it returns.
+/// R147: the runner ends the job in time also while it has no connection, and reports it when it returns.
 #[test]
 fn a_lost_job_that_finishes_by_itself_is_waited_for_5_minutes_longer() {
     let mut bench = Bench::new();
@@ -229,7 +229,7 @@ fn a_machine_that_stops_by_itself_is_ended_after_25_minutes_of_silence() {
     bench.check_all_gone();
 }
 
-/// Its job looks at the machine's state, and finds it ended: it must learn all the same that nobody will answer.
+/// Its job looks at the machine's state, and finds it ended: the job must learn all the same that its runner will not answer.
 #[test]
 fn a_machine_given_up_and_ended_at_one_look_takes_its_job_with_it() {
     let mut bench = Bench::new();

@@ -92,7 +92,7 @@ fn items_are_deleted_once_their_subject_has_ended() {
     };
     assert!(there(&bench) > 3);
     bench.check_all_gone();
-    bench.advance(24 * HOUR); // some wait for a deadline that nobody needs any more
+    bench.advance(24 * HOUR); // some wait for a deadline that no longer matters
     assert_eq!(there(&bench), 0);
     bench.check();
     let again = bench.submit(spec());
@@ -188,7 +188,7 @@ fn a_run_whose_files_are_gone_is_not_tried_again() {
     bench.check();
 }
 
-/// Whenever the sweep dies, what it began is ended by the next one, and nobody is told that bytes are here which are not.
+/// Whenever the sweep dies, what it began is ended by the next one, and no client is told that bytes are present which are not.
 #[test]
 fn a_sweep_that_dies_is_taken_up_again() {
     for write in 0..6 {

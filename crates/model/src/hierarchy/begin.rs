@@ -1,4 +1,4 @@
-//! What begins next: agents up to the run's limit, tasks up to their agent's, steps up to their task's. Rows are made here, late.
+//! Begins agents, tasks and steps, each up to the limit of its parent. Rows of tasks and steps are made here, when their parent begins.
 
 use super::end::{is_to_stop, not_needed, settle_step, settle_task};
 use super::fail::{ask_a_person, ask_what_happened, refuse_step, refuse_task};

@@ -1,5 +1,5 @@
-//! Children of a step: turns and calls of a loop, durable steps of a program. Rows of the same task with tries, questions and records of
-//! their own. A child never decides what becomes of its task: whoever works on the parent gets its end as an answer.
+//! Children of a step: turns and calls of a loop, durable steps of a program. Rows of the same task with their own tries, questions
+//! and journal records. The end of a child does not end its task: the holder or program that works on the parent gets it as an answer.
 
 use super::begin::answer_step;
 use super::end::{is_current, is_to_stop, settle_step};
@@ -190,7 +190,7 @@ pub(super) fn count<R: Rows>(rows: &mut R, parent: StepId, before: &Step, after:
     Ok(())
 }
 
-/// Whether somebody works on it, by itself or by its children.
+/// Whether it is being worked on, itself or by its children.
 pub(super) fn is_worked_on(step: &Step) -> bool {
     step.status == StepStatus::Running && !step.uncertain
 }

@@ -419,7 +419,7 @@ fn end_tasks<R: Rows>(rows: &mut R, agent: &Agent, ending: &Ending, room: &mut u
             rows.set_task(task);
             *room -= 1;
             let agent = rows.task(id)?.agent;
-            rows.wake_agent(agent, rows.at()); // whoever acts on its steps is to stop
+            rows.wake_agent(agent, rows.at()); // the holder of its item stops what it does
             advance_task(rows, id, room)?;
         }
     }
@@ -505,7 +505,7 @@ pub fn settle_run<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
         (None, 0) => {
             let event = match tree.agents.cancelled {
                 0 => RunEvent::AllAgentsCompleted { outcome: tree.agents.outcome() },
-                // Ended although nobody asked the run: what it wanted will not come any more.
+                // Agents were cancelled without a cancel of the run: the run cannot complete, so it is cancelled.
                 _ => RunEvent::CancelAsked { abort: false },
             };
             rows.run_event(event)?;

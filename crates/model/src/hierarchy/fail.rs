@@ -1,4 +1,4 @@
-//! What a failure means at each level: the decision is `recovery`'s, its consequences are rows.
+//! Failures at each level of the tree: asks `recovery` for the decision and writes its consequences as rows.
 
 use super::end::{is_current, is_to_stop, settle_agent, settle_step, settle_task};
 use super::{Ending, Pick, Rows, step_event};
@@ -132,7 +132,7 @@ fn lose<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError
     fail_open_step(rows, step, &failure)
 }
 
-/// Nobody knows whether it had its effect, and it must not be repeated: a person decides.
+/// Its outcome is unknown and it must not be repeated: its `verify` finds out what happened, or a person says.
 pub(super) fn lost<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError) -> Result<(), R::Error> {
     let (decision, rule) = match step.verifiable {
         true => (Decided::Verify, Rule::Verifiable),
@@ -192,7 +192,7 @@ fn escalate<R: Rows>(rows: &mut R, id: StepId, error: LastError) -> Result<(), R
     ask_a_person(rows, id)
 }
 
-/// The run pauses with its reason until somebody has resolved the ticket.
+/// Opens a ticket. The run pauses until a person has resolved it.
 pub(super) fn ask_a_person<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
     let step = rows.step(id)?;
     rows.open_ticket(&step)?;
@@ -207,7 +207,7 @@ pub(super) fn out_of_budget<R: Rows>(rows: &mut R, step: &Step, error: LastError
     settle_task(rows, step.task)
 }
 
-/// A person has decided about a step that waits for him, or whose outcome nobody knows. The pause of the run ends with its last ticket.
+/// A person has resolved the ticket of a step, which may have an unknown outcome. The run's pause ends with its last ticket.
 pub fn resolve_ticket<R: Rows>(rows: &mut R, id: StepId, ticket: Ticket) -> Result<(), R::Error> {
     let step = rows.step(id)?;
     if step.waits != Some(StepWait::Ticket) || step.replaced {

@@ -1,4 +1,4 @@
-//! What the run's own work item does with the tree, in chunks: it goes on with what is ending, pauses, resumes, and begins agents.
+//! What the run's own work item does with the tree, a bounded number of rows per commit: continues endings, pauses, resumes, and begins agents.
 
 use super::{CHUNK, Pick, Rows, agent_event, begin_agents, continue_endings, stop_agents};
 use crate::agent::AgentEvent;

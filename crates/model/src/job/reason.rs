@@ -80,6 +80,6 @@ pub enum SlotEnd {
     Failed,
     /// The provider takes the machine back: FAILED, and the machine is ended (R136).
     Interrupted,
-    /// Nobody confirmed that the processes are gone: FAILED, and the machine is ended because they may still run there.
+    /// The runner did not confirm that the processes are gone: FAILED, and the machine is ended because they may still run there.
     Fenced,
 }

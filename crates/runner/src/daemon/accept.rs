@@ -1,4 +1,4 @@
-//! New work: brings the files of a job into place, and what each command reads.
+//! Prepares a new job: fetches its files and the standard input of its commands.
 
 use super::{Daemon, Event, Warm};
 use crate::cache::Cache;

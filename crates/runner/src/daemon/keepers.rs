@@ -1,4 +1,4 @@
-//! The daemon's side of its keepers: the warm slot, orders to a keeper, its end, and what follows when it died.
+//! The daemon's side of its keepers: prepares the warm slot, sends orders to a keeper, records its end, and ends its processes if it was killed.
 
 use super::{Daemon, Event, Warm};
 use crate::artifacts::{self, Left, Shortfall};

@@ -1,4 +1,4 @@
-//! From a step that may begin to a keeper that has its orders.
+//! Starts a step that may begin: journal entry, folder, and the orders to its keeper.
 
 use super::{Daemon, Warm};
 use crate::cache::Cache;
@@ -29,7 +29,7 @@ impl Daemon {
                 }
                 self.slot_due = None;
             }
-            // One that is being prepared stays so: a second would be nobody's.
+            // A slot is being prepared already: a second one would not be used.
             unready => {
                 self.warm = unready;
                 self.prepare_slot_now(now);

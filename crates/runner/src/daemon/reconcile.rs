@@ -1,5 +1,5 @@
-//! Makes this machine what the desired document says. Level-triggered: every document is applied as a whole, and one
-//! heard twice changes nothing.
+//! Reconciles this machine with the desired document. Level-triggered: every document is applied as a whole, and applying one
+//! twice changes nothing.
 
 use super::{DELIVER_WITHIN, Daemon};
 use crate::artifacts::Shortfall;
@@ -44,7 +44,7 @@ impl Daemon {
         for key in self.steps.keys().copied().collect::<Vec<_>>() {
             self.apply(key);
         }
-        // The command first: what nobody keeps goes while it begins.
+        // Commands are started first; unused folders are removed while they begin.
         self.open_ready(now);
         self.tidy_workdirs(workdirs);
         if desired.shutdown {

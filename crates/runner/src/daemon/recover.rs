@@ -1,4 +1,5 @@
-//! What a runner finds when it starts: keepers that work on, jobs that ended meanwhile, and what a crash left half done.
+//! The start of a runner: it reconnects to the keepers of an earlier runner, reports steps that ended meanwhile, ends the processes of dead
+//! keepers, and removes what a crash left half done.
 
 use super::{Daemon, keepers, open};
 use crate::exit::{self, ExitRecord};

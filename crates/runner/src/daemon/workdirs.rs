@@ -1,4 +1,4 @@
-//! Removes the folders of jobs that nobody keeps any more.
+//! Removes the folders of jobs that the desired document does not list any more (their hold has ended).
 
 use super::Daemon;
 use crate::sync;
@@ -10,7 +10,7 @@ use wire::model::crash_point;
 const SET_ASIDE: &str = ".removed_";
 
 impl Daemon {
-    /// Workdirs nobody keeps go. Only folders of our own making, never one a job here still uses.
+    /// Removes workdirs that are not kept. Only folders that a runner has made, and never one that an open job uses.
     pub(super) fn tidy_workdirs(&self, mut kept: BTreeSet<String>) {
         let in_use = self.jobs.values().filter(|job| self.steps_of(job.key).any(|step| !step.is_ended()));
         for job in in_use {

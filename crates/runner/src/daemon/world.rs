@@ -1,4 +1,4 @@
-//! What the operating system tells a runner: signals, dead children, its socket, and that its directory went away.
+//! Events from the operating system: signals, dead children, connections to the runner's socket, and the removal of its directory.
 
 use super::{Daemon, Event};
 use crate::instance;
@@ -34,7 +34,7 @@ fn watch_signals(events: mpsc::UnboundedSender<Event>, keepers: Keepers) -> io::
                 _ = terminate.recv() => drop(events.send(Event::Terminated)),
                 _ = interrupt.recv() => drop(events.send(Event::Terminated)),
                 _ = child.recv() => reap(&keepers),
-                _ = hangup.recv() => {} // whoever started it has left
+                _ = hangup.recv() => {} // the terminal of the process that started it is closed
             }
         }
     });

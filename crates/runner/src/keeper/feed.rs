@@ -35,7 +35,7 @@ impl Feed {
         self.pipe.as_fd()
     }
 
-    /// Writes what there is room for. False when all is written, or nobody reads any more, or the file cannot be read: the command then
+    /// Writes what there is room for. False when all is written, or the reading end is closed, or the file cannot be read: the command then
     /// sees the end.
     pub fn pump(&mut self) -> bool {
         let mut piece = [0; PIECE];

@@ -68,7 +68,7 @@ impl From<namespace::End> for End {
     }
 }
 
-/// Why the job is being ended, and when patience ends.
+/// Why the job is being ended, and when SIGKILL follows.
 struct Ending {
     cause: EndCause,
     kill_at: Option<Instant>,
@@ -239,7 +239,7 @@ impl Job {
         }
     }
 
-    /// Without a group: until a walk finds nobody who still runs, because a process may fork while we walk.
+    /// Without a control group: walks the tree until no process runs any more, because one may fork during a walk.
     fn stop_each(&self) {
         for _ in 0..100 {
             let running: Vec<_> = self.tree().into_iter().filter(|process| process.state != 'T').collect();
@@ -277,7 +277,7 @@ impl Job {
             None => out_of_memory.then_some(EndCause::OutOfMemory),
         };
         let lost = self.pump.drain()?;
-        // One that cannot be kept, or is none, is found out by whoever reads it.
+        // If the output cannot be kept or is not valid, the runner notices when it reads it.
         let _ = output::keep(&self.dir);
         let ended = ExitRecord {
             exit_code: end.exit_code,

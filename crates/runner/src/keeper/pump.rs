@@ -1,4 +1,4 @@
-//! From the step's pipes to its log: reads what is there, hides secrets, writes frames, and says what had to be dropped.
+//! Copies a step's output from its pipes to its log: masks secrets, writes frames, and records how much was dropped.
 
 use crate::clock::wall_ms;
 use crate::spool::{LONGEST_FRAME, Writer};
@@ -14,7 +14,7 @@ pub struct Pump {
     quota: u64,
     dropped: Dropped,
     buffer: Vec<u8>,
-    /// The end of what was shown of the standard output, where somebody wants it.
+    /// The last bytes of standard output, for steps whose output contains them.
     tail: Option<Vec<u8>>,
     /// Where the standard output goes instead of the log, and how much more of it.
     answer: Option<(File, usize)>,
@@ -60,7 +60,7 @@ impl Pump {
         self.spool.delivered(offset);
     }
 
-    /// The pipes worth waiting for: none while the spool is full and somebody will empty it.
+    /// The pipes to poll: none while the spool is full and a runner is connected, which will empty it.
     pub fn sources(&self, link_up: bool) -> [Option<BorrowedFd<'_>>; 2] {
         if link_up && self.is_full() {
             return [None, None];

@@ -1,5 +1,5 @@
-//! From an order to a running command: finds the program as a shell would, and starts it in the way its processes are
-//! held together here. Never decides how the job ends.
+//! Starts a command: finds the program as a shell would, and starts it in the containment that this host
+//! uses. Never decides how the job ends.
 
 use crate::cgroup::Groups;
 use crate::containment::Way;

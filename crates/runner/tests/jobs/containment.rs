@@ -22,7 +22,7 @@ async fn house_held_by(way: &'static str) -> Option<RunnerUnderTest> {
     Some(host)
 }
 
-/// Whoever cannot write to a group and has no privilege.
+/// A user who cannot write to a control group and has no privilege.
 pub async fn house_of_nobody() -> Option<RunnerUnderTest> {
     let mut host = RunnerUnderTest::unstarted(|_| {});
     host.as_nobody = true;

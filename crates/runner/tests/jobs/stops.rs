@@ -112,7 +112,7 @@ async fn a_frozen_job_stands_still_and_can_be_stopped() {
     assert_eq!((end.exit_code, end.cause), (Some(9), Some(EndCause::Stopped)));
 }
 
-/// Paused and resumed before this machine heard of either: whoever waits for its word gets it, though nothing had to change.
+/// Paused and resumed before this machine heard of either: the control plane gets the confirmation that it waits for, though nothing had to change.
 #[tokio::test]
 async fn a_job_that_never_stood_still_says_that_it_goes_on_when_asked() {
     let host = RunnerUnderTest::new().await;

@@ -286,7 +286,7 @@ pub async fn an_item_that_kills_its_holders_is_claimed_alone_and_given_up(w: &Wo
     let worker = start(&w.store, "w").await;
     let [item] = claim(&w.store, &worker, 10).await[..] else { panic!() };
     assert_eq!((item.subject, item.dead), (1, true));
-    // Whoever lives to finish it has made progress.
+    // A worker that survives and finishes it resets the count of deaths.
     finish(&w.store, item, Some(0)).await.unwrap();
     let known = read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap();
     assert_eq!((known.deaths, known.owner), (0, None));
@@ -302,7 +302,7 @@ pub async fn an_orderly_stop_is_no_death(w: &World) {
     assert_eq!(read(&w.store, |tx| work::find(tx, WorkKind::Run, 1)).await.unwrap().deaths, 0);
 }
 
-/// The answer to its claim was lost: as long as it lives, nobody else would take what it holds.
+/// The answer to its claim was lost: as long as the worker lives, no other worker would take these items.
 pub async fn what_a_worker_does_not_know_it_holds_is_given_back(w: &World) {
     wake(&w.store, WorkKind::Run, 1).await;
     let worker = start(&w.store, "a").await;
@@ -373,7 +373,7 @@ pub async fn a_clock_that_was_set_back_is_followed(w: &World) {
     assert_eq!(claim(&w.store, &living, 10).await.len(), 1, "so is a death that came before the gap");
 }
 
-/// After an outage of everybody a worker has the rest of its lease: time in which nobody could renew does not count.
+/// After an outage of all processes a worker has the rest of its lease: time in which no lease could be renewed does not count.
 pub async fn a_lease_does_not_run_out_while_nobody_could_renew_it(w: &World) {
     const AWAY: Sql = Sql::new("UPDATE workers SET beat_at = beat_at - 600000");
     const LAST: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");

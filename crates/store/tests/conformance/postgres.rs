@@ -310,7 +310,7 @@ async fn other_processes_hear_what_was_committed(w: &World) {
     }
 }
 
-/// Whoever died between its commit and its hint has told nobody: others look again all the same, again and again.
+/// A process that dies between its commit and its hint sends no hint: other processes read again every 5 s all the same.
 async fn nobody_waits_for_ever_for_a_hint_that_was_never_sent(w: &World) {
     let mut hints = w.store.hints();
     for _ in 0..2 {

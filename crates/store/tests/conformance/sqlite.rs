@@ -45,7 +45,7 @@ fn a_full_disk_ends_the_group_and_each_closure_runs_again() {
     }
 }
 
-/// `apart`: somebody has just failed after writing, so that groups have savepoints.
+/// `apart`: a closure has just failed after writing, so that groups have savepoints.
 async fn fill_the_disk(world: &World, apart: bool) {
     const PAGES: Sql = Sql::new("PRAGMA page_count");
     let store = &world.store;
@@ -234,7 +234,7 @@ fn the_process_that_crashes() {
     let _ = block_on(store.write(Lane::Normal, "doomed", make("doomed".to_owned())));
 }
 
-/// A WAL file that is removed or replaced under a running process: the process ends at its next sync, and answers nobody.
+/// A WAL file that is removed or replaced under a running process: the process ends at its next sync, and answers no caller.
 #[test]
 fn a_process_whose_log_is_gone_ends_before_it_answers() {
     for (how, what) in [("remove", "was removed"), ("replace", "was replaced")] {

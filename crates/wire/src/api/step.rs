@@ -16,7 +16,7 @@ pub struct BeginStep {
     /// What it does it with, at most 256 KiB.
     #[serde(default)]
     pub input: Value,
-    /// May be done again if nobody knows whether it was done. Otherwise a person is asked.
+    /// May be done again if its outcome is unknown. Otherwise a person is asked.
     #[serde(default)]
     pub idempotent: bool,
     /// How long the program may be silent; 60 s unless given. Heartbeats renew it.
@@ -41,7 +41,7 @@ pub struct StepAnswer {
     /// To be sent with its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<i64>,
-    /// The same in every try and attempt: for whoever the step asks to do something.
+    /// The same in every try and attempt. Pass it on, so that a remote service can recognise a repetition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub struct PolledStep {
     pub path: String,
     pub tool: String,
     pub fence: i64,
-    /// The same in every try and attempt: for whoever the step asks to do something.
+    /// The same in every try and attempt. Pass it on, so that a remote service can recognise a repetition.
     pub key: String,
     pub input: Value,
     /// May be done again if its outcome is unknown.
@@ -139,7 +139,7 @@ pub struct BeatStep {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StepBeat {
-    /// `go`, `pause` (end this step, then wait) or `cancel` (stop: nobody waits for it any more).
+    /// `go`, `pause` (end this step, then wait) or `cancel` (stop: the step is cancelled).
     pub state: String,
 }
 

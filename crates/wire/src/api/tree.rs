@@ -117,12 +117,12 @@ pub struct StepView {
     pub status: String,
     #[serde(default)]
     pub idempotent: bool,
-    /// It was begun, and nobody knows whether it had its effect: a person is asked.
+    /// It was begun, and whether it had its effect is unknown: a person is asked.
     pub uncertain: bool,
-    /// It was begun, nobody knows whether it had its effect, and its `verify` is asked: a child of it.
+    /// It was begun, whether it had its effect is unknown, and its `verify` is called: a child of it.
     #[serde(default)]
     pub verifying: bool,
-    /// It ended without anybody knowing whether it had its effect.
+    /// It ended; whether it had its effect is unknown.
     #[serde(default)]
     pub outcome_unknown: bool,
     /// The record of an earlier try answered: its tool was not called.

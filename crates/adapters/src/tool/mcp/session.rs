@@ -1,4 +1,4 @@
-//! What is asked of an MCP server within one session, whichever way its messages travel: one call of a tool, or the list of its tools.
+//! Requests to an MCP server within one session, over HTTP or over pipes: one call of a tool, or the list of its tools.
 
 use crate::tool::{ToolAnswer, ToolFailure, exchange};
 use model::Effect;

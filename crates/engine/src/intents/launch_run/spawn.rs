@@ -33,7 +33,7 @@ struct Unwanted {
 }
 
 impl NodeKind for SpawnInstance {
-    /// A machine that is bound or has registered is there, whoever made the call.
+    /// A machine whose handle is stored, or whose runner has registered, exists; it does not matter which worker made the call.
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let (run_tx, id) = node.run()?;
         if run_tx.job(id)?.instance.is_none() {
@@ -154,7 +154,7 @@ async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance) -> R
         Ok(handle) => return Ok(handle),
         Err(trouble) => trouble,
     };
-    // It may have happened, now or by a worker that died before it recorded so: look by name before anything else is believed.
+    // The machine may exist all the same, made by this call or by a worker that died before it recorded the handle: look by name first.
     match provider.find_by_name(&instance.name).await {
         Ok(Some(handle)) => Ok(handle),
         Ok(None) => Err(trouble),

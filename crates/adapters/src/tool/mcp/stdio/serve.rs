@@ -180,7 +180,7 @@ async fn listen(mut stderr: ChildStderr, log: broadcast::Sender<Vec<u8>>, tail: 
         let over = tail.len().saturating_sub(TAIL_BYTES);
         tail.drain(..over);
         drop(tail);
-        let _ = log.send(bytes.to_vec()); // nobody may be listening
+        let _ = log.send(bytes.to_vec()); // an error means that no call listens
     }
 }
 
