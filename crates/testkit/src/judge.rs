@@ -10,6 +10,7 @@ use model::Failure;
 use model::allocation::AllocationStatus;
 use model::run::{Run, RunStatus};
 use model::spec::RunKind;
+use std::collections::BTreeMap;
 use store::LogStream;
 
 impl World {
@@ -58,8 +59,9 @@ impl World {
 
     /// A step that must not be repeated had its effect at most once, in all attempts.
     fn judge_effects(&mut self) {
-        let seen = self.tool.seen.lock().expect("one thread").clone();
-        for (key, seen) in seen.into_iter().filter(|(_, seen)| seen.once && seen.effects > 1) {
+        let book = self.tool.book.clone();
+        let book = book.lock().expect("one thread");
+        for (key, seen) in book.all().filter(|(_, seen)| seen.once && seen.effects > 1) {
             self.complain(Promise::NotRepeated, format!("the step {key} had its effect {} times", seen.effects));
         }
     }
@@ -101,6 +103,7 @@ impl World {
         }
         let really = |code: i32| executions.iter().any(|execution| execution.exit_code == Some(code));
         if run.spec.kind == RunKind::Agents {
+            self.judge_usage(run);
             return self.judge_step_logs(run);
         }
         if run.status == RunStatus::Completed && !really(0) {
@@ -112,6 +115,23 @@ impl World {
         }
         self.judge_logs(run);
         self.judge_slots(run);
+    }
+
+    /// Nobody pays for tokens that no model has used, or twice for the same.
+    fn judge_usage(&mut self, run: &Run) {
+        let id = run.id;
+        let steps = now(self.store.read("sim.steps", move |tx| store::step::of_run(tx, id)));
+        let mut paid: BTreeMap<String, i64> = BTreeMap::new();
+        for step in steps.expect("a database in memory is read") {
+            let tokens = step.usage.map_or(0, |usage| usage.input_tokens + usage.output_tokens);
+            *paid.entry(step.key.unwrap_or_default()).or_default() += tokens;
+        }
+        for (key, tokens) in paid {
+            let used = self.tool.book().of(&key).tokens;
+            if tokens > used {
+                self.complain(Promise::Safe, format!("{id} pays for {tokens} tokens of {key}, which used {used}"));
+            }
+        }
     }
 
     /// The same of the logs of commands, which each have their own.
