@@ -16,8 +16,49 @@ pub struct Seen {
     pub tokens: i64,
 }
 
+/// What worlds must come to now and then: one that is never met is not simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Situation {
+    CallsSideBySide,
+    Approved,
+    Edited,
+    Rejected,
+    Expired,
+    PlanMade,
+    PlannedAgain,
+    RunRetried,
+    StepBegun,
+    /// A durable step answers from its record.
+    StepRecorded,
+    StepHeld,
+    StepReportedLate,
+    /// A process of a job that is not its run's any more asks for a step.
+    OlderJobRefused,
+}
+
+use Situation::*;
+
+impl Situation {
+    pub const ALL: [Situation; 13] = [
+        CallsSideBySide,
+        Approved,
+        Edited,
+        Rejected,
+        Expired,
+        PlanMade,
+        PlannedAgain,
+        RunRetried,
+        StepBegun,
+        StepRecorded,
+        StepHeld,
+        StepReportedLate,
+        OlderJobRefused,
+    ];
+}
+
 #[derive(Debug, Default)]
 pub struct Book {
+    met: BTreeSet<Situation>,
     seen: BTreeMap<String, Seen>,
     /// Names of steps whose input never changes, each with its only key.
     keys: BTreeMap<String, String>,
@@ -26,6 +67,8 @@ pub struct Book {
     /// Keys of durable steps whose end was accepted.
     finished: BTreeSet<String>,
     complaints: Vec<String>,
+    /// What has happened since it was last told.
+    news: Vec<String>,
 }
 
 impl Book {
@@ -40,6 +83,7 @@ impl Book {
     pub fn happens(&mut self, key: &str, once: bool) {
         let seen = self.seen.entry(key.to_owned()).or_default();
         (seen.effects, seen.once) = (seen.effects + 1, once);
+        self.news.push(format!("effect {} of {key}", seen.effects));
     }
 
     pub fn answered(&mut self, key: &str) {
@@ -82,8 +126,20 @@ impl Book {
         self.happens(key, once);
     }
 
+    pub fn meets(&mut self, situation: Situation) {
+        self.met.insert(situation);
+    }
+
+    pub fn met(&self) -> BTreeSet<Situation> {
+        self.met.clone()
+    }
+
     pub fn complain(&mut self, what: String) {
         self.complaints.push(what);
+    }
+
+    pub fn news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
     }
 
     pub fn complaints(&mut self) -> Vec<String> {

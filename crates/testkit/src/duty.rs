@@ -1,5 +1,6 @@
 //! Whoever is on duty in the simulated world: answers what people are asked, and does not lie about what has happened.
 
+use crate::book::Situation;
 use crate::process::SERVER;
 use crate::time::now;
 use crate::world::{DUTY_EVERY_MS, Happening, World};
@@ -46,7 +47,10 @@ impl World {
             false => self.chance.pick(&[Ticket::Resume, Ticket::Skip, Ticket::Abort]),
         };
         let answer = self.says(engine, org, question, Verdict::Resolve(ticket));
-        self.note(format_args!("{} is resolved by {ticket}: {answer:?}", question.id));
+        self.note(format_args!(
+            "{} about {} ({}) is resolved by {ticket}: {answer:?}",
+            question.id, question.path, question.key
+        ));
     }
 
     /// Approves, says no, or puts another input in the place of the one that it is asked about. Some questions nobody ever answers.
@@ -66,11 +70,18 @@ impl World {
             }
             _ => Verdict::Approve { answer: asks.then(|| Value::from("yes")), input: None },
         };
-        let approves = matches!(verdict, Verdict::Approve { .. });
+        let (approves, situation) = match &verdict {
+            Verdict::Approve { input: Some(_), .. } => (true, Situation::Edited),
+            Verdict::Approve { .. } => (true, Situation::Approved),
+            _ => (false, Situation::Rejected),
+        };
         let answer = self.says(engine, org, question, verdict);
-        self.note(format_args!("{what} of {}: {answer:?}", question.id));
+        self.note(format_args!("{what} of {} about {}: {answer:?}", question.id, question.path));
         if approves && !matches!(answer, Err(Failure::Refused(_))) {
             self.tool.book().approves(&input);
+        }
+        if answer.is_ok() {
+            self.tool.book().meets(situation);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The end of a simulated world: everything has ended, is paid, is as it really was, and nothing is left. Compares what the
 //! control plane says with what the fake machines really did.
 
+use crate::book::Situation;
 use crate::sim::Promise;
 use crate::time::now;
 use crate::truth;
@@ -8,8 +9,10 @@ use crate::world::World;
 use adapters::fake::MachineState;
 use model::Failure;
 use model::allocation::AllocationStatus;
+use model::question::QuestionStatus;
 use model::run::{Run, RunStatus};
-use model::spec::RunKind;
+use model::spec::{FailureMode, RunKind};
+use model::step::StepWait;
 use std::collections::BTreeMap;
 use store::LogStream;
 
@@ -24,6 +27,7 @@ impl World {
         }
         self.judge_count();
         self.judge_effects();
+        self.note_expired();
         self.judge_money();
         self.judge_machines();
         if self.broken.is_empty() {
@@ -103,6 +107,7 @@ impl World {
         }
         let really = |code: i32| executions.iter().any(|execution| execution.exit_code == Some(code));
         if run.spec.kind == RunKind::Agents {
+            self.note_situations(run);
             self.judge_usage(run);
             return self.judge_step_logs(run);
         }
@@ -115,6 +120,26 @@ impl World {
         }
         self.judge_logs(run);
         self.judge_slots(run);
+    }
+
+    fn note_situations(&mut self, run: &Run) {
+        let mut book = self.tool.book();
+        let by_goal = run.spec.plan.goal && run.plan_version > 1;
+        let again = run.plan_version > 1 + i64::from(run.spec.plan.goal);
+        let retried = run.attempt > 1 && run.spec.failure_mode == FailureMode::Retry;
+        let met = [(by_goal, Situation::PlanMade), (again, Situation::PlannedAgain), (retried, Situation::RunRetried)];
+        met.into_iter().filter(|(is_met, _)| *is_met).for_each(|(_, situation)| book.meets(situation));
+    }
+
+    /// An approval that nobody gave in time.
+    fn note_expired(&mut self) {
+        for org in self.orgs {
+            let closed = now(self.auditor.engine().questions(org, StepWait::Approval, false, i64::MAX, 100));
+            let closed = closed.expect("a database in memory is read");
+            if closed.iter().any(|question| question.status == QuestionStatus::Expired) {
+                self.tool.book().meets(Situation::Expired);
+            }
+        }
     }
 
     /// Nobody pays for tokens that no model has used, or twice for the same.

@@ -2,6 +2,7 @@
 //! again until somebody answers. A program ends with its command, wherever it was.
 
 use crate::agent_machine::CommandStage;
+use crate::book::Situation;
 use crate::machine::{Machine, Stage, Steps};
 use crate::sim::Promise;
 use crate::time::now;
@@ -10,7 +11,7 @@ use engine::Engine;
 use engine::durable::{Answered, Asker, Begin, End, Ended, Request, Standing, StepClaim, failure};
 use engine::lease::Beat;
 use model::time::SECOND;
-use model::{Credits, Effect, Failure, StepId};
+use model::{Credits, Effect, Failure, Refused, StepId};
 use serde_json::json;
 
 /// A request that was not answered is sent again after this.
@@ -114,6 +115,9 @@ impl World {
         self.fate.was_troubled(); // whoever asked is told
         self.note(format_args!("d{} of {} asks: {told:?}", program.next, program.claim.step));
         match told {
+            Err(Failure::Refused(Refused::OldEpoch { .. } | Refused::OldTry { .. })) => {
+                self.tool.book().meets(Situation::OlderJobRefused);
+            }
             Err(Failure::Refused(_)) => {}
             Ok(Answered::Now(answer)) if self.arrives(name) => then(self, name, program, answer),
             Ok(_) | Err(Failure::Trouble(_)) => self.program_later(name, program, ASK_AGAIN_MS),
@@ -121,6 +125,14 @@ impl World {
     }
 
     fn is_told(&mut self, name: &str, mut program: Program, standing: Standing) {
+        let situation = match &standing {
+            Standing::Go { .. } => Some(Situation::StepBegun),
+            Standing::Completed { .. } if program.doing.is_none() => Some(Situation::StepRecorded),
+            Standing::Held { .. } => Some(Situation::StepHeld),
+            Standing::Late { .. } => Some(Situation::StepReportedLate),
+            _ => None,
+        };
+        situation.into_iter().for_each(|situation| self.tool.book().meets(situation));
         let ms = match standing {
             Standing::Go { step, fence, key, .. } => {
                 self.must_be_current(&program.claim);

@@ -1,6 +1,7 @@
 //! The model in the simulated world: it asks for calls of tools, several side by side, makes plans, and answers in the end; and does
 //! what servers of models do: it is busy, its stream is cut, its JSON is broken, and it does not say what it has used.
 
+use crate::book::Situation;
 use crate::faults::Kind;
 use crate::tool::FarTool;
 use adapters::{ToolAnswer, ToolCall, ToolFailure, ToolUsage};
@@ -56,6 +57,9 @@ impl FarTool {
 
     fn calls(&self, offered: &[&str]) -> Value {
         let count = self.draw(&[1, 1, 2, 3]);
+        if count > 1 {
+            self.book().meets(Situation::CallsSideBySide);
+        }
         let calls = (0..count).map(|_| {
             let name = self.chance().pick(offered);
             if self.faults.strikes(Kind::BrokenAnswer).is_some() {

@@ -40,6 +40,12 @@ impl FarTool {
         self.book.lock().expect("one thread")
     }
 
+    /// What has happened, and what must not have, since the last call.
+    pub fn news(&self) -> (Vec<String>, Vec<String>) {
+        let mut book = self.book();
+        (book.news(), book.complaints())
+    }
+
     /// A dead process goes no further.
     pub async fn dies_here(&self, kind: Kind) {
         if self.faults.strikes(kind).is_some() {

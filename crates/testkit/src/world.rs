@@ -360,7 +360,8 @@ impl World {
                 self.numbers += 1;
                 self.queue.insert((at, self.numbers), Happening::Moment);
             }
-            let complaints = self.tool.book().complaints();
+            let (news, complaints) = self.tool.news();
+            news.iter().for_each(|what| self.note(format_args!("{what}")));
             for complaint in self.auditor.complaints().into_iter().chain(complaints) {
                 self.complain(Promise::Safe, complaint);
             }
