@@ -107,7 +107,7 @@ impl RunTx<'_> {
     }
 
     /// Begun by another row, and nobody knows more: what a person says of this row is what the journal says from now on.
-    fn claim_record(&mut self, child: &Step, identity: String, row: JournalRow) {
+    pub(crate) fn claim_record(&mut self, child: &Step, identity: String, row: JournalRow) {
         Rows::set_step(self, Step { key: Some(row.key), identity: Some(identity), ..child.clone() });
     }
 

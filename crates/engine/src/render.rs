@@ -8,7 +8,7 @@ use model::plan::{AgentPlan, RunPlan, TaskPlan};
 use model::run::LastError;
 use model::step::Step;
 use model::task::Task;
-use model::{AgentId, Failure, RunId};
+use model::{AgentId, Failure, RunId, bug};
 use plan::expression::Reference;
 use plan::{RenderError, Scope, Template};
 use serde_json::{Map, Value, json};
@@ -206,7 +206,10 @@ impl Part {
             None => Value::Null,
         };
         let identity = renderer.identity(task, place.task.item, &step.name, step.rerun);
-        let key = plan::key(renderer.run, &identity, step.tool, &input);
+        let mut key = plan::key(renderer.run, &identity, step.tool, &input);
+        if bug!(row_id_in_a_key) {
+            key.push_str(&renderer.agent.to_string());
+        }
         Ok(Prepared::Call(Call { identity: identity.to_string(), key, input }))
     }
 }

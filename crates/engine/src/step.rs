@@ -9,7 +9,7 @@ use model::question::QuestionStatus;
 use model::run::LastError;
 use model::step::{Recorded, Step, StepStatus, StepWait, ToolKind};
 use model::task::Task;
-use model::{AgentId, Failure, Timestamp};
+use model::{AgentId, Failure, Timestamp, bug};
 use serde_json::Value;
 use std::sync::Arc;
 use store::step::{Data, JournalRow};
@@ -123,7 +123,10 @@ impl RunTx<'_> {
             }
         };
         let policy = self.policy_of(step, place);
-        let recorded = store::step::journal(self.tx, self.run.id, &call.identity)?;
+        let recorded = match bug!(journal_after_the_act) {
+            true => None,
+            false => store::step::journal(self.tx, self.run.id, &call.identity)?,
+        };
         let (call, approved) = match policy {
             Policy::Ask => self.as_approved(call, recorded.as_ref())?,
             Policy::Allow | Policy::Deny => (call, true),
@@ -140,11 +143,21 @@ impl RunTx<'_> {
                 Ready::Go => self.permitted(step, place, call, policy, approved),
                 ready => Ok(ready),
             },
+            Some(_) if bug!(begun_row_overlooked) => self.permitted(step, place, call, policy, approved),
             Some(row) if row.key == call.key && !step.may_be_repeated() && !self.is_resumed(step)? => {
-                Ok(Ready::Unknown)
+                self.unknown(step, call, row)
             }
             _ => self.permitted(step, place, call, policy, approved),
         }
+    }
+
+    /// Begun by an earlier row. The ticket about this one says what that one was called with, and its answer is recorded for the run.
+    fn unknown(&mut self, step: &Step, call: Call, row: JournalRow) -> Result<Ready, Failure> {
+        if step.key.is_none() {
+            store::step::insert_data(self.tx, step.id, Data::Input, &call.input)?;
+            self.claim_record(step, call.identity, row);
+        }
+        Ok(Ready::Unknown)
     }
 
     /// A person has seen the ticket of this step and said that it goes on.
