@@ -23,7 +23,7 @@ struct Place {
 
 pub fn draw(number: u64, chance: &mut Chance) -> (RunSpec, Plans) {
     let agents: Vec<AgentPlan> = (0..chance.between(1, 4)).map(|n| agent(number, chance, format!("a{n}"))).collect();
-    let planned = chance.one_in(6);
+    let planned = chance.one_in(4);
     let goal = planned && chance.one_in(2);
     let rules = PlanRules {
         max_agents: chance.pick(&[1, 2, 10]),

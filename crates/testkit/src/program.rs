@@ -1,5 +1,5 @@
 //! Programs of simulated commands that do their work in durable steps: each asks before it acts and reports when it has, again and
-//! again until somebody answers. A program ends with its command, wherever it was.
+//! again until somebody answers. Most programs end with their command, wherever they were.
 
 use crate::agent_machine::CommandStage;
 use crate::book::Situation;
@@ -74,6 +74,7 @@ impl World {
     /// The next request of a program, or the same again.
     pub fn program(&mut self, name: &str, mut program: Program) {
         match self.machines.get(name).and_then(|machine| machine.runs(&program.claim)) {
+            None if self.outlives(name) => {}
             None => return,
             Some(true) => return self.program_later(name, program, SECOND),
             Some(false) => {}
@@ -98,6 +99,11 @@ impl World {
                 self.hears(name, program, told, World::is_told_of_its_end);
             }
         }
+    }
+
+    /// Now and then a process stays when its command has ended, and asks with the token that it was given.
+    fn outlives(&mut self, name: &str) -> bool {
+        self.machines.get(name).is_some_and(|machine| !machine.gone) && self.chance.one_in(2)
     }
 
     fn program_later(&mut self, name: &str, program: Program, ms: i64) {
