@@ -16,7 +16,7 @@ pub struct Seen {
     pub tokens: i64,
 }
 
-/// What worlds must come to now and then: one that is never met is not simulated.
+/// What worlds come to now and then, for whoever wants to know what was simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Situation {
     CallsSideBySide,

@@ -43,7 +43,7 @@ pub struct Report {
     pub faults: Vec<(i64, Decision)>,
     /// Every promise that was broken, and how; empty in a good world.
     pub broken: Vec<(Promise, String)>,
-    /// What it came to, of all that worlds must come to now and then.
+    /// What it came to, of all that worlds come to now and then.
     pub met: BTreeSet<Situation>,
     /// How each run ended.
     pub ends: Vec<(RunStatus, Option<i32>)>,
