@@ -6,7 +6,7 @@ use adapters::tool::llm::Models;
 use model::hierarchy::Rows;
 use model::step::{Step, StepStatus, StepUsage};
 use model::usage::Usage;
-use model::{Credits, Failure, Refused, StepId};
+use model::{Credits, Failure, Refused, StepId, bug};
 use serde_json::Value;
 use store::usage::Spent;
 
@@ -170,7 +170,7 @@ impl RunTx<'_> {
 
     /// Nothing stays set aside for a step that does not run any more.
     pub(crate) fn release_holds(&mut self) -> Result<(), Failure> {
-        let over = |step: &Step| !step.held.is_zero() && step.status != StepStatus::Running;
+        let over = |step: &Step| !step.held.is_zero() && step.status != StepStatus::Running && !bug!(step_hold_kept);
         let released: Vec<Step> = self.steps.iter().map(|kept| &kept.it).filter(|step| over(step)).cloned().collect();
         for step in released {
             let mut attempt = Rows::attempt(self)?;

@@ -9,7 +9,7 @@ use model::question::{self, Answer, Question, QuestionEvent, QuestionStatus};
 use model::run::{LastError, Ticket};
 use model::step::{Step, StepWait, ToolKind};
 use model::time::show_duration;
-use model::{Failure, OrgId, Outcome, QuestionId, Refused, Timestamp, Trouble};
+use model::{Failure, OrgId, Outcome, QuestionId, Refused, Timestamp, Trouble, bug};
 use serde_json::Value;
 use std::sync::Arc;
 use store::question::Data;
@@ -375,6 +375,9 @@ impl RunTx<'_> {
     fn edited_key(&self, question: &Question, input: &Value) -> Result<String, Failure> {
         let identity = question.identity.as_deref().and_then(|text| text.parse::<plan::Identity>().ok());
         let identity = identity.ok_or_else(|| Trouble::internal("an approval without the identity of its step"))?;
+        if bug!(approval_not_bound) {
+            return Ok(question.key.clone());
+        }
         Ok(plan::key(self.run.id, &identity, question.tool, input))
     }
 

@@ -8,7 +8,7 @@ use model::plan::{AgentPlan, RunPlan, TaskPlan};
 use model::run::LastError;
 use model::step::Step;
 use model::task::Task;
-use model::{AgentId, Failure, OrgId, RunId};
+use model::{AgentId, Failure, OrgId, RunId, bug};
 use plan::expression::Reference;
 use plan::{RenderError, Scope, Template};
 use serde_json::{Map, Value, json};
@@ -237,7 +237,10 @@ impl Part {
         let step = &task.steps[place.step as usize];
         let input = self.render_input(&scope)?;
         let identity = renderer.identity(task, place.task.item, &step.name, step.rerun);
-        let key = plan::key(renderer.run, &identity, step.tool, &input);
+        let mut key = plan::key(renderer.run, &identity, step.tool, &input);
+        if bug!(row_id_in_a_key) {
+            key.push_str(&renderer.agent.to_string());
+        }
         Ok(Prepared::Call(Call { identity: identity.to_string(), key, input }))
     }
 }

@@ -9,7 +9,7 @@ use model::question::QuestionStatus;
 use model::run::LastError;
 use model::step::{Recorded, Step, StepStatus, StepWait, ToolKind};
 use model::task::Task;
-use model::{AgentId, Failure, Timestamp};
+use model::{AgentId, Failure, Timestamp, bug};
 use serde_json::Value;
 use std::sync::Arc;
 use store::step::{Data, JournalRow};
@@ -123,7 +123,10 @@ impl RunTx<'_> {
             }
         };
         let policy = self.policy_of(step, place);
-        let recorded = store::step::journal(self.tx, self.run.id, &call.identity)?;
+        let recorded = match bug!(journal_after_the_act) {
+            true => None,
+            false => store::step::journal(self.tx, self.run.id, &call.identity)?,
+        };
         let (call, approved) = match policy {
             Policy::Ask => self.as_approved(call, recorded.as_ref())?,
             Policy::Allow if self.may_repeat_another(step)? => self.as_approved(call, recorded.as_ref())?,
@@ -141,6 +144,7 @@ impl RunTx<'_> {
                 Ready::Go => self.permitted(step, place, call, policy, approved),
                 ready => Ok(ready),
             },
+            Some(_) if bug!(begun_row_overlooked) => self.permitted(step, place, call, policy, approved),
             Some(row) if row.key == call.key && !step.may_be_repeated() && !self.is_resumed(step)? => {
                 self.note_call(step, call)?;
                 Ok(Ready::Unknown)

@@ -92,6 +92,11 @@ pub fn children(tx: &mut Tx, parent: StepId) -> Result<Vec<Step>, Failure> {
     doc::read_all(tx.rows(&CHILDREN, &args![parent])?, 0)
 }
 
+/// Every row of a run: of all attempts, and those in whose place a retry has put another.
+pub fn of_run(tx: &mut Tx, run: RunId) -> Result<Vec<Step>, Failure> {
+    doc::read_all(tx.rows(&OF_RUN, &args![run])?, 0)
+}
+
 /// Those of one attempt, in order of creation.
 pub fn of_attempt(tx: &mut Tx, run: RunId, attempt: i64) -> Result<Vec<Step>, Failure> {
     doc::read_all(tx.rows(&OF_ATTEMPT, &args![run, attempt])?, 0)
@@ -237,6 +242,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &CHILDREN,
     &OPEN_CHILDREN,
     &OPEN_CHILD,
+    &OF_RUN,
     &OF_ATTEMPT,
     &PAGE,
     &PAGE_OF_AGENT,
@@ -279,6 +285,7 @@ const OPEN_CHILD: Sql =
 const OF_TASK: Sql = Sql::new(
     "SELECT doc FROM steps WHERE task_id = $1 AND state <> 'replaced' AND parent_id IS NULL ORDER BY sequence, id",
 );
+const OF_RUN: Sql = Sql::new("SELECT doc FROM steps WHERE run_id = $1 ORDER BY id");
 const OF_ATTEMPT: Sql =
     Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state <> 'replaced' ORDER BY id");
 const PAGE: Sql = Sql::new(

@@ -2,9 +2,11 @@
 //! on the machine's disk, or in its keepers: it goes on without a runner.
 
 use crate::chance::Chance;
-use crate::machine::{Key, Later, Plan, Progress};
+use crate::machine::{Key, Later, Plan, Progress, claim};
+use crate::program::Program;
 use crate::truth;
 use engine::desired::{DesiredJob, DesiredStep};
+use engine::durable::StepClaim;
 use engine::runner::{Fact, StepChunk, What};
 use engine::store::{Frame, LogStream};
 use model::job::{FreezeState, JobReason, JobStatus, LifecycleError};
@@ -26,6 +28,7 @@ pub struct AgentWork {
 }
 
 pub struct Command {
+    claim: StepClaim,
     plan: Plan,
     pub stage: CommandStage,
     written: i64,
@@ -122,6 +125,7 @@ impl AgentWork {
         let command = self.commands.entry(step.step).or_insert_with(|| {
             all.push(later(0, key, step.step, Moves::Began));
             Command {
+                claim: claim(wanted, step),
                 plan: Plan::of(wanted, step),
                 stage: CommandStage::Waiting,
                 written: 0,
@@ -152,6 +156,12 @@ impl AgentWork {
             None => (plan.ms, Moves::Ended { exit_code: Some(code), reason }),
         };
         vec![later(plan.ms / 2, key, step, Moves::Wrote), later(end.0, key, step, end.1)]
+    }
+
+    /// What asks about durable steps while the command runs.
+    pub fn program(&self, step: StepTry) -> Option<Program> {
+        let command = self.commands.get(&step)?;
+        Some(Program::new(command.claim, command.plan.steps?))
     }
 
     pub fn wrote(&mut self, step: StepTry) {

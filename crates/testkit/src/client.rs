@@ -2,17 +2,12 @@
 //! key until it is answered. They never read the database.
 
 use crate::chance::Chance;
-use crate::machine::Plan;
+use crate::machine::{Plan, Steps};
+use crate::plans;
 use engine::run::{Action, Plans, Submission};
-use model::plan::{AgentPlan, MachinePlan, StepPlan, TaskPlan};
-use model::recovery::OnExhausted;
-use model::spec::{
-    Command, FailureMode, OnLostControl, PlanRules, Priority, Resources, Retry, RetryEvent, RunKind, RunSpec,
-};
-use model::step::ToolKind;
+use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, Retry, RetryEvent, RunKind, RunSpec};
 use model::time::{MINUTE, SECOND};
 use model::{Credits, OrgId, RunId};
-use serde_json::json;
 use std::collections::BTreeMap;
 use store::idempotency::Key;
 
@@ -35,7 +30,7 @@ pub struct Client {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    ProviderFuture(Action),
+    Ask(Action),
     Delete,
     /// About what was kept of the run.
     Extend {
@@ -55,10 +50,11 @@ impl Client {
         let ms = chance.pick(&[0, SECOND, 15 * SECOND, MINUTE, 4 * MINUTE]);
         let exit_code = chance.pick(&[0, 0, 0, 1, 7]);
         let text = Plan::text(ms + chance.between(0, 2000), exit_code, chance.pick(&[0, 30, 3000]));
+        let text = if chance.one_in(4) { Steps::draw(chance).after(text) } else { text };
         let start = !chance.one_in(8);
         let mut wishes = Vec::new();
         if !start {
-            wishes.push((from_ms + chance.between(0, MINUTE), Wish::ProviderFuture(Action::Start)));
+            wishes.push((from_ms + chance.between(0, MINUTE), Wish::Ask(Action::Start)));
         }
         let within_ms = chance.pick(&[20 * SECOND, 5 * MINUTE]);
         for _ in 0..chance.pick(&[0, 0, 1, 1, 3]) {
@@ -67,13 +63,13 @@ impl Client {
         let of_agents = chance.one_in(3);
         if of_agents && chance.one_in(4) {
             let at = from_ms + chance.between(0, within_ms);
-            wishes.push((at, Wish::ProviderFuture(Action::Pause)));
-            wishes.push((at + chance.between(0, MINUTE), Wish::ProviderFuture(Action::Resume)));
+            wishes.push((at, Wish::Ask(Action::Pause)));
+            wishes.push((at + chance.between(0, MINUTE), Wish::Ask(Action::Resume)));
         }
         wishes.sort_by_key(|(at, _)| -at);
         let org = usize::from(chance.one_in(3));
         let client = if of_agents {
-            let (spec, plans) = agents(chance);
+            let (spec, plans) = plans::draw(number, chance);
             Client { plans, ..Client::of(number, spec) }
         } else {
             Client::of(number, spec(text, chance))
@@ -124,69 +120,11 @@ impl Client {
     }
 }
 
-/// A run of agents: modes at all levels, steps that may be repeated and steps that may not, a planner.
-fn agents(chance: &mut Chance) -> (RunSpec, Plans) {
-    let mode = |chance: &mut Chance| chance.pick(FailureMode::ALL);
-    let step = |chance: &mut Chance, name: String, machine: bool| {
-        let once = chance.one_in(2);
-        // What fails although it did something may be done again by a retry of what is above it.
-        let ends = if !once && chance.one_in(4) { "badly" } else { "well" };
-        if machine && chance.one_in(2) {
-            return command(chance, name, once);
-        }
-        StepPlan {
-            idempotent: !once,
-            input: json!({ "once": once, "ends": ends }),
-            ..StepPlan::new(&name, ToolKind::Http)
-        }
-    };
-    let task = |chance: &mut Chance, position: usize, machine: bool| {
-        let steps = (0..chance.between(1, 4)).map(|n| step(chance, format!("s{n}"), machine)).collect();
-        let after = if position > 0 && chance.one_in(3) { vec![position - 1] } else { vec![] };
-        let (mode, parallel) = (mode(chance), chance.between(1, 3));
-        TaskPlan { mode, parallel, after, ..TaskPlan::new(&format!("t{position}"), steps) }
-    };
-    let agent = |chance: &mut Chance, name: String| {
-        let machine = chance.one_in(2);
-        let tasks = (0..chance.between(1, 4) as usize).map(|position| task(chance, position, machine)).collect();
-        let machine = machine.then(MachinePlan::default);
-        AgentPlan { mode: mode(chance), parallel: chance.between(1, 3), machine, ..AgentPlan::new(&name, tasks) }
-    };
-    let agents = (0..chance.between(1, 4)).map(|n| agent(chance, format!("a{n}"))).collect();
-    let rules = PlanRules {
-        max_agents: chance.pick(&[1, 2, 10]),
-        on_exhausted: chance.pick(&[OnExhausted::Abort, OnExhausted::Abort, OnExhausted::Escalate]),
-        ..PlanRules::default()
-    };
-    let spec = RunSpec {
-        kind: RunKind::Agents,
-        command: Command::Argv(Vec::new()),
-        failure_mode: mode(chance),
-        plan: rules,
-        ..plain(String::new())
-    };
-    (spec, Plans { agents, ..Plans::default() })
-}
-
-/// A command on the agent's machine. Later steps may need the files that it leaves, or none may.
-fn command(chance: &mut Chance, name: String, once: bool) -> StepPlan {
-    let ms = chance.pick(&[0, SECOND, 15 * SECOND, MINUTE]);
-    let exit_code = if !once && chance.one_in(5) { 1 } else { 0 };
-    StepPlan {
-        idempotent: !once,
-        retry_interrupted: chance.one_in(4),
-        files: chance.one_in(2).then(Vec::new),
-        timeout_ms: chance.pick(&[30 * SECOND, 10 * MINUTE]),
-        input: json!({ "shell": Plan::text(ms, exit_code, chance.pick(&[0, 30, 3000])) }),
-        ..StepPlan::new(&name, ToolKind::Command)
-    }
-}
-
 fn wish(chance: &mut Chance) -> Wish {
     match chance.between(0, 10) {
-        0 | 1 => Wish::ProviderFuture(Action::Cancel { abort: false }),
-        2 => Wish::ProviderFuture(Action::Cancel { abort: true }),
-        3 | 4 => Wish::ProviderFuture(Action::Retry { force: chance.one_in(3) }),
+        0 | 1 => Wish::Ask(Action::Cancel { abort: false }),
+        2 => Wish::Ask(Action::Cancel { abort: true }),
+        3 | 4 => Wish::Ask(Action::Retry { force: chance.one_in(3) }),
         5 => Wish::Delete,
         6 => Wish::Extend { ms: 2 * MINUTE },
         7 => Wish::Release,

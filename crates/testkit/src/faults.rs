@@ -23,6 +23,16 @@ pub enum Kind {
     /// It is done, and its caller hears only of trouble.
     CallTimesOut,
     Throttled,
+    // At a call of a model.
+    ModelBusy,
+    /// It has answered, and its caller hears only the beginning.
+    StreamCut,
+    /// What should be JSON is none.
+    BrokenAnswer,
+    /// It does not say what it has used.
+    UsageMissing,
+    /// A planner's plan that cannot be run.
+    BadPlan,
     // At the end of a sync.
     /// The files of a job cannot be brought to its machine.
     SyncFails,
@@ -66,7 +76,7 @@ pub enum Kind {
 use Kind::*;
 
 impl Kind {
-    pub const ALL: [Kind; 34] = [
+    pub const ALL: [Kind; 39] = [
         CrashBefore,
         CrashAfter,
         OutcomeUnknown,
@@ -75,6 +85,11 @@ impl Kind {
         CallFails,
         CallTimesOut,
         Throttled,
+        ModelBusy,
+        StreamCut,
+        BrokenAnswer,
+        UsageMissing,
+        BadPlan,
         SyncFails,
         Lost,
         Doubled,
@@ -111,6 +126,8 @@ impl Kind {
             CallCrashBefore | CallCrashAfter => &[100, 500],
             CallFails | CallTimesOut => &[300, 1500, 4000],
             Throttled => &[500, 4000],
+            ModelBusy | StreamCut | BrokenAnswer | UsageMissing => &[500, 3000],
+            BadPlan => &[3000, 8000],
             SyncFails => &[500, 3000],
             Lost => &[200, 1000, 3000],
             Doubled | Late => &[200, 2000],

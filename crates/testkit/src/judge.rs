@@ -1,6 +1,7 @@
 //! The checks at the end of a simulation: every run has ended and is paid, nothing is left running, and what the control plane
 //! reports is what the simulated machines really did.
 
+use crate::book::Situation;
 use crate::sim::Promise;
 use crate::time::now;
 use crate::truth;
@@ -8,8 +9,11 @@ use crate::world::World;
 use adapters::fake::MachineState;
 use model::Failure;
 use model::allocation::AllocationStatus;
+use model::question::QuestionStatus;
 use model::run::{Run, RunStatus};
-use model::spec::RunKind;
+use model::spec::{FailureMode, RunKind};
+use model::step::StepWait;
+use std::collections::BTreeMap;
 use store::LogStream;
 
 impl World {
@@ -23,6 +27,7 @@ impl World {
         }
         self.judge_count();
         self.judge_effects();
+        self.note_expired();
         self.judge_money();
         self.judge_machines();
         if self.broken.is_empty() {
@@ -58,8 +63,9 @@ impl World {
 
     /// A step that must not be repeated had its effect at most once, in all attempts.
     fn judge_effects(&mut self) {
-        let seen = self.tool.seen.lock().expect("one thread").clone();
-        for (key, seen) in seen.into_iter().filter(|(_, seen)| seen.once && seen.effects > 1) {
+        let book = self.tool.book.clone();
+        let book = book.lock().expect("one thread");
+        for (key, seen) in book.all().filter(|(_, seen)| seen.once && seen.effects > 1) {
             self.complain(Promise::NotRepeated, format!("the step {key} had its effect {} times", seen.effects));
         }
     }
@@ -102,6 +108,8 @@ impl World {
         }
         let really = |code: i32| executions.iter().any(|execution| execution.exit_code == Some(code));
         if run.spec.kind == RunKind::Agents {
+            self.note_situations(run);
+            self.judge_usage(run);
             return self.judge_step_logs(run);
         }
         if run.status == RunStatus::Completed && !really(0) {
@@ -132,6 +140,43 @@ impl World {
             Ok(rows.concat())
         }));
         rows.expect("a database in memory is read")
+    }
+
+    fn note_situations(&mut self, run: &Run) {
+        let mut book = self.tool.book();
+        let by_goal = run.spec.plan.goal && run.plan_version > 1;
+        let again = run.plan_version > 1 + i64::from(run.spec.plan.goal);
+        let retried = run.attempt > 1 && run.spec.failure_mode == FailureMode::Retry;
+        let met = [(by_goal, Situation::PlanMade), (again, Situation::PlannedAgain), (retried, Situation::RunRetried)];
+        met.into_iter().filter(|(is_met, _)| *is_met).for_each(|(_, situation)| book.meets(situation));
+    }
+
+    /// An approval that nobody gave in time.
+    fn note_expired(&mut self) {
+        for org in self.orgs {
+            let closed = now(self.auditor.engine().questions(org, StepWait::Approval, false, i64::MAX, 100));
+            let closed = closed.expect("a database in memory is read");
+            if closed.iter().any(|question| question.status == QuestionStatus::Expired) {
+                self.tool.book().meets(Situation::Expired);
+            }
+        }
+    }
+
+    /// Nobody pays for tokens that no model has used, or twice for the same.
+    fn judge_usage(&mut self, run: &Run) {
+        let id = run.id;
+        let steps = now(self.store.read("sim.steps", move |tx| store::step::of_run(tx, id)));
+        let mut paid: BTreeMap<String, i64> = BTreeMap::new();
+        for step in steps.expect("a database in memory is read") {
+            let tokens = step.usage.map_or(0, |usage| usage.input_tokens + usage.output_tokens);
+            *paid.entry(step.key.unwrap_or_default()).or_default() += tokens;
+        }
+        for (key, tokens) in paid {
+            let used = self.tool.book().of(&key).tokens;
+            if tokens > used {
+                self.complain(Promise::Safe, format!("{id} pays for {tokens} tokens of {key}, which used {used}"));
+            }
+        }
     }
 
     /// The same of the logs of commands, which each have their own.

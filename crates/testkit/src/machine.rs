@@ -3,8 +3,10 @@
 
 use crate::agent_machine::{AgentWork, Moves};
 use crate::chance::Chance;
+use crate::program::Program;
 use crate::truth;
 use engine::desired::{Desired, DesiredJob, DesiredStep};
+use engine::durable::StepClaim;
 use engine::runner::{Fact, StepChunk, What};
 use engine::store::{Frame, LogStream};
 use model::boot::Boot;
@@ -47,6 +49,7 @@ pub struct Process {
 /// A job on this machine with its one step: its keeper and its place in the journal.
 pub struct Work {
     pub run: RunId,
+    claim: StepClaim,
     pub step: StepTry,
     pub plan: Plan,
     pub stage: Stage,
@@ -76,6 +79,41 @@ pub struct Plan {
     pub max_ms: Option<i64>,
     pub stop_ms: i64,
     pub stops_without_control: bool,
+    pub steps: Option<Steps>,
+}
+
+/// Durable steps of a command's program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steps {
+    pub count: i64,
+    /// They must not be repeated.
+    pub once: bool,
+    /// Of each, in millionths of a credit.
+    pub cost: i64,
+}
+
+impl Steps {
+    pub fn draw(chance: &mut Chance) -> Steps {
+        Steps { count: chance.between(1, 4), once: chance.one_in(2), cost: chance.pick(&[0, 0, 10]) }
+    }
+
+    /// The text of a command with these steps.
+    pub fn after(self, text: String) -> String {
+        format!("{text} {} {} {}", self.count, i64::from(self.once), self.cost)
+    }
+}
+
+/// What the token of a command's processes says.
+pub fn claim(wanted: &DesiredJob, step: &DesiredStep) -> StepClaim {
+    let job = &wanted.job;
+    StepClaim {
+        org: wanted.run.org,
+        run: wanted.run.id,
+        attempt: job.attempt,
+        job: job.id,
+        epoch: job.epoch,
+        step: step.step,
+    }
 }
 
 impl Plan {
@@ -93,6 +131,7 @@ impl Plan {
             max_ms: step.max_duration_ms,
             stop_ms: spec.stop_duration_ms,
             stops_without_control: spec.on_lost_control == OnLostControl::Stop,
+            steps: words.get(3..6).map(|words| Steps { count: words[0], once: words[1] == 1, cost: words[2] }),
         }
     }
 }
@@ -254,6 +293,7 @@ impl Work {
         let [step] = &wanted.steps[..] else { panic!("a plain task is a job with one step") };
         Work {
             run: wanted.run.id,
+            claim: claim(wanted, step),
             step: step.step,
             plan: Plan::of(wanted, step),
             stage: Stage::Syncing,
@@ -287,6 +327,11 @@ impl Work {
     fn fact(&mut self, what: What) {
         self.facts.push((self.next_fact, what));
         self.next_fact += 1;
+    }
+
+    /// What asks about durable steps while the command runs.
+    pub fn program(&self) -> Option<Program> {
+        Some(Program::new(self.claim, self.plan.steps?))
     }
 
     /// What happens next, once it has begun.

@@ -7,14 +7,11 @@ use crate::follower::Follower;
 use crate::process::SERVER;
 use crate::sim::Promise;
 use crate::time::now;
-use crate::world::{DUTY_EVERY_MS, Happening, World};
+use crate::world::{Happening, World};
 use engine::Engine;
 use engine::allocation::SlotRender;
 use engine::instance::InstanceRender;
-use engine::question::{Verdict, Word};
 use engine::run::{Action, KeyedResponse, Render};
-use model::run::Ticket;
-use model::step::StepWait;
 use model::time::SECOND;
 use model::{Failure, JobId, Refused, RunId};
 use std::sync::Arc;
@@ -47,36 +44,6 @@ impl World {
         }
     }
 
-    /// The simulated person on duty answers every ticket with what really happened.
-    pub fn answer_questions(&mut self) {
-        self.after(DUTY_EVERY_MS, Happening::Duty);
-        let Some(engine) = self.serving() else { return };
-        for org in self.orgs {
-            let Ok(open) = now(engine.questions(org, StepWait::Ticket, true, i64::MAX, 20)) else { continue };
-            for question in open {
-                let seen = self.tool.seen.lock().expect("one thread").get(&question.key).copied().unwrap_or_default();
-                let id = question.step;
-                let step = now(self.store.read("sim.step", move |tx| store::step::find(tx, id)));
-                let uncertain = step.expect("a database in memory is read").is_some_and(|step| step.uncertain);
-                let known = if seen.effects > 0 { Ticket::Done } else { Ticket::NotDone };
-                let gone = question.error.as_ref().is_some_and(|error| error.code == "workdir_gone");
-                let ticket = match uncertain {
-                    // Who lets it go on has it run again.
-                    false if gone && seen.once => self.chance.pick(&[Ticket::Skip, Ticket::Abort]),
-                    true => self.chance.pick(&[known, known, Ticket::Skip, Ticket::Abort]),
-                    false => self.chance.pick(&[Ticket::Resume, Ticket::Skip, Ticket::Abort]),
-                };
-                let word = Word { by: "duty".into(), verdict: Verdict::Resolve(ticket), note: None };
-                let answer = now(engine.answer(org, question.id, word, None)).map(drop);
-                self.note(format_args!("{} is resolved by {ticket}: {answer:?}", question.id));
-                self.fate.was_troubled();
-                if self.fate.is_dead(SERVER) {
-                    return;
-                }
-            }
-        }
-    }
-
     fn request(&mut self, engine: &Engine, index: usize, wish: Option<Wish>) -> Result<Vec<u8>, Failure> {
         let client = &self.clients[index];
         let org = self.orgs[client.org];
@@ -84,7 +51,7 @@ impl World {
         let render: Render = Arc::new(|picture| picture.run.id.to_string().into_bytes());
         let answer = match (client.run, wish) {
             (None, _) | (_, None) => now(engine.submit(client.submission(org), key, render)).and_then(body),
-            (Some(run), Some(Wish::ProviderFuture(action))) => {
+            (Some(run), Some(Wish::Ask(action))) => {
                 let silent = self.silent_jobs(run, action);
                 let answer = now(engine.act_on(org, run, action, key, render)).and_then(body);
                 self.given_up(silent);
@@ -140,7 +107,7 @@ impl World {
                 now(engine.terminate_instance((org, "somebody".into()), slot.instance, force, key, render))
                     .and_then(body)
             }
-            Wish::ProviderFuture(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
+            Wish::Ask(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
         }
     }
 
@@ -153,10 +120,8 @@ impl World {
         first: Result<Vec<u8>, Failure>,
     ) -> Result<Vec<u8>, Failure> {
         let again = self.request(engine, index, wish);
-        let keyed = matches!(
-            wish,
-            None | Some(Wish::ProviderFuture(_) | Wish::Extend { .. } | Wish::Release | Wish::Terminate { .. })
-        );
+        let keyed =
+            matches!(wish, None | Some(Wish::Ask(_) | Wish::Extend { .. } | Wish::Release | Wish::Terminate { .. }));
         let (one, other) = (told(&first), told(&again));
         if keyed && one.is_some() && other.is_some() && one != other {
             let what = format!("client {index} asked twice with one key, and got two answers: {one:?}, {other:?}");
@@ -183,15 +148,12 @@ impl World {
                 }
             }
             // Without money it cannot start: they give it up.
-            (Some(Wish::ProviderFuture(Action::Start)), Err(Failure::Refused(Refused::Unaffordable { .. })))
-                if poor =>
-            {
+            (Some(Wish::Ask(Action::Start)), Err(Failure::Refused(Refused::Unaffordable { .. }))) if poor => {
                 client.wishes = vec![(0, Wish::Delete)];
             }
             (Some(wish), answer) => {
                 client.wishes.pop();
-                client.retries +=
-                    i64::from(answer.is_ok() && matches!(wish, Wish::ProviderFuture(Action::Retry { .. })));
+                client.retries += i64::from(answer.is_ok() && matches!(wish, Wish::Ask(Action::Retry { .. })));
                 client.deleted |= answer.is_ok() && wish == Wish::Delete;
             }
         }

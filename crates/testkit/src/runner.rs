@@ -5,6 +5,7 @@ use crate::agent_machine::{AgentWork, CommandStage, Moves};
 use crate::faults::Kind;
 use crate::machine::{Key, Later, Machine, Progress, Stage};
 use crate::process::SERVER;
+use crate::program::Program;
 use crate::sim::Promise;
 use crate::time::now;
 use crate::truth::Execution;
@@ -126,7 +127,7 @@ impl World {
     }
 
     /// The engine of the serving process, if a message of the machine reaches it now.
-    fn reaches(&mut self, name: &str) -> Option<Engine> {
+    pub fn reaches(&mut self, name: &str) -> Option<Engine> {
         let now_ms = self.now.ms();
         let cut_off = self.machines.get(name).is_none_or(|machine| machine.cut_up_until_ms > now_ms);
         let lost = self.faults.strikes(Kind::Lost).is_some();
@@ -134,7 +135,7 @@ impl World {
     }
 
     /// Whether what is sent to the machine now arrives there.
-    fn arrives(&mut self, name: &str) -> bool {
+    pub fn arrives(&mut self, name: &str) -> bool {
         let now_ms = self.now.ms();
         let cut_off = self.machines.get(name).is_none_or(|machine| machine.cut_down_until_ms > now_ms);
         self.faults.strikes(Kind::Lost).is_none() && !cut_off
@@ -390,9 +391,10 @@ impl World {
         }
         match (stage, moves) {
             (CommandStage::Waiting, Moves::Began) => {
-                let later = work.begin(key, step, now_ms);
+                let (later, program) = (work.begin(key, step, now_ms), work.program(step));
                 self.command_begins(name, key.0, step);
                 self.schedule(name, later);
+                self.start_program(name, program);
             }
             (CommandStage::Running, Moves::Wrote) => work.wrote(step),
             (CommandStage::Waiting | CommandStage::Running, Moves::Ended { .. } | Moves::KeeperDied) => {
@@ -413,13 +415,17 @@ impl World {
         let Some(rows_key) = row.key.clone() else {
             return self.complain(Promise::Safe, format!("{step} begins without a key"));
         };
-        {
-            let mut all = self.tool.seen.lock().expect("one thread");
-            let seen = all.entry(rows_key.clone()).or_default();
-            (seen.effects, seen.once) = (seen.effects + 1, !row.idempotent && !row.retry_interrupted);
-        }
+        let named = format!("{}/{}", row.run, row.identity.as_deref().unwrap_or_default());
+        self.tool.book().is_called(&named, &rows_key);
+        self.tool.book().happens(&rows_key, !row.may_be_repeated());
         if let Some(complaint) = self.truth.command_began(rows_key, job, step) {
             self.complain(Promise::Safe, complaint);
+        }
+    }
+
+    fn start_program(&mut self, name: &str, program: Option<Program>) {
+        if let Some(program) = program {
+            self.after(0, Happening::Program { name: name.to_owned(), program: Box::new(program) });
         }
     }
 
@@ -458,7 +464,7 @@ impl World {
                 self.note(format_args!("{} breaks on {name}: {error}", key.0));
             }
             (Stage::Syncing, Progress::Synced) => {
-                let (run, later) = (work.run, work.begin(key, now_ms));
+                let (run, later, program) = (work.run, work.begin(key, now_ms), work.program());
                 self.note(format_args!("{} begins on {name}", key.0));
                 let execution = Execution {
                     run,
@@ -473,6 +479,7 @@ impl World {
                     self.complain(Promise::Safe, complaint);
                 }
                 self.schedule(name, later);
+                self.start_program(name, program);
             }
             (Stage::Running, Progress::Wrote) => work.write(),
             (Stage::Syncing | Stage::Running, Progress::Ended { exit_code, reason }) => {

@@ -1,12 +1,14 @@
 //! One simulation from beginning to end: first with faults (no invariant may break), then without (everything must end).
 //! The same seed gives the same history, to the last line of its trace.
 
+pub use crate::book::Situation;
 use crate::chance::Chance;
 pub use crate::faults::{Decision, Kind};
 use crate::watch;
 use crate::world::{BEGINNING_MS, World};
 use model::run::RunStatus;
 use model::time::MINUTE;
+use std::collections::BTreeSet;
 
 /// How long a world may need to end everything once nothing goes wrong any more.
 const ENOUGH_MS: i64 = 200 * MINUTE;
@@ -41,6 +43,8 @@ pub struct Report {
     pub faults: Vec<(i64, Decision)>,
     /// Every promise that was broken, and how; empty in a good world.
     pub broken: Vec<(Promise, String)>,
+    /// What it came to, of all that worlds come to now and then.
+    pub met: BTreeSet<Situation>,
     /// How each run ended.
     pub ends: Vec<(RunStatus, Option<i32>)>,
     pub trace: Vec<String>,
@@ -127,6 +131,7 @@ fn report(mut world: World, seed: u64) -> Report {
     let ends = found.map(|run| (run.status, run.exit_code)).collect();
     let panics = watch::panics().into_iter().map(|panic| (Promise::Safe, panic));
     let faults = world.faults.struck();
+    let met = world.tool.book().met();
     Report {
         seed,
         hash: world.trace.hash(),
@@ -136,6 +141,7 @@ fn report(mut world: World, seed: u64) -> Report {
         lived_ms: world.now.ms() - BEGINNING_MS,
         faults: faults.into_iter().map(|(at, decision)| (at - BEGINNING_MS, decision)).collect(),
         broken: std::mem::take(&mut world.broken).into_iter().chain(panics).collect(),
+        met,
         ends,
         trace: world.trace.into_lines(),
     }

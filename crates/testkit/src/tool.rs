@@ -1,81 +1,144 @@
-//! The tool that steps call in the simulated world: calls take their time, fail by class and effect, and end with the process that made
-//! them. What really happened is counted here, by key, and never dies.
+//! The tools that steps call in the simulated world: calls take their time, fail by class and effect, and end with the process that made
+//! them. What really happened stands in the book.
 
+use crate::book::Book;
 use crate::chance::Chance;
 use crate::faults::{Faults, Kind};
 use crate::time::Now;
 use adapters::{Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog};
 use model::Effect;
 use model::recovery::ErrorClass;
+use model::step::StepStatus;
 use model::time::SECOND;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-
-/// What the far side has seen of one key.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Seen {
-    pub effects: u32,
-    /// It must not be repeated.
-    pub once: bool,
-}
+use std::sync::{Arc, Mutex, MutexGuard};
+use store::Store;
 
 #[derive(Clone)]
 pub struct FarTool {
     pub now: Now,
     pub faults: Faults,
     pub chance: Arc<Mutex<Chance>>,
-    pub seen: Arc<Mutex<BTreeMap<String, Seen>>>,
+    pub book: Arc<Mutex<Book>>,
+    /// To see what was recorded of a step that is called again.
+    pub store: Store,
     /// The calling process is dead: nothing it still asks for is heard.
     pub caller_dead: Arc<AtomicBool>,
 }
 
 impl FarTool {
-    fn draw(&self, choice: &[i64]) -> i64 {
-        self.chance.lock().expect("one thread").pick(choice)
+    pub fn draw(&self, choice: &[i64]) -> i64 {
+        self.chance().pick(choice)
+    }
+
+    pub fn chance(&self) -> MutexGuard<'_, Chance> {
+        self.chance.lock().expect("one thread")
+    }
+
+    pub fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().expect("one thread")
+    }
+
+    /// What has happened, and what must not have, since the last call.
+    pub fn news(&self) -> (Vec<String>, Vec<String>) {
+        let mut book = self.book();
+        (book.news(), book.complaints())
     }
 
     /// A dead process goes no further.
-    async fn dies_here(&self, kind: Kind) {
-        if self.caller_dead.load(Ordering::Relaxed) || self.faults.strikes(kind).is_some() {
+    pub async fn dies_here(&self, kind: Kind) {
+        if self.faults.strikes(kind).is_some() {
             self.caller_dead.store(true, Ordering::Relaxed);
+        }
+        self.goes_on().await;
+    }
+
+    pub async fn goes_on(&self) {
+        if self.caller_dead.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
     }
 
-    fn happens(&self, call: &ToolCall) {
-        let mut seen = self.seen.lock().expect("one thread");
-        let seen = seen.entry(call.key.clone()).or_default();
-        seen.effects += 1;
-        seen.once = call.input["once"] == true;
+    /// What has an answer in the run's journal is never asked for again, in any attempt.
+    fn must_be_unfinished(&self, key: &str) {
+        if !self.book().of(key).answered {
+            return;
+        }
+        let known = key.to_owned();
+        let finished = self.store.read_now("sim.finished", move |tx| {
+            let mut steps = Vec::new();
+            for run in store::run::ids_after(tx, 0, 1000)? {
+                steps.extend(store::step::of_run(tx, run)?);
+            }
+            let is_it = |step: &model::step::Step| step.key.as_deref() == Some(&known) && !step.replayed;
+            Ok(steps.into_iter().find(|step| is_it(step) && step.status == StepStatus::Completed))
+        });
+        if let Some(step) = finished.expect("a database in memory is read") {
+            self.book().complain(format!("{} ({}) has finished, and is called again", step.id, step.name));
+        }
     }
 
     /// Half of the delay, then the effect, then the other half. A caller that dies before has not called, and after does not get the answer.
     async fn run(&self, call: &ToolCall) -> Result<ToolAnswer, ToolFailure> {
+        self.must_be_unfinished(&call.key);
         self.dies_here(Kind::CallCrashBefore).await;
+        if call.input.get("messages").is_some() {
+            return self.talk(call).await;
+        }
         self.now.wait(self.draw(&[0, 0, 100, SECOND])).await;
         if self.faults.strikes(Kind::CallFails).is_some() {
             return Err(ToolFailure::new(ErrorClass::Transient, Effect::None, "refused", "nobody listens"));
         }
-        if self.caller_dead.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
+        self.goes_on().await;
         self.happens(call);
         self.dies_here(Kind::CallCrashAfter).await;
         self.now.wait(self.draw(&[0, 0, 100, 20 * SECOND, 40 * SECOND])).await;
         if self.faults.strikes(Kind::CallTimesOut).is_some() {
             return Err(ToolFailure::new(ErrorClass::Transient, Effect::Perhaps, "cut", "the answer was cut off"));
         }
-        match call.input["ends"].as_str() {
-            Some("badly") => Err(ToolFailure::new(ErrorClass::Permanent, Effect::Done, "bad", "it answered no")),
-            _ => Ok(ToolAnswer { output: Value::Null, usage: None }),
+        self.goes_on().await;
+        if Asked::of(&call.input).badly {
+            return Err(ToolFailure::new(ErrorClass::Permanent, Effect::Done, "bad", "it answered no"));
+        }
+        self.book().answered(&call.key);
+        Ok(ToolAnswer { output: Value::Null, usage: None })
+    }
+
+    fn happens(&self, call: &ToolCall) {
+        let asked = Asked::of(&call.input);
+        let mut book = self.book();
+        if let Some(name) = asked.name {
+            book.is_called(name, &call.key);
+        }
+        if call.input["asks"] == true {
+            book.must_be_approved(&call.input);
+        }
+        book.happens(&call.key, asked.once);
+    }
+}
+
+/// What the input of a call says about itself: in fields, or, of a plan that a planner made, in its address.
+struct Asked<'i> {
+    name: Option<&'i str>,
+    once: bool,
+    badly: bool,
+}
+
+impl Asked<'_> {
+    fn of(input: &Value) -> Asked<'_> {
+        let address = input["url"].as_str().unwrap_or_default();
+        Asked {
+            name: input["name"].as_str(),
+            once: input["once"] == true || address.contains("/once"),
+            badly: input["ends"] == "badly" || address.contains("/badly"),
         }
     }
 }
 
 impl Tool for FarTool {
-    fn call<'a>(&'a self, call: &'a ToolCall, _: &'a dyn ToolLog) -> ToolFuture<'a> {
+    fn call<'a>(&'a self, call: &'a ToolCall, log: &'a dyn ToolLog) -> ToolFuture<'a> {
+        let _ = log;
         Box::pin(self.run(call))
     }
 }

@@ -9,6 +9,7 @@ use crate::faults::{Decision, Faults, Kind};
 use crate::follower::Follower;
 use crate::machine::{Key, Machine, Progress};
 use crate::process::{Fate, Process, SECOND, SERVER};
+use crate::program::Program;
 use crate::provider::{FarProvider, fates};
 use crate::sim::Promise;
 use crate::time::{Now, now};
@@ -99,6 +100,11 @@ pub enum Happening {
         key: Key,
         progress: Progress,
     },
+    /// A program of a command asks about its steps.
+    Program {
+        name: String,
+        program: Box<Program>,
+    },
 }
 
 impl Happening {
@@ -110,7 +116,8 @@ impl Happening {
             | Happening::Told { name, .. }
             | Happening::Answered { name, .. }
             | Happening::WaitedInVain { name, .. }
-            | Happening::Work { name, .. } => Some(name),
+            | Happening::Work { name, .. }
+            | Happening::Program { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -177,13 +184,6 @@ impl World {
             chance: Arc::new(Mutex::new(chance.fork())),
             caller_dead: fate.dead[2].clone(),
         };
-        let tool = FarTool {
-            now: now.clone(),
-            faults: faults.clone(),
-            chance: Arc::new(Mutex::new(chance.fork())),
-            seen: Arc::default(),
-            caller_dead: fate.dead[2].clone(),
-        };
         let store = Store::inline(&Options {
             clock: Arc::new(now.clone()),
             crash: Some(fate.hook()),
@@ -192,6 +192,14 @@ impl World {
             ..Options::new(Database::Memory)
         })
         .expect("a database in memory opens");
+        let tool = FarTool {
+            now: now.clone(),
+            faults: faults.clone(),
+            chance: Arc::new(Mutex::new(chance.fork())),
+            book: Arc::default(),
+            store: store.clone(),
+            caller_dead: fate.dead[2].clone(),
+        };
         let poor = chance.one_in(8);
         let config = config(&mut chance, poor);
         let outside = crate::process::engine(&config, &far, &tool, &store, false);
@@ -331,6 +339,7 @@ impl World {
             }
             Happening::WaitedInVain { name, process, number } => self.waited_in_vain(&name, process, number),
             Happening::Work { name, key, progress } => self.work(&name, key, progress),
+            Happening::Program { name, program } => self.program(&name, *program),
         }
     }
 
@@ -351,7 +360,9 @@ impl World {
                 self.numbers += 1;
                 self.queue.insert((at, self.numbers), Happening::Moment);
             }
-            for complaint in self.auditor.complaints() {
+            let (news, complaints) = self.tool.news();
+            news.iter().for_each(|what| self.note(format_args!("{what}")));
+            for complaint in self.auditor.complaints().into_iter().chain(complaints) {
                 self.complain(Promise::Safe, complaint);
             }
             if !self.broken.is_empty() || (!busy && self.auditor.news() == before) {

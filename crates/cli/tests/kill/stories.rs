@@ -255,7 +255,23 @@ pub const STORIES: &[Story] = &[
         also: "",
         shared: false,
         tell: agents_at_work,
-        points: &["agent.advance", "output.announce", "question.answer"],
+        points: &["agent.advance", "output.announce", "question.answer", "question.untold"],
+    },
+    Story {
+        name: "a_person_is_told",
+        settings: "[notify]\nexec = ['sh', '-c', 'cat > /dev/null; echo told >> told']\n",
+        also: "",
+        shared: false,
+        tell: a_person_is_told,
+        points: &["notify.start", "question.told"],
+    },
+    Story {
+        name: "a_program_elsewhere",
+        settings: "",
+        also: "",
+        shared: false,
+        tell: a_program_elsewhere,
+        points: &["run.finish", "step.beat", "step.begin", "step.end", "step.leases", "step.recorded"],
     },
     Story {
         name: "commands_of_an_agent",
@@ -573,6 +589,56 @@ fn a_program_takes_a_step(world: &World) {
     world.ends(&run);
     assert_eq!(world.json(&["status", &run])["run"]["status"], "completed");
     assert_eq!(std::fs::read_to_string(ran).unwrap(), "1\n");
+}
+
+/// The program of `[notify]` is started at least once, whoever dies beside it, and what it told of is still to be answered.
+fn a_person_is_told(world: &World) {
+    let run = world.submit_plan("type: agents\nagents:\n- tasks:\n  - steps: [{name: ok, approval: \"go on?\"}]\n");
+    world.until("a person is asked", || asked(world, &run).is_some());
+    world.has_died();
+    let told = world.home.data().join("told");
+    world.until("a person is told", || told.exists());
+    let question = asked(world, &run).unwrap();
+    world.insist(&["approval", "approve", &question], 0);
+    world.ends(&run);
+}
+
+/// A program that is not heard asks again. What it has finished answers ever after, and what it left is given up.
+fn a_program_elsewhere(world: &World) {
+    let run = world.submit_plan("type: external\nname: import\n");
+    let steps = format!("/runs/{run}/steps");
+    let done = json!({ "rows": 17 });
+    let begin = |name: &str| {
+        let body = json!({ "name": name, "idempotent": true, "lease_ms": 1500 });
+        Api::of(&world.home).try_post(&steps, &body).unwrap_or_default()
+    };
+    let left = || begin("left")["state"] == "go";
+    world.until("a step is begun and left", left);
+    world.until("the other is done", || {
+        let told = begin("load");
+        if told["state"] == "go" {
+            let at = format!("{steps}/{}", told["id"].as_str().unwrap());
+            let api = Api::of(&world.home);
+            let beat = json!({ "fence": told["fence"] });
+            let end = json!({ "fence": told["fence"], "output": done });
+            drop(api.try_post(&format!("{at}/heartbeat"), &beat));
+            drop(api.try_post(&format!("{at}/complete"), &end)); // whether it was taken is told by the next answer
+        }
+        told["state"] == "completed" && told["output"] == done
+    });
+    let recorded = || Api::of(&world.home).try_get(&format!("{steps}/recorded?name=load")).unwrap_or_default();
+    world.until("its record answers", || recorded()["output"] == done);
+    if world.spot.name == "step.leases" {
+        world.has_died();
+    }
+    world.until("what was left begins again", left);
+    world.until("the run is finished", || {
+        let finished = Api::of(&world.home).try_post(&format!("/runs/{run}/finish"), &json!({ "output": done }));
+        // One that died behind its commit has finished it, and finishes it no more.
+        matches!(finished, Ok(_) | Err(ClientError::Problem(_)))
+    });
+    world.ends(&run);
+    assert_eq!(world.json(&["status", &run])["run"]["status"], "completed");
 }
 
 fn asked(world: &World, run: &str) -> Option<String> {

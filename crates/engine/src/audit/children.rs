@@ -29,6 +29,10 @@ pub(super) fn audit(steps: &[Step], audit: &mut Audit) -> Counted {
     let mut by_parent: BTreeMap<StepId, Children> = BTreeMap::new();
     let mut by_task: BTreeMap<TaskId, i64> = BTreeMap::new();
     for child in steps {
+        let idle = child.status != StepStatus::Running;
+        audit.must(!idle || child.held.is_zero(), "1 credits", child.id, || {
+            format!("{} with {} credits set aside", child.status, child.held)
+        });
         let Some(parent) = child.parent else { continue };
         by_parent.entry(parent).or_default().add(child.child_state());
         *by_task.entry(child.task).or_default() += 1;

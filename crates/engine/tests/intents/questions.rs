@@ -7,7 +7,7 @@ use adapters::FakeTool;
 use adapters::tool::fake::Fate;
 use engine::question::{Verdict, Which, Word};
 use engine::run::{Action, Plans};
-use model::plan::{Policy, StepPlan};
+use model::plan::{Policy, StepPlan, TaskPlan};
 use model::question::{Question, QuestionStatus};
 use model::recovery::{Decided, ErrorClass, Rule};
 use model::run::{RunStatus, Ticket};
@@ -163,6 +163,40 @@ fn an_edited_input_is_what_is_called_and_both_are_kept() {
     assert_eq!((step.input, step.output), (Some(json!({ "of": "other" })), Some(json!({ "of": "other" }))));
     let shown = now(bench.engine.question(bench.org, StepWait::Approval, question.id)).unwrap();
     assert_eq!((shown.input, shown.edited), (Some(json!({ "of": "s" })), Some(json!({ "of": "other" }))));
+    check(&bench);
+}
+
+/// A step with an edited input is cut off by the failure of another, and its task is tried again.
+#[test]
+fn a_ticket_about_an_edited_step_is_about_what_was_called() {
+    let mut bench = Bench::new();
+    let calls = std::sync::atomic::AtomicU32::new(0);
+    bench.tool.decide_by(Box::new(move |call, _| match call.input["of"].as_str() {
+        Some("other") => Fate::hang().happened(),
+        // First it is to be tried again in a moment, then its task is.
+        Some("bad") => match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => Fate::fail(ErrorClass::Transient, Effect::None),
+            1 => Fate::fail(ErrorClass::Permanent, Effect::None),
+            _ => Fate::answer(call.input.clone()),
+        },
+        _ => Fate::answer(call.input.clone()),
+    }));
+    let steps = vec![asked("paid"), step("bad")];
+    let both = TaskPlan { parallel: 2, max_tries: 2, mode: FailureMode::Retry, ..task("both", steps) };
+    let run = submit_agents(&mut bench, vec![agent("one", vec![both])]);
+    bench.settle();
+    let question = only(&bench, StepWait::Approval);
+    say(&mut bench, &question, edit(json!({ "of": "other" }))).unwrap();
+    bench.advance(2 * MINUTE);
+    let ticket = only(&bench, StepWait::Ticket);
+    assert_eq!(bench.tool.seen_of(&ticket.key).effects, 1, "{ticket:?}");
+    let shown = now(bench.engine.question(bench.org, StepWait::Ticket, ticket.id)).unwrap();
+    assert_eq!(shown.input, Some(json!({ "of": "other" })));
+    say(&mut bench, &ticket, Verdict::Resolve(Ticket::Done)).unwrap();
+    bench.advance(MINUTE);
+    let open = questions(&bench, StepWait::Approval, true);
+    assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?} {open:?}", bench.run(run).last_error);
+    assert_eq!(bench.tool.seen_of(&ticket.key).calls, 1, "and never again");
     check(&bench);
 }
 

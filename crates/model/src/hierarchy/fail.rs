@@ -11,7 +11,7 @@ use crate::run::{LastError, PauseReason, Run, RunEvent, RunReason, RunStatus, Ti
 use crate::spec::FailureMode;
 use crate::step::{Step, StepEvent, StepStatus, StepWait};
 use crate::task::{Task, TaskStatus};
-use crate::{AgentId, Effect, Refused, StepId, TaskId};
+use crate::{AgentId, Effect, Refused, StepId, TaskId, bug};
 
 /// A try of a step has failed. A report about an older try, or about a step that has ended, changes nothing.
 pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &StepFailure) -> Result<(), R::Error> {
@@ -24,6 +24,9 @@ pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &S
     }
     // Of a step whose outcome is unknown already this says nothing new: its `verify` or its ticket stays.
     if !step.idempotent && failure.effect == Effect::Perhaps {
+        if bug!(sent_and_retried) {
+            return fail_open_step(rows, &step, &StepFailure { effect: Effect::None, ..failure.clone() });
+        }
         return if step.is_unknown() { Ok(()) } else { lost_or_cut(rows, &step, failure.class, &failure.error) };
     }
     fail_open_step(rows, &step, failure)
@@ -119,7 +122,7 @@ fn lose<R: Rows>(rows: &mut R, step: &Step, class: ErrorClass, error: &LastError
     if is_to_stop(rows, step)? {
         return super::cancel_step(rows, id, try_number, !step.idempotent);
     }
-    if !step.may_be_repeated() {
+    if !step.may_be_repeated() && !bug!(uncertain_step_repeated) {
         return lost(rows, step, class, error);
     }
     if step.tries < step.max_tries {

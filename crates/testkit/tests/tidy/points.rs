@@ -6,8 +6,16 @@ use std::collections::BTreeMap;
 
 const LIST: &str = "crates/model/src/fault.rs";
 /// What stands before the name of a point, blanks left out.
-const OPENINGS: &[&str] =
-    &["Lane::High,", "Lane::Normal,", "Lane::Low,", ".write(turn,", ".keyed(", ".keyed(turn,", "crash_point!("];
+const OPENINGS: &[&str] = &[
+    "Lane::High,",
+    "Lane::Normal,",
+    "Lane::Low,",
+    ".write(turn,",
+    ".keyed(",
+    ".keyed(turn,",
+    ".ask_about_steps(",
+    "crash_point!(",
+];
 
 /// What stands after the name of a read.
 const READ: &str = ",Access::Read";

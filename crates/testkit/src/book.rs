@@ -1,0 +1,177 @@
+//! What really happened on the far side of every tool, by key, whatever anybody recorded: the oracle of effects. It never dies, and it
+//! complains by itself where one look is enough.
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the far side has seen of one key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub effects: u32,
+    /// It must not be repeated.
+    pub once: bool,
+    /// A caller that was alive was answered.
+    pub answered: bool,
+    /// Tokens that a model has used for it, in all its tries.
+    pub tokens: i64,
+}
+
+/// What worlds come to now and then, for whoever wants to know what was simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Situation {
+    CallsSideBySide,
+    Approved,
+    Edited,
+    Rejected,
+    Expired,
+    PlanMade,
+    PlannedAgain,
+    RunRetried,
+    StepBegun,
+    /// A durable step answers from its record.
+    StepRecorded,
+    StepHeld,
+    StepReportedLate,
+    /// A process of a job that is not its run's any more asks for a step.
+    OlderJobRefused,
+}
+
+use Situation::*;
+
+impl Situation {
+    pub const ALL: [Situation; 13] = [
+        CallsSideBySide,
+        Approved,
+        Edited,
+        Rejected,
+        Expired,
+        PlanMade,
+        PlannedAgain,
+        RunRetried,
+        StepBegun,
+        StepRecorded,
+        StepHeld,
+        StepReportedLate,
+        OlderJobRefused,
+    ];
+}
+
+#[derive(Debug, Default)]
+pub struct Book {
+    met: BTreeSet<Situation>,
+    seen: BTreeMap<String, Seen>,
+    /// Names of steps whose input never changes, each with its only key.
+    keys: BTreeMap<String, String>,
+    /// Inputs that a person has approved, as text.
+    approved: BTreeSet<String>,
+    /// Keys of durable steps whose end was accepted.
+    finished: BTreeSet<String>,
+    complaints: Vec<String>,
+    /// What has happened since it was last told.
+    news: Vec<String>,
+}
+
+impl Book {
+    pub fn of(&self, key: &str) -> Seen {
+        self.seen.get(key).copied().unwrap_or_default()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (&String, &Seen)> {
+        self.seen.iter()
+    }
+
+    pub fn happens(&mut self, key: &str, once: bool) {
+        let seen = self.seen.entry(key.to_owned()).or_default();
+        (seen.effects, seen.once) = (seen.effects + 1, once);
+        self.news.push(format!("effect {} of {key}", seen.effects));
+    }
+
+    pub fn answered(&mut self, key: &str) {
+        self.seen.entry(key.to_owned()).or_default().answered = true;
+    }
+
+    pub fn used(&mut self, key: &str, tokens: i64) {
+        self.seen.entry(key.to_owned()).or_default().tokens += tokens;
+    }
+
+    /// The same step with the same input has the same key in every try, attempt and plan: by it the far side knows a repetition.
+    pub fn is_called(&mut self, name: &str, key: &str) {
+        let known = self.keys.entry(name.to_owned()).or_insert_with(|| key.to_owned());
+        if known != key {
+            let complaint = format!("the step {name} is called under the key {key}, and before under {known}");
+            self.complaints.push(complaint);
+        }
+    }
+
+    pub fn approves(&mut self, input: &Value) {
+        self.approved.insert(input.to_string());
+    }
+
+    pub fn must_be_approved(&mut self, input: &Value) {
+        if !self.approved.contains(&input.to_string()) {
+            self.complaints.push(format!("nobody approved the input of a call: {input}"));
+        }
+    }
+
+    /// A program was told that the end of its durable step is recorded.
+    pub fn finishes(&mut self, key: &str) {
+        self.finished.insert(key.to_owned());
+    }
+
+    /// A program was told to do a durable step.
+    pub fn goes(&mut self, key: &str, once: bool) {
+        if self.finished.contains(key) {
+            self.complaints.push(format!("the finished step {key} is to be done again"));
+        }
+        self.happens(key, once);
+    }
+
+    pub fn meets(&mut self, situation: Situation) {
+        self.met.insert(situation);
+    }
+
+    pub fn met(&self) -> BTreeSet<Situation> {
+        self.met.clone()
+    }
+
+    pub fn complain(&mut self, what: String) {
+        self.complaints.push(what);
+    }
+
+    pub fn news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
+    }
+
+    pub fn complaints(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.complaints)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_must_not_happen_is_complained_of() {
+        let mut book = Book::default();
+        book.is_called("a", "1");
+        book.is_called("a", "1");
+        book.is_called("b", "2");
+        book.approves(&json!({ "n": 1 }));
+        book.must_be_approved(&json!({ "n": 1 }));
+        book.goes("3", true);
+        assert_eq!(book.complaints(), Vec::<String>::new());
+        book.is_called("a", "2");
+        book.must_be_approved(&json!({ "n": 2 }));
+        book.finishes("3");
+        book.goes("3", true);
+        let complaints = book.complaints();
+        let words = ["before under 1", "nobody approved", "to be done again"];
+        assert!(
+            complaints.len() == 3 && words.iter().zip(&complaints).all(|(word, it)| it.contains(word)),
+            "{complaints:?}"
+        );
+        assert_eq!(book.of("3"), Seen { effects: 2, once: true, ..Seen::default() });
+    }
+}
