@@ -6,7 +6,6 @@ use crate::dialogues;
 use crate::holds::cloud;
 use crate::machines::Plan;
 use adapters::ToolUsage;
-use adapters::tool::fake::Fate;
 use engine::run::Plans;
 use engine::usage::{Groups, RunUsage};
 use model::run::RunStatus;
