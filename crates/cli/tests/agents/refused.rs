@@ -164,7 +164,6 @@ fn a_server_that_is_none_of_models_or_tools_is_said_to_be_so() {
         "/mcp" => recorder::Reply::Hang,
         "/page" => recorder::Reply::Status(200, "<html></html>"),
         "/much" => recorder::Reply::Text("x".repeat(9 << 20)),
-        "/too-much" => recorder::Reply::Text("x".repeat(300 << 10)),
         _ => recorder::Reply::Json(json!({})),
     });
     let scene = Scene::new(script, recorder);
@@ -181,7 +180,6 @@ fn a_server_that_is_none_of_models_or_tools_is_said_to_be_so() {
         (mcp("mcp"), vec!["time"]),
         (mcp("page"), vec![]),
         (http("much"), vec!["8388608"]),
-        (http("too-much"), vec!["262144"]),
     ];
     for (step, words) in table {
         let (run, ended) = scene.run(&steps(&step));
