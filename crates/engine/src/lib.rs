@@ -28,6 +28,7 @@ pub mod log;
 mod machine;
 mod notify;
 pub mod org;
+pub mod orphan;
 pub mod output;
 mod pause;
 pub mod plan;

@@ -106,7 +106,8 @@ pub fn compare(provider: &str, listed: &Listed, row: Option<&Instance>) -> Compa
         return if row.status.is_open() { Compared::Tracked } else { Compared::Orphan };
     }
     let proven = listed.nonce.as_deref() == Some(&row.nonce);
-    let is_another = listed.nonce.is_some() && !proven || row.handle.as_ref().is_some_and(|known| *known != listed.handle);
+    let is_another =
+        listed.nonce.is_some() && !proven || row.handle.as_ref().is_some_and(|known| *known != listed.handle);
     if listed.kind != ResourceType::Instance || row.provider != provider || is_another {
         return Compared::Orphan;
     }

@@ -25,6 +25,7 @@ mod metrics;
 #[cfg(test)]
 mod network;
 mod openapi;
+mod orphan;
 mod pool;
 mod problem;
 mod question;

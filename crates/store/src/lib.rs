@@ -31,6 +31,7 @@ pub mod log_file;
 pub mod manifest;
 mod migrate;
 pub mod org;
+pub mod orphan;
 mod pg;
 mod pg_address;
 mod pg_error;

@@ -23,6 +23,8 @@
 //! | `GET /allocations` `/allocations/{id}`, `POST /allocations/{id}/extend` `/release` | [`AllocationView`]; [`ExtendBody`] |
 //! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`] |
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
+//! | `GET /orphans?provider=&include_whitelisted=`, `/orphans/{id}`, `/orphans/tally`, `/orphans/scans`, `/orphans/whitelist` | [`OrphanView`], [`OrphanDetailView`], [`OrphanTally`], [`ScanView`], [`WhitelistView`] |
+//! | `POST /orphans/scan`, `/orphans/whitelist`, `/orphans/{id}/terminate`, `DELETE /orphans/whitelist/{id}` | [`ScanBody`] → [`ScanReport`], [`WhitelistBody`] → [`WhitelistView`], [`EndOrphanBody`] → [`OrphanView`], 204 |
 //! | `GET /credits` · `POST /credits` · `GET /credits/ledger` · `GET /credits/usage` | [`BalanceView`] · [`AddCredits`] · [`Page`] of [`LedgerRow`] · [`UsageView`] |
 //! | `GET /secrets`, `PUT /secrets/{name}`, `DELETE /secrets/{name}` | [`SecretView`]; [`SecretBody`] |
 //! | `GET /tokens`, `POST /tokens`, `DELETE /tokens/{id}` | [`TokenView`]; [`NewToken`] → 201 [`TokenView`] with `token` |
@@ -32,6 +34,7 @@ mod control;
 mod instance;
 mod ledger;
 mod log;
+mod orphan;
 mod question;
 mod run;
 mod step;
@@ -43,6 +46,7 @@ pub use control::*;
 pub use instance::*;
 pub use ledger::*;
 pub use log::*;
+pub use orphan::*;
 pub use question::*;
 pub use run::*;
 pub use step::*;

@@ -55,6 +55,21 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
+/// The first moment of a civil date in UTC; none if there is no such day.
+pub fn midnight(year: i64, month: i64, day: i64) -> Option<i64> {
+    if !(1..=12).contains(&month) {
+        return None;
+    }
+    // As in `date`, the year begins in March.
+    let from_march = (month + 9) % 12;
+    let year_of_march = year - i64::from(month <= 2);
+    let era = year_of_march.div_euclid(400);
+    let of_era = year_of_march.rem_euclid(400);
+    let of_year = (153 * from_march + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    (date(days) == (year, month, day)).then_some(days * DAY)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

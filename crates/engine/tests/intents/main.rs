@@ -17,6 +17,7 @@ mod keys;
 mod launch;
 mod machines;
 mod money;
+mod orphans;
 mod pause;
 mod placement;
 mod plans;

@@ -98,7 +98,11 @@ fn a_match_is_as_sure_as_what_it_shares() {
         ("repl-v2a1b2c3-none-1", None),
     ] {
         let inferred = names::parse(name).unwrap();
-        let row = if expected == Some(80) { Instance { id: InstanceId(inferred.resource), ..row.clone() } } else { row.clone() };
+        let row = if expected == Some(80) {
+            Instance { id: InstanceId(inferred.resource), ..row.clone() }
+        } else {
+            row.clone()
+        };
         assert_eq!(confidence(name, &inferred, &row), expected, "{name}");
     }
 }

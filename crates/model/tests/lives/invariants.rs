@@ -156,7 +156,10 @@ fn levels_agree(lives: &Lives, world: &World) -> Check {
         let held = agent.status == AgentStatus::Paused && agent.kind != AgentKind::Rank;
         must!(!held || agent.ending.is_none() || agent.tasks.running > 0 || agent.cut, "{agent:?} should have ended");
         let renewing = agent.ending.as_ref().is_some_and(|ending| ending.to == EndKind::Renewed);
-        must!(!renewing || agent.acting > 0 || agent.cut, "nothing is in flight, and it does not begin anew: {agent:?}");
+        must!(
+            !renewing || agent.acting > 0 || agent.cut,
+            "nothing is in flight, and it does not begin anew: {agent:?}"
+        );
     }
     for task in world.tasks.iter().filter(|id| **id != NONE).map(|id| lives.task.get(*id)) {
         must!(!task.status.is_end() || task.steps.open() == 0, "an ended task has open steps: {task:?}");

@@ -93,6 +93,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         logs::bytes_that_never_came_are_marked
         things::tokens_are_known_by_their_hash
         things::secrets_are_kept_sealed
+        things::orphans_are_kept_until_they_are_not_seen_again
         things::blobs_are_what_was_sent
         things::contents_go_when_nobody_needs_them
         things::a_tree_keeps_what_it_names
