@@ -1,9 +1,10 @@
 //! The conformance suite of providers: a new provider is done when it passes. The suite uses only the trait `Provider` and a `Subject`,
 //! through which a test changes the machines behind the provider (kills one, for example).
 
-use crate::provider::{Handle, Order, Provider, Seen};
+use crate::provider::{Handle, ListAsk, Listed, Order, Provider, Seen};
 use model::boot::{Boot, BootTimings};
 use model::names::ResourceName;
+use model::orphan::{ListedStatus, ResourceType};
 use model::spec::Resources;
 use model::{Effect, InstanceId, Trouble, TroubleKind};
 use std::future::Future;
@@ -42,6 +43,7 @@ macro_rules! provider_conformance {
             what_never_was_is_gone
             a_stranger_is_left_alone
             a_list_shows_what_has_the_prefix
+            a_list_says_what_each_is_and_has_pages
             more_than_allowed_is_a_matter_of_capacity
             names_that_are_not_ours_are_refused
             only_workdirs_of_the_dead_are_removed
@@ -159,13 +161,13 @@ pub async fn a_stranger_is_left_alone(subject: &dyn Subject) {
     check_trouble(&refused, TroubleKind::NotFound, false);
     check_trouble(&subject.provider().spawn(&order).await.unwrap_err(), TroubleKind::NotFound, false);
     assert_eq!((inspect(subject, &order).await, subject.starts(&order.boot.name)), (Seen::Stranger, starts));
-    let listed = subject.provider().list(&order.boot.name).await.unwrap();
-    assert!(listed[0].alive, "the stranger still lives");
+    let listed = subject.provider().list(&ListAsk::of(&order.boot.name)).await.unwrap().listed;
+    assert_eq!(listed[0].status, ListedStatus::Running, "the stranger still lives");
 }
 
 pub async fn a_list_shows_what_has_the_prefix(subject: &dyn Subject) {
     let provider = subject.provider();
-    assert_eq!(provider.list("repl-").await.unwrap(), []);
+    assert_eq!(listed(provider, "repl-").await, []);
     let orders = [order(1), order(2)];
     for order in &orders {
         up(subject, order).await;
@@ -177,11 +179,44 @@ pub async fn a_list_shows_what_has_the_prefix(subject: &dyn Subject) {
         (orders[1].boot.name.as_str(), vec![(&orders[1], false)]),
         ("repl-an0ther1-", vec![]),
     ] {
-        let listed = provider.list(prefix).await.unwrap();
-        let found: Vec<_> = listed.iter().map(|l| (l.name.as_str(), l.alive)).collect();
+        let listed = listed(provider, prefix).await;
+        let found: Vec<_> = listed.iter().map(|l| (l.name.as_str(), l.status == ListedStatus::Running)).collect();
         let expected: Vec<_> = expected.iter().map(|(order, alive)| (order.boot.name.as_str(), *alive)).collect();
         assert_eq!(found, expected, "{prefix}");
     }
+}
+
+/// Whoever knows only the list can tell whose each is, and what it costs; and goes through it in pages.
+pub async fn a_list_says_what_each_is_and_has_pages(subject: &dyn Subject) {
+    let provider = subject.provider();
+    let orders = [order(1), order(2)];
+    for order in &orders {
+        up(subject, order).await;
+    }
+    let (mut ask, mut found) = (ListAsk { limit: 1, ..ListAsk::of("repl-") }, Vec::new());
+    loop {
+        let page = provider.list(&ask).await.unwrap();
+        assert!(page.listed.len() <= 1);
+        found.extend(page.listed);
+        match page.next {
+            Some(next) => ask.after = Some(next),
+            None => break,
+        }
+    }
+    let names: Vec<_> = found.iter().map(|listed| listed.name.as_str()).collect();
+    assert_eq!(names, orders.each_ref().map(|order| order.boot.name.as_str()));
+    for (listed, order) in found.iter().zip(&orders) {
+        assert_eq!(listed.kind, ResourceType::Instance);
+        assert_eq!(listed.nonce.as_ref(), Some(&order.boot.nonce));
+        assert_eq!(listed.price_micro, Some(provider.price(&order.resources).0));
+        assert_eq!(provider.inspect(&Handle(listed.handle.clone()), &order.boot.nonce).await.unwrap(), Seen::Alive);
+    }
+    let elsewhere = ListAsk { region: Some("elsewhere".to_owned()), ..ListAsk::of("repl-") };
+    assert_eq!(provider.list(&elsewhere).await.unwrap().listed, []);
+}
+
+async fn listed(provider: &dyn Provider, prefix: &str) -> Vec<Listed> {
+    provider.list(&ListAsk::of(prefix)).await.unwrap().listed
 }
 
 pub async fn more_than_allowed_is_a_matter_of_capacity(subject: &dyn Subject) {
@@ -249,7 +284,7 @@ pub async fn only_what_is_gone_is_forgotten(subject: &dyn Subject) {
     provider.terminate(&handle, &order.boot.nonce).await.unwrap();
     for _ in 0..2 {
         provider.forget(&handle).await.unwrap();
-        assert_eq!(provider.list("repl-").await.unwrap(), []);
+        assert_eq!(listed(provider, "repl-").await, []);
     }
     assert_eq!(inspect(subject, &order).await, Seen::Gone);
 }

@@ -1,8 +1,11 @@
 //! A provider that exists only in memory, for tests and simulation: every call may fail before or after its effect, lists
 //! lag, machines die. Has no clock, thread or randomness: the caller decides what fails, and delays are counted in calls.
 
-use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Reach, Seen, is_workdir};
+use crate::provider::{
+    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Seen, is_workdir,
+};
 use model::boot::Boot;
+use model::orphan::{ListedStatus, ResourceType};
 use model::spec::{OnLostControl, Resources};
 use model::{Credits, Trouble, TroubleKind, names};
 use std::collections::BTreeMap;
@@ -18,6 +21,7 @@ pub enum Call {
     List,
     RemoveWorkdir,
     Forget,
+    Delete,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,13 +103,18 @@ pub struct FakeProvider {
 
 struct World {
     machines: BTreeMap<String, Machine>,
+    /// What somebody else made here, by handle.
+    others: BTreeMap<String, Listed>,
     decide: Decide,
     changes: u64,
 }
 
 impl FakeProvider {
     pub fn new(settings: FakeSettings, decide: Decide) -> FakeProvider {
-        FakeProvider { settings, world: Mutex::new(World { machines: BTreeMap::new(), decide, changes: 0 }) }
+        FakeProvider {
+            settings,
+            world: Mutex::new(World { machines: BTreeMap::new(), others: BTreeMap::new(), decide, changes: 0 }),
+        }
     }
 
     /// One on which nothing goes wrong until it is told otherwise.
@@ -143,6 +152,16 @@ impl FakeProvider {
     /// From now on another machine, with another nonce, has this name.
     pub fn replace_by_stranger(&self, name: &str) {
         self.change(name, |machine| machine.boot.nonce.push_str("-of-somebody-else"));
+    }
+
+    /// Something that this provider lists and nobody made by `spawn`.
+    pub fn place(&self, other: Listed) {
+        self.world().others.insert(other.handle.clone(), other);
+    }
+
+    /// What was placed and is still there, by handle.
+    pub fn placed(&self) -> BTreeMap<String, Listed> {
+        self.world().others.clone()
     }
 
     /// Another number whenever something may have happened to a machine.
@@ -223,6 +242,13 @@ impl Provider for FakeProvider {
     }
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
         self.act(Call::Terminate, &handle.0, |settings, world| {
+            if let Some(other) = world.others.get(&handle.0) {
+                if other.nonce.as_deref().is_some_and(|tag| tag != nonce) {
+                    return Err(stranger(&handle.0));
+                }
+                world.others.remove(&handle.0);
+                return Ok(());
+            }
             check_name(&handle.0)?;
             let Some(machine) = world.machines.get_mut(&handle.0) else { return Ok(()) };
             match machine.state {
@@ -241,17 +267,15 @@ impl Provider for FakeProvider {
             Err(Trouble::new(TroubleKind::Timeout, format!("{} is still going", handle.0)))
         })
     }
-    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>> {
-        self.act(Call::List, prefix, |_, world| {
-            let seen = world.machines.iter_mut().filter(|(name, _)| name.starts_with(prefix));
-            let seen = seen.filter_map(|(name, machine)| is_seen(machine).then_some((name, machine.state)));
-            Ok(seen
-                .map(|(name, state)| Listed {
-                    name: name.clone(),
-                    handle: Handle(name.clone()),
-                    alive: matches!(state, MachineState::Running | MachineState::Going),
-                })
-                .collect())
+    fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage> {
+        self.act(Call::List, &ask.prefix, |settings, world| Ok(list(settings, world, ask)))
+    }
+    fn delete<'a>(&'a self, kind: ResourceType, handle: &'a Handle) -> ProviderFuture<'a, ()> {
+        self.act(Call::Delete, &handle.0, |_, world| {
+            if world.others.get(&handle.0).is_some_and(|other| other.kind == kind) {
+                world.others.remove(&handle.0);
+            }
+            Ok(())
         })
     }
     fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()> {
@@ -325,6 +349,49 @@ fn spawn(settings: &FakeSettings, world: &mut World, order: &Order) -> Result<Ha
         }
     }
     Ok(Handle(name.clone()))
+}
+
+/// By handle, which is what a page begins behind.
+fn list(settings: &FakeSettings, world: &mut World, ask: &ListAsk) -> ListedPage {
+    let is_asked_for = |name: &str, handle: &str, region: &str| {
+        name.starts_with(&ask.prefix)
+            && ask.region.as_deref().is_none_or(|asked| asked == region)
+            && ask.after.as_deref().is_none_or(|after| handle > after)
+    };
+    let mut found: BTreeMap<&str, Listed> = BTreeMap::new();
+    for (name, machine) in &mut world.machines {
+        if is_asked_for(name, name, &machine.region) && is_seen(machine) {
+            found.insert(name, listed(settings, name, machine));
+        }
+    }
+    let others = world.others.iter().filter(|(handle, other)| is_asked_for(&other.name, handle, &other.region));
+    found.extend(others.map(|(handle, other)| (handle.as_str(), other.clone())));
+    let more = found.len() > ask.limit;
+    let listed: Vec<Listed> = found.into_values().take(ask.limit).collect();
+    let next = listed.last().filter(|_| more).map(|last| last.handle.clone());
+    ListedPage { listed, next }
+}
+
+fn listed(settings: &FakeSettings, name: &str, machine: &Machine) -> Listed {
+    Listed {
+        kind: ResourceType::Instance,
+        name: name.to_owned(),
+        handle: name.to_owned(),
+        nonce: Some(machine.boot.nonce.clone()),
+        status: match machine.state {
+            MachineState::Running => ListedStatus::Running,
+            MachineState::RunnerGone => ListedStatus::Stopped,
+            MachineState::Going => ListedStatus::Ending,
+            MachineState::Gone => ListedStatus::Ended,
+        },
+        instance_type: None,
+        region: machine.region.clone(),
+        // It has no clock.
+        created_at: None,
+        ip: None,
+        last_seen: None,
+        price_micro: Some(settings.price_per_hour.0),
+    }
 }
 
 /// One more look at a list in which a new machine is not yet.

@@ -9,11 +9,14 @@ mod process;
 mod socket;
 mod trouble;
 
-use crate::provider::{Capabilities, Handle, Listed, Order, Provider, ProviderFuture, Reach, Seen, is_workdir};
+use crate::provider::{
+    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Seen, is_workdir,
+};
 use home::{Home, Life};
 use model::boot::{Boot, SocketAnswer, SocketAsk};
+use model::orphan::{ListedStatus, ResourceType};
 use model::spec::{OnLostControl, Resources};
-use model::{Credits, Trouble, TroubleKind, crash_point, names};
+use model::{Credits, Timestamp, Trouble, TroubleKind, crash_point, names};
 use nix::sys::signal::Signal;
 use nix::unistd::{User, geteuid};
 use process::{Living, Trace};
@@ -154,8 +157,7 @@ impl LocalProvider {
 
     fn start_runner(&self, home: &Home) -> Result<(), Trouble> {
         let _room = lock::take(&self.settings.root.join(ROOM_LOCK_FILE))?;
-        let others = self.list_now("")?;
-        let living = others.iter().filter(|other| other.alive && !home.dir.ends_with(&other.name)).count() as i64;
+        let living = self.count_living(home)?;
         if living >= self.settings.max_instances {
             let what = format!(
                 "{living} local instances are running and {} are allowed: wait, or raise [providers.{}] max_instances",
@@ -313,25 +315,72 @@ impl LocalProvider {
         }
     }
 
-    fn list_now(&self, prefix: &str) -> Result<Vec<Listed>, Trouble> {
+    /// How many machines run beside this one.
+    fn count_living(&self, besides: &Home) -> Result<i64, Trouble> {
+        let mut living = 0;
+        for name in self.names("")? {
+            let home = Home { dir: self.settings.root.join(&name) };
+            // Whatever is being started or ended at this moment is not surely dead.
+            let is_machine = names::parse(&name).is_some() && home.dir != besides.dir;
+            living += i64::from(is_machine && !home.is_terminated() && !matches!(home.look()?, Some(Life::None)));
+        }
+        Ok(living)
+    }
+
+    /// Folders here, in order. Only their names are in memory.
+    fn names(&self, prefix: &str) -> Result<Vec<String>, Trouble> {
         let entries = match std::fs::read_dir(&self.settings.root) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(at(&self.settings.root)(error)),
         };
-        let mut listed = Vec::new();
+        let mut names = Vec::new();
         for entry in entries {
-            let name = entry.map_err(at(&self.settings.root))?.file_name().to_string_lossy().into_owned();
-            if !name.starts_with(prefix) || names::parse(&name).is_none() {
-                continue;
+            let entry = entry.map_err(at(&self.settings.root))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(prefix) && !name.starts_with('.') && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                names.push(name);
             }
-            let home = Home { dir: self.settings.root.join(&name) };
-            // Whatever is being started or ended at this moment is not surely dead.
-            let alive = !home.is_terminated() && !matches!(home.look()?, Some(Life::None));
-            listed.push(Listed { handle: Handle(name.clone()), name, alive });
         }
-        listed.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(listed)
+        names.sort();
+        Ok(names)
+    }
+
+    fn list_now(&self, ask: &ListAsk) -> Result<ListedPage, Trouble> {
+        if ask.region.as_deref().is_some_and(|region| region != REGION) {
+            return Ok(ListedPage::default());
+        }
+        let mut names = self.names(&ask.prefix)?;
+        names.retain(|name| ask.after.as_ref().is_none_or(|after| name > after));
+        let more = names.len() > ask.limit;
+        names.truncate(ask.limit);
+        let next = names.last().filter(|_| more).cloned();
+        Ok(ListedPage { listed: names.into_iter().map(|name| self.listed(name)).collect(), next })
+    }
+
+    /// What a folder tells. One that cannot be read is there all the same.
+    fn listed(&self, name: String) -> Listed {
+        let home = Home { dir: self.settings.root.join(&name) };
+        let status = match home.look() {
+            _ if home.is_terminated() => ListedStatus::Ended,
+            Ok(Some(Life::None)) => ListedStatus::Stopped,
+            Ok(Some(_)) => ListedStatus::Running,
+            Ok(None) | Err(_) => ListedStatus::Unclear,
+        };
+        let runs = !matches!(status, ListedStatus::Stopped | ListedStatus::Ended);
+        Listed {
+            kind: ResourceType::Instance,
+            handle: name.clone(),
+            name,
+            nonce: home.boot().ok().flatten().map(|boot| boot.nonce),
+            status,
+            instance_type: None,
+            region: REGION.to_owned(),
+            created_at: home.created_ms().map(Timestamp),
+            ip: None,
+            last_seen: None,
+            price_micro: Some(if runs { self.settings.price_per_hour.0 } else { 0 }),
+        }
     }
 
     fn remove_workdir_now(&self, name: &str, workdir: &str) -> Result<(), Trouble> {
@@ -412,9 +461,9 @@ impl Provider for LocalProvider {
         let (name, nonce) = (handle.0.clone(), nonce.to_owned());
         self.act(move |provider| provider.terminate_now(&name, &nonce))
     }
-    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>> {
-        let prefix = prefix.to_owned();
-        self.act(move |provider| provider.list_now(&prefix))
+    fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage> {
+        let ask = ask.clone();
+        self.act(move |provider| provider.list_now(&ask))
     }
     fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()> {
         let (name, workdir) = (handle.0.clone(), workdir.to_owned());

@@ -1,8 +1,10 @@
 //! The trait of all providers. A handle is text, so that any process of the control plane can use it. A provider never decides whether to act.
 
 use model::boot::Boot;
+pub use model::orphan::Listed;
+use model::orphan::ResourceType;
 use model::spec::{OnLostControl, Resources};
-use model::{Credits, Trouble};
+use model::{Credits, Trouble, TroubleKind};
 use std::future::Future;
 use std::pin::Pin;
 
@@ -58,11 +60,33 @@ pub enum Reach {
     Public,
 }
 
+/// Which part of a provider's list is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    pub name: String,
-    pub handle: Handle,
-    pub alive: bool,
+pub struct ListAsk {
+    pub prefix: String,
+    /// Only of this region; of all without one.
+    pub region: Option<String>,
+    /// `next` of the page before.
+    pub after: Option<String>,
+    /// As many at most.
+    pub limit: usize,
+}
+
+impl ListAsk {
+    /// The first page of what is named so, in all regions.
+    pub fn of(prefix: &str) -> ListAsk {
+        ListAsk { prefix: prefix.to_owned(), region: None, after: None, limit: LIST_PAGE }
+    }
+}
+
+/// Nobody needs a longer page, and a page is in memory as a whole.
+pub const LIST_PAGE: usize = 200;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListedPage {
+    pub listed: Vec<Listed>,
+    /// Where the next page begins; none behind the last.
+    pub next: Option<String>,
 }
 
 pub trait Provider: Send + Sync {
@@ -80,7 +104,13 @@ pub trait Provider: Send + Sync {
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen>;
     /// Ends the machine and everything on it. Ok means that it is surely gone, now or before; `Trouble` that it may still exist.
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()>;
-    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>>;
+    /// What exists under names that begin so, whatever else it is named; a page at a time, in an order that stays.
+    fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage>;
+    /// Deletes what is no machine, by a person's word only. Gone already is fine.
+    fn delete<'a>(&'a self, kind: ResourceType, _handle: &'a Handle) -> ProviderFuture<'a, ()> {
+        let what = format!("the provider `{}` has no {kind}", self.name());
+        Box::pin(std::future::ready(Err(Trouble::new(TroubleKind::InvalidSpec, what))))
+    }
     /// Deletes a workdir whose runner is gone (only where workdirs survive their runner).
     fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()>;
     /// Deletes what the provider keeps of a terminated machine. Called when no workdir of it is held any more.

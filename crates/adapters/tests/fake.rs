@@ -43,7 +43,7 @@ async fn a_new_machine_appears_in_lists_late() {
     let order = order(1);
     let handle = fake.spawn(&order).await.unwrap();
     assert_eq!(fake.find_by_name(&order.boot.name).await.unwrap(), None);
-    assert_eq!(fake.list("repl-").await.unwrap(), []);
+    assert_eq!(fake.list(&adapters::ListAsk::of("repl-")).await.unwrap().listed, []);
     assert_eq!(fake.find_by_name(&order.boot.name).await.unwrap(), Some(handle.clone()));
     assert_eq!(fake.inspect(&handle, &order.boot.nonce).await.unwrap(), Seen::Alive, "a handle finds it at once");
 }

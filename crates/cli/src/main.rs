@@ -32,6 +32,7 @@ mod lookup;
 mod manifest;
 mod meant;
 mod message;
+mod orphan;
 mod private;
 mod prompt;
 mod ps;
@@ -210,6 +211,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Release(args) => allocation::release(&settings, args).await,
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
+        Command::Orphans(command) => orphan::orphan(&settings, command).await,
         Command::Artifact(command) => artifact::artifact(&settings, command).await,
         Command::Escalation(command) => question::escalation(&settings, command).await,
         Command::Approval(command) => question::approval(&settings, command).await,

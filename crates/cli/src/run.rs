@@ -7,7 +7,7 @@ use crate::settings::Settings;
 use crate::stdin::{self, Piped};
 use crate::summary::{self, Sending};
 use crate::upload::{self, Files, Missing, Source};
-use crate::{artifact, drawing, follow, lookup, meant, quantity, run_file, show};
+use crate::{artifact, drawing, follow, lookup, meant, orphan, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use wire::api::{AgentsPlan, AttemptView, Plan, RunView, Submit};
@@ -110,9 +110,12 @@ pub struct RunArgs {
     /// Show what would happen: where, with which limits, at what price; nothing is sent or started
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask before sending very many or very large files
+    /// Do not ask before sending very many or very large files, nor warn of orphans
     #[arg(long, short)]
     yes: bool,
+    /// Do not warn of resources at providers that nobody here knows
+    #[arg(long)]
+    no_preflight: bool,
     /// With --detach or --dry-run: the run as JSON
     #[arg(long)]
     json: bool,
@@ -165,6 +168,9 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
                 plan.files.bytes_to_send = Some(plan.files.bytes_to_send.unwrap_or(0) + unsent.bytes);
             }
             return Ok(Submitted::Planned(Box::new(plan)));
+        }
+        if !args.yes && !args.no_preflight {
+            orphan::preflight(&plane).await;
         }
         let missing = match &hashed {
             Some(hashed) => Missing::ask(&plane, hashed).await?,

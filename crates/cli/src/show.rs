@@ -6,7 +6,7 @@ mod wrap;
 
 pub use crate::say::Colour;
 pub use table::Table;
-pub use when::{ago, clock, now_ms, until};
+pub use when::{ago, clock, midnight, now_ms, until};
 pub use wrap::{columns, columns_err, rows, wrapped, wrapped_err};
 
 use crate::complaint::{Complaint, Done};

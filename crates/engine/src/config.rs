@@ -2,6 +2,7 @@
 
 use model::hold::HoldLimits;
 use model::log::LogLimits;
+use model::orphan::OrphanLimits;
 use model::recovery::EscalationLimits;
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Credits, Limits, Refused};
@@ -24,6 +25,8 @@ pub struct Config {
     /// When failures of steps become a question to a person.
     pub escalation: EscalationLimits,
     pub worker: WorkerLimits,
+    /// When providers are asked what they list.
+    pub orphans: OrphanLimits,
 }
 
 /// How much one worker process does at once.
@@ -110,6 +113,7 @@ impl Config {
         self.logs.check()?;
         self.escalation.check()?;
         self.limits.check()?;
+        self.orphans.check()?;
         if !(1..=MOST_ACT_PERMITS).contains(&self.worker.act_permits) {
             return Err(Refused::invalid("worker.act_permits", format!("must lie between 1 and {MOST_ACT_PERMITS}")));
         }

@@ -31,6 +31,7 @@ pub mod message;
 mod notify;
 pub mod offer;
 pub mod org;
+pub mod orphan;
 pub mod output;
 mod pause;
 pub mod plan;

@@ -1,4 +1,4 @@
-//! Starts the program of `[notify]` for each new ticket and approval, at least once. The question's row is committed before the program
+//! Starts the program of `[notify]` for each new ticket and approval, at least once (orphans: `orphan/notice.rs`). The question's row is committed before the program
 //! starts; its exit is recorded afterwards. A program that fails is started again a few times, then the question says so by its event.
 
 use crate::question::QuestionDetail;
@@ -34,7 +34,7 @@ impl ToolLog for NoLog {
     fn write(&self, _: &[u8]) {}
 }
 
-enum Told {
+pub(crate) enum Told {
     Well,
     Badly(String),
     /// This process ends: another worker starts it again.
@@ -60,7 +60,12 @@ impl Engine {
 
     async fn start(&self, notifier: &Notifier, detail: &QuestionDetail) -> Told {
         let question = &detail.question;
-        let call = ToolCall { key: question.id.to_string(), input: message(detail), secrets: BTreeMap::new() };
+        self.start_program(notifier, question.id.to_string(), message(detail)).await
+    }
+
+    /// Starts the program with this message.
+    pub(crate) async fn start_program(&self, notifier: &Notifier, key: String, input: Value) -> Told {
+        let call = ToolCall { key, input, secrets: BTreeMap::new() };
         let mut program = notifier.program.call(&call, &NoLog);
         let mut limit = self.context.timer.after(notifier.timeout_ms);
         let mut closing = pin!(self.closing.asked());

@@ -138,6 +138,10 @@ impl Engine {
             WorkKind::Agent => Box::pin(self.reconcile_agent(item)).await,
             WorkKind::Notify => Box::pin(self.notify(item)).await,
             WorkKind::Lease => self.reconcile_leases(item).await,
+            WorkKind::Scan => Box::pin(self.scan_pool(item)).await,
+            WorkKind::ScanName => Box::pin(self.scan_name(item)).await,
+            WorkKind::Orphan => Box::pin(self.reconcile_orphan(item)).await,
+            WorkKind::OrphanNotice => Box::pin(self.notify_orphans(item)).await,
         }
     }
 

@@ -65,6 +65,8 @@ ids! {
     ArtifactId "art"
     /// A ticket or an approval.
     QuestionId "qst"
+    /// What a provider lists and no row knows.
+    OrphanId "orp"
     TokenId "tok"
     /// What a person says to an agent.
     MessageId "msg"

@@ -21,6 +21,7 @@ pub mod limits;
 pub mod log;
 pub mod manifest;
 pub mod names;
+pub mod orphan;
 pub mod plan;
 pub mod pool;
 pub mod question;

@@ -24,12 +24,25 @@ impl std::fmt::Display for ResourceName {
 pub fn parse(name: &str) -> Option<ResourceName> {
     let mut parts = name.split('-');
     let (prefix, control_id, manifest, resource) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let plain = control_id.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase());
-    if parts.next().is_some() || prefix != PREFIX || !(6..=8).contains(&control_id.len()) || !plain {
+    if parts.next().is_some() || prefix != PREFIX || !is_control_id(control_id) {
         return None;
     }
     let manifest = if manifest == NO_MANIFEST { None } else { Some(unslug(manifest)?) };
     Some(ResourceName { control_id: control_id.to_owned(), manifest, resource: unslug(resource)? })
+}
+
+/// Tailscale machines are named `repl-<control_id>-<instance>`.
+pub fn parse_tailscale(name: &str) -> Option<ResourceName> {
+    let mut parts = name.split('-');
+    let (prefix, control_id, instance) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() || prefix != PREFIX || !is_control_id(control_id) {
+        return None;
+    }
+    Some(ResourceName { control_id: control_id.to_owned(), manifest: None, resource: unslug(instance)? })
+}
+
+fn is_control_id(text: &str) -> bool {
+    (6..=8).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -42,6 +55,15 @@ mod tests {
         let name = parse("repl-v2a1b2c3-9ix-1h2i").unwrap();
         assert_eq!((name.manifest, name.to_string().as_str()), (Some(12345), "repl-v2a1b2c3-9ix-1h2i"));
         assert_eq!(parse("repl-v2a1b2c3-none-2j3k").unwrap().manifest, None);
+    }
+
+    #[test]
+    fn a_tailscale_machine_is_named_without_a_manifest() {
+        let name = parse_tailscale("repl-v2a1b2c3-5p6q").unwrap();
+        assert_eq!((name.control_id.as_str(), name.manifest, slug(name.resource).as_str()), ("v2a1b2c3", None, "5p6q"));
+        for other in ["repl-v2a1b2c3", "repl-v2a1b2c3-9ix-5p6q", "repl-v2-5p6q", "repl-v2a1b2c3-05"] {
+            assert_eq!(parse_tailscale(other), None, "{other}");
+        }
     }
 
     #[test]

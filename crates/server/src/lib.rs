@@ -26,6 +26,7 @@ mod metrics;
 #[cfg(test)]
 mod network;
 mod openapi;
+mod orphan;
 #[cfg(test)]
 mod polled;
 mod pool;

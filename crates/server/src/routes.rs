@@ -6,7 +6,7 @@ use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
     Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, message, metrics,
-    openapi, pool, question, run, runner, secret, step, token, tree, usage, workflow,
+    openapi, orphan, pool, question, run, runner, secret, step, token, tree, usage, workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -147,6 +147,15 @@ api! {
     post "/workflows/{id}/retry" workflow::retry, write, "A new workflow with the same input", => 200 WorkflowView;
     get "/manifests" manifest::list, read, "Manifests, newest first", => 200 Page of ManifestView;
     get "/manifests/{id}" manifest::show, read, "One manifest with what it owns", => 200 ManifestView;
+    get "/orphans" orphan::list, read, "What providers list and no row knows, newest first", ?orphan::Filter, => 200 Page of OrphanView;
+    get "/orphans/tally" orphan::tally, read, "How many orphans nobody keeps, and what they cost", => 200 OrphanTally;
+    get "/orphans/scans" orphan::scans, read, "The last scan of each provider and region", => 200 Page of ScanView;
+    post "/orphans/scan" orphan::scan, write, "List every provider now", ScanBody => 200 ScanReport;
+    get "/orphans/whitelist" orphan::whitelist, read, "Orphans that somebody keeps", => 200 Page of WhitelistView;
+    post "/orphans/whitelist" orphan::keep, admin, "Keep an orphan, and say why", WhitelistBody => 200 WhitelistView;
+    delete "/orphans/whitelist/{id}" orphan::unkeep, admin, "Warn of it again", ?orphan::Of, => 204;
+    get "/orphans/{id}" orphan::show, read, "One orphan by its provider's id, with rows that may be about it", ?orphan::Of, => 200 OrphanDetailView;
+    post "/orphans/{id}/terminate" orphan::terminate, admin, "End an orphan whose id was typed by a person", ?orphan::Of, EndOrphanBody => 200 OrphanView;
     get "/credits" ledger::balance, read, "The org's balance", => 200 BalanceView;
     post "/credits" ledger::add, admin, "Add credits", AddCredits => 200 BalanceView;
     get "/credits/ledger" ledger::rows, read, "The org's ledger, oldest first", => 200 Page of LedgerRow;

@@ -49,6 +49,7 @@ pub struct Config {
     pub timings: engine::config::Timings,
     pub escalation: model::recovery::EscalationLimits,
     pub worker: engine::config::WorkerLimits,
+    pub orphans: model::orphan::OrphanLimits,
     pub money: engine::config::Money,
     pub logs: model::log::LogLimits,
     pub limits: model::Limits,
@@ -88,8 +89,8 @@ pub struct StoreConfig {
 
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
-        let Config { holds, timings, money, logs, limits, escalation, worker, .. } = self.config.clone();
-        engine::Config { holds, timings, money, logs, limits, escalation, worker }
+        let Config { holds, timings, money, logs, limits, escalation, worker, orphans, .. } = self.config.clone();
+        engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans }
     }
 
     pub(crate) fn notifier(&self) -> Result<Option<(Notifier, i64)>, Failure> {

@@ -30,6 +30,7 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
     let worker = engine.start_worker(name).await?;
     engine.beat(&worker).await?;
     engine.arm_sweep().await?;
+    engine.arm_scans().await?;
     let beating = tokio::spawn(beat(engine.clone(), worker.clone(), closing.clone()));
     let acts = engine.context.config.worker.act_permits as usize;
     let classes = [(WorkClass::Control, CONTROL_PERMITS), (WorkClass::Act, acts)].map(|(class, permits)| Class {

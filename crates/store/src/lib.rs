@@ -33,6 +33,7 @@ pub mod manifest;
 pub mod message;
 mod migrate;
 pub mod org;
+pub mod orphan;
 mod pg;
 mod pg_address;
 mod pg_error;

@@ -14,6 +14,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::job::ALL,
     crate::manifest::ALL,
     crate::message::ALL,
+    crate::orphan::ALL,
     crate::pool::ALL,
     crate::run::ALL,
     crate::plan::ALL,

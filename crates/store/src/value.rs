@@ -153,6 +153,7 @@ values! {
     model::ManifestId, id => Value::Int(id.0);
     model::ArtifactId, id => Value::Int(id.0);
     model::QuestionId, id => Value::Int(id.0);
+    model::OrphanId, id => Value::Int(id.0);
     model::TokenId, id => Value::Int(id.0);
     model::MessageId, id => Value::Int(id.0);
 }

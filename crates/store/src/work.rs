@@ -40,6 +40,14 @@ pub enum WorkKind {
     Notify,
     /// The leases of a step's children, or its own, that programs outside work on.
     Lease,
+    /// A pool (provider and region) whose provider is asked what it lists.
+    Scan,
+    /// An instance whose making ended nobody knows how: its name is looked for.
+    ScanName,
+    /// An orphan whose end a person has asked for.
+    Orphan,
+    /// New orphans of which the program of `[notify]` is told.
+    OrphanNotice,
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -421,13 +429,34 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 12] = {
+    pub const ALL: [WorkKind; 16] = {
         use WorkKind::*;
-        [Run, Job, Workflow, Instance, Allocation, Pool, Gather, StepLog, Sweep, Agent, Notify, Lease]
+        [
+            Run,
+            Job,
+            Workflow,
+            Instance,
+            Allocation,
+            Pool,
+            Gather,
+            StepLog,
+            Sweep,
+            Agent,
+            Notify,
+            Lease,
+            Scan,
+            ScanName,
+            Orphan,
+            OrphanNotice,
+        ]
     };
 
     pub fn class(self) -> WorkClass {
-        if matches!(self, WorkKind::Agent | WorkKind::Notify) { WorkClass::Act } else { WorkClass::Control }
+        if matches!(self, WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice) {
+            WorkClass::Act
+        } else {
+            WorkClass::Control
+        }
     }
 
     pub fn as_str(self) -> &'static str {
@@ -444,6 +473,10 @@ impl WorkKind {
             WorkKind::Agent => "agent",
             WorkKind::Notify => "notify",
             WorkKind::Lease => "lease",
+            WorkKind::Scan => "scan",
+            WorkKind::ScanName => "scan_name",
+            WorkKind::Orphan => "orphan",
+            WorkKind::OrphanNotice => "orphan_notice",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {

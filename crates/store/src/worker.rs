@@ -140,6 +140,13 @@ pub(crate) fn living(tx: &mut Tx) -> Result<BTreeSet<(i64, i64)>, Failure> {
     tx.rows(&LIVING, &args![since])?.iter().map(|row| Ok((row.int(0)?, row.int(1)?))).collect()
 }
 
+/// Since when the worker that has lived longest has been up.
+pub fn session_began(tx: &mut Tx) -> Result<Option<Timestamp>, Failure> {
+    let lease_ms = tx.lease_ms();
+    let since = lived_since(tx, lease_ms)?;
+    tx.row(&SESSION, &args![since])?.map_or(Ok(None), |row| row.opt_at(0))
+}
+
 fn superseded() -> Failure {
     Refused::Fenced { what: "this worker's lease".to_owned() }.into()
 }
@@ -151,6 +158,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &STOP,
     &CHECK,
     &LIVING,
+    &SESSION,
     &LAST_BEAT,
     &PEEK_BEAT,
     &BEAT,
@@ -160,8 +168,9 @@ pub(crate) const ALL: &[&Sql] = &[
 ];
 
 const START: Sql = Sql::new(
-    "INSERT INTO workers (id, name, boot, beat_at) VALUES ($1, $2, 1, $3)
-         ON CONFLICT (name) DO UPDATE SET boot = workers.boot + 1, beat_at = excluded.beat_at
+    "INSERT INTO workers (id, name, boot, beat_at, started_at) VALUES ($1, $2, 1, $3, $3)
+         ON CONFLICT (name) DO UPDATE
+        SET boot = workers.boot + 1, beat_at = excluded.beat_at, started_at = excluded.started_at
       RETURNING id, boot",
 );
 const RENEW: Sql = Sql::new(
@@ -171,6 +180,7 @@ const RELEASE: Sql = Sql::new("UPDATE work SET worker = NULL, boot = NULL, alone
 const STOP: Sql = Sql::new("UPDATE workers SET beat_at = 0 WHERE id = $1 AND boot = $2");
 const CHECK: Sql = Sql::new("SELECT beat_at FROM workers WHERE id = $1 AND boot = $2");
 const LIVING: Sql = Sql::new("SELECT id, boot FROM workers WHERE beat_at > $1");
+const SESSION: Sql = Sql::new("SELECT min(started_at) FROM workers WHERE beat_at > $1");
 const LAST_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1").no_key_update();
 const PEEK_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1");
 const BEAT: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");

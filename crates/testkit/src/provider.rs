@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::faults::{Faults, Kind};
 use crate::time::Now;
 use adapters::fake::{Decide, Fate};
-use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, ProviderFuture, Reach, Seen};
+use adapters::{Capabilities, FakeProvider, Handle, ListAsk, ListedPage, Order, Provider, ProviderFuture, Reach, Seen};
 use model::spec::Resources;
 use model::{Credits, TroubleKind};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -105,8 +105,11 @@ impl Provider for FarProvider {
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
         self.call(move || self.near.terminate(handle, nonce))
     }
-    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>> {
-        self.call(move || self.near.list(prefix))
+    fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage> {
+        self.call(move || self.near.list(ask))
+    }
+    fn delete<'a>(&'a self, kind: model::orphan::ResourceType, handle: &'a Handle) -> ProviderFuture<'a, ()> {
+        self.call(move || self.near.delete(kind, handle))
     }
     fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()> {
         self.call(move || self.near.remove_workdir(handle, workdir))

@@ -25,6 +25,8 @@
 //! | `GET /allocations` `/allocations/{id}`, `POST /allocations/{id}/extend` `/release` | [`AllocationView`]; [`ExtendBody`] |
 //! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`] |
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
+//! | `GET /orphans?provider=&include_whitelisted=`, `/orphans/{id}`, `/orphans/tally`, `/orphans/scans`, `/orphans/whitelist` | [`OrphanView`], [`OrphanDetailView`], [`OrphanTally`], [`ScanView`], [`WhitelistView`] |
+//! | `POST /orphans/scan`, `/orphans/whitelist`, `/orphans/{id}/terminate`, `DELETE /orphans/whitelist/{id}` | [`ScanBody`] → [`ScanReport`], [`WhitelistBody`] → [`WhitelistView`], [`EndOrphanBody`] → [`OrphanView`], 204 |
 //! | `GET /credits` · `POST /credits` · `GET /credits/ledger` · `GET /credits/usage` | [`BalanceView`] · [`AddCredits`] · [`Page`] of [`LedgerRow`] · [`UsageView`] |
 //! | `GET /runs/{id}/usage` | [`RunUsageView`] |
 //! | `GET /secrets`, `PUT /secrets/{name}`, `DELETE /secrets/{name}` | [`SecretView`]; [`SecretBody`] |
@@ -36,6 +38,7 @@ mod instance;
 mod ledger;
 mod log;
 mod message;
+mod orphan;
 mod question;
 mod run;
 mod step;
@@ -49,6 +52,7 @@ pub use instance::*;
 pub use ledger::*;
 pub use log::*;
 pub use message::*;
+pub use orphan::*;
 pub use question::*;
 pub use run::*;
 pub use step::*;

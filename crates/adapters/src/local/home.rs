@@ -59,6 +59,13 @@ impl Home {
         crash_point!("local.trace", self.write(PROCESS_FILE, trace))
     }
 
+    /// When the folder was made, in Unix ms; where the file system does not remember that, when it was last changed.
+    pub fn created_ms(&self) -> Option<i64> {
+        let folder = std::fs::metadata(&self.dir).ok()?;
+        let made = folder.created().or_else(|_| folder.modified()).ok()?;
+        i64::try_from(made.duration_since(std::time::UNIX_EPOCH).ok()?.as_millis()).ok()
+    }
+
     pub fn is_terminated(&self) -> bool {
         self.dir.join(TERMINATED_FILE).exists()
     }

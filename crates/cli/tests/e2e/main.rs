@@ -12,6 +12,7 @@ mod gate;
 mod home;
 mod kills;
 mod machines;
+mod orphans;
 mod output;
 mod process;
 mod refusals;

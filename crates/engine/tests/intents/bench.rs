@@ -283,7 +283,7 @@ impl Bench {
             self.under_way.push(Box::pin(async move { engine.work_on(item).await }));
             self.poll_under_way();
         }
-        let acts = matches!(item.kind, WorkKind::Agent | WorkKind::Notify);
+        let acts = matches!(item.kind, WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice);
         assert!(acts || self.under_way.len() <= before, "only acts wait for anything: {item:?}");
     }
 

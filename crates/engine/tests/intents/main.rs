@@ -21,6 +21,7 @@ mod mcp;
 mod messages;
 mod money;
 mod offers;
+mod orphans;
 mod paces;
 mod pause;
 mod placement;

@@ -1,7 +1,7 @@
 //! The fake provider, whose spawns may take as long as a test wants: what else happens meanwhile is the test's to decide.
 
 use adapters::provider::ProviderFuture;
-use adapters::{Capabilities, FakeProvider, Handle, Listed, Order, Provider, Reach, Seen};
+use adapters::{Capabilities, FakeProvider, Handle, ListAsk, ListedPage, Order, Provider, Reach, Seen};
 use model::Credits;
 use model::spec::Resources;
 use std::sync::Arc;
@@ -45,8 +45,11 @@ impl Provider for SlowProvider {
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
         self.near.terminate(handle, nonce)
     }
-    fn list<'a>(&'a self, prefix: &'a str) -> ProviderFuture<'a, Vec<Listed>> {
-        self.near.list(prefix)
+    fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage> {
+        self.near.list(ask)
+    }
+    fn delete<'a>(&'a self, kind: model::orphan::ResourceType, handle: &'a Handle) -> ProviderFuture<'a, ()> {
+        self.near.delete(kind, handle)
     }
     fn remove_workdir<'a>(&'a self, handle: &'a Handle, workdir: &'a str) -> ProviderFuture<'a, ()> {
         self.near.remove_workdir(handle, workdir)

@@ -93,6 +93,9 @@ fn table() -> Vec<(&'static str, Value)> {
         ("ResolveBody.note", json!({ "maxLength": MAX_NOTE })),
         ("ApproveBody.note", json!({ "maxLength": MAX_NOTE })),
         ("RejectBody.note", json!({ "maxLength": MAX_NOTE })),
+        ("WhitelistBody.provider_id", json!({ "minLength": 1 })),
+        ("WhitelistBody.reason", json!({ "minLength": 1, "maxLength": model::orphan::MAX_REASON, "pattern": "\\S" })),
+        ("WhitelistBody.notes", json!({ "maxLength": model::orphan::MAX_NOTES })),
         ("LogFrame.stream", words(&["stdout", "stderr", "runner"])),
     ]
 }
@@ -106,6 +109,7 @@ pub(super) fn is_needed(body: &str) -> bool {
             | "TerminateBody"
             | "ExtendBody"
             | "StopBody"
+            | "ScanBody"
             | "BlobList"
             | "ApproveBody"
             | "RejectBody"

@@ -474,6 +474,55 @@ CREATE TABLE resources (
 -- The resources of a manifest.
 CREATE INDEX resources_of_manifest ON resources (manifest_id, kind, resource_id);
 
+-- What providers list and no row knows -------------------------------------------------------------------------------
+
+-- Orphans: rows of what the last scans found. They belong to the installation, not to an org. `doc` is what the provider said;
+-- `seen_at`: the start of the scan that saw it last. `ending_*`: a person has asked for its end.
+CREATE TABLE orphans (
+    id            BIGINT NOT NULL PRIMARY KEY,
+    provider      TEXT   NOT NULL,
+    provider_id   TEXT   NOT NULL,
+    pool_id       BIGINT NOT NULL,
+    control_id    TEXT   NOT NULL, -- empty if the name does not tell
+    price_micro   BIGINT NOT NULL,
+    first_seen_at BIGINT NOT NULL,
+    seen_at       BIGINT NOT NULL,
+    notified_at   BIGINT,
+    ending_at     BIGINT,
+    ending_org    BIGINT,
+    ending_by     TEXT,
+    ending_error  TEXT,
+    doc           TEXT   NOT NULL,
+    UNIQUE (provider, provider_id)
+);
+-- What a scan of a pool did not see again is removed.
+CREATE INDEX orphans_of_pool ON orphans (pool_id, seen_at);
+-- Orphans by what their names say, for the warning before a run and for notices.
+CREATE INDEX orphans_of_control ON orphans (control_id, id);
+-- Orphans by their id at the provider, whichever provider it is.
+CREATE INDEX orphans_by_handle ON orphans (provider_id, id);
+
+-- Orphans that somebody has looked into and keeps.
+CREATE TABLE orphan_whitelist (
+    provider        TEXT   NOT NULL,
+    provider_id     TEXT   NOT NULL,
+    kind            TEXT   NOT NULL,
+    reason          TEXT   NOT NULL,
+    acknowledged_by TEXT   NOT NULL,
+    acknowledged_at BIGINT NOT NULL,
+    expires_at      BIGINT,
+    notes           TEXT,
+    PRIMARY KEY (provider, provider_id)
+);
+-- Entries whose time is up.
+CREATE INDEX orphan_whitelist_to_expire ON orphan_whitelist (expires_at) WHERE expires_at IS NOT NULL;
+
+-- The last scan of each pool (provider and region), and whether it could be listed.
+CREATE TABLE scans (
+    pool_id BIGINT NOT NULL PRIMARY KEY,
+    doc     TEXT   NOT NULL
+);
+
 -- Work items and the processes that hold them ------------------------------------------------------------------------
 
 -- A worker process and its lease. `boot` rises each time that a process starts under this name.
@@ -481,7 +530,8 @@ CREATE TABLE workers (
     id      BIGINT NOT NULL PRIMARY KEY,
     name    TEXT   NOT NULL UNIQUE,
     boot    BIGINT NOT NULL,
-    beat_at BIGINT NOT NULL
+    beat_at BIGINT NOT NULL,
+    started_at BIGINT NOT NULL DEFAULT 0
 );
 
 -- One row for each (kind, subject) that has something to do. A wake raises `gen` and may bring `due` nearer; a claim raises

@@ -96,6 +96,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         things::tokens_are_known_by_their_hash
         things::secrets_are_kept_sealed
         things::the_newest_record_is_the_last_one_of_the_last_attempt
+        things::orphans_are_kept_until_they_are_not_seen_again
         things::blobs_are_what_was_sent
         things::contents_go_when_nobody_needs_them
         things::a_tree_keeps_what_it_names

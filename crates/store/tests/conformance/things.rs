@@ -4,13 +4,15 @@ use crate::support::World;
 use crate::{read, rich_org, write};
 use model::agent::{Agent, AgentKind};
 use model::allocation::{Allocation, AllocationStatus};
+use model::orphan::{Listed, ListedStatus, ResourceType, Whitelisted};
 use model::plan::{AgentPlan, StepPlan, TaskPlan};
 use model::run::Run;
 use model::step::{Recorded, Step, ToolKind};
 use model::task::Task;
 use model::tree::Child;
 use model::{
-    AgentId, AllocationId, ArtifactId, Failure, JobId, MessageId, OrgId, Refused, RunId, StepId, TaskId, Timestamp,
+    AgentId, AllocationId, ArtifactId, Failure, JobId, MessageId, OrgId, PoolId, Refused, RunId, StepId, TaskId,
+    Timestamp,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -18,7 +20,7 @@ use store::artifact::{Announced, EntryKind};
 use store::message::{self, Message};
 use store::step::JournalRow;
 use store::token::{NewToken, Scope};
-use store::{BlobHash, BlobName, Installation, allocation, artifact, content, secret, step, token};
+use store::{BlobHash, BlobName, Installation, allocation, artifact, content, orphan, secret, step, token};
 
 pub async fn tokens_are_known_by_their_hash(w: &World) {
     let org = rich_org(&w.store).await;
@@ -300,4 +302,78 @@ pub async fn a_message_is_taken_by_one_turn(w: &World) {
     assert_eq!(taken, [("t2".to_owned(), "one".to_owned())], "the first turn keeps it");
     assert_eq!(read(&w.store, |tx| message::count(tx, RunId(7))).await, 3);
     assert_eq!(read(&w.store, |tx| message::count(tx, RunId(8))).await, 0);
+}
+
+/// What a scan saw, what it did not see again, and what somebody keeps.
+pub async fn orphans_are_kept_until_they_are_not_seen_again(w: &World) {
+    let listed = |handle: &str, name: &str| Listed {
+        kind: ResourceType::Instance,
+        name: name.to_owned(),
+        handle: handle.to_owned(),
+        nonce: None,
+        status: ListedStatus::Running,
+        instance_type: None,
+        region: "here".to_owned(),
+        created_at: None,
+        ip: None,
+        last_seen: None,
+        price_micro: Some(7),
+    };
+    let pool = PoolId(5);
+    let ours = listed("i-1", "repl-abcd1234-none-1");
+    let seen = [ours.clone(), listed("i-2", "repl-other123-none-1"), listed("i-3", "repl-old")];
+    let first = write(&w.store, move |tx| {
+        let at = tx.at();
+        seen.iter().try_for_each(|it| orphan::seen(tx, "fake", pool, at, it))?;
+        orphan::seen(tx, "second", pool, at, &seen[0])?;
+        Ok(at)
+    })
+    .await
+    .unwrap();
+    let count = |control: &'static str| read(&w.store, move |tx| orphan::count(tx, control, 10));
+    assert_eq!((count("abcd1234").await, count("").await, count("nobody12").await), ((2, 14), (1, 7), (0, 0)));
+    assert_eq!(read(&w.store, |tx| orphan::by_handle(tx, "i-1")).await.len(), 2);
+    let entry = Whitelisted {
+        provider: "fake".to_owned(),
+        provider_id: "i-1".to_owned(),
+        kind: ResourceType::Instance,
+        reason: "why".to_owned(),
+        acknowledged_by: "me".to_owned(),
+        acknowledged_at: first,
+        expires_at: Some(first + 1_000_000_000),
+        notes: Some("more".to_owned()),
+    };
+    let kept = entry.clone();
+    write(&w.store, move |tx| orphan::keep(tx, &kept)).await.unwrap();
+    assert_eq!(count("abcd1234").await, (1, 7));
+    let page = read(&w.store, |tx| orphan::page(tx, i64::MAX, 10)).await;
+    let found = page.iter().find(|it| it.provider == "fake" && it.listed.handle == "i-1").unwrap().clone();
+    assert_eq!((page.len(), found.whitelisted.as_ref(), &found.listed), (4, Some(&entry), &ours));
+    assert_eq!(read(&w.store, |tx| orphan::kept_page(tx, ("", ""), 10)).await, [entry.clone()]);
+    assert_eq!(read(&w.store, |tx| orphan::kept(tx, "i-1")).await, [entry.clone()]);
+    write(&w.store, move |tx| orphan::end_asked(tx, found.id, OrgId(3), "me")).await.unwrap();
+    write(&w.store, move |tx| orphan::end_failed(tx, found.id, "stuck")).await.unwrap();
+    // A scan that began later sees one of them again, which changes neither its id nor what was asked.
+    write(&w.store, move |tx| orphan::seen(tx, "fake", pool, first + 1, &ours)).await.unwrap();
+    let again = read(&w.store, move |tx| orphan::find(tx, found.id)).await.unwrap();
+    let ending = again.ending.unwrap();
+    assert_eq!((ending.org, ending.by.as_str(), ending.error.as_deref()), (OrgId(3), "me", Some("stuck")));
+    let gone = write(&w.store, move |tx| orphan::vanished(tx, pool, first + 1, 10)).await.unwrap();
+    assert_eq!((gone, read(&w.store, |tx| orphan::page(tx, i64::MAX, 10)).await.len()), (3, 1));
+    // When its time is up people are told of it anew.
+    let over = Whitelisted { expires_at: Some(first), ..entry };
+    write(&w.store, move |tx| {
+        orphan::told(tx, found.id)?;
+        orphan::keep(tx, &over)
+    })
+    .await
+    .unwrap();
+    assert_eq!(read(&w.store, |tx| orphan::untold(tx, "abcd1234", 10)).await.len(), 0);
+    assert_eq!(write(&w.store, |tx| orphan::expire(tx, 10)).await.unwrap(), 1);
+    assert_eq!(read(&w.store, |tx| orphan::untold(tx, "abcd1234", 10)).await.len(), 1);
+    assert_eq!(read(&w.store, |tx| orphan::kept_page(tx, ("", ""), 10)).await, []);
+    let scan = orphan::Scan { listed: 4, error: Some("no".to_owned()), ..orphan::Scan::default() };
+    let saved = scan.clone();
+    write(&w.store, move |tx| orphan::save_scan(tx, pool, &saved)).await.unwrap();
+    assert_eq!(read(&w.store, move |tx| orphan::scan_of(tx, pool)).await, Some(scan));
 }

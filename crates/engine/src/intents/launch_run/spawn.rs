@@ -121,6 +121,7 @@ impl NodeKind for SpawnInstance {
         if run_tx.instance(id)?.it.status == InstanceStatus::Spawning {
             if uncertain && !bug!(uncertain_spawn_forgotten) {
                 terminate_instance::begin(run_tx, id, "it may exist although its making failed")?;
+                run_tx.wake(WorkKind::ScanName, id.0, run_tx.at);
             } else {
                 run_tx.instance_event(id, InstanceEvent::SpawnFailed)?;
             }

@@ -1,0 +1,125 @@
+//! The end of one orphan, asked for by a person who named its id. The wish is a row before the provider is asked; what bears the id by
+//! then and is another resource is left alone.
+
+use super::{OrphanPicture, one, publish};
+use crate::Engine;
+use adapters::{Handle, ListAsk};
+use model::orphan::{Listed, ResourceType};
+use model::time::SECOND;
+use model::{Failure, OrgId, OrphanId, Refused, Trouble, TroubleKind, crash_point};
+use store::orphan::Orphan;
+use store::{Item, Lane, Tx, WorkKind};
+
+/// A resource on its way out is looked at again after this.
+const STILL_GOING_MS: i64 = 5 * SECOND;
+
+impl Engine {
+    /// `typed` is the id as the person has typed it. What belongs to another installation needs `force`.
+    pub async fn end_orphan(
+        &self,
+        (org, by): (OrgId, String),
+        (provider, id): (Option<&str>, &str),
+        typed: &str,
+        force: bool,
+    ) -> Result<OrphanPicture, Failure> {
+        if typed != id {
+            let why = format!("must repeat the resource's id `{id}`: nothing is terminated without a person's word");
+            return Err(Refused::invalid("confirm", why).into());
+        }
+        let (of, named) = (provider.map(str::to_owned), id.to_owned());
+        let ours = self.context.installation.control_id.clone();
+        self.store
+            .write(Lane::Normal, "orphan.end", move |tx| {
+                let orphan = one(tx, of.as_deref(), &named)?;
+                let of_others = orphan.listed.inferred().is_some_and(|name| name.control_id != ours);
+                if of_others && !force {
+                    let why = "it belongs to another installation: force ends it all the same";
+                    return Err(Refused::Conflict { why: why.into() }.into());
+                }
+                let at = tx.at();
+                store::orphan::end_asked(tx, orphan.id, org, &by)?;
+                publish(tx, org, "orphan.end_asked", &orphan.provider, &named, &by);
+                tx.wake(WorkKind::Orphan, orphan.id.0, at);
+                Ok(())
+            })
+            .await?;
+        self.orphan(provider, id).await
+    }
+
+    pub(crate) async fn reconcile_orphan(&self, item: Item) -> Result<(), Failure> {
+        let id = OrphanId(item.subject);
+        let orphan = self.store.read("orphan.ending", move |tx| store::orphan::find(tx, id)).await?;
+        let Some(orphan) = orphan.filter(|orphan| orphan.ending.is_some()) else {
+            return self.forget_orphan(item, None, None).await;
+        };
+        match self.end(&orphan).await {
+            Ok(()) => self.forget_orphan(item, Some(orphan), None).await,
+            Err(trouble) if trouble.retry => {
+                let why = trouble.what.clone();
+                let now = self.store.write(Lane::Normal, "orphan.ended", move |tx| {
+                    store::orphan::end_failed(tx, id, &why)?;
+                    Ok(tx.at())
+                });
+                let now = now.await?;
+                self.at(item, now + STILL_GOING_MS).await
+            }
+            Err(trouble) => self.forget_orphan(item, None, Some((id, trouble.what))).await,
+        }
+    }
+
+    /// Looked at once more before: the tag that was listed proves that it is still the same.
+    async fn end(&self, orphan: &Orphan) -> Result<(), Trouble> {
+        let provider = self.context.provider(&orphan.provider);
+        let provider = provider.map_err(|refused| Trouble::new(TroubleKind::InvalidSpec, refused.to_string()))?;
+        let known = &orphan.listed;
+        let ask = ListAsk { region: Some(known.region.clone()), ..ListAsk::of(&known.name) };
+        let listed = self.in_time(provider.list(&ask)).await?.listed;
+        let Some(found) = listed.into_iter().find(|it| it.handle == known.handle) else { return Ok(()) };
+        if !is_same(&found, known) {
+            let what = format!("`{}` is another resource now: scan again and look at it", known.handle);
+            return Err(Trouble { retry: false, ..Trouble::new(TroubleKind::InvalidSpec, what) });
+        }
+        let handle = Handle(known.handle.clone());
+        match known.kind {
+            ResourceType::Instance => {
+                let nonce = known.nonce.clone().unwrap_or_default();
+                crash_point!("provider.terminate", provider.terminate(&handle, &nonce).await)?;
+                // Nothing of ours waits for its folders. A provider that keeps none has ended it all the same.
+                match crash_point!("provider.forget", provider.forget(&handle).await) {
+                    Err(trouble) if trouble.retry => Err(trouble),
+                    Ok(()) | Err(_) => Ok(()),
+                }
+            }
+            kind => provider.delete(kind, &handle).await,
+        }
+    }
+
+    async fn forget_orphan(
+        &self,
+        item: Item,
+        ended: Option<Orphan>,
+        failed: Option<(OrphanId, String)>,
+    ) -> Result<(), Failure> {
+        self.store
+            .write(Lane::Normal, "orphan.ended", move |tx: &mut Tx| {
+                store::work::hold(tx, &item)?;
+                if let Some(orphan) = &ended {
+                    let id = &orphan.listed.handle;
+                    store::orphan::remove(tx, &orphan.provider, id)?;
+                    store::orphan::unkeep(tx, &orphan.provider, id)?;
+                    if let Some(ending) = &orphan.ending {
+                        publish(tx, ending.org, "orphan.terminated", &orphan.provider, id, &ending.by);
+                    }
+                }
+                if let Some((id, why)) = &failed {
+                    store::orphan::end_failed(tx, *id, why)?;
+                }
+                store::work::forget(tx, WorkKind::Orphan, item.subject)
+            })
+            .await
+    }
+}
+
+fn is_same(found: &Listed, known: &Listed) -> bool {
+    (&found.name, &found.nonce, found.kind) == (&known.name, &known.nonce, known.kind)
+}

@@ -1,0 +1,229 @@
+//! What providers list beside what we know: found, said, kept, and ended only by a person's word.
+
+use crate::bench::{Bench, now, settings, spec};
+use crate::machines::Plan;
+use adapters::FakeTool;
+use adapters::fake::{Call, Fate};
+use engine::Config;
+use engine::orphan::OrphanPicture;
+use model::instance::InstanceStatus;
+use model::orphan::{Listed, ListedStatus, OrphanSection, OrphanSeverity, ResourceType, Whitelisted};
+use model::time::{DAY, HOUR, MINUTE, SECOND};
+use model::{Failure, OrgId, Refused, Timestamp, TroubleKind};
+use std::sync::Arc;
+
+const OURS: &str = "b3nchm4n";
+
+fn listed(bench: &Bench, handle: &str, name: &str, age_ms: i64) -> Listed {
+    Listed {
+        kind: ResourceType::Instance,
+        name: name.to_owned(),
+        handle: handle.to_owned(),
+        nonce: Some(format!("nonce of {handle}")),
+        status: ListedStatus::Running,
+        instance_type: Some("large".to_owned()),
+        region: "here".to_owned(),
+        created_at: Some(bench.at() - age_ms),
+        ip: None,
+        last_seen: None,
+        price_micro: Some(1_230_000),
+    }
+}
+
+fn bench() -> Bench {
+    Bench::with(settings(2), Config::default())
+}
+
+fn all(bench: &Bench) -> Vec<OrphanPicture> {
+    let (mut found, mut before) = (Vec::new(), i64::MAX);
+    loop {
+        let page = now(bench.engine.orphans(before, 200)).unwrap();
+        let Some(last) = page.last() else { return found };
+        before = last.orphan.id.0;
+        found.extend(page);
+    }
+}
+
+fn entry(id: &str, expires_at: Option<Timestamp>) -> Whitelisted {
+    Whitelisted {
+        provider: String::new(),
+        provider_id: id.to_owned(),
+        kind: ResourceType::Instance,
+        reason: "Temp keep".to_owned(),
+        acknowledged_by: "somebody".to_owned(),
+        acknowledged_at: Timestamp(0),
+        expires_at,
+        notes: None,
+    }
+}
+
+#[test]
+fn ten_thousand_of_three_installations_are_read_in_pages_and_only_ours_are_claimed() {
+    let mut bench = bench();
+    for number in 0..10_000i64 {
+        let control = [OURS, "0therpl4", "th1rdpl4"][(number % 3) as usize];
+        let name = format!("repl-{control}-none-{}", model::slug(number));
+        bench.provider.place(listed(&bench, &format!("i-{number:05}"), &name, 2 * DAY));
+    }
+    bench.provider.place(listed(&bench, "i-z", "repl-of-an-older-time", DAY));
+    now(bench.engine.arm_scans()).unwrap();
+    bench.advance(HOUR + MINUTE);
+    let scans = now(bench.engine.scans()).unwrap();
+    let here = scans.iter().find(|scan| scan.region == "here").unwrap().scan.clone().unwrap();
+    assert_eq!((here.pages, here.listed, here.error), (51, 10_001, None));
+    assert_eq!((here.orphans, here.foreign, here.tracked), (3_334 + 1, 6_666, 0));
+    let there = scans.iter().find(|scan| scan.region == "there").unwrap().scan.clone().unwrap();
+    assert_eq!((there.listed, there.error), (0, None));
+    let of = |section| all(&bench).iter().filter(|found| found.section == section).count();
+    assert_eq!((of(OrphanSection::OtherSessions), of(OrphanSection::OtherInstallations)), (3_334, 6_666));
+    let unknown = all(&bench).into_iter().find(|found| found.section == OrphanSection::Unknown).unwrap();
+    assert_eq!((unknown.severity, unknown.orphan.listed.handle.as_str()), (OrphanSeverity::Caution, "i-z"));
+    let tally = now(bench.engine.tally_orphans()).unwrap();
+    assert_eq!(
+        tally.orphans,
+        engine::orphan::MOST_COUNTED + 1,
+        "counted up to a bound; others' are not ours to warn of"
+    );
+    assert_eq!(bench.provider.placed().len(), 10_001, "nothing was touched");
+}
+
+#[test]
+fn what_cannot_be_listed_is_not_scanned_and_never_absent() {
+    let mut bench = bench();
+    bench.provider.place(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h2i", HOUR));
+    now(bench.engine.scan_now(None)).unwrap();
+    assert_eq!(all(&bench).len(), 1);
+    bench.fate(|call, _, _| if call == Call::List { Fate::FailBefore(TroubleKind::Auth) } else { Fate::Obey });
+    let scans = now(bench.engine.scan_now(Some("fake"))).unwrap();
+    assert!(scans.iter().all(|it| it.scan.as_ref().is_some_and(|scan| scan.error.is_some())), "{scans:?}");
+    assert!(scans[0].scan.as_ref().unwrap().complete_at.is_some(), "when it last was is still known");
+    assert_eq!(all(&bench).len(), 1, "what was found before is still said");
+    bench.fate(|_, _, _| Fate::Obey);
+    let name = "repl-b3nchm4n-9ix-1h2i";
+    bench.provider.place(Listed { status: ListedStatus::Ended, ..listed(&bench, "i-1", name, HOUR) });
+    now(bench.engine.scan_now(None)).unwrap();
+    assert_eq!(all(&bench), [], "what its provider says has ended is none");
+    let unknown = now(bench.engine.scan_now(Some("fkae"))).unwrap_err();
+    assert!(unknown.to_string().contains("`fkae` is not set up here"), "{unknown}");
+}
+
+#[test]
+fn the_young_are_left_out_by_the_hour_and_marked_on_demand() {
+    let mut bench = bench();
+    now(bench.engine.arm_scans()).unwrap();
+    bench.advance(HOUR - 5 * MINUTE);
+    bench.provider.place(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h2i", 0));
+    bench.advance(6 * MINUTE);
+    assert_eq!(all(&bench), []);
+    now(bench.engine.scan_now(None)).unwrap();
+    let found = all(&bench);
+    assert!(found[0].young && found[0].of_session);
+    assert_eq!((found[0].section, found[0].severity), (OrphanSection::CurrentSession, OrphanSeverity::Warning));
+    bench.advance(HOUR);
+    assert!(!all(&bench)[0].young);
+}
+
+#[test]
+fn a_tracked_machine_is_no_orphan_and_a_stranger_under_its_name_is() {
+    let mut bench = bench();
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(spec());
+    bench.settle();
+    let scans = now(bench.engine.scan_now(None)).unwrap();
+    let here = scans[0].scan.clone().unwrap();
+    assert_eq!((here.tracked, here.orphans, here.adopted), (1, 0, 0));
+    let name = bench.provider.machines().keys().next().unwrap().clone();
+    bench.provider.replace_by_stranger(&name);
+    now(bench.engine.scan_now(None)).unwrap();
+    let found = all(&bench);
+    assert_eq!(found[0].orphan.listed.handle, name);
+    let matches = now(bench.engine.matches(bench.org, &found[0].orphan)).unwrap();
+    assert_eq!(matches.iter().map(|it| it.confidence).collect::<Vec<_>>(), [100]);
+    assert_eq!(now(bench.engine.matches(OrgId(i64::MAX), &found[0].orphan)).unwrap(), [], "of another org: nothing");
+    bench.cancel(run);
+}
+
+/// Nobody can look it up by its name; only the list shows it.
+#[test]
+fn a_machine_that_an_uncertain_spawn_left_is_adopted_and_then_ended() {
+    let mut bench = bench();
+    bench.runners.unborn = true;
+    bench.fate(|call, _, _| match call {
+        Call::Spawn => Fate::FailAfter(TroubleKind::Timeout),
+        Call::Find => Fate::FailBefore(TroubleKind::Timeout),
+        _ => Fate::Obey,
+    });
+    let run = bench.submit(spec());
+    for _ in 0..30 {
+        bench.advance(MINUTE);
+    }
+    let instance = bench.job(run).instance.unwrap();
+    let row = now(bench.engine.instance(bench.org, instance)).unwrap();
+    assert_eq!((row.handle.as_ref(), row.status), (Some(&row.name), InstanceStatus::Terminated));
+}
+
+#[test]
+fn only_a_persons_word_ends_an_orphan_and_only_the_one_that_was_meant() {
+    let mut bench = bench();
+    bench.provider.place(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h2i", HOUR));
+    bench.provider.place(listed(&bench, "i-2", "repl-0therpl4-9ix-1h2i", HOUR));
+    bench.provider.place(listed(&bench, "i-3", "repl-b3nchm4n-9ix-1h2j", HOUR));
+    let volume = listed(&bench, "vol-1", "repl-b3nchm4n-9ix-1h2k", HOUR);
+    bench.provider.place(Listed { kind: ResourceType::Volume, nonce: None, ..volume });
+    now(bench.engine.scan_now(None)).unwrap();
+    bench.advance(3 * HOUR);
+    assert_eq!(bench.provider.placed().len(), 4, "time alone ends nothing");
+    let by = || (OrgId(1), "somebody".to_owned());
+    let end = |bench: &Bench, id: &str, typed: &str, force| {
+        now(bench.engine.end_orphan(by(), (None, id), typed, force)).map(drop)
+    };
+    let refused = end(&bench, "i-1", "i-2", false).unwrap_err();
+    assert!(refused.to_string().starts_with("confirm: must repeat"), "{refused}");
+    let refused = end(&bench, "i-2", "i-2", false).unwrap_err();
+    assert!(matches!(refused, Failure::Refused(Refused::Conflict { .. })), "{refused}");
+    assert!(matches!(end(&bench, "i-9", "i-9", true), Err(Failure::Refused(Refused::NotFound { .. }))));
+    // Under the id of one there is another by then.
+    let name = "repl-b3nchm4n-9ix-1h2j";
+    bench.provider.place(Listed { nonce: Some("another".to_owned()), ..listed(&bench, "i-3", name, HOUR) });
+    for (id, force) in [("i-1", false), ("i-2", true), ("i-3", false), ("vol-1", false)] {
+        end(&bench, id, id, force).unwrap();
+    }
+    bench.advance(MINUTE);
+    assert_eq!(bench.provider.placed().keys().collect::<Vec<_>>(), ["i-3"]);
+    let left = now(bench.engine.orphan(None, "i-3")).unwrap();
+    let why = left.orphan.ending.unwrap().error.unwrap();
+    assert!(why.contains("is another resource now"), "{why}");
+    assert_eq!(all(&bench).len(), 1);
+}
+
+#[test]
+fn what_somebody_keeps_is_told_of_again_when_its_time_is_up() {
+    let mut bench = bench();
+    let program = Arc::new(FakeTool::obedient());
+    bench.notifying(program.clone());
+    bench.provider.place(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h2i", HOUR));
+    bench.provider.place(listed(&bench, "i-2", "repl-0therpl4-9ix-1h2i", HOUR));
+    now(bench.engine.arm_scans()).unwrap();
+    now(bench.engine.scan_now(None)).unwrap();
+    bench.advance(SECOND);
+    let told = |program: &FakeTool| program.seen().len();
+    assert_eq!(told(&program), 1, "one message, and others' are not told of");
+    let keep = |bench: &Bench, entry| now(bench.engine.keep_orphan(bench.org, None, entry)).map(drop);
+    let kept_until = bench.at() + 90 * MINUTE;
+    let past = keep(&bench, entry("i-1", Some(bench.at()))).unwrap_err();
+    assert!(past.to_string().starts_with("expires_at: lies in the past"), "{past}");
+    let nothing = keep(&bench, Whitelisted { reason: String::new(), ..entry("i-1", None) }).unwrap_err();
+    assert!(nothing.to_string().starts_with("reason: is required"), "{nothing}");
+    keep(&bench, entry("i-1", Some(kept_until))).unwrap();
+    assert_eq!(now(bench.engine.tally_orphans()).unwrap().orphans, 0);
+    assert!(now(bench.engine.orphan(None, "i-1")).unwrap().is_whitelisted());
+    bench.advance(HOUR);
+    assert_eq!(told(&program), 1);
+    bench.advance(HOUR + MINUTE);
+    assert_eq!((told(&program), now(bench.engine.tally_orphans()).unwrap().orphans), (2, 1));
+    assert_eq!(now(bench.engine.kept_orphans(Default::default(), 10)).unwrap(), []);
+    keep(&bench, entry("i-1", None)).unwrap();
+    let unkeep = |bench: &Bench| now(bench.engine.unkeep_orphan((bench.org, "x".into()), None, "i-1"));
+    unkeep(&bench).unwrap();
+    assert!(matches!(unkeep(&bench), Err(Failure::Refused(Refused::NotFound { .. }))));
+}
