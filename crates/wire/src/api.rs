@@ -21,7 +21,7 @@
 //! | `GET /runs/{id}/artifacts/{artifact}` | bytes |
 //! | `GET /instances` `/instances/{id}`, `POST /instances/{id}/terminate` | [`InstanceView`]; [`TerminateBody`] |
 //! | `GET /allocations` `/allocations/{id}`, `POST /allocations/{id}/extend` `/release` | [`AllocationView`]; [`ExtendBody`] |
-//! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`] |
+//! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`]; [`CancelBody`] |
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
 //! | `GET /credits` · `POST /credits` · `GET /credits/ledger` · `GET /credits/usage` | [`BalanceView`] · [`AddCredits`] · [`Page`] of [`LedgerRow`] · [`UsageView`] |
 //! | `GET /secrets`, `PUT /secrets/{name}`, `DELETE /secrets/{name}` | [`SecretView`]; [`SecretBody`] |
