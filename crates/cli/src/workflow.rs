@@ -7,7 +7,7 @@ use crate::lookup;
 use crate::settings::Settings;
 use crate::show::{self, Table};
 use std::collections::BTreeMap;
-use wire::api::{NodeView, OrphanRiskView, WorkflowView};
+use wire::api::{CancelBody, NodeView, OrphanRiskView, WorkflowView};
 use wire::model::time::show_duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -35,10 +35,14 @@ pub enum Workflow {
     },
     /// Skip what has not begun, tell what has
     #[command(after_help = "Examples:
-  repl workflow cancel wfl_3")]
+  repl workflow cancel wfl_3
+  repl workflow cancel wfl_3 --reason 'wrong data'")]
     Cancel {
         /// Id, beginning of an id, or the run it launched
         workflow: String,
+        /// Why, for whoever looks at it later
+        #[arg(long)]
+        reason: Option<String>,
         #[command(flatten)]
         json: Json,
     },
@@ -62,8 +66,10 @@ pub async fn workflow(settings: &Settings, command: Workflow) -> Done {
             let view: WorkflowView = plane.get(&format!("/workflows/{id}")).await?;
             if json.json { show::json(&view) } else { Ok(print(&view)) }
         }
-        Workflow::Cancel { workflow, json } => act(&plane, &workflow, "cancel", json).await,
-        Workflow::Retry { workflow, json } => act(&plane, &workflow, "retry", json).await,
+        Workflow::Cancel { workflow, reason, json } => {
+            act(&plane, &workflow, "cancel", &CancelBody { reason }, json).await
+        }
+        Workflow::Retry { workflow, json } => act(&plane, &workflow, "retry", &CancelBody::default(), json).await,
     }
 }
 
@@ -89,9 +95,9 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
     Ok(0)
 }
 
-async fn act(plane: &ControlPlane, said: &str, verb: &str, json: Json) -> Done {
+async fn act(plane: &ControlPlane, said: &str, verb: &str, body: &CancelBody, json: Json) -> Done {
     let id = lookup::workflow(plane, said).await?;
-    let view: WorkflowView = plane.post(&format!("/workflows/{id}/{verb}"), &serde_json::json!({})).await?;
+    let view: WorkflowView = plane.post(&format!("/workflows/{id}/{verb}"), body).await?;
     if json.json {
         return show::json(&view);
     }
@@ -109,15 +115,31 @@ fn print(it: &WorkflowView) -> u8 {
         ("job", it.job.clone()),
         ("instance", it.instance.clone()),
         ("manifest", Some(it.manifest.clone())),
+        ("parent", it.parent.clone()),
         ("took", took),
+        ("cancelled for", it.cancel_reason.clone()),
         ("error", it.error.clone()),
         ("topology", Some(it.topology.clone())),
     ]);
     println!();
     for line in draw(&it.nodes).into_iter().chain(risks(&it.orphan_risks)) {
-        println!("{line}");
+        println!("{}", show::wrapped(&line, 0, BEHIND_GUTTER));
     }
     0
+}
+
+/// Where the further lines of a node begin on a terminal.
+const BEHIND_GUTTER: usize = 6;
+
+/// Why a node is there that is none of the intent's own.
+fn brought(node: &NodeView) -> Option<String> {
+    let of = node.of.as_ref()?;
+    Some(match node.pattern.as_deref()? {
+        "insert-and-reconverge" => format!("inserted before {of}"),
+        "parallel-fan-out" => format!("branch into {of}"),
+        "retry-with-alternative" => format!("in place of {of}"),
+        other => format!("{other} of {of}"),
+    })
 }
 
 /// What may still exist although its workflow has given it up: a person looks for it.
@@ -159,6 +181,8 @@ fn describe(gutter: &str, node: &NodeView, nodes: &[NodeView], depth: usize) -> 
     if node.logical != node.name {
         words.push(format!("as {}", node.logical));
     }
+    words.extend(brought(node));
+    words.extend(node.child.as_ref().map(|child| format!("by {child}")));
     if let (Some(from), Some(to)) = (node.started_at, node.ended_at) {
         words.push(show_duration(to - from));
     }
@@ -171,6 +195,7 @@ fn describe(gutter: &str, node: &NodeView, nodes: &[NodeView], depth: usize) -> 
     if !plain_chain && !node.after.is_empty() {
         words.push(format!("after {}", node.after.join(", ")));
     }
+    words.extend(node.compensated_at.map(|_| "undone".to_owned()));
     words.extend(node.error.as_ref().map(|error| format!("— {error}")));
     words.extend(node.waiting_until.map(|until| format!("— looks again {}", show::until(until))));
     words.join("  ")
@@ -206,7 +231,40 @@ mod tests {
             waiting_until: None,
             started_at: Some(0),
             ended_at: Some(12),
+            compensated_at: None,
+            pattern: None,
+            of: None,
+            child: None,
         }
+    }
+
+    #[test]
+    fn what_a_pattern_brought_says_so() {
+        let brought = |name: &str, after: &[&str], pattern: &str, of: &str| NodeView {
+            pattern: Some(pattern.into()),
+            of: Some(of.into()),
+            ..node(name, after, "completed")
+        };
+        let why = Some("no capacity".to_owned());
+        let failed = NodeView { compensated_at: Some(13), error: why, ..node("spawn", &[], "failed") };
+        let nodes = [
+            failed,
+            brought("spawn#2", &[], "retry-with-alternative", "spawn"),
+            brought("gpu", &["spawn"], "insert-and-reconverge", "boot"),
+            brought("a", &["gpu"], "parallel-fan-out", "join"),
+            NodeView { child: Some("wfl_9".into()), ..node("join", &["a"], "running") },
+        ];
+        let drawn = [
+            "├─┬─● spawn  failed  12ms  undone  — no capacity",
+            "│ ╰─● spawn#2  completed  in place of spawn  12ms",
+            "│",
+            "● gpu  completed  inserted before boot  12ms",
+            "│",
+            "● a  completed  branch into join  12ms",
+            "│",
+            "● join  running  by wfl_9  12ms",
+        ];
+        assert_eq!(draw(&nodes), drawn);
     }
 
     #[test]

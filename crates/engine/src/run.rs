@@ -449,7 +449,12 @@ fn give_up_silent_jobs(run_tx: &mut RunTx<'_>) -> Result<bool, Failure> {
     Ok(!silent.is_empty())
 }
 
-fn open_owned<'t>(tx: &'t mut Tx, context: &'t EngineContext, org: OrgId, id: RunId) -> Result<RunTx<'t>, Failure> {
+pub(crate) fn open_owned<'t>(
+    tx: &'t mut Tx,
+    context: &'t EngineContext,
+    org: OrgId,
+    id: RunId,
+) -> Result<RunTx<'t>, Failure> {
     let run_tx = RunTx::open(tx, context, id)?;
     if run_tx.run.org != org && !bug!(org_unchecked) {
         return Err(Refused::not_found("run", id).into()); // another org's run does not exist

@@ -8,13 +8,15 @@ pub(crate) mod kind;
 pub(crate) mod tests;
 
 pub(crate) use advance::{advance_in, open_manifest};
+pub use model::workflow::topology;
 
 use crate::Engine;
 use crate::intents::{self, terminate_instance};
-use crate::run::{Action, KeyedResponse};
+use crate::run::KeyedResponse;
 use model::manifest::Manifest;
-use model::workflow::{Intent, NodeStatus, Workflow, WorkflowStatus};
-use model::{Failure, ManifestId, OrgId, Refused, WorkflowId};
+use model::run::RunEvent;
+use model::workflow::{Intent, MAX_CANCEL_REASON, Workflow, WorkflowEvent, WorkflowStatus};
+use model::{Failure, ManifestId, OrgId, Outcome, Refused, WorkflowId};
 use std::sync::Arc;
 use store::idempotency::Key;
 use store::{Item, Lane, Tx};
@@ -22,24 +24,18 @@ use store::{Item, Lane, Tx};
 /// Turns a workflow into the bytes that are answered.
 pub type WorkflowRender = Arc<dyn Fn(&Workflow) -> Vec<u8> + Send + Sync>;
 
-/// Hash of the executed DAG's shape, for comparing runs of the same kind.
-pub fn topology(workflow: &Workflow) -> String {
-    let shape: Vec<String> = workflow
-        .nodes
-        .iter()
-        .filter(|n| n.status != NodeStatus::Skipped)
-        .map(|n| format!("{}<{}:{}", n.kind, n.after.join("+"), n.status))
-        .collect();
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a: a label, not a proof
-    for byte in shape.join(";").bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("{hash:016x}")
-}
-
 fn owned(tx: &mut Tx, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
     let found = store::workflow::find(tx, id)?.filter(|workflow| workflow.org == org);
     found.ok_or_else(|| Refused::not_found("workflow", id).into())
+}
+
+fn checked_reason(reason: &str) -> Result<String, Failure> {
+    let too_long = reason.chars().count() > MAX_CANCEL_REASON;
+    if reason.trim().is_empty() || too_long || reason.chars().any(char::is_control) {
+        let why = format!("a reason is one line of 1 to {MAX_CANCEL_REASON} characters");
+        return Err(Refused::invalid("reason", why).into());
+    }
+    Ok(reason.trim().to_owned())
 }
 
 impl Engine {
@@ -70,9 +66,11 @@ impl Engine {
         &self,
         org: OrgId,
         id: WorkflowId,
+        reason: Option<String>,
         key: Option<Key>,
         render: WorkflowRender,
     ) -> Result<KeyedResponse, Failure> {
+        let reason = reason.map(|reason| checked_reason(&reason)).transpose()?;
         let context = self.context.clone();
         self.keyed(Lane::Normal, "run.act", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
@@ -84,7 +82,15 @@ impl Engine {
                 return Err(Refused::Conflict { why }.into());
             };
             let job = store::job::find(tx, job)?.ok_or_else(|| Refused::not_found("job", job))?;
-            crate::run::act(tx, &context, org, job.run, Action::Cancel { abort: false })?;
+            let mut run_tx = crate::run::open_owned(tx, &context, org, job.run)?;
+            if let Some(reason) = reason.clone() {
+                let wanted = WorkflowEvent::CancelWanted { reason };
+                if let Outcome::Moved { next, .. } = model::workflow::apply(&workflow, &wanted, run_tx.at)? {
+                    run_tx.workflow(id)?.set(next);
+                }
+            }
+            run_tx.run_event(RunEvent::CancelAsked { abort: false })?;
+            run_tx.close()?;
             Ok(render(&owned(tx, org, id)?))
         })
         .await

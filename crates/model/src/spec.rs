@@ -235,6 +235,9 @@ pub struct RunSpec {
     pub resources: Resources,
     pub provider: String,
     pub region: String,
+    /// Nobody asked for that region: where it has no machine, the provider's others are tried.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any_region: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_duration_ms: Option<i64>,
     pub stop_duration_ms: i64,
@@ -276,6 +279,8 @@ pub struct RunTerms {
     pub resources: Resources,
     pub provider: String,
     pub region: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any_region: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_duration_ms: Option<i64>,
     pub stop_duration_ms: i64,
@@ -449,6 +454,7 @@ impl RunSpec {
             resources: self.resources.clone(),
             provider: self.provider.clone(),
             region: self.region.clone(),
+            any_region: self.any_region,
             max_duration_ms: self.max_duration_ms,
             stop_duration_ms: self.stop_duration_ms,
             hold_ms: self.hold_ms,

@@ -1,14 +1,17 @@
 //! The life of a workflow and its nodes: a durable DAG held in one document. Patterns change the document; blueprints are data.
-//! `dag` answers questions about the graph; this file has the types and the moves.
+//! `dag` answers questions about the graph, `pattern` has what changes it; this file has the types and the moves.
 
 mod dag;
+mod pattern;
 
-pub use dag::{check, output, outputs, ready};
+pub use dag::{branches_of, check, output, outputs, ready, topology};
+pub use pattern::{Addition, Application, FanOutMode, Origin, Pattern, PatternKind, gives_way};
 
 use crate::manifest::ResourceKind;
 use crate::time::show_duration;
 use crate::{JobId, ManifestId, OrgId, Outcome, Refused, Timestamp, WorkflowId, moved, string_enum, unchanged};
-use dag::{alternative, fall_back, may_begin, settle_branches};
+use dag::{fall_back, may_begin, settle_branches};
+use pattern::alternative;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -47,7 +50,8 @@ pub struct Branch {
     pub on_error: bool,
 }
 
-/// The same work with other parameters when a node has failed and was compensated.
+/// The same work with other parameters when a node has failed and was compensated. It is of the same kind, so what it gives has the
+/// same form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alternative {
     pub parameters: Value,
@@ -72,6 +76,15 @@ pub struct Node {
     pub alternatives: Vec<Alternative>,
     #[serde(default)]
     pub parameters: Value,
+    /// The pattern that brought it; none: it stands in the blueprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// A branch whose failure is its own: what joins the branches goes on without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub isolated: bool,
+    /// The workflow that does the node's work: it is done when that one has completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<WorkflowId>,
     pub tries: i64,
     /// A worker is acting on it outside of a transaction. Committed before the act, cleared with the act's result: a worker
     /// that finds it set and is not acting itself knows that another one died.
@@ -129,6 +142,9 @@ impl Node {
             branch: None,
             alternatives: Vec::new(),
             parameters: Value::Null,
+            origin: None,
+            isolated: false,
+            child: None,
             tries: 0,
             in_hand: false,
             uncertain: false,
@@ -173,6 +189,12 @@ pub struct Workflow {
     pub status: WorkflowStatus,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_asked: bool,
+    /// Why it shall end, in the words of whoever asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<String>,
+    /// The patterns that have changed its nodes, in order, each stored with its change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub applied: Vec<Application>,
     /// Shared between the versions of a workflow: an event changes one or two of them.
     #[serde(with = "shared")]
     pub nodes: Vec<Arc<Node>>,
@@ -205,6 +227,8 @@ impl Workflow {
             input: Arc::default(),
             status: WorkflowStatus::Pending,
             cancel_asked: false,
+            cancel_reason: None,
+            applied: Vec::new(),
             nodes: nodes.to_vec(),
             error: None,
             rolling_back_since: None,
@@ -217,8 +241,13 @@ impl Workflow {
 }
 
 pub const MAX_SUBWORKFLOW_DEPTH: i64 = 3;
+/// Tries of a node altogether, the first one included.
 pub const MAX_ALTERNATIVES: usize = 3;
 pub const MAX_FAN_OUT: usize = 16;
+/// The whole document is read and written with each event.
+pub const MAX_NODES: usize = 64;
+/// A reason is shown on one line.
+pub const MAX_CANCEL_REASON: usize = 500;
 pub const COMPENSATION_LIMIT_MS: i64 = 5 * crate::time::MINUTE;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -274,6 +303,20 @@ pub enum WorkflowEvent {
     /// The worker that acted on the node died: an idempotent node is begun again, any other one has failed.
     NodeTakenOver {
         node: String,
+    },
+    /// A node that is open asks for a change of the nodes behind it.
+    PatternAsked {
+        by: String,
+        pattern: Pattern,
+    },
+    /// The node's work is done by another workflow from now on.
+    ChildBegun {
+        node: String,
+        child: WorkflowId,
+    },
+    /// Somebody wants it to end; it does so when what it works for has ended.
+    CancelWanted {
+        reason: String,
     },
     CancelAsked,
 }
@@ -401,9 +444,41 @@ pub fn apply(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step 
             node.waiting_until = None;
             moved(next, [])
         }
+        (S::Running | S::RollingBack, E::PatternAsked { by, pattern }) => {
+            may_begin(workflow, by)?;
+            open(&mut next, by)?;
+            if pattern::put(&mut next, by, pattern, at)? { moved(next, []) } else { unchanged() }
+        }
+        (S::Running | S::RollingBack, E::ChildBegun { node, child }) => {
+            may_begin(workflow, node)?;
+            if workflow.depth >= MAX_SUBWORKFLOW_DEPTH {
+                let why = format!("{node} is a workflow in more than {MAX_SUBWORKFLOW_DEPTH} others");
+                return Err(Refused::invalid("workflow", why));
+            }
+            let node = open(&mut next, node)?;
+            if node.child.is_some() {
+                return unchanged(); // one node has one
+            }
+            if node.status == N::Pending {
+                node.tries += 1;
+                node.started_at = node.started_at.or(Some(at));
+            }
+            node.status = N::Running;
+            node.child = Some(*child);
+            moved(next, [])
+        }
+        (S::Pending | S::Running | S::RollingBack, E::CancelWanted { .. }) if workflow.cancel_reason.is_some() => {
+            unchanged() // whoever asked first has said why
+        }
+        (S::Pending | S::Running | S::RollingBack, E::CancelWanted { reason }) => {
+            next.cancel_asked = true;
+            next.cancel_reason = Some(reason.clone());
+            moved(next, [])
+        }
         (S::Pending | S::Running | S::RollingBack, E::CancelAsked) => {
             next.cancel_asked = true;
-            finish(next, S::Cancelled, Some("cancelled".into()), at)
+            let why = next.cancel_reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+            finish(next, S::Cancelled, Some(format!("cancelled{why}")), at)
         }
         (ended, _) if ended.is_end() => unchanged(), // evidence after the end changes nothing
         (state, event) => Err(Refused::not_from("workflow", state, name(event), &[])),
@@ -451,11 +526,22 @@ pub fn uncompensated(workflow: &Workflow) -> Option<&Arc<Node>> {
 fn failed(mut next: Workflow, node: &str, error: String, uncertain: bool, at: Timestamp) -> Step {
     close(&mut next, node, N::Failed, at);
     let node = open_any(&mut next, node);
-    node.error = Some(error);
+    node.error = Some(error.clone());
     node.uncertain |= uncertain;
+    let (name, ends_all) = (node.name.clone(), pattern::ends_its_siblings(node));
     next.status = S::RollingBack;
     next.rolling_back_since = Some(at);
+    if ends_all && next.error.is_none() {
+        doom(&mut next, &name, error, at);
+    }
     moved(next, [])
+}
+
+/// Nothing takes the failed node's place: the workflow fails once everything that ran beside it is compensated too.
+fn doom(next: &mut Workflow, name: &str, error: String, at: Timestamp) {
+    next.error = Some(error);
+    next.rolling_back_since = Some(at);
+    stop_nodes(next, &format!("stopped because {name} failed"), at);
 }
 
 /// Something takes the failed node's place, or the workflow fails. It fails when everything that ran beside the node is stopped
@@ -464,9 +550,9 @@ fn compensated(mut next: Workflow, name: &str, at: Timestamp) -> Step {
     let node = open_any(&mut next, name);
     node.compensated_at = Some(at);
     node.waiting_until = None;
-    let error = node.error.clone();
+    let (error, isolated) = (node.error.clone(), node.isolated);
     let doomed = next.error.is_some();
-    if !doomed && (fall_back(&mut next, name) || alternative(&mut next, name)) {
+    if !doomed && (fall_back(&mut next, name, at) || alternative(&mut next, name, at) || isolated) {
         if uncompensated(&next).is_none() {
             next.status = S::Running;
             next.rolling_back_since = None;
@@ -475,9 +561,7 @@ fn compensated(mut next: Workflow, name: &str, at: Timestamp) -> Step {
         return moved(next, []);
     }
     if !doomed {
-        next.error = Some(error.unwrap_or_else(|| format!("{name} failed")));
-        next.rolling_back_since = Some(at);
-        stop_nodes(&mut next, &format!("stopped because {name} failed"), at);
+        doom(&mut next, name, error.unwrap_or_else(|| format!("{name} failed")), at);
     }
     if uncompensated(&next).is_some() {
         return moved(next, []);
@@ -489,7 +573,8 @@ fn compensated(mut next: Workflow, name: &str, at: Timestamp) -> Step {
 /// Nothing new begins, and what runs has failed.
 fn stop_nodes(next: &mut Workflow, error: &str, at: Timestamp) {
     for node in next.nodes.iter_mut().filter(|n| !n.status.is_end()).map(Arc::make_mut) {
-        if node.status == N::Pending {
+        // One that was taken over may have had its effect before it was to begin again: it must be compensated.
+        if node.status == N::Pending && !node.uncertain {
             node.status = N::Skipped;
             continue;
         }
@@ -566,6 +651,9 @@ pub fn name(event: &WorkflowEvent) -> &'static str {
         E::CompensationTroubled { .. } => "compensation_troubled",
         E::CompensationTimedOut { .. } => "compensation_timed_out",
         E::NodeTakenOver { .. } => "node_taken_over",
+        E::PatternAsked { .. } => "pattern_asked",
+        E::ChildBegun { .. } => "child_begun",
+        E::CancelWanted { .. } => "cancel_wanted",
         E::CancelAsked => "cancel",
     }
 }

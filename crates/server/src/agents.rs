@@ -154,6 +154,7 @@ fn spec(context: &EngineContext, compiled: &Compiled, estimate: Credits) -> Resu
         resources: Resources::default(),
         provider: DEFAULT_PROVIDER.to_owned(),
         region: capabilities.regions.first().cloned().unwrap_or_else(|| DEFAULT_PROVIDER.to_owned()),
+        any_region: false,
         max_duration_ms: None,
         stop_duration_ms: DEFAULT_STOP_DURATION_MS,
         hold_ms: None,

@@ -175,7 +175,7 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         }
         "/allocations/{id}/extend" => (held(world).await, json!({ "duration_ms": 7_200_000 }), plain),
         "/allocations/{id}/release" => (held(world).await, plain, Value::Null),
-        "/workflows/{id}/cancel" => (launching(world).await, plain, Value::Null),
+        "/workflows/{id}/cancel" => (launching(world).await, plain, json!({ "reason": "too dear" })),
         "/workflows/{id}/retry" => (failed_workflow(world).await, plain, Value::Null),
         "/escalations/{id}/resolve" => {
             (world.ticket().await, json!({ "action": "skip" }), json!({ "action": "abort" }))

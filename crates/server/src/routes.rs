@@ -143,7 +143,7 @@ api! {
     post "/allocations/{id}/release" allocation::release, write, "Give a hold up", => 200 AllocationView;
     get "/workflows" workflow::list, read, "Workflows, newest first", => 200 Page of WorkflowView;
     get "/workflows/{id}" workflow::show, read, "One workflow with its nodes", => 200 WorkflowView;
-    post "/workflows/{id}/cancel" workflow::cancel, write, "Cancel what it does", => 200 WorkflowView;
+    post "/workflows/{id}/cancel" workflow::cancel, write, "Cancel what it does", CancelBody => 200 WorkflowView;
     post "/workflows/{id}/retry" workflow::retry, write, "A new workflow with the same input", => 200 WorkflowView;
     get "/manifests" manifest::list, read, "Manifests, newest first", => 200 Page of ManifestView;
     get "/manifests/{id}" manifest::show, read, "One manifest with what it owns", => 200 ManifestView;

@@ -42,6 +42,7 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         resources: Resources { cpu_milli: body.resources.cpu_milli, memory_bytes: body.resources.memory_bytes },
         provider,
         region,
+        any_region: body.region.is_none(),
         max_duration_ms: body.max_duration_ms.or(Some(DEFAULT_MAX_DURATION_MS)),
         stop_duration_ms: body.stop_duration_ms.unwrap_or(DEFAULT_STOP_DURATION_MS),
         hold_ms: body.hold_ms,

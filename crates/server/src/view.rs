@@ -359,6 +359,17 @@ pub(crate) fn workflow(w: &Workflow, run: Option<String>) -> WorkflowView {
         waiting_until: ms(n.waiting_until),
         started_at: ms(n.started_at),
         ended_at: ms(n.ended_at),
+        compensated_at: ms(n.compensated_at),
+        pattern: n.origin.as_ref().map(|origin| origin.pattern.to_string()),
+        of: n.origin.as_ref().map(|origin| origin.of.clone()),
+        child: n.child.map(|child| child.to_string()),
+    });
+    let patterns = w.applied.iter().map(|applied| PatternView {
+        pattern: applied.pattern.to_string(),
+        by: applied.by.clone(),
+        target: applied.target.clone(),
+        nodes: applied.nodes.clone(),
+        at: applied.at.ms(),
     });
     let orphan_risks = w.orphan_risks.iter().map(|risk| OrphanRiskView {
         node: risk.node.clone(),
@@ -377,11 +388,14 @@ pub(crate) fn workflow(w: &Workflow, run: Option<String>) -> WorkflowView {
         run,
         instance: w.instance.map(|i| i.to_string()),
         error: w.error.clone(),
+        parent: w.parent.map(|parent| parent.to_string()),
+        cancel_reason: w.cancel_reason.clone(),
         created_at: w.created_at.ms(),
         ended_at: ms(w.ended_at),
         topology: engine::workflow::topology(w),
         nodes: nodes.collect(),
         orphan_risks: orphan_risks.collect(),
+        patterns: patterns.collect(),
     }
 }
 

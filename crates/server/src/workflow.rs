@@ -9,7 +9,7 @@ use axum::extract::State;
 use engine::workflow::WorkflowRender;
 use model::workflow::Workflow;
 use std::sync::Arc;
-use wire::api::{Page, WorkflowView};
+use wire::api::{CancelBody, Page, WorkflowView};
 
 pub(crate) async fn list(
     State(state): State<Shared>,
@@ -34,10 +34,10 @@ pub(crate) async fn cancel(
     State(state): State<Shared>,
     writer: Writer,
     Path(workflow): Path<String>,
-    asked: Asked<Nothing>,
+    asked: Asked<CancelBody>,
 ) -> HandlerResult {
-    let (workflow, org) = (id("workflow", &workflow)?, writer.org());
-    answered(state.engine.cancel_workflow(org, workflow, asked.key(org), render()).await?)
+    let (workflow, org, key) = (id("workflow", &workflow)?, writer.org(), asked.key(writer.org()));
+    answered(state.engine.cancel_workflow(org, workflow, asked.value.reason, key, render()).await?)
 }
 
 pub(crate) async fn retry(

@@ -171,6 +171,7 @@ pub fn plain(text: String) -> RunSpec {
         resources: Resources { cpu_milli: None, memory_bytes: None },
         provider: "fake".to_owned(),
         region: "here".to_owned(),
+        any_region: false,
         max_duration_ms: None,
         stop_duration_ms: 10 * SECOND,
         hold_ms: Some(0),

@@ -102,6 +102,7 @@ fn spec(command: &str) -> RunSpec {
         resources: Resources { cpu_milli: None, memory_bytes: None },
         provider: LOCAL.into(),
         region: LOCAL.into(),
+        any_region: false,
         max_duration_ms: Some(model::spec::DEFAULT_MAX_DURATION_MS),
         stop_duration_ms: model::spec::DEFAULT_STOP_DURATION_MS,
         hold_ms: None,

@@ -23,7 +23,7 @@
 //! | `GET /runs/{id}/artifacts/{artifact}` | bytes |
 //! | `GET /instances` `/instances/{id}`, `POST /instances/{id}/terminate` | [`InstanceView`]; [`TerminateBody`] |
 //! | `GET /allocations` `/allocations/{id}`, `POST /allocations/{id}/extend` `/release` | [`AllocationView`]; [`ExtendBody`] |
-//! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`] |
+//! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`]; [`CancelBody`] |
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
 //! | `GET /orphans?provider=&include_whitelisted=`, `/orphans/{id}`, `/orphans/tally`, `/orphans/scans`, `/orphans/whitelist` | [`OrphanView`], [`OrphanDetailView`], [`OrphanTally`], [`ScanView`], [`WhitelistView`] |
 //! | `POST /orphans/scan`, `/orphans/whitelist`, `/orphans/{id}/terminate`, `DELETE /orphans/whitelist/{id}` | [`ScanBody`] → [`ScanReport`], [`WhitelistBody`] → [`WhitelistView`], [`EndOrphanBody`] → [`OrphanView`], 204 |

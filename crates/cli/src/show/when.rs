@@ -41,33 +41,19 @@ pub fn clock(at: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// The civil date of a day counted from 1970-01-01, in the proleptic Gregorian calendar.
-fn date(days: i64) -> (i64, i64, i64) {
-    // Count from 0000-03-01: then the leap day is a year's last, and months follow the pattern 31 30 31 30 31.
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
 /// The first moment of a civil date in UTC; none if there is no such day.
 pub fn midnight(year: i64, month: i64, day: i64) -> Option<i64> {
     if !(1..=12).contains(&month) {
         return None;
     }
-    // As in `date`, the year begins in March.
+    // As in `civil_date`, the year begins in March.
     let from_march = (month + 9) % 12;
     let year_of_march = year - i64::from(month <= 2);
     let era = year_of_march.div_euclid(400);
     let of_era = year_of_march.rem_euclid(400);
     let of_year = (153 * from_march + 2) / 5 + day - 1;
     let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
-    (date(days) == (year, month, day)).then_some(days * DAY)
+    (civil_date(days) == (year, month, day)).then_some(days * DAY)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ mod spawn;
 
 use crate::pool::{Decision, WarmSlot};
 use crate::run_tx::{RunTx, Tracked};
-use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict};
+use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict, to_value};
 use crate::workflow::{self, advance_in};
 use model::job::{Job, JobEvent, JobReason, JobStatus};
-use model::workflow::{Branch, Intent, Node, NodeStatus};
+use model::workflow::{Alternative, Branch, Intent, MAX_ALTERNATIVES, Node, NodeStatus, Pattern};
 use model::{AllocationId, Credits, Failure, InstanceId, JobId, ManifestId, RunId, WorkflowId};
 use serde::{Deserialize, Serialize};
 use spawn::SpawnInstance;
@@ -153,11 +153,17 @@ impl NodeKind for ResolveInstance {
             );
             return Ok(Verdict::Failed { error, uncertain: false });
         }
-        Ok(match run_tx.decide_place(id, &[])? {
-            Decision::Claim(slot) => RESOLVED.done(&Resolved { warm: true, slot: Some(slot) }),
-            Decision::Spawn => RESOLVED.done(&Resolved { warm: false, slot: None }),
-            Decision::Wait => Verdict::Waits(None),
-        })
+        let resolved = match run_tx.decide_place(id, &[])? {
+            Decision::Claim(slot) => Resolved { warm: true, slot: Some(slot) },
+            Decision::Spawn => Resolved { warm: false, slot: None },
+            Decision::Wait => return Ok(Verdict::Waits(None)),
+        };
+        let alternatives = elsewhere(run_tx, id)?;
+        if alternatives.is_empty() {
+            return Ok(RESOLVED.done(&resolved));
+        }
+        let patterns = vec![Pattern::Alternatives { of: SPAWN.into(), alternatives }];
+        Ok(Verdict::With { output: to_value(&resolved), patterns })
     }
 
     fn undo(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Undo, NodeError> {
@@ -166,6 +172,25 @@ impl NodeKind for ResolveInstance {
         run_tx.job_event(job, JobEvent::ProviderRefused { why })?;
         Ok(Undo::Done)
     }
+}
+
+/// Where a machine is looked for when the job's own region has none: in the provider's other regions, in its order, if nobody asked
+/// for that one. Ranks of one run stay together.
+fn elsewhere(run_tx: &mut RunTx<'_>, job: JobId) -> Result<Vec<Alternative>, Failure> {
+    if !run_tx.run.spec.any_region || run_tx.run.spec.nodes > 1 {
+        return Ok(Vec::new());
+    }
+    let pool = run_tx.job(job)?.pool;
+    let pool = run_tx.pool(pool)?.clone();
+    let regions = run_tx.context.provider(&pool.provider)?.capabilities().regions;
+    let others = regions.into_iter().filter(|region| *region != pool.region).take(MAX_ALTERNATIVES - 1);
+    Ok(others.map(|region| Alternative { parameters: to_value(&Offer { region: Some(region) }) }).collect())
+}
+
+/// What an alternative of spawn-instance has of its own. The first try has none: its job is where it was submitted to.
+#[derive(Default, Serialize, Deserialize)]
+struct Offer {
+    region: Option<String>,
 }
 
 /// Takes the slot that was chosen. When another transaction took it or its machine is leaving, the next one is tried; when there is
@@ -178,30 +203,51 @@ impl NodeKind for ClaimWarmAllocation {
             return Ok(observed(&job_of(node)?, None::<(&Port<Machine>, Machine)>));
         }
         let mut lost = Vec::new();
-        let mut chosen = match node.node.status {
+        let chosen = match node.node.status {
             NodeStatus::Pending => node.read(&RESOLVED)?.slot,
             _ => None, // it waited: what was chosen then is gone
         };
         let (run_tx, id) = node.run()?;
-        loop {
-            let slot = match chosen.take() {
-                Some(slot) => slot,
-                None => match run_tx.decide_place(id, &lost)? {
-                    Decision::Claim(slot) => slot,
-                    Decision::Spawn => {
-                        let lost = lost.iter().map(AllocationId::to_string).collect::<Vec<_>>().join(", ");
-                        let error = format!("{lost} was taken or its machine left before it could be claimed");
-                        return Ok(Verdict::Failed { error, uncertain: false });
-                    }
-                    Decision::Wait => return Ok(Verdict::Waits(None)),
-                },
-            };
-            if run_tx.claim(id, &slot)? {
-                let (instance, allocation) = (slot.instance, Some(slot.allocation));
-                return Ok(MACHINE.done(&Machine { instance, allocation, name: None, handle: None }));
+        Ok(match claim(run_tx, id, chosen, &mut lost)? {
+            Claimed::Slot(machine) => MACHINE.done(&machine),
+            Claimed::Waits => Verdict::Waits(None),
+            Claimed::None => {
+                let lost = lost.iter().map(AllocationId::to_string).collect::<Vec<_>>().join(", ");
+                let error = format!("{lost} was taken or its machine left before it could be claimed");
+                Verdict::Failed { error, uncertain: false }
             }
-            lost.push(slot.allocation);
+        })
+    }
+}
+
+enum Claimed {
+    Slot(Machine),
+    /// There is none, and room for a machine.
+    None,
+    Waits,
+}
+
+/// Takes the chosen slot or, when that is lost, the next one that fits.
+fn claim(
+    run_tx: &mut RunTx<'_>,
+    id: JobId,
+    mut chosen: Option<WarmSlot>,
+    lost: &mut Vec<AllocationId>,
+) -> Result<Claimed, Failure> {
+    loop {
+        let slot = match chosen.take() {
+            Some(slot) => slot,
+            None => match run_tx.decide_place(id, lost)? {
+                Decision::Claim(slot) => slot,
+                Decision::Spawn => return Ok(Claimed::None),
+                Decision::Wait => return Ok(Claimed::Waits),
+            },
+        };
+        if run_tx.claim(id, &slot)? {
+            let (instance, allocation) = (slot.instance, Some(slot.allocation));
+            return Ok(Claimed::Slot(Machine { instance, allocation, name: None, handle: None }));
         }
+        lost.push(slot.allocation);
     }
 }
 

@@ -1,11 +1,13 @@
 //! The part of a workflow that happens inside a transaction: nodes are looked at until a round changes nothing. What must be
 //! done in the world is only collected here; `executor` does it.
 
-use super::kind::{NodeError, NodeTx, Registry, Scope, Undo, Verdict};
+use super::kind::{NodeError, NodeTx, Registry, Scope, Undo, Verdict, to_value};
 use crate::intents;
 use crate::run_tx::RunTx;
 use model::manifest::{Manifest, ManifestEvent};
-use model::workflow::{Node, NodeStatus, OrphanRisk, Workflow, WorkflowConsequence, WorkflowEvent, WorkflowStatus};
+use model::workflow::{
+    Intent, Node, NodeStatus, OrphanRisk, Workflow, WorkflowConsequence, WorkflowEvent, WorkflowStatus,
+};
 use model::{Failure, ManifestId, Outcome, Refused, Timestamp, WorkflowId};
 use serde_json::Value;
 use std::sync::Arc;
@@ -85,12 +87,12 @@ pub(crate) fn advance(
         advanced.acts.clear();
         let mut moved = false;
         for name in open_nodes(workflow) {
-            let verdict = look(scope, registry, workflow, &name, asked)?;
+            let looked = look(scope, registry, workflow, &name, asked)?;
+            let (verdict, brought) = brought(scope, registry, workflow, &name, looked)?;
+            moved |= brought;
             asked = false; // answered by the first node that is open
             let Some((event, ends)) = event_of(scope, workflow, &mut advanced.acts, name, verdict) else { continue };
-            let begins = matches!(event, WorkflowEvent::NodeBegun { .. });
             let applied = apply(scope, workflow, event)?;
-            advanced.begun |= applied && begins;
             moved |= applied;
             if applied && ends {
                 break; // what may begin now is another question
@@ -102,7 +104,9 @@ pub(crate) fn advance(
         advanced.moved |= moved;
         moved |= take_again(scope, workflow.id);
         if !moved || workflow.status.is_end() {
-            advanced.begun |= advanced.undo.is_some();
+            let nobody_acts = |(name, _): &(String, Value)| find(workflow, name).is_some_and(|node| !node.in_hand);
+            let wanted = advanced.undo.is_some() || advanced.acts.iter().any(nobody_acts);
+            advanced.begun = wanted && !workflow.status.is_end();
             return Ok(advanced);
         }
     }
@@ -124,7 +128,8 @@ fn event_of(
             acts.push((node.clone(), order));
             (WorkflowEvent::NodeBegun { node }, false)
         }
-        Verdict::Done(output) => (WorkflowEvent::NodeDone { node, output }, true),
+        Verdict::Done(output) | Verdict::With { output, .. } => (WorkflowEvent::NodeDone { node, output }, true),
+        Verdict::Child { .. } => (WorkflowEvent::NodeWaits { node, until: None }, false),
         Verdict::Waits(until) => (WorkflowEvent::NodeWaits { node, until }, false),
         Verdict::Again { error, uncertain, at } => {
             (WorkflowEvent::NodeTroubled { node, error, uncertain, until: at }, false)
@@ -145,9 +150,89 @@ fn look(
     asked: bool,
 ) -> Result<Verdict, Failure> {
     let Some(node) = find(workflow, name) else { return Ok(Verdict::Waits(None)) };
+    if let Some(child) = node.child {
+        return of_child(scope, workflow, child);
+    }
     let looked =
         registry.kind(workflow, node).and_then(|kind| kind.inside(&mut NodeTx { scope, workflow, node, asked }));
     failing(looked)
+}
+
+/// What a verdict changes beside its node, and whether it did: patterns are applied, a child is begun. What the model refuses fails
+/// the node.
+pub(crate) fn brought(
+    scope: &mut Scope<'_, '_>,
+    registry: &Registry,
+    workflow: &mut Workflow,
+    name: &str,
+    verdict: Verdict,
+) -> Result<(Verdict, bool), Failure> {
+    let brought = match verdict {
+        Verdict::With { output, patterns } => {
+            let mut events =
+                patterns.into_iter().map(|pattern| WorkflowEvent::PatternAsked { by: name.to_owned(), pattern });
+            let put: Result<bool, Failure> =
+                events.try_fold(false, |put, event| Ok(apply(scope, workflow, event)? | put));
+            put.map(|put| (Verdict::Done(output), put))
+        }
+        Verdict::Child { intent, input } => {
+            begin_child(scope, registry, workflow, name, (intent, &input)).map(|begun| (Verdict::Waits(None), begun))
+        }
+        other => Ok((other, false)),
+    };
+    match brought {
+        Err(Failure::Refused(refused)) => Ok((Verdict::Failed { error: refused.to_string(), uncertain: false }, false)),
+        other => other,
+    }
+}
+
+/// The child's row, manifest and item stand in the same commit as the node that waits for it.
+fn begin_child(
+    scope: &mut Scope<'_, '_>,
+    registry: &Registry,
+    workflow: &mut Workflow,
+    node: &str,
+    (intent, input): (Intent, &Value),
+) -> Result<bool, Failure> {
+    let blueprint = registry.blueprint(intent).ok_or_else(|| Refused::not_found("intent", intent))?;
+    let (at, tx) = (scope.at(), scope.tx());
+    let (id, manifest) = (WorkflowId(tx.next_id()), ManifestId(tx.next_id()));
+    if !apply(scope, workflow, WorkflowEvent::ChildBegun { node: node.to_owned(), child: id })? {
+        return Ok(false);
+    }
+    let mut child = blueprint.draft((id, manifest, workflow.org), input, at);
+    (child.parent, child.depth) = (Some(workflow.id), workflow.depth + 1);
+    let tx = scope.tx();
+    open_manifest(tx, &child)?;
+    store::workflow::insert(tx, &child)?;
+    tx.wake(WorkKind::Workflow, id.0, at);
+    Ok(true)
+}
+
+/// A node ends as its child does. What a child has made is its parent's from then on: its manifest is sealed.
+fn of_child(scope: &mut Scope<'_, '_>, workflow: &Workflow, id: WorkflowId) -> Result<Verdict, Failure> {
+    let tx = scope.tx();
+    let child = store::workflow::find(tx, id)?.ok_or_else(|| Refused::not_found("workflow", id))?;
+    match child.status {
+        WorkflowStatus::Completed => {
+            let made = store::manifest::resources(tx, child.manifest)?;
+            store::manifest::own(tx, workflow.manifest, &made)?;
+            Ok(Verdict::Done(to_value(&model::workflow::outputs(&child))))
+        }
+        WorkflowStatus::Failed | WorkflowStatus::Cancelled => {
+            let why = child.error.unwrap_or_else(|| child.status.to_string());
+            Ok(Verdict::Failed { error: format!("{id}: {why}"), uncertain: false })
+        }
+        _ => Ok(Verdict::Waits(None)),
+    }
+}
+
+/// Whether the node that began this workflow still waits for it.
+pub(crate) fn is_wanted(scope: &mut Scope<'_, '_>, workflow: &Workflow) -> Result<bool, Failure> {
+    let Some(parent) = workflow.parent else { return Ok(true) };
+    let parent = store::workflow::find(scope.tx(), parent)?;
+    let waits = |n: &Arc<Node>| n.child == Some(workflow.id) && !n.status.is_end();
+    Ok(parent.is_some_and(|parent| parent.nodes.iter().any(waits)))
 }
 
 /// What fails a node is its verdict; what breaks the transaction stays an error.
@@ -201,11 +286,21 @@ pub(crate) fn apply(scope: &mut Scope<'_, '_>, workflow: &mut Workflow, event: W
     let Outcome::Moved { next, consequences } = model::workflow::apply(workflow, &event, at)? else {
         return Ok(false);
     };
+    let was_open = |id| workflow.nodes.iter().any(|n| n.child == id && !n.status.is_end());
+    let ended = next.nodes.iter().filter(|n| n.child.is_some() && n.status.is_end() && was_open(n.child));
+    for child in ended.filter_map(|n| n.child).collect::<Vec<_>>() {
+        scope.tx().wake(WorkKind::Workflow, child.0, at); // if nobody waits for it any more, it ends too
+    }
     *workflow = next;
     for consequence in consequences {
         match consequence {
             WorkflowConsequence::OrphanRisk(risk) => publish_risk(scope, workflow, &risk),
-            WorkflowConsequence::Ended { outcome } => seal(scope.tx(), workflow.manifest, outcome, at)?,
+            WorkflowConsequence::Ended { outcome } => {
+                seal(scope.tx(), workflow.manifest, outcome, at)?;
+                if let Some(parent) = workflow.parent {
+                    scope.tx().wake(WorkKind::Workflow, parent.0, at);
+                }
+            }
         }
     }
     Ok(true)

@@ -2,7 +2,7 @@
 //! and records the result in the next transaction. Each transaction also advances the nodes that only change rows, takes over
 //! acts whose worker died, and enforces time limits. A worker that dies at any point leaves rows from which the next one goes on.
 
-use super::advance::{advance, apply, failing, find, in_run, undo};
+use super::advance::{advance, apply, brought, failing, find, in_run, is_wanted, undo};
 use super::kind::{ActFuture, NodeKind, NodeTx, Registry, Scope, Undo, Verdict, missing};
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
@@ -178,6 +178,13 @@ impl AtHand {
         if let Some(ended) = ended {
             decided.moved |= self.record(scope, workflow, ended, &mut decided.step)?;
         }
+        // A failure is compensated to its end before anything else is decided.
+        let may_cancel = matches!(workflow.status, WorkflowStatus::Pending | WorkflowStatus::Running);
+        if may_cancel && !is_wanted(scope, workflow)? {
+            let reason = "what began it does not wait for it any more".to_owned();
+            apply(scope, workflow, WorkflowEvent::CancelWanted { reason })?;
+            decided.moved |= apply(scope, workflow, WorkflowEvent::CancelAsked)?;
+        }
         if !workflow.status.is_end() {
             decided.moved |= take_over(scope, workflow, held)?;
             decided.moved |= self.expire(scope, workflow)?;
@@ -216,20 +223,25 @@ impl AtHand {
         let Ok(kind) = self.registry.kind(workflow, &node) else { return Ok(false) };
         let at_node = &mut NodeTx { scope, workflow, node: &node, asked: false };
         let verdict = failing(kind.record(at_node, &ended.order, &ended.found))?;
-        let event = match verdict {
+        let verdict = match verdict {
             Verdict::Unwanted(order) => {
                 step.unwanted = Some((kind, order));
                 return Ok(false);
             }
             _ if node.status != NodeStatus::Running => return Ok(false),
-            Verdict::Done(output) => WorkflowEvent::NodeDone { node: name, output },
+            other => brought(scope, self.registry, workflow, &name, other)?.0,
+        };
+        let event = match verdict {
+            Verdict::Done(output) | Verdict::With { output, .. } => WorkflowEvent::NodeDone { node: name, output },
             Verdict::Failed { error, uncertain } => WorkflowEvent::NodeFailed { node: name, error, uncertain },
             Verdict::Again { error, uncertain, at } => {
                 WorkflowEvent::NodeTroubled { node: name, error, uncertain, until: at }
             }
             Verdict::Cancelled => WorkflowEvent::CancelAsked,
             // The act has ended and the node has not: it is looked at from the beginning.
-            Verdict::Waits(_) | Verdict::Act(_) => WorkflowEvent::NodeTakenOver { node: name },
+            Verdict::Waits(_) | Verdict::Act(_) | Verdict::Child { .. } | Verdict::Unwanted(_) => {
+                WorkflowEvent::NodeTakenOver { node: name }
+            }
         };
         apply(scope, workflow, event)
     }

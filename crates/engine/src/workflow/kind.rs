@@ -4,7 +4,7 @@
 
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
-use model::workflow::{Intent, Node, Resource, Workflow};
+use model::workflow::{Intent, Node, Pattern, Resource, Workflow};
 use model::{Effect, Failure, JobId, ManifestId, OrgId, Refused, Timestamp, Trouble, WorkflowId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +23,17 @@ const LONGEST_PAUSE_MS: i64 = 60 * model::time::SECOND;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     Done(Value),
+    /// Done, and these change what follows, in the same commit.
+    With {
+        output: Value,
+        patterns: Vec<Pattern>,
+    },
+    /// Another workflow of this intent does the node's work, with a manifest of its own: the node ends as it does.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no intent of today is made of others"))]
+    Child {
+        intent: Intent,
+        input: Value,
+    },
     /// Nothing to do until something else happens, or until this time comes.
     Waits(Option<Timestamp>),
     /// The world must be touched. The holder of the workflow's item does it with this order, after "running" is committed.
@@ -173,6 +184,17 @@ impl<'t> NodeTx<'_, '_, 't> {
         T::deserialize(value).map_err(|error| NodeError::Fails(format!("{input} does not parse: {error}")))
     }
 
+    /// What a pattern gave this node to work with; `T`'s default for a node of the blueprint.
+    pub(crate) fn parameters<T: DeserializeOwned + Default>(&self) -> Result<T, NodeError> {
+        if self.node.parameters.is_null() {
+            return Ok(T::default());
+        }
+        let failed = |error: serde_json::Error| {
+            NodeError::Fails(format!("node `{}`: its parameters do not parse: {error}", self.node.name))
+        };
+        T::deserialize(&self.node.parameters).map_err(failed)
+    }
+
     /// The next try of an act after trouble, or its failure when it is hopeless or was tried often enough.
     pub(crate) fn troubled(&mut self, trouble: &Trouble) -> Verdict {
         let uncertain = trouble.effect == Effect::Perhaps;
@@ -232,6 +254,13 @@ impl Blueprint {
         self
     }
 
+    /// What nodes do that only a pattern brings.
+    #[cfg_attr(not(test), expect(dead_code, reason = "alternatives are of a kind that stands in the blueprint"))]
+    pub(crate) fn kind(mut self, name: &str, kind: &'static dyn NodeKind) -> Blueprint {
+        self.kinds.push((name.to_owned(), kind));
+        self
+    }
+
     /// A node that only chooses a path: the model decides it by another node's output.
     pub(crate) fn choice(mut self, node: Node) -> Blueprint {
         debug_assert!(node.branch.is_some(), "{} chooses nothing", node.name);
@@ -263,6 +292,10 @@ impl Blueprint {
 pub(crate) struct Registry(pub(crate) Vec<&'static Blueprint>);
 
 impl Registry {
+    pub(crate) fn blueprint(&self, intent: Intent) -> Option<&'static Blueprint> {
+        self.0.iter().find(|blueprint| blueprint.intent == intent).copied()
+    }
+
     pub(crate) fn kind(&self, workflow: &Workflow, node: &Node) -> Result<&'static dyn NodeKind, NodeError> {
         let blueprints = self.0.iter().filter(|blueprint| blueprint.intent == workflow.intent);
         let mut kinds = blueprints.flat_map(|blueprint| &blueprint.kinds);

@@ -1,6 +1,8 @@
 //! The executor with a made-up intent: `prepare` only changes rows, `make` acts in the world, `use` reads what was made. A crash
 //! loses everything but the database; time is moved by the test alone.
 
+mod patterns;
+
 use super::executor;
 use super::kind::{ActFuture, Blueprint, NodeError, NodeKind, NodeTx, Port, Registry, Undo, Verdict, to_value};
 use crate::{Config, Engine, EngineContext, Presence, Timer, TimerFuture};
@@ -50,6 +52,8 @@ impl Timer for Hands {
 enum Fate {
     Obey,
     Fail,
+    /// It happens, and is said to have failed.
+    FailAfter,
     Hang,
 }
 
@@ -61,6 +65,8 @@ struct World {
     /// What `prepare` says.
     prepared: Mutex<Value>,
     use_fails: AtomicBool,
+    /// What exists in the world, and how often it was made.
+    made: Mutex<BTreeMap<String, usize>>,
 }
 
 impl World {
@@ -73,6 +79,7 @@ async fn meet(fate: Fate, at: &'static str) -> Result<Value, Trouble> {
     match fate {
         Fate::Obey => Ok(to_value(&Made { name: format!("made by {at}") })),
         Fate::Fail => Err(Trouble::new(TroubleKind::Auth, "not allowed")),
+        Fate::FailAfter => Err(Trouble::new(TroubleKind::Auth, "not allowed").perhaps()),
         Fate::Hang => std::future::pending().await,
     }
 }
@@ -212,6 +219,7 @@ impl Bench {
             compensations: Mutex::new(Fate::Obey),
             prepared: Mutex::new(to_value(&Prepared { size: 3 })),
             use_fails: AtomicBool::new(false),
+            made: Mutex::default(),
         });
         let (engine, worker) = start(&store, &hands);
         let org = now(engine.ensure_org("test")).unwrap();

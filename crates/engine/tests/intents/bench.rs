@@ -489,6 +489,7 @@ pub fn spec() -> RunSpec {
         resources: Resources::default(),
         provider: "fake".to_owned(),
         region: "here".to_owned(),
+        any_region: false,
         max_duration_ms: None,
         stop_duration_ms: 10 * SECOND,
         hold_ms: None,

@@ -27,6 +27,7 @@ const STORIES: &[Story] = &[
     Story { name: "lost", tell: machine_lost, status: RunStatus::Completed, code: None, executions: 2 },
     Story { name: "paused", tell: paused, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "refused", tell: refused, status: RunStatus::Failed, code: Some("no_capacity"), executions: 0 },
+    Story { name: "elsewhere", tell: elsewhere, status: RunStatus::Completed, code: None, executions: 1 },
 ];
 
 fn cold(bench: &mut Bench) -> RunId {
@@ -109,6 +110,14 @@ fn refused(bench: &mut Bench) -> RunId {
     run
 }
 
+/// The first region has no machine, the second has one.
+fn elsewhere(bench: &mut Bench) -> RunId {
+    crate::regions::full_here(bench, adapters::fake::Fate::FailBefore(model::TroubleKind::Capacity));
+    let run = bench.submit(model::spec::RunSpec { any_region: true, ..spec() });
+    bench.settle();
+    run
+}
+
 fn judge(story: &Story, bench: &mut Bench, run: RunId, how: &str) {
     eprintln!("{} {how}", story.name);
     bench.advance(10 * SECOND); // the items of the interrupted worker are taken over
@@ -188,6 +197,10 @@ fn dying_anywhere_in_a_retried_run_changes_nothing() {
 #[test]
 fn dying_anywhere_around_a_lost_machine_changes_nothing() {
     die_everywhere("lost");
+}
+#[test]
+fn dying_anywhere_between_two_regions_changes_nothing() {
+    die_everywhere("elsewhere");
 }
 #[test]
 fn dying_anywhere_around_a_refused_machine_changes_nothing() {

@@ -29,6 +29,7 @@ mod plans;
 mod provider_faults;
 mod questions;
 mod ranks;
+mod regions;
 mod reports;
 mod rests;
 mod retry;

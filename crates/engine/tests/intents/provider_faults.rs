@@ -280,10 +280,10 @@ fn no_capacity_is_tried_again_by_policy_with_growing_pauses() {
     bench.check();
 }
 
-/// A run, and a worker whose spawn call for it is under way; the test decides when the call returns.
-fn a_spawn_in_hand(bench: &mut Bench) -> (RunId, impl FnOnce() + use<>) {
+/// A run, and the worker that makes a machine for it, with the call in hand: it goes on when it is told to.
+pub fn a_spawn_in_hand(bench: &mut Bench, spec: RunSpec) -> (RunId, impl FnOnce() + use<>) {
     bench.spawns_hang.store(true, Ordering::Relaxed);
-    let run = bench.submit(spec());
+    let run = bench.submit(spec);
     let items = now(bench.engine.claim(&bench.worker, WorkClass::Control, 32)).unwrap();
     let (spawns, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.kind == WorkKind::Workflow);
     others.into_iter().for_each(|item| now(bench.engine.work_on(item)));
@@ -299,7 +299,7 @@ fn a_spawn_in_hand(bench: &mut Bench) -> (RunId, impl FnOnce() + use<>) {
 fn a_spawn_that_never_returns_is_given_up_after_ten_minutes() {
     let mut bench = Bench::brief();
     bench.runners.unborn = true;
-    let (run, goes_on) = a_spawn_in_hand(&mut bench);
+    let (run, goes_on) = a_spawn_in_hand(&mut bench, spec());
     bench.pass(10 * MINUTE - 19 * SECOND);
     assert_eq!(bench.run(run).status, RunStatus::Running, "the call is waited for");
     bench.pass(2 * 19 * SECOND);
@@ -373,7 +373,7 @@ fn a_machine_that_comes_after_its_run_was_cancelled_is_ended() {
         (slow.list_lag_calls, slow.gone_lag_calls) = (lag, lag);
         let mut bench = Bench::brief_with(slow);
         bench.runners.unborn = lag > 0;
-        let (run, goes_on) = a_spawn_in_hand(&mut bench);
+        let (run, goes_on) = a_spawn_in_hand(&mut bench, spec());
         bench.cancel(run);
         bench.advance(late_ms);
         bench.spawns_hang.store(false, Ordering::Relaxed);
@@ -394,7 +394,7 @@ fn a_machine_that_a_fenced_worker_makes_again_is_ended_again() {
         slow.gone_lag_calls = lag;
         let mut bench = Bench::with(slow, Config::default());
         bench.runners.unborn = true;
-        let (run, goes_on) = a_spawn_in_hand(&mut bench);
+        let (run, goes_on) = a_spawn_in_hand(&mut bench, spec());
         bench.spawns_hang.store(false, Ordering::Relaxed);
         bench.restart();
         bench.settle();
@@ -415,7 +415,7 @@ fn a_machine_that_a_fenced_worker_makes_for_nobody_is_ended() {
         slow.list_lag_calls = lag;
         let mut bench = Bench::with(slow, Config::default());
         bench.runners.unborn = true;
-        let (run, goes_on) = a_spawn_in_hand(&mut bench);
+        let (run, goes_on) = a_spawn_in_hand(&mut bench, spec());
         bench.spawns_hang.store(false, Ordering::Relaxed);
         bench.fate(|call, before, _| match call {
             Call::Spawn if before == 0 => Fate::FailBefore(TroubleKind::Auth),

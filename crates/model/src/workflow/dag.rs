@@ -1,5 +1,6 @@
 //! The graph of a workflow: which nodes may begin, which path a branch takes, what takes the place of a node that failed.
 
+use super::pattern::{Application, PatternKind, stand_in};
 use super::{Branch, MAX_ALTERNATIVES, N, Node, S, Workflow, close, find};
 use crate::{Refused, Timestamp};
 use serde_json::Value;
@@ -69,10 +70,45 @@ fn is_ready(workflow: &Workflow, node: &Node) -> bool {
     !open && (node.after.is_empty() || before().any(|n| has_passed(workflow, n)))
 }
 
-/// Done, by itself or by the alternative that took its place.
+/// Done, by itself or by the alternative that took its place; or a branch that failed for itself alone.
 fn has_passed(workflow: &Workflow, node: &Node) -> bool {
-    let done = |n: &Arc<Node>| n.logical == node.logical && n.status == N::Completed;
-    node.status == N::Completed || (has_alternative(workflow, node) && workflow.nodes.iter().any(done))
+    match node.status {
+        N::Completed => true,
+        N::Failed => match stand_in(workflow, &node.name) {
+            Some(other) => has_passed(workflow, other),
+            None => node.isolated && node.compensated_at.is_some(),
+        },
+        _ => false,
+    }
+}
+
+/// The branches that a node joins: of each the node that came last, with its output or its error.
+pub fn branches_of<'w>(workflow: &'w Workflow, join: &str) -> Vec<&'w Arc<Node>> {
+    let of_it = |n: &&Arc<Node>| {
+        n.origin.as_ref().is_some_and(|origin| origin.pattern == PatternKind::ParallelFanOut && origin.of == join)
+    };
+    let last = |mut node: &'w Arc<Node>| {
+        while let Some(other) = stand_in(workflow, &node.name) {
+            node = other;
+        }
+        node
+    };
+    workflow.nodes.iter().filter(of_it).map(last).collect()
+}
+
+/// Hash of the executed DAG's shape, for comparing workflows of the same kind.
+pub fn topology(workflow: &Workflow) -> String {
+    let shape: Vec<String> = workflow
+        .nodes
+        .iter()
+        .filter(|n| n.status != N::Skipped)
+        .map(|n| format!("{}<{}:{}", n.kind, n.after.join("+"), n.status))
+        .collect();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a: a label, not a proof
+    for byte in shape.join(";").bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
 }
 
 /// On a path that is not taken, or no longer.
@@ -92,13 +128,7 @@ fn has_fallen_back(workflow: &Workflow, node: &Node) -> bool {
     node.status == N::Failed && fall_back_of(workflow, &node.name).is_some_and(opened)
 }
 
-/// An alternative stands directly behind the node whose place it takes.
-fn has_alternative(workflow: &Workflow, node: &Node) -> bool {
-    let behind = || workflow.nodes.iter().skip_while(|n| n.name != node.name).nth(1);
-    node.status == N::Failed && behind().is_some_and(|n| n.name.starts_with(&format!("{}#", node.logical)))
-}
-
-fn fall_back_of<'w>(workflow: &'w Workflow, node: &str) -> Option<&'w str> {
+pub(super) fn fall_back_of<'w>(workflow: &'w Workflow, node: &str) -> Option<&'w str> {
     let mut branches = workflow.nodes.iter().filter_map(|n| n.branch.as_ref());
     branches.find(|b| b.on_error && b.then == node).map(|b| b.otherwise.as_str())
 }
@@ -143,7 +173,7 @@ fn decide_branches(workflow: &mut Workflow, at: Timestamp) -> bool {
 }
 
 /// Conditional branch with `on_error`: the other path is opened again, to its last node.
-pub(super) fn fall_back(workflow: &mut Workflow, failed: &str) -> bool {
+pub(super) fn fall_back(workflow: &mut Workflow, failed: &str, at: Timestamp) -> bool {
     let other = fall_back_of(workflow, failed).map(str::to_owned);
     let Some(first) = other.filter(|name| workflow.nodes.iter().any(|n| n.name == *name && n.status == N::Skipped))
     else {
@@ -158,11 +188,13 @@ pub(super) fn fall_back(workflow: &mut Workflow, failed: &str) -> bool {
             opened.push(node.name.clone());
         }
     }
+    let (pattern, by, target) = (PatternKind::ConditionalBranch, failed.to_owned(), opened[0].clone());
     for node in workflow.nodes.iter_mut().filter(|n| opened.contains(&n.name)).map(Arc::make_mut) {
         node.status = N::Pending;
         node.started_at = None;
         node.ended_at = None;
     }
+    workflow.applied.push(Application { pattern, by, target, nodes: opened, at });
     true
 }
 
@@ -170,27 +202,6 @@ pub(super) fn fall_back(workflow: &mut Workflow, failed: &str) -> bool {
 fn is_untaken(workflow: &Workflow, name: &str) -> bool {
     let mut decided = workflow.nodes.iter().filter(|n| n.status == N::Completed).filter_map(|n| n.branch.as_ref());
     decided.any(|b| b.then == name || b.otherwise == name)
-}
-
-/// Retry-with-alternative: a new node under the same logical name, with its own parameters.
-pub(super) fn alternative(workflow: &mut Workflow, failed: &str) -> bool {
-    let Some(i) = workflow.nodes.iter().position(|n| n.name == failed) else { return false };
-    if workflow.nodes[i].alternatives.is_empty() {
-        return false;
-    }
-    let mut rest = workflow.nodes[i].alternatives.clone();
-    let chosen = rest.remove(0);
-    let template = &workflow.nodes[i];
-    let number = workflow.nodes.iter().filter(|n| n.logical == template.logical).count() + 1;
-    let mut node = Node::new(&format!("{}#{number}", template.logical), &[], template.timeout_ms)
-        .as_logical(&template.logical)
-        .with_alternatives(rest);
-    node.kind = template.kind.clone();
-    node.after = template.after.clone();
-    node.idempotent = template.idempotent;
-    node.parameters = chosen.parameters;
-    workflow.nodes.insert(i + 1, Arc::new(node));
-    true
 }
 
 fn logical_of<'n>(nodes: &'n [Node], name: &str) -> Option<&'n str> {

@@ -7,7 +7,8 @@ use crate::walks::workflow_event;
 use model::Outcome;
 use model::manifest::ResourceKind;
 use model::workflow::{
-    Alternative, Branch, Node, NodeStatus, Resource, Workflow, WorkflowEvent, WorkflowStatus, apply, ready,
+    Addition, Alternative, Branch, FanOutMode, Node, NodeStatus, Pattern, Resource, Workflow, WorkflowEvent,
+    WorkflowStatus, apply, ready,
 };
 use serde_json::json;
 use std::collections::HashSet;
@@ -43,14 +44,39 @@ pub fn blueprint() -> Vec<Node> {
     ]
 }
 
+/// `ask` may put nodes between itself and `join`.
+pub fn growing() -> Vec<Node> {
+    vec![Node::new("ask", &[], 1_000), Node::new("join", &["ask"], 1_000)]
+}
+
+pub fn addition(name: &str) -> Addition {
+    let parameters = json!({ "for": name });
+    Addition { name: name.into(), kind: "part".into(), parameters, timeout_ms: Some(1_000), idempotent: true }
+}
+
+fn patterns() -> Vec<Pattern> {
+    let fan_out = |mode| Pattern::FanOut { join: "join".into(), branches: ["a", "b"].map(addition).to_vec(), mode };
+    let insert = Pattern::Insert { before: "join".into(), nodes: vec![addition("i")] };
+    let alternatives = vec![Alternative { parameters: json!({ "region": "elsewhere" }) }];
+    let instead = |of: &str| Pattern::Alternatives { of: of.into(), alternatives: alternatives.clone() };
+    vec![fan_out(FanOutMode::FirstFailure), fan_out(FanOutMode::Isolate), insert, instead("a")]
+}
+
 pub fn walked() -> Walked {
     let mut found = Walked::default();
-    let first = samples::workflow(blueprint());
+    walk(&mut found, samples::workflow(blueprint()), &[]);
+    let asked: Vec<WorkflowEvent> =
+        patterns().into_iter().map(|pattern| WorkflowEvent::PatternAsked { by: "ask".into(), pattern }).collect();
+    walk(&mut found, samples::workflow(growing()), &asked);
+    found
+}
+
+fn walk(found: &mut Walked, first: Workflow, asked: &[WorkflowEvent]) {
     let mut seen = HashSet::from([key(&first)]);
     let mut waiting = vec![first];
     while let Some(workflow) = waiting.pop() {
         check(&workflow);
-        for event in events(&workflow) {
+        for event in events(&workflow).into_iter().chain(asked.iter().cloned()) {
             let result = apply(&workflow, &event, NOW);
             let pair = (workflow.status.to_string(), workflow_event(&event));
             match result {
@@ -67,12 +93,12 @@ pub fn walked() -> Walked {
             }
         }
     }
-    found.states = seen.len();
-    found
+    found.states += seen.len();
 }
 
 fn events(workflow: &Workflow) -> Vec<WorkflowEvent> {
-    let mut all = vec![WorkflowEvent::Begun, WorkflowEvent::CancelAsked];
+    let wanted = WorkflowEvent::CancelWanted { reason: "too dear".into() };
+    let mut all = vec![WorkflowEvent::Begun, wanted, WorkflowEvent::CancelAsked];
     for name in workflow.nodes.iter().map(|node| node.name.clone()) {
         let node = || name.clone();
         all.push(WorkflowEvent::NodeBegun { node: node() });
@@ -85,6 +111,7 @@ fn events(workflow: &Workflow) -> Vec<WorkflowEvent> {
         all.push(WorkflowEvent::CompensationTroubled { node: node(), error: "broke".into(), until: NOW });
         all.push(WorkflowEvent::CompensationTimedOut { node: node(), resource: resource() });
         all.push(WorkflowEvent::NodeTakenOver { node: node() });
+        all.push(WorkflowEvent::ChildBegun { node: node(), child: model::WorkflowId(9) });
         let outputs = if name == "decide" { vec![true, false] } else { vec![true] };
         all.extend(
             outputs.into_iter().map(|warm| WorkflowEvent::NodeDone { node: node(), output: json!({ "warm": warm }) }),
@@ -104,7 +131,9 @@ fn canonical(mut workflow: Workflow) -> Workflow {
         node.uncertain = false;
         node.error = None;
         node.waiting_until = None;
+        node.child = None;
     }
+    (workflow.cancel_asked, workflow.cancel_reason) = (false, None);
     workflow.error = workflow.error.map(|_| "broke".into());
     workflow.orphan_risks.clear();
     workflow
@@ -138,7 +167,7 @@ pub fn check(workflow: &Workflow) {
         assert!(workflow.nodes.iter().all(|n| n.branch.is_none() || n.status == N::Completed), "{workflow:#?}");
         for node in workflow.nodes.iter().filter(|n| n.status == N::Failed) {
             let stood_in = |n: &Arc<Node>| n.logical == node.logical && n.status == N::Completed;
-            assert!(workflow.nodes.iter().any(stood_in), "completed over a failure: {workflow:#?}");
+            assert!(node.isolated || workflow.nodes.iter().any(stood_in), "completed over a failure: {workflow:#?}");
         }
     }
     // Nobody begins before everything it follows has come to an end.

@@ -1,11 +1,14 @@
 //! The workflow's patterns, one sentence each, and random blueprints: everything ends, in order, with its output under
 //! its logical name.
 
-use crate::dag::{blueprint, check as check_state};
+use crate::dag::{addition, blueprint, check as check_state, growing};
 use crate::samples::{self, NOW};
 use model::Outcome;
 use model::manifest::ResourceKind;
-use model::workflow::{self, Alternative, Branch, Node, NodeStatus, Resource, Workflow, WorkflowEvent, WorkflowStatus};
+use model::workflow::{
+    self, Alternative, Branch, FanOutMode, Node, NodeStatus, Pattern, PatternKind, Resource, Workflow, WorkflowEvent,
+    WorkflowStatus,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -91,6 +94,200 @@ fn after_three_tries_the_workflow_has_failed_with_the_last_error() {
     let workflow = after(with_alternatives(2), &events);
     assert_eq!((workflow.status, workflow.error.as_deref()), (WorkflowStatus::Failed, Some("make#3 broke")));
     assert_eq!(status(&workflow, "use"), NodeStatus::Skipped);
+}
+
+fn asks(by: &str, pattern: Pattern) -> WorkflowEvent {
+    WorkflowEvent::PatternAsked { by: by.into(), pattern }
+}
+fn insert(nodes: &[&str]) -> Pattern {
+    Pattern::Insert { before: "join".into(), nodes: nodes.iter().map(|name| addition(name)).collect() }
+}
+fn fan_out(branches: &[&str], mode: FanOutMode) -> Pattern {
+    Pattern::FanOut { join: "join".into(), branches: branches.iter().map(|name| addition(name)).collect(), mode }
+}
+
+#[test]
+fn inserted_nodes_run_beside_each_other_and_the_target_waits_for_all() {
+    let inserted = [asks("ask", insert(&["gpu", "net"])), done("ask", json!(1))];
+    let workflow = after(growing(), &inserted);
+    assert_eq!(ready(&workflow), ["gpu", "net"]);
+    let applied = &workflow.applied[0];
+    assert_eq!((applied.pattern, &*applied.by, &*applied.target), (PatternKind::InsertAndReconverge, "ask", "join"));
+    assert_eq!(applied.nodes, ["gpu", "net"]);
+    let workflow = after(growing(), &[&inserted[..], &[done("net", json!(2))]].concat());
+    assert_eq!(ready(&workflow), ["gpu"], "one of them is not enough");
+    let workflow = after(growing(), &[&inserted[..], &[done("net", json!(2)), done("gpu", json!(3))]].concat());
+    assert_eq!(ready(&workflow), ["join"]);
+    assert_eq!(workflow::output(&workflow, "gpu"), Some(&json!(3)));
+}
+
+#[test]
+fn what_is_inserted_twice_at_one_place_still_runs_beside_each_other() {
+    let nodes = vec![
+        Node::new("first", &[], 1_000),
+        Node::new("second", &[], 1_000),
+        Node::new("join", &["first", "second"], 1_000),
+    ];
+    let events = [
+        asks("first", insert(&["a"])),
+        done("first", json!(1)),
+        asks("second", insert(&["b"])),
+        done("second", json!(1)),
+    ];
+    assert_eq!(ready(&after(nodes, &events)), ["a", "b"]);
+}
+
+#[test]
+fn a_pattern_that_is_asked_for_twice_changes_nothing_twice() {
+    for pattern in [insert(&["a"]), fan_out(&["a", "b"], FanOutMode::Isolate)] {
+        let workflow = after(growing(), &[asks("ask", pattern.clone())]);
+        assert_eq!(workflow::apply(&workflow, &asks("ask", pattern), NOW), Ok(Outcome::Unchanged));
+    }
+}
+
+#[test]
+fn a_pattern_beyond_its_limits_is_refused() {
+    let many: Vec<String> = (0..17).map(|n| format!("n{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let three = vec![Alternative { parameters: json!(1) }; 3];
+    let first = [asks("ask", insert(&["a"])), done("ask", json!(1))];
+    let begun_join = [done("ask", json!(1)), begun("join")];
+    let table: [(&str, &[WorkflowEvent], WorkflowEvent); 8] = [
+        ("seventeen branches", &[], asks("ask", fan_out(&many, FanOutMode::Isolate))),
+        ("seventeen insertions", &[], asks("ask", insert(&many))),
+        ("two of one name", &[], asks("ask", insert(&["a", "a"]))),
+        ("a name that is taken", &[], asks("ask", insert(&["ask"]))),
+        ("a second level", &first, asks("a", insert(&["deeper"]))),
+        (
+            "before an inserted one",
+            &[],
+            asks("ask", Pattern::Insert { before: "nobody".into(), nodes: vec![addition("a")] }),
+        ),
+        ("four tries", &[], asks("ask", Pattern::Alternatives { of: "join".into(), alternatives: three })),
+        ("by one that has ended", &begun_join, asks("ask", insert(&["late"]))),
+    ];
+    for (what, before, event) in table {
+        let workflow = after(growing(), before);
+        assert!(workflow::apply(&workflow, &event, NOW).is_err(), "{what}");
+    }
+}
+
+#[test]
+fn a_target_that_has_begun_waits_for_nothing_more() {
+    let nodes = vec![Node::new("ask", &[], 1_000), Node::new("join", &[], 1_000)];
+    let workflow = after(nodes, &[begun("join")]);
+    assert!(workflow::apply(&workflow, &asks("ask", insert(&["late"])), NOW).is_err());
+}
+
+#[test]
+fn the_join_waits_for_every_branch() {
+    let begun = [asks("ask", fan_out(&["a", "b"], FanOutMode::FirstFailure)), done("ask", json!(1))];
+    assert_eq!(ready(&after(growing(), &begun)), ["a", "b"]);
+    assert_eq!(ready(&after(growing(), &[&begun[..], &[done("b", json!(2))]].concat())), ["a"]);
+    let workflow = after(growing(), &[&begun[..], &[done("b", json!(2)), done("a", json!(1))]].concat());
+    assert_eq!(ready(&workflow), ["join"]);
+    let outputs: Vec<_> = workflow::branches_of(&workflow, "join").iter().map(|n| n.output.clone()).collect();
+    assert_eq!(outputs, [Some(json!(1)), Some(json!(2))]);
+}
+
+#[test]
+fn the_first_failure_ends_the_branches_beside_it_at_once() {
+    let pattern = fan_out(&["a", "b", "c"], FanOutMode::FirstFailure);
+    let events = [asks("ask", pattern), done("ask", json!(1)), begun("a"), begun("b"), acts("b"), failed("a")];
+    let workflow = after(growing(), &events);
+    assert_eq!(["a", "b", "c", "join"].map(|name| status(&workflow, name)), {
+        use NodeStatus::{Failed, Skipped};
+        [Failed, Failed, Skipped, Skipped]
+    });
+    let workflow = after(growing(), &[&events[..], &[compensated("b"), compensated("a")]].concat());
+    assert_eq!((workflow.status, workflow.error.as_deref()), (WorkflowStatus::Failed, Some("a broke")));
+}
+
+/// Its worker died while it acted: what it may have made must be looked for, although it was to begin again.
+#[test]
+fn a_node_that_was_taken_over_is_compensated_when_the_workflow_fails() {
+    let taken_over = WorkflowEvent::NodeTakenOver { node: "b".into() };
+    let pattern = fan_out(&["a", "b"], FanOutMode::FirstFailure);
+    let events =
+        [asks("ask", pattern), done("ask", json!(1)), begun("a"), begun("b"), acts("b"), taken_over, failed("a")];
+    let workflow = after(growing(), &events);
+    assert_eq!(status(&workflow, "b"), NodeStatus::Failed);
+    assert_eq!(workflow::uncompensated(&workflow).map(|node| node.name.as_str()), Some("b"));
+}
+
+#[test]
+fn an_isolated_branch_fails_alone_and_the_join_sees_it() {
+    let pattern = fan_out(&["a", "b"], FanOutMode::Isolate);
+    let events = [asks("ask", pattern), done("ask", json!(1)), begun("a"), begun("b"), failed("a"), compensated("a")];
+    let workflow = after(growing(), &events);
+    assert_eq!((workflow.status, status(&workflow, "b")), (WorkflowStatus::Running, NodeStatus::Running));
+    let workflow = after(growing(), &[&events[..], &[done("b", json!(2))]].concat());
+    assert_eq!(ready(&workflow), ["join"]);
+    let seen: Vec<_> = workflow::branches_of(&workflow, "join").iter().map(|n| (n.error.clone(), n.status)).collect();
+    assert_eq!(seen, [(Some("a broke".into()), NodeStatus::Failed), (None, NodeStatus::Completed)]);
+    let workflow = after(growing(), &[&events[..], &[done("b", json!(2)), done("join", json!(3))]].concat());
+    assert_eq!(workflow.status, WorkflowStatus::Completed);
+}
+
+#[test]
+fn a_branch_with_an_alternative_ends_nobody() {
+    let instead = Pattern::Alternatives { of: "a".into(), alternatives: vec![Alternative { parameters: json!(2) }] };
+    let pattern = fan_out(&["a", "b"], FanOutMode::FirstFailure);
+    let events =
+        [asks("ask", pattern), asks("ask", instead), done("ask", json!(1)), begun("a"), begun("b"), failed("a")];
+    let workflow = after(growing(), &[&events[..], &[compensated("a")]].concat());
+    assert_eq!((workflow.status, status(&workflow, "b")), (WorkflowStatus::Running, NodeStatus::Running));
+    let ends = [compensated("a"), done("a#2", json!("second")), done("b", json!(2))];
+    let workflow = after(growing(), &[&events[..], &ends].concat());
+    assert_eq!(ready(&workflow), ["join"]);
+    let winner = &workflow::branches_of(&workflow, "join")[0];
+    assert_eq!((&*winner.name, &winner.output), ("a#2", &Some(json!("second"))));
+}
+
+#[test]
+fn a_node_knows_whether_something_takes_its_place() {
+    let gives_way = |workflow: &Workflow, name: &str| {
+        let node = workflow.nodes.iter().find(|node| node.name == name).unwrap();
+        workflow::gives_way(workflow, node)
+    };
+    let workflow = after(with_alternatives(1), &[failed("make")]);
+    assert!(gives_way(&workflow, "make") && !gives_way(&workflow, "use"));
+    let workflow = after(with_alternatives(1), &[failed("make"), compensated("make"), failed("make#2")]);
+    assert!(!gives_way(&workflow, "make#2"), "it is the last one");
+    let warm = after(blueprint(), &[done("decide", json!({ "warm": true }))]);
+    assert!(gives_way(&warm, "claim"));
+}
+
+#[test]
+fn the_same_shape_has_the_same_topology_and_another_one_another() {
+    let shape = |events: &[WorkflowEvent]| workflow::topology(&after(with_alternatives(1), events));
+    let plain = [done("make", json!("a")), done("use", json!(1))];
+    let other = [done("make", json!("b")), done("use", json!(2))];
+    let second = [failed("make"), compensated("make"), done("make#2", json!("b")), done("use", json!(2))];
+    assert_eq!(shape(&plain), shape(&other));
+    assert_ne!(shape(&plain), shape(&second));
+}
+
+#[test]
+fn workflows_are_three_deep_at_most() {
+    let begun = |depth| {
+        let workflow = Workflow { depth, ..after(with_alternatives(0), &[]) };
+        let child = WorkflowEvent::ChildBegun { node: "make".into(), child: model::WorkflowId(9) };
+        workflow::apply(&workflow, &child, NOW)
+    };
+    assert!(matches!(begun(2), Ok(Outcome::Moved { next, .. }) if next.nodes[0].child.is_some()));
+    assert!(begun(3).is_err());
+}
+
+#[test]
+fn a_reason_stays_with_the_workflow_that_is_cancelled() {
+    let wanted = |reason: &str| WorkflowEvent::CancelWanted { reason: reason.into() };
+    let workflow = after(blueprint(), &[wanted("too dear")]);
+    assert_eq!(workflow.status, WorkflowStatus::Running, "it ends when what it works for has ended");
+    assert_eq!(workflow::apply(&workflow, &wanted("another"), NOW), Ok(Outcome::Unchanged));
+    let workflow = after(blueprint(), &[wanted("too dear"), WorkflowEvent::CancelAsked]);
+    let ended = (workflow.status, workflow.error.as_deref());
+    assert_eq!(ended, (WorkflowStatus::Cancelled, Some("cancelled: too dear")));
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub fn spec() -> RunSpec {
         resources: Resources::default(),
         provider: "local".into(),
         region: "here".into(),
+        any_region: false,
         max_duration_ms: Some(1_000),
         stop_duration_ms: 10_000,
         hold_ms: None,

@@ -10,6 +10,7 @@ use model::spec::{MIN_MEMORY_BYTES, OnLostControl, Priority, RetryEvent};
 use model::step::StepStatus;
 use model::task::TaskStatus;
 use model::usage::UsageBy;
+use model::workflow::MAX_CANCEL_REASON;
 use serde_json::{Map, Value, json};
 
 const HASH: &str = "^[0-9a-f]{64}$";
@@ -22,6 +23,8 @@ const CREDITS: &str = "^(?=.*[1-9])[0-9]+(\\.[0-9]{1,6})?$";
 const COST: &str = "^[0-9]+(\\.[0-9]{1,6})?$";
 /// No control characters.
 const PLAIN: &str = "^[^\\x00-\\x1f\\x7f-\\x9f]+$";
+/// The same, and not only spaces.
+const REASON: &str = "^(?=[\\s\\S]*\\S)[^\\x00-\\x1f\\x7f-\\x9f]+$";
 /// The number behind the prefix of an id, and a cursor of ours.
 const SLUG: &str = "(0|[1-9a-z][0-9a-z]{0,12})";
 
@@ -92,6 +95,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("ResolveBody.action", words(&tickets)),
         ("ResolveBody.note", json!({ "maxLength": MAX_NOTE })),
         ("ApproveBody.note", json!({ "maxLength": MAX_NOTE })),
+        ("CancelBody.reason", json!({ "maxLength": MAX_CANCEL_REASON, "pattern": REASON })),
         ("RejectBody.note", json!({ "maxLength": MAX_NOTE })),
         ("WhitelistBody.provider_id", json!({ "minLength": 1 })),
         ("WhitelistBody.reason", json!({ "minLength": 1, "maxLength": model::orphan::MAX_REASON, "pattern": "\\S" })),
@@ -107,6 +111,7 @@ pub(super) fn is_needed(body: &str) -> bool {
         "Nothing"
             | "ActionBody"
             | "TerminateBody"
+            | "CancelBody"
             | "ExtendBody"
             | "StopBody"
             | "ScanBody"

@@ -13,6 +13,12 @@ pub struct WorkflowView {
     pub run: Option<String>,
     pub instance: Option<String>,
     pub error: Option<String>,
+    /// The workflow one of whose nodes this one is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Why somebody wanted it to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<String>,
     pub created_at: i64,
     pub ended_at: Option<i64>,
     /// Hash of the executed DAG's shape.
@@ -22,6 +28,33 @@ pub struct WorkflowView {
     /// What could not be compensated within 5 minutes and may still exist.
     #[serde(default)]
     pub orphan_risks: Vec<OrphanRiskView>,
+    /// The patterns that have changed its nodes, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub patterns: Vec<PatternView>,
+}
+
+/// With cancel of a workflow.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct CancelBody {
+    /// Why, for whoever looks at it later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PatternView {
+    /// insert-and-reconverge, conditional-branch, parallel-fan-out, retry-with-alternative.
+    pub pattern: String,
+    /// The node that asked for it, or that failed.
+    pub by: String,
+    /// The node that waits for what it brought, or whose place that takes.
+    pub target: String,
+    /// What it brought or opened.
+    pub nodes: Vec<String>,
+    pub at: i64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -52,6 +85,18 @@ pub struct NodeView {
     pub waiting_until: Option<i64>,
     pub started_at: Option<i64>,
     pub ended_at: Option<i64>,
+    /// When its effect was undone after it had failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compensated_at: Option<i64>,
+    /// The pattern that brought it; none: it is one of the intent's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// With `pattern`: the node that waits for it, or whose place it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+    /// The workflow that does its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

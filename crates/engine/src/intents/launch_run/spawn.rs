@@ -1,17 +1,20 @@
 //! spawn-instance: the machine's row and name are committed first, then its provider is asked to make it, then the answer is
 //! recorded. A machine that comes too late is ended by the worker that made it; one that may exist goes to terminate-instance.
+//! An alternative has another region: the job enters that region's pool like any other, and gets a row and a name of its own there.
 
-use super::{MACHINE, Machine};
+use super::{Claimed, MACHINE, Machine, Offer, claim};
 use crate::Engine;
 use crate::instance_cleanup::is_there_again;
 use crate::intents::terminate_instance;
 use crate::run_tx::RunTx;
 use crate::workflow::kind::{ActFuture, NodeError, NodeKind, NodeTx, Undo, Verdict, read_order, to_value};
 use adapters::{Handle, Order, Provider};
+use model::allocation::AllocationEvent;
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
-use model::job::{JobEvent, JobStatus};
-use model::{Effect, Failure, InstanceId, Trouble, crash_point};
+use model::job::{FreezeState, JobEvent, JobStatus};
+use model::workflow::gives_way;
+use model::{Effect, Failure, InstanceId, JobId, Trouble, TroubleKind, crash_point};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::WorkKind;
@@ -35,12 +38,20 @@ struct Unwanted {
 impl NodeKind for SpawnInstance {
     /// A machine whose handle is stored, or whose runner has registered, exists; it does not matter which worker made the call.
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let (offer, asked) = (node.parameters::<Offer>()?, node.asked);
         let (run_tx, id) = node.run()?;
         if run_tx.job(id)?.instance.is_none() {
             if run_tx.job(id)?.status.is_end() {
                 return Ok(Verdict::Cancelled);
             }
-            run_tx.announce(id)?;
+            match offer.region {
+                None => run_tx.announce(id)?,
+                Some(region) => {
+                    if let Some(verdict) = place_elsewhere(run_tx, id, &region, asked)? {
+                        return Ok(verdict);
+                    }
+                }
+            }
         }
         let job = run_tx.job(id)?.clone();
         let instance = peek(run_tx, job.instance)?;
@@ -94,30 +105,45 @@ impl NodeKind for SpawnInstance {
                     run_tx.instance_event(ordered.id, InstanceEvent::Bound { handle: made.handle })?;
                     // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
                     run_tx.wake(WorkKind::Instance, ordered.id.0, run_tx.at + crate::instance::ASK_AGAIN_MS);
-                    return self.inside(node);
+                    return self.inside_if_open(node);
                 }
                 Ok(Verdict::Waits(None))
             }
             // Whatever the call said: its runner has come, or it was given up meanwhile.
             Err(_) if peek(run_tx, Some(ordered.id))?.is_none_or(|i| i.status != InstanceStatus::Spawning) => {
                 if of_this_attempt {
-                    self.inside(node)
+                    self.inside_if_open(node)
                 } else {
                     Ok(Verdict::Waits(None))
                 }
+            }
+            // A region that is full now is full in two seconds: where there is another one, it is tried at once.
+            Err(trouble) if trouble.kind == TroubleKind::Capacity && gives_way(node.workflow, node.node) => {
+                let uncertain = trouble.effect == Effect::Perhaps;
+                Ok(Verdict::Failed { error: trouble.what.clone(), uncertain })
             }
             Err(trouble) => Ok(node.troubled(trouble)),
         }
     }
 
-    /// The job ends for want of a machine, and what may exist all the same is terminate-instance's from now on. All in one
+    /// Where an alternative follows, the job gives its place up and waits for the next; else it ends for want of a machine. What may exist all the same is terminate-instance's from now on. All in one
     /// transaction, so that a runner that comes meanwhile finds nothing to begin, on a machine that gets no job.
     fn undo(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Undo, NodeError> {
         let (why, uncertain) = (node.node.error.clone().unwrap_or_default(), node.node.uncertain);
+        let goes_on = gives_way(node.workflow, node.node);
         let (run_tx, job) = node.run()?;
-        let Some(id) = run_tx.job(job)?.instance else { return Ok(Undo::Done) };
+        let refused = JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") };
+        let Some(id) = run_tx.job(job)?.instance else {
+            if !goes_on && run_tx.job(job)?.status == JobStatus::Submitted {
+                run_tx.job_event(job, refused)?;
+            }
+            return Ok(Undo::Done);
+        };
         // The machine goes first: then, if there never was one, nothing of the job can be left anywhere.
         let registered = run_tx.instance(id)?.it.ready_at.is_some();
+        if goes_on && !registered && run_tx.job(job)?.status == JobStatus::Provisioning {
+            give_place_up(run_tx, job)?;
+        }
         if run_tx.instance(id)?.it.status == InstanceStatus::Spawning {
             if uncertain && !bug!(uncertain_spawn_forgotten) {
                 terminate_instance::begin(run_tx, id, "it may exist although its making failed")?;
@@ -127,7 +153,10 @@ impl NodeKind for SpawnInstance {
             }
         }
         if run_tx.job(job)?.status == JobStatus::Provisioning {
-            run_tx.job_event(job, JobEvent::ProviderRefused { why: format!("no machine could be started: {why}") })?;
+            run_tx.job_event(job, refused)?;
+        }
+        if run_tx.job(job)?.instance != Some(id) {
+            return Ok(Undo::Done); // the job goes on elsewhere
         }
         // A runner that never registered was never given the job; one that did is stopped, or fenced.
         if !registered || !run_tx.instance(id)?.it.status.is_open() {
@@ -148,6 +177,46 @@ impl NodeKind for SpawnInstance {
             Ok(Value::Null)
         })
     }
+}
+
+impl SpawnInstance {
+    /// A node that has ended has nothing to decide: its job may have another machine by now.
+    fn inside_if_open(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        if node.node.status.is_end() { Ok(Verdict::Waits(None)) } else { self.inside(node) }
+    }
+}
+
+/// The job has no machine any more. Its slot goes with the machine that was to have it.
+fn give_place_up(run_tx: &mut RunTx<'_>, job: JobId) -> Result<(), Failure> {
+    let slot = run_tx.job(job)?.allocation;
+    run_tx.job_event(job, JobEvent::PlaceLost)?;
+    if let Some(slot) = slot {
+        run_tx.allocation_event(slot, AllocationEvent::LifecycleFailed { replenish: false })?;
+    }
+    Ok(())
+}
+
+/// The first commit moves the job to the other region's pool; the next one, by the job's own item, places it there under that pool's
+/// lock: on a slot that is free, on a new machine, or in the list. None: its machine is announced.
+fn place_elsewhere(run_tx: &mut RunTx<'_>, id: JobId, region: &str, asked: bool) -> Result<Option<Verdict>, Failure> {
+    let (pool, freeze) = (run_tx.job(id)?.pool, run_tx.job(id)?.freeze);
+    let provider = store::pool::find(run_tx.tx, pool)?.map_or_else(String::new, |pool| pool.provider);
+    let there = store::pool::ensure(run_tx.tx, &provider, region)?;
+    if pool != there {
+        run_tx.job_event(id, JobEvent::PoolChanged { pool: there })?;
+        return Ok(Some(Verdict::Waits(None)));
+    }
+    if !asked || freeze == FreezeState::Frozen {
+        return Ok(Some(Verdict::Waits(None)));
+    }
+    Ok(match claim(run_tx, id, None, &mut Vec::new())? {
+        Claimed::Slot(machine) => Some(MACHINE.done(&machine)),
+        Claimed::Waits => Some(Verdict::Waits(None)),
+        Claimed::None => {
+            run_tx.announce(id)?;
+            None
+        }
+    })
 }
 
 async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance) -> Result<Handle, Trouble> {
