@@ -349,8 +349,8 @@ pub async fn orphans_are_kept_until_they_are_not_seen_again(w: &World) {
     let page = read(&w.store, |tx| orphan::page(tx, i64::MAX, 10)).await;
     let found = page.iter().find(|it| it.provider == "fake" && it.listed.handle == "i-1").unwrap().clone();
     assert_eq!((page.len(), found.whitelisted.as_ref(), &found.listed), (4, Some(&entry), &ours));
-    assert_eq!(read(&w.store, |tx| orphan::kept_page(tx, ("", ""), 10)).await, [entry.clone()]);
-    assert_eq!(read(&w.store, |tx| orphan::kept(tx, "i-1")).await, [entry.clone()]);
+    assert_eq!(read(&w.store, |tx| orphan::kept_page(tx, ("", ""), 10)).await, std::slice::from_ref(&entry));
+    assert_eq!(read(&w.store, |tx| orphan::kept(tx, "i-1")).await, std::slice::from_ref(&entry));
     write(&w.store, move |tx| orphan::end_asked(tx, found.id, OrgId(3), "me")).await.unwrap();
     write(&w.store, move |tx| orphan::end_failed(tx, found.id, "stuck")).await.unwrap();
     // A scan that began later sees one of them again, which changes neither its id nor what was asked.
