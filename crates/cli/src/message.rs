@@ -10,13 +10,12 @@ use wire::api::{EventView, MessageView, SendMessage};
 
 /// Say something to a running agent: its model reads it at its next turn
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "What the model does with it is seen in `repl logs RUN -f`; `repl events RUN` says which turn has read it.
+#[command(after_help = "`repl logs RUN -f` shows what the model does with it, and `repl events RUN`
+which turn has read it.
 
 Examples:
   repl send market 'Leave out figures before 2020.'
-  repl send market --agent research 'The second source is wrong.'"
-)]
+  repl send market --agent research 'The second source is wrong.'")]
 pub struct SendArgs {
     /// The run's id, a beginning of it, its name, or @last
     #[arg(value_name = "RUN")]
