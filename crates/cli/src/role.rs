@@ -24,6 +24,7 @@ pub const TABLES: &[&str] = &[
     "llm",
     "tools",
     "notify",
+    "orphans",
 ];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 
