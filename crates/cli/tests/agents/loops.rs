@@ -209,6 +209,7 @@ fn a_word_to_an_agent_is_read_by_the_next_turn_and_by_those_after_it() {
     let plain = scene.home.json(&["run", "--detach", "-c", "true"])["id"].as_str().unwrap().to_owned();
     let none = refused(&scene, &["send", &plain, "hello"]);
     assert!(none.contains("type: agents"), "{none}");
+    scene.home.attach(&plain);
     scene.home.adds_up();
 }
 

@@ -186,8 +186,12 @@ impl AtHand {
 
     /// Steps that an earlier holder began and did not end. Returns when to look at those that may still be reported.
     fn take_over(&self, run_tx: &mut RunTx<'_>) -> Result<Option<Timestamp>, Failure> {
-        let agent = Rows::agent(run_tx, self.agent)?;
-        if agent.acting <= self.held.len() as i64 {
+        // Of what this holder has in hand, some may have just been ended by the end of a step above it: it counts no more.
+        let mut in_hand = 0;
+        for ((id, number), _) in &self.held {
+            in_hand += i64::from(hierarchy::is_current(&Rows::step(run_tx, *id)?, *number));
+        }
+        if Rows::agent(run_tx, self.agent)?.acting <= in_hand {
             return Ok(None);
         }
         let mut wait = None;
