@@ -9,6 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use engine::adapters::tool::fake::Fate;
+use engine::adapters::tool::llm::{LlmSettings, Models};
 use engine::adapters::{FakeTool, LocalProvider, LocalSettings, Provider};
 use engine::store::token::Scope;
 use engine::store::{Database, Installation, Options, Store, WorkClass};
@@ -50,7 +51,7 @@ impl World {
             installation: Installation::new("testtest", [7; 32]),
             providers: BTreeMap::from([("local".to_owned(), local)]),
             tools: BTreeMap::from([(ToolKind::Http, Arc::new(far_side()) as Arc<dyn engine::Tool>)]),
-            models: Default::default(),
+            models: models(),
             control_urls: engine::ControlUrls::only("unix:/nonexistent"),
             control_ca: None,
             presence: Presence::default(),
@@ -115,6 +116,13 @@ impl World {
     pub(crate) async fn submit(&self, token: &str, body: Value) -> Got {
         self.ask("post", "/api/v1/runs", Some(token), &[], &body.to_string()).await
     }
+}
+
+/// A model that no step ever asks: what is tested is what happens before.
+fn models() -> Models {
+    let model = serde_json::from_value(json!({ "context": 1000 })).unwrap();
+    let at = LlmSettings::at("https://model.example/v1".to_owned(), BTreeMap::from([("m".to_owned(), model)]));
+    Models(BTreeMap::from([("default".to_owned(), at)]))
 }
 
 /// The tool that steps call: a call of a path that ends with `perhaps` fails with an unknown effect.
@@ -196,6 +204,7 @@ fn least(body: &str) -> &'static str {
         "FailStep" => r#"{"fence":1,"message":"no"}"#,
         "PollSteps" => r#"{"tools":["t"],"wait_ms":0}"#,
         "ResolveBody" => r#"{"action":"skip"}"#,
+        "SendMessage" => r#"{"text":"x"}"#,
         _ => "{}",
     }
 }

@@ -6,9 +6,10 @@ use axum::http::StatusCode;
 use engine::store::idempotency::Key;
 use engine::store::{Lane, Tx, WorkClass, WorkKind};
 use model::allocation::AllocationStatus;
+use model::orphan::{Listed, ListedStatus, ResourceType};
 use model::time::HOUR;
 use model::workflow::WorkflowStatus;
-use model::{AllocationId, Failure, InstanceId, Refused, RunId};
+use model::{AllocationId, Failure, InstanceId, PoolId, Refused, RunId};
 use serde_json::{Value, json};
 
 /// Everything that a request may have changed, as its asker sees it.
@@ -23,11 +24,13 @@ async fn seen(world: &World) -> Vec<Value> {
         "tokens",
         "escalations?all=true",
         "approvals?all=true",
+        "orphans",
+        "orphans/whitelist",
     ] {
         let got = world.ask("get", &format!("/api/v1/{path}"), Some(&world.admin), &[], "").await;
         assert_eq!(got.status, StatusCode::OK, "{path}");
         let mut things = got.body["data"].as_array().unwrap().clone();
-        for field in ["queued_ms", "starting_ms"] {
+        for field in ["queued_ms", "starting_ms", "age_ms"] {
             // These grow while one looks.
             things.iter_mut().filter_map(Value::as_object_mut).for_each(|thing| drop(thing.remove(field)));
         }
@@ -38,6 +41,9 @@ async fn seen(world: &World) -> Vec<Value> {
     for run in runs {
         let got = world.ask("get", &format!("/api/v1/runs/{run}/steps"), Some(&world.admin), &[], "").await;
         all.push(got.body["data"].clone());
+        let id: RunId = run.parse().unwrap();
+        let sent = world.engine.store.read("test.read", move |tx| engine::store::message::count(tx, id)).await;
+        all.push(json!(sent.unwrap()));
     }
     all
 }
@@ -137,6 +143,34 @@ async fn begun(world: &World) -> String {
     format!("{run}/{}", got.body["id"].as_str().unwrap())
 }
 
+/// A run with an agent that will talk with a model, and waits for a person before it does.
+async fn talking(world: &World) -> String {
+    let steps = json!([{ "name": "ask", "approval": "go on?" }, { "name": "talk", "llm": { "prompt": "hello" } }]);
+    world.agents(steps).await
+}
+
+/// A machine with a name of ours that no row knows.
+async fn orphan(world: &World) {
+    write(world, |tx| {
+        let listed = Listed {
+            kind: ResourceType::Instance,
+            name: "repl-testtest-none-1".to_owned(),
+            handle: "i-1".to_owned(),
+            nonce: None,
+            status: ListedStatus::Running,
+            instance_type: None,
+            region: "here".to_owned(),
+            created_at: None,
+            ip: None,
+            last_seen: None,
+            price_micro: None,
+        };
+        let at = tx.at();
+        engine::store::orphan::seen(tx, "local", PoolId(1), at, &listed)
+    })
+    .await;
+}
+
 /// The thing a route is about, and two bodies for it.
 async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
     let (plain, other) = (json!({}), json!({ "abort": true }));
@@ -182,6 +216,17 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         }
         "/approvals/{id}/approve" => (world.approval().await, plain, json!({ "note": "fine" })),
         "/approvals/{id}/reject" => (world.approval().await, plain, json!({ "note": "no" })),
+        "/runs/{id}/messages" => (talking(world).await, json!({ "text": "once" }), json!({ "text": "other" })),
+        "/orphans/scan" => (String::new(), plain, json!({ "provider": "other" })),
+        "/orphans/whitelist" => {
+            let body = |reason: &str| json!({ "provider_id": "i-1", "reason": reason });
+            orphan(world).await;
+            (String::new(), body("once"), body("other"))
+        }
+        "/orphans/{id}/terminate" => {
+            orphan(world).await;
+            ("i-1".to_owned(), json!({ "confirm": "i-1" }), json!({ "confirm": "i-1", "force": true }))
+        }
         "/credits" => (String::new(), json!({ "amount": "5" }), json!({ "amount": "6" })),
         "/tokens" => {
             let body = |name: &str| json!({ "name": name, "scopes": ["read"] });
@@ -208,7 +253,7 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
         assert!(!first.headers.contains_key("idempotent-replayed"), "{}", route.path);
         let after = seen(&world).await;
         let heartbeat = route.path.ends_with("/heartbeat");
-        let only_asks = heartbeat || matches!(route.path, "/blobs/missing" | "/control/stop");
+        let only_asks = heartbeat || matches!(route.path, "/blobs/missing" | "/control/stop" | "/orphans/scan");
         assert_eq!(before == after, only_asks, "{}: the first time has an effect", route.path);
         let again = ask(&body).await;
         assert_eq!(seen(&world).await, after, "{}: the second time has none", route.path);
@@ -270,8 +315,11 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/escalations/{id}/resolve" => (world.approval().await, json!({ "action": "skip" }), "not_found"),
         "/approvals/{id}/approve" | "/approvals/{id}/reject" => (world.ticket().await, none, "not_found"),
         "/workflows/{id}/retry" => (launching(world).await, none, "conflict"),
+        "/runs/{id}/messages" => (waiting(world).await, json!({ "text": "x" }), "conflict"),
+        "/orphans/whitelist" => (String::new(), json!({ "provider_id": "i-9", "reason": "x" }), "not_found"),
+        "/orphans/{id}/terminate" => ("i-9".to_owned(), json!({ "confirm": "i-9" }), "not_found"),
         // These refuse nothing but what cannot be read, or who may not ask.
-        "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" => return None,
+        "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" | "/orphans/scan" => return None,
         other => panic!("{other} is new here: say how it is refused"),
     })
 }
@@ -300,6 +348,7 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
         // Another body where there is one, else the same about something else.
         let (other_path, other) = match route.path {
             "/runs" => (path.clone(), json!({ "commands": ["false"] })),
+            "/orphans/whitelist" => (path.clone(), json!({ "provider_id": "i-8", "reason": "x" })),
             _ => (filled(route.path, &format!("{id}z")), body.clone()),
         };
         let key = [("idempotency-key", "the same")];

@@ -152,7 +152,7 @@ api! {
     get "/orphans/scans" orphan::scans, read, "The last scan of each provider and region", => 200 Page of ScanView;
     post "/orphans/scan" orphan::scan, write, "List every provider now", ScanBody => 200 ScanReport;
     get "/orphans/whitelist" orphan::whitelist, read, "Orphans that somebody keeps", => 200 Page of WhitelistView;
-    post "/orphans/whitelist" orphan::keep, admin, "Keep an orphan, and say why", WhitelistBody => 200 WhitelistView;
+    post "/orphans/whitelist" orphan::keep, admin, "Keep an orphan, and say why", WhitelistBody => 200 WhitelistView | 404;
     delete "/orphans/whitelist/{id}" orphan::unkeep, admin, "Warn of it again", ?orphan::Of, => 204;
     get "/orphans/{id}" orphan::show, read, "One orphan by its provider's id, with rows that may be about it", ?orphan::Of, => 200 OrphanDetailView;
     post "/orphans/{id}/terminate" orphan::terminate, admin, "End an orphan whose id was typed by a person", ?orphan::Of, EndOrphanBody => 200 OrphanView;
