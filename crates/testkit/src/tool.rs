@@ -8,7 +8,7 @@ use crate::time::Now;
 use adapters::{Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog};
 use model::Effect;
 use model::recovery::ErrorClass;
-use model::step::StepStatus;
+use model::step::{Recorded, StepStatus};
 use model::time::SECOND;
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,8 +71,17 @@ impl FarTool {
             for run in store::run::ids_after(tx, 0, 1000)? {
                 steps.extend(store::step::of_run(tx, run)?);
             }
-            let is_it = |step: &model::step::Step| step.key.as_deref() == Some(&known) && !step.replayed;
-            Ok(steps.into_iter().find(|step| is_it(step) && step.status == StepStatus::Completed))
+            for step in steps.into_iter().filter(|step| step.status == StepStatus::Completed && !step.replayed) {
+                // The journal has one row for each identity: a turn whose prompt has changed since has replaced it.
+                let Some(identity) = step.identity.as_deref().filter(|_| step.key.as_deref() == Some(&known)) else {
+                    continue;
+                };
+                let row = store::step::journal(tx, step.run, identity)?;
+                if row.is_some_and(|row| row.key == known && row.state == Recorded::Done) {
+                    return Ok(Some(step));
+                }
+            }
+            Ok(None)
         });
         if let Some(step) = finished.expect("a database in memory is read") {
             self.book().complain(format!("{} ({}) has finished, and is called again", step.id, step.name));
