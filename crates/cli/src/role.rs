@@ -83,7 +83,7 @@ pub fn mcp() -> Option<i32> {
     let mut words = std::env::args_os().skip(1);
     let done = match words.next()?.to_str()? {
         server::mcp::SERVE => server::mcp::serve(Path::new(&words.next()?), words.collect()),
-        server::mcp::CALL => server::mcp::call(),
+        server::mcp::CALL => server::mcp::call(std::io::stdout().lock()),
         _ => return None,
     };
     let failed = done.inspect_err(|error| drop(writeln!(std::io::stderr(), "mcp: {error}"))).is_err();

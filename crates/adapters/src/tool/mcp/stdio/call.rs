@@ -14,15 +14,14 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// The holder judges time limits. One that is silent for this much longer hangs.
 const HOLDER_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Prints an [`Answer`] in every case that it can tell.
-pub fn call() -> io::Result<()> {
+/// Writes an [`Answer`] to `out` in every case that it can tell.
+pub fn call(mut out: impl Write) -> io::Result<()> {
     let mut text = String::new();
     io::stdin().take(LONGEST_REQUEST).read_to_string(&mut text)?;
     let answer = match serde_json::from_str(&text) {
         Ok(request) => ask(&request),
         Err(error) => failed(ErrorClass::Permanent, Effect::None, "invalid_input", format!("mcp: {error}")),
     };
-    let mut out = io::stdout().lock();
     out.write_all(&serde_json::to_vec(&answer)?)?;
     out.flush()
 }
