@@ -70,6 +70,8 @@ impl House {
         let provider = FakeProvider::new(FakeSettings::default(), Box::new(|_, _| MachineFate::Obey));
         let mut config = Config::default();
         config.money.first_topup = Credits(1_000_000_000_000_000);
+        // All steps of an agent may be under way at once here, more than one agent gets by default.
+        config.worker.agent_steps = (TASKS * STEPS) as i64;
         let context = EngineContext {
             config,
             installation: Installation::new("t3stt3st", [7; 32]),
