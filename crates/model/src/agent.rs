@@ -279,14 +279,14 @@ pub fn apply(agent: &Agent, event: &AgentEvent, at: Timestamp) -> Result<Outcome
             next.last_error = Some(error.clone());
             moved(next, [C::WakeAt { at: *due }, C::Publish { kind: "agent.pending" }])
         }
-        // What begins again when it is woken is the next try.
-        (S::Paused, E::ToBeRetried { at: due, error }) => {
+        // Held, or woken and not begun again (`Held` took its try back): what begins next is the next try.
+        (S::Pending | S::Paused, E::ToBeRetried { at: due, error }) => {
             next.tries += 1;
             next.ending = None;
             (next.active_ms, next.active_since) = (0, None);
             next.due_at = Some(*due);
             next.last_error = Some(error.clone());
-            moved(next, [])
+            moved(next, [C::WakeAt { at: *due }])
         }
         (S::Pending | S::Running | S::Paused, E::Renewed { at: due, error }) => {
             next.ending = None;

@@ -424,8 +424,8 @@ fn decide_above<R: Rows>(rows: &mut R, above: Above<'_>) -> Result<Decision, R::
         },
         Above::Agent(agent) => Case {
             level: Level::Agent,
-            // A held agent's try is counted when it goes on.
-            tries: agent.tries + i64::from(agent.status == AgentStatus::Paused),
+            // The try of one that is held, or not begun again since, is counted when it goes on.
+            tries: agent.tries + i64::from(agent.status != AgentStatus::Running),
             max_tries: agent.max_tries,
             mode: agent.mode,
             // Without its planner a run has no plan: that is never skipped.

@@ -316,6 +316,11 @@ const WALKED_ONLY: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "in these worlds an agent has tools or a machine, not both: between a pause and going on no command of a plan can report",
+        "agent",
+        &["pending -> to_be_retried -> pending"],
+    ),
+    (
         "a small world has one pool",
         "job",
         &["submitted (waiting) -> pool_changed -> submitted", "submitted -> pool_changed -> submitted"],
