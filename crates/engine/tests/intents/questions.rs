@@ -200,6 +200,47 @@ fn a_ticket_about_an_edited_step_is_about_what_was_called() {
     check(&bench);
 }
 
+/// Two that had to be approved are cut off together by the failure of a third, and a person knows that both were done.
+#[test]
+fn two_tickets_of_one_task_that_is_tried_again_are_resolved_and_the_run_goes_on() {
+    for (first, second) in
+        [(Ticket::Done, Ticket::Done), (Ticket::Done, Ticket::NotDone), (Ticket::NotDone, Ticket::Done)]
+    {
+        let mut bench = Bench::new();
+        let calls = std::sync::atomic::AtomicU32::new(0);
+        let hung = std::sync::atomic::AtomicU32::new(0);
+        bench.tool.decide_by(Box::new(move |call, _| match call.input["of"].as_str() {
+            Some("a" | "b") if hung.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2 => Fate::hang().happened(),
+            Some("bad") => match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                0 => Fate::fail(ErrorClass::Transient, Effect::None),
+                1 => Fate::fail(ErrorClass::Permanent, Effect::None),
+                _ => Fate::answer(call.input.clone()),
+            },
+            _ => Fate::answer(call.input.clone()),
+        }));
+        let steps = vec![asked("a"), asked("b"), step("bad")];
+        let all = TaskPlan { parallel: 3, max_tries: 2, mode: FailureMode::Retry, ..task("all", steps) };
+        let run = submit_agents(&mut bench, vec![agent("one", vec![all])]);
+        bench.settle();
+        answer_first(&mut bench, true);
+        answer_first(&mut bench, true);
+        bench.advance(2 * MINUTE);
+        for ticket in [first, second] {
+            let open = questions(&bench, StepWait::Ticket, true).into_iter().min_by_key(|question| question.id);
+            say(&mut bench, &open.expect("one ticket each"), Verdict::Resolve(ticket)).unwrap();
+            bench.advance(SECOND);
+        }
+        bench.advance(MINUTE);
+        while !questions(&bench, StepWait::Approval, true).is_empty() {
+            answer_first(&mut bench, true);
+            bench.advance(MINUTE);
+        }
+        let run = bench.run(run);
+        assert_eq!(run.status, RunStatus::Completed, "{first:?} {second:?} {:?}", run.last_error);
+        check(&bench);
+    }
+}
+
 #[test]
 fn an_approval_step_says_how_long_it_waits() {
     let mut bench = Bench::new();
