@@ -13,7 +13,7 @@ use model::hierarchy::{self, Ready, Rows};
 use model::recovery::{ErrorClass, StepFailure};
 use model::run::LastError;
 use model::spec::RunKind;
-use model::step::{Offer, Step, ToolKind};
+use model::step::{Offer, Recorded, Step, StepWait, ToolKind};
 use model::{AgentId, Effect, Failure, OrgId, Refused, RunId, StepId, Timestamp, Trouble};
 use serde_json::Value;
 use store::Lane;
@@ -131,8 +131,12 @@ impl Engine {
         self.store
             .write(Lane::Normal.of(run), "step.take", move |tx| {
                 let mut run_tx = open(tx, &context, asker, run)?;
-                let Some(taken) = run_tx.take_offered(step, lease_ms)? else { return Ok(None) };
+                let taken = match run_tx.answered_meanwhile(step)? {
+                    true => None,
+                    false => run_tx.take_offered(step, lease_ms)?,
+                };
                 run_tx.close()?;
+                let Some(taken) = taken else { return Ok(None) };
                 if let (Some(key), Some(body)) = (&key, render(&taken)) {
                     // The same request has taken a step of another run meanwhile: this one is given back by the rollback.
                     if let Looked::Replay { .. } = idempotency::lookup(tx, key)? {
@@ -158,6 +162,24 @@ pub(crate) fn offer(org: OrgId, input: &Value) -> Ready {
 }
 
 impl RunTx<'_> {
+    /// A program that had taken an earlier row of this step, and was given up, has reported that it was done (R151): nobody does it
+    /// again.
+    fn answered_meanwhile(&mut self, id: StepId) -> Result<bool, Failure> {
+        let step = Rows::step(self, id)?;
+        let Some(identity) = step.identity.clone().filter(|_| step.waits == Some(StepWait::Poller)) else {
+            return Ok(false);
+        };
+        let row = store::step::journal(self.tx, self.run.id, &identity)?;
+        let found =
+            row.filter(|row| row.state == Recorded::Done && row.step != id && Some(&row.key) == step.key.as_ref());
+        let Some(row) = found else { return Ok(false) };
+        self.answer_by(&step, &row);
+        hierarchy::answer_offered(self, id)?;
+        let at = self.at;
+        Rows::wake_agent(self, step.agent, at);
+        Ok(true)
+    }
+
     fn take_offered(&mut self, id: StepId, lease_ms: i64) -> Result<Option<Taken>, Failure> {
         if !hierarchy::take_step(self, id)? {
             return Ok(None);

@@ -442,9 +442,13 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
             E::Cancelled { .. } => end(next, S::Cancelled, at, None),
             event => Err(Refused::not_from("step", step.status, name(event), &[])),
         },
-        // An offered step is begun by the program that takes it, or never.
+        // An offered step is begun by the program that takes it, or never: an earlier one may be found done after all (R151).
         (S::Waiting, event) if step.waits == Some(StepWait::Poller) => match event {
             E::Offered { .. } => unchanged(),
+            E::Replayed => {
+                next.replayed = true;
+                end(next, S::Completed, at, None)
+            }
             E::Begun { fence } => {
                 let taken = begun(next, *fence, at);
                 moved(taken, [C::WakeAt { at }]) // the agent's clock runs again: its deadlines have a time

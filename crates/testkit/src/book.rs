@@ -32,6 +32,12 @@ pub enum Situation {
     StepRecorded,
     StepHeld,
     StepReportedLate,
+    /// By a program outside that polls for steps of a plan.
+    StepTaken,
+    /// Its lease was over when it reported the end.
+    TakenReportedLate,
+    /// A heartbeat told it to stop.
+    TakenCancelled,
     /// A process of a job that is not its run's any more asks for a step.
     OlderJobRefused,
 }
@@ -39,7 +45,7 @@ pub enum Situation {
 use Situation::*;
 
 impl Situation {
-    pub const ALL: [Situation; 13] = [
+    pub const ALL: [Situation; 16] = [
         CallsSideBySide,
         Approved,
         Edited,
@@ -52,6 +58,9 @@ impl Situation {
         StepRecorded,
         StepHeld,
         StepReportedLate,
+        StepTaken,
+        TakenReportedLate,
+        TakenCancelled,
         OlderJobRefused,
     ];
 }

@@ -14,6 +14,7 @@ mod faults;
 mod follower;
 mod judge;
 mod machine;
+mod outsider;
 mod people;
 pub mod pgbench;
 mod plans;

@@ -4,6 +4,7 @@
 use crate::chance::Chance;
 use crate::client::plain;
 use crate::machine::{Plan, Steps};
+use crate::outsider::TOOL;
 use engine::run::Plans;
 use model::plan::{AgentPlan, LLM_TURN_TIMEOUT_MS, MachinePlan, Policy, RunPlan, StepPlan, TaskPlan, ToolPlan};
 use model::recovery::OnExhausted;
@@ -83,14 +84,26 @@ fn step(chance: &mut Chance, place: Place) -> StepPlan {
     if place.machine && chance.one_in(2) {
         return command(chance, place.name);
     }
-    match chance.between(0, 16) {
+    match chance.between(0, 18) {
         0..3 => dialogue(chance, &place.name),
         3 => approval(chance, &place.name),
         4 => StepPlan {
             input: json!({ "for": chance.pick(&["1s", "1m"]) }),
             ..StepPlan::new(&place.name, ToolKind::Wait)
         },
+        16.. => external(chance, place),
         kind => request(chance, place, kind < 7),
+    }
+}
+
+/// One that a program outside takes by a poll.
+fn external(chance: &mut Chance, place: Place) -> StepPlan {
+    let input = json!({ "tool": TOOL, "input": { "name": place.path } });
+    StepPlan {
+        idempotent: chance.one_in(2),
+        timeout_ms: chance.pick(&[40 * SECOND, 10 * MINUTE]),
+        input,
+        ..StepPlan::new(&place.name, ToolKind::External)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::database_pool::REUSE;
 use crate::faults::{Decision, Faults, Kind};
 use crate::follower::Follower;
 use crate::machine::{Key, Machine, Progress};
+use crate::outsider::Outsider;
 use crate::process::{Fate, Process, SECOND, SERVER};
 use crate::program::Program;
 use crate::provider::{FarProvider, fates};
@@ -54,6 +55,10 @@ pub enum Happening {
     /// The person on duty looks for open tickets.
     Duty,
     Follower {
+        index: usize,
+    },
+    /// A program outside asks for a step, or goes on with the one it has.
+    Outsider {
         index: usize,
     },
     /// `ms`: for so long; none: as long as its luck says.
@@ -161,6 +166,7 @@ pub struct World {
     pub machines: BTreeMap<String, Machine>,
     pub clients: Vec<Client>,
     pub followers: Vec<Follower>,
+    pub outsiders: Vec<Outsider>,
     pub truth: Truth,
     pub broken: Vec<(Promise, String)>,
     /// How far the clock was set back: so much longer may things take.
@@ -231,6 +237,7 @@ impl World {
             machines: BTreeMap::new(),
             clients: Vec::new(),
             followers: Vec::new(),
+            outsiders: Vec::new(),
             truth: Truth::default(),
             broken: Vec::new(),
             set_back_ms: 0,
@@ -239,6 +246,7 @@ impl World {
             world.after(at, Happening::Blow { kind, ms: None });
         }
         world.after(DUTY_EVERY_MS, Happening::Duty);
+        world.add_outsiders();
         for process in 0..1 + usize::from(world.has_second) {
             world.after(0, Happening::Restart { process });
         }
@@ -328,6 +336,7 @@ impl World {
             Happening::Client { index } => self.ask(index),
             Happening::Duty => self.answer_questions(),
             Happening::Follower { index } => self.read_on(index),
+            Happening::Outsider { index } => self.outsider(index),
             Happening::Blow { kind, ms } => self.strike(kind, ms),
             Happening::StreamClosed { instance, boot } => self.stream_closed(instance, boot),
             Happening::Dial { name, process } => self.dial(&name, process),

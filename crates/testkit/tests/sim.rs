@@ -54,3 +54,16 @@ fn every_kind_of_fault_is_met() {
     }
     panic!("never met: {missing:?}");
 }
+
+/// Nor is what no world comes to.
+#[test]
+fn every_situation_is_met() {
+    let mut missing: BTreeSet<sim::Situation> = sim::Situation::ALL.into_iter().collect();
+    for seed in 0..600 {
+        missing = &missing - &sim::run(seed).met;
+        if missing.is_empty() {
+            return;
+        }
+    }
+    panic!("never met: {missing:?}");
+}

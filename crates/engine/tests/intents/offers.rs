@@ -419,3 +419,33 @@ fn a_crash_at_any_write_repeats_no_step_that_must_not_be() {
         }
     }
 }
+
+/// The run is tried again while a program works on one of its steps: that program's word still counts, and no other does it again (R151).
+#[test]
+fn what_an_earlier_program_has_done_is_not_given_to_another() {
+    let mut bench = Bench::new();
+    let calls = std::sync::atomic::AtomicU32::new(0);
+    bench.tool.decide_by(Box::new(move |call, _| match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        0 => Fate::fail(ErrorClass::Permanent, Effect::None),
+        _ => Fate::answer(call.input.clone()),
+    }));
+    let gate = StepPlan { input: json!({ "for": "10s" }), ..StepPlan::new("gate", ToolKind::Wait) };
+    let all = TaskPlan { parallel: 2, ..task("all", vec![repeatable("s"), gate, step("bad")]) };
+    let spec = RunSpec { failure_mode: FailureMode::Retry, ..agents_spec() };
+    let run = submit(&mut bench, spec, Plans { agents: vec![agent("one", vec![all])], ..Plans::default() });
+    bench.settle();
+    let taken = take(&bench);
+    bench.advance(5 * MINUTE);
+    assert_eq!(bench.run(run).attempt, 2);
+    let again = found(&bench, run, "s");
+    assert_eq!((again.id == taken.step, again.waits), (false, Some(StepWait::Poller)), "{again:?}");
+    let said = end(&mut bench, &taken, done(json!(7)));
+    assert!(matches!(said, Ok(Standing::Completed { .. })), "{said:?}");
+    assert!(poll(&bench).is_none(), "it is done");
+    bench.advance(MINUTE);
+    assert_eq!(bench.run(run).status, RunStatus::Completed);
+    let answered = found(&bench, run, "s");
+    assert!(answered.replayed);
+    assert_eq!(now(bench.engine.step(bench.org, run, answered.id)).unwrap().output, Some(json!(7)));
+    check(&bench);
+}

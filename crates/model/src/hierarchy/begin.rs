@@ -300,6 +300,16 @@ pub fn take_step<R: Rows>(rows: &mut R, id: StepId) -> Result<bool, R::Error> {
     step_event(rows, id, &StepEvent::Begun { fence })
 }
 
+/// A step is still offered, and meanwhile an earlier one of its identity was found done: that one's record answers.
+pub fn answer_offered<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if step.waits == Some(StepWait::Poller) && !step.replaced {
+        answer_step(rows, &step, Ready::Recorded)
+    } else {
+        Ok(())
+    }
+}
+
 /// A rank's machine has everything: its task and its command run.
 pub fn begin_rank<R: Rows>(rows: &mut R, id: AgentId) -> Result<Vec<StepId>, R::Error> {
     let mut begun = Vec::new();

@@ -51,6 +51,10 @@ impl Commit<'_> {
                     false => Err(Stop::Nothing), // nothing of its run begins now
                 }
             }
+            Choice::PolledInVain(step) if self.waits_for(*step, StepWait::Poller) => {
+                hierarchy::answer_offered(self, step_id(*step))?;
+                self.begin_steps(self.agent_of(*step / self.scope.steps))
+            }
             Choice::Child(position) => self.ask_for_child(*position),
             // The step's `verify` says, or the holder that was given up reports late.
             Choice::Verified(step, true) if self.is_verifying(*step) => {

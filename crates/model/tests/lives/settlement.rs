@@ -82,6 +82,7 @@ impl Commit<'_> {
             | Choice::Odd(..)
             | Choice::TimePasses(_)
             | Choice::Polled(_)
+            | Choice::PolledInVain(_)
             | Choice::Resolved(..)
             | Choice::Child(_)
             | Choice::StepDone(_)

@@ -126,6 +126,8 @@ pub enum Choice {
     TimePasses(usize),
     /// A program takes a step that is offered.
     Polled(usize),
+    /// One polls, and an earlier step of that identity was found done meanwhile.
+    PolledInVain(usize),
     /// Whoever works on the first step asks for one of its children.
     Child(usize),
     StepDone(usize),
@@ -471,7 +473,9 @@ impl World {
                     }
                 }
                 StepStatus::Waiting if it.waits == Some(StepWait::Timer) => all.push(Choice::TimePasses(step)),
-                StepStatus::Waiting if it.waits == Some(StepWait::Poller) => all.push(Choice::Polled(step)),
+                StepStatus::Waiting if it.waits == Some(StepWait::Poller) => {
+                    all.extend([Choice::Polled(step), Choice::PolledInVain(step)]);
+                }
                 StepStatus::Waiting => {
                     all.extend([Choice::Approved(step), Choice::Rejected(step)]);
                     all.extend(tickets(step));
