@@ -218,6 +218,7 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         "/approvals/{id}/reject" => (world.approval().await, plain, json!({ "note": "no" })),
         "/runs/{id}/messages" => (talking(world).await, json!({ "text": "once" }), json!({ "text": "other" })),
         "/orphans/scan" => (String::new(), plain, json!({ "provider": "other" })),
+        "/orphans/import" => (String::new(), plain, json!({ "org": "other" })),
         "/orphans/whitelist" => {
             let body = |reason: &str| json!({ "provider_id": "i-1", "reason": reason });
             orphan(world).await;
@@ -253,7 +254,8 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
         assert!(!first.headers.contains_key("idempotent-replayed"), "{}", route.path);
         let after = seen(&world).await;
         let heartbeat = route.path.ends_with("/heartbeat");
-        let only_asks = heartbeat || matches!(route.path, "/blobs/missing" | "/control/stop" | "/orphans/scan");
+        let only_asks =
+            heartbeat || matches!(route.path, "/blobs/missing" | "/control/stop" | "/orphans/scan" | "/orphans/import");
         assert_eq!(before == after, only_asks, "{}: the first time has an effect", route.path);
         let again = ask(&body).await;
         assert_eq!(seen(&world).await, after, "{}: the second time has none", route.path);
@@ -316,6 +318,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/approvals/{id}/approve" | "/approvals/{id}/reject" => (world.ticket().await, none, "not_found"),
         "/workflows/{id}/retry" => (launching(world).await, none, "conflict"),
         "/runs/{id}/messages" => (waiting(world).await, json!({ "text": "x" }), "conflict"),
+        "/orphans/import" => (String::new(), json!({ "org": "nobody" }), "not_found"),
         "/orphans/whitelist" => (String::new(), json!({ "provider_id": "i-9", "reason": "x" }), "not_found"),
         "/orphans/{id}/terminate" => ("i-9".to_owned(), json!({ "confirm": "i-9" }), "not_found"),
         // These refuse nothing but what cannot be read, or who may not ask.
@@ -348,6 +351,7 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
         // Another body where there is one, else the same about something else.
         let (other_path, other) = match route.path {
             "/runs" => (path.clone(), json!({ "commands": ["false"] })),
+            "/orphans/import" => (path.clone(), json!({ "org": "no-one" })),
             "/orphans/whitelist" => (path.clone(), json!({ "provider_id": "i-8", "reason": "x" })),
             _ => (filled(route.path, &format!("{id}z")), body.clone()),
         };
