@@ -13,6 +13,7 @@ mod dialogues;
 mod durable;
 mod holds;
 mod idle_billing;
+mod imports;
 mod keys;
 mod large_outputs;
 mod launch;
