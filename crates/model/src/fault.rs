@@ -123,6 +123,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("ids.pass", &[Role::Server, Role::Worker]),
     ("ids.take", &[Role::Server, Role::Worker]),
     ("installation.write", &[Role::Server]),
+    ("instance.drain", &[Role::Server]),
     ("instance.look_for_all", &[Role::Worker]),
     ("instance.reconcile", &[Role::Worker]),
     ("instance.retire_idle", &[Role::Server]),

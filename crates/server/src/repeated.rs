@@ -207,6 +207,17 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
             let run = placed(world).await;
             (run["instance"].as_str().unwrap().to_owned(), json!({ "force": true }), plain)
         }
+        "/instances/{id}/drain" => {
+            let run = placed(world).await;
+            let id: InstanceId = run["instance"].as_str().unwrap().parse().unwrap();
+            write(world, move |tx| {
+                let mut machine = engine::store::instance::lock(tx, id)?;
+                machine.status = model::instance::InstanceStatus::Ready;
+                engine::store::instance::save(tx, &machine)
+            })
+            .await;
+            (id.to_string(), plain, Value::Null)
+        }
         "/allocations/{id}/extend" => (held(world).await, json!({ "duration_ms": 7_200_000 }), plain),
         "/allocations/{id}/release" => (held(world).await, plain, Value::Null),
         "/workflows/{id}/cancel" => (launching(world).await, plain, json!({ "reason": "too dear" })),
@@ -308,6 +319,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
             let run = placed(world).await;
             (run["instance"].as_str().unwrap().to_owned(), none, "conflict")
         }
+        "/instances/{id}/drain" => ("ins_99".to_owned(), none, "not_found"),
         "/allocations/{id}/extend" | "/allocations/{id}/release" => {
             placed(world).await;
             let list = world.ask("get", "/api/v1/allocations", Some(&world.admin), &[], "").await;

@@ -136,6 +136,7 @@ api! {
     put "/packs" blob::put_pack, write, "Send many small blobs and folders' documents at once", Bytes => 204 | 410;
     get "/instances" instance::list, read, "Machines that are not terminated, newest first, or `all`", ?instance::Filter, => 200 Page of InstanceView;
     get "/instances/{id}" instance::show, read, "One machine", => 200 InstanceView;
+    post "/instances/{id}/drain" instance::drain, write, "Take a machine out of the pool; it ends when its job has", => 200 InstanceView;
     post "/instances/{id}/terminate" instance::terminate, write, "End a machine; `force` also under a job or hold", TerminateBody => 200 InstanceView;
     get "/allocations" allocation::list, read, "Slots, newest first", => 200 Page of AllocationView;
     get "/allocations/{id}" allocation::show, read, "One slot", => 200 AllocationView;

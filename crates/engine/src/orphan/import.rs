@@ -305,7 +305,7 @@ fn free_of_slots(run_tx: &mut RunTx<'_>, machine: InstanceId) -> Result<(), Fail
     for slot in run_tx.slots_on(machine)? {
         if slot.status == AllocationStatus::Available {
             run_tx.allocation(slot.id)?;
-            slot_event(run_tx, slot, AllocationEvent::LifecycleFailed { replenish: false })?;
+            slot_event(run_tx, slot, AllocationEvent::LifecycleFailed { replenish: false, hold_until: None })?;
         }
     }
     Ok(())

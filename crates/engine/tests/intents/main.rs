@@ -10,6 +10,7 @@ mod check;
 mod commands;
 mod crashes;
 mod dialogues;
+mod draining;
 mod durable;
 mod holds;
 mod idle_billing;
