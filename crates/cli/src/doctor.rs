@@ -64,6 +64,7 @@ pub async fn doctor(settings: &Settings, args: DoctorArgs) -> Done {
         Check::fine("version", format!("repl {}", env!("CARGO_PKG_VERSION"))),
         settings_files(settings),
         home(settings),
+        installation(settings),
         disk(&nearest_existing(&settings.home)),
         file_system(&nearest_existing(&settings.home)),
         socket(settings),
@@ -116,6 +117,16 @@ fn home(settings: &Settings) -> Check {
         Ok(_) => Check::fine("data folder", home.to_string()),
         Err(_) => Check::fine("data folder", format!("{home} (made by the first run)")),
     }
+}
+
+/// Without this file machines cannot be recognised after the loss of the database, nor secrets be read.
+fn installation(settings: &Settings) -> Check {
+    let path = settings.home.join("installation.json");
+    let detail = match path.exists() {
+        true => format!("back up {}: with it runs can be tracked again after the loss of the database", path.display()),
+        false => format!("{} (made by the first run): back it up then", path.display()),
+    };
+    Check::fine("identity", detail)
 }
 
 fn disk(place: &Path) -> Check {

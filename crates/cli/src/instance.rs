@@ -36,6 +36,15 @@ pub enum Instance {
         #[command(flatten)]
         json: Json,
     },
+    /// Take a machine out of the pool: its job comes to its end, then the machine is ended
+    #[command(after_help = "Examples:
+  repl instance drain ins_4")]
+    Drain {
+        /// Id or beginning of an id
+        instance: String,
+        #[command(flatten)]
+        json: Json,
+    },
     /// End a machine; one that is busy, or whose hold needs it, only with --force (folders on this computer outlive their machine)
     #[command(visible_alias = "rm", aliases = ["kill", "delete"], after_help = "Examples:
   repl instance terminate ins_4
@@ -59,6 +68,18 @@ pub async fn instance(settings: &Settings, command: Instance) -> Done {
             let id = lookup::id(&plane, lookup::INSTANCE, &instance).await?;
             let view: InstanceView = plane.get(&format!("/instances/{id}")).await?;
             if json.json { show::json(&view) } else { Ok(print(&view)) }
+        }
+        Instance::Drain { instance, json } => {
+            let id = lookup::id(&plane, lookup::INSTANCE, &instance).await?;
+            let view: InstanceView = plane.post(&format!("/instances/{id}/drain"), &serde_json::json!({})).await?;
+            if json.json {
+                return show::json(&view);
+            }
+            match &view.run {
+                Some(run) => println!("{} {} until {run} has ended", view.id, show::status(&view.status)),
+                None => println!("{} {}", view.id, show::status(&view.status)),
+            }
+            Ok(0)
         }
         Instance::Terminate { instance, force, json } => {
             let id = lookup::id(&plane, lookup::INSTANCE, &instance).await?;

@@ -1,5 +1,6 @@
 //! `repl orphans`: what providers list and no row knows. Shows and keeps; ends one only when a person types its id.
 
+mod recovery;
 mod report;
 
 use crate::args::{Json, Listing};
@@ -10,8 +11,8 @@ use crate::settings::Settings;
 use crate::show;
 use std::io::{BufRead as _, IsTerminal as _};
 use wire::api::{
-    EndOrphanBody, OrphanDetailView, OrphanTally, OrphanView, ScanBody, ScanReport, ScanView, WhitelistBody,
-    WhitelistView,
+    EndOrphanBody, ImportBody, ImportReport, OrphanDetailView, OrphanTally, OrphanView, ScanBody, ScanReport, ScanView,
+    UnlistedView, WhitelistBody, WhitelistView,
 };
 use wire::client::encode;
 
@@ -93,8 +94,15 @@ pub enum Orphan {
     /// Everything that is named like ours, by installation and manifest
     #[command(after_help = "Examples:
   repl orphans recovery-report
-  repl orphans recovery-report --json")]
+  repl orphans recovery-report --import
+  repl orphans recovery-report --import --org default")]
     RecoveryReport {
+        /// Track again what runs on machines that the database does not know
+        #[arg(long)]
+        import: bool,
+        /// Takes imported runs whose own org is not here
+        #[arg(long, requires = "import", value_name = "ORG")]
+        org: Option<String>,
         #[command(flatten)]
         json: Json,
     },
@@ -165,19 +173,36 @@ pub async fn orphan(settings: &Settings, command: Orphan) -> Done {
             println!("{} is warned of again", one_line(&of.id));
             Ok(0)
         }
-        Orphan::RecoveryReport { json } => {
-            let plane = ControlPlane::reach(settings).await?;
-            let scans: ScanReport = plane.question("/orphans/scan", &ScanBody::default()).await?;
-            let found: Vec<OrphanView> = plane.list("/orphans?include_whitelisted=true", MOST).await?;
-            if json.json {
-                return show::json(&serde_json::json!({ "scans": scans.scans, "resources": found }));
-            }
-            report::recovery(&found);
-            report::not_scanned(&scans.scans);
-            Ok(0)
-        }
+        Orphan::RecoveryReport { import, org, json } => recover(settings, import, org, json).await,
         Orphan::Terminate { of, force, json } => terminate(settings, of, force, json).await,
     }
+}
+
+/// Everything that is named like ours, and the runners that wait to be tracked again. With `import` they are, and what is left is shown.
+async fn recover(settings: &Settings, import: bool, org: Option<String>, json: Json) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    let imported: Option<ImportReport> = match import {
+        true => Some(plane.post("/orphans/import", &ImportBody { org }).await?),
+        false => None,
+    };
+    let scans: ScanReport = plane.question("/orphans/scan", &ScanBody::default()).await?;
+    let found: Vec<OrphanView> = plane.list("/orphans?include_whitelisted=true", MOST).await?;
+    let runners: Vec<UnlistedView> = plane.list("/orphans/unlisted", MOST).await?;
+    if json.json {
+        let report = serde_json::json!({
+            "scans": scans.scans, "resources": found, "runners": runners, "import": imported,
+        });
+        return show::json(&report);
+    }
+    if let Some(imported) = &imported {
+        recovery::imported(imported);
+    }
+    recovery::report(&found, &runners);
+    report::not_scanned(&scans.scans);
+    if !import && runners.iter().flat_map(|runner| &runner.jobs).any(|job| job.lacks.is_none()) {
+        println!("\nTo track them again: repl orphans recovery-report --import");
+    }
+    Ok(0)
 }
 
 async fn list(plane: &ControlPlane, provider: Option<&str>, all: bool, listing: Listing) -> Done {

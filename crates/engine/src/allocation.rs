@@ -216,13 +216,14 @@ fn extended(
 
 fn released(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
     let slot = owned(tx, org, id)?;
-    if slot.status != AllocationStatus::Complete {
+    if slot.status != AllocationStatus::Complete && slot.hold().is_none() {
         let why = format!("{id} is {}: only a finished allocation can be released", slot.status);
         return Err(Refused::Conflict { why }.into());
     }
     crate::idle_billing::pay_for(tx, slot.instance, org)?;
     let (at, slot) = (tx.at(), owned(tx, org, id)?); // after its account has paid
     tx.wake(WorkKind::Allocation, id.0, at);
+    tx.wake(WorkKind::Instance, slot.instance.0, at); // it may have waited for this hold alone
     end_hold(tx, &slot)
 }
 

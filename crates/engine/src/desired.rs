@@ -11,6 +11,7 @@ use model::plan::MachinePlan;
 use model::run::Run;
 use model::spec::{Command, Resources, RunContent, StdinRef};
 use model::step::{Step, StepTry, ToolKind};
+use model::stub::{SealedStub, Stub};
 use model::task::Task;
 use model::time::SECOND;
 use model::tree::{Tree, TreeRef};
@@ -58,6 +59,8 @@ pub struct DesiredJob {
     pub steps: Vec<DesiredStep>,
     /// No step will be added.
     pub closed: bool,
+    /// What its runner keeps of it.
+    pub stub: SealedStub,
 }
 
 /// One try of one command.
@@ -124,7 +127,7 @@ impl Engine {
             Some(found) => {
                 self.context.presence.deliver(found.job.id);
                 let workdir = found.job.allocation.and_then(|slot| kept.get(&slot).cloned());
-                Some(self.desired_job(found, workdir.unwrap_or_else(|| "work_1".into())).await?)
+                Some(self.desired_job(&instance, found, workdir.unwrap_or_else(|| "work_1".into())).await?)
             }
             None => None,
         };
@@ -133,7 +136,7 @@ impl Engine {
         Ok(Desired { instance, job, kept_workdirs: kept.into_values().collect(), shutdown })
     }
 
-    async fn desired_job(&self, found: Found, workdir: String) -> Result<DesiredJob, Failure> {
+    async fn desired_job(&self, instance: &Instance, found: Found, workdir: String) -> Result<DesiredJob, Failure> {
         let Found { job, run, content, secrets, commands } = found;
         let files = content.files.clone().filter(|_| job.running_at.is_none());
         let mut inline = match job.running_at {
@@ -152,7 +155,25 @@ impl Engine {
         // A plain task's one step is all that there will ever be; an agent's job is closed by being stopped.
         let closed = plain || job.stop_asked_at.is_some();
         let limits = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
-        Ok(DesiredJob { job, run, content, workdir, secrets, limits, files, inline, steps, closed })
+        let org_name = self.org_name(run.org).await?;
+        let stub = Stub::of((&job, &run, &content), instance, org_name, workdir.clone());
+        let stub = self.context.installation.seal_stub(&stub);
+        Ok(DesiredJob { job, run, content, workdir, secrets, limits, files, inline, steps, closed, stub })
+    }
+
+    /// Names of orgs never change, so each is read once.
+    async fn org_name(&self, org: OrgId) -> Result<String, Failure> {
+        let known = self.org_names.lock().expect("nothing panics while it is locked").get(&org).cloned();
+        if let Some(name) = known {
+            return Ok(name);
+        }
+        let name = self.store.read_inline("org.name", move |tx| Ok(store::org::find(tx, org)?.name)).await?;
+        let mut names = self.org_names.lock().expect("nothing panics while it is locked");
+        if names.len() >= REMEMBERED {
+            names.pop_first();
+        }
+        names.insert(org, name.clone());
+        Ok(name)
     }
 
     fn inline(&self, org: OrgId, content: &RunContent) -> BTreeMap<String, Vec<u8>> {

@@ -133,6 +133,9 @@ impl RunTx<'_> {
 
     /// The step of a rank's next job: the next try of the one it has begun before, or one whose row is made when the machine has everything.
     fn next_try_of(&mut self, agent: &Agent) -> Result<StepTry, Failure> {
+        if let Some(importing) = self.importing {
+            return Ok(importing.step);
+        }
         let begun = if agent.task_count == 0 { None } else { Some(self.task_at(agent.id, 0)?) };
         let begun = begun.map(|task| self.steps(task, Pick::Pending, 1)).transpose()?.unwrap_or_default();
         match begun.first() {
@@ -152,13 +155,19 @@ impl RunTx<'_> {
             _ => (None, self.plan_of(&submitter)?.machine.unwrap_or_default()),
         };
         self.set_agent(submitter.clone());
-        let (id, workflow) = (JobId(self.tx.next_id_after(before)), WorkflowId(self.tx.next_id()));
+        let id = match self.importing {
+            Some(importing) => importing.job,
+            None => JobId(self.tx.next_id_after(before)),
+        };
+        let workflow = WorkflowId(self.tx.next_id());
         let provider = machine.provider.unwrap_or_else(|| self.run.spec.provider.clone());
         let region = machine.region.unwrap_or_else(|| self.run.spec.region.clone());
         let resources = Some(machine.resources).filter(|asked| *asked != Resources::default());
         let pool = store::pool::ensure(self.tx, &provider, &region)?;
-        let job =
-            Job { step, resources, provider, ..Job::submitted(id, &self.run, &submitter, workflow, pool, self.at) };
+        // The epoch of a job rises with each placement.
+        let epoch = self.importing.map_or(0, |importing| importing.epoch - 1);
+        let submitted = Job::submitted(id, &self.run, &submitter, workflow, pool, self.at);
+        let job = Job { step, resources, provider, epoch, ..submitted };
         self.set_job(job)?;
         let mut attempt = Rows::attempt(self)?;
         attempt.tree.jobs.last = Some(id);

@@ -16,7 +16,7 @@ use model::time::{SECOND, deadline_without};
 use model::{Failure, InstanceId, OrgId, Refused, Timestamp, Trouble, crash_point};
 use std::sync::Arc;
 use store::idempotency::Key;
-use store::{Item, Lane, Tx, WorkKind};
+use store::{Item, Lane, NewEvent, Tx, WorkKind};
 
 /// A runner whose stream is closed is asked about at this pace until it is back.
 pub(crate) const ASK_AGAIN_MS: i64 = 5 * SECOND;
@@ -141,6 +141,32 @@ impl Engine {
             ended_by_a_person(tx, &context, (org, &by), id, force)?;
             let ended = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
             Ok(render(&snapshot(tx, ended)?))
+        })
+        .await
+    }
+
+    /// A person takes a machine out of the pool: no job is placed there any more, the one that runs comes to its end, and then the machine
+    /// is terminated. Asked twice it is the same.
+    pub async fn drain_instance(
+        &self,
+        (org, by): (OrgId, String),
+        id: InstanceId,
+        key: Option<Key>,
+        render: InstanceRender,
+    ) -> Result<KeyedResponse, Failure> {
+        self.keyed(Lane::Normal, "instance.drain", key, 200, move |tx| {
+            let known = store::instance::find(tx, id)?.filter(|i| i.org == org);
+            known.ok_or_else(|| Refused::not_found("instance", id))?;
+            let instance = store::instance::lock(tx, id)?; // a claim that races us is seen, or sees us
+            let drains = instance_event(tx, instance.clone(), InstanceEvent::DrainAsked)?;
+            if drains.status != instance.status {
+                store::instance::save(tx, &drains)?;
+                let (at, body) = (tx.at(), store::body!({ "instance": id, "by": by }));
+                tx.wake(WorkKind::Instance, id.0, at);
+                tx.event(NewEvent { org, run: None, kind: "instance.drain_asked", body });
+            }
+            let now = store::instance::find(tx, id)?.ok_or_else(|| Refused::not_found("instance", id))?;
+            Ok(render(&snapshot(tx, now)?))
         })
         .await
     }
@@ -303,7 +329,24 @@ pub(crate) fn stays(status: InstanceStatus) -> bool {
 /// A runner should be there and have its stream open.
 fn is_expected(status: InstanceStatus) -> bool {
     use InstanceStatus as I;
-    matches!(status, I::Booting | I::Ready | I::Unreachable | I::Lost)
+    matches!(status, I::Booting | I::Ready | I::Unreachable | I::Lost | I::Draining)
+}
+
+/// When a machine that has left the pool ends: when no job is on it, and never under a hold that needs it. One that fell silent is not
+/// waited for if its job stops by itself.
+fn drained_at(tx: &mut Tx, context: &EngineContext, instance: &Instance) -> Result<Option<Timestamp>, Failure> {
+    if instance.status != InstanceStatus::Draining {
+        return Ok(None);
+    }
+    if store::job::on_instance(tx, instance.id)?.is_none() {
+        return Ok(Some(held(tx, context, instance)?.map_or(tx.at(), |(until, _)| until)));
+    }
+    if instance.on_lost_control == OnLostControl::Finish {
+        return Ok(None);
+    }
+    let from = instance.last_seen_at.unwrap_or(instance.created_at);
+    let outages = store::worker::outages(tx, from)?;
+    Ok(Some(deadline_without(from, context.config.timings.force_terminate_after_ms, &outages)))
 }
 
 /// Decides by rows and what the provider said; returns when to look again.
@@ -349,6 +392,14 @@ fn reconcile(
         if due <= at {
             store::instance::save(tx, &instance)?;
             terminate_instance::begin(tx, id, "silent for 25 minutes")?;
+            return Ok(None);
+        }
+        next.push(due);
+    }
+    if let Some(due) = drained_at(tx, context, &instance)? {
+        if due <= at {
+            store::instance::save(tx, &instance)?;
+            terminate_instance::begin(tx, id, "drained")?;
             return Ok(None);
         }
         next.push(due);

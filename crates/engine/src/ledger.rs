@@ -49,7 +49,10 @@ impl RunTx<'_> {
 
     pub(crate) fn reserve_for_start(&mut self) -> Result<(), Failure> {
         let spent = self.spent_before()?;
-        let amount = estimate(self.context, &self.run.spec, spent)?;
+        let mut amount = estimate(self.context, &self.run.spec, spent)?;
+        if let Some(importing) = self.importing {
+            amount = self.reserve_for_import(importing, amount)?;
+        }
         self.credits_end_at(None);
         self.money(AttemptEvent::Reserved(amount), format!("{}:{}:reserve:0", self.run.id, self.run.attempt), "start")
     }

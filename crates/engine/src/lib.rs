@@ -125,6 +125,9 @@ pub struct Engine {
     /// Starts the user's program for each question (`[notify]`).
     notifier: Option<notify::Notifier>,
     workdirs: Arc<desired::Workdirs>,
+    /// Ids up to this one, seen at providers and runners, are not given out.
+    ids_passed: Arc<std::sync::atomic::AtomicI64>,
+    org_names: Arc<std::sync::Mutex<std::collections::BTreeMap<model::OrgId, String>>>,
 }
 
 impl Engine {
@@ -143,6 +146,8 @@ impl Engine {
             closing: Arc::default(),
             notifier: None,
             workdirs: Arc::default(),
+            ids_passed: Arc::default(),
+            org_names: Arc::default(),
         })
     }
 

@@ -2,8 +2,10 @@
 //! deletes or changes anything that is listed, but for one orphan whose end a person has asked for by its id.
 
 mod end;
+pub(crate) mod import;
 mod notice;
 mod page;
+mod unlisted;
 
 use crate::{Engine, EngineContext, Provider};
 use adapters::ListAsk;
@@ -16,6 +18,9 @@ use std::task::Poll;
 use store::orphan::{Orphan, Scan};
 use store::pool::Pool;
 use store::{Item, Lane, NewEvent, Tx, WorkKind};
+
+pub use import::{Import, ImportOutcome, Imported};
+pub use unlisted::UnlistedPicture;
 
 /// A page that does not come within this will not come.
 const PAGE_MS: i64 = MINUTE;
@@ -133,6 +138,7 @@ impl Engine {
             Ok((tx.at(), store::orphan::scan_of(tx, id)?))
         };
         let (started_at, before) = self.store.write(Lane::Low, "orphan.scan", begin).await?;
+        self.forget_silent_runners().await?;
         let before = before.unwrap_or_default();
         let mut scan = Scan { started_at, complete_at: before.complete_at, notify_tries: 0, ..Scan::default() };
         let listed = match self.context.provider(&pool.provider) {
@@ -176,6 +182,9 @@ impl Engine {
             let page = self.in_time(provider.list(&ask)).await?;
             scan.pages += 1;
             let next = page.next.clone();
+            let ours = |name: &names::ResourceName| name.control_id == self.context.installation.control_id;
+            let ids = page.listed.iter().filter_map(|it| it.inferred().filter(ours));
+            self.pass_ids(ids.map(|name| name.resource.max(name.manifest.unwrap_or(0))).max()).await?;
             self.note_page(pool, young, scan, page.listed).await?;
             match next {
                 None => return Ok(()),

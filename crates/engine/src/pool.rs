@@ -116,6 +116,9 @@ impl RunTx<'_> {
 
     /// Decides under the pool's lock. `lost`: slots that could not be claimed in this very transaction.
     pub(crate) fn decide_place(&mut self, id: JobId, lost: &[AllocationId]) -> Result<Decision, Failure> {
+        if let Some(importing) = self.importing {
+            return Ok(Decision::Claim(importing.slot));
+        }
         let pool = self.job(id)?.pool;
         let pool = self.pool(pool)?.clone();
         let head = store::job::head(self.tx, pool.id)?;

@@ -397,6 +397,7 @@ pub(crate) fn act(tx: &mut Tx, context: &EngineContext, org: OrgId, id: RunId, a
         Action::Pause => run_tx.run_event(RunEvent::PauseAsked { why: model::run::PauseReason::Asked })?,
         Action::Resume => run_tx.run_event(RunEvent::ResumeAsked)?,
         Action::Retry { force } => {
+            run_tx.refuse_retry_of_import()?;
             files_are_here(&mut run_tx)?;
             let given_up = force && give_up_silent_jobs(&mut run_tx)?;
             // What is left of the run goes on, or has yet to end.
@@ -506,7 +507,8 @@ fn meter(run_tx: &mut RunTx<'_>) -> Result<Option<Timestamp>, Failure> {
         let hourly = next.tree.jobs.hourly();
         attempt.set(next);
         let goes_on = active.first().map_or(Ok(true), |job| run_tx.top_up(*job, hourly))?;
-        if !goes_on && run_tx.run.termination.is_none() {
+        // An imported run was paid for before, by whoever: money never ends it.
+        if !goes_on && run_tx.run.termination.is_none() && run_tx.run.imported_at.is_none() {
             out_of_credits(run_tx)?;
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::EngineContext;
 use crate::child::ChildInput;
+use crate::orphan::import::Importing;
 use crate::step::Acting;
 use crate::view::RunSnapshot;
 use model::agent::Agent;
@@ -95,6 +96,8 @@ pub(crate) struct RunTx<'t> {
     pub(crate) outputs: BTreeMap<StepId, serde_json::Value>,
     /// Workflows whose nodes are being looked at, and whether one of them caused an event meanwhile.
     pub(crate) advancing: BTreeMap<WorkflowId, bool>,
+    /// The run is imported: its job is on its machine already.
+    pub(crate) importing: Option<Importing>,
 }
 
 impl<'t> RunTx<'t> {
@@ -143,6 +146,7 @@ impl<'t> RunTx<'t> {
             child_inputs: BTreeMap::new(),
             outputs: BTreeMap::new(),
             advancing: BTreeMap::new(),
+            importing: None,
         }
     }
 

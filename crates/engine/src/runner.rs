@@ -128,12 +128,19 @@ pub struct NotTaken {
 impl Engine {
     /// Whose token this is. The token is derived from the name, so it is good even after the database was lost.
     pub async fn recognise(&self, name: &str, token: &str) -> Result<Instance, Failure> {
-        if !self.context.installation.is_runner_token(name, token) {
-            return Err(Refused::Unauthorized { why: "this runner's token is not of this installation".into() }.into());
-        }
+        self.check_runner(name, token)?;
         let name = name.to_owned();
-        let found = self.store.read_inline("instance.by_name", move |tx| store::instance::by_name(tx, &name)).await?;
-        found.ok_or_else(|| Refused::Gone { what: "instance", why: "nobody here knows it".into() }.into())
+        let read = move |tx: &mut Tx| Ok(store::instance::by_name(tx, &name)?.ok_or(name.clone()));
+        let found = self.store.read_inline("instance.by_name", read).await?;
+        found.map_err(|name| Refused::Unlisted { name }.into())
+    }
+
+    /// Whether the token is of this name and installation, whatever the database knows.
+    pub fn check_runner(&self, name: &str, token: &str) -> Result<(), Refused> {
+        match self.context.installation.is_runner_token(name, token) {
+            true => Ok(()),
+            false => Err(Refused::Unauthorized { why: "this runner's token is not of this installation".into() }),
+        }
     }
 
     pub async fn register(&self, id: InstanceId, who: Introduction) -> Result<Instance, Failure> {

@@ -7,11 +7,13 @@ use model::agent::{Agent, AgentKind, AgentStatus};
 use model::allocation::{AllocationEvent, AllocationStatus};
 use model::bug;
 use model::hierarchy::{self, Rows};
+use model::instance::InstanceStatus;
 use model::job::{Job, JobReason, SlotEnd};
 use model::recovery;
 use model::run::{LastError, RunEvent, RunReason, RunStatus};
 use model::spec::{FailureMode, RetryEvent, RunKind};
-use model::{AgentId, Failure, JobId};
+use model::{AgentId, Failure, InstanceId, JobId, Timestamp};
+use store::WorkKind;
 
 /// Submissions, first included, while the command cannot have started yet and no policy was given.
 const SUBMISSIONS_BEFORE_START: i64 = 3;
@@ -174,9 +176,28 @@ impl RunTx<'_> {
 
     /// The job has left its slot. `how` says what happens to the slot; a machine that is being terminated gets no new one.
     pub(crate) fn slot_ended(&mut self, id: JobId, how: SlotEnd) -> Result<(), Failure> {
+        self.end_slot(id, how)?;
+        // One that was only waiting for its last job goes now.
+        if let Some(instance) = self.job(id)?.instance
+            && self.instance(instance)?.it.status == InstanceStatus::Draining
+        {
+            self.wake(WorkKind::Instance, instance.0, self.at);
+        }
+        Ok(())
+    }
+
+    /// How long the folder of a failed slot is held: only where the settings ask for it, and on a machine that answers (R92).
+    fn hold_of_failed(&mut self, instance: InstanceId) -> Result<Option<Timestamp>, Failure> {
+        let reachable = self.instance(instance)?.it.status == InstanceStatus::Ready;
+        let holds = &self.context.config.holds;
+        let until = self.at + holds.after(false, self.run.spec.hold_ms);
+        Ok((holds.hold_on_failure && reachable).then_some(until))
+    }
+
+    fn end_slot(&mut self, id: JobId, how: SlotEnd) -> Result<(), Failure> {
         let job = self.job(id)?.clone();
         let (Some(slot), Some(instance)) = (job.allocation, job.instance) else { return Ok(()) };
-        let failed = |replenish| AllocationEvent::LifecycleFailed { replenish };
+        let failed = |replenish| AllocationEvent::LifecycleFailed { replenish, hold_until: None };
         match how {
             SlotEnd::Used => {
                 // Of a plain task its command's, of an agent its own.
@@ -194,7 +215,10 @@ impl RunTx<'_> {
                 self.allocation_event(slot, AllocationEvent::RolledBack { workdir })?;
                 self.machine_idle(instance)
             }
-            SlotEnd::Failed => self.allocation_event(slot, failed(true)),
+            SlotEnd::Failed => {
+                let hold_until = self.hold_of_failed(instance)?;
+                self.allocation_event(slot, AllocationEvent::LifecycleFailed { replenish: true, hold_until })
+            }
             SlotEnd::Interrupted => {
                 self.allocation_event(slot, failed(false))?;
                 terminate_instance::begin(self, instance, "its provider takes it back").map(drop)

@@ -323,7 +323,7 @@ fn instance_consequence(
 /// Free slots go with their machine; one in use ends with its job. The runner is told by the machine's own event.
 fn fail_slots(machines: &mut impl Machines, instance: &Instance) -> Result<(), Failure> {
     let at = machines.tx().at();
-    let failed = AllocationEvent::LifecycleFailed { replenish: false };
+    let failed = AllocationEvent::LifecycleFailed { replenish: false, hold_until: None };
     for slot in machines.slots_on(instance.id)? {
         if slot.account.left() > Credits::ZERO {
             machines.tx().wake(WorkKind::Allocation, slot.id.0, at); // a hold that was paid ahead may end with its machine

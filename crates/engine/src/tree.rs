@@ -98,7 +98,8 @@ impl RunTx<'_> {
         let id = self.next_step_id(task.agent);
         // A program outside is what it begins.
         let by_children = plan.tool == ToolKind::Llm || self.run.spec.kind == RunKind::External;
-        self.steps.push(Tracked::new(Step { by_children, ..Step::planned(id, task, sequence, plan) }));
+        let tries = self.tries_before_import();
+        self.steps.push(Tracked::new(Step { by_children, tries, ..Step::planned(id, task, sequence, plan) }));
     }
 }
 

@@ -10,9 +10,11 @@ pub(crate) mod tests;
 pub(crate) use advance::{advance_in, open_manifest};
 pub use model::workflow::topology;
 
-use crate::Engine;
-use crate::intents::{self, terminate_instance};
+use crate::intents::{self, launch_run, terminate_instance};
 use crate::run::KeyedResponse;
+use crate::run_tx::RunTx;
+use crate::{Engine, EngineContext};
+use model::job::{Job, JobStatus};
 use model::manifest::Manifest;
 use model::run::RunEvent;
 use model::workflow::{Intent, MAX_CANCEL_REASON, Workflow, WorkflowEvent, WorkflowStatus};
@@ -104,6 +106,7 @@ impl Engine {
         key: Option<Key>,
         render: WorkflowRender,
     ) -> Result<KeyedResponse, Failure> {
+        let context = self.context.clone();
         self.keyed(Lane::Normal, "instance.terminate", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
             let why = match (workflow.intent, workflow.status) {
@@ -112,7 +115,10 @@ impl Engine {
                     let begun = terminate_instance::begin_again(tx, instance, "asked again")?;
                     return Ok(render(&owned(tx, org, begun)?));
                 }
-                (Intent::LaunchRun, _) => "retry the run instead: repl retry RUN",
+                (Intent::LaunchRun, WorkflowStatus::Failed) => {
+                    let begun = launch_again(tx, &context, &workflow)?;
+                    return Ok(render(&owned(tx, org, begun)?));
+                }
                 _ => "only a failed workflow can be tried again",
             };
             Err(Refused::Conflict { why: why.to_owned() }.into())
@@ -138,4 +144,25 @@ impl Engine {
             })
             .await
     }
+}
+
+/// Another launch-run for the same job, while the job is open and has no machine (R146).
+fn launch_again(tx: &mut Tx, context: &EngineContext, failed: &Workflow) -> Result<WorkflowId, Failure> {
+    let job = failed.job.map(|job| store::job::find(tx, job)).transpose()?.flatten();
+    let job = job.ok_or_else(|| Refused::not_found("job", failed.id))?;
+    let mut run_tx = RunTx::open(tx, context, job.run)?;
+    let waits = |job: &Job| job.workflow == failed.id && job.status == JobStatus::Submitted;
+    let job = match run_tx.job(job.id) {
+        Ok(found) if waits(found) => found.clone(),
+        _ => {
+            let why = format!("{} has ended or has a machine: repl retry {}", job.id, job.run);
+            return Err(Refused::Conflict { why }.into());
+        }
+    };
+    let begun = WorkflowId(run_tx.tx.next_id());
+    run_tx.set_job(Job { workflow: begun, ..job.clone() })?;
+    launch_run::begin(&mut run_tx, job.id, begun)?;
+    run_tx.to_place.push_back(job.id);
+    run_tx.close()?;
+    Ok(begun)
 }

@@ -72,8 +72,8 @@ impl Allocation {
     /// The hold of a finished allocation, while it lasts.
     pub fn hold(&self) -> Option<Hold> {
         let (until, completed) = (self.debug_hold_until?, self.completed_at?);
-        (self.status == AllocationStatus::Complete && !self.workdir_released)
-            .then_some(Hold { until, completed_at: completed })
+        let ended = matches!(self.status, AllocationStatus::Complete | AllocationStatus::Failed);
+        (ended && !self.workdir_released).then_some(Hold { until, completed_at: completed })
     }
 }
 
@@ -91,9 +91,10 @@ pub enum AllocationEvent {
         hold_until: Timestamp,
     },
     /// Sync failure, dead keeper, lost machine, spot interruption: never an exit code. `replenish`: the machine itself is well, and a
-    /// new slot is opened on it (R135, R136).
+    /// new slot is opened on it (R135, R136). `hold_until`: its folder is held all the same (`hold_on_failure`).
     LifecycleFailed {
         replenish: bool,
+        hold_until: Option<Timestamp>,
     },
     HoldExtended {
         until: Timestamp,
@@ -144,14 +145,17 @@ pub fn apply(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Resul
             next.debug_hold_until = Some(*hold_until);
             moved(next, [C::WakeAt { at: *hold_until }, C::TellRunner, C::Replenish])
         }
-        (S::Available | S::Claimed | S::Active, E::LifecycleFailed { replenish }) => {
+        (S::Available | S::Claimed | S::Active, E::LifecycleFailed { replenish, hold_until }) => {
             next.status = S::Failed;
             next.completed_at = Some(at);
-            next.workdir_released = true;
+            next.debug_hold_until = *hold_until;
+            next.workdir_released = hold_until.is_none();
             let then = if *replenish { C::Replenish } else { C::WakePool };
-            moved(next, [C::TellRunner, then])
+            let mut consequences = vec![C::TellRunner, then];
+            consequences.extend(hold_until.map(|at| C::WakeAt { at }));
+            moved(next, consequences)
         }
-        (S::Complete, E::HoldExtended { until }) if slot.hold().is_some() => {
+        (S::Complete | S::Failed, E::HoldExtended { until }) if slot.hold().is_some() => {
             // A hold is never shortened.
             if slot.debug_hold_until.is_some_and(|held| held >= *until) {
                 return unchanged();
@@ -159,16 +163,15 @@ pub fn apply(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Resul
             next.debug_hold_until = Some(*until);
             moved(next, [C::WakeAt { at: *until }])
         }
-        (S::Complete, E::HoldEnded) if slot.workdir_released => unchanged(),
-        (S::Complete, E::HoldEnded) => {
+        (S::Complete | S::Failed, E::HoldEnded) if slot.workdir_released => unchanged(),
+        (S::Complete | S::Failed, E::HoldEnded) => {
             next.workdir_released = true;
             next.debug_hold_until = Some(slot.debug_hold_until.map_or(at, |held| held.min(at)));
             moved(next, [C::TellRunner, C::WakePool])
         }
         (S::Complete, E::RunFinished { .. }) | (S::Failed, E::LifecycleFailed { .. }) => unchanged(),
         // First write wins: a failure that comes after the completion changes nothing, and the other way round.
-        (S::Complete, E::LifecycleFailed { .. })
-        | (S::Failed, E::RunFinished { .. } | E::SyncComplete | E::HoldEnded) => unchanged(),
+        (S::Complete, E::LifecycleFailed { .. }) | (S::Failed, E::RunFinished { .. } | E::SyncComplete) => unchanged(),
         (state, event) => Err(Refused::not_from("allocation", state, name(event), &[])),
     }
 }

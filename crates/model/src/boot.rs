@@ -37,6 +37,13 @@ pub struct BootTimings {
     pub degraded_after_ms: i64,
     pub panic_after_ms: i64,
     pub log_spool_bytes: u64,
+    /// How long a runner that its control plane does not list, after the loss of the database, counts as in touch with it.
+    #[serde(default = "a_day")]
+    pub unlisted_for_ms: i64,
+}
+
+fn a_day() -> i64 {
+    crate::time::DAY
 }
 
 impl Default for BootTimings {
@@ -46,6 +53,7 @@ impl Default for BootTimings {
             degraded_after_ms: 120_000,
             panic_after_ms: 900_000,
             log_spool_bytes: 1 << 30,
+            unlisted_for_ms: a_day(),
         }
     }
 }

@@ -50,6 +50,8 @@ impl HoldAccount {
 pub struct HoldLimits {
     pub default_debug_hold_ms: i64,
     pub failure_debug_hold_ms: i64,
+    /// A slot that failed on a machine that answers (files that could not be brought, a dead keeper) is held like one whose command failed.
+    pub hold_on_failure: bool,
     pub ssh_extension_ms: i64,
     pub max_ssh_extension_ms: i64,
     pub explicit_extension_ms: i64,
@@ -62,6 +64,7 @@ impl Default for HoldLimits {
         HoldLimits {
             default_debug_hold_ms: 5 * MINUTE,
             failure_debug_hold_ms: 15 * MINUTE,
+            hold_on_failure: false,
             ssh_extension_ms: 5 * MINUTE,
             max_ssh_extension_ms: 2 * HOUR,
             explicit_extension_ms: 30 * MINUTE,

@@ -32,6 +32,7 @@ pub mod secret;
 pub mod spec;
 pub mod step;
 pub mod string_enum;
+pub mod stub;
 pub mod task;
 pub mod time;
 pub mod tree;

@@ -4,7 +4,7 @@
 use crate::instance::{Instance, InstanceStatus, SPAWN_LIMIT_MS};
 use crate::names::{self, ResourceName};
 use crate::time::{HOUR, MINUTE};
-use crate::{Refused, Timestamp, string_enum};
+use crate::{Refused, Timestamp, bug, string_enum};
 use serde::{Deserialize, Serialize};
 
 string_enum! {
@@ -105,7 +105,7 @@ pub fn compare(provider: &str, listed: &Listed, row: Option<&Instance>) -> Compa
     if listed.kind == ResourceType::TailscaleMachine {
         return if row.status.is_open() { Compared::Tracked } else { Compared::Orphan };
     }
-    let proven = listed.nonce.as_deref() == Some(&row.nonce);
+    let proven = listed.nonce.as_deref() == Some(&row.nonce) || bug!(adopted_without_nonce);
     let is_another =
         listed.nonce.is_some() && !proven || row.handle.as_ref().is_some_and(|known| *known != listed.handle);
     if listed.kind != ResourceType::Instance || row.provider != provider || is_another {

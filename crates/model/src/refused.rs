@@ -49,7 +49,13 @@ pub enum Refused {
     TooLarge { what: &'static str, limit: String },
     #[error("{what} is gone: {why}")]
     Gone { what: &'static str, why: String },
+    /// Said to a runner with a good token: what runs there works on until a person has tracked it again.
+    #[error("nobody here knows {name}: see `repl orphans recovery-report`")]
+    Unlisted { name: String },
 }
+
+/// The code by which a runner is told that no row knows it, or its jobs.
+pub const UNLISTED: &str = "unlisted";
 
 /// One thing that is wrong with a plan, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +105,7 @@ impl Refused {
             Refused::Held { .. } => "held",
             Refused::TooLarge { .. } => "too_large",
             Refused::Gone { .. } => "gone",
+            Refused::Unlisted { .. } => UNLISTED,
         }
     }
 

@@ -137,6 +137,9 @@ pub struct Run {
     /// What a person did that ended it, if it was not a plain cancel: one sentence that names the token and the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
+    /// It was tracked again after the loss of the database: it cannot be retried, and money does not end it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported_at: Option<Timestamp>,
     /// No earlier than any time already stored in this run.
     pub last_at: Timestamp,
     pub version: i64,
@@ -185,6 +188,7 @@ impl Run {
             late_evidence: Vec::new(),
             credits_end_at: None,
             ended_by: None,
+            imported_at: None,
             last_at: at,
             version: 1,
         }

@@ -116,13 +116,11 @@ async fn upload_one(key: JobKey, name: String, item: Item, mut line: Line) -> Op
         let why = match try_upload(key, &name, &item, &line).await {
             Ok(()) => return None,
             Err(Trying::System(error)) => return Some(format!("{name}: {error}")),
-            Err(Trying::Control(ClientError::Unreachable(_))) if !line.is_up() => {
+            Err(Trying::Control(error)) if line.is_away(&error) => {
                 line.try_again_after(backoff.next()).await;
                 continue;
             }
-            Err(Trying::Control(ClientError::Problem(problem))) if problem.status < 500 && problem.status != 429 => {
-                return Some(format!("{name}: {problem}"));
-            }
+            Err(Trying::Control(error)) if error.is_final() => return Some(format!("{name}: {error}")),
             Err(Trying::Control(error)) => error.to_string(),
         };
         tries += 1;

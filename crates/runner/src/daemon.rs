@@ -17,7 +17,7 @@ use crate::instance::Instance;
 use crate::job::Job;
 use crate::journal::Journal;
 use crate::key::{JobKey, Key};
-use crate::link::{Heard, Inventory, Line, Link};
+use crate::link::{Heard, Inventory, KeptStub, Line, Link};
 use crate::orders::{KeeperOrder, Told};
 use crate::report::{self, Sent};
 use crate::slot::{self, Keepers, Slot};
@@ -113,6 +113,8 @@ pub struct Daemon {
     report_backoff: Backoff,
     last_heard: Instant,
     silence: Silence,
+    /// Since when the control plane has answered that it does not list this runner.
+    unlisted: Option<Instant>,
     closing: Option<Closing>,
     events: mpsc::UnboundedSender<Event>,
 }
@@ -170,6 +172,7 @@ impl Daemon {
             report_backoff: Backoff::default(),
             last_heard: Instant::now(),
             silence: Silence::None,
+            unlisted: None,
             closing: None,
             events,
         })
@@ -235,7 +238,12 @@ impl Daemon {
                 self.link_is(false);
                 return None;
             }
+            Heard::Unlisted => {
+                self.hear_unlisted(now);
+                return None;
+            }
             Heard::Registered(registered) => {
+                self.unlisted = None;
                 self.session = Some(registered.session);
                 self.report_due = None;
                 self.reconcile(registered.desired, true, now);
@@ -279,6 +287,18 @@ impl Daemon {
                 self.report_due = Some(now + self.report_backoff.next());
             }
         }
+    }
+
+    /// The database was lost: everything here works on and waits to be tracked again. For a day this is no silence. Nothing can be
+    /// delivered meanwhile, so output is spooled as if the line were down.
+    fn hear_unlisted(&mut self, now: Instant) {
+        let since = *self.unlisted.get_or_insert(now);
+        let patience = Duration::from_millis(self.instance.boot.timings.unlisted_for_ms.max(0) as u64);
+        if now.saturating_duration_since(since) < patience {
+            (self.last_heard, self.silence) = (now, Silence::None);
+        }
+        self.session = None;
+        self.link_is(false);
     }
 
     /// Only the stream says with certainty which session it is of: an answer may belong to one this runner itself has
@@ -354,9 +374,24 @@ impl Daemon {
             let ended = steps.peek().is_some() && steps.all(|step| step.ended.is_some());
             KnownJob { job: job.key.job, epoch: job.key.epoch, ended }
         };
+        let stubs = self.jobs.values().filter_map(|job| self.kept_stub(job)).collect();
         let mut inventory = self.inventory.lock().expect("no one panics with it");
         inventory.jobs = self.jobs.values().map(known).collect();
+        inventory.stubs = stubs;
         inventory.observed_version = self.version;
+    }
+
+    /// Of a job that has begun here.
+    fn kept_stub(&self, job: &Job) -> Option<KeptStub> {
+        let stub = self.journal.stub(job.key)?.clone();
+        let mut steps = self.steps_of(job.key).filter(|step| !step.is_server()).peekable();
+        let output = steps.peek().and_then(|step| step.folder()).map(std::path::Path::to_owned);
+        let (mut started, mut ended) = (false, true);
+        for step in steps {
+            started |= step.told_started || step.ended.is_some();
+            ended &= step.ended.is_some();
+        }
+        Some(KeptStub { key: job.key, stub, started, ended, output })
     }
 
     /// The control plane is silent: commands go on and their output is spooled. After the limit each job's `on_lost_control` decides.
@@ -393,7 +428,13 @@ impl Daemon {
         let given_up =
             |step: &Step| step.ended.is_some() && self.jobs.get(&step.key.of).is_some_and(|job| job.stops_when_lost());
         let idle = !alive && self.steps.values().all(|step| step.is_delivered() || given_up(step));
-        (self.silence == Silence::Panic && idle).then_some(Leaving::Idle)
+        // Nobody will give work to a runner that is not listed; what has ended here may still be tracked and delivered.
+        let unneeded = self.unlisted.is_some() && self.steps.values().all(Step::is_delivered) && !self.places_files();
+        ((self.silence == Silence::Panic && idle) || unneeded).then_some(Leaving::Idle)
+    }
+
+    fn places_files(&self) -> bool {
+        self.jobs.values().any(|job| matches!(job.files, crate::job::Placing::UnderWay(_)))
     }
 
     /// Ends everything, then leaves; delivers what it can meanwhile.
@@ -437,6 +478,11 @@ impl Daemon {
         }
         let over = |job: &Job| !job.listed && self.steps_of(job.key).next().is_none();
         let over: Vec<JobKey> = self.jobs.values().filter(|job| over(job)).map(|job| job.key).collect();
-        over.iter().for_each(|key| drop(self.jobs.remove(key)));
+        for key in over {
+            self.jobs.remove(&key);
+            if let Err(error) = self.journal.forget_stub(key) {
+                tracing::warn!(%key, %error, "the stub of a job that is over stays in the journal");
+            }
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! The runner's journal: which tries of steps may have begun, and which are frozen. One append and one fdatasync
+//! The runner's journal: which tries of steps may have begun, which are frozen, and the stubs of their jobs. One append and one fdatasync
 //! before a keeper is woken. Contains no secrets and no outcomes; outcomes are in the keepers' exit records.
 
 use crate::durable;
-use crate::key::Key;
+use crate::key::{JobKey, Key};
 use crate::record;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,7 +10,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use wire::model::crash_point;
+use wire::model::stub::SealedStub;
 
 const FILE: &str = "journal";
 /// Allocated and written once, so that an append on a full disk still lands and its sync moves no metadata.
@@ -22,6 +24,7 @@ pub struct Journal {
     end: u64,
     size: u64,
     known: BTreeMap<Key, Begun>,
+    stubs: BTreeMap<JobKey, Arc<SealedStub>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +40,8 @@ enum Entry {
     Begins { key: String, boot: String },
     Frozen { key: String, on: bool },
     Forgotten { key: String },
+    Stub { job: String, stub: SealedStub },
+    StubForgotten { job: String },
 }
 
 impl Journal {
@@ -51,7 +56,14 @@ impl Journal {
         }
         let bytes = std::fs::read(&path)?;
         let file = OpenOptions::new().write(true).open(&path)?;
-        let mut journal = Journal { path, file, end: 0, size: bytes.len().max(size) as u64, known: BTreeMap::new() };
+        let mut journal = Journal {
+            path,
+            file,
+            end: 0,
+            size: bytes.len().max(size) as u64,
+            known: BTreeMap::new(),
+            stubs: BTreeMap::new(),
+        };
         while let Some(body) = bytes.get(journal.end as usize..).and_then(record::open) {
             if let Ok(entry) = serde_json::from_slice(body) {
                 journal.apply(entry);
@@ -67,6 +79,26 @@ impl Journal {
 
     pub fn known(&self) -> &BTreeMap<Key, Begun> {
         &self.known
+    }
+
+    pub fn stub(&self, job: JobKey) -> Option<&Arc<SealedStub>> {
+        self.stubs.get(&job)
+    }
+
+    /// Durable with what is journalled next: a job gets its stub before its first try begins.
+    pub fn keep_stub(&mut self, job: JobKey, stub: &SealedStub) -> io::Result<()> {
+        if self.stub(job).is_some_and(|kept| **kept == *stub) {
+            return Ok(());
+        }
+        self.append(Entry::Stub { job: job.to_string(), stub: stub.clone() })
+    }
+
+    /// Not synced: a stub without a job is told of once too often, and counts for nothing.
+    pub fn forget_stub(&mut self, job: JobKey) -> io::Result<()> {
+        match self.stubs.contains_key(&job) {
+            true => self.append(Entry::StubForgotten { job: job.to_string() }),
+            false => Ok(()),
+        }
     }
 
     /// Durable when it returns: this try may have begun.
@@ -113,6 +145,16 @@ impl Journal {
                     self.known.remove(&key);
                 }
             }
+            Entry::Stub { job, stub } => {
+                if let Ok(job) = job.parse() {
+                    self.stubs.insert(job, Arc::new(stub));
+                }
+            }
+            Entry::StubForgotten { job } => {
+                if let Ok(job) = job.parse() {
+                    self.stubs.remove(&job);
+                }
+            }
         }
     }
 
@@ -126,6 +168,10 @@ impl Journal {
             if known.frozen {
                 kept.extend(record::seal(&serde_json::to_vec(&Entry::Frozen { key, on: true })?));
             }
+        }
+        for (job, stub) in &self.stubs {
+            let entry = Entry::Stub { job: job.to_string(), stub: (**stub).clone() };
+            kept.extend(record::seal(&serde_json::to_vec(&entry)?));
         }
         // Twice what is kept, so that a runner with very many steps does not compact at every append.
         self.size = self.size.max(2 * kept.len() as u64);
@@ -168,6 +214,28 @@ mod tests {
         let again = Journal::open(dir.path()).unwrap();
         assert_eq!(again.known().clone(), BTreeMap::from([(key(2), Begun { boot: "b1".to_owned(), frozen: true })]));
         assert_eq!(std::fs::metadata(dir.path().join(FILE)).unwrap().len(), SIZE as u64);
+    }
+
+    #[test]
+    fn the_stub_of_a_job_outlives_the_runner_and_a_full_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (JobKey { job: JobId(1), epoch: 2 }, JobKey { job: JobId(2), epoch: 1 });
+        let stub = |text: &str| SealedStub { text: text.into(), seal: "00".into() };
+        let mut journal = Journal::open_sized(dir.path(), 600).unwrap();
+        journal.keep_stub(one, &stub("first")).unwrap();
+        journal.keep_stub(one, &stub("later")).unwrap();
+        journal.keep_stub(two, &stub("gone")).unwrap();
+        journal.forget_stub(two).unwrap();
+        for n in 0..100 {
+            journal.begins(key(n), "b").unwrap();
+            journal.forget(key(n)).unwrap();
+        }
+        let again = Journal::open_sized(dir.path(), 600).unwrap();
+        assert_eq!(again.stub(one).map(|kept| kept.text.as_str()), Some("later"));
+        assert_eq!(again.stub(two), None);
+        let end = journal.end;
+        journal.keep_stub(one, &stub("later")).unwrap();
+        assert_eq!(journal.end, end, "what is kept is not written again");
     }
 
     #[test]

@@ -131,13 +131,11 @@ async fn send(mut line: Line, what: What) -> Result<(), String> {
     loop {
         let why = match try_send(&line, &what).await {
             Ok(()) => return Ok(()),
-            Err(ClientError::Unreachable(_)) if !line.is_up() => {
+            Err(error) if line.is_away(&error) => {
                 line.try_again_after(backoff.next()).await;
                 continue;
             }
-            Err(ClientError::Problem(problem)) if problem.status < 500 && problem.status != 429 => {
-                return Err(problem.to_string());
-            }
+            Err(error) if error.is_final() => return Err(error.to_string()),
             Err(error) => error.to_string(),
         };
         tries += 1;

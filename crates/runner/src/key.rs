@@ -66,6 +66,14 @@ impl fmt::Display for Key {
     }
 }
 
+impl FromStr for JobKey {
+    type Err = ();
+    fn from_str(text: &str) -> Result<JobKey, ()> {
+        let (job, epoch) = text.split_once('.').ok_or(())?;
+        Ok(JobKey { job: job.parse().map_err(drop)?, epoch: epoch.parse().map_err(drop)? })
+    }
+}
+
 impl FromStr for Key {
     type Err = ();
     fn from_str(text: &str) -> Result<Key, ()> {

@@ -3,6 +3,8 @@
 
 use crate::clock::Backoff;
 use crate::daemon::Event;
+use crate::key::JobKey;
+use crate::spool;
 use crate::usage::Meter;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -11,7 +13,8 @@ use tokio::sync::{Notify, mpsc, watch};
 use wire::client::{Client, ClientError};
 use wire::model::boot::Boot;
 use wire::model::crash_point;
-use wire::runner::{Beat, Desired, Heartbeat, KnownJob, Register, Registered};
+use wire::model::stub::SealedStub;
+use wire::runner::{Beat, Desired, Heartbeat, KnownJob, KnownStub, Register, Registered};
 
 #[derive(Debug)]
 pub enum Heard {
@@ -20,6 +23,8 @@ pub enum Heard {
     Beat(Beat),
     /// A newer session has registered: this process must leave.
     Superseded,
+    /// No row knows this runner, or one of its jobs.
+    Unlisted,
     Lost(String),
 }
 
@@ -39,6 +44,11 @@ impl Line {
         *self.up.borrow()
     }
 
+    /// Results wait: there is nobody to take them, or nobody who knows whose they are.
+    pub fn is_away(&self, error: &ClientError) -> bool {
+        error.is_unlisted() || (matches!(error, ClientError::Unreachable(_)) && !self.is_up())
+    }
+
     /// Waits, and longer while the line is down; but not for ever, in case its return went unnoticed.
     pub async fn try_again_after(&mut self, wait: Duration) {
         tokio::time::sleep(wait).await;
@@ -50,7 +60,30 @@ impl Line {
 #[derive(Default)]
 pub struct Inventory {
     pub jobs: Vec<KnownJob>,
+    pub stubs: Vec<KeptStub>,
     pub observed_version: i64,
+}
+
+/// The stub of a job, and where its output is.
+pub struct KeptStub {
+    pub key: JobKey,
+    pub stub: Arc<SealedStub>,
+    pub started: bool,
+    pub ended: bool,
+    pub output: Option<PathBuf>,
+}
+
+impl KeptStub {
+    fn known(&self) -> KnownStub {
+        KnownStub {
+            job: self.key.job,
+            epoch: self.key.epoch,
+            stub: (*self.stub).clone(),
+            started: self.started,
+            ended: self.ended,
+            log_from: self.output.as_deref().map_or(0, spool::first),
+        }
+    }
 }
 
 pub struct Link {
@@ -91,7 +124,8 @@ impl Link {
                     session
                 }
                 Err(error) => {
-                    self.tell(Heard::Lost(error.to_string()));
+                    let unlisted = error.is_unlisted();
+                    self.tell(if unlisted { Heard::Unlisted } else { Heard::Lost(error.to_string()) });
                     tokio::time::sleep(backoff.next()).await;
                     continue;
                 }
@@ -111,13 +145,17 @@ impl Link {
 
     async fn register(&self) -> Result<Registered, ClientError> {
         let about = Meter::host();
-        let jobs = self.inventory.lock().expect("no one panics with it").jobs.clone();
+        let (jobs, stubs) = {
+            let inventory = self.inventory.lock().expect("no one panics with it");
+            (inventory.jobs.clone(), inventory.stubs.iter().map(KeptStub::known).collect())
+        };
         let register = Register {
             name: self.boot.name.clone(),
             nonce: self.boot.nonce.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             host: about.name,
             jobs,
+            stubs,
             cpu_milli: self.boot.cpu_milli.or(Some(about.cpu_milli)),
             memory_bytes: self.boot.memory_bytes.or(Some(about.memory_bytes)),
             containment: Some(self.containment.to_owned()),

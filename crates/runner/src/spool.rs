@@ -236,6 +236,11 @@ impl Reader {
     }
 }
 
+/// The first byte that is still on disk.
+pub fn first(dir: &Path) -> i64 {
+    Reader::new(dir).segments().first().copied().unwrap_or(0)
+}
+
 fn read_frame(file: &File, at: u64) -> io::Result<Option<Piece>> {
     let mut head = [0; HEAD];
     if read_up_to(file, &mut head, at)? < HEAD {

@@ -101,8 +101,8 @@ async fn fetch_pack(
         match try_fetch_pack(&hashes, &cache, &line).await {
             Ok(done) => return Ok(done),
             Err(Trying::System(error)) => return Err(NotPlaced::by_system("fetching files", &error)),
-            Err(Trying::Control(ClientError::Problem(problem))) if problem.status < 500 && problem.status != 429 => {
-                return Err(NotPlaced::because(format!("{} files: {problem}", hashes.len())));
+            Err(Trying::Control(error)) if error.is_final() => {
+                return Err(NotPlaced::because(format!("{} files: {error}", hashes.len())));
             }
             Err(Trying::Control(error)) => {
                 tracing::debug!(%error, "a pack of files did not arrive, trying again");
@@ -144,8 +144,8 @@ async fn fetch_one(hash: String, cache: Arc<Cache>, mut line: Line) -> Result<i6
                 }
             }
             Err(Trying::System(error)) => return Err(NotPlaced::by_system("fetching files", &error)),
-            Err(Trying::Control(ClientError::Problem(problem))) if problem.status < 500 && problem.status != 429 => {
-                return Err(NotPlaced::because(format!("blob {hash}: {problem}")));
+            Err(Trying::Control(error)) if error.is_final() => {
+                return Err(NotPlaced::because(format!("blob {hash}: {error}")));
             }
             Err(Trying::Control(error)) => {
                 tracing::debug!(%hash, %error, "a blob did not arrive, trying again");

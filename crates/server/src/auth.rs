@@ -27,6 +27,8 @@ pub(crate) struct Admin(pub(crate) Token);
 pub(crate) struct Stepper(Asker);
 /// A runner, recognised by its name and token.
 pub(crate) struct Machine(pub(crate) Instance);
+/// The name of a runner with a good token, whether or not a row knows it.
+pub(crate) struct Named(pub(crate) String);
 /// Whether the request comes over the unix socket or with a good token. Other clients get as little information as possible.
 pub(crate) struct Trusted(pub(crate) bool);
 /// Who can read the installation's file: the user that the control plane runs as.
@@ -168,14 +170,32 @@ impl FromRequestParts<Shared> for Stepper {
     }
 }
 
+/// What a runner sends: `name.token`.
+fn name_and_token<'p>(parts: &'p Parts, state: &Shared, peer: Peer) -> Result<(&'p str, &'p str), Problem> {
+    let text = bearer(&parts.headers).map_err(|problem| state.limits.blame(peer, problem))?;
+    let wrong = || Failure::from(Refused::Unauthorized { why: "a runner sends name.token".into() });
+    text.rsplit_once('.').ok_or_else(|| blamed(state, peer, wrong()))
+}
+
+impl FromRequestParts<Shared> for Named {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, Problem> {
+        let peer = Peer::of(&parts.extensions);
+        let (name, token) = name_and_token(parts, state, peer)?;
+        state.engine.check_runner(name, token).map_err(|refused| blamed(state, peer, refused.into()))?;
+        let parsed = model::names::parse(name);
+        if let (Some(name), true) = (parsed, peer != Peer::Local) {
+            state.limits.take(Who::Runner(model::InstanceId(name.resource)))?;
+        }
+        Ok(Named(name.to_owned()))
+    }
+}
+
 impl FromRequestParts<Shared> for Machine {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, Problem> {
         let peer = Peer::of(&parts.extensions);
-        let text = bearer(&parts.headers).map_err(|problem| state.limits.blame(peer, problem))?;
-        let name_and_token = text.rsplit_once('.');
-        let wrong = || Failure::from(Refused::Unauthorized { why: "a runner sends name.token".into() });
-        let (name, token) = name_and_token.ok_or_else(|| blamed(state, peer, wrong()))?;
+        let (name, token) = name_and_token(parts, state, peer)?;
         let instance = state.engine.recognise(name, token).await.map_err(|failure| blamed(state, peer, failure))?;
         if peer != Peer::Local {
             state.limits.take(Who::Runner(instance.id))?;

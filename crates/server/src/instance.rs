@@ -3,7 +3,7 @@
 use crate::Shared;
 use crate::auth::{Reader, Writer};
 use crate::problem::HandlerResult;
-use crate::routes::{Asked, Paging, Path, Query, answered, gather, id, page};
+use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, gather, id, page};
 use axum::Json;
 use axum::extract::State;
 use engine::instance::InstancePicture;
@@ -65,6 +65,20 @@ pub(crate) async fn terminate(
     });
     let by = (org, writer.0.described());
     answered(state.engine.terminate_instance(by, instance, asked.value.force, asked.key(org), render).await?)
+}
+
+pub(crate) async fn drain(
+    State(state): State<Shared>,
+    writer: Writer,
+    Path(instance): Path<String>,
+    asked: Asked<Nothing>,
+) -> HandlerResult {
+    let (instance, org) = (id("instance", &instance)?, writer.org());
+    let render = Arc::new(|snapshot: &InstancePicture| {
+        serde_json::to_vec(&show_picture(snapshot)).expect("a view is plain data")
+    });
+    let by = (org, writer.0.described());
+    answered(state.engine.drain_instance(by, instance, asked.key(org), render).await?)
 }
 
 fn show_picture(snapshot: &InstancePicture) -> InstanceView {

@@ -7,19 +7,25 @@ use crate::routes::{Asked, Paging, Path, Query, answered, gather, page, part, se
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use engine::orphan::{OrphanPicture, ScanPicture};
+use engine::orphan::{ImportOutcome, OrphanPicture, ScanPicture, UnlistedPicture};
 use engine::store::idempotency::Key;
+use engine::store::unlisted::UnlistedJob;
 use engine::store::{Lane, Tx};
+use model::names::ResourceName;
 use model::orphan::{ResourceType, Whitelisted};
+use model::stub::Stub;
 use model::{Credits, Failure, Timestamp, slug};
 use serde::Deserialize;
 use wire::api::{
-    EndOrphanBody, InferredView, OrphanDetailView, OrphanMatchView, OrphanTally, OrphanView, Page, ScanBody,
-    ScanReport, ScanView, TailscaleView, WhitelistBody, WhitelistView,
+    EndOrphanBody, ImportBody, ImportReport, ImportedView, InferredView, NotImportedView, OrphanDetailView,
+    OrphanMatchView, OrphanTally, OrphanView, Page, ScanBody, ScanReport, ScanView, TailscaleView, UnlistedJobView,
+    UnlistedView, WhitelistBody, WhitelistView,
 };
 
 /// Entries of the whitelist that are read as a whole.
 const MOST_KEPT: i64 = 10_000;
+/// Runners that are read as a whole.
+const MOST_UNLISTED: i64 = 1_000;
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
@@ -161,6 +167,69 @@ pub(crate) async fn unkeep(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Runners that wait to be tracked again.
+pub(crate) async fn unlisted(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
+    let found = state.engine.unlisted(String::new(), MOST_UNLISTED).await?;
+    part(found.iter().map(unlisted_view).collect(), &paging)
+}
+
+/// Asked twice it imports once.
+pub(crate) async fn import(State(state): State<Shared>, admin: Admin, asked: Asked<ImportBody>) -> HandlerResult {
+    let (key, by) = (asked.key(admin.org()), admin.0.described());
+    once(&state, key, async {
+        let (mut imported, mut left) = (Vec::new(), Vec::new());
+        for import in state.engine.import(by, asked.value.org.clone()).await? {
+            match import.outcome {
+                ImportOutcome::Imported(it) => imported.push(ImportedView {
+                    name: import.name,
+                    instance: it.instance.to_string(),
+                    run: it.run.to_string(),
+                    run_name: it.run_name,
+                    job: it.job.to_string(),
+                    org: it.org,
+                    log_from: it.log_from,
+                }),
+                ImportOutcome::Left(why) => left.push(NotImportedView { name: import.name, why }),
+            }
+        }
+        Ok(ImportReport { imported, left })
+    })
+    .await
+}
+
+fn unlisted_view(found: &UnlistedPicture) -> UnlistedView {
+    let job = |(job, stub): &(UnlistedJob, Option<Stub>)| UnlistedJobView {
+        job: job.job.to_string(),
+        epoch: job.epoch,
+        ended: job.ended,
+        sealed: stub.is_some(),
+        run: stub.as_ref().map(|stub| stub.run.to_string()),
+        run_name: stub.as_ref().map(|stub| stub.run_name.clone()),
+        org: stub.as_ref().map(|stub| stub.org_name.clone()),
+        command: stub.as_ref().map(|stub| stub.command.shown()),
+        started_at: stub.as_ref().map(|stub| stub.started_at.ms()),
+        lacks: match stub {
+            None => Some("it does not bear this installation's seal".to_owned()),
+            Some(stub) => stub.lacks().map(str::to_owned),
+        },
+    };
+    UnlistedView {
+        name: found.runner.name.clone(),
+        inferred_info: model::names::parse(&found.runner.name).map(inferred),
+        host: found.runner.host.clone(),
+        seen_at: found.runner.seen_at.ms(),
+        jobs: found.jobs.iter().map(job).collect(),
+    }
+}
+
+fn inferred(name: ResourceName) -> InferredView {
+    InferredView {
+        manifest_slug: name.manifest.map(slug),
+        instance_slug: slug(name.resource),
+        control_id: name.control_id,
+    }
+}
+
 /// Asked twice it ends once.
 pub(crate) async fn terminate(
     State(state): State<Shared>,
@@ -180,8 +249,8 @@ pub(crate) async fn terminate(
 
 fn shown(found: &OrphanPicture) -> OrphanView {
     let (orphan, it, now) = (&found.orphan, &found.orphan.listed, found.now);
-    let inferred = it.inferred();
-    let instance_slug = inferred.as_ref().map(|name| slug(name.resource));
+    let name = it.inferred();
+    let instance_slug = name.as_ref().map(|name| slug(name.resource));
     let tailscale = (it.kind == ResourceType::TailscaleMachine).then(|| TailscaleView {
         machine_id: it.handle.clone(),
         machine_name: it.name.clone(),
@@ -197,11 +266,7 @@ fn shown(found: &OrphanPicture) -> OrphanView {
         name: it.name.clone(),
         section: found.section.to_string(),
         severity: found.severity.to_string(),
-        inferred_info: inferred.map(|name| InferredView {
-            manifest_slug: name.manifest.map(slug),
-            instance_slug: slug(name.resource),
-            control_id: name.control_id,
-        }),
+        inferred_info: name.map(inferred),
         created_at: it.created_at.map(Timestamp::ms),
         age_ms: it.age_ms(now),
         likely_current_session: found.of_session,

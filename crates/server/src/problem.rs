@@ -89,7 +89,7 @@ impl From<Refused> for Problem {
             Refused::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Refused::Forbidden { .. } => StatusCode::FORBIDDEN,
             Refused::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Refused::Gone { .. } => StatusCode::GONE,
+            Refused::Gone { .. } | Refused::Unlisted { .. } => StatusCode::GONE,
         };
         let mut problem = Problem::new(status, refused.code(), refused.to_string());
         match &refused {

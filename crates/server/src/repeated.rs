@@ -207,6 +207,17 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
             let run = placed(world).await;
             (run["instance"].as_str().unwrap().to_owned(), json!({ "force": true }), plain)
         }
+        "/instances/{id}/drain" => {
+            let run = placed(world).await;
+            let id: InstanceId = run["instance"].as_str().unwrap().parse().unwrap();
+            write(world, move |tx| {
+                let mut machine = engine::store::instance::lock(tx, id)?;
+                machine.status = model::instance::InstanceStatus::Ready;
+                engine::store::instance::save(tx, &machine)
+            })
+            .await;
+            (id.to_string(), plain, Value::Null)
+        }
         "/allocations/{id}/extend" => (held(world).await, json!({ "duration_ms": 7_200_000 }), plain),
         "/allocations/{id}/release" => (held(world).await, plain, Value::Null),
         "/workflows/{id}/cancel" => (launching(world).await, plain, json!({ "reason": "too dear" })),
@@ -218,6 +229,7 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         "/approvals/{id}/reject" => (world.approval().await, plain, json!({ "note": "no" })),
         "/runs/{id}/messages" => (talking(world).await, json!({ "text": "once" }), json!({ "text": "other" })),
         "/orphans/scan" => (String::new(), plain, json!({ "provider": "other" })),
+        "/orphans/import" => (String::new(), plain, json!({ "org": "other" })),
         "/orphans/whitelist" => {
             let body = |reason: &str| json!({ "provider_id": "i-1", "reason": reason });
             orphan(world).await;
@@ -253,7 +265,8 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
         assert!(!first.headers.contains_key("idempotent-replayed"), "{}", route.path);
         let after = seen(&world).await;
         let heartbeat = route.path.ends_with("/heartbeat");
-        let only_asks = heartbeat || matches!(route.path, "/blobs/missing" | "/control/stop" | "/orphans/scan");
+        let only_asks =
+            heartbeat || matches!(route.path, "/blobs/missing" | "/control/stop" | "/orphans/scan" | "/orphans/import");
         assert_eq!(before == after, only_asks, "{}: the first time has an effect", route.path);
         let again = ask(&body).await;
         assert_eq!(seen(&world).await, after, "{}: the second time has none", route.path);
@@ -306,6 +319,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
             let run = placed(world).await;
             (run["instance"].as_str().unwrap().to_owned(), none, "conflict")
         }
+        "/instances/{id}/drain" => ("ins_99".to_owned(), none, "not_found"),
         "/allocations/{id}/extend" | "/allocations/{id}/release" => {
             placed(world).await;
             let list = world.ask("get", "/api/v1/allocations", Some(&world.admin), &[], "").await;
@@ -316,6 +330,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/approvals/{id}/approve" | "/approvals/{id}/reject" => (world.ticket().await, none, "not_found"),
         "/workflows/{id}/retry" => (launching(world).await, none, "conflict"),
         "/runs/{id}/messages" => (waiting(world).await, json!({ "text": "x" }), "conflict"),
+        "/orphans/import" => (String::new(), json!({ "org": "nobody" }), "not_found"),
         "/orphans/whitelist" => (String::new(), json!({ "provider_id": "i-9", "reason": "x" }), "not_found"),
         "/orphans/{id}/terminate" => ("i-9".to_owned(), json!({ "confirm": "i-9" }), "not_found"),
         // These refuse nothing but what cannot be read, or who may not ask.
@@ -348,6 +363,7 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
         // Another body where there is one, else the same about something else.
         let (other_path, other) = match route.path {
             "/runs" => (path.clone(), json!({ "commands": ["false"] })),
+            "/orphans/import" => (path.clone(), json!({ "org": "no-one" })),
             "/orphans/whitelist" => (path.clone(), json!({ "provider_id": "i-8", "reason": "x" })),
             _ => (filled(route.path, &format!("{id}z")), body.clone()),
         };

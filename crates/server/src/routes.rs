@@ -136,6 +136,7 @@ api! {
     put "/packs" blob::put_pack, write, "Send many small blobs and folders' documents at once", Bytes => 204 | 410;
     get "/instances" instance::list, read, "Machines that are not terminated, newest first, or `all`", ?instance::Filter, => 200 Page of InstanceView;
     get "/instances/{id}" instance::show, read, "One machine", => 200 InstanceView;
+    post "/instances/{id}/drain" instance::drain, write, "Take a machine out of the pool; it ends when its job has", => 200 InstanceView;
     post "/instances/{id}/terminate" instance::terminate, write, "End a machine; `force` also under a job or hold", TerminateBody => 200 InstanceView;
     get "/allocations" allocation::list, read, "Slots, newest first", => 200 Page of AllocationView;
     get "/allocations/{id}" allocation::show, read, "One slot", => 200 AllocationView;
@@ -151,6 +152,8 @@ api! {
     get "/orphans/tally" orphan::tally, read, "How many orphans nobody keeps, and what they cost", => 200 OrphanTally;
     get "/orphans/scans" orphan::scans, read, "The last scan of each provider and region", => 200 Page of ScanView;
     post "/orphans/scan" orphan::scan, write, "List every provider now", ScanBody => 200 ScanReport;
+    get "/orphans/unlisted" orphan::unlisted, read, "Runners of this installation that no row knows, after the loss of a database", => 200 Page of UnlistedView;
+    post "/orphans/import" orphan::import, admin, "Track again what runs on machines that no row knows", ImportBody => 200 ImportReport;
     get "/orphans/whitelist" orphan::whitelist, read, "Orphans that somebody keeps", => 200 Page of WhitelistView;
     post "/orphans/whitelist" orphan::keep, admin, "Keep an orphan, and say why", WhitelistBody => 200 WhitelistView | 404;
     delete "/orphans/whitelist/{id}" orphan::unkeep, admin, "Warn of it again", ?orphan::Of, => 204;

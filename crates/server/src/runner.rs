@@ -1,6 +1,6 @@
 //! Routes of runners: their protocol in, engine facts out. Reports are judged by the engine, never here.
 
-use crate::auth::Machine;
+use crate::auth::{Machine, Named};
 use crate::follow::{Feed, stream};
 use crate::problem::HandlerResult;
 use crate::routes::{Asked, Path, Query, id};
@@ -15,6 +15,7 @@ use engine::durable::StepClaim;
 use engine::runner::{Fact, Introduction, LogReach, Output, StepChunk, What};
 use engine::store::artifact::EntryKind;
 use engine::store::log_file::{Frame, LogStream};
+use engine::store::unlisted::{Unlisted, UnlistedJob};
 use engine::store::{Hint, Installation};
 use model::job::{FreezeState, JobReason, LifecycleError};
 use model::spec::OnLostControl;
@@ -27,10 +28,11 @@ use wire::runner as protocol;
 
 pub(crate) async fn register(
     State(state): State<Shared>,
-    machine: Machine,
+    named: Named,
     asked: Asked<protocol::Register>,
 ) -> HandlerResult<Json<protocol::Registered>> {
     let who = asked.value;
+    let instance = state.engine.listed(introduced(named.0, &who)).await?;
     let introduction = Introduction {
         name: who.name,
         nonce: who.nonce,
@@ -38,9 +40,32 @@ pub(crate) async fn register(
         host: who.host,
         containment: who.containment,
     };
-    let instance = state.engine.register(machine.0.id, introduction).await?;
+    let instance = state.engine.register(instance.id, introduction).await?;
     let desired = document(&state, instance.id).await?;
     Ok(Json(protocol::Registered { session: instance.session, control_plane_id: control_id(&state), desired }))
+}
+
+/// What a runner says of itself and of its jobs, should no row know them.
+fn introduced(name: String, who: &protocol::Register) -> Unlisted {
+    let job = |known: &protocol::KnownJob| {
+        let stub = who.stubs.iter().find(|stub| (stub.job, stub.epoch) == (known.job, known.epoch));
+        UnlistedJob {
+            job: known.job,
+            epoch: known.epoch,
+            started: stub.is_some_and(|stub| stub.started),
+            ended: known.ended,
+            log_from: stub.map_or(0, |stub| stub.log_from.max(0)),
+            stub: stub.map(|stub| stub.stub.clone()),
+        }
+    };
+    Unlisted {
+        name,
+        nonce: who.nonce.clone(),
+        host: who.host.clone(),
+        version: who.version.clone(),
+        jobs: who.jobs.iter().map(job).collect(),
+        seen_at: Timestamp(0),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -244,7 +269,7 @@ fn wired(state: &Shared, desired: engine::desired::Desired) -> protocol::Desired
 }
 
 fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
-    let engine::desired::DesiredJob { job, run, content, workdir, secrets, limits, files, inline, steps, closed } =
+    let engine::desired::DesiredJob { job, run, content, workdir, secrets, limits, files, inline, steps, closed, stub } =
         desired;
     let state = match (job.stop_asked_at, job.abort) {
         (Some(_), true) => protocol::DesiredState::Aborted,
@@ -288,6 +313,7 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         },
         steps,
         closed,
+        stub: Some(stub),
     }
 }
 

@@ -119,6 +119,10 @@ fn open(settings: &Settings, url: Option<&str>, listening: Option<SocketAddr>) -
     options.blobs = Some(settings.blobs()?);
     options.lease_ms = settings.config.timings.lease_ms;
     options.group = settings.config.store.group.unwrap_or(options.group);
+    // Machines that an earlier database has named may still be there: what this one names is beyond all of them.
+    if Installation::exists(&settings.home) {
+        options.first_id = crate::now_ms();
+    }
     let store = Store::open(&options)?;
     let installation = Installation::open(&settings.home)?;
     let models = tools::models(settings, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()));

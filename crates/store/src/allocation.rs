@@ -109,5 +109,6 @@ const OF_INSTANCE: Sql = Sql::new("SELECT doc FROM allocations WHERE instance_id
 const KEPT_ON: Sql = Sql::new("SELECT doc FROM allocations WHERE instance_id = $1 AND kept = 1 ORDER BY id");
 const KEPT_IDS: Sql = Sql::new("SELECT id FROM allocations WHERE instance_id = $1 AND kept = 1 ORDER BY id");
 const OF_JOB: Sql = Sql::new("SELECT doc FROM allocations WHERE job_id = $1 ORDER BY id");
-const COUNT_HELD: Sql = Sql::new("SELECT count(*) FROM allocations WHERE kept = 1 AND status = 'COMPLETE'");
+const COUNT_HELD: Sql =
+    Sql::new("SELECT count(*) FROM allocations WHERE kept = 1 AND status IN ('COMPLETE', 'FAILED')");
 const PAGE: Sql = Sql::new("SELECT doc FROM allocations WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");

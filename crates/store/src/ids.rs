@@ -4,9 +4,13 @@
 use crate::sql::Sql;
 use std::sync::Mutex;
 
-pub(crate) const TAKE_BLOCK: Sql = Sql::new("UPDATE ids SET next = next + $1 WHERE id = 1 RETURNING next");
+/// A database that has given out none begins at `$2`.
+pub(crate) const TAKE_BLOCK: Sql =
+    Sql::new("UPDATE ids SET next = (CASE WHEN next = 1 THEN $2 ELSE next END) + $1 WHERE id = 1 RETURNING next");
+/// Never lowered.
+pub(crate) const RAISE: Sql = Sql::new("UPDATE ids SET next = $1 WHERE id = 1 AND next < $1");
 
-pub(crate) const ALL: &[&Sql] = &[&TAKE_BLOCK];
+pub(crate) const ALL: &[&Sql] = &[&TAKE_BLOCK, &RAISE];
 
 /// Small, so that ids stay short to type although every restart loses the rest of a block.
 const BLOCK: i64 = 1024;
@@ -16,7 +20,11 @@ const DOUBLINGS: u32 = 6;
 /// larger block was taken.
 const ENOUGH: i64 = 640;
 
-pub(crate) struct Ids(Mutex<Block>);
+pub(crate) struct Ids {
+    block: Mutex<Block>,
+    /// Where a database that has given out none begins.
+    pub(crate) first: i64,
+}
 
 struct Block {
     next: i64,
@@ -28,13 +36,13 @@ struct Block {
 }
 
 impl Ids {
-    pub(crate) fn new() -> Ids {
-        Ids(Mutex::new(Block { next: 0, end: 0, wanted: 0, taken: 0 }))
+    pub(crate) fn new(first: i64) -> Ids {
+        Ids { block: Mutex::new(Block { next: 0, end: 0, wanted: 0, taken: 0 }), first }
     }
 
     /// How large a block must be taken before the next transaction begins, if any.
     pub(crate) fn short_of(&self) -> Option<i64> {
-        let block = self.0.lock().expect("no panic while ids are locked");
+        let block = self.block.lock().expect("no panic while ids are locked");
         let left = block.end - block.next;
         let size = BLOCK << block.taken.min(DOUBLINGS);
         (left < ENOUGH.max(block.wanted)).then_some(size.max(2 * block.wanted))
@@ -42,7 +50,7 @@ impl Ids {
 
     /// The block `next - size .. next` is reserved now. What is left of the old one is a gap.
     pub(crate) fn add(&self, next: i64, size: i64) {
-        let mut block = self.0.lock().expect("no panic while ids are locked");
+        let mut block = self.block.lock().expect("no panic while ids are locked");
         // Another thread may have brought a larger block meanwhile.
         if next - size > block.next {
             *block = Block { next: next - size, end: next, wanted: 0, taken: block.taken + 1 };
@@ -51,7 +59,7 @@ impl Ids {
 
     /// What is left of a block from before `floor` was given out is a gap: the next one is above it, because blocks only grow.
     pub(crate) fn pass(&self, floor: i64) {
-        let mut block = self.0.lock().expect("no panic while ids are locked");
+        let mut block = self.block.lock().expect("no panic while ids are locked");
         if block.next <= floor {
             block.next = block.end;
         }
@@ -59,7 +67,7 @@ impl Ids {
 
     /// `used` tells how many this transaction has taken, so that a dry run asks for enough the next time.
     pub(crate) fn take(&self, used: i64) -> Option<i64> {
-        let mut block = self.0.lock().expect("no panic while ids are locked");
+        let mut block = self.block.lock().expect("no panic while ids are locked");
         if model::unslug("none") == Some(block.next) {
             block.next += 1;
         }
@@ -79,14 +87,14 @@ mod tests {
     #[test]
     fn the_id_that_reads_none_is_never_given() {
         let none = model::unslug("none").unwrap();
-        let ids = Ids::new();
+        let ids = Ids::new(1);
         ids.add(none + 2, 4);
         assert_eq!(std::iter::from_fn(|| ids.take(0)).collect::<Vec<_>>(), [none - 2, none - 1, none + 1]);
     }
 
     #[test]
     fn a_block_from_before_another_process_had_its_own_is_passed_over() {
-        let ids = Ids::new();
+        let ids = Ids::new(1);
         ids.add(BLOCK + 1, BLOCK);
         ids.pass(0);
         assert_eq!(ids.take(0), Some(1));
@@ -98,7 +106,7 @@ mod tests {
 
     #[test]
     fn blocks_grow_while_they_are_used_up() {
-        let ids = Ids::new();
+        let ids = Ids::new(1);
         let mut next = 1;
         let sizes = std::iter::from_fn(|| {
             let size = ids.short_of()?;
@@ -112,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_transaction_that_ran_dry_gets_a_larger_block() {
-        let ids = Ids::new();
+        let ids = Ids::new(1);
         assert_eq!(ids.short_of(), Some(BLOCK));
         ids.add(BLOCK + 1, BLOCK);
         assert_eq!(ids.short_of(), None);

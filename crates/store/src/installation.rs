@@ -3,6 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use model::stub::{SealedStub, Stub};
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use ring::hmac;
 use ring::rand::SecureRandom;
@@ -56,6 +57,11 @@ impl Installation {
         })
     }
 
+    /// Whether it was made before, with whatever database it had then.
+    pub fn exists(folder: &Path) -> bool {
+        folder.join(FILE).exists()
+    }
+
     /// A chosen identity, for simulations and tests.
     pub fn new(control_id: impl Into<String>, key: [u8; 32]) -> Installation {
         let runner_key = hmac::Key::new(hmac::HMAC_SHA256, &blake3::derive_key("remuda 2026 runner token", &key));
@@ -89,6 +95,24 @@ impl Installation {
 
     fn step_key(&self) -> hmac::Key {
         hmac::Key::new(hmac::HMAC_SHA256, &self.derived("remuda 2026 step token"))
+    }
+
+    /// What a runner keeps of a job, so that the job can be tracked again after the loss of the database.
+    pub fn seal_stub(&self, stub: &Stub) -> SealedStub {
+        let text = serde_json::to_string(stub).expect("a stub is plain data");
+        let tag = hmac::sign(&self.stub_key(), text.as_bytes());
+        let seal = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        SealedStub { text, seal }
+    }
+
+    /// The stub, if this installation has sealed it. In constant time.
+    pub fn open_stub(&self, sealed: &SealedStub) -> Option<Stub> {
+        hmac::verify(&self.stub_key(), sealed.text.as_bytes(), &unhex(&sealed.seal)?).ok()?;
+        serde_json::from_str(&sealed.text).ok()
+    }
+
+    fn stub_key(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.derived("remuda 2026 stub of a job"))
     }
 
     /// Proves to this installation's server that the caller can read the installation's file, and so is its owner.

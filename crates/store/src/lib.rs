@@ -58,6 +58,7 @@ mod tally;
 pub mod task;
 pub mod token;
 mod tx;
+pub mod unlisted;
 pub mod usage;
 mod value;
 pub mod work;
@@ -135,6 +136,9 @@ pub struct Options {
     pub log_quota_bytes: i64,
     /// A worker that has not renewed its lease for this long counts as dead.
     pub lease_ms: i64,
+    /// The first id of a database that has given out none. One that is made for an installation which exists begins beyond all that may
+    /// still be out there: at the present time in ms.
+    pub first_id: i64,
     /// Hears every statement, for benchmarks.
     pub recorder: Option<Recorder>,
     /// Inline stores only: a simulated process dies at a crash point where this returns true.
@@ -155,6 +159,7 @@ impl Options {
             group: group_limit::MOST_CLOSURES,
             log_quota_bytes: 1 << 30,
             lease_ms: worker::LEASE_MS,
+            first_id: 1,
             recorder: None,
             crash: None,
             observe: None,
@@ -271,6 +276,15 @@ impl Store {
         self.inner.context.hints.listen()
     }
 
+    /// No id up to this one is given out from now on: it was seen outside, and the database does not know it. Another process that has
+    /// reserved a block of ids before uses that up.
+    pub async fn pass_ids(&self, seen: i64) -> Result<(), Failure> {
+        let raise = move |tx: &mut Tx| tx.exec(&ids::RAISE, &args![seen.saturating_add(1)]).map(drop);
+        self.write(Lane::Normal, "ids.pass", raise).await?;
+        self.inner.context.ids.pass(seen);
+        Ok(())
+    }
+
     pub fn logs(&self) -> &Logs {
         &self.inner.logs
     }
@@ -332,7 +346,7 @@ fn context(
 ) -> Arc<Context> {
     Arc::new(Context {
         clock: options.clock.clone(),
-        ids: Ids::new(),
+        ids: Ids::new(options.first_id),
         hints: Hints::new(others),
         crash,
         observe: options.observe.clone(),

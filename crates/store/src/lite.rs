@@ -325,7 +325,7 @@ impl Writer {
     fn take_ids(&mut self) -> Result<(), Failure> {
         if let Some(size) = self.context.ids.short_of().filter(|_| self.part.has_ids()) {
             let conn = self.conn.as_mut().expect("the writer has its connection between closures");
-            let rows = crash_point!("ids.take", conn.rows(&TAKE_BLOCK, &args![size]))?;
+            let rows = crash_point!("ids.take", conn.rows(&TAKE_BLOCK, &args![size, self.context.ids.first]))?;
             self.context.ids.add(rows[0].int(0)?, size);
             self.context.tally.committed(false);
         }

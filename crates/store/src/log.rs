@@ -92,6 +92,12 @@ impl Logs {
         self.backend.read_inline("log.reached", reach).await
     }
 
+    /// Bytes before `from` will not come: the log goes on there, behind a note that says so. Nothing changes if it reaches that far.
+    pub async fn begin_at(&self, log: impl Into<LogId>, epoch: i64, from: i64) -> Result<(), Failure> {
+        let log = log.into();
+        self.backend.ask(Lane::Normal, "log.begin_at", Access::Write, move |tx| begin_at(tx, log, epoch, from)).await
+    }
+
     /// The command has ended: no more bytes are accepted. `lost` bytes were announced and never arrived; readers see a note.
     pub async fn seal(&self, log: impl Into<LogId>, lost: i64) -> Result<i64, Failure> {
         let log = log.into();
@@ -259,6 +265,24 @@ fn append(tx: &mut Tx, chunk: &Chunk, quota: i64, run: Option<RunId>) -> Result<
     tx.post(&ADVANCE, args![subject, number, head.epoch, head.base, head.next_offset, cut])?;
     tx.hint(Hint::Logs(chunk.log));
     Ok(Logged { next_offset: ends, total: head.next_offset })
+}
+
+fn begin_at(tx: &mut Tx, log: LogId, epoch: i64, from: i64) -> Result<(), Failure> {
+    let (mut head, (subject, number)) = (Head::lock(tx, log, epoch)?, log.key());
+    if epoch > head.epoch {
+        (head.epoch, head.base) = (epoch, head.next_offset);
+    }
+    let expected = head.next_offset - head.base;
+    if epoch < head.epoch || head.sealed || from <= expected {
+        return Ok(());
+    }
+    let note = format!("[remuda: bytes {expected} to {from} of the log were lost with the database]\n").into_bytes();
+    let (starts, ends) = (head.next_offset, head.next_offset + note.len() as i64);
+    let frame = Frame { stream: LogStream::Runner, at: tx.at(), data: note };
+    tx.insert_many(&WRITE, vec![args![subject, number, starts, ends, log_file::encode(&[frame])]])?;
+    tx.post(&ADVANCE, args![subject, number, head.epoch, ends - from, ends, head.cut_at])?;
+    tx.hint(Hint::Logs(log));
+    Ok(())
 }
 
 /// Writes the frames as rows, up to the quota.

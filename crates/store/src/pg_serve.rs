@@ -96,7 +96,8 @@ impl Server {
 
     fn make_ready(&mut self, reads: bool) -> Result<(), Failure> {
         if let Some(size) = self.context.ids.short_of().filter(|_| !reads) {
-            let rows = crash_point!("ids.take", self.pg().at_once(&TAKE_BLOCK, &args![size]))?;
+            let first = self.context.ids.first;
+            let rows = crash_point!("ids.take", self.pg().at_once(&TAKE_BLOCK, &args![size, first]))?;
             self.context.ids.add(rows[0].int(0)?, size);
         }
         self.pg().prepare(reads)

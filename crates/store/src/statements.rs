@@ -15,6 +15,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::manifest::ALL,
     crate::message::ALL,
     crate::orphan::ALL,
+    crate::unlisted::ALL,
     crate::pool::ALL,
     crate::run::ALL,
     crate::plan::ALL,

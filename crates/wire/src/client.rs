@@ -52,6 +52,17 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// The control plane does not know this runner, or one of its jobs, since its database was lost. It may again.
+    pub fn is_unlisted(&self) -> bool {
+        self.problem().is_some_and(|problem| problem.code == model::refused::UNLISTED)
+    }
+
+    /// Asking again brings the same answer.
+    pub fn is_final(&self) -> bool {
+        let refused = |problem: &Problem| problem.status < 500 && problem.status != 429;
+        !self.is_unlisted() && self.problem().is_some_and(refused)
+    }
+
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             ClientError::Problem(problem) => Some(problem),

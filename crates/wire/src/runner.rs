@@ -2,7 +2,7 @@
 //!
 //! | call | body → answer |
 //! |---|---|
-//! | `POST register` | [`Register`] → [`Registered`] |
+//! | `POST register` | [`Register`] → [`Registered`]; 410 with the code `unlisted` if no row knows it or one of its jobs |
 //! | `GET desired?session=N` | SSE, event `desired`, data [`Desired`]: at once, then whenever it changes; `event: superseded` ends an older session |
 //! | `POST heartbeat` | [`Heartbeat`] → [`Beat`] |
 //! | `POST report` | [`ReportBatch`] → [`ReportAnswer`]: durable when answered |
@@ -15,6 +15,7 @@
 
 use crate::Base64;
 use model::step::StepTry;
+use model::stub::SealedStub;
 use model::tree::TreeRef;
 use model::{InstanceId, JobId, RunId};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ pub struct Register {
     pub host: String,
     /// Every job this runner knows of, ended or not, until the control plane no longer lists it.
     pub jobs: Vec<KnownJob>,
+    /// The stubs of those that it has been given one of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stubs: Vec<KnownStub>,
     #[serde(default)]
     pub cpu_milli: Option<i64>,
     #[serde(default)]
@@ -42,6 +46,19 @@ pub struct KnownJob {
     pub job: JobId,
     pub epoch: i64,
     pub ended: bool,
+}
+
+/// A job as it could be tracked again after the loss of the database. Only the stub is proof; the rest is the runner's word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownStub {
+    pub job: JobId,
+    pub epoch: i64,
+    pub stub: SealedStub,
+    /// Its command was started.
+    pub started: bool,
+    pub ended: bool,
+    /// The first byte of its log that is still here.
+    pub log_from: i64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -104,6 +121,9 @@ pub struct DesiredJob {
     /// No step will be added: the job is over when those that are listed have ended.
     #[serde(default)]
     pub closed: bool,
+    /// Kept by the runner, who introduces itself with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stub: Option<SealedStub>,
 }
 
 /// One try of one command.

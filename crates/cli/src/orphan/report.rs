@@ -2,7 +2,6 @@
 
 use crate::say::one_line;
 use crate::show::{self, Table};
-use std::collections::BTreeMap;
 use wire::api::{OrphanDetailView, OrphanView, ScanView};
 use wire::model::time::show_duration;
 
@@ -30,7 +29,7 @@ fn text(found: &[OrphanView]) -> String {
     text
 }
 
-fn entry(it: &OrphanView) -> String {
+pub fn entry(it: &OrphanView) -> String {
     let (head, mut facts) = match &it.tailscale {
         Some(machine) => {
             let ip = machine.tailscale_ip.as_deref().map_or_else(|| "-".to_owned(), one_line);
@@ -141,28 +140,6 @@ pub fn detail(found: &OrphanDetailView) -> u8 {
         println!("  {:>3}%  {}  {}  {}", row.confidence, row.instance, row.status, one_line(&row.name));
     }
     0
-}
-
-/// By installation, then by manifest: what belongs together stands together.
-pub fn recovery(found: &[OrphanView]) {
-    let mut groups: BTreeMap<(String, String), Vec<&OrphanView>> = BTreeMap::new();
-    for it in found {
-        let key = match &it.inferred_info {
-            Some(name) => (name.control_id.clone(), name.manifest_slug.clone().unwrap_or("none".into())),
-            None => ("~".to_owned(), String::new()), // behind all control ids
-        };
-        groups.entry(key).or_default().push(it);
-    }
-    println!("Resources named like ours and not tracked ({} found)", found.len());
-    for ((control_id, manifest), all) in &groups {
-        match control_id.as_str() {
-            "~" => println!("\nNames that cannot be read:"),
-            _ => println!("\nControl id {control_id}, manifest {manifest}:"),
-        }
-        for it in all {
-            print!("{}", entry(it));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -341,6 +341,11 @@ fn limits() -> String {
         ("hold after success", show_duration(holds.default_debug_hold_ms), "`[holds] default_debug_hold_ms`"),
         ("hold after a failure", show_duration(holds.failure_debug_hold_ms), "`[holds] failure_debug_hold_ms`"),
         (
+            "hold of a slot that failed around its command",
+            if holds.hold_on_failure { "as after a failure" } else { "none" }.to_owned(),
+            "`[holds] hold_on_failure`",
+        ),
+        (
             "`repl extend` without a duration",
             show_duration(holds.explicit_extension_ms),
             "`[holds] explicit_extension_ms`",

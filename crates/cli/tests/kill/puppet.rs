@@ -76,6 +76,7 @@ impl Puppet<'_> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             host: "puppet".to_owned(),
             jobs: Vec::new(),
+            stubs: Vec::new(),
             cpu_milli: None,
             memory_bytes: None,
             containment: None,

@@ -341,6 +341,24 @@ impl Bench {
         self.crashes.dead.store(false, Ordering::Relaxed);
     }
 
+    /// The database is lost, and another one is made for the same installation. Machines and what runs there stay.
+    pub fn lose_database(&mut self) {
+        self.lose_database_for("bench");
+    }
+
+    /// The new one has another org.
+    pub fn lose_database_for(&mut self, org: &str) {
+        self.store = Store::inline(&Options {
+            clock: self.clock.clone(),
+            crash: Some(self.crashes.clone().hook()),
+            first_id: self.at().ms(),
+            ..Options::new(Database::Memory)
+        })
+        .unwrap();
+        self.restart();
+        self.org = now(self.engine.ensure_org(org)).unwrap();
+    }
+
     /// From now on this program is told of questions.
     pub fn notifying(&mut self, program: Arc<FakeTool>) {
         self.engine = self.engine.clone().notifying(program.clone(), 30 * SECOND);
@@ -414,6 +432,9 @@ impl Bench {
         }
     }
 
+    pub fn snapshot_of(&self, run: RunId) -> Option<RunSnapshot> {
+        now(self.engine.snapshot(self.org, run)).ok()
+    }
     pub fn snapshot(&self, run: RunId) -> RunSnapshot {
         now(self.engine.snapshot(self.org, run)).unwrap()
     }

@@ -8,8 +8,10 @@ use engine::runner::{Fact, Introduction, Output, StepChunk, Taken, What};
 use model::job::{FreezeState, Job, JobReason, LifecycleError};
 use model::spec::Command;
 use model::step::StepTry;
-use model::{Failure, InstanceId, JobId, RunId};
+use model::stub::SealedStub;
+use model::{Failure, InstanceId, JobId, Refused, RunId, Timestamp};
 use std::collections::BTreeMap;
+use store::unlisted::{Unlisted, UnlistedJob};
 use store::{Frame, LogStream};
 
 /// How far a runner takes a job by itself.
@@ -96,6 +98,7 @@ struct Work {
     started: bool,
     over: bool,
     still: bool,
+    stub: Option<SealedStub>,
 }
 
 impl Runners {
@@ -154,7 +157,8 @@ impl Bench {
     fn register(&mut self, name: &str) -> bool {
         let boot = self.provider.machine(name).expect("it was just seen").boot;
         let registered = now(async {
-            let instance = self.engine.recognise(&boot.name, &boot.token).await?;
+            self.engine.check_runner(&boot.name, &boot.token)?;
+            let instance = self.engine.listed(self.introduction(name, &boot.nonce)).await?;
             let who = Introduction {
                 name: boot.name.clone(),
                 nonce: boot.nonce.clone(),
@@ -166,6 +170,7 @@ impl Bench {
         });
         match registered {
             Err(_) if self.revive() => {}
+            Err(Failure::Refused(Refused::Unlisted { .. })) if self.has_work(name) => return false, // it waits
             Err(Failure::Refused(_)) => self.provider.kill_runner(name), // nobody wants it any more
             Err(failure) => panic!("{failure:?}"),
             Ok(instance) => {
@@ -178,6 +183,33 @@ impl Bench {
             }
         }
         true
+    }
+
+    /// What a runner says of itself and of its jobs.
+    pub fn introduction(&self, name: &str, nonce: &str) -> Unlisted {
+        let job = |((job, epoch), work): (&(JobId, i64), &Work)| UnlistedJob {
+            job: *job,
+            epoch: *epoch,
+            started: work.started,
+            ended: work.over,
+            log_from: 0,
+            stub: work.stub.clone(),
+        };
+        let works = &self.runners.processes[name].works;
+        let (host, version) = ("bench".to_owned(), "1".to_owned());
+        let jobs = works.iter().map(job).collect();
+        Unlisted { name: name.to_owned(), nonce: nonce.to_owned(), host, version, jobs, seen_at: Timestamp(0) }
+    }
+
+    /// Its command ends while nobody is told.
+    pub fn ends_alone(&mut self, name: &str, code: i32) {
+        let active_ms = self.runners.active_ms;
+        let process = self.runners.processes.get_mut(name).expect("it has a runner");
+        process.works.values_mut().for_each(|work| work.exit(code, active_ms));
+    }
+
+    fn has_work(&self, name: &str) -> bool {
+        self.runners.processes[name].works.values().any(|work| work.acknowledged < work.facts.len() || !work.over)
     }
 
     /// Takes the desired document, goes on with its jobs and says what is new.
@@ -202,6 +234,7 @@ impl Bench {
             let (key, job) = ((wanted.job.id, wanted.job.epoch), &wanted.job);
             let work = works.entry(key).or_default();
             work.step = wanted.steps.first().map(|step| step.step);
+            work.stub = Some(wanted.stub.clone());
             let stopped = job.stop_asked_at.is_some();
             if work.facts.is_empty() && (plan != Plan::Ignore || stopped) {
                 work.facts.push(What::Accepted);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const OURS: &str = "b3nchm4n";
 
-fn listed(bench: &Bench, handle: &str, name: &str, age_ms: i64) -> Listed {
+pub fn listed(bench: &Bench, handle: &str, name: &str, age_ms: i64) -> Listed {
     Listed {
         kind: ResourceType::Instance,
         name: name.to_owned(),

@@ -62,9 +62,9 @@ impl Commit<'_> {
         let event = match how {
             SlotEnd::Used => AllocationEvent::RunFinished { hold_until: NOW + 5 },
             SlotEnd::Undone if ready => AllocationEvent::RolledBack { workdir: "work_2".into() },
-            SlotEnd::Failed => AllocationEvent::LifecycleFailed { replenish: true },
+            SlotEnd::Failed => AllocationEvent::LifecycleFailed { replenish: true, hold_until: None },
             SlotEnd::Undone | SlotEnd::Interrupted | SlotEnd::Fenced => {
-                AllocationEvent::LifecycleFailed { replenish: false }
+                AllocationEvent::LifecycleFailed { replenish: false, hold_until: None }
             }
         };
         self.slot(slot, &event, Origin::Within)?;
@@ -128,7 +128,11 @@ impl Commit<'_> {
         for slot in 0..self.world.slots.len() {
             let it = self.lives.slot.get(self.world.slots[slot]);
             if it.instance == instance && it.status != AllocationStatus::Complete {
-                self.slot(slot, &AllocationEvent::LifecycleFailed { replenish: false }, Origin::Within)?;
+                self.slot(
+                    slot,
+                    &AllocationEvent::LifecycleFailed { replenish: false, hold_until: None },
+                    Origin::Within,
+                )?;
             }
         }
         Ok(())

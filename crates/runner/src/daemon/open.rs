@@ -65,6 +65,9 @@ impl Daemon {
             }
             Opening::Refuse { cause, message } => KeeperOrder::Refuse { cause: *cause, message: message.clone() },
         };
+        if let Some(stub) = job.wanted.as_ref().and_then(|wanted| wanted.stub.as_ref()) {
+            self.journal.keep_stub(key.of, stub)?;
+        }
         self.journal.begins(key, &self.boot_id)?;
         slot.assign(key)?;
         let step = self.steps.get_mut(&key).expect("it was just found");

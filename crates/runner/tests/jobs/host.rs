@@ -66,6 +66,7 @@ impl From<Plain> for DesiredJob {
             on_lost_control: plain.on_lost_control,
             steps: vec![step],
             closed: true,
+            stub: None,
         }
     }
 }

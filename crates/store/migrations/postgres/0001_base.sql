@@ -527,6 +527,16 @@ CREATE TABLE scans (
     doc     TEXT   NOT NULL
 );
 
+-- Runners with a good token of which no row knows, or whose jobs none does, as they have introduced themselves: after the loss of a
+-- database. They belong to the installation.
+CREATE TABLE unlisted (
+    name    TEXT   NOT NULL PRIMARY KEY,
+    seen_at BIGINT NOT NULL,
+    doc     TEXT   NOT NULL
+);
+-- Those that have not been heard of for long are removed.
+CREATE INDEX unlisted_by_time ON unlisted (seen_at);
+
 -- Work items and the processes that hold them ------------------------------------------------------------------------
 
 -- A worker process and its lease. `boot` rises each time that a process starts under this name.

@@ -166,3 +166,69 @@ pub struct OrphanTally {
     /// `provider/region` of what was not listed to its end the last time.
     pub not_scanned: Vec<String>,
 }
+
+/// A runner of this installation that no row knows, or one of whose jobs none does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UnlistedView {
+    pub name: String,
+    /// What the machine's name says; null if it cannot be read.
+    pub inferred_info: Option<InferredView>,
+    pub host: String,
+    pub seen_at: i64,
+    pub jobs: Vec<UnlistedJobView>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UnlistedJobView {
+    pub job: String,
+    pub epoch: i64,
+    pub ended: bool,
+    /// Bears the seal of this installation. Without it nothing that the runner says of the job is believed, and it is not imported.
+    pub sealed: bool,
+    pub run: Option<String>,
+    pub run_name: Option<String>,
+    pub org: Option<String>,
+    pub command: Option<String>,
+    pub started_at: Option<i64>,
+    /// Why it cannot be imported; null if it can.
+    pub lacks: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ImportBody {
+    /// Takes the runs whose own org is not here: its name or id.
+    pub org: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ImportReport {
+    pub imported: Vec<ImportedView>,
+    /// Runners of which nothing was imported.
+    pub left: Vec<NotImportedView>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ImportedView {
+    /// Of the machine.
+    pub name: String,
+    pub instance: String,
+    pub run: String,
+    pub run_name: String,
+    pub job: String,
+    pub org: String,
+    /// The first byte of its log that is not lost.
+    pub log_from: i64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NotImportedView {
+    pub name: String,
+    pub why: String,
+}

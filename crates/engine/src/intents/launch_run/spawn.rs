@@ -191,7 +191,7 @@ fn give_place_up(run_tx: &mut RunTx<'_>, job: JobId) -> Result<(), Failure> {
     let slot = run_tx.job(job)?.allocation;
     run_tx.job_event(job, JobEvent::PlaceLost)?;
     if let Some(slot) = slot {
-        run_tx.allocation_event(slot, AllocationEvent::LifecycleFailed { replenish: false })?;
+        run_tx.allocation_event(slot, AllocationEvent::LifecycleFailed { replenish: false, hold_until: None })?;
     }
     Ok(())
 }

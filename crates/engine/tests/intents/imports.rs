@@ -1,0 +1,195 @@
+//! The database is lost while jobs run: nothing ends, and what was sealed is tracked again, once.
+
+use crate::bench::{Bench, now, spec};
+use crate::machines::Plan;
+use engine::orphan::{Import, ImportOutcome, Imported};
+use engine::run::Action;
+use model::allocation::AllocationStatus;
+use model::fault::Moment;
+use model::instance::InstanceStatus;
+use model::run::RunStatus;
+use model::spec::{Command, RunSpec};
+use model::time::{HOUR, MINUTE};
+use model::{Credits, Failure, InstanceId, Refused, RunId, names};
+
+/// A run at work, and its machine's name; then the database is lost.
+fn lost() -> (Bench, RunId, String) {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(RunSpec { command: Command::Shell("train".into()), ..spec() });
+    bench.settle();
+    let name = bench.provider.machines().keys().next().unwrap().clone();
+    bench.advance(HOUR);
+    bench.lose_database();
+    bench.settle();
+    (bench, run, name)
+}
+
+fn import(bench: &Bench, org: Option<&str>) -> Vec<Import> {
+    now(bench.engine.import("somebody".into(), org.map(str::to_owned))).unwrap()
+}
+
+fn imported(bench: &Bench) -> Imported {
+    match import(bench, None).remove(0).outcome {
+        ImportOutcome::Imported(it) => it,
+        ImportOutcome::Left(why) => panic!("{why}"),
+    }
+}
+
+#[track_caller]
+fn left(bench: &Bench, because: &str) {
+    let all = import(bench, None);
+    let [Import { outcome: ImportOutcome::Left(why), .. }] = &all[..] else { panic!("{all:?}") };
+    assert!(why.contains(because), "{why}");
+}
+
+#[test]
+fn an_imported_run_goes_on_under_its_name_and_ends_as_its_command_does() {
+    let (mut bench, run, name) = lost();
+    let waits = now(bench.engine.unlisted(String::new(), 10)).unwrap();
+    assert_eq!((waits.len(), waits[0].runner.name.as_str()), (1, name.as_str()));
+    assert_eq!(waits[0].jobs[0].1.as_ref().map(|stub| stub.run), Some(run), "what it says of its job bears our seal");
+    let it = imported(&bench);
+    assert_eq!((it.run, it.org.as_str()), (run, "bench"));
+    assert_eq!(import(&bench, None), [], "a second time there is nothing left to import");
+    let row = bench.run(run);
+    assert_eq!((row.status, row.imported_at), (RunStatus::Running, Some(bench.at())));
+    assert!(row.active_ms >= HOUR, "the time before counts for its limit: {}", row.active_ms);
+    let machine = bench.snapshot(run).instance.unwrap();
+    assert_eq!((machine.id, machine.status), (it.instance, InstanceStatus::Ready));
+    assert_eq!(machine.handle.as_deref(), Some(name.as_str()), "as its provider calls it");
+    bench.settle();
+    assert_eq!(bench.runners.executions(run), 1, "it goes on, and is not begun again");
+    bench.check();
+    bench.runners.plan = Some(Plan::Exit(6));
+    bench.settle();
+    bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
+    assert_eq!((bench.run(run).exit_code, bench.job(run).exit_code), (Some(6), Some(6)));
+    let attempt = bench.snapshot(run).attempt.unwrap();
+    assert!(attempt.uncollected > Credits::ZERO, "what it cost before is on us, and on record: {attempt:?}");
+    let refused = bench.act(run, Action::Retry { force: false }).unwrap_err();
+    assert!(matches!(refused.refused(), Some(Refused::Conflict { why }) if why.contains("imported")), "{refused}");
+    assert_eq!(bench.runners.executions(run), 1);
+    bench.check();
+    bench.check_all_gone();
+}
+
+#[test]
+fn a_death_before_or_after_the_commit_imports_all_of_it_or_nothing() {
+    for moment in [Moment::Before, Moment::After] {
+        for write in 0..4 {
+            let (mut bench, run, _) = lost();
+            bench.crashes.arm(write, moment);
+            let first = now(bench.engine.import("somebody".into(), None));
+            bench.revive();
+            if first.is_err() || bench.snapshot_of(run).is_none() {
+                import(&bench, None);
+            }
+            bench.settle();
+            assert_eq!(bench.run(run).status, RunStatus::Running, "{moment:?} of write {write}");
+            bench.check();
+            bench.runners.plan = Some(Plan::Exit(0));
+            bench.settle();
+            bench.expect_end(run, RunStatus::Completed, None);
+            assert_eq!(bench.runners.executions(run), 1);
+        }
+    }
+}
+
+#[test]
+fn what_ends_before_the_import_is_delivered_after_it() {
+    let (mut bench, run, name) = lost();
+    bench.ends_alone(&name, 3);
+    bench.settle();
+    imported(&bench);
+    bench.settle();
+    bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
+    assert_eq!(bench.run(run).exit_code, Some(3));
+    bench.check();
+}
+
+#[test]
+fn what_is_not_sealed_here_is_listed_and_never_imported() {
+    let (bench, run, name) = lost();
+    let nonce = bench.provider.machine(&name).unwrap().boot.nonce;
+    let mut forged = bench.introduction(&name, &nonce);
+    let stub = forged.jobs[0].stub.as_mut().unwrap();
+    stub.text = stub.text.replace("train", "steal");
+    assert!(now(bench.engine.listed(forged.clone())).is_err());
+    left(&bench, "seal");
+    forged.jobs[0].stub = None;
+    assert!(now(bench.engine.listed(forged)).is_err());
+    left(&bench, "seal");
+    let shown = now(bench.engine.unlisted(String::new(), 10)).unwrap();
+    assert_eq!((shown[0].jobs.len(), &shown[0].jobs[0].1), (1, &None), "it is shown all the same");
+    assert!(bench.snapshot_of(run).is_none());
+}
+
+#[test]
+fn only_the_machine_with_the_same_tag_is_imported() {
+    let (bench, _, name) = lost();
+    bench.provider.replace_by_stranger(&name);
+    left(&bench, "no machine of its name and tag");
+}
+
+#[test]
+fn a_run_without_its_org_goes_to_the_one_that_was_named() {
+    let (mut bench, run, _) = lost();
+    bench.lose_database_for("other");
+    bench.settle();
+    left(&bench, "--org");
+    let refused = now(bench.engine.import("somebody".into(), Some("nobody".into()))).unwrap_err();
+    assert!(matches!(refused, Failure::Refused(Refused::NotFound { what: "org", .. })), "{refused}");
+    assert!(matches!(import(&bench, Some("other"))[0].outcome, ImportOutcome::Imported(_)));
+    assert_eq!(bench.run(run).org, bench.org);
+}
+
+/// A machine that is warm after its first run. Twice the same, to the last id.
+fn warm() -> (Bench, InstanceId) {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Exit(0));
+    let before = bench.submit(spec());
+    bench.settle();
+    let machine = bench.job(before).instance.unwrap();
+    (bench, machine)
+}
+
+/// An older copy of the database knows the machine and not its job.
+#[test]
+fn a_machine_that_an_older_database_knows_keeps_its_job() {
+    let ((mut bench, machine), (mut restored, same)) = (warm(), warm());
+    assert_eq!(machine, same);
+    bench.runners.plan = Some(Plan::Run);
+    let run = bench.submit(spec());
+    bench.settle();
+    assert_eq!(bench.job(run).instance, Some(machine), "the same machine, in another folder");
+    let workdir = bench.snapshot(run).allocation.unwrap().workdir;
+    restored.runners = std::mem::take(&mut bench.runners);
+    restored.runners.disconnect();
+    restored.settle();
+    assert!(restored.snapshot_of(run).is_none());
+    let it = imported(&restored);
+    assert_eq!((it.run, it.instance), (run, machine));
+    restored.settle();
+    let slot = restored.snapshot(run).allocation.unwrap();
+    assert_eq!((slot.status, slot.workdir), (AllocationStatus::Active, workdir));
+    restored.runners.plan = Some(Plan::Exit(0));
+    restored.settle();
+    restored.expect_end(run, RunStatus::Completed, None);
+    assert_eq!(restored.runners.executions(run), 1);
+    restored.check();
+}
+
+#[test]
+fn ids_that_are_in_use_outside_are_not_given_out_again() {
+    let mut bench = Bench::new();
+    let far = names::ResourceName { control_id: "b3nchm4n".into(), manifest: Some(5_000_000), resource: 4_000_000 };
+    bench.runners.plan = Some(Plan::Exit(0));
+    let before = bench.submit(spec());
+    bench.settle();
+    bench.provider.place(crate::orphans::listed(&bench, "i-9", &far.to_string(), HOUR));
+    now(bench.engine.scan_now(None)).unwrap();
+    let after = bench.submit(spec());
+    assert!(before.0 < 4_000_000 && after.0 > 5_000_000, "{before} {after}");
+    bench.advance(MINUTE);
+}
