@@ -3,6 +3,7 @@
 
 use crate::clock::Backoff;
 use crate::daemon::Event;
+use crate::sandbox;
 use crate::usage::Meter;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -112,6 +113,8 @@ impl Link {
     async fn register(&self) -> Result<Registered, ClientError> {
         let about = Meter::host();
         let jobs = self.inventory.lock().expect("no one panics with it").jobs.clone();
+        // It makes a sandbox, once.
+        let sandbox = tokio::task::spawn_blocking(sandbox::can).await.expect("a trial does not panic");
         let register = Register {
             name: self.boot.name.clone(),
             nonce: self.boot.nonce.clone(),
@@ -121,6 +124,7 @@ impl Link {
             cpu_milli: self.boot.cpu_milli.or(Some(about.cpu_milli)),
             memory_bytes: self.boot.memory_bytes.or(Some(about.memory_bytes)),
             containment: Some(self.containment.to_owned()),
+            sandbox: Some(sandbox.map_or_else(|why| format!("none: {why}"), str::to_owned)),
         };
         let posted = crash_point!("register.post", self.line.client.post("/runner/v1/register", &register).await);
         let registered: Registered = posted?;
