@@ -160,6 +160,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_needs_a_sandbox_is_refused_where_none_can_be_made() {
+        let world = World::new(true).await;
+        let plan = |sandbox: &str| {
+            json!({ "type": "agents", "start": true, "plan": { "type": "agents", "sandbox": sandbox,
+                "tools": { "sh": { "command": ["sh"] } },
+                "agents": [{ "name": "a", "tasks": [{ "steps": [{ "llm": { "prompt": "p", "tools": ["sh"] } }] }] }] } })
+        };
+        let mut by_default = plan("off");
+        by_default["plan"]["sandbox"] = serde_json::Value::Null;
+        let terms = json!({ "commands": ["true"], "sandbox": { "network": "none" }, "start": true });
+        for body in [json!({ "commands": ["true"], "sandbox": true, "dry_run": true }), terms, by_default] {
+            let got = world.submit(&world.admin, body.clone()).await;
+            assert_eq!(got.status, StatusCode::UNPROCESSABLE_ENTITY, "{body}: {}", got.body);
+            assert_eq!(got.body["code"], "no_sandbox");
+            assert!(got.body["fix"].as_str().unwrap().starts_with("install bubblewrap"), "{}", got.body);
+        }
+        for body in [json!({ "commands": ["true"], "sandbox": false, "start": true }), plan("off")] {
+            let got = world.submit(&world.admin, body.clone()).await;
+            assert_eq!(got.status, StatusCode::CREATED, "{body}: {}", got.body);
+        }
+        for sandbox in [json!("yes"), json!({ "network": "lan" }), json!({}), json!({ "network": "none", "x": 1 })] {
+            let body = json!({ "commands": ["true"], "sandbox": sandbox, "start": true });
+            let got = world.submit(&world.admin, body.clone()).await;
+            assert_eq!(got.status, StatusCode::BAD_REQUEST, "{body}: {}", got.body);
+            assert!(got.body["detail"].as_str().unwrap().contains("sandbox"), "{}", got.body);
+        }
+    }
+
+    #[tokio::test]
     async fn what_fits_no_machine_is_unprocessable_and_says_what_does() {
         let world = World::new(true).await;
         let table = [
