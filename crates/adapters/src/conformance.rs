@@ -71,6 +71,7 @@ pub fn order(number: i64) -> Order {
         cpu_milli: None,
         memory_bytes: None,
         timings: BootTimings::default(),
+        hidden: Vec::new(),
     };
     Order { boot, region: "local".to_owned(), resources: Resources::default() }
 }

@@ -15,7 +15,7 @@ use crate::provider::{
 use home::{Home, Life};
 use model::boot::{Boot, SocketAnswer, SocketAsk};
 use model::orphan::{ListedStatus, ResourceType};
-use model::spec::{OnLostControl, Resources};
+use model::spec::{OnLostControl, Resources, Sandbox};
 use model::{Credits, Timestamp, Trouble, TroubleKind, crash_point, names};
 use nix::sys::signal::Signal;
 use nix::unistd::{User, geteuid};
@@ -72,6 +72,12 @@ pub struct LocalSettings {
     pub size: Resources,
     pub price_per_hour: Credits,
     pub patience: LocalTimeouts,
+    /// Of plain tasks that do not say whether they want one.
+    pub sandbox: Option<Sandbox>,
+    /// Whether this host can make sandboxes; otherwise why not.
+    pub can_sandbox: fn() -> Result<(), String>,
+    /// Files and folders of the control plane that no job in a sandbox may see.
+    pub hidden: Vec<PathBuf>,
 }
 
 impl LocalSettings {
@@ -85,6 +91,9 @@ impl LocalSettings {
             size: host::size(),
             price_per_hour: DEFAULT_PRICE,
             patience: LocalTimeouts::default(),
+            sandbox: None,
+            can_sandbox: || Ok(()),
+            hidden: Vec::new(),
         }
     }
 }
@@ -129,7 +138,8 @@ impl LocalProvider {
             made.map_err(at(&self.settings.root))?;
         }
         let change = home.create()?;
-        let started = self.ensure_runner(&home, &order.boot);
+        let hidden = self.settings.hidden.iter().map(|path| path.display().to_string()).collect();
+        let started = self.ensure_runner(&home, &Boot { hidden, ..order.boot.clone() });
         if started.is_err() && change.fresh {
             // Nothing half-done stays behind; another who waits for this directory makes a new one.
             let _ = folder::remove(&home.dir);
@@ -441,6 +451,12 @@ impl Provider for LocalProvider {
     }
     fn size_for(&self, _asked: &Resources) -> Resources {
         self.settings.size.clone()
+    }
+    fn can_sandbox(&self) -> Result<(), String> {
+        (self.settings.can_sandbox)()
+    }
+    fn default_sandbox(&self) -> Option<Sandbox> {
+        self.settings.sandbox
     }
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         let order = order.clone();

@@ -3,7 +3,7 @@
 use model::boot::Boot;
 pub use model::orphan::Listed;
 use model::orphan::ResourceType;
-use model::spec::{OnLostControl, Resources};
+use model::spec::{OnLostControl, Resources, Sandbox};
 use model::{Credits, Trouble, TroubleKind};
 use std::future::Future;
 use std::pin::Pin;
@@ -97,6 +97,14 @@ pub trait Provider: Send + Sync {
     fn price(&self, resources: &Resources) -> Credits;
     /// The size of the machine that is made for a run that asks for this: at least as large, if `capabilities` say that it can be.
     fn size_for(&self, asked: &Resources) -> Resources;
+    /// Whether its machines can make sandboxes, as far as that is known before there is one. Otherwise why not.
+    fn can_sandbox(&self) -> Result<(), String> {
+        Ok(())
+    }
+    /// The sandbox of a plain task that does not say whether it wants one.
+    fn default_sandbox(&self) -> Option<Sandbox> {
+        None
+    }
     /// Idempotent by name: a machine that exists already is returned (its runner started again if it is gone).
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle>;
     /// The machine of this name, also one that is gone and not yet forgotten; `inspect` tells them apart.

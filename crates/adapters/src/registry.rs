@@ -4,6 +4,7 @@
 use crate::local::{LocalProvider, LocalSettings};
 use crate::provider::Provider;
 use model::Credits;
+use model::spec::SandboxAsked;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -38,6 +39,10 @@ pub struct Host {
     pub home: PathBuf,
     /// Started as `exe runner --dir DIR`.
     pub exe: PathBuf,
+    /// Whether this host can make sandboxes; otherwise why not.
+    pub can_sandbox: fn() -> Result<(), String>,
+    /// Beside `home`: the database, the blobs, settings files. No job in a sandbox sees them.
+    pub hidden: Vec<PathBuf>,
 }
 
 /// A setting that cannot be used. The caller words it; `setting` is its full name, e.g. `providers.local.max_instances`.
@@ -68,6 +73,8 @@ enum ProviderSettings {
 struct LocalTable {
     /// As many instances as the host has cores unless set.
     max_instances: Option<i64>,
+    /// Whether a plain task runs in a sandbox unless it says so itself.
+    sandbox: Option<SandboxAsked>,
 }
 
 impl Default for Providers {
@@ -125,6 +132,9 @@ impl ProviderSettings {
                 settings.name = name.to_owned();
                 settings.max_instances = table.max_instances.unwrap_or(settings.max_instances);
                 settings.price_per_hour = price.unwrap_or(settings.price_per_hour);
+                settings.sandbox = table.sandbox.and_then(SandboxAsked::sandbox);
+                settings.can_sandbox = host.can_sandbox;
+                settings.hidden = host.hidden.iter().chain([&host.home]).cloned().collect();
                 Arc::new(LocalProvider::new(settings))
             }
         }
@@ -209,7 +219,7 @@ mod tests {
     }
 
     fn host() -> Host {
-        Host { home: "/h".into(), exe: "/bin/repl".into() }
+        Host { home: "/h".into(), exe: "/bin/repl".into(), can_sandbox: || Ok(()), hidden: Vec::new() }
     }
 
     fn made(tables: Value, prices: &[(&str, &str)]) -> Result<BTreeMap<String, Arc<dyn Provider>>, BadSetting> {
@@ -240,6 +250,21 @@ mod tests {
     }
 
     #[test]
+    fn a_sandbox_is_the_default_where_the_settings_say_so() {
+        use model::spec::{Network, Sandbox};
+        for (asked, expected) in [
+            (json!(null), None),
+            (json!(false), None),
+            (json!(true), Some(Network::Host)),
+            (json!({ "network": "none" }), Some(Network::None)),
+        ] {
+            let made = made(json!({ "local": { "sandbox": asked } }), &[]).unwrap();
+            let expected = expected.map(|network| Sandbox { network, only_models: false });
+            assert_eq!(made["local"].default_sandbox(), expected, "{asked}");
+        }
+    }
+
+    #[test]
     fn what_is_not_known_is_refused_with_what_is() {
         let unknown = |setting: &str, what, word: &str, known: &[&str]| BadSetting::Unknown {
             setting: setting.into(),
@@ -251,7 +276,7 @@ mod tests {
             assert_eq!(providers(tables.clone()).check().unwrap_err(), expected, "{tables}");
         };
         check(json!({ "a": { "kind": "locl" } }), unknown("providers.a.kind", "kind", "locl", &["local"]));
-        let keys = ["kind", "max_instances"];
+        let keys = ["kind", "max_instances", "sandbox"];
         check(json!({ "local": { "max_instnces": 1 } }), unknown("providers.local", "key", "max_instnces", &keys));
         let prices = made(json!({}), &[("locl", "1")]).err().unwrap();
         assert_eq!(prices, unknown("prices", "provider", "locl", &["local"]));
@@ -262,6 +287,11 @@ mod tests {
         for (tables, says) in [
             (json!({ "local": { "max_instances": 0 } }), "providers.local.max_instances: must be at least 1"),
             (json!({ "local": { "max_instances": "x" } }), "providers.local.max_instances: invalid type: string \"x\""),
+            (json!({ "local": { "sandbox": "on" } }), "providers.local.sandbox: must be true, false or {network: "),
+            (
+                json!({ "local": { "sandbox": { "network": "lan" } } }),
+                "providers.local.sandbox: must be true, false or",
+            ),
             (json!({ "gpu": {} }), "providers.gpu.kind: is missing: one of local"),
             (json!({ "../x": { "kind": "local" } }), "providers.../x: a provider's name is"),
             (json!({ "": { "kind": "local" } }), "providers.: a provider's name is"),

@@ -308,14 +308,29 @@ fn shell() -> Check {
     }
 }
 
+/// Makes a sandbox, with and without a network. Without one the boundary is the user.
 fn sandbox() -> Check {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
-    Check::limited(
-        "sandbox",
-        format!("none: local runs act as the user {user} and can see its files and each other"),
-        "run only what you would run yourself, or give Remuda a user of its own",
-    )
+    let others = format!("runs without one act as the user {user} and can see its files and each other");
+    match (runner::sandbox(), runner::sandbox_without_network()) {
+        (Ok(version), Ok(())) => {
+            Check::fine("sandbox", format!("{version}, with and without a network; {others} (docs/sandbox.md)"))
+        }
+        (Ok(version), Err(why)) => Check::limited(
+            "sandbox",
+            format!("{version}, but not without a network: {why}; {others}"),
+            "let this user make network namespaces",
+        ),
+        (Err(why), _) => Check::limited(
+            "sandbox",
+            format!("none ({why}): {others}; tools that start processes are refused for models"),
+            format!(
+                "{}; else run only what you would run yourself, or give Remuda a user of its own",
+                runner::SANDBOX_FIX
+            ),
+        ),
+    }
 }
 
 /// The folder itself, or the one in which it would be made.

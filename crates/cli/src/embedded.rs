@@ -79,6 +79,9 @@ pub struct Orders {
     pub ca_cert: Option<PathBuf>,
     pub public_url: Option<String>,
     pub tables: toml::Table,
+    /// The settings files that were read: no job in a sandbox sees them.
+    #[serde(default)]
+    pub files: Vec<PathBuf>,
 }
 
 /// Finds the control plane, or starts it; an older one is replaced. The flag says whether it was started here.
@@ -186,6 +189,7 @@ async fn start(settings: &Settings) -> Done<Holder> {
         ca_cert: settings.ca_cert.clone(),
         public_url: settings.public_url.clone(),
         tables: settings.tables.clone(),
+        files: settings.files.clone(),
     };
     let orders = serde_json::to_vec(&orders).expect("orders are plain text");
     child.stdin.take().expect("piped").write_all(&orders).map_err(failed)?;

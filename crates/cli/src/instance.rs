@@ -136,6 +136,7 @@ fn print(it: &InstanceView) -> u8 {
         ("handle", it.handle.clone()),
         ("runner", it.runner_version.clone()),
         ("containment", it.containment.clone()),
+        ("sandbox", it.sandbox.clone()),
         ("desired", Some(format!("version {}, seen {}", it.desired_version, it.observed_version))),
         ("created", Some(format!("{} ({})", show::clock(it.created_at), show::ago(it.created_at)))),
         ("ready", it.ready_at.map(show::clock)),

@@ -68,6 +68,10 @@ fn main() {
         fault::arm(&[Role::Keeper]);
         runner::keeper_main();
     }
+    // The same for the first process of each sandbox.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "first") {
+        runner::first_main();
+    }
     // A server of an agent, and one call of it: each machine starts many of them, and people none.
     if let Some(code) = role::mcp() {
         std::process::exit(code);

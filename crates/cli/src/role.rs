@@ -235,6 +235,7 @@ fn orders(settings: &Settings, place: Place, listen: Option<String>) -> Orders {
         ca_cert: settings.ca_cert.clone(),
         public_url: settings.public_url.clone(),
         tables: settings.tables.clone(),
+        files: settings.files.clone(),
     }
 }
 
@@ -303,6 +304,8 @@ fn server_settings(
         role,
         config: config(&orders.tables)?,
         exe: PathBuf::from("/proc/self/exe"),
+        can_sandbox: || runner::sandbox().map(drop),
+        files: orders.files,
         home,
     })
 }

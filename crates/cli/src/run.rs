@@ -10,7 +10,7 @@ use crate::upload::{self, Files, Missing, Source};
 use crate::{artifact, drawing, follow, lookup, meant, orphan, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use wire::api::{AgentsPlan, AttemptView, Plan, RunView, Submit};
+use wire::api::{AgentsPlan, AttemptView, Plan, RunView, SandboxBody, SandboxTermsBody, Submit};
 use wire::model::{Credits, spec};
 
 /// More than this is rarely meant; on a terminal we ask first.
@@ -104,6 +104,12 @@ pub struct RunArgs {
     /// One stream for stdout and stderr, in their exact order
     #[arg(long)]
     merge: bool,
+    /// Run it in a sandbox: it sees no files of yours but its own; with `=none` it has no network either
+    #[arg(long, value_name = "NETWORK", num_args = 0..=1, require_equals = true, default_missing_value = "host", value_parser = ["host", "none"])]
+    sandbox: Option<String>,
+    /// Run it without a sandbox, whatever the settings say
+    #[arg(long, conflicts_with = "sandbox")]
+    no_sandbox: bool,
     /// Submit, say the id and do not follow
     #[arg(long, short)]
     detach: bool,
@@ -373,6 +379,11 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     submit.artifacts.iter().try_for_each(|glob| artifact::pattern(glob).map(drop))?;
     submit.secrets.extend(args.secrets.iter().cloned());
     submit.merge |= args.merge;
+    if let Some(network) = &args.sandbox {
+        submit.sandbox = Some(SandboxBody::Terms(SandboxTermsBody { network: network.clone() }));
+    } else if args.no_sandbox {
+        submit.sandbox = Some(SandboxBody::Flag(false));
+    }
     submit.start = true;
     submit.dry_run = args.dry_run;
     Ok((submit, sources))
@@ -393,6 +404,7 @@ fn agents_wanted(args: &RunArgs, mut submit: Submit) -> Done<Submit> {
         ("--artifact", !args.artifacts.is_empty()),
         ("--secret", !args.secrets.is_empty()),
         ("--merge", args.merge),
+        ("--sandbox and --no-sandbox", args.sandbox.is_some() || args.no_sandbox),
     ];
     if let Some((flags, _)) = elsewhere.iter().find(|(_, said)| *said) {
         return Err(Complaint::usage(format!("{flags}: a run of agents says that in its file, agent by agent"))

@@ -9,7 +9,7 @@ use crate::nearest::{nearest, suggestion};
 use crate::quantity;
 use serde_yaml_ng::{Mapping, Value};
 use std::path::{Path, PathBuf};
-use wire::api::{RetryBody, Submit};
+use wire::api::{RetryBody, SandboxBody, SandboxTermsBody, Submit};
 use wire::model::spec;
 
 /// What each holds and means is in [`keys`]; a test compares.
@@ -32,6 +32,7 @@ const FIELDS: &[&str] = &[
     "artifacts",
     "budget",
     "merge",
+    "sandbox",
     "on_lost_control",
 ];
 /// Words of run files that mean something elsewhere, so that a reader learns it is not a slip.
@@ -67,6 +68,7 @@ const MEANT: &[(&[&str], &str)] = &[
     (&["mem", "ram"], "resources.memory"),
 ];
 const RESOURCES: &[&str] = &["cpu", "memory"];
+const SANDBOX: &[&str] = &["network"];
 const RETRY: &[&str] = &["on_events", "max_attempts", "duration", "delay"];
 
 /// A file of another kind is not read to its end to find that out.
@@ -169,6 +171,7 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
         priority: fields.one_of("priority", &["high", "normal"])?,
         on_lost_control: fields.one_of("on_lost_control", &["finish", "stop"])?,
         merge: fields.flag("merge")?,
+        sandbox: sandbox(&fields)?,
         retry: retry(&fields)?,
         ..Submit::default()
     };
@@ -258,6 +261,23 @@ fn kind(fields: &Fields<'_>) -> Done<String> {
         }
         Some(kind) => Err(Complaint::usage(format!("unknown type `{kind}`")).fix("use `type: task`")),
         None => Err(Complaint::usage("`type` is missing").fix("begin with `type: task`")),
+    }
+}
+
+/// `sandbox: true`, `false`, or its network.
+fn sandbox(fields: &Fields<'_>) -> Done<Option<SandboxBody>> {
+    match fields.get("sandbox") {
+        None => Ok(None),
+        Some(Value::Bool(asked)) => Ok(Some(SandboxBody::Flag(*asked))),
+        Some(Value::Mapping(_)) => {
+            let Some(terms) = fields.inner("sandbox", SANDBOX)? else { return Ok(None) };
+            let network = terms.one_of("network", &["host", "none"])?.unwrap_or_else(|| "host".to_owned());
+            Ok(Some(SandboxBody::Terms(SandboxTermsBody { network })))
+        }
+        Some(_) => {
+            let why = "must be true, false or a map";
+            Err(fields.wrong("sandbox", why).fix("write `sandbox: true`, or `sandbox: {network: none}`"))
+        }
     }
 }
 
@@ -365,6 +385,7 @@ impl<'a> Fields<'a> {
             for (place, inner, example) in [
                 ("resources", RESOURCES, "resources: {cpu: 2, memory: 4GB}"),
                 ("retry", RETRY, "retry: {max_attempts: 3}"),
+                ("sandbox", SANDBOX, "sandbox: {network: none}"),
             ] {
                 if inner.contains(&name) {
                     return format!("write it below `{place}:`, like `{example}`");

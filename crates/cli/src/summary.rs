@@ -244,7 +244,7 @@ pub fn dry_run(plan: &Plan, submit: &Submit, json: bool) -> Done {
     Ok(0)
 }
 
-fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 10] {
+fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 11] {
     let resources = |it: &ResourcesBody| Resources { cpu_milli: it.cpu_milli, memory_bytes: it.memory_bytes };
     let (size, limits) = (resources(&plan.machine_size), resources(&plan.limits));
     let unlimited = limits == Resources::default();
@@ -276,6 +276,7 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 10]
         ),
         ("machine", Some(machine)),
         ("limits", Some(if unlimited { "none: the whole machine".to_owned() } else { limits.to_string() })),
+        ("sandbox", plan.sandbox.as_ref().map(|network| format!("yes, network {network}"))),
         ("runs for", plan.max_duration_ms.map(|ms| format!("{} at most", show_duration(ms)))),
         ("price", Some(format!("{} credits an hour", plan.price_per_hour))),
         (

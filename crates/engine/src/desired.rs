@@ -3,13 +3,14 @@
 use crate::command::{self, Caller, Server, Started};
 use crate::step::is_in_flight;
 use crate::{Engine, EngineContext};
+use model::agent::{Agent, AgentKind};
 use model::allocation::Allocation;
 use model::hierarchy::Pick;
 use model::instance::{Instance, InstanceStatus};
 use model::job::{Job, JobStatus};
 use model::plan::MachinePlan;
 use model::run::Run;
-use model::spec::{Command, Resources, RunContent, StdinRef};
+use model::spec::{Command, Resources, RunContent, Sandbox, StdinRef};
 use model::step::{Step, StepTry, ToolKind};
 use model::stub::{SealedStub, Stub};
 use model::task::Task;
@@ -89,8 +90,9 @@ pub struct DesiredStep {
     /// The end of its standard output is told with its own.
     pub tail: bool,
     pub log_offset: i64,
-    /// A model has called it: without a sandbox it gets no token for steps of its own.
+    /// A model has called it: it gets no token for steps of its own.
     pub by_model: bool,
+    pub sandbox: Option<Sandbox>,
 }
 
 /// A job with what its rows say about it.
@@ -108,6 +110,7 @@ struct FoundCommand {
     started: Started,
     /// Values of its secrets, by its variables.
     secrets: BTreeMap<String, String>,
+    sandbox: Option<Sandbox>,
 }
 
 impl Engine {
@@ -272,7 +275,9 @@ fn machine_of(tx: &mut Tx, agent: AgentId) -> Result<MachinePlan, Failure> {
 /// Commands that were begun in this job and have not been seen to end. What could not be started was never begun.
 fn find_commands(tx: &mut Tx, context: &EngineContext, run: &Run, job: &Job) -> Result<Vec<FoundCommand>, Failure> {
     let mut commands = Vec::new();
-    let most = store::agent::find(tx, job.agent)?.map_or(0, |agent| agent.parallel);
+    let agent = store::agent::find(tx, job.agent)?;
+    let most = agent.as_ref().map_or(0, |agent| agent.parallel);
+    let of_planner = agent.as_ref().is_some_and(|agent| is_of_planner(agent, run));
     for task in store::task::in_flight(tx, job.agent, most)? {
         for step in worked_on(tx, &task)? {
             if step.on.as_ref().is_none_or(|on| on.job != job.id) {
@@ -282,10 +287,16 @@ fn find_commands(tx: &mut Tx, context: &EngineContext, run: &Run, job: &Job) -> 
             let caller = Caller { key: step.key.as_deref().unwrap_or_default(), timeout_ms: step.timeout_ms };
             let Ok(started) = command::read(step.tool, &input, caller) else { continue };
             let secrets = open_secrets(tx, context, run.org, &started.secrets)?;
-            commands.push(FoundCommand { step, started, secrets });
+            let sandbox = run.spec.sandbox.and_then(|it| it.around(step.parent.is_some() || of_planner));
+            commands.push(FoundCommand { step, started, secrets, sandbox });
         }
     }
     Ok(commands)
+}
+
+/// Whether its plan was made while the run went on, and not by the file's author.
+fn is_of_planner(agent: &Agent, run: &Run) -> bool {
+    agent.kind == AgentKind::Planned && (run.spec.plan.goal || agent.plan_version > 1)
 }
 
 /// Steps of a task that run, and children that do.
@@ -326,7 +337,11 @@ fn command_step(
     inline: &mut BTreeMap<String, Vec<u8>>,
     log_offset: i64,
 ) -> DesiredStep {
-    let FoundCommand { step, started, secrets } = found;
+    let FoundCommand { step, mut started, secrets, sandbox } = found;
+    // A server in a sandbox is another one than the same program outside.
+    if let (Some(sandbox), Some(server)) = (sandbox, &mut started.server) {
+        server.name.push_str(&format!(" in a sandbox, network {}", sandbox.network));
+    }
     let stdin = started.stdin.map(|bytes| {
         let (hash, size) = (BlobHash::of(&bytes).to_string(), bytes.len() as i64);
         inline.insert(hash.clone(), bytes);
@@ -353,6 +368,7 @@ fn command_step(
         tail: step.tool == ToolKind::Command,
         log_offset,
         by_model,
+        sandbox,
     }
 }
 
@@ -376,6 +392,7 @@ fn rank_step(job: &Job, run: &Run, content: &RunContent, log_offset: i64) -> Opt
         tail: false,
         log_offset,
         by_model: false,
+        sandbox: run.spec.sandbox.and_then(|it| it.around(false)),
     })
 }
 

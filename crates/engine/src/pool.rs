@@ -286,6 +286,7 @@ pub(crate) fn boot(context: &EngineContext, instance: &Instance) -> Boot {
         token: context.installation.runner_token(&instance.name),
         cpu_milli: instance.resources.cpu_milli,
         memory_bytes: instance.resources.memory_bytes,
+        hidden: Vec::new(), // the provider knows
         timings: BootTimings {
             heartbeat_every_ms: timings.heartbeat_every_ms,
             degraded_after_ms: timings.degraded_after_ms,

@@ -308,6 +308,7 @@ pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> R
     submission.spec.check()?;
     check_plans(&submission.spec, &submission.plans)?;
     check_machines(context, submission)?;
+    check_sandbox(context, submission)?;
     if let Some(name) = &submission.name {
         check_name(name)?;
     }
@@ -336,6 +337,19 @@ fn check_fit(context: &EngineContext, provider: &str, asked: &Resources) -> Resu
         return Ok(());
     }
     Err(Refused::DoesNotFit { asked: asked.clone(), largest, place: provider.to_owned() })
+}
+
+/// Where a sandbox is wanted and none can be made, nothing would ever run.
+fn check_sandbox(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
+    if submission.spec.sandbox.is_none() {
+        return Ok(());
+    }
+    let machines = submission.plans.agents.iter().filter_map(|agent| agent.machine.as_ref()?.provider.as_deref());
+    for place in machines.chain([submission.spec.provider.as_str()]) {
+        let can = context.provider(place)?.can_sandbox();
+        can.map_err(|why| Refused::NoSandbox { place: place.to_owned(), why })?;
+    }
+    Ok(())
 }
 
 /// Machines of agents: each agent that has commands has one, of a provider that is set up, and what all its processes are given fits into

@@ -27,6 +27,7 @@ pub struct Introduction {
     pub version: String,
     pub host: String,
     pub containment: Option<String>,
+    pub sandbox: Option<String>,
 }
 
 /// What happened to a job, or to a step of it, on its machine.
@@ -159,6 +160,7 @@ impl Engine {
                     host: who.host.clone(),
                     runner_version: who.version.clone(),
                     containment: who.containment.clone(),
+                    sandbox: who.sandbox.clone(),
                 };
                 let next = crate::transition::instance_event(tx, instance, event)?;
                 store::instance::save(tx, &next)?;

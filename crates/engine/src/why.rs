@@ -110,6 +110,10 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
             lost.id, lost.name
         ));
     }
+    if let Some(sandbox) = run.spec.sandbox {
+        let what = if sandbox.only_models { "processes that models ask for run" } else { "its commands run" };
+        why.facts.push(format!("{what} in a sandbox (network {})", sandbox.network));
+    }
     if let Some(unenforced) = snapshot.job.as_ref().and_then(|job| job.unenforced.as_ref()) {
         why.facts.push(format!("not limited: {unenforced}"));
         why.next.push("how to get limits enforced: repl doctor, on the machine's host".into());

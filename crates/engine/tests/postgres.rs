@@ -102,6 +102,7 @@ async fn register(engine: &Engine, provider: &FakeProvider) {
             version: "1".to_owned(),
             host: "here".to_owned(),
             containment: None,
+            sandbox: None,
         };
         engine.register(instance.id, who).await.unwrap();
     }

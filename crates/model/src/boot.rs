@@ -29,6 +29,9 @@ pub struct Boot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<i64>,
     pub timings: BootTimings,
+    /// Files and folders on this machine that a job in a sandbox does not see, beside the machine's own folder and its user's home.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -77,6 +77,9 @@ pub struct Instance {
     pub runner_version: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containment: Option<String>,
+    /// What makes sandboxes there, or `none: …` and why there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
     pub version: i64,
 }
 
@@ -124,6 +127,7 @@ impl Instance {
             host: None,
             runner_version: None,
             containment: None,
+            sandbox: None,
             version: 1,
         }
     }
@@ -139,6 +143,7 @@ pub enum InstanceEvent {
         host: String,
         runner_version: String,
         containment: Option<String>,
+        sandbox: Option<String>,
     },
     Heard,
     FellSilent,
@@ -188,7 +193,7 @@ pub fn apply(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Resul
         }
         (
             S::Spawning | S::Booting | S::Unreachable | S::Lost | S::Ready,
-            E::Registered { host, runner_version, containment },
+            E::Registered { host, runner_version, containment, sandbox },
         ) => {
             let was_ready = instance.status == S::Ready;
             next.status = S::Ready;
@@ -196,6 +201,7 @@ pub fn apply(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Resul
             next.host = Some(host.clone());
             next.runner_version = Some(runner_version.clone());
             next.containment = containment.clone();
+            next.sandbox = sandbox.clone();
             next.ready_at = instance.ready_at.or(Some(at));
             next.lost_at = None;
             next.last_seen_at = next.last_seen_at.max(Some(at)); // reports may overtake each other

@@ -44,9 +44,6 @@ pub struct RunPlan {
     /// Tokens that one agent may use; 0 is no limit.
     #[serde(default)]
     pub max_tokens: i64,
-    /// Models may start processes without a sandbox; those get no token for steps.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub sandbox_off: bool,
     /// The document itself, by which the plans of its planner are checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Value>,

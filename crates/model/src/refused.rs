@@ -19,6 +19,8 @@ pub enum Refused {
     BudgetSpent { budget: Credits, spent: Credits },
     #[error("asked for {asked}, and the largest machine of {place} has {largest}")]
     DoesNotFit { asked: Resources, largest: Resources, place: String },
+    #[error("its processes are to run in a sandbox, and machines of {place} cannot make one: {why}")]
+    NoSandbox { place: String, why: String },
     #[error("{field}: {why}")]
     Invalid { field: String, why: String },
     #[error("{}", BadPlan::sentence(problems))]
@@ -90,6 +92,7 @@ impl Refused {
             Refused::Unaffordable { .. } => "insufficient_credits",
             Refused::BudgetSpent { .. } => "budget_spent",
             Refused::DoesNotFit { .. } => "does_not_fit",
+            Refused::NoSandbox { .. } => "no_sandbox",
             Refused::Invalid { .. } => "invalid",
             Refused::InvalidPlan { .. } => "invalid_plan",
             Refused::Conflict { .. } => "conflict",

@@ -35,6 +35,52 @@ string_enum! {
     pub enum RetryEvent { Error = "error", NoCapacity = "no-capacity", Interruption = "interruption" }
 }
 
+string_enum! {
+    /// What a sandbox has of its machine's network.
+    pub enum Network { Host = "host", None = "none" }
+}
+
+/// Processes of a run that run in a sandbox, and in which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Sandbox {
+    pub network: Network,
+    /// Only those that a model has asked for: calls of an agent's tools, and commands of a plan that a planner made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_models: bool,
+}
+
+impl Sandbox {
+    pub const DEFAULT: Sandbox = Sandbox { network: Network::Host, only_models: false };
+
+    /// Around a process that a model has asked for, or has not.
+    pub fn around(self, by_model: bool) -> Option<Sandbox> {
+        (by_model || !self.only_models).then_some(self)
+    }
+}
+
+/// How a sandbox is asked for: `true`, `false`, or `{network: none}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "must be true, false or {network: host} or {network: none}")]
+pub enum SandboxAsked {
+    Flag(bool),
+    Terms(SandboxTerms),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxTerms {
+    pub network: Network,
+}
+
+impl SandboxAsked {
+    pub fn sandbox(self) -> Option<Sandbox> {
+        match self {
+            SandboxAsked::Flag(asked) => asked.then_some(Sandbox::DEFAULT),
+            SandboxAsked::Terms(terms) => Some(Sandbox { network: terms.network, ..Sandbox::DEFAULT }),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -253,6 +299,8 @@ pub struct RunSpec {
     pub artifacts: Vec<String>,
     #[serde(default)]
     pub merge: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
     pub on_lost_control: OnLostControl,
     pub failure_mode: FailureMode,
     #[serde(default)]
@@ -291,6 +339,8 @@ pub struct RunTerms {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
     pub priority: Priority,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
     pub on_lost_control: OnLostControl,
     pub failure_mode: FailureMode,
     #[serde(default)]
@@ -366,7 +416,8 @@ impl RunSpec {
         check(self.secrets.is_empty(), "secrets", why)?;
         check(self.files.is_none(), "files", why)?;
         check(self.stdin.is_none(), "stdin", why)?;
-        check(self.artifacts.is_empty(), "artifacts", why)
+        check(self.artifacts.is_empty(), "artifacts", why)?;
+        check(self.sandbox.is_none(), "sandbox", why)
     }
 
     /// Everything that can be refused by looking at the specification alone.
@@ -461,6 +512,7 @@ impl RunSpec {
             budget: self.budget,
             retry: self.retry.clone(),
             priority: self.priority,
+            sandbox: self.sandbox,
             on_lost_control: self.on_lost_control,
             failure_mode: self.failure_mode,
             plan: self.plan,

@@ -4,11 +4,11 @@
 use crate::document::{Agent, Call, Document, Parallelism, Planner, Step, Task, Tool};
 use model::Credits;
 use model::plan::{
-    AGENT_TIMEOUT_MS, AgentPlan, DEFAULT_PARALLEL_STEPS, DEFAULT_PARALLEL_TASKS, MachinePlan, PlannerPlan,
+    AGENT_TIMEOUT_MS, AgentPlan, DEFAULT_PARALLEL_STEPS, DEFAULT_PARALLEL_TASKS, MachinePlan, PlannerPlan, Policy,
     STEP_TIMEOUT_MS, StepPlan, TASK_TIMEOUT_MS, TaskPlan, ToolPlan,
 };
 use model::recovery::MAX_TRIES;
-use model::spec::{DEFAULT_MAX_ATTEMPTS, FailureMode, PlanRules, Priority};
+use model::spec::{DEFAULT_MAX_ATTEMPTS, FailureMode, PlanRules, Priority, Sandbox};
 use model::step::ToolKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -47,9 +47,8 @@ pub struct Compiled {
     /// As the file says them; the client that submits the run sends these files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// Models may start processes without a sandbox; those get no token for steps.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub sandbox_off: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
 }
 
 pub fn compile(document: &Document) -> Compiled {
@@ -74,8 +73,19 @@ pub fn compile(document: &Document) -> Compiled {
         goal: document.goal.clone(),
         planner: document.planner.as_ref().map(compile_planner),
         files: document.files.clone(),
-        sandbox_off: document.sandbox_off,
+        sandbox: sandbox(document),
     }
+}
+
+/// What a model can start runs in a sandbox unless the file says otherwise.
+fn sandbox(document: &Document) -> Option<Sandbox> {
+    if let Some(asked) = document.sandbox {
+        return asked.sandbox();
+    }
+    let called = document.tools.values().any(|tool| tool.call.needs_machine() && tool.policy != Policy::Deny);
+    let starts = |tool: &ToolKind| matches!(tool, ToolKind::Command | ToolKind::Exec | ToolKind::Mcp);
+    let planned = document.planner.as_ref().is_some_and(|planner| planner.allow.iter().any(starts));
+    (called || planned).then_some(Sandbox { only_models: true, ..Sandbox::DEFAULT })
 }
 
 /// Agents of the document itself, or of a plan that its planner made.

@@ -7,7 +7,7 @@ use crate::shape::{duration, get};
 use model::Credits;
 use model::plan::{DEFAULT_MAX_AGENTS, Policy};
 use model::recovery::OnExhausted;
-use model::spec::{DEFAULT_MAX_DURATION_MS, FailureMode, Priority, Resources};
+use model::spec::{DEFAULT_MAX_DURATION_MS, FailureMode, Priority, Resources, SandboxAsked};
 use model::step::ToolKind;
 use model::string_enum;
 use serde_json::{Map, Value, json};
@@ -43,7 +43,8 @@ pub struct Document {
     pub goal: Option<String>,
     pub planner: Option<Planner>,
     pub output: Option<Value>,
-    pub sandbox_off: bool,
+    /// As the file says it.
+    pub sandbox: Option<SandboxAsked>,
     pub files: Vec<String>,
     pub env: BTreeMap<String, Value>,
     pub secrets: Vec<String>,
@@ -231,11 +232,19 @@ pub(crate) fn read(value: &Value) -> Document {
         goal: run.text("goal"),
         planner,
         output: run.get("output").cloned(),
-        sandbox_off: run.text("sandbox").as_deref() == Some("off"),
+        sandbox: run.get("sandbox").and_then(read_sandbox),
         files: run.texts("files"),
         env: run.variables("env"),
         secrets: run.texts("secrets"),
         rerun_all: run.text("rerun").as_deref() == Some("all"),
+    }
+}
+
+/// `off` is another word for `false`.
+fn read_sandbox(value: &Value) -> Option<SandboxAsked> {
+    match value.as_str() {
+        Some(_) => Some(SandboxAsked::Flag(false)),
+        None => serde_json::from_value(value.clone()).ok(),
     }
 }
 

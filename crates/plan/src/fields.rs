@@ -95,6 +95,11 @@ const fn table(what: &'static str, fields: &'static [Field]) -> Table {
     Table { what, fields, required: &[], exactly_one: &[], at_most_one: &[] }
 }
 
+pub static SANDBOX: Table = Table {
+    required: &["network"],
+    ..table("a sandbox", &[field("network", Kind::OneOf(&["host", "none"]), "The machine's network, or none.")])
+};
+
 pub const MODES: &[&str] = &["fail-fast", "continue", "retry"];
 pub const POLICIES: &[&str] = &["allow", "ask", "deny"];
 pub const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
@@ -157,7 +162,11 @@ pub static RUN: Table = Table {
         field("goal", Kind::Template, "What a planner makes a plan for, instead of `agents`."),
         field("planner", Kind::Inner(&PLANNER), "What makes the plan."),
         field("output", Kind::Any, "What the run answers. Expressions may read `agents`."),
-        field("sandbox", Kind::OneOf(&["off"]), "`off`: models may call tools that start processes without a sandbox."),
+        field(
+            "sandbox",
+            Kind::Either(&[Kind::Flag, Kind::OneOf(&["off"]), Kind::Inner(&SANDBOX)]),
+            "Which processes run in a sandbox: default those that models ask for; `true` or `{network: none}` all; `off` none.",
+        ),
         field("files", Kind::Texts, "Files and folders that go with the run, as PATH or PATH:DEST."),
         ENV,
         field("secrets", Kind::Texts, "Secrets that every command gets as variables of the same name."),

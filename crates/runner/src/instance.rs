@@ -54,6 +54,13 @@ impl Instance {
         std::fs::rename(&draft, tools.join("repl"))
     }
 
+    /// This programme's file on disk; after an upgrade, the file that took its place.
+    pub fn image(&self) -> io::Result<PathBuf> {
+        let path = std::env::current_exe()?.into_os_string().into_string();
+        let path = path.map_err(|_| io::Error::other("the path of this programme is not UTF-8"))?;
+        Ok(PathBuf::from(path.trim_end_matches(" (deleted)")))
+    }
+
     pub fn jobs(&self) -> PathBuf {
         self.dir.join("jobs")
     }

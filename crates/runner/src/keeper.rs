@@ -25,6 +25,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use wire::runner::{EndCause, Stream};
 
+pub use start::find_program;
+
 /// The step's folder is the keeper's working directory, so it may be renamed at any time.
 const HERE: &str = ".";
 /// How often a keeper without a runner checks whether its folder was removed: then no runner will ask for the outcome, and it ends.

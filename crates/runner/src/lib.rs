@@ -14,6 +14,7 @@ mod containment;
 mod daemon;
 mod durable;
 mod exit;
+mod first;
 mod folder;
 mod instance;
 mod job;
@@ -29,6 +30,7 @@ mod pages;
 mod process;
 mod record;
 mod report;
+mod sandbox;
 mod slot;
 mod socket;
 mod spool;
@@ -40,6 +42,7 @@ mod usage;
 
 pub use contain::{end, socket_path};
 pub use containment::{Containment, Way};
+pub use sandbox::FIX as SANDBOX_FIX;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -84,6 +87,21 @@ fn only_for_the_owner() {
 pub fn keeper_main() -> ! {
     only_for_the_owner();
     keeper::main()
+}
+
+/// `repl first`: becomes the first process of a sandbox. To be called as early as [`keeper_main`].
+pub fn first_main() -> ! {
+    first::main()
+}
+
+/// What makes sandboxes on this host, e.g. `bubblewrap 0.8.0`; otherwise why there are none. Makes one, and remembers if that worked.
+pub fn sandbox() -> Result<&'static str, String> {
+    sandbox::can()
+}
+
+/// Whether a sandbox without the host's network can be made here, too.
+pub fn sandbox_without_network() -> Result<(), String> {
+    sandbox::probe(false).map(drop)
 }
 
 /// Which version of control groups can limit `memory` or `cpu` of jobs on this host.

@@ -4,6 +4,7 @@
 use crate::clock::Backoff;
 use crate::daemon::Event;
 use crate::key::JobKey;
+use crate::sandbox;
 use crate::spool;
 use crate::usage::Meter;
 use std::path::PathBuf;
@@ -149,6 +150,8 @@ impl Link {
             let inventory = self.inventory.lock().expect("no one panics with it");
             (inventory.jobs.clone(), inventory.stubs.iter().map(KeptStub::known).collect())
         };
+        // It makes a sandbox, once.
+        let sandbox = tokio::task::spawn_blocking(sandbox::can).await.expect("a trial does not panic");
         let register = Register {
             name: self.boot.name.clone(),
             nonce: self.boot.nonce.clone(),
@@ -159,6 +162,7 @@ impl Link {
             cpu_milli: self.boot.cpu_milli.or(Some(about.cpu_milli)),
             memory_bytes: self.boot.memory_bytes.or(Some(about.memory_bytes)),
             containment: Some(self.containment.to_owned()),
+            sandbox: Some(sandbox.map_or_else(|why| format!("none: {why}"), str::to_owned)),
         };
         let posted = crash_point!("register.post", self.line.client.post("/runner/v1/register", &register).await);
         let registered: Registered = posted?;

@@ -66,19 +66,27 @@ pub fn probe(user: bool) -> io::Result<()> {
 impl Namespace {
     /// `before` hears of the first process while nothing else is in the namespace.
     pub fn with(command: &mut Command, user: bool, before: impl FnOnce(Pid)) -> Result<Namespace, Missing> {
-        let (first, line) = born(user, &mut |line| live(command, line)).map_err(Missing::Namespace)?;
+        let mut life = |line: &UnixStream| match proc_of_its_own() {
+            Ok(()) => live(command, line),
+            Err(error) => drop(Word::Unmade(error as i32).send(line)),
+        };
+        let (first, line) = born(user, &mut life).map_err(Missing::Namespace)?;
         before(first);
-        match released(first, &line, user) {
+        let said = released(first, &line, user);
+        Namespace::begun(first, line, said).inspect_err(|_| collect(first))
+    }
+
+    /// One that another program has made, with `repl first` in it.
+    pub fn made(first: Pid, line: UnixStream) -> Result<Namespace, Missing> {
+        let said = released(first, &line, false);
+        Namespace::begun(first, line, said)
+    }
+
+    fn begun(first: Pid, line: UnixStream, said: io::Result<Word>) -> Result<Namespace, Missing> {
+        match said {
             Ok(Word::Started) => Ok(Namespace { first, line }),
-            Ok(Word::Refused(errno)) => {
-                collect(first);
-                Err(Missing::Command(io::Error::from_raw_os_error(errno)))
-            }
-            other => {
-                drop(line);
-                collect(first);
-                Err(Missing::Namespace(other.map_or_else(|error| error, Word::into_error)))
-            }
+            Ok(Word::Refused(errno)) => Err(Missing::Command(io::Error::from_raw_os_error(errno))),
+            other => Err(Missing::Namespace(other.map_or_else(|error| error, Word::into_error))),
         }
     }
 
@@ -89,6 +97,11 @@ impl Namespace {
             _ => None,
         }
     }
+}
+
+/// A first process waits for the byte that starts it. If its parent died before, the byte never arrives.
+pub fn waits_for_leave(mut line: &UnixStream) -> bool {
+    line.read(&mut [0]).is_ok_and(|heard| heard == 1)
 }
 
 /// Clones this process into a namespace. There it waits for a word before it lives: its ids are given to it from here.
@@ -103,8 +116,8 @@ fn born(user: bool, life: &mut dyn FnMut(&UnixStream)) -> io::Result<(Pid, UnixS
         unsafe { libc::close(our_end) };
         let named = nix::sys::prctl::set_name(c"repl-first");
         let bound = named.and_then(|()| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL));
-        // From here on it dies with its parent. If the parent died before, the byte that starts it never arrives.
-        if bound.is_ok() && (&theirs).read(&mut [0]).is_ok_and(|heard| heard == 1) {
+        // From here on it dies with its parent.
+        if bound.is_ok() && waits_for_leave(&theirs) {
             life(&theirs);
         }
         // SAFETY: nothing of this copy is to be cleaned up, above all not what it shares with its original.
@@ -159,15 +172,17 @@ fn proc_of_its_own() -> nix::Result<()> {
     mount(Some("proc"), "/proc", Some("proc"), flags, NONE)
 }
 
+/// There is no command: says why.
+pub fn refuse(error: &io::Error, line: &UnixStream) {
+    let _ = Word::Refused(error.raw_os_error().unwrap_or(libc::EINVAL)).send(line);
+}
+
 /// The life of a first process: starts the command, collects every orphan, and when the command has ended it ends,
 /// which ends all that is left.
-fn live(command: &mut Command, line: &UnixStream) {
-    if let Err(error) = proc_of_its_own() {
-        return drop(Word::Unmade(error as i32).send(line));
-    }
+pub fn live(command: &mut Command, line: &UnixStream) {
     let child = match command.spawn() {
         Ok(child) => Pid::from_raw(child.id() as i32),
-        Err(error) => return drop(Word::Refused(error.raw_os_error().unwrap_or(libc::EINVAL)).send(line)),
+        Err(error) => return refuse(&error, line),
     };
     let _ = Word::Started.send(line);
     let Ok(line) = let_go_of_the_rest(line) else { return };

@@ -2,6 +2,7 @@
 //! single bytes, which cannot be torn. The only way by which secret values leave the runner; the keeper holds them in memory only.
 
 use crate::cgroup::Groups;
+use crate::sandbox::Sandbox;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -64,6 +65,9 @@ pub struct Start {
     pub stdin: Option<PathBuf>,
     /// What the reader of the log should know before the first output.
     pub note: Option<String>,
+    /// The command runs in it; an older runner asks for none.
+    #[serde(default)]
+    pub sandbox: Option<Sandbox>,
 }
 
 pub fn pack(order: &KeeperOrder) -> Vec<u8> {

@@ -10,9 +10,15 @@ use wire::runner::OUTPUT_BYTES;
 
 pub const VARIABLE: &str = "REPL_OUTPUT";
 const FILE: &str = "output";
+/// What the processes of a step share with us: their output and the sockets they ask. Of the step's folder, a sandbox shows only this.
+const SHARED: &str = "io";
+
+pub fn shared(dir: &Path) -> PathBuf {
+    dir.join(SHARED)
+}
 
 pub fn path(dir: &Path) -> PathBuf {
-    dir.join(FILE)
+    shared(dir).join(FILE)
 }
 
 /// For an answer that the keeper writes, because it is the command's standard output.
@@ -58,6 +64,7 @@ pub fn read(dir: &Path) -> Result<Option<String>, String> {
 #[test]
 fn only_json_of_a_bearable_size_is_an_output() {
     let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(shared(dir.path())).unwrap();
     let left = |bytes: &[u8]| {
         std::fs::write(path(dir.path()), bytes).unwrap();
         keep(dir.path()).unwrap();

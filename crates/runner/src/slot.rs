@@ -6,7 +6,7 @@ use crate::containment::Way;
 use crate::instance::Instance;
 use crate::key::Key;
 use crate::process::Process;
-use crate::{exit, spool};
+use crate::{exit, output, spool};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -53,6 +53,7 @@ fn fill(instance: &Instance, keepers: &Keepers, number: u64, dir: &Path) -> io::
     exit::prepare(dir)?;
     spool::prepare(dir)?;
     std::fs::create_dir(dir.join(WORKDIR))?;
+    std::fs::create_dir(output::shared(dir))?;
     let name = instance.group_name(number);
     write_groups(dir, &instance.layout.make(&name))?;
     let listener = UnixListener::bind(short_path(&File::open(dir)?))?;

@@ -1,9 +1,8 @@
 //! The socket by which processes of a job reach the routes of durable steps, and no others: HTTP/1.1 with plain bodies, relayed to the
 //! control plane over this runner's own line. The caller sends its step token; this runner adds none of its own.
 
-use crate::socket;
+use crate::{output, socket};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,15 +39,15 @@ impl Drop for StepsSocket {
 
 /// Where the socket of a step lies: in its folder, or, where that path is too long for a socket, in a folder of its own.
 pub fn path(folder: &Path) -> io::Result<PathBuf> {
-    socket::place(folder, FILE)
+    socket::place(&output::shared(folder), FILE)
 }
 
 /// What an earlier runner served at the same path is replaced.
 pub fn serve(folder: &Path, control: Client) -> io::Result<StepsSocket> {
     let path = path(folder)?;
     let _ = std::fs::remove_file(&path);
+    // The runner's umask keeps other users out. Nothing more is done by this name: processes of the job can replace what it means.
     let listener = UnixListener::bind(&path)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
     let task = tokio::spawn(async move {
         loop {
             match listener.accept().await {

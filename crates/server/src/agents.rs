@@ -79,6 +79,7 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("retry", body.retry.is_some()),
         ("artifacts", !body.artifacts.is_empty()),
         ("merge", body.merge),
+        ("sandbox", body.sandbox.is_some()),
         ("on_lost_control", body.on_lost_control.is_some()),
     ];
     match said.iter().find(|(_, there)| *there) {
@@ -163,6 +164,7 @@ fn spec(context: &EngineContext, compiled: &Compiled, estimate: Credits) -> Resu
         priority: Priority::Normal,
         artifacts: Vec::new(),
         merge: false,
+        sandbox: compiled.sandbox,
         on_lost_control: OnLostControl::Stop,
         failure_mode: compiled.failure_mode,
         plan: PlanRules { estimate, machines, goal: compiled.agents.is_empty(), ..compiled.rules },
@@ -184,7 +186,6 @@ fn plans(compiled: Compiled, document: &Value) -> Result<Plans, Refused> {
         output: compiled.output,
         tools: compiled.tools,
         max_tokens: compiled.max_tokens,
-        sandbox_off: compiled.sandbox_off,
         document: planner.is_some().then(|| document.clone()),
     };
     Ok(Plans { shared, agents: compiled.agents, planner })

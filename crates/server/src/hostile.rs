@@ -45,6 +45,7 @@ impl World {
         // Nothing is ever started: the path leads nowhere, and no worker is alive to try.
         let mut settings = LocalSettings::new("/nonexistent", "/nonexistent");
         settings.max_instances = 1;
+        settings.can_sandbox = || Err("bubblewrap (bwrap) is not installed".to_owned());
         let local: Arc<dyn Provider> = Arc::new(LocalProvider::new(settings));
         let state = engine::EngineContext {
             config: engine::Config::default(),

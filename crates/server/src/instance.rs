@@ -99,6 +99,7 @@ fn show_picture(snapshot: &InstancePicture) -> InstanceView {
         host: i.host.clone(),
         runner_version: i.runner_version.clone(),
         containment: i.containment.clone(),
+        sandbox: i.sandbox.clone(),
         job: snapshot.job.as_ref().map(|j| j.id.to_string()),
         run: snapshot.job.as_ref().map(|j| j.run.to_string()),
         desired_version: i.desired_version,

@@ -418,6 +418,9 @@ mod tests {
             bodies.extend(inner);
         }
         for (name, schema) in schemas {
+            if bodies.contains(name) && schema.get("oneOf").is_some() {
+                continue; // a choice: each of its alternatives is a schema of its own
+            }
             assert_eq!(schema["additionalProperties"] == json!(false), bodies.contains(name), "{name}");
         }
     }

@@ -83,9 +83,10 @@ impl From<Refused> for Problem {
             }
             Refused::Unaffordable { .. } | Refused::BudgetSpent { .. } => StatusCode::PAYMENT_REQUIRED,
             Refused::Invalid { .. } => StatusCode::BAD_REQUEST,
-            Refused::KeyReused | Refused::DoesNotFit { .. } | Refused::InvalidPlan { .. } => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
+            Refused::KeyReused
+            | Refused::DoesNotFit { .. }
+            | Refused::NoSandbox { .. }
+            | Refused::InvalidPlan { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Refused::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Refused::Forbidden { .. } => StatusCode::FORBIDDEN,
             Refused::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -107,6 +108,13 @@ impl From<Refused> for Problem {
                 problem.fix = Some("add credits (repl credits add AMOUNT) or lower --budget".into())
             }
             Refused::DoesNotFit { asked, largest, .. } => problem.fix = Some(fitting(asked, largest).into()),
+            Refused::NoSandbox { .. } => {
+                problem.fix = Some(
+                    "install bubblewrap there (apt install bubblewrap; `repl doctor` says what is missing), or do without: \
+                     --no-sandbox, and `sandbox: off` in a plan of agents"
+                        .into(),
+                )
+            }
             Refused::BudgetSpent { .. } => problem.fix = Some("submit it again with a larger --budget".into()),
             Refused::Forbidden { scope, .. } => {
                 let fix = format!(

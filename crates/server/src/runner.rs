@@ -18,7 +18,7 @@ use engine::store::log_file::{Frame, LogStream};
 use engine::store::unlisted::{Unlisted, UnlistedJob};
 use engine::store::{Hint, Installation};
 use model::job::{FreezeState, JobReason, LifecycleError};
-use model::spec::OnLostControl;
+use model::spec::{Network, OnLostControl};
 use model::{InstanceId, Refused, Timestamp};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -39,6 +39,7 @@ pub(crate) async fn register(
         version: who.version,
         host: who.host,
         containment: who.containment,
+        sandbox: who.sandbox,
     };
     let instance = state.engine.register(instance.id, introduction).await?;
     let desired = document(&state, instance.id).await?;
@@ -353,6 +354,7 @@ fn wired_step(
         server: step.server.map(|server| protocol::DesiredServer { name: server.name, argv: server.argv }),
         log_offset: step.log_offset,
         steps_token,
+        sandbox: step.sandbox.map(|sandbox| protocol::Sandbox { network: sandbox.network == Network::Host }),
     }
 }
 

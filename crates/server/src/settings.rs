@@ -39,6 +39,10 @@ pub struct Settings {
     pub config: Config,
     /// What is started as `exe runner --dir DIR`.
     pub exe: PathBuf,
+    /// Whether this host can make sandboxes; otherwise why not.
+    pub can_sandbox: fn() -> Result<(), String>,
+    /// The settings files that were read: no job in a sandbox sees them.
+    pub files: Vec<PathBuf>,
 }
 
 /// The tables of a settings file that the control plane reads.
@@ -105,7 +109,14 @@ impl Settings {
     }
 
     pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Failure> {
-        let host = Host { home: self.home.clone(), exe: self.exe.clone() };
+        let mut hidden = self.files.clone();
+        hidden.extend(self.blobs().ok());
+        hidden.extend(self.tls.iter().map(|tls| tls.key.clone()));
+        if let Ok(engine::store::Database::File(path)) = self.database() {
+            // SQLite keeps the newest commits in files beside it.
+            hidden.extend(["", "-wal", "-shm"].map(|ending| PathBuf::from(format!("{}{ending}", path.display()))));
+        }
+        let host = Host { home: self.home.clone(), exe: self.exe.clone(), can_sandbox: self.can_sandbox, hidden };
         self.config.providers.make(&self.config.prices, &host).map_err(|bad| refused(&bad).into())
     }
 
@@ -178,6 +189,8 @@ mod tests {
             role: Role::All,
             config: Config::default(),
             exe: "/proc/self/exe".into(),
+            can_sandbox: || Ok(()),
+            files: Vec::new(),
         }
     }
 

@@ -3,13 +3,13 @@
 use engine::EngineContext;
 use engine::run::Submission;
 use model::spec::{
-    Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Priority, Resources, Retry, RetryEvent,
-    RunKind, RunSpec, StdinRef,
+    Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Network, Priority, Resources, Retry,
+    RetryEvent, RunKind, RunSpec, Sandbox, StdinRef,
 };
 use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
 use std::str::FromStr;
-use wire::api::Submit;
+use wire::api::{SandboxBody, Submit};
 
 pub(crate) fn is_of_agents(body: &Submit) -> bool {
     body.kind.as_deref() == Some(RunKind::Agents.as_str())
@@ -40,7 +40,7 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         stdin: body.stdin.map(|stdin| StdinRef { hash: stdin.hash, size: stdin.size }),
         working_dir: body.working_dir,
         resources: Resources { cpu_milli: body.resources.cpu_milli, memory_bytes: body.resources.memory_bytes },
-        provider,
+        provider: provider.clone(),
         region,
         any_region: body.region.is_none(),
         max_duration_ms: body.max_duration_ms.or(Some(DEFAULT_MAX_DURATION_MS)),
@@ -55,6 +55,11 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         priority: word("priority", body.priority.as_deref(), Priority::Normal)?,
         artifacts: body.artifacts,
         merge: body.merge,
+        sandbox: match body.sandbox {
+            Some(asked) => sandbox(&asked)?,
+            None if kind == RunKind::External => None,
+            None => state.provider(&provider)?.default_sandbox(),
+        },
         on_lost_control: word(
             "on_lost_control",
             body.on_lost_control.as_deref(),
@@ -94,6 +99,16 @@ fn command(body: &Submit) -> Result<Command, Refused> {
         (true, false) => Ok(Command::Argv(body.argv.clone())),
         (true, true) => Err(Refused::invalid("commands", "a command is needed: commands or argv")),
         (false, false) => Err(Refused::invalid("argv", "give either commands or argv, not both")),
+    }
+}
+
+fn sandbox(asked: &SandboxBody) -> Result<Option<Sandbox>, Refused> {
+    match asked {
+        SandboxBody::Flag(asked) => Ok(asked.then_some(Sandbox::DEFAULT)),
+        SandboxBody::Terms(terms) => {
+            let network = word("sandbox.network", Some(&terms.network), Network::Host)?;
+            Ok(Some(Sandbox { network, ..Sandbox::DEFAULT }))
+        }
     }
 }
 
@@ -142,6 +157,35 @@ mod tests {
         }
         let got = ask(json!({ "commands": ["true"], "start": true })).await;
         assert_eq!(got.status, StatusCode::CREATED, "{}", got.body);
+    }
+
+    #[tokio::test]
+    async fn what_needs_a_sandbox_is_refused_where_none_can_be_made() {
+        let world = World::new(true).await;
+        let plan = |sandbox: &str| {
+            json!({ "type": "agents", "start": true, "plan": { "type": "agents", "sandbox": sandbox,
+                "tools": { "sh": { "command": ["sh"] } },
+                "agents": [{ "name": "a", "tasks": [{ "steps": [{ "llm": { "prompt": "p", "tools": ["sh"] } }] }] }] } })
+        };
+        let mut by_default = plan("off");
+        by_default["plan"]["sandbox"] = serde_json::Value::Null;
+        let terms = json!({ "commands": ["true"], "sandbox": { "network": "none" }, "start": true });
+        for body in [json!({ "commands": ["true"], "sandbox": true, "dry_run": true }), terms, by_default] {
+            let got = world.submit(&world.admin, body.clone()).await;
+            assert_eq!(got.status, StatusCode::UNPROCESSABLE_ENTITY, "{body}: {}", got.body);
+            assert_eq!(got.body["code"], "no_sandbox");
+            assert!(got.body["fix"].as_str().unwrap().starts_with("install bubblewrap"), "{}", got.body);
+        }
+        for body in [json!({ "commands": ["true"], "sandbox": false, "start": true }), plan("off")] {
+            let got = world.submit(&world.admin, body.clone()).await;
+            assert_eq!(got.status, StatusCode::CREATED, "{body}: {}", got.body);
+        }
+        for sandbox in [json!("yes"), json!({ "network": "lan" }), json!({}), json!({ "network": "none", "x": 1 })] {
+            let body = json!({ "commands": ["true"], "sandbox": sandbox, "start": true });
+            let got = world.submit(&world.admin, body.clone()).await;
+            assert_eq!(got.status, StatusCode::BAD_REQUEST, "{body}: {}", got.body);
+            assert!(got.body["detail"].as_str().unwrap().contains("sandbox"), "{}", got.body);
+        }
     }
 
     #[tokio::test]

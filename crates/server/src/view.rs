@@ -140,6 +140,7 @@ pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
         credits_available_micro: plan.balance.micro(),
         max_duration_ms: spec.max_duration_ms,
         artifacts: spec.artifacts.clone(),
+        sandbox: spec.sandbox.map(|sandbox| sandbox.network.to_string()),
         files: files_plan(spec, &plan.missing),
     }
 }

@@ -180,6 +180,7 @@ pub fn plain(text: String) -> RunSpec {
         priority: Priority::Normal,
         artifacts: Vec::new(),
         merge: false,
+        sandbox: None,
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),

@@ -111,6 +111,7 @@ fn spec(command: &str) -> RunSpec {
         priority: Priority::Normal,
         artifacts: Vec::new(),
         merge: false,
+        sandbox: None,
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),

@@ -160,6 +160,7 @@ impl World {
                 version: "sim".to_owned(),
                 host: "sim".to_owned(),
                 containment: None,
+                sandbox: None,
             };
             let instance = engine.register(instance.id, who).await?;
             engine.desired(instance.id).await

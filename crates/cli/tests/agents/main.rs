@@ -26,6 +26,7 @@ mod money;
 mod process;
 mod recorder;
 mod refused;
+mod sandbox;
 mod scene;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/servers.rs"]

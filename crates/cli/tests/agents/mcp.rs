@@ -91,7 +91,7 @@ fn a_model_uses_a_listed_tool_after_a_person_has_agreed() {
     )]);
     let scene = scene(script);
     let run = scene.submit(
-        "type: agents\nsandbox: off\nfiles: [server.py]\n\
+        "type: agents\nfiles: [server.py]\n\
          tools:\n  sums: {mcp: {command: [python3, server.py], tools: [add]}}\n\
          agents:\n- name: a\n  tasks:\n  - name: t\n    steps:\n    - {name: s, llm: {prompt: sum up, tools: [sums]}}\n\
          output: {said: \"${{ agents.a.tasks.t.steps.s.output.text }}\"}\n",

@@ -89,12 +89,9 @@ fn a_plan_that_cannot_work_is_refused_before_anything_starts() {
         ("an expression that multiplies", steps("{llm: {prompt: \"${{ 'x' * 1000000000 }}\"}}"), vec!["prompt"]),
         ("an expression in a shell's text", steps("{name: a, command: \"echo ${{ inputs.x }}\"}"), vec!["command"]),
         (
-            "a shell for a model",
-            format!(
-                "tools: {{sh: {{command: [sh, -c, \"${{{{ args.c }}}}\"], args: {{c: {{type: string}}}}}}}}\n{}",
-                steps("{llm: {prompt: p, tools: [sh]}}")
-            ),
-            vec!["sandbox"],
+            "a network that is none",
+            format!("sandbox: {{network: lan}}\n{}", steps("{llm: {prompt: p}}")),
+            vec!["network"],
         ),
         ("100,001 steps", many(100_001), vec!["100000", "steps"]),
         ("more than 10 MB", format!("{}# {}\n", steps("{wait: 1s}"), "x".repeat(10_000_000)), vec!["10000000 bytes"]),

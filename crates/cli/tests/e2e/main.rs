@@ -17,6 +17,7 @@ mod orphans;
 mod output;
 mod process;
 mod refusals;
+mod sandbox;
 mod servers;
 mod serving;
 mod shared;

@@ -80,6 +80,7 @@ impl Puppet<'_> {
             cpu_milli: None,
             memory_bytes: None,
             containment: None,
+            sandbox: None,
         };
         let posted = self.runtime.block_on(self.client().post("/runner/v1/register", &register));
         let registered: Registered = posted.ok()?;

@@ -158,7 +158,7 @@ pub const REDACTED: &[(&str, &str)] = &[
     (r"\b[0-9a-f]{64}\b", "[hash]"),
     (r"\brepl-[0-9a-z]{6,8}-[0-9a-z]+-[0-9a-z]+\b", "[machine]"),
     (r"\brmd_[\w-]+", "[token]"),
-    (r"(?m)^(host|containment|topology|desired)  +.*$", "$1  [$1]"),
+    (r"(?m)^(host|containment|sandbox|topology|desired)  +.*$", "$1  [$1]"),
     (r"\bpid \d+", "pid [pid]"),
     (r"\b\d+ cores? and [\d.]+[KMGT]B of memory", "[host]"),
     (r"\b\d+ cpu, [\d.]+ [KMGT]B", "[host]"),

@@ -519,6 +519,7 @@ pub fn spec() -> RunSpec {
         priority: Priority::Normal,
         artifacts: Vec::new(),
         merge: false,
+        sandbox: None,
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),

@@ -165,6 +165,7 @@ impl Bench {
                 version: "1".to_owned(),
                 host: "bench".to_owned(),
                 containment: None,
+                sandbox: None,
             };
             self.engine.register(instance.id, who).await
         });

@@ -43,6 +43,7 @@ pub fn spec() -> RunSpec {
         priority: Priority::Normal,
         artifacts: vec![],
         merge: false,
+        sandbox: None,
         on_lost_control: OnLostControl::Finish,
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),

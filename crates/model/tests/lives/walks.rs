@@ -429,7 +429,7 @@ fn instance_events() -> Vec<InstanceEvent> {
     vec![
         InstanceEvent::Bound { handle: "h".into() },
         InstanceEvent::Bound { handle: "another".into() },
-        InstanceEvent::Registered { host: "host".into(), runner_version: "1".into(), containment: None },
+        InstanceEvent::Registered { host: "host".into(), runner_version: "1".into(), containment: None, sandbox: None },
         InstanceEvent::Heard,
         InstanceEvent::FellSilent,
         InstanceEvent::GaveUpOn,

@@ -518,8 +518,12 @@ impl World {
         }
         for (i, id) in self.instances.iter().enumerate() {
             let bound = InstanceEvent::Bound { handle: "handle".into() };
-            let registered =
-                InstanceEvent::Registered { host: "host".into(), runner_version: "1".into(), containment: None };
+            let registered = InstanceEvent::Registered {
+                host: "host".into(),
+                runner_version: "1".into(),
+                containment: None,
+                sandbox: None,
+            };
             if scope.warm {
                 // The first machine may vanish; the second is the one that goes on.
                 all.extend(

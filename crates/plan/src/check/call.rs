@@ -8,7 +8,6 @@ use crate::reference::View;
 use crate::shape::{Slot, duration, each_template};
 use crate::template::has_expression;
 use crate::wait::parse_time;
-use model::plan::Policy;
 use model::spec;
 use model::step::ToolKind;
 use serde_json::Value;
@@ -36,10 +35,6 @@ impl Checker<'_> {
         });
         for (name, schema) in &tool.args {
             self.schema(schema, at.key("args").key(name));
-        }
-        if tool.call.needs_machine() && tool.policy != Policy::Deny && !self.file.sandbox_off {
-            let why = format!("a model could start processes with `{}`, and they are not in a sandbox", tool.call.tool);
-            self.problems.hint(at, why, "write `sandbox: off` at the top if that is meant");
         }
         self.call(&tool.call, value, at);
         if tool.call.tool == ToolKind::Mcp {

@@ -123,16 +123,34 @@ fn tools_that_models_call_ask_first_unless_they_only_read() {
         ("ticket", Policy::Ask),
     ];
     assert_eq!(policies, expected);
+}
+
+#[test]
+fn what_a_model_can_start_runs_in_a_sandbox_unless_the_file_says_otherwise() {
+    use model::spec::{Network, Sandbox};
+    let of = |document: &Value| crate::compile(&check(document).unwrap().document).sandbox;
+    let default = Sandbox { network: Network::Host, only_models: true };
     for tool in [json!({ "command": "x" }), json!({ "exec": ["x"] }), json!({ "mcp": { "command": ["x"] } })] {
         let mut document = with_steps(json!([{ "llm": { "prompt": "p", "tools": ["t"] } }]));
         document["tools"] = json!({ "t": tool });
-        refused(document.clone(), "tools.t", "sandbox: off");
-        document["sandbox"] = "off".into();
-        assert_eq!(problems(&document), [""; 0]);
+        assert_eq!(of(&document), Some(default), "{tool}");
+        for (said, expected) in [
+            (json!("off"), None),
+            (json!(false), None),
+            (json!(true), Some(Sandbox::DEFAULT)),
+            (json!({ "network": "none" }), Some(Sandbox { network: Network::None, only_models: false })),
+        ] {
+            document["sandbox"] = said.clone();
+            assert_eq!(of(&document), expected, "{said}");
+        }
         document["sandbox"] = Value::Null;
         document["tools"]["t"]["policy"] = "deny".into();
-        assert_eq!(problems(&document), [""; 0], "nobody can call it");
+        assert_eq!(of(&document), None, "nobody can call it");
     }
+    let mut document = with_steps(json!([{ "name": "a", "command": "x" }]));
+    assert_eq!(of(&document), None, "the file's author wrote it");
+    document["sandbox"] = true.into();
+    assert_eq!(of(&document), Some(Sandbox::DEFAULT));
 }
 
 #[test]
@@ -185,6 +203,8 @@ fn the_shape_of_a_document_is_checked() {
         (of("max_duration", json!("-5m")), "max_duration", "write it like"),
         (of("max_duration", json!(5)), "max_duration", "has no unit"),
         (of("sandbox", json!("on")), "sandbox", "off"),
+        (of("sandbox", json!({ "network": "lan" })), "sandbox.network", "none"),
+        (of("sandbox", json!({})), "sandbox", "network"),
         (of("secrets", json!(["a b"])), "secrets[0]", "variable name"),
         (of("env", json!({ "REPL_X": "1" })), "env.REPL_X", "reserved"),
         (of("env", json!({ "X": [1] })), "env.X", "must be a text"),

@@ -6,14 +6,18 @@ use crate::cgroup::Groups;
 use crate::instance::Instance;
 use crate::key::Key;
 use crate::orders::{KeeperOrder, Start};
+use crate::sandbox::{self, Sandbox};
 use crate::step::{self, Opening, Stage, Step};
 use crate::steps_socket::{self, StepsSocket};
-use crate::{beneath, slot, sync};
+use crate::{beneath, output, slot, sync};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use wire::client::Client;
 use wire::runner::{DesiredJob, DesiredState, EndCause};
+
+/// Which GPUs a job may use, by their numbers.
+const GPUS: &str = "CUDA_VISIBLE_DEVICES";
 
 impl Daemon {
     /// Gives waiting slots to waiting steps.
@@ -61,7 +65,10 @@ impl Daemon {
                 let beside = self.steps_of(key.of).filter(|step| step.has_processes()).find_map(Step::folder);
                 let groups = slot.limit(&self.instance.layout, wanted.limits, beside)?;
                 let server = self.socket_for(step)?;
-                start_order(wanted, step, &self.instance, &self.cache, (groups, server))?
+                match sandbox_of(step, wanted, &self.instance, server.as_deref()) {
+                    Ok(sandbox) => start_order(wanted, step, &self.instance, &self.cache, (groups, server, sandbox))?,
+                    Err(message) => KeeperOrder::Refuse { cause: EndCause::ExecutorError, message },
+                }
             }
             Opening::Refuse { cause, message } => KeeperOrder::Refuse { cause: *cause, message: message.clone() },
         };
@@ -103,12 +110,46 @@ fn excludes(other: Key, key: Key) -> bool {
     other.of.job == key.of.job && (other.of != key.of || (other.step.id == key.step.id && other != key))
 }
 
+/// The sandbox in which a step wants to run, if it wants one; otherwise why it cannot be had.
+fn sandbox_of(
+    step: &Step,
+    job: &DesiredJob,
+    instance: &Instance,
+    server: Option<&Path>,
+) -> Result<Option<Sandbox>, String> {
+    let Some((sandbox, env)) = step.wanted.as_ref().and_then(|wanted| Some((wanted.sandbox?, &wanted.env))) else {
+        return Ok(None);
+    };
+    let without = |why: String| format!("this machine cannot make a sandbox ({why}): {}", sandbox::FIX);
+    sandbox::can().map_err(without)?;
+    let failed = |error: io::Error| without(error.to_string());
+    let folder = instance.jobs().join(step.key.to_string());
+    // Sockets lie in the folder that is shared, or where its path is too long, in folders of their own.
+    let own = if step.is_server() { super::servers::socket_in(&folder) } else { steps_socket::path(&folder) };
+    let mut writable = vec![instance.dir.join(&job.workdir), output::shared(&folder)];
+    let sockets = [Some(own.map_err(failed)?), server.map(Path::to_owned)];
+    writable.extend(sockets.iter().flatten().filter_map(|socket| Some(socket.parent()?.to_owned())));
+    writable.dedup();
+    let mut hidden: Vec<PathBuf> = instance.boot.hidden.iter().map(PathBuf::from).collect();
+    hidden.push(instance.dir.clone());
+    Ok(Some(Sandbox {
+        bwrap: sandbox::program().map_err(without)?,
+        repl: instance.image().map_err(failed)?,
+        repl_as: instance.tools().join("repl"),
+        network: sandbox.network,
+        hidden,
+        private: sandbox::homes(),
+        writable,
+        devices: sandbox::devices(env.get(GPUS).or_else(|| job.env.get(GPUS))),
+    }))
+}
+
 fn start_order(
     job: &DesiredJob,
     step: &Step,
     instance: &Instance,
     cache: &Cache,
-    (groups, server): (Groups, Option<PathBuf>),
+    (groups, server, sandbox): (Groups, Option<PathBuf>, Option<Sandbox>),
 ) -> io::Result<KeeperOrder> {
     let wanted = step.wanted.as_ref().expect("a step starts as it is wanted");
     let (workdir, dir) = sync::workdir(&instance.dir, &job.workdir, wanted.working_dir.as_deref())
@@ -143,5 +184,6 @@ fn start_order(
         // Once a run is enough: its further attempts have the same limits.
         note: groups.unenforced.clone().filter(|_| job.attempt == 1),
         groups,
+        sandbox,
     })))
 }

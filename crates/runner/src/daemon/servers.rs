@@ -5,10 +5,10 @@
 use super::{Daemon, Silence};
 use crate::clock::wall_ms;
 use crate::key::Key;
-use crate::socket;
 use crate::step::{Opening, Stage, Step};
+use crate::{output, socket};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use wire::runner::{Command, DesiredServer, DesiredState, DesiredStep, EndCause};
 
 /// Where the command of a step finds the socket of its server.
@@ -110,8 +110,13 @@ fn named(step: &Step) -> Option<&DesiredServer> {
     step.wanted.as_ref()?.server.as_ref()
 }
 
-fn socket_of(jobs: &std::path::Path, key: Key) -> io::Result<PathBuf> {
-    socket::place(&jobs.join(key.to_string()), FILE)
+fn socket_of(jobs: &Path, key: Key) -> io::Result<PathBuf> {
+    socket_in(&jobs.join(key.to_string()))
+}
+
+/// Where a server that is held in this folder listens.
+pub(super) fn socket_in(folder: &Path) -> io::Result<PathBuf> {
+    socket::place(&output::shared(folder), FILE)
 }
 
 /// It has the variables of the step that it is started for, and none of the token for steps.
@@ -134,5 +139,6 @@ fn held_server(of: &DesiredStep, key: Key, argv: Vec<String>) -> DesiredStep {
         server: None,
         log_offset: 0,
         steps_token: None,
+        sandbox: of.sandbox,
     }
 }

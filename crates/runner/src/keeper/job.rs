@@ -23,7 +23,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::Base64;
-use wire::model::crash_point;
+use wire::model::{bug, crash_point};
 use wire::runner::EndCause;
 
 /// While processes that were killed are still there, they are killed again, because one may have forked meanwhile:
@@ -41,6 +41,8 @@ pub struct Job {
     /// The command, or the first process of the namespace it is in.
     main: Pid,
     namespace: Option<Namespace>,
+    /// `main` is bwrap.
+    sandboxed: bool,
     ended: Option<End>,
     none_left: bool,
     time: ActiveTime,
@@ -109,6 +111,7 @@ impl Job {
             dir: dir.to_owned(),
             main: begun.main,
             namespace: begun.namespace,
+            sandboxed: begun.sandboxed,
             ended: None,
             none_left: false,
             time: ActiveTime::started(now),
@@ -176,7 +179,7 @@ impl Job {
             return; // the first cause wins
         }
         self.ending = Some(Ending { cause, kill_at: Some(now + self.stop_within) });
-        self.signal_all(Signal::SIGTERM);
+        self.ask_all_to_end();
         self.thaw(now);
     }
 
@@ -258,6 +261,13 @@ impl Job {
         self.tree().iter().for_each(|process| process.signal(signal));
     }
 
+    /// bwrap has no handler: it would end at once, and everything in the sandbox with it, before a handler of the command has run.
+    fn ask_all_to_end(&self) {
+        let spared = self.sandboxed && !bug!(bwrap_asked_to_end);
+        let asked = self.tree().into_iter().filter(|process| !spared || process.pid != self.main.as_raw());
+        asked.for_each(|process| process.signal(Signal::SIGTERM));
+    }
+
     fn kill_all(&mut self, now: Instant) {
         self.groups.kill();
         self.signal_all(Signal::SIGKILL);
@@ -322,6 +332,8 @@ fn refused_by_the_system(order: &Start, error: &io::Error, pump: &mut Pump, dir:
         Some(127) => format!("{program}: not found"),
         _ => format!("{program}: {error}"),
     };
+    // What a sandbox that could not be made has said.
+    pump.drain()?;
     pump.note(&message);
     let ended = ExitRecord {
         exit_code,

@@ -5,13 +5,16 @@ use crate::cgroup::Groups;
 use crate::containment::Way;
 use crate::namespace::{FIRST, Missing, Namespace};
 use crate::orders::Start;
+use crate::sandbox::{self, Sandbox};
 use crate::slot;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,6 +30,8 @@ pub struct Begun {
     /// The child whose end is the command's: itself, or the first process of its namespace.
     pub main: Pid,
     pub namespace: Option<Namespace>,
+    /// `main` is bwrap: a signal to it would end everything at once.
+    pub sandboxed: bool,
     /// What the reader of the log should know about it.
     pub note: Option<String>,
 }
@@ -43,15 +48,21 @@ pub fn begin(order: &Start, held: (&Groups, Way), dir: &Path, pipes: Pipes) -> i
     if !order.dir.is_dir() {
         return Err(io::Error::other(format!("{} is not there", order.dir.display())));
     }
+    if let Some(sandbox) = &order.sandbox {
+        return begin_in_sandbox(order, sandbox, held.0, dir, pipes);
+    }
     let (groups, way) = held;
     let parent = Arc::new(AtomicI32::new(std::process::id() as i32));
     let inside = Arc::new(AtomicBool::new(false));
-    let mut command = command(order, groups, (&parent, &inside), pipes)?;
+    let mut command = plain_command(order)?;
+    dress(&mut command, order, groups, (&parent, &inside), pipes);
     let mut note = None;
     if let Way::Namespace { user } = way {
         parent.store(FIRST, Ordering::Relaxed);
         match Namespace::with(&mut command, user, |first| slot::note_first(dir, first)) {
-            Ok(namespace) => return Ok(Begun { main: namespace.first, namespace: Some(namespace), note }),
+            Ok(namespace) => {
+                return Ok(Begun { main: namespace.first, namespace: Some(namespace), sandboxed: false, note });
+            }
             Err(Missing::Command(error)) => return Err(error),
             Err(Missing::Namespace(error)) => {
                 note = Some(format!("no PID namespace could be made ({error}): the command runs without one"));
@@ -59,15 +70,80 @@ pub fn begin(order: &Start, held: (&Groups, Way), dir: &Path, pipes: Pipes) -> i
         }
         parent.store(std::process::id() as i32, Ordering::Relaxed);
     }
+    let main = spawn(&mut command, groups, &inside)?;
+    Ok(Begun { main, namespace: None, sandboxed: false, note })
+}
+
+/// In its control group, if it has one.
+fn spawn(command: &mut Command, groups: &Groups, inside: &AtomicBool) -> io::Result<Pid> {
     if let Some(group) = groups.open() {
         inside.store(true, Ordering::Relaxed);
-        match born_in(&group, &mut command) {
-            Ok(begun) => return begun.map(|main| Begun { main, namespace: None, note }),
+        match born_in(&group, command) {
+            Ok(begun) => return begun,
             Err(_) => inside.store(false, Ordering::Relaxed), // too old a system: then it joins by itself
         }
     }
-    let child = command.spawn()?;
-    Ok(Begun { main: Pid::from_raw(child.id() as i32), namespace: None, note })
+    Ok(Pid::from_raw(command.spawn()?.id() as i32))
+}
+
+/// bwrap and all that is in the sandbox are in the job's control group, and end with this keeper. Without a sandbox the command does not
+/// run: what it said about that is in the log.
+fn begin_in_sandbox(order: &Start, sandbox: &Sandbox, groups: &Groups, dir: &Path, pipes: Pipes) -> io::Result<Begun> {
+    let (line, theirs) = UnixStream::pair()?;
+    let (told, info) = io::pipe()?;
+    let kept = [theirs.as_raw_fd(), info.as_raw_fd()];
+    let mut command = sandbox.command(&order.dir, (kept[0], kept[1]), &order.argv);
+    let inside = Arc::new(AtomicBool::new(false));
+    let parent = Arc::new(AtomicI32::new(std::process::id() as i32));
+    dress(&mut command, order, groups, (&parent, &inside), pipes);
+    // The sandbox has its own way into the folder: here it may be one that leads elsewhere.
+    command.current_dir("/");
+    // SAFETY: between fork and exec, only system calls on descriptors that are open.
+    unsafe { command.pre_exec(move || kept.iter().try_for_each(|fd| stays_open(*fd))) };
+    let main = spawn(&mut command, groups, &inside).map_err(|error| no_sandbox(&error.to_string()))?;
+    drop((command, theirs, info));
+    let made = first_process(told).ok_or(None).and_then(|first| {
+        slot::note_first(dir, first);
+        Namespace::made(first, line).map_err(Some)
+    });
+    match made {
+        Ok(namespace) => Ok(Begun { main, namespace: Some(namespace), sandboxed: true, note: None }),
+        Err(missing) => {
+            let _ = nix::sys::signal::kill(main, Signal::SIGKILL);
+            while nix::sys::wait::waitpid(main, None) == Err(Errno::EINTR) {}
+            Err(match missing {
+                Some(Missing::Command(error)) => error,
+                Some(Missing::Namespace(error)) => no_sandbox(&error.to_string()),
+                None => no_sandbox("bwrap has failed"),
+            })
+        }
+    }
+}
+
+fn no_sandbox(why: &str) -> io::Error {
+    io::Error::other(format!("no sandbox could be made ({why}), and without one it does not run: {}", sandbox::FIX))
+}
+
+fn stays_open(fd: RawFd) -> io::Result<()> {
+    // SAFETY: the descriptor is open in this process until it becomes bwrap.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    Ok(())
+}
+
+/// What bwrap tells: `{"child-pid": N, …}`. Nothing when it has failed.
+fn first_process(mut told: io::PipeReader) -> Option<Pid> {
+    let (mut text, mut piece) = (Vec::new(), [0; 512]);
+    while !text.contains(&b'}') {
+        match told.read(&mut piece) {
+            Ok(read @ 1..) => text.extend_from_slice(&piece[..read]),
+            Ok(0) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    let info: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    Some(Pid::from_raw(info["child-pid"].as_i64()? as i32))
 }
 
 /// Starts the command as a member of the group from its first moment. To join later takes the kernel a grace period of all
@@ -103,17 +179,24 @@ fn born_in(group: &File, command: &mut Command) -> io::Result<io::Result<Pid>> {
     }
 }
 
-fn command(
+fn plain_command(order: &Start) -> io::Result<Command> {
+    let (name, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let path = order.env.iter().find(|(variable, _)| variable == "PATH").map_or("", |(_, value)| value);
+    let mut command = Command::new(find_program(name, &order.dir, path)?);
+    command.arg0(name).args(arguments);
+    Ok(command)
+}
+
+/// Gives a command its environment, folder and streams, and makes it a process of the job.
+fn dress(
+    command: &mut Command,
     order: &Start,
     groups: &Groups,
     (parent, inside): (&Arc<AtomicI32>, &Arc<AtomicBool>),
     pipes: Pipes,
-) -> io::Result<Command> {
-    let (name, arguments) = order.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let program = find_program(name, order)?;
+) {
     let (doors, parent, inside) = (groups.doors(), parent.clone(), inside.clone());
-    let mut command = Command::new(program);
-    command.arg0(name).args(arguments).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
+    command.env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
     let stdin = pipes.stdin.map_or_else(Stdio::null, Stdio::from);
     command.current_dir(&order.dir).stdin(stdin).stdout(pipes.stdout).stderr(pipes.stderr);
     // SAFETY: between fork and exec, only system calls on what was prepared before.
@@ -125,18 +208,16 @@ fn command(
             become_the_job(doors, parent.load(Ordering::Relaxed))
         })
     };
-    Ok(command)
 }
 
 /// As a shell looks for it: by the job's own PATH, and a folder that may not be read holds nothing.
-fn find_program(name: &str, order: &Start) -> io::Result<PathBuf> {
+pub fn find_program(name: &str, dir: &Path, path: &str) -> io::Result<PathBuf> {
     if name.contains('/') {
-        return Ok(order.dir.join(name));
+        return Ok(dir.join(name));
     }
-    let path = order.env.iter().find(|(variable, _)| variable == "PATH").map_or("", |(_, value)| value);
     let mut refused = Errno::ENOENT;
     for folder in path.split(':') {
-        let program = order.dir.join(folder).join(name);
+        let program = dir.join(folder).join(name);
         if program.is_file() {
             match nix::unistd::access(&program, nix::unistd::AccessFlags::X_OK) {
                 Ok(()) => return Ok(program),
@@ -189,6 +270,7 @@ mod tests {
             groups: Groups::default(),
             stdin: None,
             note: None,
+            sandbox: None,
         };
         let (mut said, out) = std::io::pipe().unwrap();
         let err = File::options().write(true).open("/dev/null").unwrap();

@@ -12,6 +12,9 @@ fn main() -> ExitCode {
     if what == "keeper" {
         runner::keeper_main();
     }
+    if what == "first" {
+        runner::first_main();
+    }
     let dir = PathBuf::from(arguments.next().unwrap_or_default());
     match what.to_str() {
         Some("run") => runner::run(&dir),

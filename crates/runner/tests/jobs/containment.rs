@@ -43,7 +43,7 @@ async fn start(host: &mut RunnerUnderTest, way: &str) {
 }
 
 /// A number of seconds that no other test sleeps, by which its sleepers are known.
-fn a_long_time() -> String {
+pub fn a_long_time() -> String {
     use std::hash::{BuildHasher, Hasher};
     let luck = std::hash::RandomState::new().build_hasher().finish();
     format!("100000.{luck}")
@@ -60,7 +60,7 @@ fn hostile(long: &str) -> String {
     )
 }
 
-async fn no_sleeper_is_left(host: &RunnerUnderTest, long: &str) {
+pub async fn no_sleeper_is_left(host: &RunnerUnderTest, long: &str) {
     while !host.named(long).is_empty() {
         tokio::task::yield_now().await;
     }

@@ -10,7 +10,8 @@ use wire::model::boot::{BOOT_FILE, Boot, BootTimings};
 use wire::model::step::StepTry;
 use wire::model::{InstanceId, JobId, RunId, StepId};
 use wire::runner::{
-    Command as Commanded, DesiredJob, DesiredState, DesiredStep, Limits, OnLostControl, Secret, Stdin, SyncTree,
+    Command as Commanded, DesiredJob, DesiredState, DesiredStep, Limits, OnLostControl, Sandbox, Secret, Stdin,
+    SyncTree,
 };
 
 pub const JOB: JobId = JobId(7);
@@ -37,6 +38,7 @@ pub struct Plain {
     pub merge: bool,
     pub on_lost_control: OnLostControl,
     pub state: DesiredState,
+    pub sandbox: Option<Sandbox>,
 }
 
 impl From<Plain> for DesiredJob {
@@ -48,6 +50,7 @@ impl From<Plain> for DesiredJob {
             artifacts: plain.artifacts,
             max_duration_ms: plain.max_duration_ms,
             merge: plain.merge,
+            sandbox: plain.sandbox,
             ..step(STEP, "")
         };
         DesiredJob {
@@ -91,6 +94,7 @@ pub fn step(step: StepTry, script: &str) -> DesiredStep {
         server: None,
         log_offset: 0,
         steps_token: None,
+        sandbox: None,
     }
 }
 
@@ -121,7 +125,10 @@ impl RunnerUnderTest {
     }
 
     pub fn unstarted(adjust: impl FnOnce(&mut Boot)) -> RunnerUnderTest {
-        let folder = tempfile::tempdir().unwrap();
+        RunnerUnderTest::unstarted_in(tempfile::tempdir().unwrap(), adjust)
+    }
+
+    pub fn unstarted_in(folder: tempfile::TempDir, adjust: impl FnOnce(&mut Boot)) -> RunnerUnderTest {
         let control = Control::start(folder.path());
         let dir = folder.path().canonicalize().unwrap().join("instance");
         std::fs::create_dir(&dir).unwrap();
@@ -136,6 +143,7 @@ impl RunnerUnderTest {
             cpu_milli: None,
             memory_bytes: None,
             timings: BootTimings::default(),
+            hidden: vec![folder.path().canonicalize().unwrap().display().to_string()],
         };
         adjust(&mut boot);
         std::fs::write(dir.join(BOOT_FILE), serde_json::to_vec(&boot).unwrap()).unwrap();
@@ -214,6 +222,7 @@ impl RunnerUnderTest {
             merge: false,
             on_lost_control: OnLostControl::Finish,
             state: DesiredState::Running,
+            sandbox: None,
         }
     }
 

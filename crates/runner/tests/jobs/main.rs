@@ -8,6 +8,7 @@ mod crashes;
 mod files;
 mod limits;
 mod output;
+mod sandbox;
 mod script;
 mod servers;
 mod stdin;

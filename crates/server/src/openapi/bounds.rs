@@ -6,7 +6,7 @@ use engine::offer::{MAX_TOOL_NAME, MAX_TOOLS};
 use engine::store::token::Scope;
 use model::agent::AgentStatus;
 use model::run::{RunStatus, Ticket};
-use model::spec::{MIN_MEMORY_BYTES, OnLostControl, Priority, RetryEvent};
+use model::spec::{MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent};
 use model::step::StepStatus;
 use model::task::TaskStatus;
 use model::usage::UsageBy;
@@ -39,6 +39,7 @@ fn table() -> Vec<(&'static str, Value)> {
     let names = |all: &[&'static str]| all.to_vec();
     let priorities: Vec<&str> = Priority::ALL.iter().map(|word| word.as_str()).collect();
     let lost: Vec<&str> = OnLostControl::ALL.iter().map(|word| word.as_str()).collect();
+    let networks: Vec<&str> = Network::ALL.iter().map(|word| word.as_str()).collect();
     let events: Vec<&str> = RetryEvent::ALL.iter().map(|word| word.as_str()).collect();
     let tickets: Vec<&str> = Ticket::ALL.iter().map(|word| word.as_str()).collect();
     let scopes: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
@@ -56,6 +57,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.budget", json!({ "pattern": CREDITS })),
         ("Submit.priority", of_null(priorities)),
         ("Submit.on_lost_control", of_null(lost)),
+        ("SandboxTermsBody.network", json!({ "enum": networks })),
         (
             "SendMessage.text",
             json!({ "minLength": 1, "maxLength": engine::message::MAX_MESSAGE_BYTES / 4, "pattern": "\\S" }),

@@ -36,6 +36,9 @@ pub struct InstanceView {
     pub host: Option<String>,
     pub runner_version: Option<String>,
     pub containment: Option<String>,
+    /// What makes sandboxes there, or `none: …` and why there are none.
+    #[serde(default)]
+    pub sandbox: Option<String>,
     pub job: Option<String>,
     pub run: Option<String>,
     pub desired_version: i64,

@@ -38,12 +38,31 @@ pub struct Submit {
     pub priority: Option<String>,
     pub artifacts: Vec<String>,
     pub merge: bool,
+    /// Whether the command runs in a sandbox: `true`, `false`, or `{"network": "none"}`. Without it, as the provider's settings say.
+    pub sandbox: Option<SandboxBody>,
     /// `finish` or `stop`.
     pub on_lost_control: Option<String>,
     /// Start at once (the usual way); otherwise the run rests in `created`.
     pub start: bool,
     /// Only check, place and price: nothing is written, answer 200 with a [`DryRun`].
     pub dry_run: bool,
+}
+
+/// How a sandbox is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged, expecting = "must be true, false or {\"network\": \"none\"}")]
+pub enum SandboxBody {
+    Flag(bool),
+    Terms(SandboxTermsBody),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SandboxTermsBody {
+    /// `host` or `none`.
+    pub network: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -133,6 +152,9 @@ pub struct Plan {
     /// Patterns of the files that are kept afterwards.
     #[serde(default)]
     pub artifacts: Vec<String>,
+    /// The network of its sandbox, `host` or `none`; without a sandbox, nothing.
+    #[serde(default)]
+    pub sandbox: Option<String>,
     pub files: FilesPlan,
 }
 
