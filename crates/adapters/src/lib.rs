@@ -12,5 +12,7 @@ pub mod tool;
 pub use fake::FakeProvider;
 pub use local::{LocalProvider, LocalSettings};
 pub use notify::Notifier;
-pub use provider::{Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Seen};
+pub use provider::{
+    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, PriceLine, Provider, ProviderFuture, Reach, Seen,
+};
 pub use tool::{FakeTool, Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};

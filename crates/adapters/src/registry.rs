@@ -27,6 +27,9 @@ pub struct Providers(BTreeMap<String, ProviderTable>);
 pub struct ProviderTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// Only these orgs may use it, by name; every org without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub orgs: Option<Vec<String>>,
     #[serde(flatten)]
     pub keys: Map<String, Value>,
 }
@@ -93,6 +96,10 @@ impl Providers {
             }
         }
         Ok(())
+    }
+
+    pub fn tables(&self) -> &BTreeMap<String, ProviderTable> {
+        &self.0
     }
 
     /// The providers by name. `prices` has credits per instance-hour, by the name of the provider.
@@ -167,7 +174,7 @@ fn keys<T: DeserializeOwned>(name: &str, table: &ProviderTable) -> Result<T, Bad
                 setting: format!("providers.{name}"),
                 what: "key",
                 word,
-                known: std::iter::once("kind".to_owned()).chain(quoted).collect(),
+                known: ["kind", "orgs"].map(str::to_owned).into_iter().chain(quoted).collect(),
             },
             None => BadSetting::Wrong { setting: format!("providers.{name}.{path}"), why: said },
         }
@@ -222,7 +229,7 @@ mod tests {
         let made = made(json!({}), &[]).unwrap();
         let names: Vec<_> = made.iter().map(|(name, provider)| (name.as_str(), provider.name())).collect();
         assert_eq!(names, [("local", "local")]);
-        assert_eq!(made["local"].price(&Default::default()), crate::local::DEFAULT_PRICE);
+        assert_eq!(made["local"].price(&Default::default(), "local", false), crate::local::DEFAULT_PRICE);
         assert_eq!(providers(json!({})), providers(json!({ "local": {} })));
         assert_eq!(providers(json!({})), providers(json!({ "local": { "kind": "local" } })));
     }
@@ -231,7 +238,9 @@ mod tests {
     fn keys_and_prices_reach_the_provider_of_their_name() {
         let tables = json!({ "local": { "max_instances": 3 }, "second": { "kind": "local", "max_instances": 5 } });
         let made = made(tables, &[("second", "2")]).unwrap();
-        let is = |name: &str| (made[name].capabilities().max_instances, made[name].price(&Default::default()));
+        let is = |name: &str| {
+            (made[name].capabilities().max_instances, made[name].price(&Default::default(), "local", false))
+        };
         assert_eq!((is("local"), is("second")), ((3, crate::local::DEFAULT_PRICE), (5, Credits::whole(2))));
         assert_eq!(made["second"].name(), "second");
         let machine = crate::Handle("repl-v2a1b2c3-9ix-1h2i".to_owned());
@@ -251,7 +260,7 @@ mod tests {
             assert_eq!(providers(tables.clone()).check().unwrap_err(), expected, "{tables}");
         };
         check(json!({ "a": { "kind": "locl" } }), unknown("providers.a.kind", "kind", "locl", &["local"]));
-        let keys = ["kind", "max_instances"];
+        let keys = ["kind", "orgs", "max_instances"];
         check(json!({ "local": { "max_instnces": 1 } }), unknown("providers.local", "key", "max_instnces", &keys));
         let prices = made(json!({}), &[("locl", "1")]).err().unwrap();
         assert_eq!(prices, unknown("prices", "provider", "locl", &["local"]));

@@ -56,7 +56,8 @@ pub(crate) fn is_there_again(tx: &mut Tx, id: InstanceId) -> Result<(), Failure>
 
 async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -> Result<(), Failure> {
     // A spawn call of a worker that had lost its lease may have recreated the machine: it is terminated again.
-    if matches!(provider.inspect(handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone) {
+    if matches!(provider.inspect(handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone | Seen::Queued { .. })
+    {
         provider.terminate(handle, &instance.nonce).await?;
     }
     crash_point!("provider.forget", provider.forget(handle).await)?;

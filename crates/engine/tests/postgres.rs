@@ -49,7 +49,7 @@ fn control_plane(database: Database, blobs: &Path, provider: &Arc<FakeProvider>)
     let context = EngineContext {
         config: Config::default(),
         installation: Installation::new("t3stt3st", [7; 32]),
-        providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn Provider>)]),
+        providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn Provider>)]).into(),
         tools: Default::default(),
         models: Default::default(),
         control_urls: engine::ControlUrls::only("test:"),

@@ -21,6 +21,7 @@ pub mod limits;
 pub mod log;
 pub mod manifest;
 pub mod names;
+pub mod offer;
 pub mod orphan;
 pub mod plan;
 pub mod pool;

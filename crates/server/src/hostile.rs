@@ -49,7 +49,7 @@ impl World {
         let state = engine::EngineContext {
             config: engine::Config::default(),
             installation: Installation::new("testtest", [7; 32]),
-            providers: BTreeMap::from([("local".to_owned(), local)]),
+            providers: BTreeMap::from([("local".to_owned(), local)]).into(),
             tools: BTreeMap::from([(ToolKind::Http, Arc::new(far_side()) as Arc<dyn engine::Tool>)]),
             models: models(),
             control_urls: engine::ControlUrls::only("unix:/nonexistent"),

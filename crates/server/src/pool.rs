@@ -24,14 +24,18 @@ pub(crate) async fn pools(State(state): State<Shared>, _: Reader, Query(paging):
 }
 
 pub(crate) async fn providers(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
-    let data = state.engine.context.providers.values().map(|provider| {
+    let all = state.engine.context.providers.all();
+    let data = all.values().map(|listing| {
+        let provider = &listing.provider;
         let capabilities = provider.capabilities();
+        let region = capabilities.regions.first().cloned().unwrap_or_default();
+        let price = provider.price(&Resources::default(), &region, false).to_string();
         ProviderView {
             name: provider.name().to_owned(),
             regions: capabilities.regions,
             max_instances: capabilities.max_instances,
-            price_per_hour: provider.price(&Resources::default()).to_string(),
-            workdir_survives_runner: capabilities.workdir_survives_runner,
+            price_per_hour: price,
+            workdir_survives_runner: capabilities.keeps_workdirs,
         }
     });
     part(data.collect(), &paging)

@@ -126,7 +126,7 @@ fn open(settings: &Settings, url: Option<&str>, listening: Option<SocketAddr>) -
     let state = engine::EngineContext {
         config: settings.engine_config(),
         installation,
-        providers: settings.providers()?,
+        providers: settings.provider_set()?,
         tools: tools::tools(settings, &models, tools::own_addresses(listening, &control_urls))?,
         models,
         control_urls,

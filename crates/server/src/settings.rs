@@ -1,8 +1,8 @@
 //! The settings of a control-plane process. Numbers that contradict each other are refused at start.
 
-use engine::ControlUrls;
 use engine::adapters::registry::{BadSetting, Host, Providers};
 use engine::adapters::{Notifier, Provider};
+use engine::{ControlUrls, Listing, ProviderSet};
 use model::{Failure, Refused};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -107,6 +107,16 @@ impl Settings {
     pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Failure> {
         let host = Host { home: self.home.clone(), exe: self.exe.clone() };
         self.config.providers.make(&self.config.prices, &host).map_err(|bad| refused(&bad).into())
+    }
+
+    /// The providers of the settings, with what is said of each beside its own keys.
+    pub(crate) fn provider_set(&self) -> Result<ProviderSet, Failure> {
+        let set = ProviderSet::from(self.providers()?);
+        for (name, listing) in set.all().iter() {
+            let orgs = self.config.providers.tables().get(name).and_then(|table| table.orgs.clone());
+            set.insert(name.clone(), Listing { orgs, ..listing.clone() });
+        }
+        Ok(set)
     }
 
     /// What runners dial. A process that is not alone with its database has no socket.

@@ -124,7 +124,7 @@ impl Subject for Local {
         fs::write(&path, serde_json::to_vec(&boot).unwrap()).unwrap();
         Box::pin(async move {
             // Started by somebody else's provider, which knows the directory's rules as ours does.
-            let theirs = Order { boot, region: String::new(), resources: Resources::default() };
+            let theirs = Order::new(boot, "", Resources::default());
             self.provider.spawn(&theirs).await.unwrap();
             self.wait_ready(name);
         })

@@ -211,7 +211,7 @@ async fn ask_provider(context: &EngineContext, instance: &Instance) -> Said {
     match crash_point!("provider.inspect", provider.inspect(&handle, &instance.nonce).await) {
         Ok(Seen::Stranger) => return Said::Stranger,
         Ok(Seen::Gone) => return Said::Gone(handle.0),
-        Ok(Seen::Alive | Seen::RunnerGone) => {}
+        Ok(Seen::Alive | Seen::RunnerGone | Seen::Queued { .. }) => {}
         Err(trouble) => return Said::NotYet(trouble.what),
     }
     match crash_point!("provider.terminate", provider.terminate(&handle, &instance.nonce).await) {
