@@ -1,19 +1,28 @@
 //! The kinds of providers and their settings: turns the tables `[providers.NAME]` into providers. Reads settings only; it starts
 //! nothing and asks no provider anything.
 
+use crate::exec::{ExecProvider, ExecSettings};
 use crate::local::{LocalProvider, LocalSettings};
-use crate::provider::Provider;
+use crate::provider::{Capabilities, Provider, Reach};
 use model::Credits;
+use model::spec::{Gpu, OnLostControl};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The provider that exists without any setting, and its kind.
 pub const LOCAL: &str = "local";
-const KINDS: &[&str] = &[LOCAL];
+/// Each of its calls is a program of the control plane's host.
+pub const EXEC: &str = "exec";
+const KINDS: &[&str] = &[EXEC, LOCAL];
+/// How long one of its calls may take, unless its table says so.
+const EXEC_TIMEOUT_MS: i64 = 5 * model::time::MINUTE;
+/// As many machines as a program is asked for at once, unless its table says so.
+const EXEC_INSTANCES: i64 = 10;
 /// A provider's name is part of paths, of pools and of messages.
 const LONGEST_NAME: usize = 32;
 
@@ -63,6 +72,7 @@ pub enum BadSetting {
 #[derive(Debug)]
 enum ProviderSettings {
     Local(LocalTable),
+    Exec(Box<ExecTable>),
 }
 
 /// Keys of `kind = "local"`.
@@ -71,6 +81,30 @@ enum ProviderSettings {
 struct LocalTable {
     /// As many instances as the host has cores unless set.
     max_instances: Option<i64>,
+}
+
+/// Keys of `kind = "exec"`. What a program can do is for its owner to say; nothing is taken for granted, and its machines cost money.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ExecTable {
+    /// The program and its first arguments.
+    exec: Vec<String>,
+    regions: Vec<String>,
+    max_instances: Option<i64>,
+    timeout_ms: Option<i64>,
+    /// `host`: its runners are processes of this host; `public`: they dial `public_url`.
+    reach: Option<String>,
+    user: Option<String>,
+    bills: Option<bool>,
+    spot: bool,
+    /// Credits per hour of a spot machine, as decimal text.
+    spot_price: Option<String>,
+    /// As `KIND:N`.
+    gpus: Vec<String>,
+    sees_runner: bool,
+    restarts_runner: bool,
+    remembers_names: bool,
+    keeps_workdirs: bool,
 }
 
 impl Default for Providers {
@@ -122,6 +156,23 @@ impl Providers {
     }
 }
 
+/// One provider, from one table. Prices of those that are made so may come later than the table: an unknown name is fine.
+pub fn make_one(
+    name: &str,
+    table: &ProviderTable,
+    price_per_hour: Option<&str>,
+    host: &Host,
+) -> Result<Arc<dyn Provider>, BadSetting> {
+    check_name(name)?;
+    let price = price_per_hour.map(|text| price(name, text)).transpose()?;
+    Ok(read(name, table)?.make(name, price, host))
+}
+
+/// The kinds that a table may name.
+pub fn kinds() -> &'static [&'static str] {
+    KINDS
+}
+
 impl ProviderSettings {
     fn make(self, name: &str, price: Option<Credits>, host: &Host) -> Arc<dyn Provider> {
         match self {
@@ -134,6 +185,7 @@ impl ProviderSettings {
                 settings.price_per_hour = price.unwrap_or(settings.price_per_hour);
                 Arc::new(LocalProvider::new(settings))
             }
+            ProviderSettings::Exec(table) => Arc::new(ExecProvider::new(exec(*table, name, price, host))),
         }
     }
 }
@@ -151,6 +203,11 @@ fn read(name: &str, table: &ProviderTable) -> Result<ProviderSettings, BadSettin
                 _ => Ok(ProviderSettings::Local(local)),
             }
         }
+        Some(EXEC) => {
+            let table: ExecTable = keys(name, table)?;
+            check_exec(name, &table)?;
+            Ok(ProviderSettings::Exec(Box::new(table)))
+        }
         Some(other) => Err(BadSetting::Unknown {
             setting: kind(),
             what: "kind",
@@ -158,6 +215,60 @@ fn read(name: &str, table: &ProviderTable) -> Result<ProviderSettings, BadSettin
             known: KINDS.iter().map(|kind| kind.to_string()).collect(),
         }),
         None => Err(BadSetting::Wrong { setting: kind(), why: format!("is missing: one of {}", KINDS.join(", ")) }),
+    }
+}
+
+fn check_exec(name: &str, table: &ExecTable) -> Result<(), BadSetting> {
+    let wrong = |key: &str, why: &str| {
+        Err(BadSetting::Wrong { setting: format!("providers.{name}.{key}"), why: why.to_owned() })
+    };
+    if table.exec.first().is_none_or(|program| program.is_empty()) {
+        return wrong("exec", "names no program: write it like [\"/opt/machines\", \"--zone\", \"b\"]");
+    }
+    if table.max_instances.is_some_and(|max| max < 1) {
+        return wrong("max_instances", "must be at least 1");
+    }
+    if table.timeout_ms.is_some_and(|ms| ms < 1) {
+        return wrong("timeout_ms", "must be positive");
+    }
+    if table.reach.as_deref().is_some_and(|reach| !["host", "public"].contains(&reach)) {
+        return wrong("reach", "must be host or public");
+    }
+    if let Some(gpu) = table.gpus.iter().find(|gpu| Gpu::parse(gpu).is_err()) {
+        return wrong("gpus", &format!("`{gpu}` is not KIND:N, e.g. a100:2"));
+    }
+    match &table.spot_price {
+        Some(text) if text.parse::<Credits>().is_err() => wrong("spot_price", &format!("`{text}` are no credits")),
+        _ => Ok(()),
+    }
+}
+
+fn exec(table: ExecTable, name: &str, price: Option<Credits>, host: &Host) -> ExecSettings {
+    let bills = table.bills.unwrap_or(true);
+    let price = price.unwrap_or(Credits::ZERO);
+    let capabilities = Capabilities {
+        regions: if table.regions.is_empty() { vec![name.to_owned()] } else { table.regions },
+        max_instances: table.max_instances.unwrap_or(EXEC_INSTANCES),
+        keeps_workdirs: table.keeps_workdirs,
+        bills,
+        sees_runner: table.sees_runner,
+        restarts_runner: table.restarts_runner,
+        remembers_names: table.remembers_names,
+        spot: table.spot,
+        gpus: table.gpus.iter().filter_map(|gpu| Gpu::parse(gpu).ok()).collect(),
+        default_on_lost_control: if bills { OnLostControl::Stop } else { OnLostControl::Finish },
+        user: table.user.unwrap_or_else(|| "ubuntu".to_owned()),
+        ..Capabilities::default()
+    };
+    ExecSettings {
+        name: name.to_owned(),
+        exec: table.exec,
+        folder: host.home.clone(),
+        timeout: Duration::from_millis(table.timeout_ms.unwrap_or(EXEC_TIMEOUT_MS) as u64),
+        capabilities,
+        reach: if table.reach.as_deref() == Some("host") { Reach::Host } else { Reach::Public },
+        price_per_hour: price,
+        spot_price: table.spot_price.and_then(|text| text.parse().ok()).unwrap_or(price),
     }
 }
 
@@ -259,7 +370,7 @@ mod tests {
         let check = |tables: Value, expected: BadSetting| {
             assert_eq!(providers(tables.clone()).check().unwrap_err(), expected, "{tables}");
         };
-        check(json!({ "a": { "kind": "locl" } }), unknown("providers.a.kind", "kind", "locl", &["local"]));
+        check(json!({ "a": { "kind": "locl" } }), unknown("providers.a.kind", "kind", "locl", &["exec", "local"]));
         let keys = ["kind", "orgs", "max_instances"];
         check(json!({ "local": { "max_instnces": 1 } }), unknown("providers.local", "key", "max_instnces", &keys));
         let prices = made(json!({}), &[("locl", "1")]).err().unwrap();
@@ -271,7 +382,7 @@ mod tests {
         for (tables, says) in [
             (json!({ "local": { "max_instances": 0 } }), "providers.local.max_instances: must be at least 1"),
             (json!({ "local": { "max_instances": "x" } }), "providers.local.max_instances: invalid type: string \"x\""),
-            (json!({ "gpu": {} }), "providers.gpu.kind: is missing: one of local"),
+            (json!({ "gpu": {} }), "providers.gpu.kind: is missing: one of exec, local"),
             (json!({ "../x": { "kind": "local" } }), "providers.../x: a provider's name is"),
             (json!({ "": { "kind": "local" } }), "providers.: a provider's name is"),
         ] {

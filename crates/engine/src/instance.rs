@@ -23,6 +23,9 @@ pub(crate) const ASK_AGAIN_MS: i64 = 5 * SECOND;
 const RESPAWN_MOST_MS: i64 = 60 * SECOND;
 
 pub(crate) fn idle_after_ms(context: &EngineContext, provider: &str) -> i64 {
+    if context.providers.is_leaving(provider) {
+        return 0;
+    }
     let paid = context.providers.get(provider).is_some_and(|p| p.capabilities().bills);
     let timings = &context.config.timings;
     if paid { timings.idle_duration_paid_ms } else { timings.idle_duration_ms }
@@ -222,7 +225,7 @@ pub struct InstancePicture {
 /// Turns a machine into the bytes that are answered.
 pub type InstanceRender = Arc<dyn Fn(&InstancePicture) -> Vec<u8> + Send + Sync>;
 
-fn ended_by_a_person(
+pub(crate) fn ended_by_a_person(
     tx: &mut Tx,
     context: &EngineContext,
     (org, by): (OrgId, &str),

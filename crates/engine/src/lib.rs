@@ -40,7 +40,9 @@ mod planner;
 mod pool;
 mod presence;
 mod price;
+pub mod provider;
 mod provider_set;
+mod provider_test;
 pub mod question;
 mod reach;
 mod render;
@@ -63,7 +65,7 @@ pub use adapters;
 pub use adapters::{Capabilities, Provider, Tool};
 pub use config::Config;
 pub use presence::Presence;
-pub use provider_set::{Listing, Listings, ProviderSet};
+pub use provider_set::{Listing, Listings, ProviderSet, ProviderSettings};
 pub use reach::ControlUrls;
 pub use store;
 

@@ -263,7 +263,7 @@ impl RunTx<'_> {
 }
 
 /// Cannot be computed without the installation's key, and differs for every machine.
-fn nonce(context: &EngineContext, name: &str, at: model::Timestamp) -> String {
+pub(crate) fn nonce(context: &EngineContext, name: &str, at: model::Timestamp) -> String {
     context.installation.runner_token(&format!("nonce {name} {}", at.ms())).chars().take(32).collect()
 }
 

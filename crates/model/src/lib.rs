@@ -25,6 +25,7 @@ pub mod offer;
 pub mod orphan;
 pub mod plan;
 pub mod pool;
+pub mod provider_row;
 pub mod question;
 pub mod recovery;
 pub mod refused;

@@ -3,15 +3,13 @@
 use crate::Shared;
 use crate::auth::{Admin, Reader, Writer};
 use crate::problem::HandlerResult;
-use crate::routes::{Asked, Paging, Path, Query, answered, gather, page, part, settled};
+use crate::routes::{Asked, Paging, Path, Query, gather, once, page, part};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use engine::orphan::{OrphanPicture, ScanPicture};
-use engine::store::idempotency::Key;
-use engine::store::{Lane, Tx};
 use model::orphan::{ResourceType, Whitelisted};
-use model::{Credits, Failure, Timestamp, slug};
+use model::{Credits, Timestamp, slug};
 use serde::Deserialize;
 use wire::api::{
     EndOrphanBody, InferredView, OrphanDetailView, OrphanMatchView, OrphanTally, OrphanView, Page, ScanBody,
@@ -92,7 +90,7 @@ pub(crate) async fn tally(State(state): State<Shared>, _: Reader) -> HandlerResu
 
 pub(crate) async fn scan(State(state): State<Shared>, writer: Writer, asked: Asked<ScanBody>) -> HandlerResult {
     let key = asked.key(writer.org());
-    once(&state, key, async {
+    once(&state, key, 200, async {
         let scans = state.engine.scan_now(asked.value.provider.as_deref()).await?;
         Ok(ScanReport { scans: scans.iter().map(scanned).collect() })
     })
@@ -123,31 +121,11 @@ pub(crate) async fn keep(State(state): State<Shared>, admin: Admin, asked: Asked
         expires_at: body.expires_at.map(Timestamp),
         notes: body.notes,
     };
-    once(&state, key, async {
+    once(&state, key, 200, async {
         let kept = state.engine.keep_orphan(org, body.provider.as_deref(), wanted).await?;
         Ok(entry(&kept))
     })
     .await
-}
-
-/// Answers from the key, if it has an answer; else acts, and keeps the answer or the refusal under the key. For acts of more than one
-/// transaction, which may be begun again without harm.
-async fn once<V: serde::Serialize>(
-    state: &Shared,
-    key: Option<Key>,
-    act: impl Future<Output = Result<V, Failure>>,
-) -> HandlerResult {
-    if let Some(before) = state.engine.answered_before(key.clone()).await? {
-        return answered(before);
-    }
-    match act.await {
-        Ok(view) => settled(state, key, &view).await,
-        Err(Failure::Refused(refused)) => {
-            let refusal = move |_: &mut Tx| Err(refused.clone().into());
-            answered(state.engine.keyed(Lane::Normal, "answer.keep", key, 200, refusal).await?)
-        }
-        Err(trouble) => Err(trouble.into()),
-    }
 }
 
 pub(crate) async fn unkeep(
@@ -171,7 +149,7 @@ pub(crate) async fn terminate(
 ) -> HandlerResult {
     let by = (admin.org(), admin.0.described());
     let body = &asked.value;
-    once(&state, asked.key(admin.org()), async {
+    once(&state, asked.key(admin.org()), 200, async {
         let ending = state.engine.end_orphan(by, (of.provider.as_deref(), &id), &body.confirm, body.force).await?;
         Ok(shown(&ending))
     })

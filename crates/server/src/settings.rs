@@ -1,13 +1,12 @@
 //! The settings of a control-plane process. Numbers that contradict each other are refused at start.
 
+use engine::adapters::Notifier;
 use engine::adapters::registry::{BadSetting, Host, Providers};
-use engine::adapters::{Notifier, Provider};
-use engine::{ControlUrls, Listing, ProviderSet};
+use engine::{ControlUrls, ProviderSet, ProviderSettings};
 use model::{Failure, Refused};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -104,19 +103,11 @@ impl Settings {
         Ok(Notifier::new(exec, self.home.clone()).map(|notifier| (notifier, *timeout_ms)))
     }
 
-    pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Failure> {
+    pub(crate) fn providers(&self) -> Result<ProviderSet, Failure> {
         let host = Host { home: self.home.clone(), exe: self.exe.clone() };
-        self.config.providers.make(&self.config.prices, &host).map_err(|bad| refused(&bad).into())
-    }
-
-    /// The providers of the settings, with what is said of each beside its own keys.
-    pub(crate) fn provider_set(&self) -> Result<ProviderSet, Failure> {
-        let set = ProviderSet::from(self.providers()?);
-        for (name, listing) in set.all().iter() {
-            let orgs = self.config.providers.tables().get(name).and_then(|table| table.orgs.clone());
-            set.insert(name.clone(), Listing { orgs, ..listing.clone() });
-        }
-        Ok(set)
+        let settings =
+            ProviderSettings { tables: self.config.providers.clone(), prices: self.config.prices.clone(), host };
+        ProviderSet::new(settings).map_err(|bad| refused(&bad).into())
     }
 
     /// What runners dial. A process that is not alone with its database has no socket.

@@ -16,6 +16,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::message::ALL,
     crate::orphan::ALL,
     crate::pool::ALL,
+    crate::provider::ALL,
     crate::run::ALL,
     crate::plan::ALL,
     crate::question::ALL,

@@ -15,6 +15,7 @@ mod machines;
 mod orphans;
 mod output;
 mod process;
+mod providers;
 mod refusals;
 mod servers;
 mod serving;

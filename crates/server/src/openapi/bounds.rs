@@ -98,6 +98,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("ApproveBody.note", json!({ "maxLength": MAX_NOTE })),
         ("CancelBody.reason", json!({ "maxLength": MAX_CANCEL_REASON, "pattern": REASON })),
         ("RejectBody.note", json!({ "maxLength": MAX_NOTE })),
+        ("NewProvider.name", json!({ "pattern": "^[a-z0-9-]{1,32}$" })),
         ("WhitelistBody.provider_id", json!({ "minLength": 1 })),
         ("WhitelistBody.reason", json!({ "minLength": 1, "maxLength": model::orphan::MAX_REASON, "pattern": "\\S" })),
         ("WhitelistBody.notes", json!({ "maxLength": model::orphan::MAX_NOTES })),
