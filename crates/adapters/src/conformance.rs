@@ -1,7 +1,7 @@
 //! The conformance suite of providers: a new provider is done when it passes. The suite uses only the trait `Provider` and a `Subject`,
 //! through which a test changes the machines behind the provider (kills one, for example).
 
-use crate::provider::{Handle, ListAsk, Listed, Order, Provider, Seen};
+use crate::provider::{Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, Seen};
 use model::boot::{Boot, BootTimings};
 use model::names::ResourceName;
 use model::orphan::{ListedStatus, ResourceType};
@@ -48,14 +48,29 @@ macro_rules! provider_conformance {
             names_that_are_not_ours_are_refused
             only_workdirs_of_the_dead_are_removed
             only_what_is_gone_is_forgotten
+            what_is_seen_from_outside_is_as_it_should_be
         }
     };
     ($make:path: $($case:ident)*) => {$(
         #[tokio::test]
         async fn $case() {
-            $crate::conformance::$case(&$make()).await;
+            let subject = $make();
+            if $crate::conformance::applies(stringify!($case), &$crate::conformance::Subject::provider(&subject).capabilities()) {
+                $crate::conformance::$case(&subject).await;
+            }
         }
     )*};
+}
+
+/// Whether a provider that can do this much is asked to pass the case.
+pub fn applies(case: &str, can: &Capabilities) -> bool {
+    match case {
+        "a_killed_runner_comes_back_by_spawning_again" => can.sees_runner && can.restarts_runner,
+        "a_list_shows_what_has_the_prefix" => can.sees_runner,
+        "a_name_is_used_once" | "only_what_is_gone_is_forgotten" => can.remembers_names,
+        "only_workdirs_of_the_dead_are_removed" => can.keeps_workdirs,
+        _ => true,
+    }
 }
 
 pub fn order(number: i64) -> Order {
@@ -73,7 +88,7 @@ pub fn order(number: i64) -> Order {
         timings: BootTimings::default(),
         hidden: Vec::new(),
     };
-    Order { boot, region: "local".to_owned(), resources: Resources::default() }
+    Order::new(boot, "local", Resources::default())
 }
 
 pub async fn a_machine_is_made_once_however_often_it_is_ordered(subject: &dyn Subject) {
@@ -100,7 +115,9 @@ pub async fn a_machine_is_found_by_its_name(subject: &dyn Subject) {
     assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), Some(handle.clone()));
     provider.terminate(&handle, &order.boot.nonce).await.unwrap();
     // Gone, and still listed: a caller without the handle can find it by its name and forget it.
-    assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), Some(handle.clone()));
+    if provider.capabilities().remembers_names {
+        assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), Some(handle.clone()));
+    }
     provider.forget(&handle).await.unwrap();
     assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), None);
 }
@@ -209,7 +226,7 @@ pub async fn a_list_says_what_each_is_and_has_pages(subject: &dyn Subject) {
     for (listed, order) in found.iter().zip(&orders) {
         assert_eq!(listed.kind, ResourceType::Instance);
         assert_eq!(listed.nonce.as_ref(), Some(&order.boot.nonce));
-        assert_eq!(listed.price_micro, Some(provider.price(&order.resources).0));
+        assert_eq!(listed.price_micro, Some(provider.price(&order.resources, &order.region, order.spot).0));
         assert_eq!(provider.inspect(&Handle(listed.handle.clone()), &order.boot.nonce).await.unwrap(), Seen::Alive);
     }
     let elsewhere = ListAsk { region: Some("elsewhere".to_owned()), ..ListAsk::of("repl-") };
@@ -275,6 +292,12 @@ pub async fn only_workdirs_of_the_dead_are_removed(subject: &dyn Subject) {
     provider.remove_workdir(&handle, "work_2").await.expect("a hold may end long after its machine");
 }
 
+pub async fn what_is_seen_from_outside_is_as_it_should_be(subject: &dyn Subject) {
+    for (case, result) in black_box(subject.provider(), &order(1)).await {
+        assert_eq!(result, Ok(()), "{case}");
+    }
+}
+
 pub async fn only_what_is_gone_is_forgotten(subject: &dyn Subject) {
     let order = order(1);
     let handle = up(subject, &order).await;
@@ -288,6 +311,65 @@ pub async fn only_what_is_gone_is_forgotten(subject: &dyn Subject) {
         assert_eq!(listed(provider, "repl-").await, []);
     }
     assert_eq!(inspect(subject, &order).await, Seen::Gone);
+}
+
+/// What can be seen of a provider from outside, with one machine: each promise, and what was not as it should be. It ends the machine if
+/// it can; the caller sees to it that it is ended.
+pub async fn black_box(provider: &dyn Provider, order: &Order) -> Vec<(&'static str, Result<(), String>)> {
+    let (name, nonce) = (&order.boot.name, &order.boot.nonce);
+    let mut cases = Vec::new();
+    let made = provider.spawn(order).await;
+    let Ok(handle) = made.as_ref() else {
+        cases.push(("a_machine_is_made", made.map(drop).map_err(|trouble| trouble.to_string())));
+        return cases;
+    };
+    cases.push(("a_machine_is_made", Ok(())));
+    cases.push(("ordered_again_it_is_the_same", is(provider.spawn(order).await, handle)));
+    cases.push(("it_is_found_by_its_name", is(provider.find_by_name(name).await, &Some(handle.clone()))));
+    cases.push((
+        "it_is_there",
+        provider.inspect(handle, nonce).await.map_err(said).and_then(|seen| match seen {
+            Seen::Alive | Seen::Queued { .. } | Seen::RunnerGone => Ok(()),
+            other => Err(format!("it is said to be {other:?}")),
+        }),
+    ));
+    cases.push(("its_list_has_it", has(provider.list(&ListAsk::of(name)).await, order)));
+    let strange = provider.terminate(handle, "the nonce of somebody else").await;
+    cases.push((
+        "with_another_nonce_it_is_left_alone",
+        match strange {
+            Err(trouble) if trouble.effect == Effect::None => Ok(()),
+            Err(trouble) => Err(format!("it may have been ended: {trouble}")),
+            Ok(()) => Err("it was ended".to_owned()),
+        },
+    ));
+    cases.push(("it_is_ended", provider.terminate(handle, nonce).await.map_err(said)));
+    cases.push(("then_it_is_gone", is(provider.inspect(handle, nonce).await, &Seen::Gone)));
+    cases.push(("ended_again_nothing_happens", provider.terminate(handle, nonce).await.map_err(said)));
+    if provider.capabilities().remembers_names {
+        let late = provider.spawn(order).await;
+        cases.push(("its_name_is_used_once", late.map_or(Ok(()), |_| Err("a second one was made".to_owned()))));
+    }
+    cases
+}
+
+fn said(trouble: Trouble) -> String {
+    trouble.to_string()
+}
+
+fn is<T: PartialEq + std::fmt::Debug>(found: Result<T, Trouble>, expected: &T) -> Result<(), String> {
+    let found = found.map_err(said)?;
+    if found == *expected { Ok(()) } else { Err(format!("expected {expected:?}, got {found:?}")) }
+}
+
+fn has(page: Result<ListedPage, Trouble>, order: &Order) -> Result<(), String> {
+    let page = page.map_err(said)?;
+    let found = page.listed.iter().find(|listed| listed.name == order.boot.name);
+    match found.map(|listed| listed.nonce.as_ref()) {
+        Some(Some(nonce)) if *nonce == order.boot.nonce => Ok(()),
+        Some(nonce) => Err(format!("it is listed with the nonce {nonce:?}")),
+        None => Err("it is not listed".to_owned()),
+    }
 }
 
 async fn spawn(subject: &dyn Subject, order: &Order) -> Handle {

@@ -6,7 +6,7 @@ use crate::provider::{
 };
 use model::boot::Boot;
 use model::orphan::{ListedStatus, ResourceType};
-use model::spec::{OnLostControl, Resources};
+use model::spec::Resources;
 use model::{Credits, Trouble, TroubleKind, names};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,12 +42,16 @@ pub struct FakeSettings {
     pub capabilities: Capabilities,
     pub reach: Reach,
     pub price_per_hour: Credits,
+    /// Of a region, ordinary or spot, where it differs.
+    pub prices: BTreeMap<(String, bool), Credits>,
     /// The size of every machine, whatever is asked for; without it each is as large as it was asked to be.
     pub one_size: Option<Resources>,
     /// So many calls of `list` and `find_by_name` do not see a new machine yet.
     pub list_lag_calls: u32,
     /// So many calls of `terminate` and `inspect` after the first `terminate` find the machine still there.
     pub gone_lag_calls: u32,
+    /// A new machine waits in a queue of the provider until it is told to start.
+    pub queues: bool,
 }
 
 impl Default for FakeSettings {
@@ -57,20 +61,22 @@ impl Default for FakeSettings {
             capabilities: Capabilities {
                 regions: vec!["here".to_owned(), "there".to_owned()],
                 max_instances: 4,
-                workdir_survives_runner: true,
-                paid: false,
-                default_on_lost_control: OnLostControl::Finish,
                 user: "somebody".to_owned(),
-                largest: Resources::default(),
+                ..Capabilities::default()
             },
             reach: Reach::Host,
             price_per_hour: Credits(10_000),
+            prices: BTreeMap::new(),
             one_size: None,
             list_lag_calls: 0,
             gone_lag_calls: 0,
+            queues: false,
         }
     }
 }
+
+/// What this provider says of a machine that waits.
+pub const QUEUED: &str = "all nodes are busy";
 
 /// The real state of a simulated machine, independent of what the control plane knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +84,7 @@ pub struct Machine {
     pub boot: Boot,
     pub region: String,
     pub resources: Resources,
+    pub spot: bool,
     pub state: MachineState,
     /// How often a runner was started here: the first time and each return.
     pub starts: u32,
@@ -88,6 +95,8 @@ pub struct Machine {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MachineState {
+    /// Accepted, and not started.
+    Queued,
     Running,
     /// The machine is there, its runner is not.
     RunnerGone,
@@ -140,6 +149,16 @@ impl FakeProvider {
         self.change(name, |machine| {
             if machine.state == MachineState::Running {
                 machine.state = MachineState::RunnerGone;
+            }
+        });
+    }
+
+    /// The machine leaves its provider's queue.
+    pub fn start(&self, name: &str) {
+        self.change(name, |machine| {
+            if machine.state == MachineState::Queued {
+                machine.state = MachineState::Running;
+                machine.starts += 1;
             }
         });
     }
@@ -210,8 +229,8 @@ impl Provider for FakeProvider {
     fn reach(&self) -> Reach {
         self.settings.reach
     }
-    fn price(&self, _resources: &Resources) -> Credits {
-        self.settings.price_per_hour
+    fn price(&self, _asked: &Resources, region: &str, spot: bool) -> Credits {
+        price(&self.settings, region, spot)
     }
     fn size_for(&self, asked: &Resources) -> Resources {
         self.settings.one_size.clone().unwrap_or_else(|| asked.clone())
@@ -235,6 +254,7 @@ impl Provider for FakeProvider {
             Ok(match machine.state {
                 MachineState::Gone => Seen::Gone,
                 _ if machine.boot.nonce != nonce => Seen::Stranger,
+                MachineState::Queued => Seen::Queued { since: None, why: QUEUED.to_owned() },
                 MachineState::RunnerGone => Seen::RunnerGone,
                 MachineState::Running | MachineState::Going => Seen::Alive,
             })
@@ -254,7 +274,7 @@ impl Provider for FakeProvider {
             match machine.state {
                 MachineState::Gone => return Ok(()),
                 _ if machine.boot.nonce != nonce => return Err(stranger(&handle.0)),
-                MachineState::Running | MachineState::RunnerGone => {
+                MachineState::Queued | MachineState::Running | MachineState::RunnerGone => {
                     machine.state = MachineState::Going;
                     machine.going_calls = settings.gone_lag_calls;
                 }
@@ -339,8 +359,9 @@ fn spawn(settings: &FakeSettings, world: &mut World, order: &Order) -> Result<Ha
                 boot: order.boot.clone(),
                 region: order.region.clone(),
                 resources: order.resources.clone(),
-                state: MachineState::Running,
-                starts: 1,
+                spot: order.spot,
+                state: if settings.queues { MachineState::Queued } else { MachineState::Running },
+                starts: u32::from(!settings.queues),
                 workdirs_removed: Vec::new(),
                 unseen_calls: settings.list_lag_calls,
                 going_calls: 0,
@@ -349,6 +370,10 @@ fn spawn(settings: &FakeSettings, world: &mut World, order: &Order) -> Result<Ha
         }
     }
     Ok(Handle(name.clone()))
+}
+
+fn price(settings: &FakeSettings, region: &str, spot: bool) -> Credits {
+    settings.prices.get(&(region.to_owned(), spot)).copied().unwrap_or(settings.price_per_hour)
 }
 
 /// By handle, which is what a page begins behind.
@@ -379,6 +404,7 @@ fn listed(settings: &FakeSettings, name: &str, machine: &Machine) -> Listed {
         handle: name.to_owned(),
         nonce: Some(machine.boot.nonce.clone()),
         status: match machine.state {
+            MachineState::Queued => ListedStatus::Stopped,
             MachineState::Running => ListedStatus::Running,
             MachineState::RunnerGone => ListedStatus::Stopped,
             MachineState::Going => ListedStatus::Ending,
@@ -390,7 +416,7 @@ fn listed(settings: &FakeSettings, name: &str, machine: &Machine) -> Listed {
         created_at: None,
         ip: None,
         last_seen: None,
-        price_micro: Some(settings.price_per_hour.0),
+        price_micro: Some(price(settings, &machine.region, machine.spot).0),
     }
 }
 

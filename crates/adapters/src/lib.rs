@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "lives in real time: the engine below it does not")]
 
 pub mod conformance;
+pub mod exec;
 pub mod fake;
 pub mod local;
 mod notify;
@@ -9,8 +10,11 @@ pub mod provider;
 pub mod registry;
 pub mod tool;
 
+pub use exec::{ExecProvider, ExecSettings};
 pub use fake::FakeProvider;
 pub use local::{LocalProvider, LocalSettings};
 pub use notify::Notifier;
-pub use provider::{Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Seen};
+pub use provider::{
+    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, PriceLine, Provider, ProviderFuture, Reach, Seen,
+};
 pub use tool::{FakeTool, Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};

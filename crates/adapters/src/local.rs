@@ -15,7 +15,7 @@ use crate::provider::{
 use home::{Home, Life};
 use model::boot::{Boot, SocketAnswer, SocketAsk};
 use model::orphan::{ListedStatus, ResourceType};
-use model::spec::{OnLostControl, Resources, Sandbox};
+use model::spec::{Resources, Sandbox};
 use model::{Credits, Timestamp, Trouble, TroubleKind, crash_point, names};
 use nix::sys::signal::Signal;
 use nix::unistd::{User, geteuid};
@@ -436,17 +436,18 @@ impl Provider for LocalProvider {
         Capabilities {
             regions: vec![REGION.to_owned()],
             max_instances: self.settings.max_instances,
-            workdir_survives_runner: true,
-            paid: false,
-            default_on_lost_control: OnLostControl::Finish,
+            keeps_workdirs: true,
+            bills: false,
+            gpus: self.settings.size.gpu.iter().cloned().collect(),
             user: login_user(),
             largest: self.settings.size.clone(),
+            ..Capabilities::default()
         }
     }
     fn reach(&self) -> Reach {
         Reach::Host
     }
-    fn price(&self, _resources: &Resources) -> Credits {
+    fn price(&self, _asked: &Resources, _region: &str, _spot: bool) -> Credits {
         self.settings.price_per_hour
     }
     fn size_for(&self, _asked: &Resources) -> Resources {

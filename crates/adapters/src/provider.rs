@@ -3,8 +3,9 @@
 use model::boot::Boot;
 pub use model::orphan::Listed;
 use model::orphan::ResourceType;
-use model::spec::{OnLostControl, Resources, Sandbox};
-use model::{Credits, Trouble, TroubleKind};
+use model::spec::{Gpu, OnLostControl, Resources, Sandbox};
+use model::{Credits, Timestamp, Trouble, TroubleKind};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -17,14 +18,56 @@ pub struct Capabilities {
     /// As many instances as may exist at once.
     pub max_instances: i64,
     /// The workdir outlives the runner: a hold does not need the machine.
-    pub workdir_survives_runner: bool,
-    /// The machine costs its owner money while it exists.
-    pub paid: bool,
+    pub keeps_workdirs: bool,
+    /// The machine costs its owner money while it exists: it is taken only by who asked for this provider.
+    pub bills: bool,
+    /// `inspect` tells a machine whose runner is gone from one whose runner lives.
+    pub sees_runner: bool,
+    /// `spawn` by the name of a machine whose runner is gone starts one there; else the machine does so by itself.
+    pub restarts_runner: bool,
+    /// A name is remembered when its machine is terminated, until it is forgotten: a late order makes no second machine.
+    pub remembers_names: bool,
+    /// It has machines that are cheaper and may be taken away at any time.
+    pub spot: bool,
+    /// It can copy a machine's disk.
+    pub snapshots: bool,
+    /// Kinds of GPUs, each with as many as one machine can have.
+    pub gpus: Vec<Gpu>,
     pub default_on_lost_control: OnLostControl,
     /// Login user of allocations.
     pub user: String,
-    /// The largest machine there can be here; what is not said has no bound that is known before it is asked for.
+    /// The largest machine there can be here, but for its GPUs; what is not said has no bound that is known before it is asked for.
     pub largest: Resources,
+}
+
+impl Capabilities {
+    /// Whether one of its machines can have all of this.
+    pub fn fit(&self, asked: &Resources) -> bool {
+        let plain = Resources { gpu: None, ..asked.clone() };
+        let has_gpu = |want: &Gpu| self.gpus.iter().any(|have| have.satisfies(want));
+        self.largest.satisfies(&plain) && asked.gpu.as_ref().is_none_or(has_gpu)
+    }
+}
+
+impl Default for Capabilities {
+    /// Of a provider that can do everything that does not cost anything.
+    fn default() -> Capabilities {
+        Capabilities {
+            regions: Vec::new(),
+            max_instances: 1,
+            keeps_workdirs: true,
+            bills: false,
+            sees_runner: true,
+            restarts_runner: true,
+            remembers_names: true,
+            spot: false,
+            snapshots: false,
+            gpus: Vec::new(),
+            default_on_lost_control: OnLostControl::Finish,
+            user: String::new(),
+            largest: Resources::default(),
+        }
+    }
 }
 
 /// A machine to be made. Its row, with this name, is committed before the call.
@@ -33,14 +76,30 @@ pub struct Order {
     pub boot: Boot,
     pub region: String,
     pub resources: Resources,
+    /// One that may be taken away at any time.
+    pub spot: bool,
+    /// As the provider itself named it when it said the price.
+    pub instance_type: Option<String>,
+    /// For people who look at the provider's own lists.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Order {
+    /// An ordinary machine of no particular type.
+    pub fn new(boot: Boot, region: impl Into<String>, resources: Resources) -> Order {
+        let (region, labels) = (region.into(), BTreeMap::new());
+        Order { boot, region, resources, spot: false, instance_type: None, labels }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Handle(pub String);
 
 /// What the provider knows of a machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
+    /// Accepted, and waiting to be started: nothing is paid for it yet, and its runner is not expected.
+    Queued { since: Option<Timestamp>, why: String },
     /// It exists and is the one with our nonce.
     Alive,
     /// The machine is there, its runner is not: spawning again by name brings it back.
@@ -49,6 +108,16 @@ pub enum Seen {
     Gone,
     /// A machine has the name but another nonce: it is not ours and must not be touched.
     Stranger,
+}
+
+/// What one type of machine costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PriceLine {
+    pub region: String,
+    pub spot: bool,
+    pub instance_type: Option<String>,
+    pub resources: Resources,
+    pub per_hour: Credits,
 }
 
 /// Which of the control plane's addresses the runners of a provider dial.
@@ -93,8 +162,25 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &str;
     fn capabilities(&self) -> Capabilities;
     fn reach(&self) -> Reach;
-    /// Credits per instance-hour.
-    fn price(&self, resources: &Resources) -> Credits;
+    /// Credits per instance-hour of a machine that is made for this.
+    fn price(&self, asked: &Resources, region: &str, spot: bool) -> Credits;
+    /// What the provider calls the machine that is made for this, if it has such names.
+    fn instance_type(&self, _asked: &Resources, _region: &str) -> Option<String> {
+        None
+    }
+    /// Its prices, for people: of each type of machine in each region.
+    fn prices(&self) -> Vec<PriceLine> {
+        let capabilities = self.capabilities();
+        let mut lines = Vec::new();
+        for region in capabilities.regions {
+            for spot in [false, true].into_iter().filter(|spot| capabilities.spot || !spot) {
+                let resources = self.size_for(&Resources::default());
+                let per_hour = self.price(&resources, &region, spot);
+                lines.push(PriceLine { region: region.clone(), spot, instance_type: None, resources, per_hour });
+            }
+        }
+        lines
+    }
     /// The size of the machine that is made for a run that asks for this: at least as large, if `capabilities` say that it can be.
     fn size_for(&self, asked: &Resources) -> Resources;
     /// Whether its machines can make sandboxes, as far as that is known before there is one. Otherwise why not.

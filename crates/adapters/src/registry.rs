@@ -1,20 +1,28 @@
 //! The kinds of providers and their settings: turns the tables `[providers.NAME]` into providers. Reads settings only; it starts
 //! nothing and asks no provider anything.
 
+use crate::exec::{ExecProvider, ExecSettings};
 use crate::local::{LocalProvider, LocalSettings};
-use crate::provider::Provider;
+use crate::provider::{Capabilities, Provider, Reach};
 use model::Credits;
-use model::spec::SandboxAsked;
+use model::spec::{Gpu, OnLostControl, SandboxAsked};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The provider that exists without any setting, and its kind.
 pub const LOCAL: &str = "local";
-const KINDS: &[&str] = &[LOCAL];
+/// Each of its calls is a program of the control plane's host.
+pub const EXEC: &str = "exec";
+const KINDS: &[&str] = &[EXEC, LOCAL];
+/// How long one of its calls may take, unless its table says so.
+const EXEC_TIMEOUT_MS: i64 = 5 * model::time::MINUTE;
+/// As many machines as a program is asked for at once, unless its table says so.
+const EXEC_INSTANCES: i64 = 10;
 /// A provider's name is part of paths, of pools and of messages.
 const LONGEST_NAME: usize = 32;
 
@@ -28,6 +36,9 @@ pub struct Providers(BTreeMap<String, ProviderTable>);
 pub struct ProviderTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// Only these orgs may use it, by name; every org without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub orgs: Option<Vec<String>>,
     #[serde(flatten)]
     pub keys: Map<String, Value>,
 }
@@ -65,6 +76,7 @@ pub enum BadSetting {
 #[derive(Debug)]
 enum ProviderSettings {
     Local(LocalTable),
+    Exec(Box<ExecTable>),
 }
 
 /// Keys of `kind = "local"`.
@@ -75,6 +87,30 @@ struct LocalTable {
     max_instances: Option<i64>,
     /// Whether a plain task runs in a sandbox unless it says so itself.
     sandbox: Option<SandboxAsked>,
+}
+
+/// Keys of `kind = "exec"`. What a program can do is for its owner to say; nothing is taken for granted, and its machines cost money.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ExecTable {
+    /// The program and its first arguments.
+    exec: Vec<String>,
+    regions: Vec<String>,
+    max_instances: Option<i64>,
+    timeout_ms: Option<i64>,
+    /// `host`: its runners are processes of this host; `public`: they dial `public_url`.
+    reach: Option<String>,
+    user: Option<String>,
+    bills: Option<bool>,
+    spot: bool,
+    /// Credits per hour of a spot machine, as decimal text.
+    spot_price: Option<String>,
+    /// As `KIND:N`.
+    gpus: Vec<String>,
+    sees_runner: bool,
+    restarts_runner: bool,
+    remembers_names: bool,
+    keeps_workdirs: bool,
 }
 
 impl Default for Providers {
@@ -102,6 +138,10 @@ impl Providers {
         Ok(())
     }
 
+    pub fn tables(&self) -> &BTreeMap<String, ProviderTable> {
+        &self.0
+    }
+
     /// The providers by name. `prices` has credits per instance-hour, by the name of the provider.
     pub fn make(
         &self,
@@ -122,6 +162,23 @@ impl Providers {
     }
 }
 
+/// One provider, from one table. Prices of those that are made so may come later than the table: an unknown name is fine.
+pub fn make_one(
+    name: &str,
+    table: &ProviderTable,
+    price_per_hour: Option<&str>,
+    host: &Host,
+) -> Result<Arc<dyn Provider>, BadSetting> {
+    check_name(name)?;
+    let price = price_per_hour.map(|text| price(name, text)).transpose()?;
+    Ok(read(name, table)?.make(name, price, host))
+}
+
+/// The kinds that a table may name.
+pub fn kinds() -> &'static [&'static str] {
+    KINDS
+}
+
 impl ProviderSettings {
     fn make(self, name: &str, price: Option<Credits>, host: &Host) -> Arc<dyn Provider> {
         match self {
@@ -137,6 +194,7 @@ impl ProviderSettings {
                 settings.hidden = host.hidden.iter().chain([&host.home]).cloned().collect();
                 Arc::new(LocalProvider::new(settings))
             }
+            ProviderSettings::Exec(table) => Arc::new(ExecProvider::new(exec(*table, name, price, host))),
         }
     }
 }
@@ -154,6 +212,11 @@ fn read(name: &str, table: &ProviderTable) -> Result<ProviderSettings, BadSettin
                 _ => Ok(ProviderSettings::Local(local)),
             }
         }
+        Some(EXEC) => {
+            let table: ExecTable = keys(name, table)?;
+            check_exec(name, &table)?;
+            Ok(ProviderSettings::Exec(Box::new(table)))
+        }
         Some(other) => Err(BadSetting::Unknown {
             setting: kind(),
             what: "kind",
@@ -161,6 +224,60 @@ fn read(name: &str, table: &ProviderTable) -> Result<ProviderSettings, BadSettin
             known: KINDS.iter().map(|kind| kind.to_string()).collect(),
         }),
         None => Err(BadSetting::Wrong { setting: kind(), why: format!("is missing: one of {}", KINDS.join(", ")) }),
+    }
+}
+
+fn check_exec(name: &str, table: &ExecTable) -> Result<(), BadSetting> {
+    let wrong = |key: &str, why: &str| {
+        Err(BadSetting::Wrong { setting: format!("providers.{name}.{key}"), why: why.to_owned() })
+    };
+    if table.exec.first().is_none_or(|program| program.is_empty()) {
+        return wrong("exec", "names no program: write it like [\"/opt/machines\", \"--zone\", \"b\"]");
+    }
+    if table.max_instances.is_some_and(|max| max < 1) {
+        return wrong("max_instances", "must be at least 1");
+    }
+    if table.timeout_ms.is_some_and(|ms| ms < 1) {
+        return wrong("timeout_ms", "must be positive");
+    }
+    if table.reach.as_deref().is_some_and(|reach| !["host", "public"].contains(&reach)) {
+        return wrong("reach", "must be host or public");
+    }
+    if let Some(gpu) = table.gpus.iter().find(|gpu| Gpu::parse(gpu).is_err()) {
+        return wrong("gpus", &format!("`{gpu}` is not KIND:N, e.g. a100:2"));
+    }
+    match &table.spot_price {
+        Some(text) if text.parse::<Credits>().is_err() => wrong("spot_price", &format!("`{text}` are no credits")),
+        _ => Ok(()),
+    }
+}
+
+fn exec(table: ExecTable, name: &str, price: Option<Credits>, host: &Host) -> ExecSettings {
+    let bills = table.bills.unwrap_or(true);
+    let price = price.unwrap_or(Credits::ZERO);
+    let capabilities = Capabilities {
+        regions: if table.regions.is_empty() { vec![name.to_owned()] } else { table.regions },
+        max_instances: table.max_instances.unwrap_or(EXEC_INSTANCES),
+        keeps_workdirs: table.keeps_workdirs,
+        bills,
+        sees_runner: table.sees_runner,
+        restarts_runner: table.restarts_runner,
+        remembers_names: table.remembers_names,
+        spot: table.spot,
+        gpus: table.gpus.iter().filter_map(|gpu| Gpu::parse(gpu).ok()).collect(),
+        default_on_lost_control: if bills { OnLostControl::Stop } else { OnLostControl::Finish },
+        user: table.user.unwrap_or_else(|| "ubuntu".to_owned()),
+        ..Capabilities::default()
+    };
+    ExecSettings {
+        name: name.to_owned(),
+        exec: table.exec,
+        folder: host.home.clone(),
+        timeout: Duration::from_millis(table.timeout_ms.unwrap_or(EXEC_TIMEOUT_MS) as u64),
+        capabilities,
+        reach: if table.reach.as_deref() == Some("host") { Reach::Host } else { Reach::Public },
+        price_per_hour: price,
+        spot_price: table.spot_price.and_then(|text| text.parse().ok()).unwrap_or(price),
     }
 }
 
@@ -177,7 +294,7 @@ fn keys<T: DeserializeOwned>(name: &str, table: &ProviderTable) -> Result<T, Bad
                 setting: format!("providers.{name}"),
                 what: "key",
                 word,
-                known: std::iter::once("kind".to_owned()).chain(quoted).collect(),
+                known: ["kind", "orgs"].map(str::to_owned).into_iter().chain(quoted).collect(),
             },
             None => BadSetting::Wrong { setting: format!("providers.{name}.{path}"), why: said },
         }
@@ -232,7 +349,7 @@ mod tests {
         let made = made(json!({}), &[]).unwrap();
         let names: Vec<_> = made.iter().map(|(name, provider)| (name.as_str(), provider.name())).collect();
         assert_eq!(names, [("local", "local")]);
-        assert_eq!(made["local"].price(&Default::default()), crate::local::DEFAULT_PRICE);
+        assert_eq!(made["local"].price(&Default::default(), "local", false), crate::local::DEFAULT_PRICE);
         assert_eq!(providers(json!({})), providers(json!({ "local": {} })));
         assert_eq!(providers(json!({})), providers(json!({ "local": { "kind": "local" } })));
     }
@@ -241,7 +358,9 @@ mod tests {
     fn keys_and_prices_reach_the_provider_of_their_name() {
         let tables = json!({ "local": { "max_instances": 3 }, "second": { "kind": "local", "max_instances": 5 } });
         let made = made(tables, &[("second", "2")]).unwrap();
-        let is = |name: &str| (made[name].capabilities().max_instances, made[name].price(&Default::default()));
+        let is = |name: &str| {
+            (made[name].capabilities().max_instances, made[name].price(&Default::default(), "local", false))
+        };
         assert_eq!((is("local"), is("second")), ((3, crate::local::DEFAULT_PRICE), (5, Credits::whole(2))));
         assert_eq!(made["second"].name(), "second");
         let machine = crate::Handle("repl-v2a1b2c3-9ix-1h2i".to_owned());
@@ -275,8 +394,8 @@ mod tests {
         let check = |tables: Value, expected: BadSetting| {
             assert_eq!(providers(tables.clone()).check().unwrap_err(), expected, "{tables}");
         };
-        check(json!({ "a": { "kind": "locl" } }), unknown("providers.a.kind", "kind", "locl", &["local"]));
-        let keys = ["kind", "max_instances", "sandbox"];
+        check(json!({ "a": { "kind": "locl" } }), unknown("providers.a.kind", "kind", "locl", &["exec", "local"]));
+        let keys = ["kind", "orgs", "max_instances", "sandbox"];
         check(json!({ "local": { "max_instnces": 1 } }), unknown("providers.local", "key", "max_instnces", &keys));
         let prices = made(json!({}), &[("locl", "1")]).err().unwrap();
         assert_eq!(prices, unknown("prices", "provider", "locl", &["local"]));
@@ -292,7 +411,7 @@ mod tests {
                 json!({ "local": { "sandbox": { "network": "lan" } } }),
                 "providers.local.sandbox: must be true, false or",
             ),
-            (json!({ "gpu": {} }), "providers.gpu.kind: is missing: one of local"),
+            (json!({ "gpu": {} }), "providers.gpu.kind: is missing: one of exec, local"),
             (json!({ "../x": { "kind": "local" } }), "providers.../x: a provider's name is"),
             (json!({ "": { "kind": "local" } }), "providers.: a provider's name is"),
         ] {

@@ -35,6 +35,7 @@ mod message;
 mod orphan;
 mod private;
 mod prompt;
+mod provider;
 mod ps;
 mod question;
 mod role;
@@ -215,6 +216,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Release(args) => allocation::release(&settings, args).await,
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
+        Command::Provider(command) => provider::provider(&settings, command).await,
         Command::Orphans(command) => orphan::orphan(&settings, command).await,
         Command::Artifact(command) => artifact::artifact(&settings, command).await,
         Command::Escalation(command) => question::escalation(&settings, command).await,

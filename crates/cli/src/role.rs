@@ -396,7 +396,7 @@ mod tests {
         for (text, says, fix) in [
             ("[providers.local]\nmax_instnces = 1", "providers.local: unknown key `max_instnces`", "`max_instances`"),
             ("[providers.gpu]\nkind = 'locl'", "providers.gpu.kind: unknown kind `locl`", "did you mean `local`?"),
-            ("[providers.gpu]\nkind = 'cloud'", "providers.gpu.kind: unknown kind `cloud`", "known: local"),
+            ("[providers.gpu]\nkind = 'cloud'", "providers.gpu.kind: unknown kind `cloud`", "known: exec, local"),
             ("[providers.local]\nmax_instances = 0", "providers.local.max_instances: must be at least 1", ""),
         ] {
             let complaint = config(&text.parse().unwrap()).unwrap_err();

@@ -64,9 +64,15 @@ pub struct RunArgs {
     /// Memory, e.g. 512MB or 2GB
     #[arg(long, value_parser = quantity::memory, allow_negative_numbers = true)]
     memory: Option<i64>,
-    /// Where machines come from
+    /// GPUs, e.g. a100, a100:2, or 2 of any kind
+    #[arg(long, value_name = "KIND[:N]", value_parser = quantity::gpu)]
+    gpu: Option<String>,
+    /// Where its machine comes from; `repl provider ls` lists what is set up
     #[arg(long)]
     provider: Option<String>,
+    /// A machine that may be taken away at any time will do
+    #[arg(long)]
+    spot: bool,
     #[arg(long, help = "Region of the provider")]
     region: Option<String>,
     /// Longest time it may run, e.g. 90s or 2h30m
@@ -360,6 +366,8 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     stronger(&mut submit.working_dir, &args.workdir);
     stronger(&mut submit.resources.cpu_milli, &args.cpu);
     stronger(&mut submit.resources.memory_bytes, &args.memory);
+    stronger(&mut submit.resources.gpu, &args.gpu);
+    submit.spot |= args.spot;
     stronger(&mut submit.provider, &args.provider);
     stronger(&mut submit.region, &args.region);
     stronger(&mut submit.max_duration_ms, &args.max_duration);
@@ -397,6 +405,7 @@ fn agents_wanted(args: &RunArgs, mut submit: Submit) -> Done<Submit> {
         ("--stdin", args.stdin),
         ("--workdir", args.workdir.is_some()),
         ("--cpu and --memory", args.cpu.is_some() || args.memory.is_some()),
+        ("--gpu and --spot", args.gpu.is_some() || args.spot),
         ("--provider and --region", args.provider.is_some() || args.region.is_some()),
         ("--stop-duration", args.stop_duration.is_some()),
         ("--hold", args.hold.is_some()),

@@ -23,6 +23,7 @@ const FIELDS: &[&str] = &[
     "resources",
     "provider",
     "region",
+    "spot",
     "retry",
     "max_duration",
     "stop_duration",
@@ -51,7 +52,6 @@ const NOT_HERE: &[&str] = &[
     "replicas",
     "volumes",
     "python",
-    "gpu",
     "disk",
     "shm_size",
 ];
@@ -66,8 +66,9 @@ const MEANT: &[(&[&str], &str)] = &[
     (&["upload", "mounts"], "files"),
     (&["cpus"], "resources.cpu"),
     (&["mem", "ram"], "resources.memory"),
+    (&["gpu", "gpus"], "resources.gpu"),
 ];
-const RESOURCES: &[&str] = &["cpu", "memory"];
+const RESOURCES: &[&str] = &["cpu", "memory", "gpu"];
 const SANDBOX: &[&str] = &["network"];
 const RETRY: &[&str] = &["on_events", "max_attempts", "duration", "delay"];
 
@@ -81,8 +82,11 @@ const DEFAULTS: &[&str] = &[
     "resources",
     "cpu",
     "memory",
+    "gpu",
     "provider",
+    "providers",
     "region",
+    "spot",
     "retry",
     "max_duration",
     "stop_duration",
@@ -164,6 +168,7 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
         working_dir: fields.text("working_dir")?,
         provider: fields.text("provider")?,
         region: fields.text("region")?,
+        spot: fields.flag("spot")?,
         max_duration_ms: fields.read("max_duration", quantity::duration)?,
         stop_duration_ms: fields.read("stop_duration", quantity::duration)?,
         hold_ms: fields.read("hold", quantity::duration)?,
@@ -178,6 +183,7 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
     if let Some(resources) = fields.inner("resources", RESOURCES)? {
         submit.resources.cpu_milli = resources.read("cpu", quantity::cpu)?;
         submit.resources.memory_bytes = resources.read("memory", quantity::memory)?;
+        submit.resources.gpu = resources.read("gpu", quantity::gpu)?;
     }
     variables(&fields, env, &mut submit)?;
     Ok((submit, fields.texts("files")?))
@@ -200,7 +206,9 @@ pub fn defaults(table: &toml::Value, env: Option<&dyn Fn(&str) -> Option<String>
         artifacts: fields.texts("artifacts")?,
         working_dir: fields.text("working_dir")?.or(fields.text("workdir")?),
         provider: fields.text("provider")?,
+        providers: fields.texts("providers")?,
         region: fields.text("region")?,
+        spot: fields.flag("spot")?,
         max_duration_ms: fields.read("max_duration", quantity::duration)?,
         stop_duration_ms: fields.read("stop_duration", quantity::duration)?,
         hold_ms: fields.read("hold", quantity::duration)?,
@@ -213,9 +221,16 @@ pub fn defaults(table: &toml::Value, env: Option<&dyn Fn(&str) -> Option<String>
     };
     submit.resources.cpu_milli = fields.read("cpu", quantity::cpu)?;
     submit.resources.memory_bytes = fields.read("memory", quantity::memory)?;
+    submit.resources.gpu = fields.read("gpu", quantity::gpu)?;
+    if submit.provider.is_some() && !submit.providers.is_empty() {
+        return Err(
+            Complaint::usage("`run.provider` and `run.providers` both say where runs go").fix("keep one of them")
+        );
+    }
     if let Some(resources) = fields.inner("resources", RESOURCES)? {
         submit.resources.cpu_milli = resources.read("cpu", quantity::cpu)?.or(submit.resources.cpu_milli);
         submit.resources.memory_bytes = resources.read("memory", quantity::memory)?.or(submit.resources.memory_bytes);
+        submit.resources.gpu = resources.read("gpu", quantity::gpu)?.or(submit.resources.gpu);
     }
     match env {
         Some(env) => variables(&fields, env, &mut submit)?,
@@ -241,7 +256,12 @@ pub fn fill(submit: &mut Submit, defaults: &Submit) {
     or(&mut submit.working_dir, &defaults.working_dir);
     or(&mut submit.resources.cpu_milli, &defaults.resources.cpu_milli);
     or(&mut submit.resources.memory_bytes, &defaults.resources.memory_bytes);
-    or(&mut submit.provider, &defaults.provider);
+    or(&mut submit.resources.gpu, &defaults.resources.gpu);
+    if submit.provider.is_none() && submit.providers.is_empty() {
+        submit.providers.clone_from(&defaults.providers);
+        submit.provider.clone_from(&defaults.provider);
+    }
+    submit.spot |= defaults.spot;
     or(&mut submit.region, &defaults.region);
     or(&mut submit.max_duration_ms, &defaults.max_duration_ms);
     or(&mut submit.stop_duration_ms, &defaults.stop_duration_ms);
@@ -520,7 +540,7 @@ mod tests {
             ("type: tsk", "unknown type `tsk`", "use `type: task`"),
             ("commands: [x]", "`type` is missing", "begin with `type: task`"),
             ("type: task\nnodes: 2", "`nodes` cannot be used in this version", "leave it out"),
-            ("type: task\nresources: {gpu: 1}", "`resources.gpu` cannot be used in this version", "leave it out"),
+            ("type: task\nresources: {disk: 1}", "`resources.disk` cannot be used in this version", "leave it out"),
             ("type: task\nresources: {gpo: 1}", "unknown field `resources.gpo`", "known: cpu, memory"),
             ("- x", "a run file is a list of `field: value`", "begin with `type: task`"),
             (

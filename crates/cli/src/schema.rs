@@ -90,6 +90,12 @@ fn of(value: Value) -> Json {
             "exclusiveMaximum": 1_000_000,
             "pattern": r"^(0\.[0-9]*[1-9][0-9]*|[1-9][0-9]*(\.[0-9]+)?)m?$",
         }),
+        Value::Gpu => json!({
+            "type": ["integer", "string", "null"],
+            "minimum": 1,
+            "maximum": wire::model::spec::MAX_GPUS,
+            "pattern": wire::model::spec::GPU_PATTERN,
+        }),
         Value::Credits => json!({
             "type": ["number", "string", "null"],
             "exclusiveMinimum": 0,

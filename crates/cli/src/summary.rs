@@ -7,10 +7,10 @@ use crate::say::one_line;
 use crate::show::{self, Colour, paint_err};
 use crate::upload::{Files, Sent};
 use std::path::Path;
-use wire::api::{Plan, ResourcesBody, RunView, Submit};
+use wire::api::{OfferView, Plan, ResourcesBody, RunView, Submit};
 use wire::model::Credits;
 use wire::model::attempt::MINIMUM_CHARGE;
-use wire::model::spec::{Command, Resources, show_memory};
+use wire::model::spec::{Command, Gpu, Resources, show_memory};
 use wire::model::time::show_duration;
 
 const CANCELLED: u8 = 143;
@@ -244,8 +244,12 @@ pub fn dry_run(plan: &Plan, submit: &Submit, json: bool) -> Done {
     Ok(0)
 }
 
-fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 11] {
-    let resources = |it: &ResourcesBody| Resources { cpu_milli: it.cpu_milli, memory_bytes: it.memory_bytes };
+fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 13] {
+    let resources = |it: &ResourcesBody| Resources {
+        cpu_milli: it.cpu_milli,
+        memory_bytes: it.memory_bytes,
+        gpu: it.gpu.as_deref().and_then(|text| Gpu::parse(text).ok()),
+    };
     let (size, limits) = (resources(&plan.machine_size), resources(&plan.limits));
     let unlimited = limits == Resources::default();
     let machine = match (&plan.machine, plan.placement.as_str(), plan.pool.waiting) {
@@ -279,6 +283,8 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 11]
         ("sandbox", plan.sandbox.as_ref().map(|network| format!("yes, network {network}"))),
         ("runs for", plan.max_duration_ms.map(|ms| format!("{} at most", show_duration(ms)))),
         ("price", Some(format!("{} credits an hour", plan.price_per_hour))),
+        ("or else", or_else(plan)),
+        ("not tried", not_tried(plan)),
         (
             "set aside",
             Some(format!(
@@ -290,6 +296,22 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 11]
         ("files", travels.then(|| format!("{} ({}), {sent}", files.count, show::size(files.bytes)))),
         ("kept", kept),
     ]
+}
+
+/// Machines that are tried when the first cannot be had.
+fn or_else(plan: &Plan) -> Option<String> {
+    let shown = |it: &OfferView| {
+        let spot = if it.spot { " (spot)" } else { "" };
+        let kind = it.instance_type.as_ref().map_or_else(String::new, |kind| format!(" {kind}"));
+        format!("{}/{}{kind}{spot} at {}", it.provider, it.region, it.price_per_hour)
+    };
+    let others: Vec<String> = plan.offers.iter().skip(1).map(shown).collect();
+    (!others.is_empty()).then(|| others.join(", "))
+}
+
+fn not_tried(plan: &Plan) -> Option<String> {
+    let others: Vec<String> = plan.passed_over.iter().map(|it| format!("{}: {}", it.provider, it.why)).collect();
+    (!others.is_empty()).then(|| others.join("; "))
 }
 
 /// A run to try how one is shown.

@@ -102,7 +102,7 @@ const RUN_FLAGS: &[Elsewhere] = &[
     Elsewhere { words: &["-w", "--chdir", "--cwd", "-C"], here: Some("--workdir"), note: "the folder to start in" },
     Elsewhere { words: &["--background", "--async", "--no-follow"], here: Some("--detach"), note: "do not follow it" },
     Elsewhere { words: &["--outputs", "--output", "-o"], here: Some("--artifact"), note: "what to keep afterwards" },
-    Elsewhere { words: &["--gpu", "--gpus", "--gres"], here: None, note: "GPUs cannot be asked for yet" },
+    Elsewhere { words: &["--gpus", "--gres"], here: Some("--gpu"), note: "GPUs" },
     Elsewhere {
         words: &["--image", "--docker", "--container"],
         here: None,
@@ -422,7 +422,7 @@ mod tests {
                 "exec train ls",
                 "a way into a running run does not exist yet: `repl allocation show RUN` names its folder",
             ),
-            ("run --gpu 1 -c x", "GPUs cannot be asked for yet"),
+            ("run --gpus 1 -c x", "GPUs: --gpu"),
             ("run --timeout=5m -c x", "its longest duration: --max-duration"),
         ] {
             assert_eq!(said(line).split_once("\n  fix: ").unwrap().1, fix, "{line}");

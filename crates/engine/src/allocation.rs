@@ -234,5 +234,5 @@ fn owned(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failur
 
 /// Whether what a hold keeps outlives the machine.
 fn survives(context: &EngineContext, instance: &Instance) -> bool {
-    context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner)
+    context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().keeps_workdirs)
 }

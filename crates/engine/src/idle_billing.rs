@@ -13,7 +13,7 @@ use store::{Entry, EntryKind, NewEvent, Tx, WorkKind};
 
 /// Whether a machine of this provider costs its org something while no job runs on it.
 pub(crate) fn costs(context: &EngineContext, instance: &Instance) -> bool {
-    let paid = context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().paid);
+    let paid = context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().bills);
     paid && instance.price_micro > 0
 }
 

@@ -7,9 +7,9 @@ use crate::run::KeyedResponse;
 use crate::run_tx::RunTx;
 use crate::transition::instance_event;
 use crate::{Engine, EngineContext};
-use adapters::{Handle, Order, Provider, Seen};
+use adapters::{Handle, Provider, Seen};
 use model::bug;
-use model::instance::{Instance, InstanceEvent, InstanceStatus};
+use model::instance::{Instance, InstanceEvent, InstanceStatus, ProviderQueue};
 use model::run::RunEvent;
 use model::spec::OnLostControl;
 use model::time::{SECOND, deadline_without};
@@ -23,7 +23,10 @@ pub(crate) const ASK_AGAIN_MS: i64 = 5 * SECOND;
 const RESPAWN_MOST_MS: i64 = 60 * SECOND;
 
 pub(crate) fn idle_after_ms(context: &EngineContext, provider: &str) -> i64 {
-    let paid = context.providers.get(provider).is_some_and(|p| p.capabilities().paid);
+    if context.providers.is_leaving(provider) {
+        return 0;
+    }
+    let paid = context.providers.get(provider).is_some_and(|p| p.capabilities().bills);
     let timings = &context.config.timings;
     if paid { timings.idle_duration_paid_ms } else { timings.idle_duration_ms }
 }
@@ -66,7 +69,7 @@ impl Engine {
         self.store
             .write(Lane::Normal, "instance.reconcile", move |tx| {
                 store::work::hold(tx, &item)?;
-                let next = reconcile(tx, &context, id, seen)?;
+                let next = reconcile(tx, &context, id, seen.clone())?;
                 store::work::finish(tx, &item, next);
                 Ok(())
             })
@@ -80,11 +83,7 @@ impl Engine {
         let seen = crash_point!("provider.inspect", provider.inspect(&handle, &instance.nonce).await);
         match seen {
             Ok(Seen::RunnerGone) => {
-                let order = Order {
-                    boot: crate::pool::boot(&self.context, instance),
-                    region: instance.region.clone(),
-                    resources: instance.resources.clone(),
-                };
+                let order = crate::pool::order(&self.context, instance);
                 if let Err(trouble) = crash_point!("provider.spawn", provider.spawn(&order).await) {
                     tracing::warn!(instance = %instance.name, %trouble, "its runner could not be started again");
                 }
@@ -252,7 +251,7 @@ pub struct InstancePicture {
 /// Turns a machine into the bytes that are answered.
 pub type InstanceRender = Arc<dyn Fn(&InstancePicture) -> Vec<u8> + Send + Sync>;
 
-fn ended_by_a_person(
+pub(crate) fn ended_by_a_person(
     tx: &mut Tx,
     context: &EngineContext,
     (org, by): (OrgId, &str),
@@ -366,6 +365,9 @@ fn reconcile(
         store::instance::save(tx, &instance)?;
         return Ok(None);
     }
+    if let Some(event) = left_queue(&seen) {
+        instance = instance_event(tx, instance, event)?;
+    }
     let mut next: Vec<Timestamp> = Vec::new();
     if seen == Some(Seen::RunnerGone) {
         instance.respawns += 1;
@@ -427,6 +429,17 @@ fn reconcile(
     Ok(next.into_iter().min())
 }
 
+/// What its provider's answer says of the queue that it may be in.
+fn left_queue(seen: &Option<Seen>) -> Option<InstanceEvent> {
+    match seen {
+        Some(Seen::Queued { since, why }) => {
+            Some(InstanceEvent::Queued(ProviderQueue { since: *since, why: why.clone() }))
+        }
+        Some(Seen::Alive | Seen::RunnerGone) => Some(InstanceEvent::Started),
+        Some(Seen::Gone | Seen::Stranger) | None => None,
+    }
+}
+
 /// When its silence means something, our own outages taken out.
 fn silent_at(
     tx: &mut Tx,
@@ -466,7 +479,7 @@ pub(crate) fn held(
     context: &EngineContext,
     instance: &Instance,
 ) -> Result<Option<(Timestamp, String)>, Failure> {
-    if context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().workdir_survives_runner) {
+    if context.providers.get(&instance.provider).is_some_and(|p| p.capabilities().keeps_workdirs) {
         return Ok(None);
     }
     let at = tx.at();

@@ -8,7 +8,7 @@ use model::instance::Instance;
 use model::time::{SECOND, deadline_without};
 use model::workflow::COMPENSATION_LIMIT_MS;
 use model::{Failure, InstanceId, Timestamp, bug, crash_point};
-use store::{Item, Tx, WorkKind};
+use store::{Item, Lane, Tx, WorkKind};
 
 impl Engine {
     pub(crate) async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
@@ -36,7 +36,25 @@ impl Engine {
             }
         }
         self.context.presence.forget(id);
+        if self.context.providers.is_leaving(&instance.provider) {
+            return self.forget_last(item, instance.provider.clone()).await;
+        }
         self.done(item).await
+    }
+}
+
+impl Engine {
+    /// Its provider is being removed: with the last machine it goes.
+    async fn forget_last(&self, item: Item, provider: String) -> Result<(), Failure> {
+        self.store
+            .write(Lane::Normal, "provider.drop_last", move |tx| {
+                store::work::hold(tx, &item)?;
+                crate::provider::drop_unused(tx, &provider, item.subject)?;
+                store::work::finish(tx, &item, None);
+                Ok(())
+            })
+            .await?;
+        self.read_providers().await
     }
 }
 
@@ -56,7 +74,8 @@ pub(crate) fn is_there_again(tx: &mut Tx, id: InstanceId) -> Result<(), Failure>
 
 async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -> Result<(), Failure> {
     // A spawn call of a worker that had lost its lease may have recreated the machine: it is terminated again.
-    if matches!(provider.inspect(handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone) {
+    if matches!(provider.inspect(handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone | Seen::Queued { .. })
+    {
         provider.terminate(handle, &instance.nonce).await?;
     }
     crash_point!("provider.forget", provider.forget(handle).await)?;

@@ -118,6 +118,7 @@ fn sign_of_life(tx: &mut Tx, instance: model::InstanceId) -> Result<Option<JobEv
     use model::instance::InstanceStatus as I;
     let found = store::instance::find(tx, instance)?;
     let lost = found.as_ref().is_some_and(|instance| instance.lost_at.is_some());
+    let queued = found.as_ref().and_then(|instance| instance.queued.clone());
     Ok(match found.map(|instance| instance.status) {
         Some(I::Unreachable) => Some(JobEvent::FellSilent),
         Some(I::Lost) => Some(JobEvent::DeclaredLost),
@@ -125,6 +126,10 @@ fn sign_of_life(tx: &mut Tx, instance: model::InstanceId) -> Result<Option<JobEv
         Some(I::Terminated) | None => Some(JobEvent::GaveUpOn),
         // It may have been ended in the very transaction that gave it up.
         Some(I::Draining | I::Terminating) if lost => Some(JobEvent::DeclaredLost),
-        Some(I::Spawning | I::Booting | I::Draining | I::Terminating) => None,
+        Some(I::Booting) => Some(match queued {
+            Some(queue) => JobEvent::MachineQueued { why: queue.why },
+            None => JobEvent::MachineStarted,
+        }),
+        Some(I::Spawning | I::Draining | I::Terminating) => None,
     })
 }

@@ -24,7 +24,7 @@ pub type OrgRender = Arc<dyn Fn(&store::org::Org) -> Vec<u8> + Send + Sync>;
 
 /// What starting this run sets aside: the price of min(max_duration, an hour) on all its machines, within what is left of its budget.
 pub fn estimate(context: &EngineContext, spec: &RunTerms, spent: Credits) -> Result<Credits, Failure> {
-    let hourly = context.provider(&spec.provider)?.price(&spec.resources);
+    let hourly = context.provider(&spec.provider)?.price(&spec.resources, &spec.region, false);
     let ahead = spec.max_duration_ms.unwrap_or(i64::MAX).min(context.config.money.ahead_ms);
     // A run of agents sets aside what its models may cost, and an hour of each machine that it may have at once.
     let machines = match spec.kind {

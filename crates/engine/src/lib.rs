@@ -6,6 +6,7 @@ pub mod allocation;
 pub mod artifact;
 pub mod audit;
 mod child;
+mod choice;
 mod closing;
 mod command;
 mod command_end;
@@ -39,6 +40,9 @@ mod planner;
 mod pool;
 mod presence;
 mod price;
+pub mod provider;
+mod provider_set;
+mod provider_test;
 pub mod question;
 mod reach;
 mod render;
@@ -61,6 +65,7 @@ pub use adapters;
 pub use adapters::{Capabilities, Provider, Tool};
 pub use config::Config;
 pub use presence::Presence;
+pub use provider_set::{Listing, Listings, ProviderSet, ProviderSettings};
 pub use reach::ControlUrls;
 pub use store;
 
@@ -75,11 +80,11 @@ use store::blob::Blobs;
 use store::log::Logs;
 use store::{Installation, Store};
 
-/// What every transaction may consult: settings, providers, the installation. Nothing in it changes while the process lives.
+/// What every transaction may consult: settings, providers, the installation. Only the set of providers changes while the process lives.
 pub struct EngineContext {
     pub config: Config,
     pub installation: Installation,
-    pub providers: BTreeMap<String, Arc<dyn Provider>>,
+    pub providers: ProviderSet,
     /// What workers call for steps that need no machine.
     pub tools: BTreeMap<ToolKind, Arc<dyn Tool>>,
     /// The models that steps may name, with their limits and prices.
@@ -103,10 +108,14 @@ pub trait Timer: Send + Sync {
 }
 
 impl EngineContext {
-    pub fn provider(&self, name: &str) -> Result<&Arc<dyn Provider>, Refused> {
-        self.providers.get(name).ok_or_else(|| {
-            let known: Vec<&str> = self.providers.keys().map(String::as_str).collect();
-            Refused::invalid("provider", format!("`{name}` is not set up here: choose one of {}", known.join(", ")))
+    pub fn provider(&self, name: &str) -> Result<Arc<dyn Provider>, Refused> {
+        let all = self.providers.all();
+        let found = all.get(name).map(|listing| listing.provider.clone());
+        found.ok_or_else(|| {
+            let known: Vec<&str> = all.keys().map(String::as_str).collect();
+            let meant = ::plan::nearest::did_you_mean(name, known.iter().copied());
+            let fix = meant.unwrap_or_else(|| format!("choose one of {}", known.join(", ")));
+            Refused::invalid("provider", format!("`{name}` is not set up here: {fix}"))
         })
     }
 }

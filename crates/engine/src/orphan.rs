@@ -363,11 +363,11 @@ impl Engine {
 }
 
 fn regions(context: &EngineContext) -> Vec<(String, String)> {
-    let of = |(name, provider): (&String, &std::sync::Arc<dyn Provider>)| {
-        let regions = provider.capabilities().regions;
+    let of = |(name, listing): (&String, &crate::Listing)| {
+        let regions = listing.provider.capabilities().regions;
         regions.into_iter().map(|region| (name.clone(), region)).collect::<Vec<_>>()
     };
-    context.providers.iter().flat_map(of).collect()
+    context.providers.all().iter().flat_map(of).collect()
 }
 
 fn picture(context: &EngineContext, orphan: Orphan, session: Option<Timestamp>, now: Timestamp) -> OrphanPicture {

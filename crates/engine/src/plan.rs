@@ -2,6 +2,7 @@
 
 use crate::run::{Submission, affordable, check_asked, check_secrets};
 use crate::{Engine, EngineContext};
+use model::offer::{Asked, Choice};
 use model::pool::{Placement, Room, Wish};
 use model::spec::{Resources, RetryEvent, RunTerms};
 use model::time::HOUR;
@@ -14,6 +15,8 @@ pub struct Plan {
     /// What the machine has, or would have.
     pub size: Resources,
     pub room: Room,
+    /// What would be tried, and who would not.
+    pub choice: Choice,
     pub available: i64,
     pub waiting: i64,
     pub per_hour: Credits,
@@ -89,8 +92,12 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
             (room, Vec::new(), 0)
         }
     };
-    let wish =
-        Wish { org: submission.org, resources: spec.resources.clone(), init_checksum: spec.init_checksum.clone() };
+    let wish = Wish {
+        org: submission.org,
+        resources: spec.resources.clone(),
+        spot: spec.spot,
+        init_checksum: spec.init_checksum.clone(),
+    };
     let made = || provider.size_for(&spec.resources);
     let (placement, size) = match model::pool::place(&wish, &slots, room) {
         _ if waiting > 0 => (Place::Wait, made()),
@@ -99,11 +106,21 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
         Placement::Retire(idle) => (Place::ReplaceMachine(idle), made()),
         Placement::Wait => (Place::Wait, made()),
     };
-    let per_hour = provider.price(&spec.resources);
+    let org = crate::choice::org_name(tx, context, submission.org)?;
+    let choice = context.choose(&Asked {
+        org: &org,
+        resources: &spec.resources,
+        region: if spec.any_region { None } else { Some(&spec.region) },
+        spot: spec.spot,
+        providers: &spec.providers,
+    });
+    let first = choice.offers.first().map(|offer| Credits(offer.price_micro));
+    let per_hour = first.unwrap_or_else(|| provider.price(&spec.resources, &spec.region, false));
     Ok(Plan {
         placement,
         size,
         room,
+        choice,
         available: slots.len() as i64,
         waiting,
         per_hour,

@@ -4,12 +4,14 @@
 use crate::intents::terminate_instance;
 use crate::run_tx::{RunTx, Tracked};
 use crate::{Engine, EngineContext};
+use adapters::Order;
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
 use model::instance::{Instance, InstanceStatus};
 use model::job::{JobEvent, JobStatus};
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
+use model::offer::Offer;
 use model::pool::{Placement, Room, Wish};
 use model::spec::{Priority, Resources};
 use model::{AllocationId, Failure, InstanceId, JobId, PoolId, Refused};
@@ -104,14 +106,15 @@ impl RunTx<'_> {
     }
 
     /// What a job's machine must have: what its agent asks for, else what its run does.
-    fn resources_of(&mut self, job: JobId) -> Result<Resources, Failure> {
+    pub(crate) fn resources_of(&mut self, job: JobId) -> Result<Resources, Failure> {
         let asked = self.job(job)?.resources.clone();
         Ok(asked.unwrap_or_else(|| self.run.spec.resources.clone()))
     }
 
     fn wish(&mut self, job: JobId) -> Result<Wish, Failure> {
         let resources = self.resources_of(job)?;
-        Ok(Wish { org: self.run.org, resources, init_checksum: self.run.spec.init_checksum.clone() })
+        let (spot, init_checksum) = (self.run.spec.spot, self.run.spec.init_checksum.clone());
+        Ok(Wish { org: self.run.org, resources, spot, init_checksum })
     }
 
     /// Decides under the pool's lock. `lost`: slots that could not be claimed in this very transaction.
@@ -216,17 +219,17 @@ impl RunTx<'_> {
     }
 
     /// Announces a machine: its row, its name and its slot stand before the provider is asked to make it. The pool is locked.
-    pub(crate) fn announce(&mut self, id: JobId) -> Result<(), Failure> {
+    pub(crate) fn announce(&mut self, id: JobId, offer: &Offer) -> Result<(), Failure> {
         let pool = self.job(id)?.pool;
         let pool = self.pool(pool)?.clone();
-        let provider = self.context.provider(&pool.provider)?.clone();
+        let provider = self.context.provider(&pool.provider)?;
         let capabilities = provider.capabilities();
         let (manifest, workflow) = (self.manifest_of(id)?, self.job(id)?.workflow);
         let (instance, slot) = (InstanceId(self.tx.next_id()), AllocationId(self.tx.next_id()));
         let control_id = self.context.installation.control_id.clone();
         let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
         let resources = self.resources_of(id)?;
-        let price_micro = provider.price(&resources).micro();
+        let price_micro = offer.price_micro;
         let machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.instances.push(Tracked::new(Instance {
             workflow: Some(workflow),
@@ -237,6 +240,8 @@ impl RunTx<'_> {
             init_checksum: self.run.spec.init_checksum.clone(),
             on_lost_control: self.run.spec.on_lost_control,
             price_micro,
+            spot: offer.spot,
+            instance_type: offer.instance_type.clone(),
             ..machine
         }));
         // Created as claimed: no other job can take it before the job it was made for (R94).
@@ -261,7 +266,7 @@ impl RunTx<'_> {
 }
 
 /// Cannot be computed without the installation's key, and differs for every machine.
-fn nonce(context: &EngineContext, name: &str, at: model::Timestamp) -> String {
+pub(crate) fn nonce(context: &EngineContext, name: &str, at: model::Timestamp) -> String {
     context.installation.runner_token(&format!("nonce {name} {}", at.ms())).chars().take(32).collect()
 }
 
@@ -296,6 +301,18 @@ pub(crate) fn boot(context: &EngineContext, instance: &Instance) -> Boot {
     }
 }
 
+/// What its provider is asked for, whoever asks and however often: it is the same for the same row.
+pub(crate) fn order(context: &EngineContext, instance: &Instance) -> Order {
+    let labels =
+        [("repl-control-id", context.installation.control_id.clone()), ("repl-instance", instance.id.to_string())];
+    Order {
+        spot: instance.spot,
+        instance_type: instance.instance_type.clone(),
+        labels: labels.map(|(name, value)| (name.to_owned(), value)).into(),
+        ..Order::new(boot(context, instance), instance.region.clone(), instance.resources.clone())
+    }
+}
+
 impl Engine {
     /// Moves a job that has no machine to the pool of another provider or region. This commit gives up its turn and its place in the
     /// list; the next one, by the job's own item, enters the other pool under that pool's lock.
@@ -313,7 +330,7 @@ impl Engine {
             .write(Lane::Normal.of(run), "job.change_pool", move |tx| {
                 let mut run_tx = RunTx::open(tx, &context, run)?;
                 let asked = run_tx.resources_of(job)?;
-                if !capabilities.largest.satisfies(&asked) {
+                if !capabilities.fit(&asked) {
                     let largest = capabilities.largest.clone();
                     return Err(Refused::DoesNotFit { asked, largest, place: place.0.clone() }.into());
                 }
@@ -387,7 +404,7 @@ mod tests {
         Arc::new(EngineContext {
             config: crate::Config::default(),
             installation: store::Installation::new("t3stt3st", [7; 32]),
-            providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn adapters::Provider>)]),
+            providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn adapters::Provider>)]).into(),
             tools: Default::default(),
             models: Default::default(),
             control_urls: crate::ControlUrls::only("test:"),

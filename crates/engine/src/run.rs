@@ -312,7 +312,19 @@ pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> R
     if let Some(name) = &submission.name {
         check_name(name)?;
     }
-    check_fit(context, &submission.spec.provider, &submission.spec.resources)
+    check_fit(context, &submission.spec.provider, &submission.spec.resources)?;
+    check_asked_for(context, &submission.spec)
+}
+
+/// What costs its owner money is taken only by who named it.
+fn check_asked_for(context: &EngineContext, spec: &RunSpec) -> Result<(), Refused> {
+    let provider = &spec.provider;
+    let unasked = spec.kind != RunKind::External && !spec.providers.contains(provider);
+    if unasked && context.provider(provider)?.capabilities().bills {
+        let why = format!("`{provider}` bills, and is taken only when asked for: --provider {provider}");
+        return Err(Refused::invalid("provider", why));
+    }
+    Ok(())
 }
 
 fn check_plans(spec: &RunSpec, plans: &Plans) -> Result<(), Refused> {
@@ -332,11 +344,11 @@ fn check_plans(spec: &RunSpec, plans: &Plans) -> Result<(), Refused> {
 
 /// Refuses what no machine of the provider could ever hold: waiting would not help.
 fn check_fit(context: &EngineContext, provider: &str, asked: &Resources) -> Result<(), Refused> {
-    let largest = context.provider(provider)?.capabilities().largest;
-    if largest.satisfies(asked) {
+    let capabilities = context.provider(provider)?.capabilities();
+    if capabilities.fit(asked) {
         return Ok(());
     }
-    Err(Refused::DoesNotFit { asked: asked.clone(), largest, place: provider.to_owned() })
+    Err(Refused::DoesNotFit { asked: asked.clone(), largest: capabilities.largest, place: provider.to_owned() })
 }
 
 /// Where a sandbox is wanted and none can be made, nothing would ever run.

@@ -303,6 +303,8 @@ fn instance_consequence(
         InstanceConsequence::TellRunner => tx.hint(Hint::Instance(instance.id)),
         // What concerns a run is done by its job's item, which looks at the machine's state itself.
         InstanceConsequence::JobsSilent
+        | InstanceConsequence::JobsQueued
+        | InstanceConsequence::JobsStarted
         | InstanceConsequence::JobsHeard
         | InstanceConsequence::JobsLost
         | InstanceConsequence::JobsGone => {

@@ -373,7 +373,8 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     let before = store::job::count_before(tx, job, run.spec.priority)?;
     let (room, slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
     let resources = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
-    let wish = Wish { org: run.org, resources, init_checksum: run.spec.init_checksum.clone() };
+    let (spot, init_checksum) = (run.spec.spot, run.spec.init_checksum.clone());
+    let wish = Wish { org: run.org, resources, spot, init_checksum };
     why.summary = match (before, model::pool::place(&wish, &slots, room)) {
         (0, Placement::Wait) => {
             let machines = if room.instances == 1 { "the machine" } else { "one of the machines" };
@@ -406,6 +407,10 @@ fn running(snapshot: &RunSnapshot, job: &Job, at: Timestamp, why: &mut Why) {
     why.summary = match job.status {
         JobStatus::Provisioning if job.warm => {
             format!("it was given to a warm machine{}, which has not taken it yet", since(job.placed_at))
+        }
+        JobStatus::Provisioning if job.machine_queued.is_some() => {
+            let why = job.machine_queued.as_deref().unwrap_or_default();
+            format!("its machine waits in its provider's queue{}: {why}", since(job.placed_at))
         }
         JobStatus::Provisioning => format!("its machine is being started{}", since(job.placed_at)),
         JobStatus::Pulling => format!("its files are being brought there{}", since(job.accepted_at)),

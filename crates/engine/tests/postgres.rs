@@ -49,7 +49,7 @@ fn control_plane(database: Database, blobs: &Path, provider: &Arc<FakeProvider>)
     let context = EngineContext {
         config: Config::default(),
         installation: Installation::new("t3stt3st", [7; 32]),
-        providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn Provider>)]),
+        providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn Provider>)]).into(),
         tools: Default::default(),
         models: Default::default(),
         control_urls: engine::ControlUrls::only("test:"),
@@ -422,7 +422,7 @@ fn of_a_hundred_claims_on_one_slot_and_of_an_extension_and_an_end_one_wins() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     let provider = || {
         let mut settings = FakeSettings::default();
-        (settings.capabilities.max_instances, settings.capabilities.workdir_survives_runner) = (1, false);
+        (settings.capabilities.max_instances, settings.capabilities.keeps_workdirs) = (1, false);
         Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)))
     };
     runtime.block_on(async {

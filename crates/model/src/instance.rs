@@ -49,6 +49,15 @@ pub struct Instance {
     pub session: i64,
     pub workdirs: i64,
     pub created_at: Timestamp,
+    /// It may be taken away by its provider at any time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spot: bool,
+    /// What its provider calls machines of its size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    /// It exists only in a queue of its provider, and costs nothing yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued: Option<ProviderQueue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,6 +92,15 @@ pub struct Instance {
     pub version: i64,
 }
 
+/// Where a machine is that its provider has accepted and not started.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProviderQueue {
+    /// Since when, as its provider says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    pub why: String,
+}
+
 impl Instance {
     /// A machine that its provider has not been asked for yet, with one slot. Where and how large it is, and what it costs, are the
     /// caller's to say.
@@ -115,6 +133,9 @@ impl Instance {
             session: 0,
             workdirs: 1,
             created_at: at,
+            spot: false,
+            instance_type: None,
+            queued: None,
             ready_at: None,
             last_seen_at: None,
             lost_at: None,
@@ -139,6 +160,10 @@ pub enum InstanceEvent {
     Bound {
         handle: String,
     },
+    /// Its provider has it in a queue.
+    Queued(ProviderQueue),
+    /// It has left that queue.
+    Started,
     Registered {
         host: String,
         runner_version: String,
@@ -159,6 +184,8 @@ pub enum InstanceEvent {
 pub enum InstanceConsequence {
     TellRunner,
     JobsSilent,
+    JobsQueued,
+    JobsStarted,
     JobsHeard,
     JobsLost,
     JobsGone,
@@ -191,6 +218,15 @@ pub fn apply(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Resul
             next.handle = Some(handle.clone());
             moved(next, [])
         }
+        (S::Booting, E::Queued(queue)) if instance.queued.as_ref() != Some(queue) => {
+            next.queued = Some(queue.clone());
+            moved(next, [C::JobsQueued, C::Publish { kind: "instance.queued" }])
+        }
+        (S::Booting, E::Started) if instance.queued.is_some() => {
+            next.queued = None;
+            moved(next, [C::JobsStarted, C::Publish { kind: "instance.started" }])
+        }
+        (_, E::Queued(_) | E::Started) => unchanged(),
         (
             S::Spawning | S::Booting | S::Unreachable | S::Lost | S::Ready,
             E::Registered { host, runner_version, containment, sandbox },
@@ -198,6 +234,7 @@ pub fn apply(instance: &Instance, event: &InstanceEvent, at: Timestamp) -> Resul
             let was_ready = instance.status == S::Ready;
             next.status = S::Ready;
             next.session += 1;
+            next.queued = None;
             next.host = Some(host.clone());
             next.runner_version = Some(runner_version.clone());
             next.containment = containment.clone();
@@ -285,6 +322,8 @@ pub fn deadline(instance: &Instance) -> Option<(Timestamp, i64, InstanceEvent)> 
 pub fn name(event: &InstanceEvent) -> &'static str {
     match event {
         E::Bound { .. } => "bound",
+        E::Queued(_) => "queued",
+        E::Started => "started",
         E::Registered { .. } => "registered",
         E::Heard => "heard",
         E::FellSilent => "fell_silent",

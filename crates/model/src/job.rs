@@ -76,6 +76,12 @@ pub struct Job {
     pub submitted_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed_at: Option<Timestamp>,
+    /// Why its machine waits at its provider, in a queue of that provider; none when it was started, and where there is no such queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_queued: Option<String>,
+    /// When a machine that had waited so was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,6 +160,8 @@ impl Job {
             lifecycle_error: None,
             submitted_at: at,
             placed_at: None,
+            machine_queued: None,
+            machine_started_at: None,
             accepted_at: None,
             running_at: None,
             started_at: None,
@@ -207,6 +215,12 @@ pub enum JobEvent {
         pool: PoolId,
     },
     WaitedTooLong,
+    /// Its machine waits in a queue of its provider: the limit of its boot does not run, that of a wait for a machine does.
+    MachineQueued {
+        why: String,
+    },
+    /// Its machine waits no longer: the time of its boot counts from here.
+    MachineStarted,
     ProviderRefused {
         why: String,
     },
@@ -314,6 +328,8 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.instance = None;
             next.allocation = None;
             next.placed_at = None;
+            next.machine_queued = None;
+            next.machine_started_at = None;
             next.silent_since = None; // the silence was that machine's
             next.lost = false;
             next.freeze = match job.freeze {
@@ -336,8 +352,19 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
         (S::Submitted | S::Provisioning, E::ProviderRefused { why }) => {
             stop(next, JobReason::NoCapacity, at, Some(why.clone()))
         }
+        (S::Provisioning, E::MachineQueued { why }) if job.machine_queued.as_ref() != Some(why) => {
+            next.machine_queued = Some(why.clone());
+            moved(next, [C::Publish { kind: "job.machine_queued" }])
+        }
+        (S::Provisioning, E::MachineStarted) if job.machine_queued.is_some() => {
+            next.machine_queued = None;
+            next.machine_started_at = Some(at);
+            moved(next, [C::Publish { kind: "job.machine_started" }])
+        }
+        (_, E::MachineQueued { .. } | E::MachineStarted) => unchanged(),
         (S::Provisioning, E::Accepted) => {
             next.status = S::Pulling;
+            next.machine_queued = None;
             next.accepted_at = Some(at);
             moved(next, [C::Publish { kind: "job.pulling" }])
         }
@@ -428,8 +455,14 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             moved(next, [C::TellRunner])
         }
         (S::Terminating, E::StopAsked { .. }) => unchanged(),
+        (S::Provisioning, E::LimitPassed) if job.machine_queued.is_some() => {
+            let waited = show_duration(at.since(job.submitted_at));
+            let why = job.machine_queued.as_deref().unwrap_or_default();
+            let message = format!("waited {waited}, at last in its provider's queue: {why}");
+            stop(next, JobReason::NoCapacity, at, Some(message))
+        }
         (S::Provisioning, E::LimitPassed) => {
-            let took = show_duration(at.since(job.placed_at.unwrap_or(at)));
+            let took = show_duration(at.since(boots_since(job).unwrap_or(at)));
             stop(next, JobReason::BootLimit, at, Some(format!("the machine did not take the job within {took}")))
         }
         (S::Pulling, E::LimitPassed) => {
@@ -493,7 +526,10 @@ pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
     match job.status {
         S::Submitted if job.freeze == FreezeState::Frozen => None,
         S::Submitted => Some(Wait { from: job.submitted_at, ms: limits.pending_ms, event: E::WaitedTooLong }),
-        S::Provisioning => Some(Wait { from: job.placed_at?, ms: limits.boot_ms, event: E::LimitPassed }),
+        S::Provisioning if job.machine_queued.is_some() => {
+            Some(Wait { from: job.submitted_at, ms: limits.pending_ms, event: E::LimitPassed })
+        }
+        S::Provisioning => Some(Wait { from: boots_since(job)?, ms: limits.boot_ms, event: E::LimitPassed }),
         S::Pulling => Some(Wait { from: job.accepted_at?, ms: limits.sync_ms, event: E::LimitPassed }),
         S::Terminating => match job.gone_at {
             Some(gone) => Some(Wait { from: gone, ms: LOG_TAIL_LIMIT_MS, event: E::LimitPassed }),
@@ -504,6 +540,11 @@ pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
         },
         S::Running | S::Done | S::Failed | S::Terminated | S::Aborted => None,
     }
+}
+
+/// Time in a queue of its provider is no part of a machine's boot.
+fn boots_since(job: &Job) -> Option<Timestamp> {
+    job.machine_started_at.or(job.placed_at)
 }
 
 /// A wait for a runner or provider: over `ms` after `from`, not counting outages of the control plane.
@@ -522,6 +563,7 @@ pub fn phase(job: &Job) -> Option<Phase> {
         S::Terminating => Phase::Terminating,
         _ if job.lost => Phase::Lost,
         _ if job.silent_since.is_some() => Phase::Unreachable,
+        S::Provisioning if job.machine_queued.is_some() => Phase::Queued,
         S::Provisioning => Phase::Provisioning,
         S::Pulling => Phase::Pulling,
         S::Running => Phase::Running,
@@ -672,6 +714,8 @@ pub fn name(event: &JobEvent) -> &'static str {
         E::PlaceLost => "place_lost",
         E::PoolChanged { .. } => "pool_changed",
         E::WaitedTooLong => "waited_too_long",
+        E::MachineQueued { .. } => "machine_queued",
+        E::MachineStarted => "machine_started",
         E::ProviderRefused { .. } => "provider_refused",
         E::Accepted => "accepted",
         E::SyncComplete { .. } => "sync_complete",

@@ -11,6 +11,8 @@ pub struct Slot {
     pub instance: InstanceId,
     pub org: OrgId,
     pub resources: Resources,
+    /// Its machine may be taken away at any time.
+    pub spot: bool,
     pub init_checksum: Option<String>,
     pub version: i64,
 }
@@ -19,6 +21,8 @@ pub struct Slot {
 pub struct Wish {
     pub org: OrgId,
     pub resources: Resources,
+    /// A machine that may be taken away at any time will do.
+    pub spot: bool,
     pub init_checksum: Option<String>,
 }
 
@@ -64,7 +68,7 @@ pub fn turn(turns: Turns) -> i64 {
 
 /// 100: prepared for exactly this; 50: vanilla, needs its init; none: excluded.
 pub fn score(slot: &Slot, wish: &Wish) -> Option<i64> {
-    if slot.org != wish.org || !slot.resources.satisfies(&wish.resources) {
+    if slot.org != wish.org || slot.spot && !wish.spot || !slot.resources.satisfies(&wish.resources) {
         return None;
     }
     match (&slot.init_checksum, &wish.init_checksum) {
@@ -96,8 +100,9 @@ pub fn place(wish: &Wish, slots: &[Slot], room: Room) -> Placement {
     }
 }
 
-fn size(resources: &Resources) -> (i64, i64) {
-    (resources.memory_bytes.unwrap_or(i64::MAX), resources.cpu_milli.unwrap_or(i64::MAX))
+fn size(resources: &Resources) -> (i64, i64, i64) {
+    let gpus = resources.gpu.as_ref().map_or(0, |gpu| gpu.count);
+    (gpus, resources.memory_bytes.unwrap_or(i64::MAX), resources.cpu_milli.unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -109,7 +114,8 @@ mod tests {
             allocation: AllocationId(id),
             instance: InstanceId(id),
             org: OrgId(1),
-            resources: Resources { cpu_milli: None, memory_bytes: memory },
+            resources: Resources { memory_bytes: memory, ..Resources::default() },
+            spot: false,
             init_checksum: init.map(str::to_owned),
             version: 1,
         }
@@ -117,7 +123,8 @@ mod tests {
     fn wish(memory: Option<i64>, init: Option<&str>) -> Wish {
         Wish {
             org: OrgId(1),
-            resources: Resources { cpu_milli: None, memory_bytes: memory },
+            resources: Resources { memory_bytes: memory, ..Resources::default() },
+            spot: false,
             init_checksum: init.map(str::to_owned),
         }
     }
@@ -147,6 +154,15 @@ mod tests {
         );
         assert_eq!(place(&wish(Some(200), None), &[], FULL), Placement::Wait);
         assert_eq!(place(&wish(Some(200), None), &slots, Room { instances: 1, ..FULL }), Placement::Spawn);
+    }
+
+    #[test]
+    fn a_machine_that_may_be_taken_away_is_for_who_asked_for_such() {
+        let spot = Slot { spot: true, ..slot(1, None, None) };
+        let asks = Wish { spot: true, ..wish(None, None) };
+        assert_eq!(place(&asks, std::slice::from_ref(&spot), FULL), Placement::Claim(spot.clone()));
+        assert_eq!(place(&asks, &[slot(2, None, None)], FULL), Placement::Claim(slot(2, None, None)));
+        assert_eq!(place(&wish(None, None), &[spot], FULL), Placement::Retire(InstanceId(1)));
     }
 
     #[test]

@@ -169,6 +169,66 @@ pub struct Resources {
     pub cpu_milli: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
+}
+
+/// GPUs of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Part of its model's name, e.g. `a100`; any kind without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    pub count: i64,
+}
+
+impl Gpu {
+    /// `a100`, `a100:2` or `2`, as `--gpu` takes it.
+    pub fn parse(text: &str) -> Result<Gpu, String> {
+        let wrong = || format!("`{text}` is not KIND[:N], e.g. a100, a100:2, or 2 of any kind");
+        let number = |text: &str| text.parse::<i64>().ok().filter(|number| number.to_string() == text);
+        let (kind, count) = match text.split_once(':') {
+            Some((kind, count)) => (Some(kind), number(count).ok_or_else(wrong)?),
+            None => number(text).map_or((Some(text), 1), |count| (None, count)),
+        };
+        if kind.is_some_and(|kind| kind.bytes().all(|byte| byte.is_ascii_digit())) {
+            return Err(wrong());
+        }
+        let gpu = Gpu { kind: kind.map(str::to_owned), count };
+        gpu.check().map_err(|_| wrong())?;
+        Ok(gpu)
+    }
+
+    fn check(&self) -> Result<(), Refused> {
+        let is_word = |kind: &String| {
+            (1..=64).contains(&kind.len()) && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        };
+        check(
+            self.kind.as_ref().is_none_or(is_word),
+            "gpu",
+            "its kind must be 1 to 64 letters, digits, `-`, `_` or `.`, e.g. a100",
+        )?;
+        check((1..=MAX_GPUS).contains(&self.count), "gpu", format!("must be 1 to {MAX_GPUS} of them, e.g. a100:2"))
+    }
+
+    /// Whether these are enough for what is asked: as many, and of that kind.
+    pub fn satisfies(&self, asked: &Gpu) -> bool {
+        let kind = match (&self.kind, &asked.kind) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(have), Some(want)) => have.to_ascii_lowercase().contains(&want.to_ascii_lowercase()),
+        };
+        kind && self.count >= asked.count
+    }
+}
+
+impl std::fmt::Display for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.kind {
+            Some(kind) => write!(f, "{kind}:{}", self.count),
+            None => write!(f, "{}", self.count),
+        }
+    }
 }
 
 impl Resources {
@@ -178,7 +238,13 @@ impl Resources {
             (_, None) | (None, Some(_)) => true,
             (Some(have), Some(want)) => have >= want,
         };
-        enough(self.cpu_milli, asked.cpu_milli) && enough(self.memory_bytes, asked.memory_bytes)
+        // A machine has no GPUs unless it says so.
+        let gpus = match (&self.gpu, &asked.gpu) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(have), Some(want)) => have.satisfies(want),
+        };
+        enough(self.cpu_milli, asked.cpu_milli) && enough(self.memory_bytes, asked.memory_bytes) && gpus
     }
 }
 
@@ -189,7 +255,12 @@ impl std::fmt::Display for Resources {
             _ => format!("{} cores", show_cpu(milli)),
         });
         let memory = self.memory_bytes.map(|bytes| format!("{} of memory", show_memory(bytes)));
-        let parts: Vec<String> = cpu.into_iter().chain(memory).collect();
+        let gpus = self.gpu.as_ref().map(|gpu| match (&gpu.kind, gpu.count) {
+            (Some(kind), count) => format!("{count} × {kind}"),
+            (None, 1) => "1 GPU".to_owned(),
+            (None, count) => format!("{count} GPUs"),
+        });
+        let parts: Vec<String> = cpu.into_iter().chain(memory).chain(gpus).collect();
         f.write_str(if parts.is_empty() { "as much as there is" } else { "" })?;
         f.write_str(&parts.join(" and "))
     }
@@ -284,6 +355,12 @@ pub struct RunSpec {
     /// Nobody asked for that region: where it has no machine, the provider's others are tried.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any_region: bool,
+    /// Providers that may be tried, in this order, where somebody named them; the first that could have a machine is `provider`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub providers: Vec<String>,
+    /// A machine that may be taken away at any time will do; where there is none, an ordinary one is taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spot: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_duration_ms: Option<i64>,
     pub stop_duration_ms: i64,
@@ -329,6 +406,10 @@ pub struct RunTerms {
     pub region: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any_region: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub providers: Vec<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spot: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_duration_ms: Option<i64>,
     pub stop_duration_ms: i64,
@@ -405,6 +486,11 @@ pub const MAX_ENV: usize = 500;
 pub const MAX_ENV_BYTES: usize = 128 * 1024;
 pub const MAX_ATTEMPTS: i64 = 100;
 pub const MAX_NODES: i64 = 1_000;
+/// What [`Gpu::parse`] takes, for those who describe it.
+pub const GPU_PATTERN: &str =
+    r"^(([1-9]|[1-5][0-9]|6[0-4])|[A-Za-z0-9._-]*[A-Za-z._-][A-Za-z0-9._-]*(:([1-9]|[1-5][0-9]|6[0-4]))?)$";
+/// More are on no machine.
+pub const MAX_GPUS: i64 = 64;
 pub const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
 
 impl RunSpec {
@@ -481,6 +567,7 @@ impl RunSpec {
             "memory",
             "must be at least 4MB, e.g. 512MB or 2GB",
         )?;
+        self.resources.gpu.as_ref().map_or(Ok(()), Gpu::check)?;
         if let Some(retry) = &self.retry {
             check(
                 (1..=MAX_ATTEMPTS).contains(&retry.max_attempts),
@@ -506,6 +593,8 @@ impl RunSpec {
             provider: self.provider.clone(),
             region: self.region.clone(),
             any_region: self.any_region,
+            providers: self.providers.clone(),
+            spot: self.spot,
             max_duration_ms: self.max_duration_ms,
             stop_duration_ms: self.stop_duration_ms,
             hold_ms: self.hold_ms,
@@ -619,7 +708,7 @@ mod tests {
 
     #[test]
     fn a_machine_satisfies_what_is_no_larger() {
-        let of = |cpu, memory| Resources { cpu_milli: cpu, memory_bytes: memory };
+        let of = |cpu, memory| Resources { cpu_milli: cpu, memory_bytes: memory, gpu: None };
         let table = [
             (of(None, None), of(Some(1), Some(1)), true),
             (of(Some(2000), Some(100)), of(None, None), true),
@@ -633,13 +722,31 @@ mod tests {
     }
 
     #[test]
+    fn gpus_are_asked_for_by_part_of_their_name() {
+        let gpu = |text: &str| Gpu::parse(text).unwrap();
+        let asked = ["a100", "A100:2", "2"].map(|text| gpu(text).to_string());
+        assert_eq!(asked, ["a100:1", "A100:2", "2"]);
+        for wrong in ["", ":2", "a100:", "a100:0", "0", "-1", "a100:65", "007", "7:1", "a b", "a/b", "a:b:1"] {
+            assert!(Gpu::parse(wrong).is_err(), "{wrong}");
+        }
+        let host = Gpu { kind: Some("NVIDIA A100-SXM4-40GB".into()), count: 2 };
+        let table = [("a100", true), ("a100:2", true), ("2", true), ("a100:3", false), ("h100", false)];
+        for (text, enough) in table {
+            assert_eq!(host.satisfies(&gpu(text)), enough, "{text}");
+        }
+        let asked = Resources { gpu: Some(gpu("a100")), ..Resources::default() };
+        assert!(!Resources::default().satisfies(&asked), "a machine has none unless it says so");
+        assert_eq!(asked.to_string(), "1 × a100");
+    }
+
+    #[test]
     fn sizes_are_shown_as_they_are_asked_for() {
         for (bytes, shown) in [(7, "7B"), (1536, "1.5KB"), (512 << 20, "512MB"), ((3 << 30) - 1, "2.9GB")] {
             assert_eq!(show_memory(bytes), shown);
         }
-        let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(4 << 30) };
+        let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(4 << 30), gpu: None };
         assert_eq!(host.to_string(), "2 cores and 4GB of memory");
-        assert_eq!(Resources { cpu_milli: Some(1000), memory_bytes: None }.to_string(), "1 core");
+        assert_eq!(Resources { cpu_milli: Some(1000), ..Resources::default() }.to_string(), "1 core");
     }
 
     #[test]

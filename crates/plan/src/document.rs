@@ -281,6 +281,7 @@ fn read_agent(at: usize, value: &Value) -> Agent {
         resources: Resources {
             cpu_milli: resources.quantity("cpu", quantity::cpu),
             memory_bytes: resources.quantity("memory", quantity::memory),
+            gpu: None,
         },
         provider: agent.text("provider"),
         region: agent.text("region"),

@@ -25,6 +25,11 @@ pub fn memory(text: &str) -> Result<i64, String> {
     if bytes.is_finite() && bytes < i64::MAX as f64 { Ok(bytes as i64) } else { Err(bad()) }
 }
 
+/// GPUs: `a100`, `a100:2`, or `2` of any kind.
+pub fn gpu(text: &str) -> Result<String, String> {
+    spec::Gpu::parse(text.trim()).map(|gpu| gpu.to_string())
+}
+
 /// Processors in thousandths: `2`, `0.5`, or `500m` as Kubernetes has it.
 pub fn cpu(text: &str) -> Result<i64, String> {
     let bad = || format!("`{text}` is not a number of processors: write it like 2 or 0.5");

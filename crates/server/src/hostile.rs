@@ -8,9 +8,9 @@ use crate::{AppState, Shared};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
+use engine::adapters::FakeTool;
 use engine::adapters::tool::fake::Fate;
 use engine::adapters::tool::llm::{LlmSettings, Models};
-use engine::adapters::{FakeTool, LocalProvider, LocalSettings, Provider};
 use engine::store::token::Scope;
 use engine::store::{Database, Installation, Options, Store, WorkClass};
 use engine::{Engine, Presence};
@@ -43,14 +43,18 @@ impl World {
     pub(crate) async fn new(is_local: bool) -> World {
         let store = Store::open(&Options::new(Database::Memory)).unwrap();
         // Nothing is ever started: the path leads nowhere, and no worker is alive to try.
-        let mut settings = LocalSettings::new("/nonexistent", "/nonexistent");
-        settings.max_instances = 1;
-        settings.can_sandbox = || Err("bubblewrap (bwrap) is not installed".to_owned());
-        let local: Arc<dyn Provider> = Arc::new(LocalProvider::new(settings));
+        let host = engine::adapters::registry::Host {
+            home: "/nonexistent".into(),
+            exe: "/nonexistent".into(),
+            can_sandbox: || Err("bubblewrap (bwrap) is not installed".to_owned()),
+            hidden: Vec::new(),
+        };
+        let tables = serde_json::from_value(json!({ "local": { "max_instances": 1 } })).unwrap();
+        let settings = engine::ProviderSettings { tables, prices: BTreeMap::new(), host };
         let state = engine::EngineContext {
             config: engine::Config::default(),
             installation: Installation::new("testtest", [7; 32]),
-            providers: BTreeMap::from([("local".to_owned(), local)]),
+            providers: engine::ProviderSet::new(settings).unwrap(),
             tools: BTreeMap::from([(ToolKind::Http, Arc::new(far_side()) as Arc<dyn engine::Tool>)]),
             models: models(),
             control_urls: engine::ControlUrls::only("unix:/nonexistent"),
@@ -206,6 +210,7 @@ fn least(body: &str) -> &'static str {
         "PollSteps" => r#"{"tools":["t"],"wait_ms":0}"#,
         "ResolveBody" => r#"{"action":"skip"}"#,
         "SendMessage" => r#"{"text":"x"}"#,
+        "NewProvider" => r#"{"name":"x","kind":"local"}"#,
         _ => "{}",
     }
 }

@@ -31,6 +31,7 @@ mod orphan;
 mod polled;
 mod pool;
 mod problem;
+mod provider;
 mod question;
 #[cfg(test)]
 mod repeated;

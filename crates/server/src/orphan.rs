@@ -3,18 +3,16 @@
 use crate::Shared;
 use crate::auth::{Admin, Reader, Writer};
 use crate::problem::HandlerResult;
-use crate::routes::{Asked, Paging, Path, Query, answered, gather, page, part, settled};
+use crate::routes::{Asked, Paging, Path, Query, gather, once, page, part};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use engine::orphan::{ImportOutcome, OrphanPicture, ScanPicture, UnlistedPicture};
-use engine::store::idempotency::Key;
 use engine::store::unlisted::UnlistedJob;
-use engine::store::{Lane, Tx};
 use model::names::ResourceName;
 use model::orphan::{ResourceType, Whitelisted};
 use model::stub::Stub;
-use model::{Credits, Failure, Timestamp, slug};
+use model::{Credits, Timestamp, slug};
 use serde::Deserialize;
 use wire::api::{
     EndOrphanBody, ImportBody, ImportReport, ImportedView, InferredView, NotImportedView, OrphanDetailView,
@@ -98,7 +96,7 @@ pub(crate) async fn tally(State(state): State<Shared>, _: Reader) -> HandlerResu
 
 pub(crate) async fn scan(State(state): State<Shared>, writer: Writer, asked: Asked<ScanBody>) -> HandlerResult {
     let key = asked.key(writer.org());
-    once(&state, key, async {
+    once(&state, key, 200, async {
         let scans = state.engine.scan_now(asked.value.provider.as_deref()).await?;
         Ok(ScanReport { scans: scans.iter().map(scanned).collect() })
     })
@@ -129,31 +127,11 @@ pub(crate) async fn keep(State(state): State<Shared>, admin: Admin, asked: Asked
         expires_at: body.expires_at.map(Timestamp),
         notes: body.notes,
     };
-    once(&state, key, async {
+    once(&state, key, 200, async {
         let kept = state.engine.keep_orphan(org, body.provider.as_deref(), wanted).await?;
         Ok(entry(&kept))
     })
     .await
-}
-
-/// Answers from the key, if it has an answer; else acts, and keeps the answer or the refusal under the key. For acts of more than one
-/// transaction, which may be begun again without harm.
-async fn once<V: serde::Serialize>(
-    state: &Shared,
-    key: Option<Key>,
-    act: impl Future<Output = Result<V, Failure>>,
-) -> HandlerResult {
-    if let Some(before) = state.engine.answered_before(key.clone()).await? {
-        return answered(before);
-    }
-    match act.await {
-        Ok(view) => settled(state, key, &view).await,
-        Err(Failure::Refused(refused)) => {
-            let refusal = move |_: &mut Tx| Err(refused.clone().into());
-            answered(state.engine.keyed(Lane::Normal, "answer.keep", key, 200, refusal).await?)
-        }
-        Err(trouble) => Err(trouble.into()),
-    }
 }
 
 pub(crate) async fn unkeep(
@@ -176,7 +154,7 @@ pub(crate) async fn unlisted(State(state): State<Shared>, _: Reader, Query(pagin
 /// Asked twice it imports once.
 pub(crate) async fn import(State(state): State<Shared>, admin: Admin, asked: Asked<ImportBody>) -> HandlerResult {
     let (key, by) = (asked.key(admin.org()), admin.0.described());
-    once(&state, key, async {
+    once(&state, key, 200, async {
         let (mut imported, mut left) = (Vec::new(), Vec::new());
         for import in state.engine.import(by, asked.value.org.clone()).await? {
             match import.outcome {
@@ -240,7 +218,7 @@ pub(crate) async fn terminate(
 ) -> HandlerResult {
     let by = (admin.org(), admin.0.described());
     let body = &asked.value;
-    once(&state, asked.key(admin.org()), async {
+    once(&state, asked.key(admin.org()), 200, async {
         let ending = state.engine.end_orphan(by, (of.provider.as_deref(), &id), &body.confirm, body.force).await?;
         Ok(shown(&ending))
     })

@@ -1,12 +1,11 @@
-//! Routes of pools and providers.
+//! Routes of pools.
 
 use crate::Shared;
 use crate::auth::Reader;
 use crate::problem::HandlerResult;
 use crate::routes::{Paging, Query, part};
 use axum::extract::State;
-use model::spec::Resources;
-use wire::api::{PoolView, ProviderView};
+use wire::api::PoolView;
 
 pub(crate) async fn pools(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
     let found = state.engine.pools().await?;
@@ -19,20 +18,6 @@ pub(crate) async fn pools(State(state): State<Shared>, _: Reader, Query(paging):
         available: p.available,
         busy: p.busy,
         waiting: p.waiting,
-    });
-    part(data.collect(), &paging)
-}
-
-pub(crate) async fn providers(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
-    let data = state.engine.context.providers.values().map(|provider| {
-        let capabilities = provider.capabilities();
-        ProviderView {
-            name: provider.name().to_owned(),
-            regions: capabilities.regions,
-            max_instances: capabilities.max_instances,
-            price_per_hour: provider.price(&Resources::default()).to_string(),
-            workdir_survives_runner: capabilities.workdir_survives_runner,
-        }
     });
     part(data.collect(), &paging)
 }

@@ -26,6 +26,7 @@ async fn seen(world: &World) -> Vec<Value> {
         "approvals?all=true",
         "orphans",
         "orphans/whitelist",
+        "providers",
     ] {
         let got = world.ask("get", &format!("/api/v1/{path}"), Some(&world.admin), &[], "").await;
         assert_eq!(got.status, StatusCode::OK, "{path}");
@@ -239,6 +240,11 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
             orphan(world).await;
             ("i-1".to_owned(), json!({ "confirm": "i-1" }), json!({ "confirm": "i-1", "force": true }))
         }
+        "/providers" => {
+            let body = |max: i64| json!({ "name": "second", "kind": "local", "keys": { "max_instances": max } });
+            (String::new(), body(1), body(2))
+        }
+        "/providers/{id}/test" => ("local".to_owned(), plain, Value::Null),
         "/credits" => (String::new(), json!({ "amount": "5" }), json!({ "amount": "6" })),
         "/tokens" => {
             let body = |name: &str| json!({ "name": name, "scopes": ["read"] });
@@ -332,6 +338,8 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/runs/{id}/messages" => (waiting(world).await, json!({ "text": "x" }), "conflict"),
         "/orphans/import" => (String::new(), json!({ "org": "nobody" }), "not_found"),
         "/orphans/whitelist" => (String::new(), json!({ "provider_id": "i-9", "reason": "x" }), "not_found"),
+        "/providers" => (String::new(), json!({ "name": "local", "kind": "local" }), "conflict"),
+        "/providers/{id}/test" => ("nowhere".to_owned(), none, "not_found"),
         "/orphans/{id}/terminate" => ("i-9".to_owned(), json!({ "confirm": "i-9" }), "not_found"),
         // These refuse nothing but what cannot be read, or who may not ask.
         "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" | "/orphans/scan" => return None,
@@ -364,6 +372,7 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
         let (other_path, other) = match route.path {
             "/runs" => (path.clone(), json!({ "commands": ["false"] })),
             "/orphans/import" => (path.clone(), json!({ "org": "no-one" })),
+            "/providers" => (path.clone(), json!({ "name": "exec", "kind": "exec" })),
             "/orphans/whitelist" => (path.clone(), json!({ "provider_id": "i-8", "reason": "x" })),
             _ => (filled(route.path, &format!("{id}z")), body.clone()),
         };

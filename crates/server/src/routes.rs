@@ -6,7 +6,7 @@ use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
     Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, message, metrics,
-    openapi, orphan, pool, question, run, runner, secret, step, token, tree, usage, workflow,
+    openapi, orphan, pool, provider, question, run, runner, secret, step, token, tree, usage, workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -15,10 +15,10 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
-use engine::store::Lane;
 use engine::store::idempotency::Key;
+use engine::store::{Lane, Tx};
 use futures_util::FutureExt as _;
-use model::Refused;
+use model::{Failure, Refused};
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
@@ -171,7 +171,12 @@ api! {
     get "/tokens/current" token::current, read, "The token this request was made with, without its text", => 200 TokenView;
     delete "/tokens/{id}" token::revoke, admin, "Revoke a token", => 204;
     get "/pools" pool::pools, read, "Where placement is decided", => 200 Page of PoolView;
-    get "/providers" pool::providers, read, "Where machines come from", => 200 Page of ProviderView;
+    get "/providers" provider::list, read, "Where machines come from", => 200 Page of ProviderView;
+    post "/providers" provider::add, admin, "Set up a provider beside those of the settings", NewProvider => 201 ProviderView | 409;
+    get "/providers/prices" provider::prices, read, "What machines cost, by provider, region, spot and type", ?provider::Priced, => 200 Page of PriceView;
+    get "/providers/{id}" provider::show, read, "One provider", => 200 ProviderView;
+    delete "/providers/{id}" provider::remove, admin, "No new machine there; it goes when its last machine is gone", ?provider::Removal, => 204 | 409;
+    post "/providers/{id}/test" provider::test, admin, "Make a machine there, look at it, end it, and say what went as it should", => 200 ProviderReport;
     get "/audit" audit::audit, admin, "Every invariant, recomputed", => 200 AuditReport;
     post "/control/stop" control::stop, admin, "End idle machines and this process", StopBody => 200 Stopped;
 }
@@ -288,6 +293,34 @@ pub(crate) async fn settled(state: &Shared, key: Option<Key>, body: &impl serde:
         return answered(engine::run::KeyedResponse { status: 200, body, replayed: false });
     }
     answered(state.engine.keyed(Lane::Normal, "answer.keep", key, 200, move |_| Ok(body.clone())).await?)
+}
+
+/// Answers from the key, if it has an answer; else acts, and keeps the answer or the refusal under the key. For acts of more than one
+/// transaction, which may be begun again without harm.
+pub(crate) async fn once<V: serde::Serialize>(
+    state: &Shared,
+    key: Option<Key>,
+    status: i64,
+    act: impl Future<Output = Result<V, Failure>>,
+) -> HandlerResult {
+    if let Some(before) = state.engine.answered_before(key.clone()).await? {
+        return answered(before);
+    }
+    match act.await {
+        Ok(view) => {
+            let body = serde_json::to_vec(&view).expect("a view is plain data");
+            if key.is_none() {
+                return answered(engine::run::KeyedResponse { status, body, replayed: false });
+            }
+            let kept = move |_: &mut Tx| Ok(body.clone());
+            answered(state.engine.keyed(Lane::Normal, "answer.keep", key, status, kept).await?)
+        }
+        Err(Failure::Refused(refused)) => {
+            let refusal = move |_: &mut Tx| Err(refused.clone().into());
+            answered(state.engine.keyed(Lane::Normal, "answer.keep", key, status, refusal).await?)
+        }
+        Err(trouble) => Err(trouble.into()),
+    }
 }
 
 /// An id in a path; one that cannot be read names nothing.

@@ -51,7 +51,10 @@ pub(crate) async fn submit(
         }
         asked.submission
     } else {
-        submit::submission(&state.engine.context, writer.org(), asked.value)?
+        let org = writer.org();
+        let limited = state.engine.context.limits_orgs();
+        let name = if limited { state.engine.balance(org).await?.name } else { String::new() };
+        submit::submission(&state.engine.context, (org, &name), asked.value)?
     };
     if dry_run {
         // Nothing is written, so nothing is kept under the key either: asked again, it is planned again.

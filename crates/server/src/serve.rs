@@ -58,8 +58,10 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     let url = address.map(|at| format!("{scheme}://{at}"));
     let is_readable_by_others = tls.is_none() && address.is_some_and(|at| !at.ip().to_canonical().is_loopback());
     let engine = open(&settings, url.as_deref(), address)?;
+    engine.open_providers().await?;
     let (closing, _) = watch::channel(false);
     let hub = Hub::start(&engine.store);
+    crate::provider::follow(&hub, engine.clone());
     let state: Shared = Arc::new(AppState {
         tokens: TokenCache::start(&hub),
         hub,

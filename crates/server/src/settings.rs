@@ -1,13 +1,12 @@
 //! The settings of a control-plane process. Numbers that contradict each other are refused at start.
 
-use engine::ControlUrls;
+use engine::adapters::Notifier;
 use engine::adapters::registry::{BadSetting, Host, Providers};
-use engine::adapters::{Notifier, Provider};
+use engine::{ControlUrls, ProviderSet, ProviderSettings};
 use model::{Failure, Refused};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -108,7 +107,7 @@ impl Settings {
         Ok(Notifier::new(exec, self.home.clone()).map(|notifier| (notifier, *timeout_ms)))
     }
 
-    pub(crate) fn providers(&self) -> Result<BTreeMap<String, Arc<dyn Provider>>, Failure> {
+    pub(crate) fn providers(&self) -> Result<ProviderSet, Failure> {
         let mut hidden = self.files.clone();
         hidden.extend(self.blobs().ok());
         hidden.extend(self.tls.iter().map(|tls| tls.key.clone()));
@@ -117,7 +116,9 @@ impl Settings {
             hidden.extend(["", "-wal", "-shm"].map(|ending| PathBuf::from(format!("{}{ending}", path.display()))));
         }
         let host = Host { home: self.home.clone(), exe: self.exe.clone(), can_sandbox: self.can_sandbox, hidden };
-        self.config.providers.make(&self.config.prices, &host).map_err(|bad| refused(&bad).into())
+        let settings =
+            ProviderSettings { tables: self.config.providers.clone(), prices: self.config.prices.clone(), host };
+        ProviderSet::new(settings).map_err(|bad| refused(&bad).into())
     }
 
     /// What runners dial. A process that is not alone with its database has no socket.

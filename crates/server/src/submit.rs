@@ -2,8 +2,9 @@
 
 use engine::EngineContext;
 use engine::run::Submission;
+use model::offer::Asked;
 use model::spec::{
-    Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Network, Priority, Resources, Retry,
+    Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Gpu, Network, Priority, Resources, Retry,
     RetryEvent, RunKind, RunSpec, Sandbox, StdinRef,
 };
 use model::tree::TreeRef;
@@ -11,25 +12,29 @@ use model::{Credits, OrgId, Refused};
 use std::str::FromStr;
 use wire::api::{SandboxBody, Submit};
 
+/// Three machines are tried at most, so that a longer list is a slip.
+const MAX_PROVIDERS: usize = 16;
+
 pub(crate) fn is_of_agents(body: &Submit) -> bool {
     body.kind.as_deref() == Some(RunKind::Agents.as_str())
 }
 
-pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Result<Submission, Refused> {
+/// `org_name` matters only where a provider is not for every org.
+pub(crate) fn submission(
+    state: &EngineContext,
+    (org, org_name): (OrgId, &str),
+    body: Submit,
+) -> Result<Submission, Refused> {
     if body.plan.is_some() {
         return Err(Refused::invalid("plan", "only a run of `type: agents` has one"));
     }
-    let provider = body.provider.clone().unwrap_or_else(|| "local".into());
-    let capabilities = state.provider(&provider)?.capabilities();
-    let region = match &body.region {
-        Some(region) if capabilities.regions.contains(region) => region.clone(),
-        Some(region) => {
-            let why =
-                format!("`{region}` is not a region of {provider}: choose one of {}", capabilities.regions.join(", "));
-            return Err(Refused::invalid("region", why));
-        }
-        None => capabilities.regions.first().cloned().unwrap_or_else(|| "local".into()),
-    };
+    let resources = resources(&body)?;
+    let providers = providers(&body)?;
+    let (region, spot) = (body.region.as_deref(), body.spot);
+    let asked = Asked { org: org_name, resources: &resources, region, spot, providers: &providers };
+    let first = state.place_of(&asked)?.offers.swap_remove(0);
+    let provider = state.provider(&first.provider)?;
+    let capabilities = provider.capabilities();
     let kind = word("type", body.kind.as_deref(), RunKind::Task)?;
     let spec = RunSpec {
         kind,
@@ -39,10 +44,12 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         files: body.files.map(|files| TreeRef { hash: files.tree, files: files.files, bytes: files.bytes }),
         stdin: body.stdin.map(|stdin| StdinRef { hash: stdin.hash, size: stdin.size }),
         working_dir: body.working_dir,
-        resources: Resources { cpu_milli: body.resources.cpu_milli, memory_bytes: body.resources.memory_bytes },
-        provider: provider.clone(),
-        region,
+        resources,
+        provider: first.provider,
+        region: first.region,
         any_region: body.region.is_none(),
+        providers,
+        spot,
         max_duration_ms: body.max_duration_ms.or(Some(DEFAULT_MAX_DURATION_MS)),
         stop_duration_ms: body.stop_duration_ms.unwrap_or(DEFAULT_STOP_DURATION_MS),
         hold_ms: body.hold_ms,
@@ -58,7 +65,7 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         sandbox: match body.sandbox {
             Some(asked) => sandbox(&asked)?,
             None if kind == RunKind::External => None,
-            None => state.provider(&provider)?.default_sandbox(),
+            None => provider.default_sandbox(),
         },
         on_lost_control: word(
             "on_lost_control",
@@ -73,6 +80,23 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
     spec.check()?;
     spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;
     Ok(Submission { org, name: body.name, spec, plans: Default::default(), start: body.start })
+}
+
+fn resources(body: &Submit) -> Result<Resources, Refused> {
+    let asked = &body.resources;
+    let gpu = asked.gpu.as_deref().map(Gpu::parse).transpose().map_err(|why| Refused::invalid("gpu", why))?;
+    Ok(Resources { cpu_milli: asked.cpu_milli, memory_bytes: asked.memory_bytes, gpu })
+}
+
+/// Whom the request names; nobody, if it names none.
+fn providers(body: &Submit) -> Result<Vec<String>, Refused> {
+    if body.provider.is_some() && !body.providers.is_empty() {
+        return Err(Refused::invalid("providers", "give either provider or providers, not both"));
+    }
+    if body.providers.len() > MAX_PROVIDERS {
+        return Err(Refused::invalid("providers", format!("more than {MAX_PROVIDERS}")));
+    }
+    Ok(body.provider.iter().chain(&body.providers).cloned().collect())
 }
 
 /// The runner reads patterns in the same way when the command has ended, which is too late to learn that one is malformed.

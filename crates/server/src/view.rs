@@ -10,6 +10,7 @@ use model::attempt::Attempt;
 use model::children::Children;
 use model::job::{Job, JobStatus};
 use model::manifest::{Manifest, ResourceKind};
+use model::offer::{Offer, PassedOver};
 use model::run::{LastError, Run};
 use model::spec::{Resources, RunSpec};
 use model::step::Step;
@@ -107,7 +108,11 @@ fn spans(job: Option<&Job>, ended_at: Option<Timestamp>, now: Timestamp) -> (Opt
 }
 
 pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
-    let size = |r: &Resources| ResourcesBody { cpu_milli: r.cpu_milli, memory_bytes: r.memory_bytes };
+    let size = |r: &Resources| ResourcesBody {
+        cpu_milli: r.cpu_milli,
+        memory_bytes: r.memory_bytes,
+        gpu: r.gpu.as_ref().map(ToString::to_string),
+    };
     let (machine, placement) = match plan.placement {
         Place::Now(instance) => (Some(instance), "now"),
         Place::StartMachine => (None, "start_machine"),
@@ -142,7 +147,24 @@ pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
         artifacts: spec.artifacts.clone(),
         sandbox: spec.sandbox.map(|sandbox| sandbox.network.to_string()),
         files: files_plan(spec, &plan.missing),
+        offers: plan.choice.offers.iter().map(offer).collect(),
+        passed_over: plan.choice.passed_over.iter().map(passed_over).collect(),
     }
+}
+
+fn offer(it: &Offer) -> OfferView {
+    OfferView {
+        provider: it.provider.clone(),
+        region: it.region.clone(),
+        spot: it.spot,
+        instance_type: it.instance_type.clone(),
+        price_per_hour: Credits(it.price_micro).to_string(),
+        price_per_hour_micro: it.price_micro,
+    }
+}
+
+fn passed_over(it: &PassedOver) -> PassedOverView {
+    PassedOverView { provider: it.provider.clone(), why: it.why.to_string() }
 }
 
 /// What of a tree is missing takes more than one question to find out (`POST /blobs/missing`, from the root down).

@@ -48,6 +48,7 @@ pub fn available(tx: &mut Tx, pool: PoolId) -> Result<Vec<Slot>, Failure> {
             instance: instance.id,
             org: slot.org,
             resources: instance.resources,
+            spot: instance.spot,
             init_checksum: instance.init_checksum,
             version: slot.version,
         });

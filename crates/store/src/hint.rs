@@ -28,6 +28,8 @@ pub enum Hint {
     Offers(OrgId),
     /// A token was revoked: caches of tokens are emptied.
     Tokens,
+    /// Providers were added or removed: every process reads them again.
+    Providers,
 }
 
 impl Hint {
@@ -41,6 +43,7 @@ impl Hint {
             Hint::RunLogs(id) => format!("f{}", id.0),
             Hint::Offers(org) => format!("o{}", org.0),
             Hint::Tokens => "t".to_owned(),
+            Hint::Providers => "p".to_owned(),
         }
     }
 
@@ -60,6 +63,7 @@ impl Hint {
             b'f' => number().map(RunId).map(Hint::RunLogs),
             b'o' => number().map(OrgId).map(Hint::Offers),
             b't' => Some(Hint::Tokens),
+            b'p' => Some(Hint::Providers),
             _ => None,
         }
     }

@@ -44,6 +44,7 @@ pub mod plan;
 pub mod pool;
 mod post;
 mod private;
+pub mod provider;
 pub mod question;
 mod queue;
 mod reader;

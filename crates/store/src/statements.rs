@@ -17,6 +17,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::orphan::ALL,
     crate::unlisted::ALL,
     crate::pool::ALL,
+    crate::provider::ALL,
     crate::run::ALL,
     crate::plan::ALL,
     crate::question::ALL,

@@ -142,7 +142,7 @@ impl Inner {
                 Hint::Run(run) => drop(touched.insert(run)),
                 Hint::Instance(instance) => drop(self.instances.insert(instance)),
                 Hint::Work(_) | Hint::Everything => worked = true,
-                Hint::Logs(_) | Hint::RunLogs(_) | Hint::Offers(_) | Hint::Tokens => {}
+                Hint::Logs(_) | Hint::RunLogs(_) | Hint::Offers(_) | Hint::Tokens | Hint::Providers => {}
             }
         }
         if worked {

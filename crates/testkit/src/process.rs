@@ -150,7 +150,7 @@ pub fn engine(config: &Config, far: &FarProvider, tool: &FarTool, store: &Store,
     let context = EngineContext {
         config: config.clone(),
         installation: Installation::new("s1mulat3", [7; 32]),
-        providers: BTreeMap::from([("fake".to_owned(), provider)]),
+        providers: BTreeMap::from([("fake".to_owned(), provider)]).into(),
         tools: [ToolKind::Http, ToolKind::Llm].map(|kind| (kind, Arc::new(tool.clone()) as Arc<dyn Tool>)).into(),
         models: Default::default(),
         control_urls: engine::ControlUrls::only("sim:"),

@@ -87,8 +87,8 @@ impl Provider for FarProvider {
     fn reach(&self) -> Reach {
         self.near.reach()
     }
-    fn price(&self, resources: &Resources) -> Credits {
-        self.near.price(resources)
+    fn price(&self, asked: &Resources, region: &str, spot: bool) -> Credits {
+        self.near.price(asked, region, spot)
     }
     fn size_for(&self, asked: &Resources) -> Resources {
         self.near.size_for(asked)

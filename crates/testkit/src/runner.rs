@@ -45,7 +45,7 @@ impl World {
                     self.note(format_args!("{name} starts, process {process}"));
                     self.after(ms, Happening::Dial { name: name.clone(), process });
                 }
-                MachineState::Running | MachineState::Going => {}
+                MachineState::Queued | MachineState::Running | MachineState::Going => {}
                 MachineState::RunnerGone => self.process_ended(name),
                 MachineState::Gone => self.machine_gone(name),
             }

@@ -75,7 +75,7 @@ impl House {
         let context = EngineContext {
             config,
             installation: Installation::new("t3stt3st", [7; 32]),
-            providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn Provider>)]),
+            providers: BTreeMap::from([("fake".to_owned(), Arc::new(provider) as Arc<dyn Provider>)]).into(),
             tools: BTreeMap::from([(ToolKind::Http, tool.clone() as Arc<dyn engine::Tool>)]),
             models: Default::default(),
             control_urls: engine::ControlUrls::only("test:"),

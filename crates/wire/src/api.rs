@@ -31,7 +31,8 @@
 //! | `GET /runs/{id}/usage` | [`RunUsageView`] |
 //! | `GET /secrets`, `PUT /secrets/{name}`, `DELETE /secrets/{name}` | [`SecretView`]; [`SecretBody`] |
 //! | `GET /tokens`, `POST /tokens`, `DELETE /tokens/{id}` | [`TokenView`]; [`NewToken`] → 201 [`TokenView`] with `token` |
-//! | `GET /pools`, `GET /providers`, `GET /audit` | [`PoolView`], [`ProviderView`], [`AuditReport`] |
+//! | `GET /pools`, `GET /audit` | [`PoolView`], [`AuditReport`] |
+//! | `GET /providers` `/providers/{id}` `/providers/prices`, `POST /providers` `/providers/{id}/test`, `DELETE /providers/{id}?force=` | [`ProviderView`], [`PriceView`]; [`NewProvider`] → 201 [`ProviderView`], [`ProviderReport`], 204 |
 
 mod control;
 mod instance;
@@ -39,6 +40,7 @@ mod ledger;
 mod log;
 mod message;
 mod orphan;
+mod provider;
 mod question;
 mod run;
 mod step;
@@ -53,6 +55,7 @@ pub use ledger::*;
 pub use log::*;
 pub use message::*;
 pub use orphan::*;
+pub use provider::*;
 pub use question::*;
 pub use run::*;
 pub use step::*;

@@ -1,10 +1,11 @@
 //! What this host has for its machines: cores, and memory as far as a control group around us lets us have it.
 
-use model::spec::Resources;
+use model::spec::{Gpu, Resources};
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
 const GROUPS: &str = "/sys/fs/cgroup";
+const NVIDIA: &str = "/proc/driver/nvidia/gpus";
 
 /// Those that this process may use: affinity and cpu quota are taken into account.
 pub fn cores() -> i64 {
@@ -15,7 +16,26 @@ pub fn size() -> Resources {
     let read = |path: &str| read_to_string(path).unwrap_or_default();
     let installed = installed(&read("/proc/meminfo"));
     let allowed = allowed(Path::new(GROUPS), &read("/proc/self/cgroup"));
-    Resources { cpu_milli: Some(cores() * 1000), memory_bytes: installed.into_iter().chain(allowed).min() }
+    Resources {
+        cpu_milli: Some(cores() * 1000),
+        memory_bytes: installed.into_iter().chain(allowed).min(),
+        gpu: gpus(Path::new(NVIDIA)),
+    }
+}
+
+/// What the driver says of its GPUs; a host with several kinds is said to have the first.
+fn gpus(folder: &Path) -> Option<Gpu> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let mut models: Vec<String> = entries
+        .filter_map(|entry| {
+            let told = read_to_string(entry.path().join("information")).ok()?;
+            told.lines().find_map(|line| Some(line.strip_prefix("Model:")?.trim().to_owned()))
+        })
+        .collect();
+    models.sort();
+    let first = models.first()?.clone();
+    let count = models.iter().filter(|model| **model == first).count() as i64;
+    Some(Gpu { kind: Some(first), count })
 }
 
 fn installed(meminfo: &str) -> Option<i64> {
@@ -70,6 +90,16 @@ mod tests {
         put(dir.path(), "memory/memory.stat", "cache 1\nhierarchical_memory_limit 2000\n");
         assert_eq!(allowed(dir.path(), "4:memory:/docker/1\n0::/a/b\n"), Some(2000), "seen from inside a container");
         assert_eq!(allowed(dir.path(), ""), None);
+    }
+
+    #[test]
+    fn gpus_are_what_the_driver_says() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(gpus(&dir.path().join("none")), None);
+        for device in ["0000:01:00.0", "0000:02:00.0"] {
+            put(dir.path(), &format!("{device}/information"), "Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ: 1\n");
+        }
+        assert_eq!(gpus(dir.path()), Some(Gpu { kind: Some("NVIDIA A100-SXM4-40GB".into()), count: 2 }));
     }
 
     #[test]

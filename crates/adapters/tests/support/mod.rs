@@ -3,7 +3,7 @@
 
 use adapters::conformance::{Deed, MACHINES, Subject};
 use adapters::local::LocalTimeouts;
-use adapters::{LocalProvider, LocalSettings, Order, Provider};
+use adapters::{Capabilities, ExecProvider, ExecSettings, LocalProvider, LocalSettings, Order, Provider, Reach};
 use model::boot::{BOOT_FILE, Boot, LOCK_FILE, SOCKET_FILE, SocketAnswer, SocketAsk};
 use model::spec::Resources;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
@@ -34,6 +34,8 @@ pub struct Local {
     _home: tempfile::TempDir,
     root: PathBuf,
     provider: LocalProvider,
+    /// The same folders, made by the example of a program.
+    exec: Option<ExecProvider>,
     ready: UnixListener,
     seen: Mutex<BTreeSet<String>>,
 }
@@ -44,7 +46,27 @@ pub fn local() -> Local {
     fs::create_dir(&root).unwrap();
     let ready = UnixListener::bind(root.join(READY_FILE)).unwrap();
     let provider = LocalProvider::new(settings(&root));
-    Local { _home: home, root, provider, ready, seen: Mutex::default() }
+    Local { _home: home, root, provider, exec: None, ready, seen: Mutex::default() }
+}
+
+/// Machines that `examples/providers/folder.py` makes.
+#[allow(dead_code, reason = "the conformance suite alone uses it")]
+pub fn exec() -> Local {
+    let mut local = local();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/providers/folder.py");
+    let words = [example.as_path(), &local.root, script()].map(|path| path.to_str().unwrap().to_owned());
+    let settings = ExecSettings {
+        name: "folder".to_owned(),
+        exec: words.to_vec(),
+        folder: local.root.clone(),
+        timeout: Duration::from_secs(60),
+        capabilities: Capabilities { regions: vec!["here".into()], max_instances: MACHINES, ..Capabilities::default() },
+        reach: Reach::Host,
+        price_per_hour: model::Credits(7),
+        spot_price: model::Credits(7),
+    };
+    local.exec = Some(ExecProvider::new(settings));
+    local
 }
 
 pub fn settings(root: &Path) -> LocalSettings {
@@ -107,7 +129,10 @@ fn stands_still(pid: Pid) -> bool {
 
 impl Subject for Local {
     fn provider(&self) -> &dyn Provider {
-        &self.provider
+        match &self.exec {
+            Some(exec) => exec,
+            None => &self.provider,
+        }
     }
     fn await_runner<'a>(&'a self, name: &'a str) -> Deed<'a> {
         Box::pin(async move { self.wait_ready(name) })
@@ -124,8 +149,8 @@ impl Subject for Local {
         fs::write(&path, serde_json::to_vec(&boot).unwrap()).unwrap();
         Box::pin(async move {
             // Started by somebody else's provider, which knows the directory's rules as ours does.
-            let theirs = Order { boot, region: String::new(), resources: Resources::default() };
-            self.provider.spawn(&theirs).await.unwrap();
+            let theirs = Order::new(boot, "", Resources::default());
+            self.provider().spawn(&theirs).await.unwrap();
             self.wait_ready(name);
         })
     }

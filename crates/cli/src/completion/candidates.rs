@@ -37,6 +37,7 @@ enum What {
     /// Of this noun, or the run it belongs to.
     OfRun(lookup::Noun),
     Secrets,
+    Providers,
     /// Of the run that was named before.
     Artifacts,
     /// Names of its agents, tasks or steps.
@@ -98,6 +99,7 @@ fn what(command: &str, arg: &clap::Arg) -> Option<What> {
         ("logs", "task") => What::Below("tasks"),
         ("logs", "step") => What::Below("steps"),
         ("delete", "name") | (_, "secrets") => What::Secrets,
+        (_, "provider") => What::Providers,
         ("get", "glob") => What::Artifacts,
         ("run", "files" | "argv" | "workdir") => What::Files,
         _ if is_path(arg) => What::Files,
@@ -148,16 +150,18 @@ impl Context {
                 let own = self.of_noun(noun).into_iter().map(|it| it.hide(current.is_empty()));
                 own.chain(self.runs(&[], current)).collect()
             }
-            What::Secrets => {
-                let named = self.list("/secrets").into_iter().filter_map(|it| it.name);
-                named.map(CompletionCandidate::new).collect()
-            }
+            What::Secrets => self.named("/secrets"),
+            What::Providers => self.named("/providers"),
             What::Artifacts => self.artifacts(),
             What::Below(what) => self.below(what),
             What::Files => Vec::new(),
         };
         found.retain(|it| it.get_value().to_string_lossy().starts_with(current));
         found
+    }
+
+    fn named(&self, path: &str) -> Vec<CompletionCandidate> {
+        self.list(path).into_iter().filter_map(|it| it.name).map(CompletionCandidate::new).collect()
     }
 
     /// `@last` and names; ids when one is being written, or where nothing has a name.

@@ -30,6 +30,7 @@ pub enum Value {
     Duration,
     Memory,
     Cpu,
+    Gpu,
     Credits,
     OneOf(&'static [&'static str]),
     /// A list of such words, or one.
@@ -120,7 +121,7 @@ pub const TASK: &[Key] = &[
     Key {
         name: "provider",
         value: Value::Text,
-        about: "Where machines come from. `repl doctor` lists what is set up.",
+        about: "Where its machine comes from: a provider of `repl provider ls`. One that costs money is taken only if it is named, here, by the flag or in `[run] providers` of the settings, which names several that are tried in order.",
         default: "`local`: processes on the host of the control plane",
         example: "local",
         flag: Some("--provider"),
@@ -129,9 +130,17 @@ pub const TASK: &[Key] = &[
         name: "region",
         value: Value::Text,
         about: "Region of the provider.",
-        default: "the provider's own",
+        default: "the cheapest; where it has no machine, the next",
         example: "local",
         flag: Some("--region"),
+    },
+    Key {
+        name: "spot",
+        value: Value::Flag,
+        about: "A machine that may be taken away at any time will do: spot machines in the two cheapest regions are tried first, then an ordinary one.",
+        default: "`false`",
+        example: "true",
+        flag: Some("--spot"),
     },
     Key {
         name: "max_duration",
@@ -215,6 +224,14 @@ pub const RESOURCES: &[Key] = &[
         default: "all",
         example: "2",
         flag: Some("--cpu"),
+    },
+    Key {
+        name: "gpu",
+        value: Value::Gpu,
+        about: "GPUs: part of the model's name, and how many; a number alone is of any kind.",
+        default: "none",
+        example: "a100:2",
+        flag: Some("--gpu"),
     },
     Key {
         name: "memory",

@@ -306,7 +306,7 @@ impl Home {
 }
 
 /// The binary that was built for this test, or the one that a variable names.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     std::env::var_os("CARGO_BIN").map_or_else(|| env!("CARGO_BIN_EXE_repl").into(), PathBuf::from)
 }
 

@@ -16,6 +16,7 @@ mod machines;
 mod orphans;
 mod output;
 mod process;
+mod providers;
 mod refusals;
 mod sandbox;
 mod servers;

@@ -59,6 +59,7 @@ pub const STORIES: &[Story] = &[
             "log.seal",
             "worker/blob.keep",
             "org.ensure",
+            "provider.copy",
             "provider.spawn",
             "register.post",
             "report.post",

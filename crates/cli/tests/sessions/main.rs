@@ -312,6 +312,36 @@ fn money_secrets_and_tokens() {
 }
 
 #[test]
+fn providers_are_listed_added_priced_and_removed() {
+    let mut session = Session::new();
+    let config = session.here().join("../.config/remuda");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("config.toml"), "[providers.local]\nmax_instances = 2\norgs = ['default']\n").unwrap();
+    for line in [
+        "repl provider ls",
+        "repl provider add local second --set max_instances=1",
+        "repl provider add local second --set max_instances=2",
+        "repl provider add exec mine",
+        "repl provider add ssh lab",
+        "repl provider ls",
+        "repl provider prices | awk '{ print $1, $2, $3, $4, $NF }'",
+        "repl provider prices secnd",
+        "repl provider prices second --json | grep -v 'cpu_milli\\|memory_bytes\\|gpu'",
+        "repl run --dry-run --provider second -c true | grep -v 'machine\\|set aside'",
+        "repl run --dry-run --gpu h100:9 -c true",
+        "repl run --region nowhere -c true",
+        "repl provider test second",
+        "repl provider test second --yes",
+        "repl provider remove local",
+        "repl provider remove third",
+    ] {
+        session.type_in(line);
+    }
+    session.quietly("repl provider remove second --force");
+    transcript_is!(session);
+}
+
+#[test]
 fn what_people_type_is_understood_or_answered() {
     let mut session = Session::new();
     std::fs::write(session.here().join("train.py"), "print('hello')\n").unwrap();
@@ -334,7 +364,7 @@ fn what_people_type_is_understood_or_answered() {
         "repl top",
         "repl list -a",
         "repl stauts train",
-        "repl run --gpu 1 -c true",
+        "repl run --gpus 1 -c true",
         "repl status trian",
         "repl status other",
         "repl help frobnicate",

@@ -8,7 +8,8 @@ use crate::run_tx::{RunTx, Tracked};
 use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict, to_value};
 use crate::workflow::{self, advance_in};
 use model::job::{Job, JobEvent, JobReason, JobStatus};
-use model::workflow::{Alternative, Branch, Intent, MAX_ALTERNATIVES, Node, NodeStatus, Pattern};
+use model::offer::Offer;
+use model::workflow::{Alternative, Branch, Intent, Node, NodeStatus, Pattern};
 use model::{AllocationId, Credits, Failure, InstanceId, JobId, ManifestId, RunId, WorkflowId};
 use serde::{Deserialize, Serialize};
 use spawn::SpawnInstance;
@@ -61,6 +62,9 @@ struct Resolved {
     warm: bool,
     #[serde(flatten)]
     slot: Option<WarmSlot>,
+    /// What is tried in turn where a machine has to be made.
+    #[serde(default)]
+    offers: Vec<Offer>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -148,18 +152,24 @@ impl NodeKind for ResolveInstance {
         }
         let pool = job.pool;
         let provider = store::pool::find(run_tx.tx, pool)?.map_or_else(String::new, |pool| pool.provider);
-        if !run_tx.context.providers.contains_key(&provider) {
+        if run_tx.context.providers.get(&provider).is_none() {
             let error = format!(
                 "its provider `{provider}` is not set up any more: set it up again, or submit the run to another"
             );
             return Ok(Verdict::Failed { error, uncertain: false });
         }
-        let resolved = match run_tx.decide_place(id, &[])? {
-            Decision::Claim(slot) => Resolved { warm: true, slot: Some(slot) },
-            Decision::Spawn => Resolved { warm: false, slot: None },
+        let offers = match run_tx.offers(id)? {
+            Ok(offers) => offers,
+            Err(refused) => return Ok(Verdict::Failed { error: refused.to_string(), uncertain: false }),
+        };
+        let (warm, slot) = match run_tx.decide_place(id, &[])? {
+            Decision::Claim(slot) => (true, Some(slot)),
+            Decision::Spawn => (false, None),
             Decision::Wait => return Ok(Verdict::Waits(None)),
         };
-        let alternatives = elsewhere(run_tx, id)?;
+        let alternative = |offer: &Offer| Alternative { parameters: to_value(&Tried { offer: Some(offer.clone()) }) };
+        let alternatives: Vec<Alternative> = offers.iter().skip(1).map(alternative).collect();
+        let resolved = Resolved { warm, slot, offers };
         if alternatives.is_empty() {
             return Ok(RESOLVED.done(&resolved));
         }
@@ -175,23 +185,10 @@ impl NodeKind for ResolveInstance {
     }
 }
 
-/// Where a machine is looked for when the job's own region has none: in the provider's other regions, in its order, if nobody asked
-/// for that one. Ranks of one run stay together.
-fn elsewhere(run_tx: &mut RunTx<'_>, job: JobId) -> Result<Vec<Alternative>, Failure> {
-    if !run_tx.run.spec.any_region || run_tx.run.spec.nodes > 1 {
-        return Ok(Vec::new());
-    }
-    let pool = run_tx.job(job)?.pool;
-    let pool = run_tx.pool(pool)?.clone();
-    let regions = run_tx.context.provider(&pool.provider)?.capabilities().regions;
-    let others = regions.into_iter().filter(|region| *region != pool.region).take(MAX_ALTERNATIVES - 1);
-    Ok(others.map(|region| Alternative { parameters: to_value(&Offer { region: Some(region) }) }).collect())
-}
-
-/// What an alternative of spawn-instance has of its own. The first try has none: its job is where it was submitted to.
+/// What an alternative of spawn-instance has of its own. The first try has none: its offer is the first that was resolved.
 #[derive(Default, Serialize, Deserialize)]
-struct Offer {
-    region: Option<String>,
+struct Tried {
+    offer: Option<Offer>,
 }
 
 /// Takes the slot that was chosen. When another transaction took it or its machine is leaving, the next one is tried; when there is

@@ -46,7 +46,15 @@ pub(crate) fn begin(machines: &mut impl Machines, id: InstanceId, why: &str) -> 
         return Ok(None);
     }
     let next = instance_event(machines, instance, InstanceEvent::TerminateAsked)?;
-    open(machines, next, why).map(Some)
+    let at = machines.tx().at();
+    open(machines, next, why, at).map(Some)
+}
+
+/// For a machine that is made to be ended: its end is under way from its first row on, and comes at `due`, whoever lives by then.
+pub(crate) fn begin_at(tx: &mut Tx, id: InstanceId, why: &str, due: Timestamp) -> Result<WorkflowId, Failure> {
+    let instance = tx.machine(id)?;
+    let next = instance_event(tx, instance, InstanceEvent::TerminateAsked)?;
+    open(tx, next, why, due)
 }
 
 /// A new workflow for a machine that an earlier one could not end.
@@ -58,10 +66,16 @@ pub(crate) fn begin_again(tx: &mut Tx, id: InstanceId, why: &str) -> Result<Work
     if instance.status == InstanceStatus::Terminated {
         return Err(Refused::Gone { what: "instance", why: "it is terminated already".into() }.into());
     }
-    open(tx, instance, why)
+    let at = tx.at();
+    open(tx, instance, why, at)
 }
 
-fn open(machines: &mut impl Machines, mut instance: Instance, why: &str) -> Result<WorkflowId, Failure> {
+fn open(
+    machines: &mut impl Machines,
+    mut instance: Instance,
+    why: &str,
+    due: Timestamp,
+) -> Result<WorkflowId, Failure> {
     let tx = machines.tx();
     let (at, id, manifest) = (tx.at(), WorkflowId(tx.next_id()), ManifestId(tx.next_id()));
     let input = Input { instance: instance.id, why };
@@ -69,7 +83,7 @@ fn open(machines: &mut impl Machines, mut instance: Instance, why: &str) -> Resu
     workflow.instance = Some(instance.id);
     workflow::open_manifest(tx, &workflow)?;
     store::workflow::insert(tx, &workflow)?;
-    tx.wake(WorkKind::Workflow, id.0, at);
+    tx.wake(WorkKind::Workflow, id.0, due);
     instance.workflow = Some(id);
     machines.set_machine(instance)?;
     Ok(id)
@@ -211,7 +225,7 @@ async fn ask_provider(context: &EngineContext, instance: &Instance) -> Said {
     match crash_point!("provider.inspect", provider.inspect(&handle, &instance.nonce).await) {
         Ok(Seen::Stranger) => return Said::Stranger,
         Ok(Seen::Gone) => return Said::Gone(handle.0),
-        Ok(Seen::Alive | Seen::RunnerGone) => {}
+        Ok(Seen::Alive | Seen::RunnerGone | Seen::Queued { .. }) => {}
         Err(trouble) => return Said::NotYet(trouble.what),
     }
     match crash_point!("provider.terminate", provider.terminate(&handle, &instance.nonce).await) {

@@ -281,7 +281,7 @@ fn start(store: &Store, hands: &Hands) -> (Engine, Worker) {
     let context = EngineContext {
         config: Config::default(),
         installation: Installation::new("t3stt3st", [7; 32]),
-        providers: BTreeMap::new(),
+        providers: Default::default(),
         tools: Default::default(),
         models: Default::default(),
         control_urls: crate::ControlUrls::only("test:"),

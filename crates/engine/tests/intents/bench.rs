@@ -369,7 +369,7 @@ impl Bench {
     pub fn restart_without_providers(&mut self) {
         self.restart();
         let context = Arc::get_mut(&mut self.engine.context).expect("nobody else has it yet");
-        context.providers.clear();
+        context.providers.replace(Default::default());
     }
 
     pub fn key(&mut self) -> Key {
@@ -474,7 +474,7 @@ fn open(
     let context = EngineContext {
         config: config.clone(),
         installation: Installation::new("b3nchm4n", [7; 32]),
-        providers: BTreeMap::from([("fake".to_owned(), provider)]),
+        providers: BTreeMap::from([("fake".to_owned(), provider)]).into(),
         tools: [ToolKind::Http, ToolKind::Llm, ToolKind::Mcp]
             .map(|kind| (kind, tool.clone() as Arc<dyn engine::Tool>))
             .into(),
@@ -511,6 +511,8 @@ pub fn spec() -> RunSpec {
         provider: "fake".to_owned(),
         region: "here".to_owned(),
         any_region: false,
+        providers: vec!["fake".to_owned()],
+        spot: false,
         max_duration_ms: None,
         stop_duration_ms: 10 * SECOND,
         hold_ms: None,

@@ -112,7 +112,7 @@ fn an_agent_without_a_ready_command_has_no_machine() {
 fn two_agents_have_two_machines_of_their_own_size() {
     let mut bench = Bench::new();
     script(&mut bench, |_| Does::Runs);
-    let resources = Resources { cpu_milli: Some(2_000), memory_bytes: None };
+    let resources = Resources { cpu_milli: Some(2_000), ..Resources::default() };
     let large = AgentPlan {
         machine: Some(MachinePlan { resources: resources.clone(), ..MachinePlan::default() }),
         ..agent("large", vec![task("all", vec![command("a")])])

@@ -147,7 +147,7 @@ fn a_held_folder_outlives_its_machine_and_is_removed_afterwards() {
 
 pub fn cloud(max_instances: i64) -> Bench {
     let mut cloud = settings(max_instances);
-    (cloud.capabilities.workdir_survives_runner, cloud.capabilities.paid) = (false, true);
+    (cloud.capabilities.keeps_workdirs, cloud.capabilities.bills) = (false, true);
     Bench::with(cloud, Config::default())
 }
 
@@ -180,8 +180,8 @@ fn a_person_with_force_ends_a_held_machine() {
 #[test]
 fn somebody_who_waits_does_not_end_a_hold_that_needs_its_machine() {
     let mut bench = cloud(1);
-    let small = Resources { cpu_milli: None, memory_bytes: Some(1 << 30) };
-    let large = Resources { cpu_milli: None, memory_bytes: Some(4 << 30) };
+    let small = Resources { memory_bytes: Some(1 << 30), ..Resources::default() };
+    let large = Resources { memory_bytes: Some(4 << 30), ..Resources::default() };
     let held = finished(&mut bench, 0, RunSpec { hold_ms: Some(20 * MINUTE), resources: small, ..spec() });
     let waits = bench.submit(RunSpec { resources: large, ..spec() });
     bench.advance(19 * MINUTE);

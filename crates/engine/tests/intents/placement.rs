@@ -15,7 +15,7 @@ use model::{Credits, Refused, RunId, Timestamp};
 use std::sync::Arc;
 
 fn sized(gigabytes: i64) -> RunSpec {
-    RunSpec { resources: Resources { cpu_milli: None, memory_bytes: Some(gigabytes << 30) }, ..spec() }
+    RunSpec { resources: Resources { memory_bytes: Some(gigabytes << 30), ..Resources::default() }, ..spec() }
 }
 
 fn one_machine() -> Bench {
@@ -83,7 +83,7 @@ fn a_job_that_waits_moves_to_another_pool() {
     let other =
         FakeProvider::new(FakeSettings { name: "other".to_owned(), ..settings(1) }, Box::new(|_, _| Fate::Obey));
     let context = Arc::get_mut(&mut bench.engine.context).expect("nothing else has it yet");
-    context.providers.insert("other".to_owned(), Arc::new(other));
+    context.providers.insert("other".to_owned(), engine::Listing::of(Arc::new(other)));
     bench.runners.plan = Some(Plan::Run);
     let first = bench.submit(spec());
     bench.settle();
@@ -155,7 +155,7 @@ fn a_full_pool_retires_an_idle_machine_that_fits_nobody() {
 /// Where all machines are of one size, what a run asks for limits the run and not the machine.
 #[test]
 fn a_machine_takes_every_run_that_is_no_larger() {
-    let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30) };
+    let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30), gpu: None };
     let mut bench = Bench::with(FakeSettings { one_size: Some(host.clone()), ..settings(1) }, Config::default());
     let small = bench.submit(sized(1));
     bench.settle();
@@ -177,10 +177,10 @@ fn a_machine_takes_every_run_that_is_no_larger() {
 #[test]
 fn what_fits_no_machine_is_refused_and_leaves_nothing() {
     let mut settings = settings(2);
-    settings.capabilities.largest = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30) };
+    settings.capabilities.largest = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30), gpu: None };
     let mut bench = Bench::with(settings, Config::default());
     let key = bench.key();
-    let cpu = RunSpec { resources: Resources { cpu_milli: Some(2001), memory_bytes: None }, ..spec() };
+    let cpu = RunSpec { resources: Resources { cpu_milli: Some(2001), ..Resources::default() }, ..spec() };
     for spec in [sized(9), cpu] {
         let submission =
             Submission { org: bench.org, name: None, spec: spec.clone(), plans: Default::default(), start: true };

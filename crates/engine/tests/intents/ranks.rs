@@ -84,7 +84,7 @@ fn warm_machines_are_claimed_together_in_the_submission() {
 fn machines_are_locked_in_the_order_of_their_ids_whichever_fits_best() {
     let mut bench = Bench::new();
     let sized = |gigabytes: i64, nodes: i64| RunSpec {
-        resources: Resources { cpu_milli: None, memory_bytes: Some(gigabytes << 30) },
+        resources: Resources { memory_bytes: Some(gigabytes << 30), ..Resources::default() },
         ..self::nodes(nodes)
     };
     bench.runners.plan = Some(Plan::Run);

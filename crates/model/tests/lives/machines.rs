@@ -101,6 +101,10 @@ impl Commit<'_> {
         let name = self.lives.instance.get(id).id;
         for consequence in consequences.iter() {
             match consequence {
+                InstanceConsequence::JobsQueued => {
+                    self.jobs_on(name, &JobEvent::MachineQueued { why: "no nodes are free".into() })?
+                }
+                InstanceConsequence::JobsStarted => self.jobs_on(name, &JobEvent::MachineStarted)?,
                 InstanceConsequence::JobsSilent => self.jobs_on(name, &JobEvent::FellSilent)?,
                 InstanceConsequence::JobsHeard => self.jobs_on(name, &JobEvent::HeardAgain)?,
                 InstanceConsequence::JobsLost => self.jobs_on(name, &JobEvent::DeclaredLost)?,

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 fn resources() -> impl Strategy<Value = Resources> {
     let amount = || prop::option::of(1i64..5);
-    (amount(), amount()).prop_map(|(cpu_milli, memory_bytes)| Resources { cpu_milli, memory_bytes })
+    (amount(), amount()).prop_map(|(cpu_milli, memory_bytes)| Resources { cpu_milli, memory_bytes, gpu: None })
 }
 
 fn init() -> impl Strategy<Value = Option<String>> {
@@ -28,6 +28,7 @@ fn slots() -> impl Strategy<Value = Vec<Slot>> {
             instance: InstanceId(id),
             org: OrgId(org),
             resources,
+            spot: false,
             init_checksum,
             version: 1,
         };
@@ -36,7 +37,12 @@ fn slots() -> impl Strategy<Value = Vec<Slot>> {
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
-    (resources(), init()).prop_map(|(resources, init_checksum)| Wish { org: OrgId(1), resources, init_checksum })
+    (resources(), init()).prop_map(|(resources, init_checksum)| Wish {
+        org: OrgId(1),
+        resources,
+        spot: false,
+        init_checksum,
+    })
 }
 
 fn room() -> impl Strategy<Value = Room> {

@@ -35,6 +35,8 @@ pub fn spec() -> RunSpec {
         provider: "local".into(),
         region: "here".into(),
         any_region: false,
+        providers: Vec::new(),
+        spot: false,
         max_duration_ms: Some(1_000),
         stop_duration_ms: 10_000,
         hold_ms: None,

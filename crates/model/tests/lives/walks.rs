@@ -7,7 +7,7 @@ use crate::samples::{self, NOW, error};
 use model::agent::{Agent, AgentEvent, AgentStatus};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::attempt::{Attempt, AttemptEvent, AttemptStatus};
-use model::instance::{Instance, InstanceEvent, InstanceStatus};
+use model::instance::{Instance, InstanceEvent, InstanceStatus, ProviderQueue};
 use model::job::{FreezeState, Job, JobEvent, JobReason, JobStatus, JobStatus as S};
 use model::manifest::{Manifest, ManifestEvent, ManifestStatus};
 use model::run::{PauseReason, Run, RunEvent, RunOutcome, RunReason, RunStatus, Termination, Ticket};
@@ -345,6 +345,8 @@ pub fn job_events() -> Vec<JobEvent> {
         JobEvent::Thawed,
         JobEvent::Logged { to: 5 },
         JobEvent::Logged { to: 10 },
+        JobEvent::MachineQueued { why: "no nodes are free".into() },
+        JobEvent::MachineStarted,
         JobEvent::FellSilent,
         JobEvent::HeardAgain,
         JobEvent::DeclaredLost,
@@ -431,6 +433,8 @@ fn instance_events() -> Vec<InstanceEvent> {
         InstanceEvent::Bound { handle: "another".into() },
         InstanceEvent::Registered { host: "host".into(), runner_version: "1".into(), containment: None, sandbox: None },
         InstanceEvent::Heard,
+        InstanceEvent::Queued(ProviderQueue { since: None, why: "no nodes are free".into() }),
+        InstanceEvent::Started,
         InstanceEvent::FellSilent,
         InstanceEvent::GaveUpOn,
         InstanceEvent::DrainAsked,

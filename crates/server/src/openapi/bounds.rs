@@ -6,7 +6,7 @@ use engine::offer::{MAX_TOOL_NAME, MAX_TOOLS};
 use engine::store::token::Scope;
 use model::agent::AgentStatus;
 use model::run::{RunStatus, Ticket};
-use model::spec::{MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent};
+use model::spec::{GPU_PATTERN, MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent};
 use model::step::StepStatus;
 use model::task::TaskStatus;
 use model::usage::UsageBy;
@@ -68,6 +68,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("StdinBody.hash", json!({ "pattern": HASH })),
         ("StdinBody.size", json!({ "minimum": 0, "maximum": model::spec::MAX_STDIN_BYTES })),
         ("ResourcesBody.cpu_milli", json!({ "minimum": 1 })),
+        ("ResourcesBody.gpu", json!({ "pattern": GPU_PATTERN })),
         ("ResourcesBody.memory_bytes", json!({ "minimum": MIN_MEMORY_BYTES })),
         ("RetryBody.max_attempts", json!({ "minimum": 1, "maximum": 100 })),
         ("RetryBody.on_events", json!({ "items": { "type": "string", "enum": events } })),
@@ -99,6 +100,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("ApproveBody.note", json!({ "maxLength": MAX_NOTE })),
         ("CancelBody.reason", json!({ "maxLength": MAX_CANCEL_REASON, "pattern": REASON })),
         ("RejectBody.note", json!({ "maxLength": MAX_NOTE })),
+        ("NewProvider.name", json!({ "pattern": "^[a-z0-9-]{1,32}$" })),
         ("WhitelistBody.provider_id", json!({ "minLength": 1 })),
         ("WhitelistBody.reason", json!({ "minLength": 1, "maxLength": model::orphan::MAX_REASON, "pattern": "\\S" })),
         ("WhitelistBody.notes", json!({ "maxLength": model::orphan::MAX_NOTES })),

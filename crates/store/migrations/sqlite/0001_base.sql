@@ -517,6 +517,12 @@ CREATE TABLE orphan_whitelist (
 -- Entries whose time is up.
 CREATE INDEX orphan_whitelist_to_expire ON orphan_whitelist (expires_at) WHERE expires_at IS NOT NULL;
 
+-- Providers that a person has added, and copies of those in the settings.
+CREATE TABLE providers (
+    name TEXT NOT NULL PRIMARY KEY,
+    doc  TEXT NOT NULL
+);
+
 -- The last scan of each pool (provider and region), and whether it could be listed.
 CREATE TABLE scans (
     pool_id BIGINT NOT NULL PRIMARY KEY,

@@ -83,14 +83,3 @@ pub struct PoolView {
     pub busy: i64,
     pub waiting: i64,
 }
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ProviderView {
-    pub name: String,
-    pub regions: Vec<String>,
-    pub max_instances: i64,
-    pub price_per_hour: String,
-    /// The workdir outlives the runner, so a held idle runner may be retired.
-    pub workdir_survives_runner: bool,
-}

@@ -26,8 +26,13 @@ pub struct Submit {
     pub stdin: Option<StdinBody>,
     pub working_dir: Option<String>,
     pub resources: ResourcesBody,
+    /// Where its machine comes from; `local` unless said here or in `providers`. One that bills is taken only if it is named.
     pub provider: Option<String>,
+    /// Several, in the order in which they are tried. Either this or `provider`.
+    pub providers: Vec<String>,
     pub region: Option<String>,
+    /// A machine that may be taken away at any time will do. Where there is none, an ordinary one is taken.
+    pub spot: bool,
     pub max_duration_ms: Option<i64>,
     pub stop_duration_ms: Option<i64>,
     pub hold_ms: Option<i64>,
@@ -156,6 +161,31 @@ pub struct Plan {
     #[serde(default)]
     pub sandbox: Option<String>,
     pub files: FilesPlan,
+    /// Machines that would be tried, in this order.
+    #[serde(default)]
+    pub offers: Vec<OfferView>,
+    /// Providers that would not be tried, and why.
+    #[serde(default)]
+    pub passed_over: Vec<PassedOverView>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OfferView {
+    pub provider: String,
+    pub region: String,
+    /// It may be taken away at any time.
+    pub spot: bool,
+    pub instance_type: Option<String>,
+    pub price_per_hour: String,
+    pub price_per_hour_micro: i64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PassedOverView {
+    pub provider: String,
+    pub why: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -180,12 +210,14 @@ pub struct FilesPlan {
     pub bytes_to_send: Option<i64>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ResourcesBody {
     pub cpu_milli: Option<i64>,
     pub memory_bytes: Option<i64>,
+    /// `KIND[:N]`, e.g. `a100:2`, or `2` of any kind.
+    pub gpu: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,8 +1,9 @@
 //! spawn-instance: the machine's row and name are committed first, then its provider is asked to make it, then the answer is
 //! recorded. A machine that comes too late is ended by the worker that made it; one that may exist goes to terminate-instance.
-//! An alternative has another region: the job enters that region's pool like any other, and gets a row and a name of its own there.
+//! An alternative is another offer: the job enters that provider's and region's pool like any other, and gets a row and a name of its own
+//! there.
 
-use super::{Claimed, MACHINE, Machine, Offer, claim};
+use super::{Claimed, MACHINE, Machine, RESOLVED, Tried, claim};
 use crate::Engine;
 use crate::instance_cleanup::is_there_again;
 use crate::intents::terminate_instance;
@@ -12,7 +13,8 @@ use adapters::{Handle, Order, Provider};
 use model::allocation::AllocationEvent;
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
-use model::job::{FreezeState, JobEvent, JobStatus};
+use model::job::{FreezeState, Job, JobEvent, JobStatus};
+use model::offer::Offer;
 use model::workflow::gives_way;
 use model::{Effect, Failure, InstanceId, JobId, Trouble, TroubleKind, crash_point};
 use serde::{Deserialize, Serialize};
@@ -38,19 +40,21 @@ struct Unwanted {
 impl NodeKind for SpawnInstance {
     /// A machine whose handle is stored, or whose runner has registered, exists; it does not matter which worker made the call.
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        let (offer, asked) = (node.parameters::<Offer>()?, node.asked);
+        let (alternative, asked) = (node.parameters::<Tried>()?.offer, node.asked);
+        let first = node.read(&RESOLVED)?.offers.into_iter().next();
         let (run_tx, id) = node.run()?;
         if run_tx.job(id)?.instance.is_none() {
             if run_tx.job(id)?.status.is_end() {
                 return Ok(Verdict::Cancelled);
             }
-            match offer.region {
-                None => run_tx.announce(id)?,
-                Some(region) => {
-                    if let Some(verdict) = place_elsewhere(run_tx, id, &region, asked)? {
+            match (alternative, first) {
+                (Some(offer), _) => {
+                    if let Some(verdict) = place_elsewhere(run_tx, id, &offer, asked)? {
                         return Ok(verdict);
                     }
                 }
+                (None, Some(offer)) => run_tx.announce(id, &offer)?,
+                (None, None) => return Err(NodeError::Fails("no machine was offered".into())),
             }
         }
         let job = run_tx.job(id)?.clone();
@@ -72,11 +76,7 @@ impl NodeKind for SpawnInstance {
             let instance: Instance = read_order(order)?;
             let provider =
                 context.provider(&instance.provider).map_err(|refused| Trouble::internal(refused.to_string()))?;
-            let order = Order {
-                boot: crate::pool::boot(&context, &instance),
-                region: instance.region.clone(),
-                resources: instance.resources.clone(),
-            };
+            let order = crate::pool::order(&context, &instance);
             let handle = spawn(provider.as_ref(), &order, &instance).await?;
             Ok(to_value(&Made { handle: handle.0 }))
         })
@@ -196,15 +196,19 @@ fn give_place_up(run_tx: &mut RunTx<'_>, job: JobId) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The first commit moves the job to the other region's pool; the next one, by the job's own item, places it there under that pool's
+/// The first commit moves the job to the offer's pool; the next one, by the job's own item, places it there under that pool's
 /// lock: on a slot that is free, on a new machine, or in the list. None: its machine is announced.
-fn place_elsewhere(run_tx: &mut RunTx<'_>, id: JobId, region: &str, asked: bool) -> Result<Option<Verdict>, Failure> {
+fn place_elsewhere(run_tx: &mut RunTx<'_>, id: JobId, offer: &Offer, asked: bool) -> Result<Option<Verdict>, Failure> {
     let (pool, freeze) = (run_tx.job(id)?.pool, run_tx.job(id)?.freeze);
-    let provider = store::pool::find(run_tx.tx, pool)?.map_or_else(String::new, |pool| pool.provider);
-    let there = store::pool::ensure(run_tx.tx, &provider, region)?;
+    let there = store::pool::ensure(run_tx.tx, &offer.provider, &offer.region)?;
     if pool != there {
         run_tx.job_event(id, JobEvent::PoolChanged { pool: there })?;
+        let moved = Job { provider: offer.provider.clone(), ..run_tx.job(id)?.clone() };
+        run_tx.set_job(moved)?;
         return Ok(Some(Verdict::Waits(None)));
+    }
+    if !asked && run_tx.job(id)?.queue_seq.is_none() {
+        run_tx.wake(WorkKind::Job, id.0, run_tx.at); // it stays in this pool, and is placed there by the next commit
     }
     if !asked || freeze == FreezeState::Frozen {
         return Ok(Some(Verdict::Waits(None)));
@@ -213,7 +217,7 @@ fn place_elsewhere(run_tx: &mut RunTx<'_>, id: JobId, region: &str, asked: bool)
         Claimed::Slot(machine) => Some(MACHINE.done(&machine)),
         Claimed::Waits => Some(Verdict::Waits(None)),
         Claimed::None => {
-            run_tx.announce(id)?;
+            run_tx.announce(id, offer)?;
             None
         }
     })

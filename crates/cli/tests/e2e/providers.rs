@@ -1,0 +1,82 @@
+//! Providers beside `local`: a program of the owner's, and one that is added while the control plane runs. A run goes there by one flag.
+
+use crate::home::{Home, program};
+use crate::process;
+use std::path::Path;
+
+/// Each look is a command of its own, and the machine ends within a few of them.
+const MANY_LOOKS: usize = 500;
+
+fn example() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/providers/folder.py");
+    path.canonicalize().unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_run_goes_to_the_machines_of_a_program_by_one_flag() {
+    let home = Home::new();
+    let root = home.here().join("machines");
+    let words = [example(), root.to_str().unwrap().to_owned(), program().to_str().unwrap().to_owned()];
+    home.configure(&format!(
+        "[providers.folder]\nkind = 'exec'\nexec = {words:?}\nreach = 'host'\nregions = ['here']\nsees_runner = true\n\
+         restarts_runner = true\nremembers_names = true\nkeeps_workdirs = true\n[prices]\nfolder = '0.5'\n"
+    ));
+    let plan = home.json(&["run", "--dry-run", "-c", "true"]);
+    assert_eq!((&plan["provider"], &plan["passed_over"][0]["provider"]), (&"local".into(), &"folder".into()));
+    assert_eq!(plan["passed_over"][0]["why"], "it bills, and nobody asked for it");
+    let plan = home.json(&["run", "--dry-run", "--provider", "folder", "-c", "true"]);
+    assert_eq!((&plan["provider"], &plan["price_per_hour"]), (&"folder".into(), &"0.5".into()));
+    let ended = home.say(&["run", "--provider", "folder", "-c", "echo from $PWD"]);
+    assert_eq!(ended.code, 0, "{ended}");
+    assert!(ended.out().starts_with(&format!("from {}", root.display())), "{ended}");
+    let report = home.json(&["provider", "test", "folder", "--yes"]);
+    assert_eq!(report["passed"], true, "{report}");
+    let wrong = home.say(&["run", "--provider", "foldr", "-c", "true"]);
+    assert!(wrong.code == 1 && wrong.stderr.contains("did you mean `folder`?"), "{wrong}");
+}
+
+#[test]
+fn a_provider_that_is_added_works_at_once_and_goes_with_its_last_machine() {
+    let home = Home::new();
+    let added = home.say(&["provider", "add", "local", "second", "--set", "max_instances=1"]);
+    assert_eq!(added.code, 0, "{added}");
+    let ended = home.say(&["run", "--provider", "second", "--hold", "0s", "-c", "echo hello"]);
+    assert_eq!((ended.code, ended.out().as_str()), (0, "hello\n"), "{ended}");
+    for (words, said) in [
+        (&["provider", "add", "local", "second"][..], "repl provider remove second"),
+        (&["provider", "add", "exec", "third"], "settings only"),
+        (&["provider", "add", "locl", "third"], "did you mean `local`?"),
+        (&["provider", "add", "local", "third", "--set", "max_instnces=1"], "did you mean `max_instances`?"),
+        (&["provider", "add", "local", "local"], "which win"),
+        (&["provider", "remove", "local"], "stands in the settings"),
+        (&["provider", "remove", "third"], "no such provider"),
+    ] {
+        let ended = home.say(words);
+        assert!(ended.code != 0 && ended.stderr.contains(said), "{words:?} should say `{said}`: {ended}");
+    }
+    let removed = home.say(&["provider", "remove", "second", "--force"]);
+    assert_eq!(removed.code, 0, "{removed}");
+    let refused = home.say(&["run", "--provider", "second", "-c", "true"]);
+    assert_ne!(refused.code, 0, "{refused}");
+    goes(&home, "second");
+}
+
+/// It is listed until its last machine is gone.
+fn goes(home: &Home, name: &str) {
+    let gone = || home.json(&["provider", "ls"]).as_array().unwrap().iter().all(|it| it["name"] != name);
+    assert!((0..MANY_LOOKS).any(|_| gone()), "it goes with its last machine");
+}
+
+#[test]
+fn machines_of_a_provider_that_was_deleted_from_the_settings_are_still_ended() {
+    let home = Home::with("[providers.second]\nkind = 'local'\n");
+    assert_eq!(home.run(&["--provider", "second", "--hold", "0s"], "true").code, 0);
+    let machine = home.instances()[0]["name"].as_str().unwrap().to_owned();
+    let folder = home.data().join("instances-second").join(&machine);
+    assert!(folder.exists());
+    process::kill(home.control_plane());
+    home.configure("");
+    home.run(&["--provider", "second"], "true").refused(1, &["second"]);
+    process::vanishes(&folder);
+    goes(&home, "second");
+}

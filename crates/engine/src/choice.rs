@@ -1,0 +1,139 @@
+//! Which provider, region and kind of machine a run gets: asks the providers what they offer and lets `model::offer` choose. Asks nobody
+//! outside of this process.
+
+use crate::EngineContext;
+use crate::run_tx::RunTx;
+use adapters::registry::LOCAL;
+use model::offer::{Asked, Candidate, Choice, Offer, Passed, PassedOver, Quote};
+use model::spec::{Resources, RunKind};
+use model::{Failure, JobId, OrgId, Refused};
+use store::Tx;
+
+impl EngineContext {
+    /// The providers as they are for a machine of this size.
+    pub(crate) fn candidates(&self, resources: &Resources) -> Vec<Candidate> {
+        let of = |(name, listing): (&String, &crate::Listing)| {
+            let (provider, capabilities) = (&listing.provider, listing.provider.capabilities());
+            let mut quotes = Vec::new();
+            for region in &capabilities.regions {
+                for spot in [false, true].into_iter().filter(|spot| capabilities.spot || !spot) {
+                    quotes.push(Quote {
+                        region: region.clone(),
+                        spot,
+                        instance_type: provider.instance_type(resources, region),
+                        price_micro: provider.price(resources, region, spot).micro(),
+                    });
+                }
+            }
+            Candidate {
+                name: name.clone(),
+                bills: capabilities.bills,
+                leaving: listing.leaving,
+                orgs: listing.orgs.clone(),
+                largest: capabilities.largest,
+                gpus: capabilities.gpus,
+                quotes,
+            }
+        };
+        self.providers.all().iter().map(of).collect()
+    }
+
+    pub fn choose(&self, asked: &Asked<'_>) -> Choice {
+        model::offer::choose(asked, &self.candidates(asked.resources), LOCAL)
+    }
+
+    /// The choice, if there is a machine for the run anywhere; else why the first provider that it may use has none.
+    pub fn place_of(&self, asked: &Asked<'_>) -> Result<Choice, Refused> {
+        for name in asked.providers {
+            self.provider(name)?;
+        }
+        let choice = self.choose(asked);
+        if !choice.offers.is_empty() {
+            return Ok(choice);
+        }
+        let first = asked.providers.first().map_or(LOCAL, String::as_str);
+        let Some(passed) = choice.passed_over.iter().find(|passed| passed.provider == first) else {
+            return Err(self.provider(first).err().unwrap_or(Refused::not_found("provider", first)));
+        };
+        Err(refused(asked, passed, &choice))
+    }
+
+    /// Whether some provider is not for every org.
+    pub fn limits_orgs(&self) -> bool {
+        self.providers.all().values().any(|listing| listing.orgs.is_some())
+    }
+}
+
+fn refused(asked: &Asked<'_>, PassedOver { provider, why }: &PassedOver, choice: &Choice) -> Refused {
+    let could = |passed: &&PassedOver| matches!(passed.why, Passed::NotAsked { .. }) && passed.provider != *provider;
+    let others: Vec<&str> = choice.passed_over.iter().filter(could).map(|passed| passed.provider.as_str()).collect();
+    let or = match others.as_slice() {
+        [] => String::new(),
+        names => format!("; --provider {} could", names.join(" or ")),
+    };
+    match why {
+        Passed::TooLarge { largest } => {
+            let (asked, largest) = (asked.resources.clone(), largest.clone());
+            Refused::DoesNotFit { asked, largest, place: provider.clone() }
+        }
+        Passed::NoSuchGpu { .. } => {
+            let gpu = asked.resources.gpu.as_ref().map_or_else(String::new, |gpu| gpu.to_string());
+            Refused::invalid("gpu", format!("`{gpu}` cannot be had of {provider}: {why}{or}"))
+        }
+        Passed::NoSuchRegion { regions } => {
+            let region = asked.region.unwrap_or_default();
+            let known: Vec<&str> = regions.iter().map(String::as_str).collect();
+            let meant = plan::nearest::did_you_mean(region, known.iter().copied());
+            let fix = meant.unwrap_or_else(|| format!("choose one of {}", known.join(", ")));
+            Refused::invalid("region", format!("`{region}` is not a region of {provider}: {fix}"))
+        }
+        Passed::NotAsked { .. } => {
+            let why = format!("`{provider}` bills, and is taken only when asked for: --provider {provider}");
+            Refused::invalid("provider", why)
+        }
+        Passed::Leaving | Passed::OtherOrgs | Passed::EnoughBefore => {
+            Refused::invalid("provider", format!("`{provider}` cannot be used: {why}{or}"))
+        }
+    }
+}
+
+/// The name by which settings know an org.
+pub(crate) fn org_name(tx: &mut Tx, context: &EngineContext, org: OrgId) -> Result<String, Failure> {
+    if context.limits_orgs() { Ok(store::org::find(tx, org)?.name) } else { Ok(String::new()) }
+}
+
+impl RunTx<'_> {
+    /// What the job is offered, first of all where it waits already. Ranks of one run stay together.
+    pub(crate) fn offers(&mut self, job: JobId) -> Result<Result<Vec<Offer>, Refused>, Failure> {
+        let (pool, resources) = (self.job(job)?.pool, self.resources_of(job)?);
+        let pool = self.pool(pool)?.clone();
+        let org = org_name(self.tx, self.context, self.run.org)?;
+        let spec = &self.run.spec;
+        let own = [pool.provider.clone()];
+        let here =
+            Asked { org: &org, resources: &resources, region: Some(&pool.region), spot: spec.spot, providers: &own };
+        let mut offers = match self.context.place_of(&here) {
+            Ok(choice) => choice.offers,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        // Where an agent's machine is was said in its plan.
+        if spec.nodes > 1 || spec.kind == RunKind::Agents {
+            offers.truncate(1);
+            return Ok(Ok(offers));
+        }
+        let own = [spec.provider.clone()];
+        let anywhere = Asked {
+            region: if spec.any_region { None } else { Some(&spec.region) },
+            providers: if spec.providers.is_empty() { &own } else { &spec.providers },
+            ..here
+        };
+        let mut all = self.context.choose(&anywhere).offers;
+        if let Some(first) = all.iter().position(|it| it.provider == pool.provider && it.region == pool.region) {
+            all[..=first].rotate_right(1);
+            return Ok(Ok(all));
+        }
+        all.insert(0, offers.swap_remove(0));
+        all.truncate(model::offer::MAX_OFFERS);
+        Ok(Ok(all))
+    }
+}

@@ -1,0 +1,218 @@
+//! Providers that a person adds and removes, beside those of the settings, which win. Each has a row; every process makes its set from the
+//! settings and the rows, when it starts and when a row changes. A provider goes when the last of its machines is gone.
+
+use crate::provider_set::{Listing, Listings};
+use crate::{Engine, EngineContext};
+use adapters::registry::{EXEC, ProviderTable};
+use adapters::{PriceLine, Reach};
+use model::provider_row::ProviderRow;
+use model::{Failure, Refused};
+use store::{Lane, Tx, WorkKind};
+
+/// A provider as it is set up now.
+#[derive(Clone)]
+pub struct ProviderPicture {
+    pub name: String,
+    pub listing: Listing,
+    /// None of one that only the settings of this process know.
+    pub kind: Option<String>,
+    /// Its machines that are not terminated.
+    pub instances: i64,
+}
+
+impl Engine {
+    /// When a process starts: the settings are copied into rows, and what was deleted there stays for as long as it has machines.
+    pub async fn open_providers(&self) -> Result<(), Failure> {
+        let own = self.context.providers.of_settings();
+        self.store
+            .write(Lane::Normal, "provider.copy", move |tx| {
+                let rows = store::provider::all(tx)?;
+                for (name, table) in &own {
+                    let copy = copy(tx, name, table);
+                    let same = rows.iter().find(|row| row.name == *name);
+                    if same.is_none_or(|row| ProviderRow { added_at: copy.added_at, ..row.clone() } != copy) {
+                        store::provider::put(tx, &copy)?;
+                    }
+                }
+                for row in rows.iter().filter(|row| row.of_settings && !own.contains_key(&row.name)) {
+                    if !row.leaving {
+                        leave(tx, row)?;
+                    }
+                    drop_unused(tx, &row.name, 0)?;
+                }
+                Ok(())
+            })
+            .await?;
+        self.read_providers().await
+    }
+
+    /// The set as the settings and the rows have it now.
+    pub async fn read_providers(&self) -> Result<(), Failure> {
+        let rows = self.store.read("provider.all", store::provider::all).await?;
+        self.context.set_providers(&rows);
+        Ok(())
+    }
+
+    pub async fn add_provider(&self, wanted: ProviderRow) -> Result<ProviderPicture, Failure> {
+        let (name, context) = (wanted.name.clone(), self.context.clone());
+        if context.providers.of_settings().contains_key(&name) {
+            let why = format!("[providers.{name}] stands in the settings, which win: choose another name");
+            return Err(Refused::Conflict { why }.into());
+        }
+        if wanted.kind == EXEC {
+            let why = format!(
+                "`{EXEC}` starts a program of the control plane's host, so it stands in the settings only: [providers.{name}]"
+            );
+            return Err(Refused::invalid("kind", why).into());
+        }
+        let made = context.providers.make(&wanted)?;
+        if made.provider.reach() == Reach::Public && context.control_urls.public.is_none() {
+            let why =
+                "its machines must be able to dial the control plane: set public_url in config.toml or REPL_PUBLIC_URL";
+            return Err(Refused::invalid("public_url", why).into());
+        }
+        self.store
+            .write(Lane::Normal, "provider.add", move |tx| {
+                let added_at = tx.at();
+                let row = ProviderRow { added_at, ..wanted.clone() };
+                match store::provider::find(tx, &row.name)? {
+                    Some(known) if ProviderRow { added_at, added_by: row.added_by.clone(), ..known.clone() } == row => {
+                        Ok(())
+                    }
+                    Some(known) if known.leaving => {
+                        let why = format!("a provider `{}` is still being removed: wait for its machines", known.name);
+                        Err(Refused::Conflict { why }.into())
+                    }
+                    Some(known) => {
+                        let why = format!("there is a provider `{0}` already: repl provider remove {0}", known.name);
+                        Err(Refused::Conflict { why }.into())
+                    }
+                    None => store::provider::put(tx, &row),
+                }
+            })
+            .await?;
+        self.read_providers().await?;
+        self.provider_picture(&name).await
+    }
+
+    /// From now on it makes no machine. Its idle machines end, the others when their jobs have; with `force` all of them now.
+    pub async fn remove_provider(&self, name: &str, force: bool, by: String) -> Result<(), Failure> {
+        if self.context.providers.of_settings().contains_key(name) {
+            let why = format!("`{name}` stands in the settings: delete [providers.{name}] there and restart");
+            return Err(Refused::Conflict { why }.into());
+        }
+        let named = name.to_owned();
+        let open = self
+            .store
+            .write(Lane::Normal, "provider.leave", move |tx| {
+                let row = store::provider::find(tx, &named)?.ok_or_else(|| Refused::not_found("provider", &named))?;
+                leave(tx, &row)
+            })
+            .await?;
+        self.read_providers().await?;
+        if force {
+            for instance in open {
+                let (context, by) = (self.context.clone(), by.clone());
+                let end = move |tx: &mut Tx| {
+                    crate::instance::ended_by_a_person(tx, &context, (instance.org, &by), instance.id, true)
+                };
+                self.store.write(Lane::Normal, "provider.force", end).await?;
+            }
+        }
+        let named = name.to_owned();
+        self.store.write(Lane::Normal, "provider.drop", move |tx| drop_unused(tx, &named, 0)).await?;
+        self.read_providers().await
+    }
+
+    pub async fn provider_pictures(&self) -> Result<Vec<ProviderPicture>, Failure> {
+        let all = self.context.providers.all();
+        let (rows, open) = self
+            .store
+            .read("provider.page", |tx| {
+                let mut open: std::collections::BTreeMap<String, i64> = Default::default();
+                for pool in store::pool::all(tx)? {
+                    *open.entry(pool.provider).or_default() += store::instance::open_in(tx, pool.id)?.len() as i64;
+                }
+                Ok((store::provider::all(tx)?, open))
+            })
+            .await?;
+        let picture = |(name, listing): (&String, &Listing)| ProviderPicture {
+            name: name.clone(),
+            listing: listing.clone(),
+            kind: rows.iter().find(|row| row.name == *name).map(|row| row.kind.clone()),
+            instances: open.get(name).copied().unwrap_or(0),
+        };
+        Ok(all.iter().map(picture).collect())
+    }
+
+    pub async fn provider_picture(&self, name: &str) -> Result<ProviderPicture, Failure> {
+        let found = self.provider_pictures().await?.into_iter().find(|it| it.name == name);
+        found.ok_or_else(|| Refused::not_found("provider", name).into())
+    }
+
+    /// What machines cost, by provider, region, spot and type.
+    pub fn prices(&self, only: Option<&str>) -> Result<Vec<(String, PriceLine)>, Refused> {
+        if let Some(name) = only {
+            self.context.provider(name)?;
+        }
+        let all = self.context.providers.all();
+        let wanted = all.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+        let lines = |(name, listing): (&String, &Listing)| {
+            listing.provider.prices().into_iter().map(|line| (name.clone(), line)).collect::<Vec<_>>()
+        };
+        Ok(wanted.flat_map(lines).collect())
+    }
+}
+
+impl EngineContext {
+    fn set_providers(&self, rows: &[ProviderRow]) {
+        let mut listings: Listings = self.providers.own();
+        for row in rows.iter().filter(|row| !self.providers.of_settings().contains_key(&row.name)) {
+            match self.providers.make(row) {
+                Ok(made) => drop(listings.insert(row.name.clone(), made)),
+                Err(refused) => tracing::error!(provider = %row.name, %refused, "it cannot be used as its row says"),
+            }
+        }
+        self.providers.replace(listings);
+    }
+}
+
+/// No new machine is made there, and everybody who waits for one or is idle there looks again. Its open machines.
+fn leave(tx: &mut Tx, row: &ProviderRow) -> Result<Vec<model::instance::Instance>, Failure> {
+    store::provider::put(tx, &ProviderRow { leaving: true, ..row.clone() })?;
+    let (at, mut open) = (tx.at(), Vec::new());
+    for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == row.name) {
+        tx.wake(WorkKind::Pool, pool.id.0, at);
+        for instance in store::instance::open_in(tx, pool.id)? {
+            tx.wake(WorkKind::Instance, instance.id.0, at);
+            open.push(instance);
+        }
+    }
+    Ok(open)
+}
+
+/// Deletes the row of a provider that leaves and has nothing left, but for the machine `but_for`, which its caller has dealt with.
+pub(crate) fn drop_unused(tx: &mut Tx, name: &str, but_for: i64) -> Result<(), Failure> {
+    if store::provider::find(tx, name)?.is_none_or(|row| !row.leaving) {
+        return Ok(());
+    }
+    for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == name) {
+        if store::provider::is_in_use(tx, pool.id, but_for)? {
+            return Ok(());
+        }
+    }
+    store::provider::remove(tx, name)
+}
+
+fn copy(tx: &mut Tx, name: &str, table: &ProviderTable) -> ProviderRow {
+    ProviderRow {
+        name: name.to_owned(),
+        kind: table.kind.clone().unwrap_or_default(),
+        keys: table.keys.clone(),
+        orgs: table.orgs.clone(),
+        of_settings: true,
+        leaving: false,
+        added_by: "the settings".to_owned(),
+        added_at: tx.at(),
+    }
+}

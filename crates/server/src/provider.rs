@@ -1,0 +1,158 @@
+//! Routes of providers. They belong to the installation: who may read, reads all; who adds, removes or tries one is an admin.
+
+use crate::Shared;
+use crate::auth::{Admin, Reader};
+use crate::hub::Hub;
+use crate::problem::HandlerResult;
+use crate::routes::{Asked, Nothing, Paging, Path, Query, once, part};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use engine::Engine;
+use engine::adapters::PriceLine;
+use engine::provider::ProviderPicture;
+use engine::store::Hint;
+use model::Timestamp;
+use model::provider_row::ProviderRow;
+use model::spec::Resources;
+use serde::Deserialize;
+use wire::api::{NewProvider, PriceView, ProviderCase, ProviderReport, ProviderView};
+
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Removal {
+    /// End its machines now, with what runs on them.
+    force: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Priced {
+    /// Only of this provider.
+    provider: Option<String>,
+    /// How many at most; 50 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Whenever a row changes, in this process or another, the providers are read again.
+pub(crate) fn follow(hub: &Hub, engine: Engine) {
+    let mut bell = hub.follow(Hint::Providers);
+    tokio::spawn(async move {
+        loop {
+            bell.rung().await;
+            if let Err(failure) = engine.read_providers().await {
+                tracing::warn!(%failure, "the providers could not be read again");
+            }
+        }
+    });
+}
+
+pub(crate) async fn list(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
+    part(state.engine.provider_pictures().await?.iter().map(shown).collect(), &paging)
+}
+
+pub(crate) async fn show(
+    State(state): State<Shared>,
+    _: Reader,
+    Path(name): Path<String>,
+) -> HandlerResult<Json<ProviderView>> {
+    Ok(Json(shown(&state.engine.provider_picture(&name).await?)))
+}
+
+pub(crate) async fn prices(State(state): State<Shared>, _: Reader, Query(asked): Query<Priced>) -> HandlerResult {
+    let lines = state.engine.prices(asked.provider.as_deref())?;
+    let paging = Paging { limit: asked.limit, cursor: asked.cursor };
+    part(lines.into_iter().map(|(provider, line)| priced(provider, &line)).collect(), &paging)
+}
+
+/// Said twice it is the same provider.
+pub(crate) async fn add(State(state): State<Shared>, admin: Admin, asked: Asked<NewProvider>) -> HandlerResult {
+    let key = asked.key(admin.org());
+    let NewProvider { name, kind, keys, orgs } = asked.value;
+    let row = ProviderRow {
+        name,
+        kind,
+        keys: keys.into_iter().collect(),
+        orgs,
+        of_settings: false,
+        leaving: false,
+        added_by: admin.0.described(),
+        added_at: Timestamp(0),
+    };
+    once(&state, key, 201, async { Ok(shown(&state.engine.add_provider(row).await?)) }).await
+}
+
+pub(crate) async fn remove(
+    State(state): State<Shared>,
+    admin: Admin,
+    Path(name): Path<String>,
+    Query(removal): Query<Removal>,
+) -> HandlerResult<StatusCode> {
+    state.engine.remove_provider(&name, removal.force == Some(true), admin.0.described()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(crate) async fn test(
+    State(state): State<Shared>,
+    admin: Admin,
+    Path(name): Path<String>,
+    asked: Asked<Nothing>,
+) -> HandlerResult {
+    let org = admin.org();
+    once(&state, asked.key(org), 200, async {
+        let (instance, cases) = state.engine.test_provider(org, &name).await?;
+        let shown = |(name, result): (&'static str, Result<(), String>)| ProviderCase {
+            name: name.replace('_', " "),
+            passed: result.is_ok(),
+            why: result.err(),
+        };
+        let cases: Vec<ProviderCase> = cases.into_iter().map(shown).collect();
+        let passed = cases.iter().all(|case| case.passed);
+        Ok(ProviderReport { provider: name.clone(), instance: instance.to_string(), passed, cases })
+    })
+    .await
+}
+
+fn shown(it: &ProviderPicture) -> ProviderView {
+    let (listing, capabilities) = (&it.listing, it.listing.provider.capabilities());
+    let region = capabilities.regions.first().cloned().unwrap_or_default();
+    let source = match (listing.of_settings, listing.leaving) {
+        (true, true) => "left",
+        (true, false) => "settings",
+        (false, _) => "added",
+    };
+    ProviderView {
+        name: it.name.clone(),
+        kind: it.kind.clone(),
+        source: source.to_owned(),
+        regions: capabilities.regions,
+        max_instances: capabilities.max_instances,
+        instances: it.instances,
+        price_per_hour: listing.provider.price(&Resources::default(), &region, false).to_string(),
+        bills: capabilities.bills,
+        spot: capabilities.spot,
+        gpus: capabilities.gpus.iter().map(ToString::to_string).collect(),
+        workdir_survives_runner: capabilities.keeps_workdirs,
+        leaving: listing.leaving,
+        orgs: listing.orgs.clone(),
+    }
+}
+
+fn priced(provider: String, line: &PriceLine) -> PriceView {
+    PriceView {
+        provider,
+        region: line.region.clone(),
+        spot: line.spot,
+        instance_type: line.instance_type.clone(),
+        cpu_milli: line.resources.cpu_milli,
+        memory_bytes: line.resources.memory_bytes,
+        gpu: line.resources.gpu.as_ref().map(ToString::to_string),
+        price_per_hour: line.per_hour.to_string(),
+        price_per_hour_micro: line.per_hour.micro(),
+    }
+}
