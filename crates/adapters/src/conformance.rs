@@ -72,7 +72,7 @@ pub fn order(number: i64) -> Order {
         memory_bytes: None,
         timings: BootTimings::default(),
     };
-    Order { boot, region: "local".to_owned(), resources: Resources::default() }
+    Order { boot, region: "local".to_owned(), resources: Resources::default(), place: None }
 }
 
 pub async fn a_machine_is_made_once_however_often_it_is_ordered(subject: &dyn Subject) {

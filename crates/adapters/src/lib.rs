@@ -7,10 +7,14 @@ pub mod local;
 mod notify;
 pub mod provider;
 pub mod registry;
+pub mod ssh;
 pub mod tool;
 
 pub use fake::FakeProvider;
 pub use local::{LocalProvider, LocalSettings};
 pub use notify::Notifier;
-pub use provider::{Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Seen};
+pub use provider::{
+    Capabilities, Handle, Linked, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Room, Seen,
+};
+pub use ssh::{SshProvider, SshSettings};
 pub use tool::{FakeTool, Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};

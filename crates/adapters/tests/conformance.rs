@@ -7,6 +7,10 @@ mod local {
     adapters::provider_conformance!(crate::support::local);
 }
 
+mod ssh {
+    adapters::provider_conformance!(crate::support::sshd::ssh);
+}
+
 mod fake {
     use adapters::conformance::{Deed, MACHINES, Subject};
     use adapters::fake::{FakeSettings, Fate};

@@ -45,7 +45,7 @@ pub(crate) async fn remove_workdir(context: &EngineContext, instance: &Instance,
 pub(crate) async fn handle_of(provider: &dyn Provider, instance: &Instance) -> Result<Option<Handle>, Trouble> {
     match &instance.handle {
         Some(handle) => Ok(Some(Handle(handle.clone()))),
-        None => provider.find_by_name(&instance.name).await,
+        None => provider.find_at(&instance.name, instance.place.as_deref()).await,
     }
 }
 
@@ -84,10 +84,12 @@ impl Engine {
                     boot: crate::pool::boot(&self.context, instance),
                     region: instance.region.clone(),
                     resources: instance.resources.clone(),
+                    place: instance.place.clone(),
                 };
                 if let Err(trouble) = crash_point!("provider.spawn", provider.spawn(&order).await) {
                     tracing::warn!(instance = %instance.name, %trouble, "its runner could not be started again");
                 }
+                self.want_link(instance).await;
                 Some(Seen::RunnerGone)
             }
             Ok(seen) => Some(seen),
@@ -198,13 +200,18 @@ impl Engine {
 
     /// When a server starts, no runner has a stream to it yet: the item of every open machine becomes due a little later.
     pub async fn look_for_everyone(&self) -> Result<(), Failure> {
+        let context = self.context.clone();
         self.store
             .write(Lane::Normal, "instance.look_for_all", move |tx| {
                 let at = tx.at();
                 for pool in store::pool::all(tx)? {
                     tx.wake(WorkKind::Pool, pool.id.0, at);
+                    let linked = context.is_linked(&pool.provider);
                     for instance in store::instance::open_in(tx, pool.id)? {
                         tx.wake(WorkKind::Instance, instance.id.0, at + 3 * SECOND);
+                        if linked {
+                            tx.wake(WorkKind::Link, instance.id.0, at);
+                        }
                     }
                 }
                 Ok(())

@@ -41,6 +41,7 @@ mod presence;
 mod price;
 pub mod question;
 mod reach;
+mod relay;
 mod render;
 pub mod run;
 mod run_tx;
@@ -62,6 +63,7 @@ pub use adapters::{Capabilities, Provider, Tool};
 pub use config::Config;
 pub use presence::Presence;
 pub use reach::ControlUrls;
+pub use relay::Dialler;
 pub use store;
 
 use model::step::ToolKind;
@@ -125,6 +127,7 @@ pub struct Engine {
     /// Starts the user's program for each question (`[notify]`).
     notifier: Option<notify::Notifier>,
     workdirs: Arc<desired::Workdirs>,
+    links: Arc<relay::Links>,
 }
 
 impl Engine {
@@ -143,6 +146,7 @@ impl Engine {
             closing: Arc::default(),
             notifier: None,
             workdirs: Arc::default(),
+            links: Arc::default(),
         })
     }
 

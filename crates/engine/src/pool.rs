@@ -224,11 +224,13 @@ impl RunTx<'_> {
         let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
         let resources = self.resources_of(id)?;
         let price_micro = provider.price(&resources).micro();
+        let place = room_for_one_more(self, &provider.rooms(), pool.id)?;
         let machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.instances.push(Tracked::new(Instance {
             workflow: Some(workflow),
             provider: pool.provider.clone(),
             region: pool.region.clone(),
+            place,
             nonce: nonce(self.context, &machine.name, self.at),
             resources: provider.size_for(&resources),
             init_checksum: self.run.spec.init_checksum.clone(),
@@ -255,6 +257,31 @@ impl RunTx<'_> {
         let workflow = self.job(id)?.workflow;
         Ok(self.workflow(workflow)?.it.manifest)
     }
+}
+
+/// The host with the most free slots among those that could be reached lately; none where the provider has no choice of them. The pool is
+/// locked, so two machines never count on the same slot.
+fn room_for_one_more(
+    run_tx: &mut RunTx<'_>,
+    rooms: &[adapters::Room],
+    pool: PoolId,
+) -> Result<Option<String>, Failure> {
+    if rooms.is_empty() {
+        return Ok(None);
+    }
+    let mut taken: BTreeMap<String, i64> = BTreeMap::new();
+    for instance in store::instance::open_in(run_tx.tx, pool)? {
+        *taken.entry(instance.place.unwrap_or_default()).or_default() += 1;
+    }
+    // Those that this transaction has announced and not yet written.
+    for instance in run_tx.instances.iter().map(|tracked| &tracked.it).filter(|instance| instance.pool == pool) {
+        if store::instance::find(run_tx.tx, instance.id)?.is_none() {
+            *taken.entry(instance.place.clone().unwrap_or_default()).or_default() += 1;
+        }
+    }
+    let free = |room: &adapters::Room| room.slots - taken.get(&room.place).copied().unwrap_or(0);
+    let best = rooms.iter().rev().max_by_key(|room| (free(room) > 0, room.up, free(room)));
+    Ok(best.map(|room| room.place.clone()))
 }
 
 /// Cannot be computed without the installation's key, and differs for every machine.

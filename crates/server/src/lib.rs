@@ -32,6 +32,7 @@ mod polled;
 mod pool;
 mod problem;
 mod question;
+mod relay;
 #[cfg(test)]
 mod repeated;
 mod routes;
@@ -57,6 +58,8 @@ mod worker;
 mod workflow;
 
 pub use engine::adapters::registry::BadSetting;
+/// What `repl runner host` and `repl runner relay` do on a host of a provider `ssh`.
+pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as answer_on_host};
 /// Servers of agents on their machines, and calls of them: what `repl mcp-serve` and `repl mcp-call` do.
 pub use engine::adapters::tool::mcp::stdio as mcp;
 /// Artifacts of one run in sum.

@@ -1,6 +1,8 @@
 //! What the local provider starts in these tests, and the hands that reach into its world. The stand-in takes the lock,
 //! answers on the socket and does no work; the real runner is tried end to end elsewhere.
 
+pub mod sshd;
+
 use adapters::conformance::{Deed, MACHINES, Subject};
 use adapters::local::LocalTimeouts;
 use adapters::{LocalProvider, LocalSettings, Order, Provider};
@@ -41,7 +43,12 @@ pub struct Local {
 pub fn local() -> Local {
     let home = tempfile::tempdir().unwrap();
     let root = home.path().join("instances");
-    fs::create_dir(&root).unwrap();
+    local_at(home, root)
+}
+
+/// With its machines in this folder of the home.
+pub fn local_at(home: tempfile::TempDir, root: PathBuf) -> Local {
+    fs::create_dir_all(&root).unwrap();
     let ready = UnixListener::bind(root.join(READY_FILE)).unwrap();
     let provider = LocalProvider::new(settings(&root));
     Local { _home: home, root, provider, ready, seen: Mutex::default() }
@@ -124,7 +131,7 @@ impl Subject for Local {
         fs::write(&path, serde_json::to_vec(&boot).unwrap()).unwrap();
         Box::pin(async move {
             // Started by somebody else's provider, which knows the directory's rules as ours does.
-            let theirs = Order { boot, region: String::new(), resources: Resources::default() };
+            let theirs = Order { boot, region: String::new(), resources: Resources::default(), place: None };
             self.provider.spawn(&theirs).await.unwrap();
             self.wait_ready(name);
         })
@@ -147,7 +154,7 @@ impl Drop for Local {
 }
 
 /// What the provider starts: the environment is cleared on the way, so the arguments carry everything.
-fn script() -> &'static Path {
+pub fn script() -> &'static Path {
     static SCRIPT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = SCRIPT.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -169,6 +176,13 @@ fn script() -> &'static Path {
 fn standin() {
     let Ok(asked) = std::env::var(ASKED) else { return };
     let words: Vec<&str> = asked.split(' ').collect();
+    match words[..] {
+        ["runner", "host", exe] => {
+            return adapters::ssh::remote::answer(Path::new(exe), std::io::stdin(), std::io::stdout()).unwrap();
+        }
+        ["runner", "relay", _] => return adapters::ssh::relay::relay().unwrap(),
+        _ => {}
+    }
     let ["runner", "--dir", dir, more @ ..] = words.as_slice() else { panic!("started as {asked:?}") };
     let dir = Path::new(dir);
     let root = dir.parent().unwrap();

@@ -440,7 +440,7 @@ fn a_machine_that_is_made_again_after_its_end_is_ended_again() {
     let name = bench.name_of(run);
     let made = bench.provider.machine(&name).expect("it is there");
     bench.check_all_gone();
-    let order = Order { boot: made.boot, region: made.region, resources: made.resources };
+    let order = Order { boot: made.boot, region: made.region, resources: made.resources, place: None };
     now(bench.provider.spawn(&order)).expect("nobody remembers the name");
     bench.advance(MINUTE);
     bench.check_all_gone();

@@ -76,6 +76,7 @@ impl NodeKind for SpawnInstance {
                 boot: crate::pool::boot(&context, &instance),
                 region: instance.region.clone(),
                 resources: instance.resources.clone(),
+                place: instance.place.clone(),
             };
             let handle = spawn(provider.as_ref(), &order, &instance).await?;
             Ok(to_value(&Made { handle: handle.0 }))
@@ -105,6 +106,9 @@ impl NodeKind for SpawnInstance {
                     run_tx.instance_event(ordered.id, InstanceEvent::Bound { handle: made.handle })?;
                     // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
                     run_tx.wake(WorkKind::Instance, ordered.id.0, run_tx.at + crate::instance::ASK_AGAIN_MS);
+                    if run_tx.context.is_linked(&ordered.provider) {
+                        run_tx.wake(WorkKind::Link, ordered.id.0, run_tx.at);
+                    }
                     return self.inside_if_open(node);
                 }
                 Ok(Verdict::Waits(None))
@@ -225,7 +229,7 @@ async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance) -> R
         Err(trouble) => trouble,
     };
     // The machine may exist all the same, made by this call or by a worker that died before it recorded the handle: look by name first.
-    match provider.find_by_name(&instance.name).await {
+    match provider.find_at(&instance.name, instance.place.as_deref()).await {
         Ok(Some(handle)) => Ok(handle),
         Ok(None) => Err(trouble),
         Err(_) if trouble.effect == Effect::Perhaps => Err(Trouble { retry: true, ..trouble }),
