@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The command that builds the static one.
 pub const BUILD: &str = "scripts/build-runner";
 /// Beside the control plane's own binary, where `scripts/build-runner` puts it.
-const BESIDE: &str = "repl-runner";
+const BESIDE: &str = "repl-static";
 /// Where the path of one is set.
 pub const VARIABLE: &str = "REPL_RUNNER_BINARY";
 
@@ -23,6 +23,15 @@ pub struct Binary {
 }
 
 impl Binary {
+    /// As the compiler names what it is for.
+    pub fn target(&self) -> Option<&'static str> {
+        match self.machine? {
+            "Linux x86_64" => Some("x86_64-unknown-linux-gnu"),
+            "Linux aarch64" => Some("aarch64-unknown-linux-gnu"),
+            _ => None,
+        }
+    }
+
     /// The one that is set, else the static one beside `exe`, else `exe` itself.
     pub fn choose(set: Option<&Path>, exe: &Path) -> PathBuf {
         if let Some(set) = set {

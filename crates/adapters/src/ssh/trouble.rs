@@ -1,6 +1,6 @@
 //! What ssh, a host's shell and a binary that does not start say, as a kind of trouble and a sentence that a person can act on.
 
-use super::binary::BUILD;
+use super::binary::{BUILD, VARIABLE};
 use super::target::Target;
 use model::{Trouble, TroubleKind};
 use std::path::Path;
@@ -88,7 +88,7 @@ pub fn of_script(target: &Target, code: Option<i32>, stderr: &str) -> Trouble {
 
 pub fn wrong_architecture(target: &Target, is: &str, ours: &str) -> Trouble {
     let what = format!(
-        "{} is {is}, and the runner's binary is for {ours}: build one for it by `{BUILD}` and name it in [runner] binary",
+        "{} is {is}, and the runner's binary is for {ours}: build one for it by `{BUILD}` there and name it in {VARIABLE}",
         target.text
     );
     Trouble::new(TroubleKind::InvalidSpec, what)

@@ -48,10 +48,6 @@ impl Hosts {
         &mut self.hosts[number]
     }
 
-    pub fn named(&mut self, name: &str) -> &mut Host {
-        self.hosts.iter_mut().find(|host| host.name == name).unwrap()
-    }
-
     /// The settings of a provider that has them all.
     pub fn settings(&self, more: &str) -> String {
         let names: Vec<String> = self.hosts.iter().map(|host| format!("\"root@{}\"", host.address)).collect();

@@ -62,7 +62,8 @@ fn a_host_that_cannot_be_used_is_an_error_within_seconds_that_says_why() {
     lab.home.configure(&settings.replace("accept_host_key = true", ""));
     let refused = lab.home.run(&["--provider", "lab", "--retry", "1"], "true");
     refused.refused(1, &["host key", "--accept-host-key"]);
-    lab.home.stop();
+    // The next one has the settings that are right, and finds out what became of the machine.
+    process::kill(lab.home.control_plane());
     lab.home.configure(&settings);
     lab.hosts.get(0).cut_off();
     let refused = lab.home.run(&["--provider", "lab", "--retry", "1"], "true");
@@ -78,7 +79,8 @@ fn three_hosts_a_cut_line_a_reboot_and_a_killed_control_plane() {
         return; // the address below is one server's
     }
     // The first host can dial this address, the others cannot: they have no route to it.
-    let address = format!("{}:{}", lab.hosts.get(0).near, free_port(&lab.hosts.get(0).near.clone()));
+    let near = lab.hosts.get(0).near.clone();
+    let address = format!("{near}:{}", free_port(&near));
     lab.home.set("REPL_LISTEN", &address);
     lab.home.set("REPL_PUBLIC_URL", &format!("http://{address}"));
     lab.home.write("input", "x");
