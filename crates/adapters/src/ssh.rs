@@ -21,7 +21,7 @@ use crate::provider::{
 };
 use call::Way;
 use model::spec::{OnLostControl, Resources};
-use model::{Credits, Trouble, TroubleKind, names};
+use model::{Credits, Effect, Trouble, TroubleKind, names};
 use remote::{Ask, Deed, Looked};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -43,6 +43,8 @@ const OPENED_WITHIN: Duration = Duration::from_secs(30);
 const CHATTER_BYTES: u64 = 64 << 10;
 /// A host that could not be reached gets no new machine for so long, unless there is no other.
 const AVOIDED_FOR: Duration = Duration::from_secs(60);
+/// One that has just failed is not asked again within this.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub struct SshSettings {
@@ -95,8 +97,8 @@ pub struct SshProvider {
     settings: Arc<SshSettings>,
     way: Way,
     binary: Arc<OnceCell<Binary>>,
-    /// When each host last could not be reached. Only a hint for the choice of a host.
-    unreached: Arc<Mutex<BTreeMap<String, Instant>>>,
+    /// When each host last could not be reached, and why. A hint for the choice of a host, and spares callers to wait for the same again.
+    unreached: Arc<Mutex<BTreeMap<String, (Instant, Trouble)>>>,
 }
 
 #[derive(Deserialize)]
@@ -136,6 +138,9 @@ impl SshProvider {
         if let Some(accepted) = self.settings.way.accepted.as_deref().and_then(Path::parent) {
             let _ = tokio::fs::create_dir_all(accepted).await;
         }
+        if let Some(trouble) = self.just_unreached(target) {
+            return Err(trouble);
+        }
         let output = self.way.ask(target, self.binary().await?, "host", &question, within).await;
         self.note(target, &output);
         let garbage = || {
@@ -155,13 +160,22 @@ impl SshProvider {
         let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
         match output {
             Ok(_) => drop(unreached.remove(&target.text)),
-            Err(_) => drop(unreached.insert(target.text.clone(), Instant::now())),
+            Err(trouble) => drop(unreached.insert(target.text.clone(), (Instant::now(), trouble.clone()))),
         }
+    }
+
+    /// Whoever asks again at once gets the same answer.
+    fn just_unreached(&self, target: &Target) -> Option<Trouble> {
+        let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, trouble) = unreached.get(&target.text)?;
+        let repeated =
+            trouble.effect == Effect::None && matches!(trouble.kind, TroubleKind::Network | TroubleKind::Auth);
+        (repeated && since.elapsed() < ASKED_AGAIN_AFTER).then(|| trouble.clone())
     }
 
     fn is_up(&self, target: &Target) -> bool {
         let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
-        unreached.get(&target.text).is_none_or(|since| since.elapsed() > AVOIDED_FOR)
+        unreached.get(&target.text).is_none_or(|(since, _)| since.elapsed() > AVOIDED_FOR)
     }
 
     /// The host and the name of a machine. A handle without a host is a name that somebody remembers: its hosts are asked.

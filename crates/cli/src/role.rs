@@ -99,7 +99,7 @@ pub fn on_host() -> Option<i32> {
     }
     let done = match words.next()?.to_str()? {
         "host" => server::answer_on_host(Path::new(&words.next()?), std::io::stdin().lock(), std::io::stdout().lock()),
-        "relay" => server::relay_on_host(),
+        "relay" => server::relay_on_host(std::io::stdin(), std::io::stdout()),
         _ => return None,
     };
     let failed = done.inspect_err(|error| drop(writeln!(std::io::stderr(), "repl: {error}"))).is_err();

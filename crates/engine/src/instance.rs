@@ -89,7 +89,6 @@ impl Engine {
                 if let Err(trouble) = crash_point!("provider.spawn", provider.spawn(&order).await) {
                     tracing::warn!(instance = %instance.name, %trouble, "its runner could not be started again");
                 }
-                self.want_link(instance).await;
                 Some(Seen::RunnerGone)
             }
             Ok(seen) => Some(seen),
@@ -333,6 +332,9 @@ fn reconcile(
     let mut next: Vec<Timestamp> = Vec::new();
     if seen == Some(Seen::RunnerGone) {
         instance.respawns += 1;
+        if context.is_linked(&instance.provider) {
+            tx.wake(WorkKind::Link, id.0, at); // the runner that was started again may need one now
+        }
         next.push(at + (SECOND << instance.respawns.clamp(0, 6)).min(RESPAWN_MOST_MS));
     } else if is_expected(instance.status) && !context.presence.streaming(id) {
         // Alive without a stream, or its provider could not say: asked until one of them speaks.

@@ -279,9 +279,13 @@ fn room_for_one_more(
             *taken.entry(instance.place.clone().unwrap_or_default()).or_default() += 1;
         }
     }
+    Ok(emptiest(rooms, &taken).map(|room| room.place.clone()))
+}
+
+/// The first of the best. One that is full is taken only if all are: its provider then says so.
+fn emptiest<'a>(rooms: &'a [adapters::Room], taken: &BTreeMap<String, i64>) -> Option<&'a adapters::Room> {
     let free = |room: &adapters::Room| room.slots - taken.get(&room.place).copied().unwrap_or(0);
-    let best = rooms.iter().rev().max_by_key(|room| (free(room) > 0, room.up, free(room)));
-    Ok(best.map(|room| room.place.clone()))
+    rooms.iter().rev().max_by_key(|room| (free(room) > 0, room.up, free(room)))
 }
 
 /// Cannot be computed without the installation's key, and differs for every machine.
@@ -393,6 +397,23 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
     use store::{Database, Options, Store};
+
+    #[test]
+    fn a_machine_goes_to_the_emptiest_host_that_can_be_reached() {
+        let host = |place: &str, up| adapters::Room { place: place.to_owned(), slots: 2, up };
+        let choice = |rooms: &[adapters::Room], taken: &[(&str, i64)]| {
+            let taken = taken.iter().map(|(place, count)| (place.to_string(), *count)).collect();
+            emptiest(rooms, &taken).map(|room| room.place.clone())
+        };
+        let both = [host("a", true), host("b", true)];
+        assert_eq!(choice(&both, &[]).as_deref(), Some("a"));
+        assert_eq!(choice(&both, &[("a", 1)]).as_deref(), Some("b"));
+        assert_eq!(choice(&both, &[("a", 1), ("b", 1)]).as_deref(), Some("a"));
+        let down = [host("a", false), host("b", true)];
+        assert_eq!(choice(&down, &[("b", 1)]).as_deref(), Some("b"), "one that answers comes first");
+        assert_eq!(choice(&down, &[("b", 2)]).as_deref(), Some("a"), "unless it is full");
+        assert_eq!(choice(&[], &[]), None);
+    }
 
     fn submission(org: OrgId) -> Submission {
         let spec: RunSpec = serde_json::from_value(json!({

@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use store::{Item, Lane, WorkKind};
+use store::Item;
 
 /// A link that was there is opened again at once, one that could not be opened a little later.
 const AGAIN_MS: i64 = 500;
@@ -49,10 +49,10 @@ impl Engine {
         let machine = instance.clone();
         match self.link(instance, Arc::new(move || dial(id))).await {
             Held::Link(Ok(Linked::Unneeded)) => self.done(item).await,
-            Held::Link(Ok(Linked::Ended)) => self.after(item, AGAIN_MS).await,
+            Held::Link(Ok(Linked::Ended)) => self.finish(item, |now| Some(now + AGAIN_MS)).await,
             Held::Link(Err(trouble)) => {
                 tracing::warn!(instance = %machine.name, %trouble, "its runner has no way to the control plane");
-                self.after(item, UNOPENED_MS).await
+                self.finish(item, |now| Some(now + UNOPENED_MS)).await
             }
             Held::Cut => self.again(item).await,
         }
@@ -75,32 +75,5 @@ impl Engine {
             Poll::Pending => closing.as_mut().poll(context).map(|()| Held::Cut),
         })
         .await
-    }
-
-    async fn after(&self, item: Item, ms: i64) -> Result<(), Failure> {
-        self.store
-            .write(Lane::Normal, "link.again", move |tx| {
-                store::work::hold(tx, &item)?;
-                let at = tx.at();
-                store::work::finish(tx, &item, Some(at + ms));
-                Ok(())
-            })
-            .await
-    }
-
-    /// The machine's runner was started again: it may need a link now.
-    pub(crate) async fn want_link(&self, instance: &Instance) {
-        if !self.context.is_linked(&instance.provider) {
-            return;
-        }
-        let id = instance.id.0;
-        let woken = self.store.write(Lane::Normal, "link.want", move |tx| {
-            let at = tx.at();
-            tx.wake(WorkKind::Link, id, at);
-            Ok(())
-        });
-        if let Err(failure) = woken.await {
-            tracing::warn!(instance = %instance.name, %failure, "its link could not be asked for");
-        }
     }
 }

@@ -219,7 +219,7 @@ impl Engine {
         self.finish(item, |now| Some(now + TROUBLED_MS)).await
     }
 
-    async fn finish(
+    pub(crate) async fn finish(
         &self,
         item: Item,
         next: impl Fn(Timestamp) -> Option<Timestamp> + Send + Sync + 'static,

@@ -6,6 +6,7 @@ mod allocation;
 mod artifact;
 mod audit;
 mod auth;
+mod binary;
 mod blob;
 mod control;
 mod event;

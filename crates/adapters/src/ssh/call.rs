@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 /// Until the connection stands.
-const CONNECT_S: u32 = 8;
+const CONNECT_S: u32 = 5;
 /// A host that is silent for three of these is cut off.
 const ALIVE_S: u32 = 5;
 /// Of what a call writes, as much is read.

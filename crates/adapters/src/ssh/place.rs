@@ -198,7 +198,7 @@ impl Place {
 
     pub fn leave(&self) -> Result<(), Trouble> {
         self.tidy();
-        for root in self.roots()? {
+        if let Some(root) = self.roots()?.first() {
             let what = format!("{} still has machines: terminate and release them first", root.display());
             return Err(Trouble::new(TroubleKind::InvalidSpec, what));
         }

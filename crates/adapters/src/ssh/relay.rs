@@ -8,7 +8,7 @@ use crate::local::at;
 use model::boot::{BOOT_FILE, Boot};
 use model::{Trouble, TroubleKind};
 use serde_json::Value;
-use std::io::{self, Write as _};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -22,18 +22,18 @@ pub const OPEN: &str = "open";
 pub const UNNEEDED: &str = "unneeded";
 const LONGEST_QUESTION: u64 = 64 << 10;
 
-/// One line on stdin says for which machine; the rest is frames.
-pub fn relay() -> io::Result<()> {
+/// One line says for which machine; the rest is frames.
+pub fn relay(from: impl AsFd, to: impl AsFd + Write) -> io::Result<()> {
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(serve());
+    let done = runtime.block_on(serve(from, to));
     // The thread that reads stdin cannot be told to end.
     runtime.shutdown_background();
     done
 }
 
-async fn serve() -> io::Result<()> {
-    let mut from = BufReader::new(pipe(io::stdin())?);
+async fn serve(from: impl AsFd, mut to: impl AsFd + Write) -> io::Result<()> {
+    let mut from = BufReader::new(pipe(from)?);
     let mut line = String::new();
     (&mut from).take(LONGEST_QUESTION).read_line(&mut line).await?;
     let ask: Ask = serde_json::from_str(&line)?;
@@ -42,20 +42,19 @@ async fn serve() -> io::Result<()> {
         Some(_) => Value::from(OPEN),
         None => Value::from(UNNEEDED),
     });
-    say(&word, &mut io::stdout().lock())?;
-    io::stdout().lock().flush()?;
+    say(&word, &mut to)?;
     let Ok(Some((socket, path))) = answered else { return Ok(()) };
-    let (to, incoming) = mpsc::channel(1);
+    let (bring, incoming) = mpsc::channel(1);
     let accepts = async {
         while let Ok((stream, _)) = socket.accept().await {
-            if to.send(Box::new(stream) as Connection).await.is_err() {
+            if bring.send(Box::new(stream) as Connection).await.is_err() {
                 return;
             }
         }
     };
     let done = tokio::select! {
         () = accepts => Ok(()),
-        carried = mux::accept(from, pipe(io::stdout())?, incoming) => carried,
+        carried = mux::accept(from, pipe(to)?, incoming) => carried,
     };
     let _ = std::fs::remove_file(path);
     done

@@ -180,7 +180,7 @@ fn standin() {
         ["runner", "host", exe] => {
             return adapters::ssh::remote::answer(Path::new(exe), std::io::stdin(), std::io::stdout()).unwrap();
         }
-        ["runner", "relay", _] => return adapters::ssh::relay::relay().unwrap(),
+        ["runner", "relay", _] => return adapters::ssh::relay::relay(std::io::stdin(), std::io::stdout()).unwrap(),
         _ => {}
     }
     let ["runner", "--dir", dir, more @ ..] = words.as_slice() else { panic!("started as {asked:?}") };

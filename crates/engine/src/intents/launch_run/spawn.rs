@@ -21,6 +21,9 @@ use store::WorkKind;
 
 pub(super) struct SpawnInstance;
 
+/// Beside the machine in an order: an earlier try of it may have had its effect.
+const TRIED: &str = "tried";
+
 /// What the provider made.
 #[derive(Serialize, Deserialize)]
 struct Made {
@@ -38,7 +41,7 @@ struct Unwanted {
 impl NodeKind for SpawnInstance {
     /// A machine whose handle is stored, or whose runner has registered, exists; it does not matter which worker made the call.
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        let (offer, asked) = (node.parameters::<Offer>()?, node.asked);
+        let (offer, asked, uncertain) = (node.parameters::<Offer>()?, node.asked, node.node.uncertain);
         let (run_tx, id) = node.run()?;
         if run_tx.job(id)?.instance.is_none() {
             if run_tx.job(id)?.status.is_end() {
@@ -61,7 +64,11 @@ impl NodeKind for SpawnInstance {
                 MACHINE.done(&Machine { instance: instance.id, allocation: job.allocation, name, handle })
             }
             _ if job.status.is_end() => Verdict::Cancelled,
-            Some(instance) => Verdict::Act(to_value(&instance)),
+            Some(instance) => {
+                let mut order = to_value(&instance);
+                order[TRIED] = uncertain.into();
+                Verdict::Act(order)
+            }
             None => Verdict::Waits(None),
         })
     }
@@ -69,6 +76,7 @@ impl NodeKind for SpawnInstance {
     fn act(&self, engine: &Engine, order: Value) -> ActFuture {
         let context = engine.context.clone();
         Box::pin(async move {
+            let tried = order[TRIED] != Value::Bool(false);
             let instance: Instance = read_order(order)?;
             let provider =
                 context.provider(&instance.provider).map_err(|refused| Trouble::internal(refused.to_string()))?;
@@ -78,7 +86,7 @@ impl NodeKind for SpawnInstance {
                 resources: instance.resources.clone(),
                 place: instance.place.clone(),
             };
-            let handle = spawn(provider.as_ref(), &order, &instance).await?;
+            let handle = spawn(provider.as_ref(), &order, &instance, tried).await?;
             Ok(to_value(&Made { handle: handle.0 }))
         })
     }
@@ -223,7 +231,7 @@ fn place_elsewhere(run_tx: &mut RunTx<'_>, id: JobId, region: &str, asked: bool)
     })
 }
 
-async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance) -> Result<Handle, Trouble> {
+async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance, tried: bool) -> Result<Handle, Trouble> {
     let trouble = match crash_point!("provider.spawn", provider.spawn(order).await) {
         Ok(handle) => return Ok(handle),
         Err(trouble) => trouble,
@@ -233,6 +241,8 @@ async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance) -> R
         Ok(Some(handle)) => Ok(handle),
         Ok(None) => Err(trouble),
         Err(_) if trouble.effect == Effect::Perhaps => Err(Trouble { retry: true, ..trouble }),
+        // Nothing can have been made: not by this call, and there was no other that may have had its effect.
+        Err(_) if !tried && trouble.effect == Effect::None => Err(trouble),
         Err(_) => Err(trouble.perhaps()),
     }
 }
