@@ -8,6 +8,7 @@ use model::{Trouble, TroubleKind};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
@@ -26,6 +27,9 @@ const NO_BINARY: i32 = 97;
 /// What it exits with when less arrived than was sent.
 const CUT_SHORT: i32 = 96;
 const SSH_FAILED: i32 = 255;
+
+/// Several calls may find at the same time that the binary is not there: each copies under a name of its own.
+static COPIES: AtomicU64 = AtomicU64::new(0);
 
 /// How hosts of one provider are connected to.
 #[derive(Debug, Clone, Default)]
@@ -98,7 +102,8 @@ impl Way {
         }
         let (place, bytes) = (self.place(binary), binary.bytes);
         // Under another name until it is whole; two who copy at once do not meet.
-        let new = format!("\"$p\"/new.{}.{}", std::process::id(), target.mark());
+        let number = COPIES.fetch_add(1, Ordering::Relaxed);
+        let new = format!("\"$p\"/new.{}.{number}.{}", std::process::id(), target.mark());
         let script = format!(
             "umask 077; p={place}; mkdir -p \"$p\" && cat >{new} && \
              {{ [ \"$(wc -c <{new})\" -eq {bytes} ] || {{ rm -f {new}; exit {CUT_SHORT}; }}; }} && \

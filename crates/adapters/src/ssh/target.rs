@@ -36,8 +36,8 @@ impl Target {
                 None => (rest, None),
             },
         };
-        let is_address = rest.starts_with('[') && host.parse::<std::net::Ipv6Addr>().is_ok();
-        if !is_address && !is_word(host) {
+        let is_fine = if rest.starts_with('[') { host.parse::<std::net::Ipv6Addr>().is_ok() } else { is_word(host) };
+        if !is_fine {
             return wrong("the host is letters, digits, `.`, `_` and `-`; an IPv6 address stands in [ and ]");
         }
         let port = match port.map(str::parse::<u16>) {
