@@ -8,6 +8,7 @@ pub mod local;
 mod notify;
 pub mod provider;
 pub mod registry;
+pub mod ssh;
 pub mod tool;
 
 pub use exec::{ExecProvider, ExecSettings};
@@ -15,6 +16,8 @@ pub use fake::FakeProvider;
 pub use local::{LocalProvider, LocalSettings};
 pub use notify::Notifier;
 pub use provider::{
-    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, PriceLine, Provider, ProviderFuture, Reach, Seen,
+    Capabilities, Handle, Linked, ListAsk, Listed, ListedPage, Order, PriceLine, Provider, ProviderFuture, Reach, Room,
+    Seen,
 };
+pub use ssh::{SshProvider, SshSettings};
 pub use tool::{FakeTool, Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};

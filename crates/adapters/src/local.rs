@@ -19,7 +19,8 @@ use model::spec::{Resources, Sandbox};
 use model::{Credits, Timestamp, Trouble, TroubleKind, crash_point, names};
 use nix::sys::signal::Signal;
 use nix::unistd::{User, geteuid};
-use process::{Living, Trace};
+use process::Living;
+pub(crate) use process::Trace;
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io;
@@ -27,7 +28,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use trouble::{at, busy, silent, stranger};
+pub(crate) use trouble::at;
+use trouble::{busy, silent, stranger};
 
 pub const REGION: &str = "local";
 pub const DEFAULT_PRICE: Credits = Credits(10_000);
@@ -496,7 +498,7 @@ impl Provider for LocalProvider {
     }
 }
 
-fn remove_tree(path: &Path) -> Result<(), Trouble> {
+pub(crate) fn remove_tree(path: &Path) -> Result<(), Trouble> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => folder::remove(path),
         Ok(_) => std::fs::remove_file(path),
@@ -508,8 +510,13 @@ fn remove_tree(path: &Path) -> Result<(), Trouble> {
     }
 }
 
+/// Whether the machine in this folder was ended for good.
+pub(crate) fn is_terminated(machine: &Path) -> bool {
+    Home { dir: machine.to_owned() }.is_terminated()
+}
+
 /// Read once: who we are does not change while we run, and capabilities are asked for inside transactions.
-fn login_user() -> String {
+pub(crate) fn login_user() -> String {
     static NAME: LazyLock<String> = LazyLock::new(|| match User::from_uid(geteuid()) {
         Ok(Some(user)) => user.name,
         _ => std::env::var("USER").unwrap_or_else(|_| geteuid().to_string()),

@@ -1,5 +1,6 @@
 //! The trait of all providers. A handle is text, so that any process of the control plane can use it. A provider never decides whether to act.
 
+use crate::ssh::Dial;
 use model::boot::Boot;
 pub use model::orphan::Listed;
 use model::orphan::ResourceType;
@@ -80,6 +81,8 @@ pub struct Order {
     pub spot: bool,
     /// As the provider itself named it when it said the price.
     pub instance_type: Option<String>,
+    /// Which of the provider's rooms, where it has several.
+    pub place: Option<String>,
     /// For people who look at the provider's own lists.
     pub labels: BTreeMap<String, String>,
 }
@@ -88,8 +91,27 @@ impl Order {
     /// An ordinary machine of no particular type.
     pub fn new(boot: Boot, region: impl Into<String>, resources: Resources) -> Order {
         let (region, labels) = (region.into(), BTreeMap::new());
-        Order { boot, region, resources, spot: false, instance_type: None, labels }
+        Order { boot, region, resources, spot: false, instance_type: None, place: None, labels }
     }
+}
+
+/// A host of a provider on which machines are made. Which one is chosen stands in the machine's row before it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    pub place: String,
+    /// Machines at once.
+    pub slots: i64,
+    /// It could be reached lately, as far as this process knows.
+    pub up: bool,
+}
+
+/// How the link of a machine's runner to the control plane ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Linked {
+    /// It was there, and is not any more.
+    Ended,
+    /// The runner dials by itself, or is gone.
+    Unneeded,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +149,12 @@ pub enum Reach {
     Host,
     /// Runners are on other machines: the setting `public_url`.
     Public,
+    /// The same where it is set and they can reach it; else the provider carries their connections (`Provider::link`).
+    Relay,
 }
+
+/// What a runner is told to dial when there is no address: its provider puts the relay's socket in its place.
+pub const RELAY_URL: &str = "relay:";
 
 /// Which part of a provider's list is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,6 +222,14 @@ pub trait Provider: Send + Sync {
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle>;
     /// The machine of this name, also one that is gone and not yet forgotten; `inspect` tells them apart.
     fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>>;
+    /// The same where the machine's room is known.
+    fn find_at<'a>(&'a self, name: &'a str, _place: Option<&'a str>) -> ProviderFuture<'a, Option<Handle>> {
+        self.find_by_name(name)
+    }
+    /// Its hosts, where it has several and the control plane is to choose one for each machine.
+    fn rooms(&self) -> Vec<Room> {
+        Vec::new()
+    }
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen>;
     /// Ends the machine and everything on it. Ok means that it is surely gone, now or before; `Trouble` that it may still exist.
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()>;
@@ -211,6 +246,14 @@ pub trait Provider: Send + Sync {
     fn forget<'a>(&'a self, handle: &'a Handle) -> ProviderFuture<'a, ()>;
     /// Where a workdir is, for people.
     fn workdir_path(&self, handle: &Handle, workdir: &str) -> Option<String>;
+    /// Carries the connections of a machine's runner to the control plane, for as long as it is waited for.
+    fn link<'a>(&'a self, _handle: &'a Handle, _dial: Dial) -> ProviderFuture<'a, Linked> {
+        Box::pin(std::future::ready(Ok(Linked::Unneeded)))
+    }
+    /// The provider is removed: nothing that it has put on its hosts stays there. No machine is left when it is called.
+    fn leave(&self) -> ProviderFuture<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// `work_1`, `work_2`, …: the only folders of an instance that a caller may ask to have removed.

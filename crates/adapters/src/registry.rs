@@ -4,6 +4,7 @@
 use crate::exec::{ExecProvider, ExecSettings};
 use crate::local::{LocalProvider, LocalSettings};
 use crate::provider::{Capabilities, Provider, Reach};
+use crate::ssh::{self, SshProvider, SshSettings, Target};
 use model::Credits;
 use model::spec::{Gpu, OnLostControl, SandboxAsked};
 use serde::de::DeserializeOwned;
@@ -18,13 +19,18 @@ use std::time::Duration;
 pub const LOCAL: &str = "local";
 /// Each of its calls is a program of the control plane's host.
 pub const EXEC: &str = "exec";
-const KINDS: &[&str] = &[EXEC, LOCAL];
+/// Hosts that are reached by ssh.
+pub const SSH: &str = "ssh";
+const KINDS: &[&str] = &[EXEC, LOCAL, SSH];
 /// How long one of its calls may take, unless its table says so.
 const EXEC_TIMEOUT_MS: i64 = 5 * model::time::MINUTE;
 /// As many machines as a program is asked for at once, unless its table says so.
 const EXEC_INSTANCES: i64 = 10;
 /// A provider's name is part of paths, of pools and of messages.
 const LONGEST_NAME: usize = 32;
+/// Hosts of one provider, and machines on one of them.
+const MOST_HOSTS: usize = 256;
+const MOST_SLOTS: i64 = 256;
 
 /// All `[providers.NAME]` tables. The provider `local` is always among them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +83,7 @@ pub enum BadSetting {
 enum ProviderSettings {
     Local(LocalTable),
     Exec(Box<ExecTable>),
+    Ssh(SshTable),
 }
 
 /// Keys of `kind = "local"`.
@@ -111,6 +118,24 @@ struct ExecTable {
     restarts_runner: bool,
     remembers_names: bool,
     keeps_workdirs: bool,
+}
+
+/// Keys of `kind = "ssh"`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct SshTable {
+    /// `[USER@]HOST[:PORT]` each.
+    hosts: Vec<String>,
+    /// A private key; else what the user's ssh config and agent offer.
+    identity: Option<PathBuf>,
+    /// In place of the user's own file.
+    known_hosts: Option<PathBuf>,
+    /// The key of a host that is met for the first time is accepted and kept in `REPL_HOME/ssh/known_hosts`.
+    accept_host_key: bool,
+    /// Machines at once on each host; 1 unless set.
+    slots: Option<i64>,
+    /// On hosts, in place of `~/.repl`.
+    dir: Option<String>,
 }
 
 impl Default for Providers {
@@ -195,6 +220,17 @@ impl ProviderSettings {
                 Arc::new(LocalProvider::new(settings))
             }
             ProviderSettings::Exec(table) => Arc::new(ExecProvider::new(exec(*table, name, price, host))),
+            ProviderSettings::Ssh(table) => {
+                let hosts = table.hosts.iter().filter_map(|host| Target::parse(host).ok()).collect();
+                let set = std::env::var_os(ssh::BINARY_VARIABLE).map(PathBuf::from);
+                let mut settings = SshSettings::new(name, hosts, ssh::Binary::choose(set.as_deref(), &host.exe));
+                settings.slots = table.slots.unwrap_or(settings.slots);
+                settings.price_per_hour = price.unwrap_or(settings.price_per_hour);
+                let accepted = table.accept_host_key.then(|| host.home.join("ssh").join("known_hosts"));
+                let (identity, known_hosts, dir) = (table.identity, table.known_hosts, table.dir);
+                settings.way = ssh::SshWay { identity, known_hosts, accepted, dir };
+                Arc::new(SshProvider::new(settings))
+            }
         }
     }
 }
@@ -217,6 +253,7 @@ fn read(name: &str, table: &ProviderTable) -> Result<ProviderSettings, BadSettin
             check_exec(name, &table)?;
             Ok(ProviderSettings::Exec(Box::new(table)))
         }
+        Some(SSH) => read_ssh(name, keys(name, table)?),
         Some(other) => Err(BadSetting::Unknown {
             setting: kind(),
             what: "kind",
@@ -278,6 +315,34 @@ fn exec(table: ExecTable, name: &str, price: Option<Credits>, host: &Host) -> Ex
         reach: if table.reach.as_deref() == Some("host") { Reach::Host } else { Reach::Public },
         price_per_hour: price,
         spot_price: table.spot_price.and_then(|text| text.parse().ok()).unwrap_or(price),
+    }
+}
+
+fn read_ssh(name: &str, table: SshTable) -> Result<ProviderSettings, BadSetting> {
+    let wrong = |key: &str, why: String| Err(BadSetting::Wrong { setting: format!("providers.{name}.{key}"), why });
+    if table.hosts.is_empty() || table.hosts.len() > MOST_HOSTS {
+        return wrong("hosts", format!("1 to {MOST_HOSTS} of the form USER@HOST[:PORT]"));
+    }
+    for (number, host) in table.hosts.iter().enumerate() {
+        if let Err(why) = Target::parse(host) {
+            return wrong("hosts", why);
+        }
+        if table.hosts[..number].contains(host) {
+            return wrong("hosts", format!("`{host}` stands there twice"));
+        }
+    }
+    if table.slots.is_some_and(|slots| !(1..=MOST_SLOTS).contains(&slots)) {
+        return wrong("slots", format!("1 to {MOST_SLOTS}"));
+    }
+    for (key, path) in [("identity", &table.identity), ("known_hosts", &table.known_hosts)] {
+        let plain = |path: &PathBuf| path.to_str().is_some_and(|path| !path.contains(['"', '\n', '%']));
+        if path.as_ref().is_some_and(|path| !path.is_absolute() || !plain(path)) {
+            return wrong(key, "is an absolute path without quotes and `%`".to_owned());
+        }
+    }
+    match table.dir.as_deref().map(ssh::check_dir) {
+        Some(Err(why)) => wrong("dir", why),
+        _ => Ok(ProviderSettings::Ssh(table)),
     }
 }
 
@@ -394,7 +459,10 @@ mod tests {
         let check = |tables: Value, expected: BadSetting| {
             assert_eq!(providers(tables.clone()).check().unwrap_err(), expected, "{tables}");
         };
-        check(json!({ "a": { "kind": "locl" } }), unknown("providers.a.kind", "kind", "locl", &["exec", "local"]));
+        check(
+            json!({ "a": { "kind": "locl" } }),
+            unknown("providers.a.kind", "kind", "locl", &["exec", "local", "ssh"]),
+        );
         let keys = ["kind", "orgs", "max_instances", "sandbox"];
         check(json!({ "local": { "max_instnces": 1 } }), unknown("providers.local", "key", "max_instnces", &keys));
         let prices = made(json!({}), &[("locl", "1")]).err().unwrap();
@@ -411,9 +479,22 @@ mod tests {
                 json!({ "local": { "sandbox": { "network": "lan" } } }),
                 "providers.local.sandbox: must be true, false or",
             ),
-            (json!({ "gpu": {} }), "providers.gpu.kind: is missing: one of exec, local"),
+            (json!({ "gpu": {} }), "providers.gpu.kind: is missing: one of exec, local, ssh"),
             (json!({ "../x": { "kind": "local" } }), "providers.../x: a provider's name is"),
             (json!({ "": { "kind": "local" } }), "providers.: a provider's name is"),
+            (json!({ "lab": { "kind": "ssh" } }), "providers.lab.hosts: 1 to 256"),
+            (json!({ "lab": { "kind": "ssh", "hosts": ["-x"] } }), "providers.lab.hosts: `-x` is not USER@HOST"),
+            (json!({ "lab": { "kind": "ssh", "hosts": ["a", "a"] } }), "providers.lab.hosts: `a` stands there twice"),
+            (json!({ "lab": { "kind": "ssh", "hosts": ["a"], "slots": 0 } }), "providers.lab.slots: 1 to 256"),
+            (
+                json!({ "lab": { "kind": "ssh", "hosts": ["a"], "identity": "k" } }),
+                "providers.lab.identity: is an absolute",
+            ),
+            (json!({ "lab": { "kind": "ssh", "hosts": ["a"], "dir": "/a b" } }), "providers.lab.dir: is an absolute"),
+            (
+                json!({ "lab": { "kind": "ssh", "hosts": ["a"], "dir": "/a/../b" } }),
+                "providers.lab.dir: is an absolute",
+            ),
         ] {
             let said = made(tables, &[]).err().unwrap().to_string();
             assert!(said.starts_with(says), "{said}");

@@ -11,6 +11,10 @@ mod exec {
     adapters::provider_conformance!(crate::support::exec);
 }
 
+mod ssh {
+    adapters::provider_conformance!(crate::support::sshd::ssh);
+}
+
 mod fake {
     use adapters::conformance::{Deed, MACHINES, Subject};
     use adapters::fake::{FakeSettings, Fate};

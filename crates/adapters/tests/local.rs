@@ -1,5 +1,6 @@
 //! What only a provider of real processes can get wrong: who is signalled, what is inherited, what is left behind.
 
+#[allow(dead_code, reason = "the tests of the provider `ssh` use the rest")]
 mod support;
 
 use adapters::conformance::{Subject, order};

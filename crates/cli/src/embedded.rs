@@ -48,6 +48,8 @@ const INHERITED: &[&str] = &[
     "LC_ALL",
     "TZ",
     "TMPDIR",
+    // The provider `ssh` may need the keys of the user's agent.
+    "SSH_AUTH_SOCK",
     "XDG_RUNTIME_DIR",
     "RUST_BACKTRACE",
 ];

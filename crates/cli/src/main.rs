@@ -77,6 +77,9 @@ fn main() {
     if let Some(code) = role::mcp() {
         std::process::exit(code);
     }
+    if let Some(code) = role::on_host() {
+        std::process::exit(code);
+    }
     let line = match Line::try_parse() {
         Ok(line) => line,
         Err(error) => std::process::exit(i32::from(shown(usage::answer(error, &words())))),

@@ -90,6 +90,22 @@ pub fn mcp() -> Option<i32> {
     Some(i32::from(failed))
 }
 
+/// `repl runner host EXE` and `repl runner relay EXE`, which the provider `ssh` starts on its hosts: a question about the machines there,
+/// and the way back for their runners.
+pub fn on_host() -> Option<i32> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != "runner" {
+        return None;
+    }
+    let done = match words.next()?.to_str()? {
+        "host" => server::answer_on_host(Path::new(&words.next()?), std::io::stdin().lock(), std::io::stdout().lock()),
+        "relay" => server::relay_on_host(std::io::stdin(), std::io::stdout()),
+        _ => return None,
+    };
+    let failed = done.inspect_err(|error| drop(writeln!(std::io::stderr(), "repl: {error}"))).is_err();
+    Some(i32::from(failed))
+}
+
 /// Be the runner of one machine in the foreground
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Providers start runners; by hand it is needed only to clean up:

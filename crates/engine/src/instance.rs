@@ -48,7 +48,7 @@ pub(crate) async fn remove_workdir(context: &EngineContext, instance: &Instance,
 pub(crate) async fn handle_of(provider: &dyn Provider, instance: &Instance) -> Result<Option<Handle>, Trouble> {
     match &instance.handle {
         Some(handle) => Ok(Some(Handle(handle.clone()))),
-        None => provider.find_by_name(&instance.name).await,
+        None => provider.find_at(&instance.name, instance.place.as_deref()).await,
     }
 }
 
@@ -223,13 +223,18 @@ impl Engine {
 
     /// When a server starts, no runner has a stream to it yet: the item of every open machine becomes due a little later.
     pub async fn look_for_everyone(&self) -> Result<(), Failure> {
+        let context = self.context.clone();
         self.store
             .write(Lane::Normal, "instance.look_for_all", move |tx| {
                 let at = tx.at();
                 for pool in store::pool::all(tx)? {
                     tx.wake(WorkKind::Pool, pool.id.0, at);
+                    let linked = context.is_linked(&pool.provider);
                     for instance in store::instance::open_in(tx, pool.id)? {
                         tx.wake(WorkKind::Instance, instance.id.0, at + 3 * SECOND);
+                        if linked {
+                            tx.wake(WorkKind::Link, instance.id.0, at);
+                        }
                     }
                 }
                 Ok(())
@@ -371,6 +376,9 @@ fn reconcile(
     let mut next: Vec<Timestamp> = Vec::new();
     if seen == Some(Seen::RunnerGone) {
         instance.respawns += 1;
+        if context.is_linked(&instance.provider) {
+            tx.wake(WorkKind::Link, id.0, at); // the runner that was started again may need one now
+        }
         next.push(at + (SECOND << instance.respawns.clamp(0, 6)).min(RESPAWN_MOST_MS));
     } else if is_expected(instance.status) && !context.presence.streaming(id) {
         // Alive without a stream, or its provider could not say: asked until one of them speaks.

@@ -45,6 +45,7 @@ mod provider_set;
 mod provider_test;
 pub mod question;
 mod reach;
+mod relay;
 mod render;
 pub mod run;
 mod run_tx;
@@ -67,6 +68,7 @@ pub use config::Config;
 pub use presence::Presence;
 pub use provider_set::{Listing, Listings, ProviderSet, ProviderSettings};
 pub use reach::ControlUrls;
+pub use relay::Dialler;
 pub use store;
 
 use model::step::ToolKind;
@@ -137,6 +139,7 @@ pub struct Engine {
     /// Ids up to this one, seen at providers and runners, are not given out.
     ids_passed: Arc<std::sync::atomic::AtomicI64>,
     org_names: Arc<std::sync::Mutex<std::collections::BTreeMap<model::OrgId, String>>>,
+    links: Arc<relay::Links>,
 }
 
 impl Engine {
@@ -157,6 +160,7 @@ impl Engine {
             workdirs: Arc::default(),
             ids_passed: Arc::default(),
             org_names: Arc::default(),
+            links: Arc::default(),
         })
     }
 

@@ -230,11 +230,13 @@ impl RunTx<'_> {
         let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
         let resources = self.resources_of(id)?;
         let price_micro = offer.price_micro;
+        let place = room_for_one_more(self, &provider.rooms(), pool.id)?;
         let machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.instances.push(Tracked::new(Instance {
             workflow: Some(workflow),
             provider: pool.provider.clone(),
             region: pool.region.clone(),
+            place,
             nonce: nonce(self.context, &machine.name, self.at),
             resources: provider.size_for(&resources),
             init_checksum: self.run.spec.init_checksum.clone(),
@@ -263,6 +265,35 @@ impl RunTx<'_> {
         let workflow = self.job(id)?.workflow;
         Ok(self.workflow(workflow)?.it.manifest)
     }
+}
+
+/// The host with the most free slots among those that could be reached lately; none where the provider has no choice of them. The pool is
+/// locked, so two machines never count on the same slot.
+fn room_for_one_more(
+    run_tx: &mut RunTx<'_>,
+    rooms: &[adapters::Room],
+    pool: PoolId,
+) -> Result<Option<String>, Failure> {
+    if rooms.is_empty() {
+        return Ok(None);
+    }
+    let mut taken: BTreeMap<String, i64> = BTreeMap::new();
+    for instance in store::instance::open_in(run_tx.tx, pool)? {
+        *taken.entry(instance.place.unwrap_or_default()).or_default() += 1;
+    }
+    // Those that this transaction has announced and not yet written.
+    for instance in run_tx.instances.iter().map(|tracked| &tracked.it).filter(|instance| instance.pool == pool) {
+        if store::instance::find(run_tx.tx, instance.id)?.is_none() {
+            *taken.entry(instance.place.clone().unwrap_or_default()).or_default() += 1;
+        }
+    }
+    Ok(emptiest(rooms, &taken).map(|room| room.place.clone()))
+}
+
+/// The first of the best. One that is full is taken only if all are: its provider then says so.
+fn emptiest<'a>(rooms: &'a [adapters::Room], taken: &BTreeMap<String, i64>) -> Option<&'a adapters::Room> {
+    let free = |room: &adapters::Room| room.slots - taken.get(&room.place).copied().unwrap_or(0);
+    rooms.iter().rev().max_by_key(|room| (free(room) > 0, room.up, free(room)))
 }
 
 /// Cannot be computed without the installation's key, and differs for every machine.
@@ -308,6 +339,7 @@ pub(crate) fn order(context: &EngineContext, instance: &Instance) -> Order {
     Order {
         spot: instance.spot,
         instance_type: instance.instance_type.clone(),
+        place: instance.place.clone(),
         labels: labels.map(|(name, value)| (name.to_owned(), value)).into(),
         ..Order::new(boot(context, instance), instance.region.clone(), instance.resources.clone())
     }
@@ -387,6 +419,23 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
     use store::{Database, Options, Store};
+
+    #[test]
+    fn a_machine_goes_to_the_emptiest_host_that_can_be_reached() {
+        let host = |place: &str, up| adapters::Room { place: place.to_owned(), slots: 2, up };
+        let choice = |rooms: &[adapters::Room], taken: &[(&str, i64)]| {
+            let taken = taken.iter().map(|(place, count)| (place.to_string(), *count)).collect();
+            emptiest(rooms, &taken).map(|room| room.place.clone())
+        };
+        let both = [host("a", true), host("b", true)];
+        assert_eq!(choice(&both, &[]).as_deref(), Some("a"));
+        assert_eq!(choice(&both, &[("a", 1)]).as_deref(), Some("b"));
+        assert_eq!(choice(&both, &[("a", 1), ("b", 1)]).as_deref(), Some("a"));
+        let down = [host("a", false), host("b", true)];
+        assert_eq!(choice(&down, &[("b", 1)]).as_deref(), Some("b"), "one that answers comes first");
+        assert_eq!(choice(&down, &[("b", 2)]).as_deref(), Some("a"), "unless it is full");
+        assert_eq!(choice(&[], &[]), None);
+    }
 
     fn submission(org: OrgId) -> Submission {
         let spec: RunSpec = serde_json::from_value(json!({

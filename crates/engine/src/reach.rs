@@ -27,8 +27,14 @@ impl EngineContext {
         let urls = &self.control_urls;
         match self.providers.get(provider).map(|provider| provider.reach()) {
             Some(Reach::Public) => urls.public.as_deref().expect("checked at start"),
+            Some(Reach::Relay) => urls.public.as_deref().unwrap_or(adapters::provider::RELAY_URL),
             Some(Reach::Host) | None => &urls.host,
         }
+    }
+
+    /// Whether this provider carries its runners' connections where they cannot dial.
+    pub(crate) fn is_linked(&self, provider: &str) -> bool {
+        self.providers.get(provider).is_some_and(|provider| provider.reach() == Reach::Relay)
     }
 
     pub(crate) fn check_reach(&self) -> Result<(), Refused> {
@@ -65,6 +71,7 @@ mod tests {
             providers: BTreeMap::from([
                 ("near".to_owned(), provider(Reach::Host)),
                 ("far".to_owned(), provider(Reach::Public)),
+                ("hosts".to_owned(), provider(Reach::Relay)),
             ])
             .into(),
             tools: Default::default(),
@@ -82,6 +89,8 @@ mod tests {
         context.check_reach().unwrap();
         assert_eq!(context.control_url("near"), "unix:/s");
         assert_eq!(context.control_url("far"), "https://remuda.example");
+        assert_eq!(context.control_url("hosts"), "https://remuda.example");
+        assert!(context.is_linked("hosts") && !context.is_linked("far"));
     }
 
     #[test]
@@ -93,5 +102,6 @@ mod tests {
         near.remove("far");
         context.providers.replace(near);
         context.check_reach().unwrap();
+        assert_eq!(context.control_url("hosts"), "relay:", "its provider puts an address in the place of this");
     }
 }

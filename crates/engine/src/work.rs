@@ -68,7 +68,7 @@ impl Engine {
         let of_one_org = self.context.config.worker.org_agents;
         let read = move |tx: &mut store::Tx| {
             let (due, at) = (store::work::next_due(tx, class)?, tx.at());
-            if class == WorkClass::Control || due.is_some_and(|due| due <= at) {
+            if class != WorkClass::Act || due.is_some_and(|due| due <= at) {
                 return Ok(due);
             }
             let back = store::work::may_bring_back(tx, of_one_org)?;
@@ -80,6 +80,11 @@ impl Engine {
     /// Holders of acts cut them off, record each, and give their items back.
     pub fn cut_acts(&self) {
         self.closing.ask();
+    }
+
+    /// Holders of links end them and give their items back.
+    pub fn cut_links(&self) {
+        self.links.closing.ask();
     }
 
     /// How many items are due and not finished. For benchmarks.
@@ -142,6 +147,7 @@ impl Engine {
             WorkKind::ScanName => Box::pin(self.scan_name(item)).await,
             WorkKind::Orphan => Box::pin(self.reconcile_orphan(item)).await,
             WorkKind::OrphanNotice => Box::pin(self.notify_orphans(item)).await,
+            WorkKind::Link => Box::pin(self.hold_link(item)).await,
         }
     }
 
@@ -213,7 +219,7 @@ impl Engine {
         self.finish(item, |now| Some(now + TROUBLED_MS)).await
     }
 
-    async fn finish(
+    pub(crate) async fn finish(
         &self,
         item: Item,
         next: impl Fn(Timestamp) -> Option<Timestamp> + Send + Sync + 'static,

@@ -32,6 +32,9 @@ pub struct Instance {
     pub workflow: Option<WorkflowId>,
     pub provider: String,
     pub region: String,
+    /// Which of the provider's hosts it is made on, where there are several: chosen with its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     pub name: String,
     pub nonce: String,
     /// What the provider calls it; none until it is bound.
@@ -120,6 +123,7 @@ impl Instance {
             workflow: None,
             provider: String::new(),
             region: String::new(),
+            place: None,
             nonce: String::new(),
             name,
             handle: None,

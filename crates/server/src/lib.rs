@@ -6,6 +6,7 @@ mod allocation;
 mod artifact;
 mod audit;
 mod auth;
+mod binary;
 mod blob;
 mod control;
 mod event;
@@ -33,6 +34,7 @@ mod pool;
 mod problem;
 mod provider;
 mod question;
+mod relay;
 #[cfg(test)]
 mod repeated;
 mod routes;
@@ -58,6 +60,8 @@ mod worker;
 mod workflow;
 
 pub use engine::adapters::registry::BadSetting;
+/// What `repl runner host` and `repl runner relay` do on a host of a provider `ssh`.
+pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as answer_on_host};
 /// Servers of agents on their machines, and calls of them: what `repl mcp-serve` and `repl mcp-call` do.
 pub use engine::adapters::tool::mcp::stdio as mcp;
 /// Artifacts of one run in sum.

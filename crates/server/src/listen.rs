@@ -122,6 +122,18 @@ pub(crate) async fn unix(listener: UnixListener, app: Router, mut closing: watch
     while open.join_next().await.is_some() {}
 }
 
+/// Serves one connection that a relay has brought from another machine, with the same bounds as one from the network.
+pub(crate) async fn relayed(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    app: Router,
+    peer: Peer,
+    closing: watch::Receiver<bool>,
+) {
+    let bounds = Bounds::default();
+    let stream = Steady::new(stream, bounds.writes_within);
+    connection(stream, app, peer, Some(bounds.headers_within), closing).await;
+}
+
 /// A connection that ended before it was accepted means nothing; a lack of descriptors passes.
 async fn refused(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};

@@ -52,6 +52,7 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/desired", get(runner::desired))
         .route("/heartbeat", post(runner::heartbeat))
         .route("/report", post(runner::report))
+        .route("/binary/{target}/{hash}", get(crate::binary::binary))
         .route("/blobs", post(runner::blobs))
         .route("/blobs/{hash}", get(runner::blob).put(runner::put_blob))
         .route("/trees/{hash}", put(runner::put_tree))

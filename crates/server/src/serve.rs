@@ -4,7 +4,7 @@ use crate::hub::Hub;
 use crate::settings::{Role, Settings};
 use crate::tls::Tls;
 use crate::token_cache::TokenCache;
-use crate::{AppState, Shared, listen, now_ms, routes, tools, worker};
+use crate::{AppState, Shared, listen, now_ms, relay, routes, tools, worker};
 use engine::store::token::{Scope, Token};
 use engine::store::{Database, Installation, Options, Store};
 use engine::{Engine, Presence};
@@ -75,6 +75,7 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
         requests: AtomicI64::new(1),
         failures: AtomicI64::new(0),
     });
+    engine.answer_links(relay::dialler(&state, &settings));
     let first_token = match settings.role {
         Role::Worker => None,
         Role::All | Role::Server => first_token(&engine, &settings.home).await?,

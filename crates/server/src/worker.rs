@@ -10,6 +10,8 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
 /// Items of the class `control` worked on at once by one process; those of the class `act` are a setting (`worker.act_permits`).
 const CONTROL_PERMITS: usize = 16;
+/// Links wait for most of their time and are never put off for one another: only memory bounds them.
+const LINKS: usize = 4_096;
 /// A worker that is told to stop lets its acts come to their end for so long, and then cuts them off.
 const ACTS_MAY_END_WITHIN: Duration = Duration::from_secs(10);
 /// The fallback poll for lost hints. No longer than the time between two lease renewals, so that items of a dead worker are taken over in time.
@@ -33,7 +35,8 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
     engine.arm_scans().await?;
     let beating = tokio::spawn(beat(engine.clone(), worker.clone(), closing.clone()));
     let acts = engine.context.config.worker.act_permits as usize;
-    let classes = [(WorkClass::Control, CONTROL_PERMITS), (WorkClass::Act, acts)].map(|(class, permits)| Class {
+    let classes = [(WorkClass::Control, CONTROL_PERMITS), (WorkClass::Act, acts), (WorkClass::Link, LINKS)];
+    let classes = classes.map(|(class, permits)| Class {
         engine: engine.clone(),
         worker: worker.clone(),
         class,
@@ -42,8 +45,9 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
         freed: Arc::default(),
     });
     let loops = classes.each_ref().map(|class| class.work(closing.clone()));
-    let [control, act] = loops;
-    tokio::join!(control, act);
+    let [control, act, link] = loops;
+    tokio::join!(control, act, link);
+    engine.cut_links();
     // Items under way are finished or given back. Without this they would be free when the lease expires.
     for class in &classes {
         let _ = tokio::time::timeout(ACTS_MAY_END_WITHIN, class.permits.acquire_many(class.most)).await;

@@ -48,6 +48,8 @@ pub enum WorkKind {
     Orphan,
     /// New orphans of which the program of `[notify]` is told.
     OrphanNotice,
+    /// A machine whose runner cannot dial the control plane: its connections are carried by whoever holds this.
+    Link,
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -57,15 +59,18 @@ pub enum WorkClass {
     Control,
     /// Calls tools of steps, which may take hours.
     Act,
+    /// Carries connections of runners, for as long as their machines live.
+    Link,
 }
 
 impl WorkClass {
-    pub const ALL: [WorkClass; 2] = [WorkClass::Control, WorkClass::Act];
+    pub const ALL: [WorkClass; 3] = [WorkClass::Control, WorkClass::Act, WorkClass::Link];
 
     fn number(self) -> i64 {
         match self {
             WorkClass::Control => 0,
             WorkClass::Act => 1,
+            WorkClass::Link => 3, // 2 are parked acts
         }
     }
 }
@@ -153,7 +158,7 @@ pub fn claim_awake(
     let mut found = Vec::new();
     let alive_since = worker::alive_since(tx, at);
     let due = match holding.class {
-        WorkClass::Control => &DUE,
+        WorkClass::Control | WorkClass::Link => &DUE,
         WorkClass::Act => {
             parking::bring_back(tx, holding.of_one_org)?;
             &DUE_ACTS
@@ -356,7 +361,8 @@ impl Candidate {
 
     /// Its last claim ended by its worker's death. Only a death alone is evidence against it.
     fn count_death(&mut self) {
-        if self.owner.is_some() && !bug!(poison_uncounted) {
+        // A link is held for as long as its machine lives: that its worker died says nothing about it.
+        if self.owner.is_some() && self.kind.class() != WorkClass::Link && !bug!(poison_uncounted) {
             self.deaths += 1;
             self.deaths_alone += i64::from(self.alone);
         }
@@ -429,7 +435,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 16] = {
+    pub const ALL: [WorkKind; 17] = {
         use WorkKind::*;
         [
             Run,
@@ -448,14 +454,15 @@ impl WorkKind {
             ScanName,
             Orphan,
             OrphanNotice,
+            Link,
         ]
     };
 
     pub fn class(self) -> WorkClass {
-        if matches!(self, WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice) {
-            WorkClass::Act
-        } else {
-            WorkClass::Control
+        match self {
+            WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice => WorkClass::Act,
+            WorkKind::Link => WorkClass::Link,
+            _ => WorkClass::Control,
         }
     }
 
@@ -477,6 +484,7 @@ impl WorkKind {
             WorkKind::ScanName => "scan_name",
             WorkKind::Orphan => "orphan",
             WorkKind::OrphanNotice => "orphan_notice",
+            WorkKind::Link => "link",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {
@@ -604,7 +612,7 @@ const SWEEP: Sql = Sql::new(
                     SELECT 1 FROM agents WHERE agents.id = resting.subject
                                            AND agents.state NOT IN ('pending', 'running', 'paused')))
                 OR (kind = 'workflow' AND EXISTS (SELECT 1 FROM workflows WHERE workflows.id = resting.subject AND workflows.open = 0))
-                OR (kind = 'instance' AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
+                OR (kind IN ('instance', 'link') AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
                 OR (kind = 'allocation' AND EXISTS (SELECT 1 FROM allocations WHERE allocations.id = resting.subject AND allocations.kept = 0)))
              LIMIT $1)",
 );

@@ -116,7 +116,9 @@ impl House {
                 let engine = self.engine.clone();
                 match class {
                     WorkClass::Control => engine.work_on(item).await,
-                    WorkClass::Act => drop(self.holders.spawn(async move { engine.work_on(item).await })),
+                    WorkClass::Act | WorkClass::Link => {
+                        drop(self.holders.spawn(async move { engine.work_on(item).await }))
+                    }
                 }
                 worked = true;
             }

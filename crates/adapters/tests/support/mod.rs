@@ -1,6 +1,8 @@
 //! What the local provider starts in these tests, and the hands that reach into its world. The stand-in takes the lock,
 //! answers on the socket and does no work; the real runner is tried end to end elsewhere.
 
+pub mod sshd;
+
 use adapters::conformance::{Deed, MACHINES, Subject};
 use adapters::local::LocalTimeouts;
 use adapters::{Capabilities, ExecProvider, ExecSettings, LocalProvider, LocalSettings, Order, Provider, Reach};
@@ -43,7 +45,12 @@ pub struct Local {
 pub fn local() -> Local {
     let home = tempfile::tempdir().unwrap();
     let root = home.path().join("instances");
-    fs::create_dir(&root).unwrap();
+    local_at(home, root)
+}
+
+/// With its machines in this folder of the home.
+pub fn local_at(home: tempfile::TempDir, root: PathBuf) -> Local {
+    fs::create_dir_all(&root).unwrap();
     let ready = UnixListener::bind(root.join(READY_FILE)).unwrap();
     let provider = LocalProvider::new(settings(&root));
     Local { _home: home, root, provider, exec: None, ready, seen: Mutex::default() }
@@ -172,7 +179,7 @@ impl Drop for Local {
 }
 
 /// What the provider starts: the environment is cleared on the way, so the arguments carry everything.
-fn script() -> &'static Path {
+pub fn script() -> &'static Path {
     static SCRIPT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = SCRIPT.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -194,6 +201,13 @@ fn script() -> &'static Path {
 fn standin() {
     let Ok(asked) = std::env::var(ASKED) else { return };
     let words: Vec<&str> = asked.split(' ').collect();
+    match words[..] {
+        ["runner", "host", exe] => {
+            return adapters::ssh::remote::answer(Path::new(exe), std::io::stdin(), std::io::stdout()).unwrap();
+        }
+        ["runner", "relay", _] => return adapters::ssh::relay::relay(std::io::stdin(), std::io::stdout()).unwrap(),
+        _ => {}
+    }
     let ["runner", "--dir", dir, more @ ..] = words.as_slice() else { panic!("started as {asked:?}") };
     let dir = Path::new(dir);
     let root = dir.parent().unwrap();

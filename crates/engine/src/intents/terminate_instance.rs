@@ -216,7 +216,7 @@ async fn ask_provider(context: &EngineContext, instance: &Instance) -> Said {
     };
     let handle = match &instance.handle {
         Some(handle) => Some(Handle(handle.clone())),
-        None => match provider.find_by_name(&instance.name).await {
+        None => match provider.find_at(&instance.name, instance.place.as_deref()).await {
             Ok(handle) => handle,
             Err(trouble) => return Said::NotYet(trouble.what),
         },

@@ -414,6 +414,20 @@ pub async fn classes_of_work_do_not_see_each_other(w: &World) {
     assert_eq!(claim_class(WorkClass::Act).await, []);
 }
 
+/// Links are held for as long as machines live, many at once: however often their worker dies, the next one gets them all.
+pub async fn a_link_is_not_suspected_of_killing_its_holders(w: &World) {
+    for machine in 1..=3 {
+        wake(&w.store, WorkKind::Link, machine).await;
+    }
+    for death in 0..8 {
+        let worker = start(&w.store, "w").await;
+        assert_eq!(claim(&w.store, &worker, 10).await, [], "they are of a class of their own");
+        let links = write(&w.store, move |tx| work::claim(tx, &worker, WorkClass::Link, 10)).await.unwrap();
+        assert_eq!(links.len(), 3, "after {death} deaths");
+        assert!(links.iter().all(|item| !item.dead));
+    }
+}
+
 pub async fn outages_that_overlap_count_once(w: &World) {
     const NOTED: Sql = Sql::new("INSERT INTO outages (from_at, to_at) VALUES ($1, $2)");
     let outage = |from: i64, to: i64| Outage { from: Timestamp(from), to: Timestamp(to) };

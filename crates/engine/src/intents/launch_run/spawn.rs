@@ -23,6 +23,9 @@ use store::WorkKind;
 
 pub(super) struct SpawnInstance;
 
+/// Beside the machine in an order: an earlier try of it may have had its effect.
+const TRIED: &str = "tried";
+
 /// What the provider made.
 #[derive(Serialize, Deserialize)]
 struct Made {
@@ -40,7 +43,7 @@ struct Unwanted {
 impl NodeKind for SpawnInstance {
     /// A machine whose handle is stored, or whose runner has registered, exists; it does not matter which worker made the call.
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        let (alternative, asked) = (node.parameters::<Tried>()?.offer, node.asked);
+        let (alternative, asked, uncertain) = (node.parameters::<Tried>()?.offer, node.asked, node.node.uncertain);
         let first = node.read(&RESOLVED)?.offers.into_iter().next();
         let (run_tx, id) = node.run()?;
         if run_tx.job(id)?.instance.is_none() {
@@ -65,7 +68,11 @@ impl NodeKind for SpawnInstance {
                 MACHINE.done(&Machine { instance: instance.id, allocation: job.allocation, name, handle })
             }
             _ if job.status.is_end() => Verdict::Cancelled,
-            Some(instance) => Verdict::Act(to_value(&instance)),
+            Some(instance) => {
+                let mut order = to_value(&instance);
+                order[TRIED] = uncertain.into();
+                Verdict::Act(order)
+            }
             None => Verdict::Waits(None),
         })
     }
@@ -73,11 +80,12 @@ impl NodeKind for SpawnInstance {
     fn act(&self, engine: &Engine, order: Value) -> ActFuture {
         let context = engine.context.clone();
         Box::pin(async move {
+            let tried = order[TRIED] != Value::Bool(false);
             let instance: Instance = read_order(order)?;
             let provider =
                 context.provider(&instance.provider).map_err(|refused| Trouble::internal(refused.to_string()))?;
             let order = crate::pool::order(&context, &instance);
-            let handle = spawn(provider.as_ref(), &order, &instance).await?;
+            let handle = spawn(provider.as_ref(), &order, &instance, tried).await?;
             Ok(to_value(&Made { handle: handle.0 }))
         })
     }
@@ -105,6 +113,9 @@ impl NodeKind for SpawnInstance {
                     run_tx.instance_event(ordered.id, InstanceEvent::Bound { handle: made.handle })?;
                     // A machine whose runner never comes up is noticed by asking, not by waiting for the limit.
                     run_tx.wake(WorkKind::Instance, ordered.id.0, run_tx.at + crate::instance::ASK_AGAIN_MS);
+                    if run_tx.context.is_linked(&ordered.provider) {
+                        run_tx.wake(WorkKind::Link, ordered.id.0, run_tx.at);
+                    }
                     return self.inside_if_open(node);
                 }
                 Ok(Verdict::Waits(None))
@@ -223,16 +234,18 @@ fn place_elsewhere(run_tx: &mut RunTx<'_>, id: JobId, offer: &Offer, asked: bool
     })
 }
 
-async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance) -> Result<Handle, Trouble> {
+async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance, tried: bool) -> Result<Handle, Trouble> {
     let trouble = match crash_point!("provider.spawn", provider.spawn(order).await) {
         Ok(handle) => return Ok(handle),
         Err(trouble) => trouble,
     };
     // The machine may exist all the same, made by this call or by a worker that died before it recorded the handle: look by name first.
-    match provider.find_by_name(&instance.name).await {
+    match provider.find_at(&instance.name, instance.place.as_deref()).await {
         Ok(Some(handle)) => Ok(handle),
         Ok(None) => Err(trouble),
         Err(_) if trouble.effect == Effect::Perhaps => Err(Trouble { retry: true, ..trouble }),
+        // Nothing can have been made: not by this call, and there was no other that may have had its effect.
+        Err(_) if !tried && trouble.effect == Effect::None => Err(trouble),
         Err(_) => Err(trouble.perhaps()),
     }
 }

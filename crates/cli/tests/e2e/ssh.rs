@@ -1,0 +1,175 @@
+//! Runs on hosts that are reached by ssh, whatever happens to the hosts, the lines to them and the control plane meanwhile.
+
+use crate::gate::Gate;
+use crate::home::Home;
+use crate::hosts::Hosts;
+use crate::process;
+use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+
+/// A home with these hosts, in the order of what must end first.
+struct Lab {
+    home: Home,
+    hosts: Hosts,
+}
+
+impl Lab {
+    fn new(homes: &[&str], more: &str) -> Option<Lab> {
+        let hosts = Hosts::start(homes)?;
+        let home = Home::with(&hosts.settings(more));
+        Some(Lab { home, hosts })
+    }
+
+    /// The machine of a run, and the name of the host that it is on.
+    fn machine(&self, run: &str) -> (Value, String) {
+        let id = self.home.status(run)["instance"].as_str().unwrap().to_owned();
+        let machine = self.home.json(&["instance", "show", &id]);
+        let host = machine["host"].as_str().unwrap().to_owned();
+        (machine, host)
+    }
+
+    fn end_machines(&self) {
+        for machine in self.home.instances() {
+            self.home.done(&["instance", "terminate", "--force", machine["id"].as_str().unwrap()]);
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_to_a_host_without_any_way_back_and_its_files_come_and_go() {
+    let Some(mut lab) = Lab::new(&["a"], "") else { return };
+    let home = &lab.home;
+    home.write("input", "from here\n");
+    let flags = ["--provider", "lab", "--file", "input", "--artifact", "output"];
+    let first = home.run(&flags, "cat input; hostname; echo to you > output; echo $HOME");
+    assert_eq!((first.code, &*first.out()), (0, "from here\nhost0\n/root\n"), "{first}");
+    home.done(&["artifact", "get", "@last"]);
+    assert_eq!(std::fs::read_to_string(home.here().join("output")).unwrap(), "to you\n");
+    let second = home.run(&["--provider", "lab"], "exit 7");
+    assert_eq!(second.code, 7, "{second}");
+    assert_eq!(home.status("@last")["warm"], true);
+    let (machine, _) = lab.machine("@last");
+    assert_eq!(machine["provider"], "lab");
+    let held = lab.hosts.get(0).machines();
+    assert_eq!(held.len(), 1, "{held:?}");
+    lab.home.adds_up();
+}
+
+#[test]
+fn a_host_that_cannot_be_used_is_an_error_within_seconds_that_says_why() {
+    let Some(mut lab) = Lab::new(&["a"], "") else { return };
+    if lab.home.is_many() {
+        return; // servers do not read their settings again
+    }
+    let settings = lab.hosts.settings("");
+    lab.home.configure(&settings.replace("accept_host_key = true", ""));
+    let refused = lab.home.run(&["--provider", "lab", "--retry", "1"], "true");
+    refused.refused(1, &["host key", "--accept-host-key"]);
+    assert!(lab.home.instances().is_empty(), "nothing that might exist is left");
+    lab.home.stop();
+    lab.home.configure(&settings);
+    lab.hosts.get(0).cut_off();
+    let refused = lab.home.run(&["--provider", "lab", "--retry", "1"], "true");
+    refused.refused(1, &["cannot be reached"]);
+    assert!(lab.home.instances().is_empty(), "nothing that might exist is left");
+    lab.hosts.get(0).connect();
+    assert_eq!(lab.home.run(&["--provider", "lab"], "true").code, 0);
+}
+
+#[test]
+fn three_hosts_a_cut_line_a_reboot_and_a_killed_control_plane() {
+    let Some(mut lab) = Lab::new(&["own", "shared", "shared"], "") else { return };
+    if lab.home.is_many() {
+        return; // the address below is one server's
+    }
+    // The first host can dial this address, the others cannot: they have no route to it.
+    let near = lab.hosts.get(0).near.clone();
+    let address = format!("{near}:{}", free_port(&near));
+    lab.home.set("REPL_LISTEN", &address);
+    lab.home.set("REPL_PUBLIC_URL", &format!("http://{address}"));
+    lab.home.write("input", "x");
+    let home = &lab.home;
+    let gates: Vec<(Gate, Gate)> =
+        (0..3).map(|n| (Gate::new(home, &format!("came{n}")), Gate::new(home, &format!("gate{n}")))).collect();
+    let flags = ["--provider", "lab", "--file", "input", "--artifact", "output", "--retry", "1"];
+    let command = |(came, gate): &(Gate, Gate)| {
+        format!("cat input; {}; {}; hostname > output; echo done", came.say("$(hostname)"), gate.wait())
+    };
+    let runs: Vec<String> = gates.iter().map(|gates| home.detach(&flags, &command(gates))).collect();
+    let on: Vec<String> = gates.iter().map(|(came, _)| came.hear()).collect();
+    let mut names = on.clone();
+    names.sort();
+    assert_eq!(names, ["host0", "host1", "host2"], "each has a host of its own");
+    let of = |host: &str| on.iter().position(|name| name == host).unwrap();
+    let (direct, cut, rebooted) = (of("host0"), of("host1"), of("host2"));
+    assert_eq!(lab.hosts.get(1).machines().len(), 2, "they share a home");
+    // All at once: the control plane dies, one host is cut off, another one starts again.
+    process::kill(home.control_plane());
+    lab.hosts.get(1).cut_off();
+    lab.hosts.get(2).reboot();
+    // What can go on does: this run ends while the control plane is away.
+    gates[direct].1.open();
+    let ended = home.attach(&runs[direct]);
+    assert_eq!((ended.code, &*ended.out()), (0, "xdone\n"), "{ended}");
+    // The command on the host that is cut off goes on to its end there, and is told when the line is back.
+    gates[cut].1.open();
+    lab.hosts.get(1).connect();
+    let ended = lab.home.attach(&runs[cut]);
+    assert_eq!((ended.code, &*ended.out()), (0, "xdone\n"), "{ended}");
+    for run in [direct, cut] {
+        let folder = format!("got{run}");
+        lab.home.done(&["artifact", "get", &runs[run], "--output", &folder]);
+        let got = std::fs::read_to_string(lab.home.here().join(folder).join("output")).unwrap();
+        assert_eq!(got, format!("{}\n", on[run]));
+    }
+    // The job of the earlier boot is over, and the host takes the next.
+    let ended = lab.home.attach(&runs[rebooted]);
+    assert_ne!(ended.code, 0, "{ended}");
+    assert_eq!(lab.home.status(&runs[rebooted])["status"], "failed");
+    let after = lab.home.run(&["--provider", "lab"], "hostname");
+    assert_eq!(after.code, 0, "{after}");
+    lab.home.adds_up();
+    lab.end_machines();
+    lab.home.stop();
+}
+
+#[test]
+fn a_machine_gets_the_runners_binary_by_its_hash_and_nobody_else_does() {
+    let home = Home::new();
+    if home.is_many() {
+        return; // the same routes, at another address
+    }
+    assert_eq!(home.run(&[], "true").code, 0);
+    let machine = std::fs::read_dir(home.data().join("instances")).unwrap().flatten();
+    let boot = machine.map(|entry| entry.path().join("runner.json")).find(|path| path.exists()).unwrap();
+    let boot: Value = serde_json::from_slice(&std::fs::read(boot).unwrap()).unwrap();
+    let text = |key: &str| boot[key].as_str().unwrap().to_owned();
+    let ask = |hash: &str, token: &str| {
+        let mut socket = UnixStream::connect(text("control_url").strip_prefix("unix:").unwrap()).unwrap();
+        let path = format!("/runner/v1/binary/{}-unknown-linux-gnu/{hash}", std::env::consts::ARCH);
+        let token = format!("{}.{token}", text("name"));
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+        (String::from_utf8_lossy(&answer[..12]).into_owned(), answer.split_off(end + 4))
+    };
+    let token = text("token");
+    let (status, problem) = ask("another", &token);
+    assert_eq!(status, "HTTP/1.1 404");
+    let problem: Value = serde_json::from_slice(&problem).unwrap();
+    let fix = problem["fix"].as_str().unwrap();
+    assert!(fix.contains("build-runner"), "{fix}");
+    let hash = fix.strip_prefix("there is ").unwrap().split(' ').next().unwrap();
+    let (status, bytes) = ask(hash, &token);
+    assert_eq!(status, "HTTP/1.1 200");
+    assert!(bytes.starts_with(b"\x7fELF"));
+    assert_eq!(ask(hash, "forged").0, "HTTP/1.1 401");
+}
+
+fn free_port(address: &str) -> u16 {
+    TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port()
+}

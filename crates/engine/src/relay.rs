@@ -1,0 +1,79 @@
+//! Links of machines whose runners cannot dial the control plane. The holder of a machine's item `link` carries its runner's connections
+//! for as long as it holds the item; its end is a lost stream for the runner, which connects again through the next holder's.
+
+use crate::Engine;
+use crate::closing::Closing;
+use crate::instance::handle_of;
+use adapters::Linked;
+use adapters::ssh::{Dial, DialFuture};
+use model::instance::Instance;
+use model::{Failure, InstanceId, Trouble};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use store::Item;
+
+/// A link that was there is opened again at once, one that could not be opened a little later.
+const AGAIN_MS: i64 = 500;
+const UNOPENED_MS: i64 = 5 * model::time::SECOND;
+
+/// What the links of this process have in common.
+#[derive(Default)]
+pub(crate) struct Links {
+    dial: OnceLock<Dialler>,
+    pub(crate) closing: Closing,
+}
+
+/// Opens a connection to the control plane for the runner of a machine.
+pub type Dialler = Arc<dyn Fn(InstanceId) -> DialFuture + Send + Sync>;
+
+/// How the hold of a link ended.
+enum Held {
+    Link(Result<Linked, Trouble>),
+    /// This process ends.
+    Cut,
+}
+
+impl Engine {
+    /// What links of this process connect runners to. Set once, when the process can answer them.
+    pub fn answer_links(&self, dial: Dialler) {
+        let _ = self.links.dial.set(dial);
+    }
+
+    /// Holds the link of one machine until it ends, or this process does.
+    pub(crate) async fn hold_link(&self, item: Item) -> Result<(), Failure> {
+        let id = InstanceId(item.subject);
+        let open = self.find_instance(id).await?.filter(|instance| instance.status.is_open());
+        let (Some(instance), Some(dial)) = (open, self.links.dial.get().cloned()) else { return self.done(item).await };
+        let machine = instance.clone();
+        match self.link(instance, Arc::new(move || dial(id))).await {
+            Held::Link(Ok(Linked::Unneeded)) => self.done(item).await,
+            Held::Link(Ok(Linked::Ended)) => self.finish(item, |now| Some(now + AGAIN_MS)).await,
+            Held::Link(Err(trouble)) => {
+                tracing::warn!(instance = %machine.name, %trouble, "its runner has no way to the control plane");
+                self.finish(item, |now| Some(now + UNOPENED_MS)).await
+            }
+            Held::Cut => self.again(item).await,
+        }
+    }
+
+    async fn link(&self, instance: Instance, dial: Dial) -> Held {
+        let mut linked = pin!(async {
+            let provider = match self.context.provider(&instance.provider) {
+                Ok(provider) => provider,
+                Err(refused) => return Err(Trouble::internal(refused.to_string())),
+            };
+            match handle_of(provider.as_ref(), &instance).await? {
+                Some(handle) => provider.link(&handle, dial).await,
+                None => Ok(Linked::Unneeded),
+            }
+        });
+        let mut closing = pin!(self.links.closing.asked());
+        poll_fn(|context| match linked.as_mut().poll(context) {
+            Poll::Ready(ended) => Poll::Ready(Held::Link(ended)),
+            Poll::Pending => closing.as_mut().poll(context).map(|()| Held::Cut),
+        })
+        .await
+    }
+}
