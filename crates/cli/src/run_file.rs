@@ -548,7 +548,7 @@ mod tests {
             ("type: task\npriority: urgent", "`priority`: `urgent` is none of high, normal", "known: high, normal"),
             (
                 "type: task\nresources: 5",
-                "`resources`: must contain fields (cpu, memory)",
+                "`resources`: must contain fields (cpu, memory, gpu)",
                 "write it like `resources: {cpu: …}`",
             ),
             (
