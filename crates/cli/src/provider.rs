@@ -30,7 +30,7 @@ pub enum Provider {
     },
     /// Set up a provider beside those of the settings
     #[command(after_help = "Examples:
-  repl provider add ssh lab ubuntu@10.0.0.7 ubuntu@10.0.0.8:2222 --identity ~/.ssh/lab
+  repl provider add ssh lab me@10.0.0.7 me@10.0.0.8:2222 --identity ~/.ssh/lab
   repl provider add local second --set max_instances=2
 
 Kinds and their keys: docs/providers.md. A provider of kind exec stands in the

@@ -541,7 +541,7 @@ mod tests {
             ("commands: [x]", "`type` is missing", "begin with `type: task`"),
             ("type: task\nnodes: 2", "`nodes` cannot be used in this version", "leave it out"),
             ("type: task\nresources: {disk: 1}", "`resources.disk` cannot be used in this version", "leave it out"),
-            ("type: task\nresources: {gpo: 1}", "unknown field `resources.gpo`", "known: cpu, memory"),
+            ("type: task\nresources: {gpo: 1}", "unknown field `resources.gpo`", "did you mean `gpu`?"),
             ("- x", "a run file is a list of `field: value`", "begin with `type: task`"),
             (
                 "type: task\nmemory: 4GB",
@@ -569,7 +569,7 @@ mod tests {
             ("type: task\npriority: urgent", "`priority`: `urgent` is none of high, normal", "known: high, normal"),
             (
                 "type: task\nresources: 5",
-                "`resources`: must contain fields (cpu, memory)",
+                "`resources`: must contain fields (cpu, memory, gpu)",
                 "write it like `resources: {cpu: …}`",
             ),
             (

@@ -109,7 +109,7 @@ const RUN_FLAGS: &[Elsewhere] = &[
         note: "images cannot be used yet: a run uses what its machine has",
     },
     Elsewhere { words: &["--nodes", "--num-nodes"], here: None, note: "a run has one machine yet" },
-    Elsewhere { words: &["--spot", "--use-spot"], here: None, note: "spot machines cannot be used yet" },
+    Elsewhere { words: &["--use-spot"], here: Some("--spot"), note: "a machine that may be taken away" },
     Elsewhere { words: &["--port", "--ports", "--publish", "-p"], here: None, note: "ports cannot be used yet" },
     Elsewhere { words: &["-t", "--tty", "-it", "-ti"], here: None, note: "there are no terminals for runs yet" },
     Elsewhere { words: &["--rm"], here: None, note: "leave it out: nothing needs to be removed after a run" },

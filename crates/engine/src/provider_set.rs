@@ -4,6 +4,7 @@ use adapters::Provider;
 use adapters::registry::{self, BadSetting, Host, ProviderTable, Providers};
 use model::Refused;
 use model::provider_row::ProviderRow;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -17,11 +18,13 @@ pub struct Listing {
     pub leaving: bool,
     /// It stands in the settings, which win over rows.
     pub of_settings: bool,
+    /// The kind and the keys of its row: while they stay, it stays, with whatever it has open.
+    pub made_of: Option<(String, Map<String, Value>)>,
 }
 
 impl Listing {
     pub fn of(provider: Arc<dyn Provider>) -> Listing {
-        Listing { provider, orgs: None, leaving: false, of_settings: true }
+        Listing { provider, orgs: None, leaving: false, of_settings: true, made_of: None }
     }
 }
 
@@ -92,10 +95,18 @@ impl ProviderSet {
         let Some(settings) = &self.settings else {
             return Err(Refused::Conflict { why: "this process has no settings of providers".to_owned() });
         };
-        let table = ProviderTable { kind: Some(row.kind.clone()), orgs: row.orgs.clone(), keys: row.keys.clone() };
-        let price = settings.prices.get(&row.name).map(String::as_str);
-        let provider = registry::make_one(&row.name, &table, price, &settings.host).map_err(|bad| refused(&bad))?;
-        Ok(Listing { provider, orgs: row.orgs.clone(), leaving: row.leaving, of_settings: row.of_settings })
+        let made_of = Some((row.kind.clone(), row.keys.clone()));
+        let provider = match self.all().get(&row.name).filter(|known| known.made_of == made_of) {
+            Some(known) => known.provider.clone(),
+            None => {
+                let (kind, orgs, keys) = (Some(row.kind.clone()), row.orgs.clone(), row.keys.clone());
+                let price = settings.prices.get(&row.name).map(String::as_str);
+                let made = registry::make_one(&row.name, &ProviderTable { kind, orgs, keys }, price, &settings.host);
+                made.map_err(|bad| refused(&bad))?
+            }
+        };
+        let (orgs, leaving, of_settings) = (row.orgs.clone(), row.leaving, row.of_settings);
+        Ok(Listing { provider, orgs, leaving, of_settings, made_of })
     }
 }
 

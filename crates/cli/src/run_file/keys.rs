@@ -113,7 +113,7 @@ pub const TASK: &[Key] = &[
     Key {
         name: "resources",
         value: Value::Inner(RESOURCES),
-        about: "What the run may use. Both are limits, enforced where the machine's kernel allows it (`repl doctor` says whether).",
+        about: "What the run may use. `cpu` and `memory` are limits, enforced where the machine's kernel allows it (`repl doctor` says whether).",
         default: "the whole machine",
         example: "{cpu: 2, memory: 4GB}",
         flag: None,
