@@ -22,7 +22,7 @@ agents:
 #[test]
 fn a_hostile_command_of_a_model_gets_nothing_and_the_loop_goes_on() {
     let command = "for it in \"$HOME\"/.config \"$REPL_WORKDIR\"/../runner.json \"$REPL_WORKDIR\"/../../../token \
-                   \"$REPL_WORKDIR\"/../../../control.sock /run/user /root/.ssh; do test -e \"$it\" && echo GOT $it >>stolen; done; \
+                   \"$REPL_WORKDIR\"/../../../control.sock /run/user; do test -e \"$it\" && echo GOT $it >>stolen; done; \
                    test -n \"$REPL_STEP_TOKEN\" && echo GOT a token >>stolen; test -w / && echo GOT the root >>stolen; \
                    cat shared; echo by the model >made; echo '{\"a\": 1}' >\"$REPL_OUTPUT\"";
     let script = Script::from([(
