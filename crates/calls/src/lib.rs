@@ -5,13 +5,16 @@
 mod cbor;
 pub mod datum;
 pub mod exec_map;
+pub mod history;
 pub mod id;
 pub mod json;
 pub mod name;
 pub mod object;
 pub mod read;
 pub mod record;
+pub mod refs;
 pub mod scalar;
+pub mod trie;
 pub mod unreadable;
 pub mod uri;
 pub mod value;
