@@ -38,7 +38,22 @@ macro_rules! fixtures {
 }
 
 pub const ALL: &[(&str, &str)] = fixtures!(
-    run, replan, attempt, agent, task, step, job, silence, freeze, allocation, instance, workflow, node, manifest
+    run,
+    replan,
+    attempt,
+    agent,
+    task,
+    step,
+    job,
+    silence,
+    freeze,
+    allocation,
+    instance,
+    workflow,
+    node,
+    manifest,
+    execution,
+    orchestrator
 );
 
 pub fn named(name: &str) -> Fixture {

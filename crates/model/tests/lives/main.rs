@@ -1,6 +1,7 @@
 //! Proof of the model: its tables against the fixtures, every small state of a whole world, and properties of the
 //! decisions. Knows nothing outside the crate.
 
+mod calls;
 mod charting;
 mod children;
 mod dag;

@@ -1,6 +1,7 @@
 //! What every life is walked through: its states with the flags that matter, its events with small payloads, and what
 //! both are called in the tables.
 
+use crate::calls;
 use crate::charting::{Chart, Names, chart};
 use crate::dag;
 use crate::samples::{self, NOW, error};
@@ -52,6 +53,8 @@ pub fn walked(name: &str) -> Chart {
         "workflow" => dag::walked().workflow,
         "node" => dag::walked().node,
         "manifest" => chart(&MANIFEST, &manifests(), &manifest_events(), manifest::apply),
+        "execution" => calls::execution_chart(),
+        "orchestrator" => calls::orchestrator_chart(),
         other => panic!("no life is called {other}"),
     }
 }

@@ -49,11 +49,12 @@ rules! {
         accepts &[
             ("crates/engine/Cargo.toml", "[dependencies]\nstore.workspace = true\n[dev-dependencies]\ntestkit.workspace = true"),
         ];
-    walls::model_and_plan_are_pure_by_their_dependencies
+    walls::model_plan_and_calls_are_pure_by_their_dependencies
         refuses &[
             ("crates/model/Cargo.toml", "[dependencies]\ntokio = '1'"),
             ("crates/model/Cargo.toml", "[build-dependencies]\ncc = '1'"),
             ("crates/plan/Cargo.toml", "[dependencies]\nreqwest = '1'"),
+            ("crates/calls/Cargo.toml", "[dependencies]\nobject_store = '1'"),
         ];
         accepts &[("crates/model/Cargo.toml", "[dependencies]\nserde = '1'\n[dev-dependencies]\nproptest = '1'")];
     walls::each_outside_world_has_its_crate
@@ -72,12 +73,13 @@ rules! {
             ("crates/server/Cargo.toml", "[dependencies]\naxum = '1'"),
         ];
 
-    sources::model_and_plan_touch_nothing
+    sources::model_plan_and_calls_touch_nothing
         refuses &[
             ("crates/model/src/run.rs", "use std::time::SystemTime;"),
             ("crates/model/src/run.rs", "fn f() { std::fs::read(\"x\"); }"),
             ("crates/model/src/run.rs", "use std::collections::HashMap;"),
             ("crates/plan/src/check.rs", "use std::fs;"),
+            ("crates/calls/src/object.rs", "use std::collections::HashMap;"),
         ];
         accepts &[
             ("crates/model/src/run.rs", "//! Never a SystemTime.\nfn f() {}\n#[cfg(test)]\nmod tests {\n use std::fs;\n}"),

@@ -7,14 +7,15 @@ use crate::tree::{Complaint, File, Tree};
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("plan", &["model"]),
+    ("calls", &[]),
     ("wire", &["model"]),
-    ("store", &["model"]),
+    ("store", &["model", "calls"]),
     ("adapters", &["model"]),
-    ("engine", &["model", "plan", "store", "adapters"]),
-    ("server", &["model", "plan", "engine", "wire"]),
+    ("engine", &["model", "plan", "calls", "store", "adapters"]),
+    ("server", &["model", "plan", "calls", "engine", "wire"]),
     ("runner", &["wire"]),
-    ("testkit", &["model", "engine", "store", "adapters", "wire"]),
-    ("cli", &["plan", "wire", "server", "runner", "testkit"]),
+    ("testkit", &["model", "calls", "engine", "store", "adapters", "wire"]),
+    ("cli", &["plan", "calls", "wire", "server", "runner", "testkit"]),
 ];
 
 /// All that the pure crates need. Anything else would be I/O, a clock or luck.
@@ -24,6 +25,7 @@ const PURE_NEEDS: &[(&str, &[&str])] = &[
         "plan",
         &["model", "blake3", "boon", "minijinja", "percent-encoding", "serde", "serde_json", "strsim", "thiserror"],
     ),
+    ("calls", &["base64", "blake3", "serde", "serde_json", "thiserror", "unicode-normalization"]),
 ];
 
 /// Exceptions. `repl bench` compares the store with a bare connection to SQLite (`crates/testkit/src/bare.rs`): in the store it would be
@@ -106,7 +108,7 @@ pub fn crates_know_only_whom_they_may(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-pub fn model_and_plan_are_pure_by_their_dependencies(tree: &Tree) -> Vec<Complaint> {
+pub fn model_plan_and_calls_are_pure_by_their_dependencies(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for manifest in tree.manifests() {
         let Some((krate, needs)) = PURE_NEEDS.iter().find(|(krate, _)| *krate == manifest.krate()) else { continue };
