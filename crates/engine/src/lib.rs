@@ -27,6 +27,7 @@ pub mod lease;
 pub mod ledger;
 pub mod log;
 mod machine;
+mod manifest;
 pub mod message;
 mod notify;
 pub mod offer;

@@ -7,11 +7,12 @@ pub(crate) mod kind;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use advance::{advance_in, open_manifest};
+pub(crate) use crate::manifest::open_manifest;
+pub(crate) use advance::advance_in;
 pub use model::workflow::topology;
 
 use crate::Engine;
-use crate::intents::{self, terminate_instance};
+use crate::intents::{self, cleanup_manifest, terminate_instance};
 use crate::run::KeyedResponse;
 use model::manifest::Manifest;
 use model::run::RunEvent;
@@ -78,7 +79,7 @@ impl Engine {
                 return Ok(render(&workflow));
             }
             let Some(job) = workflow.job.filter(|_| workflow.intent == Intent::LaunchRun) else {
-                let why = "a termination that has begun is not called back".to_owned();
+                let why = format!("{} that has begun is not called back", workflow.intent);
                 return Err(Refused::Conflict { why }.into());
             };
             let job = store::job::find(tx, job)?.ok_or_else(|| Refused::not_found("job", job))?;
@@ -110,6 +111,10 @@ impl Engine {
                 (Intent::TerminateInstance, WorkflowStatus::Failed) => {
                     let instance = workflow.instance.ok_or_else(|| Refused::not_found("instance", id))?;
                     let begun = terminate_instance::begin_again(tx, instance, "asked again")?;
+                    return Ok(render(&owned(tx, org, begun)?));
+                }
+                (Intent::CleanupManifest, WorkflowStatus::Failed) => {
+                    let begun = cleanup_manifest::begin_again(tx, &workflow)?;
                     return Ok(render(&owned(tx, org, begun)?));
                 }
                 (Intent::LaunchRun, _) => "retry the run instead: repl retry RUN",

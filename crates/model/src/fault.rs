@@ -150,6 +150,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("log.mark_deleted", &[Role::Worker]),
     ("log.seal", &[Role::Worker]),
     ("log.sweep", &[Role::Worker]),
+    ("manifest.reconcile", &[Role::Worker]),
     ("message.send", &[Role::Server]),
     ("notify.start", &[Role::Worker]),
     ("org.ensure", &[Role::Server]),

@@ -414,6 +414,8 @@ pub(crate) fn manifest(m: &Manifest, resources: &[(ResourceKind, i64)]) -> Manif
         created_at: m.created_at.ms(),
         sealed_at: ms(m.sealed_at),
         retain_until: ms(m.retain_until),
+        deleted_at: ms(m.deleted_at),
+        cleanup: m.cleanup.map(|workflow| workflow.to_string()),
         resources: resources.collect(),
     }
 }

@@ -48,6 +48,8 @@ pub enum WorkKind {
     Orphan,
     /// New orphans of which the program of `[notify]` is told.
     OrphanNotice,
+    /// A manifest whose retention ends, or whose workflow may have died.
+    Manifest,
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -429,7 +431,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 16] = {
+    pub const ALL: [WorkKind; 17] = {
         use WorkKind::*;
         [
             Run,
@@ -448,6 +450,7 @@ impl WorkKind {
             ScanName,
             Orphan,
             OrphanNotice,
+            Manifest,
         ]
     };
 
@@ -477,6 +480,7 @@ impl WorkKind {
             WorkKind::ScanName => "scan_name",
             WorkKind::Orphan => "orphan",
             WorkKind::OrphanNotice => "orphan_notice",
+            WorkKind::Manifest => "manifest",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {
@@ -604,6 +608,7 @@ const SWEEP: Sql = Sql::new(
                     SELECT 1 FROM agents WHERE agents.id = resting.subject
                                            AND agents.state NOT IN ('pending', 'running', 'paused')))
                 OR (kind = 'workflow' AND EXISTS (SELECT 1 FROM workflows WHERE workflows.id = resting.subject AND workflows.open = 0))
+                OR (kind = 'manifest' AND EXISTS (SELECT 1 FROM manifests WHERE manifests.id = resting.subject AND manifests.status <> 'DRAFT'))
                 OR (kind = 'instance' AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
                 OR (kind = 'allocation' AND EXISTS (SELECT 1 FROM allocations WHERE allocations.id = resting.subject AND allocations.kept = 0)))
              LIMIT $1)",

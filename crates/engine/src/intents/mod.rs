@@ -1,5 +1,6 @@
 //! The intents of workflows, one file each: a blueprint (data) and the kinds of nodes that it uses.
 
+pub(crate) mod cleanup_manifest;
 pub(crate) mod launch_run;
 pub(crate) mod terminate_instance;
 
@@ -7,7 +8,7 @@ use crate::workflow::kind::Registry;
 use std::sync::LazyLock;
 
 static REGISTRY: LazyLock<Registry> =
-    LazyLock::new(|| Registry(vec![&launch_run::BLUEPRINT, &terminate_instance::BLUEPRINT]));
+    LazyLock::new(|| Registry(vec![&launch_run::BLUEPRINT, &terminate_instance::BLUEPRINT, &cleanup_manifest::BLUEPRINT]));
 
 pub(crate) fn registry() -> &'static Registry {
     &REGISTRY

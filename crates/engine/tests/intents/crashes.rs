@@ -27,6 +27,7 @@ const STORIES: &[Story] = &[
     Story { name: "lost", tell: machine_lost, status: RunStatus::Completed, code: None, executions: 2 },
     Story { name: "paused", tell: paused, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "refused", tell: refused, status: RunStatus::Failed, code: Some("no_capacity"), executions: 0 },
+    Story { name: "cleaned", tell: cleaned_up, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "elsewhere", tell: elsewhere, status: RunStatus::Completed, code: None, executions: 1 },
 ];
 
@@ -118,6 +119,13 @@ fn elsewhere(bench: &mut Bench) -> RunId {
     run
 }
 
+/// No idle time ends its machine: its manifest's retention does.
+fn cleaned_up(bench: &mut Bench) -> RunId {
+    let run = crate::cleanups::forgotten(bench, spec());
+    bench.advance(2 * MINUTE + SECOND);
+    run
+}
+
 fn judge(story: &Story, bench: &mut Bench, run: RunId, how: &str) {
     eprintln!("{} {how}", story.name);
     bench.advance(10 * SECOND); // the items of the interrupted worker are taken over
@@ -197,6 +205,10 @@ fn dying_anywhere_in_a_retried_run_changes_nothing() {
 #[test]
 fn dying_anywhere_around_a_lost_machine_changes_nothing() {
     die_everywhere("lost");
+}
+#[test]
+fn dying_anywhere_in_a_cleanup_changes_nothing() {
+    die_everywhere("cleaned");
 }
 #[test]
 fn dying_anywhere_between_two_regions_changes_nothing() {

@@ -7,6 +7,7 @@ mod audit;
 mod bench;
 mod cancel;
 mod check;
+mod cleanups;
 mod commands;
 mod crashes;
 mod dialogues;

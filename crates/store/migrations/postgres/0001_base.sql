@@ -465,8 +465,6 @@ CREATE TABLE manifests (
 );
 -- A page of an org's manifests, newest first.
 CREATE INDEX manifests_of_org ON manifests (org_id, id);
--- Manifests whose resources the sweep cleans up.
-CREATE INDEX manifests_to_clean ON manifests (retain_until) WHERE status = 'SEALED' AND retain_until IS NOT NULL;
 
 -- The entries of manifests. A resource has exactly one owner; claiming it moves the row to another manifest.
 CREATE TABLE resources (
