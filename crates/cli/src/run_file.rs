@@ -33,6 +33,7 @@ const FIELDS: &[&str] = &[
     "budget",
     "merge",
     "on_lost_control",
+    "init",
 ];
 /// Words of run files that mean something elsewhere, so that a reader learns it is not a slip.
 const NOT_HERE: &[&str] = &[
@@ -42,7 +43,6 @@ const NOT_HERE: &[&str] = &[
     "spot_policy",
     "schedule",
     "checkpoint",
-    "init",
     "cache",
     "after",
     "port",
@@ -169,6 +169,7 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
         priority: fields.one_of("priority", &["high", "normal"])?,
         on_lost_control: fields.one_of("on_lost_control", &["finish", "stop"])?,
         merge: fields.flag("merge")?,
+        init: fields.text("init")?,
         retry: retry(&fields)?,
         ..Submit::default()
     };

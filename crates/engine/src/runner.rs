@@ -41,6 +41,10 @@ pub enum What {
     },
     Froze,
     Thawed,
+    /// The init with this checksum has ended well on its machine, now or for an earlier job.
+    Initialised {
+        checksum: String,
+    },
     /// Nothing of the job is left, and no step's end says so.
     Closed {
         reason: JobReason,
@@ -437,6 +441,7 @@ fn happened(run_tx: &mut RunTx<'_>, job: JobId, fact: &Fact, logged: i64) -> Res
             }
             JobEvent::CommandStarted { unenforced: unenforced.clone() }
         }
+        What::Initialised { checksum } => return initialised(run_tx, job, checksum),
         What::Froze => JobEvent::Froze,
         What::Thawed => JobEvent::Thawed,
         What::Closed { reason, message, lifecycle_error } => JobEvent::Ended {
@@ -455,6 +460,16 @@ fn happened(run_tx: &mut RunTx<'_>, job: JobId, fact: &Fact, logged: i64) -> Res
         },
     };
     run_tx.job_event(job, event).map(drop)
+}
+
+/// From now on the machine is worth more to jobs with the same init.
+fn initialised(run_tx: &mut RunTx<'_>, job: JobId, checksum: &str) -> Result<(), Failure> {
+    let Some(instance) = run_tx.job(job)?.instance else { return Ok(()) };
+    let kept = run_tx.instance(instance)?;
+    if kept.it.init_checksum.as_deref() == Some(checksum) && !kept.it.init_done {
+        kept.set(Instance { init_done: true, ..kept.it.clone() });
+    }
+    Ok(())
 }
 
 /// A step has ended. The one step of a plain task is all of its job: its end is the job's.

@@ -11,7 +11,7 @@ use model::job::{Job, JobReason, SlotEnd};
 use model::recovery;
 use model::run::{LastError, RunEvent, RunReason, RunStatus};
 use model::spec::{FailureMode, RetryEvent, RunKind};
-use model::{AgentId, Failure, JobId};
+use model::{AgentId, Failure, InstanceId, JobId};
 
 /// Submissions, first included, while the command cannot have started yet and no policy was given.
 const SUBMISSIONS_BEFORE_START: i64 = 3;
@@ -176,6 +176,7 @@ impl RunTx<'_> {
     pub(crate) fn slot_ended(&mut self, id: JobId, how: SlotEnd) -> Result<(), Failure> {
         let job = self.job(id)?.clone();
         let (Some(slot), Some(instance)) = (job.allocation, job.instance) else { return Ok(()) };
+        self.forget_unfinished_init(instance)?;
         let failed = |replenish| AllocationEvent::LifecycleFailed { replenish };
         match how {
             SlotEnd::Used => {
@@ -204,6 +205,18 @@ impl RunTx<'_> {
                 terminate_instance::begin(self, instance, "a job on it was fenced").map(drop)
             }
         }
+    }
+}
+
+impl RunTx<'_> {
+    fn forget_unfinished_init(&mut self, instance: InstanceId) -> Result<(), Failure> {
+        let kept = self.instance(instance)?;
+        if kept.it.init_checksum.is_some() && !kept.it.init_done {
+            let mut next = kept.it.clone();
+            next.job_left();
+            kept.set(next);
+        }
+        Ok(())
     }
 }
 

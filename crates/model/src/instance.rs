@@ -39,8 +39,12 @@ pub struct Instance {
     pub handle: Option<String>,
     pub status: InstanceStatus,
     pub resources: Resources,
+    /// The init that it has, or that the job on it brings; none: a vanilla machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+    /// Its runner has said that this init ended well. Until then it counts only for the job that brings it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub init_done: bool,
     pub on_lost_control: OnLostControl,
     /// Credits per hour, in micro-credits.
     pub price_micro: i64,
@@ -105,6 +109,7 @@ impl Instance {
             status: InstanceStatus::Spawning,
             resources: Resources::default(),
             init_checksum: None,
+            init_done: false,
             on_lost_control: OnLostControl::Finish,
             price_micro: 0,
             desired_version: 1,
@@ -125,6 +130,22 @@ impl Instance {
             runner_version: None,
             containment: None,
             version: 1,
+        }
+    }
+}
+
+impl Instance {
+    /// A job that wants this init was placed here. A job without one leaves the machine as it is.
+    pub fn claimed_for(&mut self, init: Option<&String>) {
+        if init.is_some() && self.init_checksum.as_ref() != init {
+            (self.init_checksum, self.init_done) = (init.cloned(), false);
+        }
+    }
+
+    /// Its job has left. An init that is not known to have ended well is forgotten: the next job that wants it runs it again (R95).
+    pub fn job_left(&mut self) {
+        if !self.init_done {
+            self.init_checksum = None;
         }
     }
 }

@@ -262,6 +262,9 @@ pub struct RunSpec {
     pub nodes: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+    /// A script that prepares its machine, once for all runs with the same one: `init_checksum` is its hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
 }
 
 /// What of a specification decides how a run is dealt with: small, and part of the run's document, which is written at every event.
@@ -319,6 +322,8 @@ pub struct RunContent {
     pub artifacts: Vec<String>,
     #[serde(default)]
     pub merge: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
 }
 
 impl RunTerms {
@@ -350,6 +355,8 @@ pub const MAX_COMMAND_BYTES: usize = 128 * 1024 - 1;
 pub const MAX_STDIN_BYTES: i64 = 1 << 30;
 /// Letters of a command that are kept with its run.
 const MAX_TITLE: usize = 80;
+/// It travels in the document that a machine is told, for as long as its job is open.
+pub const MAX_INIT_BYTES: usize = 64 * 1024;
 pub const MAX_ENV: usize = 500;
 /// Names and values together: they travel in the document that a machine is told.
 pub const MAX_ENV_BYTES: usize = 128 * 1024;
@@ -366,7 +373,8 @@ impl RunSpec {
         check(self.secrets.is_empty(), "secrets", why)?;
         check(self.files.is_none(), "files", why)?;
         check(self.stdin.is_none(), "stdin", why)?;
-        check(self.artifacts.is_empty(), "artifacts", why)
+        check(self.artifacts.is_empty(), "artifacts", why)?;
+        check(self.init.is_none(), "init", why)
     }
 
     /// Everything that can be refused by looking at the specification alone.
@@ -391,6 +399,10 @@ impl RunSpec {
             "commands",
             "longer than 128 KiB: put it into a file and send it with --file",
         )?;
+        if let Some(init) = &self.init {
+            check(!init.trim().is_empty(), "init", "an empty script prepares nothing: leave it out")?;
+            check(init.len() <= MAX_INIT_BYTES, "init", "longer than 64 KiB: let it download or unpack what it needs")?;
+        }
         check(self.env.len() <= MAX_ENV, "env", "more than 500 variables")?;
         let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
         check(bytes <= MAX_ENV_BYTES, "env", "more than 128 KiB in sum: put it into a file and send it with --file")?;
@@ -479,6 +491,7 @@ impl RunSpec {
             working_dir: self.working_dir.clone(),
             artifacts: self.artifacts.clone(),
             merge: self.merge,
+            init: self.init.clone(),
         }
     }
 }

@@ -15,6 +15,7 @@ mod daemon;
 mod durable;
 mod exit;
 mod folder;
+mod init;
 mod instance;
 mod job;
 mod journal;

@@ -79,6 +79,7 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("retry", body.retry.is_some()),
         ("artifacts", !body.artifacts.is_empty()),
         ("merge", body.merge),
+        ("init", body.init.is_some()),
         ("on_lost_control", body.on_lost_control.is_some()),
     ];
     match said.iter().find(|(_, there)| *there) {
@@ -168,6 +169,7 @@ fn spec(context: &EngineContext, compiled: &Compiled, estimate: Credits) -> Resu
         plan: PlanRules { estimate, machines, goal: compiled.agents.is_empty(), ..compiled.rules },
         nodes: 1,
         init_checksum: None,
+        init: None,
     })
 }
 

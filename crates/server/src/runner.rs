@@ -279,6 +279,7 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         env: content.env,
         secrets: wired_secrets(secrets),
         files,
+        init: content.init.zip(spec.init_checksum).map(|(script, checksum)| protocol::Init { script, checksum }),
         limits: protocol::Limits { cpu_milli: limits.cpu_milli, memory_bytes: limits.memory_bytes },
         attempt: job.attempt,
         stop_duration_ms: spec.stop_duration_ms,
@@ -335,6 +336,7 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
         protocol::What::Accepted => What::Accepted,
         protocol::What::SyncComplete { fetched_blobs, .. } => What::SyncComplete { blobs: fetched_blobs },
         protocol::What::Started { unenforced } => What::Started { unenforced },
+        protocol::What::Initialised { checksum } => What::Initialised { checksum },
         protocol::What::Froze => What::Froze,
         protocol::What::Thawed => What::Thawed,
         protocol::What::Closed { cause, message } => What::Closed {

@@ -90,7 +90,8 @@ pub struct StoreConfig {
 
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
-        let Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, .. } = self.config.clone();
+        let Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, .. } =
+            self.config.clone();
         engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests }
     }
 

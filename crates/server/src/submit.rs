@@ -2,6 +2,7 @@
 
 use engine::EngineContext;
 use engine::run::Submission;
+use engine::store::blob::BlobHash;
 use model::spec::{
     Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Priority, Resources, Retry, RetryEvent,
     RunKind, RunSpec, StdinRef,
@@ -63,7 +64,8 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),
         nodes: 1,
-        init_checksum: None,
+        init_checksum: body.init.as_ref().map(|script| BlobHash::of(script.as_bytes()).to_string()),
+        init: body.init,
     };
     spec.check()?;
     spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;

@@ -129,6 +129,7 @@ pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
         machine_size: size(&plan.size),
         warm: machine.is_some(),
         placement: placement.to_owned(),
+        init: plan.initialised.map(|done| if done { "done" } else { "first" }.to_owned()),
         limits: size(&spec.resources),
         price_per_hour: plan.per_hour.to_string(),
         price_per_hour_micro: plan.per_hour.micro(),

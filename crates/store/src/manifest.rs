@@ -53,16 +53,14 @@ pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &OWN, &RELEASE, &RESOUR
 const INSERT: Sql = Sql::new(
     "INSERT INTO manifests (id, org_id, workflow_id, status, retain_until, doc) VALUES ($1, $2, $3, $4, $5, $6)",
 );
-const SAVE: Sql = Sql::new(
-    "UPDATE manifests SET status = $2, retain_until = $3, doc = $4 WHERE id = $1 AND status <> 'DELETED'",
-);
+const SAVE: Sql =
+    Sql::new("UPDATE manifests SET status = $2, retain_until = $3, doc = $4 WHERE id = $1 AND status <> 'DELETED'");
 const FIND: Sql = Sql::new("SELECT doc FROM manifests WHERE id = $1");
 const OWN: Sql = Sql::new(
     "INSERT INTO resources (kind, resource_id, manifest_id) VALUES ($1, $2, $3)
          ON CONFLICT (kind, resource_id) DO UPDATE SET manifest_id = excluded.manifest_id",
 );
-const RELEASE: Sql =
-    Sql::new("DELETE FROM resources WHERE kind = $1 AND resource_id = $2 AND manifest_id = $3");
+const RELEASE: Sql = Sql::new("DELETE FROM resources WHERE kind = $1 AND resource_id = $2 AND manifest_id = $3");
 const RESOURCES: Sql =
     Sql::new("SELECT kind, resource_id FROM resources WHERE manifest_id = $1 ORDER BY kind, resource_id LIMIT 1000");
 const OWNER: Sql = Sql::new("SELECT manifest_id FROM resources WHERE kind = $1 AND resource_id = $2");

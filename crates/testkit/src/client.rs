@@ -185,5 +185,6 @@ pub fn plain(text: String) -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        init: None,
     }
 }

@@ -116,5 +116,6 @@ fn spec(command: &str) -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        init: None,
     }
 }

@@ -90,6 +90,9 @@ pub struct DesiredJob {
     /// Until the control plane has heard that they are in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<SyncTree>,
+    /// What prepares the machine before its command starts, unless it has ended well here before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Init>,
     /// Enforced on a control group around all its steps; without them it may use the whole machine.
     #[serde(default)]
     pub limits: Limits,
@@ -205,6 +208,13 @@ pub enum OnLostControl {
     Unknown,
 }
 
+/// A script for `sh -e`, run in the folder `$REPL_INIT`, which stays for all jobs of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Init {
+    pub script: String,
+    pub checksum: String,
+}
+
 /// The files of a job: the root of their tree (`model::tree`).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SyncTree {
@@ -311,6 +321,8 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unenforced: Option<String>,
     },
+    /// Of a step: the init with this checksum has ended well on this machine, now or for an earlier job.
+    Initialised { checksum: String },
     /// Of a job: every step of it stands still, as asked; also said of one of which none has begun.
     Froze,
     /// Of a job: it goes on.

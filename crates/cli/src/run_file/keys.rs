@@ -188,6 +188,14 @@ pub const TASK: &[Key] = &[
         flag: Some("--merge"),
     },
     Key {
+        name: "init",
+        value: Value::Text,
+        about: "A script for `sh -e` that prepares the machine before the command starts, in the folder `$REPL_INIT`, which stays for later runs. A run goes first to a machine that a run with the same script has prepared, and does not run it there again; a machine that was prepared by another script is not used.",
+        default: "none",
+        example: "python3 -m venv \"$REPL_INIT/venv\"",
+        flag: None,
+    },
+    Key {
         name: "on_lost_control",
         value: Value::OneOf(&["finish", "stop"]),
         about: "What the machine does with the work when it has lost the control plane for good: let it finish, or stop it.",

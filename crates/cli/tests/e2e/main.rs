@@ -10,6 +10,7 @@ mod disk;
 mod following;
 mod gate;
 mod home;
+mod intents;
 mod kills;
 mod machines;
 mod orphans;

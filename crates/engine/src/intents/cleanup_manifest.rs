@@ -52,8 +52,7 @@ pub(crate) fn begin(tx: &mut Tx, manifest: &Manifest) -> Result<WorkflowId, Fail
 pub(crate) fn begin_again(tx: &mut Tx, failed: &model::workflow::Workflow) -> Result<WorkflowId, Failure> {
     let input: Input = Deserialize::deserialize(&*failed.input)
         .map_err(|error| model::Trouble::internal(format!("the input of {}: {error}", failed.id)))?;
-    let manifest =
-        store::manifest::find(tx, input.manifest)?.ok_or_else(|| missing("manifest", input.manifest))?;
+    let manifest = store::manifest::find(tx, input.manifest)?.ok_or_else(|| missing("manifest", input.manifest))?;
     begin(tx, &manifest)
 }
 

@@ -7,8 +7,9 @@ pub(crate) mod terminate_instance;
 use crate::workflow::kind::Registry;
 use std::sync::LazyLock;
 
-static REGISTRY: LazyLock<Registry> =
-    LazyLock::new(|| Registry(vec![&launch_run::BLUEPRINT, &terminate_instance::BLUEPRINT, &cleanup_manifest::BLUEPRINT]));
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
+    Registry(vec![&launch_run::BLUEPRINT, &terminate_instance::BLUEPRINT, &cleanup_manifest::BLUEPRINT])
+});
 
 pub(crate) fn registry() -> &'static Registry {
     &REGISTRY

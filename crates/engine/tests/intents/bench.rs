@@ -505,5 +505,6 @@ pub fn spec() -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        init: None,
     }
 }

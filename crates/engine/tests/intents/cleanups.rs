@@ -68,7 +68,8 @@ fn what_nobody_uses_is_ended_after_the_retention_and_the_manifest_is_deleted() {
     let [cleanup] = &cleanups(&bench)[..] else { panic!("one is enough") };
     assert_eq!((cleanup.status, manifest.cleanup), (WorkflowStatus::Completed, Some(cleanup.id)));
     let names: Vec<&str> = cleanup.nodes.iter().map(|node| node.name.as_str()).collect();
-    let order = ["load-resources", "sort-by-priority", "cleanup-loop", "clean-allocation", "clean-instance-fake", "delete"];
+    let order =
+        ["load-resources", "sort-by-priority", "cleanup-loop", "clean-allocation", "clean-instance-fake", "delete"];
     assert_eq!(names, order, "what has the higher priority comes first");
     bench.check();
     bench.check_all_gone();
@@ -155,7 +156,8 @@ fn a_draft_whose_workflow_is_dead_is_sealed_and_cleaned_up() {
     let mut bench = Bench::new();
     let run = forgotten(&mut bench, spec());
     let (sealed, _) = manifest_of(&bench, run);
-    let draft = Manifest { status: ManifestStatus::Draft, outcome: None, sealed_at: None, retain_until: None, ..sealed };
+    let draft =
+        Manifest { status: ManifestStatus::Draft, outcome: None, sealed_at: None, retain_until: None, ..sealed };
     written(&mut bench, move |tx| store::manifest::save(tx, &draft).unwrap());
     bench.advance(25 * HOUR);
     let (manifest, _) = manifest_of(&bench, run);

@@ -28,6 +28,7 @@ const STORIES: &[Story] = &[
     Story { name: "paused", tell: paused, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "refused", tell: refused, status: RunStatus::Failed, code: Some("no_capacity"), executions: 0 },
     Story { name: "cleaned", tell: cleaned_up, status: RunStatus::Completed, code: None, executions: 1 },
+    Story { name: "prepared", tell: prepared, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "elsewhere", tell: elsewhere, status: RunStatus::Completed, code: None, executions: 1 },
 ];
 
@@ -115,6 +116,16 @@ fn refused(bench: &mut Bench) -> RunId {
 fn elsewhere(bench: &mut Bench) -> RunId {
     crate::regions::full_here(bench, adapters::fake::Fate::FailBefore(model::TroubleKind::Capacity));
     let run = bench.submit(model::spec::RunSpec { any_region: true, ..spec() });
+    bench.settle();
+    run
+}
+
+/// The second run finds the init of the first.
+fn prepared(bench: &mut Bench) -> RunId {
+    let init = || model::spec::RunSpec { init: Some("true".into()), init_checksum: Some("x".into()), ..spec() };
+    bench.submit(init());
+    bench.settle();
+    let run = bench.submit(init());
     bench.settle();
     run
 }
@@ -209,6 +220,10 @@ fn dying_anywhere_around_a_lost_machine_changes_nothing() {
 #[test]
 fn dying_anywhere_in_a_cleanup_changes_nothing() {
     die_everywhere("cleaned");
+}
+#[test]
+fn dying_anywhere_around_an_init_changes_nothing() {
+    die_everywhere("prepared");
 }
 #[test]
 fn dying_anywhere_between_two_regions_changes_nothing() {

@@ -33,6 +33,8 @@ pub struct Runners {
     pub plan: Option<Plan>,
     /// Machines that say nothing and hear nothing.
     pub deaf: Vec<String>,
+    /// Inits do not end well.
+    pub inits_fail: bool,
     /// Machines whose runner never comes up.
     pub unborn: bool,
     /// The time a runner says a job was active.
@@ -222,6 +224,11 @@ impl Bench {
                 work.started = true;
                 work.facts.extend([What::SyncComplete { blobs: 0 }, What::Started { unenforced: None }]);
                 self.runners.began.push((job.run, job.id, job.epoch));
+            }
+            if let (Plan::Exit(_), false, Some(checksum)) = (plan, work.over, &wanted.run.spec.init_checksum)
+                && !self.runners.inits_fail
+            {
+                work.facts.push(What::Initialised { checksum: checksum.clone() });
             }
             if let (Plan::Exit(code), false) = (plan, work.over) {
                 work.exit(code, self.runners.active_ms);

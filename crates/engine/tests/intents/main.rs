@@ -14,6 +14,7 @@ mod dialogues;
 mod durable;
 mod holds;
 mod idle_billing;
+mod inits;
 mod keys;
 mod large_outputs;
 mod launch;

@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::orders::{KeeperOrder, Start};
 use crate::step::{self, Opening, Stage, Step};
 use crate::steps_socket::{self, StepsSocket};
-use crate::{beneath, slot, sync};
+use crate::{beneath, init, slot, sync};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -122,11 +122,16 @@ fn start_order(
         (&workdir, &instance.jobs().join(step.key.to_string())),
         &instance.tools(),
     );
+    let mut argv = step::argv(&wanted.command);
+    if let Some(init) = job.init.as_ref().filter(|_| !step.is_server()) {
+        env.push((init::VARIABLE.to_owned(), init::folder(&instance.dir).display().to_string()));
+        argv = init::before(&instance.dir, init, argv)?;
+    }
     env.extend(server.map(|socket| (super::servers::VARIABLE.to_owned(), socket.display().to_string())));
     let secrets = job.secrets.values().chain(wanted.secrets.values()).chain(&wanted.steps_token);
     Ok(KeeperOrder::Start(Box::new(Start {
         key: step.key.to_string(),
-        argv: step::argv(&wanted.command),
+        argv,
         env,
         secrets: secrets.map(|secret| secret.0.clone()).collect(),
         dir,

@@ -60,6 +60,7 @@ impl From<Plain> for DesiredJob {
             env: plain.env,
             secrets: plain.secrets,
             files: plain.files,
+            init: None,
             limits: plain.limits,
             attempt: plain.attempt,
             stop_duration_ms: plain.stop_duration_ms,

@@ -38,6 +38,9 @@ pub struct Submit {
     pub priority: Option<String>,
     pub artifacts: Vec<String>,
     pub merge: bool,
+    /// A script for `sh -e` that prepares the machine in `$REPL_INIT` before the command starts. A machine that a run with the same script
+    /// has prepared is preferred, and it is not run there again.
+    pub init: Option<String>,
     /// `finish` or `stop`.
     pub on_lost_control: Option<String>,
     /// Start at once (the usual way); otherwise the run rests in `created`.
@@ -115,6 +118,9 @@ pub struct Plan {
     pub warm: bool,
     /// `now`, `start_machine`, `replace_machine` (an idle one that does not fit ends first) or `wait`.
     pub placement: String,
+    /// Of a run with an init: `done` if the machine has it already, else `first`: it runs before the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
     /// What the job may use; what is not limited is the machine's whole.
     pub limits: ResourcesBody,
     pub price_per_hour: String,
