@@ -2,8 +2,8 @@
 
 use crate::{
     action, allocation, artifact, bench, completion, control, credits, doctor, event, external, fault, instance, login,
-    logs, manifest, message, orphan, ps, quantity, question, role, run, schema, secret, settings, sim, status, step,
-    token, workflow,
+    logs, manifest, message, orphan, ps, quantity, question, role, run, schema, secret, settings, sim, snapshot,
+    status, step, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -56,6 +56,9 @@ pub enum Command {
     /// Who owns which resource
     #[command(subcommand, visible_alias = "manifests")]
     Manifest(manifest::Manifest),
+    /// Folders of runs that are kept, to start other runs from
+    #[command(subcommand, visible_alias = "snapshots")]
+    Snapshot(snapshot::Snapshot),
     /// Resources at providers that nobody here knows
     #[command(subcommand, visible_alias = "orphan")]
     Orphans(orphan::Orphan),
@@ -167,6 +170,7 @@ repl runs commands on machines, streams what happens, charges it once.
   artifact                     bring back what a run left behind
   instance  allocation         machines, and what runs have on them
   extend  release              keep a finished run's folder longer, give it back
+  snapshot                     keep a run's folder, and start others from it
   workflow  manifest           how machines came to be, and who owns them
   orphans                      what providers list and nobody here knows
   credits  secret  token       money, values for runs, access

@@ -34,6 +34,8 @@ const FIELDS: &[&str] = &[
     "merge",
     "on_lost_control",
     "init",
+    "snapshot",
+    "save_snapshot",
 ];
 /// Words of run files that mean something elsewhere, so that a reader learns it is not a slip.
 const NOT_HERE: &[&str] = &[
@@ -170,6 +172,8 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
         on_lost_control: fields.one_of("on_lost_control", &["finish", "stop"])?,
         merge: fields.flag("merge")?,
         init: fields.text("init")?,
+        snapshot: fields.text("snapshot")?,
+        save_snapshot: fields.flag("save_snapshot")?,
         retry: retry(&fields)?,
         ..Submit::default()
     };

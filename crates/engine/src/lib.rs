@@ -48,6 +48,7 @@ mod run_tx;
 pub mod runner;
 mod same_step;
 mod settlement;
+pub mod snapshot;
 mod step;
 mod sweep;
 mod transition;

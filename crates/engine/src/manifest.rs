@@ -7,9 +7,10 @@ use model::allocation::AllocationStatus;
 use model::bug;
 use model::instance::{Instance, InstanceStatus};
 use model::manifest::{Manifest, ManifestEvent, ManifestStatus, ResourceKind};
+use model::snapshot::SnapshotStatus;
 use model::time::{HOUR, MINUTE};
 use model::workflow::{Workflow, WorkflowStatus};
-use model::{AllocationId, Failure, InstanceId, ManifestId, Outcome, Refused, Timestamp, WorkflowId};
+use model::{AllocationId, Failure, InstanceId, ManifestId, Outcome, Refused, SnapshotId, Timestamp, WorkflowId};
 use store::{Item, Lane, Tx, WorkKind};
 
 /// A workflow ends by its own deadlines. What is still a draft after this is looked at: its workflow may be gone.
@@ -62,8 +63,14 @@ fn changed(tx: &mut Tx, manifest: &Manifest, event: &ManifestEvent) -> Result<Ma
     Ok(next)
 }
 
-/// A machine has ended: the cleanup that waits for it goes on.
+/// A machine has ended: the cleanup and the snapshots that wait for it go on.
 pub(crate) fn machine_gone(tx: &mut Tx, instance: &Instance) -> Result<(), Failure> {
+    for (snapshot, _) in &instance.sends {
+        if let Some(snapshot) = store::snapshot::find(tx, *snapshot)? {
+            let at = tx.at();
+            tx.wake(WorkKind::Workflow, snapshot.workflow.0, at);
+        }
+    }
     let manifest = store::manifest::find(tx, instance.manifest)?;
     if let Some(cleanup) = manifest.and_then(|manifest| manifest.cleanup) {
         let at = tx.at();
@@ -117,7 +124,12 @@ pub(crate) fn standing(
         ResourceKind::Run | ResourceKind::Artifact | ResourceKind::Object | ResourceKind::Feature => {
             Ok(Standing::Ended)
         }
-        ResourceKind::Snapshot => Ok(Standing::Kept(None)),
+        ResourceKind::Snapshot => {
+            Ok(match store::snapshot::find(tx, SnapshotId(id))?.map(|snapshot| snapshot.status) {
+                Some(SnapshotStatus::Making | SnapshotStatus::Ready) => Standing::Kept(None), // a person deletes it
+                Some(SnapshotStatus::Failed | SnapshotStatus::Deleted) | None => Standing::Ended,
+            })
+        }
     }
 }
 
@@ -174,7 +186,10 @@ fn reconcile(tx: &mut Tx, context: &EngineContext, id: ManifestId) -> Result<Opt
         ManifestStatus::Draft => return look_at_draft(tx, context, &manifest),
         ManifestStatus::Sealed => {}
     }
-    let Some(retain_until) = manifest.retain_until else { return Ok(None) };
+    let Some(retain_until) = manifest.retain_until else {
+        release_ended(tx, context, &manifest)?; // a person has deleted what it owned, and has woken it
+        return Ok(None);
+    };
     if retain_until > at {
         return Ok(Some(retain_until));
     }

@@ -475,12 +475,27 @@ fn initialised(run_tx: &mut RunTx<'_>, job: JobId, checksum: &str) -> Result<(),
 /// A step has ended. The one step of a plain task is all of its job: its end is the job's.
 fn step_ended(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> Result<(), Failure> {
     let What::Ended {
-        reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, ended_ago_ms, ..
+        reason,
+        exit_code,
+        signal,
+        message,
+        lifecycle_error,
+        final_offset,
+        active_ms,
+        ended_ago_ms,
+        kept,
+        ..
     } = what
     else {
         return Ok(());
     };
     run_tx.job_event(job, JobEvent::Logged { to: logged })?;
+    if let Some(tree) = kept.as_ref().filter(|_| run_tx.run.spec.save_snapshot)
+        && store::content::is_tree_here(run_tx.tx, run_tx.run.org, &tree.hash)?
+    {
+        let kept = Job { kept: Some(tree.clone()), ..run_tx.job(job)?.clone() };
+        run_tx.set_job(kept)?;
+    }
     let ended = JobEvent::Ended {
         reason: *reason,
         exit_code: *exit_code,

@@ -3,7 +3,8 @@
 use crate::spec::{OnLostControl, Resources};
 use crate::time::{MINUTE, SECOND};
 use crate::{
-    InstanceId, ManifestId, OrgId, Outcome, PoolId, Refused, Timestamp, WorkflowId, moved, string_enum, unchanged,
+    InstanceId, ManifestId, OrgId, Outcome, PoolId, Refused, SnapshotId, Timestamp, WorkflowId, moved, string_enum,
+    unchanged,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,9 @@ pub struct Instance {
     /// Its runner has said that this init ended well. Until then it counts only for the job that brings it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub init_done: bool,
+    /// Folders that its runner is to send, for snapshots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sends: Vec<(SnapshotId, String)>,
     pub on_lost_control: OnLostControl,
     /// Credits per hour, in micro-credits.
     pub price_micro: i64,
@@ -110,6 +114,7 @@ impl Instance {
             resources: Resources::default(),
             init_checksum: None,
             init_done: false,
+            sends: Vec::new(),
             on_lost_control: OnLostControl::Finish,
             price_micro: 0,
             desired_version: 1,

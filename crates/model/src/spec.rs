@@ -265,6 +265,12 @@ pub struct RunSpec {
     /// A script that prepares its machine, once for all runs with the same one: `init_checksum` is its hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
+    /// The tree of the snapshot that it starts from: laid into its workdir before its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<TreeRef>,
+    /// Its workdir becomes a snapshot when it has ended well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub save_snapshot: bool,
 }
 
 /// What of a specification decides how a run is dealt with: small, and part of the run's document, which is written at every event.
@@ -302,6 +308,8 @@ pub struct RunTerms {
     pub nodes: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub save_snapshot: bool,
 }
 
 /// What a run works with: as large as its owner likes, written once and read where it is needed.
@@ -324,6 +332,8 @@ pub struct RunContent {
     pub merge: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<TreeRef>,
 }
 
 impl RunTerms {
@@ -374,7 +384,9 @@ impl RunSpec {
         check(self.files.is_none(), "files", why)?;
         check(self.stdin.is_none(), "stdin", why)?;
         check(self.artifacts.is_empty(), "artifacts", why)?;
-        check(self.init.is_none(), "init", why)
+        check(self.init.is_none(), "init", why)?;
+        check(self.base.is_none(), "snapshot", why)?;
+        check(!self.save_snapshot, "save_snapshot", why)
     }
 
     /// Everything that can be refused by looking at the specification alone.
@@ -461,7 +473,7 @@ impl RunSpec {
         RunTerms {
             kind: self.kind,
             title: self.command.shown().lines().next().unwrap_or_default().chars().take(MAX_TITLE).collect(),
-            sent_files: self.files.is_some() || self.stdin.is_some(),
+            sent_files: self.files.is_some() || self.stdin.is_some() || self.base.is_some(),
             has_artifacts: !self.artifacts.is_empty(),
             resources: self.resources.clone(),
             provider: self.provider.clone(),
@@ -478,6 +490,7 @@ impl RunSpec {
             plan: self.plan,
             nodes: self.nodes,
             init_checksum: self.init_checksum.clone(),
+            save_snapshot: self.save_snapshot,
         }
     }
 
@@ -492,6 +505,7 @@ impl RunSpec {
             artifacts: self.artifacts.clone(),
             merge: self.merge,
             init: self.init.clone(),
+            base: self.base.clone(),
         }
     }
 }

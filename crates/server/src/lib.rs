@@ -41,6 +41,7 @@ mod runner;
 mod secret;
 mod serve;
 mod settings;
+mod snapshot;
 mod step;
 #[cfg(test)]
 mod strict;

@@ -51,7 +51,13 @@ pub(crate) async fn submit(
         }
         asked.submission
     } else {
-        submit::submission(&state.engine.context, writer.org(), asked.value)?
+        let snapshot = asked.value.snapshot.as_deref().map(|text| id("snapshot", text)).transpose()?;
+        let mut submission = submit::submission(&state.engine.context, writer.org(), asked.value)?;
+        if let Some(snapshot) = snapshot {
+            submission.spec.base = Some(state.engine.snapshot_tree(writer.org(), snapshot).await?);
+            submission.spec.check()?;
+        }
+        submission
     };
     if dry_run {
         // Nothing is written, so nothing is kept under the key either: asked again, it is planned again.

@@ -66,6 +66,8 @@ pub(crate) fn submission(state: &EngineContext, org: OrgId, body: Submit) -> Res
         nodes: 1,
         init_checksum: body.init.as_ref().map(|script| BlobHash::of(script.as_bytes()).to_string()),
         init: body.init,
+        base: None,
+        save_snapshot: body.save_snapshot,
     };
     spec.check()?;
     spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;

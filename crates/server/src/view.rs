@@ -427,7 +427,8 @@ fn resource_id(kind: ResourceKind, id: i64) -> String {
         ResourceKind::Instance => model::InstanceId(id).to_string(),
         ResourceKind::Run => model::RunId(id).to_string(),
         ResourceKind::Artifact => model::ArtifactId(id).to_string(),
-        ResourceKind::Feature | ResourceKind::Object | ResourceKind::Snapshot => model::slug(id),
+        ResourceKind::Snapshot => model::SnapshotId(id).to_string(),
+        ResourceKind::Feature | ResourceKind::Object => model::slug(id),
     }
 }
 

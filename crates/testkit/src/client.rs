@@ -186,5 +186,7 @@ pub fn plain(text: String) -> RunSpec {
         nodes: 1,
         init_checksum: None,
         init: None,
+        base: None,
+        save_snapshot: false,
     }
 }

@@ -117,5 +117,7 @@ fn spec(command: &str) -> RunSpec {
         nodes: 1,
         init_checksum: None,
         init: None,
+        base: None,
+        save_snapshot: false,
     }
 }

@@ -196,6 +196,22 @@ pub const TASK: &[Key] = &[
         flag: None,
     },
     Key {
+        name: "snapshot",
+        value: Value::Text,
+        about: "Id of a snapshot (`repl snapshot ls`): its files are in the run's folder before those of `files`.",
+        default: "none",
+        example: "snp_7",
+        flag: Some("--snapshot"),
+    },
+    Key {
+        name: "save_snapshot",
+        value: Value::Flag,
+        about: "Keep the run's folder as a snapshot when its commands have ended well. A snapshot that cannot be made does not fail the run.",
+        default: "`false`",
+        example: "true",
+        flag: Some("--save-snapshot"),
+    },
+    Key {
         name: "on_lost_control",
         value: Value::OneOf(&["finish", "stop"]),
         about: "What the machine does with the work when it has lost the control plane for good: let it finish, or stop it.",

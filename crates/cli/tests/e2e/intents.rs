@@ -55,3 +55,40 @@ fn what_a_run_made_is_gone_after_its_retention() {
     assert!(shown["deleted_at"].is_i64());
     home.adds_up();
 }
+
+#[test]
+fn a_run_starts_from_the_folder_of_another() {
+    let home = Home::of_machines(1);
+    let command =
+        "mkdir -p data/.hidden empty && echo trained > data/model && echo x > data/.hidden/y && ln -s data/model link";
+    assert_eq!(home.run(&["--name", "train"], command).code, 0);
+    let ready = |id: &str| {
+        let mut shown = home.json(&["snapshot", "show", id]);
+        for _ in 0..1000 {
+            if shown["status"] != "making" {
+                break;
+            }
+            shown = home.json(&["snapshot", "show", id]);
+        }
+        assert_eq!(shown["status"], "ready", "{shown}");
+        shown
+    };
+    let id = home.json(&["snapshot", "create", "train"])["id"].as_str().unwrap().to_owned();
+    assert!(ready(&id)["files"].as_i64().unwrap() >= 2);
+    home.write("extra", "sent\n");
+    let look = "cat data/model data/.hidden/y link extra; echo more > more";
+    let second = home.run(&["--snapshot", &id, "--file", "extra", "--save-snapshot"], look);
+    assert_eq!((second.code, &*second.out()), (0, "trained\nx\ntrained\nsent\n"), "{second}");
+    // The end of a run made another one, with what it added.
+    let all = home.json(&["snapshot", "ls"]);
+    let saved = all[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!((all.as_array().unwrap().len(), saved == id), (2, false));
+    ready(&saved);
+    let third = home.run(&["--snapshot", &saved], "cat more data/model");
+    assert_eq!((third.code, &*third.out()), (0, "more\ntrained\n"), "{third}");
+    home.done(&["snapshot", "delete", &id]);
+    home.run(&["--snapshot", &id], "true").refused(1, &["deleted"]);
+    home.run(&["--snapshot", "snp_zzzz"], "true").refused(1, &["snp_zzzz"]);
+    home.say(&["snapshot", "create", "snp_1"]).refused(1, &["snp_1"]);
+    home.adds_up();
+}

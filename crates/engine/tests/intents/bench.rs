@@ -506,5 +506,7 @@ pub fn spec() -> RunSpec {
         nodes: 1,
         init_checksum: None,
         init: None,
+        base: None,
+        save_snapshot: false,
     }
 }

@@ -33,6 +33,8 @@ pub struct Runners {
     pub plan: Option<Plan>,
     /// Machines that say nothing and hear nothing.
     pub deaf: Vec<String>,
+    /// What plain commands that end well have kept.
+    pub kept: Option<model::tree::TreeRef>,
     /// Inits do not end well.
     pub inits_fail: bool,
     /// Machines whose runner never comes up.
@@ -232,6 +234,10 @@ impl Bench {
             }
             if let (Plan::Exit(code), false) = (plan, work.over) {
                 work.exit(code, self.runners.active_ms);
+                let keeps = wanted.steps.first().is_some_and(|step| !step.keep.is_empty());
+                if let Some(What::Ended { kept, .. }) = work.facts.last_mut().filter(|_| keeps && code == 0) {
+                    kept.clone_from(&self.runners.kept);
+                }
             }
         }
     }

@@ -39,6 +39,7 @@ mod same_steps;
 mod shares;
 mod silence;
 mod slow;
+mod snapshots;
 mod sweeps;
 mod usage;
 mod verify;

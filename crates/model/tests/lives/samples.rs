@@ -49,6 +49,8 @@ pub fn spec() -> RunSpec {
         nodes: 1,
         init_checksum: None,
         init: None,
+        base: None,
+        save_snapshot: false,
     }
 }
 

@@ -61,6 +61,7 @@ impl From<Plain> for DesiredJob {
             secrets: plain.secrets,
             files: plain.files,
             init: None,
+            base: None,
             limits: plain.limits,
             attempt: plain.attempt,
             stop_duration_ms: plain.stop_duration_ms,

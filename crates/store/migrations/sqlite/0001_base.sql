@@ -472,6 +472,19 @@ CREATE TABLE resources (
 -- The resources of a manifest.
 CREATE INDEX resources_of_manifest ON resources (manifest_id, kind, resource_id);
 
+-- Workdirs kept as trees. `tree`: what the sweep of contents must leave.
+CREATE TABLE snapshots (
+    id       BIGINT NOT NULL PRIMARY KEY,
+    org_id   BIGINT NOT NULL,
+    status   TEXT   NOT NULL,
+    tree     TEXT,
+    doc      TEXT   NOT NULL
+);
+-- A page of an org's snapshots, newest first.
+CREATE INDEX snapshots_of_org ON snapshots (org_id, id) WHERE status <> 'deleted';
+-- Whether a snapshot needs a tree.
+CREATE INDEX snapshots_of_tree ON snapshots (org_id, tree) WHERE tree IS NOT NULL;
+
 -- What providers list and no row knows -------------------------------------------------------------------------------
 
 -- Orphans: rows of what the last scans found. They belong to the installation, not to an org. `doc` is what the provider said;

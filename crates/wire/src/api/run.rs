@@ -41,6 +41,10 @@ pub struct Submit {
     /// A script for `sh -e` that prepares the machine in `$REPL_INIT` before the command starts. A machine that a run with the same script
     /// has prepared is preferred, and it is not run there again.
     pub init: Option<String>,
+    /// Id of a snapshot: its files are laid into the workdir before those of `files`.
+    pub snapshot: Option<String>,
+    /// When the run has ended well, its workdir becomes a snapshot.
+    pub save_snapshot: bool,
     /// `finish` or `stop`.
     pub on_lost_control: Option<String>,
     /// Start at once (the usual way); otherwise the run rests in `created`.
