@@ -3,7 +3,7 @@
 use crate::{
     action, allocation, artifact, bench, completion, control, credits, doctor, event, external, fault, instance, login,
     logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema, secret, settings, sim,
-    status, step, token, workflow,
+    snapshot, status, step, token, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -59,6 +59,9 @@ pub enum Command {
     /// Where machines come from
     #[command(subcommand, visible_alias = "providers")]
     Provider(provider::Provider),
+    /// Folders of runs that are kept, to start other runs from
+    #[command(subcommand, visible_alias = "snapshots")]
+    Snapshot(snapshot::Snapshot),
     /// Resources at providers that nobody here knows
     #[command(subcommand, visible_alias = "orphan")]
     Orphans(orphan::Orphan),
@@ -170,6 +173,7 @@ repl runs commands on machines, streams what happens, charges it once.
   artifact                     bring back what a run left behind
   instance  allocation         machines, and what runs have on them
   extend  release              keep a finished run's folder longer, give it back
+  snapshot                     keep a run's folder, and start others from it
   workflow  manifest           how machines came to be, and who owns them
   provider                     where machines come from, and what they cost
   orphans                      what providers list and nobody here knows

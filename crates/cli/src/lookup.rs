@@ -29,6 +29,7 @@ pub const INSTANCE: Noun = Noun { name: "instance", path: "/instances", prefix: 
 pub const ALLOCATION: Noun = Noun { name: "allocation", path: "/allocations", prefix: "alc_" };
 pub const WORKFLOW: Noun = Noun { name: "workflow", path: "/workflows", prefix: "wfl_" };
 pub const MANIFEST: Noun = Noun { name: "manifest", path: "/manifests", prefix: "mft_" };
+pub const SNAPSHOT: Noun = Noun { name: "snapshot", path: "/snapshots", prefix: "snp_" };
 pub const TOKEN: Noun = Noun { name: "token", path: "/tokens", prefix: "tok_" };
 
 pub const ESCALATION: Noun = Noun { name: "escalation", path: "/escalations", prefix: "qst_" };

@@ -46,6 +46,7 @@ mod secret;
 mod settings;
 mod show;
 mod sim;
+mod snapshot;
 mod status;
 mod stdin;
 mod step;
@@ -218,6 +219,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Extend(args) => allocation::extend(&settings, args).await,
         Command::Release(args) => allocation::release(&settings, args).await,
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
+        Command::Snapshot(command) => snapshot::snapshot(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
         Command::Provider(command) => provider::provider(&settings, command).await,
         Command::Orphans(command) => orphan::orphan(&settings, command).await,

@@ -74,7 +74,9 @@ fn print(it: &ManifestView) -> u8 {
         ("workflow", Some(it.workflow.clone())),
         ("created", Some(show::clock(it.created_at))),
         ("sealed", it.sealed_at.map(show::clock)),
-        ("retained", it.retain_until.map(show::until)),
+        ("retained", it.retain_until.filter(|_| it.deleted_at.is_none()).map(show::until)),
+        ("cleaned up by", it.cleanup.clone()),
+        ("deleted", it.deleted_at.map(show::clock)),
     ]);
     println!();
     let mut table = Table::new(["OWNS", "ID", "CLEAN-UP ORDER"]);

@@ -25,6 +25,7 @@ pub const TABLES: &[&str] = &[
     "tools",
     "notify",
     "orphans",
+    "manifests",
 ];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 

@@ -58,6 +58,12 @@ pub struct RunArgs {
     /// Folder below the run's own in which to start
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
+    /// Start with the files of this snapshot in the run's folder
+    #[arg(long)]
+    snapshot: Option<String>,
+    /// Keep the run's folder as a snapshot when it has ended well
+    #[arg(long)]
+    save_snapshot: bool,
     /// Processors, e.g. 2 or 0.5
     #[arg(long, value_parser = quantity::cpu, allow_negative_numbers = true)]
     cpu: Option<i64>,
@@ -364,6 +370,8 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     submit.kind.get_or_insert_with(|| "task".to_owned());
     stronger(&mut submit.name, &args.name);
     stronger(&mut submit.working_dir, &args.workdir);
+    stronger(&mut submit.snapshot, &args.snapshot);
+    submit.save_snapshot |= args.save_snapshot;
     stronger(&mut submit.resources.cpu_milli, &args.cpu);
     stronger(&mut submit.resources.memory_bytes, &args.memory);
     stronger(&mut submit.resources.gpu, &args.gpu);
@@ -404,6 +412,7 @@ fn agents_wanted(args: &RunArgs, mut submit: Submit) -> Done<Submit> {
         ("--env", !args.env.is_empty()),
         ("--stdin", args.stdin),
         ("--workdir", args.workdir.is_some()),
+        ("--snapshot and --save-snapshot", args.snapshot.is_some() || args.save_snapshot),
         ("--cpu and --memory", args.cpu.is_some() || args.memory.is_some()),
         ("--gpu and --spot", args.gpu.is_some() || args.spot),
         ("--provider and --region", args.provider.is_some() || args.region.is_some()),

@@ -35,6 +35,9 @@ const FIELDS: &[&str] = &[
     "merge",
     "sandbox",
     "on_lost_control",
+    "init",
+    "snapshot",
+    "save_snapshot",
 ];
 /// Words of run files that mean something elsewhere, so that a reader learns it is not a slip.
 const NOT_HERE: &[&str] = &[
@@ -44,7 +47,6 @@ const NOT_HERE: &[&str] = &[
     "spot_policy",
     "schedule",
     "checkpoint",
-    "init",
     "cache",
     "after",
     "port",
@@ -177,6 +179,9 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
         on_lost_control: fields.one_of("on_lost_control", &["finish", "stop"])?,
         merge: fields.flag("merge")?,
         sandbox: sandbox(&fields)?,
+        init: fields.text("init")?,
+        snapshot: fields.text("snapshot")?,
+        save_snapshot: fields.flag("save_snapshot")?,
         retry: retry(&fields)?,
         ..Submit::default()
     };

@@ -244,7 +244,7 @@ pub fn dry_run(plan: &Plan, submit: &Submit, json: bool) -> Done {
     Ok(0)
 }
 
-fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 13] {
+fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 14] {
     let resources = |it: &ResourcesBody| Resources {
         cpu_milli: it.cpu_milli,
         memory_bytes: it.memory_bytes,
@@ -259,6 +259,10 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 13]
         (None, _, 0) => format!("the first that becomes free: {size}"),
         (None, _, waiting) => format!("waits behind {} for one: {size}", show::count(waiting, "run")),
     };
+    let init = plan.init.as_ref().map(|init| match init.as_str() {
+        "done" => "skipped: the machine has it",
+        _ => "runs before the command",
+    });
     let pool = &plan.pool;
     let most =
         plan.credits_most.as_ref().map_or_else(|| "no bound".to_owned(), |most| format!("at most {most} in all"));
@@ -279,6 +283,7 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 13]
             )),
         ),
         ("machine", Some(machine)),
+        ("init", init.map(str::to_owned)),
         ("limits", Some(if unlimited { "none: the whole machine".to_owned() } else { limits.to_string() })),
         ("sandbox", plan.sandbox.as_ref().map(|network| format!("yes, network {network}"))),
         ("runs for", plan.max_duration_ms.map(|ms| format!("{} at most", show_duration(ms)))),

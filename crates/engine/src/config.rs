@@ -2,9 +2,11 @@
 
 use model::hold::HoldLimits;
 use model::log::LogLimits;
+use model::manifest::Retention;
 use model::orphan::OrphanLimits;
 use model::recovery::EscalationLimits;
 use model::time::{DAY, HOUR, MINUTE};
+use model::workflow::Intent;
 use model::{Credits, Limits, Refused};
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,8 @@ pub struct Config {
     pub worker: WorkerLimits,
     /// When providers are asked what they list.
     pub orphans: OrphanLimits,
+    /// How long what a workflow made is kept.
+    pub manifests: Retention,
 }
 
 /// How much one worker process does at once.
@@ -107,6 +111,15 @@ impl Default for Money {
 }
 
 impl Config {
+    /// How long the manifest of such a workflow keeps what it owns. Never less than the idle time of machines: a machine that waits for
+    /// the next run belongs to the run before it.
+    pub(crate) fn retention_ms(&self, intent: Intent) -> Option<i64> {
+        let Timings { idle_duration_ms, idle_duration_paid_ms, .. } = self.timings;
+        let kept = self.manifests.of(intent)?;
+        let idle = if intent == Intent::LaunchRun { idle_duration_ms.max(idle_duration_paid_ms) } else { 0 };
+        Some(kept.max(idle))
+    }
+
     /// The ordering chains of the design; a setting that breaks one is refused by name.
     pub fn check(&self) -> Result<(), Refused> {
         self.holds.check()?;
@@ -114,6 +127,7 @@ impl Config {
         self.escalation.check()?;
         self.limits.check()?;
         self.orphans.check()?;
+        self.manifests.check()?;
         if !(1..=MOST_ACT_PERMITS).contains(&self.worker.act_permits) {
             return Err(Refused::invalid("worker.act_permits", format!("must lie between 1 and {MOST_ACT_PERMITS}")));
         }

@@ -54,6 +54,8 @@ pub struct DesiredJob {
     pub limits: Resources,
     /// What its runner has to bring before anything starts; nothing once it has said that all is in place.
     pub files: Option<TreeRef>,
+    /// The snapshot that is laid under its files, as long as they are to be brought.
+    pub base: Option<TreeRef>,
     /// The whole tree of its files, folders' documents included, if it is small, and a small standard input, by hash.
     pub inline: BTreeMap<String, Vec<u8>>,
     /// Those that have begun and have not been seen to end.
@@ -161,7 +163,8 @@ impl Engine {
         let org_name = self.org_name(run.org).await?;
         let stub = Stub::of((&job, &run, &content), instance, org_name, workdir.clone());
         let stub = self.context.installation.seal_stub(&stub);
-        Ok(DesiredJob { job, run, content, workdir, secrets, limits, files, inline, steps, closed, stub })
+        let base = content.base.clone().filter(|_| job.running_at.is_none());
+        Ok(DesiredJob { base, job, run, content, workdir, secrets, limits, files, inline, steps, closed, stub })
     }
 
     /// Names of orgs never change, so each is read once.
@@ -380,7 +383,8 @@ fn rank_step(job: &Job, run: &Run, content: &RunContent, log_offset: i64) -> Opt
         env: BTreeMap::new(),
         secrets: BTreeMap::new(),
         restore: Vec::new(),
-        keep: Vec::new(),
+        // The whole workdir, which becomes a snapshot.
+        keep: if run.spec.save_snapshot { vec!["**".to_owned()] } else { Vec::new() },
         answers: false,
         server: None,
         command: content.command.clone(),

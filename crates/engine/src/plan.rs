@@ -24,6 +24,8 @@ pub struct Plan {
     pub most: Option<Credits>,
     pub balance: Credits,
     pub missing: Missing,
+    /// Of a run with an init: whether its machine has it already.
+    pub initialised: Option<bool>,
 }
 
 /// What has to be sent first.
@@ -99,9 +101,13 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
         init_checksum: spec.init_checksum.clone(),
     };
     let made = || provider.size_for(&spec.resources);
+    let (mut initialised, wants) = (spec.init_checksum.as_ref().map(|_| false), &spec.init_checksum);
     let (placement, size) = match model::pool::place(&wish, &slots, room) {
         _ if waiting > 0 => (Place::Wait, made()),
-        Placement::Claim(slot) => (Place::Now(slot.instance), slot.resources),
+        Placement::Claim(slot) => {
+            initialised = initialised.map(|_| slot.init_checksum == *wants);
+            (Place::Now(slot.instance), slot.resources)
+        }
         Placement::Spawn => (Place::StartMachine, made()),
         Placement::Retire(idle) => (Place::ReplaceMachine(idle), made()),
         Placement::Wait => (Place::Wait, made()),
@@ -128,6 +134,7 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
         most: most(&spec.terms(), per_hour),
         balance: store::org::find(tx, submission.org)?.available,
         missing: Missing::default(),
+        initialised,
     })
 }
 

@@ -209,6 +209,7 @@ impl RunTx<'_> {
         let mut machine = self.instance(slot.instance)?.it.clone();
         crate::idle_billing::close(self, &mut machine)?;
         machine.idle_since = None;
+        machine.claimed_for(self.run.spec.init_checksum.as_ref());
         machine.manifest = self.manifest_of(id)?;
         let (price_micro, manifest) = (machine.price_micro, machine.manifest);
         self.instance(slot.instance)?.set(machine);

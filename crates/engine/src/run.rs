@@ -299,7 +299,7 @@ impl Engine {
 
 /// Hashes of all bytes that a run needs before it can start.
 pub(crate) fn contents(spec: &RunSpec) -> Vec<String> {
-    let files = spec.files.iter().map(|tree| tree.hash.clone());
+    let files = spec.base.iter().chain(&spec.files).map(|tree| tree.hash.clone());
     files.chain(spec.stdin.iter().map(|stdin| stdin.hash.clone())).collect()
 }
 

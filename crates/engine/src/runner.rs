@@ -42,6 +42,10 @@ pub enum What {
     },
     Froze,
     Thawed,
+    /// The init with this checksum has ended well on its machine, now or for an earlier job.
+    Initialised {
+        checksum: String,
+    },
     /// Nothing of the job is left, and no step's end says so.
     Closed {
         reason: JobReason,
@@ -446,6 +450,7 @@ fn happened(run_tx: &mut RunTx<'_>, job: JobId, fact: &Fact, logged: i64) -> Res
             }
             JobEvent::CommandStarted { unenforced: unenforced.clone() }
         }
+        What::Initialised { checksum } => return initialised(run_tx, job, checksum),
         What::Froze => JobEvent::Froze,
         What::Thawed => JobEvent::Thawed,
         What::Closed { reason, message, lifecycle_error } => JobEvent::Ended {
@@ -466,15 +471,40 @@ fn happened(run_tx: &mut RunTx<'_>, job: JobId, fact: &Fact, logged: i64) -> Res
     run_tx.job_event(job, event).map(drop)
 }
 
+/// From now on the machine is worth more to jobs with the same init.
+fn initialised(run_tx: &mut RunTx<'_>, job: JobId, checksum: &str) -> Result<(), Failure> {
+    let Some(instance) = run_tx.job(job)?.instance else { return Ok(()) };
+    let kept = run_tx.instance(instance)?;
+    if kept.it.init_checksum.as_deref() == Some(checksum) && !kept.it.init_done {
+        kept.set(Instance { init_done: true, ..kept.it.clone() });
+    }
+    Ok(())
+}
+
 /// A step has ended. The one step of a plain task is all of its job: its end is the job's.
 fn step_ended(run_tx: &mut RunTx<'_>, job: JobId, what: &What, logged: i64) -> Result<(), Failure> {
     let What::Ended {
-        reason, exit_code, signal, message, lifecycle_error, final_offset, active_ms, ended_ago_ms, ..
+        reason,
+        exit_code,
+        signal,
+        message,
+        lifecycle_error,
+        final_offset,
+        active_ms,
+        ended_ago_ms,
+        kept,
+        ..
     } = what
     else {
         return Ok(());
     };
     run_tx.job_event(job, JobEvent::Logged { to: logged })?;
+    if let Some(tree) = kept.as_ref().filter(|_| run_tx.run.spec.save_snapshot)
+        && store::content::is_tree_here(run_tx.tx, run_tx.run.org, &tree.hash)?
+    {
+        let kept = Job { kept: Some(tree.clone()), ..run_tx.job(job)?.clone() };
+        run_tx.set_job(kept)?;
+    }
     let ended = JobEvent::Ended {
         reason: *reason,
         exit_code: *exit_code,

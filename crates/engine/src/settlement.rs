@@ -197,6 +197,7 @@ impl RunTx<'_> {
     fn end_slot(&mut self, id: JobId, how: SlotEnd) -> Result<(), Failure> {
         let job = self.job(id)?.clone();
         let (Some(slot), Some(instance)) = (job.allocation, job.instance) else { return Ok(()) };
+        self.forget_unfinished_init(instance)?;
         let failed = |replenish| AllocationEvent::LifecycleFailed { replenish, hold_until: None };
         match how {
             SlotEnd::Used => {
@@ -228,6 +229,18 @@ impl RunTx<'_> {
                 terminate_instance::begin(self, instance, "a job on it was fenced").map(drop)
             }
         }
+    }
+}
+
+impl RunTx<'_> {
+    fn forget_unfinished_init(&mut self, instance: InstanceId) -> Result<(), Failure> {
+        let kept = self.instance(instance)?;
+        if kept.it.init_checksum.is_some() && !kept.it.init_done {
+            let mut next = kept.it.clone();
+            next.job_left();
+            kept.set(next);
+        }
+        Ok(())
     }
 }
 

@@ -287,6 +287,7 @@ pub(crate) fn instance_event(
         instance_consequence(machines, &next, consequence)?;
     }
     if !next.status.is_open() {
+        crate::manifest::machine_gone(machines.tx(), &next)?;
         machines.tx().wake(WorkKind::Instance, next.id.0, at); // its row is deleted once no folder is kept there
     }
     Ok(next)

@@ -426,5 +426,11 @@ fn running(snapshot: &RunSnapshot, job: &Job, at: Timestamp, why: &mut Why) {
     }
     if let Some(instance) = &snapshot.instance {
         why.facts.push(format!("{} on {}", job.id, instance.id));
+        if snapshot.content.init.is_some() {
+            let done = instance.init_done && instance.init_checksum == snapshot.run.spec.init_checksum;
+            let init =
+                if done { "its machine has its init: it is not run again" } else { "its init runs before its command" };
+            why.facts.push(init.to_owned());
+        }
     }
 }

@@ -146,6 +146,7 @@ impl Engine {
             WorkKind::Scan => Box::pin(self.scan_pool(item)).await,
             WorkKind::ScanName => Box::pin(self.scan_name(item)).await,
             WorkKind::Orphan => Box::pin(self.reconcile_orphan(item)).await,
+            WorkKind::Manifest => self.reconcile_manifest(item).await,
             WorkKind::OrphanNotice => Box::pin(self.notify_orphans(item)).await,
             WorkKind::Link => Box::pin(self.hold_link(item)).await,
         }

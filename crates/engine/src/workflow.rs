@@ -7,10 +7,11 @@ pub(crate) mod kind;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use advance::{advance_in, open_manifest};
+pub(crate) use crate::manifest::open_manifest;
+pub(crate) use advance::advance_in;
 pub use model::workflow::topology;
 
-use crate::intents::{self, launch_run, terminate_instance};
+use crate::intents::{self, cleanup_manifest, launch_run, terminate_instance};
 use crate::run::KeyedResponse;
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
@@ -80,7 +81,7 @@ impl Engine {
                 return Ok(render(&workflow));
             }
             let Some(job) = workflow.job.filter(|_| workflow.intent == Intent::LaunchRun) else {
-                let why = "a termination that has begun is not called back".to_owned();
+                let why = format!("{} that has begun is not called back", workflow.intent);
                 return Err(Refused::Conflict { why }.into());
             };
             let job = store::job::find(tx, job)?.ok_or_else(|| Refused::not_found("job", job))?;
@@ -117,6 +118,10 @@ impl Engine {
                 }
                 (Intent::LaunchRun, WorkflowStatus::Failed) => {
                     let begun = launch_again(tx, &context, &workflow)?;
+                    return Ok(render(&owned(tx, org, begun)?));
+                }
+                (Intent::CleanupManifest, WorkflowStatus::Failed) => {
+                    let begun = cleanup_manifest::begin_again(tx, &workflow)?;
                     return Ok(render(&owned(tx, org, begun)?));
                 }
                 _ => "only a failed workflow can be tried again",

@@ -63,6 +63,7 @@ ids! {
     WorkflowId "wfl"
     ManifestId "mft"
     ArtifactId "art"
+    SnapshotId "snp"
     /// A ticket or an approval.
     QuestionId "qst"
     /// What a provider lists and no row knows.

@@ -3,7 +3,8 @@
 use crate::spec::{OnLostControl, Resources};
 use crate::time::{MINUTE, SECOND};
 use crate::{
-    InstanceId, ManifestId, OrgId, Outcome, PoolId, Refused, Timestamp, WorkflowId, moved, string_enum, unchanged,
+    InstanceId, ManifestId, OrgId, Outcome, PoolId, Refused, SnapshotId, Timestamp, WorkflowId, moved, string_enum,
+    unchanged,
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,8 +43,15 @@ pub struct Instance {
     pub handle: Option<String>,
     pub status: InstanceStatus,
     pub resources: Resources,
+    /// The init that it has, or that the job on it brings; none: a vanilla machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+    /// Its runner has said that this init ended well. Until then it counts only for the job that brings it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub init_done: bool,
+    /// Folders that its runner is to send, for snapshots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sends: Vec<(SnapshotId, String)>,
     pub on_lost_control: OnLostControl,
     /// Credits per hour, in micro-credits.
     pub price_micro: i64,
@@ -130,6 +138,8 @@ impl Instance {
             status: InstanceStatus::Spawning,
             resources: Resources::default(),
             init_checksum: None,
+            init_done: false,
+            sends: Vec::new(),
             on_lost_control: OnLostControl::Finish,
             price_micro: 0,
             desired_version: 1,
@@ -154,6 +164,22 @@ impl Instance {
             containment: None,
             sandbox: None,
             version: 1,
+        }
+    }
+}
+
+impl Instance {
+    /// A job that wants this init was placed here. A job without one leaves the machine as it is.
+    pub fn claimed_for(&mut self, init: Option<&String>) {
+        if init.is_some() && self.init_checksum.as_ref() != init {
+            (self.init_checksum, self.init_done) = (init.cloned(), false);
+        }
+    }
+
+    /// Its job has left. An init that is not known to have ended well is forgotten: the next job that wants it runs it again (R95).
+    pub fn job_left(&mut self) {
+        if !self.init_done {
+            self.init_checksum = None;
         }
     }
 }

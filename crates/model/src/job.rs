@@ -125,6 +125,9 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged_to: Option<Timestamp>,
     pub synced_blobs: i64,
+    /// Of a run that saves a snapshot: the tree of its workdir, once it has ended well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<crate::tree::TreeRef>,
     /// Limits that its machine could not enforce, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unenforced: Option<String>,
@@ -184,6 +187,7 @@ impl Job {
             windows: 0,
             charged_to: None,
             synced_blobs: 0,
+            kept: None,
             unenforced: None,
             version: 1,
         }

@@ -33,6 +33,7 @@ pub mod recovery;
 pub mod refused;
 pub mod run;
 pub mod secret;
+pub mod snapshot;
 pub mod spec;
 pub mod step;
 pub mod string_enum;

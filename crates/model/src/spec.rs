@@ -387,6 +387,15 @@ pub struct RunSpec {
     pub nodes: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+    /// A script that prepares its machine, once for all runs with the same one: `init_checksum` is its hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
+    /// The tree of the snapshot that it starts from: laid into its workdir before its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<TreeRef>,
+    /// Its workdir becomes a snapshot when it has ended well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub save_snapshot: bool,
 }
 
 /// What of a specification decides how a run is dealt with: small, and part of the run's document, which is written at every event.
@@ -430,6 +439,8 @@ pub struct RunTerms {
     pub nodes: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub save_snapshot: bool,
 }
 
 /// What a run works with: as large as its owner likes, written once and read where it is needed.
@@ -450,6 +461,10 @@ pub struct RunContent {
     pub artifacts: Vec<String>,
     #[serde(default)]
     pub merge: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<TreeRef>,
 }
 
 impl RunTerms {
@@ -481,6 +496,8 @@ pub const MAX_COMMAND_BYTES: usize = 128 * 1024 - 1;
 pub const MAX_STDIN_BYTES: i64 = 1 << 30;
 /// Letters of a command that are kept with its run.
 const MAX_TITLE: usize = 80;
+/// It travels in the document that a machine is told, for as long as its job is open.
+pub const MAX_INIT_BYTES: usize = 64 * 1024;
 pub const MAX_ENV: usize = 500;
 /// Names and values together: they travel in the document that a machine is told.
 pub const MAX_ENV_BYTES: usize = 128 * 1024;
@@ -503,7 +520,10 @@ impl RunSpec {
         check(self.files.is_none(), "files", why)?;
         check(self.stdin.is_none(), "stdin", why)?;
         check(self.artifacts.is_empty(), "artifacts", why)?;
-        check(self.sandbox.is_none(), "sandbox", why)
+        check(self.sandbox.is_none(), "sandbox", why)?;
+        check(self.init.is_none(), "init", why)?;
+        check(self.base.is_none(), "snapshot", why)?;
+        check(!self.save_snapshot, "save_snapshot", why)
     }
 
     /// Everything that can be refused by looking at the specification alone.
@@ -528,6 +548,10 @@ impl RunSpec {
             "commands",
             "longer than 128 KiB: put it into a file and send it with --file",
         )?;
+        if let Some(init) = &self.init {
+            check(!init.trim().is_empty(), "init", "an empty script prepares nothing: leave it out")?;
+            check(init.len() <= MAX_INIT_BYTES, "init", "longer than 64 KiB: let it download or unpack what it needs")?;
+        }
         check(self.env.len() <= MAX_ENV, "env", "more than 500 variables")?;
         let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
         check(bytes <= MAX_ENV_BYTES, "env", "more than 128 KiB in sum: put it into a file and send it with --file")?;
@@ -587,7 +611,7 @@ impl RunSpec {
         RunTerms {
             kind: self.kind,
             title: self.command.shown().lines().next().unwrap_or_default().chars().take(MAX_TITLE).collect(),
-            sent_files: self.files.is_some() || self.stdin.is_some(),
+            sent_files: self.files.is_some() || self.stdin.is_some() || self.base.is_some(),
             has_artifacts: !self.artifacts.is_empty(),
             resources: self.resources.clone(),
             provider: self.provider.clone(),
@@ -607,6 +631,7 @@ impl RunSpec {
             plan: self.plan,
             nodes: self.nodes,
             init_checksum: self.init_checksum.clone(),
+            save_snapshot: self.save_snapshot,
         }
     }
 
@@ -620,6 +645,8 @@ impl RunSpec {
             working_dir: self.working_dir.clone(),
             artifacts: self.artifacts.clone(),
             merge: self.merge,
+            init: self.init.clone(),
+            base: self.base.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod open;
 mod reconcile;
 mod recover;
 mod servers;
+mod snapshots;
 mod workdirs;
 mod world;
 
@@ -30,8 +31,9 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::AbortHandle;
 use wire::client::{Client, ClientError};
-use wire::model::crash_point;
+use wire::model::{SnapshotId, crash_point};
 use wire::runner::{EndCause, KnownJob, ReportAnswer};
 
 /// How long a runner that was told to shut down by its control plane tries to deliver what it knows.
@@ -93,6 +95,8 @@ pub struct Daemon {
     jobs: BTreeMap<JobKey, Job>,
     /// Of all jobs.
     steps: BTreeMap<Key, Step>,
+    /// Folders that are being sent for snapshots.
+    snapshots: BTreeMap<SnapshotId, AbortHandle>,
     warm: Warm,
     slots_made: u64,
     slot_due: Option<Instant>,
@@ -155,6 +159,7 @@ impl Daemon {
             boot_id: crate::process::boot_id(),
             jobs: BTreeMap::new(),
             steps: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             warm: Warm::None,
             slots_made: 0,
             slot_due: None,

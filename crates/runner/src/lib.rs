@@ -16,6 +16,7 @@ mod durable;
 mod exit;
 mod first;
 mod folder;
+mod init;
 mod instance;
 mod job;
 mod journal;

@@ -82,6 +82,9 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("artifacts", !body.artifacts.is_empty()),
         ("merge", body.merge),
         ("sandbox", body.sandbox.is_some()),
+        ("init", body.init.is_some()),
+        ("snapshot", body.snapshot.is_some()),
+        ("save_snapshot", body.save_snapshot),
         ("on_lost_control", body.on_lost_control.is_some()),
     ];
     match said.iter().find(|(_, there)| *there) {
@@ -174,6 +177,9 @@ fn spec(context: &EngineContext, compiled: &Compiled, estimate: Credits) -> Resu
         plan: PlanRules { estimate, machines, goal: compiled.agents.is_empty(), ..compiled.rules },
         nodes: 1,
         init_checksum: None,
+        init: None,
+        base: None,
+        save_snapshot: false,
     })
 }
 

@@ -44,6 +44,7 @@ mod runner;
 mod secret;
 mod serve;
 mod settings;
+mod snapshot;
 mod step;
 #[cfg(test)]
 mod strict;

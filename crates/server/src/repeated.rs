@@ -18,6 +18,7 @@ async fn seen(world: &World) -> Vec<Value> {
     for path in [
         "runs?all=true",
         "workflows",
+        "snapshots",
         "instances?all=true",
         "allocations",
         "credits/ledger",
@@ -103,6 +104,20 @@ async fn held(world: &World) -> String {
     })
     .await;
     id
+}
+
+/// The same, on a machine that can send its folder.
+async fn sendable(world: &World) -> String {
+    let slot = held(world).await;
+    let id: AllocationId = slot.parse().unwrap();
+    write(world, move |tx| {
+        let instance = engine::store::allocation::find(tx, id)?.unwrap().instance;
+        let mut instance = engine::store::instance::lock(tx, instance)?;
+        instance.status = model::instance::InstanceStatus::Ready;
+        engine::store::instance::save(tx, &instance)
+    })
+    .await;
+    slot
 }
 
 /// A termination that failed.
@@ -221,6 +236,7 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         }
         "/allocations/{id}/extend" => (held(world).await, json!({ "duration_ms": 7_200_000 }), plain),
         "/allocations/{id}/release" => (held(world).await, plain, Value::Null),
+        "/allocations/{id}/snapshot" => (sendable(world).await, plain, Value::Null),
         "/workflows/{id}/cancel" => (launching(world).await, plain, json!({ "reason": "too dear" })),
         "/workflows/{id}/retry" => (failed_workflow(world).await, plain, Value::Null),
         "/escalations/{id}/resolve" => {
@@ -326,7 +342,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
             (run["instance"].as_str().unwrap().to_owned(), none, "conflict")
         }
         "/instances/{id}/drain" => ("ins_99".to_owned(), none, "not_found"),
-        "/allocations/{id}/extend" | "/allocations/{id}/release" => {
+        "/allocations/{id}/extend" | "/allocations/{id}/release" | "/allocations/{id}/snapshot" => {
             placed(world).await;
             let list = world.ask("get", "/api/v1/allocations", Some(&world.admin), &[], "").await;
             (list.body["data"][0]["id"].as_str().unwrap().to_owned(), none, "conflict")

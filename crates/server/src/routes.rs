@@ -6,7 +6,7 @@ use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
     Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, message, metrics,
-    openapi, orphan, pool, provider, question, run, runner, secret, step, token, tree, usage, workflow,
+    openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step, token, tree, usage, workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -53,6 +53,7 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/heartbeat", post(runner::heartbeat))
         .route("/report", post(runner::report))
         .route("/binary/{target}/{hash}", get(crate::binary::binary))
+        .route("/snapshots", post(runner::snapshot))
         .route("/blobs", post(runner::blobs))
         .route("/blobs/{hash}", get(runner::blob).put(runner::put_blob))
         .route("/trees/{hash}", put(runner::put_tree))
@@ -149,6 +150,10 @@ api! {
     post "/workflows/{id}/retry" workflow::retry, write, "A new workflow with the same input", => 200 WorkflowView;
     get "/manifests" manifest::list, read, "Manifests, newest first", => 200 Page of ManifestView;
     get "/manifests/{id}" manifest::show, read, "One manifest with what it owns", => 200 ManifestView;
+    post "/allocations/{id}/snapshot" snapshot::create, write, "Keep the folder of a slot as a snapshot", => 201 SnapshotView;
+    get "/snapshots" snapshot::list, read, "Snapshots of workdirs, newest first", => 200 Page of SnapshotView;
+    get "/snapshots/{id}" snapshot::show, read, "One snapshot", => 200 SnapshotView;
+    delete "/snapshots/{id}" snapshot::delete, write, "Delete a snapshot; runs that started from it keep their files", => 204;
     get "/orphans" orphan::list, read, "What providers list and no row knows, newest first", ?orphan::Filter, => 200 Page of OrphanView;
     get "/orphans/tally" orphan::tally, read, "How many orphans nobody keeps, and what they cost", => 200 OrphanTally;
     get "/orphans/scans" orphan::scans, read, "The last scan of each provider and region", => 200 Page of ScanView;

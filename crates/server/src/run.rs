@@ -51,10 +51,16 @@ pub(crate) async fn submit(
         }
         asked.submission
     } else {
+        let snapshot = asked.value.snapshot.as_deref().map(|text| id("snapshot", text)).transpose()?;
         let org = writer.org();
         let limited = state.engine.context.limits_orgs();
         let name = if limited { state.engine.balance(org).await?.name } else { String::new() };
-        submit::submission(&state.engine.context, (org, &name), asked.value)?
+        let mut submission = submit::submission(&state.engine.context, (org, &name), asked.value)?;
+        if let Some(snapshot) = snapshot {
+            submission.spec.base = Some(state.engine.snapshot_tree(org, snapshot).await?);
+            submission.spec.check()?;
+        }
+        submission
     };
     if dry_run {
         // Nothing is written, so nothing is kept under the key either: asked again, it is planned again.

@@ -215,6 +215,18 @@ pub(crate) async fn put_tree(
     crate::blob::receive_tree(&state, machine.0.org, &hash, body).await
 }
 
+/// A folder that this machine was asked for was sent, or could not be.
+pub(crate) async fn snapshot(
+    State(state): State<Shared>,
+    machine: Machine,
+    Json(said): Json<protocol::SnapshotTaken>,
+) -> HandlerResult<StatusCode> {
+    let why = || said.error.clone().unwrap_or_else(|| "its runner did not say why".to_owned());
+    let taken = said.tree.clone().ok_or_else(why);
+    state.engine.snapshot_taken(machine.0.id, said.snapshot, taken).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 #[derive(Debug, Deserialize)]
 pub(crate) struct ArtifactQuery {
     epoch: i64,
@@ -265,13 +277,31 @@ fn wired(state: &Shared, desired: engine::desired::Desired) -> protocol::Desired
         instance: desired.instance.id,
         jobs: desired.job.into_iter().map(|job| wired_job(&state.engine.context.installation, job)).collect(),
         kept_workdirs: desired.kept_workdirs,
+        snapshots: desired
+            .instance
+            .sends
+            .into_iter()
+            .map(|(snapshot, workdir)| protocol::DesiredSnapshot { snapshot, workdir })
+            .collect(),
         shutdown: desired.shutdown,
     }
 }
 
 fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
-    let engine::desired::DesiredJob { job, run, content, workdir, secrets, limits, files, inline, steps, closed, stub } =
-        desired;
+    let engine::desired::DesiredJob {
+        job,
+        run,
+        content,
+        workdir,
+        secrets,
+        limits,
+        files,
+        base,
+        inline,
+        steps,
+        closed,
+        stub,
+    } = desired;
     let state = match (job.stop_asked_at, job.abort) {
         (Some(_), true) => protocol::DesiredState::Aborted,
         (Some(_), false) => protocol::DesiredState::Stopped,
@@ -305,6 +335,8 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         env: content.env,
         secrets: wired_secrets(secrets),
         files,
+        base: base.map(|tree| protocol::SyncTree { hash: tree.hash, inline: BTreeMap::new() }),
+        init: content.init.zip(spec.init_checksum).map(|(script, checksum)| protocol::Init { script, checksum }),
         limits: protocol::Limits { cpu_milli: limits.cpu_milli, memory_bytes: limits.memory_bytes },
         attempt: job.attempt,
         stop_duration_ms: spec.stop_duration_ms,
@@ -363,6 +395,7 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
         protocol::What::Accepted => What::Accepted,
         protocol::What::SyncComplete { fetched_blobs, .. } => What::SyncComplete { blobs: fetched_blobs },
         protocol::What::Started { unenforced } => What::Started { unenforced },
+        protocol::What::Initialised { checksum } => What::Initialised { checksum },
         protocol::What::Froze => What::Froze,
         protocol::What::Thawed => What::Thawed,
         protocol::What::Closed { cause, message } => What::Closed {

@@ -53,6 +53,7 @@ pub struct Config {
     pub escalation: model::recovery::EscalationLimits,
     pub worker: engine::config::WorkerLimits,
     pub orphans: model::orphan::OrphanLimits,
+    pub manifests: model::manifest::Retention,
     pub money: engine::config::Money,
     pub logs: model::log::LogLimits,
     pub limits: model::Limits,
@@ -92,8 +93,9 @@ pub struct StoreConfig {
 
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
-        let Config { holds, timings, money, logs, limits, escalation, worker, orphans, .. } = self.config.clone();
-        engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans }
+        let Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, .. } =
+            self.config.clone();
+        engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests }
     }
 
     pub(crate) fn notifier(&self) -> Result<Option<(Notifier, i64)>, Failure> {

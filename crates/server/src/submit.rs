@@ -2,6 +2,7 @@
 
 use engine::EngineContext;
 use engine::run::Submission;
+use engine::store::blob::BlobHash;
 use model::offer::Asked;
 use model::spec::{
     Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Gpu, Network, Priority, Resources, Retry,
@@ -75,7 +76,10 @@ pub(crate) fn submission(
         failure_mode: FailureMode::FailFast,
         plan: Default::default(),
         nodes: 1,
-        init_checksum: None,
+        init_checksum: body.init.as_ref().map(|script| BlobHash::of(script.as_bytes()).to_string()),
+        init: body.init,
+        base: None,
+        save_snapshot: body.save_snapshot,
     };
     spec.check()?;
     spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;

@@ -134,6 +134,7 @@ pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
         machine_size: size(&plan.size),
         warm: machine.is_some(),
         placement: placement.to_owned(),
+        init: plan.initialised.map(|done| if done { "done" } else { "first" }.to_owned()),
         limits: size(&spec.resources),
         price_per_hour: plan.per_hour.to_string(),
         price_per_hour_micro: plan.per_hour.micro(),
@@ -437,6 +438,8 @@ pub(crate) fn manifest(m: &Manifest, resources: &[(ResourceKind, i64)]) -> Manif
         created_at: m.created_at.ms(),
         sealed_at: ms(m.sealed_at),
         retain_until: ms(m.retain_until),
+        deleted_at: ms(m.deleted_at),
+        cleanup: m.cleanup.map(|workflow| workflow.to_string()),
         resources: resources.collect(),
     }
 }
@@ -447,7 +450,8 @@ fn resource_id(kind: ResourceKind, id: i64) -> String {
         ResourceKind::Instance => model::InstanceId(id).to_string(),
         ResourceKind::Run => model::RunId(id).to_string(),
         ResourceKind::Artifact => model::ArtifactId(id).to_string(),
-        ResourceKind::Feature | ResourceKind::Object | ResourceKind::Snapshot => model::slug(id),
+        ResourceKind::Snapshot => model::SnapshotId(id).to_string(),
+        ResourceKind::Feature | ResourceKind::Object => model::slug(id),
     }
 }
 

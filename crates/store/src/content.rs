@@ -103,6 +103,21 @@ pub fn use_by(tx: &mut Tx, org: OrgId, run: RunId, hashes: &[String]) -> Result<
     tx.insert_many(&USED_BY, rows)
 }
 
+/// A snapshot needs this tree: it stays until `unpin`. Refused if not all of it is here.
+pub fn pin(tx: &mut Tx, org: OrgId, tree: &str) -> Result<(), Failure> {
+    if !is_tree_here(tx, org, tree)? || tx.exec(&PIN, &args![org, tree, BY_ITS_TREE])? == 0 {
+        return Err(Refused::Gone { what: "tree", why: format!("{tree} is not here as a whole") }.into());
+    }
+    Ok(())
+}
+
+/// From now on the tree only waits for being needed again, unless another snapshot or tree needs it. The caller has written that its own
+/// snapshot does not.
+pub fn unpin(tx: &mut Tx, org: OrgId, tree: &str) -> Result<(), Failure> {
+    let at = tx.at();
+    tx.post(&UNPIN_ROOT, args![org, tree, at])
+}
+
 /// The run has ended: from now on its files only wait for being needed again.
 pub fn used_until_now(tx: &mut Tx, run: RunId) -> Result<(), Failure> {
     let at = tx.at();
@@ -160,6 +175,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &CHILDREN,
     &UNLINK,
     &UNPIN,
+    &UNPIN_ROOT,
     &FORGET_USES,
     &GONE,
     &FORGET,
@@ -221,7 +237,14 @@ const UNLINK: Sql = Sql::new("DELETE FROM content_edges WHERE org_id = $1 AND pa
 const UNPIN: Sql = Sql::new(
     "UPDATE contents SET used_at = (SELECT tree.used_at FROM contents AS tree WHERE tree.org_id = $1 AND tree.hash = $3)
       WHERE org_id = $1 AND hash = $2 AND going = 0 AND NOT EXISTS (
-            SELECT 1 FROM content_edges AS edge WHERE edge.org_id = $1 AND edge.child = $2)",
+            SELECT 1 FROM content_edges AS edge WHERE edge.org_id = $1 AND edge.child = $2)
+        AND NOT EXISTS (SELECT 1 FROM snapshots WHERE snapshots.org_id = $1 AND snapshots.tree = $2)",
+);
+const UNPIN_ROOT: Sql = Sql::new(
+    "UPDATE contents SET used_at = $3
+      WHERE org_id = $1 AND hash = $2 AND going = 0 AND NOT EXISTS (
+            SELECT 1 FROM content_edges AS edge WHERE edge.org_id = $1 AND edge.child = $2)
+        AND NOT EXISTS (SELECT 1 FROM snapshots WHERE snapshots.org_id = $1 AND snapshots.tree = $2)",
 );
 const FORGET_USES: Sql = Sql::new("DELETE FROM content_uses WHERE org_id = $1 AND hash = $2");
 const GONE: Sql = Sql::new(

@@ -52,6 +52,7 @@ mod recorder;
 pub mod run;
 pub mod run_log;
 pub mod secret;
+pub mod snapshot;
 mod sql;
 pub mod statements;
 pub mod step;

@@ -4,12 +4,13 @@ use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
 use model::manifest::{Manifest, ResourceKind};
-use model::{Failure, ManifestId, OrgId, Timestamp, Trouble};
+use model::{Failure, ManifestId, OrgId, Trouble};
 
 pub fn insert(tx: &mut Tx, m: &Manifest) -> Result<(), Failure> {
     tx.post(&INSERT, args![m.id, m.org, m.workflow, m.status.as_str(), m.retain_until, doc::write(m)])
 }
 
+/// A manifest that was deleted meanwhile stays so.
 pub fn save(tx: &mut Tx, m: &Manifest) -> Result<(), Failure> {
     tx.post(&SAVE, args![m.id, m.status.as_str(), m.retain_until, doc::write(m)])
 }
@@ -24,8 +25,9 @@ pub fn own(tx: &mut Tx, manifest: ManifestId, resources: &[(ResourceKind, i64)])
     tx.insert_many(&OWN, rows)
 }
 
-pub fn disown(tx: &mut Tx, kind: ResourceKind, id: i64) -> Result<(), Failure> {
-    tx.post(&DISOWN, args![kind.as_str(), id])
+/// Lets go of a resource that has ended. One that belongs to another manifest by now stays there.
+pub fn release(tx: &mut Tx, manifest: ManifestId, kind: ResourceKind, id: i64) -> Result<(), Failure> {
+    tx.post(&RELEASE, args![kind.as_str(), id, manifest])
 }
 
 pub fn resources(tx: &mut Tx, manifest: ManifestId) -> Result<Vec<(ResourceKind, i64)>, Failure> {
@@ -42,33 +44,24 @@ pub fn owner(tx: &mut Tx, kind: ResourceKind, id: i64) -> Result<Option<Manifest
     tx.row(&OWNER, &args![kind.as_str(), id])?.map(|row| row.int(0).map(ManifestId)).transpose()
 }
 
-/// Sealed and past retention.
-pub fn to_clean(tx: &mut Tx, at: Timestamp, limit: i64) -> Result<Vec<Manifest>, Failure> {
-    doc::read_all(tx.rows(&TO_CLEAN, &args![at, limit])?, 0)
-}
-
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Manifest>, Failure> {
     doc::page(tx.rows(&PAGE, &args![org, before, limit])?, 0)
 }
 
-pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &OWN, &DISOWN, &RESOURCES, &OWNER, &TO_CLEAN, &PAGE];
+pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &OWN, &RELEASE, &RESOURCES, &OWNER, &PAGE];
 
 const INSERT: Sql = Sql::new(
     "INSERT INTO manifests (id, org_id, workflow_id, status, retain_until, doc) VALUES ($1, $2, $3, $4, $5, $6)",
 );
-const SAVE: Sql = Sql::new("UPDATE manifests SET status = $2, retain_until = $3, doc = $4 WHERE id = $1");
+const SAVE: Sql =
+    Sql::new("UPDATE manifests SET status = $2, retain_until = $3, doc = $4 WHERE id = $1 AND status <> 'DELETED'");
 const FIND: Sql = Sql::new("SELECT doc FROM manifests WHERE id = $1");
 const OWN: Sql = Sql::new(
     "INSERT INTO resources (kind, resource_id, manifest_id) VALUES ($1, $2, $3)
          ON CONFLICT (kind, resource_id) DO UPDATE SET manifest_id = excluded.manifest_id",
 );
-const DISOWN: Sql = Sql::new("DELETE FROM resources WHERE kind = $1 AND resource_id = $2");
+const RELEASE: Sql = Sql::new("DELETE FROM resources WHERE kind = $1 AND resource_id = $2 AND manifest_id = $3");
 const RESOURCES: Sql =
     Sql::new("SELECT kind, resource_id FROM resources WHERE manifest_id = $1 ORDER BY kind, resource_id LIMIT 1000");
 const OWNER: Sql = Sql::new("SELECT manifest_id FROM resources WHERE kind = $1 AND resource_id = $2");
-const TO_CLEAN: Sql = Sql::new(
-    "SELECT doc FROM manifests
-      WHERE status = 'SEALED' AND retain_until IS NOT NULL AND retain_until <= $1
-      ORDER BY retain_until LIMIT $2",
-);
 const PAGE: Sql = Sql::new("SELECT doc FROM manifests WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");

@@ -13,6 +13,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::instance::ALL,
     crate::job::ALL,
     crate::manifest::ALL,
+    crate::snapshot::ALL,
     crate::message::ALL,
     crate::orphan::ALL,
     crate::unlisted::ALL,

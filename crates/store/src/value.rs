@@ -152,6 +152,7 @@ values! {
     model::WorkflowId, id => Value::Int(id.0);
     model::ManifestId, id => Value::Int(id.0);
     model::ArtifactId, id => Value::Int(id.0);
+    model::SnapshotId, id => Value::Int(id.0);
     model::QuestionId, id => Value::Int(id.0);
     model::OrphanId, id => Value::Int(id.0);
     model::TokenId, id => Value::Int(id.0);

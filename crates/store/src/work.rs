@@ -50,6 +50,8 @@ pub enum WorkKind {
     OrphanNotice,
     /// A machine whose runner cannot dial the control plane: its connections are carried by whoever holds this.
     Link,
+    /// A manifest whose retention ends, or whose workflow may have died.
+    Manifest,
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -435,7 +437,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 17] = {
+    pub const ALL: [WorkKind; 18] = {
         use WorkKind::*;
         [
             Run,
@@ -455,6 +457,7 @@ impl WorkKind {
             Orphan,
             OrphanNotice,
             Link,
+            Manifest,
         ]
     };
 
@@ -485,6 +488,7 @@ impl WorkKind {
             WorkKind::Orphan => "orphan",
             WorkKind::OrphanNotice => "orphan_notice",
             WorkKind::Link => "link",
+            WorkKind::Manifest => "manifest",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {
@@ -612,6 +616,7 @@ const SWEEP: Sql = Sql::new(
                     SELECT 1 FROM agents WHERE agents.id = resting.subject
                                            AND agents.state NOT IN ('pending', 'running', 'paused')))
                 OR (kind = 'workflow' AND EXISTS (SELECT 1 FROM workflows WHERE workflows.id = resting.subject AND workflows.open = 0))
+                OR (kind = 'manifest' AND EXISTS (SELECT 1 FROM manifests WHERE manifests.id = resting.subject AND manifests.status <> 'DRAFT'))
                 OR (kind IN ('instance', 'link') AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
                 OR (kind = 'allocation' AND EXISTS (SELECT 1 FROM allocations WHERE allocations.id = resting.subject AND allocations.kept = 0)))
              LIMIT $1)",

@@ -189,5 +189,8 @@ pub fn plain(text: String) -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        init: None,
+        base: None,
+        save_snapshot: false,
     }
 }

@@ -119,5 +119,8 @@ fn spec(command: &str) -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        init: None,
+        base: None,
+        save_snapshot: false,
     }
 }

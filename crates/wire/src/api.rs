@@ -25,6 +25,7 @@
 //! | `GET /allocations` `/allocations/{id}`, `POST /allocations/{id}/extend` `/release` | [`AllocationView`]; [`ExtendBody`] |
 //! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`]; [`CancelBody`] |
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
+//! | `GET /snapshots` `/snapshots/{id}`, `DELETE /snapshots/{id}`, `POST /allocations/{id}/snapshot` | [`SnapshotView`] |
 //! | `GET /orphans?provider=&include_whitelisted=`, `/orphans/{id}`, `/orphans/tally`, `/orphans/scans`, `/orphans/whitelist` | [`OrphanView`], [`OrphanDetailView`], [`OrphanTally`], [`ScanView`], [`WhitelistView`] |
 //! | `POST /orphans/scan`, `/orphans/whitelist`, `/orphans/{id}/terminate`, `DELETE /orphans/whitelist/{id}` | [`ScanBody`] → [`ScanReport`], [`WhitelistBody`] → [`WhitelistView`], [`EndOrphanBody`] → [`OrphanView`], 204 |
 //! | `GET /credits` · `POST /credits` · `GET /credits/ledger` · `GET /credits/usage` | [`BalanceView`] · [`AddCredits`] · [`Page`] of [`LedgerRow`] · [`UsageView`] |
@@ -43,6 +44,7 @@ mod orphan;
 mod provider;
 mod question;
 mod run;
+mod snapshot;
 mod step;
 mod token;
 mod tree;
@@ -58,6 +60,7 @@ pub use orphan::*;
 pub use provider::*;
 pub use question::*;
 pub use run::*;
+pub use snapshot::*;
 pub use step::*;
 pub use token::*;
 pub use tree::*;

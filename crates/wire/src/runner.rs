@@ -6,6 +6,7 @@
 //! | `GET desired?session=N` | SSE, event `desired`, data [`Desired`]: at once, then whenever it changes; `event: superseded` ends an older session |
 //! | `POST heartbeat` | [`Heartbeat`] → [`Beat`] |
 //! | `POST report` | [`ReportBatch`] → [`ReportAnswer`]: durable when answered |
+//! | `POST snapshots` | [`SnapshotTaken`] → 204: durable when answered |
 //! | `GET blobs/{hash}` | the bytes |
 //! | `POST blobs` | [`BlobsAsked`] → the small ones of them as a [`crate::pack`] |
 //! | `PUT blobs/{hash}`, `PUT trees/{hash}` | the bytes of a file, or the document of a folder, that a step has left → 204 |
@@ -17,7 +18,7 @@ use crate::Base64;
 use model::step::StepTry;
 use model::stub::SealedStub;
 use model::tree::TreeRef;
-use model::{InstanceId, JobId, RunId};
+use model::{InstanceId, JobId, RunId, SnapshotId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -82,9 +83,29 @@ pub struct Desired {
     pub jobs: Vec<DesiredJob>,
     /// Workdirs that must stay (live or held); any other `work_N` is deleted.
     pub kept_workdirs: Vec<String>,
+    /// Folders that are to be sent as they are now: each is answered by `POST snapshots`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<DesiredSnapshot>,
     /// End all processes and exit.
     #[serde(default)]
     pub shutdown: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredSnapshot {
+    pub snapshot: SnapshotId,
+    /// Name of the folder below the instance's directory.
+    pub workdir: String,
+}
+
+/// A folder was sent, or could not be.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SnapshotTaken {
+    pub snapshot: SnapshotId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<TreeRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A machine's work for one agent: files and a folder, and the commands that run there, one after the other or side by side. It stays on
@@ -110,6 +131,12 @@ pub struct DesiredJob {
     /// Until the control plane has heard that they are in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<SyncTree>,
+    /// Laid into the workdir before `files`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<SyncTree>,
+    /// What prepares the machine before its command starts, unless it has ended well here before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Init>,
     /// Enforced on a control group around all its steps; without them it may use the whole machine.
     #[serde(default)]
     pub limits: Limits,
@@ -238,6 +265,13 @@ pub enum OnLostControl {
     Unknown,
 }
 
+/// A script for `sh -e`, run in the folder `$REPL_INIT`, which stays for all jobs of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Init {
+    pub script: String,
+    pub checksum: String,
+}
+
 /// The files of a job: the root of their tree (`model::tree`).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SyncTree {
@@ -344,6 +378,8 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unenforced: Option<String>,
     },
+    /// Of a step: the init with this checksum has ended well on this machine, now or for an earlier job.
+    Initialised { checksum: String },
     /// Of a job: every step of it stands still, as asked; also said of one of which none has begun.
     Froze,
     /// Of a job: it goes on.

@@ -11,6 +11,7 @@ mod following;
 mod gate;
 mod home;
 mod hosts;
+mod intents;
 mod kills;
 mod lost_database;
 mod machines;

@@ -78,10 +78,12 @@ fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
 }
 
 /// A pool change takes a second provider that has room where the first has none: `crates/engine/tests/intents/placement.rs` has one. Messages
-/// to agents are in `crates/engine/tests/intents/messages.rs`. Providers that are added, tried and removed are in
-/// `crates/cli/tests/e2e/providers.rs`; each of their writes may be repeated.
+/// to agents are in `crates/engine/tests/intents/messages.rs`, retention and snapshots in `crashes.rs` there. Providers that are added, tried
+/// and removed are in `crates/cli/tests/e2e/providers.rs`; each of their writes may be repeated.
 const UNREACHED: &[&str] = &[
+    "runner/snapshot.put",
     "server/job.change_pool",
+    "server/manifest.reconcile",
     "server/message.send",
     "server/provider.add",
     "server/provider.drop",
@@ -90,6 +92,9 @@ const UNREACHED: &[&str] = &[
     "server/provider.leave",
     "server/provider.test",
     "server/provider.tested",
+    "server/snapshot.create",
+    "server/snapshot.delete",
+    "server/snapshot.taken",
 ];
 
 /// On SQLite server and worker are one process: to die as either is to die as both.

@@ -3,6 +3,7 @@
 
 mod spawn;
 
+use crate::intents::create_snapshot::{self, Source};
 use crate::pool::{Decision, WarmSlot};
 use crate::run_tx::{RunTx, Tracked};
 use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict, to_value};
@@ -10,7 +11,7 @@ use crate::workflow::{self, advance_in};
 use model::job::{Job, JobEvent, JobReason, JobStatus};
 use model::offer::Offer;
 use model::workflow::{Alternative, Branch, Intent, Node, NodeStatus, Pattern};
-use model::{AllocationId, Credits, Failure, InstanceId, JobId, ManifestId, RunId, WorkflowId};
+use model::{AllocationId, Credits, Failure, InstanceId, JobId, ManifestId, RunId, SnapshotId, WorkflowId};
 use serde::{Deserialize, Serialize};
 use spawn::SpawnInstance;
 use std::sync::LazyLock;
@@ -23,6 +24,9 @@ const BOOT: &str = "wait-for-boot";
 const ALLOCATE: &str = "create-allocation";
 const SYNC: &str = "sync-files";
 const AWAIT: &str = "await-completion";
+const CHOOSE_END: &str = "choose-end";
+const SNAPSHOT: &str = "snapshot-run";
+const FINALIZE: &str = "finalize-run";
 
 pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
     let choice = Branch {
@@ -30,6 +34,14 @@ pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
         field: "warm".into(),
         then: CLAIM.into(),
         otherwise: SPAWN.into(),
+        on_error: true,
+    };
+    // A snapshot that cannot be made gives way to an end without one: it never fails its run.
+    let end = Branch {
+        decided_by: ENDED.logical.into(),
+        field: "snapshot".into(),
+        then: SNAPSHOT.into(),
+        otherwise: FINALIZE.into(),
         on_error: true,
     };
     Blueprint::of(Intent::LaunchRun)
@@ -42,7 +54,9 @@ pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
         .node(Node::new(ALLOCATE, &[BOOT], None), &CreateAllocation)
         .node(Node::new(SYNC, &[ALLOCATE], None), &SyncFiles)
         .node(Node::new(AWAIT, &[SYNC], None), &AwaitCompletion)
-        .node(Node::new("finalize-run", &[AWAIT], None), &FinalizeRun)
+        .choice(Node::new(CHOOSE_END, &[AWAIT], None).branching(end))
+        .node(Node::new(SNAPSHOT, &[CHOOSE_END], None).as_logical(FINALIZE), &SnapshotRun)
+        .node(Node::new(FINALIZE, &[CHOOSE_END], None), &FinalizeRun)
         .checked()
 });
 
@@ -311,26 +325,53 @@ const ENDED: Port<Ended> = Port::new(AWAIT);
 struct Ended {
     reason: Option<JobReason>,
     exit_code: Option<i32>,
+    /// It ended well and wants a snapshot.
+    #[serde(default)]
+    snapshot: bool,
 }
 
 impl NodeKind for AwaitCompletion {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let job = job_of(node)?;
-        let ended = Ended { reason: job.reason, exit_code: job.exit_code };
+        let snapshot = node.run()?.0.run.spec.save_snapshot && job.reason == Some(JobReason::DoneByRunner);
+        let ended = Ended { reason: job.reason, exit_code: job.exit_code, snapshot };
         Ok(observed(&job, job.status.is_end().then_some((&ENDED, ended))))
     }
 }
 
 struct FinalizeRun;
-const FINALIZED: Port<Finalized> = Port::new("finalize-run");
+const FINALIZED: Port<Finalized> = Port::new(FINALIZE);
 
 #[derive(Serialize, Deserialize)]
 struct Finalized {
     status: JobStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    snapshot: Option<SnapshotId>,
+}
+
+/// The runner has sent the workdir before it told the end. The snapshot has a workflow and a manifest of its own.
+struct SnapshotRun;
+
+impl NodeKind for SnapshotRun {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let job = job_of(node)?;
+        let failed = |error: String| Ok(Verdict::Failed { error, uncertain: false });
+        let (Some(tree), Some(allocation), Some(instance)) = (job.kept, job.allocation, job.instance) else {
+            return failed("its machine has not sent the workdir: the end of the run's log says why".into());
+        };
+        let run_tx = node.run()?.0;
+        let (org, run, workdir) = (run_tx.run.org, run_tx.run.id, run_tx.allocation(allocation)?.it.workdir.clone());
+        let source = Source { org, run: Some(run), allocation, instance, workdir, tree: Some(tree) };
+        match create_snapshot::begin(run_tx.tx, source) {
+            Ok(snapshot) => Ok(FINALIZED.done(&Finalized { status: job.status, snapshot: Some(snapshot.id) })),
+            Err(Failure::Refused(refused)) => failed(refused.to_string()),
+            Err(failure) => Err(failure.into()),
+        }
+    }
 }
 
 impl NodeKind for FinalizeRun {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        Ok(FINALIZED.done(&Finalized { status: job_of(node)?.status }))
+        Ok(FINALIZED.done(&Finalized { status: job_of(node)?.status, snapshot: None }))
     }
 }

@@ -18,17 +18,13 @@ use store::{NewEvent, Tx, WorkKind};
 
 const VALIDATE: &str = "validate";
 const DRAIN: &str = "drain-allocations";
-const DRAIN_SSH: &str = "drain-ssh";
-const CLEAN_UP: &str = "cleanup-features";
 const TERMINATE: &str = "terminate";
 
 pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
     Blueprint::of(Intent::TerminateInstance)
         .node(Node::new(VALIDATE, &[], None), &Validate)
         .node(Node::new(DRAIN, &[VALIDATE], None), &DrainAllocations)
-        .node(Node::new(DRAIN_SSH, &[DRAIN], None), &NothingThere)
-        .node(Node::new(CLEAN_UP, &[DRAIN_SSH], None), &NothingThere)
-        .node(Node::new(TERMINATE, &[CLEAN_UP], None), &Terminate)
+        .node(Node::new(TERMINATE, &[DRAIN], None), &Terminate)
         .checked()
 });
 
@@ -134,17 +130,8 @@ impl NodeKind for DrainAllocations {
     }
 }
 
-/// Machines of the providers that exist have neither SSH sessions nor features.
-struct NothingThere;
-
 #[derive(Serialize, Deserialize)]
 struct Nothing {}
-
-impl NodeKind for NothingThere {
-    fn inside(&self, _: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        Ok(Verdict::Done(to_value(&Nothing {})))
-    }
-}
 
 /// Ends the machine and waits until its provider confirms that it is gone.
 struct Terminate;

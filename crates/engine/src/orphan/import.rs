@@ -349,6 +349,9 @@ fn spec(stub: &Stub) -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        init: None,
+        base: None,
+        save_snapshot: false,
     }
 }
 

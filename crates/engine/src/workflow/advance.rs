@@ -3,15 +3,15 @@
 
 use super::kind::{NodeError, NodeTx, Registry, Scope, Undo, Verdict, to_value};
 use crate::intents;
+use crate::manifest::{self, open_manifest};
 use crate::run_tx::RunTx;
-use model::manifest::{Manifest, ManifestEvent};
 use model::workflow::{
     Intent, Node, NodeStatus, OrphanRisk, Workflow, WorkflowConsequence, WorkflowEvent, WorkflowStatus,
 };
 use model::{Failure, ManifestId, Outcome, Refused, Timestamp, WorkflowId};
 use serde_json::Value;
 use std::sync::Arc;
-use store::{NewEvent, Tx, WorkKind};
+use store::{NewEvent, WorkKind};
 
 /// What came of looking at all nodes.
 #[derive(Default)]
@@ -23,11 +23,6 @@ pub(crate) struct Advanced {
     pub(crate) acts: Vec<(String, Value)>,
     /// The failed node whose compensation wants an act.
     pub(crate) undo: Option<(String, Value)>,
-}
-
-/// The manifest stands before any node has begun.
-pub(crate) fn open_manifest(tx: &mut Tx, workflow: &Workflow) -> Result<(), Failure> {
-    store::manifest::insert(tx, &Manifest::draft(workflow))
 }
 
 /// Brings a run's workflow to where its rows are, inside the run's transaction. Called after every event of the workflow's job;
@@ -296,7 +291,8 @@ pub(crate) fn apply(scope: &mut Scope<'_, '_>, workflow: &mut Workflow, event: W
         match consequence {
             WorkflowConsequence::OrphanRisk(risk) => publish_risk(scope, workflow, &risk),
             WorkflowConsequence::Ended { outcome } => {
-                seal(scope.tx(), workflow.manifest, outcome, at)?;
+                let (tx, context) = scope.tx_and_context();
+                manifest::seal(tx, context, workflow.manifest, outcome)?;
                 if let Some(parent) = workflow.parent {
                     scope.tx().wake(WorkKind::Workflow, parent.0, at);
                 }
@@ -318,16 +314,6 @@ fn publish_risk(scope: &mut Scope<'_, '_>, workflow: &Workflow, risk: &OrphanRis
         Scope::Alone { .. } => None,
     };
     scope.tx().event(NewEvent { org: workflow.org, run, kind: "workflow.orphan_risk", body });
-}
-
-fn seal(tx: &mut Tx, id: ManifestId, outcome: WorkflowStatus, at: Timestamp) -> Result<(), Failure> {
-    let manifest = store::manifest::find(tx, id)?.ok_or_else(|| Refused::not_found("manifest", id))?;
-    if let Outcome::Moved { next, .. } =
-        model::manifest::apply(&manifest, &ManifestEvent::WorkflowEnded { outcome }, at)?
-    {
-        store::manifest::save(tx, &next)?;
-    }
-    Ok(())
 }
 
 /// Whether a node of this workflow has caused an event that must be looked at.

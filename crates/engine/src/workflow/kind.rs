@@ -255,7 +255,6 @@ impl Blueprint {
     }
 
     /// What nodes do that only a pattern brings.
-    #[cfg_attr(not(test), expect(dead_code, reason = "alternatives are of a kind that stands in the blueprint"))]
     pub(crate) fn kind(mut self, name: &str, kind: &'static dyn NodeKind) -> Blueprint {
         self.kinds.push((name.to_owned(), kind));
         self

@@ -138,6 +138,8 @@ impl Bench {
     pub fn brief_with(settings: FakeSettings) -> Bench {
         let mut config = Config::default();
         config.timings.idle_duration_ms = MINUTE;
+        config.timings.idle_duration_paid_ms = MINUTE;
+        config.manifests.launch_run_ms = 2 * MINUTE;
         (config.holds.default_debug_hold_ms, config.holds.failure_debug_hold_ms) = (20 * SECOND, 40 * SECOND);
         Bench::with(settings, config)
     }
@@ -527,5 +529,8 @@ pub fn spec() -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        init: None,
+        base: None,
+        save_snapshot: false,
     }
 }

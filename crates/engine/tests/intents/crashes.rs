@@ -27,6 +27,9 @@ const STORIES: &[Story] = &[
     Story { name: "lost", tell: machine_lost, status: RunStatus::Completed, code: None, executions: 2 },
     Story { name: "paused", tell: paused, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "refused", tell: refused, status: RunStatus::Failed, code: Some("no_capacity"), executions: 0 },
+    Story { name: "cleaned", tell: cleaned_up, status: RunStatus::Completed, code: None, executions: 1 },
+    Story { name: "prepared", tell: prepared, status: RunStatus::Completed, code: None, executions: 1 },
+    Story { name: "kept", tell: crate::snapshots::story, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "elsewhere", tell: elsewhere, status: RunStatus::Completed, code: None, executions: 1 },
 ];
 
@@ -118,6 +121,23 @@ fn elsewhere(bench: &mut Bench) -> RunId {
     run
 }
 
+/// The second run finds the init of the first.
+fn prepared(bench: &mut Bench) -> RunId {
+    let init = || model::spec::RunSpec { init: Some("true".into()), init_checksum: Some("x".into()), ..spec() };
+    bench.submit(init());
+    bench.settle();
+    let run = bench.submit(init());
+    bench.settle();
+    run
+}
+
+/// No idle time ends its machine: its manifest's retention does.
+fn cleaned_up(bench: &mut Bench) -> RunId {
+    let run = crate::cleanups::forgotten(bench, spec());
+    bench.advance(2 * MINUTE + SECOND);
+    run
+}
+
 fn judge(story: &Story, bench: &mut Bench, run: RunId, how: &str) {
     eprintln!("{} {how}", story.name);
     bench.advance(10 * SECOND); // the items of the interrupted worker are taken over
@@ -197,6 +217,18 @@ fn dying_anywhere_in_a_retried_run_changes_nothing() {
 #[test]
 fn dying_anywhere_around_a_lost_machine_changes_nothing() {
     die_everywhere("lost");
+}
+#[test]
+fn dying_anywhere_in_a_cleanup_changes_nothing() {
+    die_everywhere("cleaned");
+}
+#[test]
+fn dying_anywhere_around_an_init_changes_nothing() {
+    die_everywhere("prepared");
+}
+#[test]
+fn dying_anywhere_around_a_snapshot_changes_nothing() {
+    die_everywhere("kept");
 }
 #[test]
 fn dying_anywhere_between_two_regions_changes_nothing() {

@@ -35,6 +35,10 @@ pub struct Runners {
     pub plan: Option<Plan>,
     /// Machines that say nothing and hear nothing.
     pub deaf: Vec<String>,
+    /// What plain commands that end well have kept.
+    pub kept: Option<model::tree::TreeRef>,
+    /// Inits do not end well.
+    pub inits_fail: bool,
     /// Machines whose runner never comes up.
     pub unborn: bool,
     /// The time a runner says a job was active.
@@ -257,8 +261,17 @@ impl Bench {
                 work.facts.extend([What::SyncComplete { blobs: 0 }, What::Started { unenforced: None }]);
                 self.runners.began.push((job.run, job.id, job.epoch));
             }
+            if let (Plan::Exit(_), false, Some(checksum)) = (plan, work.over, &wanted.run.spec.init_checksum)
+                && !self.runners.inits_fail
+            {
+                work.facts.push(What::Initialised { checksum: checksum.clone() });
+            }
             if let (Plan::Exit(code), false) = (plan, work.over) {
                 work.exit(code, self.runners.active_ms);
+                let keeps = wanted.steps.first().is_some_and(|step| !step.keep.is_empty());
+                if let Some(What::Ended { kept, .. }) = work.facts.last_mut().filter(|_| keeps && code == 0) {
+                    kept.clone_from(&self.runners.kept);
+                }
             }
         }
     }

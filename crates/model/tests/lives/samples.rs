@@ -51,6 +51,9 @@ pub fn spec() -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        init: None,
+        base: None,
+        save_snapshot: false,
     }
 }
 

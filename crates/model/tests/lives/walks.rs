@@ -458,7 +458,10 @@ fn manifests() -> Vec<Manifest> {
 
 fn manifest_events() -> Vec<ManifestEvent> {
     let ends = [WorkflowStatus::Completed, WorkflowStatus::Failed, WorkflowStatus::Cancelled];
-    ends.map(|outcome| ManifestEvent::WorkflowEnded { outcome }).into_iter().chain([ManifestEvent::Emptied]).collect()
+    ends.map(|outcome| ManifestEvent::WorkflowEnded { outcome, retain_ms: None })
+        .into_iter()
+        .chain([ManifestEvent::Emptied])
+        .collect()
 }
 
 fn manifest_event(event: &ManifestEvent) -> &'static str {

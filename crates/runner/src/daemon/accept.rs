@@ -36,6 +36,8 @@ impl Daemon {
         };
         // A few documents can stand for very many files: those are placed beside the loop, which goes on hearing orders.
         let at_hand = at_hand.filter(|files| !matches!(files, Ok(Some(files)) if files.entries() > ON_THE_SPOT));
+        // A snapshot is laid under the files, and is never small.
+        let at_hand = at_hand.filter(|_| wanted.base.is_none());
         let at_hand = at_hand.filter(|_| stdins.iter().all(|stdin| self.is_here(stdin)));
         if at_hand.is_some() {
             job.company_until = Some(now + WARM_START_WITHIN);
@@ -51,7 +53,7 @@ impl Daemon {
             (Ok((workdir, _)), None) => {
                 let events = self.events.clone();
                 let tell = move |synced| drop(events.send(Event::Synced(key, synced)));
-                let trees = wanted.files.iter().cloned().collect();
+                let trees = wanted.base.iter().chain(&wanted.files).cloned().collect();
                 job.files = Placing::UnderWay(self.bring_beside(trees, stdins, workdir, tell));
             }
         }

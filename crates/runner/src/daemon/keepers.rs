@@ -5,6 +5,7 @@ use crate::artifacts::{self, Left, Shortfall};
 use crate::clock::wall_ms;
 use crate::contain;
 use crate::exit::{self, ExitRecord};
+use crate::init;
 use crate::key::Key;
 use crate::orders::{self, KeeperOrder, Told};
 use crate::output;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use wire::model::crash_point;
-use wire::runner::EndCause;
+use wire::runner::{EndCause, Init, What};
 
 /// A command that says something at once does so within this; its start waits that long to travel with it.
 const FIRST_OUTPUT_WITHIN: Duration = Duration::from_millis(3);
@@ -250,6 +251,7 @@ impl Daemon {
     }
 
     pub(super) fn tell_end(&mut self, key: Key, shortfall: &Shortfall) {
+        let init = self.jobs.get(&key.of).and_then(|job| job.wanted.as_ref()?.init.clone());
         let Some(step) = self.steps.get_mut(&key).filter(|step| !step.is_ended()) else { return };
         if let Some(ended) = step.ended.as_mut().filter(|_| !shortfall.problems.is_empty()) {
             let lost = format!("artifacts not uploaded: {}", shortfall.problems.join("; "));
@@ -261,6 +263,10 @@ impl Daemon {
         }
         if let Err(error) = step.add_to_log(&shortfall.lines()) {
             tracing::warn!(%key, %error, "a log could not be added to");
+        }
+        let done = init.filter(|init| init::is_done(&self.instance.dir, init));
+        if let Some(Init { checksum, .. }) = done {
+            step.tell(What::Initialised { checksum });
         }
         if let Some(end) = step.end_fact() {
             step.tell(end);

@@ -9,7 +9,7 @@ use crate::orders::{KeeperOrder, Start};
 use crate::sandbox::{self, Sandbox};
 use crate::step::{self, Opening, Stage, Step};
 use crate::steps_socket::{self, StepsSocket};
-use crate::{beneath, output, slot, sync};
+use crate::{beneath, init, output, slot, sync};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -129,6 +129,7 @@ fn sandbox_of(
     let mut writable = vec![instance.dir.join(&job.workdir), output::shared(&folder)];
     let sockets = [Some(own.map_err(failed)?), server.map(Path::to_owned)];
     writable.extend(sockets.iter().flatten().filter_map(|socket| Some(socket.parent()?.to_owned())));
+    writable.extend(job.init.as_ref().map(|_| init::folder(&instance.dir)));
     writable.dedup();
     let mut hidden: Vec<PathBuf> = instance.boot.hidden.iter().map(PathBuf::from).collect();
     hidden.push(instance.dir.clone());
@@ -166,11 +167,16 @@ fn start_order(
         (&workdir, &instance.jobs().join(step.key.to_string())),
         &instance.tools(),
     );
+    let mut argv = step::argv(&wanted.command);
+    if let Some(init) = job.init.as_ref().filter(|_| !step.is_server()) {
+        env.push((init::VARIABLE.to_owned(), init::folder(&instance.dir).display().to_string()));
+        argv = init::before(&instance.dir, init, argv)?;
+    }
     env.extend(server.map(|socket| (super::servers::VARIABLE.to_owned(), socket.display().to_string())));
     let secrets = job.secrets.values().chain(wanted.secrets.values()).chain(&wanted.steps_token);
     Ok(KeeperOrder::Start(Box::new(Start {
         key: step.key.to_string(),
-        argv: step::argv(&wanted.command),
+        argv,
         env,
         secrets: secrets.map(|secret| secret.0.clone()).collect(),
         dir,

@@ -47,6 +47,7 @@ impl Daemon {
         // Commands are started first; unused folders are removed while they begin.
         self.open_ready(now);
         self.tidy_workdirs(workdirs);
+        self.send_snapshots(desired.snapshots);
         if desired.shutdown {
             self.close(DELIVER_WITHIN, now);
         }

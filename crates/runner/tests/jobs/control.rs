@@ -95,6 +95,7 @@ impl State {
             instance: InstanceId(1),
             jobs,
             kept_workdirs: self.kept_workdirs.clone(),
+            snapshots: Vec::new(),
             shutdown: self.shutdown,
         }
     }

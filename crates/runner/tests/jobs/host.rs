@@ -63,6 +63,8 @@ impl From<Plain> for DesiredJob {
             env: plain.env,
             secrets: plain.secrets,
             files: plain.files,
+            init: None,
+            base: None,
             limits: plain.limits,
             attempt: plain.attempt,
             stop_duration_ms: plain.stop_duration_ms,

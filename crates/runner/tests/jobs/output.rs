@@ -31,6 +31,7 @@ fn kind(what: &What) -> &'static str {
         What::Accepted => "accepted",
         What::SyncComplete { .. } => "sync_complete",
         What::Started { .. } => "started",
+        What::Initialised { .. } => "initialised",
         What::Froze => "froze",
         What::Thawed => "thawed",
         What::Ended { .. } => "ended",

@@ -50,6 +50,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.env", json!({ "maxProperties": 500, "propertyNames": { "pattern": FREE_VARIABLE } })),
         ("Submit.secrets", json!({ "items": { "type": "string", "pattern": FREE_VARIABLE } })),
         ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
+        ("Submit.init", json!({ "pattern": r"\S", "maxLength": 16384 })),
         ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": 4096 } })),
         ("Submit.max_duration_ms", json!({ "minimum": 1 })),
         ("Submit.stop_duration_ms", json!({ "minimum": 0 })),

@@ -461,8 +461,6 @@ CREATE TABLE manifests (
 );
 -- A page of an org's manifests, newest first.
 CREATE INDEX manifests_of_org ON manifests (org_id, id);
--- Manifests whose resources the sweep cleans up.
-CREATE INDEX manifests_to_clean ON manifests (retain_until) WHERE status = 'SEALED' AND retain_until IS NOT NULL;
 
 -- The entries of manifests. A resource has exactly one owner; claiming it moves the row to another manifest.
 CREATE TABLE resources (
@@ -473,6 +471,19 @@ CREATE TABLE resources (
 );
 -- The resources of a manifest.
 CREATE INDEX resources_of_manifest ON resources (manifest_id, kind, resource_id);
+
+-- Workdirs kept as trees. `tree`: what the sweep of contents must leave.
+CREATE TABLE snapshots (
+    id       BIGINT NOT NULL PRIMARY KEY,
+    org_id   BIGINT NOT NULL,
+    status   TEXT   NOT NULL,
+    tree     TEXT,
+    doc      TEXT   NOT NULL
+);
+-- A page of an org's snapshots, newest first.
+CREATE INDEX snapshots_of_org ON snapshots (org_id, id) WHERE status <> 'deleted';
+-- Whether a snapshot needs a tree.
+CREATE INDEX snapshots_of_tree ON snapshots (org_id, tree) WHERE tree IS NOT NULL;
 
 -- What providers list and no row knows -------------------------------------------------------------------------------
 

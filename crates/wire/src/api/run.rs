@@ -45,6 +45,13 @@ pub struct Submit {
     pub merge: bool,
     /// Whether the command runs in a sandbox: `true`, `false`, or `{"network": "none"}`. Without it, as the provider's settings say.
     pub sandbox: Option<SandboxBody>,
+    /// A script for `sh -e` that prepares the machine in `$REPL_INIT` before the command starts. A machine that a run with the same script
+    /// has prepared is preferred, and it is not run there again.
+    pub init: Option<String>,
+    /// Id of a snapshot: its files are laid into the workdir before those of `files`.
+    pub snapshot: Option<String>,
+    /// When the run has ended well, its workdir becomes a snapshot.
+    pub save_snapshot: bool,
     /// `finish` or `stop`.
     pub on_lost_control: Option<String>,
     /// Start at once (the usual way); otherwise the run rests in `created`.
@@ -139,6 +146,9 @@ pub struct Plan {
     pub warm: bool,
     /// `now`, `start_machine`, `replace_machine` (an idle one that does not fit ends first) or `wait`.
     pub placement: String,
+    /// Of a run with an init: `done` if the machine has it already, else `first`: it runs before the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
     /// What the job may use; what is not limited is the machine's whole.
     pub limits: ResourcesBody,
     pub price_per_hour: String,

@@ -111,6 +111,12 @@ pub struct ManifestView {
     pub created_at: i64,
     pub sealed_at: Option<i64>,
     pub retain_until: Option<i64>,
+    /// When nothing of what it owned was left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<i64>,
+    /// The workflow that cleans it up, or did last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleanup: Option<String>,
     #[serde(default)]
     pub resources: Vec<ResourceView>,
 }
