@@ -331,3 +331,119 @@ fn of_twenty_programs_that_poll_at_once_each_step_has_one_taker() {
     });
     assert_eq!(postgres.deadlocks(), 0);
 }
+
+const CLAIMERS: usize = 100;
+
+/// A warm machine with one free slot and a held folder, made by a first run.
+async fn one_warm_slot(engine: &Engine, org: OrgId, provider: &FakeProvider) -> Job {
+    let worker = engine.start_worker("one".to_owned()).await.unwrap();
+    engine.beat(&worker).await.unwrap();
+    let run = submit(engine, org, 1, 1).await;
+    work(engine, &worker).await;
+    register(engine, provider).await;
+    let job = engine.jobs(org, run).await.unwrap().1.remove(0);
+    finish(engine, &job).await;
+    engine.jobs(org, run).await.unwrap().1.remove(0)
+}
+
+/// The one slot goes to one of a hundred runs that want it at the same moment; the others wait.
+async fn one_claims(engines: &[Arc<Engine>], provider: &FakeProvider) {
+    let org = engines[0].ensure_org("test").await.unwrap();
+    let machine = one_warm_slot(&engines[0], org, provider).await.instance;
+    let clients: Vec<_> = (0..CLAIMERS)
+        .map(|client| {
+            let engine = engines[client % engines.len()].clone();
+            tokio::spawn(async move { submit(&engine, org, 1, 1).await })
+        })
+        .collect();
+    let mut winners = Vec::new();
+    for client in clients {
+        let run = client.await.unwrap();
+        let job = engines[0].jobs(org, run).await.unwrap().1.remove(0);
+        assert!(job.instance.is_none() || job.instance == machine, "there is room for no other machine");
+        winners.extend(job.instance.map(|_| run));
+    }
+    assert_eq!(winners.len(), 1, "{winners:?}");
+    let audit = engines[0].audit().await.unwrap();
+    assert!(audit.broken.is_empty(), "{:#?}", audit.broken);
+}
+
+/// A hold that needs its machine is extended and the machine terminated at the same moment.
+async fn extend_and_end(
+    engines: &[Arc<Engine>],
+    org: OrgId,
+    job: &Job,
+    force: bool,
+) -> (Result<(), Failure>, Result<(), Failure>) {
+    let (slot, machine) = (job.allocation.unwrap(), job.instance.unwrap());
+    let (one, other) = (engines[0].clone(), engines[engines.len() - 1].clone());
+    let extends = tokio::spawn(async move {
+        let shown = Arc::new(|_: &engine::allocation::AllocationPicture| Vec::new());
+        one.extend(org, slot, Some(2 * HOUR), None, shown).await.map(drop)
+    });
+    let ends = tokio::spawn(async move {
+        let shown = Arc::new(|_: &engine::instance::InstancePicture| Vec::new());
+        other.terminate_instance((org, "a test".to_owned()), machine, force, None, shown).await.map(drop)
+    });
+    (extends.await.unwrap(), ends.await.unwrap())
+}
+
+/// Without force one of both wins; with force a person does, and the hold is as long as it was then.
+async fn one_of_both(engines: &[Arc<Engine>], provider: &FakeProvider) {
+    let org = engines[0].ensure_org("test").await.unwrap();
+    let job = one_warm_slot(&engines[0], org, provider).await;
+    let until = || async {
+        let slot = engines[0].allocation(org, job.allocation.unwrap()).await.unwrap().allocation;
+        slot.debug_hold_until.unwrap()
+    };
+    let first = until().await;
+    let (extended, ended) = extend_and_end(engines, org, &job, false).await;
+    extended.unwrap();
+    assert!(matches!(ended, Err(Failure::Refused(Refused::Held { .. }))), "the hold is named: {ended:?}");
+    let second = until().await;
+    assert!(second > first);
+    let (extended, ended) = extend_and_end(engines, org, &job, true).await;
+    ended.unwrap();
+    match extended {
+        Ok(()) => assert!(until().await >= second, "it came first"),
+        Err(Failure::Refused(Refused::Conflict { why })) => {
+            assert!(why.contains("went with it") || why.contains("without a hold"), "{why}");
+            assert!(until().await <= second, "a loser has changed nothing");
+        }
+        Err(failure) => panic!("{failure:?}"),
+    }
+}
+
+#[test]
+fn of_a_hundred_claims_on_one_slot_and_of_an_extension_and_an_end_one_wins() {
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    let provider = || {
+        let mut settings = FakeSettings::default();
+        (settings.capabilities.max_instances, settings.capabilities.workdir_survives_runner) = (1, false);
+        Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)))
+    };
+    let urls = [postgres.database(), postgres.database()];
+    runtime.block_on(async {
+        for (number, race) in [true, false].into_iter().enumerate() {
+            let lite = provider();
+            let file = Database::File(folder.path().join(format!("remuda-{number}.db")));
+            let alone = [control_plane(file, folder.path(), &lite)];
+            let (many, url) = (provider(), urls[number].clone());
+            let open = || control_plane(Database::Postgres(url.clone()), folder.path(), &many);
+            let shared = [open(), open()];
+            match race {
+                true => {
+                    one_claims(&alone, &lite).await;
+                    one_claims(&shared, &many).await;
+                }
+                false => {
+                    one_of_both(&alone, &lite).await;
+                    one_of_both(&shared, &many).await;
+                }
+            }
+        }
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}

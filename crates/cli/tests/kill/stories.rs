@@ -162,6 +162,14 @@ pub const STORIES: &[Story] = &[
         ],
     },
     Story {
+        name: "a_machine_is_drained",
+        settings: "",
+        also: "",
+        shared: true,
+        tell: a_machine_is_drained,
+        points: &["instance.drain"],
+    },
+    Story {
         name: "a_busy_machine_is_ended",
         settings: "",
         also: "",
@@ -256,6 +264,25 @@ pub const STORIES: &[Story] = &[
         shared: false,
         tell: agents_at_work,
         points: &["agent.advance", "output.announce", "question.answer", "question.untold"],
+    },
+    Story {
+        name: "the_database_is_lost",
+        settings: "[notify]\nexec = ['sh', '-c', 'cat > /dev/null']\n",
+        also: "",
+        shared: false,
+        tell: the_database_is_lost,
+        points: &[
+            "ids.pass",
+            "log.begin_at",
+            "orphan.arm",
+            "orphan.end",
+            "orphan.ended",
+            "orphan.import",
+            "orphan.keep",
+            "orphan.scan",
+            "orphan.told",
+            "runner.unlisted",
+        ],
     },
     Story {
         name: "a_person_is_told",
@@ -400,6 +427,18 @@ fn a_machine_is_ended(world: &World) {
     world.ends(&run);
 }
 
+fn a_machine_is_drained(world: &World) {
+    let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
+    let run = world.submit(&[], &format!("echo 1; {}; {}; exit 6", ready.say("up"), gate.wait()), 6, "1\n");
+    assert_eq!(world.meets(|| ready.hear()), "up");
+    for machine in open_machines(world) {
+        world.insist(&["instance", "drain", &machine], 0);
+    }
+    world.meets(|| gate.open());
+    world.ends(&run);
+    world.until("its machine ends", || open_machines(world).is_empty());
+}
+
 fn a_busy_machine_is_ended(world: &World) {
     let ready = Gate::new(&world.home, "ready");
     let run = world.submit(&[], &format!("{}; exec sleep 1000", ready.say("up")), 143, "");
@@ -422,6 +461,43 @@ fn the_shop_is_closed(world: &World) {
     world.ends(&run);
     world.home.say(&["control", "stop"]);
     world.insist(&["ps"], 0);
+}
+
+/// What runs is imported; what is left of an idle machine is an orphan, which a person keeps for a while and then ends.
+fn the_database_is_lost(world: &World) {
+    let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
+    let command = format!("seq 1 100; {}; {}; seq 101 200; exit 6", ready.say("up"), gate.wait());
+    let run = world.submit(&[], &command, 6, &count(200));
+    assert_eq!(world.meets(|| ready.hear()), "up");
+    world.insist(&["run", "--hold", "0s", "-c", "true"], 0);
+    let machines = world.json(&["instance", "ls"]);
+    let idle = machines.as_array().unwrap().iter().find(|machine| machine["run"].is_null()).unwrap();
+    let idle = idle["name"].as_str().unwrap().to_owned();
+    lose_database(world);
+    world.until("it is tracked again", || {
+        world.home.say(&["orphans", "recovery-report", "--import"]);
+        world.home.say(&["status", &run]).code == 0
+    });
+    world.meets(|| gate.open());
+    world.ends(&run);
+    world.insist(&["orphans", "scan"], 0);
+    world.insist(&["orphans", "whitelist", &idle, "--reason", "looked at"], 0);
+    world.insist(&["orphans", "unwhitelist", &idle], 0);
+    let typed = format!("echo {idle} | repl orphans terminate {idle}");
+    let folder = world.home.data().join("instances").join(&idle);
+    // One that died over its answer has ended it all the same.
+    let asked = || process::end_of(&mut world.home.shell(&typed)).code == 0 || !folder.exists();
+    world.until("its end is asked for", asked);
+    world.until("it is gone", || !folder.exists());
+}
+
+fn lose_database(world: &World) {
+    process::kill(world.home.control_plane());
+    for entry in std::fs::read_dir(world.home.data()).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("remuda") {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
 }
 
 fn a_runner_dies(world: &World) {

@@ -265,6 +265,32 @@ fn machines_holds_and_what_stands_behind_them() {
 }
 
 #[test]
+fn orphans_are_said_kept_and_ended_by_their_id() {
+    let mut session = Session::new();
+    session.quietly("repl run -c true");
+    session.type_in("repl orphans list");
+    // Of another installation, and one whose name cannot be read.
+    for name in ["repl-0therpl4-none-1a", "repl-old"] {
+        std::fs::create_dir_all(session.home().join("instances").join(name)).unwrap();
+    }
+    session.type_in("repl orphans scan");
+    session.type_in("repl orphans list --json | head -n 3");
+    session.type_in("repl orphans inspect i-nowhere");
+    session.type_in("repl orphans whitelist repl-0therpl4-none-1a");
+    session.type_in("repl orphans whitelist repl-0therpl4-none-1a --reason mine --expires 2024-02-30");
+    session.type_in("repl orphans whitelist repl-0therpl4-none-1a --reason 'of the other team'");
+    session.type_in("repl orphans list");
+    session.type_in("repl orphans unwhitelist repl-0therpl4-none-1a");
+    session.type_in("echo no | repl orphans terminate repl-0therpl4-none-1a");
+    session.type_in("echo repl-0therpl4-none-1a | repl orphans terminate repl-0therpl4-none-1a");
+    session.type_in("repl orphans recovery-report");
+    session.type_in("repl orphans recovery-report --org default");
+    session.type_in("repl orphans recovery-report --import --org nobody");
+    session.type_in("repl orphans recovery-report --import");
+    transcript_is!(session);
+}
+
+#[test]
 fn money_secrets_and_tokens() {
     let mut session = Session::new();
     session.type_in("repl credits balance");
