@@ -425,12 +425,13 @@ fn of_a_hundred_claims_on_one_slot_and_of_an_extension_and_an_end_one_wins() {
         (settings.capabilities.max_instances, settings.capabilities.keeps_workdirs) = (1, false);
         Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)))
     };
+    let urls = [postgres.database(), postgres.database()];
     runtime.block_on(async {
         for (number, race) in [true, false].into_iter().enumerate() {
             let lite = provider();
             let file = Database::File(folder.path().join(format!("remuda-{number}.db")));
             let alone = [control_plane(file, folder.path(), &lite)];
-            let (many, url) = (provider(), postgres.database());
+            let (many, url) = (provider(), urls[number].clone());
             let open = || control_plane(Database::Postgres(url.clone()), folder.path(), &many);
             let shared = [open(), open()];
             match race {

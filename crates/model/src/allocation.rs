@@ -163,7 +163,8 @@ pub fn apply(slot: &Allocation, event: &AllocationEvent, at: Timestamp) -> Resul
             next.debug_hold_until = Some(*until);
             moved(next, [C::WakeAt { at: *until }])
         }
-        (S::Complete | S::Failed, E::HoldEnded) if slot.workdir_released => unchanged(),
+        (S::Complete, E::HoldEnded) if slot.workdir_released => unchanged(),
+        (S::Failed, E::HoldEnded) if slot.hold().is_none() => unchanged(),
         (S::Complete | S::Failed, E::HoldEnded) => {
             next.workdir_released = true;
             next.debug_hold_until = Some(slot.debug_hold_until.map_or(at, |held| held.min(at)));
@@ -190,4 +191,25 @@ pub fn name(event: &AllocationEvent) -> &'static str {
         E::HoldExtended { .. } => "hold_extended",
         E::HoldEnded => "hold_ended",
     }
+}
+
+#[test]
+fn a_failed_slot_that_is_held_is_extended_and_released_like_a_finished_one() {
+    let at = Timestamp(1_000);
+    let free = Allocation::free(AllocationId(1), OrgId(1), InstanceId(1), "me".into(), at);
+    let used = Allocation { status: S::Active, job: Some(JobId(1)), ..free };
+    let step = |slot: &Allocation, event: &E| match apply(slot, event, at) {
+        Ok(Outcome::Moved { next, consequences }) => (next, consequences),
+        other => panic!("{event:?}: {other:?}"),
+    };
+    let (failed, then) = step(&used, &E::LifecycleFailed { replenish: true, hold_until: Some(at + 50) });
+    assert_eq!((failed.status, failed.hold().map(|hold| hold.until)), (S::Failed, Some(at + 50)));
+    assert_eq!(then, [C::TellRunner, C::Replenish, C::WakeAt { at: at + 50 }]);
+    let (longer, _) = step(&failed, &E::HoldExtended { until: at + 90 });
+    assert_eq!(longer.debug_hold_until, Some(at + 90));
+    let (released, _) = step(&longer, &E::HoldEnded);
+    assert!(released.workdir_released && released.hold().is_none());
+    assert!(matches!(apply(&released, &E::HoldEnded, at), Ok(Outcome::Unchanged)));
+    let (without, _) = step(&used, &E::LifecycleFailed { replenish: true, hold_until: None });
+    assert!(without.workdir_released && without.hold().is_none());
 }

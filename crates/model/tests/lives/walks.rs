@@ -408,7 +408,6 @@ fn slot_events() -> Vec<AllocationEvent> {
         AllocationEvent::RunFinished { hold_until: NOW + 5 },
         AllocationEvent::LifecycleFailed { replenish: false, hold_until: None },
         AllocationEvent::LifecycleFailed { replenish: true, hold_until: None },
-        AllocationEvent::LifecycleFailed { replenish: true, hold_until: Some(NOW + 5) },
         AllocationEvent::HoldExtended { until: NOW + 1 },
         AllocationEvent::HoldExtended { until: NOW + 50 },
         AllocationEvent::HoldEnded,

@@ -119,6 +119,7 @@ pub(super) fn is_needed(body: &str) -> bool {
             | "CancelBody"
             | "ExtendBody"
             | "StopBody"
+            | "ImportBody"
             | "ScanBody"
             | "BlobList"
             | "ApproveBody"
