@@ -170,6 +170,7 @@ impl Route {
     ProviderCase,
     ProviderReport,
     ProviderView,
+    SnapshotView,
     AuditReport,
     BrokenInvariant,
     Health

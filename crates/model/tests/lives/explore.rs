@@ -320,6 +320,8 @@ const WALKED_ONLY: &[(&str, &str, &[&str])] = &[
         "agent",
         &["pending -> to_be_retried -> pending"],
     ),
+    ("the provider of a small world lets no machine wait", "instance", &["booting -> queued -> booting"]),
+    ("the provider of a small world lets no machine wait", "job", &["provisioning -> machine_queued -> provisioning"]),
     (
         "a small world has one pool",
         "job",
@@ -496,7 +498,10 @@ fn every_small_world_keeps_every_promise_and_takes_every_row() {
     taken.insert("workflow", found.workflow.moves);
     taken.insert("node", found.node.moves);
     let mut missing = BTreeSet::new();
-    for fixture in fixture::ALL.iter().map(|(name, _)| fixture::named(name)) {
+    // Calls have no part in these worlds: `calls.rs` lives all their short histories.
+    let of_calls = ["execution", "orchestrator"];
+    let others = fixture::ALL.iter().filter(|(name, _)| !of_calls.contains(name));
+    for fixture in others.map(|(name, _)| fixture::named(name)) {
         let rows = taken.get(fixture.name).cloned().unwrap_or_default();
         let not_taken = fixture.ours.keys().filter(|row| !rows.contains(row));
         missing.extend(not_taken.map(|row| format!("{}: {row}", fixture.name)));
