@@ -352,7 +352,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/approvals/{id}/approve" | "/approvals/{id}/reject" => (world.ticket().await, none, "not_found"),
         "/workflows/{id}/retry" => (launching(world).await, none, "conflict"),
         "/runs/{id}/messages" => (waiting(world).await, json!({ "text": "x" }), "conflict"),
-        "/orphans/import" => (String::new(), json!({ "org": "nobody" }), "not_found"),
+        "/orphans/import" => (String::new(), json!({ "org": "nobody" }), "conflict"),
         "/orphans/whitelist" => (String::new(), json!({ "provider_id": "i-9", "reason": "x" }), "not_found"),
         "/providers" => (String::new(), json!({ "name": "local", "kind": "local" }), "conflict"),
         "/providers/{id}/test" => ("nowhere".to_owned(), none, "not_found"),

@@ -13,7 +13,8 @@ use engine::store::Hint;
 use engine::view::{RunSnapshot, Which};
 use model::run::RunStatus;
 use model::spec::RunKind;
-use model::{OrgId, Refused, RunId, Timestamp};
+use model::tree::TreeRef;
+use model::{Failure, OrgId, Refused, RunId, SnapshotId, Timestamp};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,13 +52,13 @@ pub(crate) async fn submit(
         }
         asked.submission
     } else {
-        let snapshot = asked.value.snapshot.as_deref().map(|text| id("snapshot", text)).transpose()?;
+        let named = asked.value.snapshot.clone();
         let org = writer.org();
         let limited = state.engine.context.limits_orgs();
         let name = if limited { state.engine.balance(org).await?.name } else { String::new() };
         let mut submission = submit::submission(&state.engine.context, (org, &name), asked.value)?;
-        if let Some(snapshot) = snapshot {
-            submission.spec.base = Some(state.engine.snapshot_tree(org, snapshot).await?);
+        if let Some(named) = named {
+            submission.spec.base = Some(tree_of(&state, org, &named).await?);
             submission.spec.check()?;
         }
         submission
@@ -71,6 +72,19 @@ pub(crate) async fn submit(
     match wait_ms {
         Some(ms) if response.status == 201 => ended_within(&state, writer.org(), response, ms).await,
         _ => answered(response),
+    }
+}
+
+/// The files of the snapshot that a run is to start from.
+async fn tree_of(state: &Shared, org: OrgId, named: &str) -> Result<TreeRef, Failure> {
+    let none = || Refused::invalid("snapshot", format!("there is no snapshot `{named}` (repl snapshot ls)"));
+    let id: SnapshotId = named.parse().map_err(|_| none())?;
+    match state.engine.snapshot_tree(org, id).await {
+        Err(Failure::Refused(Refused::NotFound { .. })) => Err(none().into()),
+        Err(Failure::Refused(Refused::Gone { why, .. })) => {
+            Err(Refused::invalid("snapshot", format!("`{named}` cannot be used: {why}")).into())
+        }
+        other => other,
     }
 }
 

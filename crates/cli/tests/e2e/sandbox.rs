@@ -40,7 +40,11 @@ fn a_run_in_a_sandbox_reads_and_writes_its_own_and_nothing_else() {
     // The same without a sandbox gets at all of it: the script looks in the right places.
     let ended = home.run(&["--no-sandbox"], &script);
     for got in ["/token", "/remuda.db", &other, "writing /etc"] {
-        let expected = got != "writing /etc" || nix::unistd::geteuid().is_root();
+        let expected = match got {
+            "writing /etc" => nix::unistd::geteuid().is_root(),
+            "/remuda.db" => home.data().join("remuda.db").exists(), // not where the database is PostgreSQL
+            _ => true,
+        };
         assert_eq!(
             ended.out().lines().any(|line| line.starts_with("GOT") && line.ends_with(got)),
             expected,
@@ -104,6 +108,9 @@ fn how_a_sandbox_is_asked_for() {
     }
     let said = end_of(&mut home.repl(&["doctor"])).out();
     assert!(said.contains("bubblewrap") && said.contains("with and without a network"), "{said}");
-    let machine = home.json(&["instance", "ls"])[0]["id"].as_str().unwrap().to_owned();
-    assert!(home.done(&["instance", "show", &machine]).out().contains("bubblewrap"));
+    // A machine that is just being made does not say it yet.
+    let machines = home.json(&["instance", "ls"]);
+    let ids = machines.as_array().unwrap().iter().filter_map(|machine| machine["id"].as_str());
+    let shown: Vec<String> = ids.map(|id| home.done(&["instance", "show", id]).out()).collect();
+    assert!(shown.iter().any(|machine| machine.contains("bubblewrap")), "{shown:?}");
 }

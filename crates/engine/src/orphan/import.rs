@@ -154,8 +154,12 @@ fn named_org(tx: &mut Tx, named: &str) -> Result<OrgId, Failure> {
     if let Some(org) = store::org::by_name(tx, named)? {
         return Ok(org.id);
     }
-    let id = named.parse().map_err(|_| Refused::not_found("org", named))?;
-    store::org::find(tx, id).map(|org| org.id)
+    let none = || Refused::Conflict { why: format!("there is no org `{named}`: name another one by --org") };
+    let id = named.parse().map_err(|_| none())?;
+    match store::org::find(tx, id) {
+        Err(Failure::Refused(Refused::NotFound { .. })) => Err(none().into()),
+        found => found.map(|org| org.id),
+    }
 }
 
 /// All of it in one transaction.

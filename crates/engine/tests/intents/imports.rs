@@ -139,7 +139,7 @@ fn a_run_without_its_org_goes_to_the_one_that_was_named() {
     bench.settle();
     left(&bench, "--org");
     let refused = now(bench.engine.import("somebody".into(), Some("nobody".into()))).unwrap_err();
-    assert!(matches!(refused, Failure::Refused(Refused::NotFound { what: "org", .. })), "{refused}");
+    assert!(matches!(refused, Failure::Refused(Refused::Conflict { .. })), "{refused}");
     assert!(matches!(import(&bench, Some("other"))[0].outcome, ImportOutcome::Imported(_)));
     assert_eq!(bench.run(run).org, bench.org);
 }

@@ -6,7 +6,7 @@ use engine::offer::{MAX_TOOL_NAME, MAX_TOOLS};
 use engine::store::token::Scope;
 use model::agent::AgentStatus;
 use model::run::{RunStatus, Ticket};
-use model::spec::{GPU_PATTERN, MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent};
+use model::spec::{GPU_PATTERN, MAX_INIT_BYTES, MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent};
 use model::step::StepStatus;
 use model::task::TaskStatus;
 use model::usage::UsageBy;
@@ -50,7 +50,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.env", json!({ "maxProperties": 500, "propertyNames": { "pattern": FREE_VARIABLE } })),
         ("Submit.secrets", json!({ "items": { "type": "string", "pattern": FREE_VARIABLE } })),
         ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
-        ("Submit.init", json!({ "pattern": r"\S", "maxLength": 16384 })),
+        ("Submit.init", json!({ "pattern": r"\S", "maxLength": MAX_INIT_BYTES })),
         ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": 4096 } })),
         ("Submit.max_duration_ms", json!({ "minimum": 1 })),
         ("Submit.stop_duration_ms", json!({ "minimum": 0 })),
