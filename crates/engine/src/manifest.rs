@@ -71,10 +71,14 @@ pub(crate) fn machine_gone(tx: &mut Tx, instance: &Instance) -> Result<(), Failu
             tx.wake(WorkKind::Workflow, snapshot.workflow.0, at);
         }
     }
-    let manifest = store::manifest::find(tx, instance.manifest)?;
-    if let Some(cleanup) = manifest.and_then(|manifest| manifest.cleanup) {
-        let at = tx.at();
-        tx.wake(WorkKind::Workflow, cleanup.0, at);
+    let Some(manifest) = store::manifest::find(tx, instance.manifest)? else { return Ok(()) };
+    let at = tx.at();
+    let is_due = manifest.status == ManifestStatus::Sealed && manifest.retain_until.is_some_and(|due| due <= at);
+    match manifest.cleanup {
+        Some(cleanup) => tx.wake(WorkKind::Workflow, cleanup.0, at),
+        // Its retention was over while the machine was still there.
+        None if is_due => tx.wake(WorkKind::Manifest, manifest.id.0, at),
+        None => {}
     }
     Ok(())
 }
