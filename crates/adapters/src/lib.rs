@@ -9,6 +9,7 @@ pub mod local;
 mod notify;
 pub mod provider;
 pub mod registry;
+pub mod remote;
 pub mod ssh;
 pub mod tool;
 
