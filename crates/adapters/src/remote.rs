@@ -10,12 +10,14 @@ mod file;
 mod manifest;
 mod opened;
 mod push;
+mod s3;
 mod segment;
 mod sweep;
 
 pub use file::Folder;
 pub use opened::{BlobBytes, Opened};
 pub use push::{Pushed, Source};
+pub use s3::S3;
 pub use sweep::{MIN_WINDOW, Swept, WINDOW};
 
 use bucket::Bucket;
@@ -58,6 +60,10 @@ pub enum RemoteError {
     Contended { name: RefName, tries: usize },
     #[error("{name} is not {expected} any more")]
     Moved { name: RefName, expected: CommitId },
+    #[error(
+        "this store ignores {condition}, so two writers would overwrite one another: use a store with conditional puts"
+    )]
+    Unconditional { condition: &'static str },
     #[error("{key}: {why}")]
     Damaged { key: String, why: Unreadable },
     #[error(transparent)]
@@ -82,8 +88,17 @@ impl Remote {
         let bad = |why| RemoteError::Uri { uri: uri.to_owned(), why };
         match uri.split_once("://") {
             Some(("file", path)) => Remote::at(Arc::new(Folder::new(folder(path).map_err(bad)?)), access),
-            _ => Err(bad("write file:///PATH")),
+            Some(("s3", _)) => Remote::in_s3(S3::new(uri)?, access),
+            _ => Err(bad("write file:///PATH or s3://BUCKET/PREFIX")),
         }
+    }
+
+    /// A store that ignores the conditions of puts is refused before anything is written to it.
+    pub fn in_s3(s3: S3, access: Access) -> Result<Remote, RemoteError> {
+        if access == Access::Write {
+            s3.probe()?;
+        }
+        Remote::at(Arc::new(s3), access)
     }
 
     pub fn at(bucket: Arc<dyn Bucket>, access: Access) -> Result<Remote, RemoteError> {

@@ -14,8 +14,9 @@ pub trait Bucket: Send + Sync {
     fn create(&self, key: &str, bytes: &[u8]) -> Result<(), Trouble>;
     /// The same for more bytes than should be in memory.
     fn create_from(&self, key: &str, from: &mut dyn io::Read, bytes: u64) -> Result<(), Trouble>;
-    /// Changes a key if it has exactly the bytes `from` (none: if it is not there). False: it has others. An error with the effect
-    /// `Perhaps` leaves open which.
+    /// Changes a key if it has exactly the bytes `from` (none: if it is not there). False: it has others. `to` is a document
+    /// that no other writer writes, so that reading it back tells which of them came first. An error with the effect `Perhaps` leaves
+    /// open which.
     fn swap(&self, key: &str, from: Option<&[u8]>, to: &[u8]) -> Result<bool, Trouble>;
     /// Removes a key if it has exactly these bytes. False also where the store has no such operation.
     fn remove(&self, key: &str, from: &[u8]) -> Result<bool, Trouble>;

@@ -66,7 +66,8 @@ fn the_error_says_which_key_and_what_is_wrong() {
         std::fs::write(&file, good).unwrap();
         result.unwrap_err()
     };
-    let table: [(&str, &dyn Fn(Vec<u8>) -> Vec<u8>, Code, &str); 5] = [
+    type Damage<'a> = &'a dyn Fn(Vec<u8>) -> Vec<u8>;
+    let table: [(&str, Damage, Code, &str); 5] = [
         ("refs", &|_| b"main".to_vec(), Code::InvalidHeader, "not_json"),
         ("refs", &|_| b"{\"version\":2}".to_vec(), Code::InvalidHeader, "version_unknown"),
         ("manifests", &|_| b"{}".to_vec(), Code::InvalidPayload, "id_mismatch"),

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-pub const LIMIT: usize = 1 << 20;
+pub const LIMIT: usize = 1 << 21;
 
 pub fn head(name: &str) -> RefName {
     RefName::Head(Name::new(name).unwrap())
