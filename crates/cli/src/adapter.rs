@@ -25,7 +25,8 @@ pub enum Adapter {
     #[command(after_help = "Examples:
   repl adapter check ./dml-exec-mine
   repl adapter check ./dml-exec-mine --input '\"a text\"' --input 5 --json
-  repl adapter check dml-exec-local --function 'dml+exec://dml-exec-local/PATH?blake3=DIGEST'
+  repl adapter check dml-exec-local \\
+    --function 'dml+exec://dml-exec-local/PATH?blake3=DIGEST'
 
 One line for each case. The protocol: docs/adapters.md")]
     Check(CheckArgs),
@@ -36,7 +37,7 @@ One line for each case. The protocol: docs/adapters.md")]
     /// Put the value on stdin on the remote as the call's result, and print the answer
     #[command(after_help = "Examples:
   echo '{\"words\": 3}' | repl adapter result request.json
-  echo '{\"message\": \"no such file\"}' | repl adapter result request.json --error")]
+  echo '{\"message\": \"no file\"}' | repl adapter result request.json --error")]
     Result {
         #[command(flatten)]
         request: RequestArgs,

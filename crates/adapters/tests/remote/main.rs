@@ -6,6 +6,7 @@ mod cut;
 mod damage;
 mod histories;
 mod large;
+mod lossy;
 mod pushing;
 mod s3;
 mod sweeping;

@@ -1,5 +1,6 @@
 //! The same remote in a real store that speaks S3, and stores that cannot hold one.
 
+use crate::lossy::Lossy;
 use crate::weed::{BUCKET, KEY, SECRET, Weed};
 use crate::world::{Origin, check, head, now_ms};
 use adapters::remote::bucket::Bucket as _;
@@ -23,6 +24,7 @@ fn a_remote_in_s3_does_what_one_in_a_folder_does() {
     refs_and_blobs(&weed);
     many_writers_of_one_key(&weed);
     sweeps(&weed);
+    lost_answers(&weed);
     refusals(&weed);
 }
 
@@ -99,6 +101,23 @@ fn sweeps(weed: &Weed) {
     assert_eq!(remote.sweep(now_ms() + 2 * DAY_MS, WINDOW).unwrap().deleted, 2);
     check(&remote, &head("kept"), kept, &mut origin);
     assert_eq!(store(weed, "swept").list("condemned").unwrap(), []);
+}
+
+/// The put of a ref is done and its answer lost. If the client repeats it, its own first put makes the condition false (412).
+fn lost_answers(weed: &Weed) {
+    let mut origin = Origin::default();
+    let base = origin.commit(0..3, &[]);
+    let next = origin.commit(3..5, &[base]);
+    // When the ref is made, and when it is changed.
+    for (previous, commit) in [(None, base), (Some(base), next)] {
+        let lossy = Lossy::before(&weed.endpoint, &["PUT", "refs"], 1);
+        let through = S3::with(&format!("s3://{BUCKET}/lossy"), &lossy.endpoint, KEY, SECRET).unwrap();
+        let remote = Remote::in_s3(through, Access::Write).unwrap();
+        let pushed = remote.push(&mut origin, &head("main"), commit, false).unwrap();
+        assert_eq!(pushed.previous, previous);
+        assert!(lossy.asked() > 0, "an answer was lost");
+        check(&Remote::in_s3(store(weed, "lossy"), Access::Read).unwrap(), &head("main"), commit, &mut origin);
+    }
 }
 
 fn refusals(weed: &Weed) {
