@@ -230,7 +230,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Secret(command) => secret::secret(&settings, command).await,
         Command::Token(command) => token::token(&settings, command).await,
         Command::Login(args) => login::login(&settings, args).await,
-        Command::Logout(args) => login::logout(&settings, &args),
+        Command::Logout(args) => login::logout(&settings, args),
         Command::Control(command) => control::control(&settings, command).await,
         Command::Server(args) => role::server(&settings, args).await,
         Command::Worker(args) => role::worker(&settings, args).await,

@@ -398,6 +398,44 @@ pub struct RunSpec {
     pub save_snapshot: bool,
 }
 
+impl RunSpec {
+    /// A task with the defaults of every field but these.
+    pub fn task(command: Command, provider: &str, region: &str) -> RunSpec {
+        RunSpec {
+            kind: RunKind::Task,
+            command,
+            env: BTreeMap::new(),
+            secrets: Vec::new(),
+            files: None,
+            stdin: None,
+            working_dir: None,
+            resources: Resources::default(),
+            provider: provider.to_owned(),
+            region: region.to_owned(),
+            any_region: false,
+            providers: Vec::new(),
+            spot: false,
+            max_duration_ms: None,
+            stop_duration_ms: DEFAULT_STOP_DURATION_MS,
+            hold_ms: None,
+            budget: None,
+            retry: None,
+            priority: Priority::Normal,
+            artifacts: Vec::new(),
+            merge: false,
+            sandbox: None,
+            on_lost_control: OnLostControl::Finish,
+            failure_mode: FailureMode::FailFast,
+            plan: PlanRules::default(),
+            nodes: 1,
+            init_checksum: None,
+            init: None,
+            base: None,
+            save_snapshot: false,
+        }
+    }
+}
+
 /// What of a specification decides how a run is dealt with: small, and part of the run's document, which is written at every event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunTerms {
