@@ -116,13 +116,21 @@ struct World {
     others: BTreeMap<String, Listed>,
     decide: Decide,
     changes: u64,
+    /// How often a machine was made under each name, forgotten ones too.
+    made: BTreeMap<String, u32>,
 }
 
 impl FakeProvider {
     pub fn new(settings: FakeSettings, decide: Decide) -> FakeProvider {
         FakeProvider {
             settings,
-            world: Mutex::new(World { machines: BTreeMap::new(), others: BTreeMap::new(), decide, changes: 0 }),
+            world: Mutex::new(World {
+                machines: BTreeMap::new(),
+                others: BTreeMap::new(),
+                decide,
+                changes: 0,
+                made: BTreeMap::new(),
+            }),
         }
     }
 
@@ -142,6 +150,11 @@ impl FakeProvider {
 
     pub fn machine(&self, name: &str) -> Option<Machine> {
         self.world().machines.get(name).cloned()
+    }
+
+    /// How often a machine was made under each name, whether or not anything still knows of it.
+    pub fn made(&self) -> BTreeMap<String, u32> {
+        self.world().made.clone()
     }
 
     /// The runner process dies; the machine stays.
@@ -367,6 +380,7 @@ fn spawn(settings: &FakeSettings, world: &mut World, order: &Order) -> Result<Ha
                 going_calls: 0,
             };
             world.machines.insert(name.clone(), machine);
+            *world.made.entry(name.clone()).or_default() += 1;
         }
     }
     Ok(Handle(name.clone()))

@@ -4,7 +4,7 @@
 mod folder;
 mod home;
 mod host;
-mod lock;
+pub(crate) mod lock;
 mod process;
 mod socket;
 mod trouble;

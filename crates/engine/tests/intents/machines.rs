@@ -396,6 +396,14 @@ impl Bench {
         self.report(job.instance.expect("it is placed"), vec![fact], Vec::new()).expect("nobody dies here").unwrap()
     }
 
+    /// One fact of a job, repeated until the control plane has taken it.
+    pub fn says_until_heard(&mut self, run: RunId, what: What) {
+        let job = self.job(run);
+        let said = fact(job.id, job.epoch, job.step, what);
+        let instance = job.instance.expect("it is placed");
+        while self.report(instance, vec![said.clone()], Vec::new()).is_none() {}
+    }
+
     /// The command of a running job ends by itself.
     pub fn exits(&mut self, run: RunId, code: i32) {
         let job = self.job(run);

@@ -22,6 +22,7 @@ mod keys;
 mod large_outputs;
 mod launch;
 mod machines;
+mod matrix;
 mod mcp;
 mod messages;
 mod money;
