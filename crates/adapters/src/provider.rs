@@ -4,6 +4,7 @@ use crate::ssh::Dial;
 use model::boot::Boot;
 pub use model::orphan::Listed;
 use model::orphan::ResourceType;
+use model::provider_row::Stays;
 use model::spec::{Gpu, OnLostControl, Resources, Sandbox};
 use model::{Credits, Timestamp, Trouble, TroubleKind};
 use std::collections::BTreeMap;
@@ -250,9 +251,10 @@ pub trait Provider: Send + Sync {
     fn link<'a>(&'a self, _handle: &'a Handle, _dial: Dial) -> ProviderFuture<'a, Linked> {
         Box::pin(std::future::ready(Ok(Linked::Unneeded)))
     }
-    /// The provider is removed: nothing that it has put on its hosts stays there. No machine is left when it is called.
-    fn leave(&self) -> ProviderFuture<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
+    /// The provider is removed: what this control plane has put on its hosts goes. No machine is left when it is called. Answers what stays
+    /// all the same, host by host; may be repeated.
+    fn leave<'a>(&'a self, _control_id: &'a str) -> ProviderFuture<'a, Vec<Stays>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 }
 

@@ -12,6 +12,7 @@ mod command;
 mod command_end;
 pub mod config;
 pub mod content;
+mod departure;
 pub mod desired;
 mod dialogue;
 mod dispatch;

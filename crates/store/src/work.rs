@@ -52,6 +52,8 @@ pub enum WorkKind {
     Link,
     /// A manifest whose retention ends, or whose workflow may have died.
     Manifest,
+    /// A pool of a provider that is being removed: when its machines are gone, so is what it has put on its hosts, then its row.
+    Departure,
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -437,7 +439,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 18] = {
+    pub const ALL: [WorkKind; 19] = {
         use WorkKind::*;
         [
             Run,
@@ -458,6 +460,7 @@ impl WorkKind {
             OrphanNotice,
             Link,
             Manifest,
+            Departure,
         ]
     };
 
@@ -489,6 +492,7 @@ impl WorkKind {
             WorkKind::OrphanNotice => "orphan_notice",
             WorkKind::Link => "link",
             WorkKind::Manifest => "manifest",
+            WorkKind::Departure => "departure",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {
