@@ -1,6 +1,9 @@
 //! Execution adapters of calls: one process per invocation, a JSON request on its stdin, one JSON answer on its stdout. Decides which
 //! program may be executed and bounds it in time and bytes; what an answer means is the protocol's (`calls::adapter`).
 
+pub mod check;
+pub mod exchange;
+pub mod local;
 mod process;
 mod program;
 
@@ -10,6 +13,9 @@ use model::{Effect, Trouble, TroubleKind};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Tells an adapter where the program `repl` is, which reads and writes objects for it.
+pub const PROGRAM_VARIABLE: &str = "REPL";
 
 /// Which adapters may be executed here, and where their programs are.
 #[derive(Debug, Clone)]
@@ -81,8 +87,16 @@ impl Adapters {
                 format!("the request has {} bytes, at most {MAX_BYTES} are sent: use fewer inputs", document.len());
             return Err(refused("request_too_large", what));
         }
-        let program = self.program(function.adapter())?;
-        process::run(&program, &self.path, variables, &document, self.within).await.map_err(|error| {
+        self.send(function.adapter(), &document, variables).await
+    }
+
+    async fn send(&self, adapter: &str, document: &[u8], variables: &[(&str, String)]) -> Result<Ended, Unanswered> {
+        let program = self.program(adapter)?;
+        let mut variables = variables.to_vec();
+        if let Some(own) = &self.own {
+            variables.push((PROGRAM_VARIABLE, own.program.display().to_string()));
+        }
+        process::run(&program, &self.path, &variables, document, self.within).await.map_err(|error| {
             let message = format!("`{}` cannot be started: {error}", program.file.display());
             unanswered(NoAnswer { code: "not_started", message })
         })

@@ -215,6 +215,11 @@ fn missing(key: &str) -> Trouble {
     Trouble::new(TroubleKind::NotFound, format!("{key} is missing on the remote"))
 }
 
+/// The folder of a `file://` remote.
+pub(crate) fn local_folder(uri: &str) -> Option<PathBuf> {
+    folder(uri.strip_prefix("file://")?).ok()
+}
+
 /// The path of a `file://` URI. There is no other host.
 fn folder(path: &str) -> Result<PathBuf, &'static str> {
     if !path.starts_with('/') || path.contains(['?', '#']) {

@@ -91,6 +91,19 @@ pub fn mcp() -> Option<i32> {
     Some(i32::from(failed))
 }
 
+/// The execution adapter `dml-exec-local`, which is this program under that name.
+pub fn execution_adapter() -> Option<i32> {
+    use server::call::local;
+    let mut words = std::env::args_os();
+    let called = PathBuf::from(words.next()?);
+    if called.file_name()? != local::NAME && words.next()? != local::NAME {
+        return None;
+    }
+    let done = local::main(words, std::io::stdout());
+    let failed = done.inspect_err(|error| drop(writeln!(std::io::stderr(), "{}: {error}", local::NAME))).is_err();
+    Some(i32::from(failed))
+}
+
 /// `repl runner host EXE` and `repl runner relay EXE`, which the provider `ssh` starts on its hosts: a question about the machines there,
 /// and the way back for their runners.
 pub fn on_host() -> Option<i32> {

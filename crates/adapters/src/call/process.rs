@@ -113,7 +113,10 @@ impl Output {
             }
             if self.stdout.len() > MAX_BYTES { Err(TooMuch) } else { Ok(()) }
         };
-        let write = async { Ok(write.await) };
+        let write = async {
+            write.await;
+            Ok(())
+        };
         let mut talk = std::pin::pin!(async { tokio::try_join!(write, said, answer) });
         let mut ended = std::pin::pin!(child.wait());
         let status = tokio::select! {

@@ -254,7 +254,7 @@ impl Sending<'_> {
     /// returned. Each time an object is copied its segment is larger by a multiple, so it is copied seldom.
     fn merge(&mut self, kept: Vec<Segment>) -> Result<Vec<Segment>, RemoteError> {
         let mut small: Vec<&Segment> = kept.iter().filter(|segment| segment.bytes() < SMALL_BYTES).collect();
-        if small.len() + 1 <= MAX_SMALL {
+        if small.len() < MAX_SMALL {
             return Ok(kept);
         }
         small.sort_by_key(|segment| segment.bytes());
