@@ -82,6 +82,9 @@ pub struct Job {
     /// When a machine that had waited so was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_started_at: Option<Timestamp>,
+    /// How long its machine may be prepared with features beyond its boot.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prepare_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,6 +168,7 @@ impl Job {
             placed_at: None,
             machine_queued: None,
             machine_started_at: None,
+            prepare_ms: 0,
             accepted_at: None,
             running_at: None,
             started_at: None,
@@ -334,6 +338,7 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.placed_at = None;
             next.machine_queued = None;
             next.machine_started_at = None;
+            next.prepare_ms = 0;
             next.silent_since = None; // the silence was that machine's
             next.lost = false;
             next.freeze = match job.freeze {
@@ -533,7 +538,10 @@ pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
         S::Provisioning if job.machine_queued.is_some() => {
             Some(Wait { from: job.submitted_at, ms: limits.pending_ms, event: E::LimitPassed })
         }
-        S::Provisioning => Some(Wait { from: boots_since(job)?, ms: limits.boot_ms, event: E::LimitPassed }),
+        S::Provisioning => {
+            let ms = limits.boot_ms + job.prepare_ms;
+            Some(Wait { from: boots_since(job)?, ms, event: E::LimitPassed })
+        }
         S::Pulling => Some(Wait { from: job.accepted_at?, ms: limits.sync_ms, event: E::LimitPassed }),
         S::Terminating => match job.gone_at {
             Some(gone) => Some(Wait { from: gone, ms: LOG_TAIL_LIMIT_MS, event: E::LimitPassed }),
@@ -544,6 +552,10 @@ pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
         },
         S::Running | S::Done | S::Failed | S::Terminated | S::Aborted => None,
     }
+}
+
+fn is_zero(ms: &i64) -> bool {
+    *ms == 0
 }
 
 /// Time in a queue of its provider is no part of a machine's boot.

@@ -189,6 +189,7 @@ pub fn plain(text: String) -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        features: Vec::new(),
         init: None,
         base: None,
         save_snapshot: false,

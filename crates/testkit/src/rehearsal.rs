@@ -119,6 +119,7 @@ fn spec(command: &str) -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        features: Vec::new(),
         init: None,
         base: None,
         save_snapshot: false,

@@ -353,6 +353,7 @@ fn spec(stub: &Stub) -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        features: Vec::new(),
         init: None,
         base: None,
         save_snapshot: false,

@@ -140,6 +140,7 @@ impl Bench {
         config.timings.idle_duration_ms = MINUTE;
         config.timings.idle_duration_paid_ms = MINUTE;
         config.manifests.launch_run_ms = 2 * MINUTE;
+        config.features = crate::features::known();
         (config.holds.default_debug_hold_ms, config.holds.failure_debug_hold_ms) = (20 * SECOND, 40 * SECOND);
         Bench::with(settings, config)
     }
@@ -529,6 +530,7 @@ pub fn spec() -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        features: Vec::new(),
         init: None,
         base: None,
         save_snapshot: false,

@@ -29,6 +29,7 @@ const STORIES: &[Story] = &[
     Story { name: "refused", tell: refused, status: RunStatus::Failed, code: Some("no_capacity"), executions: 0 },
     Story { name: "cleaned", tell: cleaned_up, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "prepared", tell: prepared, status: RunStatus::Completed, code: None, executions: 1 },
+    Story { name: "equipped", tell: crate::features::story, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "kept", tell: crate::snapshots::story, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "elsewhere", tell: elsewhere, status: RunStatus::Completed, code: None, executions: 1 },
 ];
@@ -225,6 +226,10 @@ fn dying_anywhere_in_a_cleanup_changes_nothing() {
 #[test]
 fn dying_anywhere_around_an_init_changes_nothing() {
     die_everywhere("prepared");
+}
+#[test]
+fn dying_anywhere_around_features_changes_nothing() {
+    die_everywhere("equipped");
 }
 #[test]
 fn dying_anywhere_around_a_snapshot_changes_nothing() {

@@ -51,6 +51,7 @@ pub fn spec() -> RunSpec {
         plan: Default::default(),
         nodes: 1,
         init_checksum: None,
+        features: Vec::new(),
         init: None,
         base: None,
         save_snapshot: false,
