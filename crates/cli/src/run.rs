@@ -104,6 +104,9 @@ pub struct RunArgs {
     /// Submitting twice with the same key makes one run
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    /// A feature of the control plane's settings that the machine must have
+    #[arg(long = "feature", value_name = "NAME")]
+    features: Vec<String>,
     /// Files of its folder to keep afterwards, e.g. 'out/*'
     #[arg(long = "artifact", short = 'a', value_name = "GLOB")]
     artifacts: Vec<String>,
@@ -394,6 +397,7 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     submit.artifacts.extend(args.artifacts.iter().cloned());
     submit.artifacts.iter().try_for_each(|glob| artifact::pattern(glob).map(drop))?;
     submit.secrets.extend(args.secrets.iter().cloned());
+    submit.features.extend(args.features.iter().cloned());
     submit.merge |= args.merge;
     if let Some(network) = &args.sandbox {
         submit.sandbox = Some(SandboxBody::Terms(SandboxTermsBody { network: network.clone() }));
@@ -421,6 +425,7 @@ fn agents_wanted(args: &RunArgs, mut submit: Submit) -> Done<Submit> {
         ("--retry", args.retry.is_some() || args.retry_delay.is_some()),
         ("--artifact", !args.artifacts.is_empty()),
         ("--secret", !args.secrets.is_empty()),
+        ("--feature", !args.features.is_empty()),
         ("--merge", args.merge),
         ("--sandbox and --no-sandbox", args.sandbox.is_some() || args.no_sandbox),
     ];

@@ -1,5 +1,6 @@
 //! The settings of the engine, with their defaults. Checked once, at start.
 
+use model::feature::Features;
 use model::hold::HoldLimits;
 use model::log::LogLimits;
 use model::manifest::Retention;
@@ -31,6 +32,8 @@ pub struct Config {
     pub orphans: OrphanLimits,
     /// How long what a workflow made is kept.
     pub manifests: Retention,
+    /// Scripts that prepare machines, by the names that runs use.
+    pub features: Features,
 }
 
 /// How much one worker process does at once.
@@ -128,6 +131,7 @@ impl Config {
         self.limits.check()?;
         self.orphans.check()?;
         self.manifests.check()?;
+        model::feature::check(&self.features)?;
         if !(1..=MOST_ACT_PERMITS).contains(&self.worker.act_permits) {
             return Err(Refused::invalid("worker.act_permits", format!("must lie between 1 and {MOST_ACT_PERMITS}")));
         }

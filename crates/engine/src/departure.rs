@@ -18,8 +18,8 @@ const FORCED_MS: i64 = SECOND;
 /// A provider that is being removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// It has machines, or folders that are held.
-    pub in_use: bool,
+    /// It has machines, or folders that are held: it stays until those end.
+    pub waits: bool,
     pub departure: Departure,
 }
 
@@ -30,7 +30,7 @@ impl Engine {
         self.store
             .read("provider.removal", move |tx| {
                 let Some(row) = store::provider::find(tx, &name)? else { return Ok(None) };
-                Ok(Some(Removal { in_use: in_use(tx, &name)?, departure: row.departure }))
+                Ok(Some(Removal { waits: waits(tx, &name)?, departure: row.departure }))
             })
             .await
     }
@@ -148,6 +148,21 @@ fn in_use(tx: &mut Tx, provider: &str) -> Result<bool, Failure> {
     for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == provider) {
         if store::provider::is_in_use(tx, pool.id)? {
             return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether something other than its own cleaning up keeps it.
+fn waits(tx: &mut Tx, provider: &str) -> Result<bool, Failure> {
+    for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == provider) {
+        if !store::instance::open_in(tx, pool.id)?.is_empty() {
+            return Ok(true);
+        }
+        for instance in store::provider::still_known(tx, pool.id)? {
+            if store::allocation::kept_on(tx, instance)?.iter().any(|slot| slot.hold().is_some()) {
+                return Ok(true);
+            }
         }
     }
     Ok(false)

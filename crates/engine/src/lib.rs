@@ -19,6 +19,7 @@ mod dispatch;
 pub mod durable;
 mod endpoint;
 pub mod external;
+pub mod feature;
 mod idle_billing;
 mod idle_runs;
 pub mod instance;

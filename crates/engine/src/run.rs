@@ -309,6 +309,7 @@ pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> R
     check_plans(&submission.spec, &submission.plans)?;
     check_machines(context, submission)?;
     check_sandbox(context, submission)?;
+    context.check_features(&submission.spec.features)?;
     if let Some(name) = &submission.name {
         check_name(name)?;
     }

@@ -116,6 +116,8 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("database.sync", &[Role::Server, Role::Worker]),
     ("exit.begun", &[Role::Keeper]),
     ("exit.write", &[Role::Keeper, Role::Runner]),
+    ("feature.said", &[Role::Server]),
+    ("feature.script", &[Role::Runner]),
     ("files.place", &[Role::Runner]),
     ("heartbeat.post", &[Role::Runner]),
     ("hints.tell", &[Role::Server, Role::Worker]),

@@ -85,6 +85,9 @@ pub struct Job {
     /// When a machine that had waited so was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_started_at: Option<Timestamp>,
+    /// How long its machine may be prepared with features beyond its boot.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prepare_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,6 +171,7 @@ impl Job {
             placed_at: None,
             machine_queued: None,
             machine_started_at: None,
+            prepare_ms: 0,
             accepted_at: None,
             running_at: None,
             started_at: None,
@@ -337,6 +341,7 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.placed_at = None;
             next.machine_queued = None;
             next.machine_started_at = None;
+            next.prepare_ms = 0;
             next.silent_since = None; // the silence was that machine's
             next.lost = false;
             next.freeze = match job.freeze {
@@ -526,6 +531,10 @@ fn freeze(mut next: Job, event: &JobEvent) -> Step {
         }
         _ => unchanged(),
     }
+}
+
+fn is_zero(ms: &i64) -> bool {
+    *ms == 0
 }
 
 fn gone(next: &mut Job, event: &JobEvent, at: Timestamp) {

@@ -1,5 +1,6 @@
 //! What a user asked for: the run's specification as it was accepted, defaults filled in. Never changes after submission.
 
+use crate::feature::MAX_FEATURES;
 use crate::plan::DEFAULT_MAX_AGENTS;
 use crate::recovery::OnExhausted;
 use crate::time::{DAY, SECOND};
@@ -390,6 +391,9 @@ pub struct RunSpec {
     /// A script that prepares its machine, once for all runs with the same one: `init_checksum` is its hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
+    /// Names of `[features]` of the settings that its machine must have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// The tree of the snapshot that it starts from: laid into its workdir before its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<TreeRef>,
@@ -432,6 +436,7 @@ impl RunSpec {
             init: None,
             base: None,
             save_snapshot: false,
+            features: Vec::new(),
         }
     }
 }
@@ -477,6 +482,8 @@ pub struct RunTerms {
     pub nodes: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub save_snapshot: bool,
 }
@@ -560,6 +567,7 @@ impl RunSpec {
         check(self.artifacts.is_empty(), "artifacts", why)?;
         check(self.sandbox.is_none(), "sandbox", why)?;
         check(self.init.is_none(), "init", why)?;
+        check(self.features.is_empty(), "features", why)?;
         check(self.base.is_none(), "snapshot", why)?;
         check(!self.save_snapshot, "save_snapshot", why)
     }
@@ -586,6 +594,9 @@ impl RunSpec {
             "commands",
             "longer than 128 KiB: put it into a file and send it with --file",
         )?;
+        let several = self.features.iter().enumerate().any(|(n, name)| self.features[..n].contains(name));
+        check(!several, "features", "one is named twice")?;
+        check(self.features.len() <= MAX_FEATURES, "features", format!("more than {MAX_FEATURES}"))?;
         if let Some(init) = &self.init {
             check(!init.trim().is_empty(), "init", "an empty script prepares nothing: leave it out")?;
             check(init.len() <= MAX_INIT_BYTES, "init", "longer than 64 KiB: let it download or unpack what it needs")?;
@@ -669,6 +680,7 @@ impl RunSpec {
             plan: self.plan,
             nodes: self.nodes,
             init_checksum: self.init_checksum.clone(),
+            features: self.features.clone(),
             save_snapshot: self.save_snapshot,
         }
     }

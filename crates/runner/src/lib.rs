@@ -16,6 +16,7 @@ mod durable;
 mod exit;
 mod first;
 mod folder;
+mod feature;
 mod init;
 mod instance;
 mod job;

@@ -111,7 +111,7 @@ pub(crate) async fn remove(
     let settled = async {
         loop {
             match state.engine.removal(&name).await? {
-                Some(it) if it.departure.tries == tried && (force || !it.in_use) => bell.rung().await,
+                Some(it) if it.departure.tries == tried && (force || !it.waits) => bell.rung().await,
                 _ => return HandlerResult::Ok(()),
             }
         }

@@ -54,6 +54,7 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/report", post(runner::report))
         .route("/binary/{target}/{hash}", get(crate::binary::binary))
         .route("/snapshots", post(runner::snapshot))
+        .route("/features", post(runner::feature))
         .route("/blobs", post(runner::blobs))
         .route("/blobs/{hash}", get(runner::blob).put(runner::put_blob))
         .route("/trees/{hash}", put(runner::put_tree))

@@ -78,6 +78,7 @@ pub(crate) fn submission(
         nodes: 1,
         init_checksum: body.init.as_ref().map(|script| BlobHash::of(script.as_bytes()).to_string()),
         init: body.init,
+        features: body.features,
         base: None,
         save_snapshot: body.save_snapshot,
     };

@@ -215,6 +215,14 @@ pub const TASK: &[Key] = &[
         flag: None,
     },
     Key {
+        name: "features",
+        value: Value::Texts,
+        about: "Names of `[features]` of the control plane's settings ([features.md](features.md)): its machine has all of them before the command starts, and none that is not named here.",
+        default: "none",
+        example: "[tailscale]",
+        flag: Some("--feature"),
+    },
+    Key {
         name: "snapshot",
         value: Value::Text,
         about: "Id of a snapshot (`repl snapshot ls`): its files are in the run's folder before those of `files`.",

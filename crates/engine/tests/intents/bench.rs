@@ -168,6 +168,7 @@ impl Bench {
         config.timings.idle_duration_ms = MINUTE;
         config.timings.idle_duration_paid_ms = MINUTE;
         config.manifests.launch_run_ms = 2 * MINUTE;
+        config.features = crate::features::known();
         (config.holds.default_debug_hold_ms, config.holds.failure_debug_hold_ms) = (20 * SECOND, 40 * SECOND);
         Bench::with(settings, config)
     }

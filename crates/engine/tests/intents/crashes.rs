@@ -45,6 +45,7 @@ pub const STORIES: &[Story] = &[
     story("unprovided", unprovided, (RunStatus::Failed, Some("no_capacity")), 0),
     story("cleaned", cleaned_up, WELL, 1),
     story("prepared", prepared, WELL, 1),
+    story("equipped", crate::features::story, WELL, 1),
     story("kept", crate::snapshots::story, WELL, 1),
     story("unreadable", crate::snapshots::refused_story, WELL, 1),
     story("saved", crate::snapshots::saved_story, WELL, 1),
@@ -262,4 +263,4 @@ macro_rules! harmed {
     };
 }
 
-harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared kept unreadable saved unsaved elsewhere);
+harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped kept unreadable saved unsaved elsewhere);

@@ -17,6 +17,7 @@ mod durable;
 mod holds;
 mod idle_billing;
 mod imports;
+mod features;
 mod inits;
 mod keys;
 mod large_outputs;

@@ -12,7 +12,10 @@ pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
         S::Provisioning if job.machine_queued.is_some() => {
             Some(Wait { from: job.submitted_at, ms: limits.pending_ms, event: E::LimitPassed })
         }
-        S::Provisioning => Some(Wait { from: boots_since(job)?, ms: limits.boot_ms, event: E::LimitPassed }),
+        S::Provisioning => {
+            let ms = limits.boot_ms + job.prepare_ms;
+            Some(Wait { from: boots_since(job)?, ms, event: E::LimitPassed })
+        }
         S::Pulling => Some(Wait { from: job.accepted_at?, ms: limits.sync_ms, event: E::LimitPassed }),
         S::Terminating => match job.gone_at {
             Some(gone) => Some(Wait { from: gone, ms: LOG_TAIL_LIMIT_MS, event: E::LimitPassed }),

@@ -48,6 +48,8 @@ pub struct Submit {
     /// A script for `sh -e` that prepares the machine in `$REPL_INIT` before the command starts. A machine that a run with the same script
     /// has prepared is preferred, and it is not run there again.
     pub init: Option<String>,
+    /// Names of `[features]` of the control plane's settings: its machine has them before the command starts.
+    pub features: Vec<String>,
     /// Id of a snapshot: its files are laid into the workdir before those of `files`.
     pub snapshot: Option<String>,
     /// When the run has ended well, its workdir becomes a snapshot.
