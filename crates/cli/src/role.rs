@@ -26,6 +26,7 @@ pub const TABLES: &[&str] = &[
     "notify",
     "orphans",
     "manifests",
+    "calls",
 ];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 

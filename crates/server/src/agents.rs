@@ -180,6 +180,7 @@ fn spec(context: &EngineContext, compiled: &Compiled, estimate: Credits) -> Resu
         init: None,
         base: None,
         save_snapshot: false,
+        call: None,
     })
 }
 

@@ -162,6 +162,7 @@ fn spec(text: String, chance: &mut Chance) -> RunSpec {
 /// A run of this command with all defaults.
 pub fn plain(text: String) -> RunSpec {
     RunSpec {
+        call: None,
         kind: RunKind::Task,
         command: Command::Shell(text),
         env: BTreeMap::new(),

@@ -92,6 +92,7 @@ impl Rehearsal {
 
 fn spec(command: &str) -> RunSpec {
     RunSpec {
+        call: None,
         kind: RunKind::Task,
         command: Command::Shell(command.to_owned()),
         env: BTreeMap::new(),

@@ -356,6 +356,7 @@ fn spec(stub: &Stub) -> RunSpec {
         init: None,
         base: None,
         save_snapshot: false,
+        call: None,
     }
 }
 

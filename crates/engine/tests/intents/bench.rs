@@ -502,6 +502,7 @@ fn start(engine: &Engine) -> Result<Worker, Failure> {
 
 pub fn spec() -> RunSpec {
     RunSpec {
+        call: None,
         kind: RunKind::Task,
         command: Command::Shell("true".to_owned()),
         env: BTreeMap::new(),

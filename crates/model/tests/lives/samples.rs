@@ -54,6 +54,7 @@ pub fn spec() -> RunSpec {
         init: None,
         base: None,
         save_snapshot: false,
+        call: None,
     }
 }
 
