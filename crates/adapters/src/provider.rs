@@ -106,6 +106,15 @@ pub struct Room {
     pub up: bool,
 }
 
+/// What of a machine may change the result of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Platform {
+    /// As the kernel names it, e.g. `x86_64`.
+    pub architecture: String,
+    /// Id and version of the distribution, e.g. `debian 12`.
+    pub os_release: String,
+}
+
 /// How the link of a machine's runner to the control plane ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Linked {
@@ -214,6 +223,10 @@ pub trait Provider: Send + Sync {
     /// Whether its machines can make sandboxes, as far as that is known before there is one. Otherwise why not.
     fn can_sandbox(&self) -> Result<(), String> {
         Ok(())
+    }
+    /// Architecture and operating system of all its machines, where they are known before there is one. Results are kept only for those.
+    fn platform(&self) -> Option<Platform> {
+        None
     }
     /// The sandbox of a plain task that does not say whether it wants one.
     fn default_sandbox(&self) -> Option<Sandbox> {

@@ -27,6 +27,7 @@ pub const TABLES: &[&str] = &[
     "orphans",
     "manifests",
     "features",
+    "calls",
 ];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 

@@ -34,6 +34,25 @@ pub struct Config {
     pub manifests: Retention,
     /// Scripts that prepare machines, by the names that runs use.
     pub features: Features,
+    pub calls: Calls,
+}
+
+/// Where results of calls are kept, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Calls {
+    /// Results of one project do not answer calls of another.
+    pub project: String,
+    /// A result that answered no caller for so long may be deleted.
+    pub kept_ms: i64,
+    /// Of all results of an org in sum; those that were used longest ago go first.
+    pub max_bytes: i64,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Calls { project: "default".into(), kept_ms: 90 * DAY, max_bytes: 10 << 30 }
+    }
 }
 
 /// How much one worker process does at once.

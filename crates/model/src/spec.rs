@@ -332,6 +332,45 @@ impl Default for PlanRules {
     }
 }
 
+/// That a run may be answered with the result of an earlier one that was the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cache {
+    /// Part of the key: another salt, another result.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub salt: String,
+    /// A kept exit code other than 0 is an answer, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub errors: bool,
+}
+
+/// How a run takes part in a call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallPart {
+    /// It asks: a result that is kept answers it, or the run that executes the call.
+    Caller(Cache),
+    /// It executes the call, in an environment that has nothing of its host.
+    Backend {
+        /// Number of the execution.
+        execution: i64,
+    },
+}
+
+impl CallPart {
+    pub fn caller(&self) -> Option<&Cache> {
+        match self {
+            CallPart::Caller(cache) => Some(cache),
+            CallPart::Backend { .. } => None,
+        }
+    }
+    pub fn backend(&self) -> Option<i64> {
+        match self {
+            CallPart::Backend { execution } => Some(*execution),
+            CallPart::Caller(_) => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunSpec {
     pub kind: RunKind,
@@ -400,6 +439,8 @@ pub struct RunSpec {
     /// Its workdir becomes a snapshot when it has ended well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub save_snapshot: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallPart>,
 }
 
 impl RunSpec {
@@ -437,6 +478,7 @@ impl RunSpec {
             base: None,
             save_snapshot: false,
             features: Vec::new(),
+            call: None,
         }
     }
 }
@@ -486,6 +528,8 @@ pub struct RunTerms {
     pub features: Vec<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub save_snapshot: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallPart>,
 }
 
 /// What a run works with: as large as its owner likes, written once and read where it is needed.
@@ -543,6 +587,8 @@ pub const MAX_STDIN_BYTES: i64 = 1 << 30;
 const MAX_TITLE: usize = 80;
 /// It travels in the document that a machine is told, for as long as its job is open.
 pub const MAX_INIT_BYTES: usize = 64 * 1024;
+/// A word or a version, not data.
+pub const MAX_SALT_BYTES: usize = 1024;
 pub const MAX_ENV: usize = 500;
 /// Names and values together: they travel in the document that a machine is told.
 pub const MAX_ENV_BYTES: usize = 128 * 1024;
@@ -570,6 +616,19 @@ impl RunSpec {
         check(self.features.is_empty(), "features", why)?;
         check(self.base.is_none(), "snapshot", why)?;
         check(!self.save_snapshot, "save_snapshot", why)
+    }
+
+    /// What is answered from a kept result leaves nothing else behind.
+    fn check_cache(&self) -> Result<(), Refused> {
+        let Some(cache) = self.call.as_ref().and_then(CallPart::caller) else { return Ok(()) };
+        check(self.kind == RunKind::Task, "cache", "only a run of `type: task` has one command whose result is kept")?;
+        check(!self.save_snapshot, "cache", "a kept result has no workdir to save: leave out save_snapshot or cache")?;
+        check(
+            self.features.is_empty(),
+            "cache",
+            "a kept result does not know what a feature installs: leave out features or cache",
+        )?;
+        check(cache.salt.len() <= MAX_SALT_BYTES, "cache.salt", format!("longer than {MAX_SALT_BYTES} bytes"))
     }
 
     /// Everything that can be refused by looking at the specification alone.
@@ -641,6 +700,7 @@ impl RunSpec {
             "must be at least 4MB, e.g. 512MB or 2GB",
         )?;
         self.resources.gpu.as_ref().map_or(Ok(()), Gpu::check)?;
+        self.check_cache()?;
         if let Some(retry) = &self.retry {
             check(
                 (1..=MAX_ATTEMPTS).contains(&retry.max_attempts),
@@ -682,6 +742,7 @@ impl RunSpec {
             init_checksum: self.init_checksum.clone(),
             features: self.features.clone(),
             save_snapshot: self.save_snapshot,
+            call: self.call.clone(),
         }
     }
 

@@ -285,7 +285,8 @@ async fn document(state: &Shared, instance: InstanceId) -> HandlerResult<protoco
 }
 
 fn wired(state: &Shared, desired: engine::desired::Desired) -> protocol::Desired {
-    let features = desired.instance.features.iter().filter_map(|it| wired_feature(&state.engine.context.config.features, it));
+    let features =
+        desired.instance.features.iter().filter_map(|it| wired_feature(&state.engine.context.config.features, it));
     protocol::Desired {
         features: features.collect(),
         version: desired.instance.desired_version,
@@ -352,10 +353,11 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         (None, _) => protocol::DesiredState::Running,
     };
     let spec = run.spec;
+    let clean = spec.call.as_ref().is_some_and(|part| part.backend().is_some());
     let claim =
         |step| StepClaim { org: run.org, run: run.id, attempt: job.attempt, job: job.id, epoch: job.epoch, step };
     let token = |step: &engine::desired::DesiredStep| {
-        (!step.by_model).then(|| protocol::Secret(claim(step.step).token(installation)))
+        (!step.by_model && !clean).then(|| protocol::Secret(claim(step.step).token(installation)))
     };
     let steps = steps.into_iter().map(|step| wired_step(token(&step), step, &inline)).collect();
     let files = files.map(|tree| protocol::SyncTree {
@@ -365,6 +367,7 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
             false => BTreeMap::new(),
         },
         hash: tree.hash,
+        plain_modes: clean,
     });
     protocol::DesiredJob {
         job: job.id,
@@ -376,7 +379,7 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         env: content.env,
         secrets: wired_secrets(secrets),
         files,
-        base: base.map(|tree| protocol::SyncTree { hash: tree.hash, inline: BTreeMap::new() }),
+        base: base.map(|tree| protocol::SyncTree { hash: tree.hash, inline: BTreeMap::new(), plain_modes: clean }),
         init: content.init.zip(spec.init_checksum).map(|(script, checksum)| protocol::Init { script, checksum }),
         limits: protocol::Limits { cpu_milli: limits.cpu_milli, memory_bytes: limits.memory_bytes },
         attempt: job.attempt,
@@ -388,7 +391,12 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         steps,
         closed,
         stub: Some(stub),
+        clean,
     }
+}
+
+fn restored(hash: String) -> protocol::SyncTree {
+    protocol::SyncTree { hash, inline: BTreeMap::new(), plain_modes: false }
 }
 
 fn wired_secrets(secrets: BTreeMap<String, String>) -> BTreeMap<String, protocol::Secret> {
@@ -417,7 +425,7 @@ fn wired_step(
         env: step.env,
         secrets: wired_secrets(step.secrets),
         stdin,
-        restore: step.restore.into_iter().map(|hash| protocol::SyncTree { hash, inline: BTreeMap::new() }).collect(),
+        restore: step.restore.into_iter().map(restored).collect(),
         keep: step.keep,
         artifacts: step.artifacts,
         max_duration_ms: step.max_duration_ms,

@@ -54,6 +54,8 @@ pub enum WorkKind {
     Manifest,
     /// A pool of a provider that is being removed: when its machines are gone, so is what it has put on its hosts, then its row.
     Departure,
+    /// An execution of a call: its backend is started, looked after and answered for.
+    Execution,
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -439,7 +441,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 19] = {
+    pub const ALL: [WorkKind; 20] = {
         use WorkKind::*;
         [
             Run,
@@ -461,6 +463,7 @@ impl WorkKind {
             Link,
             Manifest,
             Departure,
+            Execution,
         ]
     };
 
@@ -493,6 +496,7 @@ impl WorkKind {
             WorkKind::Link => "link",
             WorkKind::Manifest => "manifest",
             WorkKind::Departure => "departure",
+            WorkKind::Execution => "execution",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {
@@ -621,6 +625,7 @@ const SWEEP: Sql = Sql::new(
                                            AND agents.state NOT IN ('pending', 'running', 'paused')))
                 OR (kind = 'workflow' AND EXISTS (SELECT 1 FROM workflows WHERE workflows.id = resting.subject AND workflows.open = 0))
                 OR (kind = 'manifest' AND EXISTS (SELECT 1 FROM manifests WHERE manifests.id = resting.subject AND manifests.status <> 'DRAFT'))
+                OR (kind = 'execution' AND EXISTS (SELECT 1 FROM executions WHERE executions.id = resting.subject AND executions.open = 0))
                 OR (kind IN ('instance', 'link') AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
                 OR (kind = 'allocation' AND EXISTS (SELECT 1 FROM allocations WHERE allocations.id = resting.subject AND allocations.kept = 0)))
              LIMIT $1)",

@@ -196,6 +196,9 @@ pub struct DesiredJob {
     /// Kept by the runner, who introduces itself with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stub: Option<SealedStub>,
+    /// Its result is kept for other runs: its commands get no variable of the host, and its files are executable for all or for nobody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clean: bool,
 }
 
 /// One try of one command.
@@ -322,6 +325,9 @@ pub struct SyncTree {
     /// Every document and file of the tree by its hash, when they are few and small; otherwise nothing, and the runner fetches them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inline: BTreeMap<String, Base64>,
+    /// Files are laid down as 755 or 644, by whether their owner may execute them, and not with the mode that they have in the tree.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plain_modes: bool,
 }
 
 /// Blobs that are small enough to travel together.
