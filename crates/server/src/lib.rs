@@ -28,6 +28,7 @@ mod metrics;
 mod network;
 mod openapi;
 mod orphan;
+mod pages;
 #[cfg(test)]
 mod polled;
 mod pool;
