@@ -2,4 +2,6 @@
 #![allow(dead_code, reason = "the pages that show them are made beside them")]
 
 mod drawing;
+mod log_search;
 mod log_text;
+mod log_window;
