@@ -54,6 +54,7 @@ mod step;
 mod summary;
 mod token;
 mod tree;
+mod ui;
 mod upload;
 mod usage;
 mod workflow;
@@ -239,6 +240,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Control(command) => control::control(&settings, command).await,
         Command::Server(args) => role::server(&settings, args).await,
         Command::Worker(args) => role::worker(&settings, args).await,
+        Command::Ui(args) => ui::ui(&settings, args).await,
         Command::Audit(args) => credits::audit(&settings, args).await,
         Command::Doctor(args) => doctor::doctor(&settings, args).await,
         Command::Bench(args) => bench::bench(args).await,

@@ -57,6 +57,7 @@ pub mod run;
 mod run_tx;
 pub mod runner;
 mod same_step;
+mod session;
 mod settlement;
 pub mod snapshot;
 mod step;

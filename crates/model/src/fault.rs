@@ -212,6 +212,8 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("runner.unlisted", &[Role::Server, Role::Worker]),
     ("secret.delete", &[Role::Server]),
     ("secret.put", &[Role::Server]),
+    ("session.end", &[Role::Server]),
+    ("session.open", &[Role::Server]),
     ("slot.assign", &[Role::Runner]),
     ("snapshot.create", &[Role::Server]),
     ("snapshot.delete", &[Role::Server]),

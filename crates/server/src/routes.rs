@@ -28,6 +28,11 @@ pub(crate) fn router(state: Shared) -> Router {
     dressed(everything(&state), state)
 }
 
+/// The API and the web pages: what is served over TCP.
+pub(crate) fn with_pages(state: Shared) -> Router {
+    dressed(everything(&state).merge(crate::pages::beside_api(&state)), state)
+}
+
 fn everything(state: &Shared) -> Router<Shared> {
     let with_token = || middleware::from_fn_with_state(state.clone(), auth::recognised);
     let for_everybody = || middleware::from_fn_with_state(state.clone(), auth::unrecognised);
@@ -36,6 +41,7 @@ fn everything(state: &Shared) -> Router<Shared> {
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way)
         .layer(with_token());
+    let local = Router::new().route("/control/v1/ui", post(crate::pages::open)).layer(with_token());
     let measured = Router::new().route("/metrics", get(metrics::metrics)).layer(with_token());
     let open = Router::new()
         .route("/api/v1/openapi.json", get(openapi::document))
@@ -61,7 +67,7 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/jobs/{job}/artifacts", put(runner::artifact))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way);
-    open.nest("/api/v1", api).nest("/runner/v1", machines).merge(measured)
+    open.nest("/api/v1", api).nest("/runner/v1", machines).merge(measured).merge(local)
 }
 
 /// What every request goes through, whatever it is for.
@@ -238,7 +244,7 @@ async fn numbered(State(state): State<Shared>, mut request: Request, next: Next)
     }
     let mut response = if is_problem(&response) { with_request_id(response, &id).await } else { response };
     let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    crate::pages::headers(headers);
     if let Ok(value) = HeaderValue::from_str(&id) {
         headers.insert("x-request-id", value);
     }
@@ -423,6 +429,7 @@ pub(crate) fn download(name: &str, bytes: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{name}")),
+        (header::CONTENT_SECURITY_POLICY, "sandbox".to_owned()),
     ];
     (headers, bytes).into_response()
 }

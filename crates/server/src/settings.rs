@@ -68,6 +68,7 @@ pub struct Config {
     pub llm: BTreeMap<String, engine::adapters::tool::llm::LlmSettings>,
     pub tools: crate::tools::ToolsConfig,
     pub notify: NotifyConfig,
+    pub pages: crate::pages::PagesConfig,
 }
 
 /// What is started for each new ticket and approval.

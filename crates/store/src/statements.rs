@@ -39,6 +39,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::secret::ALL,
     crate::endpoint::ALL,
     crate::token::ALL,
+    crate::session::ALL,
     crate::usage::ALL,
     crate::work::ALL,
     crate::worker::ALL,

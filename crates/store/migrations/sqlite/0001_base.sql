@@ -91,6 +91,16 @@ CREATE TABLE tokens (
 -- A page of an org's tokens, oldest first.
 CREATE INDEX tokens_of_org ON tokens (org_id, id);
 
+-- Sessions of the web pages. Only the hash of a cookie is stored; what a session may do and whether it is still good is its token's.
+CREATE TABLE sessions (
+    hash       BLOB   NOT NULL PRIMARY KEY,
+    token_id   BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL
+);
+-- Sessions that are over, to delete them.
+CREATE INDEX sessions_by_end ON sessions (expires_at);
+
 -- Secrets of an org. `sealed` is encrypted with a key that is not in the database.
 CREATE TABLE secrets (
     org_id     BIGINT NOT NULL,

@@ -351,6 +351,9 @@ pub struct RunView {
     pub output: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
+    /// Changes whenever something about the run does.
+    #[serde(default)]
+    pub version: i64,
     pub links: BTreeMap<String, String>,
 }
 
