@@ -3,7 +3,7 @@
 use crate::{
     action, adapter, allocation, artifact, bench, completion, control, credits, doctor, event, external, fault,
     instance, login, logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema, secret,
-    settings, sim, snapshot, status, step, token, workflow,
+    settings, sim, snapshot, status, step, token, ui, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -85,6 +85,7 @@ pub enum Command {
     Token(token::Token),
     Login(login::LoginArgs),
     Logout(login::LogoutArgs),
+    Ui(ui::UiArgs),
     /// The embedded control plane of this machine
     #[command(subcommand)]
     Control(control::Control),
@@ -183,6 +184,7 @@ repl runs commands on machines, streams what happens, charges it once.
   adapter                      programs that execute calls, and their check
   credits  secret  token       money, values for runs, access
   login  logout                keep the token of a control plane elsewhere
+  ui                           the same in your browser
   control                      your own control plane: status, logs, stop
   server  worker  runner       roles of an installation, in the foreground
   audit  doctor                does everything add up; does everything work here

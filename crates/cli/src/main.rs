@@ -54,6 +54,7 @@ mod step;
 mod summary;
 mod token;
 mod tree;
+mod ui;
 mod upload;
 mod usage;
 mod workflow;
@@ -235,10 +236,11 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Secret(command) => secret::secret(&settings, command).await,
         Command::Token(command) => token::token(&settings, command).await,
         Command::Login(args) => login::login(&settings, args).await,
-        Command::Logout(args) => login::logout(&settings, &args),
+        Command::Logout(args) => login::logout(&settings, args),
         Command::Control(command) => control::control(&settings, command).await,
         Command::Server(args) => role::server(&settings, args).await,
         Command::Worker(args) => role::worker(&settings, args).await,
+        Command::Ui(args) => ui::ui(&settings, args).await,
         Command::Audit(args) => credits::audit(&settings, args).await,
         Command::Doctor(args) => doctor::doctor(&settings, args).await,
         Command::Bench(args) => bench::bench(args).await,

@@ -26,6 +26,8 @@ pub const TABLES: &[&str] = &[
     "notify",
     "orphans",
     "manifests",
+    "features",
+    "calls",
 ];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 

@@ -2,7 +2,7 @@
 
 use crate::hub::Hub;
 use crate::listen::Peer;
-use crate::routes::{API, dressed, router};
+use crate::routes::{API, dressed, with_pages};
 use crate::token_cache::TokenCache;
 use crate::{AppState, Shared};
 use axum::Router;
@@ -78,9 +78,11 @@ impl World {
             asked_at: AtomicI64::new(0),
             requests: AtomicI64::new(1),
             failures: AtomicI64::new(0),
+            pages: crate::pages::Pages::new(Default::default(), None, false, Default::default()),
         });
+        crate::pages::follow(&shared);
         let peer = if is_local { Peer::Local } else { Peer::Remote([192, 0, 2, 7].into()) };
-        World { app: router(shared.clone()), state: shared, engine, org, admin, peer }
+        World { app: with_pages(shared.clone()), state: shared, engine, org, admin, peer }
     }
 
     /// The same with routes of the test's own.

@@ -8,6 +8,7 @@ mod audit;
 mod auth;
 mod binary;
 mod blob;
+mod call_log;
 mod control;
 mod event;
 mod exact;
@@ -28,6 +29,7 @@ mod metrics;
 mod network;
 mod openapi;
 mod orphan;
+mod pages;
 #[cfg(test)]
 mod polled;
 mod pool;
@@ -69,6 +71,7 @@ pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as
 pub use engine::adapters::tool::mcp::stdio as mcp;
 /// Artifacts of one run in sum.
 pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
+pub use pages::PagesConfig;
 pub use serve::{FirstToken, Ready, make_owner_token, owner_proof, run};
 pub use settings::{Config, Role, Settings, StoreConfig};
 
@@ -96,6 +99,7 @@ pub(crate) struct AppState {
     pub(crate) requests: AtomicI64,
     /// Requests that were answered 500.
     pub(crate) failures: AtomicI64,
+    pub(crate) pages: pages::Pages,
 }
 
 pub(crate) type Shared = Arc<AppState>;

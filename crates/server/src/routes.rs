@@ -28,6 +28,11 @@ pub(crate) fn router(state: Shared) -> Router {
     dressed(everything(&state), state)
 }
 
+/// The API and the web pages: what is served over TCP.
+pub(crate) fn with_pages(state: Shared) -> Router {
+    dressed(everything(&state).merge(crate::pages::beside_api(&state)), state)
+}
+
 fn everything(state: &Shared) -> Router<Shared> {
     let with_token = || middleware::from_fn_with_state(state.clone(), auth::recognised);
     let for_everybody = || middleware::from_fn_with_state(state.clone(), auth::unrecognised);
@@ -36,6 +41,7 @@ fn everything(state: &Shared) -> Router<Shared> {
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way)
         .layer(with_token());
+    let local = Router::new().route("/control/v1/ui", post(crate::pages::open)).layer(with_token());
     let measured = Router::new().route("/metrics", get(metrics::metrics)).layer(with_token());
     let open = Router::new()
         .route("/api/v1/openapi.json", get(openapi::document))
@@ -54,13 +60,14 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/report", post(runner::report))
         .route("/binary/{target}/{hash}", get(crate::binary::binary))
         .route("/snapshots", post(runner::snapshot))
+        .route("/features", post(runner::feature))
         .route("/blobs", post(runner::blobs))
         .route("/blobs/{hash}", get(runner::blob).put(runner::put_blob))
         .route("/trees/{hash}", put(runner::put_tree))
         .route("/jobs/{job}/artifacts", put(runner::artifact))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way);
-    open.nest("/api/v1", api).nest("/runner/v1", machines).merge(measured)
+    open.nest("/api/v1", api).nest("/runner/v1", machines).merge(measured).merge(local)
 }
 
 /// What every request goes through, whatever it is for.
@@ -181,7 +188,7 @@ api! {
     post "/providers" provider::add, admin, "Set up a provider beside those of the settings", NewProvider => 201 ProviderView | 409;
     get "/providers/prices" provider::prices, read, "What machines cost, by provider, region, spot and type", ?provider::Priced, => 200 Page of PriceView;
     get "/providers/{id}" provider::show, read, "One provider", => 200 ProviderView;
-    delete "/providers/{id}" provider::remove, admin, "No new machine there; it goes when its last machine is gone", ?provider::Removal, => 204 | 409;
+    delete "/providers/{id}" provider::remove, admin, "No new machine there; when its last machine is gone, what it has put on hosts goes, and then it", ?provider::Removal, => 204 | 409;
     post "/providers/{id}/test" provider::test, admin, "Make a machine there, look at it, end it, and say what went as it should", => 200 ProviderReport;
     get "/audit" audit::audit, admin, "Every invariant, recomputed", => 200 AuditReport;
     post "/control/stop" control::stop, admin, "End idle machines and this process", StopBody => 200 Stopped;
@@ -237,7 +244,7 @@ async fn numbered(State(state): State<Shared>, mut request: Request, next: Next)
     }
     let mut response = if is_problem(&response) { with_request_id(response, &id).await } else { response };
     let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    crate::pages::headers(headers);
     if let Ok(value) = HeaderValue::from_str(&id) {
         headers.insert("x-request-id", value);
     }
@@ -422,6 +429,7 @@ pub(crate) fn download(name: &str, bytes: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{name}")),
+        (header::CONTENT_SECURITY_POLICY, "sandbox".to_owned()),
     ];
     (headers, bytes).into_response()
 }
