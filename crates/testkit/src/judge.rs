@@ -200,7 +200,9 @@ impl World {
         let steps = now(self.store.read("sim.steps", move |tx| store::step::of_run(tx, id)));
         let mut paid: BTreeMap<String, i64> = BTreeMap::new();
         for step in steps.expect("a database in memory is read") {
-            let tokens = step.usage.map_or(0, |usage| usage.input_tokens + usage.output_tokens);
+            // What was asked is paid by an estimate, whether or not it reached the model before its caller died.
+            let counted = step.usage.filter(|usage| !usage.estimated);
+            let tokens = counted.map_or(0, |usage| usage.input_tokens + usage.output_tokens);
             *paid.entry(step.key.unwrap_or_default()).or_default() += tokens;
         }
         for (key, tokens) in paid {
