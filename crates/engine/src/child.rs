@@ -5,7 +5,7 @@ use crate::run_tx::RunTx;
 use crate::step::{Call, input_changed};
 use model::hierarchy::{self, NewChild, Ready, Rows};
 use model::run::LastError;
-use model::step::{Recorded, Step, ToolKind};
+use model::step::{Asked, Recorded, Step, ToolKind};
 use model::{Credits, Failure, StepId};
 use serde_json::Value;
 use store::step::{Data, JournalRow};
@@ -19,6 +19,8 @@ pub(crate) struct ChildInput {
     pub(crate) ask: bool,
     /// The most that one try may cost.
     pub(crate) most: Credits,
+    /// Of a model's turn.
+    pub(crate) asked: Option<Asked>,
     /// Of a turn: tokens that its agent may use in all; 0 is no limit.
     pub(crate) max_tokens: i64,
     /// Its answer holds for the whole run. That of a `verify` does not: each time it is asked anew.
@@ -185,6 +187,8 @@ impl RunTx<'_> {
         if child.needs_machine() {
             return self.begun_on_machine(&begun, &input.input);
         }
+        let begun = Step { asked: input.asked, ..begun };
+        Rows::set_step(self, begun.clone());
         self.hold_step(&begun, input.most)
     }
 }

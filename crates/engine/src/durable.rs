@@ -372,7 +372,8 @@ impl RunTx<'_> {
             timeout_ms: None,
         };
         let (input, most) = (begin.input.clone(), begin.max_cost);
-        let input = ChildInput { input, key, ask: false, most, max_tokens: 0, recorded: true, endpoint: None };
+        let input =
+            ChildInput { input, key, ask: false, most, asked: None, max_tokens: 0, recorded: true, endpoint: None };
         let child = self.begin_child(parent.id, child, input)?;
         self.lease(asker, &child, begin)
     }

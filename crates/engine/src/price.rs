@@ -4,7 +4,7 @@ use crate::run_tx::RunTx;
 use adapters::ToolUsage;
 use adapters::tool::llm::Models;
 use model::hierarchy::Rows;
-use model::step::{Step, StepStatus, StepUsage};
+use model::step::{Asked, Step, StepStatus, StepUsage};
 use model::usage::Usage;
 use model::{Credits, Failure, Refused, StepId, bug};
 use serde_json::Value;
@@ -14,6 +14,8 @@ use store::usage::Spent;
 const DEFAULT_PRICE: Credits = Credits::whole(1);
 /// A byte of text is at most half a token.
 const BYTES_PER_TOKEN: i64 = 2;
+/// Mostly it is a quarter of one.
+const LIKELY_BYTES_PER_TOKEN: i64 = 4;
 /// Tokens of the context of a model that the settings do not know.
 const UNKNOWN_CONTEXT: i64 = 128_000;
 const UNKNOWN_OUTPUT: i64 = 4_096;
@@ -55,6 +57,12 @@ pub(crate) fn most_of_turn(models: &Models, input: &Value) -> Credits {
     let prompt = (input.to_string().len() as i64 / BYTES_PER_TOKEN).min(prices.context);
     let answer = input["max_output_tokens"].as_i64().unwrap_or(prices.output);
     cost(prompt, prices.input_price) + cost(answer, prices.output_price)
+}
+
+/// What a turn asks for, by our estimate.
+pub(crate) fn asked(input: &Value) -> Asked {
+    let of = input["model"].as_str().unwrap_or("default").to_owned();
+    Asked { of, tokens: input.to_string().len() as i64 / LIKELY_BYTES_PER_TOKEN }
 }
 
 fn cost_of(models: &Models, usage: &ToolUsage) -> Credits {
@@ -128,6 +136,13 @@ impl RunTx<'_> {
         };
         Rows::set_step(self, Step { usage: Some(usage), ..step.clone() });
         Ok(())
+    }
+
+    /// A turn that was cut off, or whose holder died: its model was asked, and nobody has the answer.
+    pub(crate) fn charge_unanswered(&mut self, step: &Step) -> Result<(), Failure> {
+        let Some(Asked { of, tokens }) = step.asked.clone() else { return Ok(()) };
+        let used = ToolUsage { of, input_tokens: tokens, output_tokens: 0, estimated: true };
+        self.charge_step(step, &used, 0)
     }
 
     /// What a program says that its step has cost, within what was set aside for it.

@@ -207,6 +207,9 @@ pub struct Step {
     pub held: Credits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<StepUsage>,
+    /// What the present try asks a model, if it is a turn: paid even if nobody has the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
     /// Of the present try, if it runs on the agent's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<OnMachine>,
@@ -305,6 +308,7 @@ impl Step {
             fence: 0,
             held: Credits::ZERO,
             usage: None,
+            asked: None,
             on: None,
             replayed: false,
             unneeded: false,
@@ -322,6 +326,15 @@ impl Step {
             ended_at: None,
         }
     }
+}
+
+/// What a model is asked in one turn, before it answers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Asked {
+    /// The model, as the settings name it.
+    pub of: String,
+    /// About so many.
+    pub tokens: i64,
 }
 
 /// What all tries of a step have used of a model.

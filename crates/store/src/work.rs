@@ -13,6 +13,7 @@ use crate::tx::Tx;
 use crate::value::{Row, Value};
 use crate::worker::{self, Worker};
 use model::bug;
+use model::time::MINUTE;
 use model::{Failure, Refused, Timestamp, Trouble};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -21,6 +22,9 @@ use std::collections::BTreeMap;
 pub const SUSPECT_AFTER: i64 = 2;
 /// Deaths alone after which the item is given up and its subject fails.
 const DEAD_AFTER: i64 = 5;
+/// A holder that dies longer after its claim than this did not die of it: an agent is held for hours, and processes end for many reasons. Our
+/// own outages do not count.
+const BLAMED_FOR_MS: i64 = 10 * MINUTE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkKind {
@@ -143,7 +147,12 @@ impl Holding {
 
 pub fn holding(tx: &mut Tx, by: &Worker, class: WorkClass) -> Result<Holding, Failure> {
     let held = tx.row(&HELD, &args![by.id, by.boot, class.number()])?.expect("a count is a row");
-    Ok(Holding { class, items: held.int(0)?, alone: held.opt_int(1)? == Some(1), of_one_org: i64::MAX })
+    // Who has held a suspect for long enough has cleared it, and may take others beside it.
+    let alone = match held.opt_at(1)? {
+        Some(leased_at) => leased_at >= worker::lived_since(tx, BLAMED_FOR_MS)?,
+        None => false,
+    };
+    Ok(Holding { class, items: held.int(0)?, alone, of_one_org: i64::MAX })
 }
 
 /// `claim` for a worker that holds `holding`: reads `looked_at` due items and leases at most `limit`. Items for which `resting` finds
@@ -180,7 +189,10 @@ pub fn claim_awake(
     let owned = found.iter().any(|candidate| candidate.owner.is_some());
     let living = if owned { worker::living(tx)? } else { Default::default() };
     found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
-    found.iter_mut().for_each(Candidate::count_death);
+    if owned {
+        let blamed_since = worker::lived_since(tx, BLAMED_FOR_MS)?;
+        found.iter_mut().for_each(|candidate| candidate.count_death(blamed_since));
+    }
     let mut chosen = chosen(found, holding.items);
     // A suspect is not passed to `resting`: it must run alone, so that its next death or progress is its own.
     let keys: Vec<_> = chosen.iter().filter(|item| !item.alone).map(|item| (item.kind, item.subject)).collect();
@@ -343,6 +355,7 @@ struct Candidate {
     generation: i64,
     fence: i64,
     owner: Option<(i64, i64)>,
+    leased_at: Timestamp,
     alone: bool,
     deaths: i64,
     deaths_alone: i64,
@@ -362,16 +375,22 @@ impl Candidate {
             deaths: row.int(7)?,
             deaths_alone: row.int(8)?,
             org: row.opt_int(9)?,
+            leased_at: row.at(10)?,
         })
     }
 
-    /// Its last claim ended by its worker's death. Only a death alone is evidence against it.
-    fn count_death(&mut self) {
+    /// Its last claim ended by its worker's death. Only a death alone, and soon after the claim, is evidence against it.
+    fn count_death(&mut self, blamed_since: Timestamp) {
         // A link is held for as long as its machine lives: that its worker died says nothing about it.
-        if self.owner.is_some() && self.kind.class() != WorkClass::Link && !bug!(poison_uncounted) {
-            self.deaths += 1;
-            self.deaths_alone += i64::from(self.alone);
+        if self.owner.is_none() || self.kind.class() == WorkClass::Link || bug!(poison_uncounted) {
+            return;
         }
+        if self.leased_at < blamed_since {
+            (self.deaths, self.deaths_alone) = (0, 0); // it was worked on for long, which is progress
+            return;
+        }
+        self.deaths += 1;
+        self.deaths_alone += i64::from(self.alone);
     }
 
     fn suspect(&self) -> bool {
@@ -393,7 +412,8 @@ fn chosen(found: Vec<Candidate>, holding: i64) -> Vec<Candidate> {
 
 fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, Failure> {
     let mut items = Vec::with_capacity(chosen.len());
-    let mut rows: Vec<[Value; 11]> = Vec::with_capacity(chosen.len());
+    let mut rows: Vec<[Value; 12]> = Vec::with_capacity(chosen.len());
+    let at = tx.at();
     for c in chosen {
         let fence = c.fence + 1;
         rows.push(args![
@@ -407,7 +427,8 @@ fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, 
             c.deaths,
             c.deaths_alone,
             c.kind.class().number(),
-            c.org
+            c.org,
+            at
         ]);
         items.push(Item {
             kind: c.kind,
@@ -539,7 +560,9 @@ pub(crate) const ALL: &[&Sql] = &[
     &FORGET,
 ];
 
-const HELD: Sql = Sql::new("SELECT count(*), max(alone) FROM work WHERE worker = $1 AND boot = $2 AND class = $3");
+const HELD: Sql = Sql::new(
+    "SELECT count(*), max(CASE WHEN alone = 1 THEN leased_at END) FROM work WHERE worker = $1 AND boot = $2 AND class = $3",
+);
 const HELD_ITEMS: Sql =
     Sql::new("SELECT kind, subject, fence FROM work WHERE worker = $1 AND boot = $2 AND class = $3");
 const RELEASE: Sql =
@@ -547,7 +570,7 @@ const RELEASE: Sql =
 
 /// Blocked by a holder's `FOR KEY SHARE`, so nothing is taken over in the middle of a transaction.
 const DUE: Sql = Sql::new(
-    "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, CAST(NULL AS BIGINT) FROM work
+    "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, CAST(NULL AS BIGINT), leased_at FROM work
       WHERE class = $4 AND due <= $1
         AND (worker IS NULL OR NOT EXISTS (
              SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))
@@ -559,7 +582,7 @@ const DUE: Sql = Sql::new(
 const DUE_ACTS: Sql = Sql::new(
     "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone,
             (SELECT runs.org_id FROM agents JOIN runs ON runs.id = agents.run_id
-              WHERE agents.id = work.subject AND work.kind = 'agent') FROM work
+              WHERE agents.id = work.subject AND work.kind = 'agent'), leased_at FROM work
       WHERE class = $4 AND due <= $1
         AND (worker IS NULL OR NOT EXISTS (
              SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))
@@ -569,10 +592,11 @@ const DUE_ACTS: Sql = Sql::new(
 
 /// The rows exist and are locked: this only ever updates, many at once.
 const LEASE: Sql = Sql::new(
-    "INSERT INTO work (kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, class, org_id)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+    "INSERT INTO work (kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, class, org_id, leased_at)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
          ON CONFLICT (kind, subject) DO UPDATE
         SET fence = excluded.fence, worker = excluded.worker, boot = excluded.boot, org_id = excluded.org_id,
+            leased_at = excluded.leased_at,
             alone = excluded.alone, deaths = excluded.deaths, deaths_alone = excluded.deaths_alone",
 );
 

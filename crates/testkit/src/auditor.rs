@@ -74,6 +74,10 @@ impl Auditor {
             }
         });
         inner.engine = Some(engine);
+        // What was known of an earlier database is not of this one.
+        inner.known.clear();
+        inner.instances.clear();
+        inner.next_due = None;
     }
 
     pub fn engine(&self) -> Engine {

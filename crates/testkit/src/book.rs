@@ -40,12 +40,23 @@ pub enum Situation {
     TakenCancelled,
     /// A process of a job that is not its run's any more asks for a step.
     OlderJobRefused,
+    /// A job that found no machine in one region got one in another.
+    Elsewhere,
+    /// A manifest past its retention had its machines and slots ended side by side.
+    CleanedUp,
+    /// A machine that a spawn left unheard was bound to its row by a scan.
+    Adopted,
+    /// After the loss of the database a runner with work waits to be tracked again.
+    Unlisted,
+    Imported,
+    /// A person typed the id of what no row knows.
+    OrphanEnded,
 }
 
 use Situation::*;
 
 impl Situation {
-    pub const ALL: [Situation; 16] = [
+    pub const ALL: [Situation; 22] = [
         CallsSideBySide,
         Approved,
         Edited,
@@ -62,6 +73,12 @@ impl Situation {
         TakenReportedLate,
         TakenCancelled,
         OlderJobRefused,
+        Elsewhere,
+        CleanedUp,
+        Adopted,
+        Unlisted,
+        Imported,
+        OrphanEnded,
     ];
 }
 
@@ -110,6 +127,11 @@ impl Book {
             let complaint = format!("the step {name} is called under the key {key}, and before under {known}");
             self.complaints.push(complaint);
         }
+    }
+
+    /// The database is lost: what is submitted again is another run, whose steps have other keys.
+    pub fn forget_names(&mut self) {
+        self.keys.clear();
     }
 
     pub fn approves(&mut self, input: &Value) {

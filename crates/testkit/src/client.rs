@@ -25,6 +25,8 @@ pub struct Client {
     /// A retry that was accepted: the command may run once more.
     pub retries: i64,
     pub deleted: bool,
+    /// The run it had when the database was lost.
+    pub lost: Option<RunId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +91,7 @@ impl Client {
             wishes: Vec::new(),
             retries: 0,
             deleted: false,
+            lost: None,
         }
     }
 
@@ -146,6 +149,7 @@ fn spec(text: String, chance: &mut Chance) -> RunSpec {
             memory_bytes: chance.pick(&[None, None, Some(1 << 30), Some(4 << 30)]),
             gpu: None,
         },
+        any_region: chance.one_in(3),
         max_duration_ms: chance.pick(&[None, None, Some(2 * MINUTE)]),
         stop_duration_ms: chance.pick(&[0, 10 * SECOND]),
         hold_ms: chance.pick(&[None, Some(0)]),

@@ -35,6 +35,7 @@ impl World {
             let worker = engine.start_worker(["server", "second"][process].to_owned()).await?;
             engine.beat(&worker).await?;
             engine.arm_sweep().await?;
+            engine.arm_scans().await?;
             if process == SERVER {
                 engine.look_for_everyone().await?;
             }
@@ -48,7 +49,7 @@ impl World {
     }
 
     /// The process is gone, with all it had in memory and every connection.
-    fn bury(&mut self, process: usize, away_ms: i64) {
+    pub fn bury(&mut self, process: usize, away_ms: i64) {
         self.note(format_args!("process {process} is dead, for {away_ms}"));
         self.processes[process] = None;
         self.fate.set_dead(process, true);
@@ -157,6 +158,7 @@ impl World {
                     self.bury(SERVER, ms);
                 }
             }
+            Kind::DatabaseLost => self.lose_database(long(&crate::loss::AWAY_MS)),
             Kind::Upgrade => self.upgrade(),
             Kind::Frozen => self.freeze(SERVER, long(&[5 * A_SECOND, 45 * A_SECOND, 10 * MINUTE, HOUR])),
             Kind::SecondFrozen => self.freeze(SECOND, long(&[5 * A_SECOND, 45 * A_SECOND, 10 * MINUTE])),

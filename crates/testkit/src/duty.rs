@@ -15,6 +15,12 @@ use serde_json::Value;
 impl World {
     pub fn answer_questions(&mut self) {
         self.after(DUTY_EVERY_MS, Happening::Duty);
+        if let Some(engine) = self.serving().filter(|_| self.database_lost) {
+            self.recover(&engine);
+            if self.fate.is_dead(SERVER) {
+                return;
+            }
+        }
         for kind in [StepWait::Ticket, StepWait::Approval] {
             for org in self.orgs {
                 let Some(engine) = self.serving() else { return };

@@ -23,6 +23,8 @@ pub enum Kind {
     /// It is done, and its caller hears only of trouble.
     CallTimesOut,
     Throttled,
+    /// The region that is asked has no machine.
+    RegionFull,
     // At a call of a model.
     ModelBusy,
     /// It has answered, and its caller hears only the beginning.
@@ -45,6 +47,8 @@ pub enum Kind {
     // At a moment of its own.
     /// The control plane is killed and stays away.
     Outage,
+    /// The control plane is killed, and its database is gone.
+    DatabaseLost,
     /// It ends in an orderly way, and comes back.
     Upgrade,
     /// The serving process stands still and goes on later, with all it had in memory.
@@ -71,12 +75,14 @@ pub enum Kind {
     SlowCalls,
     SlowBoots,
     SecondWorker,
+    /// The provider lists what is not ours.
+    Strangers,
 }
 
 use Kind::*;
 
 impl Kind {
-    pub const ALL: [Kind; 39] = [
+    pub const ALL: [Kind; 42] = [
         CrashBefore,
         CrashAfter,
         OutcomeUnknown,
@@ -85,6 +91,7 @@ impl Kind {
         CallFails,
         CallTimesOut,
         Throttled,
+        RegionFull,
         ModelBusy,
         StreamCut,
         BrokenAnswer,
@@ -96,6 +103,7 @@ impl Kind {
         Late,
         HintLost,
         Outage,
+        DatabaseLost,
         Upgrade,
         Frozen,
         SecondKilled,
@@ -116,6 +124,7 @@ impl Kind {
         SlowCalls,
         SlowBoots,
         SecondWorker,
+        Strangers,
     ];
 
     /// How often in ten thousand, where it is about; those that have a moment of their own always come when it is there.
@@ -126,6 +135,8 @@ impl Kind {
             CallCrashBefore | CallCrashAfter => &[100, 500],
             CallFails | CallTimesOut => &[300, 1500, 4000],
             Throttled => &[500, 4000],
+            RegionFull => &[2000, 7000],
+            DatabaseLost => &[3000],
             ModelBusy | StreamCut | BrokenAnswer | UsageMissing => &[500, 3000],
             BadPlan => &[3000, 8000],
             SyncFails => &[500, 3000],

@@ -20,6 +20,8 @@ pub struct Follower {
     /// The last event that was seen.
     seq: i64,
     logs: BTreeMap<JobId, (i64, Vec<u8>)>,
+    /// What it has followed is lost with the database.
+    pub gone: bool,
 }
 
 /// What is left after a piece was read.
@@ -30,7 +32,7 @@ struct More {
 
 impl Follower {
     pub fn new(client: usize, every_ms: i64) -> Follower {
-        Follower { client, every_ms, not_before_ms: 0, seq: 0, logs: BTreeMap::new() }
+        Follower { client, every_ms, not_before_ms: 0, seq: 0, logs: BTreeMap::new(), gone: false }
     }
 }
 
@@ -38,6 +40,9 @@ impl World {
     /// The next piece of everything, unless the run is over and everything was seen.
     pub fn read_on(&mut self, index: usize) {
         let (now_ms, follower) = (self.now.ms(), &self.followers[index]);
+        if follower.gone {
+            return;
+        }
         let wait_ms = follower.not_before_ms - now_ms;
         if wait_ms > 0 {
             return self.after(wait_ms, Happening::Follower { index });
@@ -88,7 +93,7 @@ impl World {
     pub fn judge_followers(&mut self) {
         let engine = self.auditor.engine();
         for index in 0..self.followers.len() {
-            if self.clients[self.followers[index].client].deleted {
+            if self.clients[self.followers[index].client].deleted || self.followers[index].gone {
                 continue; // under their eyes
             }
             while self.read_piece(&engine, index).is_ok_and(|more| more.behind) && self.broken.is_empty() {}

@@ -13,6 +13,7 @@ use model::question::QuestionStatus;
 use model::run::{Run, RunStatus};
 use model::spec::{FailureMode, RunKind};
 use model::step::StepWait;
+use model::workflow::{PatternKind, WorkflowStatus};
 use std::collections::BTreeMap;
 use store::LogStream;
 
@@ -30,6 +31,8 @@ impl World {
         self.note_expired();
         self.judge_money();
         self.judge_machines();
+        self.judge_strangers();
+        self.note_workflows();
         if self.broken.is_empty() {
             self.judge_followers();
         }
@@ -47,15 +50,20 @@ impl World {
         match found.expect("a database in memory is read") {
             Some(run) if client.deleted && run.status == RunStatus::Created => {}
             Some(run) => self.judge_run(index, &run),
+            None if self.is_lost(id) => {}
             None => self.complain(Promise::Safe, format!("an accepted run is gone: {id}")),
         }
     }
 
     /// As many runs as were accepted: no request made two, and none of an unheard answer was forgotten.
     fn judge_count(&mut self) {
-        let runs = now(self.store.read("sim.runs", |tx| store::run::ids_after(tx, 0, 1000)));
-        let runs = runs.expect("a database in memory is read").len();
-        let accepted = self.clients.iter().filter(|client| client.run.is_some()).count();
+        let runs = now(self.store.read("sim.runs", |tx| {
+            let ids = store::run::ids_after(tx, 0, 1000)?;
+            ids.into_iter().map(|id| store::run::find(tx, id)).collect::<Result<Vec<_>, Failure>>()
+        }));
+        let runs = runs.expect("a database in memory is read").into_iter().flatten();
+        let runs = runs.filter(|run| run.imported_at.is_none()).count();
+        let accepted = self.clients.iter().filter(|client| client.run.is_some() && client.run != client.lost).count();
         if runs != accepted {
             self.complain(Promise::Safe, format!("{accepted} requests made {runs} runs"));
         }
@@ -162,13 +170,39 @@ impl World {
         }
     }
 
+    /// What the workflows of this world came to.
+    fn note_workflows(&mut self) {
+        for org in self.orgs {
+            let (workflows, events) = now(self.store.read("sim.workflows", move |tx| {
+                Ok((store::workflow::page(tx, org, i64::MAX, 1000)?, store::event::after(tx, org, None, 0, 1000)?))
+            }))
+            .expect("a database in memory is read");
+            let mut book = self.tool.book();
+            for workflow in workflows {
+                let went = |pattern| workflow.applied.iter().any(|applied| applied.pattern == pattern);
+                let well = workflow.status == WorkflowStatus::Completed;
+                if well && went(PatternKind::RetryWithAlternative) {
+                    book.meets(Situation::Elsewhere);
+                }
+                if well && went(PatternKind::ParallelFanOut) {
+                    book.meets(Situation::CleanedUp);
+                }
+            }
+            if events.iter().any(|event| event.kind == "instance.adopted") {
+                book.meets(Situation::Adopted);
+            }
+        }
+    }
+
     /// Nobody pays for tokens that no model has used, or twice for the same.
     fn judge_usage(&mut self, run: &Run) {
         let id = run.id;
         let steps = now(self.store.read("sim.steps", move |tx| store::step::of_run(tx, id)));
         let mut paid: BTreeMap<String, i64> = BTreeMap::new();
         for step in steps.expect("a database in memory is read") {
-            let tokens = step.usage.map_or(0, |usage| usage.input_tokens + usage.output_tokens);
+            // What was asked is paid by an estimate, whether or not it reached the model before its caller died.
+            let counted = step.usage.filter(|usage| !usage.estimated);
+            let tokens = counted.map_or(0, |usage| usage.input_tokens + usage.output_tokens);
             *paid.entry(step.key.unwrap_or_default()).or_default() += tokens;
         }
         for (key, tokens) in paid {
@@ -224,10 +258,13 @@ impl World {
             let page = now(self.auditor.engine().logs.read(job.id, 0, i64::MAX)).expect("a log is read");
             let written = page.frames.iter().filter(|placed| placed.frame.stream == LogStream::Stdout);
             let kept: Vec<u8> = written.flat_map(|placed| placed.frame.data.clone()).collect();
-            if kept != truth::output(job.id, job.epoch, 0, kept.len() as i64) {
+            // Of an imported run the log begins where its runner still had it.
+            let from = if run.imported_at.is_some() { self.log_from(run) } else { 0 };
+            let to = from + kept.len() as i64;
+            if kept != truth::output(job.id, job.epoch, from, to) {
                 self.complain(Promise::Safe, format!("the log of {} is not what was written", job.id));
             }
-            if let Some(end) = job.final_offset.filter(|end| !job.log_cut && *end != kept.len() as i64) {
+            if let Some(end) = job.final_offset.filter(|end| !job.log_cut && *end != to) {
                 let what = format!("the log of {} has {} of {end} bytes, and no mark", job.id, kept.len());
                 self.complain(Promise::Safe, what);
             }

@@ -13,6 +13,7 @@ mod duty;
 mod faults;
 mod follower;
 mod judge;
+mod loss;
 mod machine;
 mod outsider;
 mod people;

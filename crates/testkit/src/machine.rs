@@ -13,6 +13,7 @@ use model::boot::Boot;
 use model::job::{JobReason, JobStatus, LifecycleError};
 use model::spec::{Command, OnLostControl};
 use model::step::StepTry;
+use model::stub::SealedStub;
 use model::{InstanceId, JobId, RunId, Timestamp};
 use std::collections::BTreeMap;
 
@@ -61,6 +62,12 @@ pub struct Work {
     pub acknowledged: i64,
     pub began_ms: Option<i64>,
     stopping: bool,
+    /// By which it can be tracked again.
+    pub stub: SealedStub,
+    /// The last document names it.
+    listed: bool,
+    /// As it was told.
+    end: Option<What>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,13 +250,24 @@ impl Machine {
                 }
             }
         }
-        // An end is remembered until the control plane can no longer ask for the same start again.
-        self.works.retain(|key, work| {
-            work.stage != Stage::Ended
-                || !work.facts.is_empty()
-                || desired.job.as_ref().is_some_and(|j| (j.job.id, j.job.epoch) == *key)
-        });
+        let listed = desired.job.as_ref().map(|job| (job.job.id, job.job.epoch));
+        self.works.iter_mut().for_each(|(key, work)| work.listed = listed == Some(*key));
+        self.forget_delivered();
         later
+    }
+
+    /// An end is remembered until the control plane can no longer ask for the same start again.
+    pub fn forget_delivered(&mut self) {
+        self.works.retain(|_, work| work.stage != Stage::Ended || !work.facts.is_empty() || work.listed);
+    }
+
+    /// A control plane that lists a job as running when its runner registers does not know of its end.
+    pub fn tell_ends_again(&mut self, desired: &Desired) {
+        let listed = desired.job.as_ref().map(|job| (job.job.id, job.job.epoch));
+        let Some(work) = listed.and_then(|key| self.works.get_mut(&key)) else { return };
+        if let Some(end) = work.end.clone().filter(|_| work.facts.is_empty()) {
+            work.fact(end);
+        }
     }
 
     fn obey_agents(&mut self, desired: &Desired, chance: &mut Chance, later: &mut Vec<Later>) {
@@ -303,6 +321,9 @@ impl Work {
             acknowledged: 0,
             began_ms: None,
             stopping: false,
+            stub: wanted.stub.clone(),
+            listed: true,
+            end: None,
         }
     }
 
@@ -378,7 +399,7 @@ impl Work {
         self.stage = Stage::Ended;
         let active_ms = self.began_ms.map_or(0, |began| (now_ms - began).max(0));
         let final_offset = self.written;
-        self.fact(What::Ended {
+        let end = What::Ended {
             reason,
             exit_code,
             signal,
@@ -391,7 +412,9 @@ impl Work {
             stdout_tail: None,
             started: true,
             kept: None,
-        });
+        };
+        self.end = Some(end.clone());
+        self.fact(end);
     }
 }
 

@@ -40,6 +40,11 @@ impl Process {
         self.tasks.push(Box::pin(async move { engine.work_on(item).await }));
     }
 
+    /// A request that takes its time, and ends with the process.
+    pub fn ask(&mut self, request: impl Future<Output = ()> + 'static) {
+        self.tasks.push(Box::pin(request));
+    }
+
     /// True if any of what is under way came to its end.
     pub fn go_on(&mut self, dead: &AtomicBool) -> bool {
         let before = self.tasks.len();
@@ -80,6 +85,11 @@ impl Fate {
     /// What is written from now on is written by this process.
     pub fn enter(&self, process: usize) {
         self.current.store(process, Ordering::Relaxed);
+    }
+
+    /// What is written from now on is written by none of them.
+    pub fn leave(&self) {
+        self.enter(NOBODY);
     }
 
     pub fn is_dead(&self, process: usize) -> bool {

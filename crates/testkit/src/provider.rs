@@ -7,7 +7,7 @@ use crate::time::Now;
 use adapters::fake::{Decide, Fate};
 use adapters::{Capabilities, FakeProvider, Handle, ListAsk, ListedPage, Order, Provider, ProviderFuture, Reach, Seen};
 use model::spec::Resources;
-use model::{Credits, TroubleKind};
+use model::{Credits, Trouble, TroubleKind};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -97,7 +97,13 @@ impl Provider for FarProvider {
         self.near.platform()
     }
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
-        self.call(move || self.near.spawn(order))
+        self.call(move || match self.faults.strikes(Kind::RegionFull) {
+            Some(_) => {
+                let what = format!("{} has no machine", order.region);
+                Box::pin(std::future::ready(Err(Trouble::new(TroubleKind::Capacity, what))))
+            }
+            None => self.near.spawn(order),
+        })
     }
     fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>> {
         self.call(move || self.near.find_by_name(name))

@@ -2,6 +2,7 @@
 //! machines come and go with the provider. Speaks to the engine as the server's handlers do.
 
 use crate::agent_machine::{AgentWork, CommandStage, Moves};
+use crate::book::Situation;
 use crate::faults::Kind;
 use crate::machine::{Key, Later, Machine, Progress, Stage};
 use crate::process::SERVER;
@@ -17,7 +18,7 @@ use engine::runner::{Introduction, Taken, What};
 use model::job::{JobReason, LifecycleError};
 use model::step::StepTry;
 use model::time::{MINUTE, SECOND};
-use model::{Failure, InstanceId, JobId};
+use model::{Failure, InstanceId, JobId, Refused};
 use std::collections::BTreeMap;
 
 const HEARTBEAT_MS: i64 = 10 * SECOND;
@@ -151,9 +152,10 @@ impl World {
         }
         let again = Happening::Dial { name: name.to_owned(), process: number };
         let Some(engine) = self.reaches(name) else { return self.after(PATIENCE_MS, again) };
-        let boot = self.machines[name].boot.clone();
+        let (boot, introduction) = (self.machines[name].boot.clone(), self.machines[name].introduction());
         let answer = now(async {
-            let instance = engine.recognise(&boot.name, &boot.token).await?;
+            engine.check_runner(&boot.name, &boot.token)?;
+            let instance = engine.listed(introduction).await?;
             let who = Introduction {
                 name: boot.name.clone(),
                 nonce: boot.nonce.clone(),
@@ -172,7 +174,17 @@ impl World {
         match answer {
             Ok(_) if !self.arrives(name) => self.after(PATIENCE_MS, again),
             Ok(desired) => self.connected(&engine, name, number, &desired),
-            Err(Failure::Refused(_)) => self.far.near.kill_runner(name), // its registration is refused: the machine is to end
+            Err(Failure::Refused(Refused::Unlisted { .. })) if self.machines[name].is_needed() => {
+                self.tool.book().meets(Situation::Unlisted);
+                let process = self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("it just dialled");
+                // For a day this is no silence.
+                (process.session, process.acknowledged_ms) = (0, self.now.ms());
+                self.after(PATIENCE_MS, again);
+            }
+            Err(failure @ Failure::Refused(_)) => {
+                self.turned_away(name, &failure);
+                self.far.near.kill_runner(name); // its registration is refused: the machine is to end
+            }
             Err(Failure::Trouble(_)) => self.after(PATIENCE_MS, again),
         }
     }
@@ -183,10 +195,12 @@ impl World {
         let first = process.instance.is_none();
         (process.instance, process.session) = (Some(desired.instance.id), desired.instance.session);
         (process.streaming, process.acknowledged_ms) = (true, now_ms);
+        process.version = desired.instance.desired_version; // what a registration is answered with counts, whatever came before
         engine.context.presence.stream(desired.instance.id, true);
         if first {
             self.after(0, Happening::Heartbeat { name: name.to_owned(), process: number });
         }
+        self.machines.get_mut(name).expect("it just dialled").tell_ends_again(desired);
         self.told(name, number, desired);
         self.send(name);
     }
@@ -305,7 +319,7 @@ impl World {
                 self.after(ms, Happening::Answered { name: name.to_owned(), process, number, upto, taken });
             }
             Ok(_) => {}
-            Err(Failure::Trouble(_)) => {}
+            Err(Failure::Trouble(_) | Failure::Refused(Refused::Unlisted { .. })) => {}
             Err(Failure::Refused(refused)) => {
                 self.complain(Promise::Safe, format!("a report was refused as a whole: {refused}"))
             }
@@ -331,6 +345,7 @@ impl World {
                 work.acknowledged(*last);
             }
         }
+        machine.forget_delivered();
         for reach in &taken.log_offsets {
             let work = machine.agents.get_mut(&(reach.job, reach.epoch));
             if let Some(command) = work.and_then(|work| work.commands.get_mut(&reach.step)) {

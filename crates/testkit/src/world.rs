@@ -7,6 +7,7 @@ use crate::client::Client;
 use crate::database_pool::REUSE;
 use crate::faults::{Decision, Faults, Kind};
 use crate::follower::Follower;
+use crate::loss::{Told, strangers};
 use crate::machine::{Key, Machine, Progress};
 use crate::outsider::Outsider;
 use crate::process::{Fate, Process, SECOND, SERVER};
@@ -23,7 +24,7 @@ use engine::desired::Desired;
 use engine::runner::{Fact, StepChunk, Taken};
 use engine::{Config, Engine};
 use model::time::{MINUTE, SECOND as A_SECOND};
-use model::{Credits, InstanceId, OrgId};
+use model::{Credits, InstanceId, OrgId, RunId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -171,6 +172,12 @@ pub struct World {
     pub broken: Vec<(Promise, String)>,
     /// How far the clock was set back: so much longer may things take.
     pub set_back_ms: i64,
+    pub database_lost: bool,
+    /// What people who import were answered, and what was imported.
+    pub told: Told,
+    pub imports: Vec<RunId>,
+    /// What the provider lists and we have not made, by handle.
+    pub strangers: Vec<String>,
 }
 
 impl World {
@@ -190,14 +197,7 @@ impl World {
             chance: Arc::new(Mutex::new(chance.fork())),
             caller_dead: fate.dead[2].clone(),
         };
-        let store = Store::inline(&Options {
-            clock: Arc::new(now.clone()),
-            crash: Some(fate.hook()),
-            observe: Some(auditor.observer()),
-            reuse: Some(REUSE),
-            ..Options::new(Database::Memory)
-        })
-        .expect("a database in memory opens");
+        let store = open_store(&now, &fate, &auditor, 1);
         let tool = FarTool {
             now: now.clone(),
             faults: faults.clone(),
@@ -241,7 +241,17 @@ impl World {
             truth: Truth::default(),
             broken: Vec::new(),
             set_back_ms: 0,
+            database_lost: false,
+            told: Told::default(),
+            imports: Vec::new(),
+            strangers: Vec::new(),
         };
+        if world.faults.strikes(Kind::Strangers).is_some() {
+            for stranger in strangers() {
+                world.strangers.push(stranger.handle.clone());
+                world.far.near.place(stranger);
+            }
+        }
         for (at, kind) in blows {
             world.after(at, Happening::Blow { kind, ms: None });
         }
@@ -411,6 +421,18 @@ impl World {
     }
 }
 
+pub fn open_store(now: &Now, fate: &Arc<Fate>, auditor: &Auditor, first_id: i64) -> Store {
+    Store::inline(&Options {
+        clock: Arc::new(now.clone()),
+        crash: Some(fate.hook()),
+        observe: Some(auditor.observer()),
+        reuse: Some(REUSE),
+        first_id,
+        ..Options::new(Database::Memory)
+    })
+    .expect("a database in memory opens")
+}
+
 fn provider(faults: &Faults, chance: &mut Chance) -> Arc<FakeProvider> {
     let mut settings = FakeSettings {
         list_lag_calls: faults.strikes(Kind::ListLag).map_or(0, |mut luck| luck.pick(&[1, 3])),
@@ -425,6 +447,10 @@ fn provider(faults: &Faults, chance: &mut Chance) -> Arc<FakeProvider> {
 fn config(chance: &mut Chance, poor: bool) -> Config {
     let mut config = Config::default();
     config.timings.idle_duration_ms = chance.pick(&[10 * A_SECOND, 90 * A_SECOND]);
+    config.timings.idle_duration_paid_ms = config.timings.idle_duration_ms;
+    config.manifests.launch_run_ms = chance.pick(&[A_SECOND, MINUTE]);
+    config.manifests.terminate_instance_ms = MINUTE;
+    config.orphans.scan_every_ms = chance.pick(&[2 * MINUTE, 20 * MINUTE]);
     config.holds.default_debug_hold_ms = chance.pick(&[5 * A_SECOND, MINUTE]);
     config.holds.failure_debug_hold_ms = config.holds.default_debug_hold_ms + chance.pick(&[0, MINUTE]);
     if poor {

@@ -164,7 +164,7 @@ impl AtHand {
         let (usage, calls) = match found {
             Found::Answer(answer) => (answer.usage.as_ref(), asked_calls(&answer.output)),
             Found::Failed(failure) => (failure.usage.as_ref(), 0),
-            Found::Cut => (None, 0),
+            Found::Cut => return run_tx.charge_unanswered(step),
         };
         usage.map_or(Ok(()), |usage| run_tx.charge_step(step, usage, calls))
     }
@@ -177,6 +177,7 @@ impl AtHand {
             if !hierarchy::is_current(&step, *number) {
                 cut.push((*id, *number));
             } else if hierarchy::is_to_stop(run_tx, &step)? {
+                run_tx.charge_unanswered(&step)?;
                 hierarchy::cancel_step(run_tx, *id, *number, !idempotent)?;
                 cut.push((*id, *number));
             }
@@ -205,6 +206,7 @@ impl AtHand {
             if !step.idempotent && surely_over > run_tx.at {
                 wait = wait.into_iter().chain([surely_over]).min();
             } else if step.parent.is_some() {
+                run_tx.charge_unanswered(&step)?;
                 hierarchy::lose_child(run_tx, step.id, step.tries, &holder_gone())?;
             } else {
                 hierarchy::lose_step(run_tx, step.id, step.tries, &holder_gone())?;

@@ -82,16 +82,16 @@ impl Holder<'_> {
                         let path = format!("{step}/{}", wanted.name);
                         let identity = self.renderer.identity(task, talk.place.task.item, &path, false);
                         let key = plan::key(self.renderer.run, &identity, wanted.tool, &wanted.input);
-                        let most = if wanted.tool == ToolKind::Llm {
-                            price::most_of_turn(models, &wanted.input)
+                        let (most, asked) = if wanted.tool == ToolKind::Llm {
+                            (price::most_of_turn(models, &wanted.input), Some(price::asked(&wanted.input)))
                         } else {
-                            Credits::ZERO
+                            (Credits::ZERO, None)
                         };
                         let max_tokens = if wanted.tool == ToolKind::Llm { self.renderer.shared.max_tokens } else { 0 };
                         let (input, ask) = (wanted.kept.clone(), wanted.ask);
                         let tool = self.engine.context.tools.get(&wanted.tool);
                         let endpoint = tool.and_then(|tool| tool.endpoint(&wanted.input));
-                        let input = ChildInput { input, key, ask, most, max_tokens, recorded: true, endpoint };
+                        let input = ChildInput { input, key, ask, most, asked, max_tokens, recorded: true, endpoint };
                         let row = talk.rows.get(&wanted.name).copied();
                         (wanted, input, row)
                     };

@@ -206,6 +206,7 @@ impl AtHand {
             key: key.clone(),
             ask: false,
             most: Credits::ZERO,
+            asked: None,
             max_tokens: 0,
             recorded: false,
             endpoint: run_tx.endpoint_of(verify.tool, input),

@@ -164,3 +164,32 @@ fn bench_run(bench: &Bench) -> RunId {
     let answer = now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
     String::from_utf8(answer.body).unwrap().parse().unwrap()
 }
+
+/// A model that was asked was asked, whether its caller died, or was told to stop before the answer came.
+#[test]
+fn a_turn_that_nobody_has_the_answer_of_pays_what_it_asked_once() {
+    for stops in [false, true] {
+        let mut bench = Bench::new();
+        let mut begun = 0;
+        bench.tool.decide_by(Box::new(move |call, _| {
+            begun += 1;
+            if begun == 1 { adapters::tool::fake::Fate::hang() } else { dialogues::talks(call) }
+        }));
+        let run = dialogues::begin(&mut bench);
+        bench.settle();
+        if stops {
+            bench.cancel(run);
+        } else {
+            bench.restart();
+        }
+        bench.advance(MINUTE);
+        let status = if stops { RunStatus::Cancelled } else { RunStatus::Completed };
+        assert_eq!(bench.run(run).status, status);
+        let usage = of_run(&bench, run, StepId(0), 10).total;
+        assert_eq!((usage.turns, usage.estimated), (1, 1), "only the lost one: the others report no usage");
+        assert!(usage.input_tokens > 0 && usage.output_tokens == 0, "{usage:?}");
+        assert!(crate::agents::found(&bench, run, "talk/t1").usage.is_some_and(|used| used.estimated));
+        adds_up(&bench, &[run]);
+        check(&bench);
+    }
+}

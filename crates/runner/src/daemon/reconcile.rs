@@ -64,6 +64,8 @@ impl Daemon {
         if let Some(output) = step.output.as_mut().filter(|_| fresh || step.wanted.is_none()) {
             output.delivered = wanted.log_offset;
         }
+        // Who lists it when this runner registers does not know of its end, whatever another database was told.
+        step.reported &= !fresh;
         step.listed = true;
         step.wanted = Some(wanted);
     }

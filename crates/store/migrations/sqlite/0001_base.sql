@@ -572,7 +572,8 @@ CREATE TABLE workers (
 );
 
 -- One row for each (kind, subject) that has something to do. A wake raises `gen` and may bring `due` nearer; a claim raises
--- `fence` and sets `worker` and `boot`. `deaths` counts the holders that died with it, `deaths_alone` those that held nothing else.
+-- `fence` and sets `worker`, `boot` and `leased_at`. `deaths` counts the holders that died soon after their claim of it, `deaths_alone`
+-- those that held nothing else.
 CREATE TABLE work (
     kind         TEXT   NOT NULL,
     subject      BIGINT NOT NULL,
@@ -582,6 +583,7 @@ CREATE TABLE work (
     fence        BIGINT NOT NULL DEFAULT 0,
     worker       BIGINT,
     boot         BIGINT,
+    leased_at    BIGINT NOT NULL DEFAULT 0,
     alone        BIGINT NOT NULL DEFAULT 0,
     deaths       BIGINT NOT NULL DEFAULT 0,
     deaths_alone BIGINT NOT NULL DEFAULT 0,

@@ -428,6 +428,39 @@ pub async fn a_link_is_not_suspected_of_killing_its_holders(w: &World) {
     }
 }
 
+/// An agent is held for hours: that its process ends now and then, for whatever reason, says nothing about it.
+pub async fn a_holder_that_dies_long_after_its_claim_did_not_die_of_it(w: &World) {
+    const LONG_AGO: Sql = Sql::new("UPDATE work SET leased_at = leased_at - 3600000");
+    let act = async |worker: &Worker| {
+        let worker = worker.clone();
+        write(&w.store, move |tx| work::claim(tx, &worker, WorkClass::Act, 10)).await.unwrap()
+    };
+    let deaths = async || read(&w.store, |tx| work::find(tx, WorkKind::Agent, 1)).await.unwrap().deaths;
+    wake(&w.store, WorkKind::Agent, 1).await;
+    for death in 0..8 {
+        let worker = start(&w.store, "w").await;
+        assert_eq!(
+            act(&worker).await.iter().map(|item| item.dead).collect::<Vec<_>>(),
+            [false],
+            "after {death} deaths"
+        );
+        assert_eq!(deaths().await, 0);
+        write(&w.store, |tx| tx.exec(&LONG_AGO, &args![])).await.unwrap();
+    }
+    // One that kills its holders at once is suspected, and held alone until it has lived long enough.
+    for _ in 0..3 {
+        let worker = start(&w.store, "w").await;
+        assert_eq!(act(&worker).await.len(), 1);
+    }
+    assert_eq!(deaths().await, 2);
+    let worker = start(&w.store, "w").await;
+    assert_eq!(act(&worker).await.len(), 1);
+    wake(&w.store, WorkKind::Agent, 2).await;
+    assert_eq!(act(&worker).await, [], "nothing beside a suspect");
+    write(&w.store, |tx| tx.exec(&LONG_AGO, &args![])).await.unwrap();
+    assert_eq!(act(&worker).await.len(), 1, "it has cleared itself");
+}
+
 pub async fn outages_that_overlap_count_once(w: &World) {
     const NOTED: Sql = Sql::new("INSERT INTO outages (from_at, to_at) VALUES ($1, $2)");
     let outage = |from: i64, to: i64| Outage { from: Timestamp(from), to: Timestamp(to) };

@@ -14,9 +14,10 @@ use model::allocation::AllocationEvent;
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::{FreezeState, Job, JobEvent, JobStatus};
+use model::manifest::ResourceKind;
 use model::offer::Offer;
 use model::workflow::gives_way;
-use model::{Effect, Failure, InstanceId, JobId, Trouble, TroubleKind, crash_point};
+use model::{Effect, Failure, InstanceId, JobId, ManifestId, Trouble, TroubleKind, crash_point};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::WorkKind;
@@ -45,6 +46,7 @@ impl NodeKind for SpawnInstance {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let (alternative, asked, uncertain) = (node.parameters::<Tried>()?.offer, node.asked, node.node.uncertain);
         let first = node.read(&RESOLVED)?.offers.into_iter().next();
+        let (is_alternative, manifest) = (alternative.is_some(), node.workflow.manifest);
         let (run_tx, id) = node.run()?;
         if run_tx.job(id)?.instance.is_none() {
             if run_tx.job(id)?.status.is_end() {
@@ -68,7 +70,10 @@ impl NodeKind for SpawnInstance {
                 MACHINE.done(&Machine { instance: instance.id, allocation: job.allocation, name, handle })
             }
             _ if job.status.is_end() => Verdict::Cancelled,
-            Some(instance) => {
+            Some(mut instance) => {
+                if bug!(alternative_with_the_first_key) && is_alternative {
+                    instance.name = name_of_the_first(run_tx, manifest)?;
+                }
                 let mut order = to_value(&instance);
                 order[TRIED] = uncertain.into();
                 Verdict::Act(order)
@@ -232,6 +237,13 @@ fn place_elsewhere(run_tx: &mut RunTx<'_>, id: JobId, offer: &Offer, asked: bool
             None
         }
     })
+}
+
+/// A bug of the zoo: what was tried first has a name of its own, under which it may exist.
+fn name_of_the_first(run_tx: &mut RunTx<'_>, manifest: ManifestId) -> Result<String, Failure> {
+    let owned = store::manifest::resources(run_tx.tx, manifest)?.into_iter();
+    let first = owned.filter(|(kind, _)| *kind == ResourceKind::Instance).map(|(_, id)| InstanceId(id)).min();
+    Ok(peek(run_tx, first)?.map(|instance| instance.name).unwrap_or_default())
 }
 
 async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance, tried: bool) -> Result<Handle, Trouble> {
