@@ -4,9 +4,9 @@ use crate::args::{Json, Listing};
 use crate::complaint::Done;
 use crate::control_plane::ControlPlane;
 use crate::lookup;
+use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Table};
-use crate::say::one_line;
 use wire::api::{FeatureView, InstanceView, TerminateBody};
 
 #[derive(Debug, clap::Subcommand)]

@@ -413,7 +413,11 @@ fn running(snapshot: &RunSnapshot, job: &Job, at: Timestamp, why: &mut Why) {
     };
     why.summary = match job.status {
         JobStatus::Provisioning if is_prepared(snapshot) => {
-            format!("its machine is being prepared with {}{}", snapshot.run.spec.features.join(", "), since(job.placed_at))
+            format!(
+                "its machine is being prepared with {}{}",
+                snapshot.run.spec.features.join(", "),
+                since(job.placed_at)
+            )
         }
         JobStatus::Provisioning if job.warm => {
             format!("it was given to a warm machine{}, which has not taken it yet", since(job.placed_at))

@@ -198,9 +198,8 @@ impl Instance {
 
     /// Whether a job that wants these finds all of them here.
     pub fn has_features(&self, names: &[String]) -> bool {
-        let there = |name: &String| {
-            self.features.iter().any(|it| it.name == *name && it.state == FeatureState::Installed)
-        };
+        let there =
+            |name: &String| self.features.iter().any(|it| it.name == *name && it.state == FeatureState::Installed);
         names.iter().all(there)
     }
 

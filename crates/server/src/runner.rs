@@ -285,7 +285,8 @@ async fn document(state: &Shared, instance: InstanceId) -> HandlerResult<protoco
 }
 
 fn wired(state: &Shared, desired: engine::desired::Desired) -> protocol::Desired {
-    let features = desired.instance.features.iter().filter_map(|it| wired_feature(&state.engine.context.config.features, it));
+    let features =
+        desired.instance.features.iter().filter_map(|it| wired_feature(&state.engine.context.config.features, it));
     protocol::Desired {
         features: features.collect(),
         version: desired.instance.desired_version,

@@ -69,10 +69,10 @@ fn features_are_installed_before_the_job_and_removed_before_the_machine_ends() {
     assert_eq!(scripts(&bench), [("a", "install"), ("b", "install")]);
     let (launch, machine) = (launch_of(&bench, run), machine(&bench, run));
     let inserted: Vec<&str> = launch.applied[0].nodes.iter().map(String::as_str).collect();
-    assert_eq!((launch.applied[0].pattern, inserted), (
-        PatternKind::InsertAndReconverge,
-        vec!["install-feature-a", "install-feature-b"]
-    ));
+    assert_eq!(
+        (launch.applied[0].pattern, inserted),
+        (PatternKind::InsertAndReconverge, vec!["install-feature-a", "install-feature-b"])
+    );
     let allocated = launch.nodes.iter().find(|node| node.name == "create-allocation").unwrap();
     assert!(allocated.after.iter().any(|name| name == "install-feature-a"), "{:?}", allocated.after);
     assert!(machine.has_features(&["a".to_owned(), "b".to_owned()]));
@@ -151,11 +151,10 @@ fn one_that_cannot_be_removed_holds_up_no_other_and_not_the_machine() {
     bench.terminate(id, true).unwrap();
     bench.advance(MINUTE);
     let ended = now(bench.engine.find_instance(id)).unwrap().unwrap();
-    assert_eq!((ended.status.is_open(), state(&ended, "a"), state(&ended, "b")), (
-        false,
-        Some(FeatureState::Left),
-        None
-    ));
+    assert_eq!(
+        (ended.status.is_open(), state(&ended, "a"), state(&ended, "b")),
+        (false, Some(FeatureState::Left), None)
+    );
     let end = now(bench.engine.workflow(bench.org, ended.workflow.unwrap())).unwrap();
     let status = |name: &str| end.nodes.iter().find(|node| node.name == name).unwrap().status;
     assert_eq!(["remove-feature-a", "remove-feature-b"].map(status), [NodeStatus::Failed, NodeStatus::Completed]);

@@ -4,8 +4,8 @@
 use crate::bench::{Bench, now};
 use adapters::fake::MachineState;
 use engine::desired::{Desired, DesiredJob, DesiredStep};
-use engine::runner::{Fact, Introduction, Output, StepChunk, Taken, What};
 use engine::feature::FeatureSaid;
+use engine::runner::{Fact, Introduction, Output, StepChunk, Taken, What};
 use model::feature::FeatureState;
 use model::job::{FreezeState, Job, JobReason, LifecycleError};
 use model::spec::Command;

@@ -52,7 +52,10 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.secrets", json!({ "items": { "type": "string", "pattern": FREE_VARIABLE } })),
         ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
         ("Submit.init", json!({ "pattern": r"\S", "maxLength": MAX_INIT_BYTES })),
-        ("Submit.features", json!({ "maxItems": MAX_FEATURES, "uniqueItems": true, "items": { "type": "string", "minLength": 1 } })),
+        (
+            "Submit.features",
+            json!({ "maxItems": MAX_FEATURES, "uniqueItems": true, "items": { "type": "string", "minLength": 1 } }),
+        ),
         ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": 4096 } })),
         ("Submit.max_duration_ms", json!({ "minimum": 1 })),
         ("Submit.stop_duration_ms", json!({ "minimum": 0 })),
