@@ -4,7 +4,7 @@
 use crate::Engine;
 use model::provider_row::{Departure, ProviderRow, Stays};
 use model::time::{MINUTE, SECOND};
-use model::{Failure, PoolId, Refused, crash_point};
+use model::{Failure, PoolId, Refused, Timestamp, crash_point};
 use store::{Item, Lane, Tx, WorkKind};
 
 /// Hosts that could not be cleared are asked again after this, then after pauses that double.
@@ -12,6 +12,8 @@ const FIRST_PAUSE_MS: i64 = 5 * SECOND;
 const LONGEST_PAUSE_MS: i64 = 10 * MINUTE;
 /// While there are machines: the last one wakes this item, and should its wake come too early, this is when it is looked at again.
 const IN_USE_MS: i64 = MINUTE;
+/// What is left of machines that have ended goes by itself within this, unless a host cannot be asked.
+const CLEARED_WITHIN_MS: i64 = 5 * SECOND;
 /// With `--force`: holds that begin when jobs are cancelled are ended this soon.
 const FORCED_MS: i64 = SECOND;
 
@@ -41,11 +43,17 @@ impl Engine {
         self.store
             .write(Lane::Normal, "provider.abandon", move |tx| {
                 let row = store::provider::find(tx, &named)?.ok_or_else(|| Refused::not_found("provider", &named))?;
-                if !row.leaving || in_use(tx, &named)? || row.departure.stays.is_empty() {
+                if !row.leaving || waits(tx, &named)? || row.departure.stays.is_empty() {
                     let why = format!(
                         "only what could not be removed from hosts can be abandoned: repl provider remove {named}, and --force if it has machines"
                     );
                     return Err(Refused::Conflict { why }.into());
+                }
+                // Nobody looks after what is left of its machines any more.
+                for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == named) {
+                    for instance in store::provider::still_known(tx, pool.id)? {
+                        store::work::forget(tx, WorkKind::Instance, instance.0)?;
+                    }
                 }
                 store::provider::remove(tx, &named)
             })
@@ -59,12 +67,14 @@ impl Engine {
         let read = move |tx: &mut Tx| {
             let Some(pool) = store::pool::find(tx, id)? else { return Ok(None) };
             let row = store::provider::find(tx, &pool.provider)?.filter(|row| row.leaving);
-            row.map(|row| Ok((in_use(tx, &row.name)?, row))).transpose()
+            row.map(|row| Ok((waits(tx, &row.name)?, in_use(tx, &row.name)?, tx.at(), row))).transpose()
         };
         match self.store.read("provider.departing", read).await? {
             None => self.done(item).await,
-            Some((true, row)) => self.stay(item, row).await,
-            Some((false, row)) => self.clear_hosts(item, row).await,
+            Some((true, _, _, row)) => self.stay(item, row).await,
+            // Its machines' own items remove what is left of them. If they cannot, the hosts are asked why.
+            Some((false, true, now, row)) if !is_late(&row.departure, now) => self.stay(item, row).await,
+            Some((false, _, _, row)) => self.clear_hosts(item, row).await,
         }
     }
 
@@ -77,7 +87,17 @@ impl Engine {
                 if row.departure.force {
                     end_holds(tx, &row.name)?;
                 }
-                let pause_ms = if row.departure.force { FORCED_MS } else { IN_USE_MS };
+                let clears = !waits(tx, &row.name)?;
+                let known = store::provider::find(tx, &row.name)?;
+                if let Some(known) = known.filter(|known| clears && known.departure.clearing_since.is_none()) {
+                    let departure = Departure { clearing_since: Some(at), ..known.departure.clone() };
+                    store::provider::put(tx, &ProviderRow { departure, ..known })?;
+                }
+                let pause_ms = match (clears, row.departure.force) {
+                    (true, _) => CLEARED_WITHIN_MS,
+                    (false, true) => FORCED_MS,
+                    (false, false) => IN_USE_MS,
+                };
                 store::work::finish(tx, &item, Some(at + pause_ms));
                 Ok(())
             })
@@ -104,7 +124,7 @@ impl Engine {
                 let known = store::provider::find(tx, &row.name)?.filter(|known| known.leaving);
                 let next = match known {
                     None => None,
-                    Some(known) if in_use(tx, &known.name)? => Some(at + IN_USE_MS),
+                    Some(known) if stays.is_empty() && in_use(tx, &known.name)? => Some(at + CLEARED_WITHIN_MS),
                     Some(known) if stays.is_empty() => {
                         store::provider::remove(tx, &known.name)?;
                         None
@@ -142,6 +162,11 @@ pub(crate) fn machine_gone(tx: &mut Tx, provider: &str) -> Result<(), Failure> {
         Some(row) if row.leaving => wake(tx, provider, provider),
         _ => Ok(()),
     }
+}
+
+/// What is left of its machines should be gone by now.
+fn is_late(departure: &Departure, now: Timestamp) -> bool {
+    departure.clearing_since.is_some_and(|since| now.since(since) >= CLEARED_WITHIN_MS)
 }
 
 fn in_use(tx: &mut Tx, provider: &str) -> Result<bool, Failure> {

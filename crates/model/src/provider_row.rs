@@ -32,6 +32,9 @@ pub struct ProviderRow {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departure {
     pub tries: i64,
+    /// Since when its machines have ended, and what is left of them is being removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clearing_since: Option<Timestamp>,
     /// A person wants it gone with its machines and the folders that are held there.
     #[serde(default)]
     pub force: bool,

@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use wire::model::crash_point;
 use wire::runner::{DesiredFeature, FeatureAct};
@@ -20,6 +21,13 @@ use wire::runner::{DesiredFeature, FeatureAct};
 const FEATURE: &str = "REPL_FEATURE";
 const MACHINE: &str = "REPL_MACHINE";
 const PUBLIC_NAME: &str = "REPL_MACHINE_NAME";
+/// Tells the script's code on its own standard output, because the runner collects all dead children and a status may be gone before it is
+/// waited for. What a script that fails has started ends with it; what one that ends well has started stays.
+const WRAPPER: &str = r#"/bin/sh -e -c "$1" >"$2" 2>&1 </dev/null
+code=$?
+echo "$code"
+[ "$code" -eq 0 ] || kill -KILL 0"#;
+const LONGEST_CODE: u64 = 16;
 /// Of what a script wrote, as much is told when it fails.
 const TAIL_BYTES: u64 = 1 << 10;
 /// What processes of an earlier runner's script have to end within.
@@ -123,43 +131,52 @@ impl Here {
     async fn run(&self, wanted: &DesiredFeature, script: &str) -> Result<(), String> {
         let log = self.folder().join(format!("{}.log", wanted.name));
         let opened = File::options().create(true).truncate(true).write(true).mode(0o600).open(&log);
-        let started = opened.and_then(|out| self.start(wanted, script, out));
+        let started = opened.and_then(|_| self.start(wanted, script, &log));
         let mut script = started.map_err(|error| format!("its script could not be started: {error}"))?;
         let within = Duration::from_millis(wanted.within_ms.max(0).unsigned_abs());
-        let ended = crash_point!("feature.script", tokio::time::timeout(within, script.child.wait()).await);
+        let ended = crash_point!("feature.script", tokio::time::timeout(within, script.code()).await);
         match ended {
-            Ok(Ok(status)) if status.success() => {
-                script.ended = true; // what it has started stays
-                Ok(())
-            }
-            Ok(Ok(status)) => Err(format!("its script ended with {status}{}", tail(&log))),
-            Ok(Err(error)) => Err(format!("its script could not be waited for: {error}")),
+            Ok(Some(0)) => Ok(()),
+            Ok(Some(code)) => Err(format!("its script ended with code {code}{}", tail(&log))),
+            Ok(None) => Err(format!("its script was killed{}", tail(&log))),
             Err(_) => Err(format!("its script took longer than {} ms{}", wanted.within_ms, tail(&log))),
         }
     }
 
-    fn start(&self, wanted: &DesiredFeature, script: &str, out: File) -> io::Result<Script> {
+    fn start(&self, wanted: &DesiredFeature, script: &str, log: &Path) -> io::Result<Script> {
         let mut command = Command::new("/bin/sh");
-        command.args(["-e", "-c", script]).env_clear().current_dir(self.folder());
+        command.args(["-c", WRAPPER, "repl-feature", script]).arg(log).env_clear().current_dir(self.folder());
         for name in ["PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
         command.envs(&wanted.env).envs(wanted.secrets.iter().map(|(name, secret)| (name, &secret.0)));
         command.env(FEATURE, &wanted.name).env(MACHINE, &self.name).env(PUBLIC_NAME, &self.public_name);
-        command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         Ok(Script { child: command.spawn()?, ended: false })
     }
 }
 
-/// A script that is under way: unless it has ended well, everything in its process group ends with this.
+/// A script that is under way: unless it has ended, everything in its process group ends with this.
 struct Script {
     child: tokio::process::Child,
     ended: bool,
 }
 
+impl Script {
+    /// The code that the wrapper tells; none if it was killed before.
+    async fn code(&mut self) -> Option<i32> {
+        let mut said = String::new();
+        if let Some(stdout) = &mut self.child.stdout {
+            let _ = stdout.take(LONGEST_CODE).read_to_string(&mut said).await;
+        }
+        self.ended = true;
+        said.trim().parse().ok()
+    }
+}
+
 impl Drop for Script {
     fn drop(&mut self) {
-        // The group has its number for as long as its first process is not waited for, or another one is in it.
+        // Its first process lives, because the pipe that it holds has not ended: the group is still this one.
         if let Some(pid) = self.child.id().filter(|_| !self.ended) {
             let _ = killpg(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
@@ -230,7 +247,7 @@ mod tests {
         let here = here(dir.path());
         let why = here.change(&wanted(FeatureAct::Install, "echo half >> said; echo no >&2; exit 3", "")).await;
         let why = why.unwrap_err();
-        assert!(why.contains("exit status: 3") && why.contains("no"), "{why}");
+        assert!(why.contains("code 3") && why.contains("no"), "{why}");
         here.change(&wanted(FeatureAct::Install, "echo a >> said", "echo out >> said")).await.unwrap();
         assert_eq!(lines(dir.path()), "half\nout\na\n");
         here.change(&wanted(FeatureAct::Install, "echo b >> said", "echo out >> said")).await.unwrap();

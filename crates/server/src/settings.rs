@@ -1,12 +1,14 @@
 //! The settings of a control-plane process. Numbers that contradict each other are refused at start.
 
-use engine::adapters::Notifier;
 use engine::adapters::registry::{BadSetting, Host, Providers};
+use engine::adapters::{ExecProvider, Notifier, Provider};
 use engine::{ControlUrls, ProviderSet, ProviderSettings};
+use model::feature::FeatureSettings;
 use model::{Failure, Refused};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -125,7 +127,20 @@ impl Settings {
         let host = Host { home: self.home.clone(), exe: self.exe.clone(), can_sandbox: self.can_sandbox, hidden };
         let settings =
             ProviderSettings { tables: self.config.providers.clone(), prices: self.config.prices.clone(), host };
-        ProviderSet::new(settings).map_err(|bad| refused(&bad).into())
+        let set = ProviderSet::new(settings).map_err(|bad| refused(&bad))?;
+        Ok(set.with_listers(self.listers()))
+    }
+
+    /// The programs of features that list what those have made elsewhere.
+    fn listers(&self) -> BTreeMap<String, Arc<dyn Provider>> {
+        let lister = |(name, it): (&String, &FeatureSettings)| {
+            let name = format!("features.{name}");
+            let passed = it.pass.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+            let env = it.env.clone().into_iter().chain(passed).collect();
+            let lister = ExecProvider::lister(&name, it.list.clone(), env, self.home.clone());
+            (name, Arc::new(lister) as Arc<dyn Provider>)
+        };
+        self.config.features.iter().filter(|(_, it)| !it.list.is_empty()).map(lister).collect()
     }
 
     /// What runners dial. A process that is not alone with its database has no socket.

@@ -7,6 +7,7 @@ mod cluster;
 mod cost;
 mod crowd;
 mod disk;
+mod features;
 mod following;
 mod gate;
 mod home;

@@ -1,12 +1,17 @@
 //! Scenarios ("stories") during which a process is killed; together they pass every crash point. Each names its points;
 //! a story that does not reach one of its points fails.
 
+mod machines;
+
 use crate::api::Api;
 use crate::gate::Gate;
 use crate::process;
 use crate::puppet::Puppet;
 use crate::recorder::{Recorder, Reply};
 use crate::world::{World, count};
+use machines::{
+    a_busy_machine_is_ended, a_machine_is_drained, a_machine_is_ended, a_machine_is_prepared, a_provider_is_removed,
+};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use std::io::Write as _;
@@ -170,6 +175,14 @@ pub const STORIES: &[Story] = &[
         shared: true,
         tell: a_provider_is_removed,
         points: &["provider.add", "provider.clear", "provider.gone", "provider.in_use", "provider.leave"],
+    },
+    Story {
+        name: "a_machine_is_prepared",
+        settings: "[features.one]\ninstall = 'echo in >> \"$HOME/said\"'\nremove = 'echo out >> \"$HOME/said\"'\n",
+        also: "",
+        shared: true,
+        tell: a_machine_is_prepared,
+        points: &["feature.said", "feature.script"],
     },
     Story {
         name: "a_machine_is_drained",
@@ -422,44 +435,6 @@ fn open_machines(world: &World) -> Vec<String> {
     listed.as_array().unwrap().iter().map(|machine| machine["id"].as_str().unwrap().to_owned()).collect()
 }
 
-fn a_machine_is_ended(world: &World) {
-    let run = world.submit(&["--hold", "0s"], "seq 1 20", 0, &count(20));
-    world.ends(&run);
-    for machine in open_machines(world) {
-        world.insist(&["instance", "terminate", &machine], 0);
-    }
-    world.until("machines end", || open_machines(world).is_empty() && world.runner().is_none());
-    world.until("their folders go", || {
-        let left = std::fs::read_dir(world.home.data().join("instances")).unwrap().flatten();
-        left.filter(|entry| entry.path().is_dir()).count() == 0
-    });
-    let run = world.submit(&[], "exit 4", 4, "");
-    world.ends(&run);
-}
-
-fn a_machine_is_drained(world: &World) {
-    let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
-    let run = world.submit(&[], &format!("echo 1; {}; {}; exit 6", ready.say("up"), gate.wait()), 6, "1\n");
-    assert_eq!(world.meets(|| ready.hear()), "up");
-    for machine in open_machines(world) {
-        world.insist(&["instance", "drain", &machine], 0);
-    }
-    world.meets(|| gate.open());
-    world.ends(&run);
-    world.until("its machine ends", || open_machines(world).is_empty());
-}
-
-fn a_busy_machine_is_ended(world: &World) {
-    let ready = Gate::new(&world.home, "ready");
-    let run = world.submit(&[], &format!("{}; exec sleep 1000", ready.say("up")), 143, "");
-    assert_eq!(world.meets(|| ready.hear()), "up");
-    for machine in open_machines(world) {
-        world.insist(&["instance", "terminate", &machine, "--force"], 0);
-    }
-    world.ends(&run);
-    world.until("its machine ends", || open_machines(world).is_empty());
-}
-
 fn the_shop_is_closed(world: &World) {
     let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
     let run = world.submit(&[], &format!("echo 1; {}; {}; exit 6", ready.say("up"), gate.wait()), 6, "1\n");
@@ -508,17 +483,6 @@ fn lose_database(world: &World) {
             std::fs::remove_file(entry.path()).unwrap();
         }
     }
-}
-
-/// It is gone in the end, with its machine, whoever dies on the way.
-fn a_provider_is_removed(world: &World) {
-    world.insist(&["provider", "add", "local", "second"], 0);
-    let run = world.submit(&["--provider", "second", "--hold", "0s"], "echo 1", 0, "1\n");
-    world.ends(&run);
-    world.insist(&["provider", "remove", "second", "--force"], 0);
-    let is_listed = || world.json(&["provider", "ls"]).as_array().unwrap().iter().any(|it| it["name"] == "second");
-    world.until("it goes", || !is_listed());
-    assert!(open_machines(world).is_empty());
 }
 
 fn a_runner_dies(world: &World) {
