@@ -30,6 +30,7 @@ const STORIES: &[Story] = &[
     Story { name: "cleaned", tell: cleaned_up, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "prepared", tell: prepared, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "kept", tell: crate::snapshots::story, status: RunStatus::Completed, code: None, executions: 1 },
+    Story { name: "called", tell: crate::cached_runs::story, status: RunStatus::Completed, code: None, executions: 1 },
     Story { name: "elsewhere", tell: elsewhere, status: RunStatus::Completed, code: None, executions: 1 },
 ];
 
@@ -237,4 +238,8 @@ fn dying_anywhere_between_two_regions_changes_nothing() {
 #[test]
 fn dying_anywhere_around_a_refused_machine_changes_nothing() {
     die_everywhere("refused");
+}
+#[test]
+fn dying_anywhere_in_a_cached_run_changes_nothing() {
+    die_everywhere("called");
 }
