@@ -12,6 +12,7 @@ mod allocation;
 mod args;
 mod artifact;
 mod bench;
+mod cache;
 mod complaint;
 mod completion;
 mod control;
@@ -225,6 +226,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Extend(args) => allocation::extend(&settings, args).await,
         Command::Release(args) => allocation::release(&settings, args).await,
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
+        Command::Cache(command) => cache::cache(&settings, command).await,
+        Command::Backtrack(args) => cache::backtrack(&settings, args).await,
         Command::Snapshot(command) => snapshot::snapshot(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
         Command::Provider(command) => provider::provider(&settings, command).await,

@@ -49,6 +49,13 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
     let (run, at) = (&snapshot.run, tx.at());
     let mut why = Why::default();
     match (run.status, &run.termination, &snapshot.job) {
+        (RunStatus::Created, ..) if run.call.is_some() => {
+            let by = run.call.as_ref().and_then(|called| called.run).map_or_else(String::new, |by| by.to_string());
+            why.summary = format!("it waits for {by}, which executes the same command");
+            why.facts.push("its cache had no result for it: `repl cache why` says what differs".into());
+            why.next.push(format!("follow it: repl attach {}", run.id));
+            why.next.push(format!("see why that takes long: repl why {by}"));
+        }
         (RunStatus::Created, ..) => {
             why.summary = "it was created and never started".into();
             why.next.push(format!("start it: POST /api/v1/runs/{}/start", run.id));

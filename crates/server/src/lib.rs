@@ -8,6 +8,7 @@ mod audit;
 mod auth;
 mod binary;
 mod blob;
+mod cache;
 mod call_log;
 mod control;
 mod event;

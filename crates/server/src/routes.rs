@@ -5,8 +5,9 @@ pub(crate) use crate::input::{Asked, Nothing, Path, Query};
 use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
-    Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, message, metrics,
-    openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step, token, tree, usage, workflow,
+    Shared, allocation, artifact, audit, auth, blob, cache, control, event, instance, ledger, log, manifest, message,
+    metrics, openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step, token, tree, usage,
+    workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -160,6 +161,11 @@ api! {
     post "/allocations/{id}/snapshot" snapshot::create, write, "Keep the folder of a slot as a snapshot", => 201 SnapshotView;
     get "/snapshots" snapshot::list, read, "Snapshots of workdirs, newest first", => 200 Page of SnapshotView;
     get "/snapshots/{id}" snapshot::show, read, "One snapshot", => 200 SnapshotView;
+    get "/cache" cache::list, read, "Results of cached runs that are kept, newest first", => 200 Page of PinView;
+    get "/cache/why/{id}" cache::why, read, "What a cached run differs in from the one before it", => 200 CacheWhy | 409;
+    post "/cache/invalidate" cache::invalidate, write, "Let results answer no run any more", Invalidate => 200 Invalidated | 409 | 410;
+    post "/cache/gc" cache::collect, write, "Delete results that answered no run for long, and what nothing needs", CollectGarbage => 200 GarbageCollected;
+    get "/backtrack/{value}" cache::backtrack, read, "Where a result came from: a run, or the first digits of an exec or key", => 200 Backtrack | 410;
     delete "/snapshots/{id}" snapshot::delete, write, "Delete a snapshot; runs that started from it keep their files", => 204;
     get "/orphans" orphan::list, read, "What providers list and no row knows, newest first", ?orphan::Filter, => 200 Page of OrphanView;
     get "/orphans/tally" orphan::tally, read, "How many orphans nobody keeps, and what they cost", => 200 OrphanTally;

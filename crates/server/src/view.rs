@@ -100,7 +100,7 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
     }
 }
 
-fn cached_from(run: &Run) -> Option<CachedFrom> {
+pub(crate) fn cached_from(run: &Run) -> Option<CachedFrom> {
     let called = run.call.as_ref()?;
     let (exec, node) = (called.exec.clone()?, called.node.clone());
     Some(CachedFrom { run: called.run.map(|run| run.to_string()), exec, node, hit: called.execution.is_none() })

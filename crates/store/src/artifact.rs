@@ -174,7 +174,7 @@ fn read(row: &Row) -> Result<Artifact, Failure> {
             ("link", Some(target)) => EntryKind::Link { target },
             _ => EntryKind::File { mode: row.int(13)? as u32 },
         },
-        in_contents: row.flag(15)?,
+        in_contents: row.opt_int(15)? == Some(1),
     })
 }
 

@@ -42,20 +42,32 @@ pub fn of_node(tx: &mut Tx, org: OrgId, node: NodeId, limit: i64) -> Result<Vec<
     tx.rows(&OF_NODE, &args![org, &node.0.0[..], limit])?.iter().map(|row| read(row, 0)).collect()
 }
 
-/// The newest exec of a function that a run of this name asked for; of another node than `not`.
+/// The newest exec of a function that a run of this name asked for; of another node than `not`, ended by `before`.
 pub fn newest_of_name(
     tx: &mut Tx,
     org: OrgId,
     (function, name): (&str, &str),
     not: NodeId,
+    before: Timestamp,
 ) -> Result<Option<ExecRow>, Failure> {
-    let row = tx.row(&OF_NAME, &args![org, function, name, &not.0.0[..]])?;
+    let row = tx.row(&OF_NAME, &args![org, function, name, &not.0.0[..], before])?;
     row.map(|row| read(&row, 0)).transpose()
 }
 
 /// The same whatever its name.
-pub fn newest_of_function(tx: &mut Tx, org: OrgId, function: &str, not: NodeId) -> Result<Option<ExecRow>, Failure> {
-    tx.row(&OF_FUNCTION, &args![org, function, &not.0.0[..]])?.map(|row| read(&row, 0)).transpose()
+pub fn newest_of_function(
+    tx: &mut Tx,
+    org: OrgId,
+    function: &str,
+    not: NodeId,
+    before: Timestamp,
+) -> Result<Option<ExecRow>, Failure> {
+    tx.row(&OF_FUNCTION, &args![org, function, &not.0.0[..], before])?.map(|row| read(&row, 0)).transpose()
+}
+
+/// The newest exec whose result names a content.
+pub fn of_content(tx: &mut Tx, org: OrgId, hash: &str) -> Result<Option<ExecRow>, Failure> {
+    tx.row(&OF_CONTENT, &args![org, hash])?.map(|row| read(&row, 0)).transpose()
 }
 
 pub fn of_run(tx: &mut Tx, org: OrgId, run: RunId) -> Result<Option<ExecRow>, Failure> {
@@ -89,7 +101,7 @@ pub(crate) fn read(row: &Row, from: usize) -> Result<ExecRow, Failure> {
 }
 
 pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &NAMES, &FIND, &OF_NODE, &OF_NAME, &OF_FUNCTION, &OF_RUN, &PAGE, &FORGET, &FORGET_NAMES];
+    &[&INSERT, &NAMES, &FIND, &OF_NODE, &OF_NAME, &OF_FUNCTION, &OF_CONTENT, &OF_RUN, &PAGE, &FORGET, &FORGET_NAMES];
 
 const INSERT: Sql = Sql::new(
     "INSERT INTO execs (org_id, id, node, function, name, ok, run_id, ended_at, bytes)
@@ -107,11 +119,16 @@ const OF_NODE: Sql = Sql::new(
 );
 const OF_NAME: Sql = Sql::new(
     "SELECT id, node, function, name, ok, run_id, ended_at, bytes FROM execs
-      WHERE org_id = $1 AND function = $2 AND name = $3 AND node <> $4 ORDER BY ended_at DESC LIMIT 1",
+      WHERE org_id = $1 AND function = $2 AND name = $3 AND node <> $4 AND ended_at <= $5 ORDER BY ended_at DESC LIMIT 1",
 );
 const OF_FUNCTION: Sql = Sql::new(
     "SELECT id, node, function, name, ok, run_id, ended_at, bytes FROM execs
-      WHERE org_id = $1 AND function = $2 AND node <> $3 ORDER BY ended_at DESC LIMIT 1",
+      WHERE org_id = $1 AND function = $2 AND node <> $3 AND ended_at <= $4 ORDER BY ended_at DESC LIMIT 1",
+);
+const OF_CONTENT: Sql = Sql::new(
+    "SELECT e.id, e.node, e.function, e.name, e.ok, e.run_id, e.ended_at, e.bytes
+       FROM exec_contents AS c JOIN execs AS e ON e.org_id = c.org_id AND e.id = c.exec
+      WHERE c.org_id = $1 AND c.hash = $2 ORDER BY e.ended_at DESC LIMIT 1",
 );
 const OF_RUN: Sql = Sql::new(
     "SELECT id, node, function, name, ok, run_id, ended_at, bytes FROM execs WHERE org_id = $1 AND run_id = $2 LIMIT 1",

@@ -35,6 +35,7 @@
 //! | `GET /pools`, `GET /audit` | [`PoolView`], [`AuditReport`] |
 //! | `GET /providers` `/providers/{id}` `/providers/prices`, `POST /providers` `/providers/{id}/test`, `DELETE /providers/{id}?force=&abandon=` | [`ProviderView`], [`PriceView`]; [`NewProvider`] → 201 [`ProviderView`], [`ProviderReport`], 204 |
 
+mod cache;
 mod control;
 mod instance;
 mod ledger;
@@ -51,6 +52,7 @@ mod tree;
 mod usage;
 mod workflow;
 
+pub use cache::*;
 pub use control::*;
 pub use instance::*;
 pub use ledger::*;

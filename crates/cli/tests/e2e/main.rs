@@ -3,6 +3,7 @@
 
 mod agents;
 mod api;
+mod cached;
 mod cluster;
 mod cost;
 mod crowd;

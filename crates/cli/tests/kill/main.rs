@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/api.rs"]
 mod api;
+mod cached;
 mod check;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/cluster.rs"]

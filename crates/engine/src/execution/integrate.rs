@@ -3,8 +3,8 @@
 
 use super::{Seen, changed};
 use crate::Engine;
+use crate::cache::index_of;
 use crate::cached_run::project;
-use crate::pin::index_of;
 use calls::cached_run::FUNCTION;
 use calls::history::{empty_index, pin};
 use calls::reach::{Closure, available};

@@ -50,6 +50,7 @@ pub const STORIES: &[Story] = &[
     story("unreadable", crate::snapshots::refused_story, WELL, 1),
     story("saved", crate::snapshots::saved_story, WELL, 1),
     story("unsaved", crate::snapshots::unsaved_story, WELL, 1),
+    story("called", crate::cached_runs::story, WELL, 1),
     story("elsewhere", elsewhere, WELL, 1),
 ];
 
@@ -263,4 +264,4 @@ macro_rules! harmed {
     };
 }
 
-harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped kept unreadable saved unsaved elsewhere);
+harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped kept unreadable saved unsaved called elsewhere);

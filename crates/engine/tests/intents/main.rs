@@ -5,6 +5,7 @@ mod agents;
 mod artifacts;
 mod audit;
 mod bench;
+mod cached_runs;
 mod cancel;
 mod check;
 mod choice;

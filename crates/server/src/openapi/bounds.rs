@@ -63,6 +63,9 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.budget", json!({ "pattern": CREDITS })),
         ("Submit.priority", of_null(priorities)),
         ("Submit.on_lost_control", of_null(lost)),
+        ("CacheTermsBody.salt", json!({ "maxLength": model::spec::MAX_SALT_BYTES / 4 })),
+        ("CollectGarbage.older_than_ms", json!({ "minimum": 0 })),
+        ("CollectGarbage.max_bytes", json!({ "minimum": 0 })),
         ("SandboxTermsBody.network", json!({ "enum": networks })),
         (
             "SendMessage.text",
@@ -178,6 +181,7 @@ pub(super) fn of_path(path: &str, name: &str) -> Value {
         (_, "manifests") => id(model::ManifestId::PREFIX),
         (_, "escalations" | "approvals") => id(model::QuestionId::PREFIX),
         (_, "tokens") => id(model::TokenId::PREFIX),
+        ("id", "cache") => id(model::RunId::PREFIX),
         _ => json!({ "type": "string" }),
     }
 }

@@ -719,8 +719,11 @@ CREATE TABLE pins (
     node     BLOB   NOT NULL,
     exec     BLOB   NOT NULL,
     used_at  BIGINT NOT NULL,
+    id       BIGINT NOT NULL, -- rises with each pin
     PRIMARY KEY (org_id, project, node)
 );
+-- A page of pins, newest first.
+CREATE INDEX pins_newest ON pins (org_id, project, id);
 -- The pins that were not used for longest.
 CREATE INDEX pins_by_use ON pins (org_id, project, used_at);
 

@@ -108,11 +108,12 @@ pub async fn a_pin_answers_its_node_and_keeps_what_its_result_names(w: &World) {
     let (not, function) = (first.node, first.function.clone());
     let named = move |name: &'static str| {
         let (store, function) = (w.store.clone(), function.clone());
-        async move { read(&store, move |tx| exec::newest_of_name(tx, ORG, (&function, name), not)).await }
+        async move { read(&store, move |tx| exec::newest_of_name(tx, ORG, (&function, name), not, Timestamp(900))).await }
     };
     assert_eq!(named("train").await, Some(second.clone()));
     assert_eq!(named("nothing").await, None);
-    let newest = read(&w.store, move |tx| exec::newest_of_function(tx, ORG, "dml+exec://f/x", not)).await;
+    let newest =
+        read(&w.store, move |tx| exec::newest_of_function(tx, ORG, "dml+exec://f/x", not, Timestamp(900))).await;
     assert_eq!(newest, Some(third.clone()));
     let of_run = read(&w.store, |tx| exec::of_run(tx, ORG, RunId(3))).await;
     assert_eq!(of_run, Some(third));
