@@ -3,8 +3,8 @@
 
 use super::log_text::{self, Lines, RawLine, Style};
 use super::parts;
+use super::region;
 use super::session::Viewer;
-use super::{region, run};
 use crate::Shared;
 use crate::problem::{HandlerResult, Problem};
 use crate::routes::id as parsed;
@@ -44,8 +44,19 @@ fn read(query: &str) -> Wanted {
 
 /// The end of a log is a live region; what is before it does not change.
 pub(crate) async fn page(state: &Shared, viewer: Viewer, run: &RunView, query: &str) -> HandlerResult<Markup> {
-    let src = format!("/ui/runs/{}/log{}{query}", run.id, if query.is_empty() { "" } else { "?" });
-    if read(query).from.is_some() { region(state, viewer, &run.id, query).await } else { region::live(state, viewer, &src).await }
+    let wanted = read(query);
+    // The address of a live region names the job, because hints about bytes are about one log.
+    let job = match wanted.job {
+        Some(job) => Some(job),
+        None if run.kind == "agents" => None,
+        None => state.engine.jobs(viewer.org, parsed("run", &run.id)?).await?.1.last().map(|job| job.id.to_string()),
+    };
+    let src = format!("/ui/runs/{}/log{}", run.id, job.map_or_else(String::new, |job| format!("?job={job}")));
+    if wanted.from.is_some() {
+        region(state, viewer, &run.id, query).await
+    } else {
+        region::live(state, viewer, &src).await
+    }
 }
 
 pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerResult<Markup> {
