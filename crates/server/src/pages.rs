@@ -8,7 +8,11 @@ mod guard;
 mod instance;
 mod live;
 mod log;
+#[allow(dead_code, reason = "the page of the log is joined to it next")]
+mod log_search;
 mod log_text;
+#[allow(dead_code, reason = "the page of the log is joined to it next")]
+mod log_window;
 mod login;
 mod new_run;
 mod orphan;

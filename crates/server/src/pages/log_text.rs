@@ -68,9 +68,9 @@ impl Lines {
         rest
     }
 
-    /// Where the first line begins that is not ended.
-    pub(crate) fn open_since(&self) -> Option<i64> {
-        self.open.iter().flatten().map(|open| open.line.offset).min()
+    /// What is not ended so far.
+    pub(crate) fn open(&self) -> impl Iterator<Item = &RawLine> {
+        self.open.iter().flatten().map(|open| &open.line)
     }
 }
 
@@ -167,6 +167,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         /// However the bytes are cut into frames, the lines are the same, they are bounded and none is lost.
         #[test]
         fn frames_are_not_seen(data in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b'\r'), Just(b'a'), any::<u8>()], 0..400),

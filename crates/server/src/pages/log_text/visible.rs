@@ -223,6 +223,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn only_our_own_tags_come_out_and_their_number_is_bounded(line in hostile()) {
             let out = html(&line);
