@@ -8,10 +8,8 @@ mod guard;
 mod instance;
 mod live;
 mod log;
-#[allow(dead_code, reason = "the page of the log is joined to it next")]
 mod log_search;
 mod log_text;
-#[allow(dead_code, reason = "the page of the log is joined to it next")]
 mod log_window;
 mod login;
 mod new_run;
@@ -69,6 +67,7 @@ pub(crate) struct Pages {
     live: live::Live,
     tickets: ticket::Tickets,
     layouts: drawing::graph::Layouts,
+    searches: log_search::Searches,
     /// Where tools of steps must not connect to: the port of `repl ui` is one of them.
     own: OwnAddresses,
 }
@@ -85,6 +84,7 @@ impl Pages {
             live: Default::default(),
             tickets: Default::default(),
             layouts: Default::default(),
+            searches: Default::default(),
         }
     }
 
@@ -148,6 +148,7 @@ fn common() -> Router<Shared> {
         .route("/runs/{id}", get(run::page))
         .route("/runs/{id}/steps/{step}", get(step::page))
         .route("/runs/{id}/artifacts/{artifact}", get(run::artifact))
+        .route("/runs/{id}/log/raw", get(log::raw))
         .route("/runs/{id}/{part}", get(run::part_page).post(act::on_run))
         .route("/inbox", get(question::page))
         .route("/inbox/{id}/{action}", post(act::on_question))
@@ -168,14 +169,14 @@ async fn nowhere(visitor: Result<Visitor, Response>, request: Request) -> Respon
     let problem =
         Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {}", request.uri().path()));
     match visitor {
-        Ok(visitor) => Refusal(visitor, problem).into_response(),
+        Ok(visitor) => Refusal::of(visitor, problem).into_response(),
         Err(response) => response,
     }
 }
 
 async fn not_that_way(visitor: Visitor, request: Request) -> Response {
     let detail = format!("{} is not possible at {}", request.method(), request.uri().path());
-    Refusal(visitor, Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)).into_response()
+    Refusal::of(visitor, Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)).into_response()
 }
 
 /// What a browser gets for an address that leads nowhere.
@@ -188,11 +189,17 @@ pub(crate) fn nothing_at(path: &str) -> Response {
 pub(crate) type PageResult = Result<Response, Refusal>;
 
 /// A problem shown to a signed-in person.
-pub(crate) struct Refusal(pub(crate) Visitor, pub(crate) Problem);
+pub(crate) struct Refusal(Box<(Visitor, Problem)>);
+
+impl Refusal {
+    pub(crate) fn of(visitor: Visitor, problem: Problem) -> Refusal {
+        Refusal(Box::new((visitor, problem)))
+    }
+}
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Refusal(visitor, problem) = self;
+        let (visitor, problem) = *self.0;
         let body = parts::problem(&problem);
         let status = problem.status();
         let hidden = problem.into_response().extensions_mut().remove::<crate::problem::Hidden>();
@@ -212,7 +219,7 @@ pub(crate) trait OrShown<T> {
 
 impl<T, E: Into<Problem>> OrShown<T> for Result<T, E> {
     fn or_shown(self, visitor: &Visitor) -> Result<T, Refusal> {
-        self.map_err(|error| Refusal(visitor.clone(), error.into()))
+        self.map_err(|error| Refusal::of(visitor.clone(), error.into()))
     }
 }
 

@@ -39,8 +39,8 @@ pub(crate) async fn after(visitor: &Visitor, answer: HandlerResult, to: &str) ->
     match answer {
         Ok(answer) if answer.status().is_success() => see_other(to),
         // A refusal that is remembered under the key comes as a document.
-        Ok(answer) => Refusal(visitor.clone(), document(answer).await).into_response(),
-        Err(problem) => Refusal(visitor.clone(), problem).into_response(),
+        Ok(answer) => Refusal::of(visitor.clone(), document(answer).await).into_response(),
+        Err(problem) => Refusal::of(visitor.clone(), problem).into_response(),
     }
 }
 
@@ -126,7 +126,7 @@ pub(crate) async fn on_several(
     if refused.is_empty() {
         return Ok(see_other("/runs"));
     }
-    Err(Refusal(visitor, Problem::new(StatusCode::CONFLICT, "conflict", refused.join("; "))))
+    Err(Refusal::of(visitor, Problem::new(StatusCode::CONFLICT, "conflict", refused.join("; "))))
 }
 
 async fn one_of_several(

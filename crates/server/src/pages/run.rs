@@ -69,7 +69,7 @@ fn address(id: &str, part: &str) -> String {
 
 fn nothing(visitor: &Visitor, part: &str) -> super::Refusal {
     let detail = format!("a run has no part `{part}`");
-    super::Refusal(visitor.clone(), Problem::new(StatusCode::NOT_FOUND, "not_found", detail))
+    super::Refusal::of(visitor.clone(), Problem::new(StatusCode::NOT_FOUND, "not_found", detail))
 }
 
 pub(crate) async fn one(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<RunView> {

@@ -159,7 +159,7 @@ pub(crate) async fn act(
     let (shared, path) = (State(state), Path(id.clone()));
     let answer = match action.as_str() {
         "cancel" => {
-            let body = CancelBody { reason: form.get("reason").map(str::to_owned), ..Default::default() };
+            let body = CancelBody { reason: form.get("reason").map(str::to_owned) };
             workflow::cancel(shared, writer, path, Asked::made(body, &route, &id, key, request_id.0)).await
         }
         "retry" => workflow::retry(shared, writer, path, Asked::made(Nothing {}, &route, &id, key, request_id.0)).await,
