@@ -61,11 +61,13 @@ pub async fn ui(settings: &Settings, args: UiArgs) -> Done {
 fn open(target: &str, shown: &str) -> Done {
     let browser = std::env::var("BROWSER").ok().filter(|name| !name.is_empty() && !name.contains(' '));
     for program in browser.as_deref().into_iter().chain(OPENERS.iter().copied()) {
-        let started = Command::new(program).arg(target).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let started =
+            Command::new(program).arg(target).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         if started.is_ok() {
             eprintln!("repl: the pages are at {shown}");
             return Ok(0);
         }
     }
-    Err(Complaint::refused("there is no program here that opens a browser").fix("open the link yourself: repl ui --print"))
+    Err(Complaint::refused("there is no program here that opens a browser")
+        .fix("open the link yourself: repl ui --print"))
 }

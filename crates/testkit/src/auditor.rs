@@ -142,7 +142,8 @@ impl Inner {
                 Hint::Run(run) => drop(touched.insert(run)),
                 Hint::Instance(instance) => drop(self.instances.insert(instance)),
                 Hint::Work(_) | Hint::Everything => worked = true,
-                Hint::Logs(_) | Hint::RunLogs(_) | Hint::Offers(_) | Hint::Tokens | Hint::Providers | Hint::Org(..) => {}
+                Hint::Logs(_) | Hint::RunLogs(_) | Hint::Offers(_) | Hint::Tokens | Hint::Providers | Hint::Org(..) => {
+                }
             }
         }
         if worked {

@@ -4,8 +4,8 @@
 
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, RwLock};
 use std::str::FromStr;
+use std::sync::{Arc, RwLock};
 
 /// What is allowed without being listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,8 @@ use axum::response::Response;
 use maud::{Markup, html};
 use std::net::IpAddr;
 
-const POLICY: &str = "default-src 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'; form-action 'self'";
+const POLICY: &str =
+    "default-src 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'; form-action 'self'";
 
 /// Headers of every answer of this origin, the API's included. An answer that has a stricter policy keeps it.
 pub(crate) fn headers(headers: &mut HeaderMap) {

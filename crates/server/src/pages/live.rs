@@ -88,7 +88,8 @@ impl Live {
     /// The newest fragment of a region that is followed, with its hash.
     pub(crate) fn kept(&self, viewer: Viewer, src: &str) -> Option<(u64, Arc<str>)> {
         let key = Key { viewer, src: src.to_owned() };
-        let followed = self.sources.lock().expect("no panic while locked").get(&key).is_some_and(|it| it.strong_count() > 0);
+        let followed =
+            self.sources.lock().expect("no panic while locked").get(&key).is_some_and(|it| it.strong_count() > 0);
         if !followed {
             return None;
         }
@@ -174,8 +175,10 @@ async fn follow(state: Shared, feed: Feed, visitor: Visitor, wanted: Vec<String>
         return;
     }
     let viewer = visitor.viewer();
-    let sources: Vec<(String, Arc<Source>)> =
-        wanted.into_iter().filter_map(|src| Some((src.clone(), state.pages.live.follow(&state, viewer, &src)?))).collect();
+    let sources: Vec<(String, Arc<Source>)> = wanted
+        .into_iter()
+        .filter_map(|src| Some((src.clone(), state.pages.live.follow(&state, viewer, &src)?)))
+        .collect();
     let jitter = u64::from_le_bytes(blake3::hash(visitor.secret.as_bytes()).as_bytes()[..8].try_into().expect("eight"));
     let retry = Duration::from_millis(RETRY_MS + jitter % RETRY_MS);
     let hello = Event::default().event("build").retry(retry).data(super::build());

@@ -19,8 +19,14 @@ pub(crate) fn visible(text: &str) -> String {
             '\n' | '\t' => shown.push(c),
             '\u{7f}' => shown.push('␡'),
             c if c < ' ' => shown.push(char::from_u32(0x2400 + c as u32).unwrap_or('␦')),
-            '\u{80}'..='\u{9f}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' => shown.push_str(&format!("‹U+{:04X}›", c as u32)),
+            '\u{80}'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' => shown.push_str(&format!("‹U+{:04X}›", c as u32)),
             c => shown.push(c),
         }
     }

@@ -69,20 +69,14 @@ fn address(id: &str, part: &str) -> String {
 
 fn nothing(visitor: &Visitor, part: &str) -> super::Refusal {
     let detail = format!("a run has no part `{part}`");
-    super::Refusal(visitor.clone(), Problem::new(StatusCode::NOT_FOUND, "not_found", detail))
+    super::Refusal::of(visitor.clone(), Problem::new(StatusCode::NOT_FOUND, "not_found", detail))
 }
 
 pub(crate) async fn one(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<RunView> {
     Ok(run::show(State(state.clone()), viewer.reader(), Path(id.to_owned())).await?.0)
 }
 
-pub(crate) async fn region(
-    state: &Shared,
-    viewer: Viewer,
-    id: &str,
-    part: &str,
-    query: &str,
-) -> HandlerResult<Markup> {
+pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, part: &str, query: &str) -> HandlerResult<Markup> {
     match part {
         "head" => head(state, viewer, id).await,
         "tree" => tree::region(state, viewer, id, query).await,
@@ -142,7 +136,11 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
 
 /// A line of advice: its command can be copied.
 fn helps(text: &str) -> Markup {
-    if text.starts_with("repl ") { parts::command(text) } else { html! { (parts::visible(text)) } }
+    if text.starts_with("repl ") {
+        parts::command(text)
+    } else {
+        html! { (parts::visible(text)) }
+    }
 }
 
 /// Which state the buttons were shown for: pressed on an older page they are refused.

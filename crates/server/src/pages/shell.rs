@@ -19,7 +19,16 @@ impl<'p> Head<'p> {
     }
 }
 
-const PLACES: [(&str, &str, &str); 2] = [("/runs", "Runs", "r"), ("/inbox", "Inbox", "i")];
+/// Path, name and key of each page that the navigation leads to.
+const PLACES: [(&str, &str, &str); 7] = [
+    ("/runs", "Runs", "r"),
+    ("/inbox", "Inbox", "i"),
+    ("/machines", "Machines", "m"),
+    ("/workflows", "Workflows", "w"),
+    ("/spending", "Spending", "s"),
+    ("/orphans", "Orphans", "o"),
+    ("/settings", "Settings", "t"),
+];
 
 pub(crate) fn head(title: &str) -> Markup {
     html! {

@@ -83,7 +83,8 @@ pub(crate) async fn enter(State(state): State<Shared>, Query(shown): Query<Shown
     let Some((token, _)) = found.filter(|(_, until)| *until > Instant::now()) else { return needed() };
     match session::open(&state, Door::Own, &token).await {
         Ok(cookie) => {
-            let headers = [(header::SET_COOKIE, cookie), (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"))];
+            let headers =
+                [(header::SET_COOKIE, cookie), (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"))];
             (headers, super::see_other("/")).into_response()
         }
         Err(failure) => Problem::from(failure).into_response(),
