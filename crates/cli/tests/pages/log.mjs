@@ -37,10 +37,22 @@ await run(async browser => {
   assert.ok(await page.evaluate(() => window.stays));
 
   // Searched: the hit leads to its place.
-  await page.getByLabel("Search").fill("the needle");
-  await page.getByRole("button", { name: "Search" }).click();
-  await sees(page, /1 line/);
-  await page.locator(".hits a").first().click();
-  await page.locator(".log li", { hasText: "the needle is here" }).waitFor();
-  assert.ok(page.url().includes("from="));
+  await page.getByLabel("Find in the log").fill("the needle");
+  await page.getByRole("button", { name: "Find" }).click();
+  const found = page.getByRole("region", { name: "Found lines" });
+  while (!(await found.count())) await page.getByRole("link", { name: "Go on" }).click();
+  await found.locator("a").first().click();
+  const line = page.locator(".log li", { hasText: "the needle is here" });
+  await line.waitFor();
+  assert.match(page.url(), /from=\d+/);
+  assert.ok(await line.evaluate(it => it.matches(":target")), "the permanent link leads to the line");
+  await page.getByRole("link", { name: "Beginning" }).click();
+  await sees(page, "line 1 of a log");
+
+  // A failed run opens at its first failure.
+  const failed = detached(`for n in 1 2 3; do awk 'BEGIN { for (n = 0; n < 2000; n++) print "all is well in line " n }'; echo "error: this went wrong"; done; exit 3`);
+  await page.goto(at(`/runs/${failed}/log`));
+  while (!(await page.locator(".title .st").first().innerText()).includes("failed")) await page.reload();
+  await page.goto(at(`/runs/${failed}/log`));
+  assert.equal((await page.locator(".log li").first().innerText()).includes("error: this went wrong"), true);
 });

@@ -134,8 +134,10 @@ async fn of_job(state: &Shared, job: &Job, wanted: &Wanted) -> HandlerResult<Win
         (None, JobStatus::Failed) => state.pages.searches.first_failure(&state.engine.logs, job.id.into()).await?,
         _ => None,
     };
-    let from = wanted.offset().or(failure).unwrap_or_else(|| log_window::last_of(total));
-    let found = log_window::window(&state.engine.logs, job.id.into(), from).await?;
+    let found = match wanted.offset().or(failure) {
+        Some(from) => log_window::window(&state.engine.logs, job.id.into(), from).await?,
+        None => log_window::last(&state.engine.logs, job.id.into(), total).await?,
+    };
     let lines = found.lines.iter().map(|line| Shown {
         key: format!("o{}-{}", line.offset, line.stream as usize),
         at_ms: line.at_ms,

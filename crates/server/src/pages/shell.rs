@@ -1,7 +1,7 @@
 //! What every page has around it: navigation, the one form that actions use, the line that screen readers hear.
 
 use super::session::Visitor;
-use super::{asset, build, private_html, region};
+use super::{Door, asset, build, private_html, region};
 use crate::Shared;
 use axum::response::Response;
 use maud::{DOCTYPE, Markup, html};
@@ -80,7 +80,8 @@ fn dressed(visitor: &Visitor, at: &Head<'_>, count: Option<&Markup>, body: &Mark
                 form id="act" method="post" hidden { input type="hidden" name="csrf" value=(visitor.form_token()); }
                 main id="main" tabindex="-1" { (body) }
                 footer.foot {
-                    a href="/api/v1/docs" { "API" }
+                    // The port of `repl ui` serves no API.
+                    @if visitor.door == Door::Server { a href="/api/v1/docs" { "API" } }
                     button.link type="button" id="keys" hidden { "Keyboard" }
                     span id="said" role="status" {}
                 }
