@@ -2,7 +2,8 @@
 //! lag, machines die. Has no clock, thread or randomness: the caller decides what fails, and delays are counted in calls.
 
 use crate::provider::{
-    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Seen, is_workdir,
+    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Platform, Provider, ProviderFuture, Reach, Seen,
+    is_workdir,
 };
 use model::boot::Boot;
 use model::orphan::{ListedStatus, ResourceType};
@@ -116,13 +117,21 @@ struct World {
     others: BTreeMap<String, Listed>,
     decide: Decide,
     changes: u64,
+    /// How often a machine was made under each name, forgotten ones too.
+    made: BTreeMap<String, u32>,
 }
 
 impl FakeProvider {
     pub fn new(settings: FakeSettings, decide: Decide) -> FakeProvider {
         FakeProvider {
             settings,
-            world: Mutex::new(World { machines: BTreeMap::new(), others: BTreeMap::new(), decide, changes: 0 }),
+            world: Mutex::new(World {
+                machines: BTreeMap::new(),
+                others: BTreeMap::new(),
+                decide,
+                changes: 0,
+                made: BTreeMap::new(),
+            }),
         }
     }
 
@@ -142,6 +151,11 @@ impl FakeProvider {
 
     pub fn machine(&self, name: &str) -> Option<Machine> {
         self.world().machines.get(name).cloned()
+    }
+
+    /// How often a machine was made under each name, whether or not anything still knows of it.
+    pub fn made(&self) -> BTreeMap<String, u32> {
+        self.world().made.clone()
     }
 
     /// The runner process dies; the machine stays.
@@ -220,6 +234,9 @@ impl FakeProvider {
 }
 
 impl Provider for FakeProvider {
+    fn platform(&self) -> Option<Platform> {
+        Some(Platform { architecture: "fake".into(), os_release: "fake 1".into() })
+    }
     fn name(&self) -> &str {
         &self.settings.name
     }
@@ -367,6 +384,7 @@ fn spawn(settings: &FakeSettings, world: &mut World, order: &Order) -> Result<Ha
                 going_calls: 0,
             };
             world.machines.insert(name.clone(), machine);
+            *world.made.entry(name.clone()).or_default() += 1;
         }
     }
     Ok(Handle(name.clone()))

@@ -1,9 +1,9 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, allocation, artifact, bench, completion, control, credits, doctor, event, external, fault, instance, login,
-    logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema, secret, settings, sim,
-    snapshot, status, step, token, ui, workflow,
+    action, adapter, allocation, artifact, bench, completion, control, credits, doctor, event, external, fault,
+    instance, login, logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema, secret,
+    settings, sim, snapshot, status, step, token, ui, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -92,6 +92,9 @@ pub enum Command {
     Server(role::ServerArgs),
     Worker(role::WorkerArgs),
     Runner(role::RunnerArgs),
+    /// Programs that execute calls: check one, and read and write objects for it
+    #[command(subcommand)]
+    Adapter(adapter::Adapter),
     Audit(credits::AuditArgs),
     Doctor(doctor::DoctorArgs),
     Sim(sim::SimArgs),
@@ -178,6 +181,7 @@ repl runs commands on machines, streams what happens, charges it once.
   workflow  manifest           how machines came to be, and who owns them
   provider                     where machines come from, and what they cost
   orphans                      what providers list and nobody here knows
+  adapter                      programs that execute calls, and their check
   credits  secret  token       money, values for runs, access
   login  logout                keep the token of a control plane elsewhere
   ui                           the same in your browser

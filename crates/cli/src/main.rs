@@ -7,6 +7,7 @@
 mod say;
 
 mod action;
+mod adapter;
 mod allocation;
 mod args;
 mod artifact;
@@ -82,6 +83,9 @@ fn main() {
     if let Some(code) = role::on_host() {
         std::process::exit(code);
     }
+    if let Some(code) = role::execution_adapter() {
+        std::process::exit(code);
+    }
     let line = match Line::try_parse() {
         Ok(line) => line,
         Err(error) => std::process::exit(i32::from(shown(usage::answer(error, &words())))),
@@ -98,6 +102,7 @@ fn main() {
             0
         }
         Some(Command::Runner(args)) => role::runner(&args),
+        Some(Command::Adapter(command)) => outcome(adapter::adapter(command)),
         Some(Command::Sim(args)) => outcome(sim::sim(&args)),
         Some(Command::Completion(args)) => outcome(completion::completion(&args)),
         Some(Command::Complete(args)) => outcome(completion::complete(args)),
@@ -231,7 +236,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Secret(command) => secret::secret(&settings, command).await,
         Command::Token(command) => token::token(&settings, command).await,
         Command::Login(args) => login::login(&settings, args).await,
-        Command::Logout(args) => login::logout(&settings, &args),
+        Command::Logout(args) => login::logout(&settings, args),
         Command::Control(command) => control::control(&settings, command).await,
         Command::Server(args) => role::server(&settings, args).await,
         Command::Worker(args) => role::worker(&settings, args).await,
@@ -240,6 +245,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Doctor(args) => doctor::doctor(&settings, args).await,
         Command::Bench(args) => bench::bench(args).await,
         Command::Runner(_)
+        | Command::Adapter(_)
         | Command::Sim(_)
         | Command::CrashPoints(_)
         | Command::Completion(_)

@@ -273,6 +273,13 @@ fn head(tree: &Tree, verbose: bool) {
         ("plan", plan),
         ("end", end.clone()),
         ("error", run.last_error.as_ref().map(said)),
+        (
+            "result",
+            run.cached_from
+                .as_ref()
+                .and_then(|from| Some(format!("{} (exec {})", summary::origin(run)?, &from.exec[..12]))),
+        ),
+        ("follows", run.follows.as_ref().map(|by| format!("{by}, which executes the same command: repl status {by}"))),
         ("created", Some(format!("{} ({})", show::clock(run.created_at), show::ago(run.created_at)))),
         ("time", Some(if run.kind == "agents" { span(run) } else { summary::times(run) })),
         ("attempt", attempts),

@@ -36,25 +36,15 @@ impl Engine {
             }
         }
         self.context.presence.forget(id);
-        if self.context.providers.is_leaving(&instance.provider) {
-            return self.forget_last(item, instance.provider.clone()).await;
-        }
-        self.done(item).await
-    }
-}
-
-impl Engine {
-    /// Its provider is being removed: with the last machine it goes.
-    async fn forget_last(&self, item: Item, provider: String) -> Result<(), Failure> {
+        let provider = instance.provider.clone();
         self.store
-            .write(Lane::Normal, "provider.drop_last", move |tx| {
+            .write(Lane::Normal, "instance.forgotten", move |tx| {
                 store::work::hold(tx, &item)?;
-                crate::provider::drop_unused(tx, &provider, item.subject)?;
+                crate::departure::machine_gone(tx, &provider)?;
                 store::work::finish(tx, &item, None);
                 Ok(())
             })
-            .await?;
-        self.read_providers().await
+            .await
     }
 }
 

@@ -5,6 +5,7 @@ mod agent;
 pub mod allocation;
 pub mod artifact;
 pub mod audit;
+pub mod cached_run;
 mod child;
 mod choice;
 mod closing;
@@ -12,12 +13,15 @@ mod command;
 mod command_end;
 pub mod config;
 pub mod content;
+mod departure;
 pub mod desired;
 mod dialogue;
 mod dispatch;
 pub mod durable;
 mod endpoint;
+mod execution;
 pub mod external;
+pub mod feature;
 mod idle_billing;
 mod idle_runs;
 pub mod instance;
@@ -36,6 +40,7 @@ pub mod org;
 pub mod orphan;
 pub mod output;
 mod pause;
+pub mod pin;
 pub mod plan;
 mod planner;
 mod pool;
@@ -143,6 +148,8 @@ pub struct Engine {
     ids_passed: Arc<std::sync::atomic::AtomicI64>,
     org_names: Arc<std::sync::Mutex<std::collections::BTreeMap<model::OrgId, String>>>,
     links: Arc<relay::Links>,
+    /// What this process calls itself in claims of executions.
+    orchestrator: Arc<std::sync::OnceLock<i64>>,
 }
 
 impl Engine {
@@ -164,6 +171,7 @@ impl Engine {
             ids_passed: Arc::default(),
             org_names: Arc::default(),
             links: Arc::default(),
+            orchestrator: Arc::default(),
         })
     }
 

@@ -94,7 +94,9 @@ impl Engine {
                 attempt: artifact.attempt,
                 artifact: artifact.id,
             };
-            self.blobs.delete(&name)?;
+            if !artifact.in_contents {
+                self.blobs.delete(&name)?;
+            }
             let id = artifact.id;
             self.store.write(Lane::Low, "sweep.artifact", move |tx| store::artifact::deleted(tx, id)).await?;
         }

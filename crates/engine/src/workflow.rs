@@ -27,6 +27,11 @@ use store::{Item, Lane, Tx};
 /// Turns a workflow into the bytes that are answered.
 pub type WorkflowRender = Arc<dyn Fn(&Workflow) -> Vec<u8> + Send + Sync>;
 
+/// Every kind of node that a workflow of this release may have, with its intent.
+pub fn node_kinds() -> Vec<(Intent, &'static str)> {
+    intents::registry().kinds()
+}
+
 fn owned(tx: &mut Tx, org: OrgId, id: WorkflowId) -> Result<Workflow, Failure> {
     let found = store::workflow::find(tx, id)?.filter(|workflow| workflow.org == org);
     found.ok_or_else(|| Refused::not_found("workflow", id).into())

@@ -8,6 +8,7 @@ mod audit;
 mod auth;
 mod binary;
 mod blob;
+mod call_log;
 mod control;
 mod event;
 mod exact;
@@ -61,6 +62,8 @@ mod view;
 mod worker;
 mod workflow;
 
+/// Execution adapters of calls: `dml-exec-local`, the suite of `repl adapter check`, and exchanges with workers.
+pub use engine::adapters::call;
 pub use engine::adapters::registry::BadSetting;
 /// What `repl runner host` and `repl runner relay` do on a host of a provider `ssh`.
 pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as answer_on_host};

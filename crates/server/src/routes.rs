@@ -62,6 +62,7 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/report", post(runner::report))
         .route("/binary/{target}/{hash}", get(crate::binary::binary))
         .route("/snapshots", post(runner::snapshot))
+        .route("/features", post(runner::feature))
         .route("/blobs", post(runner::blobs))
         .route("/blobs/{hash}", get(runner::blob).put(runner::put_blob))
         .route("/trees/{hash}", put(runner::put_tree))
@@ -189,7 +190,7 @@ api! {
     post "/providers" provider::add, admin, "Set up a provider beside those of the settings", NewProvider => 201 ProviderView | 409;
     get "/providers/prices" provider::prices, read, "What machines cost, by provider, region, spot and type", ?provider::Priced, => 200 Page of PriceView;
     get "/providers/{id}" provider::show, read, "One provider", => 200 ProviderView;
-    delete "/providers/{id}" provider::remove, admin, "No new machine there; it goes when its last machine is gone", ?provider::Removal, => 204 | 409;
+    delete "/providers/{id}" provider::remove, admin, "No new machine there; when its last machine is gone, what it has put on hosts goes, and then it", ?provider::Removal, => 204 | 409;
     post "/providers/{id}/test" provider::test, admin, "Make a machine there, look at it, end it, and say what went as it should", => 200 ProviderReport;
     get "/audit" audit::audit, admin, "Every invariant, recomputed", => 200 AuditReport;
     post "/control/stop" control::stop, admin, "End idle machines and this process", StopBody => 200 Stopped;

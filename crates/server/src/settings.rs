@@ -54,6 +54,9 @@ pub struct Config {
     pub worker: engine::config::WorkerLimits,
     pub orphans: model::orphan::OrphanLimits,
     pub manifests: model::manifest::Retention,
+    /// Scripts that prepare machines, by the names that runs use.
+    pub features: model::feature::Features,
+    pub calls: engine::config::Calls,
     pub money: engine::config::Money,
     pub logs: model::log::LogLimits,
     pub limits: model::Limits,
@@ -94,9 +97,10 @@ pub struct StoreConfig {
 
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
-        let Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, .. } =
-            self.config.clone();
-        engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests }
+        let Config {
+            holds, timings, money, logs, limits, escalation, worker, orphans, manifests, features, calls, ..
+        } = self.config.clone();
+        engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, features, calls }
     }
 
     pub(crate) fn notifier(&self) -> Result<Option<(Notifier, i64)>, Failure> {

@@ -52,6 +52,7 @@ pub fn available(tx: &mut Tx, pool: PoolId) -> Result<Vec<Slot>, Failure> {
             resources: instance.resources,
             spot: instance.spot,
             init_checksum: instance.init_checksum,
+            features: instance.features,
             version: slot.version,
         });
     }

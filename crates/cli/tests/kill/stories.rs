@@ -151,6 +151,7 @@ pub const STORIES: &[Story] = &[
         shared: true,
         tell: a_machine_is_ended,
         points: &[
+            "instance.forgotten",
             "instance.terminate",
             "local.clean_up",
             "local.forget",
@@ -161,6 +162,14 @@ pub const STORIES: &[Story] = &[
             "workflow.mark",
             "workflow.record",
         ],
+    },
+    Story {
+        name: "a_provider_is_removed",
+        settings: "",
+        also: "",
+        shared: true,
+        tell: a_provider_is_removed,
+        points: &["provider.add", "provider.clear", "provider.gone", "provider.in_use", "provider.leave"],
     },
     Story {
         name: "a_machine_is_drained",
@@ -499,6 +508,17 @@ fn lose_database(world: &World) {
             std::fs::remove_file(entry.path()).unwrap();
         }
     }
+}
+
+/// It is gone in the end, with its machine, whoever dies on the way.
+fn a_provider_is_removed(world: &World) {
+    world.insist(&["provider", "add", "local", "second"], 0);
+    let run = world.submit(&["--provider", "second", "--hold", "0s"], "echo 1", 0, "1\n");
+    world.ends(&run);
+    world.insist(&["provider", "remove", "second", "--force"], 0);
+    let is_listed = || world.json(&["provider", "ls"]).as_array().unwrap().iter().any(|it| it["name"] == "second");
+    world.until("it goes", || !is_listed());
+    assert!(open_machines(world).is_empty());
 }
 
 fn a_runner_dies(world: &World) {

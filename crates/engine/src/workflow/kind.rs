@@ -291,6 +291,17 @@ impl Blueprint {
 pub(crate) struct Registry(pub(crate) Vec<&'static Blueprint>);
 
 impl Registry {
+    /// What nodes do, those included that only choose a path.
+    pub(crate) fn kinds(&self) -> Vec<(Intent, &'static str)> {
+        let of = |blueprint: &&'static Blueprint| {
+            let blueprint = *blueprint;
+            let choices = blueprint.nodes.iter().filter(|node| node.branch.is_some()).map(|node| node.kind.as_str());
+            let kinds = blueprint.kinds.iter().map(|(name, _)| name.as_str());
+            kinds.chain(choices).map(|kind| (blueprint.intent, kind)).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
+    }
+
     pub(crate) fn blueprint(&self, intent: Intent) -> Option<&'static Blueprint> {
         self.0.iter().find(|blueprint| blueprint.intent == intent).copied()
     }

@@ -11,7 +11,7 @@ use engine::view::RunSnapshot;
 use engine::{Config, Engine, EngineContext, Presence, Provider};
 use model::job::Job;
 use model::run::Run;
-use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
+use model::spec::{Command, RunSpec};
 use model::step::ToolKind;
 use model::time::{MINUTE, SECOND};
 use model::{Credits, Failure, InstanceId, OrgId, RunId, Timestamp};
@@ -30,6 +30,8 @@ const BEGINNING_MS: i64 = 1_000_000_000;
 const LONGEST_STEP_MS: i64 = 19 * SECOND;
 /// As the server does it.
 const FLUSH_EVERY_MS: i64 = 20 * SECOND;
+/// The life of a lease, and some beats.
+const FOUND_OUT_MS: i64 = 40 * SECOND;
 /// More items at one moment than this, and something wakes itself for ever.
 const MOST_ITEMS: usize = 300;
 
@@ -54,6 +56,10 @@ pub struct Bench {
     pub runners: Runners,
     /// Every claimed item is worked on twice.
     pub twice: bool,
+    /// The settings know no provider.
+    bare: bool,
+    /// A worker has not learnt what became of its write.
+    finds_out: bool,
     /// How often the control plane was started.
     pub starts: usize,
     keys: usize,
@@ -87,19 +93,36 @@ impl Clock for Hands {
     }
 }
 
-/// Where the control plane dies: at the n-th write from now, before or after its commit.
+/// What goes wrong at one write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Harm {
+    /// The control plane dies before the commit, or after it.
+    Dies(Moment),
+    /// It is committed, and its caller, which lives on, does not learn so.
+    Unheard,
+}
+
+/// Where something goes wrong: at the n-th write from now.
 #[derive(Default)]
 pub struct Crashes {
-    armed: Mutex<Option<(usize, Moment)>>,
+    armed: Mutex<Option<(usize, Harm)>>,
     pub writes: Mutex<Vec<&'static str>>,
     seen: AtomicUsize,
     pub dead: AtomicBool,
+    /// A caller has just not learnt what became of its write.
+    unheard: AtomicBool,
 }
 
 impl Crashes {
     pub fn arm(&self, write: usize, moment: Moment) {
-        *self.armed.lock().unwrap() = Some((write, moment));
+        self.arm_with(write, Harm::Dies(moment));
+    }
+    pub fn arm_with(&self, write: usize, harm: Harm) {
+        *self.armed.lock().unwrap() = Some((write, harm));
         self.seen.store(0, Ordering::Relaxed);
+    }
+    pub fn has_struck(&self) -> bool {
+        self.armed.lock().unwrap().is_none()
     }
     /// From here on writes are counted.
     pub fn count(&self) {
@@ -114,13 +137,18 @@ impl Crashes {
                 self.writes.lock().unwrap().push(name);
                 self.seen.fetch_add(1, Ordering::Relaxed);
             }
-            let here = (self.seen.load(Ordering::Relaxed) - 1, moment);
-            let dies = *self.armed.lock().unwrap() == Some(here);
-            if dies {
-                *self.armed.lock().unwrap() = None;
-                self.dead.store(true, Ordering::Relaxed);
+            let here = self.seen.load(Ordering::Relaxed) - 1;
+            let strikes = |(write, harm): &mut (usize, Harm)| {
+                let at = if let Harm::Dies(at) = *harm { at } else { Moment::After };
+                (*write, at) == (here, moment)
+            };
+            let struck = self.armed.lock().unwrap().take_if(strikes);
+            match struck {
+                Some((_, Harm::Dies(_))) => self.dead.store(true, Ordering::Relaxed),
+                Some((_, Harm::Unheard)) => self.unheard.store(true, Ordering::Relaxed),
+                None => {}
             }
-            dies
+            struck.is_some()
         })
     }
 }
@@ -140,6 +168,7 @@ impl Bench {
         config.timings.idle_duration_ms = MINUTE;
         config.timings.idle_duration_paid_ms = MINUTE;
         config.manifests.launch_run_ms = 2 * MINUTE;
+        config.features = crate::features::known();
         (config.holds.default_debug_hold_ms, config.holds.failure_debug_hold_ms) = (20 * SECOND, 40 * SECOND);
         Bench::with(settings, config)
     }
@@ -174,6 +203,8 @@ impl Bench {
             org,
             runners: Runners::default(),
             twice: false,
+            bare: false,
+            finds_out: false,
             starts: 1,
             keys: 0,
             flushed_at: Timestamp(BEGINNING_MS),
@@ -250,7 +281,7 @@ impl Bench {
         let mut busy = false;
         for _ in 0..MOST_ITEMS {
             let went_on = self.poll_under_way();
-            if self.revive() {
+            if self.start_if_dead() {
                 continue;
             }
             let Some(items) = self.claim_all() else { continue };
@@ -260,7 +291,7 @@ impl Bench {
             busy = true;
             for item in items {
                 self.work_on(item);
-                if self.revive() {
+                if self.start_if_dead() {
                     break; // what else was claimed died with its holder
                 }
             }
@@ -270,10 +301,13 @@ impl Bench {
 
     /// What is due, of every class; none if the control plane died of it.
     fn claim_all(&mut self) -> Option<Vec<Item>> {
-        let mut items = Vec::new();
+        let (mut items, starts) = (Vec::new(), self.starts);
         for class in WorkClass::ALL {
             let claimed = now(self.engine.claim(&self.worker, class, 32));
-            items.extend(self.unless_dead(claimed)?);
+            items.extend(self.unless_dead(claimed).unwrap_or_default());
+            if self.starts != starts {
+                return None;
+            }
         }
         Some(items)
     }
@@ -297,18 +331,22 @@ impl Bench {
         self.under_way.len() != before
     }
 
-    /// Until neither we nor the runners have anything to do at this moment.
+    /// Until neither we nor the runners have anything to do at this moment; or, when a worker has not learnt what became of its write, until
+    /// it has found out.
     pub fn settle(&mut self) {
         for _ in 0..100 {
             let (worked, acted) = (self.drain(), self.runners_act());
             if !worked && !acted {
+                if std::mem::take(&mut self.finds_out) {
+                    self.advance(FOUND_OUT_MS);
+                }
                 return;
             }
         }
         panic!("the runners and the control plane never come to rest");
     }
 
-    /// The result, unless the control plane died meanwhile: then it is started again.
+    /// The result, unless it was not heard or the control plane died meanwhile: then it is started again.
     pub fn unless_dead<T>(&mut self, result: Result<T, Failure>) -> Option<T> {
         match (self.revive(), result) {
             (true, _) => None,
@@ -317,8 +355,15 @@ impl Bench {
         }
     }
 
-    /// Starts the control plane again if it is dead.
+    /// Starts the control plane again if it is dead. True: what was asked last was not answered.
     pub fn revive(&mut self) -> bool {
+        let unheard = self.crashes.unheard.load(Ordering::Relaxed);
+        self.start_if_dead() || unheard
+    }
+
+    /// What workers do not learn they find out by themselves.
+    fn start_if_dead(&mut self) -> bool {
+        self.finds_out |= self.crashes.unheard.swap(false, Ordering::Relaxed);
         let dead = self.crashes.dead.load(Ordering::Relaxed);
         if dead {
             self.restart();
@@ -332,6 +377,10 @@ impl Bench {
         self.crashes.dead.store(false, Ordering::Relaxed);
         self.under_way.clear();
         self.engine = open(&self.config, &self.provider, &self.tool, &self.spawns_hang, &self.store, &self.clock);
+        if self.bare {
+            let context = Arc::get_mut(&mut self.engine.context).expect("nobody else has it yet");
+            context.providers.replace(Default::default());
+        }
         if let Some(program) = self.notifier.clone() {
             self.notifying(program);
         }
@@ -369,9 +418,14 @@ impl Bench {
 
     /// Another process whose settings know no provider any more.
     pub fn restart_without_providers(&mut self) {
+        self.bare = true;
         self.restart();
-        let context = Arc::get_mut(&mut self.engine.context).expect("nobody else has it yet");
-        context.providers.replace(Default::default());
+    }
+
+    /// Another process whose settings know the provider again.
+    pub fn restart_with_providers(&mut self) {
+        self.bare = false;
+        self.restart();
     }
 
     pub fn key(&mut self) -> Key {
@@ -501,36 +555,5 @@ fn start(engine: &Engine) -> Result<Worker, Failure> {
 }
 
 pub fn spec() -> RunSpec {
-    RunSpec {
-        kind: RunKind::Task,
-        command: Command::Shell("true".to_owned()),
-        env: BTreeMap::new(),
-        secrets: Vec::new(),
-        files: None,
-        stdin: None,
-        working_dir: None,
-        resources: Resources::default(),
-        provider: "fake".to_owned(),
-        region: "here".to_owned(),
-        any_region: false,
-        providers: vec!["fake".to_owned()],
-        spot: false,
-        max_duration_ms: None,
-        stop_duration_ms: 10 * SECOND,
-        hold_ms: None,
-        budget: None,
-        retry: None,
-        priority: Priority::Normal,
-        artifacts: Vec::new(),
-        merge: false,
-        sandbox: None,
-        on_lost_control: OnLostControl::Finish,
-        failure_mode: FailureMode::FailFast,
-        plan: Default::default(),
-        nodes: 1,
-        init_checksum: None,
-        init: None,
-        base: None,
-        save_snapshot: false,
-    }
+    RunSpec { providers: vec!["fake".to_owned()], ..RunSpec::task(Command::Shell("true".to_owned()), "fake", "here") }
 }

@@ -94,6 +94,13 @@ impl Bench {
         }
     }
 
+    /// The provider was never made to make one machine twice.
+    #[track_caller]
+    pub fn check_made_once(&self) {
+        let made = self.provider.made();
+        assert!(made.values().all(|times| *times == 1), "{made:?}");
+    }
+
     /// All runs have ended: after holds and idle times nothing is left of any machine.
     #[track_caller]
     pub fn check_all_gone(&mut self) {

@@ -1,36 +1,56 @@
-//! The control plane dies before and after every commit of every story, and every item is worked on twice: the stories end alike.
+//! The control plane dies before and after every commit of every story, or its outcome is not learnt, and every item is worked on twice:
+//! the stories end alike.
 
-use crate::bench::{Bench, spec};
-use crate::machines::Plan;
+use crate::bench::{Bench, Harm, PRICE, spec};
+use crate::machines::{Plan, ended};
 use engine::run::Action;
-use model::RunId;
+use model::job::JobReason;
 use model::run::RunStatus;
-use model::spec::{Retry, RetryEvent};
+use model::spec::{Retry, RetryEvent, RunSpec};
 use model::time::{MINUTE, SECOND};
+use model::{Credits, RunId};
 use store::Moment;
 
-struct Story {
-    name: &'static str,
-    tell: fn(&mut Bench) -> RunId,
-    status: RunStatus,
-    code: Option<&'static str>,
-    executions: usize,
+pub struct Story {
+    pub name: &'static str,
+    pub tell: fn(&mut Bench) -> RunId,
+    pub status: RunStatus,
+    pub code: Option<&'static str>,
+    pub executions: usize,
 }
 
-const STORIES: &[Story] = &[
-    Story { name: "cold", tell: cold, status: RunStatus::Completed, code: None, executions: 1 },
-    Story { name: "warm", tell: warm, status: RunStatus::Completed, code: None, executions: 1 },
-    Story { name: "long", tell: long, status: RunStatus::Completed, code: None, executions: 1 },
-    Story { name: "cancelled", tell: cancelled, status: RunStatus::Cancelled, code: None, executions: 1 },
-    Story { name: "unplaced", tell: cancelled_in_the_queue, status: RunStatus::Cancelled, code: None, executions: 0 },
-    Story { name: "retried", tell: retried, status: RunStatus::Failed, code: Some("exited_with_error"), executions: 2 },
-    Story { name: "lost", tell: machine_lost, status: RunStatus::Completed, code: None, executions: 2 },
-    Story { name: "paused", tell: paused, status: RunStatus::Completed, code: None, executions: 1 },
-    Story { name: "refused", tell: refused, status: RunStatus::Failed, code: Some("no_capacity"), executions: 0 },
-    Story { name: "cleaned", tell: cleaned_up, status: RunStatus::Completed, code: None, executions: 1 },
-    Story { name: "prepared", tell: prepared, status: RunStatus::Completed, code: None, executions: 1 },
-    Story { name: "kept", tell: crate::snapshots::story, status: RunStatus::Completed, code: None, executions: 1 },
-    Story { name: "elsewhere", tell: elsewhere, status: RunStatus::Completed, code: None, executions: 1 },
+const fn story(
+    name: &'static str,
+    tell: fn(&mut Bench) -> RunId,
+    (status, code): (RunStatus, Option<&'static str>),
+    executions: usize,
+) -> Story {
+    Story { name, tell, status, code, executions }
+}
+
+const WELL: (RunStatus, Option<&str>) = (RunStatus::Completed, None);
+const CANCELLED: (RunStatus, Option<&str>) = (RunStatus::Cancelled, None);
+
+pub const STORIES: &[Story] = &[
+    story("cold", cold, WELL, 1),
+    story("warm", warm, WELL, 1),
+    story("long", long, WELL, 1),
+    story("cancelled", cancelled, CANCELLED, 1),
+    story("unplaced", cancelled_in_the_queue, CANCELLED, 0),
+    story("retried", retried, (RunStatus::Failed, Some("exited_with_error")), 2),
+    story("lost", machine_lost, WELL, 2),
+    story("paused", paused, WELL, 1),
+    story("refused", refused, (RunStatus::Failed, Some("no_capacity")), 0),
+    story("unpaid", unpaid, (RunStatus::Failed, Some("budget")), 1),
+    story("unprovided", unprovided, (RunStatus::Failed, Some("no_capacity")), 0),
+    story("cleaned", cleaned_up, WELL, 1),
+    story("prepared", prepared, WELL, 1),
+    story("equipped", crate::features::story, WELL, 1),
+    story("kept", crate::snapshots::story, WELL, 1),
+    story("unreadable", crate::snapshots::refused_story, WELL, 1),
+    story("saved", crate::snapshots::saved_story, WELL, 1),
+    story("unsaved", crate::snapshots::unsaved_story, WELL, 1),
+    story("elsewhere", elsewhere, WELL, 1),
 ];
 
 fn cold(bench: &mut Bench) -> RunId {
@@ -74,7 +94,7 @@ fn cancelled_in_the_queue(bench: &mut Bench) -> RunId {
 fn retried(bench: &mut Bench) -> RunId {
     bench.runners.plan = Some(Plan::Exit(3));
     let retry = Retry { max_attempts: 2, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None };
-    let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
+    let run = bench.submit(RunSpec { retry: Some(retry), ..spec() });
     bench.advance(SECOND);
     run
 }
@@ -82,7 +102,7 @@ fn retried(bench: &mut Bench) -> RunId {
 fn machine_lost(bench: &mut Bench) -> RunId {
     bench.runners.plan = Some(Plan::Run);
     let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
-    let run = bench.submit(model::spec::RunSpec { retry: Some(retry), ..spec() });
+    let run = bench.submit(RunSpec { retry: Some(retry), ..spec() });
     bench.settle();
     let name = bench.name_of(run);
     bench.provider.destroy(&name);
@@ -116,14 +136,14 @@ fn refused(bench: &mut Bench) -> RunId {
 /// The first region has no machine, the second has one.
 fn elsewhere(bench: &mut Bench) -> RunId {
     crate::regions::full_here(bench, adapters::fake::Fate::FailBefore(model::TroubleKind::Capacity));
-    let run = bench.submit(model::spec::RunSpec { any_region: true, ..spec() });
+    let run = bench.submit(RunSpec { any_region: true, ..spec() });
     bench.settle();
     run
 }
 
 /// The second run finds the init of the first.
 fn prepared(bench: &mut Bench) -> RunId {
-    let init = || model::spec::RunSpec { init: Some("true".into()), init_checksum: Some("x".into()), ..spec() };
+    let init = || RunSpec { init: Some("true".into()), init_checksum: Some("x".into()), ..spec() };
     bench.submit(init());
     bench.settle();
     let run = bench.submit(init());
@@ -138,12 +158,41 @@ fn cleaned_up(bench: &mut Bench) -> RunId {
     run
 }
 
+/// It is interrupted when its budget is used up: nothing is left to pay another machine with.
+fn unpaid(bench: &mut Bench) -> RunId {
+    bench.runners.plan = Some(Plan::Run);
+    let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
+    let budget = Some(Credits(PRICE.0 / 60));
+    let run = bench.submit(RunSpec { retry: Some(retry), budget, ..spec() });
+    bench.settle();
+    let paid_until = bench.job(run).started_at.expect("it runs") + MINUTE;
+    bench.advance(paid_until.since(bench.at()));
+    bench.says_until_heard(run, ended(JobReason::Interrupted, None, 0, MINUTE));
+    bench.advance(30 * SECOND);
+    run
+}
+
+/// It waits for a machine when its provider is taken out of the settings.
+fn unprovided(bench: &mut Bench) -> RunId {
+    bench.runners.plan = Some(Plan::Run);
+    let before: Vec<RunId> = (0..2).map(|_| bench.submit(spec())).collect();
+    bench.settle();
+    let run = bench.submit(spec());
+    bench.restart_without_providers();
+    bench.advance(10 * SECOND);
+    bench.restart_with_providers();
+    before.into_iter().for_each(|run| bench.exits(run, 0));
+    run
+}
+
 fn judge(story: &Story, bench: &mut Bench, run: RunId, how: &str) {
     eprintln!("{} {how}", story.name);
-    bench.advance(10 * SECOND); // the items of the interrupted worker are taken over
+    // The items of the interrupted worker are taken over.
+    bench.advance(if how.contains("unheard") { MINUTE } else { 10 * SECOND });
     bench.expect_end(run, story.status, story.code);
     assert_eq!(bench.runners.executions(run), story.executions, "{} {how}", story.name);
     bench.check();
+    bench.check_made_once();
     // A machine whose maker died may appear late: it is looked for, for 5 minutes.
     bench.check_all_gone_after(6 * MINUTE);
 }
@@ -168,73 +217,50 @@ fn an_item_worked_on_twice_changes_nothing_twice() {
     }
 }
 
-/// From the n-th write of a story on, the control plane is another one.
-fn die_everywhere(name: &str) {
+/// From the n-th write of a story on, the control plane is another one; or it is the same and has not heard of the commit.
+fn harm_everywhere(name: &str, harms: &[Harm]) {
     let story = STORIES.iter().find(|story| story.name == name).expect("it is told above");
     let mut undisturbed = Bench::brief();
     (story.tell)(&mut undisturbed);
     undisturbed.settle();
     let writes = undisturbed.crashes.writes.lock().unwrap().clone();
     for (n, write) in writes.iter().enumerate() {
-        for moment in [Moment::Before, Moment::After] {
+        for harm in harms {
             let mut bench = Bench::brief();
-            bench.crashes.arm(n, moment);
+            bench.crashes.arm_with(n, *harm);
             let run = (story.tell)(&mut bench);
-            judge(story, &mut bench, run, &format!("dies {moment:?} write {n}, {write}"));
-            assert_eq!(bench.starts, 2, "it died once");
+            judge(story, &mut bench, run, &format!("{harm:?} write {n}, {write}").to_lowercase());
+            assert!(bench.crashes.has_struck(), "{} {harm:?} {n}", story.name);
+            if matches!(harm, Harm::Dies(_)) {
+                assert_eq!(bench.starts, undisturbed.starts + 1, "it died once");
+            }
         }
     }
 }
 
-#[test]
-fn dying_anywhere_around_a_pause_changes_nothing() {
-    die_everywhere("paused");
+macro_rules! harmed {
+    ($($name:ident)*) => {
+        /// Dying at any commit changes nothing.
+        mod dying {
+            $(#[test]
+            fn $name() {
+                use super::{Harm, Moment, harm_everywhere};
+                harm_everywhere(stringify!($name), &[Harm::Dies(Moment::Before), Harm::Dies(Moment::After)]);
+            })*
+        }
+        /// Not learning of a commit changes nothing.
+        mod unheard {
+            $(#[test]
+            fn $name() {
+                super::harm_everywhere(stringify!($name), &[super::Harm::Unheard]);
+            })*
+        }
+        #[test]
+        fn every_story_is_harmed() {
+            let harmed = [$(stringify!($name)),*];
+            assert_eq!(STORIES.iter().map(|story| story.name).collect::<Vec<_>>(), harmed);
+        }
+    };
 }
-#[test]
-fn dying_anywhere_in_a_cold_run_changes_nothing() {
-    die_everywhere("cold");
-}
-#[test]
-fn dying_anywhere_in_a_warm_run_changes_nothing() {
-    die_everywhere("warm");
-}
-#[test]
-fn dying_anywhere_in_a_long_run_changes_nothing() {
-    die_everywhere("long");
-}
-#[test]
-fn dying_anywhere_in_a_cancelled_run_changes_nothing() {
-    die_everywhere("cancelled");
-}
-#[test]
-fn dying_anywhere_around_a_queue_changes_nothing() {
-    die_everywhere("unplaced");
-}
-#[test]
-fn dying_anywhere_in_a_retried_run_changes_nothing() {
-    die_everywhere("retried");
-}
-#[test]
-fn dying_anywhere_around_a_lost_machine_changes_nothing() {
-    die_everywhere("lost");
-}
-#[test]
-fn dying_anywhere_in_a_cleanup_changes_nothing() {
-    die_everywhere("cleaned");
-}
-#[test]
-fn dying_anywhere_around_an_init_changes_nothing() {
-    die_everywhere("prepared");
-}
-#[test]
-fn dying_anywhere_around_a_snapshot_changes_nothing() {
-    die_everywhere("kept");
-}
-#[test]
-fn dying_anywhere_between_two_regions_changes_nothing() {
-    die_everywhere("elsewhere");
-}
-#[test]
-fn dying_anywhere_around_a_refused_machine_changes_nothing() {
-    die_everywhere("refused");
-}
+
+harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped kept unreadable saved unsaved elsewhere);

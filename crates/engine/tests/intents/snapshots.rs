@@ -174,17 +174,55 @@ fn a_run_that_ends_well_saves_its_folder_and_one_that_cannot_ends_well_all_the_s
     }
 }
 
-/// For the stories of `crashes`.
-pub fn story(bench: &mut Bench) -> RunId {
-    // The items of a worker that died are taken over meanwhile.
-    const TAKEN_OVER_MS: i64 = 11_000;
-    let run = bench.submit(RunSpec { hold_ms: Some(2 * MINUTE), ..spec() });
+// The stories of `crashes`. In each the items of a worker that died are taken over meanwhile.
+const TAKEN_OVER_MS: i64 = 11_000;
+
+fn asked_for(bench: &mut Bench) -> (RunId, SnapshotId) {
+    (bench.config.timings.idle_duration_ms, bench.config.timings.idle_duration_paid_ms) = (3 * MINUTE, 3 * MINUTE);
+    bench.restart();
+    let run = bench.submit(RunSpec { hold_ms: Some(4 * MINUTE), ..spec() });
     bench.advance(TAKEN_OVER_MS);
-    let tree = sent(bench, "d");
     let id = create(bench, run).unwrap();
     bench.advance(TAKEN_OVER_MS);
+    (run, id)
+}
+
+pub fn story(bench: &mut Bench) -> RunId {
+    let (run, id) = asked_for(bench);
+    let tree = sent(bench, "d");
     taken(bench, id, Ok(tree));
     bench.advance(TAKEN_OVER_MS);
     assert_eq!(find(bench, id).status, SnapshotStatus::Ready);
+    run
+}
+
+/// The machine cannot send the folder.
+pub fn refused_story(bench: &mut Bench) -> RunId {
+    let (run, id) = asked_for(bench);
+    taken(bench, id, Err("a file cannot be read".into()));
+    bench.advance(TAKEN_OVER_MS);
+    assert_eq!(find(bench, id).status, SnapshotStatus::Failed);
+    run
+}
+
+pub fn saved_story(bench: &mut Bench) -> RunId {
+    bench.runners.kept = Some(sent(bench, "e"));
+    let run = bench.submit(RunSpec { save_snapshot: true, ..spec() });
+    bench.advance(TAKEN_OVER_MS);
+    run
+}
+
+/// Its machine has not kept the folder.
+pub fn unsaved_story(bench: &mut Bench) -> RunId {
+    let run = bench.submit(RunSpec { save_snapshot: true, ..spec() });
+    bench.advance(TAKEN_OVER_MS);
+    run
+}
+
+/// The machine says nothing of it.
+pub fn silent_story(bench: &mut Bench) -> RunId {
+    let run = finished(bench, 0, RunSpec { hold_ms: Some(4 * HOUR), ..spec() });
+    create(bench, run).unwrap();
+    bench.advance(HOUR + MINUTE);
     run
 }

@@ -5,6 +5,7 @@ use crate::question::MAX_NOTE;
 use engine::offer::{MAX_TOOL_NAME, MAX_TOOLS};
 use engine::store::token::Scope;
 use model::agent::AgentStatus;
+use model::feature::MAX_FEATURES;
 use model::run::{RunStatus, Ticket};
 use model::spec::{GPU_PATTERN, MAX_INIT_BYTES, MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent};
 use model::step::StepStatus;
@@ -51,6 +52,10 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.secrets", json!({ "items": { "type": "string", "pattern": FREE_VARIABLE } })),
         ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
         ("Submit.init", json!({ "pattern": r"\S", "maxLength": MAX_INIT_BYTES })),
+        (
+            "Submit.features",
+            json!({ "maxItems": MAX_FEATURES, "uniqueItems": true, "items": { "type": "string", "minLength": 1 } }),
+        ),
         ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": 4096 } })),
         ("Submit.max_duration_ms", json!({ "minimum": 1 })),
         ("Submit.stop_duration_ms", json!({ "minimum": 0 })),

@@ -71,7 +71,7 @@ fn pool_row(pool: &PoolView, machines: &[InstanceView]) -> Markup {
                 @for _ in pool.instances..pool.max_instances.min(pool.instances + 12) { li { "empty" } }
             }
             p.quiet.num { (pool.instances) " of " (pool.max_instances) " machines"
-                @if pool.waiting > 0 { ", " a href="/runs?show=pending" { (pool.waiting) " jobs wait" } } }
+                @if pool.waiting > 0 { ", " a href="/runs?show=pending" { (pool.waiting) (if pool.waiting == 1 { " job waits" } else { " jobs wait" }) } } }
         }
     }
 }

@@ -219,7 +219,7 @@ fn shown(id: &str, window: &Window, jobs: &[Job], job: Option<&Job>) -> Markup {
             div.log tabindex="0" role="region" aria-label="Log" data-tail=[window.follows.then_some("")] {
                 ol { @for line in &window.lines {
                     li id=(line.key) class=(class(line.stream)) {
-                        a href=(format!("{}#{}", at(window.from), line.key)) title=(line.title) { (parts::moment(line.at_ms)) }
+                        a href=(format!("?from={}{of}#{}", window.from, line.key)) title=[Some(&line.title).filter(|it| !it.is_empty())] { (parts::clock_time(line.at_ms)) }
                         span { (PreEscaped(&line.html)) @if line.cut { i.hidden { "cut" } } }
                     }
                 } }

@@ -138,7 +138,7 @@ fn row(run: &RunView, writes: bool) -> Markup {
     }
 }
 
-fn what(run: &RunView) -> Markup {
+pub(crate) fn what(run: &RunView) -> Markup {
     match (&run.task, run.kind.as_str()) {
         (Some(task), _) => html! { span title=(parts::visible(task)) { (parts::visible(task)) } },
         (None, "agents") => html! { span.quiet { (run.agent_count) " agents, " (run.step_count) " steps" } },

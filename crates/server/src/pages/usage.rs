@@ -11,7 +11,8 @@ use crate::{Shared, ledger, usage};
 use axum::extract::State;
 use axum::http::Uri;
 use maud::{Markup, html};
-use model::Credits;
+use model::time::DAY;
+use model::{Credits, Timestamp};
 use wire::api::UsageView;
 
 const BY: [&str; 4] = ["run", "agent", "model", "provider"];
@@ -66,11 +67,15 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
     })
 }
 
-/// Days in their order.
+/// Every day of the span in its order, also those on which nothing was spent.
 fn by_day(days: &UsageView) -> Vec<Amount> {
-    let mut all = amounts(days);
-    all.sort_by(|left, right| left.name.cmp(&right.name));
-    all
+    let spent = amounts(days);
+    let value = |day: &str| spent.iter().find(|amount| amount.name == day).map_or(0, |amount| amount.value);
+    if spent.iter().all(|amount| amount.value == 0) {
+        return Vec::new();
+    }
+    let names = (days.from.div_euclid(DAY)..=days.to.div_euclid(DAY)).map(|day| Timestamp(day * DAY).date());
+    names.map(|name| Amount { value: value(&name), name, href: None }).collect()
 }
 
 fn amounts(used: &UsageView) -> Vec<Amount> {

@@ -10,7 +10,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("calls", &[]),
     ("wire", &["model"]),
     ("store", &["model", "calls"]),
-    ("adapters", &["model"]),
+    ("adapters", &["model", "calls"]),
     ("engine", &["model", "plan", "calls", "store", "adapters"]),
     ("server", &["model", "plan", "calls", "engine", "wire"]),
     ("runner", &["wire"]),
