@@ -120,6 +120,24 @@ impl World {
         Got { status, headers, body: serde_json::from_slice(&bytes).unwrap_or(Value::Null) }
     }
 
+    /// The answer as it is, for requests that are not of the API.
+    pub(crate) async fn raw(&self, mut request: Request<Body>) -> axum::response::Response {
+        request.extensions_mut().insert(self.peer);
+        self.app.clone().oneshot(request).await.unwrap()
+    }
+
+    /// The same control plane, asked from this place.
+    pub(crate) fn seen_from(mut self, peer: Peer) -> World {
+        self.peer = peer;
+        self
+    }
+
+    /// The same with the pages of `repl ui` alone.
+    pub(crate) fn through_own_door(mut self) -> World {
+        self.app = crate::pages::alone(self.state.clone());
+        self
+    }
+
     pub(crate) async fn submit(&self, token: &str, body: Value) -> Got {
         self.ask("post", "/api/v1/runs", Some(token), &[], &body.to_string()).await
     }

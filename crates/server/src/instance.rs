@@ -28,6 +28,12 @@ pub(crate) struct Filter {
     cursor: Option<String>,
 }
 
+impl Filter {
+    pub(crate) fn first(limit: i64) -> Filter {
+        Filter { limit: Some(limit), ..Filter::default() }
+    }
+}
+
 pub(crate) async fn list(
     State(state): State<Shared>,
     reader: Reader,

@@ -5,25 +5,30 @@ mod act;
 mod asset;
 mod drawing;
 mod guard;
+mod instance;
 mod live;
 mod log;
-#[allow(dead_code, reason = "the page of the log is joined to it next")]
 mod log_search;
 mod log_text;
-#[allow(dead_code, reason = "the page of the log is joined to it next")]
 mod log_window;
 mod login;
 mod new_run;
+mod orphan;
 mod parts;
 mod question;
 mod region;
 mod run;
 mod run_list;
 mod session;
+mod settings;
 mod shell;
 mod step;
+#[cfg(test)]
+mod tests;
 mod ticket;
 mod tree;
+mod usage;
+mod workflow;
 
 pub(crate) use guard::headers;
 pub(crate) use ticket::open;
@@ -61,6 +66,8 @@ pub(crate) struct Pages {
     failures: login::Failures,
     live: live::Live,
     tickets: ticket::Tickets,
+    layouts: drawing::graph::Layouts,
+    searches: log_search::Searches,
     /// Where tools of steps must not connect to: the port of `repl ui` is one of them.
     own: OwnAddresses,
 }
@@ -76,6 +83,8 @@ impl Pages {
             failures: Default::default(),
             live: Default::default(),
             tickets: Default::default(),
+            layouts: Default::default(),
+            searches: Default::default(),
         }
     }
 
@@ -118,12 +127,12 @@ pub(crate) fn beside_api(state: &Shared) -> Router<Shared> {
 /// The pages alone: what the port of `repl ui` serves.
 pub(crate) fn alone(state: Shared) -> Router {
     let own = Router::new().route("/ticket", get(ticket::enter));
-    let routes = guarded(common().merge(own), &state, Door::Own);
+    let routes = guarded(common().merge(own).fallback(nowhere), &state, Door::Own);
     crate::routes::dressed(routes, state)
 }
 
 fn guarded(routes: Router<Shared>, state: &Shared, door: Door) -> Router<Shared> {
-    let routes = routes.fallback(nowhere).method_not_allowed_fallback(not_that_way);
+    let routes = routes.method_not_allowed_fallback(not_that_way);
     routes.layer(middleware::from_fn_with_state((state.clone(), door), guard::guard))
 }
 
@@ -134,40 +143,63 @@ fn common() -> Router<Shared> {
         .route("/static/{name}", get(asset::get))
         .route("/ui/live", get(live::stream))
         .route("/ui/{*region}", get(region::fragment))
-        .route("/runs", get(run_list::page))
+        .route("/runs", get(run_list::page).post(act::on_several))
         .route("/new", get(new_run::page).post(new_run::submit))
         .route("/runs/{id}", get(run::page))
         .route("/runs/{id}/steps/{step}", get(step::page))
         .route("/runs/{id}/artifacts/{artifact}", get(run::artifact))
+        .route("/runs/{id}/log/raw", get(log::raw))
         .route("/runs/{id}/{part}", get(run::part_page).post(act::on_run))
         .route("/inbox", get(question::page))
         .route("/inbox/{id}/{action}", post(act::on_question))
         .route("/allocations/{id}/{action}", post(act::on_allocation))
+        .route("/machines", get(instance::page))
+        .route("/machines/{id}/terminate", post(instance::terminate))
+        .route("/workflows", get(workflow::list))
+        .route("/workflows/{id}", get(workflow::page))
+        .route("/workflows/{id}/{action}", post(workflow::act))
+        .route("/spending", get(usage::page))
+        .route("/orphans", get(orphan::page))
+        .route("/orphans/{action}", post(orphan::act))
+        .route("/settings", get(settings::page))
+        .route("/settings/tokens/{id}/revoke", post(settings::revoke))
 }
 
 async fn nowhere(visitor: Result<Visitor, Response>, request: Request) -> Response {
     let problem =
         Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {}", request.uri().path()));
     match visitor {
-        Ok(visitor) => Refusal(visitor, problem).into_response(),
+        Ok(visitor) => Refusal::of(visitor, problem).into_response(),
         Err(response) => response,
     }
 }
 
 async fn not_that_way(visitor: Visitor, request: Request) -> Response {
     let detail = format!("{} is not possible at {}", request.method(), request.uri().path());
-    Refusal(visitor, Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)).into_response()
+    Refusal::of(visitor, Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)).into_response()
+}
+
+/// What a browser gets for an address that leads nowhere.
+pub(crate) fn nothing_at(path: &str) -> Response {
+    let body = html! { h1 { "Nothing is here" } p { code { (parts::visible(path)) } " leads nowhere. " a href="/" { "To the runs" } } };
+    guard::refused(StatusCode::NOT_FOUND, &body)
 }
 
 /// A page, or why there is none, as a page.
 pub(crate) type PageResult = Result<Response, Refusal>;
 
 /// A problem shown to a signed-in person.
-pub(crate) struct Refusal(pub(crate) Visitor, pub(crate) Problem);
+pub(crate) struct Refusal(Box<(Visitor, Problem)>);
+
+impl Refusal {
+    pub(crate) fn of(visitor: Visitor, problem: Problem) -> Refusal {
+        Refusal(Box::new((visitor, problem)))
+    }
+}
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Refusal(visitor, problem) = self;
+        let (visitor, problem) = *self.0;
         let body = parts::problem(&problem);
         let status = problem.status();
         let hidden = problem.into_response().extensions_mut().remove::<crate::problem::Hidden>();
@@ -187,7 +219,7 @@ pub(crate) trait OrShown<T> {
 
 impl<T, E: Into<Problem>> OrShown<T> for Result<T, E> {
     fn or_shown(self, visitor: &Visitor) -> Result<T, Refusal> {
-        self.map_err(|error| Refusal(visitor.clone(), error.into()))
+        self.map_err(|error| Refusal::of(visitor.clone(), error.into()))
     }
 }
 

@@ -47,6 +47,8 @@ fn everything(state: &Shared) -> Router<Shared> {
     let open = Router::new()
         .route("/api/v1/openapi.json", get(openapi::document))
         .route("/api/v1/docs", get(openapi::page))
+        .route("/api/v1/docs/style.css", get(openapi::style))
+        .route("/api/v1/docs/script.js", get(openapi::script))
         .route("/healthz", get(control::healthz))
         .route("/readyz", get(control::readyz))
         // Not of the API: only for a process that can read the installation's file.
@@ -200,8 +202,17 @@ api! {
     post "/control/stop" control::stop, admin, "End idle machines and this process", StopBody => 200 Stopped;
 }
 
-async fn nowhere(request: Request) -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {}", request.uri().path()))
+async fn nowhere(request: Request) -> Response {
+    let path = request.uri().path();
+    let wants_page = request
+        .headers()
+        .get(header::ACCEPT)
+        .and_then(|it| it.to_str().ok())
+        .is_some_and(|it| it.contains("text/html"));
+    if wants_page && !path.starts_with("/api/") && !path.starts_with("/runner/") {
+        return crate::pages::nothing_at(path);
+    }
+    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {path}")).into_response()
 }
 
 async fn not_that_way(request: Request) -> Problem {

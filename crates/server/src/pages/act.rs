@@ -16,6 +16,9 @@ use model::Refused;
 use serde_json::Value;
 use wire::api::{ActionBody, ApproveBody, ExtendBody, RejectBody, ResolveBody};
 
+/// Runs of one page.
+const SEVERAL: usize = 50;
+
 /// What a button carries in its address.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
@@ -36,9 +39,15 @@ pub(crate) async fn after(visitor: &Visitor, answer: HandlerResult, to: &str) ->
     match answer {
         Ok(answer) if answer.status().is_success() => see_other(to),
         // A refusal that is remembered under the key comes as a document.
-        Ok(answer) => Refusal(visitor.clone(), document(answer).await).into_response(),
-        Err(problem) => Refusal(visitor.clone(), problem).into_response(),
+        Ok(answer) => Refusal::of(visitor.clone(), document(answer).await).into_response(),
+        Err(problem) => Refusal::of(visitor.clone(), problem).into_response(),
     }
+}
+
+/// What a handler of the API answers, as the type that it was.
+pub(crate) async fn answer_of<T: serde::de::DeserializeOwned>(answer: HandlerResult) -> HandlerResult<T> {
+    let bytes = axum::body::to_bytes(answer?.into_body(), 16 << 20).await.unwrap_or_default();
+    serde_json::from_slice(&bytes).map_err(|error| Problem::internal(error.to_string()))
 }
 
 async fn document(answer: Response) -> Problem {
@@ -86,6 +95,59 @@ pub(crate) async fn on_run(
         }
     };
     Ok(after(&visitor, answer, &format!("/runs/{id}")).await)
+}
+
+/// What is done to several runs.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct Several {
+    r#do: String,
+}
+
+/// `POST /runs?do=…`: to each run that was chosen, one after the other. Those that refuse are named, the others are done.
+pub(crate) async fn on_several(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Query(what): Query<Several>,
+    Extension(request_id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let form = match Form::of(&visitor, request).await {
+        Ok(form) => form,
+        Err(response) => return Ok(response),
+    };
+    let mut refused = Vec::new();
+    for chosen in form.all("run").take(SEVERAL) {
+        let Some((id, seen)) = chosen.split_once(' ') else { continue };
+        if let Err(problem) = one_of_several(&state, &visitor, (&what.r#do, id, seen), &request_id).await {
+            refused.push(format!("{id}: {}", problem.detail()));
+        }
+    }
+    if refused.is_empty() {
+        return Ok(see_other("/runs"));
+    }
+    Err(Refusal::of(visitor, Problem::new(StatusCode::CONFLICT, "conflict", refused.join("; "))))
+}
+
+async fn one_of_several(
+    state: &Shared,
+    visitor: &Visitor,
+    (action, id, seen): (&str, &str, &str),
+    request_id: &RequestId,
+) -> Result<(), Problem> {
+    let writer = writer(visitor, action)?;
+    let (route, key) = (format!("POST /runs/{{id}}/{action}"), visitor.action_key(action, id, seen));
+    let asked = Asked::made(ActionBody::default(), &route, id, key, request_id.0.clone());
+    if state.engine.answered_before(asked.key(writer.org())).await?.is_none() {
+        fresh(state, visitor, id, seen).await?;
+    }
+    let (shared, path) = (State(state.clone()), Path(id.to_owned()));
+    let answer = match action {
+        "cancel" => run::cancel(shared, writer, path, asked).await?,
+        "retry" => run::retry(shared, writer, path, asked).await?,
+        other => return Err(Refused::invalid("do", format!("`{other}` is not done to several runs")).into()),
+    };
+    if answer.status().is_success() { Ok(()) } else { Err(document(answer).await) }
 }
 
 /// Whether the run is still in the state and attempt that the page showed.

@@ -50,16 +50,19 @@ impl Window {
 
 /// The lines that begin at `from` or behind it. `from` may be any number: what is not the beginning of a line leads to the next line.
 pub(crate) async fn window(logs: &Logs, log: LogId, from: i64) -> Result<Window, Failure> {
-    let mut gathering = Gathering::new(from);
+    gathered(logs, log, Gathering::new(from)).await
+}
+
+/// The last lines of a log that has this many bytes.
+pub(crate) async fn last(logs: &Logs, log: LogId, total: i64) -> Result<Window, Failure> {
+    gathered(logs, log, Gathering { keeps_last: true, ..Gathering::new(total - WINDOW_BYTES) }).await
+}
+
+async fn gathered(logs: &Logs, log: LogId, mut gathering: Gathering) -> Result<Window, Failure> {
     while let Some(at) = gathering.wants() {
         gathering.add(logs.read(log, at, READ_BYTES).await?);
     }
     Ok(gathering.finish())
-}
-
-/// Where the last window of a log begins that has this many bytes.
-pub(crate) fn last_of(total: i64) -> i64 {
-    (total - WINDOW_BYTES).max(0)
 }
 
 /// A window while its bytes are read.
@@ -67,6 +70,8 @@ struct Gathering {
     from: i64,
     /// Lines that begin here belong to the next window.
     end: i64,
+    /// Of too many lines the last ones are shown, not the first.
+    keeps_last: bool,
     at: i64,
     lines: Lines,
     found: Vec<RawLine>,
@@ -78,7 +83,7 @@ impl Gathering {
     fn new(from: i64) -> Gathering {
         let from = from.max(0);
         let (at, end) = ((from - AROUND_BYTES).max(0), from.saturating_add(WINDOW_BYTES));
-        Gathering { from, end, at, lines: Lines::default(), found: Vec::new(), ended: None }
+        Gathering { from, end, keeps_last: false, at, lines: Lines::default(), found: Vec::new(), ended: None }
     }
 
     /// Where to read on, or none if the window is complete.
@@ -116,10 +121,14 @@ impl Gathering {
     }
 
     fn finish(self) -> Window {
-        let Gathering { from, end, at, lines, mut found, ended } = self;
+        let Gathering { mut from, end, keeps_last, at, lines, mut found, ended } = self;
         found.extend(lines.rest().into_iter().filter(|line| line.offset >= from));
         found.sort_by_key(|line| line.offset);
-        let inside = found.iter().position(|line| line.offset >= end).unwrap_or(found.len());
+        let mut inside = found.iter().position(|line| line.offset >= end).unwrap_or(found.len());
+        if keeps_last && inside > MOST_LINES {
+            found.drain(..inside - MOST_LINES);
+            (from, inside) = (found[0].offset, MOST_LINES);
+        }
         let shown = inside.min(MOST_LINES);
         let next = match found.get(shown) {
             Some(line) if inside > MOST_LINES => line.offset,
@@ -243,6 +252,18 @@ mod tests {
         let frames = log(&[(Stdout, b"\n".repeat(5_000))]);
         assert_eq!(window(&frames, 0).0.next, 1_000);
         assert_eq!(walk(&frames).len(), 5_000);
+    }
+
+    #[test]
+    fn the_last_window_ends_with_the_log() {
+        let frames = log(&[(Stdout, b"0\n".repeat(40_000)), (Stdout, b"the end\n".to_vec())]);
+        let mut gathering = Gathering { keeps_last: true, ..Gathering::new(80_008 - WINDOW_BYTES) };
+        while let Some(at) = gathering.wants() {
+            gathering.add(read(&frames, at, READ_BYTES));
+        }
+        let window = gathering.finish();
+        assert_eq!((window.lines.len(), window.lines[MOST_LINES - 1].html.as_str()), (MOST_LINES, "the end"));
+        assert_eq!((window.from, window.done), (window.lines[0].offset, true));
     }
 
     proptest! {

@@ -70,6 +70,11 @@ pub(crate) fn moment(at: i64) -> Markup {
     html! { time.num datetime=(exact) title=(exact) { (exact[11..19]) } }
 }
 
+/// The same as text.
+pub(crate) fn clock_time(at: i64) -> String {
+    clock(at).0[11..19].to_owned()
+}
+
 pub(crate) fn duration(ms: Option<i64>) -> Markup {
     html! { span.num { @match ms { Some(ms) => (show_duration(ms.max(0))), None => "–" } } }
 }

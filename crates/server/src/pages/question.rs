@@ -87,7 +87,7 @@ fn card(it: &QuestionDetailView, may: bool) -> Markup {
             }
             p.quiet { "Run " a href=(format!("/runs/{}", q.run)) { (parts::visible(&it.run_name)) } ", step "
                 a href=(format!("/runs/{}/steps/{}", q.run, q.step)) { (q.step) } ", asked " (parts::time(q.asked_at))
-                @if let Some(at) = q.expires_at { ", refused if not answered by " (parts::time(at)) } }
+                @if let Some(at) = q.expires_at { ", expires " (parts::time(at)) } }
             @if let Some(error) = &q.error { (parts::error(error)) }
             @if let (Some(path), Some(step)) = (&q.same_as, &q.same_as_step) {
                 p.bad { "The same call was begun before, as " a href=(format!("/runs/{}/steps/{step}", q.run)) { (parts::visible(path)) } "." }

@@ -2,7 +2,7 @@
 //! a function that renders it from the API's own views. A fragment depends on the org and scope of its viewer and on nothing else of them.
 
 use super::session::{Viewer, Visitor};
-use super::{build, live, question, run, run_list};
+use super::{build, instance, live, question, run, run_list, usage, workflow};
 use crate::Shared;
 use crate::problem::{HandlerResult, Problem};
 use axum::extract::State;
@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use engine::store::{Hint, Topic};
 use maud::{Markup, PreEscaped, html};
-use model::{OrgId, RunId};
+use model::{JobId, OrgId, RunId};
 use std::sync::Arc;
 
 /// What a path below `/ui/` names.
@@ -19,6 +19,9 @@ enum Region<'s> {
     Run(&'s str, &'s str),
     Inbox,
     InboxCount,
+    Machines,
+    Workflow(&'s str),
+    Spending,
 }
 
 fn read(src: &str) -> Option<(Region<'_>, &str)> {
@@ -27,6 +30,9 @@ fn read(src: &str) -> Option<(Region<'_>, &str)> {
     let region = match parts.as_slice() {
         ["runs"] => Region::Runs,
         ["runs", id, part] => Region::Run(id, part),
+        ["machines"] => Region::Machines,
+        ["workflows", id] => Region::Workflow(id),
+        ["spending"] => Region::Spending,
         ["inbox"] => Region::Inbox,
         ["inbox", "count"] => Region::InboxCount,
         _ => return None,
@@ -36,16 +42,23 @@ fn read(src: &str) -> Option<(Region<'_>, &str)> {
 
 /// What changes a region. None: there is no such region.
 pub(crate) fn hints(org: OrgId, src: &str) -> Option<Vec<Hint>> {
-    let (region, _) = read(src)?;
+    let (region, query) = read(src)?;
     Some(match region {
         Region::Runs => vec![Hint::Org(org, Topic::Runs)],
         Region::Run(id, part) => {
             let id: RunId = id.parse().ok()?;
             match part {
-                "log" => vec![Hint::Run(id), Hint::RunLogs(id)],
+                "log" => {
+                    let job = query.split('&').find_map(|pair| pair.strip_prefix("job="));
+                    let job: Option<JobId> = job.and_then(|job| job.parse().ok());
+                    let bytes = job.map_or(Hint::RunLogs(id), |job| Hint::Logs(job.into()));
+                    vec![Hint::Run(id), bytes]
+                }
                 _ => vec![Hint::Run(id)],
             }
         }
+        Region::Machines | Region::Workflow(_) => vec![Hint::Org(org, Topic::Machines), Hint::Org(org, Topic::Runs)],
+        Region::Spending => vec![Hint::Org(org, Topic::Money)],
         Region::Inbox | Region::InboxCount => vec![Hint::Org(org, Topic::Inbox)],
     })
 }
@@ -58,6 +71,9 @@ pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> Handler
         Region::Run(id, part) => run::region(state, viewer, id, part, query).await,
         Region::Inbox => question::region(state, viewer, query).await,
         Region::InboxCount => question::count(state, viewer).await,
+        Region::Machines => instance::region(state, viewer).await,
+        Region::Workflow(id) => workflow::region(state, viewer, id).await,
+        Region::Spending => usage::region(state, viewer, query).await,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::region;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, log, parts, tree};
+use super::{OrShown as _, PageResult, log, parts, run_list, tree};
 use crate::auth::Reader;
 use crate::input::{Path, Query};
 use crate::problem::{HandlerResult, Problem};
@@ -69,7 +69,7 @@ fn address(id: &str, part: &str) -> String {
 
 fn nothing(visitor: &Visitor, part: &str) -> super::Refusal {
     let detail = format!("a run has no part `{part}`");
-    super::Refusal(visitor.clone(), Problem::new(StatusCode::NOT_FOUND, "not_found", detail))
+    super::Refusal::of(visitor.clone(), Problem::new(StatusCode::NOT_FOUND, "not_found", detail))
 }
 
 pub(crate) async fn one(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<RunView> {
@@ -116,7 +116,7 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             }
         } @else if let Some(error) = &run.last_error { (parts::error(error)) }
         (parts::facts(vec![
-            ("What", Some(match &run.task { Some(task) => html! { (parts::visible(task)) }, None => html! { code { (parts::visible(&run.command)) } } })),
+            ("What", Some(run_list::what(&run))),
             ("Machine", run.instance.as_ref().map(|it| html! { code { (it) } @if run.warm == Some(true) { " " span.quiet { "warm" } } })),
             ("Attempt", (run.max_attempts > 1 || run.attempt_number > 1).then(|| html! { span.num { (run.attempt_number) " of " (run.max_attempts) } })),
             ("Exit", run.exit_code.map(|code| html! { span.num { (code) } })),

@@ -95,7 +95,7 @@ fn filters(wanted: &Wanted) -> Markup {
 pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> HandlerResult<Markup> {
     let wanted = Wanted::read(query)?;
     let runs = listed(state, viewer, &wanted).await?;
-    let base = format!("/runs?{}", wanted.query());
+    let (base, writes) = (format!("/runs?{}", wanted.query()), viewer.may(Scope::Write));
     if runs.data.is_empty() {
         return Ok(empty(viewer, &wanted));
     }
@@ -103,20 +103,25 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
         div.scroll tabindex="0" role="region" aria-label="Runs" {
             table.list {
                 thead { tr {
+                    @if writes { th scope="col" { span.away { "Choose" } } }
                     th scope="col" { "State" } th scope="col" { "Name" } th scope="col" { "What" }
                     th scope="col" { "Where" } th.r scope="col" { "Cost" } th.r scope="col" { "Took" } th.r scope="col" { "Age" }
                 } }
-                tbody data-list=[wanted.cursor.is_none().then_some("runs")] { @for run in &runs.data { (row(run)) } }
+                tbody data-list=[wanted.cursor.is_none().then_some("runs")] { @for run in &runs.data { (row(run, writes)) } }
             }
         }
+        @if writes { div.actions.several {
+            span.quiet { "The chosen:" } (parts::button("Cancel", "/runs?do=cancel", "danger")) (parts::button("Retry", "/runs?do=retry", ""))
+        } }
         (parts::more(base.trim_end_matches('?'), runs.next_cursor.as_deref(), wanted.cursor.is_none()))
     })
 }
 
-fn row(run: &RunView) -> Markup {
+fn row(run: &RunView, writes: bool) -> Markup {
     let ended = run.completed_at.or(run.cancelled_at);
     html! {
         tr id=(run.id) {
+            @if writes { td.pick { input type="checkbox" form="act" name="run" value=(format!("{} {}", run.id, super::run::seen(run))) aria-label=(format!("Choose {}", run.name)); } }
             td { (parts::state(&run.status))
                 @if let Some(phase) = run.phase.as_ref().filter(|phase| **phase != run.status && ended.is_none()) {
                     span.phase { (phase) }
@@ -133,7 +138,7 @@ fn row(run: &RunView) -> Markup {
     }
 }
 
-fn what(run: &RunView) -> Markup {
+pub(crate) fn what(run: &RunView) -> Markup {
     match (&run.task, run.kind.as_str()) {
         (Some(task), _) => html! { span title=(parts::visible(task)) { (parts::visible(task)) } },
         (None, "agents") => html! { span.quiet { (run.agent_count) " agents, " (run.step_count) " steps" } },

@@ -1,7 +1,7 @@
 //! What every page has around it: navigation, the one form that actions use, the line that screen readers hear.
 
 use super::session::Visitor;
-use super::{asset, build, private_html, region};
+use super::{Door, asset, build, private_html, region};
 use crate::Shared;
 use axum::response::Response;
 use maud::{DOCTYPE, Markup, html};
@@ -19,7 +19,16 @@ impl<'p> Head<'p> {
     }
 }
 
-const PLACES: [(&str, &str, &str); 2] = [("/runs", "Runs", "r"), ("/inbox", "Inbox", "i")];
+/// Path, name and key of each page that the navigation leads to.
+const PLACES: [(&str, &str, &str); 7] = [
+    ("/runs", "Runs", "r"),
+    ("/inbox", "Inbox", "i"),
+    ("/machines", "Machines", "m"),
+    ("/workflows", "Workflows", "w"),
+    ("/spending", "Spending", "s"),
+    ("/orphans", "Orphans", "o"),
+    ("/settings", "Settings", "t"),
+];
 
 pub(crate) fn head(title: &str) -> Markup {
     html! {
@@ -71,7 +80,8 @@ fn dressed(visitor: &Visitor, at: &Head<'_>, count: Option<&Markup>, body: &Mark
                 form id="act" method="post" hidden { input type="hidden" name="csrf" value=(visitor.form_token()); }
                 main id="main" tabindex="-1" { (body) }
                 footer.foot {
-                    a href="/api/v1/docs" { "API" }
+                    // The port of `repl ui` serves no API.
+                    @if visitor.door == Door::Server { a href="/api/v1/docs" { "API" } }
                     button.link type="button" id="keys" hidden { "Keyboard" }
                     span id="said" role="status" {}
                 }

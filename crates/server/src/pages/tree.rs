@@ -1,13 +1,15 @@
 //! The tree of a run, opened level by level: agents, the tasks of one, the steps of one. At most a hundred of each are read.
 
+use super::drawing::Tone;
+use super::drawing::timeline::{Span, timeline};
 use super::parts;
 use super::session::Viewer;
 use crate::input::{Path, Query};
 use crate::problem::HandlerResult;
-use crate::{Shared, tree};
+use crate::{Shared, now_ms, tree};
 use axum::extract::State;
 use maud::{Markup, html};
-use wire::api::{AgentView, CountsView, StepView, TaskView};
+use wire::api::{AgentView, CountsView, Page, StepView, TaskView};
 
 /// Which agent and task are open, and where the lists go on.
 #[derive(Debug, Default, Clone, serde::Deserialize)]
@@ -68,7 +70,11 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, query: &str
         return Ok(html! { p.empty { "Nothing has begun yet." } });
     }
     let first = opened.cursor.is_none();
+    let spans = spans(id, &agents.data, (agent.as_deref(), tasks.as_ref()), (task.as_deref(), steps.as_ref()));
     Ok(html! {
+        @if spans.len() > 3 {
+            details.block.times open { summary { "Timeline" } (timeline(&spans, now_ms())) }
+        }
         ul.tree aria-label="Agents, tasks and steps" {
             @for one in &agents.data {
                 @let is_open = agent.as_deref() == Some(&one.id);
@@ -94,6 +100,44 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, query: &str
         }
         (parts::more(&here(None, None), agents.next_cursor.as_deref(), first || agent.is_some()))
     })
+}
+
+/// What is shown as bars: the agents, and below the open ones their tasks and steps, each that has begun.
+fn spans(
+    run: &str,
+    agents: &[AgentView],
+    (open, tasks): (Option<&str>, Option<&Page<TaskView>>),
+    (open_task, steps): (Option<&str>, Option<&Page<StepView>>),
+) -> Vec<Span> {
+    let span = |name: &str, href: String, depth, status: &str, times: (Option<i64>, Option<i64>)| {
+        let (name, status, tone) = (parts::visible(name), status.to_owned(), tone(status));
+        times.0.map(|started_ms| Span { name, href: Some(href), depth, tone, status, started_ms, ended_ms: times.1 })
+    };
+    let mut all = Vec::new();
+    for agent in agents {
+        let link = format!("/runs/{run}?agent={}", agent.id);
+        all.extend(span(&agent.name, link.clone(), 0, &agent.status, (agent.started_at, agent.ended_at)));
+        for task in tasks.iter().filter(|_| open == Some(&agent.id)).flat_map(|page| &page.data) {
+            let to = format!("{link}&task={}", task.id);
+            all.extend(span(&task.name, to, 1, &task.status, (task.started_at, task.ended_at)));
+            for step in steps.iter().filter(|_| open_task == Some(&task.id)).flat_map(|page| &page.data) {
+                let to = format!("/runs/{run}/steps/{}", step.id);
+                all.extend(span(&step.name, to, 2, &step.status, (step.started_at, step.ended_at)));
+            }
+        }
+    }
+    all
+}
+
+fn tone(status: &str) -> Tone {
+    match status {
+        "completed" | "partial" => Tone::Done,
+        "failed" => Tone::Failed,
+        "running" | "retrying" => Tone::Runs,
+        "waiting" | "paused" => Tone::Asks,
+        "pending" => Tone::Waits,
+        _ => Tone::Stopped,
+    }
 }
 
 fn single<T>(all: &[T]) -> Option<&T> {
