@@ -50,7 +50,8 @@ fn a_runner_that_dies_while_it_installs_clears_that_and_begins_again() {
     let home = Home::new();
     let (said, ready, gate) = (home.here().join("said"), Gate::new(&home, "ready"), Gate::new(&home, "gate"));
     // Its shell is started by a wrapper, which the runner has started.
-    let script = format!("echo in >> {}; {}; {}", said.display(), ready.say("$(cut -d' ' -f4 /proc/$PPID/stat)"), gate.wait());
+    let script =
+        format!("echo in >> {}; {}; {}", said.display(), ready.say("$(cut -d' ' -f4 /proc/$PPID/stat)"), gate.wait());
     let remove = format!("echo out >> {}", said.display());
     home.configure(&format!("[features.slow]\ninstall = {script:?}\nremove = {remove:?}\n"));
     let run = home.detach(&["--feature", "slow"], "echo ran");
