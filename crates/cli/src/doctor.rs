@@ -70,7 +70,7 @@ pub async fn doctor(settings: &Settings, args: DoctorArgs) -> Done {
         socket(settings),
     ];
     checks.extend(control_plane(settings).await);
-    checks.extend([containment(), limits(), namespaces(), open_files(), shell(), sandbox()]);
+    checks.extend([containment(), limits(), namespaces(), open_files(), shell(), sandbox(), ssh()]);
     let broken = checks.iter().any(|check| check.state == State::Broken);
     if args.json.json {
         show::json(&checks)?;
@@ -308,6 +308,29 @@ fn shell() -> Check {
     }
 }
 
+/// What the provider `ssh` needs here. An agent that has left is the usual reason why a key that worked is refused.
+fn ssh() -> Check {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let client = std::env::split_paths(&path).map(|folder| folder.join("ssh")).find(|file| file.is_file());
+    let agent = std::env::var_os("SSH_AUTH_SOCK").filter(|socket| !socket.is_empty()).map(std::path::PathBuf::from);
+    ssh_of(client, agent)
+}
+
+fn ssh_of(client: Option<std::path::PathBuf>, agent: Option<std::path::PathBuf>) -> Check {
+    let Some(client) = client else {
+        return Check::limited("ssh", "there is no `ssh`: no hosts by ssh", "install the OpenSSH client");
+    };
+    match agent {
+        Some(socket) if !socket.exists() => Check::limited(
+            "ssh",
+            format!("the agent is gone: SSH_AUTH_SOCK names {}, which does not exist", socket.display()),
+            "start `repl control` where an agent runs, or name a key: repl provider add ssh … --identity FILE",
+        ),
+        Some(_) => Check::fine("ssh", format!("{}, with an agent", client.display())),
+        None => Check::fine("ssh", format!("{}, without an agent", client.display())),
+    }
+}
+
 /// Makes a sandbox, with and without a network. Without one the boundary is the user.
 fn sandbox() -> Check {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
@@ -349,5 +372,15 @@ mod tests {
         assert_eq!(nearest_existing(&place), dir.path());
         assert_eq!(disk(dir.path()).check, "disk");
         assert_eq!(file_system(dir.path()).state, State::Fine);
+    }
+
+    #[test]
+    fn an_agent_that_has_left_is_named() {
+        let client = || Some(std::path::PathBuf::from("/usr/bin/ssh"));
+        let gone = ssh_of(client(), Some("/nowhere/agent.7".into()));
+        assert!(gone.state == State::Limited && gone.detail.contains("/nowhere/agent.7"), "{}", gone.detail);
+        assert_eq!(ssh_of(client(), Some("/".into())).state, State::Fine);
+        assert_eq!(ssh_of(client(), None).state, State::Fine);
+        assert!(ssh_of(None, None).detail.contains("no `ssh`"));
     }
 }

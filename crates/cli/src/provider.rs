@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use crate::show::{self, Table};
 use serde_json::{Map, Value, json};
 use std::io::{BufRead as _, IsTerminal as _};
-use wire::api::{NewProvider, PriceView, ProviderReport, ProviderView};
+use wire::api::{NewProvider, PriceView, ProviderReport, ProviderView, Submit};
 use wire::client::encode;
 use wire::model::spec::Resources;
 
@@ -97,6 +97,9 @@ pub struct AddArgs {
     /// Of kind ssh: machines that each host is split into
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1024))]
     slots: Option<i64>,
+    /// What an hour of one of its machines costs
+    #[arg(long, value_name = "CREDITS", value_parser = crate::quantity::credits)]
+    price: Option<String>,
     /// Another key of its kind; VALUE may be JSON
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -172,7 +175,7 @@ fn prices(found: &[PriceView]) -> u8 {
 async fn add(settings: &Settings, args: AddArgs) -> Done {
     let keys = keys(&args)?.into_iter().collect();
     let orgs = (!args.orgs.is_empty()).then_some(args.orgs);
-    let body = NewProvider { name: args.name, kind: args.kind, keys, orgs };
+    let body = NewProvider { name: args.name, kind: args.kind, keys, orgs, price_per_hour: args.price };
     let plane = ControlPlane::reach(settings).await?;
     let added: ProviderView = plane.post("/providers", &body).await?;
     if args.json.json {
@@ -181,6 +184,21 @@ async fn add(settings: &Settings, args: AddArgs) -> Done {
     println!("{} is set up", added.name);
     eprintln!("repl: try it: repl provider test {0} · use it: repl run --provider {0} …", added.name);
     Ok(0)
+}
+
+/// A control plane on this computer sleeps with it. Machines that cost money do not work on for nobody: who uses one is told.
+pub async fn say_what_sleep_does(plane: &ControlPlane, submit: &Submit) {
+    let asked = submit.provider.iter().chain(&submit.providers).next();
+    let (Some(name), true) = (asked, plane.is_embedded() && submit.on_lost_control.as_deref() != Some("finish")) else {
+        return;
+    };
+    let found: Done<ProviderView> = plane.get(&format!("/providers/{}", encode(name))).await;
+    if found.is_ok_and(|found| found.bills) {
+        eprintln!(
+            "repl: {} bills: if this computer sleeps for 15m, the job is stopped there (`on_lost_control: finish` in a run file lets it go on)",
+            one_line(name)
+        );
+    }
 }
 
 /// What the kind is told: its own flags, and `--set`.

@@ -7,7 +7,7 @@ use crate::settings::Settings;
 use crate::stdin::{self, Piped};
 use crate::summary::{self, Sending};
 use crate::upload::{self, Files, Missing, Source};
-use crate::{artifact, drawing, follow, lookup, meant, orphan, quantity, run_file, show};
+use crate::{artifact, drawing, follow, lookup, meant, orphan, provider, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use wire::api::{
@@ -239,6 +239,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
         Submitted::Accepted(accepted) => *accepted,
     };
     lookup::remember(&plane, &view.id);
+    provider::say_what_sleep_does(&plane, &submit).await;
     if args.detach {
         return detached(&view, sending, args.json);
     }

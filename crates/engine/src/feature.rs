@@ -27,16 +27,14 @@ pub fn checksum(settings: &FeatureSettings) -> String {
 impl EngineContext {
     /// Refuses a name that the settings do not have.
     pub(crate) fn check_features(&self, names: &[String]) -> Result<(), Refused> {
-        let known = &self.config.features;
-        for name in names.iter().filter(|name| !known.contains_key(*name)) {
-            let known: Vec<&str> = known.keys().map(String::as_str).collect();
-            let fix = match known.is_empty() {
-                true => "the settings have no [features]".to_owned(),
-                false => plan::nearest::suggestion(name, &known),
-            };
-            return Err(Refused::invalid("features", format!("unknown feature `{name}`: {fix}")));
-        }
-        Ok(())
+        let all = &self.config.features;
+        let Some(name) = names.iter().find(|name| !all.contains_key(*name)) else { return Ok(()) };
+        let known: Vec<&str> = all.keys().map(String::as_str).collect();
+        let fix = match known.is_empty() {
+            true => "the settings have no [features]".to_owned(),
+            false => plan::nearest::suggestion(name, &known),
+        };
+        Err(Refused::invalid("features", format!("unknown feature `{name}`: {fix}")))
     }
 
     /// What a machine must have for a run, as placement compares it. One that the settings lost fits nowhere.

@@ -203,6 +203,7 @@ fn copy(tx: &mut Tx, name: &str, table: &ProviderTable) -> ProviderRow {
         kind: table.kind.clone().unwrap_or_default(),
         keys: table.keys.clone(),
         orgs: table.orgs.clone(),
+        price_per_hour: None,
         of_settings: true,
         leaving: false,
         departure: Departure::default(),

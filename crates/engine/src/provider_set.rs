@@ -115,7 +115,7 @@ impl ProviderSet {
             Some(known) => known.provider.clone(),
             None => {
                 let (kind, orgs, keys) = (Some(row.kind.clone()), row.orgs.clone(), row.keys.clone());
-                let price = settings.prices.get(&row.name).map(String::as_str);
+                let price = settings.prices.get(&row.name).or(row.price_per_hour.as_ref()).map(String::as_str);
                 let made = registry::make_one(&row.name, &ProviderTable { kind, orgs, keys }, price, &settings.host);
                 made.map_err(|bad| refused(&bad))?
             }

@@ -15,6 +15,9 @@ pub struct ProviderRow {
     /// Only these orgs may use it; every org without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orgs: Option<Vec<String>>,
+    /// Credits per hour of one of its machines, as decimal text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<String>,
     /// A copy of what the settings say.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_settings: bool,

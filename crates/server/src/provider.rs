@@ -79,12 +79,13 @@ pub(crate) async fn prices(State(state): State<Shared>, _: Reader, Query(asked):
 /// Said twice it is the same provider.
 pub(crate) async fn add(State(state): State<Shared>, admin: Admin, asked: Asked<NewProvider>) -> HandlerResult {
     let key = asked.key(admin.org());
-    let NewProvider { name, kind, keys, orgs } = asked.value;
+    let NewProvider { name, kind, keys, orgs, price_per_hour } = asked.value;
     let row = ProviderRow {
         name,
         kind,
         keys: keys.into_iter().collect(),
         orgs,
+        price_per_hour,
         of_settings: false,
         leaving: false,
         departure: Departure::default(),

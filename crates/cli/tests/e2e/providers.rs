@@ -29,6 +29,8 @@ fn a_run_goes_to_the_machines_of_a_program_by_one_flag() {
     let ended = home.say(&["run", "--provider", "folder", "-c", "echo from $PWD"]);
     assert_eq!(ended.code, 0, "{ended}");
     assert!(ended.out().starts_with(&format!("from {}", root.display())), "{ended}");
+    let sleeps = ended.stderr.contains("sleeps for 15m") && ended.stderr.contains("on_lost_control: finish");
+    assert_eq!(sleeps, !home.is_many(), "only a control plane of this computer sleeps with it: {ended}");
     let report = home.json(&["provider", "test", "folder", "--yes"]);
     assert_eq!(report["passed"], true, "{report}");
     let wrong = home.say(&["run", "--provider", "foldr", "-c", "true"]);
@@ -38,8 +40,9 @@ fn a_run_goes_to_the_machines_of_a_program_by_one_flag() {
 #[test]
 fn a_provider_that_is_added_works_at_once_and_goes_with_its_last_machine() {
     let home = Home::new();
-    let added = home.say(&["provider", "add", "local", "second", "--set", "max_instances=1"]);
+    let added = home.say(&["provider", "add", "local", "second", "--set", "max_instances=1", "--price", "2.5"]);
     assert_eq!(added.code, 0, "{added}");
+    assert_eq!(home.json(&["provider", "prices", "second"])[0]["price_per_hour"], "2.5");
     let ended = home.say(&["run", "--provider", "second", "--hold", "0s", "-c", "echo hello"]);
     assert_eq!((ended.code, ended.out().as_str()), (0, "hello\n"), "{ended}");
     for (words, said) in [
@@ -47,6 +50,7 @@ fn a_provider_that_is_added_works_at_once_and_goes_with_its_last_machine() {
         (&["provider", "add", "exec", "third"], "settings only"),
         (&["provider", "add", "locl", "third"], "did you mean `local`?"),
         (&["provider", "add", "local", "third", "--set", "max_instnces=1"], "did you mean `max_instances`?"),
+        (&["provider", "add", "local", "third", "--price", "much"], "--price"),
         (&["provider", "add", "local", "local"], "which win"),
         (&["provider", "remove", "local"], "stands in the settings"),
         (&["provider", "remove", "third"], "no such provider"),

@@ -58,6 +58,9 @@ pub struct NewProvider {
     /// Only these orgs may use it, by name.
     #[serde(default)]
     pub orgs: Option<Vec<String>>,
+    /// Credits per hour of one of its machines, as decimal text. `[prices]` of the settings wins.
+    #[serde(default)]
+    pub price_per_hour: Option<String>,
 }
 
 /// What one type of machine costs.
