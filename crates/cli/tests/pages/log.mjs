@@ -25,6 +25,10 @@ await run(async browser => {
   assert.ok(!(await page.title()).includes("pwned"));
   await picture(page, "log");
 
+  const inView = () => log.evaluate(it => it.scrollTop + it.clientHeight > it.scrollHeight - 40);
+  assert.ok(await inView(), "the end is in view");
+  assert.equal(await page.getByRole("link", { name: "Later" }).count(), 0, "nothing is behind the end");
+
   // One window is small, however large the log is.
   const cookie = await cookies(page);
   const weight = (await plain(at(`/runs/${id}/log?from=0`), { headers: { cookie } })).text.length;
@@ -34,7 +38,7 @@ await run(async browser => {
   await page.evaluate(() => { window.stays = true; });
   await held.open();
   await log.getByText("the last line").waitFor();
-  assert.ok(await page.evaluate(() => window.stays));
+  assert.ok(await page.evaluate(() => window.stays) && await inView());
 
   // Searched: the hit leads to its place.
   await page.getByLabel("Find in the log").fill("the needle");

@@ -68,10 +68,19 @@ fn every_page_works_without_script() {
     home.stop();
 }
 
-/// axe finds nothing in light and dark, on narrow and wide screens.
-#[test]
-fn every_page_is_accessible() {
+/// axe finds nothing in light and dark, nothing is wider than the screen, and the keyboard reaches everything.
+fn look(width: &str) {
     let home = Home::with("[tools]\nallow = [\"127.0.0.1\"]\n");
-    browse(&home, "looks.mjs", &[]);
+    browse(&home, "looks.mjs", &[("PAGES_WIDTH", width)]);
     home.stop();
+}
+
+#[test]
+fn every_page_is_accessible_on_a_narrow_screen() {
+    look("320");
+}
+
+#[test]
+fn every_page_is_accessible_on_a_wide_screen() {
+    look("1440");
 }
