@@ -117,3 +117,12 @@ export async function judged(page) {
 export async function picture(page, name) {
   if (process.env.PAGES_PICTURES) await page.screenshot({ path: join(process.env.PAGES_PICTURES, `${name}.png`) });
 }
+
+/// A picture of the manual, when it is written anew.
+export async function shown(page, name) {
+  if (!process.env.PAGES_MANUAL) return;
+  const before = page.viewportSize();
+  await page.setViewportSize({ width: 960, height: 560 });
+  await page.screenshot({ path: join(process.env.PAGES_MANUAL, `${name}.png`) });
+  await page.setViewportSize(before);
+}

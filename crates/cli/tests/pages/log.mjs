@@ -1,5 +1,5 @@
 // A log of many megabytes: opened in the time of a small one, walked through, searched, and followed while it grows.
-import { assert, detached, entered, gate, picture, plain, cookies, run, sees, visitor } from "./browser.mjs";
+import { assert, detached, entered, gate, picture, plain, cookies, run, sees, shown, visitor } from "./browser.mjs";
 
 // About 20 MB of lines, one needle near the end, colours, and things that must not be believed.
 const WRITE = `awk 'BEGIN { for (n = 1; n <= 400000; n++) { if (n == 399000) print "the needle is here"; print "line " n " of a log that is long enough to be read in windows" } }'
@@ -59,4 +59,5 @@ await run(async browser => {
   while (!(await page.locator(".title .st").first().innerText()).includes("failed")) await page.reload();
   await page.goto(at(`/runs/${failed}/log`));
   assert.equal((await page.locator(".log li").first().innerText()).includes("error: this went wrong"), true);
+  await shown(page, "log");
 });

@@ -1,6 +1,6 @@
 // Every page, in light and dark, on a screen of this width: axe finds nothing, nothing is wider than the screen, targets are large enough, and
 // the keyboard reaches what the pointer does.
-import { assert, detached, entered, judged, json, picture, run, state, visitor } from "./browser.mjs";
+import { assert, detached, entered, judged, json, picture, run, shown, state, visitor } from "./browser.mjs";
 import { hangsUp, market, submit } from "./plans.mjs";
 
 const width = Number(process.env.PAGES_WIDTH);
@@ -37,6 +37,8 @@ await run(async browser => {
   await look("inbox", "/inbox");
   await page.goto(at("/workflows"));
   await look("workflow", await page.locator("main table a[href^='/workflows/']").first().getAttribute("href"));
+  await page.emulateMedia({ colorScheme: "light" });
+  await shown(page, "workflow");
   const places = await page.locator("header nav a").evaluateAll(links => links.map(link => link.getAttribute("href")));
   for (const place of places.filter(place => !["/runs", "/inbox"].includes(place))) await look(place.slice(1), place);
 
