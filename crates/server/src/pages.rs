@@ -3,6 +3,8 @@
 
 mod act;
 mod asset;
+#[cfg(test)]
+mod crowd;
 mod drawing;
 mod guard;
 mod instance;

@@ -1,6 +1,6 @@
 // A run of agents: its tree grows while it is watched, an approval is answered with an edited value, a ticket is resolved; a run is paused and
 // resumed; a machine that is held is kept longer.
-import { assert, detached, entered, gate, json, picture, run, sees, state, visitor } from "./browser.mjs";
+import { assert, detached, entered, gate, json, picture, run, sees, shown, state, visitor } from "./browser.mjs";
 import { hangsUp, market, submit } from "./plans.mjs";
 
 await run(async browser => {
@@ -11,7 +11,8 @@ await run(async browser => {
   await page.goto(at(`/runs/${id}`));
   await page.locator(".tree", { hasText: "office" }).waitFor();
   await page.evaluate(() => { window.stays = true; });
-  await picture(page, "run-of-agents");
+  await page.locator(".tree .st", { hasText: "waiting" }).waitFor();
+  await shown(page, "run");
 
   // The approval: another page shows it, with a count in the navigation.
   const inbox = await context.newPage();
@@ -19,9 +20,8 @@ await run(async browser => {
   await inbox.locator(".question", { hasText: "office/letters/agree" }).waitFor();
   await inbox.locator(".count[data-count='1']").waitFor();
   await inbox.getByText("Answer with a value").click();
-  await inbox.getByLabel("JSON").fill('{"colour": "gr');
-  await picture(inbox, "inbox");
   await inbox.getByLabel("JSON").fill('{"colour": "green"}');
+  await shown(inbox, "inbox");
   await inbox.getByRole("button", { name: "Approve with this answer" }).click();
 
   // The ticket: its call may have been done.

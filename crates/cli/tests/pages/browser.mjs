@@ -15,7 +15,7 @@ export { assert };
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
   "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-features=Translate,MediaRouter"];
 // A page that needs longer is stuck.
-const LONGEST_MS = 20_000;
+const LONGEST_MS = 45_000;
 
 export const repl = (...words) => execFileSync("repl", words, { encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
 export const json = (...words) => JSON.parse(repl(...words, "--json"));
@@ -116,4 +116,13 @@ export async function judged(page) {
 /// A picture for people to look at, if they ask for them.
 export async function picture(page, name) {
   if (process.env.PAGES_PICTURES) await page.screenshot({ path: join(process.env.PAGES_PICTURES, `${name}.png`) });
+}
+
+/// A picture of the manual, when it is written anew.
+export async function shown(page, name) {
+  if (!process.env.PAGES_MANUAL) return;
+  const before = page.viewportSize();
+  await page.setViewportSize({ width: 960, height: 560 });
+  await page.screenshot({ path: join(process.env.PAGES_MANUAL, `${name}.png`) });
+  await page.setViewportSize(before);
 }

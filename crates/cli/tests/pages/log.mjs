@@ -1,5 +1,5 @@
 // A log of many megabytes: opened in the time of a small one, walked through, searched, and followed while it grows.
-import { assert, detached, entered, gate, picture, plain, cookies, run, sees, visitor } from "./browser.mjs";
+import { assert, detached, entered, gate, picture, plain, cookies, run, sees, shown, visitor } from "./browser.mjs";
 
 // About 20 MB of lines, one needle near the end, colours, and things that must not be believed.
 const WRITE = `awk 'BEGIN { for (n = 1; n <= 400000; n++) { if (n == 399000) print "the needle is here"; print "line " n " of a log that is long enough to be read in windows" } }'
@@ -25,6 +25,10 @@ await run(async browser => {
   assert.ok(!(await page.title()).includes("pwned"));
   await picture(page, "log");
 
+  const inView = () => log.evaluate(it => it.scrollTop + it.clientHeight > it.scrollHeight - 40);
+  assert.ok(await inView(), "the end is in view");
+  assert.equal(await page.getByRole("link", { name: "Later" }).count(), 0, "nothing is behind the end");
+
   // One window is small, however large the log is.
   const cookie = await cookies(page);
   const weight = (await plain(at(`/runs/${id}/log?from=0`), { headers: { cookie } })).text.length;
@@ -34,7 +38,7 @@ await run(async browser => {
   await page.evaluate(() => { window.stays = true; });
   await held.open();
   await log.getByText("the last line").waitFor();
-  assert.ok(await page.evaluate(() => window.stays));
+  assert.ok(await page.evaluate(() => window.stays) && await inView());
 
   // Searched: the hit leads to its place.
   await page.getByLabel("Find in the log").fill("the needle");
@@ -55,4 +59,5 @@ await run(async browser => {
   while (!(await page.locator(".title .st").first().innerText()).includes("failed")) await page.reload();
   await page.goto(at(`/runs/${failed}/log`));
   assert.equal((await page.locator(".log li").first().innerText()).includes("error: this went wrong"), true);
+  await shown(page, "log");
 });

@@ -18,13 +18,17 @@ fn modules() -> PathBuf {
     folder
 }
 
-/// Runs a script in this home. `repl` in it is ours.
+/// Runs a script in this home. `repl` in it is ours. With `UPDATE_DOCS=1` it makes the pictures of docs/pages.md, with `PAGES_PICTURES` one of each
+/// page in that folder.
 fn browse(home: &Home, script: &str, variables: &[(&str, &str)]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages").join(script);
     let mut node = home.shell(&format!("exec node '{}'", script.display()));
     node.env("PAGES_MODULES", modules()).env("TMPDIR", home.here());
     if let Some(folder) = std::env::var_os("PAGES_PICTURES") {
         node.env("PAGES_PICTURES", folder);
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        node.env("PAGES_MANUAL", Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pictures"));
     }
     let ended = crate::process::end_of(node.envs(variables.iter().copied()));
     assert_eq!(ended.code, 0, "{ended}");
@@ -68,10 +72,19 @@ fn every_page_works_without_script() {
     home.stop();
 }
 
-/// axe finds nothing in light and dark, on narrow and wide screens.
-#[test]
-fn every_page_is_accessible() {
+/// axe finds nothing in light and dark, nothing is wider than the screen, and the keyboard reaches everything.
+fn look(width: &str) {
     let home = Home::with("[tools]\nallow = [\"127.0.0.1\"]\n");
-    browse(&home, "looks.mjs", &[]);
+    browse(&home, "looks.mjs", &[("PAGES_WIDTH", width)]);
     home.stop();
+}
+
+#[test]
+fn every_page_is_accessible_on_a_narrow_screen() {
+    look("320");
+}
+
+#[test]
+fn every_page_is_accessible_on_a_wide_screen() {
+    look("1440");
 }

@@ -55,7 +55,7 @@ pub(crate) async fn window(logs: &Logs, log: LogId, from: i64) -> Result<Window,
 
 /// The last lines of a log that has this many bytes.
 pub(crate) async fn last(logs: &Logs, log: LogId, total: i64) -> Result<Window, Failure> {
-    gathered(logs, log, Gathering { keeps_last: true, ..Gathering::new(total - WINDOW_BYTES) }).await
+    gathered(logs, log, Gathering::last(total)).await
 }
 
 async fn gathered(logs: &Logs, log: LogId, mut gathering: Gathering) -> Result<Window, Failure> {
@@ -84,6 +84,12 @@ impl Gathering {
         let from = from.max(0);
         let (at, end) = ((from - AROUND_BYTES).max(0), from.saturating_add(WINDOW_BYTES));
         Gathering { from, end, keeps_last: false, at, lines: Lines::default(), found: Vec::new(), ended: None }
+    }
+
+    /// It also shows what is written while it is read, so that it says whether it ends with the log.
+    fn last(total: i64) -> Gathering {
+        let window = Gathering::new(total - WINDOW_BYTES);
+        Gathering { keeps_last: true, end: window.end + AROUND_BYTES, ..window }
     }
 
     /// Where to read on, or none if the window is complete.
@@ -257,13 +263,16 @@ mod tests {
     #[test]
     fn the_last_window_ends_with_the_log() {
         let frames = log(&[(Stdout, b"0\n".repeat(40_000)), (Stdout, b"the end\n".to_vec())]);
-        let mut gathering = Gathering { keeps_last: true, ..Gathering::new(80_008 - WINDOW_BYTES) };
+        // It is still written: that it ends here is known by reading nothing more.
+        let open = |at| Page { done: false, ..read(&frames, at, READ_BYTES) };
+        let mut gathering = Gathering::last(80_008);
         while let Some(at) = gathering.wants() {
-            gathering.add(read(&frames, at, READ_BYTES));
+            gathering.add(open(at));
         }
         let window = gathering.finish();
+        assert!(!window.more);
         assert_eq!((window.lines.len(), window.lines[MOST_LINES - 1].html.as_str()), (MOST_LINES, "the end"));
-        assert_eq!((window.from, window.done), (window.lines[0].offset, true));
+        assert_eq!((window.from, window.next), (window.lines[0].offset, 80_008));
     }
 
     proptest! {

@@ -13,15 +13,15 @@ use serde_json::json;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const HOST: &str = "127.0.0.1:7780";
+pub(super) const HOST: &str = "127.0.0.1:7780";
 const ORIGIN: &str = "http://127.0.0.1:7780";
 const OWN: &str = "testtest.localhost:9";
 const NEAR: Peer = Peer::Remote(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
-struct Shown {
-    status: StatusCode,
+pub(super) struct Shown {
+    pub(super) status: StatusCode,
     headers: HeaderMap,
-    text: String,
+    pub(super) text: String,
 }
 
 impl Shown {
@@ -30,7 +30,7 @@ impl Shown {
     }
 }
 
-async fn world() -> World {
+pub(super) async fn world() -> World {
     World::new(true).await.seen_from(NEAR)
 }
 
@@ -45,7 +45,7 @@ async fn send(world: &World, method: &str, path: &str, headers: &[(&str, &str)],
     Shown { status, headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
 }
 
-async fn get(world: &World, path: &str, cookie: &str) -> Shown {
+pub(super) async fn get(world: &World, path: &str, cookie: &str) -> Shown {
     send(world, "GET", path, &[("host", HOST), ("cookie", cookie)], "").await
 }
 
@@ -54,7 +54,7 @@ async fn post(world: &World, path: &str, cookie: &str, body: &str) -> Shown {
 }
 
 /// Signs in with this token; the cookie.
-async fn enter(world: &World, token: &str) -> String {
+pub(super) async fn enter(world: &World, token: &str) -> String {
     let shown = post(world, "/login", "", &format!("token={token}")).await;
     assert_eq!(shown.status, StatusCode::SEE_OTHER, "{}", shown.text);
     let cookie = shown.header("set-cookie");
@@ -80,7 +80,7 @@ async fn a_run(world: &World) -> String {
     submitted(world, true).await
 }
 
-async fn submitted(world: &World, start: bool) -> String {
+pub(super) async fn submitted(world: &World, start: bool) -> String {
     let got = world.submit(&world.admin, json!({ "commands": ["sleep 5"], "start": start })).await;
     got.body["id"].as_str().unwrap().to_owned()
 }

@@ -139,7 +139,8 @@
     put(html) {
       const fresh = document.createElement("template");
       fresh.innerHTML = html;
-      const log = this.querySelector("[data-tail]"), follows = log && log.scrollTop + log.clientHeight > log.scrollHeight - 40;
+      // The end of a log stays in view, also if there was no log before.
+      const log = this.querySelector("[data-tail]"), follows = log ? log.scrollTop + log.clientHeight > log.scrollHeight - 40 : !this.querySelector(".log");
       const held = this.hold(fresh.content);
       const before = this.querySelector(".st");
       const state = before && before.textContent;
