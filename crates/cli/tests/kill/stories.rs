@@ -96,8 +96,8 @@ pub const STORIES: &[Story] = &[
         tell: crate::cached::the_same_three_times,
         points: &[
             "cache.invalidate",
-            "cache.sweep",
-            "cache.unpin",
+            "server/cache.sweep",
+            "server/cache.unpin",
             "execution.advance",
             "execution.answer",
             "execution.begin",
