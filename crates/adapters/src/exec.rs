@@ -10,6 +10,7 @@ use model::{Credits, Effect, Timestamp, Trouble, TroubleKind, names};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -22,6 +23,10 @@ const ANSWER_BYTES: u64 = 1 << 20;
 const SAID_BYTES: u64 = 2 << 10;
 /// A program may leave children behind that hold its stderr open.
 const SAID_WITHIN: Duration = Duration::from_millis(200);
+/// How long a lister may take for a page.
+const LISTED_WITHIN: Duration = Duration::from_secs(50);
+/// The region of what a lister lists.
+pub const EVERYWHERE: &str = "everywhere";
 const PASSED_ON: [&str; 7] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "SSH_AUTH_SOCK"];
 
 #[derive(Debug, Clone)]
@@ -31,6 +36,8 @@ pub struct ExecSettings {
     pub exec: Vec<String>,
     /// Where it is started.
     pub folder: PathBuf,
+    /// Its variables beside those that every program gets.
+    pub env: BTreeMap<String, String>,
     pub timeout: Duration,
     pub capabilities: Capabilities,
     pub reach: Reach,
@@ -86,6 +93,25 @@ impl ExecProvider {
         ExecProvider { settings }
     }
 
+    /// A program that is only asked for what exists, and to delete one of it: it has no machines.
+    pub fn lister(name: &str, exec: Vec<String>, env: BTreeMap<String, String>, folder: PathBuf) -> ExecProvider {
+        ExecProvider::new(ExecSettings {
+            name: name.to_owned(),
+            exec,
+            folder,
+            env,
+            timeout: LISTED_WITHIN,
+            capabilities: Capabilities {
+                regions: vec![EVERYWHERE.to_owned()],
+                max_instances: 0,
+                ..Capabilities::default()
+            },
+            reach: Reach::Host,
+            price_per_hour: Credits::ZERO,
+            spot_price: Credits::ZERO,
+        })
+    }
+
     async fn call<T: DeserializeOwned>(&self, verb: &'static str, ask: Value) -> Result<T, Trouble> {
         let mut child = self.start(verb)?;
         let told = tokio::time::timeout(self.settings.timeout, talk(&mut child, ask.to_string())).await;
@@ -117,6 +143,7 @@ impl ExecProvider {
         let mut command = Command::new(program);
         command.args(arguments).arg(verb).current_dir(&self.settings.folder).env_clear().kill_on_drop(true);
         command.envs(PASSED_ON.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.envs(&self.settings.env);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().map_err(|error| {
             Trouble::internal(format!("{}: `{program}` cannot be started: {error}", self.settings.name))
@@ -308,6 +335,7 @@ mod tests {
             name: "mine".into(),
             exec: ["sh", "-c", script, "sh"].map(str::to_owned).to_vec(),
             folder: std::env::temp_dir(),
+            env: BTreeMap::new(),
             timeout: Duration::from_millis(timeout_ms),
             capabilities: Capabilities::default(),
             reach: Reach::Host,

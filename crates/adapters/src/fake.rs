@@ -2,7 +2,8 @@
 //! lag, machines die. Has no clock, thread or randomness: the caller decides what fails, and delays are counted in calls.
 
 use crate::provider::{
-    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Seen, is_workdir,
+    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Platform, Provider, ProviderFuture, Reach, Seen,
+    is_workdir,
 };
 use model::boot::Boot;
 use model::orphan::{ListedStatus, ResourceType};
@@ -233,6 +234,9 @@ impl FakeProvider {
 }
 
 impl Provider for FakeProvider {
+    fn platform(&self) -> Option<Platform> {
+        Some(Platform { architecture: "fake".into(), os_release: "fake 1".into() })
+    }
     fn name(&self) -> &str {
         &self.settings.name
     }

@@ -1,6 +1,7 @@
-//! External systems: providers of machines, tools of steps. Knows no database and takes no decision of the engine.
+//! External systems: providers of machines, tools of steps, adapters and remotes of calls. Knows no database and takes no decision of the engine.
 #![allow(clippy::disallowed_methods, reason = "lives in real time: the engine below it does not")]
 
+pub mod call;
 pub mod conformance;
 pub mod exec;
 pub mod fake;
@@ -8,6 +9,7 @@ pub mod local;
 mod notify;
 pub mod provider;
 pub mod registry;
+pub mod remote;
 pub mod ssh;
 pub mod tool;
 
@@ -16,8 +18,8 @@ pub use fake::FakeProvider;
 pub use local::{LocalProvider, LocalSettings};
 pub use notify::Notifier;
 pub use provider::{
-    Capabilities, Handle, Linked, ListAsk, Listed, ListedPage, Order, PriceLine, Provider, ProviderFuture, Reach, Room,
-    Seen,
+    Capabilities, Handle, Linked, ListAsk, Listed, ListedPage, Order, Platform, PriceLine, Provider, ProviderFuture,
+    Reach, Room, Seen,
 };
 pub use ssh::{SshProvider, SshSettings};
 pub use tool::{FakeTool, Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};

@@ -4,13 +4,14 @@
 mod folder;
 mod home;
 mod host;
-mod lock;
+pub(crate) mod lock;
 mod process;
 mod socket;
 mod trouble;
 
 use crate::provider::{
-    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Seen, is_workdir,
+    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Platform, Provider, ProviderFuture, Reach, Seen,
+    is_workdir,
 };
 use home::{Home, Life};
 use model::boot::{Boot, SocketAnswer, SocketAsk};
@@ -26,7 +27,7 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 pub(crate) use trouble::at;
 use trouble::{busy, silent, stranger};
@@ -430,6 +431,26 @@ impl LocalProvider {
     }
 }
 
+/// What `/etc/os-release` says of this host; none where there is no such file.
+fn platform_of_host() -> Option<Platform> {
+    static KNOWN: OnceLock<Option<Platform>> = OnceLock::new();
+    let read = || {
+        let text = std::fs::read_to_string("/etc/os-release").ok()?;
+        Some(Platform { architecture: std::env::consts::ARCH.to_owned(), os_release: os_release(&text)? })
+    };
+    KNOWN.get_or_init(read).clone()
+}
+
+/// Id and version, or the build of a distribution without versions.
+fn os_release(text: &str) -> Option<String> {
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+        Some(line.trim_matches(['"', '\'']).to_owned()).filter(|value| !value.is_empty())
+    };
+    let version = field("VERSION_ID").or_else(|| field("BUILD_ID"));
+    Some(format!("{} {}", field("ID")?, version.unwrap_or_default()).trim_end().to_owned())
+}
+
 impl Provider for LocalProvider {
     fn name(&self) -> &str {
         &self.settings.name
@@ -457,6 +478,9 @@ impl Provider for LocalProvider {
     }
     fn can_sandbox(&self) -> Result<(), String> {
         (self.settings.can_sandbox)()
+    }
+    fn platform(&self) -> Option<Platform> {
+        platform_of_host()
     }
     fn default_sandbox(&self) -> Option<Sandbox> {
         self.settings.sandbox

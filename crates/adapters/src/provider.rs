@@ -4,6 +4,7 @@ use crate::ssh::Dial;
 use model::boot::Boot;
 pub use model::orphan::Listed;
 use model::orphan::ResourceType;
+use model::provider_row::Stays;
 use model::spec::{Gpu, OnLostControl, Resources, Sandbox};
 use model::{Credits, Timestamp, Trouble, TroubleKind};
 use std::collections::BTreeMap;
@@ -103,6 +104,15 @@ pub struct Room {
     pub slots: i64,
     /// It could be reached lately, as far as this process knows.
     pub up: bool,
+}
+
+/// What of a machine may change the result of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Platform {
+    /// As the kernel names it, e.g. `x86_64`.
+    pub architecture: String,
+    /// Id and version of the distribution, e.g. `debian 12`.
+    pub os_release: String,
 }
 
 /// How the link of a machine's runner to the control plane ended.
@@ -214,6 +224,10 @@ pub trait Provider: Send + Sync {
     fn can_sandbox(&self) -> Result<(), String> {
         Ok(())
     }
+    /// Architecture and operating system of all its machines, where they are known before there is one. Results are kept only for those.
+    fn platform(&self) -> Option<Platform> {
+        None
+    }
     /// The sandbox of a plain task that does not say whether it wants one.
     fn default_sandbox(&self) -> Option<Sandbox> {
         None
@@ -250,9 +264,10 @@ pub trait Provider: Send + Sync {
     fn link<'a>(&'a self, _handle: &'a Handle, _dial: Dial) -> ProviderFuture<'a, Linked> {
         Box::pin(std::future::ready(Ok(Linked::Unneeded)))
     }
-    /// The provider is removed: nothing that it has put on its hosts stays there. No machine is left when it is called.
-    fn leave(&self) -> ProviderFuture<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
+    /// The provider is removed: what this control plane has put on its hosts goes. No machine is left when it is called. Answers what stays
+    /// all the same, host by host; may be repeated.
+    fn leave<'a>(&'a self, _control_id: &'a str) -> ProviderFuture<'a, Vec<Stays>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 }
 

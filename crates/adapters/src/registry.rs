@@ -307,6 +307,7 @@ fn exec(table: ExecTable, name: &str, price: Option<Credits>, host: &Host) -> Ex
         ..Capabilities::default()
     };
     ExecSettings {
+        env: BTreeMap::new(),
         name: name.to_owned(),
         exec: table.exec,
         folder: host.home.clone(),

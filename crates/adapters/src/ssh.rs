@@ -20,6 +20,8 @@ use crate::provider::{
     is_workdir,
 };
 use call::Way;
+use futures_util::{StreamExt as _, stream};
+use model::provider_row::Stays;
 use model::spec::{OnLostControl, Resources};
 use model::{Credits, Effect, Trouble, TroubleKind, names};
 use remote::{Ask, Deed, Looked};
@@ -43,6 +45,8 @@ const OPENED_WITHIN: Duration = Duration::from_secs(30);
 const CHATTER_BYTES: u64 = 64 << 10;
 /// A host that could not be reached gets no new machine for so long, unless there is no other.
 const AVOIDED_FOR: Duration = Duration::from_secs(60);
+/// Hosts that are asked at the same time to let go of what is ours.
+const LEFT_AT_ONCE: usize = 16;
 /// One that has just failed is not asked again within this.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -315,11 +319,28 @@ impl SshProvider {
         Ok(Linked::Ended)
     }
 
-    async fn leave_now(&self) -> Result<(), Trouble> {
+    /// Several hosts at once: one that cannot be reached takes its time, and holds up no other.
+    async fn leave_now(&self, control_id: &str) -> Vec<Stays> {
+        let mut asked = Vec::with_capacity(self.settings.hosts.len());
         for target in &self.settings.hosts {
-            self.ask::<Value>(target, Deed::Leave, LOOKED_WITHIN).await?;
+            asked.push(self.stays_on(target, control_id));
         }
-        Ok(())
+        stream::iter(asked).buffered(LEFT_AT_ONCE).filter_map(std::future::ready).collect().await
+    }
+
+    async fn stays_on(&self, target: &Target, control_id: &str) -> Option<Stays> {
+        let why = self.leave_host(target, control_id).await.err()?.what;
+        let base = self.settings.way.dir.as_deref().unwrap_or("~/.repl");
+        let what = format!("{base}/{control_id}/{} and {base}/bin", target.folder());
+        Some(Stays { host: target.text.clone(), what, why })
+    }
+
+    async fn leave_host(&self, target: &Target, control_id: &str) -> Result<(), Trouble> {
+        // Where only a binary is, or nothing, the binary is not copied in order to be removed.
+        if self.way.clear(target, LOOKED_WITHIN).await? {
+            return Ok(());
+        }
+        self.ask::<Value>(target, Deed::Leave { control_id: control_id.to_owned() }, LOOKED_WITHIN).await.map(drop)
     }
 }
 
@@ -414,8 +435,8 @@ impl Provider for SshProvider {
     fn link<'a>(&'a self, handle: &'a Handle, dial: Dial) -> ProviderFuture<'a, Linked> {
         Box::pin(self.link_now(handle, dial))
     }
-    fn leave(&self) -> ProviderFuture<'_, ()> {
-        Box::pin(self.leave_now())
+    fn leave<'a>(&'a self, control_id: &'a str) -> ProviderFuture<'a, Vec<Stays>> {
+        Box::pin(async move { Ok(self.leave_now(control_id).await) })
     }
 }
 

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "the tests of other providers use the rest")]
 mod support;
 
-use adapters::conformance::{Subject as _, order};
+use adapters::conformance::{CONTROL_ID, Subject as _, order};
 use adapters::ssh::{Connection, Dial, Target};
 use adapters::{Linked, Provider as _, Seen, SshProvider, SshSettings};
 use model::{Effect, Trouble, TroubleKind};
@@ -139,13 +139,23 @@ async fn what_is_put_on_a_host_is_the_users_own_copied_once_and_gone_in_the_end(
     let place = provider.workdir_path(&first, "work_1").unwrap();
     let folder = subject.local.dir(&order(1).boot.name).join("work_1");
     assert_eq!(place, format!("{}:{}", subject.sshd.host().text, folder.display()));
-    assert!(provider.leave().await.unwrap_err().what.contains("still has machines"));
+    let stays = provider.leave(CONTROL_ID).await.unwrap();
+    assert!(stays.len() == 1 && stays[0].why.contains("still has machines"), "{stays:?}");
+    assert!(stays[0].what.contains(CONTROL_ID), "{stays:?}");
     for (handle, number) in [(first, 1), (second, 2)] {
         subject.await_runner(&order(number).boot.name).await;
         provider.terminate(&handle, &order(number).boot.nonce).await.unwrap();
         provider.forget(&handle).await.unwrap();
     }
-    provider.leave().await.unwrap();
+    // Another control plane uses the same home: its folder stays, and so do the binaries.
+    let other = subject.dir.join("0thers/its-host");
+    fs::create_dir_all(&other).unwrap();
+    assert_eq!(provider.leave(CONTROL_ID).await.unwrap(), []);
+    assert!(other.exists() && binary.exists() && !subject.dir.join(CONTROL_ID).exists());
+    fs::remove_dir_all(other.parent().unwrap()).unwrap();
+    assert_eq!(provider.leave(CONTROL_ID).await.unwrap(), []);
+    assert!(!subject.dir.exists());
+    assert_eq!(provider.leave(CONTROL_ID).await.unwrap(), [], "there is nothing, and nothing is copied there");
     assert!(!subject.dir.exists());
 }
 

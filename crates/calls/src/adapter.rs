@@ -146,6 +146,10 @@ pub fn read_closing(ended: &Ended) -> Result<Closing, NoAnswer> {
 }
 
 fn document(ended: &Ended) -> Result<Document, NoAnswer> {
+    // First: an adapter that writes more is killed for it, and the signal would not say why.
+    if ended.stdout.len() > MAX_BYTES {
+        return Err(none(ended, "too_large", &format!("the adapter answered more than {MAX_BYTES} bytes")));
+    }
     match ended.how {
         How::Exited(0) => {}
         How::Exited(code) => return Err(none(ended, "exited", &format!("the adapter exited with code {code}"))),
@@ -154,9 +158,6 @@ fn document(ended: &Ended) -> Result<Document, NoAnswer> {
             return Err(none(ended, "timed_out", &format!("the adapter did not answer in {} s", TIMEOUT_MS / 1000)));
         }
         How::NotStarted => return Err(none(ended, "not_started", "the adapter could not be started")),
-    }
-    if ended.stdout.len() > MAX_BYTES {
-        return Err(none(ended, "too_large", &format!("the adapter answered more than {MAX_BYTES} bytes")));
     }
     if ended.stdout.trim_ascii().is_empty() {
         return Err(none(ended, "empty", "the adapter answered nothing on stdout"));
@@ -310,6 +311,8 @@ mod tests {
             let none = read(&Ended { how, ..ended(&good) }).unwrap_err();
             assert_eq!(none.code, code, "an answer counts only from a program that ended well");
         }
+        let killed = Ended { how: How::Signalled(9), ..ended(&big) };
+        assert_eq!(read(&killed).unwrap_err().code, "too_large", "it was killed because it wrote too much");
         let endless = Ended { how: How::Exited(3), stdout: vec![], stderr: "ä".repeat(5_000).into_bytes() };
         assert!(read(&endless).unwrap_err().message.len() < 3_000);
     }

@@ -2,9 +2,9 @@
 //! are kept. A field that is not here (name, durations, budget, priority, region, cpu, memory, …) never changes the key.
 
 use crate::datum::Element;
-use crate::id::{Id, NodeId, Reference};
+use crate::id::{DagId, Id, NodeId, Reference};
 use crate::read::Records;
-use crate::record::{ExecStatus, Node};
+use crate::record::{Dag, ExecStatus, Node};
 use crate::scalar::MAX_BYTES;
 use crate::uri::{Blob, Uri};
 use crate::value::{BadValue, Value};
@@ -171,6 +171,13 @@ impl Stream {
     pub fn of(contents: Vec<u8>) -> Stream {
         if contents.len() > MAX_BYTES { Stream::Blob(Blob::of(&contents)) } else { Stream::Bytes(contents) }
     }
+    fn read(value: &Value) -> Option<Stream> {
+        match value {
+            Value::Bytes(bytes) => Some(Stream::Bytes(bytes.as_slice().to_vec())),
+            Value::Uri(uri) => uri.blob().map(Stream::Blob),
+            _ => None,
+        }
+    }
     fn value(&self) -> Result<Value, BadValue> {
         match self {
             Stream::Bytes(bytes) => Value::bytes(bytes.clone()),
@@ -192,6 +199,49 @@ impl RunValue {
             ("stderr", self.stderr.value()?),
             ("artifacts", Value::map(self.artifacts.iter().map(artifact).collect::<Result<Vec<_>, BadValue>>()?)?),
         ])
+    }
+}
+
+impl RunValue {
+    /// Reads what [`RunValue::value`] made; none if it is another kind of value.
+    pub fn read(value: &Value) -> Option<RunValue> {
+        let Value::Map(fields) = value else { return None };
+        let field = |map: &crate::value::Map, name: &str| map.get(&Value::text(name).ok()?).cloned();
+        let artifact = |(path, fields): (&Value, &Value)| match (path, fields) {
+            (Value::Bytes(path), Value::Map(fields)) => {
+                let Value::Uri(uri) = field(fields, "blob")? else { return None };
+                let Value::Int(mode) = field(fields, "mode")? else { return None };
+                let artifact = Artifact { blob: uri.blob()?, mode: u32::try_from(mode).ok()? };
+                Some((path.as_slice().to_vec(), artifact))
+            }
+            _ => None,
+        };
+        let Value::Int(exit_code) = field(fields, "exit_code")? else { return None };
+        let Value::Map(artifacts) = field(fields, "artifacts")? else { return None };
+        Some(RunValue {
+            exit_code,
+            stdout: Stream::read(&field(fields, "stdout")?)?,
+            stderr: Stream::read(&field(fields, "stderr")?)?,
+            artifacts: artifacts.iter().map(artifact).collect::<Option<_>>()?,
+        })
+    }
+
+    /// Contents that it names.
+    pub fn blobs(&self) -> Vec<Blob> {
+        let streams = [&self.stdout, &self.stderr].into_iter().filter_map(|stream| match stream {
+            Stream::Blob(blob) => Some(*blob),
+            Stream::Bytes(_) => None,
+        });
+        self.artifacts.values().map(|artifact| artifact.blob).chain(streams).collect()
+    }
+
+    /// A dag whose root is this value, with the records it needs, children first.
+    pub fn dag(&self) -> Result<(DagId, Records), BadValue> {
+        let mut records = Records::new();
+        let literal = Node::Literal { value: self.value()?.element(&mut records)? };
+        let dag = Dag::of(put(&mut records, &literal));
+        records.push((dag.id().into(), dag.record()));
+        Ok((dag.id(), records))
     }
 }
 

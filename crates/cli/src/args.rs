@@ -1,9 +1,9 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, allocation, artifact, bench, completion, control, credits, doctor, event, external, fault, instance, login,
-    logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema, secret, settings, sim,
-    snapshot, status, step, token, workflow,
+    action, adapter, allocation, artifact, bench, cache, completion, control, credits, doctor, event, external, fault,
+    instance, login, logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema, secret,
+    settings, sim, snapshot, status, step, token, ui, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -62,6 +62,10 @@ pub enum Command {
     /// Folders of runs that are kept, to start other runs from
     #[command(subcommand, visible_alias = "snapshots")]
     Snapshot(snapshot::Snapshot),
+    /// Results of `repl run --cache`: list, explain, invalidate, collect
+    #[command(subcommand)]
+    Cache(cache::Cache),
+    Backtrack(cache::BacktrackArgs),
     /// Resources at providers that nobody here knows
     #[command(subcommand, visible_alias = "orphan")]
     Orphans(orphan::Orphan),
@@ -85,12 +89,16 @@ pub enum Command {
     Token(token::Token),
     Login(login::LoginArgs),
     Logout(login::LogoutArgs),
+    Ui(ui::UiArgs),
     /// The embedded control plane of this machine
     #[command(subcommand)]
     Control(control::Control),
     Server(role::ServerArgs),
     Worker(role::WorkerArgs),
     Runner(role::RunnerArgs),
+    /// Programs that execute calls: check one, and read and write objects for it
+    #[command(subcommand)]
+    Adapter(adapter::Adapter),
     Audit(credits::AuditArgs),
     Doctor(doctor::DoctorArgs),
     Sim(sim::SimArgs),
@@ -174,11 +182,14 @@ repl runs commands on machines, streams what happens, charges it once.
   instance  allocation         machines, and what runs have on them
   extend  release              keep a finished run's folder longer, give it back
   snapshot                     keep a run's folder, and start others from it
+  cache  backtrack             results that are kept, and where one came from
   workflow  manifest           how machines came to be, and who owns them
   provider                     where machines come from, and what they cost
   orphans                      what providers list and nobody here knows
+  adapter                      programs that execute calls, and their check
   credits  secret  token       money, values for runs, access
   login  logout                keep the token of a control plane elsewhere
+  ui                           the same in your browser
   control                      your own control plane: status, logs, stop
   server  worker  runner       roles of an installation, in the foreground
   audit  doctor                does everything add up; does everything work here

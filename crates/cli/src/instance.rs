@@ -4,9 +4,10 @@ use crate::args::{Json, Listing};
 use crate::complaint::Done;
 use crate::control_plane::ControlPlane;
 use crate::lookup;
+use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Table};
-use wire::api::{InstanceView, TerminateBody};
+use wire::api::{FeatureView, InstanceView, TerminateBody};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Instance {
@@ -137,6 +138,7 @@ fn print(it: &InstanceView) -> u8 {
         ("runner", it.runner_version.clone()),
         ("containment", it.containment.clone()),
         ("sandbox", it.sandbox.clone()),
+        ("features", features(&it.features)),
         ("desired", Some(format!("version {}, seen {}", it.desired_version, it.observed_version))),
         ("created", Some(format!("{} ({})", show::clock(it.created_at), show::ago(it.created_at)))),
         ("ready", it.ready_at.map(show::clock)),
@@ -158,4 +160,14 @@ fn size(it: &InstanceView) -> String {
 
 fn held(until: Option<i64>) -> String {
     show::or_dash(until.filter(|until| *until > show::now_ms()).map(show::until))
+}
+
+/// Each with its state, unless it is simply there.
+fn features(all: &[FeatureView]) -> Option<String> {
+    let one = |it: &FeatureView| match (it.state.as_str(), &it.error) {
+        ("installed", _) => one_line(&it.name),
+        (state, None) => format!("{} ({state})", one_line(&it.name)),
+        (state, Some(why)) => format!("{} ({state}: {})", one_line(&it.name), one_line(why)),
+    };
+    (!all.is_empty()).then(|| all.iter().map(one).collect::<Vec<_>>().join(", "))
 }

@@ -47,9 +47,9 @@ pub struct LoginArgs {
 Examples:
   repl logout https://control.example")]
 pub struct LogoutArgs {
-    /// Address of the control plane
+    /// Address of the control plane; otherwise the one that REPL_URL or your settings name
     #[arg(value_name = "URL")]
-    at: String,
+    at: Option<String>,
     #[command(flatten)]
     json: Json,
 }
@@ -75,7 +75,7 @@ pub async fn login(settings: &Settings, args: LoginArgs) -> Done {
     if args.list {
         return list(path, args.json);
     }
-    let url = normal(&address(settings, args.at)?)?;
+    let url = normal(&address(settings, "login", args.at)?)?;
     answers(settings, &url).await?;
     let token = match args.token_stdin || !std::io::stdin().is_terminal() {
         true => piped()?,
@@ -103,8 +103,8 @@ pub async fn login(settings: &Settings, args: LoginArgs) -> Done {
     Ok(0)
 }
 
-pub fn logout(settings: &Settings, args: &LogoutArgs) -> Done {
-    let (path, url) = (file_of(settings)?, normal(&args.at)?);
+pub fn logout(settings: &Settings, args: LogoutArgs) -> Done {
+    let (path, url) = (file_of(settings)?, normal(&address(settings, "logout", args.at)?)?);
     let mut was = None;
     change(path, |tokens| was = tokens.remove(&url))?;
     if args.json.json {
@@ -135,20 +135,24 @@ fn list(path: &Path, json: Json) -> Done {
 
 /// The address from the command line or the user's settings. A project's file is ignored: its author must not choose where a user enters
 /// a token.
-fn address(settings: &Settings, at: Option<String>) -> Done<String> {
+fn address(settings: &Settings, command: &str, at: Option<String>) -> Done<String> {
     let own = settings.url.clone().filter(|_| !matches!(settings.url_from, Some(Origin::Project(_))));
     at.or(own).ok_or_else(|| {
-        let complaint = Complaint::usage("`repl login` needs the address of a control plane");
+        let complaint = Complaint::usage(format!("`repl {command}` needs the address of a control plane"));
         match &settings.url {
-            Some(url) => complaint.fix(format!("if you trust the one that this project names: {}", typed(url))),
-            None => complaint.fix("write it like repl login https://control.example:7780, or set REPL_URL"),
+            Some(url) => {
+                complaint.fix(format!("if you trust the one that this project names: {}", typed(command, url)))
+            }
+            None => {
+                complaint.fix(format!("write it like repl {command} https://control.example:7780, or set REPL_URL"))
+            }
         }
     })
 }
 
-/// The line that signs in there, as a shell reads it: an address of a project's file may hold what a shell would run.
-fn typed(url: &str) -> String {
-    one_line(&meant::quoted(&["repl", "login", url].map(str::to_owned)))
+/// The line that signs in or out there, as a shell reads it: an address of a project's file may hold what a shell would run.
+fn typed(command: &str, url: &str) -> String {
+    one_line(&meant::quoted(&["repl", command, url].map(str::to_owned)))
 }
 
 /// A token is asked for only if a control plane is there to check it.
@@ -272,7 +276,7 @@ pub fn refused_without(settings: &Settings, url: &str) -> Option<Complaint> {
                 "{} points to {url}, and no token is kept for it{and_not}: nothing was sent",
                 one_line(&file.display().to_string())
             ))
-            .fix(format!("if you trust that address: {}; otherwise take `url` out of the file", typed(url))),
+            .fix(format!("if you trust that address: {}; otherwise take `url` out of the file", typed("login", url))),
         ),
         Origin::File(file) if !and_not.is_empty() => Some(
             Complaint::usage(format!("no token is kept for {url}, the url of {}{and_not}", file.display()))
@@ -368,15 +372,16 @@ mod tests {
     #[test]
     fn an_address_is_taken_from_its_user_and_not_from_a_project() {
         let place = Place::new("", "url = 'http://theirs'");
-        let address =
-            |env: &[(&str, &str)], at: Option<&str>| address(&place.settings(env, None), at.map(str::to_owned));
+        let address = |env: &[(&str, &str)], at: Option<&str>| {
+            address(&place.settings(env, None), "login", at.map(str::to_owned))
+        };
         let set = [("REPL_URL", "http://set")];
         assert_eq!(address(&set, None).as_deref(), Ok("http://set"));
         assert_eq!(address(&set, Some("http://said")).as_deref(), Ok("http://said"));
         let complaint = address(&[], None).unwrap_err();
         assert!(complaint.code == 2 && complaint.fix.unwrap().ends_with("repl login http://theirs"));
         let place = Place::new("", "url = 'http://x;touch $(id)'");
-        let complaint = super::address(&place.settings(&[], None), None).unwrap_err();
+        let complaint = super::address(&place.settings(&[], None), "login", None).unwrap_err();
         assert!(complaint.fix.unwrap().ends_with("repl login 'http://x;touch $(id)'"), "nothing to run by a shell");
     }
 

@@ -7,10 +7,12 @@
 mod say;
 
 mod action;
+mod adapter;
 mod allocation;
 mod args;
 mod artifact;
 mod bench;
+mod cache;
 mod complaint;
 mod completion;
 mod control;
@@ -53,6 +55,7 @@ mod step;
 mod summary;
 mod token;
 mod tree;
+mod ui;
 mod upload;
 mod usage;
 mod workflow;
@@ -81,6 +84,9 @@ fn main() {
     if let Some(code) = role::on_host() {
         std::process::exit(code);
     }
+    if let Some(code) = role::execution_adapter() {
+        std::process::exit(code);
+    }
     let line = match Line::try_parse() {
         Ok(line) => line,
         Err(error) => std::process::exit(i32::from(shown(usage::answer(error, &words())))),
@@ -97,6 +103,7 @@ fn main() {
             0
         }
         Some(Command::Runner(args)) => role::runner(&args),
+        Some(Command::Adapter(command)) => outcome(adapter::adapter(command)),
         Some(Command::Sim(args)) => outcome(sim::sim(&args)),
         Some(Command::Completion(args)) => outcome(completion::completion(&args)),
         Some(Command::Complete(args)) => outcome(completion::complete(args)),
@@ -219,6 +226,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Extend(args) => allocation::extend(&settings, args).await,
         Command::Release(args) => allocation::release(&settings, args).await,
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
+        Command::Cache(command) => cache::cache(&settings, command).await,
+        Command::Backtrack(args) => cache::backtrack(&settings, args).await,
         Command::Snapshot(command) => snapshot::snapshot(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
         Command::Provider(command) => provider::provider(&settings, command).await,
@@ -230,14 +239,16 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Secret(command) => secret::secret(&settings, command).await,
         Command::Token(command) => token::token(&settings, command).await,
         Command::Login(args) => login::login(&settings, args).await,
-        Command::Logout(args) => login::logout(&settings, &args),
+        Command::Logout(args) => login::logout(&settings, args),
         Command::Control(command) => control::control(&settings, command).await,
         Command::Server(args) => role::server(&settings, args).await,
         Command::Worker(args) => role::worker(&settings, args).await,
+        Command::Ui(args) => ui::ui(&settings, args).await,
         Command::Audit(args) => credits::audit(&settings, args).await,
         Command::Doctor(args) => doctor::doctor(&settings, args).await,
         Command::Bench(args) => bench::bench(args).await,
         Command::Runner(_)
+        | Command::Adapter(_)
         | Command::Sim(_)
         | Command::CrashPoints(_)
         | Command::Completion(_)

@@ -49,12 +49,13 @@ settings only.")]
         #[command(flatten)]
         json: Json,
     },
-    /// No new machine there; it goes when its last machine is gone
+    /// No new machine there; when its last machine is gone, what is ours on its hosts goes, and then it
     #[command(
         visible_alias = "rm",
         after_help = "Examples:
   repl provider remove lab
-  repl provider remove lab --force"
+  repl provider remove lab --force
+  repl provider remove lab --abandon"
     )]
     Remove {
         /// Its name
@@ -62,6 +63,9 @@ settings only.")]
         /// End its machines now, with what runs on them
         #[arg(long)]
         force: bool,
+        /// Give up hosts that cannot be reached: what stays there is printed
+        #[arg(long)]
+        abandon: bool,
     },
     /// What machines cost, by provider, region, spot and type
     #[command(after_help = "Examples:
@@ -112,7 +116,7 @@ pub async fn provider(settings: &Settings, command: Provider) -> Done {
         }
         Provider::Add(args) => add(settings, args).await,
         Provider::Test { provider, yes, json } => test(settings, &provider, yes, json).await,
-        Provider::Remove { provider, force } => remove(settings, &provider, force).await,
+        Provider::Remove { provider, force, abandon } => remove(settings, &provider, force, abandon).await,
         Provider::Prices { provider, json } => {
             let plane = ControlPlane::reach(settings).await?;
             let only = provider.map_or_else(String::new, |name| format!("?provider={}", encode(&name)));
@@ -132,6 +136,7 @@ fn list(found: &[ProviderView]) -> u8 {
         notes.extend(it.gpus.iter().map(|gpu| format!("gpu {}", one_line(gpu))));
         notes.extend(it.orgs.as_ref().map(|orgs| format!("for {}", one_line(&orgs.join(", ")))));
         notes.extend(it.leaving.then_some("is being removed".to_owned()));
+        notes.extend(it.stays.iter().map(|stays| format!("{} is not cleared", one_line(&stays.host))));
         table.row([
             it.name.clone(),
             it.kind.clone().unwrap_or_default(),
@@ -235,11 +240,25 @@ async fn test(settings: &Settings, name: &str, yes: bool, json: Json) -> Done {
     Ok(if report.passed { 0 } else { 1 })
 }
 
-async fn remove(settings: &Settings, name: &str, force: bool) -> Done {
+async fn remove(settings: &Settings, name: &str, force: bool, abandon: bool) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     plane.delete(&format!("/providers/{}?force={force}", encode(name))).await?;
     let left: Vec<ProviderView> = plane.list("/providers", MOST).await?;
     match left.iter().find(|it| it.name == name) {
+        Some(it) if !it.stays.is_empty() => {
+            for stays in &it.stays {
+                let (host, why) = (one_line(&stays.host), one_line(&stays.why));
+                eprintln!("repl: {host} still has {}: {why}", one_line(&stays.what));
+            }
+            let hosts = show::count(it.stays.len() as i64, "host");
+            if abandon {
+                plane.delete(&format!("/providers/{}?abandon=true", encode(name))).await?;
+                println!("{} is removed; what stays on {hosts} is named above: delete it there", it.name);
+            } else {
+                println!("{} is being removed: {hosts} could not be cleared and will be asked again", it.name);
+                eprintln!("repl: to give up what is there: repl provider remove {} --abandon", it.name);
+            }
+        }
         Some(it) if it.instances > 0 => {
             let machines = show::count(it.instances, "machine");
             println!("{} is being removed: it has {machines}, and goes with the last", it.name);

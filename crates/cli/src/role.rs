@@ -26,6 +26,8 @@ pub const TABLES: &[&str] = &[
     "notify",
     "orphans",
     "manifests",
+    "features",
+    "calls",
 ];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 
@@ -88,6 +90,19 @@ pub fn mcp() -> Option<i32> {
         _ => return None,
     };
     let failed = done.inspect_err(|error| drop(writeln!(std::io::stderr(), "mcp: {error}"))).is_err();
+    Some(i32::from(failed))
+}
+
+/// The execution adapter `dml-exec-local`, which is this program under that name.
+pub fn execution_adapter() -> Option<i32> {
+    use server::call::local;
+    let mut words = std::env::args_os();
+    let called = PathBuf::from(words.next()?);
+    if called.file_name()? != local::NAME && words.next()? != local::NAME {
+        return None;
+    }
+    let done = local::main(words, std::io::stdout());
+    let failed = done.inspect_err(|error| drop(writeln!(std::io::stderr(), "{}: {error}", local::NAME))).is_err();
     Some(i32::from(failed))
 }
 

@@ -10,7 +10,9 @@ use crate::upload::{self, Files, Missing, Source};
 use crate::{artifact, drawing, follow, lookup, meant, orphan, quantity, run_file, show};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use wire::api::{AgentsPlan, AttemptView, Plan, RunView, SandboxBody, SandboxTermsBody, Submit};
+use wire::api::{
+    AgentsPlan, AttemptView, CacheBody, CacheTermsBody, Plan, RunView, SandboxBody, SandboxTermsBody, Submit,
+};
 use wire::model::{Credits, spec};
 
 /// More than this is rarely meant; on a terminal we ask first.
@@ -27,6 +29,7 @@ const MOST_ATTEMPTS: usize = 1_000;
   repl run --cpu 2 --memory 4GB --max-duration 2h -- make -j2 test
   repl run train.repl.yml --env EPOCHS=5 --detach
   sort names.txt | repl run -i -c 'uniq -c'
+  repl run --cache --file src -- make test    # the second time, an answer
 
 Exit codes: the work's own; 128 + n after signal n; 124 after --max-duration;
 143 cancelled; 130 detached by Ctrl-C; 1 refused, or no code; 2 wrong use, or no
@@ -104,6 +107,9 @@ pub struct RunArgs {
     /// Submitting twice with the same key makes one run
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+    /// A feature of the control plane's settings that the machine must have
+    #[arg(long = "feature", value_name = "NAME")]
+    features: Vec<String>,
     /// Files of its folder to keep afterwards, e.g. 'out/*'
     #[arg(long = "artifact", short = 'a', value_name = "GLOB")]
     artifacts: Vec<String>,
@@ -122,6 +128,18 @@ pub struct RunArgs {
     /// Run it without a sandbox, whatever the settings say
     #[arg(long, conflicts_with = "sandbox")]
     no_sandbox: bool,
+    /// Answer with the result of an earlier run that was the same, and keep this one's
+    #[arg(long)]
+    cache: bool,
+    /// Part of the key: another salt, another result
+    #[arg(long, value_name = "TEXT")]
+    cache_salt: Option<String>,
+    /// A kept result whose exit code is not 0 is an answer, too
+    #[arg(long)]
+    cache_errors: bool,
+    /// Run it, whatever the run file says about a cache
+    #[arg(long, conflicts_with_all = ["cache", "cache_salt", "cache_errors"])]
+    no_cache: bool,
     /// Submit, say the id and do not follow
     #[arg(long, short)]
     detach: bool,
@@ -394,15 +412,36 @@ fn wanted(args: &RunArgs, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit,
     submit.artifacts.extend(args.artifacts.iter().cloned());
     submit.artifacts.iter().try_for_each(|glob| artifact::pattern(glob).map(drop))?;
     submit.secrets.extend(args.secrets.iter().cloned());
+    submit.features.extend(args.features.iter().cloned());
     submit.merge |= args.merge;
     if let Some(network) = &args.sandbox {
         submit.sandbox = Some(SandboxBody::Terms(SandboxTermsBody { network: network.clone() }));
     } else if args.no_sandbox {
         submit.sandbox = Some(SandboxBody::Flag(false));
     }
+    cached(args, &mut submit);
     submit.start = true;
     submit.dry_run = args.dry_run;
     Ok((submit, sources))
+}
+
+/// A flag about the cache asks for it.
+fn cached(args: &RunArgs, submit: &mut Submit) {
+    if args.no_cache {
+        submit.cache = None;
+    }
+    if !(args.cache || args.cache_errors || args.cache_salt.is_some()) {
+        return;
+    }
+    let mut terms = match submit.cache.take() {
+        Some(CacheBody::Terms(terms)) => terms,
+        _ => CacheTermsBody::default(),
+    };
+    terms.errors |= args.cache_errors;
+    if let Some(salt) = &args.cache_salt {
+        terms.salt.clone_from(salt);
+    }
+    submit.cache = Some(CacheBody::Terms(terms));
 }
 
 /// What flags say of a run of agents. The rest is said in its plan.
@@ -416,11 +455,13 @@ fn agents_wanted(args: &RunArgs, mut submit: Submit) -> Done<Submit> {
         ("--cpu and --memory", args.cpu.is_some() || args.memory.is_some()),
         ("--gpu and --spot", args.gpu.is_some() || args.spot),
         ("--provider and --region", args.provider.is_some() || args.region.is_some()),
+        ("--cache", args.cache || args.cache_errors || args.cache_salt.is_some()),
         ("--stop-duration", args.stop_duration.is_some()),
         ("--hold", args.hold.is_some()),
         ("--retry", args.retry.is_some() || args.retry_delay.is_some()),
         ("--artifact", !args.artifacts.is_empty()),
         ("--secret", !args.secrets.is_empty()),
+        ("--feature", !args.features.is_empty()),
         ("--merge", args.merge),
         ("--sandbox and --no-sandbox", args.sandbox.is_some() || args.no_sandbox),
     ];

@@ -9,7 +9,7 @@ use crate::nearest::{nearest, suggestion};
 use crate::quantity;
 use serde_yaml_ng::{Mapping, Value};
 use std::path::{Path, PathBuf};
-use wire::api::{RetryBody, SandboxBody, SandboxTermsBody, Submit};
+use wire::api::{CacheBody, CacheTermsBody, RetryBody, SandboxBody, SandboxTermsBody, Submit};
 use wire::model::spec;
 
 /// What each holds and means is in [`keys`]; a test compares.
@@ -35,9 +35,11 @@ const FIELDS: &[&str] = &[
     "merge",
     "sandbox",
     "on_lost_control",
+    "features",
     "init",
     "snapshot",
     "save_snapshot",
+    "cache",
 ];
 /// Words of run files that mean something elsewhere, so that a reader learns it is not a slip.
 const NOT_HERE: &[&str] = &[
@@ -47,7 +49,6 @@ const NOT_HERE: &[&str] = &[
     "spot_policy",
     "schedule",
     "checkpoint",
-    "cache",
     "after",
     "port",
     "ports",
@@ -72,6 +73,7 @@ const MEANT: &[(&[&str], &str)] = &[
 ];
 const RESOURCES: &[&str] = &["cpu", "memory", "gpu"];
 const SANDBOX: &[&str] = &["network"];
+const CACHE: &[&str] = &["salt", "errors"];
 const RETRY: &[&str] = &["on_events", "max_attempts", "duration", "delay"];
 
 /// A file of another kind is not read to its end to find that out.
@@ -179,7 +181,9 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
         on_lost_control: fields.one_of("on_lost_control", &["finish", "stop"])?,
         merge: fields.flag("merge")?,
         sandbox: sandbox(&fields)?,
+        cache: cache(&fields)?,
         init: fields.text("init")?,
+        features: fields.texts("features")?,
         snapshot: fields.text("snapshot")?,
         save_snapshot: fields.flag("save_snapshot")?,
         retry: retry(&fields)?,
@@ -306,6 +310,23 @@ fn sandbox(fields: &Fields<'_>) -> Done<Option<SandboxBody>> {
     }
 }
 
+/// `cache: true`, `false`, or its salt.
+fn cache(fields: &Fields<'_>) -> Done<Option<CacheBody>> {
+    match fields.get("cache") {
+        None => Ok(None),
+        Some(Value::Bool(asked)) => Ok(Some(CacheBody::Flag(*asked))),
+        Some(Value::Mapping(_)) => {
+            let Some(terms) = fields.inner("cache", CACHE)? else { return Ok(None) };
+            let salt = terms.text("salt")?.unwrap_or_default();
+            Ok(Some(CacheBody::Terms(CacheTermsBody { salt, errors: terms.flag("errors")? })))
+        }
+        Some(_) => {
+            let why = "must be true, false or a map";
+            Err(fields.wrong("cache", why).fix("write `cache: true`, or `cache: {salt: v2}`"))
+        }
+    }
+}
+
 /// `retry: 3`, or the policy in full.
 fn retry(fields: &Fields<'_>) -> Done<Option<RetryBody>> {
     if let Some(value) = fields.get("retry").filter(|value| scalar(value).is_some()) {
@@ -411,6 +432,7 @@ impl<'a> Fields<'a> {
                 ("resources", RESOURCES, "resources: {cpu: 2, memory: 4GB}"),
                 ("retry", RETRY, "retry: {max_attempts: 3}"),
                 ("sandbox", SANDBOX, "sandbox: {network: none}"),
+                ("cache", CACHE, "cache: {salt: v2}"),
             ] {
                 if inner.contains(&name) {
                     return format!("write it below `{place}:`, like `{example}`");

@@ -116,7 +116,9 @@ fn of(value: Value) -> Json {
             { "type": "integer", "minimum": 1, "maximum": wire::model::spec::MAX_ATTEMPTS },
             object(keys),
         ] }),
-        Value::Sandbox(keys) => json!({ "anyOf": [{ "type": ["boolean", "null"] }, object(keys)] }),
+        Value::Sandbox(keys) | Value::Cache(keys) => {
+            json!({ "anyOf": [{ "type": ["boolean", "null"] }, object(keys)] })
+        }
         Value::Inner(keys) => object(keys),
     }
 }

@@ -273,8 +273,15 @@ fn head(tree: &Tree, verbose: bool) {
         ("plan", plan),
         ("end", end.clone()),
         ("error", run.last_error.as_ref().map(said)),
+        (
+            "result",
+            run.cached_from
+                .as_ref()
+                .and_then(|from| Some(format!("{} (exec {})", summary::origin(run)?, &from.exec[..12]))),
+        ),
+        ("follows", run.follows.as_ref().map(|by| format!("{by}, which executes the same command: repl status {by}"))),
         ("created", Some(format!("{} ({})", show::clock(run.created_at), show::ago(run.created_at)))),
-        ("time", Some(if run.kind == "agents" { span(run) } else { summary::times(run) })),
+        ("time", Some(time(run)).filter(|_| run.cached_from.is_none() && run.follows.is_none())),
         ("attempt", attempts),
         ("machine", machine),
         ("workdir", run.workdir.as_ref().map(|workdir| format!("{workdir}{kept}"))),
@@ -284,6 +291,11 @@ fn head(tree: &Tree, verbose: bool) {
         ("credits", Some(credits(run))),
         ("late", (!run.late_evidence.is_empty()).then(|| run.late_evidence.join("; "))),
     ]);
+}
+
+/// Where its time went.
+fn time(run: &RunView) -> String {
+    if run.kind == "agents" { span(run) } else { summary::times(run) }
 }
 
 /// How it ended, and what `repl run` made of it where that is not the same.

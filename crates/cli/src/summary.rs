@@ -94,6 +94,13 @@ pub fn verdict(run: &RunView) -> String {
     }
 }
 
+/// Which run executed what a cached run answers.
+pub fn origin(run: &RunView) -> Option<String> {
+    let from = run.cached_from.as_ref()?;
+    let by = from.run.as_deref().unwrap_or("a run that is gone");
+    Some(if from.hit { format!("cached from {by}") } else { format!("executed by {by}") })
+}
+
 /// Whether a run that could not be given more credits met its own limit. A run shows what its last attempt cost; with earlier
 /// ones the budget is the likelier limit.
 fn is_budget_spent(run: &RunView) -> bool {
@@ -106,6 +113,7 @@ fn short(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
     let mut facts = Vec::new();
     facts.extend(run.duration_ms.map(show_duration));
     facts.push(cost_of(run, sending));
+    facts.extend(origin(run));
     facts.extend(sending.sent.map(|sent| travelled(sent, sending.submit)));
     let mut lines = vec![format!("repl: {} {} ({})", run.id, verdict(run), facts.join(", "))];
     lines.extend(hint(run, sending, Path::new("")).map(|hint| format!("repl: {hint}")));
@@ -122,6 +130,7 @@ fn long(run: &RunView, sending: &Sending<'_>) -> Vec<String> {
     let mut say = |text: String| lines.push(format!("  {}", paint_err(Colour::Dim, &text)));
     say(times(run));
     let mut cost = vec![cost_of(run, sending)];
+    cost.extend(origin(run));
     cost.extend(sending.sent.map(|sent| travelled(sent, sending.submit)));
     say(cost.join(" · "));
     if let Some(until) = run.hold_until.filter(|until| run.allocation.is_some() && *until > show::now_ms()) {

@@ -214,7 +214,7 @@ fn extended(
     Ok(next)
 }
 
-fn released(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
+pub(crate) fn released(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
     let slot = owned(tx, org, id)?;
     if slot.status != AllocationStatus::Complete && slot.hold().is_none() {
         let why = format!("{id} is {}: only a finished allocation can be released", slot.status);

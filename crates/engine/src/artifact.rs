@@ -109,7 +109,7 @@ impl Engine {
             let until = (at + LEASE_MS).min(expires + LEASE_AT_MOST_MS);
             self.store.write(Lane::Normal, "artifact.lease", move |tx| store::artifact::lease(tx, id, until)).await?;
         }
-        let download = self.blobs.open(&name_of(&artifact))?;
+        let download = self.blobs.open(&bytes_of(&artifact)?)?;
         Ok((artifact, download))
     }
 }
@@ -127,6 +127,14 @@ fn check(new: &Announcement) -> Result<(), Refused> {
             Err(Refused::invalid("target", format!("`{}` leads out of the run's folder", new.path)))
         }
         _ => Ok(()),
+    }
+}
+
+/// Where its bytes are.
+fn bytes_of(artifact: &Artifact) -> Result<BlobName, Failure> {
+    match &artifact.hash {
+        Some(hash) if artifact.in_contents => Ok(BlobName::Content { org: artifact.org, hash: hash.parse()? }),
+        _ => Ok(name_of(artifact)),
     }
 }
 

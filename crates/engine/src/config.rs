@@ -1,5 +1,6 @@
 //! The settings of the engine, with their defaults. Checked once, at start.
 
+use model::feature::Features;
 use model::hold::HoldLimits;
 use model::log::LogLimits;
 use model::manifest::Retention;
@@ -31,6 +32,27 @@ pub struct Config {
     pub orphans: OrphanLimits,
     /// How long what a workflow made is kept.
     pub manifests: Retention,
+    /// Scripts that prepare machines, by the names that runs use.
+    pub features: Features,
+    pub calls: Calls,
+}
+
+/// Where results of calls are kept, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Calls {
+    /// Results of one project do not answer calls of another.
+    pub project: String,
+    /// A result that answered no caller for so long may be deleted.
+    pub kept_ms: i64,
+    /// Of all results of an org in sum; those that were used longest ago go first.
+    pub max_bytes: i64,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Calls { project: "default".into(), kept_ms: 90 * DAY, max_bytes: 10 << 30 }
+    }
 }
 
 /// How much one worker process does at once.
@@ -128,6 +150,7 @@ impl Config {
         self.limits.check()?;
         self.orphans.check()?;
         self.manifests.check()?;
+        model::feature::check(&self.features)?;
         if !(1..=MOST_ACT_PERMITS).contains(&self.worker.act_permits) {
             return Err(Refused::invalid("worker.act_permits", format!("must lie between 1 and {MOST_ACT_PERMITS}")));
         }

@@ -5,6 +5,7 @@ use crate::step::is_in_flight;
 use crate::{Engine, EngineContext};
 use model::agent::{Agent, AgentKind};
 use model::allocation::Allocation;
+use model::feature::FeatureState;
 use model::hierarchy::Pick;
 use model::instance::{Instance, InstanceStatus};
 use model::job::{Job, JobStatus};
@@ -125,6 +126,7 @@ impl Engine {
                 let kept = workdirs.kept_on(tx, id)?;
                 let job = store::job::on_instance(tx, id)?.filter(wanted);
                 let found = job.map(|job| find_job(tx, &context, job)).transpose()?;
+                let found = found.filter(|found| !awaits_features(&instance, found));
                 Ok((instance, found, kept))
             })
             .await?;
@@ -136,8 +138,13 @@ impl Engine {
             }
             None => None,
         };
-        let shutdown =
-            matches!(instance.status, InstanceStatus::Terminating | InstanceStatus::Terminated) && job.is_none();
+        // What was installed is removed first, for as long as its workflow waits for that.
+        let cleared = instance.features.iter().all(|feature| feature.state == FeatureState::Left);
+        let shutdown = match instance.status {
+            InstanceStatus::Terminating => job.is_none() && cleared,
+            InstanceStatus::Terminated => job.is_none(),
+            _ => false,
+        };
         Ok(Desired { instance, job, kept_workdirs: kept.into_values().collect(), shutdown })
     }
 
@@ -401,6 +408,12 @@ fn rank_step(job: &Job, run: &Run, content: &RunContent, log_offset: i64) -> Opt
 }
 
 /// Jobs that a runner should know of: placed, and not known to be gone from there.
+/// It was placed on a machine that is still being prepared for it. One that is to end is told so, prepared or not.
+fn awaits_features(instance: &Instance, found: &Found) -> bool {
+    let waits = found.job.accepted_at.is_none() && found.job.stop_asked_at.is_none();
+    waits && !instance.has_features(&found.run.spec.features)
+}
+
 fn wanted(job: &Job) -> bool {
     job.status != JobStatus::Submitted && !job.status.is_end() && job.gone_at.is_none() && !job.fenced
 }

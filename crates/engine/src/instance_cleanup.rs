@@ -7,8 +7,11 @@ use adapters::{Handle, Provider, Seen};
 use model::instance::Instance;
 use model::time::{SECOND, deadline_without};
 use model::workflow::COMPENSATION_LIMIT_MS;
-use model::{Failure, InstanceId, Timestamp, bug, crash_point};
+use model::{Failure, InstanceId, Timestamp, Trouble, bug, crash_point};
 use store::{Item, Lane, Tx, WorkKind};
+
+/// A provider that cannot be asked is asked at least so often.
+const LONGEST_PAUSE_MS: i64 = 10 * model::time::MINUTE;
 
 impl Engine {
     pub(crate) async fn forget_instance(&self, item: Item, instance: &Instance) -> Result<(), Failure> {
@@ -25,37 +28,49 @@ impl Engine {
             return self.at(item, until.map_or(soon, |until| (until + SECOND).max(soon))).await;
         }
         if !instance.displaced {
-            let provider = self.context.provider(&instance.provider)?;
-            match handle_of(provider.as_ref(), instance).await? {
-                Some(handle) => forget(provider.as_ref(), &handle, instance).await?,
-                None => {
+            match self.ask_to_forget(instance).await {
+                Ok(true) => {}
+                Ok(false) => {
                     if let Some(next) = look_again_at(looked_for_until.unwrap_or(now), now) {
                         return self.at(item, next).await;
                     }
                 }
+                Err(Failure::Trouble(trouble)) => {
+                    tracing::warn!(instance = %instance.name, %trouble, "what is left of it cannot be removed, and is tried again");
+                    return self.at(item, now + patience(ended.unwrap_or(now), now)).await;
+                }
+                Err(failure) => return Err(failure),
             }
         }
         self.context.presence.forget(id);
-        if self.context.providers.is_leaving(&instance.provider) {
-            return self.forget_last(item, instance.provider.clone()).await;
-        }
-        self.done(item).await
+        let provider = instance.provider.clone();
+        self.store
+            .write(Lane::Normal, "instance.forgotten", move |tx| {
+                store::work::hold(tx, &item)?;
+                crate::departure::machine_gone(tx, &provider)?;
+                store::work::finish(tx, &item, None);
+                Ok(())
+            })
+            .await
     }
 }
 
 impl Engine {
-    /// Its provider is being removed: with the last machine it goes.
-    async fn forget_last(&self, item: Item, provider: String) -> Result<(), Failure> {
-        self.store
-            .write(Lane::Normal, "provider.drop_last", move |tx| {
-                store::work::hold(tx, &item)?;
-                crate::provider::drop_unused(tx, &provider, item.subject)?;
-                store::work::finish(tx, &item, None);
-                Ok(())
-            })
-            .await?;
-        self.read_providers().await
+    /// False: its provider knows nothing of it.
+    async fn ask_to_forget(&self, instance: &Instance) -> Result<bool, Failure> {
+        let provider = self.context.provider(&instance.provider);
+        let provider = provider.map_err(|refused| Trouble::internal(refused.to_string()))?;
+        match handle_of(provider.as_ref(), instance).await? {
+            Some(handle) => forget(provider.as_ref(), &handle, instance).await.map(|()| true),
+            None => Ok(false),
+        }
     }
+}
+
+/// How long a provider that cannot be asked is left alone: as long as it could not be asked about this, from 5 s to 10 minutes. So pauses
+/// double, and no count of tries is kept.
+pub(crate) fn patience(since: Timestamp, now: Timestamp) -> i64 {
+    now.since(since).clamp(ASK_AGAIN_MS, LONGEST_PAUSE_MS)
 }
 
 /// Until then "not found" is inconclusive for a machine that ended, or was to end, at `from`: the call that made it may take

@@ -53,6 +53,9 @@ impl RunTx<'_> {
         if let Some(importing) = self.importing {
             amount = self.reserve_for_import(importing, amount)?;
         }
+        if self.replaying {
+            amount = amount.min(MINIMUM_CHARGE);
+        }
         self.credits_end_at(None);
         self.money(AttemptEvent::Reserved(amount), format!("{}:{}:reserve:0", self.run.id, self.run.attempt), "start")
     }

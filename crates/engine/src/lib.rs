@@ -5,6 +5,9 @@ mod agent;
 pub mod allocation;
 pub mod artifact;
 pub mod audit;
+pub mod backtrack;
+pub mod cache;
+pub mod cached_run;
 mod child;
 mod choice;
 mod closing;
@@ -12,12 +15,15 @@ mod command;
 mod command_end;
 pub mod config;
 pub mod content;
+mod departure;
 pub mod desired;
 mod dialogue;
 mod dispatch;
 pub mod durable;
 mod endpoint;
+mod execution;
 pub mod external;
+pub mod feature;
 mod idle_billing;
 mod idle_runs;
 pub mod instance;
@@ -52,6 +58,7 @@ pub mod run;
 mod run_tx;
 pub mod runner;
 mod same_step;
+mod session;
 mod settlement;
 pub mod snapshot;
 mod step;
@@ -142,6 +149,8 @@ pub struct Engine {
     ids_passed: Arc<std::sync::atomic::AtomicI64>,
     org_names: Arc<std::sync::Mutex<std::collections::BTreeMap<model::OrgId, String>>>,
     links: Arc<relay::Links>,
+    /// What this process calls itself in claims of executions.
+    orchestrator: Arc<std::sync::OnceLock<i64>>,
 }
 
 impl Engine {
@@ -163,6 +172,7 @@ impl Engine {
             ids_passed: Arc::default(),
             org_names: Arc::default(),
             links: Arc::default(),
+            orchestrator: Arc::default(),
         })
     }
 

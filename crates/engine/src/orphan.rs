@@ -9,11 +9,13 @@ mod unlisted;
 
 use crate::{Engine, EngineContext, Provider};
 use adapters::ListAsk;
+use adapters::exec::EVERYWHERE;
 use adapters::provider::LIST_PAGE;
 use model::orphan::{self, OrphanSection, OrphanSeverity, Whitelisted};
 use model::time::{MINUTE, SECOND};
 use model::{Failure, InstanceId, ManifestId, OrgId, PoolId, Refused, Timestamp, Trouble, names};
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use store::orphan::{Orphan, Scan};
 use store::pool::Pool;
@@ -110,7 +112,7 @@ impl Engine {
     /// Everything is listed now, what is young too. `provider`: only this one.
     pub async fn scan_now(&self, provider: Option<&str>) -> Result<Vec<ScanPicture>, Failure> {
         if let Some(provider) = provider {
-            self.context.provider(provider)?;
+            self.context.lister(provider)?;
         }
         let mut scans = Vec::new();
         for (name, region) in regions(&self.context) {
@@ -141,7 +143,7 @@ impl Engine {
         self.forget_silent_runners().await?;
         let before = before.unwrap_or_default();
         let mut scan = Scan { started_at, complete_at: before.complete_at, notify_tries: 0, ..Scan::default() };
-        let listed = match self.context.provider(&pool.provider) {
+        let listed = match self.context.lister(&pool.provider) {
             Ok(provider) => self.list_all(provider.as_ref(), pool, young, &mut scan).await,
             Err(refused) => Err(Trouble::internal(refused.to_string()).into()),
         };
@@ -367,7 +369,16 @@ fn regions(context: &EngineContext) -> Vec<(String, String)> {
         let regions = listing.provider.capabilities().regions;
         regions.into_iter().map(|region| (name.clone(), region)).collect::<Vec<_>>()
     };
-    context.providers.all().iter().flat_map(of).collect()
+    let all = context.providers.all();
+    let listers = context.providers.listers().keys().map(|name| (name.clone(), EVERYWHERE.to_owned()));
+    all.iter().flat_map(of).chain(listers).collect()
+}
+
+impl EngineContext {
+    /// Who lists what this is about: a provider, or the program of a feature.
+    fn lister(&self, name: &str) -> Result<Arc<dyn Provider>, Refused> {
+        self.providers.listers().get(name).map_or_else(|| self.provider(name), |lister| Ok(lister.clone()))
+    }
 }
 
 fn picture(context: &EngineContext, orphan: Orphan, session: Option<Timestamp>, now: Timestamp) -> OrphanPicture {

@@ -99,6 +99,7 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
         resources: spec.resources.clone(),
         spot: spec.spot,
         init_checksum: spec.init_checksum.clone(),
+        features: context.wanted_features(&spec.features),
     };
     let made = || provider.size_for(&spec.resources);
     let (mut initialised, wants) = (spec.init_checksum.as_ref().map(|_| false), &spec.init_checksum);

@@ -8,7 +8,7 @@ use adapters::Order;
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
 use model::instance::{Instance, InstanceStatus};
-use model::job::{JobEvent, JobStatus};
+use model::job::{Job, JobEvent, JobStatus};
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
 use model::offer::Offer;
@@ -114,7 +114,8 @@ impl RunTx<'_> {
     fn wish(&mut self, job: JobId) -> Result<Wish, Failure> {
         let resources = self.resources_of(job)?;
         let (spot, init_checksum) = (self.run.spec.spot, self.run.spec.init_checksum.clone());
-        Ok(Wish { org: self.run.org, resources, spot, init_checksum })
+        let features = self.context.wanted_features(&self.run.spec.features);
+        Ok(Wish { org: self.run.org, resources, spot, init_checksum, features })
     }
 
     /// Decides under the pool's lock. `lost`: slots that could not be claimed in this very transaction.
@@ -210,6 +211,7 @@ impl RunTx<'_> {
         crate::idle_billing::close(self, &mut machine)?;
         machine.idle_since = None;
         machine.claimed_for(self.run.spec.init_checksum.as_ref());
+        self.prepare(id, &mut machine)?;
         machine.manifest = self.manifest_of(id)?;
         let (price_micro, manifest) = (machine.price_micro, machine.manifest);
         self.instance(slot.instance)?.set(machine);
@@ -232,7 +234,8 @@ impl RunTx<'_> {
         let resources = self.resources_of(id)?;
         let price_micro = offer.price_micro;
         let place = room_for_one_more(self, &provider.rooms(), pool.id)?;
-        let machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
+        let mut machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
+        self.prepare(id, &mut machine)?;
         self.instances.push(Tracked::new(Instance {
             workflow: Some(workflow),
             provider: pool.provider.clone(),
@@ -255,6 +258,18 @@ impl RunTx<'_> {
         store::manifest::own(self.tx, manifest, &owned)?;
         self.wake(WorkKind::Instance, instance.0, self.at + model::instance::SPAWN_LIMIT_MS);
         self.give_place(id, JobEvent::Placed { instance, allocation: slot, warm: false, price_micro })
+    }
+
+    /// The features that the job's run asks for are on the machine's row before its runner is told; until they are installed the job
+    /// waits.
+    fn prepare(&mut self, id: JobId, machine: &mut Instance) -> Result<(), Failure> {
+        let wanted = self.context.features_to_install(&self.run.spec.features);
+        let prepare_ms = machine.prepared_for(&wanted).unwrap_or(0);
+        if self.job(id)?.prepare_ms != prepare_ms {
+            let job = Job { prepare_ms, ..self.job(id)?.clone() };
+            self.set_job(job)?;
+        }
+        Ok(())
     }
 
     fn give_place(&mut self, id: JobId, placed: JobEvent) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use crate::provider_set::{Listing, Listings};
 use crate::{Engine, EngineContext};
 use adapters::registry::{EXEC, ProviderTable};
 use adapters::{PriceLine, Reach};
-use model::provider_row::ProviderRow;
+use model::provider_row::{Departure, ProviderRow, Stays};
 use model::{Failure, Refused};
 use store::{Lane, Tx, WorkKind};
 
@@ -18,6 +18,8 @@ pub struct ProviderPicture {
     pub kind: Option<String>,
     /// Its machines that are not terminated.
     pub instances: i64,
+    /// What stays on hosts of one that is being removed.
+    pub stays: Vec<Stays>,
 }
 
 impl Engine {
@@ -36,9 +38,8 @@ impl Engine {
                 }
                 for row in rows.iter().filter(|row| row.of_settings && !own.contains_key(&row.name)) {
                     if !row.leaving {
-                        leave(tx, row)?;
+                        leave(tx, row, false)?;
                     }
-                    drop_unused(tx, &row.name, 0)?;
                 }
                 Ok(())
             })
@@ -80,7 +81,10 @@ impl Engine {
                         Ok(())
                     }
                     Some(known) if known.leaving => {
-                        let why = format!("a provider `{}` is still being removed: wait for its machines", known.name);
+                        let why = format!(
+                            "a provider `{0}` is still being removed: repl provider remove {0} says what it waits for",
+                            known.name
+                        );
                         Err(Refused::Conflict { why }.into())
                     }
                     Some(known) => {
@@ -95,18 +99,19 @@ impl Engine {
         self.provider_picture(&name).await
     }
 
-    /// From now on it makes no machine. Its idle machines end, the others when their jobs have; with `force` all of them now.
-    pub async fn remove_provider(&self, name: &str, force: bool, by: String) -> Result<(), Failure> {
+    /// From now on it makes no machine. Its idle machines end, the others when their jobs have; with `force` all of them now. Then its hosts
+    /// are cleared (`departure`). Answers how often that was tried before.
+    pub async fn remove_provider(&self, name: &str, force: bool, by: String) -> Result<i64, Failure> {
         if self.context.providers.of_settings().contains_key(name) {
             let why = format!("`{name}` stands in the settings: delete [providers.{name}] there and restart");
             return Err(Refused::Conflict { why }.into());
         }
         let named = name.to_owned();
-        let open = self
+        let (open, tried) = self
             .store
             .write(Lane::Normal, "provider.leave", move |tx| {
                 let row = store::provider::find(tx, &named)?.ok_or_else(|| Refused::not_found("provider", &named))?;
-                leave(tx, &row)
+                Ok((leave(tx, &row, force)?, row.departure.tries))
             })
             .await?;
         self.read_providers().await?;
@@ -119,9 +124,7 @@ impl Engine {
                 self.store.write(Lane::Normal, "provider.force", end).await?;
             }
         }
-        let named = name.to_owned();
-        self.store.write(Lane::Normal, "provider.drop", move |tx| drop_unused(tx, &named, 0)).await?;
-        self.read_providers().await
+        Ok(tried)
     }
 
     pub async fn provider_pictures(&self) -> Result<Vec<ProviderPicture>, Failure> {
@@ -141,6 +144,7 @@ impl Engine {
             listing: listing.clone(),
             kind: rows.iter().find(|row| row.name == *name).map(|row| row.kind.clone()),
             instances: open.get(name).copied().unwrap_or(0),
+            stays: rows.iter().find(|row| row.name == *name).map_or_else(Vec::new, |row| row.departure.stays.clone()),
         };
         Ok(all.iter().map(picture).collect())
     }
@@ -178,8 +182,10 @@ impl EngineContext {
 }
 
 /// No new machine is made there, and everybody who waits for one or is idle there looks again. Its open machines.
-fn leave(tx: &mut Tx, row: &ProviderRow) -> Result<Vec<model::instance::Instance>, Failure> {
-    store::provider::put(tx, &ProviderRow { leaving: true, ..row.clone() })?;
+fn leave(tx: &mut Tx, row: &ProviderRow, force: bool) -> Result<Vec<model::instance::Instance>, Failure> {
+    let departure = Departure { force: force || row.departure.force, ..row.departure.clone() };
+    store::provider::put(tx, &ProviderRow { leaving: true, departure, ..row.clone() })?;
+    crate::departure::wake(tx, &row.name, &row.name)?;
     let (at, mut open) = (tx.at(), Vec::new());
     for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == row.name) {
         tx.wake(WorkKind::Pool, pool.id.0, at);
@@ -191,19 +197,6 @@ fn leave(tx: &mut Tx, row: &ProviderRow) -> Result<Vec<model::instance::Instance
     Ok(open)
 }
 
-/// Deletes the row of a provider that leaves and has nothing left, but for the machine `but_for`, which its caller has dealt with.
-pub(crate) fn drop_unused(tx: &mut Tx, name: &str, but_for: i64) -> Result<(), Failure> {
-    if store::provider::find(tx, name)?.is_none_or(|row| !row.leaving) {
-        return Ok(());
-    }
-    for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == name) {
-        if store::provider::is_in_use(tx, pool.id, but_for)? {
-            return Ok(());
-        }
-    }
-    store::provider::remove(tx, name)
-}
-
 fn copy(tx: &mut Tx, name: &str, table: &ProviderTable) -> ProviderRow {
     ProviderRow {
         name: name.to_owned(),
@@ -212,6 +205,7 @@ fn copy(tx: &mut Tx, name: &str, table: &ProviderTable) -> ProviderRow {
         orgs: table.orgs.clone(),
         of_settings: true,
         leaving: false,
+        departure: Departure::default(),
         added_by: "the settings".to_owned(),
         added_at: tx.at(),
     }

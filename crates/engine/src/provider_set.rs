@@ -45,9 +45,19 @@ pub struct ProviderSet {
     /// Those of the settings, which never change.
     own: Listings,
     settings: Option<ProviderSettings>,
+    /// What lists things that features have made elsewhere, by `features.NAME`: no providers, and asked only by scans.
+    listers: BTreeMap<String, Arc<dyn Provider>>,
 }
 
 impl ProviderSet {
+    pub fn with_listers(self, listers: BTreeMap<String, Arc<dyn Provider>>) -> ProviderSet {
+        ProviderSet { listers, ..self }
+    }
+
+    pub(crate) fn listers(&self) -> &BTreeMap<String, Arc<dyn Provider>> {
+        &self.listers
+    }
+
     pub fn new(settings: ProviderSettings) -> Result<ProviderSet, BadSetting> {
         let made = settings.tables.make(&settings.prices, &settings.host)?;
         let listing = |(name, provider): (String, Arc<dyn Provider>)| {
@@ -55,7 +65,12 @@ impl ProviderSet {
             (name, Listing { orgs, ..Listing::of(provider) })
         };
         let own: Listings = made.into_iter().map(listing).collect();
-        Ok(ProviderSet { now: RwLock::new(Arc::new(own.clone())), own, settings: Some(settings) })
+        Ok(ProviderSet {
+            now: RwLock::new(Arc::new(own.clone())),
+            own,
+            settings: Some(settings),
+            listers: BTreeMap::new(),
+        })
     }
 
     pub fn get(&self, name: &str) -> Option<Arc<dyn Provider>> {
@@ -124,6 +139,6 @@ fn refused(bad: &BadSetting) -> Refused {
 impl From<BTreeMap<String, Arc<dyn Provider>>> for ProviderSet {
     fn from(providers: BTreeMap<String, Arc<dyn Provider>>) -> ProviderSet {
         let own: Listings = providers.into_iter().map(|(name, provider)| (name, Listing::of(provider))).collect();
-        ProviderSet { now: RwLock::new(Arc::new(own.clone())), own, settings: None }
+        ProviderSet { now: RwLock::new(Arc::new(own.clone())), own, settings: None, listers: BTreeMap::new() }
     }
 }

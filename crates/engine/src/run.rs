@@ -9,7 +9,7 @@ use model::bug;
 use model::job_counters::JobPick;
 use model::plan::{AgentPlan, RunPlan};
 use model::run::{Run, RunEvent, RunStatus};
-use model::spec::{MAX_ENV_BYTES, MAX_NODES, Resources, RunKind, RunSpec};
+use model::spec::{CallPart, MAX_ENV_BYTES, MAX_NODES, Resources, RunKind, RunSpec};
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -100,6 +100,9 @@ impl Engine {
         key: Option<Key>,
         render: Render,
     ) -> Result<KeyedResponse, Failure> {
+        if let Some(cache) = submission.spec.call.as_ref().and_then(CallPart::caller).cloned() {
+            return Box::pin(self.submit_cached(submission, cache, key, render)).await;
+        }
         check_asked(&self.context, &submission)?;
         self.check_stdin(&submission).await?;
         let context = self.context.clone();
@@ -266,7 +269,7 @@ fn keep_plans(tx: &mut Tx, run: RunId, plans: &Plans) -> Result<(), Failure> {
 }
 
 /// What a submission names must be here before it is accepted, and stays while its run is open.
-fn use_contents(tx: &mut Tx, run: RunId, submission: &Submission) -> Result<(), Failure> {
+pub(crate) fn use_contents(tx: &mut Tx, run: RunId, submission: &Submission) -> Result<(), Failure> {
     if let Some(tree) = &submission.spec.files
         && !store::content::is_tree_here(tx, submission.org, &tree.hash)?
     {
@@ -281,7 +284,7 @@ fn use_contents(tx: &mut Tx, run: RunId, submission: &Submission) -> Result<(), 
 
 impl Engine {
     /// The bound is on the bytes that are here, not on what is said about them.
-    async fn check_stdin(&self, submission: &Submission) -> Result<(), Failure> {
+    pub(crate) async fn check_stdin(&self, submission: &Submission) -> Result<(), Failure> {
         let Some(stdin) = &submission.spec.stdin else { return Ok(()) };
         if !self.missing_blobs(submission.org, vec![stdin.hash.clone()]).await?.is_empty() {
             let why = format!("its bytes were never sent: PUT /api/v1/blobs/{} first", stdin.hash);
@@ -309,6 +312,7 @@ pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> R
     check_plans(&submission.spec, &submission.plans)?;
     check_machines(context, submission)?;
     check_sandbox(context, submission)?;
+    context.check_features(&submission.spec.features)?;
     if let Some(name) = &submission.name {
         check_name(name)?;
     }
@@ -417,6 +421,7 @@ fn record(tx: &mut Tx, key: Option<&Key>, status: i64, body: Vec<u8>) -> Result<
 
 pub(crate) fn act(tx: &mut Tx, context: &EngineContext, org: OrgId, id: RunId, action: Action) -> Result<(), Failure> {
     let mut run_tx = open_owned(tx, context, org, id)?;
+    refuse_to_run_caller(&run_tx, action)?;
     match action {
         Action::Start => run_tx.run_event(RunEvent::Started)?,
         Action::Cancel { abort } => run_tx.run_event(RunEvent::CancelAsked { abort })?,
@@ -433,6 +438,19 @@ pub(crate) fn act(tx: &mut Tx, context: &EngineContext, org: OrgId, id: RunId, a
         }
     }
     run_tx.close().map(drop)
+}
+
+/// A run that asks for a call never executes anything itself.
+fn refuse_to_run_caller(run_tx: &RunTx<'_>, action: Action) -> Result<(), Refused> {
+    let Some(called) = &run_tx.run.call else { return Ok(()) };
+    let why = match (action, called.run) {
+        (Action::Start, Some(run)) if !run_tx.run.status.is_end() => {
+            format!("it waits for {run}, which executes the same command: repl attach {}", run_tx.run.id)
+        }
+        (Action::Retry { .. }, _) => "it was answered with a result: submit it again".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Refused::Conflict { why })
 }
 
 /// What a run was sent with is kept a while after its end; later there is nothing to try again with.

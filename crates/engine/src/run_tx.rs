@@ -98,6 +98,8 @@ pub(crate) struct RunTx<'t> {
     pub(crate) advancing: BTreeMap<WorkflowId, bool>,
     /// The run is imported: its job is on its machine already.
     pub(crate) importing: Option<Importing>,
+    /// The run is answered with a result: no job is submitted, and it costs the least that a run costs.
+    pub(crate) replaying: bool,
 }
 
 impl<'t> RunTx<'t> {
@@ -147,6 +149,7 @@ impl<'t> RunTx<'t> {
             outputs: BTreeMap::new(),
             advancing: BTreeMap::new(),
             importing: None,
+            replaying: false,
         }
     }
 

@@ -168,6 +168,9 @@ impl Engine {
                 };
                 let next = crate::transition::instance_event(tx, instance, event)?;
                 store::instance::save(tx, &next)?;
+                if !next.features.is_empty() {
+                    crate::feature::wake_waiting(tx, &next)?;
+                }
                 let at = tx.at();
                 tx.wake(WorkKind::Instance, next.id.0, at + context.config.timings.unreachable_after_ms);
                 Ok(next)

@@ -138,7 +138,9 @@ impl RunTx<'_> {
             && self.run.spec.retries_on(RetryEvent::Error)
             && self.failed_by().and_then(JobReason::retry_event) == Some(RetryEvent::Error);
         let by_mode = reason == RunReason::AgentFailed && self.run.spec.failure_mode == FailureMode::Retry;
-        let left = self.run.status == RunStatus::Failed && self.run.attempt < self.run.max_attempts;
+        // The policy of a caller is that of the run which executes its call.
+        let executes = self.run.call.is_none();
+        let left = executes && self.run.status == RunStatus::Failed && self.run.attempt < self.run.max_attempts;
         if !left || !(by_policy || by_mode) {
             return Ok(());
         }

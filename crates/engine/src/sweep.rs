@@ -14,6 +14,9 @@ const GONE_KEPT_MS: i64 = HOUR;
 /// Calls that were under way when an endpoint asked for a pause have ended by then.
 const ENDPOINTS_KEPT_MS: i64 = 24 * HOUR;
 
+/// The item of the sweep that looks at kept results of calls.
+const OF_RESULTS: i64 = 1;
+
 impl Engine {
     /// The sweep has one item, made when the control plane starts.
     pub async fn arm_sweep(&self) -> Result<(), Failure> {
@@ -22,12 +25,16 @@ impl Engine {
             .write(Lane::Low, "sweep.arm", move |tx| {
                 let at = tx.at();
                 tx.wake(store::WorkKind::Sweep, 0, at + every_ms);
+                tx.wake(store::WorkKind::Sweep, OF_RESULTS, at + every_ms);
                 Ok(())
             })
             .await
     }
 
     pub(crate) async fn sweep(&self, item: Item) -> Result<(), Failure> {
+        if item.subject == OF_RESULTS {
+            return Box::pin(self.sweep_results(item)).await;
+        }
         let contents_kept_ms = self.context.config.timings.contents_kept_ms;
         let most = self
             .store
@@ -94,7 +101,9 @@ impl Engine {
                 attempt: artifact.attempt,
                 artifact: artifact.id,
             };
-            self.blobs.delete(&name)?;
+            if !artifact.in_contents {
+                self.blobs.delete(&name)?;
+            }
             let id = artifact.id;
             self.store.write(Lane::Low, "sweep.artifact", move |tx| store::artifact::deleted(tx, id)).await?;
         }

@@ -33,6 +33,7 @@ impl RunTx<'_> {
             self.run_consequence(consequence)?;
         }
         self.rearm_run();
+        self.tell_execution();
         Ok(())
     }
 

@@ -236,7 +236,9 @@ impl Engine {
         self.store
             .read("pool.pictures", move |tx| {
                 let mut pictures = Vec::new();
-                for pool in store::pool::all(tx)? {
+                // A pool stays when its provider is removed, and some only list what features have made.
+                let set_up = |pool: &store::pool::Pool| context.providers.get(&pool.provider).is_some();
+                for pool in store::pool::all(tx)?.into_iter().filter(set_up) {
                     let room = crate::pool::room(tx, &context, &pool)?;
                     let available = store::allocation::available(tx, pool.id)?.len() as i64;
                     let waiting = store::job::count_waiting(tx, pool.id)?;

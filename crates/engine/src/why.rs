@@ -49,6 +49,13 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
     let (run, at) = (&snapshot.run, tx.at());
     let mut why = Why::default();
     match (run.status, &run.termination, &snapshot.job) {
+        (RunStatus::Created, ..) if run.call.is_some() => {
+            let by = run.call.as_ref().and_then(|called| called.run).map_or_else(String::new, |by| by.to_string());
+            why.summary = format!("it waits for {by}, which executes the same command");
+            why.facts.push("its cache had no result for it: `repl cache why` says what differs".into());
+            why.next.push(format!("follow it: repl attach {}", run.id));
+            why.next.push(format!("see why that takes long: repl why {by}"));
+        }
         (RunStatus::Created, ..) => {
             why.summary = "it was created and never started".into();
             why.next.push(format!("start it: POST /api/v1/runs/{}/start", run.id));
@@ -374,7 +381,8 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     let (room, slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
     let resources = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
     let (spot, init_checksum) = (run.spec.spot, run.spec.init_checksum.clone());
-    let wish = Wish { org: run.org, resources, spot, init_checksum };
+    let features = context.wanted_features(&run.spec.features);
+    let wish = Wish { org: run.org, resources, spot, init_checksum, features };
     why.summary = match (before, model::pool::place(&wish, &slots, room)) {
         (0, Placement::Wait) => {
             let machines = if room.instances == 1 { "the machine" } else { "one of the machines" };
@@ -400,11 +408,24 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     Ok(())
 }
 
+/// Its machine is there, and features are being installed on it.
+fn is_prepared(snapshot: &RunSnapshot) -> bool {
+    let machine = snapshot.instance.as_ref().filter(|machine| machine.ready_at.is_some());
+    machine.is_some_and(|machine| !machine.has_features(&snapshot.run.spec.features))
+}
+
 fn running(snapshot: &RunSnapshot, job: &Job, at: Timestamp, why: &mut Why) {
     let since = |from: Option<Timestamp>| {
         from.map_or_else(String::new, |from| format!(" for {}", show_duration(at.since(from))))
     };
     why.summary = match job.status {
+        JobStatus::Provisioning if is_prepared(snapshot) => {
+            format!(
+                "its machine is being prepared with {}{}",
+                snapshot.run.spec.features.join(", "),
+                since(job.placed_at)
+            )
+        }
         JobStatus::Provisioning if job.warm => {
             format!("it was given to a warm machine{}, which has not taken it yet", since(job.placed_at))
         }

@@ -149,6 +149,8 @@ impl Engine {
             WorkKind::Manifest => self.reconcile_manifest(item).await,
             WorkKind::OrphanNotice => Box::pin(self.notify_orphans(item)).await,
             WorkKind::Link => Box::pin(self.hold_link(item)).await,
+            WorkKind::Departure => Box::pin(self.depart(item)).await,
+            WorkKind::Execution => Box::pin(self.reconcile_execution(item)).await,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The state machine of an instance: a machine, or a process that stands for one. It is terminated only when no job is on it.
 
+use crate::feature::{self, Feature, FeatureEvent, FeatureState};
 use crate::spec::{OnLostControl, Resources};
 use crate::time::{MINUTE, SECOND};
 use crate::{
@@ -49,6 +50,9 @@ pub struct Instance {
     /// Its runner has said that this init ended well. Until then it counts only for the job that brings it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub init_done: bool,
+    /// What it was prepared with, is being prepared with, or could not be rid of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<Feature>,
     /// Folders that its runner is to send, for snapshots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sends: Vec<(SnapshotId, String)>,
@@ -139,6 +143,7 @@ impl Instance {
             resources: Resources::default(),
             init_checksum: None,
             init_done: false,
+            features: Vec::new(),
             sends: Vec::new(),
             on_lost_control: OnLostControl::Finish,
             price_micro: 0,
@@ -174,6 +179,40 @@ impl Instance {
         if init.is_some() && self.init_checksum.as_ref() != init {
             (self.init_checksum, self.init_done) = (init.cloned(), false);
         }
+    }
+
+    /// A job that wants these features was placed here: what is not there is to be installed. The longest that may take; none: all are
+    /// there.
+    pub fn prepared_for(&mut self, wanted: &[(Feature, i64)]) -> Option<i64> {
+        let mut longest = None;
+        for (feature, install_ms) in wanted {
+            match self.features.iter_mut().find(|it| it.name == feature.name) {
+                Some(it) if it.state == FeatureState::Installed => continue,
+                Some(it) => *it = feature::apply(it, &FeatureEvent::InstallAsked).unwrap_or_else(|| feature.clone()),
+                None => self.features.push(feature.clone()),
+            }
+            longest = longest.max(Some(*install_ms));
+        }
+        longest
+    }
+
+    /// Whether a job that wants these finds all of them here.
+    pub fn has_features(&self, names: &[String]) -> bool {
+        let there =
+            |name: &String| self.features.iter().any(|it| it.name == *name && it.state == FeatureState::Installed);
+        names.iter().all(there)
+    }
+
+    /// What an event does to one of its features. False: it has none of this name, or nothing changes.
+    pub fn feature_event(&mut self, name: &str, event: &FeatureEvent) -> bool {
+        let Some(place) = self.features.iter().position(|it| it.name == name) else { return false };
+        match feature::apply(&self.features[place], event) {
+            Some(next) if next == self.features[place] => return false,
+            Some(next) => self.features[place] = next,
+            None => drop(self.features.remove(place)),
+        }
+        self.desired_version += 1;
+        true
     }
 
     /// Its job has left. An init that is not known to have ended well is forgotten: the next job that wants it runs it again (R95).

@@ -2,18 +2,21 @@
 //! of its processes is left.
 
 mod reason;
+mod standing;
 
 pub use reason::{JobReason, LifecycleError, SlotEnd};
+use standing::boots_since;
+pub use standing::{Wait, can_move, can_stop, deadline, is_in_no_list, may_have_started, phase};
 
 use crate::agent::Agent;
 use crate::bug;
-use crate::run::{Phase, Run};
+use crate::run::Run;
 use crate::spec::Resources;
 use crate::step::StepTry;
 use crate::time::{SECOND, show_duration};
 use crate::{
-    AgentId, AllocationId, InstanceId, JobId, Limits, OrgId, Outcome, PoolId, Refused, RunId, Timestamp, WorkflowId,
-    moved, string_enum, unchanged,
+    AgentId, AllocationId, InstanceId, JobId, OrgId, Outcome, PoolId, Refused, RunId, Timestamp, WorkflowId, moved,
+    string_enum, unchanged,
 };
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +85,9 @@ pub struct Job {
     /// When a machine that had waited so was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_started_at: Option<Timestamp>,
+    /// How long its machine may be prepared with features beyond its boot.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prepare_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,6 +171,7 @@ impl Job {
             placed_at: None,
             machine_queued: None,
             machine_started_at: None,
+            prepare_ms: 0,
             accepted_at: None,
             running_at: None,
             started_at: None,
@@ -334,6 +341,7 @@ pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
             next.placed_at = None;
             next.machine_queued = None;
             next.machine_started_at = None;
+            next.prepare_ms = 0;
             next.silent_since = None; // the silence was that machine's
             next.lost = false;
             next.freeze = match job.freeze {
@@ -525,81 +533,8 @@ fn freeze(mut next: Job, event: &JobEvent) -> Step {
     }
 }
 
-/// When this job must be looked at although no report arrives. The caller moves it by outages of the control plane.
-pub fn deadline(job: &Job, limits: &Limits) -> Option<Wait> {
-    match job.status {
-        S::Submitted if job.freeze == FreezeState::Frozen => None,
-        S::Submitted => Some(Wait { from: job.submitted_at, ms: limits.pending_ms, event: E::WaitedTooLong }),
-        S::Provisioning if job.machine_queued.is_some() => {
-            Some(Wait { from: job.submitted_at, ms: limits.pending_ms, event: E::LimitPassed })
-        }
-        S::Provisioning => Some(Wait { from: boots_since(job)?, ms: limits.boot_ms, event: E::LimitPassed }),
-        S::Pulling => Some(Wait { from: job.accepted_at?, ms: limits.sync_ms, event: E::LimitPassed }),
-        S::Terminating => match job.gone_at {
-            Some(gone) => Some(Wait { from: gone, ms: LOG_TAIL_LIMIT_MS, event: E::LimitPassed }),
-            None => {
-                let grace = if job.abort { 0 } else { job.stop_duration_ms };
-                Some(Wait { from: job.stop_asked_at?, ms: grace + limits.fence_ms, event: E::LimitPassed })
-            }
-        },
-        S::Running | S::Done | S::Failed | S::Terminated | S::Aborted => None,
-    }
-}
-
-/// Time in a queue of its provider is no part of a machine's boot.
-fn boots_since(job: &Job) -> Option<Timestamp> {
-    job.machine_started_at.or(job.placed_at)
-}
-
-/// A wait for a runner or provider: over `ms` after `from`, not counting outages of the control plane.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wait {
-    pub from: Timestamp,
-    pub ms: i64,
-    pub event: JobEvent,
-}
-
-pub fn phase(job: &Job) -> Option<Phase> {
-    Some(match job.status {
-        ended if ended.is_end() => return None,
-        S::Submitted => Phase::Queued,
-        S::Terminating if job.silent_since.is_some() && job.gone_at.is_none() => Phase::Fencing,
-        S::Terminating => Phase::Terminating,
-        _ if job.lost => Phase::Lost,
-        _ if job.silent_since.is_some() => Phase::Unreachable,
-        S::Provisioning if job.machine_queued.is_some() => Phase::Queued,
-        S::Provisioning => Phase::Provisioning,
-        S::Pulling => Phase::Pulling,
-        S::Running => Phase::Running,
-        _ => return None,
-    })
-}
-
-/// What it can still be asked: 2 to stop, 1 only to stop at once, 0 nothing.
-pub fn can_stop(job: &Job) -> i64 {
-    match job.status {
-        S::Terminating => i64::from(!job.abort && job.gone_at.is_none()),
-        status => 2 * i64::from(!status.is_end()),
-    }
-}
-
-/// Whether it wants a machine and stands in no pool's list.
-pub fn is_in_no_list(job: &Job) -> bool {
-    job.status == S::Submitted && job.queue_seq.is_none() && job.freeze == FreezeState::Moving
-}
-
-/// Whether it can be asked to stand still or to go on.
-pub fn can_move(job: &Job) -> bool {
-    !job.status.is_end() && job.status != S::Terminating
-}
-
-/// Whether the command may have begun: after that nothing is repeated unless the policy says so.
-/// A report that arrives after a limit has passed does not move the job to `running`, but is evidence all the same.
-pub fn may_have_started(job: &Job) -> bool {
-    job.running_at.is_some()
-        || job.started_at.is_some()
-        || job.active_ms > 0
-        || job.lifecycle_error == Some(LifecycleError::KeeperDied)
+fn is_zero(ms: &i64) -> bool {
+    *ms == 0
 }
 
 fn gone(next: &mut Job, event: &JobEvent, at: Timestamp) {

@@ -11,6 +11,7 @@ pub mod claim;
 pub mod credits;
 pub mod execution;
 pub mod fault;
+pub mod feature;
 pub mod hierarchy;
 pub mod hold;
 pub mod id;

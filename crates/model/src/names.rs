@@ -31,7 +31,12 @@ pub fn parse(name: &str) -> Option<ResourceName> {
     Some(ResourceName { control_id: control_id.to_owned(), manifest, resource: unslug(resource)? })
 }
 
-/// Tailscale machines are named `repl-<control_id>-<instance>`.
+/// The name by which a machine is known to another service, such as Tailscale: `repl-<control_id>-<instance>`.
+pub fn tailscale_name(control_id: &str, instance: i64) -> String {
+    format!("{PREFIX}-{control_id}-{}", slug(instance))
+}
+
+/// Reads such a name back.
 pub fn parse_tailscale(name: &str) -> Option<ResourceName> {
     let mut parts = name.split('-');
     let (prefix, control_id, instance) = (parts.next()?, parts.next()?, parts.next()?);
@@ -61,6 +66,7 @@ mod tests {
     fn a_tailscale_machine_is_named_without_a_manifest() {
         let name = parse_tailscale("repl-v2a1b2c3-5p6q").unwrap();
         assert_eq!((name.control_id.as_str(), name.manifest, slug(name.resource).as_str()), ("v2a1b2c3", None, "5p6q"));
+        assert_eq!(tailscale_name(&name.control_id, name.resource), "repl-v2a1b2c3-5p6q");
         for other in ["repl-v2a1b2c3", "repl-v2a1b2c3-9ix-5p6q", "repl-v2-5p6q", "repl-v2a1b2c3-05"] {
             assert_eq!(parse_tailscale(other), None, "{other}");
         }

@@ -1,6 +1,7 @@
 //! Placement as a pure decision: which slot a job gets, or what must happen before it can have one.
 
 use crate::bug;
+use crate::feature::{self, Feature, Wanted};
 use crate::spec::Resources;
 use crate::{AllocationId, InstanceId, OrgId};
 
@@ -14,6 +15,7 @@ pub struct Slot {
     /// Its machine may be taken away at any time.
     pub spot: bool,
     pub init_checksum: Option<String>,
+    pub features: Vec<Feature>,
     pub version: i64,
 }
 
@@ -24,6 +26,7 @@ pub struct Wish {
     /// A machine that may be taken away at any time will do.
     pub spot: bool,
     pub init_checksum: Option<String>,
+    pub features: Vec<Wanted>,
 }
 
 /// What is there beside the slots.
@@ -66,16 +69,17 @@ pub fn turn(turns: Turns) -> i64 {
     now.max(turns.own_latest.map_or(1, |own| own + 1))
 }
 
-/// 100: prepared for exactly this; 50: vanilla, needs its init; none: excluded.
+/// 100: prepared for exactly this; 50: vanilla, needs its init or a feature; none: excluded.
 pub fn score(slot: &Slot, wish: &Wish) -> Option<i64> {
     if slot.org != wish.org || slot.spot && !wish.spot || !slot.resources.satisfies(&wish.resources) {
         return None;
     }
-    match (&slot.init_checksum, &wish.init_checksum) {
-        (have, want) if have == want => Some(100),
-        (None, Some(_)) => Some(50),
-        _ => None,
-    }
+    let init = match (&slot.init_checksum, &wish.init_checksum) {
+        (have, want) if have == want => 100,
+        (None, Some(_)) => 50,
+        _ => return None,
+    };
+    Some(init.min(feature::score(&slot.features, &wish.features)?))
 }
 
 /// Decides for the head of the waiting list. Ties go to the smallest machine, then to the lowest id, so that every process
@@ -117,6 +121,7 @@ mod tests {
             resources: Resources { memory_bytes: memory, ..Resources::default() },
             spot: false,
             init_checksum: init.map(str::to_owned),
+            features: Vec::new(),
             version: 1,
         }
     }
@@ -126,6 +131,7 @@ mod tests {
             resources: Resources { memory_bytes: memory, ..Resources::default() },
             spot: false,
             init_checksum: init.map(str::to_owned),
+            features: Vec::new(),
         }
     }
     const FULL: Room = Room { instances: 2, max_instances: 2, ending: 0 };

@@ -21,6 +21,39 @@ pub struct ProviderRow {
     /// It goes when the last of its machines is gone, and makes no new one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
+    /// How often its hosts were asked to let go of what is ours, and what stays on those that did not.
+    #[serde(default, skip_serializing_if = "Departure::is_new")]
+    pub departure: Departure,
     pub added_by: String,
     pub added_at: Timestamp,
+}
+
+/// How far a provider that is being removed has come with its hosts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departure {
+    pub tries: i64,
+    /// Since when its machines have ended, and what is left of them is being removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clearing_since: Option<Timestamp>,
+    /// A person wants it gone with its machines and the folders that are held there.
+    #[serde(default)]
+    pub force: bool,
+    /// Hosts that the last try could not clear.
+    #[serde(default)]
+    pub stays: Vec<Stays>,
+}
+
+/// What stays on a host, where, and why it could not be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stays {
+    pub host: String,
+    /// Folders, as a person would name them there.
+    pub what: String,
+    pub why: String,
+}
+
+impl Departure {
+    fn is_new(&self) -> bool {
+        *self == Departure::default()
+    }
 }

@@ -75,6 +75,22 @@ pub struct Termination {
     pub abort: bool,
 }
 
+/// A call as one of its callers sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Called {
+    /// The call node.
+    pub node: String,
+    /// Number of the execution that it waits for, or that answered it; none for a result that was kept when it asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<i64>,
+    /// The run that executes it, or has executed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// The exec that answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<String>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Run {
     pub id: RunId,
@@ -140,6 +156,9 @@ pub struct Run {
     /// It was tracked again after the loss of the database: it cannot be retried, and money does not end it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_at: Option<Timestamp>,
+    /// Of a run that asks for a call: what it waits for, or what answered it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<Called>,
     /// No earlier than any time already stored in this run.
     pub last_at: Timestamp,
     pub version: i64,
@@ -189,6 +208,7 @@ impl Run {
             credits_end_at: None,
             ended_by: None,
             imported_at: None,
+            call: None,
             last_at: at,
             version: 1,
         }

@@ -1,5 +1,6 @@
 //! What a user asked for: the run's specification as it was accepted, defaults filled in. Never changes after submission.
 
+use crate::feature::MAX_FEATURES;
 use crate::plan::DEFAULT_MAX_AGENTS;
 use crate::recovery::OnExhausted;
 use crate::time::{DAY, SECOND};
@@ -331,6 +332,45 @@ impl Default for PlanRules {
     }
 }
 
+/// That a run may be answered with the result of an earlier one that was the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cache {
+    /// Part of the key: another salt, another result.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub salt: String,
+    /// A kept exit code other than 0 is an answer, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub errors: bool,
+}
+
+/// How a run takes part in a call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallPart {
+    /// It asks: a result that is kept answers it, or the run that executes the call.
+    Caller(Cache),
+    /// It executes the call, in an environment that has nothing of its host.
+    Backend {
+        /// Number of the execution.
+        execution: i64,
+    },
+}
+
+impl CallPart {
+    pub fn caller(&self) -> Option<&Cache> {
+        match self {
+            CallPart::Caller(cache) => Some(cache),
+            CallPart::Backend { .. } => None,
+        }
+    }
+    pub fn backend(&self) -> Option<i64> {
+        match self {
+            CallPart::Backend { execution } => Some(*execution),
+            CallPart::Caller(_) => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunSpec {
     pub kind: RunKind,
@@ -390,12 +430,57 @@ pub struct RunSpec {
     /// A script that prepares its machine, once for all runs with the same one: `init_checksum` is its hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
+    /// Names of `[features]` of the settings that its machine must have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// The tree of the snapshot that it starts from: laid into its workdir before its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<TreeRef>,
     /// Its workdir becomes a snapshot when it has ended well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub save_snapshot: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallPart>,
+}
+
+impl RunSpec {
+    /// A task with the defaults of every field but these.
+    pub fn task(command: Command, provider: &str, region: &str) -> RunSpec {
+        RunSpec {
+            kind: RunKind::Task,
+            command,
+            env: BTreeMap::new(),
+            secrets: Vec::new(),
+            files: None,
+            stdin: None,
+            working_dir: None,
+            resources: Resources::default(),
+            provider: provider.to_owned(),
+            region: region.to_owned(),
+            any_region: false,
+            providers: Vec::new(),
+            spot: false,
+            max_duration_ms: None,
+            stop_duration_ms: DEFAULT_STOP_DURATION_MS,
+            hold_ms: None,
+            budget: None,
+            retry: None,
+            priority: Priority::Normal,
+            artifacts: Vec::new(),
+            merge: false,
+            sandbox: None,
+            on_lost_control: OnLostControl::Finish,
+            failure_mode: FailureMode::FailFast,
+            plan: PlanRules::default(),
+            nodes: 1,
+            init_checksum: None,
+            init: None,
+            base: None,
+            save_snapshot: false,
+            features: Vec::new(),
+            call: None,
+        }
+    }
 }
 
 /// What of a specification decides how a run is dealt with: small, and part of the run's document, which is written at every event.
@@ -439,8 +524,12 @@ pub struct RunTerms {
     pub nodes: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_checksum: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub save_snapshot: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallPart>,
 }
 
 /// What a run works with: as large as its owner likes, written once and read where it is needed.
@@ -498,6 +587,8 @@ pub const MAX_STDIN_BYTES: i64 = 1 << 30;
 const MAX_TITLE: usize = 80;
 /// It travels in the document that a machine is told, for as long as its job is open.
 pub const MAX_INIT_BYTES: usize = 64 * 1024;
+/// A word or a version, not data.
+pub const MAX_SALT_BYTES: usize = 1024;
 pub const MAX_ENV: usize = 500;
 /// Names and values together: they travel in the document that a machine is told.
 pub const MAX_ENV_BYTES: usize = 128 * 1024;
@@ -522,8 +613,22 @@ impl RunSpec {
         check(self.artifacts.is_empty(), "artifacts", why)?;
         check(self.sandbox.is_none(), "sandbox", why)?;
         check(self.init.is_none(), "init", why)?;
+        check(self.features.is_empty(), "features", why)?;
         check(self.base.is_none(), "snapshot", why)?;
         check(!self.save_snapshot, "save_snapshot", why)
+    }
+
+    /// What is answered from a kept result leaves nothing else behind.
+    fn check_cache(&self) -> Result<(), Refused> {
+        let Some(cache) = self.call.as_ref().and_then(CallPart::caller) else { return Ok(()) };
+        check(self.kind == RunKind::Task, "cache", "only a run of `type: task` has one command whose result is kept")?;
+        check(!self.save_snapshot, "cache", "a kept result has no workdir to save: leave out save_snapshot or cache")?;
+        check(
+            self.features.is_empty(),
+            "cache",
+            "a kept result does not know what a feature installs: leave out features or cache",
+        )?;
+        check(cache.salt.len() <= MAX_SALT_BYTES, "cache.salt", format!("longer than {MAX_SALT_BYTES} bytes"))
     }
 
     /// Everything that can be refused by looking at the specification alone.
@@ -548,6 +653,9 @@ impl RunSpec {
             "commands",
             "longer than 128 KiB: put it into a file and send it with --file",
         )?;
+        let several = self.features.iter().enumerate().any(|(n, name)| self.features[..n].contains(name));
+        check(!several, "features", "one is named twice")?;
+        check(self.features.len() <= MAX_FEATURES, "features", format!("more than {MAX_FEATURES}"))?;
         if let Some(init) = &self.init {
             check(!init.trim().is_empty(), "init", "an empty script prepares nothing: leave it out")?;
             check(init.len() <= MAX_INIT_BYTES, "init", "longer than 64 KiB: let it download or unpack what it needs")?;
@@ -592,6 +700,7 @@ impl RunSpec {
             "must be at least 4MB, e.g. 512MB or 2GB",
         )?;
         self.resources.gpu.as_ref().map_or(Ok(()), Gpu::check)?;
+        self.check_cache()?;
         if let Some(retry) = &self.retry {
             check(
                 (1..=MAX_ATTEMPTS).contains(&retry.max_attempts),
@@ -631,7 +740,9 @@ impl RunSpec {
             plan: self.plan,
             nodes: self.nodes,
             init_checksum: self.init_checksum.clone(),
+            features: self.features.clone(),
             save_snapshot: self.save_snapshot,
+            call: self.call.clone(),
         }
     }
 

@@ -2,6 +2,7 @@
 //! in other tasks, and their results come back as events.
 
 mod accept;
+mod features;
 mod keepers;
 mod open;
 mod reconcile;
@@ -95,6 +96,8 @@ pub struct Daemon {
     jobs: BTreeMap<JobKey, Job>,
     /// Of all jobs.
     steps: BTreeMap<Key, Step>,
+    /// Features that are being installed or removed, or were, by the requests that ask for it.
+    features: BTreeMap<(String, i64), AbortHandle>,
     /// Folders that are being sent for snapshots.
     snapshots: BTreeMap<SnapshotId, AbortHandle>,
     warm: Warm,
@@ -159,6 +162,7 @@ impl Daemon {
             boot_id: crate::process::boot_id(),
             jobs: BTreeMap::new(),
             steps: BTreeMap::new(),
+            features: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             warm: Warm::None,
             slots_made: 0,

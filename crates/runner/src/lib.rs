@@ -14,6 +14,7 @@ mod containment;
 mod daemon;
 mod durable;
 mod exit;
+mod feature;
 mod first;
 mod folder;
 mod init;

@@ -18,6 +18,8 @@ use tokio::task::AbortHandle;
 use wire::model::tree::TreeRef;
 use wire::runner::{Command, DesiredJob, DesiredState, DesiredStep, EndCause, Fact, INLINE_OUTPUT_BYTES, Limits, What};
 
+/// Where programs of a command whose result is kept are looked for, unless its run says otherwise.
+const CLEAN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Of the host's environment a job sees these; nothing else of the runner's own reaches it.
 const FROM_THE_HOST: &[&str] = &["PATH", "HOME", "USER", "SHELL", "LANG", "TZ"];
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -274,12 +276,16 @@ pub fn environment(
     (workdir, folder): (&Path, &Path),
     tools: &Path,
 ) -> Vec<(String, String)> {
-    let mut env: BTreeMap<String, String> = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
-    let host = FROM_THE_HOST.iter().filter_map(|name| Some((name.to_string(), std::env::var(name).ok()?)));
-    env.extend(host);
+    let mut env = if job.clean { clean_environment(workdir) } else { environment_of_host() };
     for (plain, secrets) in [(&job.env, &job.secrets), (&wanted.env, &wanted.secrets)] {
         env.extend(plain.clone());
         env.extend(secrets.iter().map(|(name, secret)| (name.clone(), secret.0.clone())));
+    }
+    if job.clean {
+        // By these two the runner finds what is left of the command.
+        env.insert(KEY_MARK.to_owned(), key.to_string());
+        env.insert(WORKDIR_MARK.to_owned(), workdir.display().to_string());
+        return passable(env);
     }
     let ours = [
         ("REPL_RUN", job.run.to_string()),
@@ -299,8 +305,26 @@ pub fn environment(
     let path =
         env.get("PATH").map_or_else(|| tools.display().to_string(), |path| format!("{}:{path}", tools.display()));
     env.insert("PATH".to_owned(), path);
-    // A name that no environment can hold would keep the command from starting at all.
+    passable(env)
+}
+
+/// A name that no environment can hold would keep the command from starting at all.
+fn passable(env: BTreeMap<String, String>) -> Vec<(String, String)> {
     env.into_iter()
         .filter(|(name, value)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0'))
         .collect()
+}
+
+fn environment_of_host() -> BTreeMap<String, String> {
+    let mut env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
+    env.extend(FROM_THE_HOST.iter().filter_map(|name| Some((name.to_string(), std::env::var(name).ok()?))));
+    env
+}
+
+/// What a command whose result is kept is started with, whatever its host has: the same everywhere.
+fn clean_environment(workdir: &Path) -> BTreeMap<String, String> {
+    let variables = [("PATH", CLEAN_PATH), ("LANG", "C.UTF-8"), ("TZ", "UTC")];
+    let mut env: BTreeMap<_, _> = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    env.insert("HOME".to_owned(), workdir.display().to_string());
+    env
 }

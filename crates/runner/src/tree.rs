@@ -24,6 +24,8 @@ pub struct Files {
     folders: BTreeMap<String, Tree>,
     /// Bytes that came with the order itself.
     inline: BTreeMap<String, Vec<u8>>,
+    /// Files become 755 or 644.
+    plain_modes: bool,
 }
 
 impl Files {
@@ -33,7 +35,8 @@ impl Files {
             return None;
         }
         let inline = tree.inline.iter().map(|(hash, bytes)| (hash.clone(), bytes.0.clone())).collect();
-        let mut files = Files { root: tree.hash.clone(), folders: BTreeMap::new(), inline };
+        let plain_modes = tree.plain_modes;
+        let mut files = Files { root: tree.hash.clone(), folders: BTreeMap::new(), inline, plain_modes };
         Some(files.read_inline().map(|()| files))
     }
 
@@ -56,7 +59,8 @@ impl Files {
 
     /// Fetches the documents level by level, and then the files that are not in the cache; only those are counted.
     pub async fn fetch(tree: &SyncTree, cache: Arc<Cache>, line: Line) -> Result<(Files, Fetched), NotPlaced> {
-        let mut files = Files { root: tree.hash.clone(), folders: BTreeMap::new(), inline: BTreeMap::new() };
+        let (root, plain_modes) = (tree.hash.clone(), tree.plain_modes);
+        let mut files = Files { root, folders: BTreeMap::new(), inline: BTreeMap::new(), plain_modes };
         let mut level = vec![tree.hash.clone()];
         for _ in 0..MAX_DEPTH {
             if level.is_empty() {
@@ -158,6 +162,11 @@ impl<'a> Placing<'a> {
     }
 
     fn file(&mut self, folder: &Beneath, name: &str, hash: &str, mode: u32) -> io::Result<()> {
+        let mode = match (self.files.plain_modes, mode & 0o100 != 0) {
+            (false, _) => mode,
+            (true, true) => 0o755,
+            (true, false) => 0o644,
+        };
         if let Some(bytes) = self.files.inline.get(hash) {
             return folder.file(name, mode)?.write_all(bytes);
         }
@@ -217,7 +226,8 @@ mod tests {
         let documents: Vec<Vec<u8>> = folders.into_iter().map(|entries| Tree::of(entries).document()).collect();
         let root = hash(documents.last().unwrap());
         let all = documents.iter().map(Vec::as_slice).chain(blobs.iter().copied());
-        SyncTree { hash: root, inline: all.map(|bytes| (hash(bytes), Base64(bytes.to_vec()))).collect() }
+        let inline = all.map(|bytes| (hash(bytes), Base64(bytes.to_vec()))).collect();
+        SyncTree { hash: root, inline, plain_modes: false }
     }
     fn entry(name: &str, node: Node) -> Entry {
         Entry { name: name.to_owned(), node }

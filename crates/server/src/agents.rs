@@ -4,10 +4,7 @@ use engine::EngineContext;
 use engine::run::{Plans, Submission};
 use model::plan::{AgentPlan, PlannerPlan, RunPlan, StepPlan, TaskPlan};
 use model::refused::BadPlan;
-use model::spec::{
-    Command, DEFAULT_STOP_DURATION_MS, OnLostControl, PlanRules, Priority, Resources, Retry, RetryEvent, RunKind,
-    RunSpec,
-};
+use model::spec::{Command, OnLostControl, PlanRules, Priority, Retry, RetryEvent, RunKind, RunSpec};
 use model::step::ToolKind;
 use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
@@ -83,6 +80,7 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("merge", body.merge),
         ("sandbox", body.sandbox.is_some()),
         ("init", body.init.is_some()),
+        ("features", !body.features.is_empty()),
         ("snapshot", body.snapshot.is_some()),
         ("save_snapshot", body.save_snapshot),
         ("on_lost_control", body.on_lost_control.is_some()),
@@ -149,37 +147,15 @@ fn spec(context: &EngineContext, compiled: &Compiled, estimate: Credits) -> Resu
         duration_ms: None,
         delay_ms: None,
     };
+    let region = capabilities.regions.first().map_or(DEFAULT_PROVIDER, String::as_str);
     Ok(RunSpec {
         kind: RunKind::Agents,
-        command: Command::Argv(Vec::new()),
-        env: Default::default(),
-        secrets: Vec::new(),
-        files: None,
-        stdin: None,
-        working_dir: None,
-        resources: Resources::default(),
-        provider: DEFAULT_PROVIDER.to_owned(),
-        region: capabilities.regions.first().cloned().unwrap_or_else(|| DEFAULT_PROVIDER.to_owned()),
-        any_region: false,
-        providers: Vec::new(),
-        spot: false,
-        max_duration_ms: None,
-        stop_duration_ms: DEFAULT_STOP_DURATION_MS,
-        hold_ms: None,
-        budget: None,
         retry: Some(retry),
-        priority: Priority::Normal,
-        artifacts: Vec::new(),
-        merge: false,
         sandbox: compiled.sandbox,
         on_lost_control: OnLostControl::Stop,
         failure_mode: compiled.failure_mode,
         plan: PlanRules { estimate, machines, goal: compiled.agents.is_empty(), ..compiled.rules },
-        nodes: 1,
-        init_checksum: None,
-        init: None,
-        base: None,
-        save_snapshot: false,
+        ..RunSpec::task(Command::Argv(Vec::new()), DEFAULT_PROVIDER, region)
     })
 }
 

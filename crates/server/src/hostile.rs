@@ -2,7 +2,7 @@
 
 use crate::hub::Hub;
 use crate::listen::Peer;
-use crate::routes::{API, dressed, router};
+use crate::routes::{API, dressed, with_pages};
 use crate::token_cache::TokenCache;
 use crate::{AppState, Shared};
 use axum::Router;
@@ -78,9 +78,11 @@ impl World {
             asked_at: AtomicI64::new(0),
             requests: AtomicI64::new(1),
             failures: AtomicI64::new(0),
+            pages: crate::pages::Pages::new(Default::default(), None, false, Default::default()),
         });
+        crate::pages::follow(&shared);
         let peer = if is_local { Peer::Local } else { Peer::Remote([192, 0, 2, 7].into()) };
-        World { app: router(shared.clone()), state: shared, engine, org, admin, peer }
+        World { app: with_pages(shared.clone()), state: shared, engine, org, admin, peer }
     }
 
     /// The same with routes of the test's own.
@@ -116,6 +118,24 @@ impl World {
         let bytes =
             if streams { Default::default() } else { axum::body::to_bytes(answer.into_body(), 8 << 20).await.unwrap() };
         Got { status, headers, body: serde_json::from_slice(&bytes).unwrap_or(Value::Null) }
+    }
+
+    /// The answer as it is, for requests that are not of the API.
+    pub(crate) async fn raw(&self, mut request: Request<Body>) -> axum::response::Response {
+        request.extensions_mut().insert(self.peer);
+        self.app.clone().oneshot(request).await.unwrap()
+    }
+
+    /// The same control plane, asked from this place.
+    pub(crate) fn seen_from(mut self, peer: Peer) -> World {
+        self.peer = peer;
+        self
+    }
+
+    /// The same with the pages of `repl ui` alone.
+    pub(crate) fn through_own_door(mut self) -> World {
+        self.app = crate::pages::alone(self.state.clone());
+        self
     }
 
     pub(crate) async fn submit(&self, token: &str, body: Value) -> Got {

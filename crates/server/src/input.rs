@@ -114,6 +114,12 @@ pub(crate) struct Asked<T> {
 pub(crate) struct Nothing {}
 
 impl<T> Asked<T> {
+    /// A request that did not come as JSON: an action of a web page, done once under this key.
+    pub(crate) fn made(value: T, route: &str, subject: &str, key: String, request: String) -> Asked<T> {
+        let hash = *blake3::hash(subject.as_bytes()).as_bytes();
+        Asked { value, route: route.to_owned(), hash, key: Some(key), request }
+    }
+
     pub(crate) fn key(&self, org: OrgId) -> Option<Key> {
         let (route, hash, request) = (self.route.clone(), self.hash, self.request.clone());
         self.key.as_ref().map(|key| Key { org, route, key: key.clone(), hash, request })

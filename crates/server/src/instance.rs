@@ -7,10 +7,11 @@ use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, gather, id, p
 use axum::Json;
 use axum::extract::State;
 use engine::instance::InstancePicture;
+use model::feature::Feature;
 use model::instance::InstanceStatus;
 use serde::Deserialize;
 use std::sync::Arc;
-use wire::api::{InstanceView, Page, TerminateBody};
+use wire::api::{FeatureView, InstanceView, Page, TerminateBody};
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
@@ -25,6 +26,12 @@ pub(crate) struct Filter {
     limit: Option<i64>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
+}
+
+impl Filter {
+    pub(crate) fn first(limit: i64) -> Filter {
+        Filter { limit: Some(limit), ..Filter::default() }
+    }
 }
 
 pub(crate) async fn list(
@@ -100,6 +107,7 @@ fn show_picture(snapshot: &InstancePicture) -> InstanceView {
         runner_version: i.runner_version.clone(),
         containment: i.containment.clone(),
         sandbox: i.sandbox.clone(),
+        features: i.features.iter().map(feature).collect(),
         job: snapshot.job.as_ref().map(|j| j.id.to_string()),
         run: snapshot.job.as_ref().map(|j| j.run.to_string()),
         desired_version: i.desired_version,
@@ -111,4 +119,9 @@ fn show_picture(snapshot: &InstancePicture) -> InstanceView {
         terminated_at: i.terminated_at.map(|at| at.ms()),
         held_until: snapshot.held_until.map(|at| at.ms()),
     }
+}
+
+fn feature(it: &Feature) -> FeatureView {
+    let Feature { name, checksum, state, error, .. } = it.clone();
+    FeatureView { name, state: state.to_string(), checksum, error }
 }

@@ -8,6 +8,8 @@ mod audit;
 mod auth;
 mod binary;
 mod blob;
+mod cache;
+mod call_log;
 mod control;
 mod event;
 mod exact;
@@ -28,6 +30,7 @@ mod metrics;
 mod network;
 mod openapi;
 mod orphan;
+mod pages;
 #[cfg(test)]
 mod polled;
 mod pool;
@@ -60,6 +63,8 @@ mod view;
 mod worker;
 mod workflow;
 
+/// Execution adapters of calls: `dml-exec-local`, the suite of `repl adapter check`, and exchanges with workers.
+pub use engine::adapters::call;
 pub use engine::adapters::registry::BadSetting;
 /// What `repl runner host` and `repl runner relay` do on a host of a provider `ssh`.
 pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as answer_on_host};
@@ -67,6 +72,7 @@ pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as
 pub use engine::adapters::tool::mcp::stdio as mcp;
 /// Artifacts of one run in sum.
 pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
+pub use pages::PagesConfig;
 pub use serve::{FirstToken, Ready, make_owner_token, owner_proof, run};
 pub use settings::{Config, Role, Settings, StoreConfig};
 
@@ -94,6 +100,7 @@ pub(crate) struct AppState {
     pub(crate) requests: AtomicI64,
     /// Requests that were answered 500.
     pub(crate) failures: AtomicI64,
+    pub(crate) pages: pages::Pages,
 }
 
 pub(crate) type Shared = Arc<AppState>;

@@ -75,6 +75,9 @@ pub(crate) async fn logs(
         follow: wanted.follow.unwrap_or(true),
     };
     let (seen, jobs) = state.engine.jobs(org, run).await?;
+    if let Some(called) = &seen.call {
+        return crate::call_log::logs(&state, (&seen, called), filter, wanted.tail, &headers).await;
+    }
     if seen.spec.kind == RunKind::Agents {
         return crate::run_log::logs(&state, &seen, filter, wanted.tail, &headers).await;
     }
@@ -99,10 +102,10 @@ pub(crate) async fn logs(
 
 /// How far the follower has each job's log: `<job>:<offset>`, joined by commas.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Cursor(Vec<(JobId, i64)>);
+pub(crate) struct Cursor(Vec<(JobId, i64)>);
 
 impl Cursor {
-    fn parse(text: &str) -> Option<Cursor> {
+    pub(crate) fn parse(text: &str) -> Option<Cursor> {
         let one = |part: &str| {
             let (job, offset) = part.split_once(':')?;
             let offset: i64 = offset.parse().ok()?;
@@ -161,6 +164,12 @@ struct SeenJob {
 }
 
 impl LogState {
+    /// Of a run that does not exist yet.
+    fn none() -> LogState {
+        let end = LogEnd { status: String::new(), exit_code: None, cut: false };
+        LogState { version: 0, jobs: Vec::new(), max_attempts: 1, has_ended: false, end }
+    }
+
     fn new(run: &Run, jobs: &[Job]) -> LogState {
         let cut = jobs.iter().any(|job| job.log_cut);
         LogState {
@@ -180,11 +189,17 @@ struct RunDesk<'a> {
     state: &'a Shared,
     org: OrgId,
     run: RunId,
+    /// Its row may come later: until then it has no jobs.
+    may_come: bool,
 }
 
 impl Desk for RunDesk<'_> {
     async fn look(&self) -> Result<LogState, Failure> {
-        self.state.engine.jobs(self.org, self.run).await.map(|(run, jobs)| LogState::new(&run, &jobs))
+        match self.state.engine.jobs(self.org, self.run).await {
+            Ok((run, jobs)) => Ok(LogState::new(&run, &jobs)),
+            Err(Failure::Refused(Refused::NotFound { .. })) if self.may_come => Ok(LogState::none()),
+            Err(failure) => Err(failure),
+        }
     }
     async fn read(&self, job: JobId, from: i64) -> Result<Page, Failure> {
         self.state.engine.logs.read(job, from, PAGE_BYTES).await
@@ -199,11 +214,24 @@ async fn follow(
     filter: &Filter,
     cursor: Cursor,
 ) -> Result<(), Option<Failure>> {
-    let desk = RunDesk { state, org, run };
+    let desk = RunDesk { state, org, run, may_come: false };
     match tell(&desk, &state.hub, feed, run, filter, cursor).await {
         Ok(()) | Err(Stopped::Left) => Ok(()),
         Err(Stopped::Failed(failure)) => Err(Some(failure)),
     }
+}
+
+/// The log of a run that executes a call for others, from its first job to its end. The end itself is not told.
+pub(crate) async fn tell_backend(
+    state: &Shared,
+    feed: &Feed,
+    org: OrgId,
+    run: RunId,
+    filter: &Filter,
+    cursor: Cursor,
+) -> Result<(), Stopped> {
+    let desk = RunDesk { state, org, run, may_come: true };
+    tell_jobs(&desk, &state.hub, feed, run, filter, cursor).await.map(drop)
 }
 
 async fn tell(
@@ -212,8 +240,20 @@ async fn tell(
     feed: &Feed,
     run: RunId,
     filter: &Filter,
-    mut cursor: Cursor,
+    cursor: Cursor,
 ) -> Result<(), Stopped> {
+    let end = tell_jobs(desk, hub, feed, run, filter, cursor).await?;
+    tell_end(feed, &end).await
+}
+
+async fn tell_jobs(
+    desk: &impl Desk,
+    hub: &Hub,
+    feed: &Feed,
+    run: RunId,
+    filter: &Filter,
+    mut cursor: Cursor,
+) -> Result<LogEnd, Stopped> {
     // Subscribed before the first read: a change during a read rings the bell afterwards.
     let mut bell = hub.follow(Hint::Run(run));
     let (mut complete, mut attempt) = (BTreeSet::new(), 1);
@@ -238,7 +278,7 @@ async fn tell(
         let news = desk.look().await?;
         let same = news.version == state.version && news.jobs.len() == state.jobs.len();
         if (state.has_ended && same) || !filter.follow {
-            return tell_end(feed, &state.end).await;
+            return Ok(state.end);
         }
         if same && !feed.wait(bell.rung()).await {
             return Err(Stopped::Left);

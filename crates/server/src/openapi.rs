@@ -5,6 +5,7 @@ mod bounds;
 use crate::VERSION;
 use crate::routes::{API, Paging};
 use axum::Json;
+use axum::http::header;
 use axum::response::Html;
 use serde_json::{Map, Value, json};
 use utoipa::openapi::path::{Parameter, ParameterIn};
@@ -171,6 +172,16 @@ impl Route {
     ProviderReport,
     ProviderView,
     SnapshotView,
+    CacheBody,
+    CacheTermsBody,
+    CachedFrom,
+    PinView,
+    CacheWhy,
+    Invalidate,
+    Invalidated,
+    CollectGarbage,
+    GarbageCollected,
+    Backtrack,
     AuditReport,
     BrokenInvariant,
     Health
@@ -185,6 +196,15 @@ pub(crate) async fn document() -> Json<Value> {
 /// A page to read it by: no scripts from elsewhere, nothing to install.
 pub(crate) async fn page() -> Html<&'static str> {
     Html(include_str!("openapi.html"))
+}
+
+/// Its style and its script are files: the policy of this origin allows none inside of a page.
+pub(crate) async fn style() -> ([(header::HeaderName, &'static str); 1], &'static str) {
+    ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], include_str!("openapi.css"))
+}
+
+pub(crate) async fn script() -> ([(header::HeaderName, &'static str); 1], &'static str) {
+    ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("openapi.js"))
 }
 
 fn describe() -> Value {

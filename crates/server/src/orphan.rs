@@ -49,6 +49,18 @@ pub(crate) struct Of {
     provider: Option<String>,
 }
 
+impl Filter {
+    pub(crate) fn everything(limit: i64) -> Filter {
+        Filter { include_whitelisted: Some(true), limit: Some(limit), ..Filter::default() }
+    }
+}
+
+impl Of {
+    pub(crate) fn provider(provider: Option<String>) -> Of {
+        Of { provider }
+    }
+}
+
 pub(crate) async fn list(
     State(state): State<Shared>,
     _: Reader,

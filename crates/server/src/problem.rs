@@ -54,6 +54,15 @@ impl Problem {
         self.fix = Some(fix.into().into());
         self
     }
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+    pub(crate) fn fix_text(&self) -> Option<&str> {
+        self.fix.as_deref()
+    }
     pub(crate) fn retry_after(mut self, seconds: i64) -> Problem {
         self.retry_after_s = Some(seconds);
         self

@@ -13,10 +13,14 @@ use engine::adapters::PriceLine;
 use engine::provider::ProviderPicture;
 use engine::store::Hint;
 use model::Timestamp;
-use model::provider_row::ProviderRow;
+use model::provider_row::{Departure, ProviderRow, Stays};
 use model::spec::Resources;
 use serde::Deserialize;
-use wire::api::{NewProvider, PriceView, ProviderCase, ProviderReport, ProviderView};
+use std::time::Duration;
+use wire::api::{NewProvider, PriceView, ProviderCase, ProviderReport, ProviderView, StaysView};
+
+/// How long a request to remove a provider waits for its end.
+const REMOVED_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
@@ -24,6 +28,8 @@ use wire::api::{NewProvider, PriceView, ProviderCase, ProviderReport, ProviderVi
 pub(crate) struct Removal {
     /// End its machines now, with what runs on them.
     force: Option<bool>,
+    /// Give up what could not be removed from its hosts.
+    abandon: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -81,6 +87,7 @@ pub(crate) async fn add(State(state): State<Shared>, admin: Admin, asked: Asked<
         orgs,
         of_settings: false,
         leaving: false,
+        departure: Departure::default(),
         added_by: admin.0.described(),
         added_at: Timestamp(0),
     };
@@ -93,7 +100,27 @@ pub(crate) async fn remove(
     Path(name): Path<String>,
     Query(removal): Query<Removal>,
 ) -> HandlerResult<StatusCode> {
-    state.engine.remove_provider(&name, removal.force == Some(true), admin.0.described()).await?;
+    let force = removal.force == Some(true);
+    if removal.abandon == Some(true) {
+        state.engine.abandon_hosts(&name).await?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let mut bell = state.hub.follow(Hint::Providers);
+    let tried = state.engine.remove_provider(&name, force, admin.0.described()).await?;
+    // Where nothing is in the way it is gone when this is answered, or it is known what stays.
+    let settled = async {
+        loop {
+            match state.engine.removal(&name).await? {
+                Some(it) if it.departure.tries == tried && (force || !it.waits) => bell.rung().await,
+                _ => return HandlerResult::Ok(()),
+            }
+        }
+    };
+    match tokio::time::timeout(REMOVED_WITHIN, settled).await {
+        Ok(settled) => settled?,
+        Err(_) => tracing::info!(provider = %name, "it is not removed yet"),
+    }
+    state.engine.read_providers().await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -140,7 +167,12 @@ fn shown(it: &ProviderPicture) -> ProviderView {
         workdir_survives_runner: capabilities.keeps_workdirs,
         leaving: listing.leaving,
         orgs: listing.orgs.clone(),
+        stays: it.stays.iter().map(stays).collect(),
     }
+}
+
+fn stays(it: &Stays) -> StaysView {
+    StaysView { host: it.host.clone(), what: it.what.clone(), why: it.why.clone() }
 }
 
 fn priced(provider: String, line: &PriceLine) -> PriceView {

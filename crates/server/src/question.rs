@@ -33,6 +33,12 @@ pub(crate) struct Filter {
     cursor: Option<String>,
 }
 
+impl Filter {
+    pub(crate) fn open(limit: i64) -> Filter {
+        Filter { limit: Some(limit), ..Filter::default() }
+    }
+}
+
 pub(crate) async fn escalations(
     State(state): State<Shared>,
     reader: Reader,

@@ -5,8 +5,9 @@ pub(crate) use crate::input::{Asked, Nothing, Path, Query};
 use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
-    Shared, allocation, artifact, audit, auth, blob, control, event, instance, ledger, log, manifest, message, metrics,
-    openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step, token, tree, usage, workflow,
+    Shared, allocation, artifact, audit, auth, blob, cache, control, event, instance, ledger, log, manifest, message,
+    metrics, openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step, token, tree, usage,
+    workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -28,6 +29,11 @@ pub(crate) fn router(state: Shared) -> Router {
     dressed(everything(&state), state)
 }
 
+/// The API and the web pages: what is served over TCP.
+pub(crate) fn with_pages(state: Shared) -> Router {
+    dressed(everything(&state).merge(crate::pages::beside_api(&state)), state)
+}
+
 fn everything(state: &Shared) -> Router<Shared> {
     let with_token = || middleware::from_fn_with_state(state.clone(), auth::recognised);
     let for_everybody = || middleware::from_fn_with_state(state.clone(), auth::unrecognised);
@@ -36,10 +42,13 @@ fn everything(state: &Shared) -> Router<Shared> {
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way)
         .layer(with_token());
+    let local = Router::new().route("/control/v1/ui", post(crate::pages::open)).layer(with_token());
     let measured = Router::new().route("/metrics", get(metrics::metrics)).layer(with_token());
     let open = Router::new()
         .route("/api/v1/openapi.json", get(openapi::document))
         .route("/api/v1/docs", get(openapi::page))
+        .route("/api/v1/docs/style.css", get(openapi::style))
+        .route("/api/v1/docs/script.js", get(openapi::script))
         .route("/healthz", get(control::healthz))
         .route("/readyz", get(control::readyz))
         // Not of the API: only for a process that can read the installation's file.
@@ -54,13 +63,14 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/report", post(runner::report))
         .route("/binary/{target}/{hash}", get(crate::binary::binary))
         .route("/snapshots", post(runner::snapshot))
+        .route("/features", post(runner::feature))
         .route("/blobs", post(runner::blobs))
         .route("/blobs/{hash}", get(runner::blob).put(runner::put_blob))
         .route("/trees/{hash}", put(runner::put_tree))
         .route("/jobs/{job}/artifacts", put(runner::artifact))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_that_way);
-    open.nest("/api/v1", api).nest("/runner/v1", machines).merge(measured)
+    open.nest("/api/v1", api).nest("/runner/v1", machines).merge(measured).merge(local)
 }
 
 /// What every request goes through, whatever it is for.
@@ -153,6 +163,11 @@ api! {
     post "/allocations/{id}/snapshot" snapshot::create, write, "Keep the folder of a slot as a snapshot", => 201 SnapshotView;
     get "/snapshots" snapshot::list, read, "Snapshots of workdirs, newest first", => 200 Page of SnapshotView;
     get "/snapshots/{id}" snapshot::show, read, "One snapshot", => 200 SnapshotView;
+    get "/cache" cache::list, read, "Results of cached runs that are kept, newest first", => 200 Page of PinView;
+    get "/cache/why/{id}" cache::why, read, "What a cached run differs in from the one before it", => 200 CacheWhy | 409;
+    post "/cache/invalidate" cache::invalidate, write, "Let results answer no run any more", Invalidate => 200 Invalidated | 409 | 410;
+    post "/cache/gc" cache::collect, write, "Delete results that answered no run for long, and what nothing needs", CollectGarbage => 200 GarbageCollected;
+    get "/backtrack/{value}" cache::backtrack, read, "Where a result came from: a run, or the first digits of an exec or key", => 200 Backtrack | 410;
     delete "/snapshots/{id}" snapshot::delete, write, "Delete a snapshot; runs that started from it keep their files", => 204;
     get "/orphans" orphan::list, read, "What providers list and no row knows, newest first", ?orphan::Filter, => 200 Page of OrphanView;
     get "/orphans/tally" orphan::tally, read, "How many orphans nobody keeps, and what they cost", => 200 OrphanTally;
@@ -181,14 +196,23 @@ api! {
     post "/providers" provider::add, admin, "Set up a provider beside those of the settings", NewProvider => 201 ProviderView | 409;
     get "/providers/prices" provider::prices, read, "What machines cost, by provider, region, spot and type", ?provider::Priced, => 200 Page of PriceView;
     get "/providers/{id}" provider::show, read, "One provider", => 200 ProviderView;
-    delete "/providers/{id}" provider::remove, admin, "No new machine there; it goes when its last machine is gone", ?provider::Removal, => 204 | 409;
+    delete "/providers/{id}" provider::remove, admin, "No new machine there; when its last machine is gone, what it has put on hosts goes, and then it", ?provider::Removal, => 204 | 409;
     post "/providers/{id}/test" provider::test, admin, "Make a machine there, look at it, end it, and say what went as it should", => 200 ProviderReport;
     get "/audit" audit::audit, admin, "Every invariant, recomputed", => 200 AuditReport;
     post "/control/stop" control::stop, admin, "End idle machines and this process", StopBody => 200 Stopped;
 }
 
-async fn nowhere(request: Request) -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {}", request.uri().path()))
+async fn nowhere(request: Request) -> Response {
+    let path = request.uri().path();
+    let wants_page = request
+        .headers()
+        .get(header::ACCEPT)
+        .and_then(|it| it.to_str().ok())
+        .is_some_and(|it| it.contains("text/html"));
+    if wants_page && !path.starts_with("/api/") && !path.starts_with("/runner/") {
+        return crate::pages::nothing_at(path);
+    }
+    Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {path}")).into_response()
 }
 
 async fn not_that_way(request: Request) -> Problem {
@@ -237,7 +261,7 @@ async fn numbered(State(state): State<Shared>, mut request: Request, next: Next)
     }
     let mut response = if is_problem(&response) { with_request_id(response, &id).await } else { response };
     let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    crate::pages::headers(headers);
     if let Ok(value) = HeaderValue::from_str(&id) {
         headers.insert("x-request-id", value);
     }
@@ -422,6 +446,7 @@ pub(crate) fn download(name: &str, bytes: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{name}")),
+        (header::CONTENT_SECURITY_POLICY, "sandbox".to_owned()),
     ];
     (headers, bytes).into_response()
 }

@@ -132,6 +132,12 @@ pub(crate) struct Filter {
     cursor: Option<String>,
 }
 
+impl Filter {
+    pub(crate) fn of(all: bool, name: Option<String>, status: Option<String>, cursor: Option<String>) -> Filter {
+        Filter { all: Some(all), name, status, limit: None, cursor }
+    }
+}
+
 pub(crate) async fn list(
     State(state): State<Shared>,
     reader: Reader,

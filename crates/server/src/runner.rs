@@ -12,11 +12,13 @@ use axum::http::StatusCode;
 use axum::response::sse;
 use engine::artifact::Announcement;
 use engine::durable::StepClaim;
+use engine::feature::FeatureSaid;
 use engine::runner::{Fact, Introduction, LogReach, Output, StepChunk, What};
 use engine::store::artifact::EntryKind;
 use engine::store::log_file::{Frame, LogStream};
 use engine::store::unlisted::{Unlisted, UnlistedJob};
 use engine::store::{Hint, Installation};
+use model::feature::{Feature, FeatureState, Features};
 use model::job::{FreezeState, JobReason, LifecycleError};
 use model::spec::{Network, OnLostControl};
 use model::{InstanceId, Refused, Timestamp};
@@ -227,6 +229,17 @@ pub(crate) async fn snapshot(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// A feature of this machine was installed or removed, or could not be.
+pub(crate) async fn feature(
+    State(state): State<Shared>,
+    machine: Machine,
+    Json(said): Json<protocol::FeatureDone>,
+) -> HandlerResult<StatusCode> {
+    let done = said.error.map_or(Ok(()), Err);
+    state.engine.feature_said(machine.0.id, FeatureSaid { name: said.name, request: said.request, done }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 #[derive(Debug, Deserialize)]
 pub(crate) struct ArtifactQuery {
     epoch: i64,
@@ -272,7 +285,10 @@ async fn document(state: &Shared, instance: InstanceId) -> HandlerResult<protoco
 }
 
 fn wired(state: &Shared, desired: engine::desired::Desired) -> protocol::Desired {
+    let features =
+        desired.instance.features.iter().filter_map(|it| wired_feature(&state.engine.context.config.features, it));
     protocol::Desired {
+        features: features.collect(),
         version: desired.instance.desired_version,
         instance: desired.instance.id,
         jobs: desired.job.into_iter().map(|job| wired_job(&state.engine.context.installation, job)).collect(),
@@ -285,6 +301,32 @@ fn wired(state: &Shared, desired: engine::desired::Desired) -> protocol::Desired
             .collect(),
         shutdown: desired.shutdown,
     }
+}
+
+/// What its runner is asked to do with a feature; none: nothing. Values of `pass` come from this process's environment.
+fn wired_feature(settings: &Features, it: &Feature) -> Option<protocol::DesiredFeature> {
+    let known = settings.get(&it.name);
+    let (act, install, within_ms) = match it.state {
+        FeatureState::Installing => {
+            let known = known.filter(|known| engine::feature::checksum(known) == it.checksum)?;
+            (protocol::FeatureAct::Install, known.install.clone(), known.install_ms)
+        }
+        FeatureState::Removing => (protocol::FeatureAct::Remove, String::new(), it.remove_ms),
+        FeatureState::Installed | FeatureState::Broken | FeatureState::Left => return None,
+    };
+    let passed = known.into_iter().flat_map(|known| &known.pass);
+    let secrets = passed.filter_map(|name| Some((name.clone(), protocol::Secret(std::env::var(name).ok()?))));
+    Some(protocol::DesiredFeature {
+        name: it.name.clone(),
+        checksum: it.checksum.clone(),
+        request: it.request,
+        act,
+        install,
+        remove: it.remove.clone(),
+        env: known.map_or_else(Default::default, |known| known.env.clone()),
+        secrets: secrets.collect(),
+        within_ms,
+    })
 }
 
 fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) -> protocol::DesiredJob {
@@ -311,10 +353,11 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         (None, _) => protocol::DesiredState::Running,
     };
     let spec = run.spec;
+    let clean = spec.call.as_ref().is_some_and(|part| part.backend().is_some());
     let claim =
         |step| StepClaim { org: run.org, run: run.id, attempt: job.attempt, job: job.id, epoch: job.epoch, step };
     let token = |step: &engine::desired::DesiredStep| {
-        (!step.by_model).then(|| protocol::Secret(claim(step.step).token(installation)))
+        (!step.by_model && !clean).then(|| protocol::Secret(claim(step.step).token(installation)))
     };
     let steps = steps.into_iter().map(|step| wired_step(token(&step), step, &inline)).collect();
     let files = files.map(|tree| protocol::SyncTree {
@@ -324,6 +367,7 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
             false => BTreeMap::new(),
         },
         hash: tree.hash,
+        plain_modes: clean,
     });
     protocol::DesiredJob {
         job: job.id,
@@ -335,7 +379,7 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         env: content.env,
         secrets: wired_secrets(secrets),
         files,
-        base: base.map(|tree| protocol::SyncTree { hash: tree.hash, inline: BTreeMap::new() }),
+        base: base.map(|tree| protocol::SyncTree { hash: tree.hash, inline: BTreeMap::new(), plain_modes: clean }),
         init: content.init.zip(spec.init_checksum).map(|(script, checksum)| protocol::Init { script, checksum }),
         limits: protocol::Limits { cpu_milli: limits.cpu_milli, memory_bytes: limits.memory_bytes },
         attempt: job.attempt,
@@ -347,7 +391,12 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         steps,
         closed,
         stub: Some(stub),
+        clean,
     }
+}
+
+fn restored(hash: String) -> protocol::SyncTree {
+    protocol::SyncTree { hash, inline: BTreeMap::new(), plain_modes: false }
 }
 
 fn wired_secrets(secrets: BTreeMap<String, String>) -> BTreeMap<String, protocol::Secret> {
@@ -376,7 +425,7 @@ fn wired_step(
         env: step.env,
         secrets: wired_secrets(step.secrets),
         stdin,
-        restore: step.restore.into_iter().map(|hash| protocol::SyncTree { hash, inline: BTreeMap::new() }).collect(),
+        restore: step.restore.into_iter().map(restored).collect(),
         keep: step.keep,
         artifacts: step.artifacts,
         max_duration_ms: step.max_duration_ms,

@@ -1,10 +1,12 @@
 //! A control-plane process from start to end: opens the store, listens, works, and stops without failing a run.
 
 use crate::hub::Hub;
+use crate::pages::Pages;
 use crate::settings::{Role, Settings};
 use crate::tls::Tls;
 use crate::token_cache::TokenCache;
 use crate::{AppState, Shared, listen, now_ms, relay, routes, tools, worker};
+use engine::adapters::tool::address::OwnAddresses;
 use engine::store::token::{Scope, Token};
 use engine::store::{Database, Installation, Options, Store};
 use engine::{Engine, Presence};
@@ -57,7 +59,8 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     let scheme = if tls.is_some() { "https" } else { "http" };
     let url = address.map(|at| format!("{scheme}://{at}"));
     let is_readable_by_others = tls.is_none() && address.is_some_and(|at| !at.ip().to_canonical().is_loopback());
-    let engine = open(&settings, url.as_deref(), address)?;
+    let own = OwnAddresses::default();
+    let engine = open(&settings, url.as_deref(), address, &own)?;
     engine.open_providers().await?;
     let (closing, _) = watch::channel(false);
     let hub = Hub::start(&engine.store);
@@ -74,7 +77,9 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
         asked_at: AtomicI64::new(now_ms()),
         requests: AtomicI64::new(1),
         failures: AtomicI64::new(0),
+        pages: Pages::new(settings.config.pages.clone(), settings.public_url.clone(), tls.is_some(), own),
     });
+    crate::pages::follow(&state);
     engine.answer_links(relay::dialler(&state, &settings));
     let first_token = match settings.role {
         Role::Worker => None,
@@ -100,7 +105,7 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
         tasks.spawn(listen::unix(listener, app, closing));
     }
     if let Some(tcp) = tcp {
-        let (app, closing) = (routes::router(state.clone()), state.closing.subscribe());
+        let (app, closing) = (routes::with_pages(state.clone()), state.closing.subscribe());
         tasks.spawn(listen::tcp(tcp, tls, app, listen::Bounds::default(), closing));
     }
     // Before the address is announced, so that a signal that comes at once also ends it orderly.
@@ -116,7 +121,13 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     Ok(())
 }
 
-fn open(settings: &Settings, url: Option<&str>, listening: Option<SocketAddr>) -> Result<Engine, Failure> {
+/// `own` gets the addresses that tools must not connect to.
+fn open(
+    settings: &Settings,
+    url: Option<&str>,
+    listening: Option<SocketAddr>,
+    own: &OwnAddresses,
+) -> Result<Engine, Failure> {
     let database = settings.database()?;
     let mut options = Options::new(database.clone());
     options.blobs = Some(settings.blobs()?);
@@ -130,11 +141,12 @@ fn open(settings: &Settings, url: Option<&str>, listening: Option<SocketAddr>) -
     let installation = Installation::open(&settings.home)?;
     let models = tools::models(settings, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
     let control_urls = settings.control_urls(url)?;
+    tools::own_addresses(listening, &control_urls).into_iter().for_each(|address| own.add(address));
     let state = engine::EngineContext {
         config: settings.engine_config(),
         installation,
         providers: settings.providers()?,
-        tools: tools::tools(settings, &models, tools::own_addresses(listening, &control_urls))?,
+        tools: tools::tools(settings, &models, own.clone())?,
         models,
         control_urls,
         control_ca: settings.ca_cert.as_deref().map(authorities).transpose()?,
@@ -216,7 +228,7 @@ pub(crate) async fn fresh_owner_token(engine: &Engine) -> Result<(Token, String)
 
 /// The same without a server: for the owner of a database that several processes may open.
 pub async fn make_owner_token(settings: &Settings) -> Result<TokenView, Failure> {
-    let engine = open(settings, None, None)?;
+    let engine = open(settings, None, None, &OwnAddresses::default())?;
     let (token, shown) = fresh_owner_token(&engine).await?;
     Ok(crate::token::view(&token, Some(shown)))
 }

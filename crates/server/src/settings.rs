@@ -1,12 +1,14 @@
 //! The settings of a control-plane process. Numbers that contradict each other are refused at start.
 
-use engine::adapters::Notifier;
 use engine::adapters::registry::{BadSetting, Host, Providers};
+use engine::adapters::{ExecProvider, Notifier, Provider};
 use engine::{ControlUrls, ProviderSet, ProviderSettings};
+use model::feature::FeatureSettings;
 use model::{Failure, Refused};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -54,6 +56,9 @@ pub struct Config {
     pub worker: engine::config::WorkerLimits,
     pub orphans: model::orphan::OrphanLimits,
     pub manifests: model::manifest::Retention,
+    /// Scripts that prepare machines, by the names that runs use.
+    pub features: model::feature::Features,
+    pub calls: engine::config::Calls,
     pub money: engine::config::Money,
     pub logs: model::log::LogLimits,
     pub limits: model::Limits,
@@ -65,6 +70,7 @@ pub struct Config {
     pub llm: BTreeMap<String, engine::adapters::tool::llm::LlmSettings>,
     pub tools: crate::tools::ToolsConfig,
     pub notify: NotifyConfig,
+    pub pages: crate::pages::PagesConfig,
 }
 
 /// What is started for each new ticket and approval.
@@ -93,9 +99,10 @@ pub struct StoreConfig {
 
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
-        let Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, .. } =
-            self.config.clone();
-        engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests }
+        let Config {
+            holds, timings, money, logs, limits, escalation, worker, orphans, manifests, features, calls, ..
+        } = self.config.clone();
+        engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, features, calls }
     }
 
     pub(crate) fn notifier(&self) -> Result<Option<(Notifier, i64)>, Failure> {
@@ -120,7 +127,20 @@ impl Settings {
         let host = Host { home: self.home.clone(), exe: self.exe.clone(), can_sandbox: self.can_sandbox, hidden };
         let settings =
             ProviderSettings { tables: self.config.providers.clone(), prices: self.config.prices.clone(), host };
-        ProviderSet::new(settings).map_err(|bad| refused(&bad).into())
+        let set = ProviderSet::new(settings).map_err(|bad| refused(&bad))?;
+        Ok(set.with_listers(self.listers()))
+    }
+
+    /// The programs of features that list what those have made elsewhere.
+    fn listers(&self) -> BTreeMap<String, Arc<dyn Provider>> {
+        let lister = |(name, it): (&String, &FeatureSettings)| {
+            let name = format!("features.{name}");
+            let passed = it.pass.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));
+            let env = it.env.clone().into_iter().chain(passed).collect();
+            let lister = ExecProvider::lister(&name, it.list.clone(), env, self.home.clone());
+            (name, Arc::new(lister) as Arc<dyn Provider>)
+        };
+        self.config.features.iter().filter(|(_, it)| !it.list.is_empty()).map(lister).collect()
     }
 
     /// What runners dial. A process that is not alone with its database has no socket.

@@ -5,13 +5,13 @@ use engine::run::Submission;
 use engine::store::blob::BlobHash;
 use model::offer::Asked;
 use model::spec::{
-    Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Gpu, Network, Priority, Resources, Retry,
-    RetryEvent, RunKind, RunSpec, Sandbox, StdinRef,
+    Cache, CallPart, Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Gpu, Network, Priority,
+    Resources, Retry, RetryEvent, RunKind, RunSpec, Sandbox, StdinRef,
 };
 use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
 use std::str::FromStr;
-use wire::api::{SandboxBody, Submit};
+use wire::api::{CacheBody, SandboxBody, Submit};
 
 /// Three machines are tried at most, so that a longer list is a slip.
 const MAX_PROVIDERS: usize = 16;
@@ -78,8 +78,10 @@ pub(crate) fn submission(
         nodes: 1,
         init_checksum: body.init.as_ref().map(|script| BlobHash::of(script.as_bytes()).to_string()),
         init: body.init,
+        features: body.features,
         base: None,
         save_snapshot: body.save_snapshot,
+        call: body.cache.and_then(cache).map(CallPart::Caller),
     };
     spec.check()?;
     spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;
@@ -137,6 +139,13 @@ fn sandbox(asked: &SandboxBody) -> Result<Option<Sandbox>, Refused> {
             let network = word("sandbox.network", Some(&terms.network), Network::Host)?;
             Ok(Some(Sandbox { network, ..Sandbox::DEFAULT }))
         }
+    }
+}
+
+fn cache(asked: CacheBody) -> Option<Cache> {
+    match asked {
+        CacheBody::Flag(asked) => asked.then(Cache::default),
+        CacheBody::Terms(terms) => Some(Cache { salt: terms.salt, errors: terms.errors }),
     }
 }
 

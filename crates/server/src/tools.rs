@@ -2,7 +2,7 @@
 
 use crate::settings::Settings;
 use axum::http::Uri;
-use engine::adapters::tool::address::{AddressPolicy, Allowed, Profile};
+use engine::adapters::tool::address::{AddressPolicy, Allowed, OwnAddresses, Profile};
 use engine::adapters::tool::connector::Connector;
 use engine::adapters::tool::http::HttpTool;
 use engine::adapters::tool::llm::{LlmModel, LlmSettings, LlmTool, Models};
@@ -75,7 +75,7 @@ fn addresses(url: &str) -> Vec<SocketAddr> {
 pub(crate) fn tools(
     settings: &Settings,
     models: &Models,
-    own: Vec<SocketAddr>,
+    own: OwnAddresses,
 ) -> Result<BTreeMap<ToolKind, Arc<dyn Tool>>, Failure> {
     let mut allowed = Vec::new();
     for entry in &settings.config.tools.allow {

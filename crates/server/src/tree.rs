@@ -63,6 +63,24 @@ pub(crate) struct StepFilter {
     cursor: Option<String>,
 }
 
+impl AgentFilter {
+    pub(crate) fn first(limit: i64, cursor: Option<String>) -> AgentFilter {
+        AgentFilter { status: None, limit: Some(limit), cursor }
+    }
+}
+
+impl TaskFilter {
+    pub(crate) fn of(agent: String, limit: i64, cursor: Option<String>) -> TaskFilter {
+        TaskFilter { agent: Some(agent), status: None, limit: Some(limit), cursor }
+    }
+}
+
+impl StepFilter {
+    pub(crate) fn of(task: String, limit: i64, cursor: Option<String>) -> StepFilter {
+        StepFilter { agent: None, task: Some(task), status: None, limit: Some(limit), cursor }
+    }
+}
+
 pub(crate) async fn tree(
     State(state): State<Shared>,
     reader: Reader,

@@ -41,6 +41,12 @@ pub(crate) struct Span {
     until_ms: Option<i64>,
 }
 
+impl Span {
+    pub(crate) fn by(word: &str) -> Span {
+        Span { by: Some(word.to_owned()), ..Span::default() }
+    }
+}
+
 pub(crate) async fn of_org(
     State(state): State<Shared>,
     reader: Reader,

@@ -85,11 +85,25 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
         hold_until: hold.map(|hold| hold.until.ms()),
         synced_blobs: job.filter(|j| j.running_at.is_some()).map(|j| j.synced_blobs),
         late_evidence: run.late_evidence.clone(),
+        cached_from: cached_from(run),
+        follows: run
+            .call
+            .as_ref()
+            .filter(|_| !run.status.is_end())
+            .and_then(|called| called.run)
+            .map(|it| it.to_string()),
         inputs: None,
         output: None,
         output_error: None,
+        version: run.version,
         links: links(run),
     }
+}
+
+pub(crate) fn cached_from(run: &Run) -> Option<CachedFrom> {
+    let called = run.call.as_ref()?;
+    let (exec, node) = (called.exec.clone()?, called.node.clone());
+    Some(CachedFrom { run: called.run.map(|run| run.to_string()), exec, node, hit: called.execution.is_none() })
 }
 
 /// The first plan of a run with a goal is made by a planner too, and is none that replaces another.

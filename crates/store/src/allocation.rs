@@ -3,13 +3,14 @@
 use crate::post::Meaning;
 use crate::sql::Sql;
 use crate::tx::Tx;
-use crate::{args, doc};
+use crate::{Hint, Topic, args, doc};
 use model::allocation::Allocation;
 use model::bug;
 use model::pool::Slot;
 use model::{AllocationId, Failure, InstanceId, JobId, OrgId, PoolId, Refused};
 
 pub fn insert(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
+    tx.hint(Hint::Org(a.org, Topic::Machines));
     tx.post(
         &INSERT,
         args![a.id, a.org, a.instance, a.job, a.status.as_str(), kept(a), a.debug_hold_until, a.version, doc::write(a)],
@@ -18,6 +19,7 @@ pub fn insert(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
 
 /// Compare-and-set by version: the later of two claims is refused.
 pub fn save(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
+    tx.hint(Hint::Org(a.org, Topic::Machines));
     let mut next = a.clone();
     next.version += 1;
     let seen = if bug!(claim_without_compare) { find(tx, a.id)?.map_or(0, |now| now.version) } else { a.version };
@@ -50,6 +52,7 @@ pub fn available(tx: &mut Tx, pool: PoolId) -> Result<Vec<Slot>, Failure> {
             resources: instance.resources,
             spot: instance.spot,
             init_checksum: instance.init_checksum,
+            features: instance.features,
             version: slot.version,
         });
     }

@@ -24,6 +24,8 @@ pub struct Artifact {
     pub deleted_at: Option<Timestamp>,
     /// A download is under way: the bytes are kept until then, even past their expiry.
     pub lease_until: Option<Timestamp>,
+    /// Its bytes are a content of the org, named by `hash`: this row neither brought them nor takes them away.
+    pub in_contents: bool,
 }
 
 /// What an artifact is.
@@ -86,6 +88,14 @@ pub fn announce(tx: &mut Tx, new: &Announced<'_>) -> Result<Artifact, Failure> {
     let target = new.what.target();
     tx.post(&ANNOUNCE, args![id, new.org, new.run, new.attempt, new.path, new.size, at, kind, mode, target])?;
     by_path(tx, new.run, new.attempt, new.path).map(|found| found.expect("it was just written"))
+}
+
+/// An artifact whose bytes are among the org's contents already: final at once.
+pub fn share(tx: &mut Tx, new: &Announced<'_>, hash: &str) -> Result<(), Failure> {
+    let (id, at) = (tx.next_id(), tx.at());
+    let (kind, mode) = (new.what.kind(), i64::from(new.what.mode().unwrap_or(0)));
+    let target = new.what.target();
+    tx.post(&SHARE, args![id, new.org, new.run, new.attempt, new.path, new.size, at, kind, mode, target, hash])
 }
 
 pub fn by_path(tx: &mut Tx, run: RunId, attempt: i64, path: &str) -> Result<Option<Artifact>, Failure> {
@@ -164,12 +174,13 @@ fn read(row: &Row) -> Result<Artifact, Failure> {
             ("link", Some(target)) => EntryKind::Link { target },
             _ => EntryKind::File { mode: row.int(13)? as u32 },
         },
+        in_contents: row.opt_int(15)? == Some(1),
     })
 }
 
 pub(crate) const ALL: &[&Sql] = &[
-    &ANNOUNCE, &BY_PATH, &FINALISE, &GIVE_UP, &LEASE, &DATE, &FIND, &OF_RUN, &RESERVE, &RESERVED, &UPLOADING, &UNOWNED,
-    &EXPIRED, &DELETED,
+    &ANNOUNCE, &SHARE, &BY_PATH, &FINALISE, &GIVE_UP, &LEASE, &DATE, &FIND, &OF_RUN, &RESERVE, &RESERVED, &UPLOADING,
+    &UNOWNED, &EXPIRED, &DELETED,
 ];
 
 const ANNOUNCE: Sql = Sql::new(
@@ -179,8 +190,12 @@ const ANNOUNCE: Sql = Sql::new(
             SET state = 'uploading', size = excluded.size, kind = excluded.kind, mode = excluded.mode, target = excluded.target
           WHERE artifacts.deleted_at IS NULL AND artifacts.expires_at IS NULL",
 );
+const SHARE: Sql = Sql::new(
+    "INSERT INTO artifacts (id, org_id, run_id, attempt, path, state, size, created_at, kind, mode, target, hash, in_contents)
+         VALUES ($1, $2, $3, $4, $5, 'final', $6, $7, $8, $9, $10, $11, 1)",
+);
 const BY_PATH: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target, in_contents
        FROM artifacts
       WHERE run_id = $1 AND attempt = $2 AND path = $3",
 );
@@ -193,12 +208,12 @@ const LEASE: Sql = Sql::new(
 );
 const DATE: Sql = Sql::new("UPDATE artifacts SET expires_at = $2 WHERE run_id = $1 AND expires_at IS NULL");
 const FIND: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target, in_contents
        FROM artifacts
       WHERE id = $1",
 );
 const OF_RUN: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target, in_contents
        FROM artifacts
       WHERE run_id = $1 AND id > $2 ORDER BY id LIMIT $3",
 );
@@ -209,14 +224,14 @@ const RESERVE: Sql = Sql::new(
 const RESERVED: Sql = Sql::new("SELECT bytes FROM artifact_totals WHERE run_id = $1");
 const UPLOADING: Sql = Sql::new("SELECT count(*) FROM artifacts WHERE run_id = $1 AND state = 'uploading'");
 const UNOWNED: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target, in_contents
        FROM artifacts
       WHERE id > $1
         AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = artifacts.run_id AND runs.org_id = artifacts.org_id)
       ORDER BY id LIMIT $2",
 );
 const EXPIRED: Sql = Sql::new(
-    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target
+    "SELECT id, org_id, run_id, attempt, path, state, size, hash, created_at, expires_at, deleted_at, lease_until, kind, mode, target, in_contents
        FROM artifacts
       WHERE deleted_at IS NULL AND expires_at IS NOT NULL AND expires_at <= $1
         AND (lease_until IS NULL OR lease_until <= $1)

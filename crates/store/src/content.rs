@@ -228,6 +228,9 @@ const CONDEMN: Sql = Sql::new(
                AND NOT EXISTS (
                    SELECT 1 FROM content_edges AS edge
                     WHERE edge.org_id = old.org_id AND edge.child = old.hash)
+               AND NOT EXISTS (
+                   SELECT 1 FROM exec_contents AS result
+                    WHERE result.org_id = old.org_id AND result.hash = old.hash)
              ORDER BY old.used_at LIMIT $2)",
 );
 const GOING: Sql = Sql::new("SELECT org_id, hash FROM contents WHERE going = 1 ORDER BY used_at LIMIT $1");

@@ -26,10 +26,34 @@ pub enum Hint {
     RunLogs(RunId),
     /// A step is offered to programs of this org that poll.
     Offers(OrgId),
-    /// A token was revoked: caches of tokens are emptied.
+    /// A token was revoked or a session ended: caches of tokens and sessions are emptied.
     Tokens,
+    /// Something of this org changed that a listing shows.
+    Org(OrgId, Topic),
     /// Providers were added or removed: every process reads them again.
     Providers,
+}
+
+/// Which listing of an org changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Topic {
+    Runs,
+    Machines,
+    /// Tickets and approvals.
+    Inbox,
+    Money,
+}
+
+impl Topic {
+    const ALL: [(Topic, char); 4] =
+        [(Topic::Runs, 'r'), (Topic::Machines, 'm'), (Topic::Inbox, 'i'), (Topic::Money, 'c')];
+
+    fn letter(self) -> char {
+        Topic::ALL.iter().find(|(topic, _)| *topic == self).map_or(' ', |(_, letter)| *letter)
+    }
+    fn of(letter: char) -> Option<Topic> {
+        Topic::ALL.iter().find(|(_, of)| *of == letter).map(|(topic, _)| *topic)
+    }
 }
 
 impl Hint {
@@ -42,6 +66,7 @@ impl Hint {
             Hint::Logs(log) => format!("l{}.{}", log.key().0, log.key().1),
             Hint::RunLogs(id) => format!("f{}", id.0),
             Hint::Offers(org) => format!("o{}", org.0),
+            Hint::Org(org, topic) => format!("g{}{}", topic.letter(), org.0),
             Hint::Tokens => "t".to_owned(),
             Hint::Providers => "p".to_owned(),
         }
@@ -62,6 +87,11 @@ impl Hint {
             }
             b'f' => number().map(RunId).map(Hint::RunLogs),
             b'o' => number().map(OrgId).map(Hint::Offers),
+            b'g' => {
+                let mut rest = line[1..].chars();
+                let topic = Topic::of(rest.next()?)?;
+                Some(Hint::Org(OrgId(rest.as_str().parse().ok()?), topic))
+            }
             b't' => Some(Hint::Tokens),
             b'p' => Some(Hint::Providers),
             _ => None,
@@ -130,10 +160,13 @@ mod tests {
             Hint::RunLogs(RunId(10)),
             Hint::Offers(OrgId(11)),
             Hint::Tokens,
+            Hint::Org(OrgId(12), Topic::Machines),
+            Hint::Org(OrgId(13), Topic::Runs),
         ] {
             assert_eq!(Hint::from_line(&hint.to_line()), Some(hint));
         }
         assert_eq!(Hint::from_line("w"), Some(Hint::Work(Timestamp(0))));
+        assert_eq!(Hint::from_line("gz1"), None);
         assert_eq!(Hint::from_line("z1"), None);
         assert_eq!(Hint::from_line(""), None);
     }

@@ -4,7 +4,7 @@ use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::Row;
-use crate::{args, doc};
+use crate::{Hint, Topic, args, doc};
 use model::instance::Instance;
 use model::{Failure, InstanceId, OrgId, PoolId, Refused, Timestamp};
 
@@ -22,10 +22,12 @@ pub fn insert(tx: &mut Tx, i: &Instance) -> Result<(), Failure> {
         i.version,
         doc::write(i)
     ];
+    tx.hint(Hint::Org(i.org, Topic::Machines));
     tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, i: &Instance) -> Result<(), Failure> {
+    tx.hint(Hint::Org(i.org, Topic::Machines));
     let mut next = i.clone();
     next.version += 1;
     let row = args![
@@ -63,7 +65,7 @@ pub fn by_name(tx: &mut Tx, name: &str) -> Result<Option<Instance>, Failure> {
 /// The desired document changed: the runner gets the new version.
 pub fn tell(tx: &mut Tx, id: InstanceId) -> Result<(), Failure> {
     tx.post(&TELL, args![id])?;
-    tx.hint(crate::Hint::Instance(id));
+    tx.hint(Hint::Instance(id));
     Ok(())
 }
 

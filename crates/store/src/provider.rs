@@ -4,7 +4,7 @@ use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{Hint, args, doc};
 use model::provider_row::ProviderRow;
-use model::{Failure, PoolId};
+use model::{Failure, InstanceId, PoolId};
 
 /// In the order of their names.
 pub fn all(tx: &mut Tx) -> Result<Vec<ProviderRow>, Failure> {
@@ -28,9 +28,14 @@ pub fn remove(tx: &mut Tx, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a machine of this pool, but for the one given, is open, or something is still to be done about one that has ended.
-pub fn is_in_use(tx: &mut Tx, pool: PoolId, but_for: i64) -> Result<bool, Failure> {
-    Ok(tx.row(&OPEN, &args![pool, but_for])?.is_some() || tx.row(&TO_DO, &args![pool, but_for])?.is_some())
+/// Whether a machine of this pool is open, or something is still to be done about one that has ended.
+pub fn is_in_use(tx: &mut Tx, pool: PoolId) -> Result<bool, Failure> {
+    Ok(tx.row(&OPEN, &args![pool])?.is_some() || tx.row(&TO_DO, &args![pool, 1])?.is_some())
+}
+
+/// Machines of this pool about which something is still to be done, open or ended.
+pub fn still_known(tx: &mut Tx, pool: PoolId) -> Result<Vec<InstanceId>, Failure> {
+    tx.rows(&TO_DO, &args![pool, 1000])?.iter().map(|row| row.int(0).map(InstanceId)).collect()
 }
 
 pub(crate) const ALL: &[&Sql] = &[&EVERY, &FIND, &PUT, &REMOVE, &OPEN, &TO_DO];
@@ -43,8 +48,8 @@ const PUT: Sql = Sql::new(
          ON CONFLICT (name) DO UPDATE SET doc = excluded.doc",
 );
 const REMOVE: Sql = Sql::new("DELETE FROM providers WHERE name = $1");
-const OPEN: Sql = Sql::new("SELECT id FROM instances WHERE pool_id = $1 AND open = 1 AND id <> $2 LIMIT 1");
+const OPEN: Sql = Sql::new("SELECT id FROM instances WHERE pool_id = $1 AND open = 1 LIMIT 1");
 const TO_DO: Sql = Sql::new(
     "SELECT i.id FROM work w JOIN instances i ON i.id = w.subject
-      WHERE w.kind = 'instance' AND w.class = 0 AND w.due IS NOT NULL AND i.pool_id = $1 AND i.id <> $2 LIMIT 1",
+      WHERE w.kind = 'instance' AND w.class = 0 AND w.due IS NOT NULL AND i.pool_id = $1 LIMIT $2",
 );

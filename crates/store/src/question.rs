@@ -2,7 +2,7 @@
 
 use crate::sql::Sql;
 use crate::tx::Tx;
-use crate::{args, doc};
+use crate::{Hint, Topic, args, doc};
 use model::question::{Question, QuestionStatus};
 use model::step::StepWait;
 use model::{Failure, OrgId, QuestionId, RunId, StepId, Timestamp, Trouble};
@@ -10,12 +10,14 @@ use serde_json::Value;
 
 pub fn insert(tx: &mut Tx, question: &Question) -> Result<(), Failure> {
     let q = question;
+    tx.hint(Hint::Org(q.org, Topic::Inbox));
     let row =
         args![q.id, q.org, q.run, q.step, q.kind.as_str(), q.key.as_str(), is_open(q), q.expires_at, doc::write(q)];
     tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, question: &Question) -> Result<(), Failure> {
+    tx.hint(Hint::Org(question.org, Topic::Inbox));
     tx.post(&SAVE, args![question.id, is_open(question), doc::write(question)])
 }
 

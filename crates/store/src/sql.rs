@@ -96,6 +96,8 @@ pub enum Lock {
 pub enum Rank {
     WorkItem,
     Endpoint,
+    Execution,
+    Index,
     Run,
     Agent,
     Task,

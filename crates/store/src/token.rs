@@ -82,6 +82,13 @@ pub fn check(tx: &mut Tx, text: &str) -> Result<Token, Failure> {
     Ok(token)
 }
 
+/// The token of this id, if it is valid now.
+pub fn find_good(tx: &mut Tx, id: TokenId) -> Result<Option<Token>, Failure> {
+    let (row, at) = (tx.row(&BY_ID, &args![id])?, tx.at());
+    let found = row.as_ref().map(read).transpose()?;
+    Ok(found.filter(|token| token.revoked_at.is_none() && token.expires_at.is_none_or(|end| end > at)))
+}
+
 /// An org's tokens, by id, after `after`.
 pub fn page(tx: &mut Tx, org: OrgId, after: TokenId, limit: i64) -> Result<Vec<Token>, Failure> {
     tx.rows(&PAGE, &args![org, after, limit])?.iter().map(read).collect()
@@ -128,7 +135,7 @@ fn digest(text: &str) -> Vec<u8> {
     blake3::hash(text.as_bytes()).as_bytes().to_vec()
 }
 
-fn read(row: &Row) -> Result<Token, Failure> {
+pub(crate) fn read(row: &Row) -> Result<Token, Failure> {
     Ok(Token {
         id: TokenId(row.int(0)?),
         org: OrgId(row.int(1)?),
@@ -140,13 +147,15 @@ fn read(row: &Row) -> Result<Token, Failure> {
     })
 }
 
-pub(crate) const ALL: &[&Sql] = &[&CREATE, &BY_HASH, &PAGE, &REVOKE];
+pub(crate) const ALL: &[&Sql] = &[&CREATE, &BY_HASH, &BY_ID, &PAGE, &REVOKE];
 
 const CREATE: Sql = Sql::new(
     "INSERT INTO tokens (id, org_id, name, hash, scopes, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)",
 );
 const BY_HASH: Sql =
     Sql::new("SELECT id, org_id, name, scopes, created_at, expires_at, revoked_at FROM tokens WHERE hash = $1");
+const BY_ID: Sql =
+    Sql::new("SELECT id, org_id, name, scopes, created_at, expires_at, revoked_at FROM tokens WHERE id = $1");
 const PAGE: Sql = Sql::new(
     "SELECT id, org_id, name, scopes, created_at, expires_at, revoked_at FROM tokens
       WHERE org_id = $1 AND id > $2

@@ -4,7 +4,7 @@
 use crate::conn::Conn;
 use crate::crash::{CrashHook, Observer};
 use crate::event::NewEvent;
-use crate::hint::{Hint, Hints};
+use crate::hint::{Hint, Hints, Topic};
 use crate::ids::Ids;
 use crate::inline::Reuse;
 use crate::ledger::Entry;
@@ -315,7 +315,11 @@ impl Tx {
             "a read may not write"
         );
         let mut hints = staged.hints;
-        hints.extend(staged.events.iter().filter_map(|event| event.run).map(Hint::Run));
+        for event in &staged.events {
+            hints.extend(event.run.map(Hint::Run));
+            hints.extend(event.run.map(|_| Hint::Org(event.org, Topic::Runs)));
+        }
+        hints.extend(staged.entries.iter().map(|entry| Hint::Org(entry.org, Topic::Money)));
         // What was woken while it was held is due as soon as it is finished.
         let at_once = (!staged.finishes.is_empty()).then_some(Timestamp(0));
         hints.extend(at_once.into_iter().chain(staged.wakes.values().min().copied()).min().map(Hint::Work));

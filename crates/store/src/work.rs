@@ -56,6 +56,10 @@ pub enum WorkKind {
     Link,
     /// A manifest whose retention ends, or whose workflow may have died.
     Manifest,
+    /// A pool of a provider that is being removed: when its machines are gone, so is what it has put on its hosts, then its row.
+    Departure,
+    /// An execution of a call: its backend is started, looked after and answered for.
+    Execution,
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -458,7 +462,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 18] = {
+    pub const ALL: [WorkKind; 20] = {
         use WorkKind::*;
         [
             Run,
@@ -479,6 +483,8 @@ impl WorkKind {
             OrphanNotice,
             Link,
             Manifest,
+            Departure,
+            Execution,
         ]
     };
 
@@ -510,6 +516,8 @@ impl WorkKind {
             WorkKind::OrphanNotice => "orphan_notice",
             WorkKind::Link => "link",
             WorkKind::Manifest => "manifest",
+            WorkKind::Departure => "departure",
+            WorkKind::Execution => "execution",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {
@@ -641,6 +649,7 @@ const SWEEP: Sql = Sql::new(
                                            AND agents.state NOT IN ('pending', 'running', 'paused')))
                 OR (kind = 'workflow' AND EXISTS (SELECT 1 FROM workflows WHERE workflows.id = resting.subject AND workflows.open = 0))
                 OR (kind = 'manifest' AND EXISTS (SELECT 1 FROM manifests WHERE manifests.id = resting.subject AND manifests.status <> 'DRAFT'))
+                OR (kind = 'execution' AND EXISTS (SELECT 1 FROM executions WHERE executions.id = resting.subject AND executions.open = 0))
                 OR (kind IN ('instance', 'link') AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
                 OR (kind = 'allocation' AND EXISTS (SELECT 1 FROM allocations WHERE allocations.id = resting.subject AND allocations.kept = 0)))
              LIMIT $1)",

@@ -5,10 +5,9 @@ use crate::chance::Chance;
 use crate::machine::{Plan, Steps};
 use crate::plans;
 use engine::run::{Action, Plans, Submission};
-use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, Retry, RetryEvent, RunKind, RunSpec};
+use model::spec::{Command, OnLostControl, Priority, Resources, Retry, RetryEvent, RunSpec};
 use model::time::{MINUTE, SECOND};
 use model::{Credits, OrgId, RunId};
-use std::collections::BTreeMap;
 use store::idempotency::Key;
 
 pub struct Client {
@@ -165,36 +164,5 @@ fn spec(text: String, chance: &mut Chance) -> RunSpec {
 
 /// A run of this command with all defaults.
 pub fn plain(text: String) -> RunSpec {
-    RunSpec {
-        kind: RunKind::Task,
-        command: Command::Shell(text),
-        env: BTreeMap::new(),
-        secrets: Vec::new(),
-        files: None,
-        stdin: None,
-        working_dir: None,
-        resources: Resources::default(),
-        provider: "fake".to_owned(),
-        region: "here".to_owned(),
-        any_region: false,
-        providers: Vec::new(),
-        spot: false,
-        max_duration_ms: None,
-        stop_duration_ms: 10 * SECOND,
-        hold_ms: Some(0),
-        budget: None,
-        retry: None,
-        priority: Priority::Normal,
-        artifacts: Vec::new(),
-        merge: false,
-        sandbox: None,
-        on_lost_control: OnLostControl::Finish,
-        failure_mode: FailureMode::FailFast,
-        plan: Default::default(),
-        nodes: 1,
-        init_checksum: None,
-        init: None,
-        base: None,
-        save_snapshot: false,
-    }
+    RunSpec { hold_ms: Some(0), ..RunSpec::task(Command::Shell(text), "fake", "here") }
 }

@@ -93,6 +93,9 @@ impl Provider for FarProvider {
     fn size_for(&self, asked: &Resources) -> Resources {
         self.near.size_for(asked)
     }
+    fn platform(&self) -> Option<adapters::Platform> {
+        self.near.platform()
+    }
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         self.call(move || match self.faults.strikes(Kind::RegionFull) {
             Some(_) => {

@@ -6,7 +6,7 @@ use engine::adapters::FakeProvider;
 use engine::adapters::fake::{FakeSettings, Fate};
 use engine::run::{Render, Submission};
 use engine::{Config, Engine, EngineContext, Presence, Provider};
-use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
+use model::spec::{Command, RunSpec};
 use model::{Credits, Failure, OrgId};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -92,35 +92,7 @@ impl Rehearsal {
 
 fn spec(command: &str) -> RunSpec {
     RunSpec {
-        kind: RunKind::Task,
-        command: Command::Shell(command.to_owned()),
-        env: BTreeMap::new(),
-        secrets: Vec::new(),
-        files: None,
-        stdin: None,
-        working_dir: None,
-        resources: Resources::default(),
-        provider: LOCAL.into(),
-        region: LOCAL.into(),
-        any_region: false,
-        providers: Vec::new(),
-        spot: false,
         max_duration_ms: Some(model::spec::DEFAULT_MAX_DURATION_MS),
-        stop_duration_ms: model::spec::DEFAULT_STOP_DURATION_MS,
-        hold_ms: None,
-        budget: None,
-        retry: None,
-        priority: Priority::Normal,
-        artifacts: Vec::new(),
-        merge: false,
-        sandbox: None,
-        on_lost_control: OnLostControl::Finish,
-        failure_mode: FailureMode::FailFast,
-        plan: Default::default(),
-        nodes: 1,
-        init_checksum: None,
-        init: None,
-        base: None,
-        save_snapshot: false,
+        ..RunSpec::task(Command::Shell(command.to_owned()), LOCAL, LOCAL)
     }
 }

@@ -33,8 +33,9 @@
 //! | `GET /secrets`, `PUT /secrets/{name}`, `DELETE /secrets/{name}` | [`SecretView`]; [`SecretBody`] |
 //! | `GET /tokens`, `POST /tokens`, `DELETE /tokens/{id}` | [`TokenView`]; [`NewToken`] → 201 [`TokenView`] with `token` |
 //! | `GET /pools`, `GET /audit` | [`PoolView`], [`AuditReport`] |
-//! | `GET /providers` `/providers/{id}` `/providers/prices`, `POST /providers` `/providers/{id}/test`, `DELETE /providers/{id}?force=` | [`ProviderView`], [`PriceView`]; [`NewProvider`] → 201 [`ProviderView`], [`ProviderReport`], 204 |
+//! | `GET /providers` `/providers/{id}` `/providers/prices`, `POST /providers` `/providers/{id}/test`, `DELETE /providers/{id}?force=&abandon=` | [`ProviderView`], [`PriceView`]; [`NewProvider`] → 201 [`ProviderView`], [`ProviderReport`], 204 |
 
+mod cache;
 mod control;
 mod instance;
 mod ledger;
@@ -51,6 +52,7 @@ mod tree;
 mod usage;
 mod workflow;
 
+pub use cache::*;
 pub use control::*;
 pub use instance::*;
 pub use ledger::*;

@@ -86,9 +86,51 @@ pub struct Desired {
     /// Folders that are to be sent as they are now: each is answered by `POST snapshots`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<DesiredSnapshot>,
+    /// What is to be installed on the machine, or removed from it: each is answered by `POST features`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<DesiredFeature>,
     /// End all processes and exit.
     #[serde(default)]
     pub shutdown: bool,
+}
+
+/// A feature that the runner installs or removes, by scripts for `sh -e`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DesiredFeature {
+    pub name: String,
+    /// Names what `install` makes: a machine that has it does not run the script again.
+    pub checksum: String,
+    /// Another number is another request, though everything else is the same.
+    pub request: i64,
+    pub act: FeatureAct,
+    #[serde(default)]
+    pub install: String,
+    /// Also run before an installation where an earlier one stopped half-way.
+    pub remove: String,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub secrets: BTreeMap<String, Secret>,
+    /// How long a script may take.
+    pub within_ms: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FeatureAct {
+    Install,
+    Remove,
+    #[serde(other)]
+    Unknown,
+}
+
+/// A feature was installed or removed, or could not be.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FeatureDone {
+    pub name: String,
+    pub request: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,6 +196,9 @@ pub struct DesiredJob {
     /// Kept by the runner, who introduces itself with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stub: Option<SealedStub>,
+    /// Its result is kept for other runs: its commands get no variable of the host, and its files are executable for all or for nobody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clean: bool,
 }
 
 /// One try of one command.
@@ -280,6 +325,9 @@ pub struct SyncTree {
     /// Every document and file of the tree by its hash, when they are few and small; otherwise nothing, and the runner fetches them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inline: BTreeMap<String, Base64>,
+    /// Files are laid down as 755 or 644, by whether their owner may execute them, and not with the mode that they have in the tree.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plain_modes: bool,
 }
 
 /// Blobs that are small enough to travel together.

@@ -26,6 +26,8 @@ const COPY_WITHIN: Duration = Duration::from_secs(600);
 const NO_BINARY: i32 = 97;
 /// What it exits with when less arrived than was sent.
 const CUT_SHORT: i32 = 96;
+/// What it exits with when our folder has more than binaries in it.
+const MORE_THERE: i32 = 95;
 const SSH_FAILED: i32 = 255;
 
 /// Several calls may find at the same time that the binary is not there: each copies under a name of its own.
@@ -82,6 +84,25 @@ impl Way {
     fn run_script(&self, binary: &Binary, verb: &str) -> String {
         let place = self.place(binary);
         format!("b={place}/repl; [ -x \"$b\" ] || {{ uname -sm; exit {NO_BINARY}; }}; exec \"$b\" runner {verb} \"$b\"")
+    }
+
+    /// Removes our folder where nothing but binaries is in it. False: there is more, which only the binary there can remove.
+    pub async fn clear(&self, target: &Target, within: Duration) -> Result<bool, Trouble> {
+        let output = self.call(target, &self.clear_script(), Input::Bytes(&[]), within).await?;
+        match output.code {
+            Some(0) => Ok(true),
+            Some(MORE_THERE) => Ok(false),
+            code => Err(trouble::of_script(target, code, &output.stderr)),
+        }
+    }
+
+    fn clear_script(&self) -> String {
+        let folder = self.folder();
+        format!(
+            "p={folder}; [ -d \"$p\" ] || exit 0; \
+             for f in \"$p\"/*; do case \"$f\" in \"$p\"/bin|\"$p/*\") ;; *) exit {MORE_THERE};; esac; done; \
+             rm -rf \"$p\"/bin || exit 1; rmdir \"$p\" 2>/dev/null; exit 0"
+        )
     }
 
     /// Folder of the binary, as a shell reads it.
@@ -259,8 +280,9 @@ mod tests {
         let binary = Binary { path: "/b".into(), hash: "ab12".into(), bytes: 5, machine: None };
         for dir in [None, Some("/scratch/a_b-c.d".to_owned())] {
             let way = Way { dir, ..Way::default() };
-            let script = way.run_script(&binary, "host");
-            assert!(!script.contains(['\'', '!', '\\', '\n']), "{script}");
+            for script in [way.run_script(&binary, "host"), way.clear_script()] {
+                assert!(!script.contains(['\'', '!', '\\', '\n']), "{script}");
+            }
         }
     }
 

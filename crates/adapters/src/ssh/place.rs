@@ -183,22 +183,30 @@ impl Place {
         remove_tree(&socket)
     }
 
-    /// Folders that nothing needs any more go; what is still needed stays as it is.
-    pub fn tidy(&self) {
-        let Ok(planes) = self.control_planes() else { return };
-        for plane in planes {
-            let root = plane.join(&self.host);
-            if root.is_dir() && holds_machines(&root).is_ok_and(|holds| !holds) {
-                let _ = remove_tree(&root);
-            }
-            let _ = std::fs::remove_dir(plane.join(RELAYS));
-            let _ = std::fs::remove_dir(&plane);
+    /// A machine is gone, and with the last one of its control plane here the folders around it.
+    pub fn tidy_after(&self, name: &str) {
+        if let Some(parsed) = names::parse(name) {
+            self.tidy(&parsed.control_id);
         }
     }
 
-    pub fn leave(&self) -> Result<(), Trouble> {
-        self.tidy();
-        if let Some(root) = self.roots()?.first() {
+    /// Folders of a control plane that nothing needs any more go; what is still needed stays as it is.
+    fn tidy(&self, control_id: &str) {
+        let plane = self.base.join(control_id);
+        let root = plane.join(&self.host);
+        if root.is_dir() && holds_machines(&root).is_ok_and(|holds| !holds) {
+            let _ = remove_tree(&root);
+        }
+        let _ = std::fs::remove_dir(plane.join(RELAYS));
+        let _ = std::fs::remove_dir(&plane);
+    }
+
+    /// Binaries are shared by all control planes and hosts of this home: they go with the last.
+    pub fn leave(&self, control_id: &str) -> Result<(), Trouble> {
+        self.root_of(&format!("{}-{control_id}-none-1", names::PREFIX))?;
+        self.tidy(control_id);
+        let root = self.base.join(control_id).join(&self.host);
+        if root.is_dir() {
             let what = format!("{} still has machines: terminate and release them first", root.display());
             return Err(Trouble::new(TroubleKind::InvalidSpec, what));
         }
@@ -224,7 +232,13 @@ mod tests {
     const NAME: &str = "repl-c0nf0rm1-7-1";
 
     fn place(base: &Path, host: &str) -> Place {
-        let ask = Ask { host: host.into(), mark: "m".into(), dir: Some(base.to_owned()), slots: 1, deed: Deed::Leave };
+        let ask = Ask {
+            host: host.into(),
+            mark: "m".into(),
+            dir: Some(base.to_owned()),
+            slots: 1,
+            deed: Deed::Leave { control_id: String::new() },
+        };
         Place::open(&ask).unwrap()
     }
 
@@ -254,11 +268,12 @@ mod tests {
         std::fs::create_dir(a.machine(NAME).unwrap()).unwrap();
         std::fs::create_dir_all(base.path().join("bin/hash")).unwrap();
         assert_ne!(a.machine(NAME).unwrap(), b.machine(NAME).unwrap());
-        assert!(a.leave().unwrap_err().what.contains("still has machines"));
-        b.leave().unwrap();
+        assert!(a.leave("c0nf0rm1").unwrap_err().what.contains("still has machines"));
+        b.leave("c0nf0rm1").unwrap();
         assert!(base.path().join("bin").exists(), "the other host needs it");
         std::fs::remove_dir(a.machine(NAME).unwrap()).unwrap();
-        a.leave().unwrap();
+        a.leave("../bin").expect_err("no control plane is named so");
+        a.leave("c0nf0rm1").unwrap();
         assert!(!base.path().exists());
     }
 

@@ -69,8 +69,10 @@ pub enum Deed {
     Relay {
         name: String,
     },
-    /// Nothing of ours stays behind, unless a machine needs it.
-    Leave,
+    /// Nothing of this control plane stays behind, unless a machine needs it.
+    Leave {
+        control_id: String,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -188,11 +190,11 @@ async fn act(exe: &Path, ask: Ask) -> Result<Value, Trouble> {
             let local = local(&name)?;
             local.forget(&Handle(name.clone())).await?;
             place.end_relay(&name)?;
-            place.tidy();
+            place.tidy_after(&name);
             Ok(Value::Null)
         }
         Deed::Relay { name } => local(&name).map(|_| Value::Null),
-        Deed::Leave => place.leave().map(none),
+        Deed::Leave { control_id } => place.leave(&control_id).map(none),
     }
 }
 

@@ -5,6 +5,7 @@
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use std::sync::{Arc, RwLock};
 
 /// What is allowed without being listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +29,28 @@ pub struct AddressPolicy {
     profile: Profile,
     allowed: Vec<Allowed>,
     /// Addresses on which the control plane listens. Never allowed, even if listed.
-    own: Vec<SocketAddr>,
+    own: OwnAddresses,
     #[cfg(test)]
     pub(crate) taken_for_public: Option<IpAddr>,
+}
+
+/// Addresses on which this process listens. Clones share them, because a listener may be opened later.
+#[derive(Debug, Clone, Default)]
+pub struct OwnAddresses(Arc<RwLock<Vec<SocketAddr>>>);
+
+impl OwnAddresses {
+    pub fn add(&self, address: SocketAddr) {
+        self.0.write().expect("no panic while locked").push(address);
+    }
+    fn any(&self, is_it: impl Fn(&SocketAddr) -> bool) -> bool {
+        self.0.read().expect("no panic while locked").iter().any(is_it)
+    }
+}
+
+impl From<Vec<SocketAddr>> for OwnAddresses {
+    fn from(addresses: Vec<SocketAddr>) -> OwnAddresses {
+        OwnAddresses(Arc::new(RwLock::new(addresses)))
+    }
 }
 
 /// What kind of address it is, after forms that embed an IPv4 address in an IPv6 address were unpacked.
@@ -61,11 +81,11 @@ pub enum Denied {
 }
 
 impl AddressPolicy {
-    pub fn new(profile: Profile, allowed: Vec<Allowed>, own: Vec<SocketAddr>) -> AddressPolicy {
+    pub fn new(profile: Profile, allowed: Vec<Allowed>, own: impl Into<OwnAddresses>) -> AddressPolicy {
         AddressPolicy {
             profile,
             allowed,
-            own,
+            own: own.into(),
             #[cfg(test)]
             taken_for_public: None,
         }
@@ -85,7 +105,7 @@ impl AddressPolicy {
         is_local: &dyn Fn(IpAddr) -> bool,
     ) -> Result<AddressClass, Denied> {
         let (host, ip) = (host.to_owned(), unpacked(address.ip()));
-        if self.own.iter().any(|own| listens(own, SocketAddr::new(ip, address.port()), is_local)) {
+        if self.own.any(|own| listens(own, SocketAddr::new(ip, address.port()), is_local)) {
             return Err(Denied::Own { host, address });
         }
         let class = self.class_of(ip);

@@ -150,6 +150,11 @@ fn unresolved(host: &str, why: &str) -> ToolFailure {
     ToolFailure::new(ErrorClass::Transient, Effect::None, "unresolved", format!("{host} is not resolved: {why}"))
 }
 
+/// TLS by rustls on ring, with the certificates of this system.
+pub(crate) fn system_tls() -> rustls::ClientConfig {
+    tls(system_roots())
+}
+
 fn system_roots() -> rustls::RootCertStore {
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

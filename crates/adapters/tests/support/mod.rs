@@ -63,6 +63,7 @@ pub fn exec() -> Local {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/providers/folder.py");
     let words = [example.as_path(), &local.root, script()].map(|path| path.to_str().unwrap().to_owned());
     let settings = ExecSettings {
+        env: std::collections::BTreeMap::new(),
         name: "folder".to_owned(),
         exec: words.to_vec(),
         folder: local.root.clone(),

@@ -246,7 +246,7 @@ fn expect_completed(run: &Value) -> Done<()> {
 fn pages_plan(url: &str) -> Value {
     let step = |n: usize| json!({ "name": format!("s{n}"), "http": { "url": format!("{url}?n={n}") } });
     let steps: Vec<Value> = (0..STEPS).map(step).collect();
-    let plan = json!({ "agents": [{ "name": "a", "tasks": [{ "name": "t", "steps": steps }] }] });
+    let plan = json!({ "type": "agents", "agents": [{ "name": "a", "tasks": [{ "name": "t", "steps": steps }] }] });
     json!({ "type": "agents", "plan": plan, "start": true })
 }
 
@@ -266,4 +266,14 @@ async fn finished(plane: &Plane, runs: usize) -> Done<()> {
         Done::Ok(())
     };
     try_join_all((0..AT_ONCE).map(|_| one())).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_plan_of_the_bench_is_a_plan() {
+        let asked = super::pages_plan("http://127.0.0.1:1/");
+        let checked = plan::check(&asked["plan"]).expect("a plan without problems");
+        assert_eq!(checked.document.agents.len(), 1);
+    }
 }

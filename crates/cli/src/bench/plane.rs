@@ -69,7 +69,7 @@ impl Plane {
     pub async fn start_in(home: Home, setup: &Setup) -> Done<Plane> {
         let group = setup.group.map_or(String::new(), |group| format!("[store]\ngroup = {group}\n"));
         let tables = format!(
-            "[money]\nfirst_topup = {PLENTY}\n[providers.local]\nmax_instances = {}\n{group}",
+            "[money]\nfirst_topup = {PLENTY}\n[tools]\nallow = [\"127.0.0.1\"]\n[providers.local]\nmax_instances = {}\n{group}",
             setup.machines.max(1)
         );
         let settings = Settings {

@@ -42,6 +42,8 @@ pub enum Value {
     Retry(&'static [Key]),
     /// `true`, `false`, or keys of its own.
     Sandbox(&'static [Key]),
+    /// The same.
+    Cache(&'static [Key]),
     Inner(&'static [Key]),
 }
 
@@ -207,12 +209,28 @@ pub const TASK: &[Key] = &[
         flag: Some("--sandbox"),
     },
     Key {
+        name: "cache",
+        value: Value::Cache(CACHE),
+        about: "Whether the kept result of an earlier run with the same command, files, variables and machine answers this one, and this one's result later ones ([calls.md](calls.md)).",
+        default: "`false`",
+        example: "true",
+        flag: Some("--cache"),
+    },
+    Key {
         name: "init",
         value: Value::Text,
         about: "A script for `sh -e` that prepares the machine before the command starts, in the folder `$REPL_INIT`, which stays for later runs. A run goes first to a machine that a run with the same script has prepared, and does not run it there again; a machine that was prepared by another script is not used.",
         default: "none",
         example: "python3 -m venv \"$REPL_INIT/venv\"",
         flag: None,
+    },
+    Key {
+        name: "features",
+        value: Value::Texts,
+        about: "Names of `[features]` of the control plane's settings ([features.md](features.md)): its machine has all of them before the command starts, and none that is not named here.",
+        default: "none",
+        example: "[tailscale]",
+        flag: Some("--feature"),
     },
     Key {
         name: "snapshot",
@@ -275,6 +293,25 @@ pub const SANDBOX: &[Key] = &[Key {
     example: "none",
     flag: Some("--sandbox"),
 }];
+
+pub const CACHE: &[Key] = &[
+    Key {
+        name: "salt",
+        value: Value::Text,
+        about: "Part of the key: another salt, another result.",
+        default: "none",
+        example: "v2",
+        flag: Some("--cache-salt"),
+    },
+    Key {
+        name: "errors",
+        value: Value::Flag,
+        about: "A kept result whose exit code is not 0 is an answer, too.",
+        default: "`false`",
+        example: "true",
+        flag: Some("--cache-errors"),
+    },
+];
 
 pub const RETRY: &[Key] = &[
     Key {

@@ -193,7 +193,9 @@ fn root() -> PathBuf {
 
 fn every_key() -> Vec<&'static Key> {
     let inner = |key: &'static Key| match key.value {
-        Value::Inner(keys) | Value::Retry(keys) | Value::Sandbox(keys) => keys.iter().collect::<Vec<_>>(),
+        Value::Inner(keys) | Value::Retry(keys) | Value::Sandbox(keys) | Value::Cache(keys) => {
+            keys.iter().collect::<Vec<_>>()
+        }
         _ => Vec::new(),
     };
     TASK.iter().flat_map(|key| std::iter::once(key).chain(inner(key))).collect()
@@ -255,7 +257,7 @@ fn table(keys: &[Key], below: &str) -> String {
         let flag = key.flag.map(|flag| format!("`{flag}`")).unwrap_or_default();
         let name = format!("{below}{}", key.name);
         text.push_str(&format!("| `{name}` | {} | {} | {flag} | {} |\n", kind(key.value), key.default, key.about));
-        if let Value::Inner(inner) | Value::Retry(inner) | Value::Sandbox(inner) = key.value {
+        if let Value::Inner(inner) | Value::Retry(inner) | Value::Sandbox(inner) | Value::Cache(inner) = key.value {
             text.push_str(&table(inner, &format!("{name}.")));
         }
     }
@@ -282,7 +284,7 @@ fn kind(value: Value) -> String {
         Value::Flag => "`true` or `false`".to_owned(),
         Value::Attempts => "whole number".to_owned(),
         Value::Retry(_) => "whole number, or map".to_owned(),
-        Value::Sandbox(_) => "`true`, `false`, or map".to_owned(),
+        Value::Sandbox(_) | Value::Cache(_) => "`true`, `false`, or map".to_owned(),
         Value::Inner(_) => "map".to_owned(),
     }
 }

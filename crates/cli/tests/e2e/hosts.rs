@@ -48,6 +48,12 @@ impl Hosts {
         &mut self.hosts[number]
     }
 
+    /// What a command that adds them all is told: hosts, and the key to log in with.
+    pub fn targets(&self) -> (Vec<String>, String) {
+        let identity = self.place.path().join("id").display().to_string();
+        (self.hosts.iter().map(|host| format!("root@{}", host.address)).collect(), identity)
+    }
+
     /// The settings of a provider that has them all.
     pub fn settings(&self, more: &str) -> String {
         let names: Vec<String> = self.hosts.iter().map(|host| format!("\"root@{}\"", host.address)).collect();
@@ -140,6 +146,11 @@ impl Host {
 
     pub fn connect(&self) {
         ip(&["link", "set", &self.cable, "up"]);
+    }
+
+    /// Whatever is in its home.
+    pub fn left(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(&self.home).unwrap().flatten().map(|entry| entry.path()).collect()
     }
 
     /// Folders of machines below its home, of any host that shares it.

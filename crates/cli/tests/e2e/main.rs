@@ -3,10 +3,12 @@
 
 mod agents;
 mod api;
+mod cached;
 mod cluster;
 mod cost;
 mod crowd;
 mod disk;
+mod features;
 mod following;
 mod gate;
 mod home;

@@ -9,6 +9,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 
+/// Each look is a command of its own, and a host is asked again within a few seconds.
+const MANY_LOOKS: usize = 1000;
+
 /// A home with these hosts, in the order of what must end first.
 struct Lab {
     home: Home,
@@ -30,9 +33,34 @@ impl Lab {
         (machine, host)
     }
 
-    fn end_machines(&self) {
-        for machine in self.home.instances() {
-            self.home.done(&["instance", "terminate", "--force", machine["id"].as_str().unwrap()]);
+    /// The same hosts, of a provider that is added by a command.
+    fn added(homes: &[&str]) -> Option<Lab> {
+        let hosts = Hosts::start(homes)?;
+        Some(Lab { home: Home::new(), hosts })
+    }
+
+    fn add(&self) {
+        let (targets, identity) = self.hosts.targets();
+        let flags = ["--identity", &identity, "--accept-host-key"];
+        let words: Vec<&str> = ["provider", "add", "ssh", "lab"]
+            .into_iter()
+            .chain(targets.iter().map(String::as_str))
+            .chain(flags)
+            .collect();
+        self.home.done(&words);
+    }
+
+    /// With `--force` its machines end, and then nothing of ours is on the hosts: one that cannot be reached is named.
+    fn leaves_nothing(&mut self) {
+        self.hosts.get(1).cut_off();
+        let removed = self.home.say(&["provider", "remove", "lab", "--force"]);
+        assert_eq!(removed.code, 0, "{removed}");
+        self.hosts.get(1).connect();
+        let listed = || self.home.json(&["provider", "ls"]).as_array().unwrap().iter().any(|it| it["name"] == "lab");
+        assert!((0..MANY_LOOKS).any(|_| !listed()), "it goes when its machines are gone and its hosts are cleared");
+        for number in 0..3 {
+            let left = self.hosts.get(number).left();
+            assert!(left.is_empty(), "host{number} still has {left:?}");
         }
     }
 }
@@ -79,8 +107,37 @@ fn a_host_that_cannot_be_used_is_an_error_within_seconds_that_says_why() {
 }
 
 #[test]
+fn a_host_that_cannot_be_cleared_is_named_and_cleared_later_or_given_up() {
+    let Some(mut lab) = Lab::added(&["a"]) else { return };
+    lab.add();
+    assert_eq!(lab.home.run(&["--provider", "lab", "--hold", "0s"], "true").code, 0);
+    let machine = lab.home.instances()[0]["id"].as_str().unwrap().to_owned();
+    lab.home.done(&["instance", "terminate", &machine]);
+    let gone = |lab: &mut Lab| lab.hosts.get(0).machines().is_empty();
+    assert!((0..MANY_LOOKS).any(|_| lab.home.instances().is_empty() && gone(&mut lab)), "its machine ends");
+    lab.hosts.get(0).cut_off();
+    let host = lab.hosts.targets().0[0].clone();
+    let told = lab.home.say(&["provider", "remove", "lab"]);
+    let said = [&*host, "still has ~/.repl/", "cannot be reached", "--abandon"];
+    assert!(told.code == 0 && said.iter().all(|text| told.stderr.contains(text)), "{told}");
+    assert!(!lab.hosts.get(0).left().is_empty());
+    let listed = lab.home.say(&["provider", "ls"]);
+    assert!(listed.out().contains("is not cleared"), "{listed}");
+    lab.hosts.get(0).connect();
+    let told = lab.home.say(&["provider", "remove", "lab"]);
+    assert_eq!((told.code, &*told.out()), (0, "lab is removed\n"), "{told}");
+    let left = lab.hosts.get(0).left();
+    assert!(left.is_empty(), "{left:?}");
+    lab.add();
+    lab.hosts.get(0).cut_off();
+    let told = lab.home.say(&["provider", "remove", "lab", "--abandon"]);
+    assert!(told.code == 0 && told.out().starts_with("lab is removed; what stays on 1 host"), "{told}");
+    assert!(told.stderr.contains(&host), "{told}");
+}
+
+#[test]
 fn three_hosts_a_cut_line_a_reboot_and_a_killed_control_plane() {
-    let Some(mut lab) = Lab::new(&["own", "shared", "shared"], "") else { return };
+    let Some(mut lab) = Lab::added(&["own", "shared", "shared"]) else { return };
     if lab.home.is_many() {
         return; // the address below is one server's
     }
@@ -89,6 +146,7 @@ fn three_hosts_a_cut_line_a_reboot_and_a_killed_control_plane() {
     let address = format!("{near}:{}", free_port(&near));
     lab.home.set("REPL_LISTEN", &address);
     lab.home.set("REPL_PUBLIC_URL", &format!("http://{address}"));
+    lab.add();
     lab.home.write("input", "x");
     let home = &lab.home;
     let gates: Vec<(Gate, Gate)> =
@@ -131,7 +189,7 @@ fn three_hosts_a_cut_line_a_reboot_and_a_killed_control_plane() {
     let after = lab.home.run(&["--provider", "lab"], "hostname");
     assert_eq!(after.code, 0, "{after}");
     lab.home.adds_up();
-    lab.end_machines();
+    lab.leaves_nothing();
     lab.home.stop();
 }
 

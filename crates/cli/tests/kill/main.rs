@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/api.rs"]
 mod api;
+mod cached;
 mod check;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/cluster.rs"]
@@ -89,11 +90,8 @@ const UNREACHED: &[&str] = &[
     "server/job.change_pool",
     "server/manifest.reconcile",
     "server/message.send",
-    "server/provider.add",
-    "server/provider.drop",
-    "server/provider.drop_last",
+    "server/provider.abandon",
     "server/provider.force",
-    "server/provider.leave",
     "server/provider.test",
     "server/provider.tested",
     "server/snapshot.create",

@@ -1,12 +1,17 @@
 //! Scenarios ("stories") during which a process is killed; together they pass every crash point. Each names its points;
 //! a story that does not reach one of its points fails.
 
+mod machines;
+
 use crate::api::Api;
 use crate::gate::Gate;
 use crate::process;
 use crate::puppet::Puppet;
 use crate::recorder::{Recorder, Reply};
 use crate::world::{World, count};
+use machines::{
+    a_busy_machine_is_ended, a_machine_is_drained, a_machine_is_ended, a_machine_is_prepared, a_provider_is_removed,
+};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use std::io::Write as _;
@@ -89,6 +94,26 @@ pub const STORIES: &[Story] = &[
         points: &["log.append", "runner.report"],
     },
     Story {
+        name: "the_same_three_times",
+        settings: "",
+        also: "",
+        shared: true,
+        tell: crate::cached::the_same_three_times,
+        points: &[
+            "cache.invalidate",
+            "cache.sweep",
+            "cache.unpin",
+            "execution.advance",
+            "execution.answer",
+            "execution.begin",
+            "execution.integrate",
+            "execution.poll",
+            "execution.stage",
+            "execution.stop",
+            "run.submit_cached",
+        ],
+    },
+    Story {
         name: "a_queue",
         settings: "[providers.local]\nmax_instances = 1\n",
         also: "",
@@ -151,6 +176,7 @@ pub const STORIES: &[Story] = &[
         shared: true,
         tell: a_machine_is_ended,
         points: &[
+            "instance.forgotten",
             "instance.terminate",
             "local.clean_up",
             "local.forget",
@@ -161,6 +187,22 @@ pub const STORIES: &[Story] = &[
             "workflow.mark",
             "workflow.record",
         ],
+    },
+    Story {
+        name: "a_provider_is_removed",
+        settings: "",
+        also: "",
+        shared: true,
+        tell: a_provider_is_removed,
+        points: &["provider.add", "provider.clear", "provider.gone", "provider.in_use", "provider.leave"],
+    },
+    Story {
+        name: "a_machine_is_prepared",
+        settings: "[features.one]\ninstall = 'echo in >> \"$HOME/said\"'\nremove = 'echo out >> \"$HOME/said\"'\n",
+        also: "",
+        shared: true,
+        tell: a_machine_is_prepared,
+        points: &["feature.said", "feature.script"],
     },
     Story {
         name: "a_machine_is_drained",
@@ -411,44 +453,6 @@ fn set_secret(world: &World, name: &str, value: &str) {
 fn open_machines(world: &World) -> Vec<String> {
     let listed = world.json(&["instance", "ls"]);
     listed.as_array().unwrap().iter().map(|machine| machine["id"].as_str().unwrap().to_owned()).collect()
-}
-
-fn a_machine_is_ended(world: &World) {
-    let run = world.submit(&["--hold", "0s"], "seq 1 20", 0, &count(20));
-    world.ends(&run);
-    for machine in open_machines(world) {
-        world.insist(&["instance", "terminate", &machine], 0);
-    }
-    world.until("machines end", || open_machines(world).is_empty() && world.runner().is_none());
-    world.until("their folders go", || {
-        let left = std::fs::read_dir(world.home.data().join("instances")).unwrap().flatten();
-        left.filter(|entry| entry.path().is_dir()).count() == 0
-    });
-    let run = world.submit(&[], "exit 4", 4, "");
-    world.ends(&run);
-}
-
-fn a_machine_is_drained(world: &World) {
-    let (ready, gate) = (Gate::new(&world.home, "ready"), Gate::new(&world.home, "gate"));
-    let run = world.submit(&[], &format!("echo 1; {}; {}; exit 6", ready.say("up"), gate.wait()), 6, "1\n");
-    assert_eq!(world.meets(|| ready.hear()), "up");
-    for machine in open_machines(world) {
-        world.insist(&["instance", "drain", &machine], 0);
-    }
-    world.meets(|| gate.open());
-    world.ends(&run);
-    world.until("its machine ends", || open_machines(world).is_empty());
-}
-
-fn a_busy_machine_is_ended(world: &World) {
-    let ready = Gate::new(&world.home, "ready");
-    let run = world.submit(&[], &format!("{}; exec sleep 1000", ready.say("up")), 143, "");
-    assert_eq!(world.meets(|| ready.hear()), "up");
-    for machine in open_machines(world) {
-        world.insist(&["instance", "terminate", &machine, "--force"], 0);
-    }
-    world.ends(&run);
-    world.until("its machine ends", || open_machines(world).is_empty());
 }
 
 fn the_shop_is_closed(world: &World) {

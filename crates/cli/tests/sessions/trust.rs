@@ -130,6 +130,11 @@ fn a_token_is_kept_for_one_address_after_its_server_knew_it() {
     let refused = of_user("repl ps");
     assert!(refused.status.code() == Some(2) && said(&refused).contains("no token is kept"), "{}", said(&refused));
     assert_eq!(of_user(&format!("repl logout {url}")).status.code(), Some(1));
+    // Without an address it is that of the user's own settings, never that of a project.
+    let nowhere = of_user("repl logout");
+    assert!(nowhere.status.code() == Some(2) && said(&nowhere).contains("`repl logout` needs"), "{}", said(&nowhere));
+    let own = of_user(&format!("REPL_URL={url} repl logout"));
+    assert!(own.status.code() == Some(1) && said(&own).contains(&url), "{}", said(&own));
     std::fs::remove_file(user.here().join("repl.toml")).unwrap();
     host.quietly("repl control stop --all");
     assert!(process.wait().unwrap().success());

@@ -1,6 +1,7 @@
 //! Launch-run: from a submitted job to its end, one workflow a job. On a warm machine everything up to the sync is done inside the
 //! submission's transaction. The job alone owns its status and its deadlines; nodes that wait only observe it.
 
+mod features;
 mod spawn;
 
 use crate::intents::create_snapshot::{self, Source};
@@ -51,6 +52,7 @@ pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
         .node(Node::new(CLAIM, &[CHOOSE], None).as_logical(MACHINE.logical), &ClaimWarmAllocation)
         .node(Node::new(SPAWN, &[CHOOSE], model::instance::SPAWN_LIMIT_MS).as_logical(MACHINE.logical), &SpawnInstance)
         .node(Node::new(BOOT, &[CLAIM, SPAWN], None), &WaitForBoot)
+        .kind(features::INSTALL, &features::InstallFeature)
         .node(Node::new(ALLOCATE, &[BOOT], None), &CreateAllocation)
         .node(Node::new(SYNC, &[ALLOCATE], None), &SyncFiles)
         .node(Node::new(AWAIT, &[SYNC], None), &AwaitCompletion)
@@ -172,6 +174,9 @@ impl NodeKind for ResolveInstance {
             );
             return Ok(Verdict::Failed { error, uncertain: false });
         }
+        if let Err(refused) = run_tx.context.check_features(&run_tx.run.spec.features) {
+            return Ok(Verdict::Failed { error: refused.to_string(), uncertain: false });
+        }
         let offers = match run_tx.offers(id)? {
             Ok(offers) => offers,
             Err(refused) => return Ok(Verdict::Failed { error: refused.to_string(), uncertain: false }),
@@ -269,6 +274,11 @@ const BOOTED: Port<Nothing> = Port::new(BOOT);
 impl NodeKind for WaitForBoot {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let job = job_of(node)?;
+        if !job.status.is_end()
+            && let Some(inserted) = features::inserted(node, &job)?
+        {
+            return Ok(Verdict::With { output: to_value(&Nothing {}), patterns: vec![inserted] });
+        }
         let booted = job.accepted_at.is_some() || job.warm;
         Ok(observed(&job, booted.then_some((&BOOTED, Nothing {}))))
     }

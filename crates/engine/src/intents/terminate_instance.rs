@@ -1,11 +1,14 @@
 //! Terminate-instance: no job is left on the machine, the runner is told, the provider confirms. Until it has, the machine may cost
 //! money, so the last node has no time limit and is tried until the provider answers.
 
+mod features;
+
 use crate::instance_cleanup::missing_until;
 use crate::transition::{Machines, instance_event};
 use crate::workflow::kind::{ActFuture, Blueprint, NodeError, NodeKind, NodeTx, Port, Verdict, read_order, to_value};
 use crate::{Engine, EngineContext, workflow};
 use adapters::{Handle, Seen};
+use features::{CleanupFeatures, RemoveFeature};
 use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::time::SECOND;
@@ -18,13 +21,16 @@ use store::{NewEvent, Tx, WorkKind};
 
 const VALIDATE: &str = "validate";
 const DRAIN: &str = "drain-allocations";
+const CLEAN_UP: &str = "cleanup-features";
 const TERMINATE: &str = "terminate";
 
 pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
     Blueprint::of(Intent::TerminateInstance)
         .node(Node::new(VALIDATE, &[], None), &Validate)
         .node(Node::new(DRAIN, &[VALIDATE], None), &DrainAllocations)
-        .node(Node::new(TERMINATE, &[DRAIN], None), &Terminate)
+        .node(Node::new(CLEAN_UP, &[DRAIN], None), &CleanupFeatures)
+        .kind(features::REMOVE, &RemoveFeature)
+        .node(Node::new(TERMINATE, &[CLEAN_UP], None), &Terminate)
         .checked()
 });
 

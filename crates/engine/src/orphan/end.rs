@@ -69,7 +69,7 @@ impl Engine {
 
     /// Looked at once more before: the tag that was listed proves that it is still the same.
     async fn end(&self, orphan: &Orphan) -> Result<(), Trouble> {
-        let provider = self.context.provider(&orphan.provider);
+        let provider = self.context.lister(&orphan.provider);
         let provider = provider.map_err(|refused| Trouble::new(TroubleKind::InvalidSpec, refused.to_string()))?;
         let known = &orphan.listed;
         let ask = ListAsk { region: Some(known.region.clone()), ..ListAsk::of(&known.name) };

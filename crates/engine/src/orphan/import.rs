@@ -12,7 +12,7 @@ use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::JobEvent;
 use model::orphan::{Listed, ResourceType};
 use model::run::{Run, RunEvent};
-use model::spec::{FailureMode, Priority, Retry, RunContent, RunKind, RunSpec};
+use model::spec::{Retry, RunContent, RunSpec};
 use model::stub::Stub;
 use model::{AllocationId, Credits, Failure, InstanceId, JobId, ManifestId, OrgId, Refused, RunId, Timestamp, names};
 use std::sync::Arc;
@@ -326,36 +326,15 @@ fn fresh_run(tx: &mut Tx, stub: &Stub, org: OrgId) -> Result<Run, Failure> {
 /// What is left of what was asked for. Without files, environment and secrets it is not enough to run it again.
 fn spec(stub: &Stub) -> RunSpec {
     RunSpec {
-        kind: RunKind::Task,
-        command: stub.command.clone(),
-        env: Default::default(),
-        secrets: Vec::new(),
-        files: None,
-        stdin: None,
         working_dir: stub.working_dir.clone(),
         resources: stub.resources.clone(),
-        provider: stub.provider.clone(),
-        region: stub.region.clone(),
-        any_region: false,
-        providers: Vec::new(),
-        spot: false,
-        sandbox: None,
         max_duration_ms: stub.max_duration_ms,
         stop_duration_ms: stub.stop_duration_ms,
-        hold_ms: None,
-        budget: None,
         retry: Some(Retry { max_attempts: 1, on_events: Vec::new(), duration_ms: None, delay_ms: None }),
-        priority: Priority::Normal,
         artifacts: stub.artifacts.clone(),
         merge: stub.merge,
         on_lost_control: stub.on_lost_control,
-        failure_mode: FailureMode::FailFast,
-        plan: Default::default(),
-        nodes: 1,
-        init_checksum: None,
-        init: None,
-        base: None,
-        save_snapshot: false,
+        ..RunSpec::task(stub.command.clone(), &stub.provider, &stub.region)
     }
 }
 

@@ -1,13 +1,13 @@
 //! One page of a provider's list against the rows; and the look for one name that an uncertain spawn may have left.
 
 use super::{LOOK_AGAIN_MS, Young};
-use crate::instance_cleanup::is_there_again;
+use crate::instance_cleanup::{is_there_again, patience};
 use crate::transition::instance_event;
 use crate::{Engine, EngineContext};
 use adapters::ListAsk;
 use model::instance::{Instance, InstanceEvent};
 use model::orphan::{Compared, Listed, ResourceType, compare};
-use model::{Failure, InstanceId, Timestamp, bug};
+use model::{Failure, InstanceId, Timestamp, Trouble, bug};
 use std::sync::Arc;
 use store::orphan::Scan;
 use store::pool::Pool;
@@ -46,9 +46,20 @@ impl Engine {
         };
         let (found, now) = self.store.read_inline("orphan.name", read).await?;
         let Some((instance, pool)) = found else { return self.forget_scan_name(item).await };
-        let provider = self.context.provider(&pool.provider)?;
         let ask = ListAsk { region: Some(pool.region.clone()), ..ListAsk::of(&instance.name) };
-        let mut listed = self.in_time(provider.list(&ask)).await?.listed;
+        let asked = match self.context.provider(&pool.provider) {
+            Ok(provider) => self.in_time(provider.list(&ask)).await,
+            Err(refused) => Err(Trouble::internal(refused.to_string())),
+        };
+        let mut listed = match asked {
+            Ok(page) => page.listed,
+            Err(trouble) => {
+                tracing::warn!(instance = %instance.name, %trouble, "its provider cannot be asked for its name, and is asked again");
+                return self
+                    .at(item, now + patience(instance.terminating_at.unwrap_or(instance.created_at), now))
+                    .await;
+            }
+        };
         listed.retain(|it| it.name == instance.name);
         let seen = !listed.is_empty();
         let mut scan = Scan { started_at: now, ..Scan::default() };

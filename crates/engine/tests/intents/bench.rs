@@ -11,7 +11,7 @@ use engine::view::RunSnapshot;
 use engine::{Config, Engine, EngineContext, Presence, Provider};
 use model::job::Job;
 use model::run::Run;
-use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
+use model::spec::{Command, RunSpec};
 use model::step::ToolKind;
 use model::time::{MINUTE, SECOND};
 use model::{Credits, Failure, InstanceId, OrgId, RunId, Timestamp};
@@ -168,6 +168,7 @@ impl Bench {
         config.timings.idle_duration_ms = MINUTE;
         config.timings.idle_duration_paid_ms = MINUTE;
         config.manifests.launch_run_ms = 2 * MINUTE;
+        config.features = crate::features::known();
         (config.holds.default_debug_hold_ms, config.holds.failure_debug_hold_ms) = (20 * SECOND, 40 * SECOND);
         Bench::with(settings, config)
     }
@@ -554,36 +555,5 @@ fn start(engine: &Engine) -> Result<Worker, Failure> {
 }
 
 pub fn spec() -> RunSpec {
-    RunSpec {
-        kind: RunKind::Task,
-        command: Command::Shell("true".to_owned()),
-        env: BTreeMap::new(),
-        secrets: Vec::new(),
-        files: None,
-        stdin: None,
-        working_dir: None,
-        resources: Resources::default(),
-        provider: "fake".to_owned(),
-        region: "here".to_owned(),
-        any_region: false,
-        providers: vec!["fake".to_owned()],
-        spot: false,
-        max_duration_ms: None,
-        stop_duration_ms: 10 * SECOND,
-        hold_ms: None,
-        budget: None,
-        retry: None,
-        priority: Priority::Normal,
-        artifacts: Vec::new(),
-        merge: false,
-        sandbox: None,
-        on_lost_control: OnLostControl::Finish,
-        failure_mode: FailureMode::FailFast,
-        plan: Default::default(),
-        nodes: 1,
-        init_checksum: None,
-        init: None,
-        base: None,
-        save_snapshot: false,
-    }
+    RunSpec { providers: vec!["fake".to_owned()], ..RunSpec::task(Command::Shell("true".to_owned()), "fake", "here") }
 }

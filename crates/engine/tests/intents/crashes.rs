@@ -45,10 +45,12 @@ pub const STORIES: &[Story] = &[
     story("unprovided", unprovided, (RunStatus::Failed, Some("no_capacity")), 0),
     story("cleaned", cleaned_up, WELL, 1),
     story("prepared", prepared, WELL, 1),
+    story("equipped", crate::features::story, WELL, 1),
     story("kept", crate::snapshots::story, WELL, 1),
     story("unreadable", crate::snapshots::refused_story, WELL, 1),
     story("saved", crate::snapshots::saved_story, WELL, 1),
     story("unsaved", crate::snapshots::unsaved_story, WELL, 1),
+    story("called", crate::cached_runs::story, WELL, 1),
     story("elsewhere", elsewhere, WELL, 1),
 ];
 
@@ -262,4 +264,4 @@ macro_rules! harmed {
     };
 }
 
-harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared kept unreadable saved unsaved elsewhere);
+harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped kept unreadable saved unsaved called elsewhere);

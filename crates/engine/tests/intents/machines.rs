@@ -4,13 +4,15 @@
 use crate::bench::{Bench, now};
 use adapters::fake::MachineState;
 use engine::desired::{Desired, DesiredJob, DesiredStep};
+use engine::feature::FeatureSaid;
 use engine::runner::{Fact, Introduction, Output, StepChunk, Taken, What};
+use model::feature::FeatureState;
 use model::job::{FreezeState, Job, JobReason, LifecycleError};
 use model::spec::Command;
 use model::step::StepTry;
 use model::stub::SealedStub;
 use model::{Failure, InstanceId, JobId, Refused, RunId, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::unlisted::{Unlisted, UnlistedJob};
 use store::{Frame, LogStream};
 
@@ -39,6 +41,11 @@ pub struct Runners {
     pub kept: Option<model::tree::TreeRef>,
     /// Inits do not end well.
     pub inits_fail: bool,
+    /// Scripts of features that end badly, and that never end.
+    pub broken: Vec<String>,
+    pub endless: Vec<String>,
+    /// Every script of a feature that was run: the machine, the feature, and what was done.
+    pub scripts: Vec<(String, String, &'static str)>,
     /// Machines whose runner never comes up.
     pub unborn: bool,
     /// The time a runner says a job was active.
@@ -81,6 +88,8 @@ struct Process {
     streaming: bool,
     works: BTreeMap<(JobId, i64), Work>,
     agents: BTreeMap<(JobId, i64), AgentWork>,
+    /// Features that are there.
+    has: BTreeSet<String>,
 }
 
 /// The job of a planned agent: its commands come and go.
@@ -225,8 +234,41 @@ impl Bench {
             self.provider.kill_runner(name);
             return true;
         }
+        let changed = self.change_features(name, &desired);
         self.go_on(name, &desired);
-        self.send(name)
+        self.send(name) || changed
+    }
+
+    /// Does with its features what it is asked for. A runner that is asked again for what is there says so, and runs nothing.
+    fn change_features(&mut self, name: &str, desired: &Desired) -> bool {
+        let mut changed = false;
+        for feature in desired.instance.features.clone() {
+            let installs = match feature.state {
+                FeatureState::Installing => true,
+                FeatureState::Removing => false,
+                _ => continue,
+            };
+            let (process, script) = (self.runners.processes.get_mut(name).unwrap(), feature.name.clone());
+            if self.runners.endless.contains(&script) {
+                continue;
+            }
+            let breaks = self.runners.broken.contains(&script);
+            let is_done = process.has.contains(&script) == installs;
+            if !is_done {
+                let act = if installs { "install" } else { "remove" };
+                self.runners.scripts.push((name.to_owned(), script.clone(), act));
+                match (breaks, installs) {
+                    (true, _) => {}
+                    (false, true) => drop(process.has.insert(script.clone())),
+                    (false, false) => drop(process.has.remove(&script)),
+                }
+            }
+            let done = if breaks && !is_done { Err("exit status: 1".to_owned()) } else { Ok(()) };
+            let said = FeatureSaid { name: script, request: feature.request, done };
+            let told = now(self.engine.feature_said(desired.instance.id, said));
+            changed |= self.unless_dead(told).is_some();
+        }
+        changed
     }
 
     fn go_on(&mut self, name: &str, desired: &Desired) {

@@ -29,6 +29,9 @@ impl Provider for SlowProvider {
     fn size_for(&self, asked: &Resources) -> Resources {
         self.near.size_for(asked)
     }
+    fn platform(&self) -> Option<adapters::Platform> {
+        self.near.platform()
+    }
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         Box::pin(async {
             std::future::poll_fn(|_| if self.hangs.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) })

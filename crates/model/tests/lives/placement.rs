@@ -30,6 +30,7 @@ fn slots() -> impl Strategy<Value = Vec<Slot>> {
             resources,
             spot: false,
             init_checksum,
+            features: Vec::new(),
             version: 1,
         };
         numbered.map(slot).collect()
@@ -42,6 +43,7 @@ fn wish() -> impl Strategy<Value = Wish> {
         resources,
         spot: false,
         init_checksum,
+        features: Vec::new(),
     })
 }
 

@@ -8,7 +8,7 @@ use model::job::Job;
 use model::manifest::Manifest;
 use model::plan::{AgentPlan, StepPlan, TaskPlan};
 use model::run::{LastError, Run};
-use model::spec::{Command, FailureMode, OnLostControl, Priority, Resources, RunKind, RunSpec};
+use model::spec::{Command, RunSpec};
 use model::step::{Offer, Step, ToolKind};
 use model::task::Task;
 use model::workflow::{Intent, Node, Workflow};
@@ -23,38 +23,7 @@ pub fn error() -> LastError {
 }
 
 pub fn spec() -> RunSpec {
-    RunSpec {
-        kind: RunKind::Task,
-        command: Command::Shell("true".into()),
-        env: Default::default(),
-        secrets: vec![],
-        files: None,
-        stdin: None,
-        working_dir: None,
-        resources: Resources::default(),
-        provider: "local".into(),
-        region: "here".into(),
-        any_region: false,
-        providers: Vec::new(),
-        spot: false,
-        max_duration_ms: Some(1_000),
-        stop_duration_ms: 10_000,
-        hold_ms: None,
-        budget: None,
-        retry: None,
-        priority: Priority::Normal,
-        artifacts: vec![],
-        merge: false,
-        sandbox: None,
-        on_lost_control: OnLostControl::Finish,
-        failure_mode: FailureMode::FailFast,
-        plan: Default::default(),
-        nodes: 1,
-        init_checksum: None,
-        init: None,
-        base: None,
-        save_snapshot: false,
-    }
+    RunSpec { max_duration_ms: Some(1_000), ..RunSpec::task(Command::Shell("true".into()), "local", "here") }
 }
 
 pub fn run() -> Run {

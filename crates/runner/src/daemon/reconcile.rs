@@ -48,6 +48,7 @@ impl Daemon {
         self.open_ready(now);
         self.tidy_workdirs(workdirs);
         self.send_snapshots(desired.snapshots);
+        self.change_features(desired.features);
         if desired.shutdown {
             self.close(DELIVER_WITHIN, now);
         }

@@ -96,6 +96,7 @@ impl State {
             jobs,
             kept_workdirs: self.kept_workdirs.clone(),
             snapshots: Vec::new(),
+            features: Vec::new(),
             shutdown: self.shutdown,
         }
     }

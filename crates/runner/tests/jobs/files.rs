@@ -41,7 +41,8 @@ fn folder(files: &[(&str, &[u8], u32)], blobs: &mut BTreeMap<String, Vec<u8>>) -
 }
 
 pub fn inline((hash, blobs): (String, BTreeMap<String, Vec<u8>>)) -> Option<SyncTree> {
-    Some(SyncTree { hash, inline: blobs.into_iter().map(|(hash, bytes)| (hash, Base64(bytes))).collect() })
+    let inline = blobs.into_iter().map(|(hash, bytes)| (hash, Base64(bytes))).collect();
+    Some(SyncTree { hash, inline, plain_modes: false })
 }
 
 #[tokio::test]
@@ -57,7 +58,7 @@ async fn files_arrive_and_travel_only_once() {
         let mut job = host.job("cat in/small; wc -c < in/deep/large; stat -c %a in/small; ./run");
         job.job = JobId(number);
         job.workdir = format!("work_{number}");
-        job.files = Some(SyncTree { hash: root.clone(), inline: BTreeMap::new() });
+        job.files = Some(SyncTree { hash: root.clone(), inline: BTreeMap::new(), plain_modes: false });
         host.ask(job);
         host.control.until("its end", |state| state.ended(JobId(number)).is_some()).await;
         host.control.see(|state| {
@@ -101,7 +102,7 @@ async fn files_that_cannot_be_placed_keep_the_job_from_starting() {
     let x = || Node::File { hash: hash(b"x"), size: 1, mode: 0o644 };
     let mut wrong = inline(tree(&[("a", b"right", 0o644)]));
     wrong.as_mut().unwrap().inline.insert(hash(b"right"), Base64(b"wrong".to_vec()));
-    let missing = Some(SyncTree { hash: hash(b"nobody has this"), inline: BTreeMap::new() });
+    let missing = Some(SyncTree { hash: hash(b"nobody has this"), inline: BTreeMap::new(), plain_modes: false });
     let cases = [
         ("a name with a slash", inline(leaving("../escaped", x()))),
         ("an absolute name", inline(leaving("/tmp/escaped", x()))),

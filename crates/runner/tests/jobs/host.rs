@@ -72,6 +72,7 @@ impl From<Plain> for DesiredJob {
             steps: vec![step],
             closed: true,
             stub: None,
+            clean: false,
         }
     }
 }

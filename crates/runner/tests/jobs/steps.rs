@@ -382,7 +382,7 @@ async fn what_a_step_keeps_is_laid_into_another_workdir() {
         tokio::task::yield_now().await;
     }
     let mut second = step(StepTry { id: StepId(5), number: 1 }, "cat out/a out/deep/b out/l; stat -c %a out/a; ls");
-    second.restore = vec![SyncTree { hash: tree.hash, inline: Default::default() }];
+    second.restore = vec![SyncTree { hash: tree.hash, inline: Default::default(), plain_modes: false }];
     let mut job = host.open_job(vec![second]);
     (job.job, job.workdir) = (wire::model::JobId(8), "work_2".to_owned());
     host.ask(job);

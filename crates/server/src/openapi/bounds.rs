@@ -5,6 +5,7 @@ use crate::question::MAX_NOTE;
 use engine::offer::{MAX_TOOL_NAME, MAX_TOOLS};
 use engine::store::token::Scope;
 use model::agent::AgentStatus;
+use model::feature::MAX_FEATURES;
 use model::run::{RunStatus, Ticket};
 use model::spec::{GPU_PATTERN, MAX_INIT_BYTES, MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent};
 use model::step::StepStatus;
@@ -51,6 +52,10 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.secrets", json!({ "items": { "type": "string", "pattern": FREE_VARIABLE } })),
         ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
         ("Submit.init", json!({ "pattern": r"\S", "maxLength": MAX_INIT_BYTES })),
+        (
+            "Submit.features",
+            json!({ "maxItems": MAX_FEATURES, "uniqueItems": true, "items": { "type": "string", "minLength": 1 } }),
+        ),
         ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": 4096 } })),
         ("Submit.max_duration_ms", json!({ "minimum": 1 })),
         ("Submit.stop_duration_ms", json!({ "minimum": 0 })),
@@ -58,6 +63,9 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.budget", json!({ "pattern": CREDITS })),
         ("Submit.priority", of_null(priorities)),
         ("Submit.on_lost_control", of_null(lost)),
+        ("CacheTermsBody.salt", json!({ "maxLength": model::spec::MAX_SALT_BYTES / 4 })),
+        ("CollectGarbage.older_than_ms", json!({ "minimum": 0 })),
+        ("CollectGarbage.max_bytes", json!({ "minimum": 0 })),
         ("SandboxTermsBody.network", json!({ "enum": networks })),
         (
             "SendMessage.text",
@@ -173,6 +181,7 @@ pub(super) fn of_path(path: &str, name: &str) -> Value {
         (_, "manifests") => id(model::ManifestId::PREFIX),
         (_, "escalations" | "approvals") => id(model::QuestionId::PREFIX),
         (_, "tokens") => id(model::TokenId::PREFIX),
+        ("id", "cache") => id(model::RunId::PREFIX),
         _ => json!({ "type": "string" }),
     }
 }

@@ -95,6 +95,16 @@ CREATE TABLE tokens (
 -- A page of an org's tokens, oldest first.
 CREATE INDEX tokens_of_org ON tokens (org_id, id);
 
+-- Sessions of the web pages. Only the hash of a cookie is stored; what a session may do and whether it is still good is its token's.
+CREATE TABLE sessions (
+    hash       BYTEA  NOT NULL PRIMARY KEY,
+    token_id   BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL
+);
+-- Sessions that are over, to delete them.
+CREATE INDEX sessions_by_end ON sessions (expires_at);
+
 -- Secrets of an org. `sealed` is encrypted with a key that is not in the database.
 CREATE TABLE secrets (
     org_id     BIGINT NOT NULL,
@@ -668,6 +678,7 @@ CREATE TABLE artifacts (
     expires_at  BIGINT,
     lease_until BIGINT,
     deleted_at  BIGINT,
+    in_contents BIGINT NOT NULL DEFAULT 0, -- its bytes are a content of the org, named by `hash`
     UNIQUE (run_id, attempt, path)
 );
 -- A page of a run's artifacts; and setting their expiry when the run ends.
@@ -681,4 +692,113 @@ CREATE INDEX artifacts_uploading ON artifacts (run_id) WHERE state = 'uploading'
 CREATE TABLE artifact_totals (
     run_id BIGINT NOT NULL PRIMARY KEY,
     bytes  BIGINT NOT NULL
+);
+
+-- Calls --------------------------------------------------------------------------------------------------------------
+
+-- Immutable records of an org by their id, which is the BLAKE3 hash of `bytes`. `used_at`: when it was last stored or read for a result;
+-- a sweep takes nothing that was used since its mark began.
+CREATE TABLE objects (
+    org_id  BIGINT NOT NULL,
+    id      BYTEA  NOT NULL,
+    kind    BIGINT NOT NULL,
+    used_at BIGINT NOT NULL,
+    bytes   BYTEA  NOT NULL,
+    -- Also: those whose id begins with some digits; a page of all, for a sweep.
+    PRIMARY KEY (org_id, id)
+);
+
+-- Names that point to commits. The only mutable part of an org's objects; each is changed by compare-and-swap.
+CREATE TABLE refs (
+    org_id BIGINT NOT NULL,
+    name   TEXT   COLLATE "C" NOT NULL, -- in the order of bytes, as on SQLite
+    target BYTEA  NOT NULL,
+    PRIMARY KEY (org_id, name)
+);
+
+-- Which exec answers a call node: a copy of the exec map of the index, in one row for each node. Rebuildable from the index commit.
+CREATE TABLE pins (
+    org_id   BIGINT NOT NULL,
+    project  TEXT   NOT NULL,
+    node     BYTEA  NOT NULL,
+    exec     BYTEA  NOT NULL,
+    used_at  BIGINT NOT NULL,
+    id       BIGINT NOT NULL, -- rises with each pin
+    PRIMARY KEY (org_id, project, node)
+);
+-- A page of pins, newest first.
+CREATE INDEX pins_newest ON pins (org_id, project, id);
+-- The pins that were not used for longest.
+CREATE INDEX pins_by_use ON pins (org_id, project, used_at);
+
+-- Execs of an org: what was executed when, by which run, and the bytes that its result takes. Rebuildable from the exec records,
+-- but for `name`, the name of the run that asked first.
+CREATE TABLE execs (
+    org_id   BIGINT NOT NULL,
+    id       BYTEA  NOT NULL,
+    node     BYTEA  NOT NULL,
+    function TEXT   NOT NULL,
+    name     TEXT   NOT NULL,
+    ok       BIGINT NOT NULL,
+    run_id   BIGINT,
+    ended_at BIGINT NOT NULL,
+    bytes    BIGINT NOT NULL,
+    PRIMARY KEY (org_id, id)
+);
+-- Execs of a node, newest first.
+CREATE INDEX execs_of_node ON execs (org_id, node, ended_at);
+-- The newest exec of a function, of one name or of any.
+CREATE INDEX execs_of_name ON execs (org_id, function, name, ended_at);
+CREATE INDEX execs_of_function ON execs (org_id, function, ended_at);
+-- A page of an org's execs, newest first.
+CREATE INDEX execs_newest ON execs (org_id, ended_at, id);
+-- What a run was executed for.
+CREATE INDEX execs_of_run ON execs (org_id, run_id) WHERE run_id IS NOT NULL;
+
+-- Which contents the results of execs name. The sweep of contents leaves them.
+CREATE TABLE exec_contents (
+    org_id BIGINT NOT NULL,
+    exec   BYTEA  NOT NULL,
+    hash   TEXT   NOT NULL,
+    PRIMARY KEY (org_id, exec, hash)
+);
+-- Whether an exec names a content.
+CREATE INDEX exec_contents_by_hash ON exec_contents (org_id, hash);
+
+-- Executions of call nodes. `request` is what is executed (of a cached run its specification), as JSON.
+CREATE TABLE executions (
+    id      BIGINT NOT NULL PRIMARY KEY,
+    org_id  BIGINT NOT NULL,
+    key     TEXT   NOT NULL,
+    open    BIGINT NOT NULL,
+    doc     TEXT   NOT NULL,
+    request TEXT   NOT NULL
+);
+-- Callers of one key share one execution.
+CREATE UNIQUE INDEX executions_open ON executions (org_id, key) WHERE open = 1;
+-- Executions of an org, newest first.
+CREATE INDEX executions_of_org ON executions (org_id, id);
+
+-- Runs that wait for an execution. A row goes when its run is answered or cancelled.
+CREATE TABLE callers (
+    execution_id BIGINT NOT NULL,
+    run_id       BIGINT NOT NULL,
+    PRIMARY KEY (execution_id, run_id)
+);
+
+-- Which Orchestrator works on an execution key. Changed by compare-and-swap on `version`.
+CREATE TABLE claims (
+    org_id  BIGINT NOT NULL,
+    key     TEXT   NOT NULL,
+    version BIGINT NOT NULL,
+    doc     TEXT   NOT NULL,
+    PRIMARY KEY (org_id, key)
+);
+
+-- How often the results of a function were invalidated. Part of every execution key.
+CREATE TABLE epochs (
+    org_id   BIGINT NOT NULL,
+    function TEXT   NOT NULL,
+    counter  BIGINT NOT NULL,
+    PRIMARY KEY (org_id, function)
 );

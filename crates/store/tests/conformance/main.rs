@@ -1,6 +1,7 @@
 //! Every promise of the store, on SQLite in memory, SQLite in a file and PostgreSQL. A case is a sentence; each gets an empty
 //! database of its own.
 
+mod calls;
 mod items;
 mod keys;
 mod logs;
@@ -103,6 +104,12 @@ fn all(on: On, postgres: Option<&Postgres>) {
         things::contents_go_when_nobody_needs_them
         things::a_tree_keeps_what_it_names
         things::artifacts_reserve_their_bytes
+        calls::an_object_belongs_to_one_org_and_is_kept_while_it_is_used
+        calls::a_ref_changes_only_from_what_its_writer_saw
+        calls::a_pin_answers_its_node_and_keeps_what_its_result_names
+        calls::many_pins_at_once_are_all_in_the_index
+        calls::callers_of_a_key_share_one_execution
+        calls::a_claim_is_taken_over_by_one
         transactions::reads_see_one_moment
     }
 }

@@ -10,7 +10,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("calls", &[]),
     ("wire", &["model"]),
     ("store", &["model", "calls"]),
-    ("adapters", &["model"]),
+    ("adapters", &["model", "calls"]),
     ("engine", &["model", "plan", "calls", "store", "adapters"]),
     ("server", &["model", "plan", "calls", "engine", "wire"]),
     ("runner", &["wire"]),
@@ -28,9 +28,10 @@ const PURE_NEEDS: &[(&str, &[&str])] = &[
     ("calls", &["base64", "blake3", "serde", "serde_json", "thiserror", "unicode-normalization"]),
 ];
 
-/// Exceptions. `repl bench` compares the store with a bare connection to SQLite (`crates/testkit/src/bare.rs`): in the store it would be
+/// Exceptions. Remotes of calls are systems of others that a user names, as tools are, and no place of the control plane's own state: so
+/// their S3 client belongs to the adapters. `repl bench` compares the store with a bare connection to SQLite (`crates/testkit/src/bare.rs`): in the store it would be
 /// in what serves, and through the store it would not be bare.
-const ALSO: &[(&str, &str)] = &[("testkit", "rusqlite")];
+const ALSO: &[(&str, &str)] = &[("testkit", "rusqlite"), ("adapters", "object_store")];
 
 /// Outside worlds and the crates that may know them. A name ending in `*` stands for all that begin so.
 const WORLDS: &[(&str, &[&str], &[&str])] = &[

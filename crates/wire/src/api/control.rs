@@ -56,3 +56,10 @@ pub struct Health {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
+
+/// `POST /control/v1/ui`: a link that opens the web pages, once and within a minute.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PagesLink {
+    pub url: String,
+}

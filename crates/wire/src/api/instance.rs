@@ -39,6 +39,9 @@ pub struct InstanceView {
     /// What makes sandboxes there, or `none: …` and why there are none.
     #[serde(default)]
     pub sandbox: Option<String>,
+    /// What it is prepared with.
+    #[serde(default)]
+    pub features: Vec<FeatureView>,
     pub job: Option<String>,
     pub run: Option<String>,
     pub desired_version: i64,
@@ -49,6 +52,17 @@ pub struct InstanceView {
     pub idle_since: Option<i64>,
     pub terminated_at: Option<i64>,
     pub held_until: Option<i64>,
+}
+
+/// A feature of a machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FeatureView {
+    pub name: String,
+    /// `installing`, `installed`, `broken` (removed before it is installed again), `removing`, or `left` (it could not be removed).
+    pub state: String,
+    pub checksum: String,
+    pub error: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

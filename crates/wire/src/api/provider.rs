@@ -28,6 +28,20 @@ pub struct ProviderView {
     pub leaving: bool,
     /// Only these orgs may use it; null: every org.
     pub orgs: Option<Vec<String>>,
+    /// Of one that is being removed: hosts on which something of ours stays, because they could not be asked.
+    #[serde(default)]
+    pub stays: Vec<StaysView>,
+}
+
+/// What is left on a host of a provider that is being removed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StaysView {
+    pub host: String,
+    /// Folders there.
+    pub what: String,
+    /// Why they could not be removed.
+    pub why: String,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -48,10 +48,15 @@ pub struct Submit {
     /// A script for `sh -e` that prepares the machine in `$REPL_INIT` before the command starts. A machine that a run with the same script
     /// has prepared is preferred, and it is not run there again.
     pub init: Option<String>,
+    /// Names of `[features]` of the control plane's settings: its machine has them before the command starts.
+    pub features: Vec<String>,
     /// Id of a snapshot: its files are laid into the workdir before those of `files`.
     pub snapshot: Option<String>,
     /// When the run has ended well, its workdir becomes a snapshot.
     pub save_snapshot: bool,
+    /// Whether the result of an earlier run that was the same answers this one, and this one's result later ones: `true`, `false`, or
+    /// `{"salt": "…", "errors": true}`.
+    pub cache: Option<CacheBody>,
     /// `finish` or `stop`.
     pub on_lost_control: Option<String>,
     /// Start at once (the usual way); otherwise the run rests in `created`.
@@ -75,6 +80,25 @@ pub enum SandboxBody {
 pub struct SandboxTermsBody {
     /// `host` or `none`.
     pub network: String,
+}
+
+/// How a cached run is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged, expecting = "must be true, false or {\"salt\": \"…\", \"errors\": true}")]
+pub enum CacheBody {
+    Flag(bool),
+    Terms(CacheTermsBody),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheTermsBody {
+    /// Part of the key: another salt, another result.
+    pub salt: String,
+    /// A kept result whose exit code is not 0 is an answer, too.
+    pub errors: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -313,6 +337,12 @@ pub struct RunView {
     /// Blobs that the machine did not have and fetched.
     pub synced_blobs: Option<i64>,
     pub late_evidence: Vec<String>,
+    /// Of a cached run that was answered: by which result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_from: Option<CachedFrom>,
+    /// Of a cached run that waits: the run that executes the same command now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<String>,
     /// Of a run of agents, when it is asked for by its id: what it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<serde_json::Value>,
@@ -321,7 +351,24 @@ pub struct RunView {
     pub output: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
+    /// Changes whenever something about the run does.
+    #[serde(default)]
+    pub version: i64,
     pub links: BTreeMap<String, String>,
+}
+
+/// Where the result of a cached run came from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CachedFrom {
+    /// The run that executed the command; its row may be gone.
+    pub run: Option<String>,
+    /// The record of that execution.
+    pub exec: String,
+    /// The call node, which is the key of the result.
+    pub node: String,
+    /// The result was there when the run was submitted.
+    pub hit: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

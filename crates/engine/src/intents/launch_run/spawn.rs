@@ -263,7 +263,7 @@ async fn spawn(provider: &dyn Provider, order: &Order, instance: &Instance, trie
 }
 
 /// The instance as this transaction has left it, without locking its row.
-fn peek(run_tx: &mut RunTx<'_>, id: Option<InstanceId>) -> Result<Option<Instance>, Failure> {
+pub(super) fn peek(run_tx: &mut RunTx<'_>, id: Option<InstanceId>) -> Result<Option<Instance>, Failure> {
     let Some(id) = id else { return Ok(None) };
     match run_tx.instances.iter().find(|instance| instance.it.id == id) {
         Some(known) => Ok(Some(known.it.clone())),

@@ -1,0 +1,239 @@
+//! `repl cache` and `repl backtrack`: the results that are kept, why a run was not answered by one, and where one came from.
+
+use crate::args::{Json, Listing};
+use crate::complaint::{Complaint, Done};
+use crate::control_plane::ControlPlane;
+use crate::say::one_line;
+use crate::settings::Settings;
+use crate::show::{self, Table};
+use crate::{lookup, quantity};
+use wire::api::{Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidate, Invalidated, PinView};
+
+/// Digits of an id that are shown: enough to find it again.
+const DIGITS: usize = 12;
+/// Files and artifacts that are shown without --json.
+const MOST_FILES: usize = 20;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Cache {
+    /// List the results that are kept, the newest first
+    #[command(
+        alias = "list",
+        after_help = "Examples:
+  repl cache ls
+  repl cache ls --json | jq -r '.[].run'"
+    )]
+    Ls {
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Say what a cached run differs in from the one before it
+    #[command(after_help = "Examples:
+  repl cache why
+  repl cache why train --json | jq -r '.differences[]'")]
+    Why {
+        /// Id, beginning of an id, name, or @last
+        #[arg(default_value = lookup::LAST)]
+        run: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Let a result answer no run any more; the next one is executed
+    #[command(
+        alias = "rm",
+        after_help = "Examples:
+  repl cache invalidate train
+  repl cache invalidate b672168c328d
+  repl cache invalidate --all"
+    )]
+    Invalidate {
+        /// A run that was answered by it, or the first digits of its exec or key
+        #[arg(required_unless_present = "all")]
+        run: Option<String>,
+        /// All results of cached runs
+        #[arg(long, conflicts_with = "run")]
+        all: bool,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Delete results that answered no run for long, and what nothing needs any more
+    #[command(after_help = "Examples:
+  repl cache gc
+  repl cache gc --older-than 7d --max-size 1GB")]
+    Gc {
+        /// Results that answered no run for so long; otherwise as the settings say
+        #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_negative_numbers = true)]
+        older_than: Option<i64>,
+        /// What remains in sum; results that were used longest ago go first
+        #[arg(long, value_name = "SIZE", value_parser = quantity::memory, allow_negative_numbers = true)]
+        max_size: Option<i64>,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+/// Say where a result came from: the run, its command, files and cost
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  repl backtrack
+  repl backtrack train
+  repl backtrack b672168c328d --json | jq .inputs.files")]
+pub struct BacktrackArgs {
+    /// A cached run, the first digits of an exec or a key, or the hash of an artifact
+    #[arg(default_value = lookup::LAST, value_name = "VALUE")]
+    run: String,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub async fn cache(settings: &Settings, command: Cache) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    match command {
+        Cache::Ls { listing } => list(&plane, listing).await,
+        Cache::Why { run, json } => {
+            let run = lookup::run(&plane, &run).await?;
+            let why: CacheWhy = plane.get(&format!("/cache/why/{run}")).await?;
+            if json.json { show::json(&why) } else { Ok(print_why(&why)) }
+        }
+        Cache::Invalidate { run, all, json } => {
+            let result = match &run {
+                Some(named) => Some(value(&plane, named).await?),
+                None => None,
+            };
+            let done: Invalidated = plane.post("/cache/invalidate", &Invalidate { result, all }).await?;
+            if json.json {
+                return show::json(&done);
+            }
+            match done.results {
+                0 => eprintln!("repl: no result answered it"),
+                1 => eprintln!("repl: 1 result answers no run any more"),
+                many => eprintln!("repl: {many} results answer no run any more"),
+            }
+            Ok(0)
+        }
+        Cache::Gc { older_than, max_size, json } => {
+            let asked = CollectGarbage { older_than_ms: older_than, max_bytes: max_size };
+            let done: GarbageCollected = plane.post("/cache/gc", &asked).await?;
+            if json.json {
+                return show::json(&done);
+            }
+            let left = show::size(done.bytes_left);
+            eprintln!(
+                "repl: {} results and {} records deleted; {} records ({left}) are left",
+                done.results, done.objects, done.objects_left
+            );
+            Ok(0)
+        }
+    }
+}
+
+/// What a person names: digits of an id as they are, anything else is a run.
+async fn value(plane: &ControlPlane, named: &str) -> Done<String> {
+    let digits = named.len() >= 4 && named.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    match lookup::run(plane, named).await {
+        Ok(run) => Ok(run),
+        Err(_) if digits => Ok(named.to_owned()),
+        Err(complaint) => Err(complaint),
+    }
+}
+
+async fn list(plane: &ControlPlane, listing: Listing) -> Done {
+    let pins: Vec<PinView> = plane.list("/cache", listing.limit).await?;
+    if listing.json {
+        return show::json(&pins);
+    }
+    let mut table = Table::new(["KEY", "NAME", "STATUS", "EXECUTED BY", "SIZE", "EXECUTED", "USED"])
+        .without_if_narrow(&["NAME", "USED"]);
+    for it in &pins {
+        table.row([
+            it.node[..DIGITS].to_owned(),
+            show::or_dash(Some(&it.name).filter(|name| !name.is_empty())),
+            it.status.clone(),
+            show::or_dash(it.run.as_ref()),
+            show::size(it.bytes),
+            show::ago(it.ended_at),
+            show::ago(it.used_at),
+        ]);
+    }
+    table.print("no results are kept: repl run --cache keeps one");
+    Ok(0)
+}
+
+fn print_why(why: &CacheWhy) -> u8 {
+    let by = |with: &PinView| with.run.clone().unwrap_or_else(|| with.exec[..DIGITS].to_owned());
+    match (&why.with, why.hit) {
+        (Some(with), true) => println!("{} was answered with the result of {}: nothing differs", why.run, by(with)),
+        (None, true) => println!("{} was answered with a kept result", why.run),
+        (Some(with), false) if why.differences.is_empty() => {
+            println!("{} was executed although {} was the same:", why.run, by(with));
+        }
+        (Some(with), false) => println!("{} differs from {}:", why.run, by(with)),
+        (None, false) => println!("{} was executed:", why.run),
+    }
+    for line in why.differences.iter().chain(&why.note) {
+        println!("  {}", show::wrapped(&one_line(line), 2, 4));
+    }
+    0
+}
+
+pub async fn backtrack(settings: &Settings, args: BacktrackArgs) -> Done {
+    let plane = ControlPlane::reach(settings).await?;
+    let what = value(&plane, &args.run).await?;
+    let found: Result<Backtrack, Complaint> = plane.get(&format!("/backtrack/{what}")).await;
+    let from = found.map_err(|complaint| match complaint.text.contains("no such result") {
+        true => complaint.fix("only results of `repl run --cache` are kept: repl cache ls"),
+        false => complaint,
+    })?;
+    if args.json.json {
+        return show::json(&from);
+    }
+    println!("exec {} {}", &from.exec[..DIGITS], from.status);
+    let input = |name: &str| from.inputs.get(name).cloned().unwrap_or_default();
+    let words = |value: serde_json::Value| -> Vec<String> {
+        let text = |word: &serde_json::Value| word.as_str().map_or_else(|| word.to_string(), str::to_owned);
+        value.as_array().map(|all| all.iter().map(text).collect()).unwrap_or_default()
+    };
+    let argv = words(input("argv"));
+    let command = match argv.as_slice() {
+        [shell, flag, text] if shell == "/bin/sh" && flag == "-c" => text.clone(),
+        all => all.join(" "),
+    };
+    let machine = input("machine");
+    let place = |name: &str| machine.get(name).and_then(|word| word.as_str()).unwrap_or_default().to_owned();
+    let where_ = [place("provider"), place("architecture"), place("os_release")].join(", ");
+    let salt = input("salt").as_str().filter(|salt| !salt.is_empty()).map(str::to_owned);
+    let listed = |words: Vec<String>| (!words.is_empty()).then(|| words.join(", "));
+    let secrets = input("secrets").get("$set").cloned().unwrap_or_default();
+    let on = from.instance.as_ref().map(|on| format!(" on {on}")).unwrap_or_default();
+    let written = |name: &str| {
+        let text = from.value.get(name).and_then(|text| text.as_str())?;
+        let first = text.lines().next().filter(|line| !line.is_empty())?;
+        Some(one_line(first))
+    };
+    show::pairs(&[
+        ("key", Some(from.node[..DIGITS].to_owned())),
+        ("run", from.run.as_ref().map(|run| format!("{run}{on}"))),
+        ("executed", Some(show::clock(from.started_at))),
+        ("credits", from.credits.as_ref().map(|credits| show::credits(credits))),
+        ("command", (!command.is_empty()).then_some(command)),
+        ("folder", input("working_dir").as_str().filter(|dir| !dir.is_empty()).map(str::to_owned)),
+        ("machine", Some(where_)),
+        ("variables", listed(words(input("env")))),
+        ("secrets", listed(words(secrets))),
+        ("salt", salt),
+        ("files", files(&input("files"))),
+        ("exit code", from.value.get("exit_code").map(ToString::to_string)),
+        ("output", written("stdout")),
+        ("errors", written("stderr")),
+        ("artifacts", files(from.value.get("artifacts").unwrap_or(&serde_json::Value::Null))),
+    ]);
+    Ok(0)
+}
+
+/// The first paths of many.
+fn files(of: &serde_json::Value) -> Option<String> {
+    let paths: Vec<&String> = of.as_object().filter(|all| !all.is_empty())?.keys().collect();
+    let more = paths.len().saturating_sub(MOST_FILES);
+    let shown: Vec<String> = paths.iter().take(MOST_FILES).map(|path| one_line(path)).collect();
+    Some(if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") })
+}

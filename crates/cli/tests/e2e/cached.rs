@@ -1,0 +1,71 @@
+//! Cached runs as a user has them: the second that is the same shows the first one's output, files and exit code, and runs nothing.
+
+use crate::home::Home;
+use std::collections::BTreeSet;
+
+fn lines(home: &Home, name: &str) -> usize {
+    std::fs::read_to_string(home.here().join(name)).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn a_result_that_is_kept_looks_like_the_run_that_made_it() {
+    let home = Home::new();
+    let mark = home.here().join("mark");
+    home.write("in.txt", "data\n");
+    let command = format!(
+        "echo x >> {}; echo out; echo err >&2; mkdir -p out/sub; cp in.txt out/sub/copy; chmod 750 out/sub/copy; \
+         ln -s copy out/sub/link; head -c 2000000 /dev/zero | tr '\\000' z",
+        mark.display()
+    );
+    let flags = ["--cache", "--file", "in.txt", "--artifact", "out/**"];
+    let first = home.run(&flags, &command);
+    let second = home.run(&flags, &command);
+    assert_eq!(lines(&home, "mark"), 1, "it was executed once");
+    assert_eq!(second.stdout, first.stdout);
+    assert!(second.stdout.len() > 2_000_000 && second.stderr.starts_with("err\n"), "{}", second.stderr);
+    assert!(second.stderr.contains("cached from run_"), "{}", second.stderr);
+    assert_eq!(
+        home.done(&["logs", "@last", "--tail", "1"]).stdout.len(),
+        second.stdout.len(),
+        "a large result is told whole"
+    );
+    let status = home.status("@last");
+    assert_eq!((&status["status"], &status["cached_from"]["hit"]), (&"completed".into(), &true.into()));
+    home.done(&["artifact", "get", "@last"]);
+    let copy = home.here().join("out/sub/copy");
+    assert_eq!(std::fs::read_to_string(&copy).unwrap(), "data\n");
+    assert_eq!(std::fs::read_link(home.here().join("out/sub/link")).unwrap().to_str(), Some("copy"));
+    home.adds_up();
+}
+
+#[test]
+fn a_cached_command_sees_nothing_of_its_host() {
+    let home = Home::new();
+    home.write("tool", "#!/bin/sh\n");
+    std::fs::set_permissions(home.here().join("tool"), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let ended =
+        home.run(&["--cache", "--file", "tool", "--env", "MODE=a"], "umask; stat -c %a tool; exec /usr/bin/env");
+    let mut said = ended.out().lines().map(str::to_owned).collect::<Vec<_>>().into_iter();
+    assert_eq!((said.next().as_deref(), said.next().as_deref()), (Some("0022"), Some("755")));
+    let names: BTreeSet<String> = said.filter_map(|line| Some(line.split_once('=')?.0.to_owned())).collect();
+    // PWD is the shell's own; by the two others the runner finds what is left of the command.
+    let ours = ["PWD", "REPL_JOB_KEY", "REPL_WORKDIR", "OLDPWD", "_", "SHLVL"];
+    let theirs: Vec<&str> = names.iter().map(String::as_str).filter(|name| !ours.contains(name)).collect();
+    assert_eq!(theirs, ["HOME", "LANG", "MODE", "PATH", "TZ"]);
+}
+
+#[test]
+fn a_changed_file_is_executed_and_named() {
+    let home = Home::new();
+    home.write("a.txt", "1");
+    home.run(&["--cache", "--file", "a.txt"], "cat a.txt");
+    home.write("a.txt", "2");
+    let second = home.run(&["--cache", "--file", "a.txt"], "cat a.txt");
+    assert_eq!(second.out(), "2");
+    let why = home.done(&["cache", "why"]).out();
+    assert!(why.contains("differs from run_") && why.contains("file a.txt was changed"), "{why}");
+    let from = home.done(&["backtrack"]).out();
+    assert!(from.contains("command") && from.contains("cat a.txt") && from.contains("a.txt"), "{from}");
+    let none = home.say(&["backtrack", "abcdef"]);
+    assert!(none.code == 1 && none.stderr.contains("repl cache ls"), "{none}");
+}

@@ -1,0 +1,119 @@
+// Drives Chromium for the tests of the pages: starts it, signs in, and collects everything that a page complains about.
+import { createRequire } from "node:module";
+import { execFile, execFileSync } from "node:child_process";
+import { mkdtempSync, promises, rmSync, writeFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import assert from "node:assert/strict";
+import http from "node:http";
+
+const require = createRequire(join(process.env.PAGES_MODULES, "index.js"));
+const { chromium } = require("playwright-core");
+const axe = require("axe-core").source;
+export { assert };
+
+// As root there is no sandbox; without the others it looks for updates and hosts that a closed network does not have.
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-features=Translate,MediaRouter"];
+// A page that needs longer is stuck.
+const LONGEST_MS = 20_000;
+
+export const repl = (...words) => execFileSync("repl", words, { encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
+export const json = (...words) => JSON.parse(repl(...words, "--json"));
+/// In the background; the promise holds its end.
+export const begun = (...words) => new Promise((done, failed) =>
+  execFile("repl", words, (error, stdout, stderr) => error ? failed(new Error(stderr)) : done(stdout)));
+export const file = (name, text) => { writeFileSync(name, text); return name; };
+/// The id of a run of this command.
+export const detached = (command, ...flags) => json("run", "--detach", ...flags, "-c", command).id;
+/// A place where a command waits until the script lets it through.
+export function gate(name) {
+  const path = resolve(name);
+  execFileSync("mkfifo", [path]);
+  return { wait: `read _ < ${path}`, open: () => promises.writeFile(path, "go\n") };
+}
+export const link = () => repl("ui", "--print").trim();
+
+/// A request without a browser: `.localhost` is this machine. Headers are sent as they stand.
+export const plain = (url, { method = "GET", headers = {}, body } = {}) => new Promise((done, failed) => {
+  const { hostname, port, pathname, search } = new URL(url);
+  const host = hostname.endsWith(".localhost") ? "127.0.0.1" : hostname;
+  const request = http.request({ host, port, path: pathname + search, method, headers: { host: `${hostname}:${port}`, ...headers } }, answer => {
+    let text = "";
+    answer.setEncoding("utf8").on("data", part => { text += part; }).on("end", () => done({ status: answer.statusCode, headers: answer.headers, text }));
+  });
+  request.on("error", failed).end(body);
+});
+/// The cookies of a page, as a browser would send them.
+export const cookies = async page => (await page.context().cookies()).map(({ name, value }) => `${name}=${value}`).join("; ");
+
+const faults = [];
+let allowed = [];
+/// Errors that the rest of a script provokes.
+export const expecting = pattern => allowed.push(pattern);
+const complain = text => { if (!allowed.some(pattern => pattern.test(text))) faults.push(text); };
+
+function watch(page) {
+  page.setDefaultTimeout(LONGEST_MS);
+  page.on("console", message => {
+    if (message.type() === "error") complain(`console: ${message.text()} (${message.location().url})`);
+  });
+  page.on("pageerror", error => complain(`page: ${error.stack || error}`));
+  page.on("crash", () => complain("the page has crashed"));
+}
+
+/// A browser context of its own: its own cookies. Every page in it is watched.
+export async function visitor(browser, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  await context.exposeBinding("cspViolated", (_, what) => complain(`CSP: ${what}`)).catch(() => {});
+  if (options.javaScriptEnabled !== false) {
+    await context.addInitScript(() => addEventListener("securitypolicyviolation", e =>
+      window.cspViolated(`${e.violatedDirective} ${e.blockedURI} ${e.sample} at ${location.href}`)));
+  }
+  context.on("page", watch);
+  return context;
+}
+
+/// A page that has entered by `repl ui`.
+export async function entered(context) {
+  const page = await context.newPage();
+  await page.goto(link());
+  await page.waitForURL(url => url.pathname === "/");
+  return page;
+}
+
+/// Runs the script; anything that a page complained about fails it.
+export async function run(script) {
+  const profile = mkdtempSync(join(process.env.TMPDIR || "/tmp", "chromium-"));
+  const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: FLAGS, headless: true, env: { ...process.env, HOME: profile } });
+  let failed;
+  try {
+    await script(browser);
+  } catch (error) {
+    failed = error;
+    for (const context of browser.contexts()) for (const page of context.pages()) {
+      console.error(`--- ${page.url()}\n${(await page.locator("body").innerText({ timeout: 1000 }).catch(String)).slice(0, 3000)}`);
+    }
+  }
+  await browser.close();
+  rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+  for (const fault of faults) console.error(fault);
+  if (failed) console.error(failed);
+  process.exit(failed || faults.length ? 1 : 0);
+}
+
+/// Waits for this text in the page.
+export const sees = (page, text) => page.getByText(text).first().waitFor();
+/// Waits for a state word at the top of a run's page.
+export const state = (page, word) => page.locator(".title .st", { hasText: word }).first().waitFor();
+
+/// What axe finds wrong with a page.
+export async function judged(page) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  return violations.map(it => `${it.id} (${it.impact}): ${it.help}\n    ${it.nodes.slice(0, 3).map(node => `${node.target} ${node.html.slice(0, 160)} ${node.any[0]?.message || ""}`).join("\n    ")}`);
+}
+
+/// A picture for people to look at, if they ask for them.
+export async function picture(page, name) {
+  if (process.env.PAGES_PICTURES) await page.screenshot({ path: join(process.env.PAGES_PICTURES, `${name}.png`) });
+}

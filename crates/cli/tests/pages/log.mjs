@@ -1,0 +1,58 @@
+// A log of many megabytes: opened in the time of a small one, walked through, searched, and followed while it grows.
+import { assert, detached, entered, gate, picture, plain, cookies, run, sees, visitor } from "./browser.mjs";
+
+// About 20 MB of lines, one needle near the end, colours, and things that must not be believed.
+const WRITE = `awk 'BEGIN { for (n = 1; n <= 400000; n++) { if (n == 399000) print "the needle is here"; print "line " n " of a log that is long enough to be read in windows" } }'
+printf '\\033[1;31mred and bold\\033[0m \\033]0;title\\007end\\n'
+printf '<script>document.title="pwned"</script><img src=x onerror=alert(1)>\\n'
+printf 'user \\342\\200\\256gpj.exe\\n'
+printf '10%%\\r50%%\\r100%%\\n'`;
+
+await run(async browser => {
+  const context = await visitor(browser);
+  const page = await entered(context);
+  const at = path => new URL(path, page.url()).href;
+  const held = gate("held");
+  const id = detached(`${WRITE}; ${held.wait}; echo the last line`);
+  await page.goto(at(`/runs/${id}/log`));
+  await page.locator(".log", { hasText: "100%" }).waitFor();
+  const log = page.locator(".log");
+  const text = await log.innerText();
+  assert.ok(!/10%|50%/.test(text.slice(-200)), "what was overwritten is not shown");
+  assert.ok(text.includes('<script>document.title="pwned"</script>'), "markup is text");
+  assert.ok(text.includes("U+202E") && text.includes("red and bold end"), text.slice(-300));
+  assert.equal(await log.locator(".ink1.bold").innerText(), "red and bold");
+  assert.ok(!(await page.title()).includes("pwned"));
+  await picture(page, "log");
+
+  // One window is small, however large the log is.
+  const cookie = await cookies(page);
+  const weight = (await plain(at(`/runs/${id}/log?from=0`), { headers: { cookie } })).text.length;
+  assert.ok(weight < 400_000, `${weight} bytes`);
+
+  // Followed to its end.
+  await page.evaluate(() => { window.stays = true; });
+  await held.open();
+  await log.getByText("the last line").waitFor();
+  assert.ok(await page.evaluate(() => window.stays));
+
+  // Searched: the hit leads to its place.
+  await page.getByLabel("Find in the log").fill("the needle");
+  await page.getByRole("button", { name: "Find" }).click();
+  const found = page.getByRole("region", { name: "Found lines" });
+  while (!(await found.count())) await page.getByRole("link", { name: "Go on" }).click();
+  await found.locator("a").first().click();
+  const line = page.locator(".log li", { hasText: "the needle is here" });
+  await line.waitFor();
+  assert.match(page.url(), /from=\d+/);
+  assert.ok(await line.evaluate(it => it.matches(":target")), "the permanent link leads to the line");
+  await page.getByRole("link", { name: "Beginning" }).click();
+  await sees(page, "line 1 of a log");
+
+  // A failed run opens at its first failure.
+  const failed = detached(`for n in 1 2 3; do awk 'BEGIN { for (n = 0; n < 2000; n++) print "all is well in line " n }'; echo "error: this went wrong"; done; exit 3`);
+  await page.goto(at(`/runs/${failed}/log`));
+  while (!(await page.locator(".title .st").first().innerText()).includes("failed")) await page.reload();
+  await page.goto(at(`/runs/${failed}/log`));
+  assert.equal((await page.locator(".log li").first().innerText()).includes("error: this went wrong"), true);
+});

@@ -1,0 +1,19 @@
+//! The pages as a person meets them: the real binary, a real browser. Each test makes a home, then a script of this folder drives Chromium.
+//! A violation of the CSP, an error on the console or in a page fails the test, whatever the script looks at.
+
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/api.rs"]
+mod api;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/cluster.rs"]
+mod cluster;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/home.rs"]
+mod home;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/process.rs"]
+mod process;
+mod scenes;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/servers.rs"]
+mod servers;

@@ -1,0 +1,155 @@
+//! From a result to what it came from: the execution, its run and its cost, the command, files and variables that were its inputs.
+
+use crate::{Engine, view};
+use calls::cached_run::{FUNCTION, LINES};
+use calls::id::{Found, Prefix};
+use calls::json::to_json;
+use calls::record::{Exec, Node};
+use calls::{ExecId, Fault, Kind, NodeId, Value, read};
+use model::attempt::Attempt;
+use model::{Failure, OrgId, Refused, RunId, Trouble};
+use serde_json::Value as Json;
+use store::Tx;
+use store::exec::ExecRow;
+use store::object::Objects;
+
+/// Objects that begin with the same digits, enough to say that there are several.
+const FEW: i64 = 8;
+
+/// Where a result came from.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    pub exec: ExecRow,
+    pub record: Exec,
+    /// Each input of the call by its name, as JSON for people.
+    pub inputs: Vec<(String, Json)>,
+    pub value: Json,
+    /// The attempts of the run that executed it, while its row is there.
+    pub attempts: Vec<Attempt>,
+}
+
+impl Engine {
+    /// `what`: a run, or the first digits of an exec, of a call node, or of the contents of an artifact.
+    pub async fn backtrack(&self, org: OrgId, what: String) -> Result<Origin, Failure> {
+        self.store
+            .read("exec.backtrack", move |tx| {
+                let exec = find(tx, org, &what)?;
+                origin(tx, org, exec)
+            })
+            .await
+    }
+}
+
+fn none(what: &str) -> Failure {
+    Refused::not_found("result", what).into()
+}
+
+fn find(tx: &mut Tx, org: OrgId, what: &str) -> Result<ExecRow, Failure> {
+    if let Ok(run) = what.parse::<RunId>() {
+        let run = view::owned(tx, org, run)?;
+        let answered = run.call.and_then(|called| called.exec).and_then(|exec| exec.parse().ok());
+        let exec = match answered {
+            Some(exec) => store::exec::find(tx, org, exec)?,
+            None => store::exec::of_run(tx, org, run.id)?,
+        };
+        return exec.ok_or_else(|| none(what));
+    }
+    let prefix: Prefix = what.parse().map_err(|_| {
+        Refused::invalid("value", format!("`{what}` is neither a run nor the first digits (at least 4) of a result"))
+    })?;
+    if let Ok(hash) = what.parse::<calls::Id>()
+        && let Some(exec) = store::exec::of_content(tx, org, &hash.to_string())?
+    {
+        return Ok(exec);
+    }
+    let mut objects = store::object::of_prefix(tx, org, prefix, FEW)?;
+    objects.retain(|object| matches!(object.kind, Kind::Exec | Kind::Node));
+    match prefix.pick(objects.iter().map(|object| object.id)) {
+        Found::None => Err(none(what)),
+        Found::Several(one, other) => {
+            let why = format!("`{what}` begins several, e.g. {one} and {other}: write more digits");
+            Err(Refused::invalid("value", why).into())
+        }
+        Found::One(id) => {
+            let row = match objects[0].kind {
+                Kind::Exec => store::exec::find(tx, org, ExecId(id))?,
+                _ => store::exec::of_node(tx, org, NodeId(id), 1)?.into_iter().next(),
+            };
+            row.ok_or_else(|| none(what))
+        }
+    }
+}
+
+fn origin(tx: &mut Tx, org: OrgId, exec: ExecRow) -> Result<Origin, Failure> {
+    let mut objects = Objects { tx, org };
+    let read = read_origin(&mut objects, &exec);
+    let (record, inputs, value) = match read {
+        Ok(read) => read,
+        Err(Fault::Source(failure)) => return Err(failure),
+        Err(fault) => {
+            let why = format!("a part of it was deleted ({fault})");
+            return Err(Refused::Gone { what: "the result", why }.into());
+        }
+    };
+    let attempts = match exec.run {
+        Some(run) => store::attempt::of_run(tx, run)?,
+        None => Vec::new(),
+    };
+    Ok(Origin { exec, record, inputs, value, attempts })
+}
+
+type Parts = (Exec, Vec<(String, Json)>, Json);
+
+fn read_origin(objects: &mut Objects<'_>, exec: &ExecRow) -> Result<Parts, Fault<Failure>> {
+    let record = read::exec(objects, exec.id)?;
+    let Node::Call { inputs, .. } = read::node(objects, exec.node)? else {
+        return Err(Fault::Source(Trouble::internal("an exec is of a node that is no call").into()));
+    };
+    let is_run = exec.function == FUNCTION;
+    let mut shown = Vec::new();
+    for (position, input) in inputs.iter().enumerate() {
+        let name =
+            LINES.get(position).filter(|_| is_run).map_or_else(|| position.to_string(), |name| (*name).to_owned());
+        let value = match read::node(objects, *input)? {
+            Node::Literal { value } => Value::load_element(objects, &value)?,
+            _ => Value::Null,
+        };
+        // The values of variables may be secret.
+        let value = if is_run && name == "env" { names_of(&value) } else { shown_as(&value) };
+        shown.push((name, value));
+    }
+    let dag = read::dag(objects, record.result)?;
+    let value = match read::node(objects, dag.root)? {
+        Node::Literal { value } => shown_as(&Value::load_element(objects, &value)?),
+        _ => Json::Null,
+    };
+    Ok((record, shown, value))
+}
+
+fn names_of(env: &Value) -> Json {
+    let Value::Map(map) = env else { return Json::Null };
+    map.iter().map(|(name, _)| shown_as(name)).collect()
+}
+
+/// Bytes that are text are shown as text; a hash as its digits.
+fn shown_as(value: &Value) -> Json {
+    match value {
+        Value::Bytes(bytes) => match std::str::from_utf8(bytes.as_slice()) {
+            Ok(text) => Json::String(text.to_owned()),
+            Err(_) if bytes.as_slice().len() == 32 => {
+                Json::String(bytes.as_slice().iter().map(|byte| format!("{byte:02x}")).collect())
+            }
+            Err(_) => to_json(value),
+        },
+        Value::List(values) => values.iter().map(shown_as).collect(),
+        Value::Map(map) => {
+            let word = |key: &Value| match shown_as(key) {
+                Json::String(text) => text,
+                other => other.to_string(),
+            };
+            Json::Object(map.iter().map(|(key, value)| (word(key), shown_as(value))).collect())
+        }
+        Value::Uri(uri) => Json::String(uri.as_str().to_owned()),
+        other => to_json(other),
+    }
+}

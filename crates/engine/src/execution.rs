@@ -1,0 +1,298 @@
+//! The work item of an execution: an Executor with the adapter `dml-exec-repl` built in. It claims the key, submits the run that executes the
+//! call, collects what that run left, pins the result in one transaction, and answers every caller. Each step can be repeated: a worker
+//! that dies leaves the rows from which the next holder of the item goes on.
+
+mod collect;
+mod integrate;
+
+use crate::cached_run::{Answer, Request, kept, request_of};
+use crate::run::{Action, act};
+use crate::run_tx::RunTx;
+use crate::{Engine, EngineContext};
+use collect::Collected;
+use model::claim::{self, LEASE_MS, Orchestrator, OrchestratorEvent, OrchestratorStatus};
+use model::execution::{Execution, ExecutionEvent, ExecutionStatus, apply};
+use model::run::{LastError, Run, RunEvent, RunStatus};
+use model::{Failure, Outcome, Refused, RunId, Timestamp, Trouble};
+use store::{Item, Lane, Tx};
+
+/// Callers that are answered between two looks at the execution.
+const ANSWERED_AT_ONCE: i64 = 100;
+/// The owner of a claim refreshes its lease so often.
+const POLL_MS: i64 = LEASE_MS / 3;
+/// Digits of the execution key in the name of its run.
+const NAME_DIGITS: usize = 16;
+
+/// An execution and what its next step depends on.
+struct Seen {
+    it: Execution,
+    request: Request,
+    /// Runs that wait for it.
+    callers: Vec<RunId>,
+    /// The run that executes it, once it was submitted.
+    backend: Option<Run>,
+    at: Timestamp,
+}
+
+enum Next {
+    Begin,
+    Abandon,
+    Collect,
+    Integrate,
+    Resume,
+    Answer,
+    StopBackend,
+    LookAgain(Timestamp),
+    Over,
+}
+
+impl Seen {
+    fn next(&self) -> Next {
+        use ExecutionStatus as S;
+        let open = self.backend.as_ref().is_some_and(|run| !run.status.is_end());
+        let ending = self.backend.as_ref().is_some_and(|run| run.termination.is_some());
+        match self.it.status {
+            status if status.is_end() && !self.callers.is_empty() => Next::Answer,
+            // Its end wakes the item again.
+            status if status.is_end() && open && !ending => Next::StopBackend,
+            status if status.is_end() => Next::Over,
+            _ if self.callers.is_empty() => Next::Abandon,
+            S::RetryWait => match self.it.not_before {
+                Some(due) if due > self.at => Next::LookAgain(due),
+                _ => Next::Resume,
+            },
+            S::IntegrateOk | S::IntegrateError => Next::Integrate,
+            _ if self.backend.is_none() => Next::Begin,
+            _ if open => Next::LookAgain(self.at + POLL_MS),
+            _ => Next::Collect,
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) async fn reconcile_execution(&self, item: Item) -> Result<(), Failure> {
+        loop {
+            let Some(seen) = self.see_execution(item.subject).await? else { return self.done(item).await };
+            match seen.next() {
+                Next::Begin => self.begin_execution(item).await?,
+                Next::Abandon => self.execution_event(item, ExecutionEvent::Abandoned).await?,
+                Next::Resume => self.execution_event(item, ExecutionEvent::WaitOver).await?,
+                Next::Collect => self.collect_result(item, &seen).await?,
+                Next::Integrate => self.integrate(item, &seen).await?,
+                Next::Answer => self.answer_callers(item, &seen).await?,
+                Next::StopBackend => self.stop_backend(item, seen.request.run).await?,
+                Next::LookAgain(due) => {
+                    self.refresh_claim(item, &seen.it).await?;
+                    return self.at(item, due).await;
+                }
+                Next::Over => return self.done(item).await,
+            }
+        }
+    }
+
+    async fn see_execution(&self, id: i64) -> Result<Option<Seen>, Failure> {
+        self.store
+            .read("execution.see", move |tx| {
+                let Some(it) = store::execution::find(tx, id)? else { return Ok(None) };
+                let request = request_of(tx, id)?;
+                let callers = store::execution::callers(tx, id, ANSWERED_AT_ONCE)?;
+                let backend = store::run::find(tx, request.run)?;
+                Ok(Some(Seen { it, request, callers, backend, at: tx.at() }))
+            })
+            .await
+    }
+
+    /// The claim and the run that executes the call, in one transaction: submitted once, whoever repeats it.
+    async fn begin_execution(&self, item: Item) -> Result<(), Failure> {
+        let (context, me) = (self.context.clone(), self.orchestrator.clone());
+        let begun = self
+            .store
+            .write(Lane::Normal, "execution.begin", move |tx| {
+                store::work::hold(tx, &item)?;
+                let Some(mut it) = store::execution::lock(tx, item.subject)?.filter(|it| !it.status.is_end()) else {
+                    return Ok(());
+                };
+                let request = request_of(tx, item.subject)?;
+                it = changed(tx, item.subject, &it, ExecutionEvent::NotPinned)?;
+                let me = *me.get_or_init(|| tx.next_id());
+                claimed(tx, &it, me)?;
+                if store::run::find(tx, request.run)?.is_none() {
+                    submit_backend(tx, &context, &it, &request)?;
+                }
+                let (token, seen) = (request.run.to_string(), it.token_version);
+                let pending = ExecutionEvent::Pending { token, seen, retry_after_ms: None };
+                changed(tx, item.subject, &it, pending).map(drop)
+            })
+            .await;
+        match begun {
+            // The rules do not allow this run: trying again would not help.
+            Err(Failure::Refused(refused)) if !matches!(refused, Refused::Fenced { .. }) => {
+                let error = LastError { code: "refused".into(), message: refused.to_string(), cause: None };
+                self.execution_event(item, ExecutionEvent::NonRetryableFailure { error }).await
+            }
+            begun => begun,
+        }
+    }
+
+    async fn execution_event(&self, item: Item, event: ExecutionEvent) -> Result<(), Failure> {
+        self.store
+            .write(Lane::Normal, "execution.advance", move |tx| {
+                store::work::hold(tx, &item)?;
+                let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
+                // A caller that has joined since the look keeps it.
+                let wanted =
+                    event == ExecutionEvent::Abandoned && !store::execution::callers(tx, item.subject, 1)?.is_empty();
+                // Before the first poll nothing has been asked of the adapter.
+                if it.status == ExecutionStatus::ResolveCallNode && !matches!(event, ExecutionEvent::Abandoned) {
+                    let it = changed(tx, item.subject, &it, ExecutionEvent::NotPinned)?;
+                    return changed(tx, item.subject, &it, event.clone()).map(drop);
+                }
+                if wanted { Ok(()) } else { changed(tx, item.subject, &it, event.clone()).map(drop) }
+            })
+            .await
+    }
+
+    /// The owner of the claim says that it lives; another process takes a stale claim over.
+    async fn refresh_claim(&self, item: Item, it: &Execution) -> Result<(), Failure> {
+        let (me, it) = (self.orchestrator.clone(), it.clone());
+        self.store
+            .write(Lane::Normal, "execution.poll", move |tx| {
+                store::work::hold(tx, &item)?;
+                let me = *me.get_or_init(|| tx.next_id());
+                claimed(tx, &it, me)
+            })
+            .await
+    }
+
+    /// What the run left becomes the stored answer; a run that says nothing about the call ends the execution without one.
+    async fn collect_result(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+        let Some(backend) = &seen.backend else { return Ok(()) };
+        match self.collect(backend).await? {
+            Collected::Result { ok, dag, records } => {
+                let org = seen.it.org;
+                self.store
+                    .write(Lane::Normal, "execution.stage", move |tx| {
+                        store::work::hold(tx, &item)?;
+                        let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
+                        store::object::put(tx, org, &records)?;
+                        let done = ExecutionEvent::Done { ok, result: dag.to_string() };
+                        changed(tx, item.subject, &it, done).map(drop)
+                    })
+                    .await
+            }
+            Collected::Nothing(error) => {
+                self.execution_event(item, ExecutionEvent::NonRetryableFailure { error }).await
+            }
+        }
+    }
+
+    /// Each caller in a transaction of its own: one that was answered before is not answered again.
+    async fn answer_callers(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+        for caller in &seen.callers {
+            let (caller, it) = (*caller, seen.it.clone());
+            let (context, blobs, backend) = (self.context.clone(), self.blobs.clone(), seen.backend.clone());
+            self.store
+                .write(Lane::Normal.of(caller), "execution.answer", move |tx| {
+                    store::work::hold(tx, &item)?;
+                    store::execution::leave(tx, item.subject, caller)?;
+                    let answer = answer_of(tx, (&context, &blobs), &it, backend.as_ref())?;
+                    let mut run_tx = RunTx::open(tx, &context, caller)?;
+                    if run_tx.run.status == RunStatus::Created && run_tx.run.deleted_at.is_none() {
+                        run_tx.replay(&answer)?;
+                    }
+                    run_tx.close().map(drop)
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Its last caller has gone: what executes the call is cancelled.
+    async fn stop_backend(&self, item: Item, run: RunId) -> Result<(), Failure> {
+        let context = self.context.clone();
+        self.store
+            .write(Lane::Normal.of(run), "execution.stop", move |tx| {
+                store::work::hold(tx, &item)?;
+                let found = store::run::find(tx, run)?.filter(|run| !run.status.is_end());
+                let Some(found) = found else { return Ok(()) };
+                act(tx, &context, found.org, run, Action::Cancel { abort: false })
+            })
+            .await
+    }
+}
+
+/// One event of an execution; what it is afterwards is written.
+fn changed(tx: &mut Tx, id: i64, it: &Execution, event: ExecutionEvent) -> Result<Execution, Failure> {
+    let at = tx.at();
+    let Outcome::Moved { next, .. } = apply(it, &event, at)? else { return Ok(it.clone()) };
+    if next.status.is_end() {
+        store::claim::release(tx, next.org, &next.key)?;
+    }
+    store::execution::save(tx, id, &next)?;
+    Ok(next)
+}
+
+/// One step of the Orchestrator: the claim is created, followed, refreshed, or taken over by compare-and-swap when its lease is over.
+fn claimed(tx: &mut Tx, it: &Execution, me: i64) -> Result<(), Failure> {
+    let at = tx.at();
+    let me = me.to_string();
+    let mut orchestrator = Orchestrator::new(&it.key, it.attempt, &me, &me);
+    if let Some(found) = store::claim::find(tx, it.org, &it.key)? {
+        orchestrator = next_of(&orchestrator, &OrchestratorEvent::ClaimFound(found), at)?;
+    }
+    let Some(swap) = orchestrator.swap(at) else { return Ok(()) };
+    if !store::claim::swap(tx, it.org, &swap)? {
+        return Err(Trouble::new(model::TroubleKind::Timeout, "another process changed the claim meanwhile").into());
+    }
+    let claim = swap.to.clone();
+    let event = match orchestrator.status {
+        OrchestratorStatus::LookupClaim => OrchestratorEvent::ClaimCreated(claim),
+        OrchestratorStatus::FollowExisting => OrchestratorEvent::TakenOver(claim),
+        _ => OrchestratorEvent::Submitted(claim),
+    };
+    next_of(&orchestrator, &event, at)?;
+    Ok(())
+}
+
+fn next_of(it: &Orchestrator, event: &OrchestratorEvent, at: Timestamp) -> Result<Orchestrator, Refused> {
+    Ok(match claim::apply(it, event, at)? {
+        Outcome::Moved { next, .. } => next,
+        Outcome::Unchanged => it.clone(),
+    })
+}
+
+/// The run that executes the call: named by key and attempt, so that people find it, and so that it exists once.
+fn submit_backend(tx: &mut Tx, context: &EngineContext, it: &Execution, request: &Request) -> Result<(), Failure> {
+    let name = format!("call:{}-{}", &it.key[..NAME_DIGITS], it.attempt);
+    let at = tx.at();
+    let spec = &request.spec;
+    store::content::use_by(tx, it.org, request.run, &crate::run::contents(spec))?;
+    let run = Run::created(request.run, it.org, name, spec.terms(), at);
+    let mut run_tx = RunTx::fresh(tx, context, run, spec.content());
+    run_tx.publish("run.created", store::body!({ "name": run_tx.run.name, "status": "created" }));
+    run_tx.run_event(RunEvent::Started)?;
+    run_tx.close().map(drop)
+}
+
+/// What the end of the execution means for a caller.
+fn answer_of(
+    tx: &mut Tx,
+    from: (&EngineContext, &store::blob::Blobs),
+    it: &Execution,
+    backend: Option<&Run>,
+) -> Result<Answer, Failure> {
+    let failed = |error: LastError| {
+        let (exit_code, signal) = backend.map_or((None, None), |run| (run.exit_code, run.signal));
+        Answer::Failed { error, exit_code, signal }
+    };
+    if it.exec.is_some() {
+        let node = it.node.parse().map_err(|_| Trouble::internal("an execution has no node"))?;
+        if let Some(answer) = kept(tx, from, it.org, node, true)? {
+            return Ok(answer);
+        }
+        let message = "its result was deleted before it could be read: submit it again".to_owned();
+        return Ok(failed(LastError { code: "result_gone".into(), message, cause: None }));
+    }
+    let unknown = || LastError { code: "failed".into(), message: "its execution failed".into(), cause: None };
+    Ok(failed(it.error.clone().unwrap_or_else(unknown)))
+}

@@ -1,0 +1,123 @@
+//! The result of an execution becomes the answer of its call: exec record, exec map, index commit, ref, pin and claim change in one
+//! transaction, after every record and content of the result was found here.
+
+use super::{Seen, changed};
+use crate::Engine;
+use crate::cache::index_of;
+use crate::cached_run::project;
+use calls::cached_run::FUNCTION;
+use calls::history::{empty_index, pin};
+use calls::reach::{Closure, available};
+use calls::record::{Exec, ExecStatus, Provenance};
+use calls::refs::Swap;
+use calls::{Fault, Read as _, Reference, trie};
+use model::execution::{Answered, Execution, ExecutionEvent};
+use model::run::LastError;
+use model::{Failure, Refused, Trouble, TroubleKind};
+use std::collections::BTreeMap;
+use store::exec::ExecRow;
+use store::object::Objects;
+use store::{Item, Lane, Tx};
+
+/// Records of one result.
+const MAX_RECORDS: usize = 100_000;
+
+impl Engine {
+    pub(super) async fn integrate(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+        let (project, run) = (project(&self.context), seen.request.run);
+        let jobs = self.store.read("execution.jobs", move |tx| store::job::of_run(tx, run)).await?;
+        let job = jobs.last();
+        let provenance = Provenance {
+            execution: Some(format!("{}-{}", seen.it.key, seen.it.attempt)),
+            run: Some(run.to_string()),
+            job: job.map(|job| job.id.to_string()),
+            instance: job.and_then(|job| job.instance).map(|instance| instance.to_string()),
+        };
+        let name = seen.request.name.clone();
+        self.store
+            .write(Lane::Normal, "execution.integrate", move |tx| {
+                store::work::hold(tx, &item)?;
+                let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
+                let Some(done) = it.done.clone().filter(|_| !it.status.is_end()) else { return Ok(()) };
+                let event = match integrated(tx, &it, &done, &project, provenance.clone(), (&name, run)) {
+                    Ok(event) => event,
+                    Err(Fault::Source(failure)) => return Err(failure),
+                    Err(fault) if fault.may_pass() => ExecutionEvent::TransientFailure { error: said(&fault) },
+                    Err(fault) => ExecutionEvent::ResultRefused { error: said(&fault) },
+                };
+                changed(tx, item.subject, &it, event).map(drop)
+            })
+            .await
+    }
+}
+
+fn said(fault: &Fault<Failure>) -> LastError {
+    LastError { code: "result".into(), message: fault.to_string(), cause: None }
+}
+
+fn integrated(
+    tx: &mut Tx,
+    it: &Execution,
+    done: &Answered,
+    project: &str,
+    provenance: Provenance,
+    (name, run): (&str, model::RunId),
+) -> Result<ExecutionEvent, Fault<Failure>> {
+    let org = it.org;
+    let broken = |what: &str| Fault::Source(Trouble::internal(format!("an execution has no {what}")).into());
+    let node = it.node.parse().map_err(|_| broken("node"))?;
+    let result: calls::DagId = done.result.parse().map_err(|_| broken("result"))?;
+    let closure = available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?;
+    let index_name = index_of(org, project);
+    let index = match store::refs::lock(tx, org, &index_name).map_err(Fault::Source)? {
+        Some(index) => index,
+        None => first_index(tx, org, &index_name).map_err(Fault::Source)?,
+    };
+    // Another execution of the node may have been pinned first: an OK stays.
+    let mut objects = Objects { tx, org };
+    let root = calls::read::commit(&mut objects, index)?.execs;
+    if let Some(pinned) = trie::get(&mut objects, root, node)?
+        && calls::read::exec(&mut objects, pinned)?.status == ExecStatus::Ok
+        && done.ok
+    {
+        return Ok(ExecutionEvent::PinnedByAnother { exec: pinned.to_string() });
+    }
+    let status = if done.ok { ExecStatus::Ok } else { ExecStatus::Error };
+    let started_ms = it.started_at.unwrap_or(done.at).ms();
+    let exec = Exec { node, status, result, started_ms, ended_ms: done.at.ms(), provenance };
+    let id = exec.id();
+    let mut records = vec![(Reference::from(id), exec.record())];
+    let (next, amended) = pin(&mut objects, index, &BTreeMap::from([(node, id)]))?;
+    records.extend(amended);
+    let bytes = size_of(&mut objects, &closure)?;
+    let write = |tx: &mut Tx| {
+        store::object::put(tx, org, &records)?;
+        store::refs::swap(tx, org, &index_name, Swap { expect: Some(index), to: Some(next) })?
+            .map_err(|_| Failure::from(Trouble::new(TroubleKind::Timeout, "another process pinned meanwhile")))?;
+        store::pin::set(tx, org, project, node, id)?;
+        let ok = done.ok;
+        let (function, name) = (FUNCTION.to_owned(), name.to_owned());
+        let row = ExecRow { id, node, function, name, ok, run: Some(run), ended_at: done.at, bytes };
+        let contents: Vec<String> = closure.blobs.iter().map(|blob| blob.hash.to_string()).collect();
+        store::exec::insert(tx, org, &row, &contents)
+    };
+    write(tx).map_err(Fault::Source)?;
+    Ok(ExecutionEvent::Integrated { exec: id.to_string() })
+}
+
+fn size_of(objects: &mut Objects<'_>, closure: &Closure) -> Result<i64, Fault<Failure>> {
+    let mut bytes: i64 = closure.blobs.iter().map(|blob| blob.bytes as i64).sum();
+    for object in &closure.objects {
+        bytes += objects.record(*object).map_err(Fault::Source)?.map_or(0, |record| record.len() as i64);
+    }
+    Ok(bytes)
+}
+
+fn first_index(tx: &mut Tx, org: model::OrgId, name: &calls::refs::RefName) -> Result<calls::CommitId, Failure> {
+    let (first, records) = empty_index();
+    store::object::put(tx, org, &records)?;
+    match store::refs::swap(tx, org, name, Swap { expect: None, to: Some(first) })? {
+        Ok(()) => Ok(first),
+        Err(_) => Err(Refused::Stale { what: "the index" }.into()),
+    }
+}

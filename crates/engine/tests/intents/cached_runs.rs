@@ -1,0 +1,281 @@
+//! Cached runs: the second that is the same is answered, several at once share one execution, what was stopped is not kept.
+
+use crate::bench::{Bench, now, shown, spec};
+use crate::machines::Plan;
+use crate::sweeps::{send as sent_file, with_file};
+use engine::cache::{Garbage, Invalid};
+use engine::run::{Action, Submission};
+use model::attempt::MINIMUM_CHARGE;
+use model::run::{Run, RunStatus};
+use model::spec::{Cache, CallPart, RunSpec};
+use model::time::{DAY, MINUTE};
+use model::{Credits, Failure, OrgId, Refused, RunId};
+use std::sync::Arc;
+
+fn cached(spec: RunSpec) -> RunSpec {
+    salted(spec, "")
+}
+
+fn salted(spec: RunSpec, salt: &str) -> RunSpec {
+    RunSpec { call: Some(CallPart::Caller(Cache { salt: salt.to_owned(), errors: false })), ..spec }
+}
+
+fn or_error(spec: RunSpec) -> RunSpec {
+    RunSpec { call: Some(CallPart::Caller(Cache { salt: String::new(), errors: true })), ..spec }
+}
+
+/// The run that executed what a caller waits for, or was answered with.
+fn backend(bench: &Bench, caller: RunId) -> Run {
+    bench.run(bench.run(caller).call.unwrap().run.unwrap())
+}
+
+fn is_hit(bench: &Bench, run: RunId) -> bool {
+    let called = bench.run(run).call.unwrap();
+    called.execution.is_none() && called.exec.is_some()
+}
+
+fn ended(bench: &Bench, run: RunId) -> (RunStatus, Option<i32>) {
+    let run = bench.run(run);
+    (run.status, run.exit_code)
+}
+
+const DONE: (RunStatus, Option<i32>) = (RunStatus::Completed, Some(0));
+
+#[test]
+fn the_second_run_that_is_the_same_is_answered_in_one_commit_without_a_job() {
+    let mut bench = Bench::new();
+    let first = bench.submit(cached(spec()));
+    assert_eq!(bench.run(first).status, RunStatus::Created, "it waits");
+    bench.settle();
+    assert_eq!((ended(&bench, first), ended(&bench, backend(&bench, first).id)), (DONE, DONE));
+    assert!(!is_hit(&bench, first) && bench.jobs(first).is_empty());
+    let executed = bench.calls.lock().unwrap().len();
+    let second = bench.submit(cached(spec()));
+    assert_eq!(ended(&bench, second), DONE, "without any work of a worker");
+    assert!(is_hit(&bench, second) && bench.jobs(second).is_empty());
+    assert_eq!(backend(&bench, second).id, backend(&bench, first).id, "it says where its result came from");
+    assert_eq!(bench.calls.lock().unwrap().len(), executed, "no machine was asked for");
+    let tree = now(bench.engine.tree(bench.org, second)).unwrap();
+    let steps: Vec<_> = tree.steps.iter().map(|step| (step.replayed, step.status.as_str())).collect();
+    assert_eq!((tree.agents.len(), tree.tasks.len(), steps), (1, 1, vec![(true, "completed")]));
+    assert_eq!(bench.snapshot(second).attempt.unwrap().charged, MINIMUM_CHARGE);
+    bench.settle();
+    bench.check();
+    bench.check_all_gone();
+}
+
+#[test]
+fn anything_that_may_change_the_result_is_another_key_and_the_rest_is_not() {
+    let mut bench = Bench::new();
+    let hash = sent_file(&mut bench, b"data");
+    let base = || cached(with_file(&hash));
+    let first = bench.submit(base());
+    bench.settle();
+    assert_eq!(ended(&bench, first), DONE);
+    let of = |text: &str| model::spec::Command::Shell(text.into());
+    let others = [
+        ("salt", salted(with_file(&hash), "v2")),
+        ("files", cached(spec())),
+        ("command", RunSpec { command: of("false"), ..base() }),
+        ("variable", RunSpec { env: [("A".into(), "1".into())].into(), ..base() }),
+        ("folder", RunSpec { working_dir: Some("src".into()), ..base() }),
+        ("artifacts", RunSpec { artifacts: vec!["out".into()], ..base() }),
+        ("merge", RunSpec { merge: true, ..base() }),
+    ];
+    for (what, other) in others {
+        let run = bench.submit(other);
+        assert_eq!(bench.run(run).status, RunStatus::Created, "{what} is in the key");
+        bench.settle();
+    }
+    let same = RunSpec {
+        budget: Some(Credits::whole(5)),
+        hold_ms: Some(MINUTE),
+        priority: model::spec::Priority::High,
+        max_duration_ms: Some(MINUTE),
+        ..base()
+    };
+    let run = bench.submit(same);
+    assert!(is_hit(&bench, run), "how long, how dear and how urgent it is changes nothing");
+    bench.settle();
+    bench.check();
+}
+
+#[test]
+fn runs_that_are_the_same_share_one_execution_and_the_last_that_leaves_ends_it() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let [one, two] = [0, 1].map(|_| bench.submit(cached(spec())));
+    bench.settle();
+    let executes = backend(&bench, one).id;
+    assert_eq!((executes, bench.run(executes).status), (backend(&bench, two).id, RunStatus::Running));
+    bench.cancel(one);
+    bench.advance(2 * MINUTE);
+    assert_eq!(bench.run(one).status, RunStatus::Cancelled);
+    assert_eq!(bench.run(executes).status, RunStatus::Running, "the other one waits for it");
+    bench.exits(executes, 0);
+    bench.settle();
+    assert_eq!(ended(&bench, two), DONE);
+    assert_eq!(bench.run(one).status, RunStatus::Cancelled, "what is left is left");
+    // Both leave: nobody waits for the result.
+    let [one, two] = [0, 1].map(|_| bench.submit(salted(spec(), "again")));
+    bench.settle();
+    let executes = backend(&bench, one).id;
+    bench.cancel(one);
+    now(bench.engine.delete(bench.org, two)).unwrap();
+    bench.settle();
+    assert_eq!(bench.run(executes).status, RunStatus::Cancelled);
+    let three = bench.submit(salted(spec(), "again"));
+    assert_ne!(bench.run(three).call.unwrap().run, Some(executes), "what was cancelled is not kept");
+    bench.cancel(three);
+    bench.settle();
+    bench.check();
+    bench.check_all_gone();
+}
+
+#[test]
+fn an_exit_code_is_kept_as_an_error_and_runs_again_unless_errors_are_answers() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Exit(3));
+    let first = bench.submit(cached(spec()));
+    bench.settle();
+    assert_eq!(ended(&bench, first), (RunStatus::Failed, Some(3)));
+    let again = bench.submit(cached(spec()));
+    assert_eq!(bench.run(again).status, RunStatus::Created);
+    let why = now(bench.engine.cache_why(bench.org, again)).unwrap();
+    assert!(why.note.unwrap().contains("--cache-errors"));
+    bench.settle();
+    let answered = bench.submit(or_error(spec()));
+    assert_eq!((ended(&bench, answered), is_hit(&bench, answered)), ((RunStatus::Failed, Some(3)), true));
+    bench.runners.plan = Some(Plan::Exit(0));
+    let well = bench.submit(cached(spec()));
+    bench.settle();
+    assert_eq!(ended(&bench, well), DONE);
+    let hit = bench.submit(cached(spec()));
+    assert_eq!((ended(&bench, hit), is_hit(&bench, hit)), (DONE, true), "the newest result answers");
+    bench.settle();
+    bench.check();
+}
+
+#[test]
+fn what_a_person_stopped_is_the_failure_of_its_callers_and_is_not_kept() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let caller = bench.submit(cached(spec()));
+    bench.settle();
+    let executes = backend(&bench, caller).id;
+    bench.cancel(executes);
+    bench.settle();
+    let failed = bench.run(caller);
+    assert_eq!(failed.status, RunStatus::Failed);
+    let error = failed.last_error.unwrap();
+    assert!(error.message.contains(&format!("{executes}, which executed it, was cancelled")), "{error:?}");
+    let refused = bench.act(caller, Action::Retry { force: false });
+    assert!(matches!(refused, Err(Failure::Refused(Refused::Conflict { .. }))), "{refused:?}");
+    let again = bench.submit(cached(spec()));
+    assert_eq!(bench.run(again).status, RunStatus::Created);
+    bench.cancel(again);
+    bench.settle();
+    bench.check();
+    bench.check_all_gone();
+}
+
+#[test]
+fn another_org_never_gets_a_result() {
+    let mut bench = Bench::new();
+    bench.submit(cached(spec()));
+    bench.settle();
+    let other: OrgId = now(bench.engine.ensure_org("other")).unwrap();
+    let submission =
+        Submission { org: other, name: None, spec: cached(spec()), plans: Default::default(), start: true };
+    let answer = now(bench.engine.submit(submission, None, shown())).unwrap();
+    let run: RunId = String::from_utf8(answer.body).unwrap().parse().unwrap();
+    let seen = now(bench.engine.run(other, run)).unwrap();
+    assert_eq!((seen.status, seen.call.unwrap().exec), (RunStatus::Created, None));
+    let hit = bench.submit(cached(spec()));
+    let exec = bench.run(hit).call.unwrap().exec.unwrap();
+    let theirs = now(bench.engine.output_of(other, &exec));
+    assert!(theirs.is_err(), "nor by its name");
+    assert!(now(bench.engine.backtrack(other, exec.clone())).is_err());
+    assert_eq!(now(bench.engine.backtrack(bench.org, exec[..8].to_owned())).unwrap().exec.id.to_string(), exec);
+}
+
+#[test]
+fn why_names_what_differs_from_the_run_before() {
+    let mut bench = Bench::new();
+    let hash = sent_file(&mut bench, b"one!");
+    bench.submit(cached(with_file(&hash)));
+    bench.settle();
+    bench.advance(MINUTE);
+    let other = sent_file(&mut bench, b"two!");
+    let changed = RunSpec { env: [("MODE".into(), "fast".into())].into(), ..salted(with_file(&other), "s") };
+    let run = bench.submit(changed);
+    let why = now(bench.engine.cache_why(bench.org, run)).unwrap();
+    let said = ["file data was changed", "variable MODE was added", r#"salt: "", now "s""#];
+    assert_eq!(why.differences, said);
+    bench.settle();
+    bench.advance(MINUTE);
+    let hit = bench.submit(cached(with_file(&hash)));
+    let why = now(bench.engine.cache_why(bench.org, hit)).unwrap();
+    assert_eq!((why.differences.len(), why.with.unwrap().run), (0, bench.run(hit).call.unwrap().run));
+}
+
+#[test]
+fn what_is_invalidated_or_collected_answers_nobody() {
+    let mut bench = Bench::new();
+    let run = bench.submit(cached(spec()));
+    bench.submit(salted(spec(), "other"));
+    bench.settle();
+    let node = bench.run(run).call.unwrap().node.parse().unwrap();
+    let count: engine::cache::CountRender = Arc::new(|count| count.to_string().into_bytes());
+    let invalidate = |bench: &Bench, what| {
+        let answer = now(bench.engine.invalidate(bench.org, what, None, count.clone())).unwrap();
+        String::from_utf8(answer.body).unwrap()
+    };
+    assert_eq!(invalidate(&bench, Invalid::Node(node)), "1");
+    assert_eq!(invalidate(&bench, Invalid::Node(node)), "0");
+    let again = bench.submit(cached(spec()));
+    assert_eq!(bench.run(again).status, RunStatus::Created);
+    let other = bench.submit(salted(spec(), "other"));
+    assert!(is_hit(&bench, other));
+    bench.settle();
+    assert_eq!(invalidate(&bench, Invalid::Runs), "2");
+    let third = bench.submit(cached(spec()));
+    bench.settle();
+    assert!(!is_hit(&bench, third));
+    // Long unused, and nothing leads to it any more: one object after the other goes, and what is kept stays whole.
+    bench.jump(2 * DAY);
+    let kept = bench.submit(cached(spec()));
+    assert!(is_hit(&bench, kept));
+    let collect = |older_than_ms| {
+        now(bench.engine.collect_garbage(bench.org, Garbage { older_than_ms, max_bytes: i64::MAX })).unwrap()
+    };
+    let swept = collect(DAY);
+    assert!(swept.pins == 0 && swept.objects > 0, "{swept:?}");
+    assert_eq!(collect(DAY).objects, 0);
+    let hit = bench.submit(cached(spec()));
+    assert_eq!((ended(&bench, hit), is_hit(&bench, hit)), (DONE, true));
+    bench.advance(MINUTE);
+    let swept = now(bench.engine.collect_garbage(bench.org, Garbage { older_than_ms: 0, max_bytes: 0 })).unwrap();
+    assert_eq!(swept.pins, 1);
+    let again = bench.submit(cached(spec()));
+    bench.settle();
+    assert!(!is_hit(&bench, again) && ended(&bench, again) == DONE);
+    bench.check();
+}
+
+/// For the stories of `crashes`: two callers, one execution, and a third that is answered.
+pub fn story(bench: &mut Bench) -> RunId {
+    // The items of a worker that died are taken over meanwhile.
+    const TAKEN_OVER_MS: i64 = 11_000;
+    let one = bench.submit(cached(spec()));
+    let two = bench.submit(cached(spec()));
+    bench.advance(TAKEN_OVER_MS);
+    bench.advance(TAKEN_OVER_MS);
+    let hit = bench.submit(cached(spec()));
+    for run in [one, two, hit] {
+        assert_eq!(ended(bench, run), DONE);
+    }
+    let executes = backend(bench, one).id;
+    assert_eq!((backend(bench, two).id, backend(bench, hit).id), (executes, executes));
+    executes
+}

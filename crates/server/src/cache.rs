@@ -1,0 +1,124 @@
+//! Routes of kept results: what there is, why a run was not answered by one, what is invalidated and collected, where one came from.
+
+use crate::Shared;
+use crate::auth::{Reader, Writer};
+use crate::problem::HandlerResult;
+use crate::routes::{Asked, Paging, Path, Query, answered, id, page};
+use axum::Json;
+use axum::extract::State;
+use engine::cache::{Garbage, Invalid};
+use engine::store::exec::ExecRow;
+use engine::store::pin::Pin;
+use model::{Credits, Refused, RunId};
+use std::sync::Arc;
+use wire::api::{Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidate, Invalidated, Page, PinView};
+
+pub(crate) async fn list(
+    State(state): State<Shared>,
+    reader: Reader,
+    Query(paging): Query<Paging>,
+) -> HandlerResult<Json<Page<PinView>>> {
+    let (limit, before) = (paging.limit()?, paging.before()?);
+    let found = state.engine.pins(reader.org(), before, limit).await?;
+    Ok(page(found, limit, |pin| pin.id, |pin: &Pin| shown(&pin.exec, pin.used_at.ms())))
+}
+
+pub(crate) async fn why(
+    State(state): State<Shared>,
+    reader: Reader,
+    Path(run): Path<String>,
+) -> HandlerResult<Json<CacheWhy>> {
+    let why = state.engine.cache_why(reader.org(), id("run", &run)?).await?;
+    let called = why.run.call.as_ref();
+    Ok(Json(CacheWhy {
+        run: why.run.id.to_string(),
+        node: called.map(|called| called.node.clone()),
+        hit: called.is_some_and(|called| called.execution.is_none()),
+        with: why.with.as_ref().map(|exec| shown(exec, exec.ended_at.ms())),
+        differences: why.differences,
+        note: why.note,
+        cached_from: crate::view::cached_from(&why.run),
+    }))
+}
+
+pub(crate) async fn invalidate(State(state): State<Shared>, writer: Writer, asked: Asked<Invalidate>) -> HandlerResult {
+    let org = writer.org();
+    let what = match (&asked.value.result, asked.value.all) {
+        (None, true) => Invalid::Runs,
+        (Some(result), false) => Invalid::Node(match result.parse::<RunId>() {
+            Ok(run) => {
+                let run = state.engine.run(org, run).await?;
+                let node = run.call.and_then(|called| called.node.parse().ok());
+                node.ok_or_else(|| Refused::Conflict { why: format!("{} was not submitted with a cache", run.id) })?
+            }
+            Err(_) => state.engine.backtrack(org, result.clone()).await?.exec.node,
+        }),
+        _ => return Err(Refused::invalid("result", "name one result, or say `all`").into()),
+    };
+    let render = Arc::new(|results| serde_json::to_vec(&Invalidated { results }).expect("a number is plain data"));
+    answered(state.engine.invalidate(org, what, asked.key(org), render).await?)
+}
+
+pub(crate) async fn collect(
+    State(state): State<Shared>,
+    writer: Writer,
+    asked: Asked<CollectGarbage>,
+) -> HandlerResult<Json<GarbageCollected>> {
+    let usual = state.engine.garbage();
+    let older_than_ms = asked.value.older_than_ms.unwrap_or(usual.older_than_ms);
+    let max_bytes = asked.value.max_bytes.unwrap_or(usual.max_bytes);
+    for (field, number) in [("older_than_ms", older_than_ms), ("max_bytes", max_bytes)] {
+        if number < 0 {
+            return Err(Refused::invalid(field, "must not be negative").into());
+        }
+    }
+    let swept = state.engine.collect_garbage(writer.org(), Garbage { older_than_ms, max_bytes }).await?;
+    Ok(Json(GarbageCollected {
+        results: swept.pins,
+        objects: swept.objects,
+        objects_left: swept.objects_left,
+        bytes_left: swept.bytes_left,
+    }))
+}
+
+pub(crate) async fn backtrack(
+    State(state): State<Shared>,
+    reader: Reader,
+    Path(what): Path<String>,
+) -> HandlerResult<Json<Backtrack>> {
+    let origin = state.engine.backtrack(reader.org(), what).await?;
+    let from = origin.record.provenance;
+    let charged = (!origin.attempts.is_empty()).then(|| origin.attempts.iter().map(|it| it.charged).sum::<Credits>());
+    Ok(Json(Backtrack {
+        exec: origin.exec.id.to_string(),
+        node: origin.exec.node.to_string(),
+        function: origin.exec.function,
+        status: status(origin.exec.ok),
+        started_at: origin.record.started_ms,
+        ended_at: origin.record.ended_ms,
+        run: from.run,
+        job: from.job,
+        instance: from.instance,
+        credits: charged.map(|charged| charged.to_string()),
+        credits_micro: charged.map(Credits::micro),
+        inputs: serde_json::Value::Object(origin.inputs.into_iter().collect()),
+        value: origin.value,
+    }))
+}
+
+fn status(ok: bool) -> String {
+    if ok { "ok".to_owned() } else { "error".to_owned() }
+}
+
+fn shown(exec: &ExecRow, used_at: i64) -> PinView {
+    PinView {
+        node: exec.node.to_string(),
+        exec: exec.id.to_string(),
+        status: status(exec.ok),
+        name: exec.name.clone(),
+        run: exec.run.map(|run| run.to_string()),
+        bytes: exec.bytes,
+        ended_at: exec.ended_at.ms(),
+        used_at,
+    }
+}

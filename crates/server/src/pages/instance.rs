@@ -1,0 +1,130 @@
+//! Machines: each pool as a row of its slots, what waits there, and every machine with what it does.
+
+use super::act::{after, answer_of, writer};
+use super::region;
+use super::session::{Form, Viewer, Visitor};
+use super::shell::{self, Head};
+use super::{OrShown as _, PageResult, Refusal, parts};
+use crate::input::{Asked, Path, Query};
+use crate::problem::HandlerResult;
+use crate::routes::{Paging, RequestId};
+use crate::{Shared, allocation, instance, pool};
+use axum::extract::{Extension, Request, State};
+use axum::response::Response;
+use engine::store::token::Scope;
+use maud::{Markup, html};
+use model::Refused;
+use model::spec::{show_cpu, show_memory};
+use wire::api::{AllocationView, InstanceView, Page, PoolView, TerminateBody};
+
+/// Machines and slots that are shown.
+const SHOWN: i64 = 100;
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageResult {
+    let list = region::live(&state, visitor.viewer(), "/ui/machines").await.or_shown(&visitor)?;
+    let body = html! { div.title { h1 { "Machines" } } (list) };
+    Ok(shell::full(&state, &visitor, Head { title: "Machines", under: "/machines" }, &body).await)
+}
+
+pub(crate) async fn region(state: &Shared, viewer: Viewer) -> HandlerResult<Markup> {
+    let paging = || Query(Paging { limit: Some(SHOWN), cursor: None });
+    let shared = || State(state.clone());
+    let pools: Page<PoolView> = answer_of(pool::pools(shared(), viewer.reader(), paging()).await).await?;
+    let machines = instance::list(shared(), viewer.reader(), Query(instance::Filter::first(SHOWN))).await?.0.data;
+    let slots = allocation::list(shared(), viewer.reader(), paging()).await?.0.data;
+    let held: Vec<&AllocationView> = slots.iter().filter(|slot| slot.held).collect();
+    let writes = viewer.may(Scope::Write);
+    Ok(html! {
+        @for pool in pools.data.iter().filter(|pool| pool.instances > 0 || pool.waiting > 0) { (pool_row(pool, &machines)) }
+        @if !held.is_empty() {
+            h2 { "Folders that are kept" }
+            div.scroll tabindex="0" role="region" aria-label="Folders that are kept" { table.list {
+                thead { tr { th scope="col" { "Slot" } th scope="col" { "Run" } th scope="col" { "Machine" } th scope="col" { "Until" } th scope="col" { "Folder" } @if writes { th scope="col" { "Act" } } } }
+                tbody { @for slot in &held { tr id=(slot.id) {
+                    td { code { (slot.id) } } td { @if let Some(run) = &slot.run { a href=(format!("/runs/{run}")) { (run) } } }
+                    td { code { (slot.instance) } } td { @if let Some(at) = slot.debug_hold_until { (parts::time(at)) } }
+                    td { code { (parts::visible(slot.path.as_deref().unwrap_or(&slot.workdir))) } }
+                    @if writes { td { div.actions {
+                        @let seen = slot.debug_hold_until.unwrap_or(0);
+                        (parts::button("Keep 30 min longer", &format!("/allocations/{}/extend?seen={seen}", slot.id), ""))
+                        (parts::button("Release", &format!("/allocations/{}/release?seen={seen}", slot.id), ""))
+                    } } }
+                } } }
+            } }
+        }
+        h2 { "Machines" }
+        @if machines.is_empty() { p.empty { "No machine is running. One is started when a run needs it." } }
+        @else { div.scroll tabindex="0" role="region" aria-label="Machines" { table.list {
+            thead { tr { th scope="col" { "State" } th scope="col" { "Machine" } th scope="col" { "Where" } th scope="col" { "Size" } th scope="col" { "Run" } th.r scope="col" { "Per hour" } th.r scope="col" { "Heard" } th.r scope="col" { "Age" } @if writes { th scope="col" { "End" } } } }
+            tbody { @for one in &machines { (row(one, writes)) } }
+        } } }
+    })
+}
+
+fn pool_row(pool: &PoolView, machines: &[InstanceView]) -> Markup {
+    let here = machines.iter().filter(|it| it.provider == pool.provider && it.region == pool.region);
+    html! {
+        section aria-label=(format!("Pool {} {}", pool.provider, pool.region)) {
+            h2 { (pool.provider) " " span.quiet { (pool.region) } }
+            ul.slots {
+                @for one in here { @let doing = doing(one); li data-s=(doing) title=(one.id) { (one.id) " " (doing) } }
+                @for _ in pool.instances..pool.max_instances.min(pool.instances + 12) { li { "empty" } }
+            }
+            p.quiet.num { (pool.instances) " of " (pool.max_instances) " machines"
+                @if pool.waiting > 0 { ", " a href="/runs?show=pending" { (pool.waiting) (if pool.waiting == 1 { " job waits" } else { " jobs wait" }) } } }
+        }
+    }
+}
+
+/// What a slot is doing, in one word.
+fn doing(machine: &InstanceView) -> &'static str {
+    match machine.status.as_str() {
+        "draining" | "terminating" => "going",
+        _ if machine.run.is_some() => "taken",
+        _ if machine.held_until.is_some() => "held",
+        "ready" => "free",
+        _ => "coming",
+    }
+}
+
+fn row(one: &InstanceView, writes: bool) -> Markup {
+    html! {
+        tr id=(one.id) {
+            td { (parts::state(&one.status)) }
+            td { code { (one.id) } @if let Some(host) = &one.host { " " span.quiet { (parts::visible(host)) } } }
+            td { (one.provider) " " span.quiet { (one.region) } }
+            td.num { (one.cpu_milli.map(show_cpu).unwrap_or_default()) " CPU, " (one.memory_bytes.map(show_memory).unwrap_or_default()) }
+            td { @match &one.run { Some(run) => a href=(format!("/runs/{run}")) { (run) }, None => span.quiet { "–" } } }
+            td.r { (parts::credits(&one.price_per_hour)) }
+            td.r { @match one.last_seen_at { Some(at) => (parts::time(at)), None => "–" } }
+            td.r { (parts::time(one.created_at)) }
+            @if writes { td { details { summary { "End it" }
+                label { span { "Type " code { (one.id) } } input form="act" name=(format!("typed-{}", one.id)) autocomplete="off" spellcheck="false"; }
+                label { input type="checkbox" form="act" name=(format!("force-{}", one.id)) value="1"; " also under a job or hold" }
+                (parts::button("Terminate", &format!("/machines/{}/terminate", one.id), "danger"))
+            } } }
+        }
+    }
+}
+
+pub(crate) async fn terminate(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+    Extension(request_id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let form = match Form::of(&visitor, request).await {
+        Ok(form) => form,
+        Err(response) => return Ok(response),
+    };
+    let writer = writer(&visitor, "terminate").or_shown(&visitor)?;
+    if form.get(&format!("typed-{id}")) != Some(id.as_str()) {
+        Err(Refused::invalid("id", format!("type `{id}` to end this machine"))).or_shown(&visitor)?;
+    }
+    let force = form.get(&format!("force-{id}")).is_some();
+    let (route, key) = ("POST /machines/{id}/terminate", visitor.action_key("terminate", &id, &force.to_string()));
+    let asked = Asked::made(TerminateBody { force }, route, &id, key, request_id.0);
+    let answer = instance::terminate(State(state), writer, Path(id), asked).await;
+    Ok(after(&visitor, answer, "/machines").await)
+}

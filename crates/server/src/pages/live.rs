@@ -1,0 +1,221 @@
+//! Keeps regions of open pages up to date. One renderer per followed region renders again when a hint says that something changed, at
+//! most twice a second; browsers are told the hash of the new fragment and fetch it, which is answered from memory. So a thousand
+//! viewers of one region cost the reads of one.
+
+use super::region;
+use super::session::{Viewer, Visitor};
+use crate::Shared;
+use crate::follow::{Feed, stream as sse_stream};
+use crate::now_ms;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use engine::store::Hint;
+use futures_util::future::select_all;
+use futures_util::stream::{StreamExt as _, select_all as merged};
+use percent_encoding::percent_decode_str;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The pause between two renders of one region.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Bytes of fragments that are kept.
+const KEPT_BYTES: usize = 64 << 20;
+/// Regions of one browser; a page has fewer than ten.
+const REGIONS: usize = 200;
+/// Regions of one process.
+const SOURCES: usize = 20_000;
+/// An open stream counts as activity: the control plane of a person who looks does not end.
+const ACTIVE_EVERY: Duration = Duration::from_secs(30);
+/// A browser that was cut off comes again after this, and up to as much again, so that not all come at once.
+const RETRY_MS: u64 = 1_000;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    viewer: Viewer,
+    src: String,
+}
+
+#[derive(Default)]
+pub(crate) struct Live {
+    sources: Mutex<HashMap<Key, Weak<Source>>>,
+    cache: Mutex<Cache>,
+    /// Fragments that were rendered, for tests.
+    pub(crate) renders: std::sync::atomic::AtomicU64,
+}
+
+struct Source {
+    /// The hash of the newest fragment; none before the first.
+    version: watch::Receiver<Option<u64>>,
+    /// Dropped with the last follower; that ends the renderer.
+    _alive: watch::Sender<()>,
+}
+
+/// Fragments by key and hash, the oldest dropped first.
+#[derive(Default)]
+struct Cache {
+    fragments: HashMap<Key, (u64, Arc<str>)>,
+    order: VecDeque<(Key, u64)>,
+    bytes: usize,
+}
+
+impl Cache {
+    fn put(&mut self, key: &Key, version: u64, html: Arc<str>) {
+        self.drop_one(key);
+        self.bytes += html.len();
+        self.order.push_back((key.clone(), version));
+        self.fragments.insert(key.clone(), (version, html));
+        while self.bytes > KEPT_BYTES || self.order.len() > 2 * SOURCES {
+            let Some((oldest, version)) = self.order.pop_front() else { return };
+            if self.fragments.get(&oldest).is_some_and(|(now, _)| *now == version) {
+                self.drop_one(&oldest);
+            }
+        }
+    }
+    fn drop_one(&mut self, key: &Key) {
+        if let Some((_, html)) = self.fragments.remove(key) {
+            self.bytes -= html.len();
+        }
+    }
+}
+
+impl Live {
+    /// The newest fragment of a region that is followed, with its hash.
+    pub(crate) fn kept(&self, viewer: Viewer, src: &str) -> Option<(u64, Arc<str>)> {
+        let key = Key { viewer, src: src.to_owned() };
+        let followed =
+            self.sources.lock().expect("no panic while locked").get(&key).is_some_and(|it| it.strong_count() > 0);
+        if !followed {
+            return None;
+        }
+        self.cache.lock().expect("no panic while locked").fragments.get(&key).cloned()
+    }
+
+    fn follow(&self, state: &Shared, viewer: Viewer, src: &str) -> Option<Arc<Source>> {
+        let key = Key { viewer, src: src.to_owned() };
+        let mut sources = self.sources.lock().expect("no panic while locked");
+        if let Some(source) = sources.get(&key).and_then(Weak::upgrade) {
+            return Some(source);
+        }
+        sources.retain(|_, source| source.strong_count() > 0);
+        if sources.len() >= SOURCES {
+            return None;
+        }
+        let hints = region::hints(viewer.org, src)?;
+        let (versions, version) = watch::channel(None);
+        let (alive, gone) = watch::channel(());
+        let source = Arc::new(Source { version, _alive: alive });
+        sources.insert(key.clone(), Arc::downgrade(&source));
+        tokio::spawn(render(state.clone(), key, hints, versions, gone));
+        Some(source)
+    }
+}
+
+pub(crate) fn hash(html: &str) -> u64 {
+    let bytes = *blake3::hash(html.as_bytes()).as_bytes();
+    u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
+}
+
+/// Renders a region whenever one of its hints arrives, as long as it has a follower.
+async fn render(
+    state: Shared,
+    key: Key,
+    hints: Vec<Hint>,
+    versions: watch::Sender<Option<u64>>,
+    mut gone: watch::Receiver<()>,
+) {
+    // Listened to before the first read: what changes meanwhile rings afterwards.
+    let mut bells: Vec<_> = hints.into_iter().map(|hint| state.hub.follow(hint)).collect();
+    let mut closing = state.closing.subscribe();
+    loop {
+        let began = Instant::now();
+        state.pages.live.renders.fetch_add(1, Ordering::Relaxed);
+        if let Ok(html) = region::render(&state, key.viewer, &key.src).await {
+            let html: Arc<str> = html.into_string().into();
+            let version = hash(&html);
+            if *versions.borrow() != Some(version) {
+                state.pages.live.cache.lock().expect("no panic while locked").put(&key, version, html);
+                versions.send_replace(Some(version));
+            }
+        }
+        let rung = select_all(bells.iter_mut().map(|bell| Box::pin(bell.rung())));
+        tokio::select! {
+            _ = rung => {}
+            _ = gone.changed() => break,
+            _ = closing.changed() => break,
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(began + PAUSE) => {}
+            _ = gone.changed() => break,
+        }
+    }
+    state.pages.live.cache.lock().expect("no panic while locked").drop_one(&key);
+}
+
+/// `GET /ui/live?r=…&r=…`: versions of these regions, and of each again when it changes.
+pub(crate) async fn stream(State(state): State<Shared>, visitor: Visitor, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let wanted = query.split('&').filter_map(|pair| pair.strip_prefix("r="));
+    let wanted: Vec<String> =
+        wanted.filter_map(|src| percent_decode_str(src).decode_utf8().ok()).map(Into::into).collect();
+    if wanted.len() > REGIONS {
+        return StatusCode::BAD_REQUEST.into_response();
+    }
+    sse_stream(&state, move |state, feed| follow(state, feed, visitor, wanted))
+}
+
+async fn follow(state: Shared, feed: Feed, visitor: Visitor, wanted: Vec<String>) {
+    let mut revoked = state.hub.follow(Hint::Tokens);
+    if !visitor.is_good(&state).await {
+        return;
+    }
+    let viewer = visitor.viewer();
+    let sources: Vec<(String, Arc<Source>)> = wanted
+        .into_iter()
+        .filter_map(|src| Some((src.clone(), state.pages.live.follow(&state, viewer, &src)?)))
+        .collect();
+    let jitter = u64::from_le_bytes(blake3::hash(visitor.secret.as_bytes()).as_bytes()[..8].try_into().expect("eight"));
+    let retry = Duration::from_millis(RETRY_MS + jitter % RETRY_MS);
+    let hello = Event::default().event("build").retry(retry).data(super::build());
+    if feed.send(hello).await.is_err() {
+        return;
+    }
+    let versions = sources.iter().map(|(src, source)| {
+        let src = src.clone();
+        tokio_stream::wrappers::WatchStream::new(source.version.clone())
+            .filter_map(move |version| std::future::ready(version.map(|version| (src.clone(), version))))
+            .boxed()
+    });
+    let mut versions = merged(versions);
+    let until = Duration::from_millis((visitor.until.ms() - now_ms()).max(0) as u64);
+    let mut ends = std::pin::pin!(tokio::time::sleep(until));
+    let mut active = tokio::time::interval(ACTIVE_EVERY);
+    loop {
+        tokio::select! {
+            Some((src, version)) = versions.next() => {
+                let data = serde_json::json!({ "src": src, "v": format!("{version:016x}") }).to_string();
+                if feed.send(Event::default().event("v").data(data)).await.is_err() {
+                    return;
+                }
+            }
+            () = revoked.rung() => {
+                state.pages.forget_sessions();
+                if !visitor.is_good(&state).await {
+                    let _ = feed.send(Event::default().event("over").data("")).await;
+                    return;
+                }
+            }
+            () = &mut ends => {
+                let _ = feed.send(Event::default().event("over").data("")).await;
+                return;
+            }
+            _ = active.tick() => state.asked_at.store(now_ms(), Ordering::Relaxed),
+            gone = feed.wait(std::future::pending()) => { debug_assert!(!gone); return }
+        }
+    }
+}

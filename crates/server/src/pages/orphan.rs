@@ -1,0 +1,143 @@
+//! Orphans: what providers list and no row knows, by section, with what they cost. Kept with a reason, or ended by typing their id.
+
+use super::act::{after, answer_of};
+use super::session::{Form, Visitor};
+use super::shell::{self, Head};
+use super::{OrShown as _, PageResult, Refusal, parts};
+use crate::auth::{Admin, Reader, Writer};
+use crate::input::{Asked, Path, Query};
+use crate::problem::Problem;
+use crate::routes::{Paging, RequestId};
+use crate::{Shared, orphan};
+use axum::extract::{Extension, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use engine::store::token::Scope;
+use maud::{Markup, html};
+use wire::api::{EndOrphanBody, OrphanView, Page, ScanBody, ScanView, WhitelistBody};
+
+/// Sections in the order in which they matter.
+const SECTIONS: [(&str, &str); 5] = [
+    ("current_session", "Of this control plane, named by this session"),
+    ("other_sessions", "Of this control plane, named earlier"),
+    ("unknown", "With names that tell nothing"),
+    ("tailscale", "In the network of Tailscale"),
+    ("other_installations", "Of other installations"),
+];
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageResult {
+    let reader = || Reader(visitor.token.clone());
+    let shared = || State(state.clone());
+    let all = orphan::list(shared(), reader(), Query(orphan::Filter::everything(200))).await.or_shown(&visitor)?.0;
+    let tally = orphan::tally(shared(), reader()).await.or_shown(&visitor)?.0;
+    let scans = answer_of(orphan::scans(shared(), reader(), Query(Paging::default())).await).await;
+    let scans: Page<ScanView> = scans.or_shown(&visitor)?;
+    let admin = visitor.viewer().may(Scope::Admin);
+    let body = html! {
+        div.title { h1 { "Orphans" }
+            @if visitor.viewer().may(Scope::Write) { div.actions { (parts::button("Scan now", "/orphans/scan", "primary")) } } }
+        p { @if tally.orphans == 0 { "Nothing is left behind that costs." } @else {
+            (tally.orphans) " that no person keeps, " (parts::credits(&tally.estimated_hourly_cost)) " credits an hour." }
+            @if !tally.not_scanned.is_empty() { " Not listed to their end: " (tally.not_scanned.join(", ")) "." } }
+        @for (section, title) in SECTIONS {
+            @let here: Vec<&OrphanView> = all.data.iter().filter(|it| it.section == section).collect();
+            @if !here.is_empty() { h2 { (title) } (table(title, &here, admin)) }
+        }
+        h2 { "Last scans" }
+        @if scans.data.is_empty() { p.empty { "No provider has been listed yet." } } @else {
+            div.scroll tabindex="0" role="region" aria-label="Last scans" { table.list {
+                thead { tr { th scope="col" { "Provider" } th scope="col" { "Finished" } th.r scope="col" { "Listed" } th.r scope="col" { "Known" } th.r scope="col" { "Orphans" } th scope="col" { "Error" } } }
+                tbody { @for it in &scans.data { tr {
+                    td { (it.provider) " " span.quiet { (it.region) } } td { @match it.finished_at { Some(at) => (parts::time(at)), None => "never" } }
+                    td.r.num { (it.listed) } td.r.num { (it.tracked) } td.r.num { (it.orphans) } td { (parts::visible(it.error.as_deref().unwrap_or_default())) }
+                } } }
+            } }
+        }
+    };
+    Ok(shell::full(&state, &visitor, Head { title: "Orphans", under: "/orphans" }, &body).await)
+}
+
+fn table(title: &str, all: &[&OrphanView], admin: bool) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(title) { table.list {
+            thead { tr { th scope="col" { "Severity" } th scope="col" { "Id" } th scope="col" { "Provider" } th scope="col" { "State" } th.r scope="col" { "Per hour" } th.r scope="col" { "Seen" } @if admin { th scope="col" { "Decide" } } } }
+            tbody { @for it in all { tr {
+                td { (it.severity) @if it.whitelisted.is_some() { span.phase { "kept" } } @if it.ending_at.is_some() { span.phase { "ending" } } }
+                td { code { (parts::visible(&it.provider_id)) } br; span.quiet { (parts::visible(&it.name)) }
+                    @if let Some(error) = &it.ending_error { p.bad { (parts::visible(error)) } } }
+                td { (it.provider) " " span.quiet { (it.region) } } td { (it.status) }
+                td.r { @match &it.estimated_hourly_cost { Some(cost) => (parts::credits(cost)), None => "?" } } td.r { (parts::time(it.seen_at)) }
+                @if admin { td { @if it.whitelisted.is_none() { (decide(it)) } } }
+            } } }
+        } }
+    }
+}
+
+fn decide(it: &OrphanView) -> Markup {
+    let field = |name: &str| format!("{name}-{}", it.provider_id);
+    let to = |action: &str| {
+        let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
+        format!("/orphans/{action}?id={}&provider={}", encode(&it.provider_id), encode(&it.provider))
+    };
+    html! {
+        details { summary { "Keep or end" }
+            label { span { "Reason to keep it" } input form="act" name=(field("reason")) maxlength="500" autocomplete="off"; }
+            (parts::button("Keep", &to("keep"), ""))
+            label { span { "Type its id to end it" } input form="act" name=(field("typed")) autocomplete="off" spellcheck="false"; }
+            (parts::button("Terminate", &to("terminate"), "danger"))
+        }
+    }
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct About {
+    id: String,
+    provider: Option<String>,
+}
+
+/// `POST /orphans/{scan,keep,terminate}`.
+pub(crate) async fn act(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path(action): Path<String>,
+    Query(about): Query<About>,
+    Extension(request_id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let form = match Form::of(&visitor, request).await {
+        Ok(form) => form,
+        Err(response) => return Ok(response),
+    };
+    let field = |name: &str| form.get(&format!("{name}-{}", about.id)).unwrap_or_default().to_owned();
+    let (route, shared) = (format!("POST /orphans/{action}"), State(state));
+    // A scan is asked for again and again: each is its own.
+    let version = if action == "scan" { request_id.0.clone() } else { field("reason") + &field("typed") };
+    let key = visitor.action_key(&action, &about.id, &version);
+    let needed = if action == "scan" { Scope::Write } else { Scope::Admin };
+    visitor.token.must(needed, &action).or_shown(&visitor)?;
+    let (admin, subject) = (Admin(visitor.token.clone()), format!("{} {version}", about.id));
+    let answer = match action.as_str() {
+        "scan" => {
+            let asked = Asked::made(ScanBody::default(), &route, &subject, key, request_id.0);
+            orphan::scan(shared, Writer(visitor.token.clone()), asked).await
+        }
+        "keep" => {
+            let body = WhitelistBody {
+                provider_id: about.id.clone(),
+                provider: about.provider.clone(),
+                reason: field("reason"),
+                expires_at: None,
+                notes: None,
+            };
+            orphan::keep(shared, admin, Asked::made(body, &route, &subject, key, request_id.0)).await
+        }
+        "terminate" => {
+            let body = EndOrphanBody { confirm: field("typed"), force: false };
+            let (path, of) = (Path(about.id.clone()), Query(orphan::Of::provider(about.provider.clone())));
+            orphan::terminate(shared, admin, path, of, Asked::made(body, &route, &subject, key, request_id.0)).await
+        }
+        other => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("no action `{other}`"))),
+    };
+    Ok(after(&visitor, answer, "/orphans").await)
+}

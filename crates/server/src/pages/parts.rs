@@ -1,0 +1,191 @@
+//! Pieces that several pages use: states, times, amounts, commands, JSON, refusals. Text that a user or a run wrote is shown with its
+//! control and direction characters made visible.
+
+use crate::problem::Problem;
+use maud::{Markup, html};
+use model::time::{DAY, civil_date, show_duration};
+use serde_json::Value;
+use wire::api::ErrorView;
+
+/// Bytes of a JSON value that a page shows.
+const SHOWN_JSON: usize = 64 * 1024;
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// Text as it is, but for characters that would change how the text around them reads.
+pub(crate) fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => shown.push(c),
+            '\u{7f}' => shown.push('␡'),
+            c if c < ' ' => shown.push(char::from_u32(0x2400 + c as u32).unwrap_or('␦')),
+            '\u{80}'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' => shown.push_str(&format!("‹U+{:04X}›", c as u32)),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// A state: a word with a mark of its own, so that it needs no colour.
+pub(crate) fn state(word: &str) -> Markup {
+    html! { span.st data-s=(word) { (word.replace('_', " ")) } }
+}
+
+fn clock(at: i64) -> (String, String) {
+    let (year, month, day) = civil_date(at.div_euclid(DAY));
+    let seconds = at.rem_euclid(DAY) / 1000;
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let name = MONTHS[usize::try_from(month - 1).unwrap_or(0) % 12];
+    (format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z"), format!("{day} {name} {h:02}:{m:02}"))
+}
+
+/// A moment. The script shows how long ago it was; without script it is a time in UTC.
+pub(crate) fn time(at: i64) -> Markup {
+    let (exact, short) = clock(at);
+    html! { time datetime=(exact) title=(exact) data-age=(at) { (short) } }
+}
+
+/// How long something has taken, or takes since then.
+pub(crate) fn lasted(from: Option<i64>, to: Option<i64>) -> Markup {
+    match (from, to) {
+        (Some(from), Some(to)) => html! { span.num { (show_duration((to - from).max(0))) } },
+        (Some(from), None) => {
+            let (exact, short) = clock(from);
+            html! { time.num datetime=(exact) title=(format!("since {exact}")) data-since=(from) { "since " (short) } }
+        }
+        (None, _) => html! { span.quiet { "–" } },
+    }
+}
+
+/// The hour and minute of an event, with seconds.
+pub(crate) fn moment(at: i64) -> Markup {
+    let (exact, _) = clock(at);
+    html! { time.num datetime=(exact) title=(exact) { (exact[11..19]) } }
+}
+
+/// The same as text.
+pub(crate) fn clock_time(at: i64) -> String {
+    clock(at).0[11..19].to_owned()
+}
+
+pub(crate) fn duration(ms: Option<i64>) -> Markup {
+    html! { span.num { @match ms { Some(ms) => (show_duration(ms.max(0))), None => "–" } } }
+}
+
+/// Credits without the zeros at their end.
+pub(crate) fn credits(amount: &str) -> Markup {
+    let shown = if amount.contains('.') { amount.trim_end_matches('0').trim_end_matches('.') } else { amount };
+    html! { span.num { (shown) } }
+}
+
+pub(crate) fn bytes(size: i64) -> String {
+    let mut size = size as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if size < 1024.0 {
+            return if unit == "B" { format!("{size} B") } else { format!("{size:.1} {unit}") };
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.1} TiB")
+}
+
+/// A command to copy.
+pub(crate) fn command(text: &str) -> Markup {
+    html! { code.cli data-copy { (visible(text)) } }
+}
+
+pub(crate) fn json(value: &Value) -> Markup {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => serde_json::to_string_pretty(other).unwrap_or_default(),
+    };
+    let mut end = text.len().min(SHOWN_JSON);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    html! {
+        pre.json tabindex="0" { (visible(&text[..end])) }
+        @if end < text.len() { p.quiet { "The first " (bytes(end as i64)) " of " (bytes(text.len() as i64)) "." } }
+    }
+}
+
+pub(crate) fn error(error: &ErrorView) -> Markup {
+    html! {
+        div.error {
+            strong { (error.code.replace('_', " ")) } " " span { (visible(&error.message)) }
+            @if let Some(cause) = &error.cause { pre.cause tabindex="0" { (visible(cause)) } }
+        }
+    }
+}
+
+/// Names and values side by side; those without a value are left out.
+pub(crate) fn facts(rows: Vec<(&str, Option<Markup>)>) -> Markup {
+    html! {
+        dl.facts {
+            @for (name, value) in rows {
+                @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
+            }
+        }
+    }
+}
+
+/// A button of the page's one form. `seen` says which state it was shown for.
+pub(crate) fn button(label: &str, action: &str, class: &str) -> Markup {
+    html! { button class=(class) type="submit" form="act" formaction=(action) { (label) } }
+}
+
+/// Where a listing goes on.
+pub(crate) fn more(path: &str, next: Option<&str>, first: bool) -> Markup {
+    let joint = if path.contains('?') { '&' } else { '?' };
+    html! {
+        @if next.is_some() || !first {
+            nav.pages aria-label="Further entries" {
+                @if !first { a href=(path) { "First page" } }
+                @if let Some(next) = next { a rel="next" href=(format!("{path}{joint}cursor={next}")) { "Next page" } }
+            }
+        }
+    }
+}
+
+pub(crate) fn problem(problem: &Problem) -> Markup {
+    html! {
+        section.card.refusal {
+            h1 { (problem.status().as_u16()) " " (problem.status().canonical_reason().unwrap_or("Error")) }
+            p { (visible(problem.detail())) }
+            @if let Some(fix) = problem.fix_text() { p { strong { "What helps: " } (visible(fix)) } }
+            p { a href="/" { "To the runs" } }
+        }
+    }
+}
+
+pub(crate) fn stale_form() -> Markup {
+    html! {
+        h1 { "This form is old" }
+        p { "It belongs to another session, so nothing was done. " a href="/" { "Open the pages again" } " and repeat it." }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_mislead_are_shown() {
+        assert_eq!(visible("a\u{202e}b\u{1b}[31m\u{0}\n\tç"), "a‹U+202E›b␛[31m␀\n\tç");
+    }
+
+    #[test]
+    fn amounts_and_times_are_short() {
+        assert_eq!(credits("1.500000").into_string(), r#"<span class="num">1.5</span>"#);
+        assert_eq!(credits("100").into_string(), r#"<span class="num">100</span>"#);
+        assert_eq!(clock(1_794_731_405_000), ("2026-11-15T08:30:05Z".into(), "15 Nov 08:30".into()));
+        assert_eq!(bytes(1536), "1.5 KiB");
+    }
+}

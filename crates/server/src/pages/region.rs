@@ -1,0 +1,109 @@
+//! Regions: parts of pages that are rendered again when something changes. Each has a path below `/ui/`, the hints that it follows, and
+//! a function that renders it from the API's own views. A fragment depends on the org and scope of its viewer and on nothing else of them.
+
+use super::session::{Viewer, Visitor};
+use super::{build, instance, live, question, run, run_list, usage, workflow};
+use crate::Shared;
+use crate::problem::{HandlerResult, Problem};
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use engine::store::{Hint, Topic};
+use maud::{Markup, PreEscaped, html};
+use model::{JobId, OrgId, RunId};
+use std::sync::Arc;
+
+/// What a path below `/ui/` names.
+enum Region<'s> {
+    Runs,
+    Run(&'s str, &'s str),
+    Inbox,
+    InboxCount,
+    Machines,
+    Workflow(&'s str),
+    Spending,
+}
+
+fn read(src: &str) -> Option<(Region<'_>, &str)> {
+    let (path, query) = src.split_once('?').unwrap_or((src, ""));
+    let parts: Vec<&str> = path.strip_prefix("/ui/")?.split('/').collect();
+    let region = match parts.as_slice() {
+        ["runs"] => Region::Runs,
+        ["runs", id, part] => Region::Run(id, part),
+        ["machines"] => Region::Machines,
+        ["workflows", id] => Region::Workflow(id),
+        ["spending"] => Region::Spending,
+        ["inbox"] => Region::Inbox,
+        ["inbox", "count"] => Region::InboxCount,
+        _ => return None,
+    };
+    Some((region, query))
+}
+
+/// What changes a region. None: there is no such region.
+pub(crate) fn hints(org: OrgId, src: &str) -> Option<Vec<Hint>> {
+    let (region, query) = read(src)?;
+    Some(match region {
+        Region::Runs => vec![Hint::Org(org, Topic::Runs)],
+        Region::Run(id, part) => {
+            let id: RunId = id.parse().ok()?;
+            match part {
+                "log" => {
+                    let job = query.split('&').find_map(|pair| pair.strip_prefix("job="));
+                    let job: Option<JobId> = job.and_then(|job| job.parse().ok());
+                    let bytes = job.map_or(Hint::RunLogs(id), |job| Hint::Logs(job.into()));
+                    vec![Hint::Run(id), bytes]
+                }
+                _ => vec![Hint::Run(id)],
+            }
+        }
+        Region::Machines | Region::Workflow(_) => vec![Hint::Org(org, Topic::Machines), Hint::Org(org, Topic::Runs)],
+        Region::Spending => vec![Hint::Org(org, Topic::Money)],
+        Region::Inbox | Region::InboxCount => vec![Hint::Org(org, Topic::Inbox)],
+    })
+}
+
+pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> HandlerResult<Markup> {
+    let (region, query) =
+        read(src).ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such part of a page"))?;
+    match region {
+        Region::Runs => run_list::region(state, viewer, query).await,
+        Region::Run(id, part) => run::region(state, viewer, id, part, query).await,
+        Region::Inbox => question::region(state, viewer, query).await,
+        Region::InboxCount => question::count(state, viewer).await,
+        Region::Machines => instance::region(state, viewer).await,
+        Region::Workflow(id) => workflow::region(state, viewer, id).await,
+        Region::Spending => usage::region(state, viewer, query).await,
+    }
+}
+
+/// A region inside a page, rendered now.
+pub(crate) async fn live(state: &Shared, viewer: Viewer, src: &str) -> HandlerResult<Markup> {
+    let inner = render(state, viewer, src).await?.into_string();
+    let version = format!("{:016x}", live::hash(&inner));
+    Ok(html! { live-region src=(src) data-v=(version) { (PreEscaped(inner)) } })
+}
+
+/// `GET /ui/…`: the fragment, from memory if the region is followed.
+pub(crate) async fn fragment(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> Response {
+    let src = uri.path_and_query().map_or("", |place| place.as_str());
+    let viewer = visitor.viewer();
+    let (version, html) = match state.pages.live.kept(viewer, src) {
+        Some(kept) => kept,
+        None => match render(&state, viewer, src).await {
+            Ok(html) => {
+                let html: Arc<str> = html.into_string().into();
+                (live::hash(&html), html)
+            }
+            Err(problem) => return problem.into_response(),
+        },
+    };
+    let text = |text: String| HeaderValue::from_str(&text).expect("ASCII");
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("private, no-store")),
+        (header::HeaderName::from_static("x-version"), text(format!("{version:016x}"))),
+        (header::HeaderName::from_static("x-build"), text(build())),
+    ];
+    (headers, html.to_string()).into_response()
+}

@@ -1,0 +1,314 @@
+//! One run: why it waits or failed, what it does, and what can be done. Its parts are pages of their own, so that each reads little.
+
+use super::region;
+use super::session::{Viewer, Visitor};
+use super::shell::{self, Head};
+use super::{OrShown as _, PageResult, log, parts, run_list, tree};
+use crate::auth::Reader;
+use crate::input::{Path, Query};
+use crate::problem::{HandlerResult, Problem};
+use crate::routes::{Paging, id as parsed};
+use crate::{Shared, artifact as artifacts, run, usage, view};
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use engine::store::token::Scope;
+use maud::{Markup, html};
+use model::RunId;
+use wire::api::{RunView, UsageGroups, UsageSums};
+
+/// Parts of a run that have a page of their own.
+const PARTS: [(&str, &str); 5] =
+    [("", "Overview"), ("log", "Log"), ("events", "Events"), ("cost", "Cost"), ("files", "Files")];
+/// Events of one page.
+const EVENTS: i64 = 200;
+
+pub(crate) async fn page(state: State<Shared>, visitor: Visitor, Path(id): Path<String>, uri: Uri) -> PageResult {
+    shown(state.0, visitor, id, "", &uri).await
+}
+
+pub(crate) async fn part_page(
+    state: State<Shared>,
+    visitor: Visitor,
+    Path((id, part)): Path<(String, String)>,
+    uri: Uri,
+) -> PageResult {
+    shown(state.0, visitor, id, &part, &uri).await
+}
+
+async fn shown(state: Shared, visitor: Visitor, id: String, part: &str, uri: &Uri) -> PageResult {
+    let viewer = visitor.viewer();
+    let run = one(&state, viewer, &id).await.or_shown(&visitor)?;
+    let (_, title) = PARTS.into_iter().find(|(name, _)| *name == part).ok_or_else(|| nothing(&visitor, part))?;
+    let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let src = |name: &str| format!("/ui/runs/{}/{name}{query}", run.id);
+    let head = region::live(&state, viewer, &format!("/ui/runs/{}/head", run.id)).await.or_shown(&visitor)?;
+    let body = match part {
+        "" => region::live(&state, viewer, &src("tree")).await,
+        "log" => log::page(&state, viewer, &run, uri.query().unwrap_or_default()).await,
+        other => region::live(&state, viewer, &src(other)).await,
+    }
+    .or_shown(&visitor)?;
+    let body = html! {
+        p.crumbs { a href="/runs" { "Runs" } " / " (run.id) }
+        (head)
+        nav.tabs aria-label="Parts of this run" {
+            @for (name, label) in PARTS {
+                a href=(address(&run.id, name)) aria-current=[(name == part).then_some("page")] { (label) }
+            }
+        }
+        (body)
+    };
+    let title = format!("{} · {title}", run.name);
+    Ok(shell::full(&state, &visitor, Head { title: &title, under: "/runs" }, &body).await)
+}
+
+fn address(id: &str, part: &str) -> String {
+    if part.is_empty() { format!("/runs/{id}") } else { format!("/runs/{id}/{part}") }
+}
+
+fn nothing(visitor: &Visitor, part: &str) -> super::Refusal {
+    let detail = format!("a run has no part `{part}`");
+    super::Refusal::of(visitor.clone(), Problem::new(StatusCode::NOT_FOUND, "not_found", detail))
+}
+
+pub(crate) async fn one(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<RunView> {
+    Ok(run::show(State(state.clone()), viewer.reader(), Path(id.to_owned())).await?.0)
+}
+
+pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, part: &str, query: &str) -> HandlerResult<Markup> {
+    match part {
+        "head" => head(state, viewer, id).await,
+        "tree" => tree::region(state, viewer, id, query).await,
+        "log" => log::region(state, viewer, id, query).await,
+        "events" => events(state, viewer, id, query).await,
+        "cost" => cost(state, viewer, id).await,
+        "files" => files(state, viewer, id, query).await,
+        _ => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such part of a run")),
+    }
+}
+
+/// State, why, what it is, and what can be done.
+async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
+    let run = one(state, viewer, id).await?;
+    let why = match run.status.as_str() {
+        "completed" | "created" => None,
+        "running" if run.phase.as_deref() == Some("running") => None,
+        _ => Some(run::why(State(state.clone()), viewer.reader(), Path(id.to_owned())).await?.0),
+    };
+    let ended = run.completed_at.or(run.cancelled_at);
+    Ok(html! {
+        div.title {
+            h1 { (parts::visible(&run.name)) }
+            (parts::state(&run.status))
+            @if ended.is_none() { @if let Some(phase) = run.phase.as_ref().filter(|phase| **phase != run.status) { span.phase { (phase) } } }
+            @if let Some(outcome) = run.outcome.as_ref().filter(|it| *it != "success") { span.phase { (outcome) } }
+            @if viewer.may(Scope::Write) { (actions(&run)) }
+        }
+        @if let Some(why) = why {
+            section.why data-s=(run.status) aria-label="Why" {
+                p.summary { (parts::visible(&why.summary)) }
+                @if !why.facts.is_empty() { ul { @for fact in &why.facts { li { (parts::visible(fact)) } } } }
+                @if !why.next.is_empty() {
+                    p.quiet { "What helps" }
+                    ul.commands { @for next in &why.next { li { (helps(next)) } } }
+                }
+            }
+        } @else if let Some(error) = &run.last_error { (parts::error(error)) }
+        (parts::facts(vec![
+            ("What", Some(run_list::what(&run))),
+            ("Machine", run.instance.as_ref().map(|it| html! { code { (it) } @if run.warm == Some(true) { " " span.quiet { "warm" } } })),
+            ("Attempt", (run.max_attempts > 1 || run.attempt_number > 1).then(|| html! { span.num { (run.attempt_number) " of " (run.max_attempts) } })),
+            ("Exit", run.exit_code.map(|code| html! { span.num { (code) } })),
+            ("Signal", run.signal.map(|signal| html! { span.num { (signal) } })),
+            ("Created", Some(parts::time(run.created_at))),
+            ("Took", run.started_at.map(|at| parts::lasted(Some(at), ended))),
+            ("Cost", Some(html! { (parts::credits(&run.credits_charged)) @if ended.is_none() { " of " (parts::credits(&run.credits_reserved)) " reserved" } })),
+            ("Budget", run.budget.as_deref().map(parts::credits)),
+            ("Kept until", run.hold_until.map(parts::time)),
+            ("Workdir", run.workdir.as_ref().filter(|_| run.hold_until.is_some()).map(|it| html! { code { (parts::visible(it)) } })),
+        ]))
+        @if let Some(output) = &run.output { details.block open { summary { "Output" } (parts::json(output)) } }
+        @if let Some(why) = &run.output_error { p.bad { (parts::visible(why)) } }
+        @if let Some(inputs) = run.inputs.as_ref().filter(|it| !it.is_null()) { details.block { summary { "Inputs" } (parts::json(inputs)) } }
+    })
+}
+
+/// A line of advice: its command can be copied.
+fn helps(text: &str) -> Markup {
+    if text.starts_with("repl ") {
+        parts::command(text)
+    } else {
+        html! { (parts::visible(text)) }
+    }
+}
+
+/// Which state the buttons were shown for: pressed on an older page they are refused.
+pub(crate) fn seen(run: &RunView) -> String {
+    format!("{}.{}.{}", run.status, run.attempt_number, run.version)
+}
+
+fn actions(run: &RunView) -> Markup {
+    let possible: &[(&str, &str, &str)] = match run.status.as_str() {
+        "created" => &[("start", "Start", "primary"), ("cancel", "Cancel", "danger")],
+        "paused" => &[("resume", "Resume", "primary"), ("cancel", "Cancel", "danger")],
+        "completed" | "cancelled" => &[],
+        "failed" => &[("retry", "Retry", "primary")],
+        _ => &[("pause", "Pause", ""), ("cancel", "Cancel", "danger")],
+    };
+    let to = |action: &str| format!("/runs/{}/{action}?seen={}", run.id, seen(run));
+    html! {
+        div.actions {
+            @for (action, label, class) in possible { (parts::button(label, &to(action), class)) }
+            @if let (Some(slot), Some(_)) = (&run.allocation, run.hold_until) {
+                (parts::button("Keep 30 min longer", &format!("/allocations/{slot}/extend?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
+                (parts::button("Release", &format!("/allocations/{slot}/release?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
+            }
+            details.shell { summary { "Shell" }
+                ul.commands {
+                    li { (parts::command(&format!("repl status {}", run.id))) }
+                    li { (parts::command(&format!("repl logs -f {}", run.id))) }
+                    @for (action, _, _) in possible { li { (parts::command(&format!("repl {action} {}", run.id))) } }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn paging(query: &str, limit: i64) -> Paging {
+    let cursor = query.split('&').find_map(|pair| pair.strip_prefix("cursor=")).map(str::to_owned);
+    Paging { limit: Some(limit), cursor }
+}
+
+async fn events(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerResult<Markup> {
+    let run: RunId = parsed("run", id)?;
+    let after = paging(query, EVENTS).after()?;
+    let (_, events, _) = state.engine.events(viewer.org, run, after, EVENTS).await?;
+    let next = events.last().filter(|_| events.len() as i64 == EVENTS).map(|last| model::slug(last.seq));
+    Ok(html! {
+        div.scroll tabindex="0" role="region" aria-label="Events" {
+            table.list {
+                thead { tr { th.r scope="col" { "#" } th scope="col" { "Time" } th scope="col" { "Event" } th scope="col" { "Who and what" } } }
+                tbody { @for event in &events {
+                    tr id=(format!("e{}", event.seq)) {
+                        td.r.num { (event.seq) } td { (parts::moment(event.at.ms())) } td { code { (event.kind) } }
+                        td { (event_body(&event.body)) }
+                    }
+                } }
+            }
+        }
+        (parts::more(&format!("/runs/{id}/events"), next.as_deref(), after == 0))
+    })
+}
+
+/// The fields of an event in one line; those that are long open.
+fn event_body(body: &serde_json::Value) -> Markup {
+    let Some(fields) = body.as_object() else { return parts::json(body) };
+    html! {
+        @for (name, value) in fields.iter().filter(|(name, value)| *name != "run" && !value.is_null()) {
+            @match value {
+                serde_json::Value::Object(_) | serde_json::Value::Array(_) => {
+                    details.inline { summary { (parts::visible(name)) } (parts::json(value)) }
+                }
+                serde_json::Value::String(text) => { span.field { b { (parts::visible(name)) } " " (parts::visible(text)) } " " }
+                other => { span.field { b { (parts::visible(name)) } " " (other.to_string()) } " " }
+            }
+        }
+    }
+}
+
+async fn cost(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
+    let run: RunId = parsed("run", id)?;
+    let first = Query(Paging::default());
+    let used = usage::of_run(State(state.clone()), viewer.reader(), Path(id.to_owned()), first).await?.0;
+    let attempts = state.engine.attempts(viewer.org, run).await?;
+    Ok(html! {
+        (parts::facts(vec![
+            ("Charged", Some(parts::credits(&used.total.charged))),
+            ("Machine time", Some(parts::duration(Some(used.total.machine_ms)))),
+            ("Turns", Some(html! { span.num { (used.total.turns) } })),
+            ("Tokens in", Some(html! { span.num { (used.total.input_tokens) } })),
+            ("Tokens out", Some(html! { span.num { (used.total.output_tokens) } })),
+        ]))
+        h2 { "Attempts" }
+        div.scroll tabindex="0" role="region" aria-label="Attempts" { table.list {
+            thead { tr { th.r scope="col" { "#" } th scope="col" { "State" } th.r scope="col" { "Reserved" } th.r scope="col" { "Charged" } th.r scope="col" { "Refunded" } th.r scope="col" { "Took" } } }
+            tbody { @for it in attempts.iter().map(view::attempt) { tr {
+                td.r.num { (it.number) } td { (parts::state(&it.status)) } td.r { (parts::credits(&it.credits_reserved)) }
+                td.r { (parts::credits(&it.credits_charged)) } td.r { (parts::credits(&it.credits_refunded)) }
+                td.r { (parts::lasted(Some(it.opened_at), it.ended_at)) }
+            } } }
+        } }
+        (groups("By model", &used.models)) (groups("By agent", &used.agents)) (groups("By provider", &used.providers))
+        @if !used.steps.is_empty() {
+            h2 { "By step" }
+            div.scroll tabindex="0" role="region" aria-label="By step" { table.list {
+                thead { tr { th scope="col" { "Step" } th scope="col" { "Model" } (sums_head()) } }
+                tbody { @for step in &used.steps { tr {
+                    td { a href=(format!("/runs/{id}/steps/{}", step.step)) { (parts::visible(&step.path)) } }
+                    td { (step.model.as_deref().unwrap_or("–")) } (sums(&step.usage))
+                } } }
+            } }
+        }
+    })
+}
+
+pub(crate) fn groups(title: &str, groups: &UsageGroups) -> Markup {
+    html! {
+        @if groups.groups.iter().any(|group| group.key.is_some()) {
+            h2 { (title) }
+            div.scroll tabindex="0" role="region" aria-label=(title) { table.list {
+                thead { tr { th scope="col" { "Name" } (sums_head()) } }
+                tbody {
+                    @for group in &groups.groups { tr {
+                        td { (parts::visible(group.name.as_deref().or(group.key.as_deref()).unwrap_or("other"))) }
+                        (sums(&group.usage))
+                    } }
+                    @if let Some(others) = &groups.others { tr { td.quiet { "others" } (sums(others)) } }
+                }
+            } }
+        }
+    }
+}
+
+fn sums_head() -> Markup {
+    html! { th.r scope="col" { "Machine" } th.r scope="col" { "Turns" } th.r scope="col" { "Tokens" } th.r scope="col" { "Credits" } }
+}
+
+fn sums(usage: &UsageSums) -> Markup {
+    html! {
+        td.r { (parts::duration(Some(usage.machine_ms))) } td.r.num { (usage.turns) }
+        td.r.num { (usage.input_tokens + usage.output_tokens) } td.r { (parts::credits(&usage.charged)) }
+    }
+}
+
+async fn files(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerResult<Markup> {
+    let asked = paging(query, 100);
+    let first = asked.cursor.is_none();
+    let page = artifacts::list(State(state.clone()), viewer.reader(), Path(id.to_owned()), Query(asked)).await?.0;
+    if page.data.is_empty() && first {
+        return Ok(html! { p.empty { "This run kept no files. " code { "--artifact 'out/*'" } " keeps some." } });
+    }
+    Ok(html! {
+        div.scroll tabindex="0" role="region" aria-label="Files" { table.list {
+            thead { tr { th scope="col" { "Path" } th.r scope="col" { "Size" } th scope="col" { "State" } th.r scope="col" { "Attempt" } th.r scope="col" { "Kept until" } } }
+            tbody { @for file in &page.data { tr id=(file.id) {
+                td { @if file.kind == "file" && file.deleted_at.is_none() {
+                        a download href=(format!("/runs/{id}/artifacts/{}", file.id)) { (parts::visible(&file.path)) }
+                    } @else { (parts::visible(&file.path)) @if let Some(target) = &file.target { span.quiet { " → " (parts::visible(target)) } } } }
+                td.r.num { (parts::bytes(file.size)) } td { (file.state) } td.r.num { (file.attempt) }
+                td.r { @match file.expires_at { Some(at) => (parts::time(at)), None => "–" } }
+            } } }
+        } }
+        (parts::more(&format!("/runs/{id}/files"), page.next_cursor.as_deref(), first))
+    })
+}
+
+pub(crate) async fn artifact(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path((run, artifact)): Path<(String, String)>,
+) -> Result<Response, super::Refusal> {
+    let reader = Reader(visitor.token.clone());
+    artifacts::get(State(state), reader, Path((run, artifact))).await.or_shown(&visitor)
+}

@@ -1,0 +1,167 @@
+//! The runs: newest first, filtered by what stands in the address, fifty to a page. Without any run: how to begin.
+
+use super::region;
+use super::session::{Viewer, Visitor};
+use super::shell::{self, Head};
+use super::{OrShown as _, PageResult, parts};
+use crate::input::Query;
+use crate::problem::HandlerResult;
+use crate::run::Filter;
+use crate::{Shared, run};
+use axum::extract::State;
+use axum::http::Uri;
+use engine::store::token::Scope;
+use maud::{Markup, html};
+use model::run::RunStatus;
+use wire::api::RunView;
+
+/// What the listing is filtered by: `open`, `all`, or a state.
+fn choices() -> Vec<&'static str> {
+    ["open", "all"].into_iter().chain(RunStatus::ALL.iter().map(|status| status.as_str())).collect()
+}
+
+#[derive(Debug, Default, Clone, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct Wanted {
+    /// `open` unless given.
+    show: Option<String>,
+    name: Option<String>,
+    cursor: Option<String>,
+}
+
+impl Wanted {
+    fn read(query: &str) -> HandlerResult<Wanted> {
+        let uri: Uri = format!("/?{query}").parse().unwrap_or_default();
+        let read = axum::extract::Query::<Wanted>::try_from_uri(&uri);
+        Ok(read.map_err(|error| model::Refused::invalid("query", error.body_text()))?.0)
+    }
+    fn show(&self) -> &str {
+        self.show.as_deref().unwrap_or("all")
+    }
+    /// The address of this listing, without where it goes on.
+    fn query(&self) -> String {
+        let pairs = [("show", self.show.as_deref()), ("name", self.name.as_deref())];
+        let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
+        let pairs = pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", encode(value?))));
+        pairs.collect::<Vec<_>>().join("&")
+    }
+}
+
+async fn listed(state: &Shared, viewer: Viewer, wanted: &Wanted) -> HandlerResult<wire::api::Page<RunView>> {
+    let show = wanted.show();
+    let status = RunStatus::ALL.iter().any(|status| status.as_str() == show).then(|| show.to_owned());
+    let name = wanted.name.clone().filter(|name| !name.is_empty());
+    let filter = Filter::of(show == "all", name, status, wanted.cursor.clone());
+    Ok(run::list(State(state.clone()), viewer.reader(), Query(filter)).await?.0)
+}
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
+    let wanted = Wanted::read(uri.query().unwrap_or_default()).or_shown(&visitor)?;
+    let mut query = wanted.query();
+    if let Some(cursor) = &wanted.cursor {
+        query = format!("{query}{}cursor={cursor}", if query.is_empty() { "" } else { "&" });
+    }
+    let src = if query.is_empty() { "/ui/runs".to_owned() } else { format!("/ui/runs?{query}") };
+    let list = region::live(&state, visitor.viewer(), &src).await.or_shown(&visitor)?;
+    let body = html! {
+        div.title {
+            h1 { "Runs" }
+            @if visitor.viewer().may(Scope::Write) { a.button.primary href="/new" { "New run" } }
+        }
+        (filters(&wanted))
+        (list)
+    };
+    Ok(shell::full(&state, &visitor, Head { title: "Runs", under: "/runs" }, &body).await)
+}
+
+fn filters(wanted: &Wanted) -> Markup {
+    html! {
+        form.filters method="get" action="/runs" role="search" {
+            label { span { "Show" }
+                select name="show" {
+                    @for choice in choices() { option value=(choice) selected[choice == wanted.show()] { (choice) } }
+                }
+            }
+            label { span { "Name" }
+                input type="search" name="name" id="search" value=(wanted.name.as_deref().unwrap_or_default())
+                    placeholder="exact name" spellcheck="false";
+            }
+            button type="submit" { "Filter" }
+        }
+    }
+}
+
+/// The table of runs.
+pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> HandlerResult<Markup> {
+    let wanted = Wanted::read(query)?;
+    let runs = listed(state, viewer, &wanted).await?;
+    let (base, writes) = (format!("/runs?{}", wanted.query()), viewer.may(Scope::Write));
+    if runs.data.is_empty() {
+        return Ok(empty(viewer, &wanted));
+    }
+    Ok(html! {
+        div.scroll tabindex="0" role="region" aria-label="Runs" {
+            table.list {
+                thead { tr {
+                    @if writes { th scope="col" { span.away { "Choose" } } }
+                    th scope="col" { "State" } th scope="col" { "Name" } th scope="col" { "What" }
+                    th scope="col" { "Where" } th.r scope="col" { "Cost" } th.r scope="col" { "Took" } th.r scope="col" { "Age" }
+                } }
+                tbody data-list=[wanted.cursor.is_none().then_some("runs")] { @for run in &runs.data { (row(run, writes)) } }
+            }
+        }
+        @if writes { div.actions.several {
+            span.quiet { "The chosen:" } (parts::button("Cancel", "/runs?do=cancel", "danger")) (parts::button("Retry", "/runs?do=retry", ""))
+        } }
+        (parts::more(base.trim_end_matches('?'), runs.next_cursor.as_deref(), wanted.cursor.is_none()))
+    })
+}
+
+fn row(run: &RunView, writes: bool) -> Markup {
+    let ended = run.completed_at.or(run.cancelled_at);
+    html! {
+        tr id=(run.id) {
+            @if writes { td.pick { input type="checkbox" form="act" name="run" value=(format!("{} {}", run.id, super::run::seen(run))) aria-label=(format!("Choose {}", run.name)); } }
+            td { (parts::state(&run.status))
+                @if let Some(phase) = run.phase.as_ref().filter(|phase| **phase != run.status && ended.is_none()) {
+                    span.phase { (phase) }
+                }
+                @if run.outcome.as_deref().is_some_and(|it| it != "success") { span.phase { (run.outcome.as_deref().unwrap_or_default()) } }
+            }
+            td { a.row href=(format!("/runs/{}", run.id)) { (parts::visible(&run.name)) } }
+            td.clip { (what(run)) }
+            td { @match &run.instance { Some(machine) => code { (machine) }, None => span.quiet { "–" } } }
+            td.r { (parts::credits(&run.credits_charged)) }
+            td.r { (parts::lasted(run.started_at, ended)) }
+            td.r { (parts::time(run.created_at)) }
+        }
+    }
+}
+
+pub(crate) fn what(run: &RunView) -> Markup {
+    match (&run.task, run.kind.as_str()) {
+        (Some(task), _) => html! { span title=(parts::visible(task)) { (parts::visible(task)) } },
+        (None, "agents") => html! { span.quiet { (run.agent_count) " agents, " (run.step_count) " steps" } },
+        (None, "external") => html! { span.quiet { "external, " (run.step_count) " steps" } },
+        _ => html! { code title=(parts::visible(&run.command)) { (parts::visible(&run.command)) } },
+    }
+}
+
+/// Nothing to list: because of the filter, or because there is nothing yet.
+fn empty(viewer: Viewer, wanted: &Wanted) -> Markup {
+    if wanted.show() != "all" || wanted.name.is_some() || wanted.cursor.is_some() {
+        return html! { p.empty { "No run matches. " a href="/runs" { "Show all" } } };
+    }
+    html! {
+        section.card.first {
+            h2 { "No runs yet" }
+            p { "A run is a command on a machine, or a plan of agents. From a terminal:" }
+            ul.commands {
+                li { (parts::command("repl run -c 'echo hello'")) span.quiet { "run a command and follow it" } }
+                li { (parts::command("repl run --file train.py -- python3 train.py")) span.quiet { "send a file along" } }
+                li { (parts::command("repl run plan.yaml")) span.quiet { "run a plan of agents" } }
+            }
+            @if viewer.may(Scope::Write) { (super::new_run::small_form()) }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Settings that a person looks at: tokens, names of secrets, providers.
+
+use super::act::answer_of;
+use super::session::{Form, Visitor};
+use super::shell::{self, Head};
+use super::{OrShown as _, PageResult, Refusal, parts, see_other};
+use crate::auth::{Admin, Reader};
+use crate::input::{Path, Query};
+use crate::routes::Paging;
+use crate::{Shared, provider, secret, token};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use engine::store::token::Scope;
+use maud::html;
+use wire::api::{Page, ProviderView};
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageResult {
+    let reader = || Reader(visitor.token.clone());
+    let shared = || State(state.clone());
+    let paging = || Query(Paging { limit: Some(200), cursor: None });
+    let is_admin = visitor.viewer().may(Scope::Admin);
+    let tokens = match is_admin {
+        true => Some(token::list(shared(), Admin(visitor.token.clone()), paging()).await.or_shown(&visitor)?.0.data),
+        false => None,
+    };
+    let secrets = secret::list(shared(), reader(), paging()).await.or_shown(&visitor)?.0.data;
+    let providers = answer_of(provider::list(shared(), reader(), paging()).await).await;
+    let providers: Page<ProviderView> = providers.or_shown(&visitor)?;
+    let own = visitor.token.id.to_string();
+    let body = html! {
+        div.title { h1 { "Settings" } }
+        (parts::facts(vec![
+            ("Signed in with", Some(html! { (parts::visible(&visitor.token.name)) " " code { (own) } })),
+            ("Scope", Some(html! { (visitor.token.scope.as_str()) })),
+            ("Until", Some(parts::time(visitor.until.ms()))),
+            ("Version", Some(html! { (crate::VERSION) })),
+        ]))
+        h2 { "Tokens" }
+        @if let Some(tokens) = &tokens {
+            div.scroll tabindex="0" role="region" aria-label="Tokens" { table.list {
+                thead { tr { th scope="col" { "Name" } th scope="col" { "Id" } th scope="col" { "Scope" } th.r scope="col" { "Made" } th.r scope="col" { "Ends" } th scope="col" { "Act" } } }
+                tbody { @for it in tokens { tr id=(it.id) {
+                    td { (parts::visible(&it.name)) @if it.id == own { span.phase { "yours" } } } td { code { (it.id) } } td { (it.scopes.join(", ")) }
+                    td.r { (parts::time(it.created_at)) } td.r { @match it.expires_at { Some(at) => (parts::time(at)), None => "–" } }
+                    td { (parts::button("Revoke", &format!("/settings/tokens/{}/revoke", it.id), "danger")) }
+                } } }
+            } }
+            p.quiet { "A new one: " (parts::command("repl token create NAME --scope write")) }
+        } @else { p.quiet { "A token with the scope admin lists them." } }
+        h2 { "Secrets" }
+        @if secrets.is_empty() { p.quiet { "None. " (parts::command("repl secret set NAME")) } } @else {
+            div.scroll tabindex="0" role="region" aria-label="Secrets" { table.list {
+                thead { tr { th scope="col" { "Name" } th.r scope="col" { "Set" } } }
+                tbody { @for it in &secrets { tr { td { code { (it.name) } } td.r { (parts::time(it.updated_at)) } } } }
+            } }
+        }
+        h2 { "Providers" }
+        div.scroll tabindex="0" role="region" aria-label="Providers" { table.list {
+            thead { tr { th scope="col" { "Name" } th scope="col" { "Kind" } th scope="col" { "Regions" } th.r scope="col" { "Machines" } th.r scope="col" { "Per hour" } th scope="col" { "From" } } }
+            tbody { @for it in &providers.data { tr {
+                td { (it.name) @if it.leaving { span.phase { "leaving" } } } td { (it.kind.as_deref().unwrap_or("–")) } td { (it.regions.join(", ")) }
+                td.r.num { (it.instances) " of " (it.max_instances) } td.r { (parts::credits(&it.price_per_hour)) } td { (it.source) }
+            } } }
+        } }
+        p.quiet { "What works on a machine and what is missing: " (parts::command("repl doctor")) }
+    };
+    Ok(shell::full(&state, &visitor, Head { title: "Settings", under: "/settings" }, &body).await)
+}
+
+pub(crate) async fn revoke(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    if let Err(response) = Form::of(&visitor, request).await {
+        return Ok(response);
+    }
+    visitor.token.must(Scope::Admin, "revoke").or_shown(&visitor)?;
+    let admin = Admin(visitor.token.clone());
+    token::revoke(State(state.clone()), admin, Path(id)).await.or_shown(&visitor)?;
+    state.pages.forget_sessions();
+    Ok(see_other("/settings"))
+}

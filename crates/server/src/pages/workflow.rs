@@ -1,0 +1,169 @@
+//! Workflows: the durable steps behind runs and machines, as a list and as a graph with its table.
+
+use super::act::{after, writer};
+use super::drawing::Tone;
+use super::drawing::graph::{Node, graph};
+use super::region;
+use super::session::{Form, Viewer, Visitor};
+use super::shell::{self, Head};
+use super::{OrShown as _, PageResult, Refusal, parts, run};
+use crate::auth::Reader;
+use crate::input::{Asked, Nothing, Path, Query};
+use crate::problem::{HandlerResult, Problem};
+use crate::routes::RequestId;
+use crate::{Shared, manifest, workflow};
+use axum::extract::{Extension, Request, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use engine::store::token::Scope;
+use maud::{Markup, html};
+use model::time::show_duration;
+use wire::api::{CancelBody, NodeView, WorkflowView};
+
+pub(crate) async fn list(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
+    let paging = run::paging(uri.query().unwrap_or_default(), 50);
+    let first = paging.cursor.is_none();
+    let reader = Reader(visitor.token.clone());
+    let page = workflow::list(State(state.clone()), reader, Query(paging)).await.or_shown(&visitor)?.0;
+    let body = html! {
+        div.title { h1 { "Workflows" } }
+        @if page.data.is_empty() { p.empty { "No workflow yet: the first run starts one." } } @else {
+            div.scroll tabindex="0" role="region" aria-label="Workflows" { table.list {
+                thead { tr { th scope="col" { "State" } th scope="col" { "Workflow" } th scope="col" { "Intent" } th scope="col" { "Run" } th scope="col" { "Machine" } th.r scope="col" { "Took" } th.r scope="col" { "Age" } } }
+                tbody { @for it in &page.data { tr id=(it.id) {
+                    td { (parts::state(&it.status)) } td { a.row href=(format!("/workflows/{}", it.id)) { (it.id) } } td { (it.intent) }
+                    td { @if let Some(run) = &it.run { a href=(format!("/runs/{run}")) { (run) } } @else { span.quiet { "–" } } }
+                    td { @if let Some(machine) = &it.instance { code { (machine) } } @else { span.quiet { "–" } } }
+                    td.r { (parts::lasted(Some(it.created_at), it.ended_at)) } td.r { (parts::time(it.created_at)) }
+                } } }
+            } }
+        }
+        (parts::more("/workflows", page.next_cursor.as_deref(), first))
+    };
+    Ok(shell::full(&state, &visitor, Head { title: "Workflows", under: "/workflows" }, &body).await)
+}
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Path(id): Path<String>) -> PageResult {
+    let shown = region::live(&state, visitor.viewer(), &format!("/ui/workflows/{id}")).await.or_shown(&visitor)?;
+    let body = html! { p.crumbs { a href="/workflows" { "Workflows" } " / " (id) } (shown) };
+    Ok(shell::full(&state, &visitor, Head { title: &id, under: "/workflows" }, &body).await)
+}
+
+pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
+    let it = workflow::show(State(state.clone()), viewer.reader(), Path(id.to_owned())).await?.0;
+    let owned = manifest::show(State(state.clone()), viewer.reader(), Path(it.manifest.clone())).await?.0;
+    let drawn = drawn(state, &it);
+    Ok(html! {
+        div.title { h1 { (it.intent) } (parts::state(&it.status)) @if viewer.may(Scope::Write) { (actions(&it)) } }
+        @if let Some(error) = &it.error { div.error { (parts::visible(error)) } }
+        (parts::facts(vec![
+            ("Run", it.run.as_ref().map(|run| html! { a href=(format!("/runs/{run}")) { (run) } })),
+            ("Machine", it.instance.as_ref().map(|machine| html! { code { (machine) } })),
+            ("Began", Some(parts::time(it.created_at))),
+            ("Took", Some(parts::lasted(Some(it.created_at), it.ended_at))),
+            ("Part of", it.parent.as_ref().map(|parent| html! { a href=(format!("/workflows/{parent}")) { (parent) } })),
+            ("Cancelled because", it.cancel_reason.as_ref().map(|why| html! { (parts::visible(why)) })),
+        ]))
+        @if let Some(drawn) = drawn { (drawn) }
+        h2 { "Nodes" }
+        div.scroll tabindex="0" role="region" aria-label="Nodes" { table.list {
+            thead { tr { th scope="col" { "State" } th scope="col" { "Node" } th scope="col" { "After" } th.r scope="col" { "Tries" } th.r scope="col" { "Took" } th scope="col" { "Result" } } }
+            tbody { @for node in &it.nodes { (row(node)) } }
+        } }
+        h2 { "Manifest " code { (owned.id) } }
+        p { (parts::state(&owned.status)) @if let Some(outcome) = &owned.outcome { " " (outcome) } }
+        @if !owned.resources.is_empty() { div.scroll tabindex="0" role="region" aria-label="Resources" { table.list {
+            thead { tr { th scope="col" { "Kind" } th scope="col" { "Id" } } }
+            tbody { @for it in &owned.resources { tr { td { (it.kind) } td { code { (it.id) } } } } }
+        } } }
+        @if !it.orphan_risks.is_empty() {
+            h2 { "May be left behind" }
+            ul { @for risk in &it.orphan_risks { li { (risk.kind) " " code { (parts::visible(&risk.name)) } " at " (risk.provider.as_deref().unwrap_or("?")) ": " (parts::visible(risk.error.as_deref().unwrap_or("its end was not confirmed"))) } } }
+        }
+    })
+}
+
+fn drawn(state: &Shared, it: &WorkflowView) -> Option<Markup> {
+    let tone = |status: &str| match status {
+        "completed" => Tone::Done,
+        "failed" => Tone::Failed,
+        "running" => Tone::Runs,
+        "skipped" => Tone::Stopped,
+        _ => Tone::Waits,
+    };
+    let nodes: Vec<Node> = it
+        .nodes
+        .iter()
+        .map(|node| Node {
+            name: node.name.clone(),
+            href: Some(format!("#n-{}", node.name)),
+            tone: tone(&node.status),
+            status: node.status.clone(),
+            detail: node.started_at.zip(node.ended_at).map(|(from, to)| show_duration((to - from).max(0))),
+        })
+        .collect();
+    let place = |name: &str| it.nodes.iter().position(|node| node.name == name);
+    let edges: Vec<(usize, usize)> = it
+        .nodes
+        .iter()
+        .enumerate()
+        .flat_map(|(to, node)| node.after.iter().filter_map(move |name| Some((place(name)?, to))))
+        .collect();
+    graph(&format!("Graph of {}", it.id), &nodes, &edges, &state.pages.layouts)
+}
+
+fn row(node: &NodeView) -> Markup {
+    html! {
+        tr id=(format!("n-{}", node.name)) {
+            td { (parts::state(&node.status)) } td { (parts::visible(&node.name)) }
+            td.quiet { (node.after.join(", ")) } td.r.num { (node.tries) } td.r { (parts::lasted(node.started_at, node.ended_at)) }
+            td {
+                @if let Some(error) = &node.error { span.bad { (parts::visible(error)) } }
+                @if let Some(child) = &node.child { a href=(format!("/workflows/{child}")) { (child) } }
+                @if let Some(output) = node.output.as_ref().filter(|it| !it.is_null()) { details { summary { "Output" } (parts::json(output)) } }
+                @if node.compensated_at.is_some() { span.phase { "undone" } }
+            }
+        }
+    }
+}
+
+fn actions(it: &WorkflowView) -> Markup {
+    html! {
+        div.actions {
+            @match it.status.as_str() {
+                "pending" | "running" => {
+                    label { span { "Reason" } input form="act" name="reason" maxlength="500" autocomplete="off"; }
+                    (parts::button("Cancel", &format!("/workflows/{}/cancel", it.id), "danger"))
+                }
+                "failed" | "cancelled" => (parts::button("Retry", &format!("/workflows/{}/retry", it.id), "primary")),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// `POST /workflows/{id}/{cancel,retry}`.
+pub(crate) async fn act(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path((id, action)): Path<(String, String)>,
+    Extension(request_id): Extension<RequestId>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let form = match Form::of(&visitor, request).await {
+        Ok(form) => form,
+        Err(response) => return Ok(response),
+    };
+    let writer = writer(&visitor, &action).or_shown(&visitor)?;
+    let (route, key) = (format!("POST /workflows/{{id}}/{action}"), visitor.action_key(&action, &id, ""));
+    let (shared, path) = (State(state), Path(id.clone()));
+    let answer = match action.as_str() {
+        "cancel" => {
+            let body = CancelBody { reason: form.get("reason").map(str::to_owned) };
+            workflow::cancel(shared, writer, path, Asked::made(body, &route, &id, key, request_id.0)).await
+        }
+        "retry" => workflow::retry(shared, writer, path, Asked::made(Nothing {}, &route, &id, key, request_id.0)).await,
+        other => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("a workflow has no action `{other}`"))),
+    };
+    Ok(after(&visitor, answer, &format!("/workflows/{id}")).await)
+}

@@ -1,0 +1,101 @@
+//! Rows of executions, of the runs that wait for them, and of the epochs of functions. At most one execution of a key is open.
+
+use crate::sql::{Rank, Sql};
+use crate::tx::Tx;
+use crate::value::Row;
+use crate::{args, doc};
+use model::execution::Execution;
+use model::{Failure, OrgId, RunId, Trouble};
+
+/// An execution with the number under which its work item finds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Numbered {
+    pub id: i64,
+    pub it: Execution,
+}
+
+pub fn insert(tx: &mut Tx, id: i64, it: &Execution, request: &serde_json::Value) -> Result<(), Failure> {
+    let request = request.to_string();
+    tx.post(&INSERT, args![id, it.org, &it.key, !it.status.is_end(), doc::write(it), request])
+}
+
+/// The caller has locked it.
+pub fn save(tx: &mut Tx, id: i64, it: &Execution) -> Result<(), Failure> {
+    tx.post(&SAVE, args![id, !it.status.is_end(), doc::write(it)])
+}
+
+pub fn find(tx: &mut Tx, id: i64) -> Result<Option<Execution>, Failure> {
+    tx.row(&FIND, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// The same, and no other transaction changes it or joins it before this one ends.
+pub fn lock(tx: &mut Tx, id: i64) -> Result<Option<Execution>, Failure> {
+    tx.row(&LOCK, &args![id])?.map(|row| doc::read(&row, 0)).transpose()
+}
+
+/// The execution of this key that is open.
+pub fn open_of(tx: &mut Tx, org: OrgId, key: &str) -> Result<Option<i64>, Failure> {
+    tx.row(&OPEN_OF, &args![org, key])?.map(|row| row.int(0)).transpose()
+}
+
+/// What is executed.
+pub fn request(tx: &mut Tx, id: i64) -> Result<serde_json::Value, Failure> {
+    let row = tx.row(&REQUEST, &args![id])?.ok_or_else(|| Trouble::internal("an execution has no request"))?;
+    serde_json::from_str(row.str(0)?).map_err(|error| Trouble::internal(format!("a request: {error}")).into())
+}
+
+/// Newest first.
+pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Numbered>, Failure> {
+    let read = |row: &Row| Ok(Numbered { id: row.int(0)?, it: doc::read(row, 1)? });
+    tx.rows(&PAGE, &args![org, before, limit])?.iter().map(read).collect()
+}
+
+/// This run waits for it.
+pub fn join(tx: &mut Tx, id: i64, run: RunId) -> Result<(), Failure> {
+    tx.post(&JOIN, args![id, run])
+}
+
+/// This run waits no longer.
+pub fn leave(tx: &mut Tx, id: i64, run: RunId) -> Result<(), Failure> {
+    tx.post(&LEAVE, args![id, run])
+}
+
+/// Open runs that wait for it, in order, up to `limit`.
+pub fn callers(tx: &mut Tx, id: i64, limit: i64) -> Result<Vec<RunId>, Failure> {
+    tx.rows(&CALLERS, &args![id, limit])?.iter().map(|row| row.int(0).map(RunId)).collect()
+}
+
+/// How often the results of this function were invalidated.
+pub fn epoch(tx: &mut Tx, org: OrgId, function: &str) -> Result<i64, Failure> {
+    tx.row(&EPOCH, &args![org, function])?.map_or(Ok(0), |row| row.int(0))
+}
+
+/// From now on no execution that is in flight answers new callers of this function.
+pub fn raise_epoch(tx: &mut Tx, org: OrgId, function: &str) -> Result<(), Failure> {
+    tx.exec(&RAISE, &args![org, function]).map(drop)
+}
+
+pub(crate) const ALL: &[&Sql] =
+    &[&INSERT, &SAVE, &FIND, &LOCK, &OPEN_OF, &REQUEST, &PAGE, &JOIN, &LEAVE, &CALLERS, &EPOCH, &RAISE];
+
+const INSERT: Sql =
+    Sql::new("INSERT INTO executions (id, org_id, key, open, doc, request) VALUES ($1, $2, $3, $4, $5, $6)");
+const SAVE: Sql = Sql::new("UPDATE executions SET open = $2, doc = $3 WHERE id = $1");
+const FIND: Sql = Sql::new("SELECT doc FROM executions WHERE id = $1");
+const LOCK: Sql = Sql::new("SELECT doc FROM executions WHERE id = $1").no_key_update().locks(Rank::Execution);
+const OPEN_OF: Sql = Sql::new("SELECT id FROM executions WHERE org_id = $1 AND key = $2 AND open = 1");
+const REQUEST: Sql = Sql::new("SELECT request FROM executions WHERE id = $1");
+const PAGE: Sql = Sql::new("SELECT id, doc FROM executions WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
+const JOIN: Sql = Sql::new(
+    "INSERT INTO callers (execution_id, run_id) VALUES ($1, $2) ON CONFLICT (execution_id, run_id) DO NOTHING",
+);
+const LEAVE: Sql = Sql::new("DELETE FROM callers WHERE execution_id = $1 AND run_id = $2");
+const CALLERS: Sql = Sql::new(
+    "SELECT callers.run_id FROM callers JOIN runs ON runs.id = callers.run_id
+      WHERE callers.execution_id = $1 AND runs.open = 1 AND runs.deleted_at IS NULL ORDER BY callers.run_id LIMIT $2",
+);
+const EPOCH: Sql = Sql::new("SELECT counter FROM epochs WHERE org_id = $1 AND function = $2");
+const RAISE: Sql = Sql::new(
+    "INSERT INTO epochs (org_id, function, counter) VALUES ($1, $2, 1)
+         ON CONFLICT (org_id, function) DO UPDATE SET counter = epochs.counter + 1",
+);
