@@ -62,6 +62,12 @@ impl Machine {
         }
     }
 
+    /// Something runs here that will come to its end by itself. What was paused with its plan will not: the plan is lost.
+    fn goes_on(&self) -> bool {
+        self.works.values().any(|work| work.stage != Stage::Ended)
+            || self.agents.values().any(|work| work.is_working() && !work.still)
+    }
+
     /// Something runs here, or has ended and was not told.
     pub fn is_needed(&self) -> bool {
         self.is_working()
@@ -139,11 +145,11 @@ impl World {
         }
     }
 
-    /// A person types the id of a machine of ours on which nothing runs and that no row knows.
+    /// A person types the id of a machine of ours that no row knows and on which nothing goes on.
     fn end_unless_needed(&mut self, serving: &Engine, orphan: &OrphanPicture) {
         let id = &orphan.orphan.listed.handle;
         let ours = matches!(orphan.section, OrphanSection::CurrentSession | OrphanSection::OtherSessions);
-        if !ours || orphan.orphan.ending.is_some() || self.machines.get(id).is_some_and(Machine::is_working) {
+        if !ours || orphan.orphan.ending.is_some() || self.machines.get(id).is_some_and(Machine::goes_on) {
             return;
         }
         let ended = now(serving.end_orphan((self.orgs[0], "duty".into()), (Some("fake"), id), id, false));

@@ -63,13 +63,15 @@ fn take<'s>(next: &AtomicUsize, spots: &'s [Spot]) -> Option<(usize, &'s Spot)> 
     spots.get(number).map(|spot| (number, spot))
 }
 
-#[expect(clippy::disallowed_methods, reason = "which share it is today is no matter of any run")]
 fn todays(spots: Vec<Spot>) -> Vec<Spot> {
-    if std::env::var("KILL_POSTGRES").is_ok_and(|wanted| wanted == "all") {
-        return spots;
-    }
+    let is_todays = |at: usize| is_todays(at, SHARES, "KILL_POSTGRES");
+    spots.into_iter().enumerate().filter(|(at, _)| is_todays(*at)).map(|(_, spot)| spot).collect()
+}
+
+/// Whether this one is in today's share, or `variable` asks for all of them.
+#[expect(clippy::disallowed_methods, reason = "which share it is today is no matter of any run")]
+pub fn is_todays(number: usize, shares: u64, variable: &str) -> bool {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let day = since.as_secs() / 86_400;
-    let is_todays = |at: usize| (at as u64 + day).is_multiple_of(SHARES);
-    spots.into_iter().enumerate().filter(|(at, _)| is_todays(*at)).map(|(_, spot)| spot).collect()
+    (number as u64 + day).is_multiple_of(shares) || std::env::var(variable).is_ok_and(|wanted| wanted == "all")
 }
