@@ -272,7 +272,11 @@ fn in_flags(complaint: Complaint, has_file: bool) -> Complaint {
     };
     let Some((key, flag)) = key.and_then(|key| Some((key, key.flag?))) else { return complaint };
     let text = if has_file { format!("{flag} (`{field}` in a run file): {why}") } else { format!("{flag}: {why}") };
-    let is_plain = !key.example.starts_with(['[', '{']) && flag.starts_with("--");
+    let has_value = !matches!(
+        key.value,
+        run_file::keys::Value::Flag | run_file::keys::Value::Sandbox(_) | run_file::keys::Value::Cache(_)
+    );
+    let is_plain = has_value && !key.example.starts_with(['[', '{']) && flag.starts_with("--");
     let fix = match &complaint.fix {
         Some(fix) => fix.clone(),
         None if is_plain => format!("write it like {flag} {}", key.example),

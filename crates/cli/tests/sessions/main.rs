@@ -53,6 +53,29 @@ fn files_travel_once_and_artifacts_come_back() {
 }
 
 #[test]
+fn a_run_that_was_executed_before_is_answered_and_explained() {
+    let mut session = Session::new();
+    std::fs::write(session.here().join("data.txt"), "one\n").unwrap();
+    let line = "repl run --cache --name count --file data.txt -c 'wc -l < data.txt'";
+    session.type_in(line);
+    session.type_in(line);
+    session.type_in("repl status count");
+    std::fs::write(session.here().join("data.txt"), "one\ntwo\n").unwrap();
+    session.type_in(line);
+    session.type_in("repl cache why");
+    session.type_in("repl backtrack");
+    session.type_in("repl cache invalidate count");
+    session.type_in("repl cache invalidate --all");
+    session.type_in("repl cache ls");
+    session.type_in("repl cache invalidate");
+    session.type_in("repl cache invalidate nothing");
+    session.type_in("repl run -c true && repl cache why");
+    session.type_in("repl run --cache --save-snapshot -c true");
+    session.type_in("repl audit");
+    transcript_is!(session);
+}
+
+#[test]
 fn a_folder_arrives_as_git_would_have_it() {
     let session = Session::new();
     let folder = session.here().join("project");

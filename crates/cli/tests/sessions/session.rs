@@ -156,6 +156,8 @@ pub const REDACTED: &[(&str, &str)] = &[
     (r"\b\d+(\.\d+)?(ms|s|m|h|d)( \d+(ms|s|m|h))?\b( ago)?", "[span]"),
     (r"\b0\.0\d+\b", "[credits]"),
     (r"\b[0-9a-f]{64}\b", "[hash]"),
+    (r"\b(exec|key) +[0-9a-f]{12}\b", "$1 [digits]"),
+    (r"(?m)^machine +local, .*$", "machine  local, [host]"),
     (r"\brepl-[0-9a-z]{6,8}-[0-9a-z]+-[0-9a-z]+\b", "[machine]"),
     (r"\brmd_[\w-]+", "[token]"),
     (r"(?m)^(host|containment|sandbox|topology|desired)  +.*$", "$1  [$1]"),

@@ -58,7 +58,8 @@ fn the_second_run_that_is_the_same_is_answered_in_one_commit_without_a_job() {
     let tree = now(bench.engine.tree(bench.org, second)).unwrap();
     let steps: Vec<_> = tree.steps.iter().map(|step| (step.replayed, step.status.as_str())).collect();
     assert_eq!((tree.agents.len(), tree.tasks.len(), steps), (1, 1, vec![(true, "completed")]));
-    assert_eq!(bench.snapshot(second).attempt.unwrap().charged, MINIMUM_CHARGE);
+    let paid = bench.snapshot(second).attempt.unwrap();
+    assert_eq!((paid.reserved, paid.charged), (MINIMUM_CHARGE, MINIMUM_CHARGE));
     bench.settle();
     bench.check();
     bench.check_all_gone();
