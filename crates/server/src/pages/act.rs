@@ -7,14 +7,14 @@ use crate::auth::{Approver, Writer};
 use crate::input::{Asked, Nothing, Path, Query};
 use crate::problem::{HandlerResult, Problem};
 use crate::routes::RequestId;
-use crate::{Shared, allocation, question, run};
+use crate::{Shared, allocation, message, question, run};
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use engine::store::token::Scope;
 use model::Refused;
 use serde_json::Value;
-use wire::api::{ActionBody, ApproveBody, ExtendBody, RejectBody, ResolveBody};
+use wire::api::{ActionBody, ApproveBody, ExtendBody, RejectBody, ResolveBody, SendMessage};
 
 /// Runs of one page.
 const SEVERAL: usize = 50;
@@ -77,6 +77,14 @@ pub(crate) async fn on_run(
     };
     let writer = writer(&visitor, &action).or_shown(&visitor)?;
     let (route, key) = (format!("POST /runs/{{id}}/{action}"), visitor.action_key(&action, &id, &shown.seen));
+    if action == "send" {
+        let (text, agent) = (form.get("text").unwrap_or_default().to_owned(), form.get("agent").map(str::to_owned));
+        let subject = format!("{id} {agent:?} {text}");
+        let key = visitor.action_key(&action, &subject, &shown.seen);
+        let asked = Asked::made(SendMessage { agent, text }, &route, &subject, key, request_id.0);
+        let answer = message::send(State(state), writer, Path(id.clone()), asked).await;
+        return Ok(after(&visitor, answer, &format!("/runs/{id}")).await);
+    }
     let body = ActionBody { abort: form.get("abort").is_some(), force: form.get("force").is_some() };
     let asked = Asked::made(body, &route, &id, key, request_id.0);
     if state.engine.answered_before(asked.key(writer.org())).await.or_shown(&visitor)?.is_none() {

@@ -66,9 +66,21 @@ impl Draft {
     }
 }
 
-pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageResult {
+/// Which run it is like.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct Like {
+    from: Option<String>,
+}
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Query(like): Query<Like>) -> PageResult {
     visitor.token.must(Scope::Write, "new runs").or_shown(&visitor)?;
-    Ok(shown(&state, &visitor, &Draft::default(), None).await)
+    let mut draft = Draft::default();
+    if let Some(id) = &like.from {
+        let run = super::run::one(&state, visitor.viewer(), id).await.or_shown(&visitor)?;
+        (draft.command, draft.budget) = (run.command, run.budget.unwrap_or_default());
+    }
+    Ok(shown(&state, &visitor, &draft, None).await)
 }
 
 async fn shown(state: &Shared, visitor: &Visitor, draft: &Draft, said: Option<&Markup>) -> Response {

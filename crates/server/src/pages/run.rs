@@ -128,10 +128,24 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             ("Kept until", run.hold_until.map(parts::time)),
             ("Workdir", run.workdir.as_ref().filter(|_| run.hold_until.is_some()).map(|it| html! { code { (parts::visible(it)) } })),
         ]))
+        @if viewer.may(Scope::Write) && run.kind == "agents" && ended.is_none() { (say(&run)) }
         @if let Some(output) = &run.output { details.block open { summary { "Output" } (parts::json(output)) } }
         @if let Some(why) = &run.output_error { p.bad { (parts::visible(why)) } }
         @if let Some(inputs) = run.inputs.as_ref().filter(|it| !it.is_null()) { details.block { summary { "Inputs" } (parts::json(inputs)) } }
     })
+}
+
+/// A word to an agent that talks with a model.
+fn say(run: &RunView) -> Markup {
+    html! {
+        details.block { summary { "Say something to an agent" }
+            div.two {
+                label { span { "Agent, if there are several" } input form="act" name="agent" autocomplete="off" spellcheck="false"; }
+                label { span { "Text, read by its next turn" } input form="act" name="text" autocomplete="off"; }
+            }
+            div.actions { (parts::button("Send", &format!("/runs/{}/send?seen={}", run.id, seen(run)), "")) }
+        }
+    }
 }
 
 /// A line of advice: its command can be copied.
@@ -164,6 +178,7 @@ fn actions(run: &RunView) -> Markup {
                 (parts::button("Keep 30 min longer", &format!("/allocations/{slot}/extend?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
                 (parts::button("Release", &format!("/allocations/{slot}/release?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
             }
+            @if run.kind == "task" { a.button href=(format!("/new?from={}", run.id)) { "Run again" } }
             details.shell { summary { "Shell" }
                 ul.commands {
                     li { (parts::command(&format!("repl status {}", run.id))) }

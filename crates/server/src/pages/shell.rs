@@ -77,7 +77,11 @@ fn dressed(visitor: &Visitor, at: &Head<'_>, count: Option<&Markup>, body: &Mark
                     }
                 }
                 // Buttons anywhere in a page belong to this form: fragments hold no secret.
-                form id="act" method="post" hidden { input type="hidden" name="csrf" value=(visitor.form_token()); }
+                // Its first button is disabled, so that Enter in a field presses none of the others.
+                form id="act" method="post" hidden {
+                    button type="submit" disabled { "None" }
+                    input type="hidden" name="csrf" value=(visitor.form_token());
+                }
                 main id="main" tabindex="-1" { (body) }
                 footer.foot {
                     // The port of `repl ui` serves no API.

@@ -419,3 +419,19 @@ async fn several_runs_are_cancelled_at_once() {
     let stale = post(&world, "/runs?do=retry", &cookie, &body).await;
     assert_eq!(stale.status, StatusCode::CONFLICT);
 }
+
+#[tokio::test]
+async fn files_of_runs_are_saved_and_never_shown() {
+    for name in ["a.html", "b.svg", "c\"\r\nset-cookie: x.js"] {
+        let mut answer = crate::routes::download(name, Body::from("<script>alert(1)</script>"));
+        super::headers(answer.headers_mut());
+        let text = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+        assert!(text("content-disposition").starts_with("attachment; filename*=UTF-8''"), "{name}");
+        assert!(!text("content-disposition").contains('"'), "{name}");
+        assert_eq!(
+            (text("content-type").as_str(), text("content-security-policy").as_str()),
+            ("application/octet-stream", "sandbox")
+        );
+        assert_eq!(text("x-content-type-options"), "nosniff");
+    }
+}
