@@ -46,6 +46,7 @@ pub const STORIES: &[Story] = &[
     story("cleaned", cleaned_up, WELL, 1),
     story("prepared", prepared, WELL, 1),
     story("equipped", crate::features::story, WELL, 1),
+    story("emptied", crate::features::emptied_story, WELL, 1),
     story("kept", crate::snapshots::story, WELL, 1),
     story("unreadable", crate::snapshots::refused_story, WELL, 1),
     story("saved", crate::snapshots::saved_story, WELL, 1),
@@ -264,4 +265,4 @@ macro_rules! harmed {
     };
 }
 
-harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped kept unreadable saved unsaved called elsewhere);
+harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped emptied kept unreadable saved unsaved called elsewhere);

@@ -36,6 +36,41 @@ pub fn story(bench: &mut Bench) -> RunId {
     run
 }
 
+/// What was installed is removed before its machine ends.
+pub fn emptied_story(bench: &mut Bench) -> RunId {
+    let run = bench.submit(with(&["a", "b"]));
+    bench.advance(11 * SECOND); // the items of a worker that died are taken over meanwhile
+    let id = bench.job(run).instance.unwrap();
+    bench.terminate(id, true).unwrap();
+    bench.advance(MINUTE);
+    run
+}
+
+// For the matrix: scripts that fail, and scripts that never end.
+pub fn install_fails(bench: &mut Bench) -> RunId {
+    bench.runners.broken = vec!["a".into()];
+    bench.submit(with(&["a"]))
+}
+pub fn install_never_ends(bench: &mut Bench) -> RunId {
+    bench.runners.endless = vec!["a".into()];
+    let run = bench.submit(with(&["a"]));
+    bench.advance(2 * MINUTE);
+    run
+}
+pub fn removal_fails(bench: &mut Bench) -> RunId {
+    let run = story(bench);
+    bench.runners.broken = vec!["a".into()];
+    bench.terminate(machine(bench, run).id, true).unwrap();
+    run
+}
+pub fn removal_never_ends(bench: &mut Bench) -> RunId {
+    let run = story(bench);
+    bench.runners.endless = vec!["a".into()];
+    bench.terminate(machine(bench, run).id, true).unwrap();
+    bench.advance(10 * MINUTE);
+    run
+}
+
 fn machine(bench: &Bench, run: RunId) -> Instance {
     let id = bench.job(run).instance.unwrap();
     now(bench.engine.find_instance(id)).unwrap().unwrap()

@@ -4,6 +4,7 @@
 use crate::bench::{Bench, now, spec};
 use crate::cleanups::forgotten;
 use crate::crashes::STORIES;
+use crate::features;
 use crate::machines::{Plan, broken, fact};
 use crate::regions::full_here;
 use adapters::fake::{Call, Fate};
@@ -113,6 +114,12 @@ fn matrix() -> Vec<Row> {
             times_out: tale(never_comes_up, FAILS, (RunStatus::Failed, Some("boot_limit")), 0, 3),
             ..decides((LAUNCH, "wait-for-boot"), "cold")
         },
+        Row {
+            before: tale(features::install_fails, FAILS, (RunStatus::Failed, Some("executor_error")), 0, 1),
+            times_out: tale(features::install_never_ends, FAILS, (RunStatus::Failed, Some("executor_error")), 0, 1),
+            compensation: Never("what a script has left is cleared before it is run again: `features.rs`"),
+            ..decides((LAUNCH, "install-feature"), "equipped")
+        },
         decides((LAUNCH, "create-allocation"), "cold"),
         Row {
             before: tale(no_files, FAILS, (RunStatus::Failed, Some("executor_error")), 0, 1),
@@ -131,6 +138,12 @@ fn matrix() -> Vec<Row> {
         Row {
             times_out: tale(job_that_does_not_stop, DONE, (RunStatus::Cancelled, None), 1, 1),
             ..decides((END, "drain-allocations"), "cleaned")
+        },
+        decides((END, "cleanup-features"), "emptied"),
+        Row {
+            before: tale(features::removal_fails, FAILS, WELL, 1, 1),
+            times_out: tale(features::removal_never_ends, FAILS, WELL, 1, 1),
+            ..decides((END, "remove-feature"), "emptied")
         },
         Row {
             kind: (END, "terminate"),
