@@ -5,7 +5,7 @@ use crate::{TOPUP, happened, read, rich_org, together, write};
 use model::{Effect, Failure, OrgId, Refused, RunId, Timestamp, Trouble, TroubleKind};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, mpsc};
-use store::{Entry, EntryKind, Hint, Sql, Tx, WorkKind, args, org};
+use store::{Entry, EntryKind, Hint, Sql, Topic, Tx, WorkKind, args, org};
 
 pub async fn one_refusal_takes_back_its_own_rows_only(w: &World) {
     // The first closure holds the writer until the others wait behind it, so that on SQLite they are one group.
@@ -110,7 +110,7 @@ pub async fn hints_come_after_the_commit_and_once(w: &World) {
     assert!(heard.contains(&Hint::Work(Timestamp(0))));
     // PostgreSQL's listener adds an `Everything` of its own when it connects.
     heard.retain(|hint| !matches!(hint, Hint::Work(_) | Hint::Everything));
-    assert_eq!(heard, [Hint::Run(RunId(2)), Hint::Run(RunId(3))]);
+    assert_eq!(heard, [Hint::Run(RunId(2)), Hint::Org(org, Topic::Runs), Hint::Run(RunId(3))]);
 }
 
 pub async fn time_does_not_go_backwards_for_a_run(w: &World) {
