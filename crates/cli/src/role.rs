@@ -28,6 +28,7 @@ pub const TABLES: &[&str] = &[
     "manifests",
     "features",
     "calls",
+    "pages",
 ];
 const USUAL_ADDRESS: &str = "127.0.0.1:7780";
 

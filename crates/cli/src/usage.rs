@@ -61,9 +61,9 @@ const COMMANDS: &[Elsewhere] = &[
     Elsewhere { words: &["completions", "complete"], here: Some("repl completion"), note: "for your shell" },
     Elsewhere { words: &["init"], here: Some("repl run -c 'echo hello'"), note: "nothing needs to be set up" },
     Elsewhere {
-        words: &["top", "stats", "dashboard", "ui"],
-        here: None,
-        note: "a live screen does not exist yet: `repl ps` lists what runs, `repl status RUN` shows one run",
+        words: &["top", "stats", "dashboard"],
+        here: Some("repl ui"),
+        note: "to see in your browser what runs, live",
     },
     Elsewhere {
         words: &["exec", "ssh", "shell"],
@@ -417,7 +417,7 @@ mod tests {
             ("describe train", "to show a run: repl status train"),
             ("submit train.repl.yml", "to submit a run: repl run train.repl.yml"),
             ("--home x down train", "to end a run: repl cancel train"),
-            ("top", "a live screen does not exist yet: `repl ps` lists what runs, `repl status RUN` shows one run"),
+            ("top", "to see in your browser what runs, live: repl ui"),
             (
                 "exec train ls",
                 "a way into a running run does not exist yet: `repl allocation show RUN` names its folder",

@@ -3,13 +3,13 @@
 use crate::Shared;
 use crate::auth::{Reader, Writer};
 use crate::problem::HandlerResult;
-use crate::routes::{Asked, Paging, Path, Query, answered, id, page};
+use crate::routes::{Asked, Paging, Path, Query, answered, id, once, page};
 use axum::Json;
 use axum::extract::State;
 use engine::cache::{Garbage, Invalid};
 use engine::store::exec::ExecRow;
 use engine::store::pin::Pin;
-use model::{Credits, Refused, RunId};
+use model::{Credits, Failure, OrgId, Refused, RunId};
 use std::sync::Arc;
 use wire::api::{Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidate, Invalidated, Page, PinView};
 
@@ -42,28 +42,37 @@ pub(crate) async fn why(
 }
 
 pub(crate) async fn invalidate(State(state): State<Shared>, writer: Writer, asked: Asked<Invalidate>) -> HandlerResult {
-    let org = writer.org();
-    let what = match (&asked.value.result, asked.value.all) {
-        (None, true) => Invalid::Runs,
-        (Some(result), false) => Invalid::Node(match result.parse::<RunId>() {
+    let (org, key) = (writer.org(), asked.key(writer.org()));
+    match named(&state, org, &asked.value).await {
+        Ok(what) => {
+            let render =
+                Arc::new(|results| serde_json::to_vec(&Invalidated { results }).expect("a number is plain data"));
+            answered(state.engine.invalidate(org, what, key, render).await?)
+        }
+        Err(failure) => once::<Invalidated>(&state, key, 200, async { Err(failure) }).await,
+    }
+}
+
+async fn named(state: &Shared, org: OrgId, asked: &Invalidate) -> Result<Invalid, Failure> {
+    match (&asked.result, asked.all) {
+        (None, true) => Ok(Invalid::Runs),
+        (Some(result), false) => Ok(Invalid::Node(match result.parse::<RunId>() {
             Ok(run) => {
                 let run = state.engine.run(org, run).await?;
                 let node = run.call.and_then(|called| called.node.parse().ok());
                 node.ok_or_else(|| Refused::Conflict { why: format!("{} was not submitted with a cache", run.id) })?
             }
             Err(_) => state.engine.backtrack(org, result.clone()).await?.exec.node,
-        }),
-        _ => return Err(Refused::invalid("result", "name one result, or say `all`").into()),
-    };
-    let render = Arc::new(|results| serde_json::to_vec(&Invalidated { results }).expect("a number is plain data"));
-    answered(state.engine.invalidate(org, what, asked.key(org), render).await?)
+        })),
+        _ => Err(Refused::invalid("result", "name one result, or say `all`").into()),
+    }
 }
 
 pub(crate) async fn collect(
     State(state): State<Shared>,
     writer: Writer,
     asked: Asked<CollectGarbage>,
-) -> HandlerResult<Json<GarbageCollected>> {
+) -> HandlerResult {
     let usual = state.engine.garbage();
     let older_than_ms = asked.value.older_than_ms.unwrap_or(usual.older_than_ms);
     let max_bytes = asked.value.max_bytes.unwrap_or(usual.max_bytes);
@@ -72,13 +81,16 @@ pub(crate) async fn collect(
             return Err(Refused::invalid(field, "must not be negative").into());
         }
     }
-    let swept = state.engine.collect_garbage(writer.org(), Garbage { older_than_ms, max_bytes }).await?;
-    Ok(Json(GarbageCollected {
-        results: swept.pins,
-        objects: swept.objects,
-        objects_left: swept.objects_left,
-        bytes_left: swept.bytes_left,
-    }))
+    once(&state, asked.key(writer.org()), 200, async {
+        let swept = state.engine.collect_garbage(writer.org(), Garbage { older_than_ms, max_bytes }).await?;
+        Ok(GarbageCollected {
+            results: swept.pins,
+            objects: swept.objects,
+            objects_left: swept.objects_left,
+            bytes_left: swept.bytes_left,
+        })
+    })
+    .await
 }
 
 pub(crate) async fn backtrack(

@@ -266,6 +266,8 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
             let body = |name: &str| json!({ "name": name, "scopes": ["read"] });
             (String::new(), body("once"), body("other"))
         }
+        "/cache/invalidate" => (String::new(), json!({ "all": true }), json!({ "result": "run_99" })),
+        "/cache/gc" => (String::new(), plain, json!({ "max_bytes": 1 })),
         "/control/stop" => (String::new(), plain, json!({ "all": true })),
         other => panic!("{other} is new here: say how it is asked"),
     }
@@ -287,8 +289,10 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
         assert!(!first.headers.contains_key("idempotent-replayed"), "{}", route.path);
         let after = seen(&world).await;
         let heartbeat = route.path.ends_with("/heartbeat");
-        let only_asks =
-            heartbeat || matches!(route.path, "/blobs/missing" | "/control/stop" | "/orphans/scan" | "/orphans/import");
+        // Nothing is kept in this world that could be invalidated or collected.
+        let only_asks = heartbeat
+            || route.path.starts_with("/cache/")
+            || matches!(route.path, "/blobs/missing" | "/control/stop" | "/orphans/scan" | "/orphans/import");
         assert_eq!(before == after, only_asks, "{}: the first time has an effect", route.path);
         let again = ask(&body).await;
         assert_eq!(seen(&world).await, after, "{}: the second time has none", route.path);
@@ -353,12 +357,15 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/workflows/{id}/retry" => (launching(world).await, none, "conflict"),
         "/runs/{id}/messages" => (waiting(world).await, json!({ "text": "x" }), "conflict"),
         "/orphans/import" => (String::new(), json!({ "org": "nobody" }), "conflict"),
+        "/cache/invalidate" => (String::new(), json!({ "result": "run_99" }), "not_found"),
         "/orphans/whitelist" => (String::new(), json!({ "provider_id": "i-9", "reason": "x" }), "not_found"),
         "/providers" => (String::new(), json!({ "name": "local", "kind": "local" }), "conflict"),
         "/providers/{id}/test" => ("nowhere".to_owned(), none, "not_found"),
         "/orphans/{id}/terminate" => ("i-9".to_owned(), json!({ "confirm": "i-9" }), "not_found"),
         // These refuse nothing but what cannot be read, or who may not ask.
-        "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" | "/orphans/scan" => return None,
+        "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" | "/orphans/scan" | "/cache/gc" => {
+            return None;
+        }
         other => panic!("{other} is new here: say how it is refused"),
     })
 }
@@ -388,6 +395,7 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
         let (other_path, other) = match route.path {
             "/runs" => (path.clone(), json!({ "commands": ["false"] })),
             "/orphans/import" => (path.clone(), json!({ "org": "no-one" })),
+            "/cache/invalidate" => (path.clone(), json!({ "result": "run_98" })),
             "/providers" => (path.clone(), json!({ "name": "exec", "kind": "exec" })),
             "/orphans/whitelist" => (path.clone(), json!({ "provider_id": "i-8", "reason": "x" })),
             _ => (filled(route.path, &format!("{id}z")), body.clone()),
