@@ -19,19 +19,19 @@ fn a_result_that_is_kept_looks_like_the_run_that_made_it() {
     );
     let flags = ["--cache", "--file", "in.txt", "--artifact", "out/**"];
     let first = home.run(&flags, &command);
-    let second = home.run(&flags, &command);
+    let second = home.run(&[&flags[..], &["--name", "second"]].concat(), &command);
     assert_eq!(lines(&home, "mark"), 1, "it was executed once");
     assert_eq!(second.stdout, first.stdout);
     assert!(second.stdout.len() > 2_000_000 && second.stderr.starts_with("err\n"), "{}", second.stderr);
     assert!(second.stderr.contains("cached from run_"), "{}", second.stderr);
     assert_eq!(
-        home.done(&["logs", "@last", "--tail", "1"]).stdout.len(),
+        home.done(&["logs", "second", "--tail", "1"]).stdout.len(),
         second.stdout.len(),
         "a large result is told whole"
     );
-    let status = home.status("@last");
+    let status = home.status("second");
     assert_eq!((&status["status"], &status["cached_from"]["hit"]), (&"completed".into(), &true.into()));
-    home.done(&["artifact", "get", "@last"]);
+    home.done(&["artifact", "get", "second"]);
     let copy = home.here().join("out/sub/copy");
     assert_eq!(std::fs::read_to_string(&copy).unwrap(), "data\n");
     assert_eq!(std::fs::read_link(home.here().join("out/sub/link")).unwrap().to_str(), Some("copy"));
@@ -60,11 +60,11 @@ fn a_changed_file_is_executed_and_named() {
     home.write("a.txt", "1");
     home.run(&["--cache", "--file", "a.txt"], "cat a.txt");
     home.write("a.txt", "2");
-    let second = home.run(&["--cache", "--file", "a.txt"], "cat a.txt");
+    let second = home.run(&["--cache", "--file", "a.txt", "--name", "second"], "cat a.txt");
     assert_eq!(second.out(), "2");
-    let why = home.done(&["cache", "why"]).out();
+    let why = home.done(&["cache", "why", "second"]).out();
     assert!(why.contains("differs from run_") && why.contains("file a.txt was changed"), "{why}");
-    let from = home.done(&["backtrack"]).out();
+    let from = home.done(&["backtrack", "second"]).out();
     assert!(from.contains("command") && from.contains("cat a.txt") && from.contains("a.txt"), "{from}");
     let none = home.say(&["backtrack", "abcdef"]);
     assert!(none.code == 1 && none.stderr.contains("repl cache ls"), "{none}");

@@ -129,6 +129,7 @@ pub(super) fn is_needed(body: &str) -> bool {
             | "StopBody"
             | "ImportBody"
             | "ScanBody"
+            | "CollectGarbage"
             | "BlobList"
             | "ApproveBody"
             | "RejectBody"
