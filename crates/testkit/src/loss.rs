@@ -149,7 +149,9 @@ impl World {
     fn end_unless_needed(&mut self, serving: &Engine, orphan: &OrphanPicture) {
         let id = &orphan.orphan.listed.handle;
         let ours = matches!(orphan.section, OrphanSection::CurrentSession | OrphanSection::OtherSessions);
-        if !ours || orphan.orphan.ending.is_some() || self.machines.get(id).is_some_and(Machine::goes_on) {
+        // What was refused for good is asked for again.
+        let is_ending = orphan.orphan.ending.as_ref().is_some_and(|ending| ending.error.is_none());
+        if !ours || is_ending || self.machines.get(id).is_some_and(Machine::goes_on) {
             return;
         }
         let ended = now(serving.end_orphan((self.orgs[0], "duty".into()), (Some("fake"), id), id, false));
