@@ -5,6 +5,7 @@ use crate::complaint::{Done, REFUSED};
 use crate::show;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -102,7 +103,13 @@ fn live_all(args: &SimArgs) -> Sum {
                     if index >= args.runs {
                         break;
                     }
-                    let report = live(args, args.seed.wrapping_add(index));
+                    let seed = args.seed.wrapping_add(index);
+                    let lived = catch_unwind(AssertUnwindSafe(|| live(args, seed)));
+                    let report = lived.unwrap_or_else(|panic| {
+                        let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+                        eprintln!("repl: the simulation of seed {seed} panicked:\n{text}");
+                        resume_unwind(panic)
+                    });
                     stop.fetch_or(!report.is_good(), Ordering::Relaxed);
                     let mut sum = sum.lock().expect("no panic while counting");
                     if args.trace {

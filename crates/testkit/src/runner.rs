@@ -427,7 +427,12 @@ impl World {
     fn command_begins(&mut self, name: &str, job: JobId, step: StepTry) {
         self.note(format_args!("{step} of {job} begins on {name}"));
         let row = now(self.store.read("sim.step", move |tx| store::step::find(tx, step.id)));
-        let row = row.expect("a database in memory is read").expect("its row stands before it begins");
+        let row = match row.expect("a database in memory is read") {
+            Some(row) => row,
+            // It was sent before the database was lost, and its key went with the row.
+            None if self.database_lost => return,
+            None => return self.complain(Promise::Safe, format!("{step} begins without a row")),
+        };
         let Some(rows_key) = row.key.clone() else {
             return self.complain(Promise::Safe, format!("{step} begins without a key"));
         };

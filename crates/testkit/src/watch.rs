@@ -2,13 +2,14 @@
 //! a server but would hide a bug here.
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Once;
 
 thread_local! {
     static SEEN: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Panics during `f` are kept instead of printed.
+/// Panics during `f` are kept instead of printed. One that ends `f` goes on with the text of all of them.
 pub fn watching<T>(f: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -21,9 +22,9 @@ pub fn watching<T>(f: impl FnOnce() -> T) -> T {
         }));
     });
     SEEN.set(Some(Vec::new()));
-    let result = f();
-    SEEN.set(None);
-    result
+    let result = catch_unwind(AssertUnwindSafe(f));
+    let seen = SEEN.take().unwrap_or_default();
+    result.unwrap_or_else(|_| resume_unwind(Box::new(seen.join("\n"))))
 }
 
 pub fn panics() -> Vec<String> {
