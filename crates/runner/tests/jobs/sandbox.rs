@@ -143,9 +143,13 @@ async fn a_command_ends_as_it_would_without_a_sandbox() {
 async fn a_handler_in_a_sandbox_runs_when_the_job_is_stopped() {
     for as_nobody in [false, true] {
         let Some(host) = host(as_nobody).await else { continue };
-        host.ask(sandboxed(&host, "trap 'echo bye; exit 9' TERM; echo ready; sleep 1000 & wait"));
+        // The handler waits for the test: it would be over before the end of bwrap could cut it short.
+        let handler = "echo stops; cat gate; echo bye; exit 9";
+        host.ask(sandboxed(&host, &format!("mkfifo gate; trap '{handler}' TERM; echo ready; sleep 1000 & wait")));
         host.says("ready").await;
         host.want(DesiredState::Stopped);
+        host.says("stops").await;
+        host.open_gate("gate").await;
         let end = host.ends().await;
         let What::Ended { exit_code, signal, cause, .. } = end else { panic!() };
         assert_eq!((exit_code, signal, cause), (Some(9), None, Some(EndCause::Stopped)));
