@@ -4,21 +4,17 @@
 mod agents;
 mod machines;
 
-use crate::api::Api;
 use crate::gate::Gate;
 use crate::process;
 use crate::puppet::Puppet;
-use crate::recorder::{Recorder, Reply};
 use crate::world::{World, count};
 use agents::{a_person_is_told, a_program_elsewhere, a_program_takes_a_step, agents_at_work, commands_of_an_agent};
 use machines::{
     a_busy_machine_is_ended, a_machine_is_drained, a_machine_is_ended, a_machine_is_prepared, a_provider_is_removed,
 };
 use nix::sys::signal::Signal;
-use serde_json::json;
 use std::io::Write as _;
 use std::process::Stdio;
-use wire::client::ClientError;
 use wire::model::fault::Role;
 
 pub struct Story {
