@@ -1,3 +1,5 @@
+//! Tests of what a specification accepts and shows.
+
 use super::*;
 
 #[test]
