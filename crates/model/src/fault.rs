@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 /// Variables that arm a process: `REPL_CRASH=server/run.submit:before` kills it there, `REPL_STOP=…` stops it there.
 pub const VARIABLES: [&str; 2] = ["REPL_CRASH", "REPL_STOP"];
+/// The variable that lets one known bug in, in a build with `--cfg bug_zoo`.
+pub const BUG: &str = "REPL_BUG";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
