@@ -8,6 +8,7 @@ pub mod audit;
 pub mod backtrack;
 pub mod cache;
 pub mod cached_run;
+pub mod call;
 mod child;
 mod choice;
 mod closing;
@@ -21,7 +22,7 @@ mod dialogue;
 mod dispatch;
 pub mod durable;
 mod endpoint;
-mod execution;
+pub mod execution;
 pub mod external;
 pub mod feature;
 mod idle_billing;
@@ -151,6 +152,8 @@ pub struct Engine {
     links: Arc<relay::Links>,
     /// What this process calls itself in claims of executions.
     orchestrator: Arc<std::sync::OnceLock<i64>>,
+    /// Starts the programs of `[calls] adapters`.
+    executor: Option<Arc<execution::Executor>>,
 }
 
 impl Engine {
@@ -173,7 +176,14 @@ impl Engine {
             org_names: Arc::default(),
             links: Arc::default(),
             orchestrator: Arc::default(),
+            executor: None,
         })
+    }
+
+    /// How calls of functions are executed here.
+    pub fn executing(mut self, executor: execution::Executor) -> Engine {
+        self.executor = Some(Arc::new(executor));
+        self
     }
 
     /// What is started for each new ticket and approval, and how long it may take.

@@ -88,7 +88,7 @@ async fn tree_of(state: &Shared, org: OrgId, named: &str) -> Result<TreeRef, Fai
     }
 }
 
-fn wait_ms(text: &str) -> Result<i64, Problem> {
+pub(crate) fn wait_ms(text: &str) -> Result<i64, Problem> {
     let ms = model::time::parse_duration(text).map_err(|why| Refused::invalid("wait", why.to_string()))?;
     if ms > LONGEST_WAIT_MS { Err(Refused::invalid("wait", "at most 60s").into()) } else { Ok(ms) }
 }

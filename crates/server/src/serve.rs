@@ -157,7 +157,7 @@ fn open(
         },
         timer: Arc::new(crate::worker::Clockwork),
     };
-    let engine = Engine::new(state, store)?.refusing(crate::problem::remembered);
+    let engine = Engine::new(state, store)?.refusing(crate::problem::remembered).executing(settings.executor()?);
     Ok(match settings.notifier()? {
         Some((notifier, timeout_ms)) => engine.notifying(Arc::new(notifier), timeout_ms),
         None => engine,

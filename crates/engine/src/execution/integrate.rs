@@ -1,11 +1,10 @@
 //! The result of an execution becomes the answer of its call: exec record, exec map, index commit, ref, pin and claim change in one
 //! transaction, after every record and content of the result was found here.
 
-use super::{Seen, changed};
+use super::{Seen, Work, changed};
 use crate::Engine;
 use crate::cache::index_of;
 use crate::cached_run::project;
-use calls::cached_run::FUNCTION;
 use calls::history::{empty_index, pin};
 use calls::reach::{Closure, available};
 use calls::record::{Exec, ExecStatus, Provenance};
@@ -24,22 +23,31 @@ const MAX_RECORDS: usize = 100_000;
 
 impl Engine {
     pub(super) async fn integrate(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
-        let (project, run) = (project(&self.context), seen.request.run);
-        let jobs = self.store.read("execution.jobs", move |tx| store::job::of_run(tx, run)).await?;
+        if let Work::Adapter { .. } = &seen.request.work
+            && !self.fetch_result(item, seen).await?
+        {
+            return Ok(());
+        }
+        let project = project(&self.context);
+        let run = seen.request.run();
+        let jobs = match run {
+            Some(run) => self.store.read("execution.jobs", move |tx| store::job::of_run(tx, run)).await?,
+            None => Vec::new(),
+        };
         let job = jobs.last();
         let provenance = Provenance {
             execution: Some(format!("{}-{}", seen.it.key, seen.it.attempt)),
-            run: Some(run.to_string()),
+            run: run.map(|run| run.to_string()),
             job: job.map(|job| job.id.to_string()),
             instance: job.and_then(|job| job.instance).map(|instance| instance.to_string()),
         };
-        let name = seen.request.name.clone();
+        let asker = Asker { name: seen.request.name.clone(), run, fresh: seen.request.fresh };
         self.store
             .write(Lane::Normal, "execution.integrate", move |tx| {
                 store::work::hold(tx, &item)?;
                 let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
                 let Some(done) = it.done.clone().filter(|_| !it.status.is_end()) else { return Ok(()) };
-                let event = match integrated(tx, &it, &done, &project, provenance.clone(), (&name, run)) {
+                let event = match integrated(tx, &it, &done, &project, provenance.clone(), &asker) {
                     Ok(event) => event,
                     Err(Fault::Source(failure)) => return Err(failure),
                     Err(fault) if fault.may_pass() => ExecutionEvent::TransientFailure { error: said(&fault) },
@@ -49,6 +57,16 @@ impl Engine {
             })
             .await
     }
+}
+
+/// Who asked, and for what.
+struct Asker {
+    /// What the run that asked first was called.
+    name: String,
+    /// The run that executed it.
+    run: Option<model::RunId>,
+    /// It replaces what is pinned.
+    fresh: bool,
 }
 
 fn said(fault: &Fault<Failure>) -> LastError {
@@ -61,7 +79,7 @@ fn integrated(
     done: &Answered,
     project: &str,
     provenance: Provenance,
-    (name, run): (&str, model::RunId),
+    asker: &Asker,
 ) -> Result<ExecutionEvent, Fault<Failure>> {
     let org = it.org;
     let broken = |what: &str| Fault::Source(Trouble::internal(format!("an execution has no {what}")).into());
@@ -73,12 +91,13 @@ fn integrated(
         Some(index) => index,
         None => first_index(tx, org, &index_name).map_err(Fault::Source)?,
     };
-    // Another execution of the node may have been pinned first: an OK stays.
+    // Another execution of the node may have been pinned first: an OK stays, unless a caller wanted a new one.
     let mut objects = Objects { tx, org };
     let root = calls::read::commit(&mut objects, index)?.execs;
     if let Some(pinned) = trie::get(&mut objects, root, node)?
         && calls::read::exec(&mut objects, pinned)?.status == ExecStatus::Ok
         && done.ok
+        && !asker.fresh
     {
         return Ok(ExecutionEvent::PinnedByAnother { exec: pinned.to_string() });
     }
@@ -96,8 +115,8 @@ fn integrated(
             .map_err(|_| Failure::from(Trouble::new(TroubleKind::Timeout, "another process pinned meanwhile")))?;
         store::pin::set(tx, org, project, node, id)?;
         let ok = done.ok;
-        let (function, name) = (FUNCTION.to_owned(), name.to_owned());
-        let row = ExecRow { id, node, function, name, ok, run: Some(run), ended_at: done.at, bytes };
+        let (function, name) = (it.function.clone(), asker.name.clone());
+        let row = ExecRow { id, node, function, name, ok, run: asker.run, ended_at: done.at, bytes };
         let contents: Vec<String> = closure.blobs.iter().map(|blob| blob.hash.to_string()).collect();
         store::exec::insert(tx, org, &row, &contents)
     };

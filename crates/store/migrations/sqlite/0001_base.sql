@@ -774,6 +774,8 @@ CREATE TABLE executions (
 CREATE UNIQUE INDEX executions_open ON executions (org_id, key) WHERE open = 1;
 -- Executions of an org, newest first.
 CREATE INDEX executions_of_org ON executions (org_id, id);
+-- How often a key was executed before.
+CREATE INDEX executions_of_key ON executions (org_id, key);
 
 -- Runs that wait for an execution. A row goes when its run is answered or cancelled.
 CREATE TABLE callers (
