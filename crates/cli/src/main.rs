@@ -18,6 +18,7 @@ mod completion;
 mod control;
 mod control_plane;
 mod cost;
+mod dag;
 mod credits;
 mod doctor;
 mod drawing;
@@ -228,6 +229,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
         Command::Cache(command) => cache::cache(&settings, command).await,
         Command::Backtrack(args) => cache::backtrack(&settings, args).await,
+        Command::Dag(command) => dag::dag(&settings, command).await,
         Command::Snapshot(command) => snapshot::snapshot(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
         Command::Provider(command) => provider::provider(&settings, command).await,

@@ -47,11 +47,13 @@ pub struct Calls {
     pub kept_ms: i64,
     /// Of all results of an org in sum; those that were used longest ago go first.
     pub max_bytes: i64,
+    /// Records of calls that nothing leads to are kept so long after their last use: they may be on their way to being named.
+    pub unnamed_kept_ms: i64,
 }
 
 impl Default for Calls {
     fn default() -> Self {
-        Calls { project: "default".into(), kept_ms: 90 * DAY, max_bytes: 10 << 30 }
+        Calls { project: "default".into(), kept_ms: 90 * DAY, max_bytes: 10 << 30, unnamed_kept_ms: DAY }
     }
 }
 

@@ -15,6 +15,7 @@ mod command;
 mod command_end;
 pub mod config;
 pub mod content;
+pub mod dag;
 mod departure;
 pub mod desired;
 mod dialogue;
@@ -26,6 +27,7 @@ pub mod external;
 pub mod feature;
 mod idle_billing;
 mod idle_runs;
+mod index;
 pub mod instance;
 mod instance_cleanup;
 mod intents;
@@ -151,6 +153,8 @@ pub struct Engine {
     links: Arc<relay::Links>,
     /// What this process calls itself in claims of executions.
     orchestrator: Arc<std::sync::OnceLock<i64>>,
+    /// Executions that wait for their pin.
+    pinning: Arc<index::Queues>,
 }
 
 impl Engine {
@@ -173,6 +177,7 @@ impl Engine {
             org_names: Arc::default(),
             links: Arc::default(),
             orchestrator: Arc::default(),
+            pinning: Arc::default(),
         })
     }
 

@@ -11,6 +11,7 @@ mod blob;
 mod cache;
 mod call_log;
 mod control;
+mod dag;
 mod event;
 mod exact;
 mod follow;
@@ -65,6 +66,7 @@ mod workflow;
 
 /// Execution adapters of calls: `dml-exec-local`, the suite of `repl adapter check`, and exchanges with workers.
 pub use engine::adapters::call;
+pub use engine::adapters::remote;
 pub use engine::adapters::registry::BadSetting;
 /// What `repl runner host` and `repl runner relay` do on a host of a provider `ssh`.
 pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as answer_on_host};

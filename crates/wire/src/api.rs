@@ -26,6 +26,8 @@
 //! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`]; [`CancelBody`] |
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
 //! | `GET /snapshots` `/snapshots/{id}`, `DELETE /snapshots/{id}`, `POST /allocations/{id}/snapshot` | [`SnapshotView`] |
+//! | `GET /dag/refs?kind=`, `PUT /dag/refs`, `DELETE /dag/refs?name=`, `GET /dag/log?of=`, `/dag/object?of=`, `/dag/indexes` | [`Page`] of [`RefView`], [`SetRef`] → [`RefView`], 204, [`CommitView`], [`ObjectView`], [`IndexView`] |
+//! | `GET /dag/records?of=&have=` · `PUT /dag/records` | [`crate::records`] · the same → 204 |
 //! | `GET /orphans?provider=&include_whitelisted=`, `/orphans/{id}`, `/orphans/tally`, `/orphans/scans`, `/orphans/whitelist` | [`OrphanView`], [`OrphanDetailView`], [`OrphanTally`], [`ScanView`], [`WhitelistView`] |
 //! | `POST /orphans/scan`, `/orphans/whitelist`, `/orphans/{id}/terminate`, `DELETE /orphans/whitelist/{id}` | [`ScanBody`] → [`ScanReport`], [`WhitelistBody`] → [`WhitelistView`], [`EndOrphanBody`] → [`OrphanView`], 204 |
 //! | `GET /credits` · `POST /credits` · `GET /credits/ledger` · `GET /credits/usage` | [`BalanceView`] · [`AddCredits`] · [`Page`] of [`LedgerRow`] · [`UsageView`] |
@@ -37,6 +39,7 @@
 
 mod cache;
 mod control;
+mod dag;
 mod instance;
 mod ledger;
 mod log;
@@ -54,6 +57,7 @@ mod workflow;
 
 pub use cache::*;
 pub use control::*;
+pub use dag::*;
 pub use instance::*;
 pub use ledger::*;
 pub use log::*;
