@@ -16,6 +16,7 @@ mod command;
 mod command_end;
 pub mod config;
 pub mod content;
+pub mod dag;
 mod departure;
 pub mod desired;
 mod dialogue;
@@ -27,6 +28,7 @@ pub mod external;
 pub mod feature;
 mod idle_billing;
 mod idle_runs;
+mod index;
 pub mod instance;
 mod instance_cleanup;
 mod intents;
@@ -154,6 +156,8 @@ pub struct Engine {
     orchestrator: Arc<std::sync::OnceLock<i64>>,
     /// Starts the programs of `[calls] adapters`.
     executor: Option<Arc<execution::Executor>>,
+    /// Executions that wait for their pin.
+    pinning: Arc<index::Queues>,
 }
 
 impl Engine {
@@ -177,6 +181,7 @@ impl Engine {
             links: Arc::default(),
             orchestrator: Arc::default(),
             executor: None,
+            pinning: Arc::default(),
         })
     }
 

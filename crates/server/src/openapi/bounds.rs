@@ -66,6 +66,8 @@ fn table() -> Vec<(&'static str, Value)> {
         ("CacheTermsBody.salt", json!({ "maxLength": model::spec::MAX_SALT_BYTES / 4 })),
         ("CollectGarbage.older_than_ms", json!({ "minimum": 0 })),
         ("CollectGarbage.max_bytes", json!({ "minimum": 0 })),
+        ("SetRef.name", json!({ "minLength": 1 })),
+        ("SetRef.from", json!({ "minLength": 1 })),
         ("SandboxTermsBody.network", json!({ "enum": networks })),
         (
             "SendMessage.text",
@@ -210,6 +212,9 @@ pub(super) fn refine_parameter(path: &str, parameter: &mut Value) {
         "by" => one_of(UsageBy::ALL.iter().map(|word| word.as_str())),
         "stream" => json!({ "enum": ["stdout", "stderr", "runner"] }),
         "job" => json!({ "pattern": format!("^{}_{SLUG}$", model::JobId::PREFIX) }),
+        "kind" if path == "/dag/refs" => one_of(crate::dag::KINDS.iter().map(|(kind, _)| *kind)),
+        "cursor" if path == "/dag/refs" => json!({ "pattern": "^refs/" }),
+        "expect" | "have" => json!({ "pattern": HASH }),
         "cursor" if path == "/secrets" => json!({ "pattern": VARIABLE, "maxLength": 255 }),
         "cursor" => json!({ "pattern": format!("^{SLUG}$") }),
         _ => Value::Object(Map::new()),

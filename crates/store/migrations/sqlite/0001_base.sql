@@ -681,6 +681,8 @@ CREATE TABLE artifacts (
 CREATE INDEX artifacts_of_run ON artifacts (run_id, id);
 -- The sweep: artifacts past their expiry.
 CREATE INDEX artifacts_to_expire ON artifacts (expires_at) WHERE deleted_at IS NULL AND expires_at IS NOT NULL;
+-- Whether an artifact shares a content, which the sweep of contents then leaves.
+CREATE INDEX artifacts_by_content ON artifacts (org_id, hash) WHERE in_contents = 1 AND deleted_at IS NULL;
 -- How many uploads of a run are under way; and marking them as failed.
 CREATE INDEX artifacts_uploading ON artifacts (run_id) WHERE state = 'uploading';
 
@@ -760,6 +762,16 @@ CREATE TABLE exec_contents (
 );
 -- Whether an exec names a content.
 CREATE INDEX exec_contents_by_hash ON exec_contents (org_id, hash);
+
+-- Which contents the stored records of calls name, such as those of a head. The sweep of contents leaves them.
+CREATE TABLE object_contents (
+    org_id BIGINT NOT NULL,
+    object BLOB   NOT NULL,
+    hash   TEXT   NOT NULL,
+    PRIMARY KEY (org_id, object)
+);
+-- Whether a record names a content.
+CREATE INDEX object_contents_by_hash ON object_contents (org_id, hash);
 
 -- Executions of call nodes. `request` is what is executed (of a cached run its specification), as JSON.
 CREATE TABLE executions (
