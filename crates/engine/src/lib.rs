@@ -24,6 +24,7 @@ mod endpoint;
 mod execution;
 pub mod external;
 pub mod feature;
+mod host;
 mod idle_billing;
 mod idle_runs;
 pub mod instance;
