@@ -36,7 +36,7 @@ struct Machine {
 }
 
 enum Known {
-    Row(Instance),
+    Row(Box<Instance>),
     Listed { provider: String, handle: Handle },
 }
 
@@ -77,7 +77,7 @@ impl Engine {
                 return Ok(row.status.is_open().then(|| Machine {
                     id: row.id,
                     name: row.name.clone(),
-                    known: Known::Row(row),
+                    known: Known::Row(Box::new(row)),
                 }));
             }
             let Some(orphan) = store::orphan::find(tx, OrphanId(subject))? else { return Ok(None) };
