@@ -26,6 +26,7 @@ mod endpoint;
 pub mod execution;
 pub mod external;
 pub mod feature;
+mod host;
 mod idle_billing;
 mod idle_runs;
 mod index;

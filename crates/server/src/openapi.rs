@@ -166,6 +166,7 @@ impl Route {
     EndOrphanBody,
     PoolView,
     NewProvider,
+    OtherHostView,
     PassedOverView,
     PriceView,
     ProviderCase,

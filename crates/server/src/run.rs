@@ -55,6 +55,8 @@ pub(crate) async fn submit(
         let named = asked.value.snapshot.clone();
         let org = writer.org();
         let limited = state.engine.context.limits_orgs();
+        let named_providers: Vec<String> = asked.value.provider.iter().chain(&asked.value.providers).cloned().collect();
+        state.engine.know_hosts(&named_providers).await?;
         let name = if limited { state.engine.balance(org).await?.name } else { String::new() };
         let mut submission = submit::submission(&state.engine.context, (org, &name), asked.value)?;
         if let Some(named) = named {

@@ -548,6 +548,14 @@ CREATE TABLE providers (
     doc  TEXT NOT NULL
 );
 
+-- Hosts of providers that have several: what they have, and whether they could be used when they were asked last.
+CREATE TABLE hosts (
+    provider TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    doc      TEXT NOT NULL,
+    PRIMARY KEY (provider, name)
+);
+
 -- The last scan of each pool (provider and region), and whether it could be listed.
 CREATE TABLE scans (
     pool_id BIGINT NOT NULL PRIMARY KEY,
