@@ -43,6 +43,19 @@ impl Engine {
             })
             .await
     }
+
+    /// Runs that wait to begin, newest first, each with why. At most `limit`, which is small: every one is explained.
+    pub async fn waiting(&self, org: OrgId, limit: i64) -> Result<Vec<(RunSnapshot, Why)>, Failure> {
+        let context = self.context.clone();
+        self.store
+            .read("run.waiting", move |tx| {
+                let waiting = store::run::Which::Of(RunStatus::Pending);
+                let found = store::run::page_shown(tx, org, waiting, i64::MAX, limit)?;
+                let explained = |one: RunSnapshot| explain(tx, &context, &one).map(|why| (one, why));
+                found.into_iter().map(explained).collect()
+            })
+            .await
+    }
 }
 
 fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) -> Result<Why, Failure> {
