@@ -74,9 +74,7 @@ pub fn read(file: &str, text: &str) -> Done<(Value, Vec<String>)> {
 /// `--input NAME=VALUE`. A value is text where the file's own is; otherwise it is read as JSON, and is text if it is none.
 pub fn give_input(plan: &mut Value, entry: &str) -> Done<()> {
     let Some((name, text)) = entry.split_once('=').filter(|(name, _)| !name.is_empty()) else {
-        return Err(
-            Wrong::new(format!("--input: `{entry}` is not NAME=VALUE")).fix("write it like --input topic=wind")
-        );
+        return Err(Wrong::new(format!("--input: `{entry}` is not NAME=VALUE")).fix("write it like --input topic=wind"));
     };
     let Some(fields) = plan.as_object_mut() else { return Ok(()) };
     let inputs = fields.entry("inputs").or_insert_with(|| serde_json::json!({}));

@@ -139,6 +139,11 @@ pub fn read(file: &str, text: &str, env: &dyn Fn(&str) -> Option<String>) -> Don
     parse(text, env).map_err(|wrong| wrong.of(file))
 }
 
+/// The text of a file that says this.
+pub fn written(definition: &serde_json::Value) -> String {
+    serde_yaml_ng::to_string(definition).unwrap_or_default()
+}
+
 /// Whether a text says that it is a run file.
 pub fn is_one(text: &str) -> bool {
     let parsed: Result<Value, _> = serde_yaml_ng::from_str(text);
@@ -220,9 +225,7 @@ pub fn defaults(table: &impl Serialize, env: Option<&dyn Fn(&str) -> Option<Stri
     submit.resources.memory_bytes = fields.read("memory", quantity::memory)?;
     submit.resources.gpu = fields.read("gpu", quantity::gpu)?;
     if submit.provider.is_some() && !submit.providers.is_empty() {
-        return Err(
-            Wrong::new("`run.provider` and `run.providers` both say where runs go").fix("keep one of them")
-        );
+        return Err(Wrong::new("`run.provider` and `run.providers` both say where runs go").fix("keep one of them"));
     }
     if let Some(resources) = fields.inner("resources", RESOURCES)? {
         submit.resources.cpu_milli = resources.read("cpu", quantity::cpu)?.or(submit.resources.cpu_milli);

@@ -11,6 +11,7 @@ mod blob;
 mod cache;
 mod call_log;
 mod control;
+mod definition;
 mod event;
 mod exact;
 mod follow;
@@ -101,6 +102,8 @@ pub(crate) struct AppState {
     /// Requests that were answered 500.
     pub(crate) failures: AtomicI64,
     pub(crate) pages: pages::Pages,
+    /// What looks at this machine, and the data folder that it looks at.
+    pub(crate) doctor: (settings::Doctor, std::path::PathBuf),
 }
 
 pub(crate) type Shared = Arc<AppState>;

@@ -45,7 +45,8 @@ pub const SEARCHED: i64 = 10_000;
 /// Of the newest [`SEARCHED`] runs, those whose name or command holds this text in any case, as they are shown.
 pub fn page_found(tx: &mut Tx, org: OrgId, text: &str, before: i64, limit: i64) -> Result<Vec<Shown>, Failure> {
     let at = submitted(tx, before)?;
-    let like: String = text.to_lowercase().chars().flat_map(|c| "!%_".contains(c).then_some('!').into_iter().chain([c])).collect();
+    let like: String =
+        text.to_lowercase().chars().flat_map(|c| "!%_".contains(c).then_some('!').into_iter().chain([c])).collect();
     let rows = tx.rows(&SHOWN_FOUND, &args![org, at, before, limit, format!("%{like}%"), SEARCHED])?;
     let shown: Vec<Shown> = rows.iter().map(read_shown).collect::<Result<_, _>>()?;
     shown.into_iter().map(|shown| with_goal(tx, shown)).collect()

@@ -36,7 +36,7 @@ impl Pages {
 
     fn ask(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(process::HANGS_AFTER_MS))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(process::HANGS_AFTER_MS.into()))).unwrap();
         let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\ncookie: {}\r\n\r\n", self.host, self.cookie);
         stream.write_all(head.as_bytes()).unwrap();
         stream

@@ -4,8 +4,8 @@ use super::tests::{HOST, enter, get, submitted, world};
 use crate::hostile::World;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use futures_util::StreamExt as _;
 use engine::store::{Hint, Lane, Topic, Tx};
+use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use model::{RunId, StepId, Timestamp};
 use std::sync::atomic::Ordering;
@@ -100,7 +100,8 @@ async fn copies_of_step(world: &World, like: &str, from: usize, to: usize) {
     for first in (from..to).step_by(500) {
         let copies = move |tx: &mut Tx| {
             let attempt = engine::store::run::find(tx, like)?.expect("the run is there").attempt;
-            let last = engine::store::step::page(tx, like, attempt, engine::store::step::Below::Attempt, 0, 1)?.remove(0);
+            let last =
+                engine::store::step::page(tx, like, attempt, engine::store::step::Below::Attempt, 0, 1)?.remove(0);
             for number in (first..to.min(first + 500)).map(|number| number as i64) {
                 let (id, name) = (StepId(FAR + number), format!("copy-{number}"));
                 let copy = model::step::Step { id, name, sequence: 1_000 + number, ..last.clone() };

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use model::time::show_duration;
 
 /// Rows of a drawing: more are read by no one, and each costs about 400 bytes of the page.
-pub(crate) const MOST_ROWS: usize = 200;
+pub(crate) const MOST_ROWS: usize = 40;
 
 const NAME_CHARS: usize = 34;
 /// Names are moved to the right by their depth, but not out of a narrow screen.
