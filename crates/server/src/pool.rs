@@ -23,7 +23,7 @@ pub(crate) async fn pools(State(state): State<Shared>, _: Reader, Query(paging):
 }
 
 /// Runs that are explained at once.
-const EXPLAINED: i64 = 20;
+const EXPLAINED: usize = 20;
 
 /// Newest first; those beyond the first are found by their state.
 pub(crate) async fn waiting(

@@ -45,9 +45,11 @@ pub const SEARCHED: i64 = 10_000;
 /// Of the newest [`SEARCHED`] runs, those whose name or command holds this text in any case, as they are shown.
 pub fn page_found(tx: &mut Tx, org: OrgId, text: &str, before: i64, limit: i64) -> Result<Vec<Shown>, Failure> {
     let at = submitted(tx, before)?;
-    let like: String =
-        text.to_lowercase().chars().flat_map(|c| "!%_".contains(c).then_some('!').into_iter().chain([c])).collect();
-    let rows = tx.rows(&SHOWN_FOUND, &args![org, at, before, limit, format!("%{like}%"), SEARCHED])?;
+    let oldest = tx.row(&NEWEST_FROM, &args![org, SEARCHED - 1])?;
+    let (from_at, from) = oldest.map_or(Ok((i64::MIN, 0)), |row| Ok::<_, Failure>((row.int(0)?, row.int(1)?)))?;
+    let escaped = |c: char| "!%_".contains(c).then_some('!').into_iter().chain([c]);
+    let like: String = text.to_lowercase().chars().flat_map(escaped).collect();
+    let rows = tx.rows(&SHOWN_FOUND, &args![org, at, before, limit, format!("%{like}%"), from_at, from])?;
     let shown: Vec<Shown> = rows.iter().map(read_shown).collect::<Result<_, _>>()?;
     shown.into_iter().map(|shown| with_goal(tx, shown)).collect()
 }
@@ -251,6 +253,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &SHOWN_OF,
     &SHOWN_ONE,
     &SHOWN_FOUND,
+    &NEWEST_FROM,
 ];
 
 const INSERT: Sql = Sql::new(
@@ -323,8 +326,12 @@ const SHOWN_OF: Sql = shown!(
     " ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
 );
 const SHOWN_FOUND: Sql = shown!(
-    "r.id IN (SELECT n.id FROM (SELECT id FROM runs WHERE org_id = $1 AND deleted_at IS NULL ORDER BY created_at DESC, id DESC LIMIT $6) n"
-    " JOIN run_contents f ON f.run_id = n.id WHERE f.found_by LIKE $5 ESCAPE '!')"
-    " AND (r.created_at, r.id) < ($2, $3) ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
+    "r.org_id = $1 AND (r.created_at, r.id) < ($2, $3) AND (r.created_at, r.id) >= ($6, $7) AND r.deleted_at IS NULL"
+    " AND c.found_by LIKE $5 ESCAPE '!' ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
+);
+/// The oldest run that a search looks at, if there are so many.
+const NEWEST_FROM: Sql = Sql::new(
+    "SELECT created_at, id FROM runs WHERE org_id = $1 AND deleted_at IS NULL
+      ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET $2",
 );
 const SHOWN_ONE: Sql = shown!("r.id = $1");

@@ -135,6 +135,10 @@ async fn a_page_of_runs_costs_the_same_however_many_runs_there_are() {
     let many = cost_of_a_look(&world, "/runs", &cookie).await;
     assert!(many.1 <= 2 * few.1 && many.0 == few.0, "{many:?} with {} runs, {few:?} with a hundred", rows());
     assert!(many.2 <= 60 * 1024, "{} bytes", many.2);
+    // A search looks through the newest 10,000 and no further.
+    let found = cost_of_a_look(&world, "/runs?q=nowhere", &cookie).await;
+    assert!(found.1 <= 60 * 10_000, "{found:?} for a text that no run has");
+    eprintln!("a search of {} runs: {found:?}", rows());
     eprintln!("100 runs {few:?}, {} runs {many:?}", rows());
 }
 
@@ -151,6 +155,7 @@ async fn a_run_of_many_steps_opens_like_one_of_a_few() {
     copies_of_step(&world, &run, 200, rows()).await;
     let many = cost_of_a_look(&world, &page, &cookie).await;
     assert!(many.1 <= 2 * few.1 && many.0 == few.0, "{many:?} with {} steps, {few:?} with 210", rows());
+    assert!(many.2 <= 60 * 1024, "{} bytes", many.2);
     eprintln!("210 steps {few:?}, {} steps {many:?}", rows());
 }
 

@@ -157,8 +157,8 @@ mod tests {
         let drawn = timeline(&spans, 0).into_string();
         assert_eq!(drawn.matches(r#"class="bar "#).count(), MOST_ROWS);
         assert_eq!(drawn.matches(r#"class="bar tone-failed"#).count(), 1);
-        assert!(drawn.contains("1 of 500 failed") && drawn.contains("Timeline: 100000 in"), "{:.300}", drawn);
-        assert!(drawn.len() < 120_000, "{} bytes", drawn.len());
+        assert!(drawn.contains("1 of 2500 failed") && drawn.contains("Timeline: 100000 in"), "{:.300}", drawn);
+        assert!(drawn.len() < 30_000, "{} bytes", drawn.len());
     }
 
     #[test]
