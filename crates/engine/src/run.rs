@@ -36,6 +36,8 @@ pub struct Plans {
     pub agents: Vec<AgentPlan>,
     /// Makes the next plan version when too much has failed.
     pub planner: Option<AgentPlan>,
+    /// As it was submitted, for people.
+    pub document: Option<serde_json::Value>,
 }
 
 impl Plans {
@@ -258,6 +260,9 @@ fn keep_plans(tx: &mut Tx, run: RunId, plans: &Plans) -> Result<(), Failure> {
     }
     if let Some(agents) = plans.shared.document.as_ref().and_then(|document| document.get("agents")) {
         store::plan::insert_source(tx, run, 1, &serde_json::json!({ "agents": agents }))?;
+    }
+    if let Some(document) = &plans.document {
+        store::plan::insert_document(tx, run, document)?;
     }
     for (sequence, plan) in (0..).zip(&plans.agents) {
         store::plan::insert(tx, run, 1, sequence, plan)?;

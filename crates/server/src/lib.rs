@@ -13,6 +13,7 @@ mod call;
 mod call_log;
 mod control;
 mod dag;
+mod definition;
 mod event;
 mod exact;
 mod follow;
@@ -104,6 +105,8 @@ pub(crate) struct AppState {
     /// Requests that were answered 500.
     pub(crate) failures: AtomicI64,
     pub(crate) pages: pages::Pages,
+    /// What looks at this machine, and the data folder that it looks at.
+    pub(crate) doctor: (settings::Doctor, std::path::PathBuf),
 }
 
 pub(crate) type Shared = Arc<AppState>;

@@ -466,7 +466,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 21] = {
+    pub const ALL: [WorkKind; 22] = {
         use WorkKind::*;
         [
             Run,

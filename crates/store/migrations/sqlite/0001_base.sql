@@ -163,7 +163,9 @@ CREATE INDEX runs_newest_open ON runs (org_id, created_at, id) WHERE open = 1;
 -- What a run works with (command, environment, files, artifacts), as JSON. Written once.
 CREATE TABLE run_contents (
     run_id BIGINT NOT NULL PRIMARY KEY,
-    doc    TEXT   NOT NULL
+    doc    TEXT   NOT NULL,
+    -- Its name and the beginning of its command in small letters: what a search looks through.
+    found_by TEXT NOT NULL
 );
 
 -- An attempt of a run and its money: what was reserved for it is charged or refunded when it ends.
