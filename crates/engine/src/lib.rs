@@ -9,6 +9,7 @@ pub mod backtrack;
 pub mod cache;
 pub mod cached_run;
 pub mod call;
+mod call_step;
 mod child;
 mod choice;
 mod closing;
@@ -154,6 +155,8 @@ pub struct Engine {
     orchestrator: Arc<std::sync::OnceLock<i64>>,
     /// Starts the programs of `[calls] adapters`.
     executor: Option<Arc<execution::Executor>>,
+    /// Reads the document of a run, which the function `dml+exec://dml-exec-repl/run` takes as its input.
+    documents: Option<call::ReadDocument>,
 }
 
 impl Engine {
@@ -177,12 +180,19 @@ impl Engine {
             links: Arc::default(),
             orchestrator: Arc::default(),
             executor: None,
+            documents: None,
         })
     }
 
     /// How calls of functions are executed here.
     pub fn executing(mut self, executor: execution::Executor) -> Engine {
         self.executor = Some(Arc::new(executor));
+        self
+    }
+
+    /// How the document of a run is read.
+    pub fn reading(mut self, documents: call::ReadDocument) -> Engine {
+        self.documents = Some(documents);
         self
     }
 

@@ -88,3 +88,36 @@ fn a_call_that_cannot_be_made_says_what_to_do() {
     let said = home.say(&["call", &gone]);
     assert!(said.code == 1 && said.stderr.contains("program_changed"), "{}", said.stderr);
 }
+
+#[test]
+fn a_step_of_a_plan_calls_a_function_and_its_value_is_the_output() {
+    let home = Home::with(SETTINGS);
+    let mark = home.here().join("mark");
+    let echo = function(&home, "echo", &format!("#!/bin/sh\necho x >> {}\ncat\n", mark.display()));
+    let fails = function(&home, "fails", "#!/bin/sh\nexit 4\n");
+    let step = |function: &str, input: &str| {
+        format!("{{name: f, call: {{function: \"{function}\", inputs: [1, \"{input}\"]}}}}")
+    };
+    let plan = |step: &str| {
+        format!(
+            "type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n    steps: [{step}]\n    output: {{got: \"${{{{ steps.f.output }}}}\"}}\n"
+        )
+    };
+    let file = home.write("plan.yaml", plan(&step(&echo, "two")));
+    for name in ["first", "second"] {
+        home.done(&["run", file.to_str().unwrap(), "--name", name]);
+        let steps = value(&home.done(&["status", name, "--json"]).out())["steps"].clone();
+        let id = steps[0]["id"].as_str().unwrap().to_owned();
+        assert_eq!((&steps[0]["tool"], &steps[0]["status"]), (&"call".into(), &"completed".into()), "{steps}");
+        assert!(id.starts_with("stp_"));
+    }
+    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "x\n", "the second run was answered by the kept result");
+    let file = home.write("fails.yaml", plan(&step(&fails, "x")));
+    let said = home.say(&["run", file.to_str().unwrap(), "--name", "third"]);
+    assert_ne!(said.code, 0);
+    let why = home.done(&["why", "third"]).out();
+    assert!(why.contains("the program ended with exit code 4 (exit)"), "{why}");
+    let file = home.write("refused.yaml", plan(&step("dml+exec://sh/x", "x")));
+    let said = home.say(&["run", file.to_str().unwrap()]);
+    assert!(said.code != 0 && said.stderr.contains("[calls] adapters"), "{}", said.stderr);
+}
