@@ -98,20 +98,19 @@ fn a_step_of_a_plan_calls_a_function_and_its_value_is_the_output() {
     let step = |function: &str, input: &str| {
         format!("{{name: f, call: {{function: \"{function}\", inputs: [1, \"{input}\"]}}}}")
     };
-    let plan = |step: &str| {
-        format!(
-            "type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n    steps: [{step}]\n    output: {{got: \"${{{{ steps.f.output }}}}\"}}\n"
-        )
-    };
-    let file = home.write("plan.yaml", plan(&step(&echo, "two")));
+    let plan = |steps: &str| format!("type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n    steps: [{steps}]\n");
+    let chained = format!("{{name: g, call: {{function: \"{echo}\", inputs: [\"${{{{ steps.f.output }}}}\"]}}}}");
+    let file = home.write("plan.yaml", plan(&format!("{}, {chained}", step(&echo, "two"))));
     for name in ["first", "second"] {
         home.done(&["run", file.to_str().unwrap(), "--name", name]);
         let steps = value(&home.done(&["status", name, "--json"]).out())["steps"].clone();
-        let id = steps[0]["id"].as_str().unwrap().to_owned();
-        assert_eq!((&steps[0]["tool"], &steps[0]["status"]), (&"call".into(), &"completed".into()), "{steps}");
-        assert!(id.starts_with("stp_"));
+        let seen = [0, 1].map(|at| (steps[at]["tool"].as_str(), steps[at]["status"].as_str()));
+        assert_eq!(seen, [(Some("call"), Some("completed")); 2], "{steps}");
     }
-    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "x\n", "the second run was answered by the kept result");
+    let calls = value(&home.done(&["call", "ls", "--json"]).out());
+    let shown = home.done(&["call", "show", calls[0]["id"].as_str().unwrap(), "--json"]);
+    assert_eq!(value(&shown.out())["result"]["value"], value(r#"[[1, "two"]]"#), "an output is an input of the next");
+    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "x\nx\n", "the second run was answered by the kept result");
     let file = home.write("fails.yaml", plan(&step(&fails, "x")));
     let said = home.say(&["run", file.to_str().unwrap(), "--name", "third"]);
     assert_ne!(said.code, 0);
