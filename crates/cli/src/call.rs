@@ -40,7 +40,7 @@ pub struct CallArgs {
     #[arg(required = true)]
     function: Option<String>,
     /// Values as JSON, or @PATH
-    #[arg(value_name = "INPUTS", allow_hyphen_values = true)]
+    #[arg(value_name = "INPUTS", allow_negative_numbers = true)]
     inputs: Vec<String>,
     /// Execute it although a result is kept, and keep the new one
     #[arg(long)]

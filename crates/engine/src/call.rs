@@ -4,7 +4,7 @@
 use crate::cached_run::by_run;
 use crate::execution::{OWN_ADAPTER, Request, Work, kind_of, open, request_of};
 use crate::run::{KeyedResponse, Submission, affordable, check_asked, check_secrets, use_contents};
-use crate::{Engine, cached_run};
+use crate::{Engine, EngineContext, cached_run};
 use calls::cached_run::FUNCTION;
 use calls::call::{Call, value_of};
 use calls::function::Function;
@@ -15,7 +15,9 @@ use calls::record::ExecStatus;
 use calls::refs::Uuid;
 use calls::{ExecId, Fault, Memory, NodeId, Value, read};
 use model::execution::{Execution, ExecutionStatus};
+use model::plan::AgentPlan;
 use model::run::LastError;
+use model::step::ToolKind;
 use model::{CallId, Failure, OrgId, Refused, RunId, Timestamp, Trouble};
 use serde_json::Value as Json;
 use std::sync::Arc;
@@ -55,6 +57,8 @@ pub struct CallSeen {
     pub ended_at: Option<Timestamp>,
     /// The run that executes it.
     pub run: Option<RunId>,
+    /// It failed for a reason that may pass.
+    pub may_pass: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -64,6 +68,23 @@ pub struct CallResult {
     /// The root of its result dag. None: it was deleted, or is no value.
     pub value: Option<Json>,
     pub run: Option<String>,
+}
+
+/// Makes a submission of an org from the document of a run.
+pub type ReadDocument = fn(&EngineContext, (OrgId, &str), Json) -> Result<Submission, Failure>;
+
+/// What a call is, once its function and inputs were read.
+enum Prepared {
+    Run(Box<Submission>, Call),
+    Adapter(Function, Call),
+}
+
+impl Prepared {
+    fn node(&self) -> NodeId {
+        match self {
+            Prepared::Run(_, call) | Prepared::Adapter(_, call) => call.node,
+        }
+    }
 }
 
 /// Turns a call into the bytes that are answered.
@@ -77,55 +98,68 @@ pub enum CallAnswer {
 impl Engine {
     /// Answers from a pinned result, or begins or joins the execution.
     pub async fn call(&self, asks: CallAsked, key: Option<Key>, render: CallRender) -> Result<CallAnswer, Failure> {
-        let function = self.function(&asks.function)?;
-        let call = Arc::new(node_of(&function, &asks.inputs)?);
         let (org, cache) = (asks.org, asks.cache);
-        if cache && let Some(hit) = self.hit(org, call.node).await? {
+        let prepared = self.prepared(asks).await?;
+        if cache && let Some(hit) = self.hit(org, prepared.node()).await? {
             return Ok(CallAnswer::Hit(Box::new(hit)));
         }
+        let context = self.context.clone();
         let answered = self.keyed(Lane::Normal, "call.ask", key, 202, move |tx| {
-            let id = begin(tx, org, &function, &call, cache)?;
-            asked(tx, id, &render)
+            let id = begin(tx, &context, org, &prepared, cache)?;
+            let mut it = locked(tx, id)?;
+            if !it.asked {
+                it.asked = true;
+                store::execution::save(tx, id, &it)?;
+            }
+            Ok(render(&seen(tx, id, it)?))
         });
         Ok(CallAnswer::Asked(answered.await?))
     }
 
-    /// The same for the function `dml+exec://dml-exec-repl/run`: a run of this system. It shares results with `repl run --cache`.
-    pub async fn call_run(
-        &self,
-        mut submission: Submission,
-        cache: bool,
-        key: Option<Key>,
-        render: CallRender,
-    ) -> Result<CallAnswer, Failure> {
+    /// The same for a step of a run, which is then a caller of the execution until it ends.
+    pub(crate) async fn call_by_run(&self, asks: CallAsked, run: RunId) -> Result<CallSeen, Failure> {
+        let (org, cache) = (asks.org, asks.cache);
+        let prepared = self.prepared(asks).await?;
+        if cache && let Some(hit) = self.hit(org, prepared.node()).await? {
+            return Ok(hit);
+        }
+        let context = self.context.clone();
+        self.store
+            .write(Lane::Normal, "call.step", move |tx| {
+                let id = begin(tx, &context, org, &prepared, cache)?;
+                store::execution::join(tx, id, run)?;
+                let it = locked(tx, id)?;
+                seen(tx, id, it)
+            })
+            .await
+    }
+
+    /// The function `dml+exec://dml-exec-repl/run` is a run of this system and shares results with `repl run --cache`.
+    async fn prepared(&self, asks: CallAsked) -> Result<Prepared, Failure> {
+        if !self.is_run(&asks.function)? {
+            let function = self.context.function(&asks.function)?;
+            let call = node_of(&function, &asks.inputs)?;
+            return Ok(Prepared::Adapter(function, call));
+        }
+        let [document] = <[Json; 1]>::try_from(asks.inputs).map_err(|inputs| {
+            let why = format!("{} takes one input, the document of a run, here are {}", asks.function, inputs.len());
+            Refused::invalid("inputs", why)
+        })?;
+        let read = self.documents.ok_or_else(|| Trouble::internal("this process reads no documents of runs"))?;
+        let limited = self.context.limits_orgs();
+        let name = if limited { self.balance(asks.org).await?.name } else { String::new() };
+        let mut submission = read(&self.context, (asks.org, &name), document)?;
         let keyed = submission.spec.call.take().and_then(|part| part.caller().cloned()).unwrap_or_default();
         submission.start = true;
         check_asked(&self.context, &submission)?;
         self.check_stdin(&submission).await?;
-        let (org, call) = (submission.org, self.call_of(submission.org, &submission.spec, &keyed).await?);
-        if cache && let Some(hit) = self.hit(org, call.node).await? {
-            return Ok(CallAnswer::Hit(Box::new(hit)));
-        }
-        let context = self.context.clone();
-        let answered = self.keyed(Lane::Normal, "call.ask_run", key, 202, move |tx| {
-            check_secrets(tx, &submission)?;
-            affordable(tx, &context, &submission)?;
-            store::object::put(tx, org, &call.records)?;
-            let epoch = epoch(tx, org, FUNCTION, cache)?;
-            let made = |tx: &mut Tx, id: i64| Request { fresh: !cache, ..by_run(tx, id, &submission) };
-            let (id, request) = open(tx, org, (call.node, FUNCTION), epoch, &made)?;
-            // The run that executes it comes later: until then these are its contents.
-            if let Some(run) = request.run() {
-                use_contents(tx, run, &submission)?;
-            }
-            asked(tx, id, &render)
-        });
-        Ok(CallAnswer::Asked(answered.await?))
+        let call = self.call_of(submission.org, &submission.spec, &keyed).await?;
+        Ok(Prepared::Run(Box::new(submission), call))
     }
 
     /// Whether the function is a run of this system, if it may be called here.
     pub fn is_run(&self, text: &str) -> Result<bool, Refused> {
-        let function = self.function(text)?;
+        let function = self.context.function(text)?;
         let plain = FUNCTION.split('?').next().unwrap_or(FUNCTION);
         match function.adapter() == OWN_ADAPTER {
             true if text != plain && text != FUNCTION => {
@@ -134,15 +168,6 @@ impl Engine {
             }
             is_run => Ok(is_run),
         }
-    }
-
-    /// The function, if it may be called here.
-    pub fn function(&self, text: &str) -> Result<Function, Refused> {
-        let bad = |bad: calls::function::BadFunction| Refused::invalid("function", bad.to_string());
-        let function = Function::parse(text).map_err(bad)?;
-        let usual = [OWN_ADAPTER.to_owned()];
-        function.permitted(self.context.config.calls.adapters.as_deref().unwrap_or(&usual)).map_err(bad)?;
-        Ok(function)
     }
 
     /// The pinned result of a call. Its use is noted at most once an hour, so that a result in use is kept.
@@ -166,6 +191,7 @@ impl Engine {
                 not_before: None,
                 started_at: None,
                 ended_at: Some(row.ended_at),
+                may_pass: false,
             };
             Ok(Some((hit, stale)))
         });
@@ -215,6 +241,27 @@ impl Engine {
     }
 }
 
+impl EngineContext {
+    /// The function, if it may be called here.
+    pub(crate) fn function(&self, text: &str) -> Result<Function, Refused> {
+        let bad = |bad: calls::function::BadFunction| Refused::invalid("function", bad.to_string());
+        let function = Function::parse(text).map_err(bad)?;
+        let usual = [OWN_ADAPTER.to_owned()];
+        function.permitted(self.config.calls.adapters.as_deref().unwrap_or(&usual)).map_err(bad)?;
+        Ok(function)
+    }
+
+    /// Steps of a plan that would call what is not executed here are refused before anything runs.
+    pub(crate) fn check_calls<'p>(&self, agents: impl Iterator<Item = &'p AgentPlan>) -> Result<(), Refused> {
+        let steps = agents.flat_map(|agent| &agent.tasks).flat_map(|task| &task.steps);
+        for step in steps.filter(|step| step.tool == ToolKind::Call) {
+            let function = step.input["function"].as_str().unwrap_or_default();
+            self.function(function).map_err(|bad| Refused::invalid(format!("step {}", step.name), bad.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
 fn owned(tx: &mut Tx, org: OrgId, id: CallId) -> Result<Execution, Failure> {
     let found = store::execution::find(tx, id.0)?.filter(|it| it.org == org);
     found.ok_or_else(|| Refused::not_found("call", id.to_string()).into())
@@ -233,7 +280,35 @@ fn node_of(function: &Function, inputs: &[Json]) -> Result<Call, Refused> {
 }
 
 /// The open execution of the call, or a new one. Without a cache it is always a new one.
-pub(crate) fn begin(tx: &mut Tx, org: OrgId, function: &Function, call: &Call, cache: bool) -> Result<i64, Failure> {
+fn begin(tx: &mut Tx, context: &EngineContext, org: OrgId, prepared: &Prepared, cache: bool) -> Result<i64, Failure> {
+    match prepared {
+        Prepared::Run(submission, call) => begin_run(tx, context, submission, call, cache),
+        Prepared::Adapter(function, call) => begin_adapter(tx, org, function, call, cache),
+    }
+}
+
+fn begin_run(
+    tx: &mut Tx,
+    context: &EngineContext,
+    submission: &Submission,
+    call: &Call,
+    cache: bool,
+) -> Result<i64, Failure> {
+    let org = submission.org;
+    check_secrets(tx, submission)?;
+    affordable(tx, context, submission)?;
+    store::object::put(tx, org, &call.records)?;
+    let epoch = epoch(tx, org, FUNCTION, cache)?;
+    let made = |tx: &mut Tx, id: i64| Request { fresh: !cache, ..by_run(tx, id, submission) };
+    let (id, request) = open(tx, org, (call.node, FUNCTION), epoch, &made)?;
+    // The run that executes it comes later: until then these are its contents.
+    if let Some(run) = request.run() {
+        use_contents(tx, run, submission)?;
+    }
+    Ok(id)
+}
+
+fn begin_adapter(tx: &mut Tx, org: OrgId, function: &Function, call: &Call, cache: bool) -> Result<i64, Failure> {
     let mut below = Memory::default();
     below.add(call.records.iter().cloned());
     let found = closure(&mut below, [call.node.into()], &|_| false, MAX_RECORDS);
@@ -255,22 +330,16 @@ pub(crate) fn begin(tx: &mut Tx, org: OrgId, function: &Function, call: &Call, c
     open(tx, org, (call.node, uri), epoch, &made).map(|(id, _)| id)
 }
 
+fn locked(tx: &mut Tx, id: i64) -> Result<Execution, Failure> {
+    store::execution::lock(tx, id)?.ok_or_else(|| Trouble::internal("an execution is gone").into())
+}
+
 /// Callers share an execution unless they want one of their own.
 fn epoch(tx: &mut Tx, org: OrgId, function: &str, cache: bool) -> Result<Epoch, Failure> {
     Ok(match cache {
         true => Epoch::Counter(store::execution::epoch(tx, org, function)? as u64),
         false => Epoch::Own(Uuid::derived(&format!("call of {org} {}", tx.next_id()))),
     })
-}
-
-/// A caller that is no run wants it.
-fn asked(tx: &mut Tx, id: i64, render: &CallRender) -> Result<Vec<u8>, Failure> {
-    let mut it = store::execution::lock(tx, id)?.ok_or_else(|| Trouble::internal("an execution is gone"))?;
-    if !it.asked {
-        it.asked = true;
-        store::execution::save(tx, id, &it)?;
-    }
-    Ok(render(&seen(tx, id, it)?))
 }
 
 pub(crate) fn seen(tx: &mut Tx, id: i64, it: Execution) -> Result<CallSeen, Failure> {
@@ -291,6 +360,8 @@ pub(crate) fn seen(tx: &mut Tx, id: i64, it: Execution) -> Result<CallSeen, Fail
         not_before: it.not_before,
         started_at: it.started_at,
         ended_at: it.ended_at,
+        // A run that executes a call ends it without a result only if something outside of the command failed.
+        may_pass: it.gave_up || run.is_some(),
         run,
     })
 }

@@ -9,6 +9,7 @@ pub mod backtrack;
 pub mod cache;
 pub mod cached_run;
 pub mod call;
+mod call_step;
 mod child;
 mod choice;
 mod closing;
@@ -159,6 +160,8 @@ pub struct Engine {
     executor: Option<Arc<execution::Executor>>,
     /// Executions that wait for their pin.
     pinning: Arc<index::Queues>,
+    /// Reads the document of a run, which the function `dml+exec://dml-exec-repl/run` takes as its input.
+    documents: Option<call::ReadDocument>,
 }
 
 impl Engine {
@@ -183,12 +186,19 @@ impl Engine {
             orchestrator: Arc::default(),
             executor: None,
             pinning: Arc::default(),
+            documents: None,
         })
     }
 
     /// How calls of functions are executed here.
     pub fn executing(mut self, executor: execution::Executor) -> Engine {
         self.executor = Some(Arc::new(executor));
+        self
+    }
+
+    /// How the document of a run is read.
+    pub fn reading(mut self, documents: call::ReadDocument) -> Engine {
+        self.documents = Some(documents);
         self
     }
 

@@ -315,6 +315,7 @@ pub(crate) fn contents(spec: &RunSpec) -> Vec<String> {
 pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
     submission.spec.check()?;
     check_plans(&submission.spec, &submission.plans)?;
+    context.check_calls(submission.plans.agents.iter().chain(&submission.plans.planner))?;
     check_machines(context, submission)?;
     check_sandbox(context, submission)?;
     context.check_features(&submission.spec.features)?;

@@ -170,6 +170,7 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
     }
     if !run.status.is_end() {
         offered(tx, run, why)?;
+        called(tx, run, at, why)?;
     }
     let failed = store::step::failed(tx, run.id, run.attempt, FAILED_LOOKED_AT)?;
     let Some(first) = failed.into_iter().min_by_key(|step| (step.ended_at, step.id)) else { return Ok(()) };
@@ -201,6 +202,19 @@ fn offered(tx: &mut Tx, run: &Run, why: &mut Why) -> Result<(), Failure> {
         let Some(offer) = &step.offer else { continue };
         why.facts.push(format!("{} ({}) waits for a program that polls for `{}`", step.id, step.name, offer.tool));
         why.next.push(format!("take it: repl step poll --tool {} -- COMMAND", offer.tool));
+    }
+    Ok(())
+}
+
+/// Executions that its steps wait for.
+fn called(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    for found in store::execution::of_caller(tx, run.id, QUESTIONS_SHOWN)? {
+        let (id, it) = (model::CallId(found.id), found.it);
+        let error = it.error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
+        let again = it.not_before.filter(|due| *due > at).map(|due| show_duration(due.since(at)));
+        let again = again.map_or_else(String::new, |left| format!(", asked again in {left}"));
+        why.facts.push(format!("a step waits for {id}, {} ({}{again}){error}", it.function, it.status));
+        why.next.push(format!("see the call: repl call show {id}"));
     }
     Ok(())
 }

@@ -63,6 +63,9 @@ pub struct Execution {
     pub ended_at: Option<Timestamp>,
     #[serde(default)]
     pub closing: Option<Closing>,
+    /// It failed because retries did not help: the same call may go well another time.
+    #[serde(default)]
+    pub gave_up: bool,
 }
 
 /// The adapter's final answer, as it was stored: exec records are made from this alone.
@@ -95,6 +98,7 @@ impl Execution {
             started_at: None,
             ended_at: None,
             closing: None,
+            gave_up: false,
         }
     }
 
@@ -305,6 +309,7 @@ fn wait_over(mut next: Execution, at: Timestamp) -> Applied {
     }
     if next.failures >= MAX_TRIES {
         let error = next.error.clone();
+        next.gave_up = true;
         return end(next, S::FailedTerminal, error, at, C::Cleanup);
     }
     let resume = next.resume.take().unwrap_or(S::PollAdapter);

@@ -9,9 +9,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
+use engine::EngineContext;
 use engine::call::{CallAnswer, CallAsked, CallRender, CallSeen};
+use engine::run::Submission;
 use engine::store::execution::Numbered;
-use engine::store::idempotency::Key;
 use engine::store::{Hint, Topic};
 use model::{CallId, Failure, OrgId, Refused};
 use serde::Deserialize;
@@ -39,7 +40,9 @@ pub(crate) async fn ask(
     if let Some(before) = state.engine.answered_before(key.clone()).await? {
         return answered(before);
     }
-    match called(&state, org, asked.value, key.clone()).await {
+    let AskCall { function, inputs, cache } = asked.value;
+    let asks = CallAsked { org, function, inputs, cache: cache.unwrap_or(true) };
+    match state.engine.call(asks, key.clone(), render()).await {
         Ok(CallAnswer::Hit(hit)) => Ok(Json(shown(&hit)).into_response()),
         Ok(CallAnswer::Asked(response)) => match wait.filter(|_| response.status == 202) {
             Some(ms) => {
@@ -55,26 +58,19 @@ pub(crate) async fn ask(
     }
 }
 
-async fn called(state: &Shared, org: OrgId, asked: AskCall, key: Option<Key>) -> Result<CallAnswer, Failure> {
-    let AskCall { function, inputs, cache } = asked;
-    let cache = cache.unwrap_or(true);
-    if !state.engine.is_run(&function)? {
-        return state.engine.call(CallAsked { org, function, inputs, cache }, key, render()).await;
-    }
-    let [document] = <[serde_json::Value; 1]>::try_from(inputs).map_err(|inputs| {
-        let why = format!("{function} takes one input, the document of a run, here are {}", inputs.len());
-        Refused::invalid("inputs", why)
-    })?;
+/// The document of a run, as `POST /runs` takes it.
+pub(crate) fn document(
+    context: &EngineContext,
+    org: (OrgId, &str),
+    document: serde_json::Value,
+) -> Result<Submission, Failure> {
     let body: Submit =
         serde_json::from_value(document).map_err(|error| Refused::invalid("inputs[0]", error.to_string()))?;
     if submit::is_of_agents(&body) || body.snapshot.is_some() || body.dry_run {
         let why = "a call executes one command: no `type`, `snapshot` or `dry_run`";
         return Err(Refused::invalid("inputs[0]", why).into());
     }
-    let limited = state.engine.context.limits_orgs();
-    let name = if limited { state.engine.balance(org).await?.name } else { String::new() };
-    let submission = submit::submission(&state.engine.context, (org, &name), body)?;
-    state.engine.call_run(submission, cache, key, render()).await
+    Ok(submit::submission(context, org, body)?)
 }
 
 pub(crate) async fn list(

@@ -74,6 +74,7 @@ impl World {
             timer: Arc::new(crate::worker::Clockwork),
         };
         let engine = Engine::new(state, store).unwrap().refusing(crate::problem::remembered);
+        let engine = engine.reading(crate::call::document);
         let engine = match executor {
             Some(executor) => engine.executing(executor),
             None => engine,

@@ -73,6 +73,12 @@ pub fn callers(tx: &mut Tx, id: i64, limit: i64) -> Result<Vec<RunId>, Failure> 
     tx.rows(&CALLERS, &args![id, limit])?.iter().map(|row| row.int(0).map(RunId)).collect()
 }
 
+/// Open executions that this run waits for, in order, up to `limit`.
+pub fn of_caller(tx: &mut Tx, run: RunId, limit: i64) -> Result<Vec<Numbered>, Failure> {
+    let read = |row: &Row| Ok(Numbered { id: row.int(0)?, it: doc::read(row, 1)? });
+    tx.rows(&OF_CALLER, &args![run, limit])?.iter().map(read).collect()
+}
+
 /// How often the results of this function were invalidated.
 pub fn epoch(tx: &mut Tx, org: OrgId, function: &str) -> Result<i64, Failure> {
     tx.row(&EPOCH, &args![org, function])?.map_or(Ok(0), |row| row.int(0))
@@ -83,8 +89,22 @@ pub fn raise_epoch(tx: &mut Tx, org: OrgId, function: &str) -> Result<(), Failur
     tx.exec(&RAISE, &args![org, function]).map(drop)
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &SAVE, &FIND, &LOCK, &OPEN_OF, &COUNT_OF_KEY, &REQUEST, &PAGE, &JOIN, &LEAVE, &CALLERS, &EPOCH, &RAISE];
+pub(crate) const ALL: &[&Sql] = &[
+    &INSERT,
+    &SAVE,
+    &FIND,
+    &LOCK,
+    &OPEN_OF,
+    &COUNT_OF_KEY,
+    &REQUEST,
+    &PAGE,
+    &JOIN,
+    &LEAVE,
+    &CALLERS,
+    &OF_CALLER,
+    &EPOCH,
+    &RAISE,
+];
 
 const INSERT: Sql =
     Sql::new("INSERT INTO executions (id, org_id, key, open, doc, request) VALUES ($1, $2, $3, $4, $5, $6)");
@@ -102,6 +122,10 @@ const LEAVE: Sql = Sql::new("DELETE FROM callers WHERE execution_id = $1 AND run
 const CALLERS: Sql = Sql::new(
     "SELECT callers.run_id FROM callers JOIN runs ON runs.id = callers.run_id
       WHERE callers.execution_id = $1 AND runs.open = 1 AND runs.deleted_at IS NULL ORDER BY callers.run_id LIMIT $2",
+);
+const OF_CALLER: Sql = Sql::new(
+    "SELECT executions.id, executions.doc FROM callers JOIN executions ON executions.id = callers.execution_id
+      WHERE callers.run_id = $1 AND executions.open = 1 ORDER BY executions.id LIMIT $2",
 );
 const EPOCH: Sql = Sql::new("SELECT counter FROM epochs WHERE org_id = $1 AND function = $2");
 const RAISE: Sql = Sql::new(

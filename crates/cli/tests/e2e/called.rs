@@ -88,3 +88,35 @@ fn a_call_that_cannot_be_made_says_what_to_do() {
     let said = home.say(&["call", &gone]);
     assert!(said.code == 1 && said.stderr.contains("program_changed"), "{}", said.stderr);
 }
+
+#[test]
+fn a_step_of_a_plan_calls_a_function_and_its_value_is_the_output() {
+    let home = Home::with(SETTINGS);
+    let mark = home.here().join("mark");
+    let echo = function(&home, "echo", &format!("#!/bin/sh\necho x >> {}\ncat\n", mark.display()));
+    let fails = function(&home, "fails", "#!/bin/sh\nexit 4\n");
+    let step = |function: &str, input: &str| {
+        format!("{{name: f, call: {{function: \"{function}\", inputs: [1, \"{input}\"]}}}}")
+    };
+    let plan = |steps: &str| format!("type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n    steps: [{steps}]\n");
+    let chained = format!("{{name: g, call: {{function: \"{echo}\", inputs: [\"${{{{ steps.f.output }}}}\"]}}}}");
+    let file = home.write("plan.yaml", plan(&format!("{}, {chained}", step(&echo, "two"))));
+    for name in ["first", "second"] {
+        home.done(&["run", file.to_str().unwrap(), "--name", name]);
+        let steps = value(&home.done(&["status", name, "--json"]).out())["steps"].clone();
+        let seen = [0, 1].map(|at| (steps[at]["tool"].as_str(), steps[at]["status"].as_str()));
+        assert_eq!(seen, [(Some("call"), Some("completed")); 2], "{steps}");
+    }
+    let calls = value(&home.done(&["call", "ls", "--json"]).out());
+    let shown = home.done(&["call", "show", calls[0]["id"].as_str().unwrap(), "--json"]);
+    assert_eq!(value(&shown.out())["result"]["value"], value(r#"[[1, "two"]]"#), "an output is an input of the next");
+    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "x\nx\n", "the second run was answered by the kept result");
+    let file = home.write("fails.yaml", plan(&step(&fails, "x")));
+    let said = home.say(&["run", file.to_str().unwrap(), "--name", "third"]);
+    assert_ne!(said.code, 0);
+    let why = home.done(&["why", "third"]).out();
+    assert!(why.contains("the program ended with exit code 4 (exit)"), "{why}");
+    let file = home.write("refused.yaml", plan(&step("dml+exec://sh/x", "x")));
+    let said = home.say(&["run", file.to_str().unwrap()]);
+    assert!(said.code != 0 && said.stderr.contains("[calls] adapters"), "{}", said.stderr);
+}

@@ -1,8 +1,12 @@
 //! A function is called twice and a third time without the cache, a run is called, and a call is cancelled: whatever dies, each call is
 //! executed once, its result is pinned, and nothing of an adapter is left.
 
+use crate::check;
+use crate::cluster::Cluster;
+use crate::process;
 use crate::stories::Story;
-use crate::world::World;
+use crate::world::{Spot, World};
+use nix::sys::signal::Signal;
 use std::os::unix::fs::PermissionsExt as _;
 
 pub const STORY: Story = Story {
@@ -15,7 +19,6 @@ pub const STORY: Story = Story {
         "adapter.close",
         "adapter.invoke",
         "call.ask",
-        "call.ask_run",
         "call.cancel",
         "exchange.export",
         "execution.close",
@@ -59,4 +62,29 @@ fn a_function_is_called(world: &World) {
     let exchange = world.home.data().join("exchange");
     world.until("nothing of the adapter is left", || std::fs::read_dir(&exchange).unwrap().count() == 0);
     assert_eq!((marks(world, "sum"), marks(world, "slow")), (1, 1));
+}
+
+/// A worker is stopped after it asked the adapter, or while it pins the result: its lease runs out, another takes the execution over, and the
+/// stopped one wakes up too late. Two callers, three workers, one key: one execution, one pin.
+pub fn stopped_while_it_owned(spot: &Spot) {
+    let cluster = Cluster::start();
+    let world = World::shared(&cluster.database("world"), STORY.settings, spot, "REPL_STOP", 3);
+    let sum = function(&world, "sum", "cat");
+    let words = ["call", sum.as_str(), "7"];
+    std::thread::scope(|scope| {
+        let callers = [0, 1].map(|_| scope.spawn(|| world.home.say(&words)));
+        for caller in callers {
+            let said = caller.join().unwrap();
+            assert_eq!((said.code, said.out().as_str()), (0, "[7]\n"), "{}", said.stderr);
+        }
+    });
+    world.until("a worker is stopped", || world.kept_up.iter().any(|worker| worker.is_stopped()));
+    let zombie = world.kept_up.iter().find(|worker| worker.is_stopped()).unwrap();
+    process::signal(zombie.pid(), Signal::SIGCONT);
+    zombie.hears("has taken");
+    assert_eq!(marks(&world, "sum"), 1, "it was executed once");
+    assert_eq!(world.json(&["call", "ls"]).as_array().unwrap().len(), 1, "one execution");
+    assert_eq!(world.json(&["cache", "ls"]).as_array().unwrap().len(), 1, "one pin");
+    check::settled(&world);
+    world.closes();
 }

@@ -75,6 +75,11 @@ fn main() {
         let name = format!("zombies::died_while_it_reported::{spot}");
         trials.push(Trial::test(name, move || guarded(|| zombies::died_while_it_reported(&spot))));
     }
+    for (point, moment) in [("adapter.invoke", Moment::After), ("execution.integrate", Moment::Before)] {
+        let spot = Spot::parse(point, moment);
+        let name = format!("called::stopped_while_it_owned::{spot}");
+        trials.push(Trial::test(name, move || guarded(|| called::stopped_while_it_owned(&spot))));
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -145,7 +145,7 @@ async fn a_call_is_asked_about_with_its_newest_token_until_its_result_is_here_an
     let folder = scene.file("exchange").join(&request.execution);
     assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
     let inputs = Exchange::open(&request).unwrap().inputs().unwrap();
-    assert_eq!(inputs.iter().map(|value| values::to_json(value)).collect::<Value>(), json!([1, "two"]));
+    assert_eq!(inputs.iter().map(values::to_json).collect::<Value>(), json!([1, "two"]));
     scene.answers(&pending("second"));
     scene.work(&id).await;
     assert_eq!(scene.request().token.as_deref(), Some("first"), "the token is stored before the next question");

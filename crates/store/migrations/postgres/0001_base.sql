@@ -810,6 +810,9 @@ CREATE TABLE callers (
     PRIMARY KEY (execution_id, run_id)
 );
 
+-- What a run's steps wait for.
+CREATE INDEX callers_of_run ON callers (run_id);
+
 -- Which Orchestrator works on an execution key. Changed by compare-and-swap on `version`.
 CREATE TABLE claims (
     org_id  BIGINT NOT NULL,
