@@ -1,11 +1,11 @@
 //! The index of an org's calls. Pins that wait at the same time in this process share one transaction and one index commit: a pin costs a few
 //! records of the exec map's trie, and one commit for all who wait.
 
-use crate::Engine;
 use crate::cache::index_of;
+use crate::{Engine, cached_run};
 use calls::history::{empty_index, pin};
 use calls::refs::{RefName, Swap};
-use calls::{CommitId, ExecId, Fault, NodeId, trie};
+use calls::{CommitId, DagId, ExecId, Fault, NodeId, trie};
 use model::execution::Execution;
 use model::{Failure, OrgId, Refused, Trouble, TroubleKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -103,6 +103,21 @@ pub(crate) struct Queue {
 pub(crate) type Queues = Mutex<BTreeMap<OrgId, Arc<Queue>>>;
 
 impl Engine {
+    /// The exec that answers a call, and the dag that is its result: two rows. None: it is not pinned, or its record is gone.
+    pub async fn pinned_result(&self, org: OrgId, node: NodeId) -> Result<Option<(ExecId, DagId)>, Failure> {
+        let project = cached_run::project(&self.context);
+        self.store
+            .read_inline("index.pinned", move |tx| {
+                let Some(exec) = store::pin::find(tx, org, &project, node)? else { return Ok(None) };
+                match calls::read::exec(&mut Objects { tx, org }, exec) {
+                    Ok(found) => Ok(Some((exec, found.result))),
+                    Err(Fault::Source(failure)) => Err(failure),
+                    Err(_) => Ok(None),
+                }
+            })
+            .await
+    }
+
     /// Does `act` in a transaction that it may share with others who wait for the same index; its item is held and its execution locked there.
     pub(crate) async fn pin_together(&self, org: OrgId, project: &str, item: Item, act: Act) -> Result<(), Failure> {
         let queue = Arc::clone(self.pinning.lock().expect("no holder panics").entry(org).or_default());

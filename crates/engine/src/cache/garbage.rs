@@ -6,7 +6,7 @@ use crate::{Engine, cached_run};
 use calls::reach::closure;
 use calls::{Id, Kind, NodeId, Reference};
 use model::time::DAY;
-use model::{Failure, OrgId, Timestamp};
+use model::{Failure, OrgId, Timestamp, bug};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::object::Objects;
@@ -145,7 +145,8 @@ fn too_old_or_too_many(tx: &mut Tx, org: OrgId, project: &str, asked: Garbage) -
 fn mark(tx: &mut Tx, org: OrgId, project: &str) -> Result<(Timestamp, BTreeSet<Id>), Failure> {
     let at = tx.at();
     let mut roots: Vec<Reference> = Vec::new();
-    for (_, commit) in store::refs::page(tx, org, "refs/", MANY)? {
+    let rooted = if bug!(heads_are_swept) { "refs/index/" } else { "refs/" };
+    for (_, commit) in store::refs::page(tx, org, rooted, MANY)? {
         roots.push(commit.into());
     }
     debug_assert!(

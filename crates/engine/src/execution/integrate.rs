@@ -10,7 +10,7 @@ use calls::record::{Exec, ExecStatus, Provenance};
 use calls::{Fault, Read as _, Reference};
 use model::execution::{Answered, Execution, ExecutionEvent};
 use model::run::LastError;
-use model::{Failure, Trouble};
+use model::{Failure, Trouble, bug};
 use std::sync::Arc;
 use store::exec::ExecRow;
 use store::object::Objects;
@@ -81,7 +81,10 @@ fn integrated(
     let broken = |what: &str| Fault::Source(Trouble::internal(format!("an execution has no {what}")).into());
     let node = it.node.parse().map_err(|_| broken("node"))?;
     let result: calls::DagId = done.result.parse().map_err(|_| broken("result"))?;
-    let closure = available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?;
+    let closure = match bug!(pin_before_objects) {
+        true => Closure::default(),
+        false => available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?,
+    };
     // Another execution of the node may have been pinned first: an OK stays, unless a caller wanted a new one.
     if let Some(pinned) = index.pinned(tx, node)?
         && calls::read::exec(&mut Objects { tx, org }, pinned)?.status == ExecStatus::Ok

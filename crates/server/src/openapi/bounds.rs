@@ -68,6 +68,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("CollectGarbage.max_bytes", json!({ "minimum": 0 })),
         ("SetRef.name", json!({ "minLength": 1 })),
         ("SetRef.from", json!({ "minLength": 1 })),
+        ("SetRef.expect", json!({ "pattern": "^([0-9a-f]{64}|none)$" })),
         ("SandboxTermsBody.network", json!({ "enum": networks })),
         (
             "SendMessage.text",
