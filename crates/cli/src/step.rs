@@ -279,12 +279,21 @@ async fn act(asking: &Asking<'_>, go: &StepAnswer, args: &StepArgs, stdin: Optio
             Err(error) => Err(Complaint::refused(format!("it was done, and cannot be remembered: {error}"))),
         };
     }
-    let body = FailStep { code: Some("exit_code".into()), ..failed_step(fence, format!("exit code {}", ran.code)) };
+    let body = failure_of(&ran, fence);
     match asking.post::<_, StepAnswer>(&format!("/{id}/fail"), &body).await {
         Err(error) if !ran.cancelled => eprintln!("repl: its failure could not be told: {error}"),
         _ => {}
     }
     Ok(u8::try_from(ran.code).unwrap_or(1))
+}
+
+/// A process that a signal has ended may have had its effect or not; one that exits by itself knows what it did.
+fn failure_of(ran: &Ran, fence: i64) -> FailStep {
+    if ran.by_signal {
+        let failed = failed_step(fence, format!("signal {}", ran.code - 128));
+        return FailStep { code: Some("signal".into()), effect: Some("perhaps".into()), ..failed };
+    }
+    FailStep { code: Some("exit_code".into()), ..failed_step(fence, format!("exit code {}", ran.code)) }
 }
 
 fn failed_step(fence: i64, message: String) -> FailStep {
@@ -339,5 +348,20 @@ async fn print_recorded(asking: &Asking<'_>, name: &str, key: Option<&str>) -> D
             }
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_signal_has_ended_may_have_had_its_effect() {
+        let ran = |code, by_signal| Ran { code, by_signal, stdout: Vec::new(), cut: false, cancelled: false };
+        let killed = failure_of(&ran(137, true), 2);
+        assert_eq!((killed.code.as_deref(), killed.effect.as_deref()), (Some("signal"), Some("perhaps")));
+        assert_eq!((killed.fence, killed.message.as_str()), (2, "signal 9"));
+        let left = failure_of(&ran(137, false), 2);
+        assert_eq!((left.code.as_deref(), left.effect.as_deref()), (Some("exit_code"), None));
     }
 }

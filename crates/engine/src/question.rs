@@ -337,6 +337,9 @@ impl RunTx<'_> {
             }
             self.check_output(&step, "answer", said)?;
         }
+        if is_only_asked {
+            self.check_answer(&step, said)?;
+        }
         let Some(input) = input else { return Ok(()) };
         let by_a_program = match step.parent {
             Some(parent) => !Rows::step(self, parent)?.by_children,
@@ -368,6 +371,22 @@ impl RunTx<'_> {
         match crate::agent::output_problem(value, schema) {
             None => Ok(()),
             Some(problem) => Err(Refused::invalid(field, problem.failure.error.message).into()),
+        }
+    }
+
+    /// The plan may say by a schema what is to be answered.
+    fn check_answer(&mut self, step: &Step, said: Option<&Value>) -> Result<(), Failure> {
+        let (agent, task) = (Rows::agent(self, step.agent)?, Rows::task(self, step.task)?);
+        let plan = self.plan_of(&agent)?;
+        let asks = step_plan(&plan, Place::of(&task, step)).and_then(|plan| plan.input.get("answer"));
+        let Some(schema) = asks.filter(|schema| !schema.is_null()) else { return Ok(()) };
+        let Some(said) = said else {
+            return Err(Refused::invalid("answer", format!("this approval asks for one that matches {schema}")).into());
+        };
+        let compiled = plan::OutputSchema::compile(schema).map_err(|why| vec![why]);
+        match compiled.and_then(|schema| schema.validate(said)) {
+            Ok(()) => Ok(()),
+            Err(problems) => Err(Refused::invalid("answer", problems.join("; ")).into()),
         }
     }
 

@@ -274,7 +274,7 @@ impl RunTx<'_> {
     /// The journal says of each step that changed what its row says.
     pub(crate) fn write_journal(&mut self) -> Result<(), Failure> {
         let changed = self.steps.iter().filter(|kept| kept.is_to_be_written()).map(|kept| &kept.it);
-        let called = changed.filter(|step| step.key.is_some() && !step.replayed && !step.replaced);
+        let called = changed.filter(|step| step.key.is_some() && !step.replayed);
         for step in called.cloned().collect::<Vec<_>>() {
             let Some(identity) = step.identity.clone() else { continue };
             let row = step.recorded().map(|state| JournalRow {
@@ -284,6 +284,8 @@ impl RunTx<'_> {
                 content: step.content.clone(),
             });
             match &row {
+                // What a row that was replaced has recorded stands; the row in its place records anew.
+                Some(_) if step.replaced => {}
                 Some(row) => store::step::record(self.tx, self.run.id, &identity, row)?,
                 None => store::step::forget(self.tx, self.run.id, &identity, step.id)?,
             }

@@ -222,6 +222,25 @@ fn a_holder_that_dies_leaves_steps_that_are_repeated_or_asked_about() {
 
 /// One step of a task fails while another, which must not be repeated, is under way: that one is cut off, and when the
 /// task is tried again a person is asked about it.
+/// A failure whose effect is known leaves nothing to ask about, also where the step must not be repeated by itself.
+#[test]
+fn a_retried_task_calls_a_step_again_that_surely_failed() {
+    for effect in [Effect::None, Effect::Done] {
+        let mut bench = Bench::new();
+        let calls = std::sync::atomic::AtomicU32::new(0);
+        bench.tool.decide_by(Box::new(move |call, _| match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => Fate::fail(ErrorClass::Permanent, effect),
+            _ => Fate::answer(call.input.clone()),
+        }));
+        let retried = TaskPlan { max_tries: 2, mode: FailureMode::Retry, ..task("all", vec![once("bad")]) };
+        let run = submit_agents(&mut bench, vec![agent("one", vec![retried])]);
+        bench.advance(2 * MINUTE);
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{effect:?}: {:?}", found(&bench, run, "bad"));
+        assert_eq!(bench.tool.seen().values().map(|seen| seen.calls).sum::<u32>(), 2, "{effect:?}");
+        check(&bench);
+    }
+}
+
 #[test]
 fn a_retried_task_does_not_repeat_a_step_that_was_cut_off() {
     let mut bench = Bench::new();

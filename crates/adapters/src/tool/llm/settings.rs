@@ -145,6 +145,9 @@ impl Models {
                 let (name, settings, limits) = open.next().expect("there is one");
                 Ok(Found { name, settings, model: asked, limits })
             }
+            (None, _) if self.0.is_empty() => Err(format!(
+                "there is no model `{asked}`: the settings have none; add a table [llm.NAME] to them, or set OPENAI_BASE_URL"
+            )),
             (None, _) => {
                 let known: Vec<&str> = self.0.keys().map(String::as_str).collect();
                 Err(format!("there is no model `{asked}`; the settings know: {}", known.join(", ")))
