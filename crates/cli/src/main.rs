@@ -20,6 +20,7 @@ mod control;
 mod control_plane;
 mod cost;
 mod credits;
+mod dag;
 mod doctor;
 mod drawing;
 mod embedded;
@@ -231,6 +232,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Cache(command) => cache::cache(&settings, command).await,
         Command::Backtrack(args) => cache::backtrack(&settings, args).await,
         Command::Call(args) => call::call(&settings, args).await,
+        Command::Dag(command) => dag::dag(&settings, command).await,
         Command::Snapshot(command) => snapshot::snapshot(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
         Command::Provider(command) => provider::provider(&settings, command).await,

@@ -347,6 +347,7 @@ fn server_settings(
         config: config(&orders.tables)?,
         exe: PathBuf::from("/proc/self/exe"),
         can_sandbox: || runner::sandbox().map(drop),
+        doctor: crate::doctor::findings,
         files: orders.files,
         home,
     })

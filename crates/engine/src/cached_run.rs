@@ -13,7 +13,7 @@ use model::hierarchy::{self, Pick, Rows};
 use model::run::{Called, LastError, RunEvent, RunReason};
 use model::spec::{Cache, CallPart, Command, RunSpec};
 use model::tree::{MAX_DEPTH, Node, Tree};
-use model::{Failure, OrgId, Refused, RunId, Trouble};
+use model::{Failure, OrgId, Refused, RunId, Trouble, TroubleKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::artifact::{Announced, EntryKind};
@@ -372,7 +372,13 @@ impl RunTx<'_> {
             let (org, run, attempt) = (self.run.org, self.run.id, self.run.attempt);
             let size = if matches!(what, EntryKind::File { .. }) { artifact.blob.bytes as i64 } else { 0 };
             let announced = Announced { org, run, attempt, path: &path, size, what: &what };
-            store::artifact::share(self.tx, &announced, &artifact.blob.hash.to_string())?;
+            let hash = artifact.blob.hash.to_string();
+            // A sweep that has begun must leave the bytes: this row lists them until it expires.
+            if !store::content::touch(self.tx, org, &hash)? {
+                let why = "an artifact of the result is being deleted at this moment: submit it again";
+                return Err(Trouble::new(TroubleKind::Timeout, why).into());
+            }
+            store::artifact::share(self.tx, &announced, &hash)?;
         }
         Ok(())
     }

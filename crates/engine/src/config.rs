@@ -52,6 +52,8 @@ pub struct Calls {
     pub adapters: Option<Vec<String>>,
     /// Where calls and results are exchanged with adapters; in the home if there is none.
     pub exchange: Option<std::path::PathBuf>,
+    /// Records of calls that nothing leads to are kept so long after their last use: they may be on their way to being named.
+    pub unnamed_kept_ms: i64,
 }
 
 impl Calls {
@@ -80,7 +82,14 @@ impl Calls {
 
 impl Default for Calls {
     fn default() -> Self {
-        Calls { project: "default".into(), kept_ms: 90 * DAY, max_bytes: 10 << 30, adapters: None, exchange: None }
+        Calls {
+            project: "default".into(),
+            kept_ms: 90 * DAY,
+            max_bytes: 10 << 30,
+            unnamed_kept_ms: DAY,
+            adapters: None,
+            exchange: None,
+        }
     }
 }
 

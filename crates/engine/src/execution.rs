@@ -20,7 +20,7 @@ use model::claim::{self, LEASE_MS, Orchestrator, OrchestratorEvent, Orchestrator
 use model::execution::{Execution, ExecutionEvent, ExecutionStatus, apply};
 use model::run::{LastError, Run, RunEvent, RunStatus};
 use model::spec::RunSpec;
-use model::{Failure, OrgId, Outcome, Refused, RunId, Timestamp, Trouble};
+use model::{Failure, OrgId, Outcome, Refused, RunId, Timestamp, Trouble, bug};
 use store::{Item, Lane, Tx, WorkKind};
 
 /// Callers that are answered between two looks at the execution.
@@ -231,16 +231,24 @@ impl Engine {
         let Some(backend) = &seen.backend else { return Ok(()) };
         match self.collect(backend).await? {
             Collected::Result { ok, dag, records } => {
-                let org = seen.it.org;
-                self.store
-                    .write(Lane::Normal, "execution.stage", move |tx| {
-                        store::work::hold(tx, &item)?;
-                        let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
+                let (org, late) = (seen.it.org, bug!(pin_before_objects).then(|| records.clone()));
+                let staged = self.store.write(Lane::Normal, "execution.stage", move |tx| {
+                    store::work::hold(tx, &item)?;
+                    let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
+                    if !bug!(pin_before_objects) {
                         store::object::put(tx, org, &records)?;
-                        let done = ExecutionEvent::Done { ok, result: dag.to_string() };
-                        changed(tx, item.subject, &it, done).map(drop)
-                    })
-                    .await
+                    }
+                    let done = ExecutionEvent::Done { ok, result: dag.to_string() };
+                    changed(tx, item.subject, &it, done).map(drop)
+                });
+                staged.await?;
+                match late {
+                    Some(records) => {
+                        let put = move |tx: &mut Tx| store::object::put(tx, org, &records);
+                        self.store.write(Lane::Normal, "execution.stage", put).await
+                    }
+                    None => Ok(()),
+                }
             }
             Collected::Nothing(error) => {
                 self.execution_event(item, ExecutionEvent::NonRetryableFailure { error }).await

@@ -17,6 +17,7 @@ mod command;
 mod command_end;
 pub mod config;
 pub mod content;
+pub mod dag;
 mod departure;
 pub mod desired;
 mod dialogue;
@@ -26,8 +27,10 @@ mod endpoint;
 pub mod execution;
 pub mod external;
 pub mod feature;
+mod host;
 mod idle_billing;
 mod idle_runs;
+mod index;
 pub mod instance;
 mod instance_cleanup;
 mod intents;
@@ -155,6 +158,8 @@ pub struct Engine {
     orchestrator: Arc<std::sync::OnceLock<i64>>,
     /// Starts the programs of `[calls] adapters`.
     executor: Option<Arc<execution::Executor>>,
+    /// Executions that wait for their pin.
+    pinning: Arc<index::Queues>,
     /// Reads the document of a run, which the function `dml+exec://dml-exec-repl/run` takes as its input.
     documents: Option<call::ReadDocument>,
 }
@@ -180,6 +185,7 @@ impl Engine {
             links: Arc::default(),
             orchestrator: Arc::default(),
             executor: None,
+            pinning: Arc::default(),
             documents: None,
         })
     }

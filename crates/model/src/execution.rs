@@ -1,6 +1,7 @@
 //! The state machine of an execution: what an Executor does about one attempt at a call node (seed 003 §1.1). Holds the adapter's newest
 //! token, the stored answer and the last safe state. Never reads a clock and never looks at a token.
 
+use crate::bug;
 use crate::recovery::{backoff, jitter};
 use crate::run::LastError;
 use crate::{OrgId, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
@@ -246,7 +247,7 @@ fn refused(execution: &Execution, event: &ExecutionEvent) -> Applied {
 fn polled(mut next: Execution, event: &ExecutionEvent, at: Timestamp) -> Applied {
     match event {
         // An older token never overwrites a newer one (R115).
-        E::Pending { seen, .. } if *seen < next.token_version => unchanged(),
+        E::Pending { seen, .. } if *seen < next.token_version && !bug!(older_token_overwrites) => unchanged(),
         E::Pending { seen, .. } if *seen > next.token_version => Err(Refused::Stale { what: "the execution's token" }),
         E::Pending { token, retry_after_ms, .. } => {
             next.token = Some(token.clone());

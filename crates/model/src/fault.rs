@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 /// Variables that arm a process: `REPL_CRASH=server/run.submit:before` kills it there, `REPL_STOP=…` stops it there.
 pub const VARIABLES: [&str; 2] = ["REPL_CRASH", "REPL_STOP"];
+/// The variable that lets one known bug in, in a build with `--cfg bug_zoo`.
+pub const BUG: &str = "REPL_BUG";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
@@ -122,6 +124,11 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("control.announce", &[Role::Server]),
     ("control.start", &[Role::Cli]),
     ("credits.add", &[Role::Server]),
+    ("dag.put", &[Role::Server]),
+    ("dag.ref", &[Role::Server]),
+    ("dag.touch", &[Role::Server]),
+    ("dag.touch_blobs", &[Role::Server]),
+    ("dag.unref", &[Role::Server]),
     ("database.sync", &[Role::Server, Role::Worker]),
     ("exchange.export", &[Role::Worker]),
     ("execution.advance", &[Role::Worker]),
@@ -196,10 +203,12 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("provider.force", &[Role::Server]),
     ("provider.forget", &[Role::Worker]),
     ("provider.gone", &[Role::Worker]),
+    ("provider.hosts", &[Role::Worker]),
     ("provider.in_use", &[Role::Worker]),
     ("provider.inspect", &[Role::Worker]),
     ("provider.leave", &[Role::Server]),
     ("provider.remove_workdir", &[Role::Worker]),
+    ("provider.seen", &[Role::Server]),
     ("provider.spawn", &[Role::Worker]),
     ("provider.terminate", &[Role::Worker]),
     ("provider.test", &[Role::Server]),

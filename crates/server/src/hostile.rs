@@ -95,6 +95,7 @@ impl World {
             requests: AtomicI64::new(1),
             failures: AtomicI64::new(0),
             pages: crate::pages::Pages::new(Default::default(), None, false, Default::default()),
+            doctor: (|_| vec![found()], "/nonexistent".into()),
         });
         crate::pages::follow(&shared);
         let peer = if is_local { Peer::Local } else { Peer::Remote([192, 0, 2, 7].into()) };
@@ -157,6 +158,11 @@ impl World {
     pub(crate) async fn submit(&self, token: &str, body: Value) -> Got {
         self.ask("post", "/api/v1/runs", Some(token), &[], &body.to_string()).await
     }
+}
+
+fn found() -> wire::api::Finding {
+    let (check, state, detail) = ("data folder".to_owned(), "limited".to_owned(), "it is <small>".to_owned());
+    wire::api::Finding { check, state, detail, fix: Some("make room".to_owned()) }
 }
 
 /// A model that no step ever asks: what is tested is what happens before.

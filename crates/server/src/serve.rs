@@ -78,6 +78,7 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
         requests: AtomicI64::new(1),
         failures: AtomicI64::new(0),
         pages: Pages::new(settings.config.pages.clone(), settings.public_url.clone(), tls.is_some(), own),
+        doctor: (settings.doctor, settings.home.clone()),
     });
     crate::pages::follow(&state);
     engine.answer_links(relay::dialler(&state, &settings));

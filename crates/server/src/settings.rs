@@ -20,6 +20,9 @@ pub enum Role {
     Worker,
 }
 
+/// What works on this machine and what is missing. The argument is the data folder.
+pub type Doctor = fn(&std::path::Path) -> Vec<wire::api::Finding>;
+
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub home: PathBuf,
@@ -44,6 +47,8 @@ pub struct Settings {
     pub exe: PathBuf,
     /// Whether this host can make sandboxes; otherwise why not.
     pub can_sandbox: fn() -> Result<(), String>,
+    /// Looks at this machine as `repl doctor` does.
+    pub doctor: Doctor,
     /// The settings files that were read: no job in a sandbox sees them.
     pub files: Vec<PathBuf>,
 }
@@ -242,6 +247,7 @@ mod tests {
             config: Config::default(),
             exe: "/proc/self/exe".into(),
             can_sandbox: || Ok(()),
+            doctor: |_| Vec::new(),
             files: Vec::new(),
         }
     }

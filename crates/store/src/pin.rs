@@ -69,6 +69,11 @@ pub fn bytes(tx: &mut Tx, org: OrgId, project: &str) -> Result<i64, Failure> {
     tx.row(&BYTES, &args![org, project])?.expect("a sum is a row").int(0)
 }
 
+/// How many pins each project of an org has, in the order of their names.
+pub fn projects(tx: &mut Tx, org: OrgId, limit: i64) -> Result<Vec<(String, i64)>, Failure> {
+    tx.rows(&PROJECTS, &args![org, limit])?.iter().map(|row| Ok((row.text(0)?, row.int(1)?))).collect()
+}
+
 fn read(tx: &mut Tx, sql: &Sql, org: OrgId, project: &str, from: i64, limit: i64) -> Result<Vec<Pin>, Failure> {
     let rows = tx.rows(sql, &args![org, project, from, limit])?;
     let pin = |row: &crate::Row| {
@@ -78,7 +83,8 @@ fn read(tx: &mut Tx, sql: &Sql, org: OrgId, project: &str, from: i64, limit: i64
     rows.iter().map(pin).collect()
 }
 
-pub(crate) const ALL: &[&Sql] = &[&FIND, &SET, &USED, &USED_AT, &REMOVE, &PAGE, &UNUSED, &OF_FUNCTION, &BYTES];
+pub(crate) const ALL: &[&Sql] =
+    &[&FIND, &SET, &USED, &USED_AT, &REMOVE, &PAGE, &UNUSED, &OF_FUNCTION, &BYTES, &PROJECTS];
 
 const FIND: Sql = Sql::new("SELECT exec FROM pins WHERE org_id = $1 AND project = $2 AND node = $3");
 const SET: Sql = Sql::new(
@@ -111,3 +117,5 @@ const BYTES: Sql = Sql::new(
        FROM pins AS p JOIN execs AS e ON e.org_id = p.org_id AND e.id = p.exec
       WHERE p.org_id = $1 AND p.project = $2",
 );
+const PROJECTS: Sql =
+    Sql::new("SELECT project, count(*) FROM pins WHERE org_id = $1 GROUP BY project ORDER BY project LIMIT $2");

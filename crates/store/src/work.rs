@@ -58,6 +58,8 @@ pub enum WorkKind {
     Manifest,
     /// A pool of a provider that is being removed: when its machines are gone, so is what it has put on its hosts, then its row.
     Departure,
+    /// A pool of a provider with several hosts: each is asked what it has and whether it can be used.
+    Hosts,
     /// An execution of a call: its backend is started, looked after and answered for.
     Execution,
     /// An execution of a call whose adapter is a program: it is asked, and answered for.
@@ -464,7 +466,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 21] = {
+    pub const ALL: [WorkKind; 22] = {
         use WorkKind::*;
         [
             Run,
@@ -486,6 +488,7 @@ impl WorkKind {
             Link,
             Manifest,
             Departure,
+            Hosts,
             Execution,
             Invocation,
         ]
@@ -520,6 +523,7 @@ impl WorkKind {
             WorkKind::Link => "link",
             WorkKind::Manifest => "manifest",
             WorkKind::Departure => "departure",
+            WorkKind::Hosts => "hosts",
             WorkKind::Execution => "execution",
             WorkKind::Invocation => "invocation",
         }

@@ -27,6 +27,8 @@
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
 //! | `GET /snapshots` `/snapshots/{id}`, `DELETE /snapshots/{id}`, `POST /allocations/{id}/snapshot` | [`SnapshotView`] |
 //! | `POST /calls?wait=` · `GET /calls` `/calls/{id}?wait=` · `POST /calls/{id}/cancel` | [`AskCall`] → 202 [`CallView`], or 200 if it is over · [`CallView`] |
+//! | `GET /dag/refs?kind=`, `PUT /dag/refs`, `DELETE /dag/refs?name=`, `GET /dag/log?of=`, `/dag/object?of=`, `/dag/indexes` | [`Page`] of [`RefView`], [`SetRef`] → [`RefView`], 204, [`CommitView`], [`ObjectView`], [`IndexView`] |
+//! | `GET /dag/records?of=&have=` · `PUT /dag/records` | [`crate::records`] · the same → 204 |
 //! | `GET /orphans?provider=&include_whitelisted=`, `/orphans/{id}`, `/orphans/tally`, `/orphans/scans`, `/orphans/whitelist` | [`OrphanView`], [`OrphanDetailView`], [`OrphanTally`], [`ScanView`], [`WhitelistView`] |
 //! | `POST /orphans/scan`, `/orphans/whitelist`, `/orphans/{id}/terminate`, `DELETE /orphans/whitelist/{id}` | [`ScanBody`] → [`ScanReport`], [`WhitelistBody`] → [`WhitelistView`], [`EndOrphanBody`] → [`OrphanView`], 204 |
 //! | `GET /credits` · `POST /credits` · `GET /credits/ledger` · `GET /credits/usage` | [`BalanceView`] · [`AddCredits`] · [`Page`] of [`LedgerRow`] · [`UsageView`] |
@@ -39,6 +41,7 @@
 mod cache;
 mod call;
 mod control;
+mod dag;
 mod instance;
 mod ledger;
 mod log;
@@ -57,6 +60,7 @@ mod workflow;
 pub use cache::*;
 pub use call::*;
 pub use control::*;
+pub use dag::*;
 pub use instance::*;
 pub use ledger::*;
 pub use log::*;

@@ -38,6 +38,8 @@ enum What {
     OfRun(lookup::Noun),
     Secrets,
     Providers,
+    /// Heads, and those of remotes.
+    Heads,
     /// Of the run that was named before.
     Artifacts,
     /// Names of its agents, tasks or steps.
@@ -59,6 +61,8 @@ struct Listed {
     run: Option<String>,
     #[serde(default)]
     path: Option<String>,
+    #[serde(default)]
+    short: Option<String>,
 }
 
 /// The command line with a source of candidates for each argument that names something.
@@ -102,6 +106,7 @@ fn what(command: &str, arg: &clap::Arg) -> Option<What> {
         ("logs", "step") => What::Below("steps"),
         ("delete", "name") | (_, "secrets") => What::Secrets,
         (_, "provider") => What::Providers,
+        (_, "head" | "object") => What::Heads,
         ("get", "glob") => What::Artifacts,
         ("run", "files" | "argv" | "workdir") => What::Files,
         _ if is_path(arg) => What::Files,
@@ -154,6 +159,7 @@ impl Context {
             }
             What::Secrets => self.named("/secrets"),
             What::Providers => self.named("/providers"),
+            What::Heads => plain(self.list("/dag/refs").into_iter().filter_map(|it| it.short).collect()),
             What::Artifacts => self.artifacts(),
             What::Below(what) => self.below(what),
             What::Files => Vec::new(),

@@ -93,6 +93,7 @@ pub const STORIES: &[Story] = &[
     },
     crate::cached::STORY,
     crate::called::STORY,
+    crate::cached::HEADS,
     Story {
         name: "a_queue",
         settings: "[providers.local]\nmax_instances = 1\n",

@@ -3,20 +3,18 @@
 
 use super::{Seen, Work, changed};
 use crate::Engine;
-use crate::cache::index_of;
 use crate::cached_run::project;
-use calls::history::{empty_index, pin};
+use crate::index::Index;
 use calls::reach::{Closure, available};
 use calls::record::{Exec, ExecStatus, Provenance};
-use calls::refs::Swap;
-use calls::{Fault, Read as _, Reference, trie};
+use calls::{Fault, Read as _, Reference};
 use model::execution::{Answered, Execution, ExecutionEvent};
 use model::run::LastError;
-use model::{Failure, Refused, Trouble, TroubleKind};
-use std::collections::BTreeMap;
+use model::{Failure, Trouble, bug};
+use std::sync::Arc;
 use store::exec::ExecRow;
 use store::object::Objects;
-use store::{Item, Lane, Tx};
+use store::{Item, Tx};
 
 /// Records of one result.
 const MAX_RECORDS: usize = 100_000;
@@ -42,20 +40,18 @@ impl Engine {
             instance: job.and_then(|job| job.instance).map(|instance| instance.to_string()),
         };
         let asker = Asker { name: seen.request.name.clone(), run, fresh: seen.request.fresh };
-        self.store
-            .write(Lane::Normal, "execution.integrate", move |tx| {
-                store::work::hold(tx, &item)?;
-                let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
-                let Some(done) = it.done.clone().filter(|_| !it.status.is_end()) else { return Ok(()) };
-                let event = match integrated(tx, &it, &done, &project, provenance.clone(), &asker) {
-                    Ok(event) => event,
-                    Err(Fault::Source(failure)) => return Err(failure),
-                    Err(fault) if fault.may_pass() => ExecutionEvent::TransientFailure { error: said(&fault) },
-                    Err(fault) => ExecutionEvent::ResultRefused { error: said(&fault) },
-                };
-                changed(tx, item.subject, &it, event).map(drop)
-            })
-            .await
+        let (org, of) = (seen.it.org, project.clone());
+        let act = move |tx: &mut Tx, it: &Execution, index: &mut Index| {
+            let Some(done) = it.done.clone().filter(|_| !it.status.is_end()) else { return Ok(()) };
+            let event = match integrated(tx, it, &done, (&of, index), provenance.clone(), &asker) {
+                Ok(event) => event,
+                Err(Fault::Source(failure)) => return Err(failure),
+                Err(fault) if fault.may_pass() => ExecutionEvent::TransientFailure { error: said(&fault) },
+                Err(fault) => ExecutionEvent::ResultRefused { error: said(&fault) },
+            };
+            changed(tx, item.subject, it, event).map(drop)
+        };
+        self.pin_together(org, &project, item, Arc::new(act)).await
     }
 }
 
@@ -77,7 +73,7 @@ fn integrated(
     tx: &mut Tx,
     it: &Execution,
     done: &Answered,
-    project: &str,
+    (project, index): (&str, &mut Index),
     provenance: Provenance,
     asker: &Asker,
 ) -> Result<ExecutionEvent, Fault<Failure>> {
@@ -85,17 +81,13 @@ fn integrated(
     let broken = |what: &str| Fault::Source(Trouble::internal(format!("an execution has no {what}")).into());
     let node = it.node.parse().map_err(|_| broken("node"))?;
     let result: calls::DagId = done.result.parse().map_err(|_| broken("result"))?;
-    let closure = available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?;
-    let index_name = index_of(org, project);
-    let index = match store::refs::lock(tx, org, &index_name).map_err(Fault::Source)? {
-        Some(index) => index,
-        None => first_index(tx, org, &index_name).map_err(Fault::Source)?,
+    let closure = match bug!(pin_before_objects) {
+        true => Closure::default(),
+        false => available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?,
     };
     // Another execution of the node may have been pinned first: an OK stays, unless a caller wanted a new one.
-    let mut objects = Objects { tx, org };
-    let root = calls::read::commit(&mut objects, index)?.execs;
-    if let Some(pinned) = trie::get(&mut objects, root, node)?
-        && calls::read::exec(&mut objects, pinned)?.status == ExecStatus::Ok
+    if let Some(pinned) = index.pinned(tx, node)?
+        && calls::read::exec(&mut Objects { tx, org }, pinned)?.status == ExecStatus::Ok
         && done.ok
         && !asker.fresh
     {
@@ -105,14 +97,10 @@ fn integrated(
     let started_ms = it.started_at.unwrap_or(done.at).ms();
     let exec = Exec { node, status, result, started_ms, ended_ms: done.at.ms(), provenance };
     let id = exec.id();
-    let mut records = vec![(Reference::from(id), exec.record())];
-    let (next, amended) = pin(&mut objects, index, &BTreeMap::from([(node, id)]))?;
-    records.extend(amended);
-    let bytes = size_of(&mut objects, &closure)?;
-    let write = |tx: &mut Tx| {
-        store::object::put(tx, org, &records)?;
-        store::refs::swap(tx, org, &index_name, Swap { expect: Some(index), to: Some(next) })?
-            .map_err(|_| Failure::from(Trouble::new(TroubleKind::Timeout, "another process pinned meanwhile")))?;
+    let bytes = size_of(&mut Objects { tx, org }, &closure)?;
+    let mut write = |tx: &mut Tx| {
+        store::object::put(tx, org, &[(Reference::from(id), exec.record())])?;
+        index.pin(node, id);
         store::pin::set(tx, org, project, node, id)?;
         let ok = done.ok;
         let (function, name) = (it.function.clone(), asker.name.clone());
@@ -130,13 +118,4 @@ fn size_of(objects: &mut Objects<'_>, closure: &Closure) -> Result<i64, Fault<Fa
         bytes += objects.record(*object).map_err(Fault::Source)?.map_or(0, |record| record.len() as i64);
     }
     Ok(bytes)
-}
-
-fn first_index(tx: &mut Tx, org: model::OrgId, name: &calls::refs::RefName) -> Result<calls::CommitId, Failure> {
-    let (first, records) = empty_index();
-    store::object::put(tx, org, &records)?;
-    match store::refs::swap(tx, org, name, Swap { expect: None, to: Some(first) })? {
-        Ok(()) => Ok(first),
-        Err(_) => Err(Refused::Stale { what: "the index" }.into()),
-    }
 }

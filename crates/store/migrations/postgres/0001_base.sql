@@ -167,7 +167,9 @@ CREATE INDEX runs_newest_open ON runs (org_id, created_at, id) WHERE open = 1;
 -- What a run works with (command, environment, files, artifacts), as JSON. Written once.
 CREATE TABLE run_contents (
     run_id BIGINT NOT NULL PRIMARY KEY,
-    doc    TEXT   NOT NULL
+    doc    TEXT   NOT NULL,
+    -- Its name and the beginning of its command in small letters: what a search looks through.
+    found_by TEXT NOT NULL
 );
 
 -- An attempt of a run and its money: what was reserved for it is charged or refunded when it ends.
@@ -548,6 +550,14 @@ CREATE TABLE providers (
     doc  TEXT NOT NULL
 );
 
+-- Hosts of providers that have several: what they have, and whether they could be used when they were asked last.
+CREATE TABLE hosts (
+    provider TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    doc      TEXT NOT NULL,
+    PRIMARY KEY (provider, name)
+);
+
 -- The last scan of each pool (provider and region), and whether it could be listed.
 CREATE TABLE scans (
     pool_id BIGINT NOT NULL PRIMARY KEY,
@@ -685,6 +695,8 @@ CREATE TABLE artifacts (
 CREATE INDEX artifacts_of_run ON artifacts (run_id, id);
 -- The sweep: artifacts past their expiry.
 CREATE INDEX artifacts_to_expire ON artifacts (expires_at) WHERE deleted_at IS NULL AND expires_at IS NOT NULL;
+-- Whether an artifact shares a content, which the sweep of contents then leaves.
+CREATE INDEX artifacts_by_content ON artifacts (org_id, hash) WHERE in_contents = 1 AND deleted_at IS NULL;
 -- How many uploads of a run are under way; and marking them as failed.
 CREATE INDEX artifacts_uploading ON artifacts (run_id) WHERE state = 'uploading';
 
@@ -764,6 +776,16 @@ CREATE TABLE exec_contents (
 );
 -- Whether an exec names a content.
 CREATE INDEX exec_contents_by_hash ON exec_contents (org_id, hash);
+
+-- Which contents the stored records of calls name, such as those of a head. The sweep of contents leaves them.
+CREATE TABLE object_contents (
+    org_id BIGINT NOT NULL,
+    object BYTEA  NOT NULL,
+    hash   TEXT   NOT NULL,
+    PRIMARY KEY (org_id, object)
+);
+-- Whether a record names a content.
+CREATE INDEX object_contents_by_hash ON object_contents (org_id, hash);
 
 -- Executions of call nodes. `request` is what is executed (of a cached run its specification), as JSON.
 CREATE TABLE executions (
