@@ -36,6 +36,8 @@ pub struct Adapters {
 pub struct Own {
     pub program: PathBuf,
     pub names: &'static [&'static str],
+    /// Variables that these adapters get, and no others do.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 /// An adapter that was not started, or that did not answer as the protocol says.
@@ -96,6 +98,8 @@ impl Adapters {
         let mut variables = variables.to_vec();
         if let Some(own) = &self.own {
             variables.push((PROGRAM_VARIABLE, own.program.display().to_string()));
+            let is_own = own.names.contains(&adapter);
+            variables.extend(own.variables.iter().filter(|_| is_own).cloned());
         }
         process::run(&program, &self.path, &variables, document, self.within).await.map_err(|error| {
             let message = format!("`{}` cannot be started: {error}", program.file.display());

@@ -4,7 +4,7 @@
 use crate::args::Json;
 use crate::complaint::{Complaint, Done, REFUSED, USAGE};
 use crate::say::one_line;
-use crate::{quantity, show};
+use crate::{exec_repl, quantity, show};
 use calls::adapter::{MAX_BYTES, Request};
 use calls::function::{Function, SCHEME};
 use calls::record::ExecStatus;
@@ -27,6 +27,8 @@ pub enum Adapter {
   repl adapter check ./dml-exec-mine --input '\"a text\"' --input 5 --json
   repl adapter check dml-exec-local \\
     --function 'dml+exec://dml-exec-local/PATH?blake3=DIGEST'
+  repl adapter check dml-exec-repl --function dml+exec://dml-exec-repl/run \\
+    --input '{\"commands\": [\"echo hello\"]}'
 
 One line for each case. The protocol: docs/adapters.md")]
     Check(CheckArgs),
@@ -123,7 +125,8 @@ fn check(args: CheckArgs) -> Done {
     let folder = tempfile::tempdir().map_err(|error| Complaint::usage(format!("no temporary folder: {error}")))?;
     let program =
         std::env::current_exe().map_err(|error| Complaint::usage(format!("where is this program? {error}")))?;
-    let own = Some(Own { program, names: &[local::NAME] });
+    let variables = exec_repl::VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
+    let own = Some(Own { program, names: &[local::NAME, exec_repl::NAME], variables: variables.collect() });
     let adapters = Adapters { path, own, ..Adapters::new(vec![name]) };
     let within = Duration::from_millis(args.timeout.max(0) as u64);
     let check = Check { adapters, function, inputs, folder: folder.path().to_owned(), within };

@@ -25,6 +25,7 @@ mod doctor;
 mod drawing;
 mod embedded;
 mod event;
+mod exec_repl;
 mod external;
 mod fault;
 mod follow;

@@ -4,8 +4,8 @@
 use crate::complaint::{Complaint, Done, REFUSED, USAGE};
 use crate::embedded::{self, Orders, READY};
 use crate::nearest::suggestion;
-use crate::private;
 use crate::settings::Settings;
+use crate::{exec_repl, private};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -94,12 +94,21 @@ pub fn mcp() -> Option<i32> {
     Some(i32::from(failed))
 }
 
-/// The execution adapter `dml-exec-local`, which is this program under that name.
+/// The execution adapters `dml-exec-local` and `dml-exec-repl`, which are this program under those names.
 pub fn execution_adapter() -> Option<i32> {
     use server::adapter::local;
     let mut words = std::env::args_os();
     let called = PathBuf::from(words.next()?);
-    if called.file_name()? != local::NAME && words.next()? != local::NAME {
+    let mut name = called.file_name()?.to_owned();
+    if name != local::NAME && name != exec_repl::NAME {
+        name = words.next()?;
+    }
+    if name == exec_repl::NAME {
+        let done = exec_repl::main();
+        let failed = done.inspect_err(|complaint| drop(writeln!(std::io::stderr(), "{complaint}"))).is_err();
+        return Some(i32::from(failed));
+    }
+    if name != local::NAME {
         return None;
     }
     let done = local::main(words, std::io::stdout());

@@ -26,9 +26,9 @@ pub(crate) struct CallTool {
 }
 
 impl Tool for CallTool {
-    fn call<'a>(&'a self, call: &'a ToolCall, log: &'a dyn ToolLog) -> ToolFuture<'a> {
+    fn call<'a>(&'a self, call: &'a ToolCall, _: &'a dyn ToolLog) -> ToolFuture<'a> {
         Box::pin(async move {
-            let seen = self.result(&call.input, log).await?;
+            let seen = self.result(&call.input).await?;
             answer(&seen)
         })
     }
@@ -36,14 +36,11 @@ impl Tool for CallTool {
 
 impl CallTool {
     /// The call when it is over.
-    async fn result(&self, input: &Value, log: &dyn ToolLog) -> Result<CallSeen, ToolFailure> {
+    async fn result(&self, input: &Value) -> Result<CallSeen, ToolFailure> {
         let asked = self.asked(input)?;
         // Before the look: a change after it rings.
         let mut hints = self.engine.store.hints();
         let mut seen = self.engine.call_by_run(asked, self.run).await.map_err(failed)?;
-        if let Some(id) = seen.id.filter(|_| !seen.status.is_end()) {
-            log.write(format!("{id} is executed (repl call show {id})\n").as_bytes());
-        }
         while let Some(id) = seen.id.filter(|_| !seen.status.is_end()) {
             let mut heard = Box::pin(heard(&mut hints, self.org));
             let mut timer = self.engine.context.timer.after(LOOK_EVERY_MS);

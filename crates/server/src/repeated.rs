@@ -373,14 +373,14 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/runs/{id}/messages" => (waiting(world).await, json!({ "text": "x" }), "conflict"),
         "/orphans/import" => (String::new(), json!({ "org": "nobody" }), "conflict"),
         "/cache/invalidate" => (String::new(), json!({ "result": "run_99" }), "not_found"),
-        "/calls" => (String::new(), json!({ "function": "/bin/sh" }), "invalid"),
         "/calls/{id}/cancel" => ("cal_99".to_owned(), none, "not_found"),
         "/orphans/whitelist" => (String::new(), json!({ "provider_id": "i-9", "reason": "x" }), "not_found"),
         "/providers" => (String::new(), json!({ "name": "local", "kind": "local" }), "conflict"),
         "/providers/{id}/test" => ("nowhere".to_owned(), none, "not_found"),
         "/orphans/{id}/terminate" => ("i-9".to_owned(), json!({ "confirm": "i-9" }), "not_found"),
         // These refuse nothing but what cannot be read, or who may not ask.
-        "/blobs/missing" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" | "/orphans/scan" | "/cache/gc" => {
+        "/blobs/missing" | "/calls" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" | "/orphans/scan"
+        | "/cache/gc" => {
             return None;
         }
         other => panic!("{other} is new here: say how it is refused"),
@@ -413,7 +413,6 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
             "/runs" => (path.clone(), json!({ "commands": ["false"] })),
             "/orphans/import" => (path.clone(), json!({ "org": "no-one" })),
             "/cache/invalidate" => (path.clone(), json!({ "result": "run_98" })),
-            "/calls" => (path.clone(), json!({ "function": "../x" })),
             "/providers" => (path.clone(), json!({ "name": "exec", "kind": "exec" })),
             "/orphans/whitelist" => (path.clone(), json!({ "provider_id": "i-8", "reason": "x" })),
             _ => (filled(route.path, &format!("{id}z")), body.clone()),

@@ -134,7 +134,7 @@ impl Settings {
         let calls = self.engine_config().calls;
         let program =
             std::env::current_exe().map_err(|error| Trouble::internal(format!("where is this program? {error}")))?;
-        let own = Own { program, names: &[local::NAME] };
+        let own = Own { program, names: &[local::NAME], variables: Vec::new() };
         let adapters = Adapters { own: Some(own), ..Adapters::new(calls.adapters.unwrap_or_default()) };
         Ok(Executor { adapters, exchange: calls.exchange.unwrap_or_else(|| self.home.join("exchange")) })
     }

@@ -20,6 +20,7 @@ pub const STORY: Story = Story {
         "adapter.invoke",
         "call.ask",
         "call.cancel",
+        "call.step",
         "exchange.export",
         "execution.close",
         "execution.fetch",
@@ -53,6 +54,10 @@ fn a_function_is_called(world: &World) {
     let run = world.insist(&["call", "dml+exec://dml-exec-repl/run", r#"{"commands": ["exit 3"]}"#], 1);
     assert!(run.out().contains("\"exit_code\":3"), "{}", run.out());
     assert_eq!(world.json(&["cache", "ls"]).as_array().unwrap().len(), 2, "two pins");
+    let step = format!("{{call: {{function: \"{sum}\", inputs: [3]}}}}");
+    let planned = world.submit_plan(&format!("type: agents\nagents:\n- tasks:\n  - steps: [{step}]\n"));
+    world.ends(&planned);
+    assert_eq!(marks(world, "sum"), 2, "the step's call was executed once");
     let slow = function(world, "slow", "exec sleep 600");
     let id = world.insist(&["call", "--detach", &slow], 0).out().trim().to_owned();
     world.until("it runs", || marks(world, "slow") == 1);
@@ -61,7 +66,7 @@ fn a_function_is_called(world: &World) {
     world.until("it is over", || status() == "failed_terminal");
     let exchange = world.home.data().join("exchange");
     world.until("nothing of the adapter is left", || std::fs::read_dir(&exchange).unwrap().count() == 0);
-    assert_eq!((marks(world, "sum"), marks(world, "slow")), (1, 1));
+    assert_eq!((marks(world, "sum"), marks(world, "slow")), (2, 1));
 }
 
 /// A worker is stopped after it asked the adapter, or while it pins the result: its lease runs out, another takes the execution over, and the

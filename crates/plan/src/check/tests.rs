@@ -62,7 +62,7 @@ fn a_file_that_uses_every_field_is_accepted_and_compiled() {
     );
     assert_eq!(build.tasks[0].name, "task-1");
     let names: Vec<&str> = build.tasks[0].steps.iter().map(|step| step.name.as_str()).collect();
-    assert_eq!(names, ["step-1", "pack", "hand", "later"]);
+    assert_eq!(names, ["step-1", "pack", "sum", "hand", "later"]);
     let machine = build.machine.as_ref().unwrap();
     assert_eq!(
         (machine.resources.cpu_milli, &machine.secrets[..]),
@@ -103,6 +103,7 @@ fn time_outs_and_idempotency_follow_from_the_tool() {
         (json!({ "mcp": { "command": ["m"], "tool": "t" } }), (30 * SECOND, false, true)),
         (json!({ "exec": ["e"] }), (30 * SECOND, false, true)),
         (json!({ "external": "e" }), (30 * SECOND, false, false)),
+        (json!({ "call": { "function": "f" } }), (task, true, false)),
         (json!({ "approval": "ok?" }), (task, false, false)),
         (json!({ "wait": "2h" }), (task, false, false)),
     ] {
@@ -268,6 +269,13 @@ fn a_step_is_one_tool_with_what_belongs_to_it() {
         (json!({ "http": { "url": url }, "env": { "A": "1" } }), "env", "starts no process"),
         (json!({ "http": { "url": url }, "files": ["x"] }), "files", "only a command"),
         (json!({ "command": "x", "name": "s", "files": ["../x"] }), "files[0]", "below the run's folder"),
+        (json!({ "call": { "inputs": [1] } }), "call", "needs `function`"),
+        (json!({ "call": { "function": "f", "inputs": 1 } }), "call.inputs", "must be a list"),
+        (
+            json!({ "call": { "function": "f", "inputs": [{ "secret": "X" }] } }),
+            "call.inputs[0]",
+            "use it in `headers`",
+        ),
         (json!({ "llm": { "model": "m" } }), "llm", "needs `prompt`"),
         (json!({ "llm": { "prompt": "p", "tools": ["serch"] } }), "llm.tools[0]", "no tool is called `serch`"),
         (json!({ "llm": { "prompt": "p", "output": true }, "output": true }), "output", "say it once"),

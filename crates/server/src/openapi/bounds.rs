@@ -64,6 +64,8 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.priority", of_null(priorities)),
         ("Submit.on_lost_control", of_null(lost)),
         ("CacheTermsBody.salt", json!({ "maxLength": model::spec::MAX_SALT_BYTES / 4 })),
+        ("AskCall.function", json!({ "pattern": "^dml\\+exec://[a-z0-9][a-z0-9-]{0,63}/.", "maxLength": 8192 })),
+        ("AskCall.inputs", json!({ "maxItems": engine::call::MAX_INPUTS })),
         ("CollectGarbage.older_than_ms", json!({ "minimum": 0 })),
         ("CollectGarbage.max_bytes", json!({ "minimum": 0 })),
         ("SetRef.name", json!({ "minLength": 1 })),
