@@ -1,9 +1,9 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, adapter, allocation, artifact, bench, cache, completion, control, credits, dag, doctor, event, external, fault,
-    instance, login, logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema, secret,
-    settings, sim, snapshot, status, step, token, ui, workflow,
+    action, adapter, allocation, artifact, bench, cache, completion, control, credits, dag, doctor, event, external,
+    fault, instance, login, logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema,
+    secret, settings, sim, snapshot, status, step, token, ui, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;

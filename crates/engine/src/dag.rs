@@ -5,13 +5,13 @@ mod shown;
 
 use crate::cache::index_of;
 use crate::{Engine, cached_run};
+pub use calls::Id;
 use calls::history::is_fast_forward;
 use calls::id::Prefix;
 use calls::name::Name;
 use calls::reach::{Closure, closure};
 use calls::record::Commit;
 use calls::refs::{RefName, Swap};
-pub use calls::Id;
 use calls::{CommitId, Fault, Kind, Object, Read as _, Reference, read};
 use model::{Failure, OrgId, Refused};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -141,8 +141,7 @@ impl Engine {
         let ours = cached_run::project(&self.context);
         self.store
             .read("dag.indexes", move |tx| {
-                let mut pins: BTreeMap<String, i64> =
-                    store::pin::projects(tx, org, MAX_REFS)?.into_iter().collect();
+                let mut pins: BTreeMap<String, i64> = store::pin::projects(tx, org, MAX_REFS)?.into_iter().collect();
                 pins.entry(ours.clone()).or_default();
                 let commits: BTreeMap<RefName, CommitId> =
                     store::refs::page(tx, org, "refs/index/", MAX_REFS)?.into_iter().collect();
@@ -282,8 +281,7 @@ impl Engine {
                     found @ Named::Object(_) => found.commit("from")?,
                 };
                 let mut objects = Objects { tx, org };
-                let below =
-                    closure(&mut objects, [commit.into()], &|_| false, MAX_OBJECTS).map_err(unreadable)?;
+                let below = closure(&mut objects, [commit.into()], &|_| false, MAX_OBJECTS).map_err(unreadable)?;
                 for blob in &below.blobs {
                     if !objects.has_blob(*blob)? {
                         return Err(unreadable(Fault::MissingBlob(*blob)));
@@ -293,11 +291,11 @@ impl Engine {
             })
             .await?;
         let Some(Closure { objects, blobs }) = below else { return Ok(false) };
-        let gone = || Refused::Gone { what: "a part of the commit", why: "it was collected meanwhile: send it again".into() };
+        let gone =
+            || Refused::Gone { what: "a part of the commit", why: "it was collected meanwhile: send it again".into() };
         for some in objects.chunks(AT_ONCE) {
             let ids: Vec<Id> = some.iter().map(|object| object.id).collect();
-            let here =
-                self.store.write(Lane::Low, "dag.touch", move |tx| store::object::touch(tx, org, &ids)).await?;
+            let here = self.store.write(Lane::Low, "dag.touch", move |tx| store::object::touch(tx, org, &ids)).await?;
             if !here {
                 return Err(gone().into());
             }
@@ -419,7 +417,8 @@ fn named(tx: &mut Tx, org: OrgId, project: &str, text: &str) -> Result<Named, Fa
         return Ok(found(tx, index_of(org, project))?.ok_or_else(nothing)?);
     }
     if text.starts_with("refs/") {
-        let name: RefName = text.parse().map_err(|bad: calls::refs::BadRef| Refused::invalid("ref", bad.to_string()))?;
+        let name: RefName =
+            text.parse().map_err(|bad: calls::refs::BadRef| Refused::invalid("ref", bad.to_string()))?;
         return Ok(found(tx, name)?.ok_or_else(|| Refused::not_found("ref", text))?);
     }
     let head = Name::new(text).map_err(|bad| Refused::invalid("of", bad.to_string()))?;

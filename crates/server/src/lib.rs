@@ -66,8 +66,8 @@ mod workflow;
 
 /// Execution adapters of calls: `dml-exec-local`, the suite of `repl adapter check`, and exchanges with workers.
 pub use engine::adapters::call;
-pub use engine::adapters::remote;
 pub use engine::adapters::registry::BadSetting;
+pub use engine::adapters::remote;
 /// What `repl runner host` and `repl runner relay` do on a host of a provider `ssh`.
 pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as answer_on_host};
 /// Servers of agents on their machines, and calls of them: what `repl mcp-serve` and `repl mcp-call` do.

@@ -5,9 +5,9 @@ pub(crate) use crate::input::{Asked, Nothing, Path, Query};
 use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
-    Shared, allocation, artifact, audit, auth, blob, cache, control, dag, event, instance, ledger, log, manifest, message,
-    metrics, openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step, token, tree, usage,
-    workflow,
+    Shared, allocation, artifact, audit, auth, blob, cache, control, dag, event, instance, ledger, log, manifest,
+    message, metrics, openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step, token, tree,
+    usage, workflow,
 };
 use axum::Router;
 use axum::body::Body;

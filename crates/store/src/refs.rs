@@ -66,5 +66,6 @@ const CREATE: Sql =
     Sql::new("INSERT INTO refs (org_id, name, target) VALUES ($1, $2, $3) ON CONFLICT (org_id, name) DO NOTHING");
 const CHANGE: Sql = Sql::new("UPDATE refs SET target = $4 WHERE org_id = $1 AND name = $2 AND target = $3");
 const DELETE: Sql = Sql::new("DELETE FROM refs WHERE org_id = $1 AND name = $2 AND target = $3");
-const PAGE: Sql =
-    Sql::new("SELECT name, target FROM refs WHERE org_id = $1 AND name >= $2 AND name < $3 AND name > $4 ORDER BY name LIMIT $5");
+const PAGE: Sql = Sql::new(
+    "SELECT name, target FROM refs WHERE org_id = $1 AND name >= $2 AND name < $3 AND name > $4 ORDER BY name LIMIT $5",
+);

@@ -117,12 +117,14 @@ impl World {
             self.tool.book().meets(Situation::CallAnswered);
         }
         let shares = |other: &Client| other.run.is_some() && other.number != self.clients[client].number;
-        let others: Vec<RunId> = self.clients.iter().filter(|other| shares(other)).filter_map(|other| other.run).collect();
-        let shared = called.execution.is_some() && others.into_iter().any(|other| {
-            let found = now(self.store.read("sim.run", move |tx| store::run::find(tx, other)));
-            let found = found.expect("a database in memory is read").and_then(|run| run.call);
-            found.is_some_and(|found| found.execution == called.execution)
-        });
+        let others: Vec<RunId> =
+            self.clients.iter().filter(|other| shares(other)).filter_map(|other| other.run).collect();
+        let shared = called.execution.is_some()
+            && others.into_iter().any(|other| {
+                let found = now(self.store.read("sim.run", move |tx| store::run::find(tx, other)));
+                let found = found.expect("a database in memory is read").and_then(|run| run.call);
+                found.is_some_and(|found| found.execution == called.execution)
+            });
         if shared {
             self.tool.book().meets(Situation::CallShared);
         }
@@ -149,8 +151,10 @@ impl World {
                         Ok(commit) => commit.execs,
                         Err(fault) => return Ok(Err(format!("the index of {org} is damaged: {fault}"))),
                     };
-                    let walked = trie::walk(&mut objects, root, &mut |node, exec| drop(map.insert(node, exec)));
-                    if let Err(fault) = walked {
+                    let mut pinned = |node, exec| {
+                        map.insert(node, exec);
+                    };
+                    if let Err(fault) = trie::walk(&mut objects, root, &mut pinned) {
                         return Ok(Err(format!("the index of {org} is damaged: {fault}")));
                     }
                 }

@@ -112,7 +112,9 @@ impl World {
                 now(engine.terminate_instance((org, "somebody".into()), slot.instance, force, key, render))
                     .and_then(body)
             }
-            Wish::Ask(_) | Wish::Delete | Wish::Meddle | Wish::Invalidate { .. } | Wish::Collect { .. } => unreachable!("asked of the run itself"),
+            Wish::Ask(_) | Wish::Delete | Wish::Meddle | Wish::Invalidate { .. } | Wish::Collect { .. } => {
+                unreachable!("asked of the run itself")
+            }
         }
     }
 

@@ -194,13 +194,15 @@ impl Socket {
         let failed = |error: std::io::Error| Complaint::file("connect to", Path::new(&path), &error);
         let token = plane.home.path().join("token");
         let token = std::fs::read_to_string(&token).map_err(|error| Complaint::file("read", &token, &error))?;
-        Ok(Socket { stream: BufReader::new(UnixStream::connect(&path).map_err(failed)?), token: token.trim().to_owned() })
+        Ok(Socket {
+            stream: BufReader::new(UnixStream::connect(&path).map_err(failed)?),
+            token: token.trim().to_owned(),
+        })
     }
 
     /// The median of many requests, in microseconds.
     fn hits(&mut self, path: &str, count: usize) -> Done<f64> {
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n", self.token);
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n", self.token);
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
             let began = Instant::now();
@@ -257,9 +259,8 @@ impl Joblib {
     fn line(&mut self) -> Done<String> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {
-            Ok(0) | Err(_) => {
-                Err(Complaint::refused("joblib has ended").fix("--joblib names the Python of a venv with `pip install joblib`"))
-            }
+            Ok(0) | Err(_) => Err(Complaint::refused("joblib has ended")
+                .fix("--joblib names the Python of a venv with `pip install joblib`")),
             Ok(_) => Ok(line.trim().to_owned()),
         }
     }

@@ -97,7 +97,9 @@ fn damaged(error: Fault<Trouble>) -> Complaint {
 
 /// A call that blocks, off the threads that answer.
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Done<T> + Send + 'static) -> Done<T> {
-    tokio::task::spawn_blocking(f).await.map_err(|error| Complaint::refused(format!("the transfer broke off: {error}")))?
+    tokio::task::spawn_blocking(f)
+        .await
+        .map_err(|error| Complaint::refused(format!("the transfer broke off: {error}")))?
 }
 
 pub async fn push(plane: &ControlPlane, args: Push) -> Done {
@@ -239,8 +241,7 @@ pub async fn pull(plane: &ControlPlane, args: Pull) -> Done {
     let (head, seen) = names(&args.head, &args.name)?;
     let seen = seen.to_string();
     let known: Vec<RefView> = plane.list("/dag/refs?kind=remotes", usize::MAX).await?;
-    let previous: Option<CommitId> =
-        known.iter().find(|it| it.name == seen).and_then(|it| it.commit.parse().ok());
+    let previous: Option<CommitId> = known.iter().find(|it| it.name == seen).and_then(|it| it.commit.parse().ok());
     let uri = args.remote.clone();
     let opened = blocking(move || {
         let remote = Remote::open(&uri, Access::Read).map_err(complaint)?;

@@ -97,7 +97,7 @@ fn a_head_goes_to_a_remote_and_comes_to_another_home_where_it_answers_nothing() 
     other.done(&["dag", "branch", "main", "origin/main"]);
     let log: serde_json::Value = serde_json::from_slice(&other.done(&["dag", "log", "--json"]).stdout).unwrap();
     assert_eq!((log.as_array().unwrap().len(), &log[1]["id"]), (2, &commit.trim().into()), "{log}");
-    assert_eq!(other.run(&flags, &command).out(), "done");
+    assert_eq!(other.run(&flags, &command).out().trim(), "done");
     assert_eq!(lines(&home, "mark"), 2, "it was executed again");
     // Two homes went different ways: the second to push is refused.
     other.done(&["dag", "branch", "main"]);

@@ -17,7 +17,8 @@ pub const HEADS: Story = Story {
 /// A head is made, sent to a remote, brought back, and deleted, whatever dies.
 fn a_head_goes_and_comes(world: &World) {
     let command = "head -c 1500000 /dev/zero > out.bin";
-    let words = ["run", "--cache", "--artifact", "out.bin", "--detach", "--json", "--idempotency-key", "k", "-c", command];
+    let words =
+        ["run", "--cache", "--artifact", "out.bin", "--detach", "--json", "--idempotency-key", "k", "-c", command];
     let run: Value = serde_json::from_slice(&world.insist(&words, 0).stdout).unwrap();
     world.insist(&["attach", run["id"].as_str().unwrap()], 0);
     let remote = format!("file://{}", world.home.here().join("remote").display());

@@ -285,7 +285,8 @@ fn bytes_of_a_hit_stay_while_its_artifacts_are_listed() {
     assert_eq!((listed.len(), listed[0].in_contents), (1, true));
     // The result is too much; its pin, its exec and its records go, and then the sweep of files comes.
     bench.jump(DAY);
-    let swept = now(bench.engine.collect_garbage(bench.org, Garbage { older_than_ms: DAY * 90, max_bytes: 0 })).unwrap();
+    let swept =
+        now(bench.engine.collect_garbage(bench.org, Garbage { older_than_ms: DAY * 90, max_bytes: 0 })).unwrap();
     assert!(swept.pins == 1 && swept.objects > 0, "{swept:?}");
     bench.advance(2 * DAY);
     let (_, download) = now(bench.engine.open_artifact(bench.org, hit, listed[0].id)).unwrap();

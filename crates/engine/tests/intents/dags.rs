@@ -64,7 +64,10 @@ fn a_head_is_made_of_the_index_and_grows_by_commits() {
     assert_eq!(refused(set(&bench, "old", &first, Expect::Absent, true)).code(), "conflict");
     assert_eq!(set(&bench, "old", &first, Expect::At(commit_of("x", &second).unwrap()), true).unwrap().commit, seen);
     for (name, from) in [("index", "main"), ("abcd", "main"), ("x", "nothing"), ("refs/exec/x", "main")] {
-        assert!(ref_of(name).is_err() || set(&bench, name, from, Expect::Anything, true).is_err(), "{name} from {from}");
+        assert!(
+            ref_of(name).is_err() || set(&bench, name, from, Expect::Anything, true).is_err(),
+            "{name} from {from}"
+        );
     }
     let index = now(bench.engine.indexes(bench.org)).unwrap();
     assert_eq!((index.len(), index[0].pins, index[0].current), (1, 2, true));
