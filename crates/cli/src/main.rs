@@ -13,6 +13,7 @@ mod args;
 mod artifact;
 mod bench;
 mod cache;
+mod call;
 mod complaint;
 mod completion;
 mod control;
@@ -229,6 +230,7 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
         Command::Cache(command) => cache::cache(&settings, command).await,
         Command::Backtrack(args) => cache::backtrack(&settings, args).await,
+        Command::Call(args) => call::call(&settings, args).await,
         Command::Dag(command) => dag::dag(&settings, command).await,
         Command::Snapshot(command) => snapshot::snapshot(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,

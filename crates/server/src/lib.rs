@@ -9,9 +9,11 @@ mod auth;
 mod binary;
 mod blob;
 mod cache;
+mod call;
 mod call_log;
 mod control;
 mod dag;
+mod definition;
 mod event;
 mod exact;
 mod follow;
@@ -65,7 +67,7 @@ mod worker;
 mod workflow;
 
 /// Execution adapters of calls: `dml-exec-local`, the suite of `repl adapter check`, and exchanges with workers.
-pub use engine::adapters::call;
+pub use engine::adapters::call as adapter;
 pub use engine::adapters::registry::BadSetting;
 pub use engine::adapters::remote;
 /// What `repl runner host` and `repl runner relay` do on a host of a provider `ssh`.
@@ -103,6 +105,8 @@ pub(crate) struct AppState {
     /// Requests that were answered 500.
     pub(crate) failures: AtomicI64,
     pub(crate) pages: pages::Pages,
+    /// What looks at this machine, and the data folder that it looks at.
+    pub(crate) doctor: (settings::Doctor, std::path::PathBuf),
 }
 
 pub(crate) type Shared = Arc<AppState>;

@@ -100,6 +100,7 @@ fn what(command: &str, arg: &clap::Arg) -> Option<What> {
         (_, "token") => What::Noun(lookup::TOKEN),
         (_, "escalation") => What::Noun(lookup::ESCALATION),
         (_, "approval") => What::Noun(lookup::APPROVAL),
+        (_, "call") | ("diff", "other") => What::Noun(lookup::CALL),
         ("logs" | "send", "agent") => What::Below("agents"),
         ("logs", "task") => What::Below("tasks"),
         ("logs", "step") => What::Below("steps"),

@@ -92,6 +92,7 @@ pub const STORIES: &[Story] = &[
         points: &["log.append", "runner.report"],
     },
     crate::cached::STORY,
+    crate::called::STORY,
     crate::cached::HEADS,
     Story {
         name: "a_queue",

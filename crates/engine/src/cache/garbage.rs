@@ -162,8 +162,13 @@ fn mark(tx: &mut Tx, org: OrgId, project: &str) -> Result<(Timestamp, BTreeSet<I
             continue;
         }
         roots.extend(found.it.node.parse::<NodeId>().ok().map(Reference::from));
-        let staged = found.it.done.and_then(|done| done.result.parse::<calls::DagId>().ok());
-        roots.extend(staged.map(Reference::from));
+        // The result of an adapter that answered `done` may not have been fetched yet.
+        let staged = found.it.done.and_then(|done| done.result.parse::<calls::DagId>().ok()).map(Reference::from);
+        if let Some(staged) = staged
+            && calls::Read::record(&mut Objects { tx, org }, staged)?.is_some()
+        {
+            roots.push(staged);
+        }
     }
     let needed = closure(&mut Objects { tx, org }, roots, &|_| false, MAX_OBJECTS).map_err(|fault| broken(&fault))?;
     Ok((at, needed.objects.into_iter().map(|object| object.id).collect()))

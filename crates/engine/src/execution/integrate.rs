@@ -1,11 +1,10 @@
 //! The result of an execution becomes the answer of its call: exec record, exec map, index commit, ref, pin and claim change in one
 //! transaction, after every record and content of the result was found here.
 
-use super::{Seen, changed};
+use super::{Seen, Work, changed};
 use crate::Engine;
 use crate::cached_run::project;
 use crate::index::Index;
-use calls::cached_run::FUNCTION;
 use calls::reach::{Closure, available};
 use calls::record::{Exec, ExecStatus, Provenance};
 use calls::{Fault, Read as _, Reference};
@@ -22,20 +21,29 @@ const MAX_RECORDS: usize = 100_000;
 
 impl Engine {
     pub(super) async fn integrate(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
-        let (project, run) = (project(&self.context), seen.request.run);
-        let jobs = self.store.read("execution.jobs", move |tx| store::job::of_run(tx, run)).await?;
+        if let Work::Adapter { .. } = &seen.request.work
+            && !self.fetch_result(item, seen).await?
+        {
+            return Ok(());
+        }
+        let project = project(&self.context);
+        let run = seen.request.run();
+        let jobs = match run {
+            Some(run) => self.store.read("execution.jobs", move |tx| store::job::of_run(tx, run)).await?,
+            None => Vec::new(),
+        };
         let job = jobs.last();
         let provenance = Provenance {
             execution: Some(format!("{}-{}", seen.it.key, seen.it.attempt)),
-            run: Some(run.to_string()),
+            run: run.map(|run| run.to_string()),
             job: job.map(|job| job.id.to_string()),
             instance: job.and_then(|job| job.instance).map(|instance| instance.to_string()),
         };
-        let name = seen.request.name.clone();
+        let asker = Asker { name: seen.request.name.clone(), run, fresh: seen.request.fresh };
         let (org, of) = (seen.it.org, project.clone());
         let act = move |tx: &mut Tx, it: &Execution, index: &mut Index| {
             let Some(done) = it.done.clone().filter(|_| !it.status.is_end()) else { return Ok(()) };
-            let event = match integrated(tx, it, &done, (&of, index), provenance.clone(), (&name, run)) {
+            let event = match integrated(tx, it, &done, (&of, index), provenance.clone(), &asker) {
                 Ok(event) => event,
                 Err(Fault::Source(failure)) => return Err(failure),
                 Err(fault) if fault.may_pass() => ExecutionEvent::TransientFailure { error: said(&fault) },
@@ -45,6 +53,16 @@ impl Engine {
         };
         self.pin_together(org, &project, item, Arc::new(act)).await
     }
+}
+
+/// Who asked, and for what.
+struct Asker {
+    /// What the run that asked first was called.
+    name: String,
+    /// The run that executed it.
+    run: Option<model::RunId>,
+    /// It replaces what is pinned.
+    fresh: bool,
 }
 
 fn said(fault: &Fault<Failure>) -> LastError {
@@ -57,7 +75,7 @@ fn integrated(
     done: &Answered,
     (project, index): (&str, &mut Index),
     provenance: Provenance,
-    (name, run): (&str, model::RunId),
+    asker: &Asker,
 ) -> Result<ExecutionEvent, Fault<Failure>> {
     let org = it.org;
     let broken = |what: &str| Fault::Source(Trouble::internal(format!("an execution has no {what}")).into());
@@ -67,10 +85,11 @@ fn integrated(
         true => Closure::default(),
         false => available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?,
     };
-    // Another execution of the node may have been pinned first: an OK stays.
+    // Another execution of the node may have been pinned first: an OK stays, unless a caller wanted a new one.
     if let Some(pinned) = index.pinned(tx, node)?
         && calls::read::exec(&mut Objects { tx, org }, pinned)?.status == ExecStatus::Ok
         && done.ok
+        && !asker.fresh
     {
         return Ok(ExecutionEvent::PinnedByAnother { exec: pinned.to_string() });
     }
@@ -84,8 +103,8 @@ fn integrated(
         index.pin(node, id);
         store::pin::set(tx, org, project, node, id)?;
         let ok = done.ok;
-        let (function, name) = (FUNCTION.to_owned(), name.to_owned());
-        let row = ExecRow { id, node, function, name, ok, run: Some(run), ended_at: done.at, bytes };
+        let (function, name) = (it.function.clone(), asker.name.clone());
+        let row = ExecRow { id, node, function, name, ok, run: asker.run, ended_at: done.at, bytes };
         let contents: Vec<String> = closure.blobs.iter().map(|blob| blob.hash.to_string()).collect();
         store::exec::insert(tx, org, &row, &contents)
     };

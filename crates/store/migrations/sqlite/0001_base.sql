@@ -163,7 +163,9 @@ CREATE INDEX runs_newest_open ON runs (org_id, created_at, id) WHERE open = 1;
 -- What a run works with (command, environment, files, artifacts), as JSON. Written once.
 CREATE TABLE run_contents (
     run_id BIGINT NOT NULL PRIMARY KEY,
-    doc    TEXT   NOT NULL
+    doc    TEXT   NOT NULL,
+    -- Its name and the beginning of its command in small letters: what a search looks through.
+    found_by TEXT NOT NULL
 );
 
 -- An attempt of a run and its money: what was reserved for it is charged or refunded when it ends.
@@ -544,6 +546,14 @@ CREATE TABLE providers (
     doc  TEXT NOT NULL
 );
 
+-- Hosts of providers that have several: what they have, and whether they could be used when they were asked last.
+CREATE TABLE hosts (
+    provider TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    doc      TEXT NOT NULL,
+    PRIMARY KEY (provider, name)
+);
+
 -- The last scan of each pool (provider and region), and whether it could be listed.
 CREATE TABLE scans (
     pool_id BIGINT NOT NULL PRIMARY KEY,
@@ -786,6 +796,8 @@ CREATE TABLE executions (
 CREATE UNIQUE INDEX executions_open ON executions (org_id, key) WHERE open = 1;
 -- Executions of an org, newest first.
 CREATE INDEX executions_of_org ON executions (org_id, id);
+-- How often a key was executed before.
+CREATE INDEX executions_of_key ON executions (org_id, key);
 
 -- Runs that wait for an execution. A row goes when its run is answered or cancelled.
 CREATE TABLE callers (
@@ -793,6 +805,9 @@ CREATE TABLE callers (
     run_id       BIGINT NOT NULL,
     PRIMARY KEY (execution_id, run_id)
 );
+
+-- What a run's steps wait for.
+CREATE INDEX callers_of_run ON callers (run_id);
 
 -- Which Orchestrator works on an execution key. Changed by compare-and-swap on `version`.
 CREATE TABLE claims (

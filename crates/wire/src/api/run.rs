@@ -198,6 +198,12 @@ pub struct Plan {
     /// Machines that would be tried, in this order.
     #[serde(default)]
     pub offers: Vec<OfferView>,
+    /// The host on which a new machine would be, where its provider has several.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// Other hosts of that provider, and why they would not be taken.
+    #[serde(default)]
+    pub other_hosts: Vec<OtherHostView>,
     /// Providers that would not be tried, and why.
     #[serde(default)]
     pub passed_over: Vec<PassedOverView>,
@@ -213,6 +219,13 @@ pub struct OfferView {
     pub instance_type: Option<String>,
     pub price_per_hour: String,
     pub price_per_hour_micro: i64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OtherHostView {
+    pub host: String,
+    pub why: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -392,4 +405,27 @@ pub struct Why {
     pub facts: Vec<String>,
     /// Commands or changes that help.
     pub next: Vec<String>,
+}
+
+/// A run that waits to begin.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Waiting {
+    pub run: String,
+    pub name: String,
+    pub created_at: i64,
+    /// One sentence.
+    pub summary: String,
+    pub facts: Vec<String>,
+}
+
+/// What was submitted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Definition {
+    pub run: String,
+    /// In the fields of a run file. Of a run of agents, its document as it was submitted; of others with what was not said left out.
+    pub definition: serde_json::Value,
+    /// It was sent with files or a standard input, which a run file cannot hold.
+    pub sent_files: bool,
 }
