@@ -33,3 +33,6 @@ mod steps;
 mod stopping;
 mod storms;
 mod surroundings;
+#[allow(dead_code, reason = "the tests of remotes use more of it")]
+#[path = "../../../adapters/tests/remote/weed.rs"]
+mod weed;
