@@ -172,6 +172,9 @@ impl Engine {
 
     /// The pinned result of a call. Its use is noted at most once an hour, so that a result in use is kept.
     pub(crate) async fn hit(&self, org: OrgId, node: NodeId) -> Result<Option<CallSeen>, Failure> {
+        if self.pinned_result(org, node).await?.is_none() {
+            return Ok(None);
+        }
         let project = cached_run::project(&self.context);
         let of = project.clone();
         let found = self.store.read("call.hit", move |tx| {

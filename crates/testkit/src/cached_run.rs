@@ -151,8 +151,10 @@ impl World {
                         Ok(commit) => commit.execs,
                         Err(fault) => return Ok(Err(format!("the index of {org} is damaged: {fault}"))),
                     };
-                    let walked = trie::walk(&mut objects, root, &mut |node, exec| drop(map.insert(node, exec)));
-                    if let Err(fault) = walked {
+                    let mut pinned = |node, exec| {
+                        map.insert(node, exec);
+                    };
+                    if let Err(fault) = trie::walk(&mut objects, root, &mut pinned) {
                         return Ok(Err(format!("the index of {org} is damaged: {fault}")));
                     }
                 }

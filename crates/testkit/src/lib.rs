@@ -19,7 +19,7 @@ mod machine;
 mod outsider;
 mod people;
 pub mod pgbench;
-mod pinned;
+pub mod pinned;
 mod plans;
 mod process;
 mod program;

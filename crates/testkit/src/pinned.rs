@@ -2,33 +2,31 @@
 //! a pin writes.
 
 use crate::rehearsal::Rehearsal;
+use calls::call::Call;
+use calls::function::Function;
 use calls::history::{empty_index, pin};
 use calls::record::{Dag, Exec, ExecStatus, Node, Provenance};
 use calls::refs::{RefName, Swap};
-use calls::uri::Uri;
 use calls::{ExecId, NodeId, Records, Reference, Value};
+use engine::call::{CallAnswer, CallAsked};
 use model::{Failure, OrgId, Timestamp, Trouble};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use store::exec::ExecRow;
 use store::object::Objects;
 use store::{Lane, Tx};
 
-const FUNCTION: &str = "dml+exec://dml-exec-bench/double?blake3=0";
+/// A function that no program here executes: all of its calls are pinned.
+pub const FUNCTION: &str = "dml+exec://dml-exec-bench/double?blake3=0";
 const PROJECT: &str = "default";
 /// Pins of one transaction while the database is filled.
 const TOGETHER: usize = 20_000;
 
-/// The call `double(number)`: its inputs are encoded, and with it its id.
+/// The call `double(number)`: its inputs are encoded, and with them its id.
 fn call(number: usize) -> (NodeId, Records) {
-    let mut records = Records::new();
-    let value = Value::Int(number as i64).element(&mut records).expect("a number is a value");
-    let input = Node::Literal { value };
-    records.push((input.id().into(), input.record()));
-    let function = Value::Uri(Uri::new(FUNCTION).expect("a URI")).element(&mut records).expect("a URI is a value");
-    let node = Node::Call { function, inputs: vec![input.id()] };
-    let id = node.id();
-    records.push((id.into(), node.record()));
-    (id, records)
+    let function = Function::parse(FUNCTION).expect("a function");
+    let call = Call::of(&function, &[Value::Int(number as i64)]).expect("a number is a value");
+    (call.node, call.records)
 }
 
 /// Its execution, with everything that it names.
@@ -68,10 +66,12 @@ impl Rehearsal {
         Ok(self.engine.pinned_result(self.org, node).await?.map(|(_, result)| result.to_string()))
     }
 
-    /// The exec of a pinned call.
-    pub async fn exec_of(&self, number: usize) -> Result<Option<String>, Failure> {
-        let (node, _) = call(number);
-        Ok(self.engine.pinned_result(self.org, node).await?.map(|(exec, _)| exec.to_string()))
+    /// A whole call as the API makes it, with its value.
+    pub async fn call(&self, number: usize) -> Result<bool, Failure> {
+        let inputs = vec![serde_json::json!(number)];
+        let asked = CallAsked { org: self.org, function: FUNCTION.to_owned(), inputs, cache: true };
+        let answer = self.engine.call(asked, None, Arc::new(|_| Vec::new())).await?;
+        Ok(matches!(answer, CallAnswer::Hit(hit) if hit.result.as_ref().is_some_and(|it| it.value.is_some())))
     }
 
     /// Bytes of the records that one more pin would write.

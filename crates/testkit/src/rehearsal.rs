@@ -41,6 +41,7 @@ impl Rehearsal {
         let provider: Arc<dyn Provider> = Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)));
         let mut config = Config::default();
         config.money.first_topup = PLENTY;
+        config.calls.adapters = Some(vec!["dml-exec-*".to_owned()]);
         let context = EngineContext {
             config,
             installation: Installation::open(home)?,

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
+use testkit::pinned::FUNCTION;
 use testkit::rehearsal::{Database, Rehearsal};
 use wire::model::Failure;
 
@@ -56,6 +57,7 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     let mut found = Repeats::default();
     for _ in plan.repeats("calls") {
         found.few_us.push(hits(&few, FEW).await?);
+        found.whole_us.push(whole(&few).await?);
         found.many_us.push(hits(&crowd, many).await?);
         if let Some(peer) = &mut peer {
             found.joblib_us.push(peer.hits(HITS)?);
@@ -73,12 +75,11 @@ pub async fn measure(plan: &Plan) -> Done<Vec<Figure>> {
     };
     found.few_bytes.push(bytes(&few, FEW).await?);
     found.many_bytes.push(bytes(&crowd, many).await?);
-    let exec = few.exec_of(1).await.map_err(failed)?.ok_or_else(|| Complaint::refused("a pin is not there"))?;
     drop((few, crowd));
     let plane = Plane::start_in(few_home, &Setup { machines: 1, ..Setup::default() }).await?;
     let mut socket = Socket::open(&plane)?;
     for _ in plan.repeats("calls, over the socket") {
-        found.socket_us.push(socket.hits(&format!("/api/v1/dag/object?of={exec}"), HITS)?);
+        found.socket_us.push(socket.hits(HITS)?);
         if let Some(peer) = &mut peer {
             found.joblib_beside_us.push(peer.hits(HITS)?);
         }
@@ -107,6 +108,20 @@ async fn hits(pins: &Rehearsal, count: usize) -> Done<f64> {
         times.push(bare::ms(began) * 1e3);
         if result.is_none() {
             return Err(Complaint::refused(format!("call {number} is not answered")));
+        }
+    }
+    Ok(percentile(&times, 0.5))
+}
+
+/// The same of whole calls, with their values.
+async fn whole(pins: &Rehearsal) -> Done<f64> {
+    let mut times = Vec::with_capacity(HITS);
+    for turn in 0..HITS {
+        let began = Instant::now();
+        let is_hit = pins.call(turn % FEW).await.map_err(failed)?;
+        times.push(bare::ms(began) * 1e3);
+        if !is_hit {
+            return Err(Complaint::refused(format!("call {} is not answered", turn % FEW)));
         }
     }
     Ok(percentile(&times, 0.5))
@@ -150,6 +165,7 @@ fn commands(plan: &Plan, plane: &Plane, found: &mut Repeats) -> Done<()> {
 #[derive(Default)]
 struct Repeats {
     few_us: Vec<f64>,
+    whole_us: Vec<f64>,
     many_us: Vec<f64>,
     joblib_us: Vec<f64>,
     socket_us: Vec<f64>,
@@ -165,10 +181,12 @@ impl Repeats {
             true => figure,
             false => figure.beside("joblib, warm", ours, theirs).goal(Goal::AtMost(goal)),
         };
-        let hit = Figure::new("calls", "hit in one process, p50", "us", &self.few_us);
-        let socket = Figure::new("calls", "object over the socket, p50", "us", &self.socket_us);
+        let hit = Figure::new("calls", "inputs to result id in one process, p50", "us", &self.few_us);
+        let whole = Figure::new("calls", "the same with its value", "us", &self.whole_us);
+        let socket = Figure::new("calls", "POST /calls over the socket, answered, p50", "us", &self.socket_us);
         vec![
             with_joblib(hit, &self.few_us, &self.joblib_us, 0.2),
+            whole,
             with_joblib(socket, &self.socket_us, &self.joblib_beside_us, 1.0),
             Figure::new("calls", format!("hit beside {many} pins, p50"), "us", &self.many_us)
                 .beside(format!("beside {FEW}"), &self.many_us, &self.few_us)
@@ -200,13 +218,18 @@ impl Socket {
         })
     }
 
-    /// The median of many requests, in microseconds.
-    fn hits(&mut self, path: &str, count: usize) -> Done<f64> {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n", self.token);
+    /// The median of many calls that are answered, in microseconds.
+    fn hits(&mut self, count: usize) -> Done<f64> {
+        let body = serde_json::json!({ "function": FUNCTION, "inputs": [1] }).to_string();
+        let (token, length) = (&self.token, body.len());
+        let request = format!(
+            "POST /api/v1/calls HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
             let began = Instant::now();
-            self.ask(&request).map_err(|error| Complaint::refused(format!("{path}: {error}")))?;
+            self.ask(&request).map_err(|error| Complaint::refused(format!("POST /calls: {error}")))?;
             times.push(bare::ms(began) * 1e3);
         }
         Ok(percentile(&times, 0.5))

@@ -141,7 +141,11 @@ fn tell(moved: &Moved, how: &str, remote: &str, json: bool) -> Done {
     if moved.previous.as_ref() == Some(&moved.commit) {
         eprintln!("repl: {name} is at {commit} already ({})", one_line(remote));
     } else {
-        let blobs = if moved.blobs > 0 { format!(" and {} files", moved.blobs) } else { String::new() };
+        let blobs = match moved.blobs {
+            0 => String::new(),
+            1 => " and 1 file".to_owned(),
+            many => format!(" and {many} files"),
+        };
         eprintln!("repl: {name} is at {commit}: {} objects{blobs} {how} ({})", moved.objects, one_line(remote));
     }
     Ok(0)

@@ -1,6 +1,7 @@
 //! Cached runs as a user has them: the second that is the same shows the first one's output, files and exit code, and runs nothing.
 
 use crate::home::Home;
+use crate::weed::{self, Weed};
 use std::collections::BTreeSet;
 
 fn lines(home: &Home, name: &str) -> usize {
@@ -97,7 +98,7 @@ fn a_head_goes_to_a_remote_and_comes_to_another_home_where_it_answers_nothing() 
     other.done(&["dag", "branch", "main", "origin/main"]);
     let log: serde_json::Value = serde_json::from_slice(&other.done(&["dag", "log", "--json"]).stdout).unwrap();
     assert_eq!((log.as_array().unwrap().len(), &log[1]["id"]), (2, &commit.trim().into()), "{log}");
-    assert_eq!(other.run(&flags, &command).out(), "done");
+    assert_eq!(other.run(&flags, &command).out().trim(), "done");
     assert_eq!(lines(&home, "mark"), 2, "it was executed again");
     // Two homes went different ways: the second to push is refused.
     other.done(&["dag", "branch", "main"]);
@@ -113,4 +114,25 @@ fn a_head_goes_to_a_remote_and_comes_to_another_home_where_it_answers_nothing() 
     let none = home.say(&["dag", "pull", "file:///does/not/exist"]);
     assert!(none.code == 1 && none.stderr.contains("no repository"), "{none}");
     home.adds_up();
+}
+
+#[test]
+fn a_head_goes_to_a_bucket_and_comes_back() {
+    let weed = Weed::start();
+    let mut home = Home::new();
+    for (name, value) in [
+        ("AWS_ENDPOINT_URL", weed.endpoint.as_str()),
+        ("AWS_ACCESS_KEY_ID", weed::KEY),
+        ("AWS_SECRET_ACCESS_KEY", weed::SECRET),
+        ("AWS_REGION", "us-east-1"),
+    ] {
+        home.set(name, value);
+    }
+    home.run(&["--cache"], "head -c 1500000 /dev/zero");
+    home.done(&["dag", "branch", "main"]);
+    let remote = format!("s3://{}/team", weed::BUCKET);
+    home.done(&["dag", "push", &remote]);
+    home.done(&["dag", "pull", &remote, "--as", "team"]);
+    let (ours, theirs) = (home.done(&["dag", "ref", "main"]), home.done(&["dag", "ref", "refs/remotes/team/main"]));
+    assert_eq!(ours.out(), theirs.out());
 }

@@ -33,3 +33,10 @@ mod steps;
 mod stopping;
 mod storms;
 mod surroundings;
+#[allow(
+    dead_code,
+    clippy::disallowed_methods,
+    reason = "the tests of remotes use more of it; it waits for a store that says nothing by itself"
+)]
+#[path = "../../../adapters/tests/remote/weed.rs"]
+mod weed;
