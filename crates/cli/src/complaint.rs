@@ -75,6 +75,12 @@ impl std::fmt::Display for Complaint {
     }
 }
 
+impl From<runfile::Wrong> for Complaint {
+    fn from(wrong: runfile::Wrong) -> Complaint {
+        Complaint { code: USAGE, text: wrong.text, fix: wrong.fix }
+    }
+}
+
 impl From<ClientError> for Complaint {
     fn from(error: ClientError) -> Complaint {
         Complaint::from_answer(&error)

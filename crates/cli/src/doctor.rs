@@ -9,7 +9,7 @@ use runner::Way;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use wire::api::{BalanceView, Health};
+use wire::api::{BalanceView, Finding, Health};
 
 /// Below this a run's log or a database may not find room.
 const ENOUGH_DISK: u64 = 1 << 30;
@@ -63,14 +63,14 @@ pub async fn doctor(settings: &Settings, args: DoctorArgs) -> Done {
     let mut checks = vec![
         Check::fine("version", format!("repl {}", env!("CARGO_PKG_VERSION"))),
         settings_files(settings),
-        home(settings),
+        home(&settings.home),
         installation(settings),
         disk(&nearest_existing(&settings.home)),
         file_system(&nearest_existing(&settings.home)),
         socket(settings),
     ];
     checks.extend(control_plane(settings).await);
-    checks.extend([containment(), limits(), namespaces(), open_files(), shell(), sandbox(), ssh()]);
+    checks.extend(machine());
     let broken = checks.iter().any(|check| check.state == State::Broken);
     if args.json.json {
         show::json(&checks)?;
@@ -78,6 +78,25 @@ pub async fn doctor(settings: &Settings, args: DoctorArgs) -> Done {
         checks.iter().for_each(print);
     }
     Ok(if broken { REFUSED } else { 0 })
+}
+
+/// What runs on this machine depend on.
+fn machine() -> [Check; 7] {
+    [containment(), limits(), namespaces(), open_files(), shell(), sandbox(), ssh()]
+}
+
+/// What a control plane says of its own machine, for its pages. `folder` is its data folder.
+pub fn findings(folder: &Path) -> Vec<Finding> {
+    let place = nearest_existing(folder);
+    let checks = [home(folder), disk(&place), file_system(&place)].into_iter().chain(machine());
+    let state = |state: State| match state {
+        State::Fine => "fine",
+        State::Limited => "limited",
+        State::Broken => "broken",
+    };
+    let finding =
+        |it: Check| Finding { check: it.check.into(), state: state(it.state).into(), detail: it.detail, fix: it.fix };
+    checks.map(finding).collect()
 }
 
 fn print(check: &Check) {
@@ -99,13 +118,13 @@ fn settings_files(settings: &Settings) -> Check {
     Check::fine("settings", if files.is_empty() { "defaults and environment".to_owned() } else { files.join(", ") })
 }
 
-fn home(settings: &Settings) -> Check {
-    let home = settings.home.display();
-    let place = nearest_existing(&settings.home);
+fn home(folder: &Path) -> Check {
+    let home = folder.display();
+    let place = nearest_existing(folder);
     if nix::unistd::access(&place, nix::unistd::AccessFlags::W_OK).is_err() {
         return Check::broken("data folder", format!("{home} cannot be written"), "set REPL_HOME to a folder of yours");
     }
-    match std::fs::metadata(&settings.home) {
+    match std::fs::metadata(folder) {
         Ok(found) if found.uid() != nix::unistd::geteuid().as_raw() => Check::broken(
             "data folder",
             format!("{home} belongs to another user (uid {})", found.uid()),

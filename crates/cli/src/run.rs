@@ -478,7 +478,7 @@ fn agents_wanted(args: &RunArgs, mut submit: Submit) -> Done<Submit> {
     for entry in &args.inputs {
         run_file::agents::give_input(plan, entry)?;
     }
-    for warning in run_file::agents::check_given(path, plan)?.warnings {
+    for warning in run_file::check_plan(path, plan)?.warnings {
         eprintln!("repl: hint: {warning}");
     }
     stronger(&mut submit.name, &args.name);

@@ -285,7 +285,7 @@ fn own_file(path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Done<Option<La
         if KEYS.contains(&key.as_str()) {
             is_text(key, value).map_err(at)?;
         } else if key == RUN {
-            run = run_file::defaults(value, Some(env)).map_err(at)?;
+            run = run_file::defaults(value, Some(env)).map_err(|wrong| at(wrong.into()))?;
         } else if crate::role::TABLES.contains(&key.as_str()) {
             let one = toml::Table::from_iter([(key.clone(), value.clone())]);
             crate::role::config(&one).map_err(at)?;
@@ -306,7 +306,7 @@ fn project_file(path: &Path) -> Done<Option<Layer>> {
     for (key, value) in &table {
         match key.as_str() {
             "url" => is_text(key, value).map_err(at)?,
-            RUN => run = run_file::defaults(value, None).map_err(at)?,
+            RUN => run = run_file::defaults(value, None).map_err(|wrong| at(wrong.into()))?,
             "token" => {
                 return Err(at(Complaint::usage("`token` may not stand in a project's file")
                     .fix("keep it with `repl login URL`, and take it out of this file")));

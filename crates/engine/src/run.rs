@@ -36,6 +36,8 @@ pub struct Plans {
     pub agents: Vec<AgentPlan>,
     /// Makes the next plan version when too much has failed.
     pub planner: Option<AgentPlan>,
+    /// As it was submitted, for people.
+    pub document: Option<serde_json::Value>,
 }
 
 impl Plans {
@@ -259,6 +261,9 @@ fn keep_plans(tx: &mut Tx, run: RunId, plans: &Plans) -> Result<(), Failure> {
     if let Some(agents) = plans.shared.document.as_ref().and_then(|document| document.get("agents")) {
         store::plan::insert_source(tx, run, 1, &serde_json::json!({ "agents": agents }))?;
     }
+    if let Some(document) = &plans.document {
+        store::plan::insert_document(tx, run, document)?;
+    }
     for (sequence, plan) in (0..).zip(&plans.agents) {
         store::plan::insert(tx, run, 1, sequence, plan)?;
     }
@@ -310,6 +315,7 @@ pub(crate) fn contents(spec: &RunSpec) -> Vec<String> {
 pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
     submission.spec.check()?;
     check_plans(&submission.spec, &submission.plans)?;
+    context.check_calls(submission.plans.agents.iter().chain(&submission.plans.planner))?;
     check_machines(context, submission)?;
     check_sandbox(context, submission)?;
     context.check_features(&submission.spec.features)?;

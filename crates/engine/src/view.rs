@@ -85,6 +85,24 @@ impl Engine {
         self.store.read("run.pictures", move |tx| store::run::page_shown(tx, org, which, before, limit)).await
     }
 
+    /// Of the newest runs, those whose name or command holds this text.
+    pub async fn found_pictures(
+        &self,
+        org: OrgId,
+        text: String,
+        before: i64,
+        limit: i64,
+    ) -> Result<Vec<RunSnapshot>, Failure> {
+        self.store.read("run.found", move |tx| store::run::page_found(tx, org, &text, before, limit)).await
+    }
+
+    /// A run, and the document of a run of agents as it was submitted.
+    pub async fn definition(&self, org: OrgId, id: RunId) -> Result<(RunSnapshot, Option<serde_json::Value>), Failure> {
+        self.store
+            .read("run.definition", move |tx| Ok((owned_picture(tx, org, id)?, store::plan::document(tx, id)?)))
+            .await
+    }
+
     /// The open run of that name, or the newest.
     pub async fn named_picture(&self, org: OrgId, name: String) -> Result<Option<RunSnapshot>, Failure> {
         self.store

@@ -8,7 +8,7 @@ use model::hierarchy::Pick;
 use model::job::{Job, JobReason, JobStatus};
 use model::pool::{Placement, Wish};
 use model::question::Question;
-use model::run::{PauseReason, Run, RunReason, RunStatus};
+use model::run::{PauseReason, Phase, Run, RunReason, RunStatus};
 use model::spec::{RunContent, RunKind, show_memory};
 use model::step::StepWait;
 use model::time::show_duration;
@@ -24,6 +24,8 @@ const QUESTIONS_SHOWN: i64 = 5;
 const PUT_OFF_SHOWN: i64 = 5;
 /// Hosts that are not taken of which a person is told.
 const HOSTS_SHOWN: usize = 10;
+/// Open runs among which those are looked for that wait to begin.
+const OPEN_LOOKED_AT: i64 = 100;
 /// Failed steps among which the first is looked for.
 const FAILED_LOOKED_AT: i64 = 100;
 
@@ -43,6 +45,22 @@ impl Engine {
                 let snapshot = snapshot(tx, id)?;
                 let why = explain(tx, &context, &snapshot)?;
                 Ok((snapshot, why))
+            })
+            .await
+    }
+
+    /// Of the newest open runs those that wait to begin, each with why. At most `limit`, which is small: every one is explained.
+    pub async fn waiting(&self, org: OrgId, limit: usize) -> Result<Vec<(RunSnapshot, Why)>, Failure> {
+        let context = self.context.clone();
+        self.store
+            .read("run.waiting", move |tx| {
+                let open = store::run::page_shown(tx, org, store::run::Which::Open, i64::MAX, OPEN_LOOKED_AT)?;
+                let waits = |one: &RunSnapshot| {
+                    let on_the_way = matches!(one.run.phase, Some(Phase::Queued | Phase::Provisioning));
+                    matches!(one.run.status, RunStatus::Pending | RunStatus::Retrying) || on_the_way
+                };
+                let waiting = open.into_iter().filter(waits).take(limit);
+                waiting.map(|one| explain(tx, &context, &one).map(|why| (one, why))).collect()
             })
             .await
     }
@@ -152,6 +170,7 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
     }
     if !run.status.is_end() {
         offered(tx, run, why)?;
+        called(tx, run, at, why)?;
     }
     let failed = store::step::failed(tx, run.id, run.attempt, FAILED_LOOKED_AT)?;
     let Some(first) = failed.into_iter().min_by_key(|step| (step.ended_at, step.id)) else { return Ok(()) };
@@ -183,6 +202,19 @@ fn offered(tx: &mut Tx, run: &Run, why: &mut Why) -> Result<(), Failure> {
         let Some(offer) = &step.offer else { continue };
         why.facts.push(format!("{} ({}) waits for a program that polls for `{}`", step.id, step.name, offer.tool));
         why.next.push(format!("take it: repl step poll --tool {} -- COMMAND", offer.tool));
+    }
+    Ok(())
+}
+
+/// Executions that its steps wait for.
+fn called(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    for found in store::execution::of_caller(tx, run.id, QUESTIONS_SHOWN)? {
+        let (id, it) = (model::CallId(found.id), found.it);
+        let error = it.error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
+        let again = it.not_before.filter(|due| *due > at).map(|due| show_duration(due.since(at)));
+        let again = again.map_or_else(String::new, |left| format!(", asked again in {left}"));
+        why.facts.push(format!("a step waits for {id}, {} ({}{again}){error}", it.function, it.status));
+        why.next.push(format!("see the call: repl call show {id}"));
     }
     Ok(())
 }

@@ -174,7 +174,7 @@ fn plans(compiled: Compiled, document: &Value) -> Result<Plans, Refused> {
         max_tokens: compiled.max_tokens,
         document: planner.is_some().then(|| document.clone()),
     };
-    Ok(Plans { shared, agents: compiled.agents, planner })
+    Ok(Plans { shared, agents: compiled.agents, planner, document: Some(document.clone()) })
 }
 
 fn goal(text: &str, inputs: &Value) -> Result<String, Refused> {

@@ -1,8 +1,8 @@
 //! Routes about the control plane itself: health, readiness, and the stop of an embedded one.
 
 use crate::auth::{Admin, Owner, Trusted};
-use crate::problem::HandlerResult;
-use crate::routes::{Asked, answered, settled};
+use crate::problem::{HandlerResult, Problem};
+use crate::routes::{Asked, Paging, Query, answered, part, settled};
 use crate::{Shared, VERSION, now_ms};
 use axum::Json;
 use axum::extract::State;
@@ -46,6 +46,13 @@ fn health(state: &Shared, trusted: &Trusted, status: &str, detail: Option<String
         url: state.url.clone(),
         detail,
     }
+}
+
+/// What works on the machine of this control plane and what is missing: what `repl doctor` looks at there.
+pub(crate) async fn doctor(State(state): State<Shared>, _: Admin, Query(paging): Query<Paging>) -> HandlerResult {
+    let (look, home) = state.doctor.clone();
+    let found = tokio::task::spawn_blocking(move || look(&home)).await;
+    part(found.map_err(|error| Problem::internal(error.to_string()))?, &paging)
 }
 
 /// The way back for an owner who has no token left.

@@ -93,6 +93,9 @@ impl Route {
     RunView,
     ErrorView,
     Why,
+    Waiting,
+    Definition,
+    Finding,
     Tree,
     AttemptView,
     AgentView,
@@ -176,6 +179,11 @@ impl Route {
     CacheBody,
     CacheTermsBody,
     CachedFrom,
+    RefView,
+    SetRef,
+    CommitView,
+    ObjectView,
+    IndexView,
     PinView,
     CacheWhy,
     Invalidate,
@@ -351,7 +359,9 @@ fn links(route: &Route) -> Map<String, Value> {
         |next: &&Route| next.path.starts_with(&one) && next.path != route.path && !next.path.contains("{artifact}");
     let id = match (route.path, route.answer) {
         (path, "Page") if path == whole => "$response.body#/data/0/id",
-        (path, "" | "Page" | "Stream" | "Bytes" | "Tree" | "Why") if path.starts_with(&whole) => return Map::new(),
+        (path, "" | "Page" | "Stream" | "Bytes" | "Tree" | "Why" | "Definition") if path.starts_with(&whole) => {
+            return Map::new();
+        }
         (path, _) if path == whole || path.starts_with(&one) => "$response.body#/id",
         _ => return Map::new(),
     };

@@ -3,10 +3,12 @@
 
 mod act;
 mod asset;
+mod cache;
 #[cfg(test)]
 mod crowd;
 mod drawing;
 mod guard;
+mod image;
 mod instance;
 mod live;
 mod log;
@@ -150,6 +152,7 @@ fn common() -> Router<Shared> {
         .route("/runs/{id}", get(run::page))
         .route("/runs/{id}/steps/{step}", get(step::page))
         .route("/runs/{id}/artifacts/{artifact}", get(run::artifact))
+        .route("/runs/{id}/artifacts/{artifact}/preview", get(image::preview))
         .route("/runs/{id}/log/raw", get(log::raw))
         .route("/runs/{id}/{part}", get(run::part_page).post(act::on_run))
         .route("/inbox", get(question::page))
@@ -160,6 +163,9 @@ fn common() -> Router<Shared> {
         .route("/workflows", get(workflow::list))
         .route("/workflows/{id}", get(workflow::page))
         .route("/workflows/{id}/{action}", post(workflow::act))
+        .route("/calls", get(cache::page))
+        .route("/calls/{id}", get(cache::one))
+        .route("/calls/{id}/invalidate", post(cache::invalidate))
         .route("/spending", get(usage::page))
         .route("/orphans", get(orphan::page))
         .route("/orphans/{action}", post(orphan::act))

@@ -5,7 +5,7 @@ use crate::auth::Reader;
 use crate::problem::HandlerResult;
 use crate::routes::{Paging, Query, part};
 use axum::extract::State;
-use wire::api::PoolView;
+use wire::api::{PoolView, Waiting};
 
 pub(crate) async fn pools(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
     let found = state.engine.pools().await?;
@@ -18,6 +18,26 @@ pub(crate) async fn pools(State(state): State<Shared>, _: Reader, Query(paging):
         available: p.available,
         busy: p.busy,
         waiting: p.waiting,
+    });
+    part(data.collect(), &paging)
+}
+
+/// Runs that are explained at once.
+const EXPLAINED: usize = 20;
+
+/// Newest first; those beyond the first are found by their state.
+pub(crate) async fn waiting(
+    State(state): State<Shared>,
+    reader: Reader,
+    Query(paging): Query<Paging>,
+) -> HandlerResult {
+    let found = state.engine.waiting(reader.org(), EXPLAINED).await?;
+    let data = found.into_iter().map(|(it, why)| Waiting {
+        run: it.run.id.to_string(),
+        name: it.run.name,
+        created_at: it.run.created_at.ms(),
+        summary: why.summary,
+        facts: why.facts,
     });
     part(data.collect(), &paging)
 }

@@ -23,6 +23,9 @@ use wire::api::{ActionBody, Page, RunView, Submit};
 /// Most runs are shown in so much: the answer is made while other submissions wait for the database.
 const SHOWN_BYTES: usize = 2048;
 
+/// Of a text that runs are looked for by.
+const LONGEST_TEXT: usize = 200;
+
 /// The longest that a submission waits for the run's end.
 const LONGEST_WAIT_MS: i64 = 60 * model::time::SECOND;
 
@@ -90,7 +93,7 @@ async fn tree_of(state: &Shared, org: OrgId, named: &str) -> Result<TreeRef, Fai
     }
 }
 
-fn wait_ms(text: &str) -> Result<i64, Problem> {
+pub(crate) fn wait_ms(text: &str) -> Result<i64, Problem> {
     let ms = model::time::parse_duration(text).map_err(|why| Refused::invalid("wait", why.to_string()))?;
     if ms > LONGEST_WAIT_MS { Err(Refused::invalid("wait", "at most 60s").into()) } else { Ok(ms) }
 }
@@ -127,6 +130,8 @@ pub(crate) struct Filter {
     name: Option<String>,
     /// Only these, open or ended.
     status: Option<String>,
+    /// Of the newest 10,000 runs, open or ended, those whose name or command holds this text in any case.
+    q: Option<String>,
     /// How many at most; 50 unless given.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
@@ -135,8 +140,8 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn of(all: bool, name: Option<String>, status: Option<String>, cursor: Option<String>) -> Filter {
-        Filter { all: Some(all), name, status, limit: None, cursor }
+    pub(crate) fn of(all: bool, status: Option<String>, q: Option<String>, cursor: Option<String>) -> Filter {
+        Filter { all: Some(all), status, q, cursor, ..Filter::default() }
     }
 }
 
@@ -153,6 +158,16 @@ pub(crate) async fn list(
         let named = state.engine.named_picture(reader.org(), name).await?;
         let kept = named.filter(|p| status.is_none_or(|wanted| wanted == p.run.status));
         return Ok(Json(Page { data: kept.iter().map(show).collect(), next_cursor: None }));
+    }
+    if let Some(text) = filter.q {
+        if status.is_some() {
+            return Err(Refused::invalid("q", "text is looked for in runs of every status: leave `status` out").into());
+        }
+        if text.chars().count() > LONGEST_TEXT {
+            return Err(Refused::invalid("q", format!("at most {LONGEST_TEXT} characters")).into());
+        }
+        let found = state.engine.found_pictures(reader.org(), text, before, limit).await?;
+        return Ok(page(found, limit, |p| p.run.id.0, show));
     }
     let which = match status {
         Some(status) => Which::Of(status),

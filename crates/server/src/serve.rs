@@ -78,6 +78,7 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
         requests: AtomicI64::new(1),
         failures: AtomicI64::new(0),
         pages: Pages::new(settings.config.pages.clone(), settings.public_url.clone(), tls.is_some(), own),
+        doctor: (settings.doctor, settings.home.clone()),
     });
     crate::pages::follow(&state);
     engine.answer_links(relay::dialler(&state, &settings));
@@ -157,7 +158,8 @@ fn open(
         },
         timer: Arc::new(crate::worker::Clockwork),
     };
-    let engine = Engine::new(state, store)?.refusing(crate::problem::remembered);
+    let engine = Engine::new(state, store)?.refusing(crate::problem::remembered).executing(settings.executor()?);
+    let engine = engine.reading(crate::call::document);
     Ok(match settings.notifier()? {
         Some((notifier, timeout_ms)) => engine.notifying(Arc::new(notifier), timeout_ms),
         None => engine,

@@ -7,7 +7,23 @@ use crate::sql::{ArgumentOrder, Sql};
 use crate::value::{Row, Value};
 use model::{Failure, Refused, Timestamp, Trouble, TroubleKind};
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ErrorCode, Statement};
+use rusqlite::{Connection, ErrorCode, Statement, StatementStatus};
+use std::cell::Cell;
+
+thread_local! {
+    /// Steps of SQLite's virtual machine in statements of this thread, since they were last taken.
+    static STEPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What statements of this thread have cost SQLite since the last call, without a clock: a scan of more rows takes more steps.
+pub(crate) fn take_steps() -> u64 {
+    STEPS.take()
+}
+
+fn count_steps(statement: &Statement<'_>) {
+    let steps = statement.reset_status(StatementStatus::VmStep);
+    STEPS.set(STEPS.get() + u64::try_from(steps).unwrap_or_default());
+}
 
 pub(crate) enum Conn {
     Lite(Connection),
@@ -99,7 +115,9 @@ fn lite_exec(lite: &Connection, text: &str, order: &ArgumentOrder, args: &[Value
     let run = || {
         let mut statement = lite.prepare_cached(text)?;
         bind(&mut statement, order, args)?;
-        statement.raw_execute()
+        let changed = statement.raw_execute();
+        count_steps(&statement);
+        changed
     };
     run().map(|changed| changed as u64).map_err(|e| lite_failure(e, text))
 }
@@ -117,6 +135,8 @@ fn rows_of(statement: &mut Statement<'_>, order: &ArgumentOrder, args: &[Value])
         let values = (0..columns).map(|i| row.get_ref(i).map(owned)).collect::<Result<_, _>>()?;
         found.push(Row(values));
     }
+    drop(rows);
+    count_steps(statement);
     Ok(found)
 }
 

@@ -38,6 +38,17 @@ pub fn source(tx: &mut Tx, run: RunId, version: i64) -> Result<Option<serde_json
     tx.row(&FIND, &args![run, version, SOURCE])?.map(|row| doc::read_once(&row, 0)).transpose()
 }
 
+/// The document of a run of agents as it was submitted, beside what they share.
+const DOCUMENT: (i64, i64) = (-1, -2);
+
+pub fn insert_document(tx: &mut Tx, run: RunId, document: &serde_json::Value) -> Result<(), Failure> {
+    tx.post(&INSERT, args![run, DOCUMENT.0, DOCUMENT.1, doc::write(document)])
+}
+
+pub fn document(tx: &mut Tx, run: RunId) -> Result<Option<serde_json::Value>, Failure> {
+    tx.row(&FIND, &args![run, DOCUMENT.0, DOCUMENT.1])?.map(|row| doc::read_once(&row, 0)).transpose()
+}
+
 /// A place that no agent of any version and attempt has.
 pub fn next_sequence(tx: &mut Tx, run: RunId) -> Result<i64, Failure> {
     tx.row(&LAST, &args![run])?.map_or(Ok(0), |row| Ok(row.opt_int(0)?.map_or(0, |last| last + 1)))

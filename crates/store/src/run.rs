@@ -32,7 +32,26 @@ pub fn insert(tx: &mut Tx, run: &Run, content: &RunContent) -> Result<(), Failur
     ];
     let why = format!("a run named `{}` is open already: choose another --name or wait for its end", run.name);
     tx.post_meaning(&INSERT, row, Meaning::conflict(Refused::Conflict { why }))?;
-    tx.post(&INSERT_CONTENT, args![run.id, doc::write(content)])
+    let command = content.command.shown();
+    let found_by: String = format!("{}\n{command}", run.name).chars().take(FOUND_BY).collect();
+    tx.post(&INSERT_CONTENT, args![run.id, doc::write(content), found_by.to_lowercase()])
+}
+
+/// Characters of a run that a search looks through.
+const FOUND_BY: usize = 2_048;
+/// How many of the newest runs it looks through.
+pub const SEARCHED: i64 = 10_000;
+
+/// Of the newest [`SEARCHED`] runs, those whose name or command holds this text in any case, as they are shown.
+pub fn page_found(tx: &mut Tx, org: OrgId, text: &str, before: i64, limit: i64) -> Result<Vec<Shown>, Failure> {
+    let at = submitted(tx, before)?;
+    let oldest = tx.row(&NEWEST_FROM, &args![org, SEARCHED - 1])?;
+    let (from_at, from) = oldest.map_or(Ok((i64::MIN, 0)), |row| Ok::<_, Failure>((row.int(0)?, row.int(1)?)))?;
+    let escaped = |c: char| "!%_".contains(c).then_some('!').into_iter().chain([c]);
+    let like: String = text.to_lowercase().chars().flat_map(escaped).collect();
+    let rows = tx.rows(&SHOWN_FOUND, &args![org, at, before, limit, format!("%{like}%"), from_at, from])?;
+    let shown: Vec<Shown> = rows.iter().map(read_shown).collect::<Result<_, _>>()?;
+    shown.into_iter().map(|shown| with_goal(tx, shown)).collect()
 }
 
 /// What a run works with.
@@ -233,13 +252,15 @@ pub(crate) const ALL: &[&Sql] = &[
     &SHOWN_OPEN,
     &SHOWN_OF,
     &SHOWN_ONE,
+    &SHOWN_FOUND,
+    &NEWEST_FROM,
 ];
 
 const INSERT: Sql = Sql::new(
     "INSERT INTO runs (id, org_id, name, status, attempt, open, created_at, deleted_at, last_at, version, doc)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
 );
-const INSERT_CONTENT: Sql = Sql::new("INSERT INTO run_contents (run_id, doc) VALUES ($1, $2)");
+const INSERT_CONTENT: Sql = Sql::new("INSERT INTO run_contents (run_id, doc, found_by) VALUES ($1, $2, $3)");
 const CONTENT: Sql = Sql::new("SELECT doc FROM run_contents WHERE run_id = $1");
 const FIND_WITH_CONTENT: Sql =
     Sql::new("SELECT r.doc, c.doc FROM runs r JOIN run_contents c ON c.run_id = r.id WHERE r.id = $1");
@@ -303,5 +324,14 @@ const SHOWN_OPEN: Sql = shown!(
 const SHOWN_OF: Sql = shown!(
     "r.org_id = $1 AND (r.created_at, r.id) < ($2, $3) AND r.deleted_at IS NULL AND r.status = $5"
     " ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
+);
+const SHOWN_FOUND: Sql = shown!(
+    "r.org_id = $1 AND (r.created_at, r.id) < ($2, $3) AND (r.created_at, r.id) >= ($6, $7) AND r.deleted_at IS NULL"
+    " AND c.found_by LIKE $5 ESCAPE '!' ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
+);
+/// The oldest run that a search looks at, if there are so many.
+const NEWEST_FROM: Sql = Sql::new(
+    "SELECT created_at, id FROM runs WHERE org_id = $1 AND deleted_at IS NULL
+      ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET $2",
 );
 const SHOWN_ONE: Sql = shown!("r.id = $1");

@@ -10,6 +10,7 @@ pub(crate) struct Tally {
     log_commits: AtomicU64,
     writes: Mutex<BTreeMap<&'static str, u64>>,
     reads: Mutex<BTreeMap<&'static str, u64>>,
+    read_steps: AtomicU64,
 }
 
 /// The numbers at one moment.
@@ -22,6 +23,8 @@ pub struct Counts {
     /// Closures by name, each time one ran.
     pub writes: BTreeMap<&'static str, u64>,
     pub reads: BTreeMap<&'static str, u64>,
+    /// What all reads have cost, in steps of SQLite's virtual machine; 0 on PostgreSQL.
+    pub read_steps: u64,
 }
 
 impl Tally {
@@ -35,6 +38,10 @@ impl Tally {
         *names.lock().expect("nothing panics while counting").entry(name).or_default() += 1;
     }
 
+    pub(crate) fn stepped(&self, steps: u64) {
+        self.read_steps.fetch_add(steps, Ordering::Relaxed);
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         let all =
             |names: &Mutex<BTreeMap<&'static str, u64>>| names.lock().expect("nothing panics while counting").clone();
@@ -43,6 +50,7 @@ impl Tally {
             log_commits: self.log_commits.load(Ordering::Relaxed),
             writes: all(&self.writes),
             reads: all(&self.reads),
+            read_steps: self.read_steps.load(Ordering::Relaxed),
         }
     }
 }

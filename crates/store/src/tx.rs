@@ -1,7 +1,7 @@
 //! One transaction as a closure sees it: statements that run at once, and rows that are staged and written at the end in the order
 //! of locks (events, ledger, wakes and finishes). Never commits: the thread that runs the closure does.
 
-use crate::conn::Conn;
+use crate::conn::{Conn, take_steps};
 use crate::crash::{CrashHook, Observer};
 use crate::event::NewEvent;
 use crate::hint::{Hint, Hints, Topic};
@@ -338,6 +338,10 @@ impl Tx {
 
     /// Returns the connection, with the hints to send after the commit.
     pub(crate) fn end(self) -> Ended {
+        let steps = take_steps();
+        if self.access != Access::Write {
+            self.context.tally.stepped(steps);
+        }
         Ended { conn: self.conn, broken: self.broken, out_of_ids: self.out_of_ids, hints: self.staged.hints }
     }
 

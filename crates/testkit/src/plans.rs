@@ -49,7 +49,7 @@ pub fn draw(number: u64, chance: &mut Chance) -> (RunSpec, Plans) {
     let document = planned.then(|| document(rules.max_agents, goal));
     let shared = RunPlan { tools: tools(), goal: goal.then(|| "anything".to_owned()), document, ..RunPlan::default() };
     let agents = if goal { Vec::new() } else { agents };
-    let plans = Plans { shared, agents, planner: planned.then(planner) };
+    let plans = Plans { shared, agents, planner: planned.then(planner), document: None };
     (RunSpec { plan: rules, ..spec }, plans)
 }
 

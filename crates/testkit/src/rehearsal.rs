@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 pub use store::Database;
 use store::idempotency::Key;
+use store::token::Scope;
 use store::{Installation, Lane, Options, Store, Tx, WorkKind};
 
 /// As the local provider calls itself, so that a control plane may go on with what was rehearsed.
@@ -22,8 +23,8 @@ const PLENTY: Credits = Credits(1_000_000_000_000_000);
 
 #[derive(Clone)]
 pub struct Rehearsal {
-    engine: Engine,
-    org: OrgId,
+    pub(crate) engine: Engine,
+    pub(crate) org: OrgId,
     recording: Arc<bare::Recording>,
 }
 
@@ -64,6 +65,13 @@ impl Rehearsal {
             Key { org: self.org, route, key: format!("rehearsal-{number:026}"), hash: [7; 32], request: String::new() };
         let render: Render = Arc::new(|picture| serde_json::to_vec(&picture.run).expect("a run is plain data"));
         self.engine.submit(submission, Some(key), render).await.map(drop)
+    }
+
+    /// A token for everything in an org of this name, which is made if there is none.
+    pub async fn token_of(&self, org: &str) -> Result<String, Failure> {
+        let org = self.engine.ensure_org(org).await?;
+        let token = self.engine.create_token(org, "owner".to_owned(), Scope::Admin, None, None).await?;
+        Ok(token.1)
     }
 
     /// What submissions have said to the database since the last call.

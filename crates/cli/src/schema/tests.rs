@@ -1,7 +1,7 @@
 //! The schema, the reader and the stored documents say the same.
 
 use super::*;
-use crate::run_file;
+
 use std::path::{Path, PathBuf};
 
 /// Whether the schema accepts a document.
@@ -26,7 +26,7 @@ impl Judge {
 
 fn reads(yaml: &str) -> bool {
     // What is set where it is read is not for a schema to know.
-    run_file::parse(yaml, &|_| Some("set".to_owned())).is_ok()
+    runfile::parse(yaml, &|_| Some("set".to_owned())).is_ok()
 }
 
 /// Values of every kind, right somewhere and wrong elsewhere.

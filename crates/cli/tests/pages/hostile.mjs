@@ -1,6 +1,6 @@
 // Bad networks and bad neighbours: a connection that is cut and comes back, twelve tabs at once, posts of another site, wrong hosts, a cookie at the
 // API, names full of markup.
-import { assert, cookies, detached, entered, expecting, gate, link, plain, repl, run, sees, state, visitor } from "./browser.mjs";
+import { assert, cookies, detached, entered, expecting, gate, json, link, plain, repl, run, sees, state, visitor } from "./browser.mjs";
 import { createServer, connect } from "node:net";
 import { createServer as httpServer } from "node:http";
 
@@ -13,6 +13,7 @@ await run(async browser => {
   const origin = new URL(page.url()).origin;
   const held = gate("held");
 
+  expecting(/status of 40[0-9]|status of 415|status of 421|ERR_CONNECTION|ERR_EMPTY|Failed to load resource|ERR_INCOMPLETE|ERR_SOCKET/);
   // Names and commands are text.
   const evil = `<img src=x onerror=alert(1)>`;
   const named = detached(`echo '${evil}'`, "--name", "evil-name", "--env", `A=${evil}`);
@@ -20,6 +21,32 @@ await run(async browser => {
   await state(page, "completed");
   assert.equal(await page.locator("img").count(), 0);
   await sees(page, evil);
+
+  // Files that a run leaves are saved, whatever they hold and are called; none of them is a page of this origin, and none is a picture that is none.
+  const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+  const script = "<script>alert(document.cookie)</script>";
+  const files = detached(`echo '${script}' | tee page.html > fake.png; echo '<svg xmlns=\"http://www.w3.org/2000/svg\">${script}</svg>' > picture.svg; echo ${pixel} | base64 -d > real.png`, "--artifact", "*.*");
+  await page.goto(at(`/runs/${files}/files`));
+  while (!(await page.getByText("real.png").count())) await page.reload();
+  const saved = {};
+  for (const name of ["page.html", "picture.svg", "fake.png"]) {
+    const link = page.getByRole("link", { name, exact: true });
+    saved[name] = at(await link.getAttribute("href"));
+    const [download] = await Promise.all([page.waitForEvent("download"), link.click()]);
+    assert.equal(download.suggestedFilename(), name);
+    const [again] = await Promise.all([page.waitForEvent("download"), page.goto(saved[name]).catch(() => {})]);
+    await again.cancel();
+  }
+  await page.goto(at(`/runs/${files}/files`));
+  const seen = page.locator("img[alt='real.png']");
+  await seen.waitFor();
+  assert.ok(await seen.evaluate(it => it.decode().then(() => it.naturalWidth === 1)), "a real picture is shown");
+  const mine = await cookies(page);
+  for (const name of ["page.html", "picture.svg", "fake.png"]) {
+    const preview = await plain(`${saved[name]}/preview`, { headers: { cookie: mine } });
+    assert.equal(preview.status, 415, name);
+    assert.ok(!preview.text.includes("alert("), name);
+  }
 
   // A form of another site, opened in the same browser: nothing happens.
   const waits = detached(held.wait, "--name", "victim");
@@ -30,7 +57,6 @@ await run(async browser => {
   const elsewhere = httpServer((request, response) => { stolen = request.headers.cookie; response.setHeader("content-type", "text/html").end(attack); });
   const port = await listening(elsewhere);
   const foreign = await context.newPage();
-  expecting(/status of 40[0-9]|status of 421|ERR_CONNECTION|ERR_EMPTY|Failed to load resource|ERR_INCOMPLETE|ERR_SOCKET/);
   await foreign.goto(`http://127.0.0.1:${port}/`);
   const [answer] = await Promise.all([foreign.waitForNavigation(), foreign.getByText("go").click()]);
   assert.equal(answer.status(), 403);
@@ -41,6 +67,27 @@ await run(async browser => {
   for (const headers of [{}, { origin: "null" }, { origin: "http://evil.example" }, { origin, "sec-fetch-site": "cross-site" }]) {
     assert.equal((await post(headers)).status, 403, JSON.stringify(headers));
   }
+  // A form that was sent is sent again, by the same session and, when that is over, by nobody.
+  const again = await visitor(browser);
+  const other = await entered(again);
+  const twice = detached("true", "--name", "twice");
+  await other.goto(at(`/runs/${twice}`));
+  await state(other, "completed");
+  const csrf = await other.locator("#act input[name=csrf]").getAttribute("value");
+  const button = await other.getByRole("button", { name: "Keep 30 min longer" }).getAttribute("formaction");
+  const theirs = { cookie: await cookies(other), origin, "content-type": "application/x-www-form-urlencoded" };
+  const replay = () => plain(at(button), { method: "POST", headers: theirs, body: `csrf=${csrf}` });
+  const until = () => json("status", twice).run.hold_until;
+  const first = until();
+  assert.equal((await replay()).status, 303);
+  const kept = until();
+  assert.ok(kept > first);
+  assert.equal((await replay()).status, 303);
+  assert.equal(until(), kept, "sent twice it is done once");
+  await other.getByRole("button", { name: "Sign out" }).click();
+  await sees(other, "repl ui");
+  assert.equal((await replay()).status, 401);
+  await again.close();
   const stale = await post({ origin });
   assert.ok([400, 403].includes(stale.status), `without the form's token: ${stale.status}`);
   assert.equal((await plain(at("/runs"), { headers: { cookie, host: "evil.example" } })).status, 421);

@@ -1,8 +1,10 @@
 // A log of many megabytes: opened in the time of a small one, walked through, searched, and followed while it grows.
 import { assert, detached, entered, gate, picture, plain, cookies, run, sees, shown, visitor } from "./browser.mjs";
 
-// About 20 MB of lines, one needle near the end, colours, and things that must not be believed.
-const WRITE = `awk 'BEGIN { for (n = 1; n <= 400000; n++) { if (n == 399000) print "the needle is here"; print "line " n " of a log that is long enough to be read in windows" } }'
+// About 60 bytes a line: 24 MB, or as many megabytes as `PAGES_LOG_MB` says (200 is the size that is promised). One needle near the end,
+// colours, and things that must not be believed.
+const LINES = Math.round(Number(process.env.PAGES_LOG_MB || 24) * 1e6 / 60);
+const WRITE = `awk 'BEGIN { for (n = 1; n <= ${LINES}; n++) { if (n == ${LINES - 1000}) print "the needle is here"; print "line " n " of a log that is long enough to be read in windows" } }'
 printf '\\033[1;31mred and bold\\033[0m \\033]0;title\\007end\\n'
 printf '<script>document.title="pwned"</script><img src=x onerror=alert(1)>\\n'
 printf 'user \\342\\200\\256gpj.exe\\n'
@@ -44,7 +46,10 @@ await run(async browser => {
   await page.getByLabel("Find in the log").fill("the needle");
   await page.getByRole("button", { name: "Find" }).click();
   const found = page.getByRole("region", { name: "Found lines" });
-  while (!(await found.count())) await page.getByRole("link", { name: "Go on" }).click();
+  while (!(await found.count())) {
+    await page.getByRole("link", { name: "Go on" }).click();
+    await page.waitForLoadState();
+  }
   await found.locator("a").first().click();
   const line = page.locator(".log li", { hasText: "the needle is here" });
   await line.waitFor();

@@ -7,6 +7,10 @@ mod api;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/cluster.rs"]
 mod cluster;
+mod crowd;
+#[allow(dead_code, reason = "the end-to-end tests use the rest")]
+#[path = "../e2e/gate.rs"]
+mod gate;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/home.rs"]
 mod home;

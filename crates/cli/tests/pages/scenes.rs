@@ -1,6 +1,8 @@
 //! One test per script. What a script needs of a home is made here; what it does and looks at stands in the script.
 
 use crate::home::Home;
+use crate::process::{Running, signal};
+use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,8 +26,8 @@ fn browse(home: &Home, script: &str, variables: &[(&str, &str)]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages").join(script);
     let mut node = home.shell(&format!("exec node '{}'", script.display()));
     node.env("PAGES_MODULES", modules()).env("TMPDIR", home.here());
-    if let Some(folder) = std::env::var_os("PAGES_PICTURES") {
-        node.env("PAGES_PICTURES", folder);
+    for name in ["PAGES_PICTURES", "PAGES_LOG_MB"] {
+        node.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
         node.env("PAGES_MANUAL", Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pictures"));
@@ -66,8 +68,43 @@ fn pages_survive_bad_networks_and_bad_neighbours() {
 }
 
 #[test]
+fn two_organisations_see_nothing_of_each_other() {
+    let mut home = Home::new();
+    let theirs = in_another_org(&home);
+    let mut server = Running::start(&mut home.repl(&["server", "--listen", "127.0.0.1:0"]));
+    let said = server.hear("serving http://");
+    let url = format!("http://{}", said.trim().rsplit_once("http://").unwrap().1);
+    let ours = std::fs::read_to_string(home.data().join("token")).unwrap();
+    let variables = [("REPL_URL", &*url), ("PAGES_URL", &url), ("PAGES_OURS", ours.trim()), ("PAGES_THEIRS", &theirs)];
+    browse(&home, "orgs.mjs", &variables);
+    let is_runner = |process: &crate::process::Process| process.words.starts_with("repl runner");
+    let runners: Vec<_> = home.processes().into_iter().filter(is_runner).collect();
+    home.set("REPL_URL", &url);
+    home.set("REPL_TOKEN", ours.trim());
+    for machine in home.instances() {
+        home.done(&["instance", "terminate", machine["id"].as_str().unwrap()]);
+    }
+    assert!(runners.iter().all(|runner| crate::process::ends(runner.pid)));
+    signal(server.pid(), Signal::SIGTERM);
+    let ended = server.end();
+    assert_eq!(ended.code, 0, "{ended}");
+}
+
+/// A token of an organisation that is made before the control plane first starts.
+fn in_another_org(home: &Home) -> String {
+    use testkit::rehearsal::{Database, Rehearsal};
+    std::fs::create_dir_all(home.data()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let database = Database::File(home.data().join("remuda.db"));
+        Rehearsal::open(home.data(), database, false).await.unwrap().token_of("elsewhere").await.unwrap()
+    })
+}
+
+#[test]
 fn every_page_works_without_script() {
-    let home = Home::with("[tools]\nallow = [\"127.0.0.1\"]\n");
+    // One machine: what comes second waits, and can be cancelled before it has begun.
+    let home = Home::with("[tools]\nallow = [\"127.0.0.1\"]\n[providers.local]\nmax_instances = 1\n");
     browse(&home, "without_script.mjs", &[]);
     home.stop();
 }

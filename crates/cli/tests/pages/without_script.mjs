@@ -1,5 +1,5 @@
 // Script switched off: every page is read, and acted on, by reloading.
-import { assert, detached, entered, gate, json, run, sees, visitor } from "./browser.mjs";
+import { assert, detached, entered, gate, repl, run, sees, visitor } from "./browser.mjs";
 import { hangsUp, market, submit } from "./plans.mjs";
 
 await run(async browser => {
@@ -36,10 +36,75 @@ await run(async browser => {
   await until("completed");
   await page.locator("pre.json", { hasText: "blue" }).first().waitFor();
 
-  const held = gate("held");
-  const slow = detached(held.wait);
+  // A step is read, and its run's agent is spoken to where one listens.
+  await page.locator("a[href*='/steps/']").first().click();
+  await sees(page, "Input");
+
+  // A file is pasted: YAML, as `repl run` reads it.
+  await page.goto(at("/new"));
+  await page.getByText("A run file instead").click();
+  await page.getByLabel("YAML").fill("type: task\ncommand: [echo from a file]\n");
+  await page.getByRole("button", { name: "Show what would happen" }).click();
+  await sees(page, "unknown field `command`");
+  await page.getByLabel("YAML").fill("type: task\nname: pasted\ncommands: [echo from a file]\nfiles: [data.csv]\n");
+  await page.getByRole("button", { name: "Show what would happen" }).click();
+  await sees(page, "repl run");
+  await page.getByLabel("YAML").fill("type: task\nname: pasted\ncommands: [echo from a file]\ncache: true\n");
+  await page.getByRole("button", { name: "Show what would happen" }).click();
+  await page.getByRole("button", { name: "Start it" }).click();
+  await page.waitForURL(/\/runs\/run_/);
+  await until("completed");
+  await page.goto(`${page.url()}/definition`);
+  await sees(page, "echo from a file");
+
+  // Its result is kept; a person takes it back.
+  await page.goto(at("/calls"));
+  await page.locator("table .row").first().click();
+  await sees(page, "Where it came from");
+  await page.getByRole("button", { name: "Invalidate" }).click();
+  await page.waitForURL(at("/calls"));
+  await sees(page, "No result is kept");
+
+  // Runs are found by a word of their command.
+  await page.goto(at("/runs?q=FROM+A+file"));
+  assert.equal(await page.locator("tbody tr").count(), 1);
+
+  // Machines: a folder that is kept is released.
+  await page.goto(at("/machines"));
+  const held = page.getByRole("region", { name: "Folders that are kept" });
+  const rows = await held.locator("tbody tr").count();
+  await held.getByRole("button", { name: "Release" }).first().click();
+  await page.waitForURL(at("/machines"));
+  assert.ok(await held.locator("tbody tr").count() < rows);
+
+  // What waits for the only machine says why; its workflow is cancelled, and of two runs both at once.
+  const gated = gate("held");
+  const slow = detached(gated.wait, "--name", "slow"), second = detached("true", "--name", "second");
   await page.goto(at(`/runs/${slow}`));
   await until("running");
-  await page.getByRole("button", { name: "Cancel" }).first().click();
-  await until("cancelled");
+  await page.goto(at("/machines"));
+  await page.getByRole("region", { name: "Waiting" }).locator("tr", { hasText: "second" }).waitFor();
+  await page.goto(at("/workflows"));
+  await page.locator("main table a.row").first().click();
+  await sees(page, "Nodes");
+  await page.goto(at("/runs?show=open"));
+  for (const name of ["slow", "second"]) await page.getByLabel(`Choose ${name}`).check();
+  await page.locator(".several").getByRole("button", { name: "Cancel" }).click();
+  for (const id of [slow, second]) {
+    await page.goto(at(`/runs/${id}`));
+    await until("cancelled");
+  }
+
+  await page.goto(at("/spending?by=run"));
+  await sees(page, "Ledger");
+  await page.goto(at("/orphans"));
+  await page.getByRole("button", { name: "Scan now" }).click();
+  await page.waitForURL(at("/orphans"));
+  repl("token", "create", "guest", "--scope", "read");
+  await page.goto(at("/settings"));
+  await sees(page, "data folder");
+  const guest = page.locator("tr", { hasText: "guest" });
+  await guest.getByRole("button", { name: "Revoke" }).click();
+  await page.waitForURL(at("/settings"));
+  assert.equal(await guest.count(), 0);
 });

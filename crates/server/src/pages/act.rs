@@ -1,17 +1,17 @@
-//! Actions of pages: what the API's handlers do, done once. The key of an action is made of the session, the action, what it is about and
+//! Forms of pages: what the API's handlers do, done once. The key of an action is made of the session, the action, what it is about and
 //! the version that the page showed: a double click is one act, and a button on a page that is out of date is refused.
 
 use super::session::{Form, Visitor};
-use super::{OrShown as _, Refusal, run as run_page, see_other};
+use super::{Refusal, run as run_page, see_other};
 use crate::auth::{Approver, Writer};
-use crate::input::{Asked, Nothing, Path, Query};
+use crate::input::{Asked, Nothing, Path};
 use crate::problem::{HandlerResult, Problem};
 use crate::routes::RequestId;
 use crate::{Shared, allocation, message, question, run};
-use axum::extract::{Extension, Request, State};
+use axum::extract::{FromRequest, FromRequestParts as _, Query, Request, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use engine::store::token::Scope;
+use axum::response::{IntoResponse as _, Response};
+use engine::store::token::{Scope, Token};
 use model::Refused;
 use serde_json::Value;
 use wire::api::{ActionBody, ApproveBody, ExtendBody, RejectBody, ResolveBody, SendMessage};
@@ -22,25 +22,73 @@ const SEVERAL: usize = 50;
 /// What a button carries in its address.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
-pub(crate) struct Shown {
+pub(crate) struct Button {
     /// The state that the page showed.
-    seen: String,
+    pub(crate) seen: String,
+    /// What is to be done, where a form has several buttons.
+    pub(crate) r#do: String,
     /// The run whose page it was.
-    run: Option<String>,
+    pub(crate) run: Option<String>,
+    /// What it is about, where that may hold any character.
+    pub(crate) id: String,
+    pub(crate) provider: Option<String>,
 }
 
-pub(crate) fn writer(visitor: &Visitor, what: &str) -> Result<Writer, Problem> {
-    visitor.token.must(Scope::Write, what)?;
-    Ok(Writer(visitor.token.clone()))
+/// A form that a signed-in person has sent from a page of this session.
+pub(crate) struct Sent {
+    pub(crate) state: Shared,
+    pub(crate) visitor: Visitor,
+    pub(crate) form: Form,
+    pub(crate) button: Button,
+    pub(crate) request: String,
 }
 
-/// The answer of an API handler as an answer to a form: back to a page, or the problem as a page.
-pub(crate) async fn after(visitor: &Visitor, answer: HandlerResult, to: &str) -> Response {
-    match answer {
-        Ok(answer) if answer.status().is_success() => see_other(to),
-        // A refusal that is remembered under the key comes as a document.
-        Ok(answer) => Refusal::of(visitor.clone(), document(answer).await).into_response(),
-        Err(problem) => Refusal::of(visitor.clone(), problem).into_response(),
+impl FromRequest<Shared> for Sent {
+    type Rejection = Response;
+    async fn from_request(request: Request, state: &Shared) -> Result<Sent, Response> {
+        let (mut parts, body) = request.into_parts();
+        let visitor = Visitor::from_request_parts(&mut parts, state).await?;
+        let Query(button) = Query::try_from_uri(&parts.uri).unwrap_or_default();
+        let id = parts.extensions.get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
+        let form = Form::of(&visitor, Request::from_parts(parts, body)).await?;
+        Ok(Sent { state: state.clone(), visitor, form, button, request: id })
+    }
+}
+
+impl Sent {
+    /// The person's token, if it may do this.
+    pub(crate) fn may(&self, scope: Scope, what: &str) -> HandlerResult<Token> {
+        self.visitor.token.must(scope, what)?;
+        Ok(self.visitor.token.clone())
+    }
+
+    pub(crate) fn writer(&self, what: &str) -> HandlerResult<Writer> {
+        self.may(Scope::Write, what).map(Writer)
+    }
+
+    pub(crate) fn shared(&self) -> State<Shared> {
+        State(self.state.clone())
+    }
+
+    /// The request of the API that the form stands for: done once for this session, action, subject and version.
+    pub(crate) fn asked<B>(&self, body: B, action: &str, about: &str, version: &str) -> Asked<B> {
+        let key = self.visitor.action_key(action, about, version);
+        Asked::made(body, &format!("POST {action}"), &format!("{about} {version}"), key, self.request.clone())
+    }
+
+    /// A field, also an empty one.
+    pub(crate) fn field(&self, name: &str) -> String {
+        self.form.get(name).unwrap_or_default().to_owned()
+    }
+
+    /// The answer of the API as an answer to a form: back to a page, or the problem as a page.
+    pub(crate) async fn answered(self, answer: HandlerResult, to: &str) -> Response {
+        match answer {
+            Ok(answer) if answer.status().is_success() => see_other(to),
+            // A refusal that is remembered under the key comes as a document.
+            Ok(answer) => Refusal::of(self.visitor, document(answer).await).into_response(),
+            Err(problem) => Refusal::of(self.visitor, problem).into_response(),
+        }
     }
 }
 
@@ -62,105 +110,71 @@ async fn document(answer: Response) -> Problem {
     }
 }
 
+/// A page has no such button.
+pub(crate) fn no_action(action: &str) -> HandlerResult {
+    Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is no action `{action}` here")))
+}
+
 /// `POST /runs/{id}/{action}`.
-pub(crate) async fn on_run(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Path((id, action)): Path<(String, String)>,
-    Query(shown): Query<Shown>,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    let form = match Form::of(&visitor, request).await {
-        Ok(form) => form,
-        Err(response) => return Ok(response),
-    };
-    let writer = writer(&visitor, &action).or_shown(&visitor)?;
-    let (route, key) = (format!("POST /runs/{{id}}/{action}"), visitor.action_key(&action, &id, &shown.seen));
-    if action == "send" {
-        let (text, agent) = (form.get("text").unwrap_or_default().to_owned(), form.get("agent").map(str::to_owned));
-        let subject = format!("{id} {agent:?} {text}");
-        let key = visitor.action_key(&action, &subject, &shown.seen);
-        let asked = Asked::made(SendMessage { agent, text }, &route, &subject, key, request_id.0);
-        let answer = message::send(State(state), writer, Path(id.clone()), asked).await;
-        return Ok(after(&visitor, answer, &format!("/runs/{id}")).await);
-    }
-    let body = ActionBody { abort: form.get("abort").is_some(), force: form.get("force").is_some() };
-    let asked = Asked::made(body, &route, &id, key, request_id.0);
-    if state.engine.answered_before(asked.key(writer.org())).await.or_shown(&visitor)?.is_none() {
-        fresh(&state, &visitor, &id, &shown.seen).await.or_shown(&visitor)?;
-    }
-    let (shared, path) = (State(state.clone()), Path(id.clone()));
+pub(crate) async fn on_run(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
+    let body = ActionBody { abort: sent.form.get("abort").is_some(), force: sent.form.get("force").is_some() };
     let answer = match action.as_str() {
+        "send" => say(&sent, &id).await,
+        _ => to_run(&sent, body, (&action, &id, &sent.button.seen)).await,
+    };
+    sent.answered(answer, &format!("/runs/{id}")).await
+}
+
+async fn say(sent: &Sent, id: &str) -> HandlerResult {
+    let body = SendMessage { agent: sent.form.get("agent").map(str::to_owned), text: sent.field("text") };
+    let about = format!("{id} {:?} {}", body.agent, body.text);
+    let asked = sent.asked(body, "send", &about, &sent.button.seen);
+    message::send(sent.shared(), sent.writer("send")?, Path(id.to_owned()), asked).await
+}
+
+/// One action on one run, if it still is in the state that the page showed.
+async fn to_run(sent: &Sent, body: ActionBody, (action, id, seen): (&str, &str, &str)) -> HandlerResult {
+    let (writer, shared, path) = (sent.writer(action)?, sent.shared(), Path(id.to_owned()));
+    let asked = sent.asked(body, action, id, seen);
+    if sent.state.engine.answered_before(asked.key(writer.org())).await?.is_none() {
+        fresh(sent, id, seen).await?;
+    }
+    match action {
         "start" => run::start(shared, writer, path, asked).await,
         "cancel" => run::cancel(shared, writer, path, asked).await,
         "pause" => run::pause(shared, writer, path, asked).await,
         "resume" => run::resume(shared, writer, path, asked).await,
         "retry" => run::retry(shared, writer, path, asked).await,
-        other => {
-            let detail = format!("a run has no action `{other}`");
-            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", detail))
-        }
-    };
-    Ok(after(&visitor, answer, &format!("/runs/{id}")).await)
-}
-
-/// What is done to several runs.
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(default)]
-pub(crate) struct Several {
-    r#do: String,
+        other => no_action(other),
+    }
 }
 
 /// `POST /runs?do=…`: to each run that was chosen, one after the other. Those that refuse are named, the others are done.
-pub(crate) async fn on_several(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Query(what): Query<Several>,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    let form = match Form::of(&visitor, request).await {
-        Ok(form) => form,
-        Err(response) => return Ok(response),
-    };
+pub(crate) async fn on_several(sent: Sent) -> Response {
     let mut refused = Vec::new();
-    for chosen in form.all("run").take(SEVERAL) {
+    let action = sent.button.r#do.as_str();
+    if !matches!(action, "cancel" | "retry") {
+        let problem = Refused::invalid("do", format!("`{action}` is not done to several runs")).into();
+        return Refusal::of(sent.visitor, problem).into_response();
+    }
+    for chosen in sent.form.all("run").take(SEVERAL) {
         let Some((id, seen)) = chosen.split_once(' ') else { continue };
-        if let Err(problem) = one_of_several(&state, &visitor, (&what.r#do, id, seen), &request_id).await {
-            refused.push(format!("{id}: {}", problem.detail()));
-        }
+        let problem = match to_run(&sent, ActionBody::default(), (action, id, seen)).await {
+            Ok(answer) if answer.status().is_success() => continue,
+            Ok(answer) => document(answer).await,
+            Err(problem) => problem,
+        };
+        refused.push(format!("{id}: {}", problem.detail()));
     }
     if refused.is_empty() {
-        return Ok(see_other("/runs"));
+        return see_other("/runs");
     }
-    Err(Refusal::of(visitor, Problem::new(StatusCode::CONFLICT, "conflict", refused.join("; "))))
-}
-
-async fn one_of_several(
-    state: &Shared,
-    visitor: &Visitor,
-    (action, id, seen): (&str, &str, &str),
-    request_id: &RequestId,
-) -> Result<(), Problem> {
-    let writer = writer(visitor, action)?;
-    let (route, key) = (format!("POST /runs/{{id}}/{action}"), visitor.action_key(action, id, seen));
-    let asked = Asked::made(ActionBody::default(), &route, id, key, request_id.0.clone());
-    if state.engine.answered_before(asked.key(writer.org())).await?.is_none() {
-        fresh(state, visitor, id, seen).await?;
-    }
-    let (shared, path) = (State(state.clone()), Path(id.to_owned()));
-    let answer = match action {
-        "cancel" => run::cancel(shared, writer, path, asked).await?,
-        "retry" => run::retry(shared, writer, path, asked).await?,
-        other => return Err(Refused::invalid("do", format!("`{other}` is not done to several runs")).into()),
-    };
-    if answer.status().is_success() { Ok(()) } else { Err(document(answer).await) }
+    Refusal::of(sent.visitor, Problem::new(StatusCode::CONFLICT, "conflict", refused.join("; "))).into_response()
 }
 
 /// Whether the run is still in the state and attempt that the page showed.
-async fn fresh(state: &Shared, visitor: &Visitor, id: &str, seen: &str) -> Result<(), Problem> {
-    let now = run_page::one(state, visitor.viewer(), id).await?;
+async fn fresh(sent: &Sent, id: &str, seen: &str) -> HandlerResult<()> {
+    let now = run_page::one(&sent.state, sent.visitor.viewer(), id).await?;
     let shown = seen.rsplit_once('.').map_or("", |(shown, _)| shown);
     if shown == format!("{}.{}", now.status, now.attempt_number) {
         return Ok(());
@@ -170,75 +184,48 @@ async fn fresh(state: &Shared, visitor: &Visitor, id: &str, seen: &str) -> Resul
 }
 
 /// `POST /allocations/{id}/{extend,release}`.
-pub(crate) async fn on_allocation(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Path((id, action)): Path<(String, String)>,
-    Query(shown): Query<Shown>,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    if let Err(response) = Form::of(&visitor, request).await {
-        return Ok(response);
-    }
-    let writer = writer(&visitor, &action).or_shown(&visitor)?;
-    let (route, key) = (format!("POST /allocations/{{id}}/{action}"), visitor.action_key(&action, &id, &shown.seen));
-    let (shared, path) = (State(state), Path(id.clone()));
-    let answer = match action.as_str() {
+pub(crate) async fn on_allocation(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
+    let back = sent.button.run.as_ref().map_or_else(|| "/machines".to_owned(), |run| format!("/runs/{run}"));
+    let answer = to_allocation(&sent, &id, &action).await;
+    sent.answered(answer, &back).await
+}
+
+async fn to_allocation(sent: &Sent, id: &str, action: &str) -> HandlerResult {
+    let (writer, shared, path, seen) = (sent.writer(action)?, sent.shared(), Path(id.to_owned()), &sent.button.seen);
+    match action {
         "extend" => {
-            let asked = Asked::made(ExtendBody { duration_ms: None }, &route, &id, key, request_id.0);
+            let asked = sent.asked(ExtendBody { duration_ms: None }, action, id, seen);
             allocation::extend(shared, writer, path, asked).await
         }
-        "release" => {
-            let asked = Asked::made(Nothing {}, &route, &id, key, request_id.0);
-            allocation::release(shared, writer, path, asked).await
-        }
-        other => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("no action `{other}`"))),
-    };
-    let back = shown.run.map_or_else(|| "/machines".to_owned(), |run| format!("/runs/{run}"));
-    Ok(after(&visitor, answer, &back).await)
+        "release" => allocation::release(shared, writer, path, sent.asked(Nothing {}, action, id, seen)).await,
+        other => no_action(other),
+    }
 }
 
 /// `POST /inbox/{id}/{action}`: an approval or a ticket is answered.
-pub(crate) async fn on_question(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Path((id, action)): Path<(String, String)>,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    let form = match Form::of(&visitor, request).await {
-        Ok(form) => form,
-        Err(response) => return Ok(response),
-    };
-    let json = form.get(&format!("json-{id}")).map(read_json).transpose().or_shown(&visitor)?;
-    let note = form.get(&format!("note-{id}")).map(str::to_owned);
-    visitor.token.must(Scope::Approve, &action).or_shown(&visitor)?;
-    let approver = Approver(visitor.token.clone());
-    let route = format!("POST /inbox/{{id}}/{action}");
-    let subject = format!("{id} {json:?} {note:?}");
-    let key = visitor.action_key(&action, &id, &subject);
-    let (shared, path) = (State(state), Path(id.clone()));
-    let answer = match action.as_str() {
+pub(crate) async fn on_question(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
+    let answer = to_question(&sent, &id, &action).await;
+    sent.answered(answer, "/inbox").await
+}
+
+async fn to_question(sent: &Sent, id: &str, action: &str) -> HandlerResult {
+    let json = sent.form.get(&format!("json-{id}")).map(read_json).transpose()?;
+    let note = sent.form.get(&format!("note-{id}")).map(str::to_owned);
+    let approver = Approver(sent.may(Scope::Approve, action)?);
+    let (shared, path, said) = (sent.shared(), Path(id.to_owned()), format!("{json:?} {note:?}"));
+    match action {
         "approve" | "edit" | "answer" => {
-            let body = ApproveBody {
-                answer: json.clone().filter(|_| action == "answer"),
-                input: json.filter(|_| action == "edit"),
-                note,
-            };
-            question::approve(shared, approver, path, Asked::made(body, &route, &subject, key, request_id.0)).await
+            let answer = json.clone().filter(|_| action == "answer");
+            let body = ApproveBody { answer, input: json.filter(|_| action == "edit"), note };
+            question::approve(shared, approver, path, sent.asked(body, action, id, &said)).await
         }
-        "reject" => {
-            let asked = Asked::made(RejectBody { note }, &route, &subject, key, request_id.0);
-            question::reject(shared, approver, path, asked).await
-        }
+        "reject" => question::reject(shared, approver, path, sent.asked(RejectBody { note }, action, id, &said)).await,
         _ => {
             let output = json.filter(|_| action == "done");
-            let body = ResolveBody { action: action.clone(), note, output };
-            question::resolve(shared, approver, path, Asked::made(body, &route, &subject, key, request_id.0)).await
+            let body = ResolveBody { action: action.to_owned(), note, output };
+            question::resolve(shared, approver, path, sent.asked(body, action, id, &said)).await
         }
-    };
-    Ok(after(&visitor, answer, "/inbox").await)
+    }
 }
 
 fn read_json(text: &str) -> Result<Value, Refused> {

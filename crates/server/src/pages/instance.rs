@@ -1,21 +1,21 @@
 //! Machines: each pool as a row of its slots, what waits there, and every machine with what it does.
 
-use super::act::{after, answer_of, writer};
+use super::act::{Sent, answer_of};
 use super::region;
-use super::session::{Form, Viewer, Visitor};
+use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, Refusal, parts};
-use crate::input::{Asked, Path, Query};
+use super::{OrShown as _, PageResult, parts};
+use crate::input::{Path, Query};
 use crate::problem::HandlerResult;
-use crate::routes::{Paging, RequestId};
+use crate::routes::Paging;
 use crate::{Shared, allocation, instance, pool};
-use axum::extract::{Extension, Request, State};
+use axum::extract::State;
 use axum::response::Response;
 use engine::store::token::Scope;
 use maud::{Markup, html};
 use model::Refused;
 use model::spec::{show_cpu, show_memory};
-use wire::api::{AllocationView, InstanceView, Page, PoolView, TerminateBody};
+use wire::api::{AllocationView, InstanceView, Page, PoolView, TerminateBody, Waiting};
 
 /// Machines and slots that are shown.
 const SHOWN: i64 = 100;
@@ -32,10 +32,22 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer) -> HandlerResult<Mark
     let pools: Page<PoolView> = answer_of(pool::pools(shared(), viewer.reader(), paging()).await).await?;
     let machines = instance::list(shared(), viewer.reader(), Query(instance::Filter::first(SHOWN))).await?.0.data;
     let slots = allocation::list(shared(), viewer.reader(), paging()).await?.0.data;
+    let waiting: Page<Waiting> = answer_of(pool::waiting(shared(), viewer.reader(), paging()).await).await?;
     let held: Vec<&AllocationView> = slots.iter().filter(|slot| slot.held).collect();
     let writes = viewer.may(Scope::Write);
     Ok(html! {
         @for pool in pools.data.iter().filter(|pool| pool.instances > 0 || pool.waiting > 0) { (pool_row(pool, &machines)) }
+        @if !waiting.data.is_empty() {
+            h2 { "Waiting" }
+            div.scroll tabindex="0" role="region" aria-label="Waiting" { table.list {
+                thead { tr { th scope="col" { "Run" } th scope="col" { "Why" } th.r scope="col" { "Since" } } }
+                tbody { @for it in &waiting.data { tr id=(format!("w-{}", it.run)) {
+                    td { a href=(format!("/runs/{}", it.run)) { (parts::visible(&it.name)) } }
+                    td { (parts::visible(&it.summary)) @for fact in &it.facts { br; span.quiet { (parts::visible(fact)) } } }
+                    td.r { (parts::time(it.created_at)) }
+                } } }
+            } }
+        }
         @if !held.is_empty() {
             h2 { "Folders that are kept" }
             div.scroll tabindex="0" role="region" aria-label="Folders that are kept" { table.list {
@@ -107,24 +119,17 @@ fn row(one: &InstanceView, writes: bool) -> Markup {
     }
 }
 
-pub(crate) async fn terminate(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    let form = match Form::of(&visitor, request).await {
-        Ok(form) => form,
-        Err(response) => return Ok(response),
-    };
-    let writer = writer(&visitor, "terminate").or_shown(&visitor)?;
-    if form.get(&format!("typed-{id}")) != Some(id.as_str()) {
-        Err(Refused::invalid("id", format!("type `{id}` to end this machine"))).or_shown(&visitor)?;
+pub(crate) async fn terminate(Path(id): Path<String>, sent: Sent) -> Response {
+    let answer = end(&sent, &id).await;
+    sent.answered(answer, "/machines").await
+}
+
+async fn end(sent: &Sent, id: &str) -> HandlerResult {
+    let writer = sent.writer("terminate")?;
+    if sent.field(&format!("typed-{id}")) != id {
+        return Err(Refused::invalid("id", format!("type `{id}` to end this machine")).into());
     }
-    let force = form.get(&format!("force-{id}")).is_some();
-    let (route, key) = ("POST /machines/{id}/terminate", visitor.action_key("terminate", &id, &force.to_string()));
-    let asked = Asked::made(TerminateBody { force }, route, &id, key, request_id.0);
-    let answer = instance::terminate(State(state), writer, Path(id), asked).await;
-    Ok(after(&visitor, answer, "/machines").await)
+    let force = sent.form.get(&format!("force-{id}")).is_some();
+    let asked = sent.asked(TerminateBody { force }, "terminate", id, &force.to_string());
+    instance::terminate(sent.shared(), writer, Path(id.to_owned()), asked).await
 }

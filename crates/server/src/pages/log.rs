@@ -204,8 +204,8 @@ fn shown(id: &str, window: &Window, jobs: &[Job], job: Option<&Job>) -> Markup {
     let at = |from: i64| format!("{base}?from={from}{of}");
     html! {
         nav.pages aria-label="Windows of the log" {
-            @if let Some(before) = window.before { a href=(at(0)) { "Beginning" } a href=(at(before)) { "Earlier" } }
-            @if let Some(next) = window.next { a href=(at(next)) { "Later" } }
+            @if let Some(before) = window.before { a href=(at(0)) { "Beginning" } a rel="prev" href=(at(before)) { "Earlier" } }
+            @if let Some(next) = window.next { a rel="next" href=(at(next)) { "Later" } }
             a href=(format!("{base}?from=end{of}")) { "End" }
             @if jobs.len() > 1 {
                 @for (n, one) in jobs.iter().enumerate() {

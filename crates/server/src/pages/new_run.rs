@@ -1,16 +1,15 @@
-//! A new run by a form: a command, or a plan of agents as JSON. What would become of it is shown before it starts.
+//! A new run by a form: a command, or a run file as the command line reads it. What would become of it is shown before it starts.
 
-use super::act::{after, writer};
-use super::session::{Form, Visitor};
+use super::act::{Sent, answer_of};
+use super::session::Visitor;
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, Refusal, parts, see_other};
-use crate::input::{Asked, Query};
+use super::{OrShown as _, PageResult, parts, see_other};
+use crate::input::{Asked, Path, Query};
 use crate::problem::{HandlerResult, Problem};
-use crate::routes::RequestId;
-use crate::{Shared, run};
-use axum::extract::{Extension, Request, State};
+use crate::{Shared, definition, run};
+use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use engine::store::token::Scope;
 use maud::{Markup, html};
 use model::Refused;
@@ -23,47 +22,58 @@ struct Draft {
     name: String,
     provider: String,
     budget: String,
-    plan: String,
+    /// A run file instead of a command.
+    file: String,
     /// Made when the plan was shown: pressed twice, the button starts one run.
     once: String,
 }
 
 impl Draft {
-    fn read(form: &Form) -> Draft {
-        let field = |name: &str| form.get(name).unwrap_or_default().to_owned();
+    fn read(sent: &Sent) -> Draft {
+        let field = |name: &str| sent.field(name);
         Draft {
             command: field("command"),
             name: field("name"),
             provider: field("provider"),
             budget: field("budget"),
-            plan: field("plan"),
+            file: field("file"),
             once: field("once"),
         }
     }
 
-    fn submission(&self, dry_run: bool) -> Result<Submit, Refused> {
+    fn submission(&self, dry_run: bool) -> HandlerResult<Submit> {
         let some = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
-        let mut submit = Submit {
-            name: some(&self.name),
-            provider: some(&self.provider),
-            budget: some(&self.budget),
-            start: true,
-            dry_run,
-            ..Submit::default()
+        let mut submit = match (some(&self.command), some(&self.file)) {
+            (Some(command), None) => Submit { commands: vec![command], ..Submit::default() },
+            (None, Some(_)) => pasted(&self.file)?,
+            (None, None) => return Err(Refused::invalid("command", "say what to run: a command, or a run file").into()),
+            (Some(_), Some(_)) => return Err(Refused::invalid("file", "either a command or a run file").into()),
         };
-        match (some(&self.command), some(&self.plan)) {
-            (Some(command), None) => submit.commands = vec![command],
-            (None, Some(plan)) => {
-                let plan = serde_json::from_str(&plan).map_err(|error| {
-                    Refused::invalid("plan", format!("{error}; for YAML and local files, use: repl run FILE"))
-                })?;
-                (submit.kind, submit.plan) = (Some("agents".to_owned()), Some(plan));
-            }
-            (None, None) => return Err(Refused::invalid("command", "say what to run: a command, or a plan")),
-            (Some(_), Some(_)) => return Err(Refused::invalid("plan", "either a command or a plan")),
-        }
-        Ok(submit)
+        submit.name = some(&self.name).or(submit.name);
+        submit.provider = some(&self.provider).or(submit.provider);
+        submit.budget = some(&self.budget).or(submit.budget);
+        Ok(Submit { start: true, dry_run, ..submit })
     }
+}
+
+/// A run file that was pasted: read as the command line reads it, but for files and variables of the person's own machine.
+fn pasted(text: &str) -> HandlerResult<Submit> {
+    let wrong = |wrong: runfile::Wrong| {
+        let problem = Problem::from(Refused::invalid("file", wrong.text));
+        match wrong.fix {
+            Some(fix) => problem.fix(fix),
+            None => problem,
+        }
+    };
+    let (submit, files) = runfile::read("the file", text, &|_| None).map_err(wrong)?;
+    if !files.is_empty() {
+        let why = format!("it names files of your own machine ({}), which this server cannot read", files.join(", "));
+        return Err(Problem::from(Refused::invalid("file", why)).fix("save it and send it from there: repl run FILE"));
+    }
+    if let Some(plan) = &submit.plan {
+        runfile::agents::check("the file", text, plan).map_err(wrong)?;
+    }
+    Ok(submit)
 }
 
 /// Which run it is like.
@@ -77,8 +87,11 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Query(li
     visitor.token.must(Scope::Write, "new runs").or_shown(&visitor)?;
     let mut draft = Draft::default();
     if let Some(id) = &like.from {
-        let run = super::run::one(&state, visitor.viewer(), id).await.or_shown(&visitor)?;
-        (draft.command, draft.budget) = (run.command, run.budget.unwrap_or_default());
+        let shown = definition::show(State(state.clone()), visitor.viewer().reader(), Path(id.clone())).await;
+        let mut definition = shown.or_shown(&visitor)?.0.definition;
+        // Two open runs have not the same name.
+        definition.as_object_mut().map(|fields| fields.remove("name"));
+        draft.file = runfile::written(&definition);
     }
     Ok(shown(&state, &visitor, &draft, None).await)
 }
@@ -115,10 +128,10 @@ fn form(draft: &Draft) -> Markup {
                 label { span { "Provider" } input form="act" name="provider" value=(draft.provider) placeholder="local" autocomplete="off" spellcheck="false"; }
                 label { span { "Budget in credits" } input form="act" name="budget" value=(draft.budget) inputmode="decimal" autocomplete="off"; }
             }
-            details open[!draft.plan.is_empty()] { summary { "A plan of agents instead" }
-                label for="plan" { "JSON with " code { "type: agents" } }
-                textarea id="plan" form="act" name="plan" rows="12" spellcheck="false" { (draft.plan) }
-                p.quiet { "Files on your own machine are sent by the command line: " code { "repl run FILE" } }
+            details open[!draft.file.is_empty()] { summary { "A run file instead" }
+                label for="file" { "YAML or JSON, as " code { "repl run FILE" } " reads it" }
+                textarea id="file" form="act" name="file" rows="14" spellcheck="false" placeholder="type: task" { (draft.file) }
+                p.quiet { "Files on your own machine are sent by the command line." }
             }
             div.actions {
                 button.primary type="submit" form="act" formaction="/new?do=plan" { "Show what would happen" }
@@ -127,58 +140,39 @@ fn form(draft: &Draft) -> Markup {
     }
 }
 
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(default)]
-pub(crate) struct What {
-    r#do: String,
-}
-
-pub(crate) async fn submit(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Query(what): Query<What>,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    let form = match Form::of(&visitor, request).await {
-        Ok(form) => form,
-        Err(response) => return Ok(response),
-    };
-    let draft = Draft::read(&form);
-    writer(&visitor, "new runs").or_shown(&visitor)?;
-    if what.r#do != "start" {
-        let planned = plan(&state, &visitor, &draft, &request_id).await;
-        let (status, said) = match planned {
+pub(crate) async fn submit(sent: Sent) -> Response {
+    let draft = Draft::read(&sent);
+    if sent.button.r#do != "start" {
+        let (status, said) = match plan(&sent, &draft).await {
             Ok(said) => (StatusCode::OK, said),
             Err(problem) => (problem.status(), parts::problem(&problem)),
         };
-        let mut response = shown(&state, &visitor, &draft, Some(&said)).await;
+        let mut response = shown(&sent.state, &sent.visitor, &draft, Some(&said)).await;
         *response.status_mut() = status;
-        return Ok(response);
+        return response;
     }
-    let submission = draft.submission(false).or_shown(&visitor)?;
-    let subject = serde_json::to_string(&submission).unwrap_or_default();
-    let key = visitor.action_key("submit", &draft.once, "");
-    let asked = Asked::made(submission, "POST /new", &subject, key, request_id.0);
-    let writer = writer(&visitor, "new runs").or_shown(&visitor)?;
-    match run::submit(State(state), writer, Query(Default::default()), asked).await {
+    match start(&sent, &draft).await {
         Ok(answer) if answer.status().is_success() => {
-            let bytes = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap_or_default();
-            let run: Result<RunView, _> = serde_json::from_slice(&bytes);
-            Ok(see_other(&run.map_or_else(|_| "/runs".to_owned(), |run| format!("/runs/{}", run.id))))
+            let run: Result<RunView, _> = answer_of(Ok(answer)).await;
+            see_other(&run.map_or_else(|_| "/runs".to_owned(), |run| format!("/runs/{}", run.id)))
         }
-        other => Ok(after(&visitor, other, "/runs").await.into_response()),
+        other => sent.answered(other, "/runs").await,
     }
 }
 
+async fn start(sent: &Sent, draft: &Draft) -> HandlerResult {
+    let (writer, submission) = (sent.writer("new runs")?, draft.submission(false)?);
+    let subject = serde_json::to_string(&submission).unwrap_or_default();
+    let key = sent.visitor.action_key("submit", &draft.once, "");
+    let asked = Asked::made(submission, "POST /new", &subject, key, sent.request.clone());
+    run::submit(sent.shared(), writer, Query(Default::default()), asked).await
+}
+
 /// What a dry run answers.
-async fn plan(state: &Shared, visitor: &Visitor, draft: &Draft, request_id: &RequestId) -> HandlerResult<Markup> {
-    let submission = draft.submission(true)?;
-    let asked = Asked::made(submission, "POST /new", "", visitor.action_key("plan", "", ""), request_id.0.clone());
-    let writer = writer(visitor, "new runs")?;
-    let answer = run::submit(State(state.clone()), writer, Query(Default::default()), asked).await?;
-    let bytes = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap_or_default();
-    let planned: DryRun = serde_json::from_slice(&bytes).map_err(|error| Problem::internal(error.to_string()))?;
+async fn plan(sent: &Sent, draft: &Draft) -> HandlerResult<Markup> {
+    let (writer, submission) = (sent.writer("new runs")?, draft.submission(true)?);
+    let asked = sent.asked(submission, "plan", "", "");
+    let planned: DryRun = answer_of(run::submit(sent.shared(), writer, Query(Default::default()), asked).await).await?;
     let once = engine::store::session::new_secret();
     Ok(html! {
         section.card.plan aria-label="What would happen" {

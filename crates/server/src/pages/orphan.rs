@@ -1,16 +1,15 @@
 //! Orphans: what providers list and no row knows, by section, with what they cost. Kept with a reason, or ended by typing their id.
 
-use super::act::{after, answer_of};
-use super::session::{Form, Visitor};
+use super::act::{Sent, answer_of, no_action};
+use super::session::Visitor;
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, Refusal, parts};
-use crate::auth::{Admin, Reader, Writer};
-use crate::input::{Asked, Path, Query};
-use crate::problem::Problem;
-use crate::routes::{Paging, RequestId};
+use super::{OrShown as _, PageResult, parts};
+use crate::auth::{Admin, Reader};
+use crate::input::{Path, Query};
+use crate::problem::HandlerResult;
+use crate::routes::Paging;
 use crate::{Shared, orphan};
-use axum::extract::{Extension, Request, State};
-use axum::http::StatusCode;
+use axum::extract::State;
 use axum::response::Response;
 use engine::store::token::Scope;
 use maud::{Markup, html};
@@ -89,55 +88,32 @@ fn decide(it: &OrphanView) -> Markup {
     }
 }
 
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(default)]
-pub(crate) struct About {
-    id: String,
-    provider: Option<String>,
+/// `POST /orphans/{scan,keep,terminate}`.
+pub(crate) async fn act(Path(action): Path<String>, sent: Sent) -> Response {
+    let answer = to_orphan(&sent, &action).await;
+    sent.answered(answer, "/orphans").await
 }
 
-/// `POST /orphans/{scan,keep,terminate}`.
-pub(crate) async fn act(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Path(action): Path<String>,
-    Query(about): Query<About>,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    let form = match Form::of(&visitor, request).await {
-        Ok(form) => form,
-        Err(response) => return Ok(response),
-    };
-    let field = |name: &str| form.get(&format!("{name}-{}", about.id)).unwrap_or_default().to_owned();
-    let (route, shared) = (format!("POST /orphans/{action}"), State(state));
-    // A scan is asked for again and again: each is its own.
-    let version = if action == "scan" { request_id.0.clone() } else { field("reason") + &field("typed") };
-    let key = visitor.action_key(&action, &about.id, &version);
-    let needed = if action == "scan" { Scope::Write } else { Scope::Admin };
-    visitor.token.must(needed, &action).or_shown(&visitor)?;
-    let (admin, subject) = (Admin(visitor.token.clone()), format!("{} {version}", about.id));
-    let answer = match action.as_str() {
-        "scan" => {
-            let asked = Asked::made(ScanBody::default(), &route, &subject, key, request_id.0);
-            orphan::scan(shared, Writer(visitor.token.clone()), asked).await
-        }
+async fn to_orphan(sent: &Sent, action: &str) -> HandlerResult {
+    let (shared, id, provider) = (sent.shared(), sent.button.id.clone(), sent.button.provider.clone());
+    if action == "scan" {
+        // A scan is asked for again and again: each is its own.
+        let asked = sent.asked(ScanBody::default(), action, "", &sent.request);
+        return orphan::scan(shared, sent.writer(action)?, asked).await;
+    }
+    let admin = Admin(sent.may(Scope::Admin, action)?);
+    let field = |name: &str| sent.field(&format!("{name}-{id}"));
+    match action {
         "keep" => {
-            let body = WhitelistBody {
-                provider_id: about.id.clone(),
-                provider: about.provider.clone(),
-                reason: field("reason"),
-                expires_at: None,
-                notes: None,
-            };
-            orphan::keep(shared, admin, Asked::made(body, &route, &subject, key, request_id.0)).await
+            let (provider_id, reason) = (id.clone(), field("reason"));
+            let body = WhitelistBody { provider_id, provider, reason: reason.clone(), expires_at: None, notes: None };
+            orphan::keep(shared, admin, sent.asked(body, action, &id, &reason)).await
         }
         "terminate" => {
             let body = EndOrphanBody { confirm: field("typed"), force: false };
-            let (path, of) = (Path(about.id.clone()), Query(orphan::Of::provider(about.provider.clone())));
-            orphan::terminate(shared, admin, path, of, Asked::made(body, &route, &subject, key, request_id.0)).await
+            let asked = sent.asked(body, "terminate-orphan", &id, &field("typed"));
+            orphan::terminate(shared, admin, Path(id.clone()), Query(orphan::Of::provider(provider)), asked).await
         }
-        other => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("no action `{other}`"))),
-    };
-    Ok(after(&visitor, answer, "/orphans").await)
+        other => no_action(other),
+    }
 }

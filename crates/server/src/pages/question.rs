@@ -74,7 +74,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
     })
 }
 
-fn card(it: &QuestionDetailView, may: bool) -> Markup {
+pub(crate) fn card(it: &QuestionDetailView, may: bool) -> Markup {
     let q = &it.question;
     let is_ticket = it.allowed.iter().any(|word| word == "resume");
     let to = |action: &str| format!("/inbox/{}/{action}", q.id);

@@ -3,12 +3,12 @@
 use super::region;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, log, parts, run_list, tree};
+use super::{OrShown as _, PageResult, image, log, parts, run_list, tree};
 use crate::auth::Reader;
 use crate::input::{Path, Query};
 use crate::problem::{HandlerResult, Problem};
 use crate::routes::{Paging, id as parsed};
-use crate::{Shared, artifact as artifacts, run, usage, view};
+use crate::{Shared, artifact as artifacts, definition, run, usage, view};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -18,8 +18,14 @@ use model::RunId;
 use wire::api::{RunView, UsageGroups, UsageSums};
 
 /// Parts of a run that have a page of their own.
-const PARTS: [(&str, &str); 5] =
-    [("", "Overview"), ("log", "Log"), ("events", "Events"), ("cost", "Cost"), ("files", "Files")];
+const PARTS: [(&str, &str); 6] = [
+    ("", "Overview"),
+    ("log", "Log"),
+    ("events", "Events"),
+    ("cost", "Cost"),
+    ("files", "Files"),
+    ("definition", "Definition"),
+];
 /// Events of one page.
 const EVENTS: i64 = 200;
 
@@ -46,6 +52,7 @@ async fn shown(state: Shared, visitor: Visitor, id: String, part: &str, uri: &Ur
     let body = match part {
         "" => region::live(&state, viewer, &src("tree")).await,
         "log" => log::page(&state, viewer, &run, uri.query().unwrap_or_default()).await,
+        "definition" => definition(&state, viewer, &run).await,
         other => region::live(&state, viewer, &src(other)).await,
     }
     .or_shown(&visitor)?;
@@ -88,6 +95,18 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, part: &str,
     }
 }
 
+/// What was submitted, as a run file.
+async fn definition(state: &Shared, viewer: Viewer, run: &RunView) -> HandlerResult<Markup> {
+    let it = definition::show(State(state.clone()), viewer.reader(), Path(run.id.clone())).await?.0;
+    Ok(html! {
+        @if it.sent_files { p.quiet { "It was sent with files, which a run file names and does not hold." } }
+        pre.json tabindex="0" data-copy { (parts::visible(&runfile::written(&it.definition))) }
+        @if viewer.may(Scope::Write) && run.kind != "external" {
+            p { a.button href=(format!("/new?from={}", run.id)) { "Run again with changes" } }
+        }
+    })
+}
+
 /// State, why, what it is, and what can be done.
 async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
     let run = one(state, viewer, id).await?;
@@ -125,6 +144,7 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             ("Took", run.started_at.map(|at| parts::lasted(Some(at), ended))),
             ("Cost", Some(html! { (parts::credits(&run.credits_charged)) @if ended.is_none() { " of " (parts::credits(&run.credits_reserved)) " reserved" } })),
             ("Budget", run.budget.as_deref().map(parts::credits)),
+            ("Answered by", run.cached_from.as_ref().map(|from| html! { a href=(format!("/calls/{}", from.exec)) { "a kept result" } @if let Some(id) = &from.run { " of " a href=(format!("/runs/{id}")) { (id) } } })),
             ("Kept until", run.hold_until.map(parts::time)),
             ("Workdir", run.workdir.as_ref().filter(|_| run.hold_until.is_some()).map(|it| html! { code { (parts::visible(it)) } })),
         ]))
@@ -178,7 +198,7 @@ fn actions(run: &RunView) -> Markup {
                 (parts::button("Keep 30 min longer", &format!("/allocations/{slot}/extend?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
                 (parts::button("Release", &format!("/allocations/{slot}/release?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
             }
-            @if run.kind == "task" { a.button href=(format!("/new?from={}", run.id)) { "Run again" } }
+            @if run.kind != "external" { a.button href=(format!("/new?from={}", run.id)) { "Run again" } }
             details.shell { summary { "Shell" }
                 ul.commands {
                     li { (parts::command(&format!("repl status {}", run.id))) }
@@ -310,6 +330,10 @@ async fn files(state: &Shared, viewer: Viewer, id: &str, query: &str) -> Handler
             tbody { @for file in &page.data { tr id=(file.id) {
                 td { @if file.kind == "file" && file.deleted_at.is_none() {
                         a download href=(format!("/runs/{id}/artifacts/{}", file.id)) { (parts::visible(&file.path)) }
+                        @if file.state == "final" && image::is_named(&file.path) && file.size <= image::LARGEST {
+                            @let shown = format!("/runs/{id}/artifacts/{}/preview", file.id);
+                            " " a.preview href=(shown) { img loading="lazy" alt=(parts::visible(&file.path)) src=(shown); }
+                        }
                     } @else { (parts::visible(&file.path)) @if let Some(target) = &file.target { span.quiet { " → " (parts::visible(target)) } } } }
                 td.r.num { (parts::bytes(file.size)) } td { (file.state) } td.r.num { (file.attempt) }
                 td.r { @match file.expires_at { Some(at) => (parts::time(at)), None => "–" } }

@@ -25,7 +25,8 @@ fn choices() -> Vec<&'static str> {
 pub(crate) struct Wanted {
     /// `open` unless given.
     show: Option<String>,
-    name: Option<String>,
+    /// A text in their name or command.
+    q: Option<String>,
     cursor: Option<String>,
 }
 
@@ -38,9 +39,12 @@ impl Wanted {
     fn show(&self) -> &str {
         self.show.as_deref().unwrap_or("all")
     }
+    fn q(&self) -> Option<&str> {
+        self.q.as_deref().filter(|text| !text.trim().is_empty())
+    }
     /// The address of this listing, without where it goes on.
     fn query(&self) -> String {
-        let pairs = [("show", self.show.as_deref()), ("name", self.name.as_deref())];
+        let pairs = [("show", self.show.as_deref()), ("q", self.q())];
         let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
         let pairs = pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", encode(value?))));
         pairs.collect::<Vec<_>>().join("&")
@@ -50,8 +54,9 @@ impl Wanted {
 async fn listed(state: &Shared, viewer: Viewer, wanted: &Wanted) -> HandlerResult<wire::api::Page<RunView>> {
     let show = wanted.show();
     let status = RunStatus::ALL.iter().any(|status| status.as_str() == show).then(|| show.to_owned());
-    let name = wanted.name.clone().filter(|name| !name.is_empty());
-    let filter = Filter::of(show == "all", name, status, wanted.cursor.clone());
+    // A text is looked for in runs of every state.
+    let q = wanted.q().map(str::to_owned);
+    let filter = Filter::of(show == "all", status.filter(|_| q.is_none()), q, wanted.cursor.clone());
     Ok(run::list(State(state.clone()), viewer.reader(), Query(filter)).await?.0)
 }
 
@@ -82,12 +87,12 @@ fn filters(wanted: &Wanted) -> Markup {
                     @for choice in choices() { option value=(choice) selected[choice == wanted.show()] { (choice) } }
                 }
             }
-            label { span { "Name" }
-                input type="search" name="name" id="search" value=(wanted.name.as_deref().unwrap_or_default())
-                    placeholder="exact name" spellcheck="false";
+            label { span { "Name or command" }
+                input type="search" name="q" id="search" value=(wanted.q().unwrap_or_default()) maxlength="200" spellcheck="false";
             }
             button type="submit" { "Filter" }
         }
+        @if wanted.q().is_some() { p.quiet { "Looked for in the newest 10,000 runs of every state." } }
     }
 }
 
@@ -149,7 +154,7 @@ pub(crate) fn what(run: &RunView) -> Markup {
 
 /// Nothing to list: because of the filter, or because there is nothing yet.
 fn empty(viewer: Viewer, wanted: &Wanted) -> Markup {
-    if wanted.show() != "all" || wanted.name.is_some() || wanted.cursor.is_some() {
+    if wanted.show() != "all" || wanted.q().is_some() || wanted.cursor.is_some() {
         return html! { p.empty { "No run matches. " a href="/runs" { "Show all" } } };
     }
     html! {

@@ -1,18 +1,19 @@
-//! Settings that a person looks at: tokens, names of secrets, providers.
+//! Settings that a person looks at: tokens, names of secrets, providers, and what works on this machine.
 
-use super::act::answer_of;
-use super::session::{Form, Visitor};
+use super::act::{Sent, answer_of};
+use super::session::Visitor;
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, Refusal, parts, see_other};
+use super::{OrShown as _, PageResult, parts};
 use crate::auth::{Admin, Reader};
 use crate::input::{Path, Query};
+use crate::problem::HandlerResult;
 use crate::routes::Paging;
-use crate::{Shared, provider, secret, token};
-use axum::extract::{Request, State};
-use axum::response::Response;
+use crate::{Shared, control, provider, secret, token};
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
 use engine::store::token::Scope;
-use maud::html;
-use wire::api::{Page, ProviderView};
+use maud::{Markup, html};
+use wire::api::{Finding, Page, ProviderView};
 
 pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageResult {
     let reader = || Reader(visitor.token.clone());
@@ -26,6 +27,13 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageR
     let secrets = secret::list(shared(), reader(), paging()).await.or_shown(&visitor)?.0.data;
     let providers = answer_of(provider::list(shared(), reader(), paging()).await).await;
     let providers: Page<ProviderView> = providers.or_shown(&visitor)?;
+    let findings: Vec<Finding> = match is_admin {
+        true => {
+            let found = control::doctor(shared(), Admin(visitor.token.clone()), paging()).await;
+            answer_of::<Page<Finding>>(found).await.or_shown(&visitor)?.data
+        }
+        false => Vec::new(),
+    };
     let own = visitor.token.id.to_string();
     let body = html! {
         div.title { h1 { "Settings" } }
@@ -62,23 +70,33 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageR
                 td.r.num { (it.instances) " of " (it.max_instances) } td.r { (parts::credits(&it.price_per_hour)) } td { (it.source) }
             } } }
         } }
-        p.quiet { "What works on a machine and what is missing: " (parts::command("repl doctor")) }
+        @if !findings.is_empty() { (health(&findings)) }
     };
     Ok(shell::full(&state, &visitor, Head { title: "Settings", under: "/settings" }, &body).await)
 }
 
-pub(crate) async fn revoke(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    if let Err(response) = Form::of(&visitor, request).await {
-        return Ok(response);
+pub(crate) async fn revoke(Path(id): Path<String>, sent: Sent) -> Response {
+    let answer = ended(&sent, id).await;
+    sent.answered(answer, "/settings").await
+}
+
+async fn ended(sent: &Sent, id: String) -> HandlerResult {
+    let admin = Admin(sent.may(Scope::Admin, "revoke")?);
+    let answer = token::revoke(sent.shared(), admin, Path(id)).await?;
+    sent.state.pages.forget_sessions();
+    Ok(answer.into_response())
+}
+
+/// What `repl doctor` says of the machine that serves these pages.
+fn health(found: &[Finding]) -> Markup {
+    html! {
+        h2 { "This machine" }
+        div.scroll tabindex="0" role="region" aria-label="This machine" { table.list {
+            thead { tr { th scope="col" { "State" } th scope="col" { "Check" } th scope="col" { "Found" } } }
+            tbody { @for it in found { tr id=(format!("d-{}", it.check.replace(' ', "-"))) {
+                td { (parts::state(&it.state)) } td { (it.check) }
+                td { (parts::visible(&it.detail)) @if let Some(fix) = &it.fix { br; span.quiet { "What helps: " (parts::visible(fix)) } } }
+            } } }
+        } }
     }
-    visitor.token.must(Scope::Admin, "revoke").or_shown(&visitor)?;
-    let admin = Admin(visitor.token.clone());
-    token::revoke(State(state.clone()), admin, Path(id)).await.or_shown(&visitor)?;
-    state.pages.forget_sessions();
-    Ok(see_other("/settings"))
 }

@@ -20,11 +20,12 @@ impl<'p> Head<'p> {
 }
 
 /// Path, name and key of each page that the navigation leads to.
-const PLACES: [(&str, &str, &str); 7] = [
+const PLACES: [(&str, &str, &str); 8] = [
     ("/runs", "Runs", "r"),
     ("/inbox", "Inbox", "i"),
     ("/machines", "Machines", "m"),
     ("/workflows", "Workflows", "w"),
+    ("/calls", "Calls", "c"),
     ("/spending", "Spending", "s"),
     ("/orphans", "Orphans", "o"),
     ("/settings", "Settings", "t"),

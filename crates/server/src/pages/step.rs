@@ -1,14 +1,15 @@
 //! One step: what it was called with, what it answered, its tries, and what was decided about its failures.
 
-use super::session::Visitor;
+use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
 use super::{OrShown as _, PageResult, parts};
 use crate::auth::Reader;
 use crate::input::Path;
-use crate::{Shared, tree};
+use crate::{Shared, question, tree};
 use axum::extract::State;
+use engine::store::token::Scope;
 use maud::{Markup, html};
-use wire::api::{StepDetailView, StepView};
+use wire::api::{QuestionDetailView, RunView, StepDetailView, StepView};
 
 pub(crate) async fn page(
     State(state): State<Shared>,
@@ -17,12 +18,19 @@ pub(crate) async fn page(
 ) -> PageResult {
     let reader = Reader(visitor.token.clone());
     let found = tree::step(State(state.clone()), reader, Path((run.clone(), step))).await.or_shown(&visitor)?.0;
-    let body = shown(&run, &found);
+    let of = super::run::one(&state, visitor.viewer(), &run).await.or_shown(&visitor)?;
+    let mut open = Vec::new();
+    for id in &found.questions {
+        // Tickets and approvals have one list of ids; those that are answered show nothing more.
+        let ticket = question::escalation(State(state.clone()), visitor.viewer().reader(), Path(id.clone())).await;
+        open.extend(ticket.ok().map(|it| it.0).filter(|it| it.question.status == "open"));
+    }
+    let body = shown(&of, &found, &open, visitor.viewer());
     Ok(shell::full(&state, &visitor, Head { title: &found.step.name, under: "/runs" }, &body).await)
 }
 
-fn shown(run: &str, detail: &StepDetailView) -> Markup {
-    let step = &detail.step;
+fn shown(of: &RunView, detail: &StepDetailView, open: &[QuestionDetailView], viewer: Viewer) -> Markup {
+    let (run, step) = (&of.id, &detail.step);
     html! {
         p.crumbs { a href="/runs" { "Runs" } " / " a href=(format!("/runs/{run}")) { (run) } " / "
             a href=(format!("/runs/{run}?agent={}&task={}", step.agent, step.task)) { (step.task) } " / " (step.id) }
@@ -43,6 +51,8 @@ fn shown(run: &str, detail: &StepDetailView) -> Markup {
             ("May be repeated", Some(html! { (if step.idempotent { "yes" } else { "no" }) })),
             ("Key", step.key.as_ref().map(|it| html! { code { (it) } })),
         ]))
+        @if viewer.may(Scope::Write) { (actions(of, step)) }
+        @for ticket in open { (super::question::card(ticket, viewer.may(Scope::Approve))) }
         @if !detail.questions.is_empty() {
             p { "People were asked: " @for id in &detail.questions { a href=(format!("/inbox#{id}")) { (id) } " " } }
         }
@@ -55,6 +65,25 @@ fn shown(run: &str, detail: &StepDetailView) -> Markup {
         h2 { "Output" }
         @match &detail.output { Some(output) => (parts::json(output)), None => p.quiet { "None yet." } }
         @if !detail.earlier_tries.is_empty() { h2 { "Earlier tries" } (tries(&detail.earlier_tries)) }
+    }
+}
+
+/// A word to the model that the step talks with, and a new attempt of a run that has failed.
+fn actions(run: &RunView, step: &StepView) -> Markup {
+    let to = |action: &str| format!("/runs/{}/{action}?seen={}", run.id, super::run::seen(run));
+    let is_over = run.completed_at.or(run.cancelled_at).is_some();
+    html! {
+        @if step.tool == "llm" && !is_over {
+            div.line {
+                label for="say" { "Say something to its agent" }
+                input id="say" form="act" name="text" autocomplete="off";
+                input type="hidden" form="act" name="agent" value=(step.agent);
+                (parts::button("Send", &to("send"), ""))
+            }
+        }
+        @if run.status == "failed" && step.status == "failed" {
+            div.actions { (parts::button("Try again", &to("retry"), "primary")) span.quiet { "Opens the next attempt of its run; finished steps keep their answers." } }
+        }
     }
 }
 

@@ -132,9 +132,19 @@ async fn every_page_answers_with_its_policy_and_without_inline_script_or_style()
     let of_agents = world.ask("get", "/api/v1/escalations", Some(&world.admin), &[], "").await.body["data"][0].clone();
     let step = format!("/runs/{}/steps/{}", of_agents["run"].as_str().unwrap(), of_agents["step"].as_str().unwrap());
     let tree = format!("/runs/{}", of_agents["run"].as_str().unwrap());
-    let parts = ["", "/log", "/events", "/cost", "/files"].map(|part| format!("/runs/{run}{part}"));
-    let others =
-        ["/", "/runs?show=failed", "/inbox", "/machines", "/workflows", "/spending", "/orphans", "/settings", "/new"];
+    let parts = ["", "/log", "/events", "/cost", "/files", "/definition"].map(|part| format!("/runs/{run}{part}"));
+    let others = [
+        "/",
+        "/runs?show=failed",
+        "/inbox",
+        "/machines",
+        "/workflows",
+        "/spending",
+        "/calls",
+        "/orphans",
+        "/settings",
+        "/new",
+    ];
     let all = others.into_iter().map(str::to_owned).chain(parts).chain([format!("/workflows/{flow}"), step, tree]);
     for path in all {
         let page = get(&world, &path, &cookie).await;
@@ -381,6 +391,109 @@ async fn a_run_is_planned_and_started_once_by_a_form() {
     let second = post(&world, "/new?do=start", &cookie, &body).await;
     assert!(first.header("location").starts_with("/runs/run_"), "{}", first.text);
     assert_eq!(first.header("location"), second.header("location"), "pressed twice it is one run");
+}
+
+#[tokio::test]
+async fn a_run_file_is_pasted_and_its_definition_is_the_same_run_again() {
+    let world = world().await;
+    let cookie = enter(&world, &world.admin).await;
+    let form = form_token(&get(&world, "/new", &cookie).await.text);
+    let encode =
+        |text: &str| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
+    let plan = |file: &str| format!("csrf={form}&file={}", encode(file));
+    for (file, said) in [
+        ("type: task\ncommand: [x]", "unknown field `command`"),
+        ("type: task\ncommands: [x]\nfiles: [a.csv]", "repl run FILE"),
+        ("type: task\nenv: [HOME]\ncommands: [x]", "`HOME` is not set here"),
+        (
+            "type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n",
+            "the file:5:5: agents[0].tasks[0]: a task needs `steps`",
+        ),
+    ] {
+        let refused = post(&world, "/new?do=plan", &cookie, &plan(file)).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{file}");
+        assert!(refused.text.contains(said), "{file}: {}", refused.text);
+    }
+    let task = "type: task\nname: all-of-it\ncommands: [\"echo 'a b'\", 'true']\nenv: {A: '1'}\nresources: {cpu: 0.5, memory: 64MB}\n\
+        max_duration: 2h\nhold: 1m\nbudget: 3\npriority: high\nretry: {max_attempts: 2, on_events: [error], delay: 5s}\nartifacts: ['out/*']\n";
+    let agents = "type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n    steps:\n    - {name: s, wait: 1s}\n";
+    for (file, once) in [(task, "1"), (agents, "2")] {
+        let done = post(&world, "/new?do=start", &cookie, &format!("{}&once={once}", plan(file))).await;
+        assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+        let run = done.header("location").strip_prefix("/runs/").unwrap().to_owned();
+        let shown = world.ask("get", &format!("/api/v1/runs/{run}/definition"), Some(&world.admin), &[], "").await.body;
+        let again = runfile::written(&shown["definition"]);
+        let (first, second) =
+            (runfile::read("f", file, &|_| None).unwrap(), runfile::read("f", &again, &|_| None).unwrap());
+        let said = |mut submit: wire::api::Submit| {
+            // What was not said is chosen when it is submitted.
+            submit.provider.get_or_insert_with(|| "local".to_owned());
+            submit.budget = submit.budget.map(|budget| budget.trim_end_matches('0').trim_end_matches('.').to_owned());
+            serde_json::to_value(submit).unwrap()
+        };
+        if file == task {
+            assert_eq!(said(second.0), said(first.0), "{again}");
+        } else {
+            assert_eq!(second.0.plan, first.0.plan);
+        }
+        let page = get(&world, &format!("/runs/{run}/definition"), &cookie).await.text;
+        assert!(
+            page.contains(if file == task { "echo &#39;a b&#39;" } else { "wait: 1s" }) || page.contains("echo 'a b'"),
+            "{page}"
+        );
+        assert!(
+            get(&world, &format!("/new?from={run}"), &cookie).await.text.contains("type: "),
+            "it is changed and run again"
+        );
+    }
+}
+
+#[tokio::test]
+async fn runs_are_found_by_a_text_of_their_name_or_command() {
+    let world = world().await;
+    let cookie = enter(&world, &world.admin).await;
+    for (name, command) in [("first", "echo 50%_done"), ("Second", "train --Fast"), ("third", "echo 500 done")] {
+        let got = world.submit(&world.admin, json!({ "name": name, "commands": [command], "start": false })).await;
+        assert_eq!(got.status, StatusCode::CREATED, "{}", got.body);
+    }
+    for (text, found) in [
+        ("FAST", vec!["Second"]),
+        ("second", vec!["Second"]),
+        ("50%25_", vec!["first"]),
+        ("done", vec!["third", "first"]),
+        ("commands", vec![]),
+    ] {
+        let page = world.ask("get", &format!("/api/v1/runs?q={text}"), Some(&world.admin), &[], "").await.body;
+        let names: Vec<&str> =
+            page["data"].as_array().unwrap().iter().map(|run| run["name"].as_str().unwrap()).collect();
+        assert_eq!(names, found, "{text}");
+        assert_eq!(get(&world, &format!("/runs?q={text}"), &cookie).await.text.matches("<tr id=").count(), found.len());
+    }
+    let both = world.ask("get", "/api/v1/runs?q=a&status=failed", Some(&world.admin), &[], "").await;
+    assert_eq!(both.status, StatusCode::BAD_REQUEST);
+    let elsewhere = world.engine.ensure_org("elsewhere").await.unwrap();
+    let stranger = world.token(elsewhere, Scope::Read).await;
+    let none = world.ask("get", "/api/v1/runs?q=done", Some(&stranger), &[], "").await.body;
+    assert_eq!(none["data"], json!([]));
+}
+
+/// What waits says why, and settings show what the machine lacks; both as the API says it.
+#[tokio::test]
+async fn machines_and_settings_say_what_is_missing() {
+    let world = world().await;
+    let cookie = enter(&world, &world.admin).await;
+    let (first, second) = (a_run(&world).await, a_run(&world).await);
+    let page = get(&world, "/machines", &cookie).await.text;
+    let waiting = world.ask("get", "/api/v1/pools/waiting", Some(&world.admin), &[], "").await.body;
+    assert_eq!(waiting["data"].as_array().unwrap().len(), 2, "{waiting}");
+    for (run, why) in [(&first, &waiting["data"][1]), (&second, &waiting["data"][0])] {
+        assert_eq!(why["run"].as_str(), Some(run.as_str()));
+        assert!(page.contains(&format!("/runs/{run}")) && !why["summary"].as_str().unwrap().is_empty(), "{page}");
+    }
+    let settings = get(&world, "/settings", &cookie).await.text;
+    assert!(settings.contains("it is &lt;small&gt;") && settings.contains("make room"), "{settings}");
+    let reader = enter(&world, &world.token(world.org, Scope::Read).await).await;
+    assert!(!get(&world, "/settings", &reader).await.text.contains("make room"));
 }
 
 #[tokio::test]

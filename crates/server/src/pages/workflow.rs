@@ -1,19 +1,18 @@
 //! Workflows: the durable steps behind runs and machines, as a list and as a graph with its table.
 
-use super::act::{after, writer};
+use super::act::{Sent, no_action};
 use super::drawing::Tone;
 use super::drawing::graph::{Node, graph};
 use super::region;
-use super::session::{Form, Viewer, Visitor};
+use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, Refusal, parts, run};
+use super::{OrShown as _, PageResult, parts, run};
 use crate::auth::Reader;
-use crate::input::{Asked, Nothing, Path, Query};
-use crate::problem::{HandlerResult, Problem};
-use crate::routes::RequestId;
+use crate::input::{Nothing, Path, Query};
+use crate::problem::HandlerResult;
 use crate::{Shared, manifest, workflow};
-use axum::extract::{Extension, Request, State};
-use axum::http::{StatusCode, Uri};
+use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
 use engine::store::token::Scope;
 use maud::{Markup, html};
@@ -143,27 +142,19 @@ fn actions(it: &WorkflowView) -> Markup {
 }
 
 /// `POST /workflows/{id}/{cancel,retry}`.
-pub(crate) async fn act(
-    State(state): State<Shared>,
-    visitor: Visitor,
-    Path((id, action)): Path<(String, String)>,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, Refusal> {
-    let form = match Form::of(&visitor, request).await {
-        Ok(form) => form,
-        Err(response) => return Ok(response),
-    };
-    let writer = writer(&visitor, &action).or_shown(&visitor)?;
-    let (route, key) = (format!("POST /workflows/{{id}}/{action}"), visitor.action_key(&action, &id, ""));
-    let (shared, path) = (State(state), Path(id.clone()));
-    let answer = match action.as_str() {
+pub(crate) async fn act(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
+    let answer = to_workflow(&sent, &id, &action).await;
+    sent.answered(answer, &format!("/workflows/{id}")).await
+}
+
+async fn to_workflow(sent: &Sent, id: &str, action: &str) -> HandlerResult {
+    let (writer, shared, path) = (sent.writer(action)?, sent.shared(), Path(id.to_owned()));
+    match action {
         "cancel" => {
-            let body = CancelBody { reason: form.get("reason").map(str::to_owned) };
-            workflow::cancel(shared, writer, path, Asked::made(body, &route, &id, key, request_id.0)).await
+            let body = CancelBody { reason: sent.form.get("reason").map(str::to_owned) };
+            workflow::cancel(shared, writer, path, sent.asked(body, "cancel-workflow", id, "")).await
         }
-        "retry" => workflow::retry(shared, writer, path, Asked::made(Nothing {}, &route, &id, key, request_id.0)).await,
-        other => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", format!("a workflow has no action `{other}`"))),
-    };
-    Ok(after(&visitor, answer, &format!("/workflows/{id}")).await)
+        "retry" => workflow::retry(shared, writer, path, sent.asked(Nothing {}, "retry-workflow", id, "")).await,
+        other => no_action(other),
+    }
 }

@@ -9,13 +9,14 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("plan", &["model"]),
     ("calls", &[]),
     ("wire", &["model"]),
+    ("runfile", &["plan", "wire"]),
     ("store", &["model", "calls"]),
     ("adapters", &["model", "calls"]),
     ("engine", &["model", "plan", "calls", "store", "adapters"]),
-    ("server", &["model", "plan", "calls", "engine", "wire"]),
+    ("server", &["model", "plan", "calls", "engine", "wire", "runfile"]),
     ("runner", &["wire"]),
     ("testkit", &["model", "calls", "engine", "store", "adapters", "wire"]),
-    ("cli", &["plan", "calls", "wire", "server", "runner", "testkit"]),
+    ("cli", &["plan", "calls", "wire", "runfile", "server", "runner", "testkit"]),
 ];
 
 /// All that the pure crates need. Anything else would be I/O, a clock or luck.

@@ -37,6 +37,18 @@ pub struct Stopped {
     pub instances: i64,
 }
 
+/// One thing that `repl doctor` looks at.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Finding {
+    pub check: String,
+    /// `fine`, `limited` (works, with less) or `broken`.
+    pub state: String,
+    pub detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
 /// `GET /healthz` and `/readyz`. All but `status` only over the unix socket or with a token.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -406,3 +406,26 @@ pub struct Why {
     /// Commands or changes that help.
     pub next: Vec<String>,
 }
+
+/// A run that waits to begin.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Waiting {
+    pub run: String,
+    pub name: String,
+    pub created_at: i64,
+    /// One sentence.
+    pub summary: String,
+    pub facts: Vec<String>,
+}
+
+/// What was submitted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Definition {
+    pub run: String,
+    /// In the fields of a run file. Of a run of agents, its document as it was submitted; of others with what was not said left out.
+    pub definition: serde_json::Value,
+    /// It was sent with files or a standard input, which a run file cannot hold.
+    pub sent_files: bool,
+}

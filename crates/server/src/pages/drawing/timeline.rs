@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use model::time::show_duration;
 
 /// Rows of a drawing: more are read by no one, and each costs about 400 bytes of the page.
-pub(crate) const MOST_ROWS: usize = 200;
+pub(crate) const MOST_ROWS: usize = 40;
 
 const NAME_CHARS: usize = 34;
 /// Names are moved to the right by their depth, but not out of a narrow screen.
@@ -157,8 +157,8 @@ mod tests {
         let drawn = timeline(&spans, 0).into_string();
         assert_eq!(drawn.matches(r#"class="bar "#).count(), MOST_ROWS);
         assert_eq!(drawn.matches(r#"class="bar tone-failed"#).count(), 1);
-        assert!(drawn.contains("1 of 500 failed") && drawn.contains("Timeline: 100000 in"), "{:.300}", drawn);
-        assert!(drawn.len() < 120_000, "{} bytes", drawn.len());
+        assert!(drawn.contains("1 of 2500 failed") && drawn.contains("Timeline: 100000 in"), "{:.300}", drawn);
+        assert!(drawn.len() < 30_000, "{} bytes", drawn.len());
     }
 
     #[test]

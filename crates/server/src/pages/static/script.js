@@ -86,12 +86,14 @@
     for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !keep(name)) old.removeAttribute(name);
     for (const { name, value } of fresh.attributes) if (!keep(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   };
+  // What the script itself has put into a region.
+  const ours = node => node.nodeType === 1 && node.matches(".copy,[data-keep]");
   const swap = (old, fresh) => {
     const byKey = new Map();
     for (const child of old.childNodes) if (key(child)) byKey.set(key(child), child);
     let at = old.firstChild;
     for (const child of [...fresh.childNodes]) {
-      while (at && at.nodeType === 1 && at.classList.contains("copy")) at = at.nextSibling;
+      while (at && ours(at)) at = at.nextSibling;
       let match = key(child) ? byKey.get(key(child)) : at && !key(at) && alike(at, child) ? at : undefined;
       if (match && match.nodeName !== child.nodeName) match = undefined;
       if (!match) { old.insertBefore(child, at); continue; }
@@ -104,7 +106,7 @@
       if (match.nodeName === "TEXTAREA") { if (match.value === match.defaultValue) match.value = child.value; continue; }
       swap(match, child);
     }
-    while (at) { const next = at.nextSibling; if (!(at.nodeType === 1 && at.contains(document.activeElement) && /^(INPUT|TEXTAREA)$/.test(document.activeElement.nodeName))) at.remove(); at = next; }
+    while (at) { const next = at.nextSibling; if (!ours(at) && !(at.nodeType === 1 && at.contains(document.activeElement) && /^(INPUT|TEXTAREA)$/.test(document.activeElement.nodeName))) at.remove(); at = next; }
   };
 
   customElements.define("live-region", class extends HTMLElement {
@@ -196,7 +198,7 @@
   };
 
   // Keyboard: never in a field, never with a modifier, never while text is composed; can be switched off.
-  const places = { r: "/runs", i: "/inbox", m: "/machines", w: "/workflows", s: "/spending", o: "/orphans", t: "/settings", n: "/new" };
+  const places = { r: "/runs", i: "/inbox", m: "/machines", w: "/workflows", s: "/spending", o: "/orphans", c: "/calls", t: "/settings", n: "/new" };
   let go = 0;
   const off = () => { try { return localStorage.getItem("keys") === "off"; } catch { return false; } };
   const move = step => {
@@ -211,7 +213,7 @@
   const help = () => {
     let box = document.querySelector(".help");
     if (box) { box.close(); return; }
-    const lines = [["j k", "next, previous row"], ["enter", "open"], ["/", "search"], ["g r", "runs"], ["g i", "inbox"], ["g m", "machines"], ["g w", "workflows"], ["g s", "spending"], ["g o", "orphans"], ["g t", "settings"], ["g n", "new run"], ["?", "this help"]];
+    const lines = [["j k", "next, previous row"], ["enter", "open"], ["/", "search"], ["g r", "runs"], ["g i", "inbox"], ["g m", "machines"], ["g w", "workflows"], ["g c", "calls"], ["g s", "spending"], ["g o", "orphans"], ["g t", "settings"], ["g n", "new run"], ["?", "this help"]];
     box = document.createElement("dialog"); box.className = "help"; box.setAttribute("aria-label", "Keyboard");
     const list = document.createElement("dl");
     for (const [keys, what] of lines) {
@@ -240,6 +242,34 @@
     else if (e.key === "?") help();
     else if (e.key === "/") { const search = document.getElementById("search"); if (search) { e.preventDefault(); search.focus(); } }
   });
+
+  // Scrolled to an end of a window of a log: the window beside it is added.
+  let adding = false;
+  document.addEventListener("scroll", async e => {
+    const log = e.target;
+    if (adding || !log.matches || !log.matches(".log") || log.querySelectorAll("li").length > 20000) return;
+    const nav = log.parentNode.querySelector("nav.pages"), link = rel => nav && nav.querySelector("[rel=" + rel + "]");
+    const up = log.scrollTop < 40, down = log.scrollTop + log.clientHeight > log.scrollHeight - 40;
+    let kept = log.querySelector("[data-keep]");
+    const from = up ? kept || link("prev") : down && link("next"), to = from && (from.dataset.to || from.getAttribute("href"));
+    if (!to) return;
+    adding = true;
+    try {
+      const page = new DOMParser().parseFromString(await (await fetch(to)).text(), "text/html");
+      const lines = [...page.querySelectorAll("nav.pages ~ .log li")].filter(line => !document.getElementById(line.id));
+      const on = page.querySelector("nav.pages [rel=" + (up ? "prev" : "next") + "]");
+      if (up) {
+        const before = log.scrollHeight;
+        if (!kept) { kept = document.createElement("ol"); kept.dataset.keep = ""; log.prepend(kept); }
+        kept.prepend(...lines);
+        kept.dataset.to = on ? on.getAttribute("href") : "";
+        log.scrollTop += log.scrollHeight - before;
+      } else {
+        log.lastElementChild.append(...lines);
+        if (on) from.href = on.getAttribute("href"); else from.remove();
+      }
+    } catch { /* Scrolled again, it is asked for again. */ } finally { adding = false; }
+  }, true);
 
   addEventListener("DOMContentLoaded", () => {
     const keys = document.getElementById("keys");

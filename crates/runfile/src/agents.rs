@@ -1,14 +1,13 @@
 //! Run files of `type: agents`: the text as JSON for the checks of `plan`, with the line and column of each place, so that a problem is shown
 //! where it stands in the file.
 
-use crate::complaint::{Complaint, Done};
+use crate::{Done, Wrong};
 use plan::problem::step_of_path;
 use plan::{Checked, MAX_DOCUMENT_BYTES, Problem};
 use saphyr_parser::{Event, Marker, Parser};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 
 /// A place in a file, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +64,8 @@ pub fn is_one(text: &str) -> bool {
 }
 
 /// The plan as the server takes it, and the files that go with it. What `--input` may still bring is checked when it is there.
-pub fn read(path: &Path, text: &str) -> Done<(Value, Vec<String>)> {
-    let file = path.display();
-    let (value, _) = parse(text).map_err(|why| Complaint::usage(format!("{file}: {why}")))?;
+pub fn read(file: &str, text: &str) -> Done<(Value, Vec<String>)> {
+    let (value, _) = parse(text).map_err(|why| Wrong::new(why).of(file))?;
     let listed = value["files"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let files = listed.map(str::to_owned).collect();
     Ok((value, files))
@@ -76,9 +74,7 @@ pub fn read(path: &Path, text: &str) -> Done<(Value, Vec<String>)> {
 /// `--input NAME=VALUE`. A value is text where the file's own is; otherwise it is read as JSON, and is text if it is none.
 pub fn give_input(plan: &mut Value, entry: &str) -> Done<()> {
     let Some((name, text)) = entry.split_once('=').filter(|(name, _)| !name.is_empty()) else {
-        return Err(
-            Complaint::usage(format!("--input: `{entry}` is not NAME=VALUE")).fix("write it like --input topic=wind")
-        );
+        return Err(Wrong::new(format!("--input: `{entry}` is not NAME=VALUE")).fix("write it like --input topic=wind"));
     };
     let Some(fields) = plan.as_object_mut() else { return Ok(()) };
     let inputs = fields.entry("inputs").or_insert_with(|| serde_json::json!({}));
@@ -89,27 +85,17 @@ pub fn give_input(plan: &mut Value, entry: &str) -> Done<()> {
     Ok(())
 }
 
-/// Checks the plan that is about to be sent, and shows each problem where it stands in the file.
-pub fn check_given(path: &Path, plan: &Value) -> Done<Checked> {
-    let text = std::fs::read_to_string(path).map_err(|error| Complaint::file("read the run file", path, &error))?;
-    let file = path.display();
-    let positions = positions(&text).map_err(|why| Complaint::usage(format!("{file}: {why}")))?;
-    judged(&file.to_string(), plan, &positions)
-}
-
-/// Checks a file whole.
-#[cfg(test)]
-fn check(path: &Path, text: &str) -> Done<Checked> {
-    let file = path.display();
-    let (value, positions) = parse(text).map_err(|why| Complaint::usage(format!("{file}: {why}")))?;
-    judged(&file.to_string(), &value, &positions)
+/// Checks the plan of this file, perhaps with inputs that were given beside it, and shows each problem where it stands in the file.
+pub fn check(file: &str, text: &str, plan: &Value) -> Done<Checked> {
+    let positions = positions(text).map_err(|why| Wrong::new(why).of(file))?;
+    judged(file, plan, &positions)
 }
 
 /// Every problem in a line of its own, as `FILE:LINE:COLUMN: PLACE: WHY: WHAT TO WRITE`.
 fn judged(file: &str, value: &Value, positions: &Positions) -> Done<Checked> {
     plan::check(value).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(|problem| located(file, problem, positions)).collect();
-        Complaint::usage(match &lines[..] {
+        Wrong::new(match &lines[..] {
             [line] => line.clone(),
             lines => format!("{file}: {} problems\n  {}", lines.len(), lines.join("\n  ")),
         })
@@ -218,8 +204,12 @@ agents:
         steps: [{llm: {prompt: p}}]
 ";
 
+    fn checked(text: &str) -> Done<Checked> {
+        check("market.repl.yml", text, &parse(text).map_err(Wrong::new)?.0)
+    }
+
     fn said(text: &str) -> String {
-        check(Path::new("market.repl.yml"), text).unwrap_err().text
+        checked(text).unwrap_err().text
     }
 
     #[test]
@@ -233,7 +223,7 @@ agents:
             said(&inner),
             "market.repl.yml:10:58: agents[0].tasks[0].steps[0].http.query.q: no input is called `topik`: did you mean `topic`?"
         );
-        assert!(check(Path::new("m"), &FILE.replace("sorces", "sources")).is_ok());
+        assert!(checked(&FILE.replace("sorces", "sources")).is_ok());
     }
 
     #[test]
