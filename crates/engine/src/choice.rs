@@ -129,28 +129,42 @@ pub(crate) fn org_name(tx: &mut Tx, context: &EngineContext, org: OrgId) -> Resu
 }
 
 impl RunTx<'_> {
+    /// Where a machine of this provider is tried first.
+    pub(crate) fn cheapest_region(&mut self, provider: &str, asked: &Resources, spot: bool) -> Result<String, Failure> {
+        let org = org_name(self.tx, self.context, self.run.org)?;
+        let named = [provider.to_owned()];
+        let asked = Asked { org: &org, resources: asked, region: None, spot, providers: &named };
+        let first = self.context.choose(&asked).offers.into_iter().next();
+        Ok(first.map_or_else(|| self.run.spec.region.clone(), |offer| offer.region))
+    }
+
     /// What the job is offered, first of all where it waits already. Ranks of one run stay together.
     pub(crate) fn offers(&mut self, job: JobId) -> Result<Result<Vec<Offer>, Refused>, Failure> {
         let (pool, resources) = (self.job(job)?.pool, self.resources_of(job)?);
         let pool = self.pool(pool)?.clone();
         let org = org_name(self.tx, self.context, self.run.org)?;
+        let (job_spot, job_any_region) = (self.job(job)?.spot, self.job(job)?.any_region);
+        let spot = job_spot || self.run.spec.spot;
         let spec = &self.run.spec;
         let own = [pool.provider.clone()];
-        let here =
-            Asked { org: &org, resources: &resources, region: Some(&pool.region), spot: spec.spot, providers: &own };
+        let here = Asked { org: &org, resources: &resources, region: Some(&pool.region), spot, providers: &own };
         let mut offers = match self.context.place_of(&here) {
             Ok(choice) => choice.offers,
             Err(refused) => return Ok(Err(refused)),
         };
-        // Where an agent's machine is was said in its plan.
-        if spec.nodes > 1 || spec.kind == RunKind::Agents {
+        if spec.nodes > 1 {
             offers.truncate(1);
             return Ok(Ok(offers));
         }
-        let own = [spec.provider.clone()];
+        // Where an agent's machine is was said in its plan.
+        let of_agent = spec.kind == RunKind::Agents;
+        if of_agent && !job_any_region {
+            return Ok(Ok(offers));
+        }
+        let named = [if of_agent { pool.provider.clone() } else { spec.provider.clone() }];
         let anywhere = Asked {
-            region: if spec.any_region { None } else { Some(&spec.region) },
-            providers: if spec.providers.is_empty() { &own } else { &spec.providers },
+            region: if of_agent || spec.any_region { None } else { Some(&spec.region) },
+            providers: if of_agent || spec.providers.is_empty() { &named } else { &spec.providers },
             ..here
         };
         let mut all = self.context.choose(&anywhere).offers;

@@ -160,14 +160,20 @@ impl RunTx<'_> {
             None => JobId(self.tx.next_id_after(before)),
         };
         let workflow = WorkflowId(self.tx.next_id());
+        let named = machine.provider.is_some();
         let provider = machine.provider.unwrap_or_else(|| self.run.spec.provider.clone());
-        let region = machine.region.unwrap_or_else(|| self.run.spec.region.clone());
+        let any_region = named && machine.region.is_none();
+        let region = match machine.region {
+            Some(region) => region,
+            None if named => self.cheapest_region(&provider, &machine.resources, machine.spot)?,
+            None => self.run.spec.region.clone(),
+        };
         let resources = Some(machine.resources).filter(|asked| *asked != Resources::default());
         let pool = store::pool::ensure(self.tx, &provider, &region)?;
         // The epoch of a job rises with each placement.
         let epoch = self.importing.map_or(0, |importing| importing.epoch - 1);
         let submitted = Job::submitted(id, &self.run, &submitter, workflow, pool, self.at);
-        let job = Job { step, resources, provider, epoch, ..submitted };
+        let job = Job { step, resources, provider, spot: machine.spot, any_region, epoch, ..submitted };
         self.set_job(job)?;
         let mut attempt = Rows::attempt(self)?;
         attempt.tree.jobs.last = Some(id);

@@ -114,7 +114,7 @@ impl RunTx<'_> {
 
     fn wish(&mut self, job: JobId) -> Result<Wish, Failure> {
         let resources = self.resources_of(job)?;
-        let (spot, init_checksum) = (self.run.spec.spot, self.run.spec.init_checksum.clone());
+        let (spot, init_checksum) = (self.run.spec.spot || self.job(job)?.spot, self.run.spec.init_checksum.clone());
         let features = self.context.wanted_features(&self.run.spec.features);
         Ok(Wish { org: self.run.org, resources, spot, init_checksum, features })
     }

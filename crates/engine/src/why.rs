@@ -421,7 +421,7 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
         hosts.room(&resources)
     });
     let other_hosts = hosts.map_or_else(Vec::new, |hosts| hosts.choose(&resources).1);
-    let (spot, init_checksum) = (run.spec.spot, run.spec.init_checksum.clone());
+    let (spot, init_checksum) = (run.spec.spot || job.spot, run.spec.init_checksum.clone());
     let features = context.wanted_features(&run.spec.features);
     let wish = Wish { org: run.org, resources, spot, init_checksum, features };
     why.summary = match (before, model::pool::place(&wish, &slots, room_here)) {

@@ -47,6 +47,12 @@ pub struct Job {
     /// What its machine must have, where its agent asks for something else than its run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
+    /// Its agent takes a machine that may be taken away at any time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spot: bool,
+    /// Its agent names a provider and no region of it: its machine may be in any.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any_region: bool,
     pub workflow: WorkflowId,
     pub pool: PoolId,
     /// Of its pool: the usage of its machine is summed by it.
@@ -152,6 +158,8 @@ impl Job {
             step: None,
             submission: agent.submissions,
             resources: None,
+            spot: false,
+            any_region: false,
             workflow,
             pool,
             provider: run.spec.provider.clone(),

@@ -72,6 +72,9 @@ pub struct MachinePlan {
     pub provider: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
+    /// One that may be taken away at any time will do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spot: bool,
     /// Variables of every process that the agent starts there. Values are texts or `{secret: NAME}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Value>,

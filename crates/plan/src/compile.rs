@@ -130,6 +130,7 @@ fn machine(agent: &Agent, file: &Document) -> MachinePlan {
         resources: agent.resources.clone(),
         provider: agent.provider.clone(),
         region: agent.region.clone(),
+        spot: agent.spot,
         env,
         secrets: secrets.into_iter().cloned().collect(),
         working_dir: agent.working_dir.clone(),

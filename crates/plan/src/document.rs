@@ -71,6 +71,7 @@ pub struct Agent {
     pub resources: Resources,
     pub provider: Option<String>,
     pub region: Option<String>,
+    pub spot: bool,
     pub working_dir: Option<String>,
     pub env: BTreeMap<String, Value>,
     pub secrets: Vec<String>,
@@ -180,7 +181,7 @@ impl<'v> Fields<'v> {
     fn duration(&self, name: &str) -> Option<i64> {
         self.get(name).and_then(Value::as_str).and_then(|text| duration(text).ok())
     }
-    fn quantity(&self, name: &str, read: fn(&str) -> Result<i64, String>) -> Option<i64> {
+    fn quantity<T>(&self, name: &str, read: fn(&str) -> Result<T, String>) -> Option<T> {
         self.get(name).and_then(|value| read(&scalar(value)?).ok())
     }
     fn map(&self, name: &str) -> BTreeMap<String, Value> {
@@ -281,10 +282,11 @@ fn read_agent(at: usize, value: &Value) -> Agent {
         resources: Resources {
             cpu_milli: resources.quantity("cpu", quantity::cpu),
             memory_bytes: resources.quantity("memory", quantity::memory),
-            gpu: None,
+            gpu: resources.quantity("gpu", |text| model::spec::Gpu::parse(text.trim())),
         },
         provider: agent.text("provider"),
         region: agent.text("region"),
+        spot: agent.flag("spot").unwrap_or(false),
         working_dir: agent.text("working_dir"),
         env: agent.variables("env"),
         secrets: agent.texts("secrets"),

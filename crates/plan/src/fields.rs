@@ -30,6 +30,7 @@ pub enum Kind {
     Duration,
     Memory,
     Cpu,
+    Gpu,
     OneOf(&'static [&'static str]),
     /// A list of such words.
     SomeOf(&'static [&'static str]),
@@ -227,7 +228,12 @@ pub static AGENT: Table = Table {
         ATTEMPTS,
         field("resources", Kind::Inner(&RESOURCES), "What its machine must have."),
         field("provider", Kind::Text, "Where its machine comes from."),
-        field("region", Kind::Text, "Where its machine stands."),
+        field(
+            "region",
+            Kind::Text,
+            "Where its machine stands; default the cheapest region of its provider, then others.",
+        ),
+        field("spot", Kind::Flag, "Its machine may be one that is cheaper and may be taken away at any time."),
         field("working_dir", Kind::Text, "The folder that its commands run in, below the workdir."),
         ENV,
         field("secrets", Kind::Texts, "Secrets that its commands get as variables of the same name."),
@@ -240,6 +246,7 @@ pub static RESOURCES: Table = table(
     &[
         field("cpu", Kind::Cpu, "Processors, e.g. 2 or 0.5."),
         field("memory", Kind::Memory, "Memory, e.g. 512MB or 4GB."),
+        field("gpu", Kind::Gpu, "GPUs, e.g. a100, a100:2, or 2 of any kind."),
     ],
 );
 

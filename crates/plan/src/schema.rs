@@ -119,6 +119,12 @@ fn of(kind: Kind, definitions: &mut Map<String, Value>) -> Value {
             "exclusiveMaximum": 1_000_000,
             "pattern": r"^(0\.[0-9]*[1-9][0-9]*|[1-9][0-9]*(\.[0-9]+)?)m?$",
         }),
+        Kind::Gpu => json!({
+            "type": ["integer", "string"],
+            "minimum": 1,
+            "maximum": model::spec::MAX_GPUS,
+            "pattern": model::spec::GPU_PATTERN,
+        }),
         Kind::OneOf(words) => json!({ "enum": words }),
         Kind::SomeOf(words) => json!({ "type": "array", "minItems": 1, "items": { "enum": words } }),
         Kind::Texts => json!({ "type": "array", "items": plain }),

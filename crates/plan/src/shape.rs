@@ -181,6 +181,7 @@ fn check_word(value: &Value, kind: Kind, at: At<'_>, problems: &mut Problems) {
         Kind::Duration => read(problems, duration(&text).map(|_| ())),
         Kind::Memory => read(problems, memory(&text).map(|_| ())),
         Kind::Cpu => read(problems, quantity::cpu(&text).map(|_| ())),
+        Kind::Gpu => read(problems, quantity::gpu(&text).map(|_| ())),
         _ => {}
     }
 }
@@ -267,7 +268,7 @@ fn takes(kind: Kind, value: &Value) -> bool {
         Kind::Any => true,
         Kind::Flag => value.is_boolean(),
         Kind::Count { .. } | Kind::Number { .. } => value.is_number(),
-        Kind::Credits | Kind::Cpu => value.is_number() || value.is_string(),
+        Kind::Credits | Kind::Cpu | Kind::Gpu => value.is_number() || value.is_string(),
         // A number without a unit is refused with a better reason than its type.
         Kind::Duration | Kind::Memory => value.is_string() || value.is_number(),
         Kind::Argv | Kind::Texts | Kind::SomeOf(_) | Kind::List(..) | Kind::Items(_) => value.is_array(),
@@ -291,7 +292,7 @@ fn wanted(kind: Kind) -> &'static str {
         Kind::Any => "a value",
         Kind::Flag => "true or false",
         Kind::Count { .. } => "a whole number",
-        Kind::Number { .. } | Kind::Credits | Kind::Cpu => "a number",
+        Kind::Number { .. } | Kind::Credits | Kind::Cpu | Kind::Gpu => "a number",
         Kind::Argv | Kind::Texts | Kind::SomeOf(_) => "a list of texts",
         Kind::List(..) | Kind::Items(_) => "a list",
         Kind::Values

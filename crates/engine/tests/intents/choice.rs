@@ -1,16 +1,20 @@
 //! Where a run gets its machine: offers are tried in their order, each with a row and a name of its own; what bills is for who named it;
 //! a machine in its provider's queue is waited for and costs nothing.
 
+use crate::agents::{agent, submit_agents, task};
 use crate::bench::{Bench, PRICE, now, settings, spec};
-use crate::machines::Plan;
+use crate::machines::{Does, Plan};
 use adapters::fake::{Call, FakeSettings, Fate, QUEUED};
 use engine::{Config, Listing};
 use model::instance::Instance;
 use model::job::{JobReason, JobStatus};
+use model::plan::{AgentPlan, MachinePlan, StepPlan};
 use model::run::{Phase, RunStatus};
 use model::spec::{Gpu, Resources, RunSpec};
+use model::step::ToolKind;
 use model::time::{DAY, MINUTE, SECOND};
 use model::{Credits, RunId, TroubleKind};
+use serde_json::json;
 
 /// The first so many machines that are asked for cannot be had.
 fn full(bench: &mut Bench, times: usize) {
@@ -44,6 +48,26 @@ fn offers(bench: &Bench, run: RunId) -> Vec<(String, bool, i64)> {
     let kept = model::workflow::output(&workflow, "resolve-instance").unwrap()["offers"].clone();
     let offers: Vec<model::offer::Offer> = serde_json::from_value(kept).unwrap();
     offers.into_iter().map(|it| (format!("{}/{}", it.provider, it.region), it.spot, it.price_micro)).collect()
+}
+
+#[test]
+fn an_agent_that_names_a_provider_and_no_region_has_offers_too() {
+    let mut bench = Bench::brief_with(market());
+    bench.runners.script = Some(Box::new(|_| Does::Runs));
+    full(&mut bench, 2);
+    let machine = MachinePlan { provider: Some("fake".into()), spot: true, ..MachinePlan::default() };
+    let step = StepPlan { input: json!({ "shell": "a" }), ..StepPlan::new("a", ToolKind::Command) };
+    let plan = AgentPlan { machine: Some(machine), ..agent("one", vec![task("all", vec![step])]) };
+    let run = submit_agents(&mut bench, vec![plan]);
+    bench.settle();
+    let expected = [("fake/there", true, 3000), ("fake/here", true, 5000), ("fake/here", false, 10_000)];
+    assert_eq!(offers(&bench, run), expected.map(|(place, spot, price)| (place.to_owned(), spot, price)));
+    let machine = instance(&bench, run);
+    assert_eq!((machine.region.as_str(), machine.spot, machine.price_micro), ("here", false, 10_000));
+    bench.cancel(run);
+    bench.advance(MINUTE);
+    bench.expect_end(run, RunStatus::Cancelled, None);
+    bench.check();
 }
 
 #[test]

@@ -68,6 +68,8 @@ fn a_file_that_uses_every_field_is_accepted_and_compiled() {
         (machine.resources.cpu_milli, &machine.secrets[..]),
         (Some(2000), &["B".to_owned(), "HF_TOKEN".to_owned()][..])
     );
+    let gpu = machine.resources.gpu.as_ref().map(ToString::to_string);
+    assert_eq!((gpu.as_deref(), machine.spot), (Some("a100:2"), true));
     assert_eq!(json!(machine.env), json!({ "A": "1", "LANG": "C" }));
     assert!(research.machine.is_some(), "its model may call a shell");
     for plan in &plan.agents {

@@ -11,7 +11,7 @@ use crate::sync::NotPlaced;
 use std::collections::BTreeSet;
 use std::time::Instant;
 use wire::model::step::StepTry;
-use wire::runner::{Desired, DesiredState, DesiredStep, EndCause};
+use wire::runner::{Desired, DesiredState, DesiredStep, EndCause, What};
 
 impl Daemon {
     /// `fresh`: told at registration, so its log offsets are what is durable now.
@@ -64,8 +64,20 @@ impl Daemon {
         if let Some(output) = step.output.as_mut().filter(|_| fresh || step.wanted.is_none()) {
             output.delivered = wanted.log_offset;
         }
-        // Who lists it when this runner registers does not know of its end, whatever another database was told.
-        step.reported &= !fresh;
+        // Who lists it when this runner registers does not know of its end, whatever another database was told: it is told again.
+        if fresh && std::mem::take(&mut step.reported) {
+            if let Some(job) = self.jobs.get_mut(&key.of).filter(|job| job.facts.is_empty()) {
+                job.tell(What::Accepted);
+                job.tell(What::SyncComplete { fetched_blobs: 0, fetched_bytes: 0 });
+            }
+            if step.ended.as_ref().is_some_and(|ended| ended.started) {
+                step.told_started = false;
+                step.tell_started(None);
+            }
+            if let Some(end) = step.end_fact() {
+                step.tell(end);
+            }
+        }
         step.listed = true;
         step.wanted = Some(wanted);
     }
