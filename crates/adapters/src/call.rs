@@ -3,6 +3,7 @@
 
 pub mod check;
 pub mod exchange;
+pub mod handover;
 pub mod local;
 mod process;
 mod program;

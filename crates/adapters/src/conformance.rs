@@ -85,6 +85,7 @@ pub fn order(number: i64) -> Order {
         token: "token".to_owned(),
         cpu_milli: None,
         memory_bytes: None,
+        gpus: None,
         timings: BootTimings::default(),
         hidden: Vec::new(),
     };

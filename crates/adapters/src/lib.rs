@@ -18,8 +18,8 @@ pub use fake::FakeProvider;
 pub use local::{LocalProvider, LocalSettings};
 pub use notify::Notifier;
 pub use provider::{
-    Capabilities, Handle, Linked, ListAsk, Listed, ListedPage, Order, Platform, PriceLine, Provider, ProviderFuture,
-    Reach, Room, Seen,
+    Capabilities, Handle, Linked, ListAsk, Listed, ListedPage, LookAsk, Looks, Order, Platform, PriceLine, Provider,
+    ProviderFuture, Reach, Room, Seen,
 };
 pub use ssh::{SshProvider, SshSettings};
 pub use tool::{FakeTool, Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};

@@ -14,6 +14,7 @@ use crate::provider::{
     is_workdir,
 };
 use home::{Home, Life};
+pub(crate) use host::facts;
 use model::boot::{Boot, SocketAnswer, SocketAsk};
 use model::orphan::{ListedStatus, ResourceType};
 use model::spec::{Resources, Sandbox};
@@ -81,6 +82,8 @@ pub struct LocalSettings {
     pub can_sandbox: fn() -> Result<(), String>,
     /// Files and folders of the control plane that no job in a sandbox may see.
     pub hidden: Vec<PathBuf>,
+    /// Words before the runner's own: a program that starts it where it is not ended with a login.
+    pub before: Vec<String>,
 }
 
 impl LocalSettings {
@@ -97,6 +100,7 @@ impl LocalSettings {
             sandbox: None,
             can_sandbox: || Ok(()),
             hidden: Vec::new(),
+            before: Vec::new(),
         }
     }
 }
@@ -109,6 +113,11 @@ pub struct LocalProvider {
 impl LocalProvider {
     pub fn new(settings: LocalSettings) -> LocalProvider {
         LocalProvider { settings: Arc::new(settings) }
+    }
+
+    /// The same machines, whose runners are started by these words.
+    pub(crate) fn started_by(&self, before: Vec<String>) -> LocalProvider {
+        LocalProvider::new(LocalSettings { before, ..LocalSettings::clone(&self.settings) })
     }
 
     /// Everything here waits for files, locks and processes, so it runs where waiting is allowed.
@@ -178,7 +187,7 @@ impl LocalProvider {
             );
             return Err(Trouble::new(TroubleKind::Capacity, what));
         }
-        let mut child = crash_point!("local.start", self.start(home, &[]))?;
+        let mut child = crash_point!("local.start", self.start(home, &self.settings.before, &[]))?;
         // Until it is reaped its pid cannot be given to another.
         let recorded = match Trace::of(child.id() as i32) {
             Ok(Some(trace)) => home.write_trace(&trace),
@@ -192,11 +201,11 @@ impl LocalProvider {
         recorded
     }
 
-    fn start(&self, home: &Home, more: &[&OsStr]) -> Result<std::process::Child, Trouble> {
+    fn start(&self, home: &Home, before: &[String], more: &[&OsStr]) -> Result<std::process::Child, Trouble> {
         let log = home.log()?;
         let mut args: Vec<&OsStr> = vec!["runner".as_ref(), "--dir".as_ref(), home.dir.as_ref()];
         args.extend(more);
-        process::start(&self.settings.exe, &args, &home.dir, &log).map_err(|error| self.cannot_start(error))
+        process::start(before, &self.settings.exe, &args, &home.dir, &log).map_err(|error| self.cannot_start(error))
     }
 
     fn cannot_start(&self, error: io::Error) -> Trouble {
@@ -304,7 +313,7 @@ impl LocalProvider {
     /// Ends keepers and processes that a runner left when it died.
     fn clean_up(&self, home: &Home) -> Result<(), Trouble> {
         let within = self.settings.patience.cleanup;
-        let mut child = self.start(home, &["--end".as_ref()])?;
+        let mut child = self.start(home, &[], &["--end".as_ref()])?;
         let in_time = match Trace::of(child.id() as i32).and_then(|trace| trace.map_or(Ok(None), |trace| trace.hold()))
         {
             Ok(Some(living)) => living.ends_within(within).map_err(at(&home.dir))?,

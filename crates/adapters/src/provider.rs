@@ -2,6 +2,7 @@
 
 use crate::ssh::Dial;
 use model::boot::Boot;
+use model::host::HostFacts;
 pub use model::orphan::Listed;
 use model::orphan::ResourceType;
 use model::provider_row::Stays;
@@ -102,8 +103,16 @@ pub struct Room {
     pub place: String,
     /// Machines at once.
     pub slots: i64,
-    /// It could be reached lately, as far as this process knows.
-    pub up: bool,
+}
+
+/// What each host has answered.
+pub type Looks = Vec<(String, Result<HostFacts, Trouble>)>;
+
+/// What a host is told when it is asked whether it can be used: for whom, and how its runners would reach the control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookAsk {
+    pub control_id: String,
+    pub control_url: String,
 }
 
 /// What of a machine may change the result of a command.
@@ -243,6 +252,14 @@ pub trait Provider: Send + Sync {
     /// Its hosts, where it has several and the control plane is to choose one for each machine.
     fn rooms(&self) -> Vec<Room> {
         Vec::new()
+    }
+    /// What each of its hosts has, by its name; an error where no machine could be made now.
+    fn look<'a>(&'a self, _ask: &'a LookAsk) -> ProviderFuture<'a, Looks> {
+        Box::pin(std::future::ready(Ok(Looks::new())))
+    }
+    /// On which of its hosts a machine is.
+    fn room_of(&self, _handle: &Handle) -> Option<String> {
+        None
     }
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen>;
     /// Ends the machine and everything on it. Ok means that it is surely gone, now or before; `Trouble` that it may still exist.

@@ -3,6 +3,7 @@
 
 mod binary;
 mod call;
+mod login;
 mod mux;
 mod place;
 pub mod relay;
@@ -16,8 +17,8 @@ pub use target::Target;
 
 use crate::local::DEFAULT_PRICE;
 use crate::provider::{
-    Capabilities, Handle, Linked, ListAsk, Listed, ListedPage, Order, Provider, ProviderFuture, Reach, Room, Seen,
-    is_workdir,
+    Capabilities, Handle, Linked, ListAsk, Listed, ListedPage, LookAsk, Looks, Order, Provider, ProviderFuture, Reach,
+    Room, Seen, is_workdir,
 };
 use call::Way;
 use futures_util::{StreamExt as _, stream};
@@ -43,10 +44,8 @@ const ENDED_WITHIN: Duration = Duration::from_secs(120);
 const OPENED_WITHIN: Duration = Duration::from_secs(30);
 /// What a host's shell may write before a relay speaks.
 const CHATTER_BYTES: u64 = 64 << 10;
-/// A host that could not be reached gets no new machine for so long, unless there is no other.
-const AVOIDED_FOR: Duration = Duration::from_secs(60);
-/// Hosts that are asked at the same time to let go of what is ours.
-const LEFT_AT_ONCE: usize = 16;
+/// Hosts that are asked at the same time.
+const ASKED_AT_ONCE: usize = 16;
 /// One that has just failed is not asked again within this.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -101,7 +100,7 @@ pub struct SshProvider {
     settings: Arc<SshSettings>,
     way: Way,
     binary: Arc<OnceCell<Binary>>,
-    /// When each host last could not be reached, and why. A hint for the choice of a host, and spares callers to wait for the same again.
+    /// When each host last could not be reached, and why: spares callers to wait for the same again.
     unreached: Arc<Mutex<BTreeMap<String, (Instant, Trouble)>>>,
 }
 
@@ -175,11 +174,6 @@ impl SshProvider {
         let repeated =
             trouble.effect == Effect::None && matches!(trouble.kind, TroubleKind::Network | TroubleKind::Auth);
         (repeated && since.elapsed() < ASKED_AGAIN_AFTER).then(|| trouble.clone())
-    }
-
-    fn is_up(&self, target: &Target) -> bool {
-        let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
-        unreached.get(&target.text).is_none_or(|(since, _)| since.elapsed() > AVOIDED_FOR)
     }
 
     /// The host and the name of a machine. A handle without a host is a name that somebody remembers: its hosts are asked.
@@ -319,13 +313,25 @@ impl SshProvider {
         Ok(Linked::Ended)
     }
 
+    async fn look_now(&self, ask: &LookAsk) -> Looks {
+        let mut asked = Vec::with_capacity(self.settings.hosts.len());
+        for target in &self.settings.hosts {
+            let (control_id, control_url) = (ask.control_id.clone(), ask.control_url.clone());
+            asked.push(async move {
+                let found = self.ask(target, Deed::Look { control_id, control_url }, LOOKED_WITHIN).await;
+                (target.text.clone(), found)
+            });
+        }
+        stream::iter(asked).buffered(ASKED_AT_ONCE).collect().await
+    }
+
     /// Several hosts at once: one that cannot be reached takes its time, and holds up no other.
     async fn leave_now(&self, control_id: &str) -> Vec<Stays> {
         let mut asked = Vec::with_capacity(self.settings.hosts.len());
         for target in &self.settings.hosts {
             asked.push(self.stays_on(target, control_id));
         }
-        stream::iter(asked).buffered(LEFT_AT_ONCE).filter_map(std::future::ready).collect().await
+        stream::iter(asked).buffered(ASKED_AT_ONCE).filter_map(std::future::ready).collect().await
     }
 
     async fn stays_on(&self, target: &Target, control_id: &str) -> Option<Stays> {
@@ -369,9 +375,14 @@ impl Provider for SshProvider {
         Resources::default()
     }
     fn rooms(&self) -> Vec<Room> {
-        let room =
-            |target: &Target| Room { place: target.text.clone(), slots: self.settings.slots, up: self.is_up(target) };
+        let room = |target: &Target| Room { place: target.text.clone(), slots: self.settings.slots };
         self.settings.hosts.iter().map(room).collect()
+    }
+    fn look<'a>(&'a self, ask: &'a LookAsk) -> ProviderFuture<'a, Looks> {
+        Box::pin(async move { Ok(self.look_now(ask).await) })
+    }
+    fn room_of(&self, handle: &Handle) -> Option<String> {
+        handle.0.split_once('@').map(|(_, host)| host.to_owned())
     }
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         Box::pin(self.spawn_now(order))

@@ -6,7 +6,7 @@ mod support;
 
 use adapters::conformance::{CONTROL_ID, Subject as _, order};
 use adapters::ssh::{Connection, Dial, Target};
-use adapters::{Linked, Provider as _, Seen, SshProvider, SshSettings};
+use adapters::{Linked, LookAsk, Provider as _, Seen, SshProvider, SshSettings};
 use model::{Effect, Trouble, TroubleKind};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -176,6 +176,30 @@ async fn a_runner_of_an_earlier_boot_is_gone_and_comes_back() {
     assert_eq!(subject.provider.spawn(&order(1)).await.unwrap(), handle);
     subject.await_runner(&order(1).boot.name).await;
     assert_eq!(subject.provider.inspect(&handle, &order(1).boot.nonce).await.unwrap(), Seen::Alive);
+}
+
+#[tokio::test]
+async fn a_look_says_what_a_host_has_or_why_no_machine_can_be_made_there_and_leaves_nothing_of_its_own() {
+    let subject = ssh();
+    let ask = LookAsk { control_id: CONTROL_ID.to_owned(), control_url: "relay:".to_owned() };
+    let look = |settings: SshSettings| {
+        let ask = ask.clone();
+        async move { SshProvider::new(settings).look(&ask).await.unwrap().remove(0).1 }
+    };
+    let right = || subject.sshd.settings(&subject.dir);
+    let facts = look(right()).await.unwrap();
+    assert_eq!(facts.architecture, std::env::consts::ARCH);
+    assert!(facts.cpu_milli >= Some(1000) && facts.memory_bytes > Some(0), "{facts:?}");
+    assert!(!subject.dir.join(CONTROL_ID).exists(), "only the binary is there, for the first machine");
+    let long = subject.dir.join("x".repeat(100));
+    check(&look(subject.sshd.settings(&long)).await.unwrap_err(), TroubleKind::InvalidSpec, "too long for a socket");
+    // Nothing can be made in the folder of the control plane, so no relay can listen there.
+    fs::write(subject.dir.join(CONTROL_ID), "in the way").unwrap();
+    let trouble = look(right()).await.unwrap_err();
+    assert!(trouble.what.contains(CONTROL_ID), "{trouble}");
+    let mut wrong = right();
+    wrong.hosts = vec![Target::parse("127.0.0.1:1").unwrap()];
+    check(&look(wrong).await.unwrap_err(), TroubleKind::Network, "cannot be reached");
 }
 
 fn echo() -> Dial {

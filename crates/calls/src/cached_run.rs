@@ -1,8 +1,9 @@
 //! A run as a call: which of its fields can change the result and are therefore inputs of the call node, what its value is, and which ends
 //! are kept. A field that is not here (name, durations, budget, priority, region, cpu, memory, …) never changes the key.
 
-use crate::datum::Element;
-use crate::id::{DagId, Id, NodeId, Reference};
+pub use crate::call::Call;
+use crate::call::put;
+use crate::id::{DagId, Id};
 use crate::read::Records;
 use crate::record::{Dag, ExecStatus, Node};
 use crate::scalar::MAX_BYTES;
@@ -74,14 +75,6 @@ pub const LINES: [&str; 13] = [
     "salt",
 ];
 
-/// A call node with all records it needs, children first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
-    pub node: NodeId,
-    pub inputs: Vec<NodeId>,
-    pub records: Records,
-}
-
 impl CachedRun {
     /// The value of each line.
     fn values(&self) -> Result<[Value; LINES.len()], BadValue> {
@@ -120,23 +113,8 @@ impl CachedRun {
 
     /// The call node of this run. Equal runs have the same node, whatever else about them differs.
     pub fn call(&self) -> Result<Call, BadValue> {
-        let mut records = Records::new();
-        let mut inputs = Vec::new();
-        for value in self.values()? {
-            let literal = Node::Literal { value: value.element(&mut records)? };
-            inputs.push(put(&mut records, &literal));
-        }
-        let function: Element = Value::Uri(Uri::new(FUNCTION)?).element(&mut records)?;
-        let node = put(&mut records, &Node::Call { function, inputs: inputs.clone() });
-        Ok(Call { node, inputs, records })
+        Call::with(Uri::new(FUNCTION)?, &self.values()?)
     }
-}
-
-fn put(records: &mut Records, node: &Node) -> NodeId {
-    let record = node.record();
-    let id = NodeId::of(&record);
-    records.push((Reference::from(id), record));
-    id
 }
 
 fn hash(id: Id) -> Result<Value, BadValue> {

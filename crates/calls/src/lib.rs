@@ -4,6 +4,7 @@
 
 pub mod adapter;
 pub mod cached_run;
+pub mod call;
 mod cbor;
 pub mod datum;
 pub mod exchange;

@@ -140,6 +140,13 @@ impl Object {
         }
     }
 
+    /// The blob that a record names, without decoding records that cannot name one: a datum that is a URI begins with `[7, …]`.
+    pub fn named_blob(bytes: &[u8]) -> Option<Blob> {
+        let body = bytes.get(Kind::HEADER_BYTES..)?;
+        let may_be = bytes[1] == Kind::Datum as u8 && body.starts_with(&[0x82, 0x07]);
+        if may_be { Object::decode(bytes).ok()?.blob() } else { None }
+    }
+
     /// The blob that must be there for this record to be complete.
     pub fn blob(&self) -> Option<Blob> {
         match self {

@@ -30,6 +30,14 @@ impl Uuid {
     }
 }
 
+impl Uuid {
+    /// The same for the same text.
+    pub fn derived(from: &str) -> Uuid {
+        let id = crate::Id::of(from.as_bytes()).to_string();
+        Uuid(format!("{}-{}-{}-{}-{}", &id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..32]))
+    }
+}
+
 impl FromStr for Uuid {
     type Err = BadRef;
     fn from_str(text: &str) -> Result<Uuid, BadRef> {

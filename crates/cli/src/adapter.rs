@@ -9,9 +9,9 @@ use calls::adapter::{MAX_BYTES, Request};
 use calls::function::{Function, SCHEME};
 use calls::record::ExecStatus;
 use calls::{Value, json};
-use server::call::check::{Case, Check};
-use server::call::exchange::Exchange;
-use server::call::{Adapters, Own, local};
+use server::adapter::check::{Case, Check};
+use server::adapter::exchange::Exchange;
+use server::adapter::{Adapters, Own, local};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub fn adapter(command: Adapter) -> Done {
     }
 }
 
-fn failed(error: server::call::exchange::ExchangeError) -> Complaint {
+fn failed(error: server::adapter::exchange::ExchangeError) -> Complaint {
     Complaint { code: REFUSED, text: one_line(&error.to_string()), fix: None }
 }
 

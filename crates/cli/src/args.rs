@@ -1,9 +1,9 @@
 //! The command line: every command, and the arguments several of them share. What a command does is in its noun's file.
 
 use crate::{
-    action, adapter, allocation, artifact, bench, cache, completion, control, credits, doctor, event, external, fault,
-    instance, login, logs, manifest, message, orphan, provider, ps, quantity, question, role, run, schema, secret,
-    settings, sim, snapshot, status, step, token, ui, workflow,
+    action, adapter, allocation, artifact, bench, cache, call, completion, control, credits, dag, doctor, event,
+    external, fault, instance, login, logs, manifest, message, orphan, provider, ps, quantity, question, role, run,
+    schema, secret, settings, sim, snapshot, status, step, token, ui, workflow,
 };
 use clap::{Parser, Subcommand};
 use wire::model::fault::Role;
@@ -66,6 +66,10 @@ pub enum Command {
     #[command(subcommand)]
     Cache(cache::Cache),
     Backtrack(cache::BacktrackArgs),
+    Call(call::CallArgs),
+    /// Heads, commits and objects of calls, and their way to remotes
+    #[command(subcommand)]
+    Dag(dag::Dag),
     /// Resources at providers that nobody here knows
     #[command(subcommand, visible_alias = "orphan")]
     Orphans(orphan::Orphan),
@@ -183,6 +187,8 @@ repl runs commands on machines, streams what happens, charges it once.
   extend  release              keep a finished run's folder longer, give it back
   snapshot                     keep a run's folder, and start others from it
   cache  backtrack             results that are kept, and where one came from
+  call                         apply a function to values, once for the same ones
+  dag                          heads of results, objects, push and pull
   workflow  manifest           how machines came to be, and who owns them
   provider                     where machines come from, and what they cost
   orphans                      what providers list and nobody here knows

@@ -3,6 +3,7 @@
 
 mod agents;
 mod bare;
+mod calls;
 mod crowd;
 mod figure;
 mod files;
@@ -34,9 +35,10 @@ Examples:
   repl bench warm submits --repeats 9
   repl bench --quick --json > bench.json
   repl bench agents --restate ~/restate
+  repl bench calls --joblib ~/venv/bin/python
   repl bench postgres --database postgres://remuda@127.0.0.1/bench")]
 pub struct BenchArgs {
-    /// Which: warm, submits, runs, agents, files, listing, recovery, followers, postgres, idle; all of them unless named
+    /// Which: warm, submits, runs, agents, calls, files, listing, recovery, followers, postgres, idle; all of them unless named
     names: Vec<String>,
     /// Smaller and fewer: a minute instead of ten, for a first impression
     #[arg(long)]
@@ -50,6 +52,9 @@ pub struct BenchArgs {
     /// A folder with restate-server and restate-service, which `agents` is compared with
     #[arg(long, value_name = "FOLDER")]
     restate: Option<PathBuf>,
+    /// A Python that has joblib, which `calls` is compared with
+    #[arg(long, value_name = "PYTHON")]
+    joblib: Option<PathBuf>,
     /// JSON on stdout and nothing else there
     #[arg(long)]
     json: bool,
@@ -61,6 +66,7 @@ pub struct Plan {
     pub quick: bool,
     pub database: Option<String>,
     pub restate: Option<PathBuf>,
+    pub joblib: Option<PathBuf>,
     /// A home with many open runs, made when it is first needed.
     pub crowd: crowd::Crowd,
 }
@@ -87,6 +93,7 @@ const BENCHES: &[(&str, fn(&Plan) -> Measured<'_>)] = &[
     ("submits", |plan| Box::pin(submits::measure(plan))),
     ("runs", |plan| Box::pin(runs::measure(plan))),
     ("agents", |plan| Box::pin(agents::measure(plan))),
+    ("calls", |plan| Box::pin(calls::measure(plan))),
     ("followers", |plan| Box::pin(followers::measure(plan))),
     ("files", |plan| Box::pin(files::measure(plan))),
     ("listing", |plan| Box::pin(listing::measure(plan))),
@@ -101,6 +108,7 @@ pub async fn bench(args: BenchArgs) -> Done {
         quick: args.quick,
         database: args.database.clone(),
         restate: args.restate.as_deref().map(absolute).transpose()?,
+        joblib: args.joblib.as_deref().map(absolute).transpose()?,
         crowd: Default::default(),
     };
     tokio::select! {

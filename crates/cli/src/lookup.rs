@@ -34,6 +34,7 @@ pub const TOKEN: Noun = Noun { name: "token", path: "/tokens", prefix: "tok_" };
 
 pub const ESCALATION: Noun = Noun { name: "escalation", path: "/escalations", prefix: "qst_" };
 pub const APPROVAL: Noun = Noun { name: "approval", path: "/approvals", prefix: "qst_" };
+pub const CALL: Noun = Noun { name: "call", path: "/calls", prefix: "cal_" };
 
 #[derive(Deserialize)]
 struct Listed {

@@ -13,12 +13,14 @@ mod args;
 mod artifact;
 mod bench;
 mod cache;
+mod call;
 mod complaint;
 mod completion;
 mod control;
 mod control_plane;
 mod cost;
 mod credits;
+mod dag;
 mod doctor;
 mod drawing;
 mod embedded;
@@ -228,6 +230,8 @@ async fn dispatch(flags: &settings::Flags, command: Command) -> Done {
         Command::Workflow(command) => workflow::workflow(&settings, command).await,
         Command::Cache(command) => cache::cache(&settings, command).await,
         Command::Backtrack(args) => cache::backtrack(&settings, args).await,
+        Command::Call(args) => call::call(&settings, args).await,
+        Command::Dag(command) => dag::dag(&settings, command).await,
         Command::Snapshot(command) => snapshot::snapshot(&settings, command).await,
         Command::Manifest(command) => manifest::manifest(&settings, command).await,
         Command::Provider(command) => provider::provider(&settings, command).await,

@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use crate::show::{self, Table};
 use serde_json::{Map, Value, json};
 use std::io::{BufRead as _, IsTerminal as _};
-use wire::api::{NewProvider, PriceView, ProviderReport, ProviderView, Submit};
+use wire::api::{HostView, NewProvider, PriceView, ProviderReport, ProviderView, Submit};
 use wire::client::encode;
 use wire::model::spec::Resources;
 
@@ -27,6 +27,16 @@ pub enum Provider {
     Ls {
         #[command(flatten)]
         listing: Listing,
+    },
+    /// Show a provider and its hosts: what each has, and whether it is up
+    #[command(after_help = "Examples:
+  repl provider show lab
+  repl provider show lab --json")]
+    Show {
+        /// Its name
+        provider: String,
+        #[command(flatten)]
+        json: Json,
     },
     /// Set up a provider beside those of the settings
     #[command(after_help = "Examples:
@@ -117,6 +127,11 @@ pub async fn provider(settings: &Settings, command: Provider) -> Done {
             let found: Vec<ProviderView> = plane.list("/providers", listing.limit).await?;
             if listing.json { show::json(&found) } else { Ok(list(&found)) }
         }
+        Provider::Show { provider, json } => {
+            let plane = ControlPlane::reach(settings).await?;
+            let found: ProviderView = plane.get(&format!("/providers/{}", encode(&provider))).await?;
+            if json.json { show::json(&found) } else { Ok(print(&found)) }
+        }
         Provider::Add(args) => add(settings, args).await,
         Provider::Test { provider, yes, json } => test(settings, &provider, yes, json).await,
         Provider::Remove { provider, force, abandon } => remove(settings, &provider, force, abandon).await,
@@ -138,6 +153,7 @@ fn list(found: &[ProviderView]) -> u8 {
         notes.extend(it.spot.then_some("spot".to_owned()));
         notes.extend(it.gpus.iter().map(|gpu| format!("gpu {}", one_line(gpu))));
         notes.extend(it.orgs.as_ref().map(|orgs| format!("for {}", one_line(&orgs.join(", ")))));
+        notes.extend(hosts_up(it));
         notes.extend(it.leaving.then_some("is being removed".to_owned()));
         notes.extend(it.stays.iter().map(|stays| format!("{} is not cleared", one_line(&stays.host))));
         table.row([
@@ -152,6 +168,72 @@ fn list(found: &[ProviderView]) -> u8 {
     }
     table.print("no providers");
     0
+}
+
+/// How many of its hosts can be used, where it has several.
+fn hosts_up(it: &ProviderView) -> Option<String> {
+    let up = it.hosts.iter().filter(|host| host.status == "up").count();
+    (!it.hosts.is_empty()).then(|| format!("{up} of {} up", show::count(it.hosts.len() as i64, "host")))
+}
+
+fn print(it: &ProviderView) -> u8 {
+    let yes = |is: bool| is.then(|| "yes".to_owned());
+    show::pairs(&[
+        ("provider", Some(it.name.clone())),
+        ("kind", it.kind.clone()),
+        ("from", Some(it.source.clone())),
+        ("regions", Some(one_line(&it.regions.join(", ")))),
+        ("machines", Some(format!("{} of {}", it.instances, it.max_instances))),
+        ("price", Some(format!("{} credits an hour", it.price_per_hour))),
+        ("bills", yes(it.bills)),
+        ("spot", yes(it.spot)),
+        ("gpus", (!it.gpus.is_empty()).then(|| one_line(&it.gpus.join(", ")))),
+        ("for", it.orgs.as_ref().map(|orgs| one_line(&orgs.join(", ")))),
+        ("hosts", hosts_up(it)),
+        ("leaving", yes(it.leaving)),
+    ]);
+    if !it.hosts.is_empty() {
+        println!();
+        hosts(&it.hosts);
+    }
+    0
+}
+
+fn hosts(all: &[HostView]) {
+    let mut table = Table::new(["HOST", "STATUS", "MACHINES", "ARCH", "SYSTEM", "CPU", "MEMORY", "GPUS"])
+        .without_if_narrow(&["ARCH", "SYSTEM"]);
+    for it in all {
+        table.row([
+            one_line(&it.host),
+            show::status(&it.status),
+            format!("{} of {}", it.instances, it.slots),
+            one_line(&show::or_dash(it.architecture.as_ref())),
+            one_line(&show::or_dash(it.os_release.as_ref())),
+            show::or_dash(it.cpu_milli.map(wire::model::spec::show_cpu)),
+            show::or_dash(it.memory_bytes.map(show::size)),
+            one_line(&counted(&it.gpus)),
+        ]);
+    }
+    table.print("no hosts");
+    for it in all {
+        let since = it.down_since.map_or_else(String::new, |since| format!(" (down {})", show::ago(since)));
+        if let Some(why) = &it.why {
+            println!("{}{since}: {}", one_line(&it.host), one_line(why));
+        }
+    }
+}
+
+/// `2 × A100, 1 × T4`, in the order in which they are met.
+fn counted(models: &[String]) -> String {
+    let mut kinds: Vec<&String> = Vec::new();
+    for model in models {
+        if !kinds.contains(&model) {
+            kinds.push(model);
+        }
+    }
+    let count = |kind: &&String| models.iter().filter(|model| model == kind).count();
+    let shown: Vec<String> = kinds.iter().map(|kind| format!("{} × {kind}", count(kind))).collect();
+    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
 }
 
 fn prices(found: &[PriceView]) -> u8 {
@@ -182,6 +264,9 @@ async fn add(settings: &Settings, args: AddArgs) -> Done {
         return show::json(&added);
     }
     println!("{} is set up", added.name);
+    if !added.hosts.is_empty() {
+        hosts(&added.hosts);
+    }
     eprintln!("repl: try it: repl provider test {0} · use it: repl run --provider {0} …", added.name);
     Ok(0)
 }
@@ -300,6 +385,13 @@ mod tests {
 
     fn said(line: &str) -> Done<Value> {
         keys(&Line::parse_from(line.split(' ')).args).map(Value::Object)
+    }
+
+    #[test]
+    fn gpus_are_counted_by_their_model() {
+        let models = ["A100", "T4", "A100"].map(str::to_owned);
+        assert_eq!(counted(&models), "2 × A100, 1 × T4");
+        assert_eq!(counted(&[]), "-");
     }
 
     #[test]

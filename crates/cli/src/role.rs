@@ -96,7 +96,7 @@ pub fn mcp() -> Option<i32> {
 
 /// The execution adapter `dml-exec-local`, which is this program under that name.
 pub fn execution_adapter() -> Option<i32> {
-    use server::call::local;
+    use server::adapter::local;
     let mut words = std::env::args_os();
     let called = PathBuf::from(words.next()?);
     if called.file_name()? != local::NAME && words.next()? != local::NAME {

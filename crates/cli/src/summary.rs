@@ -253,7 +253,7 @@ pub fn dry_run(plan: &Plan, submit: &Submit, json: bool) -> Done {
     Ok(0)
 }
 
-fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 14] {
+fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 16] {
     let resources = |it: &ResourcesBody| Resources {
         cpu_milli: it.cpu_milli,
         memory_bytes: it.memory_bytes,
@@ -298,6 +298,8 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 14]
         ("runs for", plan.max_duration_ms.map(|ms| format!("{} at most", show_duration(ms)))),
         ("price", Some(format!("{} credits an hour", plan.price_per_hour))),
         ("or else", or_else(plan)),
+        ("host", plan.host.clone()),
+        ("other hosts", other_hosts(plan)),
         ("not tried", not_tried(plan)),
         (
             "set aside",
@@ -321,6 +323,11 @@ fn or_else(plan: &Plan) -> Option<String> {
     };
     let others: Vec<String> = plan.offers.iter().skip(1).map(shown).collect();
     (!others.is_empty()).then(|| others.join(", "))
+}
+
+fn other_hosts(plan: &Plan) -> Option<String> {
+    let others: Vec<String> = plan.other_hosts.iter().map(|it| format!("{}: {}", it.host, it.why)).collect();
+    (!others.is_empty()).then(|| others.join("; "))
 }
 
 fn not_tried(plan: &Plan) -> Option<String> {

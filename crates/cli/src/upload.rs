@@ -8,7 +8,7 @@ mod send;
 mod walk;
 
 pub use hashing::hash;
-pub use send::{Missing, Sent, send};
+pub use send::{Missing, Sent, pieces, send};
 pub use walk::{Files, Found, walk};
 
 use crate::complaint::{Complaint, Done};

@@ -15,16 +15,18 @@ pub(crate) use act::{MAX_OUTPUT_BYTES, output_problem};
 pub(crate) use commit::{collect_secrets, named_secrets};
 
 use crate::Engine;
+use crate::call_step::CallTool;
 use crate::planner::history;
 use crate::render::{Evaluated, Fresh, Renderer, Want};
 use crate::step::{Place, step_plan};
 use act::{Act, Called, Ended, Found, Woken, cut_all, no_tool, poll_acts, poll_ended, schema_problem};
-use adapters::{ToolAnswer, ToolCall};
+use adapters::{Tool, ToolAnswer, ToolCall};
 use commit::{AtHand, Begin, Decided};
 use dialogues::Talk;
 use hints::RunHints;
 use model::agent::{Agent, AgentKind};
 use model::log::LogId;
+use model::step::ToolKind;
 use model::time::SECOND;
 use model::{AgentId, Failure, Refused, RunId, StepId, Trouble};
 use std::collections::BTreeMap;
@@ -166,7 +168,13 @@ impl Holder<'_> {
             Arc::make_mut(&mut self.evaluated).steps.remove(place);
         }
         let call = ToolCall { key: begin.key, input: begin.input, secrets: begin.secrets };
-        let tool = engine.context.tools.get(&step.tool).cloned();
+        let tool = match step.tool {
+            ToolKind::Call => {
+                let (engine, org, run) = (engine.clone(), self.renderer.org, self.run);
+                Some(Arc::new(CallTool { engine, org, run }) as Arc<dyn Tool>)
+            }
+            tool => engine.context.tools.get(&tool).cloned(),
+        };
         let endpoint = tool.as_ref().and_then(|tool| tool.endpoint(&call.input));
         let kind = step.tool;
         let called = endpoint.zip(step.began_at).map(|(endpoint, began_at)| Called { endpoint, began_at });

@@ -1,19 +1,19 @@
 //! Runs that are answered by content: the key of a run, the look-up, and the answer. A caller rests in `created` until it is answered; then
 //! it goes from there to its end in one commit, without a job.
 
+use crate::execution::{Request, Work, open};
 use crate::run::{KeyedResponse, Render, Submission, affordable, check_asked, check_secrets, fresh, use_contents};
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
 use calls::cached_run::{Artifact, CachedRun, Call, FUNCTION, File, Machine, RunValue, Stream, is_hit};
-use calls::key::{Epoch, execution_key};
+use calls::key::Epoch;
 use calls::record::{ExecStatus, Node as CallNode};
 use calls::{ExecId, Fault, Id, NodeId, Value, read};
-use model::execution::Execution;
 use model::hierarchy::{self, Pick, Rows};
 use model::run::{Called, LastError, RunEvent, RunReason};
 use model::spec::{Cache, CallPart, Command, RunSpec};
 use model::tree::{MAX_DEPTH, Node, Tree};
-use model::{Failure, OrgId, Refused, RunId, Trouble};
+use model::{Failure, OrgId, Refused, RunId, Trouble, TroubleKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::artifact::{Announced, EntryKind};
@@ -47,16 +47,6 @@ pub(crate) struct Kept {
     pub value: RunValue,
     /// Where its artifacts that are links lead to.
     pub links: BTreeMap<Vec<u8>, String>,
-}
-
-/// What an execution of a cached run is asked to do.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Request {
-    /// Given out before the run exists, so that submitting twice makes one run.
-    pub run: RunId,
-    /// What the run that asked first was called.
-    pub name: String,
-    pub spec: RunSpec,
 }
 
 impl Engine {
@@ -246,31 +236,24 @@ pub(crate) fn result_of(tx: &mut Tx, blobs: &Blobs, org: OrgId, exec: ExecId) ->
 
 /// The open execution of the call, or a new one; this run waits for it. Also the run that executes it.
 fn join(tx: &mut Tx, submission: &Submission, call: &Call, caller: RunId) -> Result<(i64, RunId), Failure> {
-    let org = submission.org;
-    let epoch = store::execution::epoch(tx, org, FUNCTION)?;
-    let key = execution_key(&org.to_string(), call.node, &Epoch::Counter(epoch as u64)).to_string();
-    if let Some(id) = store::execution::open_of(tx, org, &key)?
-        && store::execution::lock(tx, id)?.is_some_and(|execution| !execution.status.is_end())
-    {
-        let request: Request = request_of(tx, id)?;
-        store::execution::join(tx, id, caller)?;
-        return Ok((id, request.run));
-    }
-    let (id, backend) = (tx.next_id(), RunId(tx.next_id()));
-    let call_part = Some(CallPart::Backend { execution: id });
-    let name = submission.name.clone().unwrap_or_default();
-    let request = Request { run: backend, name, spec: RunSpec { call: call_part, ..submission.spec.clone() } };
-    let request = serde_json::to_value(&request).expect("a request is plain data");
-    store::execution::insert(tx, id, &Execution::new(org, key, call.node.to_string(), 1), &request)?;
+    let epoch = Epoch::Counter(store::execution::epoch(tx, submission.org, FUNCTION)? as u64);
+    let (id, request) = open(tx, submission.org, (call.node, FUNCTION), epoch, &|tx, id| by_run(tx, id, submission))?;
     store::execution::join(tx, id, caller)?;
-    let at = tx.at();
-    tx.wake(WorkKind::Execution, id, at);
-    Ok((id, backend))
+    let Work::Run { run, .. } = request.work else {
+        return Err(Trouble::internal("a cached run is executed by a program").into());
+    };
+    Ok((id, run))
 }
 
-pub(crate) fn request_of(tx: &mut Tx, id: i64) -> Result<Request, Failure> {
-    let request = store::execution::request(tx, id)?;
-    serde_json::from_value(request).map_err(|error| Trouble::internal(format!("a request: {error}")).into())
+/// A run of this system that executes the call.
+pub(crate) fn by_run(tx: &mut Tx, execution: i64, submission: &Submission) -> Request {
+    let call = Some(CallPart::Backend { execution });
+    let spec = Box::new(RunSpec { call, ..submission.spec.clone() });
+    Request {
+        name: submission.name.clone().unwrap_or_default(),
+        fresh: false,
+        work: Work::Run { run: RunId(tx.next_id()), spec },
+    }
 }
 
 /// What a kept result wrote.
@@ -389,7 +372,13 @@ impl RunTx<'_> {
             let (org, run, attempt) = (self.run.org, self.run.id, self.run.attempt);
             let size = if matches!(what, EntryKind::File { .. }) { artifact.blob.bytes as i64 } else { 0 };
             let announced = Announced { org, run, attempt, path: &path, size, what: &what };
-            store::artifact::share(self.tx, &announced, &artifact.blob.hash.to_string())?;
+            let hash = artifact.blob.hash.to_string();
+            // A sweep that has begun must leave the bytes: this row lists them until it expires.
+            if !store::content::touch(self.tx, org, &hash)? {
+                let why = "an artifact of the result is being deleted at this moment: submit it again";
+                return Err(Trouble::new(TroubleKind::Timeout, why).into());
+            }
+            store::artifact::share(self.tx, &announced, &hash)?;
         }
         Ok(())
     }

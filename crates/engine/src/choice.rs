@@ -4,6 +4,7 @@
 use crate::EngineContext;
 use crate::run_tx::RunTx;
 use adapters::registry::LOCAL;
+use model::host::NotTaken;
 use model::offer::{Asked, Candidate, Choice, Offer, Passed, PassedOver, Quote};
 use model::spec::{Resources, RunKind};
 use model::{Failure, JobId, OrgId, Refused};
@@ -32,6 +33,7 @@ impl EngineContext {
                 orgs: listing.orgs.clone(),
                 largest: capabilities.largest,
                 gpus: capabilities.gpus,
+                hosts: listing.hosts.clone(),
                 quotes,
             }
         };
@@ -58,6 +60,23 @@ impl EngineContext {
         Err(refused(asked, passed, &choice))
     }
 
+    /// Refuses what no machine of the provider could ever hold: waiting would not help.
+    pub(crate) fn check_fit(&self, provider: &str, asked: &Resources) -> Result<(), Refused> {
+        let capabilities = self.provider(provider)?.capabilities();
+        let hosts = self.providers.all().get(provider).map_or_else(Vec::new, |listing| listing.hosts.clone());
+        let fits = match hosts.is_empty() {
+            true => capabilities.fit(asked),
+            false => hosts.iter().any(|host| host.could(asked).is_ok()),
+        };
+        if fits {
+            return Ok(());
+        }
+        let largest =
+            hosts.iter().map(model::host::Host::largest).max_by_key(|size| (size.cpu_milli, size.memory_bytes));
+        let largest = largest.unwrap_or(capabilities.largest);
+        Err(Refused::DoesNotFit { asked: asked.clone(), largest, place: provider.to_owned() })
+    }
+
     /// Whether some provider is not for every org.
     pub fn limits_orgs(&self) -> bool {
         self.providers.all().values().any(|listing| listing.orgs.is_some())
@@ -79,6 +98,13 @@ fn refused(asked: &Asked<'_>, PassedOver { provider, why }: &PassedOver, choice:
         Passed::NoSuchGpu { .. } => {
             let gpu = asked.resources.gpu.as_ref().map_or_else(String::new, |gpu| gpu.to_string());
             Refused::invalid("gpu", format!("`{gpu}` cannot be had of {provider}: {why}{or}"))
+        }
+        Passed::NoHost { hosts } => {
+            let field = match asked.resources.gpu {
+                Some(_) if hosts.iter().all(|(_, why)| matches!(why, NotTaken::OtherGpus { .. })) => "gpu",
+                _ => "resources",
+            };
+            Refused::invalid(field, format!("{} cannot be had of {provider}: {why}{or}", asked.resources))
         }
         Passed::NoSuchRegion { regions } => {
             let region = asked.region.unwrap_or_default();

@@ -47,11 +47,49 @@ pub struct Calls {
     pub kept_ms: i64,
     /// Of all results of an org in sum; those that were used longest ago go first.
     pub max_bytes: i64,
+    /// Programs that functions may name: names, or beginnings of names that end in `*`. The URI of a function never chooses what is
+    /// executed here. None: as the role of the process says.
+    pub adapters: Option<Vec<String>>,
+    /// Where calls and results are exchanged with adapters; in the home if there is none.
+    pub exchange: Option<std::path::PathBuf>,
+    /// Records of calls that nothing leads to are kept so long after their last use: they may be on their way to being named.
+    pub unnamed_kept_ms: i64,
+}
+
+impl Calls {
+    fn check(&self) -> Result<(), Refused> {
+        let is_name = |text: &str| {
+            !text.is_empty()
+                && text.bytes().all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+                && !text.starts_with('-')
+        };
+        for pattern in self.adapters.iter().flatten() {
+            if !is_name(pattern.strip_suffix('*').unwrap_or(pattern)) {
+                let why = format!(
+                    "`{pattern}` is neither the name of a program (a-z, 0-9, -) nor the beginning of one with `*` after it"
+                );
+                return Err(Refused::invalid("calls.adapters", why));
+            }
+        }
+        match &self.exchange {
+            Some(folder) if !folder.is_absolute() => {
+                Err(Refused::invalid("calls.exchange", "must be an absolute path"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Default for Calls {
     fn default() -> Self {
-        Calls { project: "default".into(), kept_ms: 90 * DAY, max_bytes: 10 << 30 }
+        Calls {
+            project: "default".into(),
+            kept_ms: 90 * DAY,
+            max_bytes: 10 << 30,
+            unnamed_kept_ms: DAY,
+            adapters: None,
+            exchange: None,
+        }
     }
 }
 
@@ -150,6 +188,7 @@ impl Config {
         self.limits.check()?;
         self.orphans.check()?;
         self.manifests.check()?;
+        self.calls.check()?;
         model::feature::check(&self.features)?;
         if !(1..=MOST_ACT_PERMITS).contains(&self.worker.act_permits) {
             return Err(Refused::invalid("worker.act_permits", format!("must lie between 1 and {MOST_ACT_PERMITS}")));

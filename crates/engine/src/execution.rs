@@ -1,27 +1,65 @@
-//! The work item of an execution: an Executor with the adapter `dml-exec-repl` built in. It claims the key, submits the run that executes the
-//! call, collects what that run left, pins the result in one transaction, and answers every caller. Each step can be repeated: a worker
-//! that dies leaves the rows from which the next holder of the item goes on.
+//! The work item of an execution: an Executor. The adapter `dml-exec-repl` is built in: it claims the key, submits the run that executes the
+//! call and collects what that run left. Other adapters are programs, which it asks (`invoke.rs`). Then it pins the result in one transaction
+//! and answers every caller. Each step can be repeated: a worker that dies leaves the rows from which the next holder of the item goes on.
 
 mod collect;
 mod integrate;
+mod invoke;
 
-use crate::cached_run::{Answer, Request, kept, request_of};
+pub use invoke::Executor;
+
+use crate::cached_run::{Answer, kept};
 use crate::run::{Action, act};
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
+use calls::NodeId;
+use calls::function::Function;
+use calls::key::{Epoch, execution_key};
 use collect::Collected;
 use model::claim::{self, LEASE_MS, Orchestrator, OrchestratorEvent, OrchestratorStatus};
 use model::execution::{Execution, ExecutionEvent, ExecutionStatus, apply};
 use model::run::{LastError, Run, RunEvent, RunStatus};
-use model::{Failure, Outcome, Refused, RunId, Timestamp, Trouble};
-use store::{Item, Lane, Tx};
+use model::spec::RunSpec;
+use model::{Failure, OrgId, Outcome, Refused, RunId, Timestamp, Trouble, bug};
+use store::{Item, Lane, Tx, WorkKind};
 
 /// Callers that are answered between two looks at the execution.
 const ANSWERED_AT_ONCE: i64 = 100;
 /// The owner of a claim refreshes its lease so often.
 const POLL_MS: i64 = LEASE_MS / 3;
+/// The adapter that is built in.
+pub(crate) const OWN_ADAPTER: &str = "dml-exec-repl";
 /// Digits of the execution key in the name of its run.
 const NAME_DIGITS: usize = 16;
+
+/// What is executed, and how.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Request {
+    /// What the run that asked first was called.
+    pub name: String,
+    /// A caller with `cache: false` asked: its result replaces the one that is pinned.
+    #[serde(default)]
+    pub fresh: bool,
+    pub work: Work,
+}
+
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Work {
+    /// By a run of this system. Its id is given out before it exists, so that submitting twice makes one run.
+    Run { run: RunId, spec: Box<RunSpec> },
+    /// By a program. `uuid` names the execution in its exchange.
+    Adapter { inputs: Vec<NodeId>, uuid: String },
+}
+
+impl Request {
+    pub(crate) fn run(&self) -> Option<RunId> {
+        match &self.work {
+            Work::Run { run, .. } => Some(*run),
+            Work::Adapter { .. } => None,
+        }
+    }
+}
 
 /// An execution and what its next step depends on.
 struct Seen {
@@ -36,6 +74,10 @@ struct Seen {
 
 enum Next {
     Begin,
+    /// The adapter's program is asked how it is.
+    Invoke,
+    /// The adapter's program is asked to stop, or to clean up.
+    Close,
     Abandon,
     Collect,
     Integrate,
@@ -55,16 +97,28 @@ impl Seen {
             status if status.is_end() && !self.callers.is_empty() => Next::Answer,
             // Its end wakes the item again.
             status if status.is_end() && open && !ending => Next::StopBackend,
-            status if status.is_end() => Next::Over,
-            _ if self.callers.is_empty() => Next::Abandon,
+            // A run that executed it needs no cleanup of ours.
+            status if status.is_end() && (self.it.closing.is_none() || self.request.run().is_some()) => Next::Over,
+            status if status.is_end() => self.not_before(Next::Close),
+            _ if self.callers.is_empty() && !self.it.asked => Next::Abandon,
             S::RetryWait => match self.it.not_before {
                 Some(due) if due > self.at => Next::LookAgain(due),
                 _ => Next::Resume,
             },
             S::IntegrateOk | S::IntegrateError => Next::Integrate,
+            S::ResolveCallNode => Next::Begin,
+            _ if self.request.run().is_none() => self.not_before(Next::Invoke),
             _ if self.backend.is_none() => Next::Begin,
             _ if open => Next::LookAgain(self.at + POLL_MS),
             _ => Next::Collect,
+        }
+    }
+
+    /// At once, or when its time has come. A caller may leave before that.
+    fn not_before(&self, next: Next) -> Next {
+        match self.it.not_before {
+            Some(due) if due > self.at => Next::LookAgain(due.min(self.at + POLL_MS)),
+            _ => next,
         }
     }
 }
@@ -75,14 +129,18 @@ impl Engine {
             let Some(seen) = self.see_execution(item.subject).await? else { return self.done(item).await };
             match seen.next() {
                 Next::Begin => self.begin_execution(item).await?,
+                Next::Invoke => self.ask_adapter(item, &seen).await?,
+                Next::Close => self.close_adapter(item, &seen).await?,
                 Next::Abandon => self.execution_event(item, ExecutionEvent::Abandoned).await?,
                 Next::Resume => self.execution_event(item, ExecutionEvent::WaitOver).await?,
                 Next::Collect => self.collect_result(item, &seen).await?,
                 Next::Integrate => self.integrate(item, &seen).await?,
                 Next::Answer => self.answer_callers(item, &seen).await?,
-                Next::StopBackend => self.stop_backend(item, seen.request.run).await?,
+                Next::StopBackend => self.stop_backend(item, &seen).await?,
                 Next::LookAgain(due) => {
-                    self.refresh_claim(item, &seen.it).await?;
+                    if !seen.it.status.is_end() {
+                        self.refresh_claim(item, &seen.it).await?;
+                    }
                     return self.at(item, due).await;
                 }
                 Next::Over => return self.done(item).await,
@@ -96,13 +154,16 @@ impl Engine {
                 let Some(it) = store::execution::find(tx, id)? else { return Ok(None) };
                 let request = request_of(tx, id)?;
                 let callers = store::execution::callers(tx, id, ANSWERED_AT_ONCE)?;
-                let backend = store::run::find(tx, request.run)?;
+                let backend = match request.run() {
+                    Some(run) => store::run::find(tx, run)?,
+                    None => None,
+                };
                 Ok(Some(Seen { it, request, callers, backend, at: tx.at() }))
             })
             .await
     }
 
-    /// The claim and the run that executes the call, in one transaction: submitted once, whoever repeats it.
+    /// The claim, and the run that executes the call if one does, in one transaction: submitted once, however often it is repeated.
     async fn begin_execution(&self, item: Item) -> Result<(), Failure> {
         let (context, me) = (self.context.clone(), self.orchestrator.clone());
         let begun = self
@@ -116,10 +177,11 @@ impl Engine {
                 it = changed(tx, item.subject, &it, ExecutionEvent::NotPinned)?;
                 let me = *me.get_or_init(|| tx.next_id());
                 claimed(tx, &it, me)?;
-                if store::run::find(tx, request.run)?.is_none() {
-                    submit_backend(tx, &context, &it, &request)?;
+                let Work::Run { run, spec } = &request.work else { return Ok(()) };
+                if store::run::find(tx, *run)?.is_none() {
+                    submit_backend(tx, &context, &it, (*run, spec))?;
                 }
-                let (token, seen) = (request.run.to_string(), it.token_version);
+                let (token, seen) = (run.to_string(), it.token_version);
                 let pending = ExecutionEvent::Pending { token, seen, retry_after_ms: None };
                 changed(tx, item.subject, &it, pending).map(drop)
             })
@@ -169,16 +231,24 @@ impl Engine {
         let Some(backend) = &seen.backend else { return Ok(()) };
         match self.collect(backend).await? {
             Collected::Result { ok, dag, records } => {
-                let org = seen.it.org;
-                self.store
-                    .write(Lane::Normal, "execution.stage", move |tx| {
-                        store::work::hold(tx, &item)?;
-                        let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
+                let (org, late) = (seen.it.org, bug!(pin_before_objects).then(|| records.clone()));
+                let staged = self.store.write(Lane::Normal, "execution.stage", move |tx| {
+                    store::work::hold(tx, &item)?;
+                    let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
+                    if !bug!(pin_before_objects) {
                         store::object::put(tx, org, &records)?;
-                        let done = ExecutionEvent::Done { ok, result: dag.to_string() };
-                        changed(tx, item.subject, &it, done).map(drop)
-                    })
-                    .await
+                    }
+                    let done = ExecutionEvent::Done { ok, result: dag.to_string() };
+                    changed(tx, item.subject, &it, done).map(drop)
+                });
+                staged.await?;
+                match late {
+                    Some(records) => {
+                        let put = move |tx: &mut Tx| store::object::put(tx, org, &records);
+                        self.store.write(Lane::Normal, "execution.stage", put).await
+                    }
+                    None => Ok(()),
+                }
             }
             Collected::Nothing(error) => {
                 self.execution_event(item, ExecutionEvent::NonRetryableFailure { error }).await
@@ -195,6 +265,10 @@ impl Engine {
                 .write(Lane::Normal.of(caller), "execution.answer", move |tx| {
                     store::work::hold(tx, &item)?;
                     store::execution::leave(tx, item.subject, caller)?;
+                    // A run one of whose steps waits reads the result itself.
+                    if store::run::find(tx, caller)?.is_none_or(|run| run.call.is_none()) {
+                        return Ok(());
+                    }
                     let answer = answer_of(tx, (&context, &blobs), &it, backend.as_ref())?;
                     let mut run_tx = RunTx::open(tx, &context, caller)?;
                     if run_tx.run.status == RunStatus::Created && run_tx.run.deleted_at.is_none() {
@@ -208,7 +282,8 @@ impl Engine {
     }
 
     /// Its last caller has gone: what executes the call is cancelled.
-    async fn stop_backend(&self, item: Item, run: RunId) -> Result<(), Failure> {
+    async fn stop_backend(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+        let Some(run) = seen.request.run() else { return Ok(()) };
         let context = self.context.clone();
         self.store
             .write(Lane::Normal.of(run), "execution.stop", move |tx| {
@@ -219,6 +294,46 @@ impl Engine {
             })
             .await
     }
+}
+
+/// The open execution of a call, or a new one, made by `made` with its number.
+pub(crate) fn open(
+    tx: &mut Tx,
+    org: OrgId,
+    (node, function): (NodeId, &str),
+    epoch: Epoch,
+    made: &dyn Fn(&mut Tx, i64) -> Request,
+) -> Result<(i64, Request), Failure> {
+    let key = execution_key(&org.to_string(), node, &epoch).to_string();
+    if let Some(id) = store::execution::open_of(tx, org, &key)?
+        && store::execution::lock(tx, id)?.is_some_and(|execution| !execution.status.is_end())
+    {
+        let request = request_of(tx, id)?;
+        return Ok((id, request));
+    }
+    let id = tx.next_id();
+    let request = made(tx, id);
+    // An adapter names its job by key and attempt: what an earlier execution left must not answer for this one.
+    let attempt = 1 + store::execution::count_of_key(tx, org, &key)?;
+    let it = Execution { function: function.to_owned(), ..Execution::new(org, key, node.to_string(), attempt) };
+    let document = serde_json::to_value(&request).expect("a request is plain data");
+    store::execution::insert(tx, id, &it, &document)?;
+    let at = tx.at();
+    tx.wake(kind_of(&it), id, at);
+    Ok((id, request))
+}
+
+/// The work item of an execution: a program that is asked may take its time.
+pub(crate) fn kind_of(it: &Execution) -> WorkKind {
+    match Function::parse(&it.function) {
+        Ok(function) if function.adapter() != OWN_ADAPTER => WorkKind::Invocation,
+        _ => WorkKind::Execution,
+    }
+}
+
+pub(crate) fn request_of(tx: &mut Tx, id: i64) -> Result<Request, Failure> {
+    let request = store::execution::request(tx, id)?;
+    serde_json::from_value(request).map_err(|error| Trouble::internal(format!("a request: {error}")).into())
 }
 
 /// One event of an execution; what it is afterwards is written.
@@ -262,12 +377,16 @@ fn next_of(it: &Orchestrator, event: &OrchestratorEvent, at: Timestamp) -> Resul
 }
 
 /// The run that executes the call: named by key and attempt, so that people find it, and so that it exists once.
-fn submit_backend(tx: &mut Tx, context: &EngineContext, it: &Execution, request: &Request) -> Result<(), Failure> {
+fn submit_backend(
+    tx: &mut Tx,
+    context: &EngineContext,
+    it: &Execution,
+    (run, spec): (RunId, &RunSpec),
+) -> Result<(), Failure> {
     let name = format!("call:{}-{}", &it.key[..NAME_DIGITS], it.attempt);
     let at = tx.at();
-    let spec = &request.spec;
-    store::content::use_by(tx, it.org, request.run, &crate::run::contents(spec))?;
-    let run = Run::created(request.run, it.org, name, spec.terms(), at);
+    store::content::use_by(tx, it.org, run, &crate::run::contents(spec))?;
+    let run = Run::created(run, it.org, name, spec.terms(), at);
     let mut run_tx = RunTx::fresh(tx, context, run, spec.content());
     run_tx.publish("run.created", store::body!({ "name": run_tx.run.name, "status": "created" }));
     run_tx.run_event(RunEvent::Started)?;

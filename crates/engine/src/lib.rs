@@ -8,6 +8,8 @@ pub mod audit;
 pub mod backtrack;
 pub mod cache;
 pub mod cached_run;
+pub mod call;
+mod call_step;
 mod child;
 mod choice;
 mod closing;
@@ -15,17 +17,20 @@ mod command;
 mod command_end;
 pub mod config;
 pub mod content;
+pub mod dag;
 mod departure;
 pub mod desired;
 mod dialogue;
 mod dispatch;
 pub mod durable;
 mod endpoint;
-mod execution;
+pub mod execution;
 pub mod external;
 pub mod feature;
+mod host;
 mod idle_billing;
 mod idle_runs;
+mod index;
 pub mod instance;
 mod instance_cleanup;
 mod intents;
@@ -151,6 +156,12 @@ pub struct Engine {
     links: Arc<relay::Links>,
     /// What this process calls itself in claims of executions.
     orchestrator: Arc<std::sync::OnceLock<i64>>,
+    /// Starts the programs of `[calls] adapters`.
+    executor: Option<Arc<execution::Executor>>,
+    /// Executions that wait for their pin.
+    pinning: Arc<index::Queues>,
+    /// Reads the document of a run, which the function `dml+exec://dml-exec-repl/run` takes as its input.
+    documents: Option<call::ReadDocument>,
 }
 
 impl Engine {
@@ -173,7 +184,22 @@ impl Engine {
             org_names: Arc::default(),
             links: Arc::default(),
             orchestrator: Arc::default(),
+            executor: None,
+            pinning: Arc::default(),
+            documents: None,
         })
+    }
+
+    /// How calls of functions are executed here.
+    pub fn executing(mut self, executor: execution::Executor) -> Engine {
+        self.executor = Some(Arc::new(executor));
+        self
+    }
+
+    /// How the document of a run is read.
+    pub fn reading(mut self, documents: call::ReadDocument) -> Engine {
+        self.documents = Some(documents);
+        self
     }
 
     /// What is started for each new ticket and approval, and how long it may take.

@@ -1,7 +1,9 @@
 //! The dry run of a submission: the same checks, placement and prices as for a real one, from the current rows. Writes nothing.
 
+use crate::host::HostsNow;
 use crate::run::{Submission, affordable, check_asked, check_secrets};
 use crate::{Engine, EngineContext};
+use model::host::NotTaken;
 use model::offer::{Asked, Choice};
 use model::pool::{Placement, Room, Wish};
 use model::spec::{Resources, RetryEvent, RunTerms};
@@ -17,6 +19,9 @@ pub struct Plan {
     pub room: Room,
     /// What would be tried, and who would not.
     pub choice: Choice,
+    /// The host on which a new machine would be, where its provider has several; why the others would not be taken.
+    pub host: Option<String>,
+    pub other_hosts: Vec<(String, NotTaken)>,
     pub available: i64,
     pub waiting: i64,
     pub per_hour: Credits,
@@ -82,7 +87,7 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
     let provider = context.provider(&spec.provider)?;
     let pools = store::pool::all(tx)?;
     let pool = pools.iter().find(|pool| pool.provider == spec.provider && pool.region == spec.region);
-    let (room, slots, waiting) = match pool {
+    let (room, mut slots, waiting) = match pool {
         Some(pool) => (
             crate::pool::room(tx, context, pool)?,
             store::allocation::available(tx, pool.id)?,
@@ -94,6 +99,13 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
             (room, Vec::new(), 0)
         }
     };
+    let available = slots.len() as i64;
+    let hosts = pool.map(|pool| HostsNow::read(tx, context, pool, std::iter::empty())).transpose()?.flatten();
+    let (place, other_hosts) = hosts.as_ref().map_or((None, Vec::new()), |hosts| hosts.choose(&spec.resources));
+    let room_here = hosts.as_ref().map_or(room, |hosts| {
+        hosts.retain(&mut slots, &spec.resources);
+        hosts.room(&spec.resources)
+    });
     let wish = Wish {
         org: submission.org,
         resources: spec.resources.clone(),
@@ -101,9 +113,9 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
         init_checksum: spec.init_checksum.clone(),
         features: context.wanted_features(&spec.features),
     };
-    let made = || provider.size_for(&spec.resources);
+    let made = || place.as_ref().map_or_else(|| provider.size_for(&spec.resources), |it| it.resources.clone());
     let (mut initialised, wants) = (spec.init_checksum.as_ref().map(|_| false), &spec.init_checksum);
-    let (placement, size) = match model::pool::place(&wish, &slots, room) {
+    let (placement, size) = match model::pool::place(&wish, &slots, room_here) {
         _ if waiting > 0 => (Place::Wait, made()),
         Placement::Claim(slot) => {
             initialised = initialised.map(|_| slot.init_checksum == *wants);
@@ -123,12 +135,15 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
     });
     let first = choice.offers.first().map(|offer| Credits(offer.price_micro));
     let per_hour = first.unwrap_or_else(|| provider.price(&spec.resources, &spec.region, false));
+    let starts = matches!(placement, Place::StartMachine);
     Ok(Plan {
+        host: place.as_ref().filter(|_| starts).map(|place| place.host.clone()),
+        other_hosts,
         placement,
         size,
         room,
         choice,
-        available: slots.len() as i64,
+        available,
         waiting,
         per_hour,
         reserved: affordable(tx, context, submission)?,

@@ -1,6 +1,7 @@
 //! Placement: one decision at a time per pool, under the lock of the pool's row. A submission claims a slot itself only if no job waits;
 //! otherwise the pool's work item places the waiting jobs in order. A slot that becomes free wakes that item.
 
+use crate::host::HostsNow;
 use crate::intents::terminate_instance;
 use crate::run_tx::{RunTx, Tracked};
 use crate::{Engine, EngineContext};
@@ -94,10 +95,10 @@ impl RunTx<'_> {
         }
         let pool = self.pool(pool)?.clone();
         let mut slots = store::allocation::available(self.tx, pool.id)?;
-        let room = room(self.tx, self.context, &pool)?;
         let mut chosen = Vec::new();
         for job in jobs {
             let wish = self.wish(*job)?;
+            let room = self.room_for(&pool, &mut slots, &wish.resources)?;
             let Placement::Claim(slot) = model::pool::place(&wish, &slots, room) else { break };
             chosen.push(slot.instance);
             slots.retain(|other| other.allocation != slot.allocation);
@@ -134,7 +135,8 @@ impl RunTx<'_> {
         let mut slots = store::allocation::available(self.tx, pool.id)?;
         slots.retain(|slot| !lost.contains(&slot.allocation));
         loop {
-            match model::pool::place(&wish, &slots, room(self.tx, self.context, &pool)?) {
+            let room = self.room_for(&pool, &mut slots, &wish.resources)?;
+            match model::pool::place(&wish, &slots, room) {
                 Placement::Claim(slot) => {
                     let (instance, allocation) = (slot.instance, slot.allocation);
                     return Ok(Decision::Claim(WarmSlot { instance, allocation }));
@@ -162,6 +164,21 @@ impl RunTx<'_> {
                 }
             }
         }
+    }
+
+    /// What there is beside the slots for who asks for this; slots that are of no use to them go.
+    fn room_for(
+        &mut self,
+        pool: &Pool,
+        slots: &mut Vec<model::pool::Slot>,
+        asked: &Resources,
+    ) -> Result<Room, Failure> {
+        let announced = self.instances.iter().map(|tracked| &tracked.it);
+        let Some(hosts) = HostsNow::read(self.tx, self.context, pool, announced)? else {
+            return room(self.tx, self.context, pool);
+        };
+        hosts.retain(slots, asked);
+        Ok(hosts.room(asked))
     }
 
     fn may_lock(&self, machine: InstanceId) -> bool {
@@ -233,16 +250,19 @@ impl RunTx<'_> {
         let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
         let resources = self.resources_of(id)?;
         let price_micro = offer.price_micro;
-        let place = room_for_one_more(self, &provider.rooms(), pool.id)?;
+        let announced = self.instances.iter().map(|tracked| &tracked.it);
+        let hosts = HostsNow::read(self.tx, self.context, &pool, announced)?;
+        let place = hosts.and_then(|hosts| hosts.choose(&resources).0);
         let mut machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.prepare(id, &mut machine)?;
         self.instances.push(Tracked::new(Instance {
             workflow: Some(workflow),
             provider: pool.provider.clone(),
             region: pool.region.clone(),
-            place,
             nonce: nonce(self.context, &machine.name, self.at),
-            resources: provider.size_for(&resources),
+            resources: place.as_ref().map_or_else(|| provider.size_for(&resources), |place| place.resources.clone()),
+            gpus: place.as_ref().and_then(|place| place.gpus.clone()),
+            place: place.map(|place| place.host),
             init_checksum: self.run.spec.init_checksum.clone(),
             on_lost_control: self.run.spec.on_lost_control,
             price_micro,
@@ -283,35 +303,6 @@ impl RunTx<'_> {
     }
 }
 
-/// The host with the most free slots among those that could be reached lately; none where the provider has no choice of them. The pool is
-/// locked, so two machines never count on the same slot.
-fn room_for_one_more(
-    run_tx: &mut RunTx<'_>,
-    rooms: &[adapters::Room],
-    pool: PoolId,
-) -> Result<Option<String>, Failure> {
-    if rooms.is_empty() {
-        return Ok(None);
-    }
-    let mut taken: BTreeMap<String, i64> = BTreeMap::new();
-    for instance in store::instance::open_in(run_tx.tx, pool)? {
-        *taken.entry(instance.place.unwrap_or_default()).or_default() += 1;
-    }
-    // Those that this transaction has announced and not yet written.
-    for instance in run_tx.instances.iter().map(|tracked| &tracked.it).filter(|instance| instance.pool == pool) {
-        if store::instance::find(run_tx.tx, instance.id)?.is_none() {
-            *taken.entry(instance.place.clone().unwrap_or_default()).or_default() += 1;
-        }
-    }
-    Ok(emptiest(rooms, &taken).map(|room| room.place.clone()))
-}
-
-/// The first of the best. One that is full is taken only if all are: its provider then says so.
-fn emptiest<'a>(rooms: &'a [adapters::Room], taken: &BTreeMap<String, i64>) -> Option<&'a adapters::Room> {
-    let free = |room: &adapters::Room| room.slots - taken.get(&room.place).copied().unwrap_or(0);
-    rooms.iter().rev().max_by_key(|room| (free(room) > 0, room.up, free(room)))
-}
-
 /// Cannot be computed without the installation's key, and differs for every machine.
 pub(crate) fn nonce(context: &EngineContext, name: &str, at: model::Timestamp) -> String {
     context.installation.runner_token(&format!("nonce {name} {}", at.ms())).chars().take(32).collect()
@@ -338,6 +329,7 @@ pub(crate) fn boot(context: &EngineContext, instance: &Instance) -> Boot {
         token: context.installation.runner_token(&instance.name),
         cpu_milli: instance.resources.cpu_milli,
         memory_bytes: instance.resources.memory_bytes,
+        gpus: instance.gpus.clone(),
         hidden: Vec::new(), // the provider knows
         timings: BootTimings {
             heartbeat_every_ms: timings.heartbeat_every_ms,
@@ -378,10 +370,7 @@ impl Engine {
             .write(Lane::Normal.of(run), "job.change_pool", move |tx| {
                 let mut run_tx = RunTx::open(tx, &context, run)?;
                 let asked = run_tx.resources_of(job)?;
-                if !capabilities.fit(&asked) {
-                    let largest = capabilities.largest.clone();
-                    return Err(Refused::DoesNotFit { asked, largest, place: place.0.clone() }.into());
-                }
+                context.check_fit(&place.0, &asked)?;
                 let pool = store::pool::ensure(run_tx.tx, &place.0, &place.1)?;
                 run_tx.job_event(job, JobEvent::PoolChanged { pool })?;
                 let moved = model::job::Job { provider: place.0.clone(), ..run_tx.job(job)?.clone() };
@@ -435,23 +424,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
     use store::{Database, Options, Store};
-
-    #[test]
-    fn a_machine_goes_to_the_emptiest_host_that_can_be_reached() {
-        let host = |place: &str, up| adapters::Room { place: place.to_owned(), slots: 2, up };
-        let choice = |rooms: &[adapters::Room], taken: &[(&str, i64)]| {
-            let taken = taken.iter().map(|(place, count)| (place.to_string(), *count)).collect();
-            emptiest(rooms, &taken).map(|room| room.place.clone())
-        };
-        let both = [host("a", true), host("b", true)];
-        assert_eq!(choice(&both, &[]).as_deref(), Some("a"));
-        assert_eq!(choice(&both, &[("a", 1)]).as_deref(), Some("b"));
-        assert_eq!(choice(&both, &[("a", 1), ("b", 1)]).as_deref(), Some("a"));
-        let down = [host("a", false), host("b", true)];
-        assert_eq!(choice(&down, &[("b", 1)]).as_deref(), Some("b"), "one that answers comes first");
-        assert_eq!(choice(&down, &[("b", 2)]).as_deref(), Some("a"), "unless it is full");
-        assert_eq!(choice(&[], &[]), None);
-    }
 
     fn submission(org: OrgId) -> Submission {
         let spec: RunSpec = serde_json::from_value(json!({

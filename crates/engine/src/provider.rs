@@ -7,6 +7,7 @@ use adapters::registry::{EXEC, ProviderTable};
 use adapters::{PriceLine, Reach};
 use model::provider_row::{Departure, ProviderRow, Stays};
 use model::{Failure, Refused};
+use std::collections::BTreeMap;
 use store::{Lane, Tx, WorkKind};
 
 /// A provider as it is set up now.
@@ -18,6 +19,8 @@ pub struct ProviderPicture {
     pub kind: Option<String>,
     /// Its machines that are not terminated.
     pub instances: i64,
+    /// The same by host, where it has several.
+    pub on: BTreeMap<String, i64>,
     /// What stays on hosts of one that is being removed.
     pub stays: Vec<Stays>,
 }
@@ -25,7 +28,7 @@ pub struct ProviderPicture {
 impl Engine {
     /// When a process starts: the settings are copied into rows, and what was deleted there stays for as long as it has machines.
     pub async fn open_providers(&self) -> Result<(), Failure> {
-        let own = self.context.providers.of_settings();
+        let (own, context) = (self.context.providers.of_settings(), self.context.clone());
         self.store
             .write(Lane::Normal, "provider.copy", move |tx| {
                 let rows = store::provider::all(tx)?;
@@ -34,6 +37,13 @@ impl Engine {
                     let same = rows.iter().find(|row| row.name == *name);
                     if same.is_none_or(|row| ProviderRow { added_at: copy.added_at, ..row.clone() } != copy) {
                         store::provider::put(tx, &copy)?;
+                    }
+                }
+                let known = store::host::all(tx)?;
+                for (name, listing) in context.providers.own() {
+                    let hosts = crate::host::joined(listing.provider.as_ref(), &known);
+                    if hosts.iter().any(|host| !known.contains(host)) {
+                        crate::host::wake(tx, &context, &name)?;
                     }
                 }
                 for row in rows.iter().filter(|row| row.of_settings && !own.contains_key(&row.name)) {
@@ -49,8 +59,9 @@ impl Engine {
 
     /// The set as the settings and the rows have it now.
     pub async fn read_providers(&self) -> Result<(), Failure> {
-        let rows = self.store.read("provider.all", store::provider::all).await?;
-        self.context.set_providers(&rows);
+        let read = |tx: &mut Tx| Ok((store::provider::all(tx)?, store::host::all(tx)?));
+        let (rows, hosts) = self.store.read("provider.all", read).await?;
+        self.context.set_providers(&rows, &hosts);
         Ok(())
     }
 
@@ -72,6 +83,7 @@ impl Engine {
                 "its machines must be able to dial the control plane: set public_url in config.toml or REPL_PUBLIC_URL";
             return Err(Refused::invalid("public_url", why).into());
         }
+        let found = self.try_hosts(&made.provider).await?;
         self.store
             .write(Lane::Normal, "provider.add", move |tx| {
                 let added_at = tx.at();
@@ -96,6 +108,9 @@ impl Engine {
             })
             .await?;
         self.read_providers().await?;
+        if !found.is_empty() {
+            self.keep_hosts(&made.provider, found).await?;
+        }
         self.provider_picture(&name).await
     }
 
@@ -132,9 +147,13 @@ impl Engine {
         let (rows, open) = self
             .store
             .read("provider.page", |tx| {
-                let mut open: std::collections::BTreeMap<String, i64> = Default::default();
+                let mut open: BTreeMap<String, (i64, BTreeMap<String, i64>)> = BTreeMap::new();
                 for pool in store::pool::all(tx)? {
-                    *open.entry(pool.provider).or_default() += store::instance::open_in(tx, pool.id)?.len() as i64;
+                    let (all, on) = open.entry(pool.provider).or_default();
+                    for instance in store::instance::open_in(tx, pool.id)? {
+                        *all += 1;
+                        *on.entry(instance.place.unwrap_or_default()).or_default() += 1;
+                    }
                 }
                 Ok((store::provider::all(tx)?, open))
             })
@@ -143,7 +162,8 @@ impl Engine {
             name: name.clone(),
             listing: listing.clone(),
             kind: rows.iter().find(|row| row.name == *name).map(|row| row.kind.clone()),
-            instances: open.get(name).copied().unwrap_or(0),
+            instances: open.get(name).map_or(0, |(all, _)| *all),
+            on: open.get(name).map_or_else(BTreeMap::new, |(_, on)| on.clone()),
             stays: rows.iter().find(|row| row.name == *name).map_or_else(Vec::new, |row| row.departure.stays.clone()),
         };
         Ok(all.iter().map(picture).collect())
@@ -169,13 +189,16 @@ impl Engine {
 }
 
 impl EngineContext {
-    fn set_providers(&self, rows: &[ProviderRow]) {
+    fn set_providers(&self, rows: &[ProviderRow], hosts: &[model::host::Host]) {
         let mut listings: Listings = self.providers.own();
         for row in rows.iter().filter(|row| !self.providers.of_settings().contains_key(&row.name)) {
             match self.providers.make(row) {
                 Ok(made) => drop(listings.insert(row.name.clone(), made)),
                 Err(refused) => tracing::error!(provider = %row.name, %refused, "it cannot be used as its row says"),
             }
+        }
+        for listing in listings.values_mut() {
+            listing.hosts = crate::host::joined(listing.provider.as_ref(), hosts);
         }
         self.providers.replace(listings);
     }

@@ -3,6 +3,7 @@
 use adapters::Provider;
 use adapters::registry::{self, BadSetting, Host, ProviderTable, Providers};
 use model::Refused;
+use model::host::Host as HostRow;
 use model::provider_row::ProviderRow;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -20,11 +21,13 @@ pub struct Listing {
     pub of_settings: bool,
     /// The kind and the keys of its row: while they stay, it stays, with whatever it has open.
     pub made_of: Option<(String, Map<String, Value>)>,
+    /// What is known of its hosts, where it has several.
+    pub hosts: Vec<HostRow>,
 }
 
 impl Listing {
     pub fn of(provider: Arc<dyn Provider>) -> Listing {
-        Listing { provider, orgs: None, leaving: false, of_settings: true, made_of: None }
+        Listing { provider, orgs: None, leaving: false, of_settings: true, made_of: None, hosts: Vec::new() }
     }
 }
 
@@ -121,7 +124,7 @@ impl ProviderSet {
             }
         };
         let (orgs, leaving, of_settings) = (row.orgs.clone(), row.leaving, row.of_settings);
-        Ok(Listing { provider, orgs, leaving, of_settings, made_of })
+        Ok(Listing { provider, orgs, leaving, of_settings, made_of, hosts: Vec::new() })
     }
 }
 

@@ -36,12 +36,17 @@ impl Engine {
                 let control_id = context.installation.control_id.clone();
                 let name = ResourceName { control_id, manifest: None, resource: id.0 }.to_string();
                 let nonce = crate::pool::nonce(&context, &name, at);
+                let in_pool = store::pool::find(tx, pool)?.ok_or_else(|| Refused::not_found("pool", pool))?;
+                let hosts = crate::host::HostsNow::read(tx, &context, &in_pool, std::iter::empty())?;
+                let place = hosts.and_then(|hosts| hosts.choose(&Resources::default()).0);
                 let manifest = ManifestId(tx.next_id());
                 let instance = Instance {
                     provider: offer.provider.clone(),
                     region: offer.region.clone(),
                     nonce,
-                    resources: size.clone(),
+                    resources: place.as_ref().map_or_else(|| size.clone(), |place| place.resources.clone()),
+                    gpus: place.as_ref().and_then(|place| place.gpus.clone()),
+                    place: place.map(|place| place.host),
                     on_lost_control,
                     price_micro: offer.price_micro,
                     instance_type: offer.instance_type.clone(),

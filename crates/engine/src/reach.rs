@@ -24,11 +24,15 @@ impl ControlUrls {
 impl EngineContext {
     /// What the runners of this provider dial. Of a provider that is no longer set up no machine is started, so any address does.
     pub(crate) fn control_url(&self, provider: &str) -> &str {
+        self.url_for(self.providers.get(provider).map_or(Reach::Host, |provider| provider.reach()))
+    }
+
+    pub(crate) fn url_for(&self, reach: Reach) -> &str {
         let urls = &self.control_urls;
-        match self.providers.get(provider).map(|provider| provider.reach()) {
-            Some(Reach::Public) => urls.public.as_deref().expect("checked at start"),
-            Some(Reach::Relay) => urls.public.as_deref().unwrap_or(adapters::provider::RELAY_URL),
-            Some(Reach::Host) | None => &urls.host,
+        match reach {
+            Reach::Public => urls.public.as_deref().expect("checked at start"),
+            Reach::Relay => urls.public.as_deref().unwrap_or(adapters::provider::RELAY_URL),
+            Reach::Host => &urls.host,
         }
     }
 

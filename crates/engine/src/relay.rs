@@ -4,15 +4,15 @@
 use crate::Engine;
 use crate::closing::Closing;
 use crate::instance::handle_of;
-use adapters::Linked;
 use adapters::ssh::{Dial, DialFuture};
+use adapters::{Handle, Linked};
 use model::instance::Instance;
-use model::{Failure, InstanceId, Trouble};
+use model::{Failure, InstanceId, OrphanId, Trouble};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use store::Item;
+use store::{Item, Tx};
 
 /// A link that was there is opened again at once, one that could not be opened a little later.
 const AGAIN_MS: i64 = 500;
@@ -27,6 +27,18 @@ pub(crate) struct Links {
 
 /// Opens a connection to the control plane for the runner of a machine.
 pub type Dialler = Arc<dyn Fn(InstanceId) -> DialFuture + Send + Sync>;
+
+/// A machine whose runner may need a link.
+struct Machine {
+    id: InstanceId,
+    name: String,
+    known: Known,
+}
+
+enum Known {
+    Row(Box<Instance>),
+    Listed { provider: String, handle: Handle },
+}
 
 /// How the hold of a link ended.
 enum Held {
@@ -43,11 +55,10 @@ impl Engine {
 
     /// Holds the link of one machine until it ends, or this process does.
     pub(crate) async fn hold_link(&self, item: Item) -> Result<(), Failure> {
-        let id = InstanceId(item.subject);
-        let open = self.find_instance(id).await?.filter(|instance| instance.status.is_open());
-        let (Some(instance), Some(dial)) = (open, self.links.dial.get().cloned()) else { return self.done(item).await };
-        let machine = instance.clone();
-        match self.link(instance, Arc::new(move || dial(id))).await {
+        let (machine, dial) = (self.linked(item.subject).await?, self.links.dial.get().cloned());
+        let (Some(machine), Some(dial)) = (machine, dial) else { return self.done(item).await };
+        let id = machine.id;
+        match self.link(&machine, Arc::new(move || dial(id))).await {
             Held::Link(Ok(Linked::Unneeded)) => self.done(item).await,
             Held::Link(Ok(Linked::Ended)) => self.finish(item, |now| Some(now + AGAIN_MS)).await,
             Held::Link(Err(trouble)) => {
@@ -58,13 +69,41 @@ impl Engine {
         }
     }
 
-    async fn link(&self, instance: Instance, dial: Dial) -> Held {
+    /// The machine of this item: of a row, or one that its provider lists and no row knows. Ids are of one sequence, so that no two things
+    /// share one.
+    async fn linked(&self, subject: i64) -> Result<Option<Machine>, Failure> {
+        let read = move |tx: &mut Tx| {
+            if let Some(row) = store::instance::find(tx, InstanceId(subject))? {
+                return Ok(row.status.is_open().then(|| Machine {
+                    id: row.id,
+                    name: row.name.clone(),
+                    known: Known::Row(Box::new(row)),
+                }));
+            }
+            let Some(orphan) = store::orphan::find(tx, OrphanId(subject))? else { return Ok(None) };
+            let Some(name) = orphan.listed.inferred() else { return Ok(None) };
+            let handle = Handle(orphan.listed.handle.clone());
+            let known = Known::Listed { provider: orphan.provider, handle };
+            Ok(Some(Machine { id: InstanceId(name.resource), name: orphan.listed.name, known }))
+        };
+        self.store.read_inline("instance.linked", read).await
+    }
+
+    async fn link(&self, machine: &Machine, dial: Dial) -> Held {
         let mut linked = pin!(async {
-            let provider = match self.context.provider(&instance.provider) {
+            let provider = match &machine.known {
+                Known::Row(row) => &row.provider,
+                Known::Listed { provider, .. } => provider,
+            };
+            let provider = match self.context.provider(provider) {
                 Ok(provider) => provider,
                 Err(refused) => return Err(Trouble::internal(refused.to_string())),
             };
-            match handle_of(provider.as_ref(), &instance).await? {
+            let handle = match &machine.known {
+                Known::Row(row) => handle_of(provider.as_ref(), row).await?,
+                Known::Listed { handle, .. } => Some(handle.clone()),
+            };
+            match handle {
                 Some(handle) => provider.link(&handle, dial).await,
                 None => Ok(Linked::Unneeded),
             }

@@ -9,7 +9,7 @@ use model::bug;
 use model::job_counters::JobPick;
 use model::plan::{AgentPlan, RunPlan};
 use model::run::{Run, RunEvent, RunStatus};
-use model::spec::{CallPart, MAX_ENV_BYTES, MAX_NODES, Resources, RunKind, RunSpec};
+use model::spec::{CallPart, MAX_ENV_BYTES, MAX_NODES, RunKind, RunSpec};
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -315,13 +315,14 @@ pub(crate) fn contents(spec: &RunSpec) -> Vec<String> {
 pub(crate) fn check_asked(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
     submission.spec.check()?;
     check_plans(&submission.spec, &submission.plans)?;
+    context.check_calls(submission.plans.agents.iter().chain(&submission.plans.planner))?;
     check_machines(context, submission)?;
     check_sandbox(context, submission)?;
     context.check_features(&submission.spec.features)?;
     if let Some(name) = &submission.name {
         check_name(name)?;
     }
-    check_fit(context, &submission.spec.provider, &submission.spec.resources)?;
+    context.check_fit(&submission.spec.provider, &submission.spec.resources)?;
     check_asked_for(context, &submission.spec)
 }
 
@@ -351,15 +352,6 @@ fn check_plans(spec: &RunSpec, plans: &Plans) -> Result<(), Refused> {
     plans.planner.as_slice().iter().try_for_each(|planner| model::plan::check(std::slice::from_ref(planner)))
 }
 
-/// Refuses what no machine of the provider could ever hold: waiting would not help.
-fn check_fit(context: &EngineContext, provider: &str, asked: &Resources) -> Result<(), Refused> {
-    let capabilities = context.provider(provider)?.capabilities();
-    if capabilities.fit(asked) {
-        return Ok(());
-    }
-    Err(Refused::DoesNotFit { asked: asked.clone(), largest: capabilities.largest, place: provider.to_owned() })
-}
-
 /// Where a sandbox is wanted and none can be made, nothing would ever run.
 fn check_sandbox(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
     if submission.spec.sandbox.is_none() {
@@ -384,7 +376,7 @@ fn check_machines(context: &EngineContext, submission: &Submission) -> Result<()
             return if needs { Err(Refused::invalid(at, why)) } else { continue };
         };
         let provider = machine.provider.as_deref().unwrap_or(&submission.spec.provider);
-        check_fit(context, provider, &machine.resources)?;
+        context.check_fit(provider, &machine.resources)?;
         let (env, secrets) = command::variables(Some(&serde_json::json!(machine.env)))
             .map_err(|why| Refused::invalid(format!("{at}.env"), why))?;
         let bytes: usize = env.iter().chain(&submission.spec.env).map(|(name, value)| name.len() + value.len()).sum();

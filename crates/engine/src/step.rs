@@ -283,7 +283,10 @@ impl RunTx<'_> {
                 step: step.answer.unwrap_or(step.id),
                 content: step.content.clone(),
             });
-            store::step::record(self.tx, self.run.id, &identity, row.as_ref())?;
+            match &row {
+                Some(row) => store::step::record(self.tx, self.run.id, &identity, row)?,
+                None => store::step::forget(self.tx, self.run.id, &identity, step.id)?,
+            }
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Explains why a run waits or failed, and what a user can do, from the same rows and rules by which the engine decides.
 
 use crate::Engine;
+use crate::host::HostsNow;
 use crate::view::{RunSnapshot, snapshot};
 use model::attempt::MINIMUM_CHARGE;
 use model::hierarchy::Pick;
@@ -21,6 +22,8 @@ const RANKS_SHOWN: i64 = 10;
 const QUESTIONS_SHOWN: i64 = 5;
 /// Steps that begin later of which a person is told.
 const PUT_OFF_SHOWN: i64 = 5;
+/// Hosts that are not taken of which a person is told.
+const HOSTS_SHOWN: usize = 10;
 /// Open runs among which those are looked for that wait to begin.
 const OPEN_LOOKED_AT: i64 = 100;
 /// Failed steps among which the first is looked for.
@@ -167,6 +170,7 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
     }
     if !run.status.is_end() {
         offered(tx, run, why)?;
+        called(tx, run, at, why)?;
     }
     let failed = store::step::failed(tx, run.id, run.attempt, FAILED_LOOKED_AT)?;
     let Some(first) = failed.into_iter().min_by_key(|step| (step.ended_at, step.id)) else { return Ok(()) };
@@ -198,6 +202,19 @@ fn offered(tx: &mut Tx, run: &Run, why: &mut Why) -> Result<(), Failure> {
         let Some(offer) = &step.offer else { continue };
         why.facts.push(format!("{} ({}) waits for a program that polls for `{}`", step.id, step.name, offer.tool));
         why.next.push(format!("take it: repl step poll --tool {} -- COMMAND", offer.tool));
+    }
+    Ok(())
+}
+
+/// Executions that its steps wait for.
+fn called(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    for found in store::execution::of_caller(tx, run.id, QUESTIONS_SHOWN)? {
+        let (id, it) = (model::CallId(found.id), found.it);
+        let error = it.error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
+        let again = it.not_before.filter(|due| *due > at).map(|due| show_duration(due.since(at)));
+        let again = again.map_or_else(String::new, |left| format!(", asked again in {left}"));
+        why.facts.push(format!("a step waits for {id}, {} ({}{again}){error}", it.function, it.status));
+        why.next.push(format!("see the call: repl call show {id}"));
     }
     Ok(())
 }
@@ -396,12 +413,18 @@ fn ending(job: &Job, at: Timestamp, why: &mut Why) {
 fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, why: &mut Why) -> Result<(), Failure> {
     let Some(pool) = store::pool::find(tx, job.pool)? else { return Ok(()) };
     let before = store::job::count_before(tx, job, run.spec.priority)?;
-    let (room, slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
+    let (room, mut slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
     let resources = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
+    let (available, hosts) = (slots.len(), HostsNow::read(tx, context, &pool, std::iter::empty())?);
+    let room_here = hosts.as_ref().map_or(room, |hosts| {
+        hosts.retain(&mut slots, &resources);
+        hosts.room(&resources)
+    });
+    let other_hosts = hosts.map_or_else(Vec::new, |hosts| hosts.choose(&resources).1);
     let (spot, init_checksum) = (run.spec.spot, run.spec.init_checksum.clone());
     let features = context.wanted_features(&run.spec.features);
     let wish = Wish { org: run.org, resources, spot, init_checksum, features };
-    why.summary = match (before, model::pool::place(&wish, &slots, room)) {
+    why.summary = match (before, model::pool::place(&wish, &slots, room_here)) {
         (0, Placement::Wait) => {
             let machines = if room.instances == 1 { "the machine" } else { "one of the machines" };
             format!("it is next in line and waits for {machines} of {} to become free", pool.provider)
@@ -412,12 +435,9 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     };
     why.facts.push(format!(
         "pool {}/{}: {} of {} machines exist, {} free",
-        pool.provider,
-        pool.region,
-        room.instances,
-        room.max_instances,
-        slots.len()
+        pool.provider, pool.region, room.instances, room.max_instances, available
     ));
+    why.facts.extend(other_hosts.iter().take(HOSTS_SHOWN).map(|(host, not)| format!("{host}: {not}")));
     if room.ending > 0 {
         why.facts.push(format!("{} on the way out", room.ending));
     }

@@ -150,7 +150,8 @@ impl Engine {
             WorkKind::OrphanNotice => Box::pin(self.notify_orphans(item)).await,
             WorkKind::Link => Box::pin(self.hold_link(item)).await,
             WorkKind::Departure => Box::pin(self.depart(item)).await,
-            WorkKind::Execution => Box::pin(self.reconcile_execution(item)).await,
+            WorkKind::Hosts => Box::pin(self.look_at_hosts(item)).await,
+            WorkKind::Execution | WorkKind::Invocation => Box::pin(self.reconcile_execution(item)).await,
         }
     }
 

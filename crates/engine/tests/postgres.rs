@@ -7,12 +7,14 @@ mod postgres;
 
 use adapters::fake::{FakeSettings, Fate, MachineState};
 use adapters::{FakeProvider, Provider};
+use calls::cached_run::{RunValue, Stream};
 use engine::durable::{Answered, Asker, End, Request, StepRender};
 use engine::offer::{Poll, Taken};
 use engine::question::{Verdict, Word};
 use engine::run::{Plans, Render, Submission};
 use engine::runner::{Fact, Introduction, What};
 use engine::{Config, Engine, EngineContext, Presence};
+use model::execution::{ExecutionEvent, apply};
 use model::instance::Instance;
 use model::job::{Job, JobReason, JobStatus};
 use model::plan::{AgentPlan, StepPlan, TaskPlan};
@@ -20,7 +22,7 @@ use model::run::RunStatus;
 use model::spec::RunSpec;
 use model::step::{StepWait, ToolKind};
 use model::time::HOUR;
-use model::{Credits, Failure, OrgId, QuestionId, Refused, RunId, StepId};
+use model::{Credits, Failure, OrgId, Outcome, QuestionId, Refused, RunId, StepId};
 use postgres::Postgres;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -445,6 +447,109 @@ fn of_a_hundred_claims_on_one_slot_and_of_an_extension_and_an_end_one_wins() {
                 }
             }
         }
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}
+
+/// Of each database.
+const PINS: usize = 1_000;
+
+/// Executions whose results are all here, and wait to be pinned.
+async fn staged(engine: &Arc<Engine>, org: OrgId) {
+    let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
+    let submitted = (0..PINS).map(|number| {
+        let spec: RunSpec = serde_json::from_value(json!({
+            "kind": "task", "command": { "shell": "true" }, "provider": "fake", "region": "here", "stop_duration_ms": 0,
+            "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast",
+            "call": { "caller": { "salt": number.to_string(), "errors": false } },
+        }))
+        .unwrap();
+        let submission = Submission { org, name: None, spec, plans: Default::default(), start: true };
+        let (engine, render) = (engine.clone(), render.clone());
+        tokio::spawn(async move { engine.submit(submission, None, render).await.map(drop) })
+    });
+    for answer in submitted.collect::<Vec<_>>() {
+        answer.await.unwrap().unwrap();
+    }
+    let value = RunValue {
+        exit_code: 0,
+        stdout: Stream::of(b"out".to_vec()),
+        stderr: Stream::of(Vec::new()),
+        artifacts: BTreeMap::new(),
+    };
+    let (dag, records) = value.dag().unwrap();
+    let write = move |tx: &mut store::Tx| {
+        store::object::put(tx, org, &records)?;
+        for found in store::execution::page(tx, org, i64::MAX, PINS as i64)? {
+            let at = tx.at();
+            let events = [ExecutionEvent::NotPinned, ExecutionEvent::Done { ok: true, result: dag.to_string() }];
+            let staged = events.iter().try_fold(found.it, |it, event| match apply(&it, event, at)? {
+                Outcome::Moved { next, .. } => Ok::<_, Failure>(next),
+                Outcome::Unchanged => Ok(it),
+            })?;
+            store::execution::save(tx, found.id, &staged)?;
+        }
+        Ok(())
+    };
+    engine.store.write(store::Lane::Normal, "test.stage", write).await.unwrap();
+}
+
+async fn work_on(engine: Arc<Engine>, item: store::Item) {
+    engine.work_on(item).await;
+}
+
+/// All pins are there, in the rows and in the index, and few commits were made for them.
+async fn share_commits(engines: &[Arc<Engine>]) {
+    let engine = &engines[0];
+    let org = engine.ensure_org("default").await.unwrap();
+    staged(engine, org).await;
+    for engine in engines {
+        let worker = engine.start_worker("w".into()).await.unwrap();
+        engine.beat(&worker).await.unwrap();
+        let mut worked = tokio::task::JoinSet::new();
+        loop {
+            let items = engine.claim(&worker, store::WorkClass::Control, PINS).await.unwrap();
+            items.into_iter().for_each(|item| drop(worked.spawn(work_on(engine.clone(), item))));
+            match worked.join_next().await {
+                Some(ended) => ended.unwrap(),
+                None => break,
+            }
+        }
+    }
+    let index = engine.indexes(org).await.unwrap().remove(0);
+    assert_eq!(index.pins, PINS as i64);
+    let commit = index.commit.unwrap();
+    let (pins, commits) = engine
+        .store
+        .read("test.read", move |tx| {
+            let mut objects = store::object::Objects { tx, org };
+            let root = calls::read::commit(&mut objects, commit).unwrap().execs;
+            let mut pins = 0;
+            calls::trie::walk(&mut objects, root, &mut |_, _| pins += 1).unwrap();
+            let prefix = calls::id::Prefix { low: calls::Id([0; 32]), high: calls::Id([0xff; 32]) };
+            let all = store::object::of_prefix(tx, org, prefix, i64::MAX)?;
+            Ok((pins, all.iter().filter(|object| object.kind == calls::Kind::Commit).count()))
+        })
+        .await
+        .unwrap();
+    assert_eq!(pins, PINS);
+    assert!(commits <= MOST_COMMITS, "{commits} commits for {PINS} pins");
+}
+
+/// A worker has 32 items in hand at most, and all that wait at the same time share a commit.
+const MOST_COMMITS: usize = 100;
+
+#[test]
+fn a_thousand_pins_at_once_share_few_commits() {
+    let postgres = Postgres::start();
+    let url = postgres.database();
+    let folder = tempfile::tempdir().unwrap();
+    let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey)));
+    let open = |database| control_plane(database, folder.path(), &provider);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        share_commits(&[open(Database::File(folder.path().join("pins.db")))]).await;
+        share_commits(&[open(Database::Postgres(url))]).await;
     });
     assert_eq!(postgres.deadlocks(), 0);
 }

@@ -28,6 +28,9 @@ pub struct Boot {
     pub cpu_milli: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<i64>,
+    /// The numbers of the GPUs that its jobs may use; none where the host has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<i64>>,
     pub timings: BootTimings,
     /// Files and folders on this machine that a job in a sandbox does not see, beside the machine's own folder and its user's home.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,6 +1,7 @@
 //! The state machine of an execution: what an Executor does about one attempt at a call node (seed 003 §1.1). Holds the adapter's newest
 //! token, the stored answer and the last safe state. Never reads a clock and never looks at a token.
 
+use crate::bug;
 use crate::recovery::{backoff, jitter};
 use crate::run::LastError;
 use crate::{OrgId, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
@@ -21,6 +22,14 @@ impl ExecutionStatus {
     }
 }
 
+string_enum! {
+    /// What the adapter is still to be asked after the end. The answers change nothing about the end.
+    pub enum Closing { Cancel = "cancel", Cleanup = "cleanup" }
+}
+
+/// How often an adapter is asked to stop or to clean up. After that it is left alone.
+pub const MAX_CLOSINGS: i64 = 10;
+
 /// Failures in a row after which an execution ends. Any valid answer of the adapter starts the count again.
 pub const MAX_TRIES: i64 = 3;
 
@@ -32,6 +41,12 @@ pub struct Execution {
     /// The call node.
     pub node: String,
     pub attempt: i64,
+    /// The URI of the function.
+    #[serde(default)]
+    pub function: String,
+    /// A caller that is no run has asked for it (`POST /calls`) and has not cancelled.
+    #[serde(default)]
+    pub asked: bool,
     pub status: ExecutionStatus,
     /// Where `retry_wait` resumes: the last safe state.
     pub resume: Option<ExecutionStatus>,
@@ -47,6 +62,11 @@ pub struct Execution {
     pub error: Option<LastError>,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
+    #[serde(default)]
+    pub closing: Option<Closing>,
+    /// It failed because retries did not help: the same call may go well another time.
+    #[serde(default)]
+    pub gave_up: bool,
 }
 
 /// The adapter's final answer, as it was stored: exec records are made from this alone.
@@ -65,6 +85,8 @@ impl Execution {
             key,
             node,
             attempt,
+            function: String::new(),
+            asked: false,
             status: S::ResolveCallNode,
             resume: None,
             failures: 0,
@@ -76,12 +98,31 @@ impl Execution {
             error: None,
             started_at: None,
             ended_at: None,
+            closing: None,
+            gave_up: false,
         }
     }
 
     /// When the execution is to be looked at again, if nothing happens before.
     pub fn deadline(&self) -> Option<Timestamp> {
-        if self.status.is_end() { None } else { self.not_before }
+        if self.status.is_end() && self.closing.is_none() { None } else { self.not_before }
+    }
+
+    /// After an answer to `cancel` or `cleanup`: the next question, or the same one again later. `done` is false for every other answer.
+    pub fn closed(&self, done: bool, retry_after_ms: Option<i64>, at: Timestamp) -> Execution {
+        let mut next = self.clone();
+        next.failures += 1;
+        if done || next.failures >= MAX_CLOSINGS {
+            next.closing = match self.closing {
+                Some(Closing::Cancel) => Some(Closing::Cleanup),
+                _ => None,
+            };
+            (next.failures, next.not_before) = (0, None);
+        } else {
+            let pause = backoff(next.failures, jitter(drawn_from(&next.key), next.failures));
+            next.not_before = Some(at + retry_after_ms.unwrap_or(pause).max(0));
+        }
+        next
     }
 
     /// The state that an answer of the adapter is an answer in, also while a retry is waited for.
@@ -206,7 +247,7 @@ fn refused(execution: &Execution, event: &ExecutionEvent) -> Applied {
 fn polled(mut next: Execution, event: &ExecutionEvent, at: Timestamp) -> Applied {
     match event {
         // An older token never overwrites a newer one (R115).
-        E::Pending { seen, .. } if *seen < next.token_version => unchanged(),
+        E::Pending { seen, .. } if *seen < next.token_version && !bug!(older_token_overwrites) => unchanged(),
         E::Pending { seen, .. } if *seen > next.token_version => Err(Refused::Stale { what: "the execution's token" }),
         E::Pending { token, retry_after_ms, .. } => {
             next.token = Some(token.clone());
@@ -269,6 +310,7 @@ fn wait_over(mut next: Execution, at: Timestamp) -> Applied {
     }
     if next.failures >= MAX_TRIES {
         let error = next.error.clone();
+        next.gave_up = true;
         return end(next, S::FailedTerminal, error, at, C::Cleanup);
     }
     let resume = next.resume.take().unwrap_or(S::PollAdapter);
@@ -288,6 +330,10 @@ fn end(
     next.status = status;
     next.error = error;
     (next.resume, next.not_before, next.ended_at) = (None, None, Some(at));
+    next.failures = 0;
+    if began {
+        next.closing = Some(if then == C::Cancel { Closing::Cancel } else { Closing::Cleanup });
+    }
     // Before the first poll the adapter knows nothing of it.
     moved(next, if began { vec![then, C::TellCallers] } else { vec![C::TellCallers] })
 }
@@ -312,5 +358,33 @@ pub fn name(event: &ExecutionEvent) -> &'static str {
         E::PinnedByAnother { .. } => "pinned_by_another",
         E::ResultRefused { .. } => "result_refused",
         E::Abandoned => "abandoned",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adapter_is_asked_to_stop_then_to_clean_up_and_not_for_ever() {
+        let at = Timestamp(1_000);
+        let begun = Execution { started_at: Some(at), ..Execution::new(OrgId(1), "ab".repeat(32), "n".into(), 1) };
+        let Ok(Outcome::Moved { next: left, .. }) = apply(&begun, &E::Abandoned, at) else { panic!("it ends") };
+        assert_eq!((left.closing, left.deadline()), (Some(Closing::Cancel), None), "at once");
+        let later = left.closed(false, Some(500), at);
+        assert_eq!((later.closing, later.deadline()), (Some(Closing::Cancel), Some(at + 500)));
+        let stopped = later.closed(true, None, at);
+        assert_eq!((stopped.closing, stopped.failures, stopped.deadline()), (Some(Closing::Cleanup), 0, None));
+        let mut deaf = stopped.clone();
+        for _ in 1..MAX_CLOSINGS {
+            deaf = deaf.closed(false, None, at);
+            assert!(deaf.deadline().is_some_and(|due| due > at), "it waits before it asks again");
+        }
+        for over in [stopped.closed(true, None, at), deaf.closed(false, None, at)] {
+            assert_eq!((over.closing, over.deadline(), over.status), (None, None, S::FailedTerminal));
+        }
+        let fresh = Execution::new(OrgId(1), "ab".repeat(32), "n".into(), 1);
+        let Ok(Outcome::Moved { next, .. }) = apply(&fresh, &E::Abandoned, at) else { panic!("it ends") };
+        assert_eq!(next.closing, None, "an adapter that was never asked knows nothing of it");
     }
 }

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 /// Variables that arm a process: `REPL_CRASH=server/run.submit:before` kills it there, `REPL_STOP=…` stops it there.
 pub const VARIABLES: [&str; 2] = ["REPL_CRASH", "REPL_STOP"];
+/// The variable that lets one known bug in, in a build with `--cfg bug_zoo`.
+pub const BUG: &str = "REPL_BUG";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
@@ -90,6 +92,8 @@ pub const fn is_let_in(_bug: &str) -> bool {
 /// Every point and who reaches it. `tidy` compares it with the sources; the kill test kills at each, before and after.
 /// A write of the store is a point by its name.
 pub const POINTS: &[(&str, &[Role])] = &[
+    ("adapter.close", &[Role::Worker]),
+    ("adapter.invoke", &[Role::Worker]),
     ("agent.advance", &[Role::Worker]),
     ("agent.report", &[Role::Worker]),
     ("allocation.extend", &[Role::Server]),
@@ -112,14 +116,27 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("cache.keep", &[Role::Runner]),
     ("cache.sweep", &[Role::Server, Role::Worker]),
     ("cache.unpin", &[Role::Server, Role::Worker]),
+    ("call.ask", &[Role::Server]),
+    ("call.cancel", &[Role::Server]),
+    ("call.step", &[Role::Worker]),
+    ("call.used", &[Role::Server]),
     ("contain.end", &[Role::Runner]),
     ("control.announce", &[Role::Server]),
     ("control.start", &[Role::Cli]),
     ("credits.add", &[Role::Server]),
+    ("dag.put", &[Role::Server]),
+    ("dag.ref", &[Role::Server]),
+    ("dag.touch", &[Role::Server]),
+    ("dag.touch_blobs", &[Role::Server]),
+    ("dag.unref", &[Role::Server]),
     ("database.sync", &[Role::Server, Role::Worker]),
+    ("exchange.export", &[Role::Worker]),
     ("execution.advance", &[Role::Worker]),
     ("execution.answer", &[Role::Worker]),
     ("execution.begin", &[Role::Worker]),
+    ("execution.close", &[Role::Worker]),
+    ("execution.fetch", &[Role::Worker]),
+    ("execution.heard", &[Role::Worker]),
     ("execution.integrate", &[Role::Worker]),
     ("execution.poll", &[Role::Worker]),
     ("execution.stage", &[Role::Worker]),
@@ -186,10 +203,12 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("provider.force", &[Role::Server]),
     ("provider.forget", &[Role::Worker]),
     ("provider.gone", &[Role::Worker]),
+    ("provider.hosts", &[Role::Worker]),
     ("provider.in_use", &[Role::Worker]),
     ("provider.inspect", &[Role::Worker]),
     ("provider.leave", &[Role::Server]),
     ("provider.remove_workdir", &[Role::Worker]),
+    ("provider.seen", &[Role::Server]),
     ("provider.spawn", &[Role::Worker]),
     ("provider.terminate", &[Role::Worker]),
     ("provider.test", &[Role::Server]),

@@ -71,6 +71,8 @@ ids! {
     TokenId "tok"
     /// What a person says to an agent.
     MessageId "msg"
+    /// An execution of a call.
+    CallId "cal"
 }
 
 /// Base 36, lower case, no padding: the shortest name that survives in a cloud's name field.

@@ -37,6 +37,9 @@ pub struct Instance {
     /// Which of the provider's hosts it is made on, where there are several: chosen with its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
+    /// The numbers of its GPUs on that host, chosen with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<i64>>,
     pub name: String,
     pub nonce: String,
     /// What the provider calls it; none until it is bound.
@@ -136,6 +139,7 @@ impl Instance {
             provider: String::new(),
             region: String::new(),
             place: None,
+            gpus: None,
             nonce: String::new(),
             name,
             handle: None,

@@ -14,6 +14,7 @@ pub mod fault;
 pub mod feature;
 pub mod hierarchy;
 pub mod hold;
+pub mod host;
 pub mod id;
 pub mod idle_billing;
 pub mod instance;

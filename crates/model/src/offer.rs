@@ -1,6 +1,7 @@
 //! Which machines a run is offered, in which order they are tried, and why the other providers are passed over. Decides by what providers
 //! say of themselves; a provider that bills is never offered to a run that did not name it.
 
+use crate::host::{Host, NotTaken};
 use crate::spec::{Gpu, Resources};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,8 @@ pub struct Candidate {
     pub orgs: Option<Vec<String>>,
     pub largest: Resources,
     pub gpus: Vec<Gpu>,
+    /// Its hosts, where it has several: one of them must have all that is asked for.
+    pub hosts: Vec<Host>,
     /// In the order of its regions.
     pub quotes: Vec<Quote>,
 }
@@ -88,6 +91,10 @@ pub enum Passed {
     NoSuchGpu {
         gpus: Vec<Gpu>,
     },
+    /// Of its hosts none has what is asked for.
+    NoHost {
+        hosts: Vec<(String, NotTaken)>,
+    },
     /// Its machines would be tried after as many others as are tried at all.
     EnoughBefore,
 }
@@ -105,6 +112,10 @@ impl std::fmt::Display for Passed {
             Passed::NoSuchGpu { gpus } => {
                 let gpus: Vec<String> = gpus.iter().map(Gpu::to_string).collect();
                 write!(f, "it has other GPUs: {}", gpus.join(", "))
+            }
+            Passed::NoHost { hosts } => {
+                let hosts: Vec<String> = hosts.iter().map(|(host, why)| format!("{host}: {why}")).collect();
+                write!(f, "none of its hosts will do: {}", hosts.join("; "))
             }
             Passed::EnoughBefore => write!(f, "{MAX_OFFERS} machines are tried before it"),
         }
@@ -154,11 +165,19 @@ fn offers(asked: &Asked<'_>, candidate: &Candidate) -> Result<Vec<Offer>, Passed
     if candidate.orgs.as_ref().is_some_and(|orgs| !orgs.iter().any(|org| org == asked.org)) {
         return Err(Passed::OtherOrgs);
     }
+    if !candidate.hosts.is_empty() {
+        let unable = |host: &Host| Some((host.name.clone(), host.could(asked.resources).err()?));
+        let unable: Vec<(String, NotTaken)> = candidate.hosts.iter().filter_map(unable).collect();
+        if unable.len() == candidate.hosts.len() {
+            return Err(Passed::NoHost { hosts: unable });
+        }
+    }
     let plain = Resources { gpu: None, ..asked.resources.clone() };
     if !candidate.largest.satisfies(&plain) {
         return Err(Passed::TooLarge { largest: candidate.largest.clone() });
     }
-    if let Some(gpu) = &asked.resources.gpu
+    if candidate.hosts.is_empty()
+        && let Some(gpu) = &asked.resources.gpu
         && !candidate.gpus.iter().any(|have| have.satisfies(gpu))
     {
         return Err(Passed::NoSuchGpu { gpus: candidate.gpus.clone() });

@@ -7,5 +7,5 @@ static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
 
 /// True when `REPL_BUG` names it.
 pub fn is_let_in(bug: &str) -> bool {
-    CHOSEN.get_or_init(|| std::env::var("REPL_BUG").ok()).as_deref() == Some(bug)
+    CHOSEN.get_or_init(|| std::env::var(crate::fault::BUG).ok()).as_deref() == Some(bug)
 }

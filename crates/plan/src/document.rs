@@ -135,10 +135,10 @@ impl Call {
         self.tool.needs_machine() || self.tool.is_stdio(&self.input)
     }
 
-    /// http GET and HEAD, and `llm`; nothing else.
+    /// http GET and HEAD, `llm`, and `call`, which finds by content what was begun; nothing else.
     pub fn is_idempotent(&self) -> bool {
         match self.tool {
-            ToolKind::Llm => true,
+            ToolKind::Llm | ToolKind::Call => true,
             ToolKind::Http => matches!(self.input["method"].as_str(), Some("GET" | "HEAD")),
             _ => false,
         }
@@ -358,6 +358,11 @@ fn read_call(fields: Fields<'_>, tools: &[&str]) -> Call {
         ToolKind::Exec => object([("argv", inner.get("command").cloned()), ("input", inner.get("input").cloned())]),
         ToolKind::External if value.is_string() => json!({ "tool": value }),
         ToolKind::External => object([("tool", inner.get("tool").cloned()), ("input", inner.get("input").cloned())]),
+        ToolKind::Call => object([
+            ("function", inner.get("function").cloned()),
+            ("inputs", inner.get("inputs").cloned()),
+            ("cache", inner.get("cache").cloned()),
+        ]),
         ToolKind::Approval => object([
             ("message", if value.is_string() { Some(value.clone()) } else { inner.get("message").cloned() }),
             ("answer", inner.get("answer").cloned()),

@@ -104,11 +104,11 @@ pub const MODES: &[&str] = &["fail-fast", "continue", "retry"];
 pub const POLICIES: &[&str] = &["allow", "ask", "deny"];
 pub const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 /// The fields of a step that say which tool it invokes.
-pub const STEP_TOOLS: &[&str] = &["command", "http", "llm", "mcp", "exec", "external", "approval", "wait"];
+pub const STEP_TOOLS: &[&str] = &["command", "http", "llm", "mcp", "exec", "external", "call", "approval", "wait"];
 /// The fields of an entry of `tools:` that do.
 pub const MODEL_TOOLS: &[&str] = &["command", "http", "mcp", "exec", "external"];
 /// What `planner.allow` may name.
-pub const ALLOWED: &[&str] = &["command", "http", "mcp", "exec", "external", "secrets"];
+pub const ALLOWED: &[&str] = &["command", "http", "mcp", "exec", "external", "call", "secrets"];
 
 pub const MAX_FOR_EACH: usize = 100;
 const TRIES: Kind = Kind::Count { min: 1, max: MAX_ATTEMPTS };
@@ -286,7 +286,7 @@ const TIMEOUT: Field = field("timeout", Kind::Duration, "The longest that one tr
 const IDEMPOTENT: Field = field(
     "idempotent",
     Kind::Flag,
-    "Whether it may run again when its outcome is unknown; default true for `llm` and for http GET and HEAD.",
+    "Whether it may run again when its outcome is unknown; default true for `llm`, `call` and for http GET and HEAD.",
 );
 
 pub static STEP: Table = Table {
@@ -306,6 +306,11 @@ pub static STEP: Table = Table {
         MCP_TOOL,
         EXEC_TOOL,
         EXTERNAL_TOOL,
+        field(
+            "call",
+            Kind::Inner(&CALL),
+            "A function applied to values: executed once, then answered by its kept result.",
+        ),
         field("approval", Kind::Either(&[Kind::Template, Kind::Inner(&APPROVAL)]), "Waits for a person's word."),
         field("wait", Kind::Either(&[Kind::Template, Kind::Inner(&WAIT)]), "Waits for a while, or until a time."),
         ENV,
@@ -444,6 +449,18 @@ pub static EXTERNAL: Table = Table {
     fields: &[
         field("tool", Kind::Text, "The name that your program polls for."),
         field("input", Kind::Any, "What it is given."),
+    ],
+};
+
+pub static CALL: Table = Table {
+    what: "`call`",
+    required: &["function"],
+    exactly_one: &[],
+    at_most_one: &[],
+    fields: &[
+        field("function", Kind::Text, "Its URI, `dml+exec://ADAPTER/PATH?QUERY`."),
+        field("inputs", Kind::Any, "The list of values that it is applied to."),
+        field("cache", Kind::Flag, "If false it is executed although a result is kept; default true."),
     ],
 };
 

@@ -77,12 +77,13 @@ pub fn connect(dir: &Path) -> io::Result<UnixStream> {
 }
 
 /// From the running image, so that an upgrade of the file on disk does not matter; with nothing of our environment but what
-/// arms its crash points.
+/// arms its crash points, and the bug that a test lets in.
 fn spawn(keepers: &Keepers, dir: &Path, listener: UnixListener, way: Way) -> io::Result<()> {
     let complaints = File::create(dir.join("keeper.err"))?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("repl").arg("keeper").arg(way.argument()).env_clear().current_dir(dir);
-    command.envs(fault::VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    let armed_by = fault::VARIABLES.iter().chain(&[fault::BUG]);
+    command.envs(armed_by.filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(complaints);
     // Locked during the start, so that the reaper does not take the new child for a stray process.
     let mut keepers = keepers.lock().expect("no one panics with it");

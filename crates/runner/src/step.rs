@@ -21,6 +21,9 @@ use wire::runner::{Command, DesiredJob, DesiredState, DesiredStep, EndCause, Fac
 /// Where programs of a command whose result is kept are looked for, unless its run says otherwise.
 const CLEAN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Of the host's environment a job sees these; nothing else of the runner's own reaches it.
+/// Which GPUs a job may use, by their numbers.
+pub const GPUS: &str = "CUDA_VISIBLE_DEVICES";
+const GPU_ORDER: &str = "CUDA_DEVICE_ORDER";
 const FROM_THE_HOST: &[&str] = &["PATH", "HOME", "USER", "SHELL", "LANG", "TZ"];
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -274,9 +277,10 @@ pub fn environment(
     wanted: &DesiredStep,
     key: Key,
     (workdir, folder): (&Path, &Path),
-    tools: &Path,
+    (tools, gpus): (&Path, Option<&Vec<i64>>),
 ) -> Vec<(String, String)> {
     let mut env = if job.clean { clean_environment(workdir) } else { environment_of_host() };
+    env.extend(visible(gpus));
     for (plain, secrets) in [(&job.env, &job.secrets), (&wanted.env, &wanted.secrets)] {
         env.extend(plain.clone());
         env.extend(secrets.iter().map(|(name, secret)| (name.clone(), secret.0.clone())));
@@ -306,6 +310,15 @@ pub fn environment(
         env.get("PATH").map_or_else(|| tools.display().to_string(), |path| format!("{}:{path}", tools.display()));
     env.insert("PATH".to_owned(), path);
     passable(env)
+}
+
+/// What tells programs which GPUs are theirs, numbered as on the bus.
+pub fn visible(gpus: Option<&Vec<i64>>) -> Vec<(String, String)> {
+    let Some(gpus) = gpus else { return Vec::new() };
+    let numbers: Vec<String> = gpus.iter().map(i64::to_string).collect();
+    [(GPUS, numbers.join(",")), (GPU_ORDER, "PCI_BUS_ID".to_owned())]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
 }
 
 /// A name that no environment can hold would keep the command from starting at all.

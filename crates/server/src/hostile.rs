@@ -41,6 +41,15 @@ pub(crate) struct Got {
 impl World {
     /// Asked over the unix socket, or from another machine.
     pub(crate) async fn new(is_local: bool) -> World {
+        World::with(is_local, None).await
+    }
+
+    /// One that starts the programs of calls.
+    pub(crate) async fn executing(executor: engine::execution::Executor) -> World {
+        World::with(true, Some(executor)).await
+    }
+
+    async fn with(is_local: bool, executor: Option<engine::execution::Executor>) -> World {
         let store = Store::open(&Options::new(Database::Memory)).unwrap();
         // Nothing is ever started: the path leads nowhere, and no worker is alive to try.
         let host = engine::adapters::registry::Host {
@@ -51,8 +60,10 @@ impl World {
         };
         let tables = serde_json::from_value(json!({ "local": { "max_instances": 1 } })).unwrap();
         let settings = engine::ProviderSettings { tables, prices: BTreeMap::new(), host };
+        let mut config = engine::Config::default();
+        config.calls.adapters = Some(vec!["dml-exec-*".to_owned()]);
         let state = engine::EngineContext {
-            config: engine::Config::default(),
+            config,
             installation: Installation::new("testtest", [7; 32]),
             providers: engine::ProviderSet::new(settings).unwrap(),
             tools: BTreeMap::from([(ToolKind::Http, Arc::new(far_side()) as Arc<dyn engine::Tool>)]),
@@ -63,6 +74,11 @@ impl World {
             timer: Arc::new(crate::worker::Clockwork),
         };
         let engine = Engine::new(state, store).unwrap().refusing(crate::problem::remembered);
+        let engine = engine.reading(crate::call::document);
+        let engine = match executor {
+            Some(executor) => engine.executing(executor),
+            None => engine,
+        };
         let org = engine.ensure_org("default").await.unwrap();
         let (_, admin) = engine.create_token(org, "owner".into(), Scope::Admin, None, None).await.unwrap();
         let hub = Hub::start(&engine.store);

@@ -9,8 +9,10 @@ mod auth;
 mod binary;
 mod blob;
 mod cache;
+mod call;
 mod call_log;
 mod control;
+mod dag;
 mod definition;
 mod event;
 mod exact;
@@ -65,8 +67,9 @@ mod worker;
 mod workflow;
 
 /// Execution adapters of calls: `dml-exec-local`, the suite of `repl adapter check`, and exchanges with workers.
-pub use engine::adapters::call;
+pub use engine::adapters::call as adapter;
 pub use engine::adapters::registry::BadSetting;
+pub use engine::adapters::remote;
 /// What `repl runner host` and `repl runner relay` do on a host of a provider `ssh`.
 pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as answer_on_host};
 /// Servers of agents on their machines, and calls of them: what `repl mcp-serve` and `repl mcp-call` do.

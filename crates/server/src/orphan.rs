@@ -272,7 +272,7 @@ fn shown(found: &OrphanPicture) -> OrphanView {
         seen_at: orphan.seen_at.ms(),
         whitelisted: orphan.whitelisted.as_ref().filter(|kept| kept.holds_at(now)).map(entry),
         ending_at: orphan.ending.as_ref().map(|ending| ending.at.ms()),
-        ending_error: orphan.ending.as_ref().and_then(|ending| ending.error.clone()),
+        ending_error: orphan.ending.as_ref().map_or_else(|| orphan.refused.clone(), |ending| ending.error.clone()),
         tailscale,
     }
 }

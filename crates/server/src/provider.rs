@@ -13,11 +13,12 @@ use engine::adapters::PriceLine;
 use engine::provider::ProviderPicture;
 use engine::store::Hint;
 use model::Timestamp;
+use model::host::Host;
 use model::provider_row::{Departure, ProviderRow, Stays};
 use model::spec::Resources;
 use serde::Deserialize;
 use std::time::Duration;
-use wire::api::{NewProvider, PriceView, ProviderCase, ProviderReport, ProviderView, StaysView};
+use wire::api::{HostView, NewProvider, PriceView, ProviderCase, ProviderReport, ProviderView, StaysView};
 
 /// How long a request to remove a provider waits for its end.
 const REMOVED_WITHIN: Duration = Duration::from_secs(20);
@@ -168,7 +169,30 @@ fn shown(it: &ProviderPicture) -> ProviderView {
         workdir_survives_runner: capabilities.keeps_workdirs,
         leaving: listing.leaving,
         orgs: listing.orgs.clone(),
+        hosts: listing.hosts.iter().map(|host| host_view(host, it.on.get(&host.name).copied())).collect(),
         stays: it.stays.iter().map(stays).collect(),
+    }
+}
+
+fn host_view(it: &Host, instances: Option<i64>) -> HostView {
+    let facts = it.facts.clone();
+    let status = match (&it.down, &facts) {
+        (Some(_), _) => "down",
+        (None, Some(_)) => "up",
+        (None, None) => "unknown",
+    };
+    HostView {
+        host: it.name.clone(),
+        status: status.to_owned(),
+        why: it.down.as_ref().map(|down| down.why.clone()),
+        down_since: it.down.as_ref().map(|down| down.since.ms()),
+        architecture: facts.as_ref().map(|facts| facts.architecture.clone()),
+        os_release: facts.as_ref().map(|facts| facts.os_release.clone()),
+        cpu_milli: facts.as_ref().and_then(|facts| facts.cpu_milli),
+        memory_bytes: facts.as_ref().and_then(|facts| facts.memory_bytes),
+        gpus: facts.map_or_else(Vec::new, |facts| facts.gpus),
+        slots: it.slots,
+        instances: instances.unwrap_or(0),
     }
 }
 

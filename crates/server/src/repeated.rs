@@ -17,6 +17,7 @@ async fn seen(world: &World) -> Vec<Value> {
     let mut all = Vec::new();
     for path in [
         "runs?all=true",
+        "calls",
         "workflows",
         "snapshots",
         "instances?all=true",
@@ -187,6 +188,17 @@ async fn orphan(world: &World) {
     .await;
 }
 
+/// A call of a function that a program executes.
+fn call(input: i64) -> Value {
+    json!({ "function": "dml+exec://dml-exec-none/f", "inputs": [input] })
+}
+
+async fn called(world: &World) -> String {
+    let got = world.ask("post", "/api/v1/calls", Some(&world.admin), &[], &call(1).to_string()).await;
+    assert_eq!(got.status, StatusCode::ACCEPTED, "{}", got.body);
+    got.body["id"].as_str().unwrap().to_owned()
+}
+
 /// The thing a route is about, and two bodies for it.
 async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
     let (plain, other) = (json!({}), json!({ "abort": true }));
@@ -268,6 +280,8 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         }
         "/cache/invalidate" => (String::new(), json!({ "all": true }), json!({ "result": "run_99" })),
         "/cache/gc" => (String::new(), plain, json!({ "max_bytes": 1 })),
+        "/calls" => (String::new(), call(1), call(2)),
+        "/calls/{id}/cancel" => (called(world).await, plain, Value::Null),
         "/control/stop" => (String::new(), plain, json!({ "all": true })),
         other => panic!("{other} is new here: say how it is asked"),
     }
@@ -292,7 +306,8 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
         // Nothing is kept in this world that could be invalidated or collected.
         let only_asks = heartbeat
             || route.path.starts_with("/cache/")
-            || matches!(route.path, "/blobs/missing" | "/control/stop" | "/orphans/scan" | "/orphans/import");
+            // Who wants a call is shown by no listing.
+            || matches!(route.path, "/calls/{id}/cancel" | "/blobs/missing" | "/control/stop" | "/orphans/scan" | "/orphans/import");
         assert_eq!(before == after, only_asks, "{}: the first time has an effect", route.path);
         let again = ask(&body).await;
         assert_eq!(seen(&world).await, after, "{}: the second time has none", route.path);
@@ -358,6 +373,8 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/runs/{id}/messages" => (waiting(world).await, json!({ "text": "x" }), "conflict"),
         "/orphans/import" => (String::new(), json!({ "org": "nobody" }), "conflict"),
         "/cache/invalidate" => (String::new(), json!({ "result": "run_99" }), "not_found"),
+        "/calls" => (String::new(), json!({ "function": "/bin/sh" }), "invalid"),
+        "/calls/{id}/cancel" => ("cal_99".to_owned(), none, "not_found"),
         "/orphans/whitelist" => (String::new(), json!({ "provider_id": "i-9", "reason": "x" }), "not_found"),
         "/providers" => (String::new(), json!({ "name": "local", "kind": "local" }), "conflict"),
         "/providers/{id}/test" => ("nowhere".to_owned(), none, "not_found"),
@@ -396,6 +413,7 @@ async fn every_refusal_of_a_keyed_post_is_answered_again_byte_by_byte() {
             "/runs" => (path.clone(), json!({ "commands": ["false"] })),
             "/orphans/import" => (path.clone(), json!({ "org": "no-one" })),
             "/cache/invalidate" => (path.clone(), json!({ "result": "run_98" })),
+            "/calls" => (path.clone(), json!({ "function": "../x" })),
             "/providers" => (path.clone(), json!({ "name": "exec", "kind": "exec" })),
             "/orphans/whitelist" => (path.clone(), json!({ "provider_id": "i-8", "reason": "x" })),
             _ => (filled(route.path, &format!("{id}z")), body.clone()),

@@ -5,9 +5,9 @@ pub(crate) use crate::input::{Asked, Nothing, Path, Query};
 use crate::listen::Peer;
 use crate::problem::{HandlerResult, Hidden, PROBLEM, Problem};
 use crate::{
-    Shared, allocation, artifact, audit, auth, blob, cache, control, definition, event, instance, ledger, log,
-    manifest, message, metrics, openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step, token,
-    tree, usage, workflow,
+    Shared, allocation, artifact, audit, auth, blob, cache, call, control, dag, definition, event, instance, ledger,
+    log, manifest, message, metrics, openapi, orphan, pool, provider, question, run, runner, secret, snapshot, step,
+    token, tree, usage, workflow,
 };
 use axum::Router;
 use axum::body::Body;
@@ -169,6 +169,18 @@ api! {
     post "/cache/invalidate" cache::invalidate, write, "Let results answer no run any more", Invalidate => 200 Invalidated | 409 | 410;
     post "/cache/gc" cache::collect, write, "Delete results that answered no run for long, and what nothing needs", CollectGarbage => 200 GarbageCollected;
     get "/backtrack/{value}" cache::backtrack, read, "Where a result came from: a run, or the first digits of an exec or key", => 200 Backtrack | 410;
+    post "/calls" call::ask, write, "Call a function: a kept result answers at once, otherwise it is executed", ?call::Waiting, AskCall => 202 CallView | 200 CallView | 402;
+    get "/calls" call::list, read, "Executions of calls, newest first", => 200 Page of CallView;
+    get "/calls/{id}" call::show, read, "One execution of a call; with `wait` when it is over", ?call::Waiting, => 200 CallView;
+    post "/calls/{id}/cancel" call::cancel, write, "Want it no longer: it ends with its last caller", => 200 CallView;
+    get "/dag/refs" dag::refs, read, "Refs of calls: heads, indexes, and what heads of remotes were", ?dag::Filter, => 200 Page of RefView;
+    put "/dag/refs" dag::set, write, "Move a head, or what a remote's head was, if it is where it is expected", SetRef => 200 RefView | 409 | 410;
+    delete "/dag/refs" dag::delete, write, "Delete a head, or what a remote's head was", ?dag::Gone, => 204 | 404 | 409;
+    get "/dag/log" dag::log, read, "Commits from one on, children before parents", ?dag::Log, => 200 Page of CommitView | 404 | 410;
+    get "/dag/object" dag::show, read, "One object by its first digits, or what a ref points to", ?dag::Named, => 200 ObjectView | 404 | 410;
+    get "/dag/indexes" dag::indexes, read, "Where results of calls are pinned, by project", => 200 Page of IndexView;
+    get "/dag/records" dag::below, read, "All records below a commit, children before parents", ?dag::Below, => 200 Bytes | 404 | 410;
+    put "/dag/records" dag::put, write, "Send records of calls; nothing leads to them before a ref is set", Bytes => 204;
     delete "/snapshots/{id}" snapshot::delete, write, "Delete a snapshot; runs that started from it keep their files", => 204;
     get "/orphans" orphan::list, read, "What providers list and no row knows, newest first", ?orphan::Filter, => 200 Page of OrphanView;
     get "/orphans/tally" orphan::tally, read, "How many orphans nobody keeps, and what they cost", => 200 OrphanTally;

@@ -58,6 +58,8 @@ pub(crate) async fn submit(
         let named = asked.value.snapshot.clone();
         let org = writer.org();
         let limited = state.engine.context.limits_orgs();
+        let named_providers: Vec<String> = asked.value.provider.iter().chain(&asked.value.providers).cloned().collect();
+        state.engine.know_hosts(&named_providers).await?;
         let name = if limited { state.engine.balance(org).await?.name } else { String::new() };
         let mut submission = submit::submission(&state.engine.context, (org, &name), asked.value)?;
         if let Some(named) = named {
@@ -91,7 +93,7 @@ async fn tree_of(state: &Shared, org: OrgId, named: &str) -> Result<TreeRef, Fai
     }
 }
 
-fn wait_ms(text: &str) -> Result<i64, Problem> {
+pub(crate) fn wait_ms(text: &str) -> Result<i64, Problem> {
     let ms = model::time::parse_duration(text).map_err(|why| Refused::invalid("wait", why.to_string()))?;
     if ms > LONGEST_WAIT_MS { Err(Refused::invalid("wait", "at most 60s").into()) } else { Ok(ms) }
 }

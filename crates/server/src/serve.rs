@@ -158,7 +158,8 @@ fn open(
         },
         timer: Arc::new(crate::worker::Clockwork),
     };
-    let engine = Engine::new(state, store)?.refusing(crate::problem::remembered);
+    let engine = Engine::new(state, store)?.refusing(crate::problem::remembered).executing(settings.executor()?);
+    let engine = engine.reading(crate::call::document);
     Ok(match settings.notifier()? {
         Some((notifier, timeout_ms)) => engine.notifying(Arc::new(notifier), timeout_ms),
         None => engine,

@@ -1,10 +1,12 @@
 //! The settings of a control-plane process. Numbers that contradict each other are refused at start.
 
+use engine::adapters::call::{Adapters, Own, local};
 use engine::adapters::registry::{BadSetting, Host, Providers};
 use engine::adapters::{ExecProvider, Notifier, Provider};
+use engine::execution::Executor;
 use engine::{ControlUrls, ProviderSet, ProviderSettings};
 use model::feature::FeatureSettings;
-use model::{Failure, Refused};
+use model::{Failure, Refused, Trouble};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -105,9 +107,36 @@ pub struct StoreConfig {
 impl Settings {
     pub(crate) fn engine_config(&self) -> engine::Config {
         let Config {
-            holds, timings, money, logs, limits, escalation, worker, orphans, manifests, features, calls, ..
+            holds,
+            timings,
+            money,
+            logs,
+            limits,
+            escalation,
+            worker,
+            orphans,
+            manifests,
+            features,
+            mut calls,
+            ..
         } = self.config.clone();
+        calls.adapters.get_or_insert_with(|| self.usual_adapters());
         engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, features, calls }
+    }
+
+    /// A person's own control plane executes the adapters that are installed beside it; a server only its own, unless its owner lists more.
+    fn usual_adapters(&self) -> Vec<String> {
+        vec![if self.embedded { "dml-exec-*".to_owned() } else { "dml-exec-repl".to_owned() }]
+    }
+
+    /// How calls of functions are executed by this process.
+    pub(crate) fn executor(&self) -> Result<Executor, Failure> {
+        let calls = self.engine_config().calls;
+        let program =
+            std::env::current_exe().map_err(|error| Trouble::internal(format!("where is this program? {error}")))?;
+        let own = Own { program, names: &[local::NAME] };
+        let adapters = Adapters { own: Some(own), ..Adapters::new(calls.adapters.unwrap_or_default()) };
+        Ok(Executor { adapters, exchange: calls.exchange.unwrap_or_else(|| self.home.join("exchange")) })
     }
 
     pub(crate) fn notifier(&self) -> Result<Option<(Notifier, i64)>, Failure> {

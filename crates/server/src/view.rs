@@ -8,6 +8,7 @@ use engine::view::{RunSnapshot, SeenJob, StepDetail, Tree};
 use model::agent::Agent;
 use model::attempt::Attempt;
 use model::children::Children;
+use model::host::NotTaken;
 use model::job::{Job, JobStatus};
 use model::manifest::{Manifest, ResourceKind};
 use model::offer::{Offer, PassedOver};
@@ -163,6 +164,8 @@ pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
         sandbox: spec.sandbox.map(|sandbox| sandbox.network.to_string()),
         files: files_plan(spec, &plan.missing),
         offers: plan.choice.offers.iter().map(offer).collect(),
+        host: plan.host.clone(),
+        other_hosts: plan.other_hosts.iter().map(other_host).collect(),
         passed_over: plan.choice.passed_over.iter().map(passed_over).collect(),
     }
 }
@@ -176,6 +179,10 @@ fn offer(it: &Offer) -> OfferView {
         price_per_hour: Credits(it.price_micro).to_string(),
         price_per_hour_micro: it.price_micro,
     }
+}
+
+fn other_host((host, why): &(String, NotTaken)) -> OtherHostView {
+    OtherHostView { host: host.clone(), why: why.to_string() }
 }
 
 fn passed_over(it: &PassedOver) -> PassedOverView {

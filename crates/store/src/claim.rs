@@ -3,6 +3,7 @@
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
+use model::bug;
 use model::claim::{Claim, ClaimSwap};
 use model::{Failure, OrgId};
 
@@ -13,7 +14,11 @@ pub fn find(tx: &mut Tx, org: OrgId, key: &str) -> Result<Option<Claim>, Failure
 /// Whether the claim is now what the writer wanted; otherwise another one was there.
 pub fn swap(tx: &mut Tx, org: OrgId, swap: &ClaimSwap) -> Result<bool, Failure> {
     let to = &swap.to;
-    let changed = match swap.expect {
+    let expect = match swap.expect {
+        Some(_) if bug!(takeover_without_compare) => find(tx, org, &to.key)?.map(|claim| claim.version),
+        expect => expect,
+    };
+    let changed = match expect {
         None => tx.exec(&CREATE, &args![org, &to.key, to.version, doc::write(to)])?,
         Some(expect) => tx.exec(&CHANGE, &args![org, &to.key, expect, to.version, doc::write(to)])?,
     };

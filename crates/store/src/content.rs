@@ -103,6 +103,12 @@ pub fn use_by(tx: &mut Tx, org: OrgId, run: RunId, hashes: &[String]) -> Result<
     tx.insert_many(&USED_BY, rows)
 }
 
+/// Something that was just written names this content: a sweep that has begun leaves it. False if it is not here.
+pub fn touch(tx: &mut Tx, org: OrgId, hash: &str) -> Result<bool, Failure> {
+    let at = tx.at();
+    Ok(tx.exec(&USE, &args![org, hash, at])? == 1)
+}
+
 /// A snapshot needs this tree: it stays until `unpin`. Refused if not all of it is here.
 pub fn pin(tx: &mut Tx, org: OrgId, tree: &str) -> Result<(), Failure> {
     if !is_tree_here(tx, org, tree)? || tx.exec(&PIN, &args![org, tree, BY_ITS_TREE])? == 0 {
@@ -124,7 +130,8 @@ pub fn used_until_now(tx: &mut Tx, run: RunId) -> Result<(), Failure> {
     tx.exec(&USED_UNTIL, &args![run, at]).map(drop)
 }
 
-/// Marks up to `limit` contents that no open run names and that were not used since `before`.
+/// Marks up to `limit` contents that were not used since `before` and that nothing names: no open run, tree, result or record of a call, and
+/// no artifact that is still listed.
 pub fn condemn(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<u64, Failure> {
     tx.exec(&CONDEMN, &args![before, limit])
 }
@@ -231,6 +238,13 @@ const CONDEMN: Sql = Sql::new(
                AND NOT EXISTS (
                    SELECT 1 FROM exec_contents AS result
                     WHERE result.org_id = old.org_id AND result.hash = old.hash)
+               AND NOT EXISTS (
+                   SELECT 1 FROM object_contents AS named
+                    WHERE named.org_id = old.org_id AND named.hash = old.hash)
+               AND NOT EXISTS (
+                   SELECT 1 FROM artifacts AS shared
+                    WHERE shared.org_id = old.org_id AND shared.hash = old.hash
+                      AND shared.in_contents = 1 AND shared.deleted_at IS NULL)
              ORDER BY old.used_at LIMIT $2)",
 );
 const GOING: Sql = Sql::new("SELECT org_id, hash FROM contents WHERE going = 1 ORDER BY used_at LIMIT $1");

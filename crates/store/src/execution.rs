@@ -1,5 +1,6 @@
 //! Rows of executions, of the runs that wait for them, and of the epochs of functions. At most one execution of a key is open.
 
+use crate::hint::{Hint, Topic};
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::Row;
@@ -16,11 +17,13 @@ pub struct Numbered {
 
 pub fn insert(tx: &mut Tx, id: i64, it: &Execution, request: &serde_json::Value) -> Result<(), Failure> {
     let request = request.to_string();
+    tx.hint(Hint::Org(it.org, Topic::Calls));
     tx.post(&INSERT, args![id, it.org, &it.key, !it.status.is_end(), doc::write(it), request])
 }
 
 /// The caller has locked it.
 pub fn save(tx: &mut Tx, id: i64, it: &Execution) -> Result<(), Failure> {
+    tx.hint(Hint::Org(it.org, Topic::Calls));
     tx.post(&SAVE, args![id, !it.status.is_end(), doc::write(it)])
 }
 
@@ -36,6 +39,11 @@ pub fn lock(tx: &mut Tx, id: i64) -> Result<Option<Execution>, Failure> {
 /// The execution of this key that is open.
 pub fn open_of(tx: &mut Tx, org: OrgId, key: &str) -> Result<Option<i64>, Failure> {
     tx.row(&OPEN_OF, &args![org, key])?.map(|row| row.int(0)).transpose()
+}
+
+/// How many executions of this key there were.
+pub fn count_of_key(tx: &mut Tx, org: OrgId, key: &str) -> Result<i64, Failure> {
+    tx.row(&COUNT_OF_KEY, &args![org, key])?.expect("a count is a row").int(0)
 }
 
 /// What is executed.
@@ -65,6 +73,12 @@ pub fn callers(tx: &mut Tx, id: i64, limit: i64) -> Result<Vec<RunId>, Failure> 
     tx.rows(&CALLERS, &args![id, limit])?.iter().map(|row| row.int(0).map(RunId)).collect()
 }
 
+/// Open executions that this run waits for, in order, up to `limit`.
+pub fn of_caller(tx: &mut Tx, run: RunId, limit: i64) -> Result<Vec<Numbered>, Failure> {
+    let read = |row: &Row| Ok(Numbered { id: row.int(0)?, it: doc::read(row, 1)? });
+    tx.rows(&OF_CALLER, &args![run, limit])?.iter().map(read).collect()
+}
+
 /// How often the results of this function were invalidated.
 pub fn epoch(tx: &mut Tx, org: OrgId, function: &str) -> Result<i64, Failure> {
     tx.row(&EPOCH, &args![org, function])?.map_or(Ok(0), |row| row.int(0))
@@ -75,8 +89,22 @@ pub fn raise_epoch(tx: &mut Tx, org: OrgId, function: &str) -> Result<(), Failur
     tx.exec(&RAISE, &args![org, function]).map(drop)
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &SAVE, &FIND, &LOCK, &OPEN_OF, &REQUEST, &PAGE, &JOIN, &LEAVE, &CALLERS, &EPOCH, &RAISE];
+pub(crate) const ALL: &[&Sql] = &[
+    &INSERT,
+    &SAVE,
+    &FIND,
+    &LOCK,
+    &OPEN_OF,
+    &COUNT_OF_KEY,
+    &REQUEST,
+    &PAGE,
+    &JOIN,
+    &LEAVE,
+    &CALLERS,
+    &OF_CALLER,
+    &EPOCH,
+    &RAISE,
+];
 
 const INSERT: Sql =
     Sql::new("INSERT INTO executions (id, org_id, key, open, doc, request) VALUES ($1, $2, $3, $4, $5, $6)");
@@ -84,6 +112,7 @@ const SAVE: Sql = Sql::new("UPDATE executions SET open = $2, doc = $3 WHERE id =
 const FIND: Sql = Sql::new("SELECT doc FROM executions WHERE id = $1");
 const LOCK: Sql = Sql::new("SELECT doc FROM executions WHERE id = $1").no_key_update().locks(Rank::Execution);
 const OPEN_OF: Sql = Sql::new("SELECT id FROM executions WHERE org_id = $1 AND key = $2 AND open = 1");
+const COUNT_OF_KEY: Sql = Sql::new("SELECT count(*) FROM executions WHERE org_id = $1 AND key = $2");
 const REQUEST: Sql = Sql::new("SELECT request FROM executions WHERE id = $1");
 const PAGE: Sql = Sql::new("SELECT id, doc FROM executions WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
 const JOIN: Sql = Sql::new(
@@ -93,6 +122,10 @@ const LEAVE: Sql = Sql::new("DELETE FROM callers WHERE execution_id = $1 AND run
 const CALLERS: Sql = Sql::new(
     "SELECT callers.run_id FROM callers JOIN runs ON runs.id = callers.run_id
       WHERE callers.execution_id = $1 AND runs.open = 1 AND runs.deleted_at IS NULL ORDER BY callers.run_id LIMIT $2",
+);
+const OF_CALLER: Sql = Sql::new(
+    "SELECT executions.id, executions.doc FROM callers JOIN executions ON executions.id = callers.execution_id
+      WHERE callers.run_id = $1 AND executions.open = 1 ORDER BY executions.id LIMIT $2",
 );
 const EPOCH: Sql = Sql::new("SELECT counter FROM epochs WHERE org_id = $1 AND function = $2");
 const RAISE: Sql = Sql::new(

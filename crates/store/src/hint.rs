@@ -42,11 +42,13 @@ pub enum Topic {
     /// Tickets and approvals.
     Inbox,
     Money,
+    /// Executions of calls.
+    Calls,
 }
 
 impl Topic {
-    const ALL: [(Topic, char); 4] =
-        [(Topic::Runs, 'r'), (Topic::Machines, 'm'), (Topic::Inbox, 'i'), (Topic::Money, 'c')];
+    const ALL: [(Topic, char); 5] =
+        [(Topic::Runs, 'r'), (Topic::Machines, 'm'), (Topic::Inbox, 'i'), (Topic::Money, 'c'), (Topic::Calls, 'x')];
 
     fn letter(self) -> char {
         Topic::ALL.iter().find(|(topic, _)| *topic == self).map_or(' ', |(_, letter)| *letter)

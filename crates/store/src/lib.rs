@@ -22,6 +22,7 @@ mod fatal;
 mod group_limit;
 mod guard;
 mod hint;
+pub mod host;
 pub mod idempotency;
 mod ids;
 mod inline;

@@ -5,8 +5,9 @@ use crate::tx::Tx;
 use crate::{args, content};
 use calls::id::Prefix;
 use calls::uri::Blob;
-use calls::{Id, Kind, Reference};
-use model::{Failure, OrgId, Timestamp, Trouble};
+use calls::{Id, Kind, Object, Reference};
+use model::{Failure, OrgId, Timestamp, Trouble, bug};
+use std::collections::BTreeMap;
 
 /// Objects of one org, as the transaction sees them.
 pub struct Objects<'t> {
@@ -35,7 +36,33 @@ pub fn put(tx: &mut Tx, org: OrgId, records: &[(Reference, Vec<u8>)]) -> Result<
     // A record may come twice in one batch, which a statement of many rows cannot take; and two writers lock rows in one order.
     rows.sort_by(|left, right| key(left).cmp(key(right)));
     rows.dedup_by(|later, earlier| later[1] == earlier[1]);
-    tx.insert_many(&PUT, rows)
+    tx.insert_many(&PUT, rows)?;
+    let names: BTreeMap<Id, Blob> =
+        records.iter().filter_map(|(of, bytes)| Some((of.id, Object::named_blob(bytes)?))).collect();
+    tx.insert_many(
+        &NAMES,
+        names.iter().map(|(id, blob)| args![org, &id.0[..], blob.hash.to_string()]).collect::<Vec<_>>(),
+    )
+}
+
+/// Objects are about to be named by a ref: they count as used now. False if one of them is not here.
+pub fn touch(tx: &mut Tx, org: OrgId, ids: &[Id]) -> Result<bool, Failure> {
+    let at = tx.at();
+    let mut ids: Vec<&Id> = ids.iter().collect();
+    ids.sort(); // two writers lock rows in one order
+    for id in ids {
+        if tx.exec(&TOUCH, &args![org, &id.0[..], at])? == 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The records of many objects; those that are not here are left out.
+pub fn many(tx: &mut Tx, org: OrgId, ids: &[Id]) -> Result<Vec<Vec<u8>>, Failure> {
+    let questions: Vec<_> = ids.iter().map(|id| (&FIND, args![org, &id.0[..]].to_vec())).collect();
+    let answers = tx.rows_of_each(&questions)?;
+    answers.iter().flatten().map(|row| row.blob(1)).collect()
 }
 
 fn key(row: &[crate::Value; 5]) -> &[u8] {
@@ -66,7 +93,12 @@ pub fn unused(
 
 /// Deletes an object unless it was used since `before`; whether it is gone.
 pub fn delete(tx: &mut Tx, org: OrgId, id: Id, before: Timestamp) -> Result<bool, Failure> {
-    Ok(tx.exec(&DELETE, &args![org, &id.0[..], before])? == 1)
+    let before = if bug!(sweep_takes_what_was_put_again) { Timestamp(i64::MAX) } else { before };
+    let gone = tx.exec(&DELETE, &args![org, &id.0[..], before])? == 1;
+    if gone {
+        tx.post(&FORGET_NAMES, args![org, &id.0[..]])?;
+    }
+    Ok(gone)
 }
 
 pub fn count(tx: &mut Tx, org: OrgId) -> Result<(i64, i64), Failure> {
@@ -86,7 +118,7 @@ pub(crate) fn id_of(bytes: &[u8]) -> Result<Id, Failure> {
     Ok(Id(bytes))
 }
 
-pub(crate) const ALL: &[&Sql] = &[&FIND, &PUT, &OF_PREFIX, &UNUSED, &DELETE, &COUNT];
+pub(crate) const ALL: &[&Sql] = &[&FIND, &PUT, &NAMES, &TOUCH, &OF_PREFIX, &UNUSED, &DELETE, &FORGET_NAMES, &COUNT];
 
 const FIND: Sql = Sql::new("SELECT kind, bytes FROM objects WHERE org_id = $1 AND id = $2");
 const PUT: Sql = Sql::new(
@@ -94,10 +126,17 @@ const PUT: Sql = Sql::new(
          ON CONFLICT (org_id, id) DO UPDATE
             SET used_at = CASE WHEN objects.used_at > excluded.used_at THEN objects.used_at ELSE excluded.used_at END",
 );
+const NAMES: Sql = Sql::new(
+    "INSERT INTO object_contents (org_id, object, hash) VALUES ($1, $2, $3) ON CONFLICT (org_id, object) DO NOTHING",
+);
+const TOUCH: Sql = Sql::new(
+    "UPDATE objects SET used_at = CASE WHEN used_at > $3 THEN used_at ELSE $3 END WHERE org_id = $1 AND id = $2",
+);
 const OF_PREFIX: Sql =
     Sql::new("SELECT id, kind FROM objects WHERE org_id = $1 AND id >= $2 AND id <= $3 ORDER BY id LIMIT $4");
 const UNUSED: Sql =
     Sql::new("SELECT id, kind FROM objects WHERE org_id = $1 AND id > $2 AND used_at < $3 ORDER BY id LIMIT $4");
 const DELETE: Sql = Sql::new("DELETE FROM objects WHERE org_id = $1 AND id = $2 AND used_at < $3");
+const FORGET_NAMES: Sql = Sql::new("DELETE FROM object_contents WHERE org_id = $1 AND object = $2");
 const COUNT: Sql =
     Sql::new("SELECT count(*), CAST(coalesce(sum(length(bytes)), 0) AS BIGINT) FROM objects WHERE org_id = $1");

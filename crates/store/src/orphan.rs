@@ -18,6 +18,8 @@ pub struct Orphan {
     pub first_seen_at: Timestamp,
     pub seen_at: Timestamp,
     pub ending: Option<Ending>,
+    /// Why the end that was asked for last was refused for good: nobody tries it any more, and a person may ask again.
+    pub refused: Option<String>,
     /// Also one whose time is up.
     pub whitelisted: Option<Whitelisted>,
 }
@@ -115,6 +117,11 @@ pub fn end_failed(tx: &mut Tx, id: OrphanId, why: &str) -> Result<(), Failure> {
     tx.post(&END_FAILED, args![id, why])
 }
 
+/// Its end was refused for good: it is not ending any more, and its row says why.
+pub fn end_refused(tx: &mut Tx, id: OrphanId, why: &str) -> Result<(), Failure> {
+    tx.post(&END_REFUSED, args![id, why])
+}
+
 /// Sets or replaces the entry.
 pub fn keep(tx: &mut Tx, w: &Whitelisted) -> Result<(), Failure> {
     let row = args![
@@ -171,6 +178,7 @@ fn read(row: &Row) -> Result<Orphan, Failure> {
         }
         None => None,
     };
+    let refused = if ending.is_none() { row.opt_text(8)? } else { None };
     let whitelisted = if row.opt_text(9)?.is_some() { Some(read_kept(row, 9)?) } else { None };
     Ok(Orphan {
         id: OrphanId(row.int(0)?),
@@ -179,6 +187,7 @@ fn read(row: &Row) -> Result<Orphan, Failure> {
         first_seen_at: row.at(3)?,
         seen_at: row.at(4)?,
         ending,
+        refused,
         whitelisted,
         listed: doc::read_once(row, 17)?,
     })
@@ -210,6 +219,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &TOLD,
     &END_ASKED,
     &END_FAILED,
+    &END_REFUSED,
     &KEEP,
     &UNKEEP,
     &KEPT,
@@ -271,6 +281,7 @@ const UNTOLD: Sql = Sql::new(
 const TOLD: Sql = Sql::new("UPDATE orphans SET notified_at = $2 WHERE id = $1");
 const END_ASKED: Sql =
     Sql::new("UPDATE orphans SET ending_at = $2, ending_org = $3, ending_by = $4, ending_error = NULL WHERE id = $1");
+const END_REFUSED: Sql = Sql::new("UPDATE orphans SET ending_at = NULL, ending_error = $2 WHERE id = $1");
 const END_FAILED: Sql = Sql::new("UPDATE orphans SET ending_error = $2 WHERE id = $1");
 const KEEP: Sql = Sql::new(
     "INSERT INTO orphan_whitelist

@@ -37,6 +37,13 @@ pub fn used(tx: &mut Tx, org: OrgId, project: &str, node: NodeId) -> Result<(), 
     tx.post(&USED, args![org, project, &node.0.0[..], at, at - USE_NOTED_MS])
 }
 
+/// Whether its last use is so long ago that one is to be noted.
+pub fn is_stale(tx: &mut Tx, org: OrgId, project: &str, node: NodeId) -> Result<bool, Failure> {
+    let noted = tx.row(&USED_AT, &args![org, project, &node.0.0[..]])?.map(|row| row.at(0)).transpose()?;
+    let at = tx.at();
+    Ok(noted.is_some_and(|noted| noted < at - USE_NOTED_MS))
+}
+
 pub fn remove(tx: &mut Tx, org: OrgId, project: &str, node: NodeId) -> Result<(), Failure> {
     tx.post(&REMOVE, args![org, project, &node.0.0[..]])
 }
@@ -62,6 +69,11 @@ pub fn bytes(tx: &mut Tx, org: OrgId, project: &str) -> Result<i64, Failure> {
     tx.row(&BYTES, &args![org, project])?.expect("a sum is a row").int(0)
 }
 
+/// How many pins each project of an org has, in the order of their names.
+pub fn projects(tx: &mut Tx, org: OrgId, limit: i64) -> Result<Vec<(String, i64)>, Failure> {
+    tx.rows(&PROJECTS, &args![org, limit])?.iter().map(|row| Ok((row.text(0)?, row.int(1)?))).collect()
+}
+
 fn read(tx: &mut Tx, sql: &Sql, org: OrgId, project: &str, from: i64, limit: i64) -> Result<Vec<Pin>, Failure> {
     let rows = tx.rows(sql, &args![org, project, from, limit])?;
     let pin = |row: &crate::Row| {
@@ -71,7 +83,8 @@ fn read(tx: &mut Tx, sql: &Sql, org: OrgId, project: &str, from: i64, limit: i64
     rows.iter().map(pin).collect()
 }
 
-pub(crate) const ALL: &[&Sql] = &[&FIND, &SET, &USED, &REMOVE, &PAGE, &UNUSED, &OF_FUNCTION, &BYTES];
+pub(crate) const ALL: &[&Sql] =
+    &[&FIND, &SET, &USED, &USED_AT, &REMOVE, &PAGE, &UNUSED, &OF_FUNCTION, &BYTES, &PROJECTS];
 
 const FIND: Sql = Sql::new("SELECT exec FROM pins WHERE org_id = $1 AND project = $2 AND node = $3");
 const SET: Sql = Sql::new(
@@ -79,6 +92,7 @@ const SET: Sql = Sql::new(
          ON CONFLICT (org_id, project, node) DO UPDATE
             SET exec = excluded.exec, used_at = excluded.used_at, id = excluded.id",
 );
+const USED_AT: Sql = Sql::new("SELECT used_at FROM pins WHERE org_id = $1 AND project = $2 AND node = $3");
 const USED: Sql =
     Sql::new("UPDATE pins SET used_at = $4 WHERE org_id = $1 AND project = $2 AND node = $3 AND used_at < $5");
 const REMOVE: Sql = Sql::new("DELETE FROM pins WHERE org_id = $1 AND project = $2 AND node = $3");
@@ -103,3 +117,5 @@ const BYTES: Sql = Sql::new(
        FROM pins AS p JOIN execs AS e ON e.org_id = p.org_id AND e.id = p.exec
       WHERE p.org_id = $1 AND p.project = $2",
 );
+const PROJECTS: Sql =
+    Sql::new("SELECT project, count(*) FROM pins WHERE org_id = $1 GROUP BY project ORDER BY project LIMIT $2");

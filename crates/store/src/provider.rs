@@ -24,6 +24,7 @@ pub fn put(tx: &mut Tx, row: &ProviderRow) -> Result<(), Failure> {
 
 pub fn remove(tx: &mut Tx, name: &str) -> Result<(), Failure> {
     tx.post(&REMOVE, args![name])?;
+    crate::host::remove_all(tx, name)?;
     tx.hint(Hint::Providers);
     Ok(())
 }

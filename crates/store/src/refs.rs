@@ -36,9 +36,20 @@ pub fn swap(tx: &mut Tx, org: OrgId, name: &RefName, swap: Swap) -> Result<Resul
 
 /// All refs whose name begins so, in order.
 pub fn page(tx: &mut Tx, org: OrgId, prefix: &str, limit: i64) -> Result<Vec<(RefName, CommitId)>, Failure> {
+    after(tx, org, prefix, "", limit)
+}
+
+/// The same, those behind a name.
+pub fn after(
+    tx: &mut Tx,
+    org: OrgId,
+    prefix: &str,
+    after: &str,
+    limit: i64,
+) -> Result<Vec<(RefName, CommitId)>, Failure> {
     // `0` is the byte after `/`, with which every prefix ends.
     let end = format!("{}0", prefix.trim_end_matches('/'));
-    let rows = tx.rows(&PAGE, &args![org, prefix, end, limit])?;
+    let rows = tx.rows(&PAGE, &args![org, prefix, end, after, limit])?;
     let read = |row: &crate::Row| {
         let name = row.str(0)?.parse().map_err(|_| Trouble::internal("a ref has no such name"))?;
         Ok((name, CommitId(id_of(&row.blob(1)?)?)))
@@ -55,5 +66,6 @@ const CREATE: Sql =
     Sql::new("INSERT INTO refs (org_id, name, target) VALUES ($1, $2, $3) ON CONFLICT (org_id, name) DO NOTHING");
 const CHANGE: Sql = Sql::new("UPDATE refs SET target = $4 WHERE org_id = $1 AND name = $2 AND target = $3");
 const DELETE: Sql = Sql::new("DELETE FROM refs WHERE org_id = $1 AND name = $2 AND target = $3");
-const PAGE: Sql =
-    Sql::new("SELECT name, target FROM refs WHERE org_id = $1 AND name >= $2 AND name < $3 ORDER BY name LIMIT $4");
+const PAGE: Sql = Sql::new(
+    "SELECT name, target FROM refs WHERE org_id = $1 AND name >= $2 AND name < $3 AND name > $4 ORDER BY name LIMIT $5",
+);

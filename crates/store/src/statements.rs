@@ -25,6 +25,7 @@ const MODULES: &[&[&Sql]] = &[
     crate::unlisted::ALL,
     crate::pool::ALL,
     crate::provider::ALL,
+    crate::host::ALL,
     crate::run::ALL,
     crate::plan::ALL,
     crate::question::ALL,

@@ -222,15 +222,15 @@ pub fn last_recorded(tx: &mut Tx, run: RunId, beginning: &str) -> Result<Option<
     row.map(|row| row.int(0).map(StepId)).transpose()
 }
 
-/// Replaces what the journal says of an identity; forgets it if there is nothing to say.
-pub fn record(tx: &mut Tx, run: RunId, identity: &str, row: Option<&JournalRow>) -> Result<(), Failure> {
-    match row {
-        Some(row) => {
-            let content = row.content.clone();
-            tx.post(&RECORD, args![run, identity, row.key.as_str(), row.state.as_str(), row.step, content])
-        }
-        None => tx.post(&FORGET, args![run, identity]),
-    }
+/// Replaces what the journal says of an identity.
+pub fn record(tx: &mut Tx, run: RunId, identity: &str, row: &JournalRow) -> Result<(), Failure> {
+    let content = row.content.clone();
+    tx.post(&RECORD, args![run, identity, row.key.as_str(), row.state.as_str(), row.step, content])
+}
+
+/// This step has nothing to say of its identity any more. What the journal has from another step of that identity stays.
+pub fn forget(tx: &mut Tx, run: RunId, identity: &str, step: StepId) -> Result<(), Failure> {
+    tx.post(&FORGET, args![run, identity, step])
 }
 
 pub(crate) const ALL: &[&Sql] = &[
@@ -347,4 +347,4 @@ const RECORD: Sql = Sql::new(
          ON CONFLICT (run_id, identity) DO UPDATE
         SET key = excluded.key, state = excluded.state, step_id = excluded.step_id, content = excluded.content",
 );
-const FORGET: Sql = Sql::new("DELETE FROM journal WHERE run_id = $1 AND identity = $2");
+const FORGET: Sql = Sql::new("DELETE FROM journal WHERE run_id = $1 AND identity = $2 AND step_id = $3");

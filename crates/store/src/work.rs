@@ -58,8 +58,12 @@ pub enum WorkKind {
     Manifest,
     /// A pool of a provider that is being removed: when its machines are gone, so is what it has put on its hosts, then its row.
     Departure,
+    /// A pool of a provider with several hosts: each is asked what it has and whether it can be used.
+    Hosts,
     /// An execution of a call: its backend is started, looked after and answered for.
     Execution,
+    /// An execution of a call whose adapter is a program: it is asked, and answered for.
+    Invocation,
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -462,7 +466,7 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 20] = {
+    pub const ALL: [WorkKind; 22] = {
         use WorkKind::*;
         [
             Run,
@@ -484,13 +488,15 @@ impl WorkKind {
             Link,
             Manifest,
             Departure,
+            Hosts,
             Execution,
+            Invocation,
         ]
     };
 
     pub fn class(self) -> WorkClass {
         match self {
-            WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice => WorkClass::Act,
+            WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice | WorkKind::Invocation => WorkClass::Act,
             WorkKind::Link => WorkClass::Link,
             _ => WorkClass::Control,
         }
@@ -517,7 +523,9 @@ impl WorkKind {
             WorkKind::Link => "link",
             WorkKind::Manifest => "manifest",
             WorkKind::Departure => "departure",
+            WorkKind::Hosts => "hosts",
             WorkKind::Execution => "execution",
+            WorkKind::Invocation => "invocation",
         }
     }
     pub fn parse(text: &str) -> Option<WorkKind> {
@@ -578,11 +586,13 @@ const DUE: Sql = Sql::new(
 )
 .skip_locked();
 
-/// The same with the org of each agent.
+/// The same with the org of each agent and call.
 const DUE_ACTS: Sql = Sql::new(
     "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone,
-            (SELECT runs.org_id FROM agents JOIN runs ON runs.id = agents.run_id
-              WHERE agents.id = work.subject AND work.kind = 'agent'), leased_at FROM work
+            CASE work.kind
+                 WHEN 'agent' THEN (SELECT runs.org_id FROM agents JOIN runs ON runs.id = agents.run_id WHERE agents.id = work.subject)
+                 WHEN 'invocation' THEN (SELECT executions.org_id FROM executions WHERE executions.id = work.subject)
+            END, leased_at FROM work
       WHERE class = $4 AND due <= $1
         AND (worker IS NULL OR NOT EXISTS (
              SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))
@@ -649,7 +659,7 @@ const SWEEP: Sql = Sql::new(
                                            AND agents.state NOT IN ('pending', 'running', 'paused')))
                 OR (kind = 'workflow' AND EXISTS (SELECT 1 FROM workflows WHERE workflows.id = resting.subject AND workflows.open = 0))
                 OR (kind = 'manifest' AND EXISTS (SELECT 1 FROM manifests WHERE manifests.id = resting.subject AND manifests.status <> 'DRAFT'))
-                OR (kind = 'execution' AND EXISTS (SELECT 1 FROM executions WHERE executions.id = resting.subject AND executions.open = 0))
+                OR (kind IN ('execution', 'invocation') AND EXISTS (SELECT 1 FROM executions WHERE executions.id = resting.subject AND executions.open = 0))
                 OR (kind IN ('instance', 'link') AND EXISTS (SELECT 1 FROM instances WHERE instances.id = resting.subject AND instances.open = 0))
                 OR (kind = 'allocation' AND EXISTS (SELECT 1 FROM allocations WHERE allocations.id = resting.subject AND allocations.kept = 0)))
              LIMIT $1)",

@@ -51,12 +51,20 @@ pub enum Situation {
     Imported,
     /// A person typed the id of what no row knows.
     OrphanEnded,
+    /// A kept result answered a run.
+    CallAnswered,
+    /// Two runs waited for one execution.
+    CallShared,
+    /// Another process went on with an execution whose worker was stopped or dead.
+    ClaimTakenOver,
+    ResultsInvalidated,
+    ResultsCollected,
 }
 
 use Situation::*;
 
 impl Situation {
-    pub const ALL: [Situation; 22] = [
+    pub const ALL: [Situation; 27] = [
         CallsSideBySide,
         Approved,
         Edited,
@@ -79,6 +87,11 @@ impl Situation {
         Unlisted,
         Imported,
         OrphanEnded,
+        CallAnswered,
+        CallShared,
+        ClaimTakenOver,
+        ResultsInvalidated,
+        ResultsCollected,
     ];
 }
 

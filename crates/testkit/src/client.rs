@@ -1,6 +1,7 @@
 //! Simulated users: each submits one run, and some later cancel, pause, retry or delete it. They repeat every request with its idempotency
 //! key until it is answered. They never read the database.
 
+use crate::cached_run;
 use crate::chance::Chance;
 use crate::machine::{Plan, Steps};
 use crate::plans;
@@ -44,6 +45,15 @@ pub enum Wish {
     },
     /// As a user of the other org, for whom the run does not exist.
     Meddle,
+    /// Of a cached run: its result is to answer no more, or none is.
+    Invalidate {
+        all: bool,
+    },
+    /// Results that answered no run for long go.
+    Collect {
+        older_than_ms: i64,
+        max_bytes: i64,
+    },
 }
 
 impl Client {
@@ -72,6 +82,12 @@ impl Client {
         let client = if of_agents {
             let (spec, plans) = plans::draw(number, chance);
             Client { plans, ..Client::of(number, spec) }
+        } else if start && chance.one_in(3) {
+            for _ in 0..chance.pick(&[0, 0, 1, 2]) {
+                wishes.push((from_ms + chance.between(0, 2 * within_ms), cached_run::wish(chance)));
+            }
+            wishes.sort_by_key(|(at, _)| -at);
+            Client::of(number, cached_run::cached(spec(text, chance), chance))
         } else {
             Client::of(number, spec(text, chance))
         };

@@ -15,6 +15,7 @@ use serde_json::Value;
 impl World {
     pub fn answer_questions(&mut self) {
         self.after(DUTY_EVERY_MS, Happening::Duty);
+        self.look_at_claims();
         if let Some(engine) = self.serving().filter(|_| self.database_lost) {
             self.recover(&engine);
             if self.fate.is_dead(SERVER) {

@@ -27,6 +27,7 @@ impl World {
             self.judge_client(index);
         }
         self.judge_count();
+        self.judge_results();
         self.judge_effects();
         self.note_expired();
         self.judge_money();
@@ -62,7 +63,9 @@ impl World {
             ids.into_iter().map(|id| store::run::find(tx, id)).collect::<Result<Vec<_>, Failure>>()
         }));
         let runs = runs.expect("a database in memory is read").into_iter().flatten();
-        let runs = runs.filter(|run| run.imported_at.is_none()).count();
+        // What executes the calls of cached runs was submitted by no user.
+        let by_a_user = |run: &Run| run.spec.call.as_ref().is_none_or(|call| call.backend().is_none());
+        let runs = runs.filter(|run| run.imported_at.is_none() && by_a_user(run)).count();
         let accepted = self.clients.iter().filter(|client| client.run.is_some() && client.run != client.lost).count();
         if runs != accepted {
             self.complain(Promise::Safe, format!("{accepted} requests made {runs} runs"));
@@ -105,6 +108,9 @@ impl World {
             let open = self.open_rows(run);
             let what = format!("{} never ends: it is {} ({:?}){open}", run.id, run.status, run.phase);
             return self.complain(Promise::Ends, what);
+        }
+        if run.call.is_some() {
+            return self.judge_caller(index, run);
         }
         let executions: Vec<_> = self.truth.of(run.id).cloned().collect();
         let client = &self.clients[index];

@@ -149,8 +149,8 @@ impl World {
     fn end_unless_needed(&mut self, serving: &Engine, orphan: &OrphanPicture) {
         let id = &orphan.orphan.listed.handle;
         let ours = matches!(orphan.section, OrphanSection::CurrentSession | OrphanSection::OtherSessions);
-        // What was refused for good is asked for again.
-        let is_ending = orphan.orphan.ending.as_ref().is_some_and(|ending| ending.error.is_none());
+        // While its end is under way nobody asks again.
+        let is_ending = orphan.orphan.ending.is_some();
         if !ours || is_ending || self.machines.get(id).is_some_and(Machine::goes_on) {
             return;
         }

@@ -1,6 +1,8 @@
 //! Requests of simulated users: each is repeated with the same idempotency key until it is answered. Calls the engine as
 //! the server's handlers do.
 
+use crate::book::Situation;
+use crate::cached_run;
 use crate::client::Wish;
 use crate::faults::Kind;
 use crate::follower::Follower;
@@ -61,6 +63,9 @@ impl World {
                 let other = self.orgs[1 - client.org];
                 now(engine.act_on(other, run, Action::Cancel { abort: true }, None, render)).and_then(body)
             }
+            (Some(run), Some(wish @ (Wish::Invalidate { .. } | Wish::Collect { .. }))) => {
+                cached_run::request(engine, org, run, wish, key)
+            }
             (Some(run), Some(Wish::Delete)) => now(engine.delete(org, run)).map(|()| Vec::new()),
             (Some(run), Some(wish)) => self.about_its_slot(engine, index, run, wish),
         };
@@ -107,7 +112,9 @@ impl World {
                 now(engine.terminate_instance((org, "somebody".into()), slot.instance, force, key, render))
                     .and_then(body)
             }
-            Wish::Ask(_) | Wish::Delete | Wish::Meddle => unreachable!("asked of the run itself"),
+            Wish::Ask(_) | Wish::Delete | Wish::Meddle | Wish::Invalidate { .. } | Wish::Collect { .. } => {
+                unreachable!("asked of the run itself")
+            }
         }
     }
 
@@ -153,6 +160,12 @@ impl World {
             }
             (Some(wish), answer) => {
                 client.wishes.pop();
+                let met = match wish {
+                    Wish::Invalidate { .. } => Some(Situation::ResultsInvalidated),
+                    Wish::Collect { .. } => Some(Situation::ResultsCollected),
+                    _ => None,
+                };
+                met.filter(|_| answer.is_ok()).into_iter().for_each(|met| self.tool.book().meets(met));
                 client.retries += i64::from(answer.is_ok() && matches!(wish, Wish::Ask(Action::Retry { .. })));
                 client.deleted |= answer.is_ok() && wish == Wish::Delete;
             }
@@ -161,7 +174,7 @@ impl World {
 
     /// Some watch what they started.
     fn follow(&mut self, index: usize) {
-        if self.chance.one_in(2) {
+        if self.chance.one_in(2) && self.clients[index].spec.call.is_none() {
             let every_ms = self.chance.pick(&[4 * SECOND, 30 * SECOND, 120 * SECOND]);
             let follower = Follower::new(index, every_ms);
             self.followers.push(follower);

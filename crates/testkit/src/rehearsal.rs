@@ -23,8 +23,8 @@ const PLENTY: Credits = Credits(1_000_000_000_000_000);
 
 #[derive(Clone)]
 pub struct Rehearsal {
-    engine: Engine,
-    org: OrgId,
+    pub(crate) engine: Engine,
+    pub(crate) org: OrgId,
     recording: Arc<bare::Recording>,
 }
 

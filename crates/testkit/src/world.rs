@@ -409,6 +409,7 @@ impl World {
         self.clients.iter().all(Client::is_done)
             && self.far.near.machines().is_empty()
             && now(self.auditor.engine().open_runs()).is_ok_and(|open| open == 0)
+            && self.open_executions() == 0
     }
 
     pub fn tool_of(&self, process: usize) -> FarTool {
@@ -453,6 +454,7 @@ fn config(chance: &mut Chance, poor: bool) -> Config {
     config.orphans.scan_every_ms = chance.pick(&[2 * MINUTE, 20 * MINUTE]);
     config.holds.default_debug_hold_ms = chance.pick(&[5 * A_SECOND, MINUTE]);
     config.holds.failure_debug_hold_ms = config.holds.default_debug_hold_ms + chance.pick(&[0, MINUTE]);
+    config.calls.unnamed_kept_ms = chance.pick(&[0, MINUTE, model::time::DAY]);
     if poor {
         config.money.first_topup = Credits(25_000);
     }

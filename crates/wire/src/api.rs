@@ -26,6 +26,9 @@
 //! | `GET /workflows` `/workflows/{id}`, `POST /workflows/{id}/cancel` `/retry` | [`WorkflowView`]; [`CancelBody`] |
 //! | `GET /manifests` `/manifests/{id}` | [`ManifestView`] |
 //! | `GET /snapshots` `/snapshots/{id}`, `DELETE /snapshots/{id}`, `POST /allocations/{id}/snapshot` | [`SnapshotView`] |
+//! | `POST /calls?wait=` · `GET /calls` `/calls/{id}?wait=` · `POST /calls/{id}/cancel` | [`AskCall`] → 202 [`CallView`], or 200 if it is over · [`CallView`] |
+//! | `GET /dag/refs?kind=`, `PUT /dag/refs`, `DELETE /dag/refs?name=`, `GET /dag/log?of=`, `/dag/object?of=`, `/dag/indexes` | [`Page`] of [`RefView`], [`SetRef`] → [`RefView`], 204, [`CommitView`], [`ObjectView`], [`IndexView`] |
+//! | `GET /dag/records?of=&have=` · `PUT /dag/records` | [`crate::records`] · the same → 204 |
 //! | `GET /orphans?provider=&include_whitelisted=`, `/orphans/{id}`, `/orphans/tally`, `/orphans/scans`, `/orphans/whitelist` | [`OrphanView`], [`OrphanDetailView`], [`OrphanTally`], [`ScanView`], [`WhitelistView`] |
 //! | `POST /orphans/scan`, `/orphans/whitelist`, `/orphans/{id}/terminate`, `DELETE /orphans/whitelist/{id}` | [`ScanBody`] → [`ScanReport`], [`WhitelistBody`] → [`WhitelistView`], [`EndOrphanBody`] → [`OrphanView`], 204 |
 //! | `GET /credits` · `POST /credits` · `GET /credits/ledger` · `GET /credits/usage` | [`BalanceView`] · [`AddCredits`] · [`Page`] of [`LedgerRow`] · [`UsageView`] |
@@ -36,7 +39,9 @@
 //! | `GET /providers` `/providers/{id}` `/providers/prices`, `POST /providers` `/providers/{id}/test`, `DELETE /providers/{id}?force=&abandon=` | [`ProviderView`], [`PriceView`]; [`NewProvider`] → 201 [`ProviderView`], [`ProviderReport`], 204 |
 
 mod cache;
+mod call;
 mod control;
+mod dag;
 mod instance;
 mod ledger;
 mod log;
@@ -53,7 +58,9 @@ mod usage;
 mod workflow;
 
 pub use cache::*;
+pub use call::*;
 pub use control::*;
+pub use dag::*;
 pub use instance::*;
 pub use ledger::*;
 pub use log::*;

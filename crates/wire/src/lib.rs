@@ -6,6 +6,7 @@ pub mod api;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod pack;
+pub mod records;
 pub mod runner;
 
 pub use model;

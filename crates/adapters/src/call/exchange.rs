@@ -2,8 +2,8 @@
 
 use crate::remote::{Access, Opened, Remote, RemoteError};
 use calls::adapter::{Answer, Request};
+use calls::call::value_of;
 use calls::name::Name;
-use calls::read::{dag, node};
 use calls::record::{Commit, Dag, ExecStatus, Node, Tree};
 use calls::refs::RefName;
 use calls::uri::Blob;
@@ -14,8 +14,6 @@ use std::io;
 
 /// The dag of a result in the tree of its commit.
 const RESULT: &str = "result";
-/// Imports of imports.
-const MAX_IMPORTS: usize = 128;
 
 pub struct Exchange<'a> {
     request: &'a Request,
@@ -46,7 +44,8 @@ impl<'a> Exchange<'a> {
 
     /// The values of the call's inputs, in their order.
     pub fn inputs(&mut self) -> Result<Vec<Value>, ExchangeError> {
-        self.request.inputs.iter().map(|input| value_of(&mut self.snapshot, *input)).collect()
+        let value = |input: &NodeId| value_of(&mut self.snapshot, *input)?.ok_or(ExchangeError::NotAValue(*input));
+        self.request.inputs.iter().map(value).collect()
     }
 
     /// Puts a value on the remote as the call's result: a dag, in a commit on top of the snapshot. Doing it again
@@ -73,18 +72,6 @@ impl<'a> Exchange<'a> {
         self.remote.push(&mut both, &self.name, commit.id(), false)?;
         Ok(answer)
     }
-}
-
-fn value_of(from: &mut Opened, input: NodeId) -> Result<Value, ExchangeError> {
-    let mut at = input;
-    for _ in 0..MAX_IMPORTS {
-        match node(from, at)? {
-            Node::Literal { value } => return Ok(Value::load_element(from, &value)?),
-            Node::Import { dag: imported } => at = dag(from, imported)?.root,
-            Node::Call { .. } | Node::Builtin { .. } => break,
-        }
-    }
-    Err(ExchangeError::NotAValue(input))
 }
 
 /// What was made here, on top of what the remote has.

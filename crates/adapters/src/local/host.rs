@@ -1,11 +1,16 @@
 //! What this host has for its machines: cores, and memory as far as a control group around us lets us have it.
 
+use model::host::HostFacts;
 use model::spec::{Gpu, Resources};
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const GROUPS: &str = "/sys/fs/cgroup";
 const NVIDIA: &str = "/proc/driver/nvidia/gpus";
+/// Asked where the driver's folder is not visible, as in most containers. It may hang on a broken driver.
+const NVIDIA_SMI: &[&str] = &["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"];
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Those that this process may use: affinity and cpu quota are taken into account.
 pub fn cores() -> i64 {
@@ -23,19 +28,55 @@ pub fn size() -> Resources {
     }
 }
 
+/// The same for who chooses among several hosts.
+pub async fn facts() -> HostFacts {
+    let size = size();
+    let mut gpus = models(Path::new(NVIDIA));
+    if gpus.is_empty() {
+        gpus = told_by(NVIDIA_SMI).await;
+    }
+    HostFacts {
+        architecture: nix::sys::utsname::uname()
+            .map_or_else(|_| std::env::consts::ARCH.to_owned(), |name| name.machine().to_string_lossy().into_owned()),
+        os_release: super::platform_of_host().map_or_else(|| "linux".to_owned(), |platform| platform.os_release),
+        cpu_milli: size.cpu_milli,
+        memory_bytes: size.memory_bytes,
+        gpus,
+    }
+}
+
 /// What the driver says of its GPUs; a host with several kinds is said to have the first.
 fn gpus(folder: &Path) -> Option<Gpu> {
-    let entries = std::fs::read_dir(folder).ok()?.flatten();
-    let mut models: Vec<String> = entries
-        .filter_map(|entry| {
-            let told = read_to_string(entry.path().join("information")).ok()?;
-            told.lines().find_map(|line| Some(line.strip_prefix("Model:")?.trim().to_owned()))
-        })
-        .collect();
+    let mut models = models(folder);
     models.sort();
     let first = models.first()?.clone();
     let count = models.iter().filter(|model| **model == first).count() as i64;
     Some(Gpu { kind: Some(first), count })
+}
+
+/// The model of each, in the order of their places on the bus: so `CUDA_DEVICE_ORDER=PCI_BUS_ID` numbers them.
+fn models(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    folders.sort();
+    let model = |folder: &PathBuf| {
+        let told = read_to_string(folder.join("information")).ok()?;
+        told.lines().find_map(|line| Some(line.strip_prefix("Model:")?.trim().to_owned()))
+    };
+    folders.iter().filter_map(model).collect()
+}
+
+/// One model a line, in the same order. A host without such a program has none.
+async fn told_by(words: &[&str]) -> Vec<String> {
+    let mut command = tokio::process::Command::new(words[0]);
+    let told = command.args(&words[1..]).stdin(std::process::Stdio::null()).kill_on_drop(true).output();
+    match tokio::time::timeout(TOLD_WITHIN, told).await {
+        Ok(Ok(told)) if told.status.success() => {
+            let lines = String::from_utf8_lossy(&told.stdout).into_owned();
+            lines.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn installed(meminfo: &str) -> Option<i64> {

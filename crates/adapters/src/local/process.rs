@@ -88,10 +88,21 @@ impl Living {
     }
 }
 
-/// Starts `exe args…` in `dir`: a session of its own, no terminal, our environment left behind, output into `log`.
-pub fn start(exe: &Path, args: &[&std::ffi::OsStr], dir: &Path, log: &File) -> io::Result<Child> {
-    let mut command = Command::new(exe);
-    command.arg0("repl").args(args).current_dir(dir).env_clear();
+/// Starts `exe args…` in `dir`: a session of its own, no terminal, our environment left behind, output into `log`. The words of `before`
+/// are a program that becomes the one named after it, with the same pid.
+pub fn start(before: &[String], exe: &Path, args: &[&std::ffi::OsStr], dir: &Path, log: &File) -> io::Result<Child> {
+    let mut command = match before {
+        [] => Command::new(exe),
+        [program, words @ ..] => {
+            let mut command = Command::new(program);
+            command.args(words).arg(exe);
+            command
+        }
+    };
+    if before.is_empty() {
+        command.arg0("repl");
+    }
+    command.args(args).current_dir(dir).env_clear();
     let passed_on = ENVIRONMENT.iter().chain(&model::fault::VARIABLES);
     command.envs(passed_on.filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);

@@ -172,6 +172,33 @@ impl Place {
         Ok(socket)
     }
 
+    /// Whether folders can be made here, and a socket if runners here need one. Nothing of the trial stays.
+    pub fn try_out(&self, control_id: &str, relayed: bool) -> Result<(), Trouble> {
+        let name = format!("{}-{control_id}-none-1", names::PREFIX);
+        let folder = self.root_of(&name)?.parent().unwrap_or(&self.base).join(RELAYS);
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(at(&folder))?;
+        let socket = folder.join(format!("{}-try.{}", self.mark, std::process::id()));
+        let tried = match relayed {
+            true => std::os::unix::net::UnixListener::bind(&socket).map(drop),
+            false => std::fs::write(&socket, b"try"),
+        };
+        let _ = std::fs::remove_file(&socket);
+        self.tidy(control_id);
+        tried.map_err(|error| {
+            let trouble = at(&socket)(error);
+            if !relayed || trouble.kind == TroubleKind::DiskFull {
+                return trouble;
+            }
+            let what = format!(
+                "runners here have no way back to us: they cannot reach public_url, and no relay can listen in {} ({}): set `dir` to a \
+                 folder of a local file system",
+                folder.display(),
+                trouble.what
+            );
+            Trouble::new(TroubleKind::InvalidSpec, what)
+        })
+    }
+
     pub fn end_relay(&self, name: &str) -> Result<(), Trouble> {
         let (file, socket) = (self.relay_file(name, "json")?, self.relay_file(name, "sock")?);
         let trace = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Trace>(&bytes).ok());

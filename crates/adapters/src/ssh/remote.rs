@@ -6,7 +6,7 @@ use crate::local::{LocalProvider, LocalSettings};
 use crate::provider::{Handle, ListAsk, Listed, ListedPage, Order, Provider, Seen};
 use model::boot::Boot;
 use model::spec::Resources;
-use model::{Effect, Trouble, TroubleKind};
+use model::{Effect, Trouble, TroubleKind, names};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{self, Read, Write};
@@ -68,6 +68,11 @@ pub enum Deed {
     /// The runner of this machine needs a way to the control plane.
     Relay {
         name: String,
+    },
+    /// What this host has, and whether a machine could be made here and reach the control plane.
+    Look {
+        control_id: String,
+        control_url: String,
     },
     /// Nothing of this control plane stays behind, unless a machine needs it.
     Leave {
@@ -153,14 +158,16 @@ async fn act(exe: &Path, ask: Ask) -> Result<Value, Trouble> {
         Deed::Spawn { boot, resources } => {
             let local = local(&boot.name)?;
             let fits = local.capabilities().largest;
-            if !fits.satisfies(&resources) {
+            // Which GPUs it gets was chosen by who knows of all machines here.
+            if !fits.satisfies(&Resources { gpu: None, ..resources.clone() }) {
                 let what =
                     format!("this host has {fits}, and {resources} are asked for: ask for less, or for another host");
                 return Err(Trouble::new(TroubleKind::InvalidSpec, what));
             }
             place.sign(&boot.name)?;
+            let local = local.started_by(super::login::outlives().await?);
             let boot = Boot {
-                control_url: way_back(&place, &boot)?,
+                control_url: way_back(&place, &boot.name, &boot.control_url)?,
                 cpu_milli: fits.cpu_milli,
                 memory_bytes: fits.memory_bytes,
                 ..*boot
@@ -194,6 +201,12 @@ async fn act(exe: &Path, ask: Ask) -> Result<Value, Trouble> {
             Ok(Value::Null)
         }
         Deed::Relay { name } => local(&name).map(|_| Value::Null),
+        Deed::Look { control_id, control_url } => {
+            let boot_url = way_back(&place, &format!("{}-{control_id}-none-1", names::PREFIX), &control_url)?;
+            place.try_out(&control_id, !boot_url.contains("://"))?;
+            super::login::outlives().await?;
+            Ok(serde_json::to_value(crate::local::facts().await).expect("plain data"))
+        }
         Deed::Leave { control_id } => place.leave(&control_id).map(none),
     }
 }
@@ -221,11 +234,11 @@ async fn list(place: &Place, exe: &Path, prefix: &str, after: Option<String>, li
 }
 
 /// The control plane's public address if a connection comes about from here; else the socket of a relay.
-fn way_back(place: &Place, boot: &Boot) -> Result<String, Trouble> {
-    if boot.control_url.contains("://") && reaches(&boot.control_url) {
-        return Ok(boot.control_url.clone());
+fn way_back(place: &Place, name: &str, control_url: &str) -> Result<String, Trouble> {
+    if control_url.contains("://") && reaches(control_url) {
+        return Ok(control_url.to_owned());
     }
-    place.relay_socket(&boot.name).map(|socket| format!("unix:{}", socket.display()))
+    place.relay_socket(name).map(|socket| format!("unix:{}", socket.display()))
 }
 
 fn reaches(url: &str) -> bool {

@@ -38,6 +38,8 @@ enum What {
     OfRun(lookup::Noun),
     Secrets,
     Providers,
+    /// Heads, and those of remotes.
+    Heads,
     /// Of the run that was named before.
     Artifacts,
     /// Names of its agents, tasks or steps.
@@ -59,6 +61,8 @@ struct Listed {
     run: Option<String>,
     #[serde(default)]
     path: Option<String>,
+    #[serde(default)]
+    short: Option<String>,
 }
 
 /// The command line with a source of candidates for each argument that names something.
@@ -96,11 +100,13 @@ fn what(command: &str, arg: &clap::Arg) -> Option<What> {
         (_, "token") => What::Noun(lookup::TOKEN),
         (_, "escalation") => What::Noun(lookup::ESCALATION),
         (_, "approval") => What::Noun(lookup::APPROVAL),
+        (_, "call") | ("diff", "other") => What::Noun(lookup::CALL),
         ("logs" | "send", "agent") => What::Below("agents"),
         ("logs", "task") => What::Below("tasks"),
         ("logs", "step") => What::Below("steps"),
         ("delete", "name") | (_, "secrets") => What::Secrets,
         (_, "provider") => What::Providers,
+        (_, "head" | "object") => What::Heads,
         ("get", "glob") => What::Artifacts,
         ("run", "files" | "argv" | "workdir") => What::Files,
         _ if is_path(arg) => What::Files,
@@ -153,6 +159,7 @@ impl Context {
             }
             What::Secrets => self.named("/secrets"),
             What::Providers => self.named("/providers"),
+            What::Heads => plain(self.list("/dag/refs").into_iter().filter_map(|it| it.short).collect()),
             What::Artifacts => self.artifacts(),
             What::Below(what) => self.below(what),
             What::Files => Vec::new(),

@@ -53,7 +53,11 @@ pub fn entry(it: &OrphanView) -> String {
         facts.push(format!("Kept: {}", one_line(&kept.reason)));
     }
     match (&it.ending_error, it.ending_at) {
-        (Some(why), _) => facts.push(format!("Not ended: {}", one_line(why))),
+        (Some(why), Some(_)) => facts.push(format!("Ending, asked again: {}", one_line(why))),
+        (Some(why), None) => {
+            let id = one_line(&it.provider_id);
+            facts.push(format!("Not ended: {} (ask again: repl orphans terminate {id})", one_line(why)));
+        }
         (None, Some(_)) => facts.push("Ending".to_owned()),
         (None, None) => {}
     }

@@ -221,7 +221,8 @@ async fn put(plane: &ControlPlane, hash: &str, file: &FoundFile, progress: &Prog
     Ok(())
 }
 
-fn pieces(file: tokio::fs::File) -> impl futures_util::Stream<Item = std::io::Result<bytes::Bytes>> + Send {
+/// A file as the body of a request.
+pub fn pieces(file: tokio::fs::File) -> impl futures_util::Stream<Item = std::io::Result<bytes::Bytes>> + Send {
     use tokio::io::AsyncReadExt as _;
     stream::try_unfold(file, |mut file| async move {
         let mut piece = bytes::BytesMut::with_capacity(CHUNK);

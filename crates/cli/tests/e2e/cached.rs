@@ -69,3 +69,48 @@ fn a_changed_file_is_executed_and_named() {
     let none = home.say(&["backtrack", "abcdef"]);
     assert!(none.code == 1 && none.stderr.contains("repl cache ls"), "{none}");
 }
+
+#[test]
+fn a_head_goes_to_a_remote_and_comes_to_another_home_where_it_answers_nothing() {
+    let (home, other) = (Home::new(), Home::new());
+    let mark = home.here().join("mark");
+    let command = format!("echo x >> {}; head -c 1500000 /dev/zero > out.bin; echo done", mark.display());
+    let flags = ["--cache", "--artifact", "out.bin"];
+    home.run(&flags, &command);
+    let remote = format!("file://{}", home.here().join("remote").display());
+    assert!(home.done(&["dag", "branch", "main"]).stderr.contains("main is at "));
+    let commit = home.done(&["dag", "ref", "main"]).out();
+    let sent: serde_json::Value =
+        serde_json::from_slice(&home.done(&["dag", "push", &remote, "--json"]).stdout).unwrap();
+    assert_eq!((&sent["commit"], &sent["blobs"]), (&commit.trim().into(), &1.into()), "{sent}");
+    let again = home.done(&["dag", "push", &remote]);
+    assert!(again.stderr.contains("already"), "{again}");
+    // What is new goes over the line, and nothing else.
+    home.run(&["--cache"], "echo second");
+    home.done(&["dag", "branch", "main"]);
+    let newer: serde_json::Value =
+        serde_json::from_slice(&home.done(&["dag", "push", &remote, "--json"]).stdout).unwrap();
+    assert!(newer["objects"].as_u64() < sent["objects"].as_u64() && newer["blobs"] == 0, "{newer} after {sent}");
+    // Elsewhere: the head, its log, its values and files are there, and no run is answered by them.
+    let pulled = other.done(&["dag", "pull", &remote]);
+    assert!(pulled.stderr.contains("repl dag branch main origin/main"), "{pulled}");
+    other.done(&["dag", "branch", "main", "origin/main"]);
+    let log: serde_json::Value = serde_json::from_slice(&other.done(&["dag", "log", "--json"]).stdout).unwrap();
+    assert_eq!((log.as_array().unwrap().len(), &log[1]["id"]), (2, &commit.trim().into()), "{log}");
+    assert_eq!(other.run(&flags, &command).out(), "done");
+    assert_eq!(lines(&home, "mark"), 2, "it was executed again");
+    // Two homes went different ways: the second to push is refused.
+    other.done(&["dag", "branch", "main"]);
+    other.done(&["dag", "push", &remote]);
+    home.run(&["--cache"], "echo third");
+    home.done(&["dag", "branch", "main"]);
+    let refused = home.say(&["dag", "push", &remote]);
+    assert!(refused.code == 1 && refused.stderr.contains("not an ancestor"), "{refused}");
+    home.done(&["dag", "push", &remote, "--force"]);
+    let refused = other.say(&["dag", "pull", &remote]);
+    assert!(refused.code == 1 && refused.stderr.contains("--force"), "{refused}");
+    other.done(&["dag", "pull", &remote, "--force"]);
+    let none = home.say(&["dag", "pull", "file:///does/not/exist"]);
+    assert!(none.code == 1 && none.stderr.contains("no repository"), "{none}");
+    home.adds_up();
+}

@@ -110,10 +110,12 @@ impl Host {
         let shared = |name: &str| self.folder.join(name).display().to_string();
         let config = format!(
             "Port 22\nListenAddress {}\nHostKey {}\nPidFile none\nAuthorizedKeysFile {}\nUsePAM no\nStrictModes no\n\
-             PasswordAuthentication no\nAllowTcpForwarding no\nAllowStreamLocalForwarding no\nMaxStartups 200\n",
+             PasswordAuthentication no\nAllowTcpForwarding no\nAllowStreamLocalForwarding no\nMaxStartups 200\n\
+             SetEnv PATH={}:/usr/local/bin:/usr/bin:/bin\n",
             self.address,
             shared("host"),
-            shared("id.pub")
+            shared("id.pub"),
+            at("bin").display()
         );
         std::fs::write(at("sshd"), config).unwrap();
         let script = "hostname \"$1\" && mount --bind \"$2\" /proc/sys/kernel/random/boot_id && mount --bind \"$3\" /root && \
@@ -138,6 +140,16 @@ impl Host {
         }
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         self.up = Some(sshd);
+    }
+
+    /// A program that is found there before any other of its name.
+    pub fn program(&self, name: &str, script: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = self.folder.join(format!("{}.bin", self.name));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     pub fn cut_off(&self) {

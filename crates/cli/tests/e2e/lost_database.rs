@@ -2,6 +2,7 @@
 
 use crate::gate::Gate;
 use crate::home::Home;
+use crate::hosts::Hosts;
 use crate::process;
 use serde_json::Value;
 
@@ -71,6 +72,39 @@ fn what_runs_when_the_database_is_lost_is_tracked_again_once() {
     assert_eq!(home.done(&["artifact", "get", &run, "made", "--output", "-"]).out(), "kept\n");
     home.say(&["retry", &run]).refused(1, &["imported", "repl run"]);
     home.adds_up();
+}
+
+#[test]
+fn what_runs_on_a_host_without_a_way_back_is_tracked_again_too() {
+    let Some(hosts) = Hosts::start(&["a"]) else { return };
+    let home = Home::with(&hosts.settings(""));
+    if home.is_many() {
+        return; // the database of several servers is not a file
+    }
+    let gates = ["far", "near"].map(|name| (Gate::new(&home, name), Gate::new(&home, &format!("{name}-go"))));
+    let command = |(said, go): &(Gate, Gate)| format!("echo before; {}; {}; echo after", said.say("$$"), go.wait());
+    let far = home.detach(&["--provider", "lab", "--name", "far"], &command(&gates[0]));
+    let near = home.detach(&["--name", "near"], &command(&gates[1]));
+    let pids: Vec<String> = gates.iter().map(|(said, _)| said.hear()).collect();
+    lose_database(&home);
+    let report = report_of(&home, 2);
+    let resources = report["resources"].as_array().unwrap();
+    let mut providers: Vec<&str> = resources.iter().map(|it| it["provider"].as_str().unwrap()).collect();
+    providers.sort_unstable();
+    assert_eq!(providers, ["lab", "local"], "{report}");
+    let imported = home.json(&["orphans", "recovery-report", "--import"])["import"].take();
+    assert_eq!(imported["imported"].as_array().unwrap().len(), 2, "{imported}");
+    let again = home.json(&["orphans", "recovery-report", "--import"]);
+    assert_eq!(again["import"], serde_json::json!({ "imported": [], "left": [] }), "a second time changes nothing");
+    assert!(process::lives(pids[1].parse().unwrap()), "nobody's process ends");
+    for ((_, go), run) in gates.iter().zip([&far, &near]) {
+        go.open();
+        let ended = home.attach(run);
+        assert_eq!((ended.code, ended.out().as_str()), (0, "before\nafter\n"), "{ended}");
+    }
+    home.adds_up();
+    home.stop();
+    drop(hosts);
 }
 
 #[test]

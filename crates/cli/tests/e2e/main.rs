@@ -4,6 +4,7 @@
 mod agents;
 mod api;
 mod cached;
+mod called;
 mod cluster;
 mod cost;
 mod crowd;

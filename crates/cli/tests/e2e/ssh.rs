@@ -3,7 +3,7 @@
 use crate::gate::Gate;
 use crate::home::Home;
 use crate::hosts::Hosts;
-use crate::process;
+use crate::process::{self, Ended};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -40,14 +40,19 @@ impl Lab {
     }
 
     fn add(&self) {
+        let added = self.adding(&["--accept-host-key"]);
+        assert_eq!(added.code, 0, "{added}");
+    }
+
+    fn adding(&self, more: &[&str]) -> Ended {
         let (targets, identity) = self.hosts.targets();
-        let flags = ["--identity", &identity, "--accept-host-key"];
         let words: Vec<&str> = ["provider", "add", "ssh", "lab"]
             .into_iter()
             .chain(targets.iter().map(String::as_str))
-            .chain(flags)
+            .chain(["--identity", &identity])
+            .chain(more.iter().copied())
             .collect();
-        self.home.done(&words);
+        self.home.say(&words)
     }
 
     /// With `--force` its machines end, and then nothing of ours is on the hosts: one that cannot be reached is named.
@@ -104,6 +109,87 @@ fn a_host_that_cannot_be_used_is_an_error_within_seconds_that_says_why() {
     assert!(lab.home.instances().is_empty(), "nothing that might exist is left");
     lab.hosts.get(0).connect();
     assert_eq!(lab.home.run(&["--provider", "lab"], "true").code, 0);
+}
+
+#[test]
+fn a_run_gets_the_host_and_the_gpus_that_it_asks_for() {
+    let Some(mut lab) = Lab::added(&["a", "b"]) else { return };
+    lab.hosts.get(1).program("nvidia-smi", "echo NVIDIA A100; echo NVIDIA A100");
+    let (targets, _) = lab.hosts.targets();
+    let added = lab.adding(&["--accept-host-key", "--slots", "2"]);
+    assert!(added.code == 0 && added.out().contains("2 × NVIDIA A100"), "{added}");
+    let home = &lab.home;
+    let shown = home.json(&["provider", "show", "lab"]);
+    let hosts = shown["hosts"].as_array().unwrap();
+    assert_eq!((&hosts[0]["status"], &hosts[1]["gpus"][1]), (&"up".into(), &"NVIDIA A100".into()), "{shown}");
+    assert_eq!(hosts[0]["architecture"], std::env::consts::ARCH, "{shown}");
+    assert!(hosts[0]["memory_bytes"].as_i64() > Some(0) && hosts[0]["os_release"].is_string(), "{shown}");
+    assert!(home.done(&["provider", "ls"]).out().contains("2 hosts up"));
+    // What no host has is refused when it is submitted, and a dry run says why each other host is not taken.
+    home.run(&["--provider", "lab", "--gpu", "h100"], "true")
+        .refused(1, &["gpu", "it has other GPUs", "it has no GPUs"]);
+    home.run(&["--provider", "lab", "--cpu", "4096"], "true").refused(1, &["resources", "a machine there has"]);
+    let plan = home.json(&["run", "--dry-run", "--provider", "lab", "--gpu", "a100", "-c", "true"]);
+    assert_eq!(
+        (&plan["host"], &plan["other_hosts"][0]["host"]),
+        (&targets[1].clone().into(), &targets[0].clone().into())
+    );
+    assert_eq!(plan["other_hosts"][0]["why"], "it has no GPUs", "{plan}");
+    let gates: Vec<(Gate, Gate)> =
+        (0..2).map(|n| (Gate::new(home, &format!("gpu{n}")), Gate::new(home, &format!("go{n}")))).collect();
+    let flags = ["--provider", "lab", "--gpu", "a100", "--hold", "0s"];
+    let says = "$(hostname):$CUDA_VISIBLE_DEVICES:$CUDA_DEVICE_ORDER";
+    let runs: Vec<String> =
+        gates.iter().map(|(said, go)| home.detach(&flags, &format!("{}; {}", said.say(says), go.wait()))).collect();
+    let heard: Vec<String> = gates.iter().map(|(said, _)| said.hear()).collect();
+    let mut both = heard.clone();
+    both.sort();
+    assert_eq!(both, ["host1:0:PCI_BUS_ID", "host1:1:PCI_BUS_ID"], "each has one of its own");
+    let plain = home.run(&["--provider", "lab"], "hostname; echo ${CUDA_VISIBLE_DEVICES-unset}");
+    assert_eq!(plain.out(), "host0\nunset\n", "there is no GPU to be told of: {plain}");
+    let third = home.detach(&flags, "echo got $CUDA_VISIBLE_DEVICES");
+    let why = home.done(&["why", &third]).out();
+    assert!(why.contains(&format!("{}: all its 2 slots are taken", targets[1])), "{why}");
+    gates[0].1.open();
+    let ended = home.attach(&third);
+    let freed = heard[0].split(':').nth(1).unwrap();
+    assert_eq!((ended.code, ended.out()), (0, format!("got {freed}\n")), "{ended}");
+    gates[1].1.open();
+    for run in runs {
+        assert_eq!(home.attach(&run).code, 0);
+    }
+    lab.home.adds_up();
+}
+
+#[test]
+fn hosts_that_cannot_be_used_are_named_when_they_are_added_and_nothing_is_left_there() {
+    let Some(mut lab) = Lab::added(&["a", "b"]) else { return };
+    lab.adding(&[]).refused(1, &["hosts", "--accept-host-key"]);
+    let long = format!("dir=/tmp/{}", "x".repeat(120));
+    lab.adding(&["--accept-host-key", "--set", &long]).refused(1, &["too long for a socket"]);
+    // Logind ends what a user leaves behind there, and its admin does not let the user linger.
+    lab.hosts.get(1).program("busctl", "case $* in *KillUserProcesses) echo b true;; *) echo as 0;; esac");
+    lab.hosts.get(1).program("loginctl", "exit 1");
+    lab.adding(&["--accept-host-key"]).refused(1, &["enable-linger"]);
+    for number in 0..2 {
+        let left = lab.hosts.get(number).left();
+        assert!(left.is_empty(), "host{number} still has {left:?}");
+    }
+    lab.hosts.get(1).program("loginctl", "exit 0");
+    lab.hosts
+        .get(1)
+        .program("systemd-run", "while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\" # as a scope does");
+    lab.hosts.get(0).cut_off();
+    let added = lab.adding(&["--accept-host-key"]);
+    let (targets, _) = lab.hosts.targets();
+    assert!(added.code == 0 && added.out().contains("cannot be reached"), "{added}");
+    let shown = lab.home.json(&["provider", "show", "lab"]);
+    assert_eq!((&shown["hosts"][0]["status"], &shown["hosts"][1]["status"]), (&"down".into(), &"up".into()), "{shown}");
+    let plan = lab.home.json(&["run", "--dry-run", "--provider", "lab", "-c", "true"]);
+    assert_eq!(plan["host"], targets[1].as_str(), "{plan}");
+    let ended = lab.home.run(&["--provider", "lab"], "hostname");
+    assert_eq!((ended.code, &*ended.out()), (0, "host1\n"), "{ended}");
+    lab.hosts.get(0).connect();
 }
 
 #[test]

@@ -5,9 +5,39 @@ use crate::stories::Story;
 use crate::world::{World, count};
 use serde_json::Value;
 
+pub const HEADS: Story = Story {
+    name: "a_head_goes_and_comes",
+    settings: "",
+    also: "",
+    shared: true,
+    tell: a_head_goes_and_comes,
+    points: &["dag.put", "dag.ref", "dag.touch", "dag.touch_blobs", "dag.unref"],
+};
+
+/// A head is made, sent to a remote, brought back, and deleted, whatever dies.
+fn a_head_goes_and_comes(world: &World) {
+    let command = "head -c 1500000 /dev/zero > out.bin";
+    let words =
+        ["run", "--cache", "--artifact", "out.bin", "--detach", "--json", "--idempotency-key", "k", "-c", command];
+    let run: Value = serde_json::from_slice(&world.insist(&words, 0).stdout).unwrap();
+    world.insist(&["attach", run["id"].as_str().unwrap()], 0);
+    let remote = format!("file://{}", world.home.here().join("remote").display());
+    world.insist(&["dag", "branch", "main"], 0);
+    let commit = world.insist(&["dag", "ref", "main"], 0).out();
+    world.insist(&["dag", "push", &remote, "main"], 0);
+    for name in ["refs/heads/main", "refs/remotes/origin/main"] {
+        world.insist(&["dag", "ref", name, "--delete"], 0);
+    }
+    world.insist(&["dag", "pull", &remote, "main", "--as", "other"], 0);
+    assert_eq!(world.insist(&["dag", "ref", "refs/remotes/other/main"], 0).out(), commit);
+    let left = world.json(&["dag", "heads"]);
+    assert_eq!(left.as_array().unwrap().len(), 1, "{left}");
+}
+
 pub const STORY: Story = Story {
     name: "the_same_three_times",
-    settings: "",
+    // What nothing leads to goes at once.
+    settings: "[calls]\nunnamed_kept_ms = 0\n",
     also: "",
     shared: true,
     tell: the_same_three_times,

@@ -5,6 +5,7 @@
 #[path = "../e2e/api.rs"]
 mod api;
 mod cached;
+mod called;
 mod check;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/cluster.rs"]
@@ -74,6 +75,11 @@ fn main() {
         let name = format!("zombies::died_while_it_reported::{spot}");
         trials.push(Trial::test(name, move || guarded(|| zombies::died_while_it_reported(&spot))));
     }
+    for (point, moment) in [("adapter.invoke", Moment::After), ("execution.integrate", Moment::Before)] {
+        let spot = Spot::parse(point, moment);
+        let name = format!("called::stopped_while_it_owned::{spot}");
+        trials.push(Trial::test(name, move || guarded(|| called::stopped_while_it_owned(&spot))));
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -84,14 +90,19 @@ fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
 
 /// A pool change takes a second provider that has room where the first has none: `crates/engine/tests/intents/placement.rs` has one. Messages
 /// to agents are in `crates/engine/tests/intents/messages.rs`, retention and snapshots in `crashes.rs` there. Providers that are added, tried
-/// and removed are in `crates/cli/tests/e2e/providers.rs`; each of their writes may be repeated.
+/// and removed are in `crates/cli/tests/e2e/providers.rs`; each of their writes may be repeated. What hosts
+/// have answered is asked for again when it was not written (`ssh.rs` there has hosts). That a kept result is in use is noted an
+/// hour after the last note.
 const UNREACHED: &[&str] = &[
     "runner/snapshot.put",
+    "server/call.used",
     "server/job.change_pool",
     "server/manifest.reconcile",
     "server/message.send",
     "server/provider.abandon",
     "server/provider.force",
+    "server/provider.hosts",
+    "server/provider.seen",
     "server/provider.test",
     "server/provider.tested",
     "server/snapshot.create",

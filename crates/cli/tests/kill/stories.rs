@@ -94,6 +94,8 @@ pub const STORIES: &[Story] = &[
         points: &["log.append", "runner.report"],
     },
     crate::cached::STORY,
+    crate::called::STORY,
+    crate::cached::HEADS,
     Story {
         name: "a_queue",
         settings: "[providers.local]\nmax_instances = 1\n",

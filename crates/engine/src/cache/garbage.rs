@@ -6,7 +6,7 @@ use crate::{Engine, cached_run};
 use calls::reach::closure;
 use calls::{Id, Kind, NodeId, Reference};
 use model::time::DAY;
-use model::{Failure, OrgId, Timestamp};
+use model::{Failure, OrgId, Timestamp, bug};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::object::Objects;
@@ -14,8 +14,6 @@ use store::{Item, Lane, Tx};
 
 /// Objects of one org that are walked at most.
 const MAX_OBJECTS: usize = 5_000_000;
-/// What nothing leads to is kept so long: it may be on its way to being named.
-const WINDOW_MS: i64 = DAY;
 /// Execs of a pinned node that stay, so that its history can be read.
 const EXECS_KEPT: i64 = 10;
 const ORGS_AT_ONCE: i64 = 1_000;
@@ -83,7 +81,7 @@ impl Engine {
             }
         }
         let marked = self.store.read("cache.mark", move |tx| mark(tx, org, &project)).await?;
-        let window = WINDOW_MS.min(asked.older_than_ms);
+        let window = self.context.config.calls.unnamed_kept_ms;
         let (before, marked) = (Timestamp(marked.0.0 - window), Arc::new(marked.1));
         swept.objects = self.sweep_objects(org, before, marked).await?;
         (swept.objects_left, swept.bytes_left) =
@@ -147,7 +145,8 @@ fn too_old_or_too_many(tx: &mut Tx, org: OrgId, project: &str, asked: Garbage) -
 fn mark(tx: &mut Tx, org: OrgId, project: &str) -> Result<(Timestamp, BTreeSet<Id>), Failure> {
     let at = tx.at();
     let mut roots: Vec<Reference> = Vec::new();
-    for (_, commit) in store::refs::page(tx, org, "refs/", MANY)? {
+    let rooted = if bug!(heads_are_swept) { "refs/index/" } else { "refs/" };
+    for (_, commit) in store::refs::page(tx, org, rooted, MANY)? {
         roots.push(commit.into());
     }
     debug_assert!(
@@ -163,8 +162,13 @@ fn mark(tx: &mut Tx, org: OrgId, project: &str) -> Result<(Timestamp, BTreeSet<I
             continue;
         }
         roots.extend(found.it.node.parse::<NodeId>().ok().map(Reference::from));
-        let staged = found.it.done.and_then(|done| done.result.parse::<calls::DagId>().ok());
-        roots.extend(staged.map(Reference::from));
+        // The result of an adapter that answered `done` may not have been fetched yet.
+        let staged = found.it.done.and_then(|done| done.result.parse::<calls::DagId>().ok()).map(Reference::from);
+        if let Some(staged) = staged
+            && calls::Read::record(&mut Objects { tx, org }, staged)?.is_some()
+        {
+            roots.push(staged);
+        }
     }
     let needed = closure(&mut Objects { tx, org }, roots, &|_| false, MAX_OBJECTS).map_err(|fault| broken(&fault))?;
     Ok((at, needed.objects.into_iter().map(|object| object.id).collect()))

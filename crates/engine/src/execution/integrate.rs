@@ -1,54 +1,68 @@
 //! The result of an execution becomes the answer of its call: exec record, exec map, index commit, ref, pin and claim change in one
 //! transaction, after every record and content of the result was found here.
 
-use super::{Seen, changed};
+use super::{Seen, Work, changed};
 use crate::Engine;
-use crate::cache::index_of;
 use crate::cached_run::project;
-use calls::cached_run::FUNCTION;
-use calls::history::{empty_index, pin};
+use crate::index::Index;
 use calls::reach::{Closure, available};
 use calls::record::{Exec, ExecStatus, Provenance};
-use calls::refs::Swap;
-use calls::{Fault, Read as _, Reference, trie};
+use calls::{Fault, Read as _, Reference};
 use model::execution::{Answered, Execution, ExecutionEvent};
 use model::run::LastError;
-use model::{Failure, Refused, Trouble, TroubleKind};
-use std::collections::BTreeMap;
+use model::{Failure, Trouble, bug};
+use std::sync::Arc;
 use store::exec::ExecRow;
 use store::object::Objects;
-use store::{Item, Lane, Tx};
+use store::{Item, Tx};
 
 /// Records of one result.
 const MAX_RECORDS: usize = 100_000;
 
 impl Engine {
     pub(super) async fn integrate(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
-        let (project, run) = (project(&self.context), seen.request.run);
-        let jobs = self.store.read("execution.jobs", move |tx| store::job::of_run(tx, run)).await?;
+        if let Work::Adapter { .. } = &seen.request.work
+            && !self.fetch_result(item, seen).await?
+        {
+            return Ok(());
+        }
+        let project = project(&self.context);
+        let run = seen.request.run();
+        let jobs = match run {
+            Some(run) => self.store.read("execution.jobs", move |tx| store::job::of_run(tx, run)).await?,
+            None => Vec::new(),
+        };
         let job = jobs.last();
         let provenance = Provenance {
             execution: Some(format!("{}-{}", seen.it.key, seen.it.attempt)),
-            run: Some(run.to_string()),
+            run: run.map(|run| run.to_string()),
             job: job.map(|job| job.id.to_string()),
             instance: job.and_then(|job| job.instance).map(|instance| instance.to_string()),
         };
-        let name = seen.request.name.clone();
-        self.store
-            .write(Lane::Normal, "execution.integrate", move |tx| {
-                store::work::hold(tx, &item)?;
-                let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
-                let Some(done) = it.done.clone().filter(|_| !it.status.is_end()) else { return Ok(()) };
-                let event = match integrated(tx, &it, &done, &project, provenance.clone(), (&name, run)) {
-                    Ok(event) => event,
-                    Err(Fault::Source(failure)) => return Err(failure),
-                    Err(fault) if fault.may_pass() => ExecutionEvent::TransientFailure { error: said(&fault) },
-                    Err(fault) => ExecutionEvent::ResultRefused { error: said(&fault) },
-                };
-                changed(tx, item.subject, &it, event).map(drop)
-            })
-            .await
+        let asker = Asker { name: seen.request.name.clone(), run, fresh: seen.request.fresh };
+        let (org, of) = (seen.it.org, project.clone());
+        let act = move |tx: &mut Tx, it: &Execution, index: &mut Index| {
+            let Some(done) = it.done.clone().filter(|_| !it.status.is_end()) else { return Ok(()) };
+            let event = match integrated(tx, it, &done, (&of, index), provenance.clone(), &asker) {
+                Ok(event) => event,
+                Err(Fault::Source(failure)) => return Err(failure),
+                Err(fault) if fault.may_pass() => ExecutionEvent::TransientFailure { error: said(&fault) },
+                Err(fault) => ExecutionEvent::ResultRefused { error: said(&fault) },
+            };
+            changed(tx, item.subject, it, event).map(drop)
+        };
+        self.pin_together(org, &project, item, Arc::new(act)).await
     }
+}
+
+/// Who asked, and for what.
+struct Asker {
+    /// What the run that asked first was called.
+    name: String,
+    /// The run that executed it.
+    run: Option<model::RunId>,
+    /// It replaces what is pinned.
+    fresh: bool,
 }
 
 fn said(fault: &Fault<Failure>) -> LastError {
@@ -59,26 +73,23 @@ fn integrated(
     tx: &mut Tx,
     it: &Execution,
     done: &Answered,
-    project: &str,
+    (project, index): (&str, &mut Index),
     provenance: Provenance,
-    (name, run): (&str, model::RunId),
+    asker: &Asker,
 ) -> Result<ExecutionEvent, Fault<Failure>> {
     let org = it.org;
     let broken = |what: &str| Fault::Source(Trouble::internal(format!("an execution has no {what}")).into());
     let node = it.node.parse().map_err(|_| broken("node"))?;
     let result: calls::DagId = done.result.parse().map_err(|_| broken("result"))?;
-    let closure = available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?;
-    let index_name = index_of(org, project);
-    let index = match store::refs::lock(tx, org, &index_name).map_err(Fault::Source)? {
-        Some(index) => index,
-        None => first_index(tx, org, &index_name).map_err(Fault::Source)?,
+    let closure = match bug!(pin_before_objects) {
+        true => Closure::default(),
+        false => available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?,
     };
-    // Another execution of the node may have been pinned first: an OK stays.
-    let mut objects = Objects { tx, org };
-    let root = calls::read::commit(&mut objects, index)?.execs;
-    if let Some(pinned) = trie::get(&mut objects, root, node)?
-        && calls::read::exec(&mut objects, pinned)?.status == ExecStatus::Ok
+    // Another execution of the node may have been pinned first: an OK stays, unless a caller wanted a new one.
+    if let Some(pinned) = index.pinned(tx, node)?
+        && calls::read::exec(&mut Objects { tx, org }, pinned)?.status == ExecStatus::Ok
         && done.ok
+        && !asker.fresh
     {
         return Ok(ExecutionEvent::PinnedByAnother { exec: pinned.to_string() });
     }
@@ -86,18 +97,14 @@ fn integrated(
     let started_ms = it.started_at.unwrap_or(done.at).ms();
     let exec = Exec { node, status, result, started_ms, ended_ms: done.at.ms(), provenance };
     let id = exec.id();
-    let mut records = vec![(Reference::from(id), exec.record())];
-    let (next, amended) = pin(&mut objects, index, &BTreeMap::from([(node, id)]))?;
-    records.extend(amended);
-    let bytes = size_of(&mut objects, &closure)?;
-    let write = |tx: &mut Tx| {
-        store::object::put(tx, org, &records)?;
-        store::refs::swap(tx, org, &index_name, Swap { expect: Some(index), to: Some(next) })?
-            .map_err(|_| Failure::from(Trouble::new(TroubleKind::Timeout, "another process pinned meanwhile")))?;
+    let bytes = size_of(&mut Objects { tx, org }, &closure)?;
+    let mut write = |tx: &mut Tx| {
+        store::object::put(tx, org, &[(Reference::from(id), exec.record())])?;
+        index.pin(node, id);
         store::pin::set(tx, org, project, node, id)?;
         let ok = done.ok;
-        let (function, name) = (FUNCTION.to_owned(), name.to_owned());
-        let row = ExecRow { id, node, function, name, ok, run: Some(run), ended_at: done.at, bytes };
+        let (function, name) = (it.function.clone(), asker.name.clone());
+        let row = ExecRow { id, node, function, name, ok, run: asker.run, ended_at: done.at, bytes };
         let contents: Vec<String> = closure.blobs.iter().map(|blob| blob.hash.to_string()).collect();
         store::exec::insert(tx, org, &row, &contents)
     };
@@ -111,13 +118,4 @@ fn size_of(objects: &mut Objects<'_>, closure: &Closure) -> Result<i64, Fault<Fa
         bytes += objects.record(*object).map_err(Fault::Source)?.map_or(0, |record| record.len() as i64);
     }
     Ok(bytes)
-}
-
-fn first_index(tx: &mut Tx, org: model::OrgId, name: &calls::refs::RefName) -> Result<calls::CommitId, Failure> {
-    let (first, records) = empty_index();
-    store::object::put(tx, org, &records)?;
-    match store::refs::swap(tx, org, name, Swap { expect: None, to: Some(first) })? {
-        Ok(()) => Ok(first),
-        Err(_) => Err(Refused::Stale { what: "the index" }.into()),
-    }
 }

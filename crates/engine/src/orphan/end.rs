@@ -98,7 +98,7 @@ impl Engine {
         &self,
         item: Item,
         ended: Option<Orphan>,
-        failed: Option<(OrphanId, String)>,
+        refused: Option<(OrphanId, String)>,
     ) -> Result<(), Failure> {
         self.store
             .write(Lane::Normal, "orphan.ended", move |tx: &mut Tx| {
@@ -111,8 +111,8 @@ impl Engine {
                         publish(tx, ending.org, "orphan.terminated", &orphan.provider, id, &ending.by);
                     }
                 }
-                if let Some((id, why)) = &failed {
-                    store::orphan::end_failed(tx, *id, why)?;
+                if let Some((id, why)) = &refused {
+                    store::orphan::end_refused(tx, *id, why)?;
                 }
                 store::work::forget(tx, WorkKind::Orphan, item.subject)
             })

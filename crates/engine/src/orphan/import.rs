@@ -216,6 +216,9 @@ fn write(
     run_tx.was_active_since(stub.started_at);
     let unreachable = run_tx.at + context.config.timings.unreachable_after_ms;
     run_tx.wake(WorkKind::Instance, machine.0, unreachable);
+    if context.is_linked(&stub.provider) {
+        run_tx.wake(WorkKind::Link, machine.0, run_tx.at);
+    }
     let manifest = run_tx.instance(machine)?.it.manifest;
     debug_assert_ne!(manifest, ManifestId(0), "the claim has given it to the run's manifest");
     run_tx.close()?;
@@ -279,6 +282,7 @@ fn add_machine(
                 region: stub.region.clone(),
                 nonce: found.runner.nonce.clone(),
                 handle: Some(found.listed.handle.clone()),
+                place: run_tx.context.provider(&stub.provider)?.room_of(&adapters::Handle(found.listed.handle.clone())),
                 status: InstanceStatus::Ready,
                 resources: run_tx.context.provider(&stub.provider)?.size_for(&stub.resources),
                 on_lost_control: stub.on_lost_control,

@@ -6,7 +6,7 @@ use crate::transition::instance_event;
 use crate::{Engine, EngineContext};
 use adapters::ListAsk;
 use model::instance::{Instance, InstanceEvent};
-use model::orphan::{Compared, Listed, ResourceType, compare};
+use model::orphan::{Compared, Listed, ListedStatus, ResourceType, compare};
 use model::{Failure, InstanceId, Timestamp, Trouble, bug};
 use std::sync::Arc;
 use store::orphan::Scan;
@@ -100,6 +100,7 @@ fn note(
             *(if ours { &mut scan.orphans } else { &mut scan.foreign }) += 1;
             scan.young += i64::from(is_young);
             store::orphan::seen(tx, &pool.provider, pool.id, started_at, listed)?;
+            link(tx, context, &pool.provider, listed)?;
             if bug!(scanner_ends) {
                 end_what_was_found(tx, &listed.handle)?;
             }
@@ -113,6 +114,17 @@ fn note(
                 _ => {}
             }
         }
+    }
+    Ok(())
+}
+
+/// A machine of ours that no row knows, whose runner may have no way to the control plane: it is given one, so that it can say what it has.
+fn link(tx: &mut Tx, context: &EngineContext, provider: &str, listed: &Listed) -> Result<(), Failure> {
+    let ours = listed.inferred().is_some_and(|name| name.control_id == context.installation.control_id);
+    let runs = listed.kind == ResourceType::Instance && listed.status == ListedStatus::Running;
+    if ours && runs && context.is_linked(provider) {
+        let (orphan, at) = (super::one(tx, Some(provider), &listed.handle)?, tx.at());
+        tx.wake(WorkKind::Link, orphan.id.0, at);
     }
     Ok(())
 }

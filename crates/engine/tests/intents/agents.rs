@@ -411,7 +411,11 @@ fn replanned(bench: &mut Bench, answer: serde_json::Value) -> RunId {
     let document = json!({ "type": "agents", "failure_mode": "continue", "planner": { "exec": ["./plan"], "allow": ["http"] },
         "agents": [{ "tasks": [{ "steps": [{ "wait": "1s" }] }] }] });
     let shared = RunPlan { document: Some(document), ..RunPlan::default() };
-    let run = submit(bench, spec, Plans { shared, agents: vec![bad("one"), bad("two")], planner: Some(planner) });
+    let run = submit(
+        bench,
+        spec,
+        Plans { shared, agents: vec![bad("one"), bad("two")], planner: Some(planner), ..Plans::default() },
+    );
     bench.advance(MINUTE);
     run
 }

@@ -16,12 +16,12 @@ fn running(bench: &mut Bench) -> (RunId, Job) {
     (run, bench.job(run))
 }
 
-fn announce(bench: &Bench, job: &Job, path: &str, size: i64, what: EntryKind) -> Result<Artifact, Failure> {
+pub fn announce(bench: &Bench, job: &Job, path: &str, size: i64, what: EntryKind) -> Result<Artifact, Failure> {
     let new = Announcement { job: job.id, epoch: job.epoch, path: path.into(), size, what };
     now(bench.engine.announce_artifact(job.instance.unwrap(), new))
 }
 
-fn upload(bench: &Bench, artifact: &Artifact, bytes: &[u8]) -> Result<(), Failure> {
+pub fn upload(bench: &Bench, artifact: &Artifact, bytes: &[u8]) -> Result<(), Failure> {
     let mut upload = bench.engine.blobs.begin().unwrap();
     upload.write(bytes).unwrap();
     now(bench.engine.keep_artifact(artifact, upload))
@@ -32,7 +32,7 @@ fn listed(bench: &Bench, run: RunId) -> Vec<(String, String)> {
     found.into_iter().map(|artifact| (artifact.path, artifact.state)).collect()
 }
 
-const FILE: EntryKind = EntryKind::File { mode: 0o644 };
+pub const FILE: EntryKind = EntryKind::File { mode: 0o644 };
 
 #[test]
 fn bytes_are_reserved_when_they_are_announced() {

@@ -12,11 +12,11 @@ use model::time::{DAY, MINUTE};
 use model::{Credits, Failure, OrgId, Refused, RunId};
 use std::sync::Arc;
 
-fn cached(spec: RunSpec) -> RunSpec {
+pub fn cached(spec: RunSpec) -> RunSpec {
     salted(spec, "")
 }
 
-fn salted(spec: RunSpec, salt: &str) -> RunSpec {
+pub fn salted(spec: RunSpec, salt: &str) -> RunSpec {
     RunSpec { call: Some(CallPart::Caller(Cache { salt: salt.to_owned(), errors: false })), ..spec }
 }
 
@@ -29,7 +29,7 @@ fn backend(bench: &Bench, caller: RunId) -> Run {
     bench.run(bench.run(caller).call.unwrap().run.unwrap())
 }
 
-fn is_hit(bench: &Bench, run: RunId) -> bool {
+pub fn is_hit(bench: &Bench, run: RunId) -> bool {
     let called = bench.run(run).call.unwrap();
     called.execution.is_none() && called.exec.is_some()
 }
@@ -261,6 +261,42 @@ fn what_is_invalidated_or_collected_answers_nobody() {
     let again = bench.submit(cached(spec()));
     bench.settle();
     assert!(!is_hit(&bench, again) && ended(&bench, again) == DONE);
+    bench.check();
+}
+
+#[test]
+fn bytes_of_a_hit_stay_while_its_artifacts_are_listed() {
+    let mut config = engine::Config::default();
+    (config.timings.contents_kept_ms, config.calls.unnamed_kept_ms) = (MINUTE, MINUTE);
+    let mut bench = Bench::with(crate::bench::settings(2), config);
+    bench.runners.plan = Some(Plan::Run);
+    let with_artifact = || RunSpec { artifacts: vec!["out".into()], ..cached(spec()) };
+    let caller = bench.submit(with_artifact());
+    bench.settle();
+    let executes = backend(&bench, caller).id;
+    let job = bench.job(executes);
+    let made = crate::artifacts::announce(&bench, &job, "out", 2, crate::artifacts::FILE).unwrap();
+    crate::artifacts::upload(&bench, &made, b"ok").unwrap();
+    bench.exits(executes, 0);
+    bench.settle();
+    let hit = bench.submit(with_artifact());
+    assert!(is_hit(&bench, hit));
+    let listed = now(bench.engine.artifacts(bench.org, hit, 0, 10)).unwrap();
+    assert_eq!((listed.len(), listed[0].in_contents), (1, true));
+    // The result is too much; its pin, its exec and its records go, and then the sweep of files comes.
+    bench.jump(DAY);
+    let swept =
+        now(bench.engine.collect_garbage(bench.org, Garbage { older_than_ms: DAY * 90, max_bytes: 0 })).unwrap();
+    assert!(swept.pins == 1 && swept.objects > 0, "{swept:?}");
+    bench.advance(2 * DAY);
+    let (_, download) = now(bench.engine.open_artifact(bench.org, hit, listed[0].id)).unwrap();
+    assert_eq!(download.read_all().unwrap(), b"ok");
+    // Past their expiry nothing needs the bytes.
+    bench.advance(bench.engine.context.config.timings.artifacts_kept_ms);
+    bench.advance(2 * DAY);
+    assert!(now(bench.engine.open_artifact(bench.org, hit, listed[0].id)).is_err());
+    let hash = listed[0].hash.clone().unwrap();
+    assert_eq!(now(bench.engine.missing_blobs(bench.org, vec![hash.clone()])).unwrap(), [hash]);
     bench.check();
 }
 

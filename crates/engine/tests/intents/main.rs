@@ -12,6 +12,7 @@ mod choice;
 mod cleanups;
 mod commands;
 mod crashes;
+mod dags;
 mod dialogues;
 mod draining;
 mod durable;

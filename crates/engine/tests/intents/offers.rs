@@ -449,3 +449,45 @@ fn what_an_earlier_program_has_done_is_not_given_to_another() {
     assert_eq!(now(bench.engine.step(bench.org, run, answered.id)).unwrap().output, Some(json!(7)));
     check(&bench);
 }
+
+/// An agent is tried again twice. The row of its second try is cancelled while it is still offered: it has nothing to say in the journal,
+/// and does not erase what the program of the first try has said.
+#[test]
+fn a_row_that_never_began_does_not_erase_the_record_of_an_earlier_one() {
+    let mut bench = Bench::new();
+    let calls = std::sync::Mutex::new(BTreeMap::<String, u32>::new());
+    bench.tool.decide_by(Box::new(move |call, _| {
+        let name = call.input["of"].as_str().unwrap().to_owned();
+        let mut calls = calls.lock().unwrap();
+        let count = calls.entry(name.clone()).or_default();
+        *count += 1;
+        match (name.as_str(), *count) {
+            ("bad" | "worse", 1) => Fate::fail(ErrorClass::Permanent, Effect::None),
+            ("slow", 1 | 2) => Fate::hang(),
+            _ => Fate::answer(call.input.clone()),
+        }
+    }));
+    let gate = |name| StepPlan { input: json!({ "for": "10s" }), ..StepPlan::new(name, ToolKind::Wait) };
+    let long = StepPlan { timeout_ms: DAY, ..repeatable("s") };
+    let slow = StepPlan { idempotent: true, timeout_ms: DAY, ..step("slow") };
+    let steps = vec![long, slow, gate("first"), step("bad"), gate("second"), step("worse")];
+    let all = TaskPlan { parallel: 3, ..task("all", steps) };
+    let one = AgentPlan { mode: FailureMode::Retry, max_tries: 3, ..agent("one", vec![all]) };
+    let run = submit_agents(&mut bench, vec![one]);
+    bench.settle();
+    let taken = take(&bench);
+    let offered = |bench: &Bench| found(bench, run, "s").id != taken.step;
+    for _ in 0..600 {
+        if offered(&bench) {
+            break;
+        }
+        bench.advance(SECOND);
+    }
+    assert_eq!((offered(&bench), found(&bench, run, "s").waits), (true, Some(StepWait::Poller)));
+    assert!(matches!(end(&mut bench, &taken, done(json!(7))), Ok(Standing::Completed { .. })));
+    bench.advance(30 * SECOND);
+    assert!(poll(&bench).is_none(), "it is done");
+    bench.advance(MINUTE);
+    assert_eq!(bench.run(run).status, RunStatus::Completed);
+    check(&bench);
+}

@@ -191,7 +191,8 @@ fn only_a_persons_word_ends_an_orphan_and_only_the_one_that_was_meant() {
     bench.advance(MINUTE);
     assert_eq!(bench.provider.placed().keys().collect::<Vec<_>>(), ["i-3"]);
     let left = now(bench.engine.orphan(None, "i-3")).unwrap();
-    let why = left.orphan.ending.unwrap().error.unwrap();
+    assert_eq!(left.orphan.ending, None, "nobody tries it any more: a person may ask again");
+    let why = left.orphan.refused.unwrap();
     assert!(why.contains("is another resource now"), "{why}");
     assert_eq!(all(&bench).len(), 1);
 }

@@ -33,7 +33,7 @@ fn replanned(bench: &mut Bench, steps: Value) -> RunId {
     let document = json!({ "type": "agents", "failure_mode": "continue",
         "planner": { "exec": ["./plan"], "allow": ["http"] }, "agents": [{ "tasks": [{ "steps": [{ "wait": "1s" }] }] }] });
     let shared = RunPlan { document: Some(document), ..RunPlan::default() };
-    let run = submit(bench, spec, Plans { shared, agents: vec![first], planner: Some(planner) });
+    let run = submit(bench, spec, Plans { shared, agents: vec![first], planner: Some(planner), ..Plans::default() });
     bench.advance(MINUTE);
     assert_eq!(bench.run(run).plan_version, 2, "{:?}", bench.run(run).last_error);
     run

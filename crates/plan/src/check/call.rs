@@ -161,6 +161,13 @@ impl Checker<'_> {
             ToolKind::Mcp if !has(inner, "tool") => {
                 self.problems.add(place, "a step needs `tool`, the server's tool that it calls")
             }
+            ToolKind::Call => {
+                let inputs = Fields::of(inner).get("inputs");
+                let is_list = |value: &Value| value.is_array() || value.as_str().is_some_and(has_expression);
+                if !inputs.is_none_or(is_list) {
+                    self.problems.hint(place.key("inputs"), "must be a list", "write [VALUE, …]");
+                }
+            }
             ToolKind::Approval => {
                 if let Some(schema) = Fields::of(inner).get("answer") {
                     self.schema(schema, place.key("answer"));

@@ -7,7 +7,7 @@ use crate::instance::Instance;
 use crate::key::Key;
 use crate::orders::{KeeperOrder, Start};
 use crate::sandbox::{self, Sandbox};
-use crate::step::{self, Opening, Stage, Step};
+use crate::step::{self, GPUS, Opening, Stage, Step};
 use crate::steps_socket::{self, StepsSocket};
 use crate::{beneath, init, output, slot, sync};
 use std::io;
@@ -15,9 +15,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use wire::client::Client;
 use wire::runner::{DesiredJob, DesiredState, EndCause};
-
-/// Which GPUs a job may use, by their numbers.
-const GPUS: &str = "CUDA_VISIBLE_DEVICES";
 
 impl Daemon {
     /// Gives waiting slots to waiting steps.
@@ -141,7 +138,11 @@ fn sandbox_of(
         hidden,
         private: sandbox::homes(),
         writable,
-        devices: sandbox::devices(env.get(GPUS).or_else(|| job.env.get(GPUS))),
+        devices: {
+            let given = step::visible(instance.boot.gpus.as_ref()).into_iter().find(|(name, _)| name == GPUS);
+            let asked = env.get(GPUS).or_else(|| job.env.get(GPUS)).cloned();
+            sandbox::devices(asked.or(given.map(|(_, gpus)| gpus)).as_ref())
+        },
     }))
 }
 
@@ -165,7 +166,7 @@ fn start_order(
         wanted,
         step.key,
         (&workdir, &instance.jobs().join(step.key.to_string())),
-        &instance.tools(),
+        (&instance.tools(), instance.boot.gpus.as_ref()),
     );
     let mut argv = step::argv(&wanted.command);
     if let Some(init) = job.init.as_ref().filter(|_| !step.is_server()) {

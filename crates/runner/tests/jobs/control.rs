@@ -47,6 +47,8 @@ pub struct State {
     pub lose_answers: u32,
     pub down: bool,
     pub superseded: bool,
+    /// Sessions up to this one are not known any more.
+    pub forgotten: i64,
 }
 
 #[derive(Default, Clone)]
@@ -189,8 +191,15 @@ impl Control {
                 return;
             }
             let target = target.strip_prefix("/runner/v1/").expect("the runner protocol").to_owned();
-            if target.starts_with("desired") {
-                return self.stream(peer).await;
+            if let Some(session) = target.strip_prefix("desired?session=") {
+                let session = session.parse().unwrap();
+                if self.see(|state| session <= state.forgotten) {
+                    let problem = r#"{"code":"not_found","title":"no such session","status":404}"#;
+                    let head = format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{problem}", problem.len());
+                    let _ = peer.write_all(head.as_bytes()).await;
+                    return;
+                }
+                return self.stream(peer, session).await;
             }
             let Some((status, answer)) = self.answer(&method, &target, body) else { return };
             let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", answer.len());
@@ -280,7 +289,7 @@ impl Control {
         }
     }
 
-    async fn stream(&self, mut peer: BufReader<UnixStream>) {
+    async fn stream(&self, mut peer: BufReader<UnixStream>, session: i64) {
         let mut changed = self.changed.subscribe();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n: hello\n\n";
         if peer.write_all(head.as_bytes()).await.is_err() {
@@ -291,7 +300,7 @@ impl Control {
             let (down, superseded, document) =
                 self.see(|state| (state.down, state.superseded, serde_json::to_string(&state.document()).unwrap()));
             let version = self.see(|state| state.version);
-            if down {
+            if down || self.see(|state| session <= state.forgotten) {
                 return;
             }
             if superseded {

@@ -145,6 +145,7 @@ impl RunnerUnderTest {
             token: "secret-token".to_owned(),
             cpu_milli: None,
             memory_bytes: None,
+            gpus: None,
             timings: BootTimings::default(),
             hidden: vec![folder.path().canonicalize().unwrap().display().to_string()],
         };

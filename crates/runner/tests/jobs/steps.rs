@@ -70,6 +70,26 @@ async fn two_steps_one_after_the_other_share_a_workdir() {
     });
 }
 
+/// The database was restored from an older copy, or lost and what runs imported: it lists a step whose end another database was told.
+#[tokio::test]
+async fn a_step_that_is_still_listed_at_a_fresh_registration_is_told_again() {
+    let host = RunnerUnderTest::new().await;
+    host.ask(host.open_job(vec![step(ONE, "echo ran >> ../ran; echo out; exit 3")]));
+    assert_eq!(host.step_ends(ONE).await, (Some(3), None));
+    // The next report is sent when the answer to the one before has arrived: the first end is acknowledged.
+    host.list(vec![step(ONE, ""), step(TWO, "true")]);
+    assert_eq!(host.step_ends(TWO).await, (Some(0), None));
+    host.control.change(|state| {
+        state.facts.clear();
+        state.logs.clear();
+        state.forgotten = state.session;
+    });
+    assert_eq!(host.step_ends(ONE).await, (Some(3), None), "what is listed is not known to have ended");
+    assert_eq!(host.said(ONE), "out\n");
+    assert_eq!(std::fs::read_to_string(host.dir.join("ran")).unwrap(), "ran\n", "it is told again, not run again");
+    assert_eq!(host.control.see(|state| state.registers.len()), 2, "by the same runner");
+}
+
 #[tokio::test]
 async fn two_steps_run_side_by_side() {
     let host = RunnerUnderTest::new().await;

@@ -550,6 +550,14 @@ CREATE TABLE providers (
     doc  TEXT NOT NULL
 );
 
+-- Hosts of providers that have several: what they have, and whether they could be used when they were asked last.
+CREATE TABLE hosts (
+    provider TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    doc      TEXT NOT NULL,
+    PRIMARY KEY (provider, name)
+);
+
 -- The last scan of each pool (provider and region), and whether it could be listed.
 CREATE TABLE scans (
     pool_id BIGINT NOT NULL PRIMARY KEY,
@@ -687,6 +695,8 @@ CREATE TABLE artifacts (
 CREATE INDEX artifacts_of_run ON artifacts (run_id, id);
 -- The sweep: artifacts past their expiry.
 CREATE INDEX artifacts_to_expire ON artifacts (expires_at) WHERE deleted_at IS NULL AND expires_at IS NOT NULL;
+-- Whether an artifact shares a content, which the sweep of contents then leaves.
+CREATE INDEX artifacts_by_content ON artifacts (org_id, hash) WHERE in_contents = 1 AND deleted_at IS NULL;
 -- How many uploads of a run are under way; and marking them as failed.
 CREATE INDEX artifacts_uploading ON artifacts (run_id) WHERE state = 'uploading';
 
@@ -767,6 +777,16 @@ CREATE TABLE exec_contents (
 -- Whether an exec names a content.
 CREATE INDEX exec_contents_by_hash ON exec_contents (org_id, hash);
 
+-- Which contents the stored records of calls name, such as those of a head. The sweep of contents leaves them.
+CREATE TABLE object_contents (
+    org_id BIGINT NOT NULL,
+    object BYTEA  NOT NULL,
+    hash   TEXT   NOT NULL,
+    PRIMARY KEY (org_id, object)
+);
+-- Whether a record names a content.
+CREATE INDEX object_contents_by_hash ON object_contents (org_id, hash);
+
 -- Executions of call nodes. `request` is what is executed (of a cached run its specification), as JSON.
 CREATE TABLE executions (
     id      BIGINT NOT NULL PRIMARY KEY,
@@ -780,6 +800,8 @@ CREATE TABLE executions (
 CREATE UNIQUE INDEX executions_open ON executions (org_id, key) WHERE open = 1;
 -- Executions of an org, newest first.
 CREATE INDEX executions_of_org ON executions (org_id, id);
+-- How often a key was executed before.
+CREATE INDEX executions_of_key ON executions (org_id, key);
 
 -- Runs that wait for an execution. A row goes when its run is answered or cancelled.
 CREATE TABLE callers (
@@ -787,6 +809,9 @@ CREATE TABLE callers (
     run_id       BIGINT NOT NULL,
     PRIMARY KEY (execution_id, run_id)
 );
+
+-- What a run's steps wait for.
+CREATE INDEX callers_of_run ON callers (run_id);
 
 -- Which Orchestrator works on an execution key. Changed by compare-and-swap on `version`.
 CREATE TABLE claims (

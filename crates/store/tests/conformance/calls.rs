@@ -125,6 +125,47 @@ pub async fn a_pin_answers_its_node_and_keeps_what_its_result_names(w: &World) {
     assert_eq!(write(&w.store, move |tx| content::condemn(tx, late, 9)).await.unwrap(), 1);
 }
 
+pub async fn a_record_and_a_listed_artifact_keep_the_content_that_they_name(w: &World) {
+    let blob = ::calls::uri::Blob::of(b"bytes");
+    let hash = blob.hash.to_string();
+    let mut records = Vec::new();
+    Value::Uri(blob.uri()).put(&mut records).unwrap();
+    let id = records[0].0.id;
+    let named = hash.clone();
+    write(&w.store, move |tx| {
+        content::announce(tx, ORG, &named)?;
+        content::kept(tx, ORG, &named)?;
+        object::put(tx, ORG, &records)?;
+        object::put(tx, ORG, &records)
+    })
+    .await
+    .unwrap();
+    let late = read(&w.store, |tx| Ok(tx.at())).await + 1_000_000;
+    let condemned = move || {
+        let store = w.store.clone();
+        async move { write(&store, move |tx| content::condemn(tx, late, 9)).await.unwrap() }
+    };
+    assert_eq!(condemned().await, 0, "a record names it");
+    assert!(write(&w.store, move |tx| object::touch(tx, ORG, &[id])).await.unwrap());
+    assert!(!write(&w.store, move |tx| object::touch(tx, ORG, &[id, Id([9; 32])])).await.unwrap());
+    let shared = hash.clone();
+    let artifact = write(&w.store, move |tx| {
+        let what = store::artifact::EntryKind::File { mode: 0o644 };
+        let new = store::artifact::Announced { org: ORG, run: RunId(7), attempt: 1, path: "out", size: 5, what: &what };
+        store::artifact::share(tx, &new, &shared)?;
+        assert!(object::delete(tx, ORG, id, late)?);
+        Ok(store::artifact::by_path(tx, RunId(7), 1, "out")?.unwrap().id)
+    })
+    .await
+    .unwrap();
+    assert_eq!(condemned().await, 0, "an artifact lists it");
+    let used = hash.clone();
+    assert!(write(&w.store, move |tx| content::touch(tx, ORG, &used)).await.unwrap());
+    write(&w.store, move |tx| store::artifact::deleted(tx, artifact)).await.unwrap();
+    assert_eq!(condemned().await, 1);
+    assert!(!write(&w.store, move |tx| content::touch(tx, ORG, &hash)).await.unwrap(), "it is going");
+}
+
 pub async fn many_pins_at_once_are_all_in_the_index(w: &World) {
     const MANY: u8 = 40;
     let name: RefName = "refs/index/0b9f1f5e-6f0d-4a53-8f5b-3d3f4f2b1a00".parse().unwrap();

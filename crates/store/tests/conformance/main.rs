@@ -107,6 +107,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         calls::an_object_belongs_to_one_org_and_is_kept_while_it_is_used
         calls::a_ref_changes_only_from_what_its_writer_saw
         calls::a_pin_answers_its_node_and_keeps_what_its_result_names
+        calls::a_record_and_a_listed_artifact_keep_the_content_that_they_name
         calls::many_pins_at_once_are_all_in_the_index
         calls::callers_of_a_key_share_one_execution
         calls::a_claim_is_taken_over_by_one

@@ -272,7 +272,7 @@ pub async fn the_newest_record_is_the_last_one_of_the_last_attempt(w: &World) {
         let name = format!("a/main/train/{id}");
         write(&w.store, move |tx| {
             step::insert(tx, &made)?;
-            step::record(tx, RunId(1), &name, Some(&row))
+            step::record(tx, RunId(1), &name, &row)
         })
         .await
         .unwrap();

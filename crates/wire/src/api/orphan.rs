@@ -35,7 +35,7 @@ pub struct OrphanView {
     pub whitelisted: Option<WhitelistView>,
     /// Since when its end is under way, by a person's word.
     pub ending_at: Option<i64>,
-    /// Why it has not ended yet.
+    /// Why it has not ended yet; without `ending_at`, why its end was refused for good: it may be asked for again.
     pub ending_error: Option<String>,
     pub tailscale: Option<TailscaleView>,
 }

@@ -28,9 +28,35 @@ pub struct ProviderView {
     pub leaving: bool,
     /// Only these orgs may use it; null: every org.
     pub orgs: Option<Vec<String>>,
+    /// Its hosts, where it has several.
+    #[serde(default)]
+    pub hosts: Vec<HostView>,
     /// Of one that is being removed: hosts on which something of ours stays, because they could not be asked.
     #[serde(default)]
     pub stays: Vec<StaysView>,
+}
+
+/// A host on which machines of a provider are made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HostView {
+    pub host: String,
+    /// `up`, `down`, or `unknown` until it has been asked.
+    pub status: String,
+    /// Why it is down.
+    pub why: Option<String>,
+    /// Unix time in ms.
+    pub down_since: Option<i64>,
+    pub architecture: Option<String>,
+    pub os_release: Option<String>,
+    pub cpu_milli: Option<i64>,
+    pub memory_bytes: Option<i64>,
+    /// The model of each of its GPUs, in the order of their numbers.
+    pub gpus: Vec<String>,
+    /// Machines at once, which share what it has.
+    pub slots: i64,
+    /// Its machines that are not terminated.
+    pub instances: i64,
 }
 
 /// What is left on a host of a provider that is being removed.

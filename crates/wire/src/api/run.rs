@@ -198,6 +198,12 @@ pub struct Plan {
     /// Machines that would be tried, in this order.
     #[serde(default)]
     pub offers: Vec<OfferView>,
+    /// The host on which a new machine would be, where its provider has several.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// Other hosts of that provider, and why they would not be taken.
+    #[serde(default)]
+    pub other_hosts: Vec<OtherHostView>,
     /// Providers that would not be tried, and why.
     #[serde(default)]
     pub passed_over: Vec<PassedOverView>,
@@ -213,6 +219,13 @@ pub struct OfferView {
     pub instance_type: Option<String>,
     pub price_per_hour: String,
     pub price_per_hour_micro: i64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OtherHostView {
+    pub host: String,
+    pub why: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -104,6 +104,9 @@ impl NodeKind for SpawnInstance {
         let ordered: Instance = read_order(order.clone())?;
         let (run_tx, job) = node.run()?;
         let of_this_attempt = run_tx.job(job).is_ok();
+        if found.is_err() && ordered.place.is_some() {
+            crate::host::wake(run_tx.tx, run_tx.context, &ordered.provider)?; // is it the host that cannot be used?
+        }
         match found {
             Ok(made) => {
                 let made: Made = read_order(made.clone())?;

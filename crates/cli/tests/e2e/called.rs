@@ -1,0 +1,122 @@
+//! Functions as a user calls them: executed once, then answered from the kept result; what goes wrong is said.
+
+use crate::home::Home;
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt as _;
+
+/// A server executes only the adapters that its settings list.
+const SETTINGS: &str = "[calls]\nadapters = [\"dml-exec-*\"]\n";
+
+/// The function of a program with this text.
+fn function(home: &Home, name: &str, text: &str) -> String {
+    let (draft, program) = (home.write(&format!("{name}.draft"), text), home.here().join(name));
+    std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::rename(draft, &program).unwrap();
+    format!("dml+exec://dml-exec-local{}?blake3={}", program.display(), blake3::hash(text.as_bytes()).to_hex())
+}
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_function_is_executed_once_for_the_same_inputs() {
+    let home = Home::with(SETTINGS);
+    let mark = home.here().join("mark");
+    let echo = function(&home, "echo", &format!("#!/bin/sh\necho x >> {}\ncat\n", mark.display()));
+    home.write("more.json", "{\"a\": [true, null]}");
+    let first = home.done(&["call", &echo, "1", "@more.json", "\"two\""]);
+    assert_eq!(value(&first.out()), value(r#"[1, {"a": [true, null]}, "two"]"#));
+    assert!(first.stderr.contains("ran cal_"), "{}", first.stderr);
+    let second = home.done(&["call", &echo, "1", "@more.json", "\"two\""]);
+    assert_eq!(second.out(), first.out());
+    assert!(second.stderr.contains("hit "), "{}", second.stderr);
+    let other = home.done(&["call", &echo, "2", "--json"]);
+    assert_eq!(value(&other.out())["result"]["value"], value("[2]"));
+    let lines = || std::fs::read_to_string(&mark).unwrap().lines().count();
+    assert_eq!(lines(), 2);
+    home.done(&["call", &echo, "2", "--no-cache"]);
+    assert_eq!(lines(), 3, "it was executed although a result is kept");
+    let list = value(&home.done(&["call", "ls", "--json"]).out());
+    let ids: Vec<&str> = list.as_array().unwrap().iter().map(|call| call["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 3, "hits are no executions: {list}");
+    let diff = home.done(&["call", "diff", ids[2], ids[0]]);
+    assert!(diff.out().starts_with("input 0: 1 → 2\ninput 1: "), "{}", diff.out());
+    let show = home.done(&["call", "show", ids[0]]);
+    assert!(show.out().contains("completed_ok") && show.out().contains("[2]"), "{}", show.out());
+}
+
+#[test]
+fn a_run_is_a_function_and_shares_its_result_with_cached_runs() {
+    let home = Home::with(SETTINGS);
+    let mark = home.here().join("mark");
+    let command = format!("echo x >> {}; echo out", mark.display());
+    let document = serde_json::json!({ "commands": [command] }).to_string();
+    let called = home.done(&["call", "dml+exec://dml-exec-repl/run", &document]);
+    let seen = value(&called.out());
+    assert_eq!((&seen["exit_code"], &seen["stdout"]), (&0.into(), &value(r#"{"$bytes": "b3V0Cg=="}"#)));
+    assert!(called.stderr.contains("ran run_"), "{}", called.stderr);
+    let run = home.run(&["--cache"], &command);
+    assert!(run.stderr.contains("cached from run_"), "{}", run.stderr);
+    let again = home.done(&["call", "dml+exec://dml-exec-repl/run", &document]);
+    assert!(again.stderr.contains("hit "), "{}", again.stderr);
+    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "x\n");
+    home.adds_up();
+}
+
+#[test]
+fn a_call_that_cannot_be_made_says_what_to_do() {
+    let home = Home::with(SETTINGS);
+    let fails = function(&home, "fails", "#!/bin/sh\necho 'no such table' >&2\nexit 4\n");
+    let said = home.say(&["call", &fails]);
+    assert_eq!((said.code, value(&said.out())["type"].as_str()), (1, Some("exit")), "{}", said.stderr);
+    assert!(said.out().contains("no such table"));
+    for (words, text) in [
+        (vec!["call", "/bin/sh", "1"], "write it as dml+exec://"),
+        (vec!["call", "dml+exec://../x"], "not the name of an adapter"),
+        (vec!["call", "dml+exec://sh/x"], "[calls] adapters"),
+        (vec!["call", &fails, "{bad"], "write JSON"),
+        (vec!["call", &fails, "@missing.json"], "missing.json"),
+        (vec!["call", "show", "cal_zzz"], "cal_zzz"),
+        (vec!["call"], "FUNCTION"),
+    ] {
+        let said = home.say(&words);
+        assert!(said.code != 0 && said.stderr.contains(text), "{words:?}: {}", said.stderr);
+    }
+    let gone = function(&home, "gone", "#!/bin/sh\n");
+    std::fs::write(home.here().join("gone"), "#!/bin/sh\necho 1\n").unwrap();
+    let said = home.say(&["call", &gone]);
+    assert!(said.code == 1 && said.stderr.contains("program_changed"), "{}", said.stderr);
+}
+
+#[test]
+fn a_step_of_a_plan_calls_a_function_and_its_value_is_the_output() {
+    let home = Home::with(SETTINGS);
+    let mark = home.here().join("mark");
+    let echo = function(&home, "echo", &format!("#!/bin/sh\necho x >> {}\ncat\n", mark.display()));
+    let fails = function(&home, "fails", "#!/bin/sh\nexit 4\n");
+    let step = |function: &str, input: &str| {
+        format!("{{name: f, call: {{function: \"{function}\", inputs: [1, \"{input}\"]}}}}")
+    };
+    let plan = |steps: &str| format!("type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n    steps: [{steps}]\n");
+    let chained = format!("{{name: g, call: {{function: \"{echo}\", inputs: [\"${{{{ steps.f.output }}}}\"]}}}}");
+    let file = home.write("plan.yaml", plan(&format!("{}, {chained}", step(&echo, "two"))));
+    for name in ["first", "second"] {
+        home.done(&["run", file.to_str().unwrap(), "--name", name]);
+        let steps = value(&home.done(&["status", name, "--json"]).out())["steps"].clone();
+        let seen = [0, 1].map(|at| (steps[at]["tool"].as_str(), steps[at]["status"].as_str()));
+        assert_eq!(seen, [(Some("call"), Some("completed")); 2], "{steps}");
+    }
+    let calls = value(&home.done(&["call", "ls", "--json"]).out());
+    let shown = home.done(&["call", "show", calls[0]["id"].as_str().unwrap(), "--json"]);
+    assert_eq!(value(&shown.out())["result"]["value"], value(r#"[[1, "two"]]"#), "an output is an input of the next");
+    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "x\nx\n", "the second run was answered by the kept result");
+    let file = home.write("fails.yaml", plan(&step(&fails, "x")));
+    let said = home.say(&["run", file.to_str().unwrap(), "--name", "third"]);
+    assert_ne!(said.code, 0);
+    let why = home.done(&["why", "third"]).out();
+    assert!(why.contains("the program ended with exit code 4 (exit)"), "{why}");
+    let file = home.write("refused.yaml", plan(&step("dml+exec://sh/x", "x")));
+    let said = home.say(&["run", file.to_str().unwrap()]);
+    assert!(said.code != 0 && said.stderr.contains("[calls] adapters"), "{}", said.stderr);
+}

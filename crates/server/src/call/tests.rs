@@ -1,0 +1,325 @@
+//! Calls whose adapter is a program: what the Executor does about each way in which it answers, or does not. The program is a script that
+//! does what the test says next.
+
+use crate::hostile::World;
+use axum::http::StatusCode;
+use calls::adapter::Request;
+use calls::record::ExecStatus;
+use calls::{Value as Datum, json as values};
+use engine::adapters::call::exchange::Exchange;
+use engine::adapters::call::{Adapters, Own};
+use engine::execution::Executor;
+use engine::store::{Lane, Tx, WorkClass, WorkKind, Worker};
+use model::CallId;
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const FUNCTION: &str = "dml+exec://dml-exec-said/f";
+
+/// A control plane whose adapter `dml-exec-said` does what the file `act` says, and keeps each request.
+struct Scene {
+    world: World,
+    folder: tempfile::TempDir,
+    worker: Worker,
+}
+
+impl Scene {
+    async fn new() -> Scene {
+        Scene::with(Duration::from_secs(20)).await
+    }
+
+    /// An adapter that takes longer is killed.
+    async fn with(within: Duration) -> Scene {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "#!/bin/sh\nd=$(dirname \"$0\")\ncat > $d/request\ncat $d/request >> $d/requests\n. $d/act\n";
+        let program = folder.path().join("dml-exec-said");
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = std::env::join_paths([folder.path(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+        let own = Own { program: "/nonexistent".into(), names: &[] };
+        let adapters = Adapters { path, within, own: Some(own), ..Adapters::new(vec!["dml-exec-*".to_owned()]) };
+        let executor = Executor { adapters, exchange: folder.path().join("exchange") };
+        let world = World::executing(executor).await;
+        let worker = world.engine.start_worker("test".into()).await.unwrap();
+        world.engine.beat(&worker).await.unwrap();
+        Scene { world, folder, worker }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+    /// What the adapter does when it is asked next.
+    fn acts(&self, script: &str) {
+        std::fs::write(self.file("act"), script).unwrap();
+    }
+    fn answers(&self, answer: &Value) {
+        std::fs::write(self.file("answer"), answer.to_string()).unwrap();
+        self.acts("cat $d/answer");
+    }
+    fn request(&self) -> Request {
+        serde_json::from_str(&std::fs::read_to_string(self.file("request")).unwrap()).unwrap()
+    }
+    fn requests(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.file("requests")).unwrap_or_default();
+        serde_json::Deserializer::from_str(&text).into_iter().map(Result::unwrap).collect()
+    }
+    /// How often it was asked this.
+    fn asked(&self, operation: &str) -> usize {
+        self.requests().iter().filter(|request| request["operation"] == operation).count()
+    }
+
+    async fn ask(&self, body: Value) -> (StatusCode, Value) {
+        let got = self.world.ask("post", "/api/v1/calls", Some(&self.world.admin), &[], &body.to_string()).await;
+        (got.status, got.body)
+    }
+    /// A new execution, whose adapter was not asked yet.
+    async fn begin(&self) -> String {
+        let (status, call) = self.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{call}");
+        call["id"].as_str().unwrap().to_owned()
+    }
+    async fn show(&self, id: &str) -> Value {
+        let path = format!("/api/v1/calls/{id}");
+        self.world.ask("get", &path, Some(&self.world.admin), &[], "").await.body
+    }
+
+    /// The worker does what is due, and what waits for its time is due now.
+    async fn work(&self, id: &str) -> Value {
+        let number = id.parse::<CallId>().unwrap().0;
+        let hurry = move |tx: &mut Tx| {
+            let mut it = engine::store::execution::lock(tx, number)?.unwrap();
+            it.not_before = None;
+            engine::store::execution::save(tx, number, &it)?;
+            let at = tx.at();
+            tx.wake(WorkKind::Invocation, number, at);
+            Ok(())
+        };
+        self.world.engine.store.write(Lane::Normal, "test.hurry", hurry).await.unwrap();
+        for item in self.world.engine.claim(&self.worker, WorkClass::Act, 8).await.unwrap() {
+            self.world.engine.work_on(item).await;
+        }
+        self.show(id).await
+    }
+    async fn until_over(&self, id: &str) -> Value {
+        for _ in 0..20 {
+            let seen = self.work(id).await;
+            if seen["ended"] == true {
+                // Whatever is left to ask of the adapter.
+                for _ in 0..12 {
+                    self.work(id).await;
+                }
+                return seen;
+            }
+        }
+        panic!("it never ends: {}", self.show(id).await);
+    }
+
+    /// What a worker does: its result is on the remote, and the adapter says so.
+    fn publishes(&self, status: ExecStatus, value: &str) -> Value {
+        let request = self.request();
+        let value: Datum = values::parse(value).unwrap();
+        let answer = Exchange::open(&request).unwrap().publish(status, &value).unwrap();
+        serde_json::from_str(&answer.document()).unwrap()
+    }
+}
+
+fn pending(token: &str) -> Value {
+    json!({ "version": 1, "answer": "pending", "token": token, "retry_after_ms": 500 })
+}
+
+fn error(seen: &Value) -> (&str, &str) {
+    (seen["error"]["code"].as_str().unwrap_or_default(), seen["error"]["message"].as_str().unwrap_or_default())
+}
+
+#[tokio::test]
+async fn a_call_is_asked_about_with_its_newest_token_until_its_result_is_here_and_pinned() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    scene.answers(&pending("first"));
+    let seen = scene.work(&id).await;
+    assert_eq!(seen["status"], "poll_adapter", "{seen}");
+    let request = scene.request();
+    assert_eq!((request.token.as_deref(), request.attempt, request.function.as_str()), (None, 1, FUNCTION));
+    let folder = scene.file("exchange").join(&request.execution);
+    assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+    let inputs = Exchange::open(&request).unwrap().inputs().unwrap();
+    assert_eq!(inputs.iter().map(values::to_json).collect::<Value>(), json!([1, "two"]));
+    scene.answers(&pending("second"));
+    scene.work(&id).await;
+    assert_eq!(scene.request().token.as_deref(), Some("first"), "the token is stored before the next question");
+    let done = scene.publishes(ExecStatus::Ok, r#"{"sum": 3}"#);
+    scene.answers(&done);
+    let seen = scene.work(&id).await;
+    assert_eq!(scene.requests().iter().rfind(|it| it["operation"] == "invoke").unwrap()["token"], "second");
+    assert_eq!((&seen["status"], &seen["result"]["value"]), (&json!("completed_ok"), &json!({ "sum": 3 })));
+    scene.answers(&json!({ "version": 1, "answer": "done" }));
+    scene.until_over(&id).await;
+    assert_eq!(scene.asked("cleanup"), 1);
+    assert!(!folder.exists(), "its exchange is gone");
+    let before = scene.requests().len();
+    let (status, hit) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+    assert_eq!((status, &hit["status"], &hit["id"]), (StatusCode::OK, &json!("pinned_hit"), &Value::Null));
+    assert_eq!(hit["result"], seen["result"]);
+    let list = scene.world.ask("get", "/api/v1/calls", Some(&scene.world.admin), &[], "").await.body;
+    assert_eq!(list["data"].as_array().unwrap().len(), 1, "a hit writes nothing");
+    let (status, again) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"], "cache": false })).await;
+    assert_eq!((status, scene.requests().len()), (StatusCode::ACCEPTED, before), "{again}");
+    let id = again["id"].as_str().unwrap();
+    scene.answers(&pending("new"));
+    scene.work(id).await;
+    scene.answers(&scene.publishes(ExecStatus::Ok, "4"));
+    scene.until_over(id).await;
+    let (_, hit) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+    assert_eq!(hit["result"]["value"], 4, "the new result replaces the old one");
+    assert_ne!(hit["result"]["exec"], seen["result"]["exec"], "and both are kept");
+}
+
+#[tokio::test]
+async fn a_failure_of_the_function_is_pinned_and_a_failure_of_the_adapter_is_not() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    scene.answers(&pending("t"));
+    scene.work(&id).await;
+    scene.answers(&scene.publishes(ExecStatus::Error, r#"{"type": "exit", "message": "no"}"#));
+    let seen = scene.until_over(&id).await;
+    assert_eq!((&seen["status"], &seen["result"]["status"]), (&json!("completed_error"), &json!("error")));
+    let (status, hit) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+    assert_eq!((status, &hit["result"]["value"]["message"]), (StatusCode::OK, &json!("no")), "an error is a hit");
+    let (_, call) = scene.ask(json!({ "function": FUNCTION, "inputs": [2] })).await;
+    let id = call["id"].as_str().unwrap();
+    scene.answers(&json!({ "version": 1, "answer": "failed", "code": "no_image", "message": "there is no image x" }));
+    let seen = scene.until_over(id).await;
+    assert_eq!((&seen["status"], error(&seen)), (&json!("failed_terminal"), ("no_image", "there is no image x")));
+    assert_eq!(scene.requests().iter().filter(|it| it["key"] == scene.requests().last().unwrap()["key"]).count(), 2);
+    assert_eq!(scene.requests().last().unwrap()["operation"], "cleanup", "asked once, then told to clean up");
+    let (status, again) = scene.ask(json!({ "function": FUNCTION, "inputs": [2] })).await;
+    assert_eq!((status, &again["attempt"]), (StatusCode::ACCEPTED, &json!(2)), "what failed is executed again");
+}
+
+#[tokio::test]
+async fn an_adapter_that_does_not_answer_is_asked_three_times_and_its_words_are_shown() {
+    for (act, code, said) in [
+        ("echo garbage; echo 'a stack' >&2", "not_json", "garbage"),
+        ("sleep 60", "timed_out", "did not answer"),
+        ("echo 'no disk' >&2; exit 3", "exited", "code 3; it said: no disk"),
+        ("kill -9 $$", "killed", "signal 9"),
+        ("cat $d/answer $d/answer", "not_json", "not one JSON document"),
+        ("true", "empty", "nothing on stdout"),
+    ] {
+        let within = if act == "sleep 60" { Duration::from_millis(200) } else { Duration::from_secs(20) };
+        let scene = Scene::with(within).await;
+        let id = scene.begin().await;
+        scene.answers(&pending("t"));
+        scene.acts(act);
+        let seen = scene.work(&id).await;
+        assert_eq!((&seen["status"], error(&seen).0), (&json!("retry_wait"), code), "{seen}");
+        assert!(error(&seen).1.contains(said), "{seen}");
+        let seen = scene.work(&id).await;
+        assert_eq!(seen["status"], "retry_wait", "{seen}");
+        let seen = scene.work(&id).await;
+        assert_eq!((&seen["status"], error(&seen).0), (&json!("failed_terminal"), code), "{seen}");
+        assert_eq!(scene.asked("invoke"), 3, "{act}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_starts_the_count_of_failures_again() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    for _ in 0..3 {
+        scene.acts("exit 1");
+        scene.work(&id).await;
+        assert_eq!(scene.work(&id).await["status"], "retry_wait");
+        scene.answers(&pending("t"));
+        assert_eq!(scene.work(&id).await["status"], "poll_adapter");
+    }
+}
+
+#[tokio::test]
+async fn done_without_objects_is_looked_at_again_and_then_fails_with_what_is_missing() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    let done = json!({ "version": 1, "answer": "done", "status": "ok", "result": "7".repeat(64) });
+    scene.answers(&done);
+    let seen = scene.work(&id).await;
+    assert_eq!((&seen["status"], error(&seen).0), (&json!("retry_wait"), "result"), "{seen}");
+    let seen = scene.until_over(&id).await;
+    assert_eq!(seen["status"], "failed_terminal");
+    assert!(error(&seen).1.contains("put the result there first"), "{seen}");
+    assert_eq!(scene.asked("invoke"), 1, "the first `done` counts: it is not asked again");
+    // Another dag than the one that is on the remote is refused at once.
+    let (_, call) = scene.ask(json!({ "function": FUNCTION, "inputs": [3] })).await;
+    let id = call["id"].as_str().unwrap();
+    scene.answers(&pending("t"));
+    scene.work(id).await;
+    scene.publishes(ExecStatus::Ok, "5");
+    scene.answers(&done);
+    let seen = scene.until_over(id).await;
+    assert!(error(&seen).1.contains("result_not_in_its_tree"), "{seen}");
+}
+
+#[tokio::test]
+async fn cancel_stops_the_work_of_the_adapter_and_then_cleans_up() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    scene.answers(&pending("t"));
+    scene.work(&id).await;
+    let path = format!("/api/v1/calls/{id}/cancel");
+    let got = scene.world.ask("post", &path, Some(&scene.world.admin), &[], "{}").await;
+    assert_eq!(got.status, StatusCode::OK, "{}", got.body);
+    scene.answers(&json!({ "version": 1, "answer": "done" }));
+    let seen = scene.until_over(&id).await;
+    assert_eq!((&seen["status"], error(&seen).0), (&json!("failed_terminal"), "cancelled"));
+    assert_eq!((scene.asked("cancel"), scene.asked("cleanup"), scene.asked("invoke")), (1, 1, 1));
+    assert_eq!(std::fs::read_dir(scene.file("exchange")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn callers_of_one_call_share_an_execution_and_another_org_never_does() {
+    let scene = Scene::new().await;
+    let (first, second) = (scene.begin().await, scene.begin().await);
+    assert_eq!(first, second);
+    let other = scene.world.engine.ensure_org("other").await.unwrap();
+    let token = scene.world.token(other, engine::store::token::Scope::Admin).await;
+    let body = json!({ "function": FUNCTION, "inputs": [1, "two"] }).to_string();
+    let theirs = scene.world.ask("post", "/api/v1/calls", Some(&token), &[], &body).await;
+    assert_ne!(theirs.body["id"], json!(first));
+    let path = format!("/api/v1/calls/{first}");
+    assert_eq!(scene.world.ask("get", &path, Some(&token), &[], "").await.status, StatusCode::NOT_FOUND);
+    scene.answers(&pending("t"));
+    scene.work(&first).await;
+    scene.answers(&scene.publishes(ExecStatus::Ok, "1"));
+    scene.until_over(&first).await;
+    let theirs = scene.world.ask("post", "/api/v1/calls", Some(&token), &[], &body).await;
+    assert_eq!(theirs.status, StatusCode::ACCEPTED, "the result of another org is no hit");
+}
+
+#[tokio::test]
+async fn what_is_no_function_or_no_value_is_refused_with_its_field() {
+    let scene = Scene::new().await;
+    for (body, said) in [
+        (json!({ "function": "/bin/sh" }), "write it as dml+exec://"),
+        (json!({ "function": "dml+exec://../x" }), "not the name of an adapter"),
+        (json!({ "function": "dml+exec:///bin/sh" }), "not the name of an adapter"),
+        (json!({ "function": "dml+exec://sh/x" }), "list it in `[calls] adapters`"),
+        (json!({ "function": FUNCTION, "inputs": [{ "$bytes": "A" }] }), "inputs[0]"),
+        (json!({ "function": FUNCTION, "inputs": [1, { "$what": 1 }] }), "inputs[1]"),
+        (json!({ "function": FUNCTION, "input": [1] }), "did you mean `inputs`?"),
+        (
+            json!({ "function": FUNCTION, "inputs": [{ "$uri": format!("blake3:{}?size=2000000", "7".repeat(64)) }] }),
+            "send it first",
+        ),
+        (
+            json!({ "function": "dml+exec://dml-exec-repl/other", "inputs": [{}] }),
+            "executes dml+exec://dml-exec-repl/run",
+        ),
+        (json!({ "function": "dml+exec://dml-exec-repl/run" }), "takes one input"),
+        (json!({ "function": "dml+exec://dml-exec-repl/run", "inputs": [{ "comands": ["true"] }] }), "comands"),
+    ] {
+        let (status, refused) = scene.ask(body.clone()).await;
+        assert!(status.is_client_error() && refused.to_string().contains(said), "{body}: {status} {refused}");
+    }
+    assert_eq!(scene.requests().len(), 0);
+}

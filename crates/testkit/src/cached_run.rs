@@ -1,0 +1,174 @@
+//! Cached runs of simulated users, and what must hold of them: an answer is what a command really did, a pin leads to a whole result, and
+//! every execution ends.
+
+use crate::book::Situation;
+use crate::chance::Chance;
+use crate::client::{Client, Wish};
+use crate::machine::Plan;
+use crate::sim::Promise;
+use crate::time::now;
+use crate::world::World;
+use calls::reach::available;
+use calls::refs::RefName;
+use calls::{NodeId, read, trie};
+use engine::Engine;
+use engine::cache::{CountRender, Garbage, Invalid};
+use model::run::{Run, RunStatus};
+use model::spec::{Cache, CallPart, Command, RunSpec};
+use model::time::{MINUTE, SECOND};
+use model::{Failure, OrgId, Refused, RunId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::idempotency::Key;
+use store::object::Objects;
+
+/// Rows of one org that are looked at.
+const MANY: i64 = 10_000;
+/// Records of one result.
+const MAX_RECORDS: usize = 1_000;
+
+/// The same few commands again and again, so that users meet each other's results.
+pub fn cached(spec: RunSpec, chance: &mut Chance) -> RunSpec {
+    let (ms, exit_code) = chance.pick(&[(0, 0), (15 * SECOND, 0), (15 * SECOND, 0), (2 * MINUTE, 0), (SECOND, 7)]);
+    let salt = chance.pick(&["", "", "v2"]).to_owned();
+    RunSpec {
+        command: Command::Shell(Plan::text(ms, exit_code, 30)),
+        call: Some(CallPart::Caller(Cache { salt, errors: chance.one_in(3) })),
+        ..spec
+    }
+}
+
+/// What users of cached runs do beside what all do.
+pub fn wish(chance: &mut Chance) -> Wish {
+    match chance.between(0, 4) {
+        0 => Wish::Invalidate { all: chance.one_in(2) },
+        1 => Wish::Collect { older_than_ms: 0, max_bytes: chance.pick(&[0, i64::MAX]) },
+        _ => Wish::Collect { older_than_ms: MINUTE, max_bytes: i64::MAX },
+    }
+}
+
+/// A request about results, as the server's handlers make it.
+pub fn request(engine: &Engine, org: OrgId, run: RunId, wish: Wish, key: Option<Key>) -> Result<Vec<u8>, Failure> {
+    match wish {
+        Wish::Invalidate { all } => {
+            let node = now(engine.run(org, run))?.call.and_then(|called| called.node.parse().ok());
+            let what = match node.filter(|_| !all) {
+                Some(node) => Invalid::Node(node),
+                None => Invalid::Runs,
+            };
+            let render: CountRender = Arc::new(|count| count.to_string().into_bytes());
+            now(engine.invalidate(org, what, key, render)).map(|answer| answer.body)
+        }
+        Wish::Collect { older_than_ms, max_bytes } => {
+            let swept = now(engine.collect_garbage(org, Garbage { older_than_ms, max_bytes }))?;
+            Ok(format!("{swept:?}").into_bytes())
+        }
+        _ => Err(Refused::Conflict { why: "not about results".into() }.into()),
+    }
+}
+
+impl World {
+    /// Executions that have not ended.
+    pub fn open_executions(&self) -> usize {
+        let orgs = self.orgs;
+        let open = now(self.store.read("sim.executions", move |tx| {
+            let mut open = 0;
+            for org in orgs {
+                let all = store::execution::page(tx, org, i64::MAX, MANY)?;
+                open += all.iter().filter(|found| !found.it.status.is_end()).count();
+            }
+            Ok(open)
+        }));
+        open.expect("a database in memory is read")
+    }
+
+    /// Looks whether the work on a key has changed hands.
+    pub fn look_at_claims(&self) {
+        let orgs = self.orgs;
+        let taken = now(self.store.read("sim.claims", move |tx| {
+            let mut taken = false;
+            for org in orgs {
+                for found in store::execution::page(tx, org, i64::MAX, MANY)? {
+                    let claim = store::claim::find(tx, org, &found.it.key)?;
+                    taken |= claim.is_some_and(|claim| claim.fence > 1);
+                }
+            }
+            Ok(taken)
+        }));
+        if taken.expect("a database in memory is read") {
+            self.tool.book().meets(Situation::ClaimTakenOver);
+        }
+    }
+
+    /// A caller has executed nothing, and says what the run that executed its call did.
+    pub fn judge_caller(&mut self, client: usize, run: &Run) {
+        let Some(called) = run.call.clone() else { return };
+        if self.truth.of(run.id).next().is_some() {
+            self.complain(Promise::NotRepeated, format!("{} waits for a result and was executed itself", run.id));
+        }
+        let by: Vec<_> = called.run.map(|by| self.truth.of(by).cloned().collect()).unwrap_or_default();
+        let really = |code: i32| by.iter().any(|execution| execution.exit_code == Some(code));
+        let said = run.exit_code.or((run.status == RunStatus::Completed).then_some(0));
+        if let Some(code) = said.filter(|code| !really(*code)) {
+            let what = format!("{} is said to have ended with {code}, and {:?} did not", run.id, called.run);
+            self.complain(Promise::Safe, what);
+        }
+        if run.status == RunStatus::Completed && called.execution.is_none() {
+            self.tool.book().meets(Situation::CallAnswered);
+        }
+        let shares = |other: &Client| other.run.is_some() && other.number != self.clients[client].number;
+        let others: Vec<RunId> =
+            self.clients.iter().filter(|other| shares(other)).filter_map(|other| other.run).collect();
+        let shared = called.execution.is_some()
+            && others.into_iter().any(|other| {
+                let found = now(self.store.read("sim.run", move |tx| store::run::find(tx, other)));
+                let found = found.expect("a database in memory is read").and_then(|run| run.call);
+                found.is_some_and(|found| found.execution == called.execution)
+            });
+        if shared {
+            self.tool.book().meets(Situation::CallShared);
+        }
+    }
+
+    /// The rows of pins are the exec map of the index, and every pin leads to a result that is whole; no execution is left open.
+    pub fn judge_results(&mut self) {
+        if self.open_executions() > 0 {
+            self.complain(Promise::Ends, "an execution never ends".to_owned());
+        }
+        for org in self.orgs {
+            let judged = now(self.store.read("sim.pins", move |tx| {
+                let rows: BTreeMap<NodeId, calls::ExecId> = store::pin::page(tx, org, "default", i64::MAX, MANY)?
+                    .into_iter()
+                    .map(|pin| (pin.node, pin.exec.id))
+                    .collect();
+                let index = store::refs::page(tx, org, "refs/index/", MANY)?
+                    .into_iter()
+                    .find_map(|(name, commit)| matches!(name, RefName::Index(_)).then_some(commit));
+                let mut objects = Objects { tx, org };
+                let mut map = BTreeMap::new();
+                if let Some(index) = index {
+                    let root = match read::commit(&mut objects, index) {
+                        Ok(commit) => commit.execs,
+                        Err(fault) => return Ok(Err(format!("the index of {org} is damaged: {fault}"))),
+                    };
+                    let walked = trie::walk(&mut objects, root, &mut |node, exec| drop(map.insert(node, exec)));
+                    if let Err(fault) = walked {
+                        return Ok(Err(format!("the index of {org} is damaged: {fault}")));
+                    }
+                }
+                if rows != map {
+                    return Ok(Err(format!("the pins of {org} are not those of its index")));
+                }
+                for exec in rows.values() {
+                    if let Err(fault) = available(&mut objects, (*exec).into(), MAX_RECORDS) {
+                        return Ok(Err(format!("the result {exec} of {org} is pinned and not whole: {fault}")));
+                    }
+                }
+                Ok(Ok(()))
+            }));
+            if let Err(what) = judged.expect("a database in memory is read") {
+                self.complain(Promise::Safe, what);
+            }
+        }
+    }
+}
