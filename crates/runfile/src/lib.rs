@@ -139,9 +139,18 @@ pub fn read(file: &str, text: &str, env: &dyn Fn(&str) -> Option<String>) -> Don
     parse(text, env).map_err(|wrong| wrong.of(file))
 }
 
-/// The text of a file that says this.
+/// The text of a file that says this, with its fields in the order of the manual.
 pub fn written(definition: &serde_json::Value) -> String {
-    serde_yaml_ng::to_string(definition).unwrap_or_default()
+    let Some(fields) = definition.as_object() else { return serde_yaml_ng::to_string(definition).unwrap_or_default() };
+    let place = |name: &str| FIELDS.iter().position(|field| *field == name).unwrap_or(FIELDS.len());
+    let mut fields: Vec<_> = fields.iter().collect();
+    fields.sort_by_key(|(name, _)| place(name));
+    let one = |(name, value): (&String, &serde_json::Value)| {
+        let mut map = Mapping::new();
+        map.insert(Value::String(name.clone()), serde_yaml_ng::to_value(value).unwrap_or_default());
+        serde_yaml_ng::to_string(&map).unwrap_or_default()
+    };
+    fields.into_iter().map(one).collect()
 }
 
 /// Whether a text says that it is a run file.
@@ -534,6 +543,15 @@ mod tests {
         assert_eq!((submit.max_duration_ms, submit.hold_ms), (Some(9_000_000), Some(3_600_000)));
         assert_eq!((submit.budget.as_deref(), submit.priority.as_deref()), (Some("0.25"), Some("high")));
         assert_eq!((submit.artifacts, submit.secrets, submit.merge), (vec!["out/*".into()], vec!["KEY".into()], true));
+    }
+
+    #[test]
+    fn what_is_written_is_read_the_same() {
+        let text = "type: task\nname: '1'\ncommands:\n- \"echo 'a': b\"\nenv:\n  A: 'true'\n";
+        let value: serde_json::Value = serde_yaml_ng::from_str(text).unwrap();
+        let again = written(&value);
+        assert!(again.starts_with("type: task\nname: "), "{again}");
+        assert_eq!(serde_yaml_ng::from_str::<serde_json::Value>(&again).unwrap(), value);
     }
 
     #[test]

@@ -165,7 +165,7 @@ fn common() -> Router<Shared> {
         .route("/workflows/{id}/{action}", post(workflow::act))
         .route("/calls", get(cache::page))
         .route("/calls/{id}", get(cache::one))
-        .route("/calls/{id}/invalidate", post(cache::invalidate))
+        .route("/calls/{id}/{action}", post(cache::act))
         .route("/spending", get(usage::page))
         .route("/orphans", get(orphan::page))
         .route("/orphans/{action}", post(orphan::act))

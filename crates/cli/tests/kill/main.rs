@@ -91,8 +91,7 @@ fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
 /// A pool change takes a second provider that has room where the first has none: `crates/engine/tests/intents/placement.rs` has one. Messages
 /// to agents are in `crates/engine/tests/intents/messages.rs`, retention and snapshots in `crashes.rs` there. Providers that are added, tried
 /// and removed are in `crates/cli/tests/e2e/providers.rs`; each of their writes may be repeated. What hosts
-/// have answered is asked for again when it was not written (`ssh.rs` there has hosts). Repeated may be a sign-in to the pages: a session
-/// whose cookie was never sent is used by nobody, and expires. That a kept result is in use is noted an
+/// have answered is asked for again when it was not written (`ssh.rs` there has hosts). That a kept result is in use is noted an
 /// hour after the last note.
 const UNREACHED: &[&str] = &[
     "runner/snapshot.put",
@@ -106,8 +105,6 @@ const UNREACHED: &[&str] = &[
     "server/provider.seen",
     "server/provider.test",
     "server/provider.tested",
-    "server/session.end",
-    "server/session.open",
     "server/snapshot.create",
     "server/snapshot.delete",
     "server/snapshot.taken",

@@ -3,6 +3,7 @@
 
 mod agents;
 mod machines;
+mod pages;
 
 use crate::gate::Gate;
 use crate::process;
@@ -13,6 +14,7 @@ use machines::{
     a_busy_machine_is_ended, a_machine_is_drained, a_machine_is_ended, a_machine_is_prepared, a_provider_is_removed,
 };
 use nix::sys::signal::Signal;
+use pages::a_person_signs_in_and_out;
 use std::io::Write as _;
 use std::process::Stdio;
 use wire::model::fault::Role;
@@ -132,6 +134,14 @@ pub const STORIES: &[Story] = &[
         shared: true,
         tell: cancelled_and_deleted,
         points: &["idempotency.refuse", "run.act", "run.delete"],
+    },
+    Story {
+        name: "a_person_signs_in_and_out",
+        settings: "listen = \"127.0.0.1:0\"\n",
+        also: "",
+        shared: false,
+        tell: a_person_signs_in_and_out,
+        points: &["session.end", "session.open"],
     },
     Story {
         name: "money_secrets_and_holds",

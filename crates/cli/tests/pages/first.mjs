@@ -8,7 +8,7 @@ await run(async browser => {
   await sees(page, "No runs yet");
   await picture(page, "first-visit");
 
-  await page.getByLabel("Command").fill("echo made by a form");
+  await page.getByLabel("Command", { exact: true }).fill("echo made by a form");
   await page.getByRole("button", { name: "Plan it" }).click();
   await sees(page, "What would happen");
   await page.getByRole("button", { name: "Start it" }).click();

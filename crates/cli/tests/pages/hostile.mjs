@@ -30,7 +30,7 @@ await run(async browser => {
   while (!(await page.getByText("real.png").count())) await page.reload();
   const saved = {};
   for (const name of ["page.html", "picture.svg", "fake.png"]) {
-    const link = page.getByRole("link", { name, exact: true });
+    const link = page.locator("a[download]", { hasText: name });
     saved[name] = at(await link.getAttribute("href"));
     const [download] = await Promise.all([page.waitForEvent("download"), link.click()]);
     assert.equal(download.suggestedFilename(), name);

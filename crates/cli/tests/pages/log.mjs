@@ -31,6 +31,16 @@ await run(async browser => {
   assert.ok(await inView(), "the end is in view");
   assert.equal(await page.getByRole("link", { name: "Later" }).count(), 0, "nothing is behind the end");
 
+  // Scrolled to its beginning, the window before it comes, and stays while the log goes on.
+  const lines = () => log.locator("li").count();
+  const few = await lines();
+  await log.evaluate(it => { it.scrollTop = 0; });
+  await page.waitForFunction(count => document.querySelectorAll(".log li").length > count, few);
+  const more = await lines();
+  const ids = await log.locator("li").evaluateAll(all => all.map(it => it.id));
+  assert.equal(new Set(ids).size, ids.length, "no line twice");
+  await log.evaluate(it => { it.scrollTop = it.scrollHeight; });
+
   // One window is small, however large the log is.
   const cookie = await cookies(page);
   const weight = (await plain(at(`/runs/${id}/log?from=0`), { headers: { cookie } })).text.length;
@@ -41,6 +51,7 @@ await run(async browser => {
   await held.open();
   await log.getByText("the last line").waitFor();
   assert.ok(await page.evaluate(() => window.stays) && await inView());
+  assert.ok(await lines() > more - 5, "what was added by scrolling stays");
 
   // Searched: the hit leads to its place.
   await page.getByLabel("Find in the log").fill("the needle");
@@ -57,6 +68,10 @@ await run(async browser => {
   assert.ok(await line.evaluate(it => it.matches(":target")), "the permanent link leads to the line");
   await page.getByRole("link", { name: "Beginning" }).click();
   await sees(page, "line 1 of a log");
+  const first = await lines();
+  await log.evaluate(it => { it.scrollTop = it.scrollHeight; });
+  await page.waitForFunction(count => document.querySelectorAll(".log li").length > count, first);
+  assert.match(await log.locator("li").nth(first).innerText(), /line \d+ of a log/);
 
   // A failed run opens at its first failure.
   const failed = detached(`for n in 1 2 3; do awk 'BEGIN { for (n = 0; n < 2000; n++) print "all is well in line " n }'; echo "error: this went wrong"; done; exit 3`);

@@ -30,7 +30,7 @@ await run(async browser => {
   while (!json("approval", "ls").length) await new Promise(done => setImmediate(done));
   await look("runs", "/runs");
   await look("new", "/new");
-  for (const part of ["", "/log", "/events", "/cost", "/files"]) await look(`run${part.replace("/", "-")}`, `/runs/${failed}${part}`);
+  for (const part of ["", "/log", "/events", "/cost", "/files", "/definition"]) await look(`run${part.replace("/", "-")}`, `/runs/${failed}${part}`);
   await look("agents", `/runs/${agents}`);
   const step = await page.locator("a[href*='/steps/']").first().getAttribute("href");
   await look("step", step);

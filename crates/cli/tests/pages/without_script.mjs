@@ -1,12 +1,12 @@
 // Script switched off: every page is read, and acted on, by reloading.
-import { assert, detached, entered, gate, repl, run, sees, visitor } from "./browser.mjs";
+import { assert, detached, entered, expecting, gate, repl, run, sees, visitor } from "./browser.mjs";
 import { hangsUp, market, submit } from "./plans.mjs";
 
 await run(async browser => {
   const context = await visitor(browser, { javaScriptEnabled: false });
   const page = await entered(context);
   const at = path => new URL(path, page.url()).href;
-  await page.getByLabel("Command").fill("echo without script");
+  await page.getByLabel("Command", { exact: true }).fill("echo without script");
   await page.getByRole("button", { name: "Plan it" }).click();
   await page.getByRole("button", { name: "Start it" }).click();
   await page.waitForURL(/\/runs\/run_/);
@@ -40,6 +40,7 @@ await run(async browser => {
   await page.locator("a[href*='/steps/']").first().click();
   await sees(page, "Input");
 
+  expecting(/status of 400/);
   // A file is pasted: YAML, as `repl run` reads it.
   await page.goto(at("/new"));
   await page.getByText("A run file instead").click();
@@ -65,8 +66,8 @@ await run(async browser => {
   await page.waitForURL(at("/calls"));
   await sees(page, "No result is kept");
 
-  // Runs are found by a word of their command.
-  await page.goto(at("/runs?q=FROM+A+file"));
+  // Runs are found by a word of their name.
+  await page.goto(at("/runs?q=PASTED"));
   assert.equal(await page.locator("tbody tr").count(), 1);
 
   // Machines: a folder that is kept is released.

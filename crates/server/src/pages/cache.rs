@@ -1,28 +1,44 @@
-//! Results of calls that are kept: what there is, where each came from, and which are to answer no more.
+//! Calls: which were answered by a kept result and which were executed, which results are kept, and where each came from.
 
-use super::act::Sent;
+use super::act::{Sent, no_action};
+use super::region;
 use super::run::paging;
-use super::session::Visitor;
+use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
 use super::{OrShown as _, PageResult, parts};
 use crate::auth::Reader;
-use crate::input::{Path, Query};
+use crate::input::{Nothing, Path, Query};
 use crate::problem::HandlerResult;
-use crate::{Shared, cache};
+use crate::routes::Paging;
+use crate::{Shared, cache, call};
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use engine::store::token::Scope;
 use maud::{Markup, html};
-use wire::api::{Backtrack, Invalidate};
+use wire::api::{Backtrack, CallView, Invalidate};
+
+/// Executions that are listed; older ones have left results.
+const EXECUTIONS: i64 = 30;
 
 pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
-    let asked = paging(uri.query().unwrap_or_default(), 50);
+    let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let shown = region::live(&state, visitor.viewer(), &format!("/ui/calls{query}")).await.or_shown(&visitor)?;
+    let body = html! { div.title { h1 { "Calls" } } (shown) };
+    Ok(shell::full(&state, &visitor, Head { title: "Calls", under: "/calls" }, &body).await)
+}
+
+/// What was called, newest first, and which results are kept.
+pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> HandlerResult<Markup> {
+    let asked = paging(query, 50);
     let first = asked.cursor.is_none();
-    let reader = Reader(visitor.token.clone());
-    let kept = cache::list(State(state.clone()), reader, Query(asked)).await.or_shown(&visitor)?.0;
-    let body = html! {
-        div.title { h1 { "Calls" } }
+    let shared = || State(state.clone());
+    let recent = Query(Paging { limit: Some(EXECUTIONS), cursor: None });
+    let called = call::list(shared(), viewer.reader(), recent).await?.0;
+    let kept = cache::list(shared(), viewer.reader(), Query(asked)).await?.0;
+    Ok(html! {
+        @if first && !called.data.is_empty() { (executions(&called.data, viewer.may(Scope::Write))) }
+        h2 { "Results that are kept" }
         @if kept.data.is_empty() {
             p.empty { "No result is kept. A run that is submitted with a cache leaves one: " (parts::command("repl run --cache -c 'make report'")) }
         } @else {
@@ -36,8 +52,35 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri
             } }
         }
         (parts::more("/calls", kept.next_cursor.as_deref(), first))
-    };
-    Ok(shell::full(&state, &visitor, Head { title: "Calls", under: "/calls" }, &body).await)
+    })
+}
+
+/// Each execution: whether a kept result answered it, or what became of it.
+fn executions(all: &[CallView], writes: bool) -> Markup {
+    html! {
+        h2 { "Executions" }
+        div.scroll tabindex="0" role="region" aria-label="Executions" { table.list {
+            thead { tr { th scope="col" { "State" } th scope="col" { "Call" } th scope="col" { "Function" } th scope="col" { "Run" } th.r scope="col" { "Attempt" } th.r scope="col" { "Took" } th scope="col" { "Why" } @if writes { th scope="col" { "Act" } } } }
+            tbody { @for it in all { @let id = it.id.as_deref().unwrap_or("–"); tr id=(format!("c-{id}")) {
+                td { (parts::state(word(it))) } td { code { (id) } } td { (parts::visible(&it.function)) }
+                td { @match &it.run { Some(run) => a href=(format!("/runs/{run}")) { (run) }, None => span.quiet { "–" } } }
+                td.r.num { (it.attempt) } td.r { (parts::lasted(it.started_at, it.ended_at)) }
+                td { @if let Some(error) = &it.error { (parts::visible(&error.message)) } @else if it.status == "pinned_hit" { "a kept result answered" } }
+                @if writes { td { @if !it.ended { (parts::button("Cancel", &format!("/calls/{id}/cancel"), "danger")) } } }
+            } } }
+        } }
+    }
+}
+
+/// The state of an execution in the words that all pages use.
+fn word(it: &CallView) -> &'static str {
+    match it.status.as_str() {
+        "pinned_hit" => "hit",
+        "completed_ok" => "completed",
+        "completed_error" | "failed_terminal" => "failed",
+        "retry_wait" => "retrying",
+        _ => "running",
+    }
 }
 
 /// The beginning of a hash, which names it.
@@ -80,14 +123,24 @@ fn origin(it: &Backtrack, writes: bool) -> Markup {
     }
 }
 
-/// `POST /calls/{id}/invalidate`.
-pub(crate) async fn invalidate(Path(id): Path<String>, sent: Sent) -> Response {
-    let answer = forgotten(&sent, &id).await;
+/// `POST /calls/{id}/{invalidate,cancel}`.
+pub(crate) async fn act(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
+    let answer = to_call(&sent, &id, &action).await;
     sent.answered(answer, "/calls").await
 }
 
-async fn forgotten(sent: &Sent, id: &str) -> HandlerResult {
-    let body = Invalidate { result: Some(id.to_owned()), all: false };
-    let asked = sent.asked(body, "invalidate", id, &sent.request);
-    cache::invalidate(sent.shared(), sent.writer("invalidate")?, asked).await
+async fn to_call(sent: &Sent, id: &str, action: &str) -> HandlerResult {
+    let (shared, writer) = (sent.shared(), sent.writer(action)?);
+    match action {
+        // A result that is made again may be invalidated again: each time is its own.
+        "invalidate" => {
+            let body = Invalidate { result: Some(id.to_owned()), all: false };
+            cache::invalidate(shared, writer, sent.asked(body, action, id, &sent.request)).await
+        }
+        "cancel" => {
+            let asked = sent.asked(Nothing {}, "cancel-call", id, "");
+            call::cancel(shared, writer, Path(id.to_owned()), asked).await
+        }
+        other => no_action(other),
+    }
 }

@@ -74,6 +74,14 @@ async fn a_change_costs_a_thousand_viewers_the_reads_of_one() {
     assert!(many <= one + 2, "{many} reads for {VIEWERS} viewers, {one} for one");
 }
 
+/// Kept for docs/performance.md in the file that `PAGES_FIGURES` names.
+fn figure(text: String) {
+    use std::io::Write as _;
+    let Some(path) = std::env::var_os("PAGES_FIGURES") else { return };
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+    file.write_all(format!("{text}\n").as_bytes()).unwrap();
+}
+
 /// So many runs like this one, submitted after it: rows as a submission writes them, put there by the store's own functions.
 async fn copies_of_run(world: &World, like: &str, from: usize, to: usize) {
     let like: RunId = like.parse().unwrap();
@@ -138,8 +146,8 @@ async fn a_page_of_runs_costs_the_same_however_many_runs_there_are() {
     // A search looks through the newest 10,000 and no further.
     let found = cost_of_a_look(&world, "/runs?q=nowhere", &cookie).await;
     assert!(found.1 <= 60 * 10_000, "{found:?} for a text that no run has");
-    eprintln!("a search of {} runs: {found:?}", rows());
-    eprintln!("100 runs {few:?}, {} runs {many:?}", rows());
+    figure(format!("a search of {} runs: {found:?}", rows()));
+    figure(format!("100 runs {few:?}, {} runs {many:?}", rows()));
 }
 
 #[tokio::test]
@@ -156,7 +164,7 @@ async fn a_run_of_many_steps_opens_like_one_of_a_few() {
     let many = cost_of_a_look(&world, &page, &cookie).await;
     assert!(many.1 <= 2 * few.1 && many.0 == few.0, "{many:?} with {} steps, {few:?} with 210", rows());
     assert!(many.2 <= 60 * 1024, "{} bytes", many.2);
-    eprintln!("210 steps {few:?}, {} steps {many:?}", rows());
+    figure(format!("210 steps {few:?}, {} steps {many:?}", rows()));
 }
 
 /// However often the runs of a list change, it is rendered at most twice a second, and its last state is told.
@@ -190,7 +198,7 @@ async fn a_list_that_changes_a_thousand_times_a_second_is_rendered_twice_a_secon
     let renders = world.state.pages.live.renders.load(Ordering::Relaxed) - before;
     let most = 2 + began.elapsed().as_millis() as u64 / 500;
     assert!((1..=most).contains(&renders), "{renders} renders for {changes} changes, at most {most}");
-    eprintln!("{changes} changes in {:?}: {renders} renders", began.elapsed());
+    figure(format!("{changes} changes in {:?}: {renders} renders", began.elapsed()));
     // What is shown in the end is what is there.
     let last = format!("changed-{}<", changes - 1);
     while !get(&world, "/ui/runs", &cookie).await.text.contains(&last) {

@@ -64,7 +64,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer) -> HandlerResult<Mark
                 } } }
             } }
         }
-        h2 { "Machines" }
+        h2 { "All machines" }
         @if machines.is_empty() { p.empty { "No machine is running. One is started when a run needs it." } }
         @else { div.scroll tabindex="0" role="region" aria-label="Machines" { table.list {
             thead { tr { th scope="col" { "State" } th scope="col" { "Machine" } th scope="col" { "Where" } th scope="col" { "Size" } th scope="col" { "Run" } th.r scope="col" { "Per hour" } th.r scope="col" { "Heard" } th.r scope="col" { "Age" } @if writes { th scope="col" { "End" } } } }

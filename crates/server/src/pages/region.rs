@@ -2,7 +2,7 @@
 //! a function that renders it from the API's own views. A fragment depends on the org and scope of its viewer and on nothing else of them.
 
 use super::session::{Viewer, Visitor};
-use super::{build, instance, live, question, run, run_list, usage, workflow};
+use super::{build, cache, instance, live, question, run, run_list, usage, workflow};
 use crate::Shared;
 use crate::problem::{HandlerResult, Problem};
 use axum::extract::State;
@@ -22,6 +22,7 @@ enum Region<'s> {
     Machines,
     Workflow(&'s str),
     Spending,
+    Calls,
 }
 
 fn read(src: &str) -> Option<(Region<'_>, &str)> {
@@ -33,6 +34,7 @@ fn read(src: &str) -> Option<(Region<'_>, &str)> {
         ["machines"] => Region::Machines,
         ["workflows", id] => Region::Workflow(id),
         ["spending"] => Region::Spending,
+        ["calls"] => Region::Calls,
         ["inbox"] => Region::Inbox,
         ["inbox", "count"] => Region::InboxCount,
         _ => return None,
@@ -59,6 +61,8 @@ pub(crate) fn hints(org: OrgId, src: &str) -> Option<Vec<Hint>> {
         }
         Region::Machines | Region::Workflow(_) => vec![Hint::Org(org, Topic::Machines), Hint::Org(org, Topic::Runs)],
         Region::Spending => vec![Hint::Org(org, Topic::Money)],
+        // Cached runs end as runs do, other calls by themselves.
+        Region::Calls => vec![Hint::Org(org, Topic::Calls), Hint::Org(org, Topic::Runs)],
         Region::Inbox | Region::InboxCount => vec![Hint::Org(org, Topic::Inbox)],
     })
 }
@@ -73,6 +77,7 @@ pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> Handler
         Region::InboxCount => question::count(state, viewer).await,
         Region::Machines => instance::region(state, viewer).await,
         Region::Workflow(id) => workflow::region(state, viewer, id).await,
+        Region::Calls => cache::region(state, viewer, query).await,
         Region::Spending => usage::region(state, viewer, query).await,
     }
 }

@@ -170,10 +170,12 @@ fn say(run: &RunView) -> Markup {
 
 /// A line of advice: its command can be copied.
 fn helps(text: &str) -> Markup {
-    if text.starts_with("repl ") {
-        parts::command(text)
-    } else {
-        html! { (parts::visible(text)) }
+    match text.split_once("repl ") {
+        Some(("", _)) => parts::command(text),
+        Some((why, words)) if why.ends_with(": ") => {
+            html! { (parts::visible(why)) (parts::command(&format!("repl {words}"))) }
+        }
+        _ => html! { (parts::visible(text)) },
     }
 }
 

@@ -146,10 +146,16 @@ fn row(run: &RunView, writes: bool) -> Markup {
 pub(crate) fn what(run: &RunView) -> Markup {
     match (&run.task, run.kind.as_str()) {
         (Some(task), _) => html! { span title=(parts::visible(task)) { (parts::visible(task)) } },
-        (None, "agents") => html! { span.quiet { (run.agent_count) " agents, " (run.step_count) " steps" } },
-        (None, "external") => html! { span.quiet { "external, " (run.step_count) " steps" } },
+        (None, "agents") => {
+            html! { span.quiet { (counted(run.agent_count, "agent")) ", " (counted(run.step_count, "step")) } }
+        }
+        (None, "external") => html! { span.quiet { "external, " (counted(run.step_count, "step")) } },
         _ => html! { code title=(parts::visible(&run.command)) { (parts::visible(&run.command)) } },
     }
+}
+
+fn counted(number: i64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Nothing to list: because of the filter, or because there is nothing yet.

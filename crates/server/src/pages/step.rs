@@ -21,9 +21,12 @@ pub(crate) async fn page(
     let of = super::run::one(&state, visitor.viewer(), &run).await.or_shown(&visitor)?;
     let mut open = Vec::new();
     for id in &found.questions {
-        // Tickets and approvals have one list of ids; those that are answered show nothing more.
-        let ticket = question::escalation(State(state.clone()), visitor.viewer().reader(), Path(id.clone())).await;
-        open.extend(ticket.ok().map(|it| it.0).filter(|it| it.question.status == "open"));
+        let reader = || visitor.viewer().reader();
+        let asked = match question::escalation(State(state.clone()), reader(), Path(id.clone())).await {
+            Err(_) => question::approval(State(state.clone()), reader(), Path(id.clone())).await,
+            ticket => ticket,
+        };
+        open.extend(asked.ok().map(|it| it.0).filter(|it| it.question.status == "open"));
     }
     let body = shown(&of, &found, &open, visitor.viewer());
     Ok(shell::full(&state, &visitor, Head { title: &found.step.name, under: "/runs" }, &body).await)
@@ -54,7 +57,7 @@ fn shown(of: &RunView, detail: &StepDetailView, open: &[QuestionDetailView], vie
         @if viewer.may(Scope::Write) { (actions(of, step)) }
         @for ticket in open { (super::question::card(ticket, viewer.may(Scope::Approve))) }
         @if !detail.questions.is_empty() {
-            p { "People were asked: " @for id in &detail.questions { a href=(format!("/inbox#{id}")) { (id) } " " } }
+            p { "People were asked: " @for id in &detail.questions { a href=(format!("/inbox?open={id}")) { (id) } " " } }
         }
         @if let Some(talk) = detail.input.as_ref().and_then(|input| input.get("messages")).and_then(|it| it.as_array()) {
             h2 { "Conversation" }
