@@ -91,7 +91,7 @@ fn what_a_head_reaches_outlives_its_pins_and_what_it_does_not_goes() {
     assert_eq!(now(bench.engine.collect_garbage(bench.org, nothing_pinned)).unwrap().pins, 2);
     let shown = now(bench.engine.shown(bench.org, exec.clone())).unwrap();
     assert_eq!(shown.object["status"], "ok", "{}", shown.object);
-    assert_eq!(log(&bench, "main"), [head.clone()]);
+    assert_eq!(log(&bench, "main"), std::slice::from_ref(&head));
     let all = now(bench.engine.below(bench.org, "main".into(), None)).unwrap();
     assert_eq!(now(bench.engine.records(bench.org, all.clone())).unwrap().len(), all.len(), "nothing of it is gone");
     // The head is no answer: the same run is executed again.
