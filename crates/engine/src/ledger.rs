@@ -56,6 +56,10 @@ impl RunTx<'_> {
         if self.replaying {
             amount = amount.min(MINIMUM_CHARGE);
         }
+        // A caller that has waited for an execution gets what that gave, also if its org has no credits left by then.
+        if self.replaying && self.run.call.as_ref().is_some_and(|called| called.execution.is_some()) {
+            amount = amount.min(store::org::spendable(self.tx, self.run.org)?);
+        }
         self.credits_end_at(None);
         self.money(AttemptEvent::Reserved(amount), format!("{}:{}:reserve:0", self.run.id, self.run.attempt), "start")
     }

@@ -2,13 +2,14 @@
 
 use crate::bench::{Bench, now, shown, spec};
 use crate::machines::Plan;
+use crate::money::spend_all_but;
 use crate::sweeps::{send as sent_file, with_file};
 use engine::cache::{Garbage, Invalid};
 use engine::run::{Action, Submission};
 use model::attempt::MINIMUM_CHARGE;
 use model::run::{Run, RunStatus};
 use model::spec::{Cache, CallPart, RunSpec};
-use model::time::{DAY, MINUTE};
+use model::time::{DAY, HOUR, MINUTE};
 use model::{Credits, Failure, OrgId, Refused, RunId};
 use std::sync::Arc;
 
@@ -131,6 +132,21 @@ fn runs_that_are_the_same_share_one_execution_and_the_last_that_leaves_ends_it()
     bench.settle();
     bench.check();
     bench.check_all_gone();
+}
+
+/// The run that executes the call is stopped when the credits end, and nothing is left for the charge of its caller.
+#[test]
+fn a_caller_is_answered_although_its_org_has_no_credits_left() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let caller = bench.submit(cached(spec()));
+    bench.settle();
+    spend_all_but(&bench, Credits::ZERO);
+    bench.advance(2 * HOUR);
+    assert!(bench.run(backend(&bench, caller).id).status.is_end());
+    assert_eq!(bench.balance().available, Credits::ZERO, "or this shows nothing");
+    assert_eq!(bench.run(caller).status, RunStatus::Failed, "{:?}", bench.run(caller).last_error);
+    bench.check();
 }
 
 #[test]
