@@ -25,7 +25,7 @@ const WAIT: &str = "25s";
     subcommand_negates_reqs = true,
     after_help = "Examples:
   repl call dml+exec://dml-exec-words/count '\"some words\"' @more.json
-  repl call dml+exec://dml-exec-repl/run '{\"commands\": [\"make\"]}' | jq .exit_code
+  repl call dml+exec://dml-exec-repl/run '{\"commands\": [\"make\"]}'
   repl call \"dml+exec://dml-exec-local$PWD/f?blake3=$(b3sum --no-names f)\" 5 --no-cache
   repl call ls
   repl call diff cal_1f cal_2a
