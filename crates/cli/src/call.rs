@@ -26,12 +26,14 @@ const WAIT: &str = "25s";
     after_help = "Examples:
   repl call dml+exec://dml-exec-words/count '\"some words\"' @more.json
   repl call dml+exec://dml-exec-repl/run '{\"commands\": [\"make\"]}'
-  repl call \"dml+exec://dml-exec-local$PWD/f?blake3=$(b3sum --no-names f)\" 5 --no-cache
+  hash=$(b3sum --no-names f)
+  repl call \"dml+exec://dml-exec-local$PWD/f?blake3=$hash\" 5 --no-cache
   repl call ls
   repl call diff cal_1f cal_2a
 
-An input is JSON, or @PATH for a file with JSON (@- is stdin). The exit code is 1 if the function
-failed; its value then says why. Functions and adapters: docs/calls.md, docs/adapters.md"
+An input is JSON, or @PATH for a file with JSON (@- is stdin). The exit code is
+1 if the function failed; its value then says why. Functions and adapters:
+docs/calls.md, docs/adapters.md"
 )]
 pub struct CallArgs {
     #[command(subcommand)]

@@ -55,8 +55,8 @@ pub enum Dag {
   repl dag branch main origin/main     after repl dag pull
   repl dag branch main 3f2a91c0 --force
 
-A head that exists and is moved to the index gets a commit on top. Heads are history
-for people: no head ever answers a run.")]
+A head that exists and is moved to the index gets a commit on top. Heads are
+history for people: no head ever answers a run.")]
     Branch {
         /// Its name
         head: String,
@@ -103,8 +103,8 @@ for people: no head ever answers a run.")]
   repl dag push s3://bucket/team main
   repl dag push s3://bucket/team main --force --json
 
-This command opens the remote itself, with the files and AWS_… variables of the person
-who types it: a control plane never opens one.")]
+This command opens the remote itself, with the files and AWS_… variables of the
+person who types it: a control plane never opens one.")]
     Push(transfer::Push),
     /// Bring a head of a remote here, as refs/remotes/NAME/HEAD
     #[command(after_help = "Examples:
