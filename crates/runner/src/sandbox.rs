@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Read as _};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -181,13 +182,20 @@ pub fn probe(network: bool) -> Result<String, String> {
         devices: Vec::new(),
     };
     let mut command = Command::new(&sandbox.bwrap);
-    command.args(sandbox.arguments(Path::new("/"))).args(["--", "/bin/sh", "-c", ":"]);
-    let done = command.stdin(Stdio::null()).output().map_err(|error| format!("bwrap cannot be started: {error}"))?;
-    if done.status.success() {
-        return Ok(version(&sandbox.bwrap));
+    command.args(sandbox.arguments(Path::new("/"))).args(["--", "/bin/sh", "-c", "echo works >&2"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let failed = |error: io::Error| format!("bwrap cannot be started: {error}");
+    let mut child = command.spawn().map_err(failed)?;
+    let mut said = Vec::new();
+    child.stderr.take().expect("it is a pipe").read_to_end(&mut said).map_err(failed)?;
+    // Its word counts, not its exit code: a runner's reaper may have collected the child before this.
+    let _ = child.wait();
+    let said = String::from_utf8_lossy(&said);
+    match said.lines().next() {
+        _ if said.lines().any(|line| line == "works") => Ok(version(&sandbox.bwrap)),
+        Some(line) => Err(line.to_owned()),
+        None => Err("bwrap ended without a word".to_owned()),
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    Err(said.lines().next().map_or_else(|| format!("bwrap ended with {}", done.status), str::to_owned))
 }
 
 fn version(bwrap: &Path) -> String {

@@ -3,7 +3,7 @@
 use crate::Shared;
 use crate::auth::{Reader, Writer};
 use crate::problem::HandlerResult;
-use crate::routes::{Asked, Paging, Query, download, page};
+use crate::routes::{Asked, Paging, Query, download, page, part};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -163,7 +163,11 @@ pub(crate) async fn show(
     Ok(Json(ObjectView { id, kind, bytes: shown.bytes, object: shown.object }))
 }
 
-pub(crate) async fn indexes(State(state): State<Shared>, reader: Reader) -> HandlerResult<Json<Page<IndexView>>> {
+pub(crate) async fn indexes(
+    State(state): State<Shared>,
+    reader: Reader,
+    Query(paging): Query<Paging>,
+) -> HandlerResult {
     let found = state.engine.indexes(reader.org()).await?;
     let shown = found.into_iter().map(|it| IndexView {
         project: it.project,
@@ -172,7 +176,7 @@ pub(crate) async fn indexes(State(state): State<Shared>, reader: Reader) -> Hand
         pins: it.pins,
         current: it.current,
     });
-    Ok(Json(Page { data: shown.collect(), next_cursor: None }))
+    part(shown.collect(), &paging)
 }
 
 /// All records below a commit, children before parents, in pieces: the closure of an index may have millions.

@@ -174,7 +174,7 @@ api! {
     get "/calls/{id}" call::show, read, "One execution of a call; with `wait` when it is over", ?call::Waiting, => 200 CallView;
     post "/calls/{id}/cancel" call::cancel, write, "Want it no longer: it ends with its last caller", => 200 CallView;
     get "/dag/refs" dag::refs, read, "Refs of calls: heads, indexes, and what heads of remotes were", ?dag::Filter, => 200 Page of RefView;
-    put "/dag/refs" dag::set, write, "Move a head, or what a remote's head was, if it is where it is expected", SetRef => 200 RefView | 409 | 410;
+    put "/dag/refs" dag::set, write, "Move a head, or what a remote's head was, if it is where it is expected", SetRef => 200 RefView | 404 | 409 | 410;
     delete "/dag/refs" dag::delete, write, "Delete a head, or what a remote's head was", ?dag::Gone, => 204 | 404 | 409;
     get "/dag/log" dag::log, read, "Commits from one on, children before parents", ?dag::Log, => 200 Page of CommitView | 404 | 410;
     get "/dag/object" dag::show, read, "One object by its first digits, or what a ref points to", ?dag::Named, => 200 ObjectView | 404 | 410;
