@@ -187,7 +187,7 @@ repl runs commands on machines, streams what happens, charges it once.
   extend  release              keep a finished run's folder longer, give it back
   snapshot                     keep a run's folder, and start others from it
   cache  backtrack             results that are kept, and where one came from
-  call                         apply a function to values, once for the same ones
+  call                         apply a function to values, once for each
   dag                          heads of results, objects, push and pull
   workflow  manifest           how machines came to be, and who owns them
   provider                     where machines come from, and what they cost
