@@ -91,10 +91,10 @@ pub(crate) async fn refs(
             Refused::invalid("kind", format!("`{kind}` is none of {}", known.join(", ")))
         })?,
     };
-    let after = filter.cursor.unwrap_or_default();
-    if !(after.is_empty() || after.starts_with("refs/")) {
+    if filter.cursor.as_ref().is_some_and(|cursor| !cursor.starts_with("refs/")) {
         return Err(Refused::invalid("cursor", "is not a cursor of ours").into());
     }
+    let after = filter.cursor.unwrap_or_default();
     let found = state.engine.refs(reader.org(), prefix, after, limit).await?;
     let next_cursor = found.last().filter(|_| found.len() as i64 == limit).map(|(name, _)| name.to_string());
     let shown = |(name, commit)| RefView {
