@@ -177,12 +177,13 @@ fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<
     let said = (run.agent_count, run.task_count, run.step_count);
     audit.must(counted == said, "2 hierarchy", run.id, || format!("counted {counted:?}, the run says {said:?}"));
     counters(tx, run, jobs, (&agents, &tasks, &steps), audit)?;
-    // What a run says of its agents it says of the current plan version.
+    let working = agents.iter().any(|agent| !agent.status.is_end());
+    // What a run says of its agents it says of the current plan version; it also waits for agents of an earlier one that still work.
     let agents: Vec<&Agent> = agents.iter().filter(|agent| agent.plan_version == run.plan_version).collect();
     let open = jobs.iter().filter(|j| !j.status.is_end()).count();
     let fits = match run.status {
         // Once its agents have ended, their machines are let go.
-        RunStatus::Running => agents.iter().any(|a| !a.status.is_end()) || open > 0,
+        RunStatus::Running => working || open > 0,
         RunStatus::Completed => agents.iter().all(|a| a.status == AgentStatus::Completed),
         RunStatus::Failed => agents.iter().any(|a| a.status == AgentStatus::Failed),
         RunStatus::Cancelled => agents.iter().all(|a| a.status.is_end()),
