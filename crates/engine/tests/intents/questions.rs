@@ -312,6 +312,25 @@ fn an_approval_step_has_the_answer_as_its_output() {
     }
 }
 
+/// The field `answer` of an `approval` step is a schema: no answer, and one that does not match it, are refused.
+#[test]
+fn an_approval_that_asks_for_an_answer_gets_one_of_that_shape() {
+    let mut bench = Bench::new();
+    let schema = json!({ "type": "object", "required": ["c"], "properties": { "c": { "type": "string" } } });
+    let input = json!({ "message": "which colour?", "answer": schema });
+    let ask = StepPlan { input, ..StepPlan::new("ask", ToolKind::Approval) };
+    let run = submit_agents(&mut bench, vec![agent("one", vec![task("all", vec![ask])])]);
+    bench.settle();
+    let question = only(&bench, StepWait::Approval);
+    for wrong in [None, Some(json!({ "c": 3 })), Some(json!({}))] {
+        assert_eq!(field(say(&mut bench, &question, Verdict::Approve { answer: wrong, input: None })), "answer");
+    }
+    say(&mut bench, &question, Verdict::Approve { answer: Some(json!({ "c": "red" })), input: None }).unwrap();
+    bench.settle();
+    assert_eq!(bench.run(run).status, RunStatus::Completed);
+    check(&bench);
+}
+
 #[test]
 fn a_ticket_says_what_failed_and_is_resolved_with_the_output_of_the_step() {
     let mut bench = Bench::new();
