@@ -1,7 +1,6 @@
 //! Machines that are processes of this host: a directory each, with a detached runner in it. Owns starting, finding and
 //! ending them. Never touches a process or directory whose nonce is not the one it was asked for.
 
-mod folder;
 mod home;
 mod host;
 pub(crate) mod lock;

@@ -2,7 +2,6 @@
 //! before its command, so its output is part of that job's log and it ends with that job. What a script that did not end well has left is
 //! removed before the next one begins.
 
-use crate::folder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};

@@ -16,7 +16,6 @@ mod durable;
 mod exit;
 mod feature;
 mod first;
-mod folder;
 mod init;
 mod instance;
 mod job;

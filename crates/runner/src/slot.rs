@@ -44,7 +44,7 @@ pub fn prepare(instance: &Instance, keepers: &Keepers, number: u64) -> io::Resul
     std::fs::create_dir(&dir)?;
     let made = fill(instance, keepers, number, &dir);
     if made.is_err() {
-        let _ = crate::folder::remove(&dir);
+        let _ = folder::remove(&dir);
     }
     made
 }
@@ -142,7 +142,7 @@ pub fn first_of(dir: &Path) -> Option<Process> {
 /// Removes a folder whose keeper is gone.
 pub fn discard(dir: &Path) {
     groups_of(dir).remove();
-    let _ = crate::folder::remove(dir);
+    let _ = folder::remove(dir);
 }
 
 /// Slots another runner left behind: their keepers leave by themselves, having had no orders.

@@ -44,7 +44,7 @@ fn set_aside(instance: &Path, kept: &BTreeSet<String>) -> Vec<PathBuf> {
 }
 
 fn remove(dir: &Path) {
-    if let Err(error) = crate::folder::remove(dir) {
+    if let Err(error) = folder::remove(dir) {
         tracing::warn!(dir = %dir.display(), %error, "a workdir could not be removed");
     }
 }
