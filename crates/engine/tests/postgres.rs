@@ -264,8 +264,8 @@ async fn one_taker(engines: &[Arc<Engine>]) {
     assert!(audit.broken.is_empty(), "{:#?}", audit.broken);
 }
 
-#[test]
-fn of_twenty_clients_that_approve_at_once_one_is_the_taker() {
+/// What is told once of a control plane on SQLite, and once of two that share a PostgreSQL.
+fn on_both(story: impl AsyncFn(&[Arc<Engine>])) {
     let postgres = Postgres::start();
     let url = postgres.database();
     let folder = tempfile::tempdir().unwrap();
@@ -273,10 +273,15 @@ fn of_twenty_clients_that_approve_at_once_one_is_the_taker() {
     let open = |database| control_plane(database, folder.path(), &provider);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     runtime.block_on(async {
-        one_taker(&[open(Database::File(folder.path().join("remuda.db")))]).await;
-        one_taker(&[open(Database::Postgres(url.clone())), open(Database::Postgres(url.clone()))]).await;
+        story(&[open(Database::File(folder.path().join("remuda.db")))]).await;
+        story(&[open(Database::Postgres(url.clone())), open(Database::Postgres(url.clone()))]).await;
     });
     assert_eq!(postgres.deadlocks(), 0);
+}
+
+#[test]
+fn of_twenty_clients_that_approve_at_once_one_is_the_taker() {
+    on_both(async |planes| one_taker(planes).await);
 }
 
 /// Each offered step has one taker, whose report ends it; runs are taken from side by side.
@@ -322,17 +327,7 @@ async fn take_and_end(engine: Arc<Engine>, org: OrgId) -> Option<StepId> {
 
 #[test]
 fn of_twenty_programs_that_poll_at_once_each_step_has_one_taker() {
-    let postgres = Postgres::start();
-    let url = postgres.database();
-    let folder = tempfile::tempdir().unwrap();
-    let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey)));
-    let open = |database| control_plane(database, folder.path(), &provider);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
-    runtime.block_on(async {
-        one_taker_each(&[open(Database::File(folder.path().join("remuda.db")))]).await;
-        one_taker_each(&[open(Database::Postgres(url.clone())), open(Database::Postgres(url.clone()))]).await;
-    });
-    assert_eq!(postgres.deadlocks(), 0);
+    on_both(async |planes| one_taker_each(planes).await);
 }
 
 const CLAIMERS: usize = 100;

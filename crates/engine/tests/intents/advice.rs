@@ -1,24 +1,15 @@
 //! What a person is told after an end: the reason by name, and only advice that will work.
 
 use crate::bench::{Bench, now, spec};
-use crate::machines::Plan;
 use crate::money::spend_all_but;
 use engine::run::Action;
 use engine::why::Why;
-use model::run::{Phase, RunStatus};
+use model::run::RunStatus;
 use model::spec::RunSpec;
 use model::time::{HOUR, MINUTE};
 use model::{Credits, RunId};
 
 const SECOND_COSTS: i64 = 10_000;
-
-fn running(bench: &mut Bench, spec: RunSpec) -> RunId {
-    bench.runners.plan = Some(Plan::Run);
-    let run = bench.submit(spec);
-    bench.settle();
-    assert_eq!(bench.run(run).phase, Some(Phase::Running));
-    run
-}
 
 fn why(bench: &Bench, run: RunId) -> Why {
     now(bench.engine.why(bench.org, run)).unwrap().1
@@ -28,7 +19,7 @@ fn why(bench: &Bench, run: RunId) -> Why {
 fn a_budget_that_is_used_up_is_answered_with_a_larger_one() {
     let mut bench = Bench::new();
     let budget = Credits(10 * 60 * SECOND_COSTS);
-    let run = running(&mut bench, RunSpec { budget: Some(budget), ..spec() });
+    let run = bench.running(RunSpec { budget: Some(budget), ..spec() });
     bench.advance(11 * MINUTE);
     bench.expect_end(run, RunStatus::Failed, Some("budget"));
     let why = why(&bench, run);
@@ -43,7 +34,7 @@ fn a_budget_that_is_used_up_is_answered_with_a_larger_one() {
 fn an_org_without_credits_is_answered_with_more_of_them() {
     let mut bench = Bench::new();
     // A budget that was never met does not matter here.
-    let run = running(&mut bench, RunSpec { budget: Some(Credits(i64::MAX / 4)), ..spec() });
+    let run = bench.running(RunSpec { budget: Some(Credits(i64::MAX / 4)), ..spec() });
     spend_all_but(&bench, Credits::ZERO);
     bench.advance(HOUR + 3 * MINUTE);
     bench.expect_end(run, RunStatus::Failed, Some("budget"));
@@ -57,7 +48,7 @@ fn an_org_without_credits_is_answered_with_more_of_them() {
 #[test]
 fn a_machine_that_was_ended_by_force_is_told_with_who_did_it() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     let job = bench.job(run);
     let machine = job.instance.unwrap();
     bench.terminate(machine, true).unwrap();
@@ -73,7 +64,7 @@ fn a_machine_that_was_ended_by_force_is_told_with_who_did_it() {
 #[test]
 fn who_ends_a_machine_after_a_cancel_did_not_end_the_run() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     let machine = bench.job(run).instance.unwrap();
     bench.cancel(run);
     bench.terminate(machine, true).unwrap();

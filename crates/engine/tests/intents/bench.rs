@@ -1,7 +1,7 @@
 //! The bench: a real engine over a database in memory, a provider whose faults are scripted, a clock that only tests move.
 //! A crash loses everything but the database and the machines; the bench then starts the control plane again.
 
-use crate::machines::Runners;
+use crate::machines::{Plan, Runners};
 use crate::slow::SlowProvider;
 use adapters::fake::{Call, FakeSettings, Fate};
 use adapters::{FakeProvider, FakeTool};
@@ -10,7 +10,7 @@ use engine::run::{Action, KeyedResponse, Render, Submission};
 use engine::view::RunSnapshot;
 use engine::{Config, Engine, EngineContext, Presence, Provider};
 use model::job::Job;
-use model::run::Run;
+use model::run::{Phase, Run};
 use model::spec::{Command, RunSpec};
 use model::step::ToolKind;
 use model::time::{MINUTE, SECOND};
@@ -445,6 +445,15 @@ impl Bench {
         let key = self.key();
         let answer = self.submit_with(spec, key).unwrap();
         String::from_utf8(answer.body).unwrap().parse().unwrap()
+    }
+
+    /// A run whose command has started and does not end by itself.
+    pub fn running(&mut self, spec: RunSpec) -> RunId {
+        self.runners.plan = Some(Plan::Run);
+        let run = self.submit(spec);
+        self.settle();
+        assert_eq!(self.run(run).phase, Some(Phase::Running));
+        run
     }
 
     pub fn submit_with(&mut self, spec: RunSpec, key: Key) -> Result<KeyedResponse, Failure> {

@@ -3,6 +3,7 @@
 
 use crate::agents::{agent, agents_spec, found, resolve, submit, submit_agents, task, tree};
 use crate::bench::{Bench, now, settings};
+use crate::crashes::around_every_write;
 use crate::machines::{Does, ended};
 use engine::Config;
 use engine::run::{Action, Plans};
@@ -582,24 +583,15 @@ fn a_plan_with_commands_needs_machines_that_exist() {
 fn a_crash_at_any_write_repeats_no_command_that_must_not_be() {
     let life = |bench: &mut Bench| {
         let steps = vec![once("a"), call("x"), StepPlan { files: Some(vec![]), ..once("b") }];
-        submit_agents(bench, vec![one_task(steps)])
+        let run = submit_agents(bench, vec![one_task(steps)]);
+        bench.advance(5 * MINUTE);
+        run
     };
-    let mut bench = Bench::new();
-    bench.crashes.count();
-    life(&mut bench);
-    bench.advance(MINUTE);
-    let writes = bench.crashes.writes.lock().unwrap().len();
-    for write in 0..writes {
-        for moment in [store::Moment::Before, store::Moment::After] {
-            let mut bench = Bench::new();
-            bench.crashes.arm(write, moment);
-            let run = life(&mut bench);
-            bench.advance(5 * MINUTE);
-            assert_eq!(bench.run(run).status, RunStatus::Completed, "write {write} {moment:?}");
-            assert_eq!(said(&bench), ["a", "b"], "write {write} {moment:?}");
-            bench.check();
-        }
-    }
+    around_every_write(life, |bench, run, place| {
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
+        assert_eq!(said(bench), ["a", "b"], "{place}");
+        bench.check();
+    });
 }
 
 #[test]

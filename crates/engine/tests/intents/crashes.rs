@@ -11,6 +11,27 @@ use model::time::{MINUTE, SECOND};
 use model::{Credits, RunId};
 use store::Moment;
 
+/// Where nothing died.
+pub const UNDISTURBED: &str = "undisturbed";
+
+/// Tells the story undisturbed, and again with a death before and after each of its writes. `check` sees each time how it came out.
+pub fn around_every_write<T>(story: impl Fn(&mut Bench) -> T, check: impl Fn(&Bench, T, &str)) {
+    let mut bench = Bench::new();
+    bench.crashes.count();
+    let told = story(&mut bench);
+    let writes = bench.crashes.writes.lock().unwrap().len();
+    check(&bench, told, UNDISTURBED);
+    assert!(writes > 5);
+    for write in 0..writes {
+        for moment in [Moment::Before, Moment::After] {
+            let mut bench = Bench::new();
+            bench.crashes.arm(write, moment);
+            let told = story(&mut bench);
+            check(&bench, told, &format!("died at write {write} {moment:?}"));
+        }
+    }
+}
+
 pub struct Story {
     pub name: &'static str,
     pub tell: fn(&mut Bench) -> RunId,

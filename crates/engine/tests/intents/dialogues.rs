@@ -2,6 +2,7 @@
 
 use crate::agents::{agent, agents_spec, check, submit, task, tree};
 use crate::bench::Bench;
+use crate::crashes::{UNDISTURBED, around_every_write};
 use adapters::ToolCall;
 use adapters::tool::fake::Fate;
 use engine::run::Plans;
@@ -82,25 +83,17 @@ fn a_turn_or_call_whose_holder_died_is_begun_again_and_nothing_else_is() {
 
 #[test]
 fn dying_around_every_commit_of_a_dialogue_asks_for_nothing_that_had_ended() {
-    let mut bench = Bench::new();
-    bench.tool.decide_by(Box::new(|call, _| talks(call)));
-    bench.crashes.count();
-    begin(&mut bench);
-    bench.advance(SECOND);
-    assert_eq!(calls(&bench), [1; 5]);
-    let writes = bench.crashes.writes.lock().unwrap().len();
-    assert!(writes > 5);
-    for write in 0..writes {
-        for moment in [store::Moment::Before, store::Moment::After] {
-            let mut bench = Bench::new();
-            bench.tool.decide_by(Box::new(|call, _| talks(call)));
-            bench.crashes.arm(write, moment);
-            let run = begin(&mut bench);
-            bench.advance(2 * MINUTE);
-            assert_eq!(bench.run(run).status, RunStatus::Completed, "died at write {write} {moment:?}");
-            let again: u32 = calls(&bench).iter().map(|calls| calls - 1).sum();
-            assert!(again <= 1, "died at write {write} {moment:?}: {:?}", calls(&bench));
-            check(&bench);
-        }
-    }
+    let story = |bench: &mut Bench| {
+        bench.tool.decide_by(Box::new(|call, _| talks(call)));
+        let run = begin(bench);
+        bench.advance(2 * MINUTE);
+        run
+    };
+    around_every_write(story, |bench, run, place| {
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
+        assert_eq!(calls(bench).len(), 5, "{place}");
+        let again: u32 = calls(bench).iter().map(|calls| calls - 1).sum();
+        assert!(again <= u32::from(place != UNDISTURBED), "{place}: {:?}", calls(bench));
+        check(bench);
+    });
 }

@@ -2,6 +2,7 @@
 
 use crate::agents::{agent, check, found, once, step, submit_agents, task};
 use crate::bench::{Bench, now};
+use crate::crashes::around_every_write;
 use adapters::tool::fake::Fate;
 use model::plan::StepPlan;
 use model::run::RunStatus;
@@ -74,23 +75,14 @@ fn an_output_is_compared_with_its_schema_before_it_is_put_away_and_has_a_limit()
 fn dying_around_every_commit_of_a_large_output_leaves_it_whole_or_begins_again() {
     let story = |bench: &mut Bench| {
         answers(bench, json!("x".repeat(300 << 10)));
-        submit_agents(bench, plan(step("page")))
+        let run = submit_agents(bench, plan(step("page")));
+        bench.advance(3 * MINUTE);
+        run
     };
-    let mut bench = Bench::new();
-    bench.crashes.count();
-    story(&mut bench);
-    bench.settle();
-    let writes = bench.crashes.writes.lock().unwrap().len();
-    for write in 0..writes {
-        for moment in [store::Moment::Before, store::Moment::After] {
-            let mut bench = Bench::new();
-            bench.crashes.arm(write, moment);
-            let run = story(&mut bench);
-            bench.advance(3 * MINUTE);
-            assert_eq!(bench.run(run).status, RunStatus::Completed, "died at write {write} {moment:?}");
-            let page = output(&bench, run, "page");
-            assert_eq!(bytes(&bench, run, &page["body"]).len(), 300 << 10, "died at write {write} {moment:?}");
-            check(&bench);
-        }
-    }
+    around_every_write(story, |bench, run, place| {
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
+        let page = output(bench, run, "page");
+        assert_eq!(bytes(bench, run, &page["body"]).len(), 300 << 10, "{place}");
+        check(bench);
+    });
 }

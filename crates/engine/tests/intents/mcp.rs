@@ -3,6 +3,7 @@
 
 use crate::agents::{agent, agents_spec, found, submit, submit_agents, task, tree};
 use crate::bench::{Bench, now};
+use crate::crashes::{UNDISTURBED, around_every_write};
 use crate::machines::{Does, ended};
 use adapters::ToolCall;
 use adapters::tool::fake::Fate;
@@ -139,29 +140,20 @@ fn calls(bench: &Bench) -> Vec<u32> {
 
 #[test]
 fn dying_around_every_commit_asks_for_no_list_that_was_recorded() {
-    let server = || json!({ "url": "https://mcp.example/" });
-    let mut bench = Bench::new();
-    bench.tool.decide_by(Box::new(|call, _| talks(call)));
-    bench.crashes.count();
-    let run = begin(&mut bench, server(), Policy::Allow);
-    bench.advance(SECOND);
-    let names: Vec<String> = tree(&bench, run).steps.into_iter().map(|step| step.name).collect();
-    assert_eq!(names, ["talk", "talk/tools/sums", "talk/t1", "talk/t1/c1", "talk/t2"]);
-    assert_eq!(calls(&bench), [1; 4]);
-    let writes = bench.crashes.writes.lock().unwrap().len();
-    for write in 0..writes {
-        for moment in [store::Moment::Before, store::Moment::After] {
-            let mut bench = Bench::new();
-            bench.tool.decide_by(Box::new(|call, _| talks(call)));
-            bench.crashes.arm(write, moment);
-            let run = begin(&mut bench, server(), Policy::Allow);
-            bench.advance(2 * MINUTE);
-            assert_eq!(bench.run(run).status, RunStatus::Completed, "died at write {write} {moment:?}");
-            let again: u32 = calls(&bench).iter().map(|calls| calls - 1).sum();
-            assert!(again <= 1, "died at write {write} {moment:?}: {:?}", calls(&bench));
-            bench.check();
-        }
-    }
+    let story = |bench: &mut Bench| {
+        bench.tool.decide_by(Box::new(|call, _| talks(call)));
+        let run = begin(bench, json!({ "url": "https://mcp.example/" }), Policy::Allow);
+        bench.advance(2 * MINUTE);
+        run
+    };
+    around_every_write(story, |bench, run, place| {
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
+        let names: Vec<String> = tree(bench, run).steps.into_iter().map(|step| step.name).collect();
+        assert_eq!(names, ["talk", "talk/tools/sums", "talk/t1", "talk/t1/c1", "talk/t2"], "{place}");
+        let again: u32 = calls(bench).iter().map(|calls| calls - 1).sum();
+        assert!(again <= u32::from(place != UNDISTURBED), "{place}: {:?}", calls(bench));
+        bench.check();
+    });
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::agents::{agent, agents_spec, check, step, submit, task};
 use crate::bench::{Bench, now, spec};
+use crate::crashes::around_every_write;
 use crate::dialogues::{begin, talks, turn};
 use adapters::ToolCall;
 use adapters::tool::fake::Fate;
@@ -90,28 +91,17 @@ fn dying_around_every_commit_tells_the_model_once_and_always_the_same() {
         bench.advance(5 * MINUTE);
         (run, prompts)
     };
-    let mut bench = Bench::new();
-    bench.crashes.count();
-    story(&mut bench);
-    let writes = bench.crashes.writes.lock().unwrap().len();
-    assert!(writes > 8);
-    for write in 0..writes {
-        for moment in [store::Moment::Before, store::Moment::After] {
-            let mut bench = Bench::new();
-            bench.crashes.arm(write, moment);
-            let (run, prompts) = story(&mut bench);
-            let place = format!("died at write {write} {moment:?}");
-            assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
-            for (turn, heard) in prompts.lock().unwrap().iter() {
-                let expected = if *turn == 3 { vec![(5, "hurry".to_owned())] } else { vec![] };
-                assert_eq!(*heard, expected, "{place}, turn {turn}");
-            }
-            let events = bench.events(run);
-            let delivered = events.iter().filter(|it| *it == "message.delivered").count();
-            assert_eq!(delivered, 1, "{place}: {events:?}");
-            check(&bench);
+    around_every_write(story, |bench, (run, prompts), place| {
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
+        for (turn, heard) in prompts.lock().unwrap().iter() {
+            let expected = if *turn == 3 { vec![(5, "hurry".to_owned())] } else { vec![] };
+            assert_eq!(*heard, expected, "{place}, turn {turn}");
         }
-    }
+        let events = bench.events(run);
+        let delivered = events.iter().filter(|it| *it == "message.delivered").count();
+        assert_eq!(delivered, 1, "{place}: {events:?}");
+        check(bench);
+    });
 }
 
 #[test]

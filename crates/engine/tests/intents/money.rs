@@ -1,7 +1,7 @@
 //! Reserved ahead, charged by the window, given back: every movement with its key, never more than was set aside.
 
 use crate::bench::{Bench, PRICE, now, settings, spec};
-use crate::machines::{Plan, ended};
+use crate::machines::ended;
 use engine::run::Submission;
 use engine::runner::What;
 use model::job::JobReason;
@@ -20,14 +20,6 @@ pub fn spend_all_but(bench: &Bench, left: Credits) {
         Ok(())
     }))
     .unwrap();
-}
-
-fn running(bench: &mut Bench, spec: RunSpec) -> RunId {
-    bench.runners.plan = Some(Plan::Run);
-    let run = bench.submit(spec);
-    bench.settle();
-    assert_eq!(bench.run(run).phase, Some(Phase::Running));
-    run
 }
 
 #[test]
@@ -50,7 +42,7 @@ fn what_a_start_reserves() {
 #[test]
 fn every_window_is_charged_under_its_own_key() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     bench.advance(3 * MINUTE + 20 * SECOND);
     bench.exits(run, 0);
     let job = bench.job(run).id;
@@ -68,7 +60,7 @@ fn every_window_is_charged_under_its_own_key() {
 #[test]
 fn the_reservation_follows_the_run_an_hour_ahead() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     for _ in 0..5 {
         bench.advance(HOUR);
         let (reserved, charged, _) = bench.money(run, 1);
@@ -87,7 +79,7 @@ fn what_travels_after_the_command_has_ended_is_not_charged() {
     // (how long ago the machine says it ended, seconds that are charged of twenty)
     for (ended_ago_ms, charged) in [(0, 20), (15 * SECOND, 5), (HOUR, 0)] {
         let mut bench = Bench::new();
-        let run = running(&mut bench, spec());
+        let run = bench.running(spec());
         bench.advance(20 * SECOND);
         let mut end = ended(JobReason::DoneByRunner, Some(0), 0, 1);
         if let What::Ended { ended_ago_ms: ago, .. } = &mut end {
@@ -104,7 +96,7 @@ fn what_travels_after_the_command_has_ended_is_not_charged() {
 fn a_resubmitted_job_is_topped_up_like_the_first() {
     let mut bench = Bench::new();
     let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
-    let run = running(&mut bench, RunSpec { retry: Some(retry), ..spec() });
+    let run = bench.running(RunSpec { retry: Some(retry), ..spec() });
     for _ in 0..2 {
         bench.advance(100 * MINUTE);
         bench.say(run, ended(JobReason::Interrupted, None, 0, 0));
@@ -121,7 +113,7 @@ fn a_resubmitted_job_is_topped_up_like_the_first() {
 fn a_budget_that_is_used_up_stops_the_run_gracefully() {
     let mut bench = Bench::new();
     let budget = Credits(10 * 60 * SECOND_COSTS);
-    let run = running(&mut bench, RunSpec { budget: Some(budget), ..spec() });
+    let run = bench.running(RunSpec { budget: Some(budget), ..spec() });
     bench.advance(9 * MINUTE + 30 * SECOND);
     assert_eq!(bench.run(run).phase, Some(Phase::Running));
     bench.advance(MINUTE);
@@ -135,7 +127,7 @@ fn a_budget_that_is_used_up_stops_the_run_gracefully() {
 #[test]
 fn an_org_that_runs_dry_stops_its_runs_when_the_reservation_ends() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     spend_all_but(&bench, Credits(60 * SECOND_COSTS));
     bench.advance(HOUR - MINUTE);
     assert_eq!(bench.run(run).phase, Some(Phase::Running), "what was set aside is its own");
@@ -195,7 +187,7 @@ fn facts(bench: &Bench, run: RunId) -> String {
 #[test]
 fn low_credits_are_told_long_before_they_are_used_up() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     spend_all_but(&bench, Credits(60 * SECOND_COSTS));
     bench.advance(29 * MINUTE);
     assert_eq!((warnings(&bench, run), bench.run(run).credits_end_at), (0, None), "half of it is left");
@@ -217,7 +209,7 @@ fn low_credits_are_told_long_before_they_are_used_up() {
 #[test]
 fn credits_that_come_in_time_let_the_run_go_on() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     spend_all_but(&bench, Credits::ZERO);
     bench.advance(40 * MINUTE);
     assert_eq!(warnings(&bench, run), 1);
@@ -237,7 +229,7 @@ fn credits_that_come_in_time_let_the_run_go_on() {
 #[test]
 fn a_run_whose_whole_time_is_paid_is_not_warned() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, RunSpec { max_duration_ms: Some(50 * MINUTE), ..spec() });
+    let run = bench.running(RunSpec { max_duration_ms: Some(50 * MINUTE), ..spec() });
     spend_all_but(&bench, Credits::ZERO);
     bench.advance(48 * MINUTE);
     assert_eq!((warnings(&bench, run), bench.money(run, 1).0), (0, Credits(50 * 60 * SECOND_COSTS)));
@@ -251,7 +243,7 @@ fn a_budget_is_the_whole_runs_however_often_it_is_tried() {
     let mut bench = Bench::new();
     let retry = Some(Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None });
     let budget = Some(Credits(10 * 60 * SECOND_COSTS));
-    let run = running(&mut bench, RunSpec { budget, retry, ..spec() });
+    let run = bench.running(RunSpec { budget, retry, ..spec() });
     bench.advance(4 * MINUTE);
     bench.exits(run, 1);
     bench.settle();
@@ -274,7 +266,7 @@ fn a_policy_does_not_retry_beyond_the_budget() {
     let mut bench = Bench::new();
     let retry = Some(Retry { max_attempts: 3, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None });
     let budget = Some(Credits(60 * SECOND_COSTS));
-    let run = running(&mut bench, RunSpec { budget, retry, max_duration_ms: Some(MINUTE), ..spec() });
+    let run = bench.running(RunSpec { budget, retry, max_duration_ms: Some(MINUTE), ..spec() });
     bench.advance(MINUTE);
     bench.exits(run, 1);
     bench.expect_end(run, RunStatus::Failed, Some("exited_with_error"));
@@ -293,7 +285,7 @@ fn a_policy_does_not_retry_below_the_floor_of_credits() {
         let mut bench = Bench::with(settings(4), config);
         let on_events = vec![RetryEvent::Error];
         let retry = Some(Retry { max_attempts: 3, on_events, duration_ms: None, delay_ms: None });
-        let run = running(&mut bench, RunSpec { retry, max_duration_ms: Some(MINUTE), ..spec() });
+        let run = bench.running(RunSpec { retry, max_duration_ms: Some(MINUTE), ..spec() });
         bench.exits(run, 1);
         bench.settle();
         assert_eq!(bench.run(run).attempt, attempts, "with a floor of {floor}");

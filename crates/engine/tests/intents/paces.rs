@@ -2,6 +2,7 @@
 
 use crate::agents::{agent, check, found, step, submit_agents, task};
 use crate::bench::{Bench, now};
+use crate::crashes::around_every_write;
 use adapters::tool::fake::Fate;
 use model::plan::{StepPlan, TaskPlan};
 use model::recovery::{ErrorClass, EscalationLimits};
@@ -83,23 +84,14 @@ fn many_refusals_at_once_count_as_one_failure_and_a_later_one_counts_again() {
 fn dying_around_every_commit_of_a_pause_loses_no_wake_up() {
     let story = |bench: &mut Bench| {
         refuses(bench, 1);
-        [one(bench, at("first", "busy.example")), one(bench, at("second", "busy.example"))]
+        let runs = [one(bench, at("first", "busy.example")), one(bench, at("second", "busy.example"))];
+        bench.advance(3 * MINUTE);
+        runs
     };
-    let mut bench = Bench::new();
-    bench.crashes.count();
-    story(&mut bench);
-    bench.advance(MINUTE);
-    let writes = bench.crashes.writes.lock().unwrap().len();
-    for write in 0..writes {
-        for moment in [store::Moment::Before, store::Moment::After] {
-            let mut bench = Bench::new();
-            bench.crashes.arm(write, moment);
-            let runs = story(&mut bench);
-            bench.advance(3 * MINUTE);
-            for run in runs {
-                assert_eq!(bench.run(run).status, RunStatus::Completed, "died at write {write} {moment:?}");
-            }
-            check(&bench);
+    around_every_write(story, |bench, runs, place| {
+        for run in runs {
+            assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
         }
-    }
+        check(bench);
+    });
 }

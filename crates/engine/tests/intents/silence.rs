@@ -2,25 +2,17 @@
 
 use crate::bench::{Bench, now, settings, spec};
 use crate::machines::{Plan, ended};
+use model::Credits;
 use model::instance::InstanceStatus;
 use model::job::JobReason;
 use model::run::{Phase, RunReason, RunStatus};
 use model::spec::{OnLostControl, Retry, RetryEvent, RunSpec};
 use model::time::{HOUR, MINUTE, SECOND};
-use model::{Credits, RunId};
-
-fn running(bench: &mut Bench, spec: RunSpec) -> RunId {
-    bench.runners.plan = Some(Plan::Run);
-    let run = bench.submit(spec);
-    bench.settle();
-    assert_eq!(bench.run(run).phase, Some(Phase::Running));
-    run
-}
 
 #[test]
 fn silence_is_a_phase_and_never_an_end() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     let name = bench.cut_off(run);
     bench.advance(59 * SECOND);
     assert_eq!(bench.run(run).phase, Some(Phase::Running));
@@ -46,7 +38,7 @@ fn silence_is_a_phase_and_never_an_end() {
 #[test]
 fn an_outage_of_ours_changes_nothing() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, RunSpec { max_duration_ms: Some(30 * MINUTE), ..spec() });
+    let run = bench.running(RunSpec { max_duration_ms: Some(30 * MINUTE), ..spec() });
     bench.advance(5 * MINUTE);
     bench.outage(HOUR);
     // The runner has not dialled yet.
@@ -75,7 +67,7 @@ fn an_outage_of_ours_fails_nobody_who_waits() {
 #[test]
 fn what_ran_beyond_its_reservation_during_an_outage_is_paid_on_return() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     bench.outage(3 * HOUR);
     bench.settle();
     bench.exits(run, 0);
@@ -89,7 +81,7 @@ fn what_ran_beyond_its_reservation_during_an_outage_is_paid_on_return() {
 #[test]
 fn the_providers_word_ends_a_job_on_a_machine_that_is_gone() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     let name = bench.name_of(run);
     bench.provider.destroy(&name);
     bench.settle();
@@ -102,7 +94,7 @@ fn the_providers_word_ends_a_job_on_a_machine_that_is_gone() {
 fn a_lost_machine_is_an_interruption_to_the_policy() {
     let mut bench = Bench::new();
     let retry = Retry { max_attempts: 2, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
-    let run = running(&mut bench, RunSpec { retry: Some(retry), ..spec() });
+    let run = bench.running(RunSpec { retry: Some(retry), ..spec() });
     let name = bench.name_of(run);
     bench.provider.destroy(&name);
     bench.advance(20 * SECOND);
@@ -116,7 +108,7 @@ fn a_lost_machine_is_an_interruption_to_the_policy() {
 #[test]
 fn a_runner_that_died_is_started_again_and_the_job_lives_on() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     let name = bench.name_of(run);
     bench.provider.kill_runner(&name);
     bench.advance(5 * SECOND);
@@ -145,7 +137,7 @@ fn a_runner_that_dies_while_it_boots_is_started_again() {
 #[test]
 fn max_duration_is_enforced_by_us_a_minute_after_the_runner_should_have() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, RunSpec { max_duration_ms: Some(10 * MINUTE), ..spec() });
+    let run = bench.running(RunSpec { max_duration_ms: Some(10 * MINUTE), ..spec() });
     bench.advance(10 * MINUTE + 59 * SECOND);
     assert_eq!(bench.run(run).termination, None);
     bench.advance(2 * SECOND);
@@ -158,7 +150,7 @@ fn max_duration_is_enforced_by_us_a_minute_after_the_runner_should_have() {
 #[test]
 fn a_lost_job_that_finishes_by_itself_is_waited_for_5_minutes_longer() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, RunSpec { max_duration_ms: Some(30 * MINUTE), stop_duration_ms: 0, ..spec() });
+    let run = bench.running(RunSpec { max_duration_ms: Some(30 * MINUTE), stop_duration_ms: 0, ..spec() });
     bench.cut_off(run);
     bench.advance(34 * MINUTE + 50 * SECOND);
     assert_eq!((bench.run(run).termination, bench.run(run).phase), (None, Some(Phase::Lost)));
@@ -172,7 +164,7 @@ fn a_lost_job_that_finishes_by_itself_is_waited_for_5_minutes_longer() {
 #[test]
 fn a_lost_job_that_returns_too_late_is_stopped_at_once() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, RunSpec { max_duration_ms: Some(30 * MINUTE), ..spec() });
+    let run = bench.running(RunSpec { max_duration_ms: Some(30 * MINUTE), ..spec() });
     let name = bench.cut_off(run);
     bench.advance(32 * MINUTE);
     assert_eq!(bench.run(run).termination, None);
@@ -203,7 +195,7 @@ fn max_duration_counts_active_time_over_all_submissions() {
     let mut bench = Bench::new();
     let retry = Retry { max_attempts: 3, on_events: vec![RetryEvent::Interruption], duration_ms: None, delay_ms: None };
     let spec = RunSpec { retry: Some(retry), max_duration_ms: Some(10 * MINUTE), ..spec() };
-    let run = running(&mut bench, spec);
+    let run = bench.running(spec);
     bench.advance(6 * MINUTE);
     bench.say(run, ended(JobReason::Interrupted, None, 0, 6 * MINUTE));
     bench.advance(15 * SECOND); // the pause does not count
@@ -218,7 +210,7 @@ fn max_duration_counts_active_time_over_all_submissions() {
 #[test]
 fn a_machine_that_stops_by_itself_is_ended_after_25_minutes_of_silence() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, RunSpec { on_lost_control: OnLostControl::Stop, ..spec() });
+    let run = bench.running(RunSpec { on_lost_control: OnLostControl::Stop, ..spec() });
     bench.cut_off(run);
     bench.advance(24 * MINUTE);
     assert_eq!(bench.run(run).phase, Some(Phase::Lost));
@@ -233,7 +225,7 @@ fn a_machine_that_stops_by_itself_is_ended_after_25_minutes_of_silence() {
 #[test]
 fn a_machine_given_up_and_ended_at_one_look_takes_its_job_with_it() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, RunSpec { on_lost_control: OnLostControl::Stop, ..spec() });
+    let run = bench.running(RunSpec { on_lost_control: OnLostControl::Stop, ..spec() });
     bench.cut_off(run);
     bench.advance(2 * MINUTE);
     assert_eq!(bench.run(run).phase, Some(Phase::Unreachable));
@@ -251,7 +243,7 @@ fn a_clock_that_is_set_back_and_forward_loses_nobody() {
     bench.advance(MINUTE);
     bench.jump(-HOUR);
     bench.advance(MINUTE);
-    let run = running(&mut bench, RunSpec { on_lost_control: OnLostControl::Stop, ..spec() });
+    let run = bench.running(RunSpec { on_lost_control: OnLostControl::Stop, ..spec() });
     let name = bench.cut_off(run);
     bench.advance(10 * SECOND);
     bench.jump(HOUR);
@@ -281,7 +273,7 @@ fn an_idle_machine_that_is_lost_ends_after_25_minutes() {
 #[test]
 fn a_job_that_ends_on_an_unreachable_machine_leaves_it_usable() {
     let mut bench = Bench::new();
-    let run = running(&mut bench, spec());
+    let run = bench.running(spec());
     let name = bench.cut_off(run);
     bench.advance(2 * MINUTE);
     // Its report overtakes its heartbeat.

@@ -4,6 +4,7 @@ use crate::agents::{
     agent, agents_spec, check, found, once, open_ticket, resolve, step, submit, submit_agents, task, tree,
 };
 use crate::bench::{Bench, now};
+use crate::crashes::around_every_write;
 use adapters::tool::fake::Fate;
 use engine::run::{Action, Plans};
 use model::plan::{AgentPlan, RunPlan, StepPlan};
@@ -207,25 +208,14 @@ fn dying_around_every_commit_of_a_verify_repeats_no_effect() {
             Some("verify") => Fate::answer(json!({ "body": "not_done" })),
             _ => Fate::answer(call.input.clone()),
         }));
-        submit_agents(bench, plan(verifies(json!({ "of": "verify" }), None)))
+        let run = submit_agents(bench, plan(verifies(json!({ "of": "verify" }), None)));
+        bench.advance(5 * MINUTE);
+        run
     };
-    let mut bench = Bench::new();
-    bench.crashes.count();
-    let run = story(&mut bench);
-    bench.advance(MINUTE);
-    assert_eq!(bench.run(run).status, RunStatus::Completed);
-    let writes = bench.crashes.writes.lock().unwrap().len();
-    assert!(writes > 8);
-    for write in 0..writes {
-        for moment in [store::Moment::Before, store::Moment::After] {
-            let mut bench = Bench::new();
-            bench.crashes.arm(write, moment);
-            let run = story(&mut bench);
-            bench.advance(5 * MINUTE);
-            assert_eq!(bench.run(run).status, RunStatus::Completed, "died at write {write} {moment:?}");
-            let (calls, effects) = calls(&bench, run, "pay");
-            assert!(calls <= 2 && effects <= 1, "died at write {write} {moment:?}: {calls} calls, {effects} effects");
-            check(&bench);
-        }
-    }
+    around_every_write(story, |bench, run, place| {
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
+        let (calls, effects) = calls(bench, run, "pay");
+        assert!(calls <= 2 && effects <= 1, "{place}: {calls} calls, {effects} effects");
+        check(bench);
+    });
 }
