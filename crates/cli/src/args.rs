@@ -70,7 +70,7 @@ pub enum Command {
     /// Heads, commits and objects of calls, and their way to remotes
     #[command(subcommand)]
     Dag(dag::Dag),
-    /// Resources at providers that nobody here knows
+    /// Resources at providers that no record here explains
     #[command(subcommand, visible_alias = "orphan")]
     Orphans(orphan::Orphan),
     /// What runs left behind
@@ -191,7 +191,7 @@ repl runs commands on machines, streams what happens, charges it once.
   dag                          heads of results, objects, push and pull
   workflow  manifest           how machines came to be, and who owns them
   provider                     where machines come from, and what they cost
-  orphans                      what providers list and nobody here knows
+  orphans                      what providers list and no record explains
   adapter                      programs that execute calls, and their check
   credits  secret  token       money, values for runs, access
   login  logout                keep the token of a control plane elsewhere

@@ -93,7 +93,7 @@ fn step_line(step: &StepPlan) -> String {
 }
 
 /// The sign in front of a line, and what stands in front of the lines below it.
-fn branch(last: bool, indent: &str) -> (String, String) {
+pub fn branch(last: bool, indent: &str) -> (String, String) {
     match last {
         true => (format!("{indent}└─ "), format!("{indent}   ")),
         false => (format!("{indent}├─ "), format!("{indent}│  ")),

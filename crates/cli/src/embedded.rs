@@ -86,6 +86,24 @@ pub struct Orders {
     pub files: Vec<PathBuf>,
 }
 
+impl Orders {
+    pub fn of(settings: &Settings) -> Orders {
+        Orders {
+            home: settings.home.clone(),
+            database: settings.database.clone(),
+            blobs: settings.blobs.clone(),
+            listen: settings.listen.clone(),
+            log: settings.log.clone(),
+            tls_cert: settings.tls_cert.clone(),
+            tls_key: settings.tls_key.clone(),
+            ca_cert: settings.ca_cert.clone(),
+            public_url: settings.public_url.clone(),
+            tables: settings.tables.clone(),
+            files: settings.files.clone(),
+        }
+    }
+}
+
 /// Finds the control plane, or starts it; an older one is replaced. The flag says whether it was started here.
 pub async fn ensure(settings: &Settings) -> Done<(Holder, bool)> {
     private::home(&settings.home)?;
@@ -171,7 +189,7 @@ async fn start(settings: &Settings) -> Done<Holder> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log);
-    // SAFETY: both are plain system calls and touch nothing of ours. Ctrl-C at our terminal is not meant for it, and what
+    // SAFETY: both are plain system calls and touch no memory of this process. Ctrl-C at our terminal is not meant for it, and what
     // our starter had open (a pipe, a terminal) must not stay open for as long as it lives.
     unsafe {
         command.pre_exec(|| {
@@ -180,19 +198,7 @@ async fn start(settings: &Settings) -> Done<Holder> {
         });
     }
     let mut child = crash_point!("control.start", command.spawn()).map_err(failed)?;
-    let orders = Orders {
-        home: settings.home.clone(),
-        database: settings.database.clone(),
-        blobs: settings.blobs.clone(),
-        listen: settings.listen.clone(),
-        log: settings.log.clone(),
-        tls_cert: settings.tls_cert.clone(),
-        tls_key: settings.tls_key.clone(),
-        ca_cert: settings.ca_cert.clone(),
-        public_url: settings.public_url.clone(),
-        tables: settings.tables.clone(),
-        files: settings.files.clone(),
-    };
+    let orders = Orders::of(settings);
     let orders = serde_json::to_vec(&orders).expect("orders are plain text");
     child.stdin.take().expect("piped").write_all(&orders).map_err(failed)?;
     let mut said = child.stdout.take().expect("piped");

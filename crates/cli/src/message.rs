@@ -42,7 +42,7 @@ pub async fn send(settings: &Settings, args: SendArgs) -> Done {
     Ok(0)
 }
 
-/// What whoever follows a run is told of a message.
+/// What `repl logs` and `repl run` print about a message while they follow a run.
 pub fn told(event: &EventView) -> Option<String> {
     let text = |field: &str| event.body.get(field).and_then(serde_json::Value::as_str);
     match event.kind.as_str() {

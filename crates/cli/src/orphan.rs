@@ -33,7 +33,7 @@ pub enum Orphan {
         /// Only of this provider
         #[arg(long)]
         provider: Option<String>,
-        /// Also those that somebody keeps
+        /// Also those on the whitelist
         #[arg(long)]
         include_whitelisted: bool,
         #[command(flatten)]

@@ -271,7 +271,7 @@ async fn add(settings: &Settings, args: AddArgs) -> Done {
     Ok(0)
 }
 
-/// A control plane on this computer sleeps with it. Machines that cost money do not work on for nobody: who uses one is told.
+/// A control plane on this computer sleeps with it. Machines that cost money go on costing it meanwhile: a user of such a provider is told.
 pub async fn say_what_sleep_does(plane: &ControlPlane, submit: &Submit) {
     let asked = submit.provider.iter().chain(&submit.providers).next();
     let (Some(name), true) = (asked, plane.is_embedded() && submit.on_lost_control.as_deref() != Some("finish")) else {

@@ -266,19 +266,8 @@ pub async fn token_of_shared_database(settings: &Settings) -> Done<Option<wire::
 }
 
 fn orders(settings: &Settings, place: Place, listen: Option<String>) -> Orders {
-    Orders {
-        home: settings.home.clone(),
-        database: place.database.or_else(|| settings.database.clone()),
-        blobs: place.blobs.or_else(|| settings.blobs.clone()),
-        listen,
-        log: settings.log.clone(),
-        tls_cert: settings.tls_cert.clone(),
-        tls_key: settings.tls_key.clone(),
-        ca_cert: settings.ca_cert.clone(),
-        public_url: settings.public_url.clone(),
-        tables: settings.tables.clone(),
-        files: settings.files.clone(),
-    }
+    let usual = Orders::of(settings);
+    Orders { database: place.database.or(usual.database), blobs: place.blobs.or(usual.blobs), listen, ..usual }
 }
 
 /// Which processes use the database of a control plane.

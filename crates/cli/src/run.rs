@@ -149,7 +149,7 @@ pub struct RunArgs {
     /// Do not ask before sending very many or very large files, nor warn of orphans
     #[arg(long, short)]
     yes: bool,
-    /// Do not warn of resources at providers that nobody here knows
+    /// Do not warn of resources at providers that no record here explains
     #[arg(long)]
     no_preflight: bool,
     /// With --detach or --dry-run: the run as JSON

@@ -159,7 +159,7 @@ impl Asking<'_> {
     async fn post<B: Serialize, T: serde::de::DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
         let path = format!("{API}/runs/{}/steps{path}", self.run);
         let key = new_key().map_err(|complaint| ClientError::Protocol(complaint.to_string()))?;
-        let (mut pause, mut told) = (FIRST_PAUSE, false);
+        let mut patience = Patience::new();
         loop {
             let client = self.plane.map_or_else(|| self.client.clone(), ControlPlane::client);
             let request = client.request(Method::POST, &path).header("idempotency-key", &key).json(body);
@@ -169,11 +169,7 @@ impl Asking<'_> {
             };
             match answered {
                 Err(error) if is_passing(&error) => {
-                    if pause >= LONGEST_PAUSE && !std::mem::replace(&mut told, true) {
-                        eprintln!("repl: {error}; trying again");
-                    }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    patience.wait(&error).await;
                     if let Some(plane) = self.plane {
                         plane.again().await.ok();
                     }
@@ -181,6 +177,26 @@ impl Asking<'_> {
                 answered => return answered,
             }
         }
+    }
+}
+
+/// Between asking and asking again: longer each time, and said once where it takes long.
+struct Patience {
+    pause: Duration,
+    told: bool,
+}
+
+impl Patience {
+    fn new() -> Patience {
+        Patience { pause: FIRST_PAUSE, told: false }
+    }
+
+    async fn wait(&mut self, error: &ClientError) {
+        if self.pause >= LONGEST_PAUSE && !std::mem::replace(&mut self.told, true) {
+            eprintln!("repl: {error}; trying again");
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 }
 

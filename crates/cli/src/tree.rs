@@ -1,6 +1,7 @@
 //! The tree of a run of agents as it stands: states, times, tries and errors, with a bound on its length. `repl status` prints it, once or
 //! again and again.
 
+use crate::drawing::branch;
 use crate::say::one_line;
 use crate::show::{self, Colour, paint};
 use std::collections::BTreeMap;
@@ -172,14 +173,6 @@ fn counted(counts: &CountsView, noun: &str) -> Option<String> {
 
 fn is_same(one: &Option<ErrorView>, other: &Option<ErrorView>) -> bool {
     one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one.code == other.code && one.message == other.message)
-}
-
-/// The sign in front of a line, and what stands in front of the lines below it.
-fn branch(last: bool, indent: &str) -> (String, String) {
-    match last {
-        true => (format!("{indent}└─ "), format!("{indent}   ")),
-        false => (format!("{indent}├─ "), format!("{indent}│  ")),
-    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub enum Workflow {
     Cancel {
         /// Id, beginning of an id, or the run it launched
         workflow: String,
-        /// Why, for whoever looks at it later
+        /// Why, shown with the workflow later
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]

@@ -13,9 +13,9 @@ use crate::tx::Tx;
 use crate::value::{Row, Value};
 use crate::worker::{self, Worker};
 use model::bug;
+use model::string_enum;
 use model::time::MINUTE;
 use model::{Failure, Refused, Timestamp, Trouble};
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Deaths of its holder after which an item is claimed alone, so that the next one proves something about it.
@@ -26,44 +26,46 @@ const DEAD_AFTER: i64 = 5;
 /// own outages do not count.
 const BLAMED_FOR_MS: i64 = 10 * MINUTE;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum WorkKind {
-    Run,
-    Job,
-    Workflow,
-    Instance,
-    Allocation,
-    Pool,
-    Gather,
-    /// The logs of a command's tries.
-    StepLog,
-    Sweep,
-    /// The steps of an agent that a worker acts on.
-    Agent,
-    /// A question to people of which the program of `[notify]` is told.
-    Notify,
-    /// The leases of a step's children, or its own, that programs outside work on.
-    Lease,
-    /// A pool (provider and region) whose provider is asked what it lists.
-    Scan,
-    /// An instance whose making ended nobody knows how: its name is looked for.
-    ScanName,
-    /// An orphan whose end a person has asked for.
-    Orphan,
-    /// New orphans of which the program of `[notify]` is told.
-    OrphanNotice,
-    /// A machine whose runner cannot dial the control plane: its connections are carried by whoever holds this.
-    Link,
-    /// A manifest whose retention ends, or whose workflow may have died.
-    Manifest,
-    /// A pool of a provider that is being removed: when its machines are gone, so is what it has put on its hosts, then its row.
-    Departure,
-    /// A pool of a provider with several hosts: each is asked what it has and whether it can be used.
-    Hosts,
-    /// An execution of a call: its backend is started, looked after and answered for.
-    Execution,
-    /// An execution of a call whose adapter is a program: it is asked, and answered for.
-    Invocation,
+string_enum! {
+    /// Declared in the order of their names, as the database sorts them: processes of different versions must lock in the same order.
+    pub enum WorkKind {
+        /// The steps of an agent that a worker acts on.
+        Agent = "agent",
+        Allocation = "allocation",
+        /// A pool of a provider that is being removed: when its machines are gone, so is what it has put on its hosts, then its row.
+        Departure = "departure",
+        /// An execution of a call: its backend is started, looked after and answered for.
+        Execution = "execution",
+        Gather = "gather",
+        /// A pool of a provider with several hosts: each is asked what it has and whether it can be used.
+        Hosts = "hosts",
+        Instance = "instance",
+        /// An execution of a call whose adapter is a program: it is asked, and answered for.
+        Invocation = "invocation",
+        Job = "job",
+        /// The leases of a step's children, or its own, that programs outside work on.
+        Lease = "lease",
+        /// A machine whose runner cannot dial the control plane: the worker that holds this item carries its connections.
+        Link = "link",
+        /// A manifest whose retention ends, or whose workflow may have died.
+        Manifest = "manifest",
+        /// A question to people of which the program of `[notify]` is told.
+        Notify = "notify",
+        /// An orphan whose end a person has asked for.
+        Orphan = "orphan",
+        /// New orphans of which the program of `[notify]` is told.
+        OrphanNotice = "orphan_notice",
+        Pool = "pool",
+        Run = "run",
+        /// A pool (provider and region) whose provider is asked what it lists.
+        Scan = "scan",
+        /// An instance whose spawn ended with an unknown outcome: its name is looked for.
+        ScanName = "scan_name",
+        /// The logs of a command's tries.
+        StepLog = "step_log",
+        Sweep = "sweep",
+        Workflow = "workflow",
+    }
 }
 
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
@@ -458,7 +460,7 @@ fn read_known(row: &Row) -> Result<ItemState, Failure> {
 }
 
 fn read_kind(row: &Row, column: usize) -> Result<WorkKind, Failure> {
-    WorkKind::parse(row.str(column)?).ok_or_else(|| Trouble::internal("a work item of an unknown kind").into())
+    row.str(column)?.parse().map_err(|_| Trouble::internal("a work item of an unknown kind").into())
 }
 
 fn fenced(kind: WorkKind, subject: i64) -> Failure {
@@ -466,82 +468,12 @@ fn fenced(kind: WorkKind, subject: i64) -> Failure {
 }
 
 impl WorkKind {
-    pub const ALL: [WorkKind; 22] = {
-        use WorkKind::*;
-        [
-            Run,
-            Job,
-            Workflow,
-            Instance,
-            Allocation,
-            Pool,
-            Gather,
-            StepLog,
-            Sweep,
-            Agent,
-            Notify,
-            Lease,
-            Scan,
-            ScanName,
-            Orphan,
-            OrphanNotice,
-            Link,
-            Manifest,
-            Departure,
-            Hosts,
-            Execution,
-            Invocation,
-        ]
-    };
-
     pub fn class(self) -> WorkClass {
         match self {
             WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice | WorkKind::Invocation => WorkClass::Act,
             WorkKind::Link => WorkClass::Link,
             _ => WorkClass::Control,
         }
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            WorkKind::Run => "run",
-            WorkKind::Job => "job",
-            WorkKind::Workflow => "workflow",
-            WorkKind::Instance => "instance",
-            WorkKind::Allocation => "allocation",
-            WorkKind::Pool => "pool",
-            WorkKind::Gather => "gather",
-            WorkKind::StepLog => "step_log",
-            WorkKind::Sweep => "sweep",
-            WorkKind::Agent => "agent",
-            WorkKind::Notify => "notify",
-            WorkKind::Lease => "lease",
-            WorkKind::Scan => "scan",
-            WorkKind::ScanName => "scan_name",
-            WorkKind::Orphan => "orphan",
-            WorkKind::OrphanNotice => "orphan_notice",
-            WorkKind::Link => "link",
-            WorkKind::Manifest => "manifest",
-            WorkKind::Departure => "departure",
-            WorkKind::Hosts => "hosts",
-            WorkKind::Execution => "execution",
-            WorkKind::Invocation => "invocation",
-        }
-    }
-    pub fn parse(text: &str) -> Option<WorkKind> {
-        WorkKind::ALL.into_iter().find(|kind| kind.as_str() == text)
-    }
-}
-
-/// By name, as the database sorts it: processes of different versions must lock in the same order.
-impl Ord for WorkKind {
-    fn cmp(&self, other: &WorkKind) -> Ordering {
-        self.as_str().cmp(other.as_str())
-    }
-}
-impl PartialOrd for WorkKind {
-    fn partial_cmp(&self, other: &WorkKind) -> Option<Ordering> {
-        Some(self.cmp(other))
     }
 }
 
@@ -665,3 +597,8 @@ const SWEEP: Sql = Sql::new(
              LIMIT $1)",
 );
 const FORGET: Sql = Sql::new("DELETE FROM work WHERE kind = $1 AND subject = $2");
+
+#[test]
+fn kinds_are_ordered_by_name() {
+    assert!(WorkKind::ALL.is_sorted_by_key(|kind| kind.as_str()) && WorkKind::ALL.is_sorted());
+}

@@ -73,7 +73,7 @@ fn cost(it: &OrphanView) -> String {
     it.estimated_hourly_cost.as_ref().map_or_else(|| "unknown".to_owned(), |cost| format!("{}/hr", show::credits(cost)))
 }
 
-/// Where nobody could look, nothing is said to be absent.
+/// Nothing is said to be absent where a provider could not be listed.
 pub fn not_scanned(scans: &[ScanView]) {
     let unknown: Vec<&ScanView> = scans.iter().filter(|scan| !scan.scanned).collect();
     if unknown.is_empty() {
