@@ -205,7 +205,7 @@ pub async fn a_list_shows_what_has_the_prefix(subject: &dyn Subject) {
     }
 }
 
-/// Whoever knows only the list can tell whose each is, and what it costs; and goes through it in pages.
+/// A caller that knows only the list can tell which control plane made each entry and what it costs, and can read it in pages.
 pub async fn a_list_says_what_each_is_and_has_pages(subject: &dyn Subject) {
     let provider = subject.provider();
     let orders = [order(1), order(2)];

@@ -113,7 +113,7 @@ pub struct FakeProvider {
 
 struct World {
     machines: BTreeMap<String, Machine>,
-    /// What somebody else made here, by handle.
+    /// What another program made at this provider, by handle.
     others: BTreeMap<String, Listed>,
     decide: Decide,
     changes: u64,
@@ -187,7 +187,7 @@ impl FakeProvider {
         self.change(name, |machine| machine.boot.nonce.push_str("-of-somebody-else"));
     }
 
-    /// Something that this provider lists and nobody made by `spawn`.
+    /// Something that this provider lists although it was not made by `spawn`.
     pub fn place(&self, other: Listed) {
         self.world().others.insert(other.handle.clone(), other);
     }

@@ -194,7 +194,7 @@ impl ListAsk {
     }
 }
 
-/// Nobody needs a longer page, and a page is in memory as a whole.
+/// A page is in memory as a whole, so its length is limited.
 pub const LIST_PAGE: usize = 200;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -167,7 +167,7 @@ impl SshProvider {
         }
     }
 
-    /// Whoever asks again at once gets the same answer.
+    /// A caller that asks again at once gets the same answer.
     fn just_unreached(&self, target: &Target) -> Option<Trouble> {
         let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, trouble) = unreached.get(&target.text)?;
@@ -176,7 +176,7 @@ impl SshProvider {
         (repeated && since.elapsed() < ASKED_AGAIN_AFTER).then(|| trouble.clone())
     }
 
-    /// The host and the name of a machine. A handle without a host is a name that somebody remembers: its hosts are asked.
+    /// The host and the name of a machine. A handle without a host is a name from an earlier listing: all hosts are asked for it.
     async fn at(&self, handle: &Handle) -> Result<(Option<Target>, String), Trouble> {
         let (name, target) = match handle.0.split_once('@') {
             Some((name, host)) => (name, Some(target(host)?)),

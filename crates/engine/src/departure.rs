@@ -49,7 +49,7 @@ impl Engine {
                     );
                     return Err(Refused::Conflict { why }.into());
                 }
-                // Nobody looks after what is left of its machines any more.
+                // No work item looks after what is left of its machines any more.
                 for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == named) {
                     for instance in store::provider::still_known(tx, pool.id)? {
                         store::work::forget(tx, WorkKind::Instance, instance.0)?;
@@ -144,7 +144,7 @@ impl Engine {
     }
 }
 
-/// Whoever looks after the provider's end looks now. `region` names the pool that stands for it when there is none yet.
+/// Wakes the work item that removes the provider. `region` names the pool that stands for it when there is none yet.
 pub(crate) fn wake(tx: &mut Tx, provider: &str, region: &str) -> Result<(), Failure> {
     let first = store::pool::all(tx)?.into_iter().find(|pool| pool.provider == provider);
     let pool = match first {

@@ -70,7 +70,7 @@ impl Engine {
                 let mut instance = store::instance::lock(tx, id)?;
                 let answers = |it: &Feature| it.name == said.name && it.request == said.request;
                 if !instance.features.iter().any(answers) {
-                    return Ok(()); // nobody waits for it any more
+                    return Ok(()); // no node waits for it any more
                 }
                 let event = match said.done.clone() {
                     Ok(()) => FeatureEvent::Done,

@@ -96,7 +96,7 @@ pub(crate) fn joined(provider: &dyn Provider, rows: &[Host]) -> Vec<Host> {
     provider.rooms().into_iter().map(of).collect()
 }
 
-/// Somebody asks the provider's hosts now.
+/// Wakes the work item that asks the provider's hosts.
 pub(crate) fn wake(tx: &mut Tx, context: &EngineContext, provider: &str) -> Result<(), Failure> {
     let region = context.provider(provider)?.capabilities().regions.into_iter().next();
     let pool = store::pool::ensure(tx, provider, region.as_deref().unwrap_or(provider))?;
@@ -128,7 +128,7 @@ impl Engine {
         self.read_providers().await
     }
 
-    /// The same for somebody who waits for it.
+    /// The same, for a request that waits for the answer.
     pub async fn see_hosts(&self, name: &str) -> Result<(), Failure> {
         let provider = self.context.provider(name)?;
         if provider.rooms().is_empty() {
@@ -151,7 +151,7 @@ impl Engine {
     }
 
     /// Before a provider is added: what its hosts have. Refused if one of them cannot be used for a reason that does not pass by itself, or
-    /// if none can be reached; nothing of ours is left there then.
+    /// if none can be reached; no file or process of Remuda is left there then.
     pub(crate) async fn try_hosts(&self, provider: &Arc<dyn Provider>) -> Result<Looks, Failure> {
         let found = self.ask_hosts(provider).await?;
         let troubles = || found.iter().filter_map(|(_, answer)| answer.as_ref().err());

@@ -1,4 +1,4 @@
-//! The work item of a manifest: seals it when its workflow is dead, and when its retention is over ends what nobody uses, by
+//! The work item of a manifest: seals it when its workflow is dead, and when its retention is over ends what no job or hold uses, by
 //! cleanup-manifest. A manifest whose resources have all ended by themselves is deleted without a workflow. Never ends anything itself.
 
 use crate::intents::cleanup_manifest;
@@ -29,7 +29,7 @@ pub(crate) enum Standing {
     Leaving,
     /// A job uses it, a person holds it until then, or it goes with its machine.
     Kept(Option<Timestamp>),
-    /// Nobody uses it.
+    /// No job or hold uses it.
     Free,
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Young {
 pub struct ScanPicture {
     pub provider: String,
     pub region: String,
-    /// None: nobody has looked yet.
+    /// None: no scan has ended yet.
     pub scan: Option<Scan>,
 }
 
@@ -71,7 +71,7 @@ pub struct Match {
     pub confidence: i64,
 }
 
-/// What there is that nobody keeps: of this installation, and with names that tell nothing. Counted up to `MOST_COUNTED`.
+/// What is not on the whitelist: of this installation, and with names that tell nothing. Counted up to `MOST_COUNTED`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     pub orphans: i64,

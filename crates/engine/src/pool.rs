@@ -340,7 +340,7 @@ pub(crate) fn boot(context: &EngineContext, instance: &Instance) -> Boot {
     }
 }
 
-/// What its provider is asked for, whoever asks and however often: it is the same for the same row.
+/// What its provider is asked for. Made from the row alone, so that every worker and every repetition asks for the same.
 pub(crate) fn order(context: &EngineContext, instance: &Instance) -> Order {
     let labels =
         [("repl-control-id", context.installation.control_id.clone()), ("repl-instance", instance.id.to_string())];

@@ -138,7 +138,7 @@ impl RunTx<'_> {
         Ok(())
     }
 
-    /// A turn that was cut off, or whose holder died: its model was asked, and nobody has the answer.
+    /// A turn that was cut off, or whose holder died: its model was asked, and the answer is lost.
     pub(crate) fn charge_unanswered(&mut self, step: &Step) -> Result<(), Failure> {
         let Some(Asked { of, tokens }) = step.asked.clone() else { return Ok(()) };
         let used = ToolUsage { of, input_tokens: tokens, output_tokens: 0, estimated: true };

@@ -108,7 +108,7 @@ impl ProviderSet {
         self.settings.as_ref().map(|settings| settings.tables.tables().clone()).unwrap_or_default()
     }
 
-    /// What a row says, made into a provider. Nothing is started and nobody is asked.
+    /// What a row says, made into a provider. Starts no process and sends no request.
     pub(crate) fn make(&self, row: &ProviderRow) -> Result<Listing, Refused> {
         let Some(settings) = &self.settings else {
             return Err(Refused::Conflict { why: "this process has no settings of providers".to_owned() });

@@ -548,7 +548,7 @@ fn meter(run_tx: &mut RunTx<'_>) -> Result<Option<Timestamp>, Failure> {
         let hourly = next.tree.jobs.hourly();
         attempt.set(next);
         let goes_on = active.first().map_or(Ok(true), |job| run_tx.top_up(*job, hourly))?;
-        // An imported run was paid for before, by whoever: money never ends it.
+        // An imported run was paid for in the lost database: a lack of credits never ends it.
         if !goes_on && run_tx.run.termination.is_none() && run_tx.run.imported_at.is_none() {
             out_of_credits(run_tx)?;
         }

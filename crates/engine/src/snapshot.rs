@@ -87,7 +87,7 @@ impl Engine {
                 let found = store::snapshot::find(tx, id)?.filter(|snapshot| snapshot.instance == instance);
                 let snapshot = found.ok_or_else(|| Refused::not_found("snapshot", id))?;
                 if snapshot.status != SnapshotStatus::Making {
-                    return Ok(()); // said twice, or nobody wants it any more
+                    return Ok(()); // said twice, or deleted meanwhile
                 }
                 let event = match taken.clone() {
                     Ok(tree) => match store::content::pin(tx, snapshot.org, &tree.hash) {

@@ -210,7 +210,7 @@ fn gpus(model: &str, count: usize) -> Gpu {
 }
 
 /// The host that a new machine gets, and why each other one is not taken: among those that are up and have room the one with the most free
-/// slots, the first of several. Where all that could be taken are down, the first of them is tried, so that somebody hears why.
+/// slots, the first of several. Where all that could be taken are down, the first of them is tried, so that the error says why.
 pub fn choose(
     hosts: &[Host],
     used: &BTreeMap<String, Used>,

@@ -80,7 +80,7 @@ pub enum ManifestEvent {
     Emptied,
 }
 
-/// `[manifests]` in the settings: how long what a workflow made is kept after its end. Then cleanup-manifest ends what nobody uses or holds.
+/// `[manifests]` in the settings: how long what a workflow made is kept after its end. Then cleanup-manifest ends what no job uses and no hold keeps.
 /// What create-snapshot made is kept until a person deletes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -31,7 +31,7 @@ pub struct Asked<'a> {
     pub resources: &'a Resources,
     pub region: Option<&'a str>,
     pub spot: bool,
-    /// Whom somebody named, in the order in which they are tried.
+    /// The providers that the user named, in the order in which they are tried.
     pub providers: &'a [String],
 }
 
@@ -122,7 +122,7 @@ impl std::fmt::Display for Passed {
     }
 }
 
-/// Who is named comes in that order; without a name there is `default` alone, and only if it bills nobody.
+/// Named providers come in that order; without a name there is `default` alone, and only if it costs nothing.
 pub fn choose(asked: &Asked<'_>, candidates: &[Candidate], default: &str) -> Choice {
     let mut choice = Choice::default();
     let named: Vec<&str> = match asked.providers {

@@ -59,7 +59,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// It exists, or nobody can say that it does not.
+    /// It exists, or its provider cannot say that it does not.
     pub fn is_there(&self) -> bool {
         self.status != ListedStatus::Ended
     }
@@ -89,7 +89,7 @@ pub enum Compared {
     Tracked,
     /// Its row does not know how its making ended: this is it.
     Adopt,
-    /// Its row says that it has ended, but it is there: whoever looks after that row ends it.
+    /// Its row says that it has ended, but it is there: the reconciler of that row ends it.
     ThereAgain,
     /// It has ended.
     Ended,
@@ -151,7 +151,7 @@ pub fn confidence(name: &str, inferred: &ResourceName, row: &Instance) -> Option
     }
 }
 
-/// An orphan that somebody has looked into and keeps.
+/// An orphan on the whitelist: a person has looked into it and keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whitelisted {
     pub provider: String,
@@ -196,7 +196,7 @@ impl Whitelisted {
 pub struct OrphanLimits {
     /// How often each provider's region is listed.
     pub scan_every_ms: i64,
-    /// What is younger is left out of scans that nobody asked for.
+    /// What is younger is left out of scheduled scans.
     pub min_age_ms: i64,
 }
 

@@ -52,7 +52,7 @@ pub enum Refused {
     #[error("{what} is gone: {why}")]
     Gone { what: &'static str, why: String },
     /// Said to a runner with a good token: what runs there works on until a person has tracked it again.
-    #[error("nobody here knows {name}: see `repl orphans recovery-report`")]
+    #[error("no record here knows {name}: see `repl orphans recovery-report`")]
     Unlisted { name: String },
 }
 

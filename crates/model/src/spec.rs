@@ -279,10 +279,10 @@ pub struct RunSpec {
     pub resources: Resources,
     pub provider: String,
     pub region: String,
-    /// Nobody asked for that region: where it has no machine, the provider's others are tried.
+    /// The user named no region: where it has no machine, the provider's others are tried.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any_region: bool,
-    /// Providers that may be tried, in this order, where somebody named them; the first that could have a machine is `provider`.
+    /// Providers that may be tried, in this order, where the user named them; the first that could have a machine is `provider`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub providers: Vec<String>,
     /// A machine that may be taken away at any time will do; where there is none, an ordinary one is taken.
@@ -484,7 +484,7 @@ pub const MAX_NODES: i64 = 1_000;
 pub const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
 
 impl RunSpec {
-    /// Its steps are begun by a program elsewhere: nothing of ours runs.
+    /// Its steps are begun by a program elsewhere: no runner takes part.
     fn check_external(&self) -> Result<(), Refused> {
         let why = "a run of `type: external` has no machine: your own program begins its steps";
         check(self.command.is_empty(), "commands", why)?;

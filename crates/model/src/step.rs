@@ -207,7 +207,7 @@ pub struct Step {
     pub held: Credits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<StepUsage>,
-    /// What the present try asks a model, if it is a turn: paid even if nobody has the answer.
+    /// What the present try asks a model, if it is a turn: paid even if the answer is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
     /// Of the present try, if it runs on the agent's machine.

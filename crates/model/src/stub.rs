@@ -92,7 +92,7 @@ impl Stub {
         }
     }
 
-    /// What keeps it from being tracked again, whoever asks.
+    /// What keeps it from being tracked again, for every caller.
     pub fn lacks(&self) -> Option<&'static str> {
         match () {
             () if self.step.is_none() => Some("it is of a plan, which is lost with the database"),

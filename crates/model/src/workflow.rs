@@ -189,7 +189,7 @@ pub struct Workflow {
     pub status: WorkflowStatus,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_asked: bool,
-    /// Why it shall end, in the words of whoever asked.
+    /// Why it shall end, in the words of the person or process that asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<String>,
     /// The patterns that have changed its nodes, in order, each stored with its change.
@@ -314,7 +314,7 @@ pub enum WorkflowEvent {
         node: String,
         child: WorkflowId,
     },
-    /// Somebody wants it to end; it does so when what it works for has ended.
+    /// Its end was asked for; it ends when what it works for has ended.
     CancelWanted {
         reason: String,
     },
@@ -468,7 +468,7 @@ pub fn apply(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step 
             moved(next, [])
         }
         (S::Pending | S::Running | S::RollingBack, E::CancelWanted { .. }) if workflow.cancel_reason.is_some() => {
-            unchanged() // whoever asked first has said why
+            unchanged() // the first request has said why
         }
         (S::Pending | S::Running | S::RollingBack, E::CancelWanted { reason }) => {
             next.cancel_asked = true;
@@ -658,7 +658,7 @@ pub fn name(event: &WorkflowEvent) -> &'static str {
     }
 }
 
-/// In the row a node is written out, whoever else has it.
+/// In the row a node is written out whole, also where it is shared in memory.
 mod shared_value {
     use super::{Arc, Value};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

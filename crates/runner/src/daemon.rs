@@ -437,7 +437,7 @@ impl Daemon {
         let given_up =
             |step: &Step| step.ended.is_some() && self.jobs.get(&step.key.of).is_some_and(|job| job.stops_when_lost());
         let idle = !alive && self.steps.values().all(|step| step.is_delivered() || given_up(step));
-        // Nobody will give work to a runner that is not listed; what has ended here may still be tracked and delivered.
+        // The control plane gives no work to a runner that is not listed; what has ended here may still be tracked and delivered.
         let unneeded = self.unlisted.is_some() && self.steps.values().all(Step::is_delivered) && !self.places_files();
         ((self.silence == Silence::Panic && idle) || unneeded).then_some(Leaving::Idle)
     }

@@ -45,7 +45,7 @@ impl Line {
         *self.up.borrow()
     }
 
-    /// Results wait: there is nobody to take them, or nobody who knows whose they are.
+    /// Results wait: no control plane answers, or the one that answers does not know their jobs.
     pub fn is_away(&self, error: &ClientError) -> bool {
         error.is_unlisted() || (matches!(error, ClientError::Unreachable(_)) && !self.is_up())
     }

@@ -31,7 +31,7 @@ const MOST_UNLISTED: i64 = 1_000;
 pub(crate) struct Filter {
     /// Only of this provider.
     provider: Option<String>,
-    /// Also those that somebody keeps.
+    /// Also those on the whitelist.
     include_whitelisted: Option<bool>,
     /// How many at most; 50 unless given.
     #[param(minimum = 1, maximum = 1000)]

@@ -46,7 +46,7 @@ fn answered_there(url: String) -> Dialler {
     })
 }
 
-/// Bad tokens from one machine are held against that machine alone: each has an address of its own, which nobody on a network has.
+/// Bad tokens from one machine are held against that machine alone: each has an address of its own, which no peer on a network has.
 fn peer(machine: InstanceId) -> Peer {
     let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (machine.0 >> shift) as u16);
     // Strangers are told apart by the first half of their addresses.

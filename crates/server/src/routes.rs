@@ -188,7 +188,7 @@ api! {
     post "/orphans/scan" orphan::scan, write, "List every provider now", ScanBody => 200 ScanReport;
     get "/orphans/unlisted" orphan::unlisted, read, "Runners of this installation that no row knows, after the loss of a database", => 200 Page of UnlistedView;
     post "/orphans/import" orphan::import, admin, "Track again what runs on machines that no row knows", ImportBody => 200 ImportReport;
-    get "/orphans/whitelist" orphan::whitelist, read, "Orphans that somebody keeps", => 200 Page of WhitelistView;
+    get "/orphans/whitelist" orphan::whitelist, read, "Orphans on the whitelist", => 200 Page of WhitelistView;
     post "/orphans/whitelist" orphan::keep, admin, "Keep an orphan, and say why", WhitelistBody => 200 WhitelistView | 404;
     delete "/orphans/whitelist/{id}" orphan::unkeep, admin, "Warn of it again", ?orphan::Of, => 204;
     get "/orphans/{id}" orphan::show, read, "One orphan by its provider's id, with rows that may be about it", ?orphan::Of, => 200 OrphanDetailView;

@@ -94,7 +94,7 @@ fn resources(body: &Submit) -> Result<Resources, Refused> {
     Ok(Resources { cpu_milli: asked.cpu_milli, memory_bytes: asked.memory_bytes, gpu })
 }
 
-/// Whom the request names; nobody, if it names none.
+/// The providers that the request names; empty if it names none.
 fn providers(body: &Submit) -> Result<Vec<String>, Refused> {
     if body.provider.is_some() && !body.providers.is_empty() {
         return Err(Refused::invalid("providers", "give either provider or providers, not both"));

@@ -18,7 +18,7 @@ pub struct Orphan {
     pub first_seen_at: Timestamp,
     pub seen_at: Timestamp,
     pub ending: Option<Ending>,
-    /// Why the end that was asked for last was refused for good: nobody tries it any more, and a person may ask again.
+    /// Why the end that was asked for last was refused for good: no worker tries it any more, and a person may ask again.
     pub refused: Option<String>,
     /// Also one whose time is up.
     pub whitelisted: Option<Whitelisted>,
@@ -89,7 +89,7 @@ pub fn page(tx: &mut Tx, before: i64, limit: i64) -> Result<Vec<Orphan>, Failure
     tx.rows(&PAGE, &args![before, limit])?.iter().map(read).collect()
 }
 
-/// How many of this control id (empty: of none) nobody keeps, counted up to `most`, and what they cost per hour.
+/// How many of this control id (empty: of none) that are not on the whitelist, counted up to `most`, and what they cost per hour.
 pub fn count(tx: &mut Tx, control_id: &str, most: i64) -> Result<(i64, i64), Failure> {
     let at = tx.at();
     let prices = tx.rows(&PRICES, &args![control_id, at, most])?;
@@ -97,7 +97,7 @@ pub fn count(tx: &mut Tx, control_id: &str, most: i64) -> Result<(i64, i64), Fai
     Ok((prices.len() as i64, sum))
 }
 
-/// Those of this control id (empty: of none) that nobody keeps and nobody was told of, oldest first.
+/// Those of this control id (empty: of none) that are not on the whitelist and not yet announced, oldest first.
 pub fn untold(tx: &mut Tx, control_id: &str, limit: i64) -> Result<Vec<Orphan>, Failure> {
     let at = tx.at();
     tx.rows(&UNTOLD, &args![control_id, at, limit])?.iter().map(read).collect()

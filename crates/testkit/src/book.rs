@@ -16,83 +16,50 @@ pub struct Seen {
     pub tokens: i64,
 }
 
-/// What worlds come to now and then, for whoever wants to know what was simulated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Situation {
-    CallsSideBySide,
-    Approved,
-    Edited,
-    Rejected,
-    Expired,
-    PlanMade,
-    PlannedAgain,
-    RunRetried,
-    StepBegun,
-    /// A durable step answers from its record.
-    StepRecorded,
-    StepHeld,
-    StepReportedLate,
-    /// By a program outside that polls for steps of a plan.
-    StepTaken,
-    /// Its lease was over when it reported the end.
-    TakenReportedLate,
-    /// A heartbeat told it to stop.
-    TakenCancelled,
-    /// A process of a job that is not its run's any more asks for a step.
-    OlderJobRefused,
-    /// A job that found no machine in one region got one in another.
-    Elsewhere,
-    /// A manifest past its retention had its machines and slots ended side by side.
-    CleanedUp,
-    /// A machine that a spawn left unheard was bound to its row by a scan.
-    Adopted,
-    /// After the loss of the database a runner with work waits to be tracked again.
-    Unlisted,
-    Imported,
-    /// A person typed the id of what no row knows.
-    OrphanEnded,
-    /// A kept result answered a run.
-    CallAnswered,
-    /// Two runs waited for one execution.
-    CallShared,
-    /// Another process went on with an execution whose worker was stopped or dead.
-    ClaimTakenOver,
-    ResultsInvalidated,
-    ResultsCollected,
-}
-
-use Situation::*;
-
-impl Situation {
-    pub const ALL: [Situation; 27] = [
-        CallsSideBySide,
-        Approved,
-        Edited,
-        Rejected,
-        Expired,
-        PlanMade,
-        PlannedAgain,
-        RunRetried,
-        StepBegun,
-        StepRecorded,
-        StepHeld,
-        StepReportedLate,
-        StepTaken,
-        TakenReportedLate,
-        TakenCancelled,
-        OlderJobRefused,
-        Elsewhere,
-        CleanedUp,
-        Adopted,
-        Unlisted,
-        Imported,
-        OrphanEnded,
-        CallAnswered,
-        CallShared,
-        ClaimTakenOver,
-        ResultsInvalidated,
-        ResultsCollected,
-    ];
+model::string_enum! {
+    /// Situations that simulations reach now and then: a test asserts that all of them were reached.
+    pub enum Situation {
+        CallsSideBySide = "calls-side-by-side",
+        Approved = "approved",
+        Edited = "edited",
+        Rejected = "rejected",
+        Expired = "expired",
+        PlanMade = "plan-made",
+        PlannedAgain = "planned-again",
+        RunRetried = "run-retried",
+        StepBegun = "step-begun",
+        /// A durable step answers from its record.
+        StepRecorded = "step-recorded",
+        StepHeld = "step-held",
+        StepReportedLate = "step-reported-late",
+        /// By a program outside that polls for steps of a plan.
+        StepTaken = "step-taken",
+        /// Its lease was over when it reported the end.
+        TakenReportedLate = "taken-reported-late",
+        /// A heartbeat told it to stop.
+        TakenCancelled = "taken-cancelled",
+        /// A process of a job that is not its run's any more asks for a step.
+        OlderJobRefused = "older-job-refused",
+        /// A job that found no machine in one region got one in another.
+        Elsewhere = "elsewhere",
+        /// A manifest past its retention had its machines and slots ended side by side.
+        CleanedUp = "cleaned-up",
+        /// A machine that a spawn left unheard was bound to its row by a scan.
+        Adopted = "adopted",
+        /// After the loss of the database a runner with work waits to be tracked again.
+        Unlisted = "unlisted",
+        Imported = "imported",
+        /// A person typed the id of what no row knows.
+        OrphanEnded = "orphan-ended",
+        /// A kept result answered a run.
+        CallAnswered = "call-answered",
+        /// Two runs waited for one execution.
+        CallShared = "call-shared",
+        /// Another process went on with an execution whose worker was stopped or dead.
+        ClaimTakenOver = "claim-taken-over",
+        ResultsInvalidated = "results-invalidated",
+        ResultsCollected = "results-collected",
+    }
 }
 
 #[derive(Debug, Default)]

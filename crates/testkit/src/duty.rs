@@ -1,4 +1,4 @@
-//! Whoever is on duty in the simulated world: answers what people are asked, and does not lie about what has happened.
+//! The person on duty in the simulated world: answers what people are asked, and does not lie about what has happened.
 
 use crate::book::Situation;
 use crate::process::SERVER;
@@ -60,7 +60,7 @@ impl World {
         ));
     }
 
-    /// Approves, says no, or puts another input in the place of the one that it is asked about. Some questions nobody ever answers.
+    /// Approves, says no, or puts another input in the place of the one that it is asked about. Some questions stay unanswered.
     fn judge_input(&mut self, engine: &Engine, org: OrgId, question: &Question) {
         let asks = question.tool == ToolKind::Approval;
         if asks && question.id.0 % 3 == 0 {

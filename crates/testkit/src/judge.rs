@@ -165,7 +165,7 @@ impl World {
         met.into_iter().filter(|(is_met, _)| *is_met).for_each(|(_, situation)| book.meets(situation));
     }
 
-    /// An approval that nobody gave in time.
+    /// An approval that was not given in time.
     fn note_expired(&mut self) {
         for org in self.orgs {
             let closed = now(self.auditor.engine().questions(org, StepWait::Approval, false, i64::MAX, 100));
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Nobody pays for tokens that no model has used, or twice for the same.
+    /// No org pays for tokens that no model has used, or twice for the same.
     fn judge_usage(&mut self, run: &Run) {
         let id = run.id;
         let steps = now(self.store.read("sim.steps", move |tx| store::step::of_run(tx, id)));

@@ -101,7 +101,7 @@ impl World {
         self.unsettle(0);
     }
 
-    /// Somebody has what was lost tracked again, twice, has providers listed, and ends what nothing will track any more.
+    /// A person has what was lost tracked again, twice, has providers listed, and ends what nothing will track any more.
     pub fn recover(&mut self, serving: &Engine) {
         let heard = std::mem::take(&mut *self.told.lock().expect("one thread"));
         for (again, told) in heard {
@@ -149,7 +149,7 @@ impl World {
     fn end_unless_needed(&mut self, serving: &Engine, orphan: &OrphanPicture) {
         let id = &orphan.orphan.listed.handle;
         let ours = matches!(orphan.section, OrphanSection::CurrentSession | OrphanSection::OtherSessions);
-        // While its end is under way nobody asks again.
+        // While its end is under way the person does not ask again.
         let is_ending = orphan.orphan.ending.is_some();
         if !ours || is_ending || self.machines.get(id).is_some_and(Machine::goes_on) {
             return;

@@ -1,5 +1,5 @@
 //! Programs outside that poll for steps of the tool `external`. Each takes one at a time, does it and reports its end again and again
-//! until somebody answers. Now and then one falls silent with a step in hand, or works for longer than its lease.
+//! until a server answers. Now and then one falls silent with a step in hand, or works for longer than its lease.
 
 use crate::book::Situation;
 use crate::faults::Kind;
@@ -53,7 +53,7 @@ impl World {
             Some(doing) if doing.left_ms > 0 => self.works_on(&engine, index, doing),
             Some(doing) => self.reports(&engine, index, &doing),
         }
-        self.fate.was_troubled(); // whoever asked is told
+        self.fate.was_troubled(); // the caller is told
     }
 
     fn outsider_later(&mut self, index: usize, ms: i64) {

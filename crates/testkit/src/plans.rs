@@ -120,7 +120,7 @@ fn request(chance: &mut Chance, place: Place, asks: bool) -> StepPlan {
     StepPlan { idempotent: !once, policy, input, ..StepPlan::new(&place.name, ToolKind::Http) }
 }
 
-/// A command on the agent's machine. What it leaves there may be needed, or kept by nobody.
+/// A command on the agent's machine. What it leaves there may be needed later, or not kept.
 fn command(chance: &mut Chance, name: String) -> StepPlan {
     let once = chance.one_in(2);
     let ms = chance.pick(&[0, SECOND, 15 * SECOND, MINUTE]);

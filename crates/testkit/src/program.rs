@@ -1,5 +1,5 @@
 //! Programs of simulated commands that do their work in durable steps: each asks before it acts and reports when it has, again and
-//! again until somebody answers. Most programs end with their command, wherever they were.
+//! again until a server answers. Most programs end with their command, wherever they were.
 
 use crate::agent_machine::CommandStage;
 use crate::book::Situation;
@@ -16,7 +16,7 @@ use serde_json::json;
 
 /// A request that was not answered is sent again after this.
 const ASK_AGAIN_MS: i64 = 2 * SECOND;
-/// Who has to wait for a person, or for somebody else's lease, looks again after this.
+/// A program that waits for a person, or for another program's lease, looks again after this.
 const LOOK_AGAIN_MS: i64 = 15 * SECOND;
 const LEASE_MS: i64 = 30 * SECOND;
 
@@ -118,7 +118,7 @@ impl World {
         told: Result<Answered<T>, Failure>,
         then: impl FnOnce(&mut World, &str, Program, T),
     ) {
-        self.fate.was_troubled(); // whoever asked is told
+        self.fate.was_troubled(); // the caller is told
         self.note(format_args!("d{} of {} asks: {told:?}", program.next, program.claim.step));
         match told {
             Err(Failure::Refused(Refused::OldEpoch { .. } | Refused::OldTry { .. })) => {

@@ -276,7 +276,7 @@ impl World {
             let ms = self.chance.between(0, within_ms);
             let client = Client::draw(number as u64, &mut self.chance, BEGINNING_MS + ms);
             if client.spec.call.is_some() && self.chance.one_in(2) {
-                // Somebody wants the same later, when its result may be kept.
+                // A user wants the same later, when its result may be kept.
                 let later = ms + self.chance.between(MINUTE, 10 * MINUTE);
                 let again = Client { org: client.org, ..Client::of((runs + number) as u64, client.spec.clone()) };
                 self.add_client(later, again);

@@ -45,7 +45,7 @@ fn a_world_can_be_lived_again_from_the_list_of_its_faults() {
 #[test]
 fn every_kind_of_fault_is_met() {
     let met = |report: &Report| report.faults.iter().map(|(_, decision)| decision.kind).collect::<BTreeSet<_>>();
-    let mut missing: BTreeSet<sim::Kind> = sim::Kind::ALL.into_iter().collect();
+    let mut missing: BTreeSet<sim::Kind> = sim::Kind::ALL.iter().copied().collect();
     for seed in 0..400 {
         missing = &missing - &met(&sim::run(seed));
         if missing.is_empty() {
@@ -58,7 +58,7 @@ fn every_kind_of_fault_is_met() {
 /// Nor is what no world comes to.
 #[test]
 fn every_situation_is_met() {
-    let mut missing: BTreeSet<sim::Situation> = sim::Situation::ALL.into_iter().collect();
+    let mut missing: BTreeSet<sim::Situation> = sim::Situation::ALL.iter().copied().collect();
     for seed in 0..600 {
         missing = &missing - &sim::run(seed).met;
         if missing.is_empty() {

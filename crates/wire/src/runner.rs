@@ -196,7 +196,7 @@ pub struct DesiredJob {
     /// Kept by the runner, who introduces itself with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stub: Option<SealedStub>,
-    /// Its result is kept for other runs: its commands get no variable of the host, and its files are executable for all or for nobody.
+    /// Its result is kept for other runs: its commands get no variable of the host, and its files are executable for all users or for none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clean: bool,
 }

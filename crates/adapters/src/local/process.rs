@@ -106,7 +106,7 @@ pub fn start(before: &[String], exe: &Path, args: &[&std::ffi::OsStr], dir: &Pat
     let passed_on = ENVIRONMENT.iter().chain(&model::fault::VARIABLES);
     command.envs(passed_on.filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
-    // SAFETY: setsid is async-signal-safe and touches nothing of ours.
+    // SAFETY: setsid is async-signal-safe and touches no memory of this process.
     unsafe {
         command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));
     }

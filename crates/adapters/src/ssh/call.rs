@@ -262,7 +262,7 @@ async fn feed(path: &Path, stdin: &mut tokio::process::ChildStdin) -> io::Result
     tokio::io::copy(&mut file, stdin).await.map(drop)
 }
 
-/// The first bytes; the rest is read and dropped, so that nobody waits for us.
+/// The first bytes; the rest is read and dropped, so that the writing process does not block.
 async fn bounded(from: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
     let Some(mut from) = from else { return Vec::new() };
     let mut read = Vec::new();

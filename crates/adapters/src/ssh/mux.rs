@@ -1,4 +1,4 @@
-//! Several connections over one pair of pipes. Each direction of each connection has a window, so that one that nobody reads holds up no
+//! Several connections over one pair of pipes. Each direction of each connection has a window, so that one that its end does not read holds up no
 //! other, and neither side keeps more than a window of it in memory. Knows nothing of what the bytes mean.
 
 use std::collections::BTreeMap;
@@ -334,7 +334,7 @@ mod tests {
     async fn a_connection_that_nobody_reads_holds_up_no_other() {
         let (to, _ends) = linked(echo());
         let mut stuck = open(&to).await;
-        // More than the pipes on the way keep: the rest waits for somebody who reads.
+        // More than the pipes on the way keep: the rest waits until the other end reads.
         let fill = vec![1; 4 * WINDOW as usize];
         let (mut from, mut into) = tokio::io::split(open(&to).await);
         let other = async {

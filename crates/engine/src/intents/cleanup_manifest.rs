@@ -1,4 +1,4 @@
-//! Cleanup-manifest: ends what a manifest past its retention still owns and nobody uses, kind by kind. A machine is judged again under
+//! Cleanup-manifest: ends what a manifest past its retention still owns and no job or hold uses, kind by kind. A machine is judged again under
 //! its row's lock, so one that a job has claimed meanwhile, or a person holds, stays. What stays keeps the manifest.
 
 use crate::intents::terminate_instance;

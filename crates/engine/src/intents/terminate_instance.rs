@@ -52,7 +52,7 @@ pub(crate) fn begin(machines: &mut impl Machines, id: InstanceId, why: &str) -> 
     open(machines, next, why, at).map(Some)
 }
 
-/// For a machine that is made to be ended: its end is under way from its first row on, and comes at `due`, whoever lives by then.
+/// For a machine that is made to be ended: its end is under way from its first row on, and comes at `due`, whichever workers live by then.
 pub(crate) fn begin_at(tx: &mut Tx, id: InstanceId, why: &str, due: Timestamp) -> Result<WorkflowId, Failure> {
     let instance = tx.machine(id)?;
     let next = instance_event(tx, instance, InstanceEvent::TerminateAsked)?;

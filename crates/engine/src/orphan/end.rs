@@ -84,7 +84,7 @@ impl Engine {
             ResourceType::Instance => {
                 let nonce = known.nonce.clone().unwrap_or_default();
                 crash_point!("provider.terminate", provider.terminate(&handle, &nonce).await)?;
-                // Nothing of ours waits for its folders. A provider that keeps none has ended it all the same.
+                // No row waits for its folders. A provider that keeps none has ended it all the same.
                 match crash_point!("provider.forget", provider.forget(&handle).await) {
                     Err(trouble) if trouble.retry => Err(trouble),
                     Ok(()) | Err(_) => Ok(()),

@@ -347,7 +347,7 @@ fn content(stub: &Stub) -> RunContent {
 }
 
 impl RunTx<'_> {
-    /// The time before the import counts for the limit of the run, and nobody is charged for it.
+    /// The time before the import counts for the limit of the run, and no org is charged for it.
     fn was_active_since(&mut self, started_at: Timestamp) {
         let mut run = self.run.clone();
         run.active_ms += self.at.since(started_at).max(0);

@@ -1,4 +1,4 @@
-//! Tells the program of `[notify]` of orphans that nobody keeps and nobody was told of: one message for all that a scan found.
+//! Tells the program of `[notify]` of new orphans that are not on the whitelist: one message for all that a scan found.
 
 use crate::Engine;
 use crate::notify::Told;

@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Looks for the name of a machine whose making failed and may have had its effect all the same. What is there is bound to its row,
-    /// so that whoever looks after the row finds it; what bears the name and is another's becomes an orphan.
+    /// so that the reconciler of the row finds it; what bears the name and is another's becomes an orphan.
     pub(crate) async fn scan_name(&self, item: Item) -> Result<(), Failure> {
         let id = InstanceId(item.subject);
         let read = move |tx: &mut Tx| {
@@ -151,7 +151,7 @@ fn row_of(tx: &mut Tx, context: &EngineContext, listed: &Listed) -> Result<Optio
     }
 }
 
-/// Binds the row to the machine that it waits for. The row is read again under its lock: somebody else may have been told first.
+/// Binds the row to the machine that it waits for. The row is read again under its lock: another worker may have bound it first.
 fn adopt(tx: &mut Tx, row: &Instance, listed: &Listed) -> Result<bool, Failure> {
     let row = store::instance::lock(tx, row.id)?;
     let proven = listed.nonce.as_deref() == Some(&row.nonce) || bug!(adopted_without_nonce);

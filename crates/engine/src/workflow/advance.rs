@@ -284,7 +284,7 @@ pub(crate) fn apply(scope: &mut Scope<'_, '_>, workflow: &mut Workflow, event: W
     let was_open = |id| workflow.nodes.iter().any(|n| n.child == id && !n.status.is_end());
     let ended = next.nodes.iter().filter(|n| n.child.is_some() && n.status.is_end() && was_open(n.child));
     for child in ended.filter_map(|n| n.child).collect::<Vec<_>>() {
-        scope.tx().wake(WorkKind::Workflow, child.0, at); // if nobody waits for it any more, it ends too
+        scope.tx().wake(WorkKind::Workflow, child.0, at); // without a parent that waits for it, it ends too
     }
     *workflow = next;
     for consequence in consequences {

@@ -109,7 +109,7 @@ async fn next(acts: &mut Vec<Act>, mut timer: Option<crate::TimerFuture>) -> Opt
 #[derive(Default)]
 struct Step {
     begin: Vec<Begin>,
-    /// Acts whose node has run out of time or was stopped: nobody waits for them any longer.
+    /// Acts whose node has run out of time or was stopped: no node waits for their results any longer.
     cut: Vec<Key>,
     unwanted: Option<(&'static dyn NodeKind, Value)>,
     look_in_ms: Option<i64>,

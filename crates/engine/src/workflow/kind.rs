@@ -158,7 +158,7 @@ pub(crate) struct NodeTx<'a, 's, 't> {
     pub(crate) scope: &'a mut Scope<'s, 't>,
     pub(crate) workflow: &'a Workflow,
     pub(crate) node: &'a Node,
-    /// Whoever makes the placements of a pool asks the node that waits for one to decide again.
+    /// The placement of a pool calls this so that the node that waits for a placement decides again.
     pub(crate) asked: bool,
 }
 
@@ -319,7 +319,7 @@ impl Registry {
     }
 }
 
-/// A workflow that does not exist any more is a bug of ours, not of whoever asked.
+/// A workflow that does not exist any more is a bug, not a mistake of the caller.
 pub(crate) fn missing(what: &'static str, id: impl ToString) -> Failure {
     Refused::not_found(what, id).into()
 }

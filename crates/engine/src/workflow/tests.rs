@@ -358,7 +358,7 @@ fn an_act_that_takes_too_long_is_abandoned_and_compensated() {
     assert!(workflow.orphan_risks.is_empty(), "it was undone in time");
 }
 
-/// R145: nobody of ours was there, so nothing can be said against the node.
+/// R145: no worker lived meanwhile, so the time does not count against the node.
 #[test]
 fn an_outage_of_ours_does_not_count_against_a_time_limit() {
     const AWAY_MS: i64 = 20 * MINUTE;

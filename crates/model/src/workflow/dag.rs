@@ -19,7 +19,7 @@ pub fn ready(workflow: &Workflow) -> Vec<&Arc<Node>> {
         .collect()
 }
 
-/// The output under a logical name, whoever produced it.
+/// The output under a logical name, whichever node produced it.
 pub fn output<'w>(workflow: &'w Workflow, logical: &str) -> Option<&'w Value> {
     workflow
         .nodes

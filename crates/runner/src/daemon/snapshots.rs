@@ -15,7 +15,7 @@ use wire::runner::{DesiredSnapshot, SnapshotTaken};
 const EVERYTHING: &str = "**";
 
 impl Daemon {
-    /// Begins those that are new and ends those that nobody wants any more.
+    /// Begins those that are new and ends those that the desired document does not list any more.
     pub(super) fn send_snapshots(&mut self, wanted: Vec<DesiredSnapshot>) {
         self.snapshots.retain(|id, task| {
             let stays = wanted.iter().any(|snapshot| snapshot.snapshot == *id);

@@ -155,7 +155,7 @@ pub struct EndOrphanBody {
     pub force: bool,
 }
 
-/// What nobody keeps: of this installation, and with names that tell nothing.
+/// What is not on the whitelist: of this installation, and with names that tell nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OrphanTally {

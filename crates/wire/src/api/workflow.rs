@@ -16,7 +16,7 @@ pub struct WorkflowView {
     /// The workflow one of whose nodes this one is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// Why somebody wanted it to end.
+    /// Why its end was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<String>,
     pub created_at: i64,
@@ -38,7 +38,7 @@ pub struct WorkflowView {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct CancelBody {
-    /// Why, for whoever looks at it later.
+    /// Why, shown with the workflow later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -113,7 +113,7 @@ impl Job {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).arg(super::HOLD).arg(&self.folder).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // SAFETY: setsid is async-signal-safe and touches nothing of ours.
+        // SAFETY: setsid is async-signal-safe and touches no memory of this process.
         unsafe {
             command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));
         }

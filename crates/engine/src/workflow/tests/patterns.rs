@@ -352,7 +352,7 @@ fn a_child_that_nobody_waits_for_any_more_is_cancelled() {
     let mut bench = nested(Fate::Hang);
     bench.finish();
     assert_eq!(bench.workflow().error.as_deref(), Some("timed out after 10m"));
-    bench.restart(); // nobody is left who waits for its act
+    bench.restart(); // the worker that waited for its act is gone
     drop(bench.claim_all().iter_mut().map(poll).collect::<Vec<_>>());
     let child = children(&bench).pop().unwrap();
     assert_eq!(child.status, WorkflowStatus::Cancelled);
