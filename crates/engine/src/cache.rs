@@ -5,6 +5,7 @@ mod garbage;
 
 pub use garbage::{Garbage, Swept};
 
+use crate::index::Index;
 use crate::run::KeyedResponse;
 use crate::{Engine, cached_run, view};
 use calls::cached_run::FUNCTION;
@@ -84,6 +85,8 @@ impl Engine {
             match what {
                 Invalid::Node(node) => count += unpin(tx, org, &project, &[node])?,
                 Invalid::Runs => {
+                    // The index first: an execution that ends now reads the epoch behind the same lock.
+                    Index::new(org, &project).commit(tx)?;
                     store::execution::raise_epoch(tx, org, FUNCTION)?;
                     loop {
                         let nodes = store::pin::of_function(tx, org, &project, FUNCTION, AT_ONCE)?;

@@ -74,7 +74,7 @@ impl Engine {
             let mut called = Called { node: call.node.to_string(), execution: None, run: None, exec: None };
             if answer.is_none() {
                 affordable(tx, &context, &submission)?;
-                let (execution, backend) = join(tx, &submission, &call, run.id)?;
+                let (execution, backend) = join(tx, &submission, &call, (run.id, cache.errors))?;
                 (called.execution, called.run) = (Some(execution), Some(backend));
             }
             run.call = Some(called);
@@ -235,9 +235,15 @@ pub(crate) fn result_of(tx: &mut Tx, blobs: &Blobs, org: OrgId, exec: ExecId) ->
 }
 
 /// The open execution of the call, or a new one; this run waits for it. Also the run that executes it.
-fn join(tx: &mut Tx, submission: &Submission, call: &Call, caller: RunId) -> Result<(i64, RunId), Failure> {
+fn join(
+    tx: &mut Tx,
+    submission: &Submission,
+    call: &Call,
+    (caller, takes_errors): (RunId, bool),
+) -> Result<(i64, RunId), Failure> {
     let epoch = Epoch::Counter(store::execution::epoch(tx, submission.org, FUNCTION)? as u64);
-    let (id, request) = open(tx, submission.org, (call.node, FUNCTION), epoch, &|tx, id| by_run(tx, id, submission))?;
+    let made = |tx: &mut Tx, id: i64| by_run(tx, id, submission, takes_errors);
+    let (id, request) = open(tx, submission.org, (call.node, FUNCTION), epoch, &made)?;
     store::execution::join(tx, id, caller)?;
     let Work::Run { run, .. } = request.work else {
         return Err(Trouble::internal("a cached run is executed by a program").into());
@@ -246,12 +252,14 @@ fn join(tx: &mut Tx, submission: &Submission, call: &Call, caller: RunId) -> Res
 }
 
 /// A run of this system that executes the call.
-pub(crate) fn by_run(tx: &mut Tx, execution: i64, submission: &Submission) -> Request {
+pub(crate) fn by_run(tx: &mut Tx, execution: i64, submission: &Submission, takes_errors: bool) -> Request {
     let call = Some(CallPart::Backend { execution });
     let spec = Box::new(RunSpec { call, ..submission.spec.clone() });
     Request {
         name: submission.name.clone().unwrap_or_default(),
         fresh: false,
+        takes_errors,
+        epoch: None,
         work: Work::Run { run: RunId(tx.next_id()), spec },
     }
 }

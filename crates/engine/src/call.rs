@@ -302,7 +302,7 @@ fn begin_run(
     affordable(tx, context, submission)?;
     store::object::put(tx, org, &call.records)?;
     let epoch = epoch(tx, org, FUNCTION, cache)?;
-    let made = |tx: &mut Tx, id: i64| Request { fresh: !cache, ..by_run(tx, id, submission) };
+    let made = |tx: &mut Tx, id: i64| Request { fresh: !cache, ..by_run(tx, id, submission, true) };
     let (id, request) = open(tx, org, (call.node, FUNCTION), epoch, &made)?;
     // The run that executes it comes later: until then these are its contents.
     if let Some(run) = request.run() {
@@ -328,7 +328,8 @@ fn begin_adapter(tx: &mut Tx, org: OrgId, function: &Function, call: &Call, cach
     let (inputs, fresh) = (call.inputs.clone(), !cache);
     let made = move |_: &mut Tx, id: i64| {
         let uuid = Uuid::derived(&format!("execution {org} {id} {}", call.node)).to_string();
-        Request { name: String::new(), fresh, work: Work::Adapter { inputs: inputs.clone(), uuid } }
+        let work = Work::Adapter { inputs: inputs.clone(), uuid };
+        Request { name: String::new(), fresh, takes_errors: true, epoch: None, work }
     };
     open(tx, org, (call.node, uri), epoch, &made).map(|(id, _)| id)
 }
@@ -346,8 +347,12 @@ fn epoch(tx: &mut Tx, org: OrgId, function: &str, cache: bool) -> Result<Epoch, 
 }
 
 pub(crate) fn seen(tx: &mut Tx, id: i64, it: Execution) -> Result<CallSeen, Failure> {
-    let run = request_of(tx, id)?.run();
     let exec = it.exec.as_ref().and_then(|exec| exec.parse().ok());
+    let run = match exec.filter(|_| it.started_at.is_none()) {
+        // Pinned before it began: no run was submitted for it.
+        Some(exec) => store::exec::find(tx, it.org, exec)?.and_then(|row| row.run),
+        None => request_of(tx, id)?.run(),
+    };
     let result = match exec {
         Some(exec) => result_of(tx, it.org, exec)?,
         None => None,
@@ -370,7 +375,7 @@ pub(crate) fn seen(tx: &mut Tx, id: i64, it: Execution) -> Result<CallSeen, Fail
 }
 
 /// None: the exec is not here any more.
-fn result_of(tx: &mut Tx, org: OrgId, exec: ExecId) -> Result<Option<CallResult>, Failure> {
+pub(crate) fn result_of(tx: &mut Tx, org: OrgId, exec: ExecId) -> Result<Option<CallResult>, Failure> {
     let mut objects = Objects { tx, org };
     let read = |objects: &mut Objects<'_>| {
         let record = read::exec(objects, exec)?;

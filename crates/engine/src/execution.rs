@@ -8,19 +8,20 @@ mod invoke;
 
 pub use invoke::Executor;
 
-use crate::cached_run::{Answer, kept};
+use crate::cached_run::{Answer, kept, project, result_of};
 use crate::run::{Action, act};
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
-use calls::NodeId;
 use calls::function::Function;
 use calls::key::{Epoch, execution_key};
+use calls::{ExecId, Fault, NodeId};
 use collect::Collected;
 use model::claim::{self, LEASE_MS, Orchestrator, OrchestratorEvent, OrchestratorStatus};
 use model::execution::{Execution, ExecutionEvent, ExecutionStatus, apply};
 use model::run::{LastError, Run, RunEvent, RunStatus};
 use model::spec::RunSpec;
 use model::{Failure, OrgId, Outcome, Refused, RunId, Timestamp, Trouble, bug};
+use store::blob::Blobs;
 use store::{Item, Lane, Tx, WorkKind};
 
 /// Callers that are answered between two looks at the execution.
@@ -40,6 +41,12 @@ pub(crate) struct Request {
     /// A caller with `cache: false` asked: its result replaces the one that is pinned.
     #[serde(default)]
     pub fresh: bool,
+    /// Its first caller takes an error that is pinned as an answer.
+    #[serde(default)]
+    pub takes_errors: bool,
+    /// How often the results of its function had been invalidated when it was opened. None: as `open` finds it.
+    #[serde(default)]
+    pub epoch: Option<i64>,
     pub work: Work,
 }
 
@@ -163,9 +170,10 @@ impl Engine {
             .await
     }
 
-    /// The claim, and the run that executes the call if one does, in one transaction: submitted once, however often it is repeated.
+    /// A result that was pinned since its callers looked is their answer. Otherwise the claim, and the run that executes the call if one
+    /// does, in one transaction: submitted once, however often it is repeated.
     async fn begin_execution(&self, item: Item) -> Result<(), Failure> {
-        let (context, me) = (self.context.clone(), self.orchestrator.clone());
+        let (context, me, blobs) = (self.context.clone(), self.orchestrator.clone(), self.blobs.clone());
         let begun = self
             .store
             .write(Lane::Normal, "execution.begin", move |tx| {
@@ -174,6 +182,12 @@ impl Engine {
                     return Ok(());
                 };
                 let request = request_of(tx, item.subject)?;
+                if it.status == ExecutionStatus::ResolveCallNode
+                    && let Some(exec) = pinned(tx, (&context, &blobs), &it, &request)?
+                {
+                    let event = ExecutionEvent::Pinned { exec: exec.to_string() };
+                    return changed(tx, item.subject, &it, event).map(drop);
+                }
                 it = changed(tx, item.subject, &it, ExecutionEvent::NotPinned)?;
                 let me = *me.get_or_init(|| tx.next_id());
                 claimed(tx, &it, me)?;
@@ -313,6 +327,11 @@ pub(crate) fn open(
     }
     let id = tx.next_id();
     let request = made(tx, id);
+    let epoch = match epoch {
+        Epoch::Counter(epoch) => epoch as i64,
+        Epoch::Own(_) => store::execution::epoch(tx, org, function)?,
+    };
+    let request = Request { epoch: Some(epoch), ..request };
     // An adapter names its job by key and attempt: what an earlier execution left must not answer for this one.
     let attempt = 1 + store::execution::count_of_key(tx, org, &key)?;
     let it = Execution { function: function.to_owned(), ..Execution::new(org, key, node.to_string(), attempt) };
@@ -334,6 +353,31 @@ pub(crate) fn kind_of(it: &Execution) -> WorkKind {
 pub(crate) fn request_of(tx: &mut Tx, id: i64) -> Result<Request, Failure> {
     let request = store::execution::request(tx, id)?;
     serde_json::from_value(request).map_err(|error| Trouble::internal(format!("a request: {error}")).into())
+}
+
+fn node_of(it: &Execution) -> Result<NodeId, Failure> {
+    it.node.parse().map_err(|_| Trouble::internal("an execution has no node").into())
+}
+
+/// The exec that answers the callers of an execution that has not begun.
+fn pinned(
+    tx: &mut Tx,
+    from: (&EngineContext, &Blobs),
+    it: &Execution,
+    request: &Request,
+) -> Result<Option<ExecId>, Failure> {
+    let node = node_of(it)?;
+    if request.fresh {
+        return Ok(None);
+    }
+    if request.run().is_some() {
+        return Ok(match kept(tx, from, it.org, node, request.takes_errors)? {
+            Some(Answer::Kept(kept)) => Some(kept.exec),
+            _ => None,
+        });
+    }
+    let Some(exec) = store::pin::find(tx, it.org, &project(from.0), node)? else { return Ok(None) };
+    Ok(crate::call::result_of(tx, it.org, exec)?.map(|_| exec))
 }
 
 /// One event of an execution; what it is afterwards is written.
@@ -396,7 +440,7 @@ fn submit_backend(
 /// What the end of the execution means for a caller.
 fn answer_of(
     tx: &mut Tx,
-    from: (&EngineContext, &store::blob::Blobs),
+    (context, blobs): (&EngineContext, &Blobs),
     it: &Execution,
     backend: Option<&Run>,
 ) -> Result<Answer, Failure> {
@@ -404,10 +448,16 @@ fn answer_of(
         let (exit_code, signal) = backend.map_or((None, None), |run| (run.exit_code, run.signal));
         Answer::Failed { error, exit_code, signal }
     };
-    if it.exec.is_some() {
-        let node = it.node.parse().map_err(|_| Trouble::internal("an execution has no node"))?;
-        if let Some(answer) = kept(tx, from, it.org, node, true)? {
-            return Ok(answer);
+    if let Some(exec) = &it.exec {
+        // Not by way of the pin: it may have been invalidated since, and this caller asked before.
+        let exec = exec.parse().map_err(|_| Trouble::internal("an execution has no exec"))?;
+        match result_of(tx, blobs, it.org, exec) {
+            Ok(kept) => {
+                store::pin::used(tx, it.org, &project(context), node_of(it)?)?;
+                return Ok(Answer::Kept(Box::new(kept)));
+            }
+            Err(Fault::Source(failure)) => return Err(failure),
+            Err(_) => {}
         }
         let message = "its result was deleted before it could be read: submit it again".to_owned();
         return Ok(failed(LastError { code: "result_gone".into(), message, cause: None }));

@@ -26,11 +26,12 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    fn new(org: OrgId, project: &str) -> Index {
+    pub(crate) fn new(org: OrgId, project: &str) -> Index {
         Index { org, name: index_of(org, project), at: None, pins: BTreeMap::new() }
     }
 
-    fn commit(&mut self, tx: &mut Tx) -> Result<CommitId, Failure> {
+    /// Locks it.
+    pub(crate) fn commit(&mut self, tx: &mut Tx) -> Result<CommitId, Failure> {
         if let Some(at) = self.at {
             return Ok(at);
         }

@@ -1,13 +1,13 @@
 //! The result of an execution becomes the answer of its call: exec record, exec map, index commit, ref, pin and claim change in one
 //! transaction, after every record and content of the result was found here.
 
-use super::{Seen, Work, changed};
+use super::{Seen, Work, changed, node_of};
 use crate::Engine;
 use crate::cached_run::project;
 use crate::index::Index;
 use calls::reach::{Closure, available};
 use calls::record::{Exec, ExecStatus, Provenance};
-use calls::{Fault, Read as _, Reference};
+use calls::{ExecId, Fault, Read as _, Reference};
 use model::execution::{Answered, Execution, ExecutionEvent};
 use model::run::LastError;
 use model::{Failure, Trouble, bug};
@@ -39,7 +39,8 @@ impl Engine {
             job: job.map(|job| job.id.to_string()),
             instance: job.and_then(|job| job.instance).map(|instance| instance.to_string()),
         };
-        let asker = Asker { name: seen.request.name.clone(), run, fresh: seen.request.fresh };
+        let asker =
+            Asker { name: seen.request.name.clone(), run, fresh: seen.request.fresh, epoch: seen.request.epoch };
         let (org, of) = (seen.it.org, project.clone());
         let act = move |tx: &mut Tx, it: &Execution, index: &mut Index| {
             let Some(done) = it.done.clone().filter(|_| !it.status.is_end()) else { return Ok(()) };
@@ -63,6 +64,8 @@ struct Asker {
     run: Option<model::RunId>,
     /// It replaces what is pinned.
     fresh: bool,
+    /// How often results of the function had been invalidated when it was opened.
+    epoch: Option<i64>,
 }
 
 fn said(fault: &Fault<Failure>) -> LastError {
@@ -79,17 +82,19 @@ fn integrated(
 ) -> Result<ExecutionEvent, Fault<Failure>> {
     let org = it.org;
     let broken = |what: &str| Fault::Source(Trouble::internal(format!("an execution has no {what}")).into());
-    let node = it.node.parse().map_err(|_| broken("node"))?;
+    let node = node_of(it).map_err(Fault::Source)?;
     let result: calls::DagId = done.result.parse().map_err(|_| broken("result"))?;
     let closure = match bug!(pin_before_objects) {
         true => Closure::default(),
         false => available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?,
     };
-    // Another execution of the node may have been pinned first: an OK stays, unless a caller wanted a new one.
-    if let Some(pinned) = index.pinned(tx, node)?
-        && calls::read::exec(&mut Objects { tx, org }, pinned)?.status == ExecStatus::Ok
-        && done.ok
-        && !asker.fresh
+    let pinned = index.pinned(tx, node)?;
+    // Read with the index locked, as `invalidate` raises it: what was begun before answers those who have asked, and nobody after them.
+    let now = store::execution::epoch(tx, org, &it.function).map_err(Fault::Source)?;
+    let stale = asker.epoch.is_some_and(|begun| begun != now);
+    // Another execution of the node may have been pinned first: an OK that is whole stays, unless a caller wanted a new one.
+    if let Some(pinned) = pinned.filter(|_| !asker.fresh && !stale)
+        && is_whole_ok(&mut Objects { tx, org }, pinned)?
     {
         return Ok(ExecutionEvent::PinnedByAnother { exec: pinned.to_string() });
     }
@@ -100,8 +105,10 @@ fn integrated(
     let bytes = size_of(&mut Objects { tx, org }, &closure)?;
     let mut write = |tx: &mut Tx| {
         store::object::put(tx, org, &[(Reference::from(id), exec.record())])?;
-        index.pin(node, id);
-        store::pin::set(tx, org, project, node, id)?;
+        if !stale {
+            index.pin(node, id);
+            store::pin::set(tx, org, project, node, id)?;
+        }
         let ok = done.ok;
         let (function, name) = (it.function.clone(), asker.name.clone());
         let row = ExecRow { id, node, function, name, ok, run: asker.run, ended_at: done.at, bytes };
@@ -110,6 +117,19 @@ fn integrated(
     };
     write(tx).map_err(Fault::Source)?;
     Ok(ExecutionEvent::Integrated { exec: id.to_string() })
+}
+
+/// An exec that can be adopted. One that is damaged is replaced.
+fn is_whole_ok(objects: &mut Objects<'_>, exec: ExecId) -> Result<bool, Fault<Failure>> {
+    let found = match calls::read::exec(objects, exec) {
+        Ok(found) if found.status == ExecStatus::Ok => available(objects, found.result.into(), MAX_RECORDS).map(drop),
+        Ok(_) => return Ok(false),
+        Err(fault) => Err(fault),
+    };
+    match found {
+        Err(Fault::Source(failure)) => Err(Fault::Source(failure)),
+        found => Ok(found.is_ok()),
+    }
 }
 
 fn size_of(objects: &mut Objects<'_>, closure: &Closure) -> Result<i64, Fault<Failure>> {

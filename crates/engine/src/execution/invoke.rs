@@ -1,7 +1,7 @@
 //! An execution whose adapter is a program: the call's closure is exported, the program is asked, what its worker made is fetched and
 //! checked, and at the end the program is asked to clean up. The newest token is stored before the next question.
 
-use super::{Seen, Work, changed};
+use super::{Seen, Work, changed, node_of};
 use crate::Engine;
 use adapters::call::handover::{Handover, NoResult};
 use adapters::call::{Adapters, Unanswered};
@@ -186,10 +186,6 @@ impl Engine {
             })
             .await
     }
-}
-
-fn node_of(it: &Execution) -> Result<NodeId, Failure> {
-    Ok(it.node.parse().map_err(|_| Trouble::internal("an execution has no node"))?)
 }
 
 fn event_of(it: &Execution, answer: Answer) -> ExecutionEvent {

@@ -1,17 +1,24 @@
 //! Cached runs: the second that is the same is answered, several at once share one execution, what was stopped is not kept.
 
 use crate::bench::{Bench, now, shown, spec};
-use crate::machines::Plan;
+use crate::machines::{Plan, ended as ended_by};
 use crate::money::spend_all_but;
 use crate::sweeps::{send as sent_file, with_file};
+use calls::{ExecId, NodeId};
 use engine::cache::{Garbage, Invalid};
 use engine::run::{Action, Submission};
+use engine::runner::What;
 use model::attempt::MINIMUM_CHARGE;
+use model::claim::LEASE_MS;
+use model::execution::ExecutionStatus;
+use model::job::JobReason;
 use model::run::{Run, RunStatus};
 use model::spec::{Cache, CallPart, RunSpec};
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Credits, Failure, OrgId, Refused, RunId};
 use std::sync::Arc;
+use store::object::Objects;
+use store::{Lane, Tx};
 
 pub fn cached(spec: RunSpec) -> RunSpec {
     salted(spec, "")
@@ -243,11 +250,6 @@ fn what_is_invalidated_or_collected_answers_nobody() {
     bench.submit(salted(spec(), "other"));
     bench.settle();
     let node = bench.run(run).call.unwrap().node.parse().unwrap();
-    let count: engine::cache::CountRender = Arc::new(|count| count.to_string().into_bytes());
-    let invalidate = |bench: &Bench, what| {
-        let answer = now(bench.engine.invalidate(bench.org, what, None, count.clone())).unwrap();
-        String::from_utf8(answer.body).unwrap()
-    };
     assert_eq!(invalidate(&bench, Invalid::Node(node)), "1");
     assert_eq!(invalidate(&bench, Invalid::Node(node)), "0");
     let again = bench.submit(cached(spec()));
@@ -314,6 +316,219 @@ fn bytes_of_a_hit_stay_while_its_artifacts_are_listed() {
     let hash = listed[0].hash.clone().unwrap();
     assert_eq!(now(bench.engine.missing_blobs(bench.org, vec![hash.clone()])).unwrap(), [hash]);
     bench.check();
+}
+
+fn invalidate(bench: &Bench, what: Invalid) -> String {
+    let count: engine::cache::CountRender = Arc::new(|count| count.to_string().into_bytes());
+    let answer = now(bench.engine.invalidate(bench.org, what, None, count)).unwrap();
+    String::from_utf8(answer.body).unwrap()
+}
+
+fn node(bench: &Bench, caller: RunId) -> NodeId {
+    bench.run(caller).call.unwrap().node.parse().unwrap()
+}
+
+#[test]
+fn what_is_executed_while_all_is_invalidated_answers_its_callers_and_nobody_after_them() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let before = [0, 1].map(|_| bench.submit(cached(spec())));
+    bench.settle();
+    let old = backend(&bench, before[0]).id;
+    assert_eq!(invalidate(&bench, Invalid::Runs), "0");
+    let later = bench.submit(cached(spec()));
+    bench.settle();
+    let new = backend(&bench, later).id;
+    assert_ne!(new, old, "who asks now has an execution of now");
+    bench.exits(old, 0);
+    for caller in before {
+        assert_eq!((ended(&bench, caller), backend(&bench, caller).id), (DONE, old));
+    }
+    assert_eq!(bench.run(later).status, RunStatus::Created, "it waits for its own");
+    let after = bench.submit(cached(spec()));
+    assert!(!is_hit(&bench, after), "nobody is answered with what was invalidated");
+    bench.exits(new, 0);
+    for caller in [later, after] {
+        assert_eq!((ended(&bench, caller), backend(&bench, caller).id), (DONE, new));
+    }
+    let hit = bench.submit(cached(spec()));
+    assert_eq!((is_hit(&bench, hit), backend(&bench, hit).id), (true, new));
+    bench.settle();
+    bench.check();
+}
+
+#[test]
+fn a_result_that_is_pinned_before_its_execution_begins_is_the_answer() {
+    let mut bench = Bench::new();
+    let first = bench.submit(cached(spec()));
+    bench.settle();
+    let (node, hit) = (node(&bench, first), bench.submit(cached(spec())));
+    let exec: ExecId = bench.run(hit).call.unwrap().exec.unwrap().parse().unwrap();
+    assert_eq!(invalidate(&bench, Invalid::Node(node)), "1");
+    let caller = bench.submit(cached(spec()));
+    let id = bench.run(caller).call.unwrap().execution.expect("it has opened an execution");
+    let (org, project) = (bench.org, bench.config.calls.project.clone());
+    let pin = move |tx: &mut Tx| store::pin::set(tx, org, &project, node, exec);
+    now(bench.store.write(Lane::Normal, "test.pin", pin)).unwrap();
+    let asked = bench.calls.lock().unwrap().len();
+    bench.settle();
+    assert_eq!((ended(&bench, caller), backend(&bench, caller).id), (DONE, backend(&bench, first).id));
+    let it = now(bench.store.read("test.execution", move |tx| store::execution::find(tx, id))).unwrap().unwrap();
+    assert_eq!((it.status, it.exec), (ExecutionStatus::PinnedHit, Some(exec.to_string())));
+    assert_eq!(bench.calls.lock().unwrap().len(), asked, "nothing was executed");
+    bench.check();
+}
+
+#[test]
+fn of_a_node_the_newest_ten_execs_are_kept() {
+    let mut bench = Bench::new();
+    for _ in 0..11 {
+        let run = bench.submit(cached(spec()));
+        bench.settle();
+        assert!(!is_hit(&bench, run) && ended(&bench, run) == DONE);
+        let node = node(&bench, run);
+        assert_eq!(invalidate(&bench, Invalid::Node(node)), "1");
+        bench.advance(MINUTE);
+    }
+    let pinned = bench.submit(cached(spec()));
+    bench.settle();
+    let (org, node) = (bench.org, node(&bench, pinned));
+    let execs = |bench: &Bench| {
+        let read = move |tx: &mut Tx| {
+            let rows = store::exec::of_node(tx, org, node, 100)?;
+            let is_whole = |row: &store::exec::ExecRow| calls::read::exec(&mut Objects { tx, org }, row.id).is_ok();
+            Ok((rows.iter().map(|row| row.id).collect::<Vec<_>>(), rows.iter().all(is_whole)))
+        };
+        now(bench.store.read("test.execs", read)).unwrap()
+    };
+    let (all, _) = execs(&bench);
+    assert_eq!(all.len(), 12, "each execution has appended one");
+    bench.jump(2 * DAY);
+    assert!({
+        let hit = bench.submit(cached(spec()));
+        is_hit(&bench, hit)
+    });
+    let asked = Garbage { older_than_ms: DAY, max_bytes: i64::MAX };
+    now(bench.engine.collect_garbage(bench.org, asked)).unwrap();
+    let (kept, whole) = execs(&bench);
+    assert_eq!((kept.as_slice(), whole), (&all[..10], true));
+    bench.check();
+}
+
+#[test]
+fn what_is_too_much_goes_and_what_was_used_last_stays() {
+    let mut bench = Bench::new();
+    for salt in ["a", "b", "c"] {
+        bench.submit(salted(spec(), salt));
+        bench.settle();
+        bench.advance(MINUTE);
+    }
+    bench.jump(2 * HOUR);
+    let used = bench.submit(salted(spec(), "a"));
+    assert!(is_hit(&bench, used));
+    let pins = now(bench.engine.pins(bench.org, i64::MAX, 10)).unwrap();
+    let bytes: i64 = pins.iter().map(|pin| pin.exec.bytes).sum();
+    let asked = Garbage { older_than_ms: DAY, max_bytes: bytes - 1 };
+    assert_eq!(now(bench.engine.collect_garbage(bench.org, asked)).unwrap().pins, 1);
+    for (salt, stays) in [("a", true), ("c", true), ("b", false)] {
+        let run = bench.submit(salted(spec(), salt));
+        assert_eq!(is_hit(&bench, run), stays, "{salt}");
+    }
+    bench.settle();
+    bench.check();
+}
+
+#[test]
+fn a_claim_names_its_job_and_its_owner_keeps_the_lease_up() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let callers = ["one", "two"].map(|salt| bench.submit(salted(spec(), salt)));
+    bench.settle();
+    let claim = |bench: &Bench, caller: RunId| {
+        let (org, id) = (bench.org, bench.run(caller).call.unwrap().execution.unwrap());
+        let read = move |tx: &mut Tx| {
+            let it = store::execution::find(tx, id)?.expect("an execution stays");
+            Ok((store::claim::find(tx, org, &it.key)?, format!("{}-{}", it.key, it.attempt)))
+        };
+        now(bench.store.read("test.claim", read)).unwrap()
+    };
+    let first = callers.map(|caller| {
+        let (found, job) = claim(&bench, caller);
+        let found = found.expect("it is claimed");
+        assert_eq!(found.job, Some(job));
+        found
+    });
+    assert_ne!(first[0].key, first[1].key, "each key has a claim of its own");
+    bench.advance(LEASE_MS);
+    for (caller, first) in callers.into_iter().zip(first) {
+        let (later, _) = claim(&bench, caller);
+        let later = later.expect("it runs");
+        assert!(later.lease_until > bench.at() && later.lease_until > first.lease_until, "{first:?} {later:?}");
+        assert_eq!((later.fence, later.owner, later.job), (first.fence, first.owner, first.job));
+        let executes = backend(&bench, caller).id;
+        bench.exits(executes, 0);
+        assert_eq!(claim(&bench, caller).0, None, "the end releases it");
+    }
+    bench.check();
+}
+
+/// What is done to a run that executes a call, and the code of the error that its caller then has.
+type Stopped = (&'static str, fn(&mut Bench, RunId), &'static str);
+
+#[test]
+fn what_was_stopped_from_outside_or_is_not_whole_is_never_kept() {
+    fn says_end(bench: &mut Bench, run: RunId, reason: JobReason, killed: Option<i32>) {
+        let mut end = ended_by(reason, None, 0, 0);
+        if let What::Ended { signal, .. } = &mut end {
+            *signal = killed;
+        }
+        bench.say(run, end);
+    }
+    let cases: [Stopped; 7] = [
+        ("a signal", |bench, run| says_end(bench, run, JobReason::ExitedWithError, Some(9)), "exited_with_error"),
+        ("out of memory", |bench, run| says_end(bench, run, JobReason::LimitsExceeded, None), "limits_exceeded"),
+        ("a time-out", |bench, run| says_end(bench, run, JobReason::MaxDuration, None), "max_duration"),
+        ("an interruption", |bench, run| says_end(bench, run, JobReason::Interrupted, None), "interrupted"),
+        ("a cancel", |bench, run| bench.cancel(run), "cancelled"),
+        (
+            "a cut log",
+            |bench, run| {
+                bench.say(run, ended_by(JobReason::DoneByRunner, Some(0), 5, 0));
+                bench.cut_off(run);
+                bench.advance(2 * MINUTE);
+            },
+            "log_cut",
+        ),
+        (
+            "a missing artifact",
+            |bench, run| {
+                let job = bench.job(run);
+                crate::artifacts::announce(bench, &job, "out", 2, crate::artifacts::FILE).unwrap();
+                bench.exits(run, 0);
+                bench.advance(DAY);
+            },
+            "artifacts_missing",
+        ),
+    ];
+    for (what, stop, code) in cases {
+        let mut bench = Bench::new();
+        bench.runners.plan = Some(Plan::Run);
+        let asked = || RunSpec { artifacts: vec!["out".into()], ..cached(spec()) };
+        let caller = bench.submit(asked());
+        bench.settle();
+        let executes = backend(&bench, caller).id;
+        stop(&mut bench, executes);
+        bench.settle();
+        let failed = bench.run(caller);
+        let error = failed.last_error.map(|error| error.code);
+        assert_eq!((failed.status, error.as_deref()), (RunStatus::Failed, Some(code)), "{what}");
+        assert_eq!(now(bench.engine.pins(bench.org, i64::MAX, 10)).unwrap(), [], "{what}");
+        let again = bench.submit(asked());
+        assert!(!is_hit(&bench, again), "{what}");
+        bench.cancel(again);
+        bench.settle();
+        bench.check();
+    }
 }
 
 /// For the stories of `crashes`: two callers, one execution, and a third that is answered.

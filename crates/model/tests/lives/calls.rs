@@ -265,7 +265,7 @@ fn on_one_key_there_is_one_job_and_one_owner_per_fence_whoever_is_stopped() {
     let start = World { now: 0, stored: None, jobs: BTreeSet::new(), decided: vec![None; all.len()], all };
     let mut seen = HashSet::from([start.clone()]);
     let mut queue = VecDeque::from([start]);
-    let mut takeovers = 0;
+    let (mut takeovers, mut refreshed) = (0, 0);
     while let Some(world) = queue.pop_front() {
         let mut next: Vec<World> = (0..world.all.len()).flat_map(|who| world.steps(who)).collect();
         if world.now < 2 * LEASE_MS {
@@ -282,7 +282,9 @@ fn on_one_key_there_is_one_job_and_one_owner_per_fence_whoever_is_stopped() {
                     "{new:?}"
                 );
                 assert!(before.job.is_none() || after.job == before.job, "the job was lost: {new:?}");
+                assert!(after.lease_until >= before.lease_until, "a lease became shorter: {new:?}");
                 takeovers += usize::from(!same_owner);
+                refreshed += usize::from(same_owner && after.lease_until > before.lease_until);
             }
             // Versions grow with every lease: a few are enough.
             if after.is_none_or(|claim| claim.version <= 6) && seen.insert(new.clone()) {
@@ -291,4 +293,5 @@ fn on_one_key_there_is_one_job_and_one_owner_per_fence_whoever_is_stopped() {
         }
     }
     assert!(takeovers > 10, "only {takeovers} takeovers among {} states", seen.len());
+    assert!(refreshed > 10, "only {refreshed} leases were refreshed among {} states", seen.len());
 }

@@ -9,8 +9,9 @@ use calls::{Value as Datum, json as values};
 use engine::adapters::call::exchange::Exchange;
 use engine::adapters::call::{Adapters, Own};
 use engine::execution::Executor;
+use engine::store::object::Objects;
 use engine::store::{Lane, Tx, WorkClass, WorkKind, Worker};
-use model::CallId;
+use model::{CallId, Failure, OrgId, Timestamp};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -85,6 +86,41 @@ impl Scene {
         self.world.ask("get", &path, Some(&self.world.admin), &[], "").await.body
     }
 
+    /// In one transaction.
+    async fn write<T: Send + 'static>(&self, act: impl Fn(&mut Tx) -> Result<T, Failure> + Send + Sync + 'static) -> T {
+        self.world.engine.store.write(Lane::Normal, "test.write", act).await.unwrap()
+    }
+    fn org(&self) -> OrgId {
+        self.world.org
+    }
+    fn project(&self) -> String {
+        self.world.engine.context.config.calls.project.clone()
+    }
+    /// The records of a node's execs, newest first.
+    async fn execs(&self, node: &str) -> Vec<Vec<u8>> {
+        let (org, node) = (self.org(), node.parse().unwrap());
+        let read = move |tx: &mut Tx| {
+            let rows = engine::store::exec::of_node(tx, org, node, 100)?;
+            let records =
+                rows.iter().map(|row| calls::Read::record(&mut Objects { tx, org }, row.id.into())).collect::<Vec<_>>();
+            records.into_iter().map(|record| Ok(record?.expect("its record is here"))).collect()
+        };
+        self.write(read).await
+    }
+    /// One more execution of the same call, `cache: false`.
+    async fn begin_fresh(&self) -> String {
+        let (status, call) = self.ask(json!({ "function": FUNCTION, "inputs": [1, "two"], "cache": false })).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{call}");
+        call["id"].as_str().unwrap().to_owned()
+    }
+    /// Its adapter is asked, publishes this and says so.
+    async fn ends_with(&self, id: &str, status: ExecStatus, value: &str) -> Value {
+        self.answers(&pending("t"));
+        self.work(id).await;
+        self.answers(&self.publishes(status, value));
+        self.until_over(id).await
+    }
+
     /// The worker does what is due, and what waits for its time is due now.
     async fn work(&self, id: &str) -> Value {
         let number = id.parse::<CallId>().unwrap().0;
@@ -140,6 +176,8 @@ async fn a_call_is_asked_about_with_its_newest_token_until_its_result_is_here_an
     scene.answers(&pending("first"));
     let seen = scene.work(&id).await;
     assert_eq!(seen["status"], "poll_adapter", "{seen}");
+    let node = seen["node"].as_str().unwrap().to_owned();
+    assert_eq!(scene.execs(&node).await.len(), 0, "no exec record while it is pending");
     let request = scene.request();
     assert_eq!((request.token.as_deref(), request.attempt, request.function.as_str()), (None, 1, FUNCTION));
     let folder = scene.file("exchange").join(&request.execution);
@@ -166,14 +204,63 @@ async fn a_call_is_asked_about_with_its_newest_token_until_its_result_is_here_an
     assert_eq!(list["data"].as_array().unwrap().len(), 1, "a hit writes nothing");
     let (status, again) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"], "cache": false })).await;
     assert_eq!((status, scene.requests().len()), (StatusCode::ACCEPTED, before), "{again}");
-    let id = again["id"].as_str().unwrap();
-    scene.answers(&pending("new"));
-    scene.work(id).await;
-    scene.answers(&scene.publishes(ExecStatus::Ok, "4"));
-    scene.until_over(id).await;
+    let first = scene.execs(&node).await;
+    scene.ends_with(again["id"].as_str().unwrap(), ExecStatus::Ok, "4").await;
+    let execs = scene.execs(&node).await;
+    assert_eq!((first.len(), execs.len(), execs.contains(&first[0])), (1, 2, true), "appended, not overwritten");
     let (_, hit) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
     assert_eq!(hit["result"]["value"], 4, "the new result replaces the old one");
     assert_ne!(hit["result"]["exec"], seen["result"]["exec"], "and both are kept");
+}
+
+/// The first execution ends between the look for a pin and the transaction that opens the second.
+#[tokio::test]
+async fn what_was_pinned_meanwhile_answers_and_the_adapter_is_not_asked() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    let first = scene.ends_with(&id, ExecStatus::Ok, "7").await;
+    let (org, project, asked) = (scene.org(), scene.project(), scene.asked("invoke"));
+    let node = first["node"].as_str().unwrap().parse().unwrap();
+    let exec = first["result"]["exec"].as_str().unwrap().parse().unwrap();
+    let of = project.clone();
+    scene.write(move |tx| engine::store::pin::remove(tx, org, &of, node)).await;
+    let second = scene.begin().await;
+    assert_ne!(second, id, "there is no pin, so it is opened");
+    scene.write(move |tx| engine::store::pin::set(tx, org, &project, node, exec)).await;
+    let seen = scene.until_over(&second).await;
+    assert_eq!((&seen["status"], &seen["result"]), (&json!("pinned_hit"), &first["result"]));
+    assert_eq!(scene.asked("invoke"), asked, "it was not executed again");
+    let fresh = scene.begin_fresh().await;
+    let seen = scene.ends_with(&fresh, ExecStatus::Ok, "8").await;
+    assert_eq!((&seen["status"], &seen["result"]["value"]), (&json!("completed_ok"), &json!(8)), "it wants a new one");
+}
+
+#[tokio::test]
+async fn the_loser_of_a_pin_adopts_an_ok_that_is_whole_and_replaces_one_that_is_damaged() {
+    for status in [ExecStatus::Error, ExecStatus::Ok] {
+        for damaged in [false, true] {
+            let scene = Scene::new().await;
+            let (slow, quick) = (scene.begin().await, scene.begin_fresh().await);
+            scene.answers(&pending("t"));
+            scene.work(&slow).await;
+            let pinned = scene.ends_with(&quick, ExecStatus::Ok, "\"quick\"").await;
+            let (org, exec) = (scene.org(), pinned["result"]["exec"].as_str().unwrap().parse().unwrap());
+            if damaged {
+                let take_root = move |tx: &mut Tx| {
+                    let result = calls::read::exec(&mut Objects { tx, org }, exec).unwrap().result;
+                    let root = calls::read::dag(&mut Objects { tx, org }, result).unwrap().root;
+                    engine::store::object::delete(tx, org, root.0, Timestamp(i64::MAX))
+                };
+                assert!(scene.write(take_root).await);
+            }
+            let seen = scene.ends_with(&slow, status, "\"slow\"").await;
+            let own = if status == ExecStatus::Ok { "completed_ok" } else { "completed_error" };
+            let (expected, value) = if damaged { (own, "slow") } else { ("pinned_hit", "quick") };
+            assert_eq!((&seen["status"], &seen["result"]["value"]), (&json!(expected), &json!(value)), "{seen}");
+            let (code, hit) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+            assert_eq!((code, &hit["result"]["value"]), (StatusCode::OK, &json!(value)));
+        }
+    }
 }
 
 #[tokio::test]
@@ -239,9 +326,15 @@ async fn an_answer_starts_the_count_of_failures_again() {
 
 #[tokio::test]
 async fn done_without_objects_is_looked_at_again_and_then_fails_with_what_is_missing() {
+    for status in ["ok", "error"] {
+        done_without_objects(status).await;
+    }
+}
+
+async fn done_without_objects(status: &str) {
     let scene = Scene::new().await;
     let id = scene.begin().await;
-    let done = json!({ "version": 1, "answer": "done", "status": "ok", "result": "7".repeat(64) });
+    let done = json!({ "version": 1, "answer": "done", "status": status, "result": "7".repeat(64) });
     scene.answers(&done);
     let seen = scene.work(&id).await;
     assert_eq!((&seen["status"], error(&seen).0), (&json!("retry_wait"), "result"), "{seen}");
