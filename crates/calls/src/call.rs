@@ -2,13 +2,12 @@
 
 use crate::function::Function;
 use crate::id::{NodeId, Reference};
-use crate::read::{Fault, Read, Records, dag, node};
+use crate::read::Records;
 use crate::record::Node;
 use crate::uri::Uri;
 use crate::value::{BadValue, Value};
 
-/// Imports of imports that are followed to a value.
-const MAX_IMPORTS: usize = 128;
+pub use crate::builtin::value_of;
 
 /// A call node with all records it needs, children first.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,19 +40,6 @@ pub(crate) fn put(records: &mut Records, node: &Node) -> NodeId {
     let id = NodeId::of(&record);
     records.push((Reference::from(id), record));
     id
-}
-
-/// The value of a node: a literal, or an import that leads to one. None: calls and builtins are none.
-pub fn value_of<R: Read + ?Sized>(from: &mut R, of: NodeId) -> Result<Option<Value>, Fault<R::Error>> {
-    let mut at = of;
-    for _ in 0..MAX_IMPORTS {
-        match node(from, at)? {
-            Node::Literal { value } => return Value::load_element(from, &value).map(Some),
-            Node::Import { dag: imported } => at = dag(from, imported)?.root,
-            Node::Call { .. } | Node::Builtin { .. } => return Ok(None),
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

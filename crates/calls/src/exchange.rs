@@ -1,11 +1,12 @@
 //! What goes to a worker and what comes back: a snapshot commit with the call node's closure alone, and the result commit on top of it.
 
+use crate::builtin::value_of;
 use crate::history::is_fast_forward;
 use crate::id::{CommitId, DagId, NodeId};
 use crate::name::Name;
 use crate::object::Object;
 use crate::reach::{Closure, available};
-use crate::read::{Fault, Read, Records, commit, tree};
+use crate::read::{Fault, Read, Records, commit, dag, tree};
 use crate::record::{Commit, Dag, Tree};
 use crate::unreadable::Code;
 use std::collections::BTreeSet;
@@ -30,7 +31,8 @@ pub fn snapshot(call: NodeId) -> (CommitId, Records) {
 }
 
 /// Checks what a worker made of a snapshot, and gives the result's closure: `result` must be a dag in the tree of a commit that is a
-/// fast-forward of the snapshot, complete and valid. Commits with an exec map are refused: the Executor alone writes execs (R154).
+/// fast-forward of the snapshot, complete and valid, and its root a value. Commits with an exec map are refused: the Executor alone writes
+/// execs (R154).
 pub fn accept<R: Read + ?Sized>(
     from: &mut R,
     snapshot: CommitId,
@@ -59,5 +61,11 @@ pub fn accept<R: Read + ?Sized>(
     if !tree(from, shown)?.dags.values().any(|dag| *dag == result) {
         return Err(Fault::flawed(made, Code::InvalidPayload, "result_not_in_its_tree"));
     }
-    available(from, result.into(), MAX_RESULT_OBJECTS)
+    let whole = available(from, result.into(), MAX_RESULT_OBJECTS)?;
+    let root = dag(from, result)?.root;
+    // Nobody would execute a call that stands here, and a builtin whose inputs do not fit never gives a value.
+    match value_of(from, root)? {
+        Some(_) => Ok(whole),
+        None => Err(Fault::flawed(root, Code::InvalidKind, "result_is_no_value")),
+    }
 }

@@ -3,6 +3,7 @@
 //! Pure: no clock, no randomness, no I/O. Storing objects and executing calls is the work of others.
 
 pub mod adapter;
+mod builtin;
 pub mod cached_run;
 pub mod call;
 mod cbor;
