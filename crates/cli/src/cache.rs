@@ -13,6 +13,9 @@ use wire::api::{Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidat
 const DIGITS: usize = 12;
 /// Files and artifacts that are shown without --json.
 const MOST_FILES: usize = 20;
+/// Inputs of a function that are shown without --json, and how much of each.
+const MOST_INPUTS: usize = 20;
+const MOST_SIGNS: usize = 500;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Cache {
@@ -72,14 +75,15 @@ pub enum Cache {
     },
 }
 
-/// Say where a result came from: the run, its command, files and cost
+/// Say where a result came from: the run or function, its inputs and cost
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   repl backtrack
   repl backtrack train
+  repl backtrack $(repl call show cal_1f --json | jq -r .result.exec)
   repl backtrack b672168c328d --json | jq .inputs.files")]
 pub struct BacktrackArgs {
-    /// A cached run, the first digits of an exec or a key, or the hash of an artifact
+    /// A cached run, the first digits of an exec, a key, a dag or a value, or the hash of an artifact
     #[arg(default_value = lookup::LAST, value_name = "VALUE")]
     run: String,
     #[command(flatten)]
@@ -181,13 +185,52 @@ pub async fn backtrack(settings: &Settings, args: BacktrackArgs) -> Done {
     let what = value(&plane, &args.run).await?;
     let found: Result<Backtrack, Complaint> = plane.get(&format!("/backtrack/{what}")).await;
     let from = found.map_err(|complaint| match complaint.text.contains("no such result") {
-        true => complaint.fix("only results of `repl run --cache` are kept: repl cache ls"),
+        true => complaint.fix("results of `repl run --cache` and `repl call` are kept: repl cache ls"),
         false => complaint,
     })?;
     if args.json.json {
         return show::json(&from);
     }
     println!("exec {} {}", &from.exec[..DIGITS], from.status);
+    let on = from.instance.as_ref().map(|on| format!(" on {on}")).unwrap_or_default();
+    let mut pairs = vec![
+        ("key".to_owned(), Some(from.node[..DIGITS].to_owned())),
+        ("run".to_owned(), from.run.as_ref().map(|run| format!("{run}{on}"))),
+        ("executed".to_owned(), Some(show::clock(from.started_at))),
+        ("credits".to_owned(), from.credits.as_ref().map(|credits| show::credits(credits))),
+    ];
+    pairs.extend(if is_run(&from) { of_a_run(&from) } else { of_a_function(&from) });
+    show::pairs(&pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect::<Vec<_>>());
+    Ok(0)
+}
+
+type Pairs = Vec<(String, Option<String>)>;
+
+/// The inputs of a run have names, those of a function numbers.
+fn is_run(from: &Backtrack) -> bool {
+    from.inputs.get("argv").is_some()
+}
+
+fn of_a_function(from: &Backtrack) -> Pairs {
+    let json = |value: &serde_json::Value| {
+        let text = one_line(&value.to_string());
+        let first: String = text.chars().take(MOST_SIGNS).collect();
+        Some(if first.len() < text.len() { format!("{first}… (--json)") } else { first })
+    };
+    let mut inputs: Vec<(usize, &serde_json::Value)> = Vec::new();
+    for (name, value) in from.inputs.as_object().into_iter().flatten() {
+        inputs.extend(name.parse().ok().map(|position| (position, value)));
+    }
+    inputs.sort_by_key(|(position, _)| *position);
+    let mut pairs = vec![("function".to_owned(), Some(one_line(&from.function)))];
+    pairs.extend(inputs.iter().take(MOST_INPUTS).map(|(at, value)| (format!("input {at}"), json(value))));
+    let more = inputs.len().saturating_sub(MOST_INPUTS);
+    pairs.push(("inputs".to_owned(), (more > 0).then(|| format!("and {more} more"))));
+    pairs.push(("value".to_owned(), json(&from.value)));
+    pairs
+}
+
+fn of_a_run(from: &Backtrack) -> Pairs {
     let input = |name: &str| from.inputs.get(name).cloned().unwrap_or_default();
     let words = |value: serde_json::Value| -> Vec<String> {
         let text = |word: &serde_json::Value| word.as_str().map_or_else(|| word.to_string(), str::to_owned);
@@ -198,26 +241,22 @@ pub async fn backtrack(settings: &Settings, args: BacktrackArgs) -> Done {
         [shell, flag, text] if shell == "/bin/sh" && flag == "-c" => text.clone(),
         all => all.join(" "),
     };
-    let machine = input("machine");
-    let place = |name: &str| machine.get(name).and_then(|word| word.as_str()).unwrap_or_default().to_owned();
-    let where_ = [place("provider"), place("architecture"), place("os_release")].join(", ");
+    let of = input("machine");
+    let place = |name: &str| of.get(name).and_then(|word| word.as_str()).unwrap_or_default().to_owned();
+    let places = [place("provider"), place("architecture"), place("os_release")];
+    let machine = places.iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join(", ");
     let salt = input("salt").as_str().filter(|salt| !salt.is_empty()).map(str::to_owned);
     let listed = |words: Vec<String>| (!words.is_empty()).then(|| words.join(", "));
     let secrets = input("secrets").get("$set").cloned().unwrap_or_default();
-    let on = from.instance.as_ref().map(|on| format!(" on {on}")).unwrap_or_default();
     let written = |name: &str| {
         let text = from.value.get(name).and_then(|text| text.as_str())?;
         let first = text.lines().next().filter(|line| !line.is_empty())?;
         Some(one_line(first))
     };
-    show::pairs(&[
-        ("key", Some(from.node[..DIGITS].to_owned())),
-        ("run", from.run.as_ref().map(|run| format!("{run}{on}"))),
-        ("executed", Some(show::clock(from.started_at))),
-        ("credits", from.credits.as_ref().map(|credits| show::credits(credits))),
+    [
         ("command", (!command.is_empty()).then_some(command)),
         ("folder", input("working_dir").as_str().filter(|dir| !dir.is_empty()).map(str::to_owned)),
-        ("machine", Some(where_)),
+        ("machine", (!machine.is_empty()).then_some(machine)),
         ("variables", listed(words(input("env")))),
         ("secrets", listed(words(secrets))),
         ("salt", salt),
@@ -226,8 +265,9 @@ pub async fn backtrack(settings: &Settings, args: BacktrackArgs) -> Done {
         ("output", written("stdout")),
         ("errors", written("stderr")),
         ("artifacts", files(from.value.get("artifacts").unwrap_or(&serde_json::Value::Null))),
-    ]);
-    Ok(0)
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
 }
 
 /// The first paths of many.

@@ -112,6 +112,15 @@ person who types it: a control plane never opens one.")]
   repl dag pull s3://bucket/team main --as team
   repl dag branch main team/main       then make a head of it")]
     Pull(transfer::Pull),
+    /// Delete what no head of a remote needs any more
+    #[command(after_help = "Examples:
+  repl dag sweep file:///mnt/backup/dag
+  repl dag sweep s3://bucket/team --json | jq .deleted
+
+The first sweep that finds something unneeded for a day marks it. One that finds
+it still unneeded a day later deletes it. So call it daily; it may run beside
+pushes. This command opens the remote itself, as repl dag push does.")]
+    Sweep(transfer::Sweep),
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -130,8 +139,14 @@ pub enum Index {
 }
 
 pub async fn dag(settings: &Settings, command: Dag) -> Done {
+    let command = match command {
+        // It concerns no control plane.
+        Dag::Sweep(args) => return transfer::sweep(args).await,
+        command => command,
+    };
     let plane = ControlPlane::reach(settings).await?;
     match command {
+        Dag::Sweep(args) => transfer::sweep(args).await,
         Dag::Show { object, json } => print_object(&plane, &object, json).await,
         Dag::Log { head, listing } => log(&plane, &head, listing).await,
         Dag::Heads { listing } => heads(&plane, listing).await,

@@ -2,12 +2,13 @@
 
 use crate::{Engine, view};
 use calls::cached_run::{FUNCTION, LINES};
+use calls::call::value_of;
 use calls::id::{Found, Prefix};
 use calls::json::to_json;
-use calls::record::{Exec, Node};
-use calls::{ExecId, Fault, Kind, NodeId, Value, read};
+use calls::record::{Exec, ExecStatus, Node};
+use calls::{ExecId, Fault, Id, Kind, NodeId, Value, read};
 use model::attempt::Attempt;
-use model::{Failure, OrgId, Refused, RunId, Trouble};
+use model::{Failure, OrgId, Refused, RunId, Timestamp, Trouble};
 use serde_json::Value as Json;
 use store::Tx;
 use store::exec::ExecRow;
@@ -15,6 +16,8 @@ use store::object::Objects;
 
 /// Objects that begin with the same digits, enough to say that there are several.
 const FEW: i64 = 8;
+/// Execs whose results are compared with a dag or value that a person names.
+const MOST_LOOKED_AT: i64 = 5_000;
 
 /// Where a result came from.
 #[derive(Debug, Clone)]
@@ -29,7 +32,7 @@ pub struct Origin {
 }
 
 impl Engine {
-    /// `what`: a run, or the first digits of an exec, of a call node, or of the contents of an artifact.
+    /// `what`: a run, or the first digits of an exec, of a call node, of a result's dag or value, or of the contents of an artifact.
     pub async fn backtrack(&self, org: OrgId, what: String) -> Result<Origin, Failure> {
         self.store
             .read("exec.backtrack", move |tx| {
@@ -63,7 +66,8 @@ fn find(tx: &mut Tx, org: OrgId, what: &str) -> Result<ExecRow, Failure> {
         return Ok(exec);
     }
     let mut objects = store::object::of_prefix(tx, org, prefix, FEW)?;
-    objects.retain(|object| matches!(object.kind, Kind::Exec | Kind::Node));
+    let is_part = |kind| matches!(kind, Kind::Exec | Kind::Node | Kind::Dag | Kind::Datum);
+    objects.retain(|object| is_part(object.kind));
     match prefix.pick(objects.iter().map(|object| object.id)) {
         Found::None => Err(none(what)),
         Found::Several(one, other) => {
@@ -72,12 +76,70 @@ fn find(tx: &mut Tx, org: OrgId, what: &str) -> Result<ExecRow, Failure> {
         }
         Found::One(id) => {
             let row = match objects[0].kind {
-                Kind::Exec => store::exec::find(tx, org, ExecId(id))?,
-                _ => store::exec::of_node(tx, org, NodeId(id), 1)?.into_iter().next(),
+                Kind::Exec => match store::exec::find(tx, org, ExecId(id))? {
+                    Some(row) => Some(row),
+                    None => pulled(tx, org, ExecId(id))?,
+                },
+                Kind::Node => store::exec::of_node(tx, org, NodeId(id), 1)?.into_iter().next(),
+                _ => None,
             };
-            row.ok_or_else(|| none(what))
+            match row {
+                Some(row) => Ok(row),
+                None => of_result(tx, org, id)?.ok_or_else(|| none(what)),
+            }
         }
     }
+}
+
+/// An exec that came with a head of another org or installation: its record is all that is known of it here.
+fn pulled(tx: &mut Tx, org: OrgId, id: ExecId) -> Result<Option<ExecRow>, Failure> {
+    let mut objects = Objects { tx, org };
+    let read = |objects: &mut Objects<'_>| {
+        let record = read::exec(objects, id)?;
+        let Node::Call { function, .. } = read::node(objects, record.node)? else { return Ok(None) };
+        let Value::Uri(function) = Value::load_element(objects, &function)? else { return Ok(None) };
+        Ok(Some(ExecRow {
+            id,
+            node: record.node,
+            function: function.as_str().to_owned(),
+            name: String::new(),
+            ok: record.status == ExecStatus::Ok,
+            run: None,
+            ended_at: Timestamp(record.ended_ms),
+            bytes: 0,
+        }))
+    };
+    match read(&mut objects) {
+        Ok(found) => Ok(found),
+        Err(Fault::Source(failure)) => Err(failure),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The newest exec whose result is this dag, or whose value is this node or datum. No index leads there: the newest execs are looked at.
+fn of_result(tx: &mut Tx, org: OrgId, id: Id) -> Result<Option<ExecRow>, Failure> {
+    let now = tx.at();
+    for row in store::exec::page(tx, org, now, MOST_LOOKED_AT)? {
+        let mut objects = Objects { tx, org };
+        let is_it = |objects: &mut Objects<'_>| {
+            let result = read::exec(objects, row.id)?.result;
+            if result.0 == id {
+                return Ok(true);
+            }
+            let root = read::dag(objects, result)?.root;
+            let is_value = match read::node(objects, root)? {
+                Node::Literal { value } => value.id().0 == id,
+                _ => false,
+            };
+            Ok(root.0 == id || is_value)
+        };
+        match is_it(&mut objects) {
+            Ok(true) => return Ok(Some(row)),
+            Err(Fault::Source(failure)) => return Err(failure),
+            Ok(false) | Err(_) => {}
+        }
+    }
+    Ok(None)
 }
 
 fn origin(tx: &mut Tx, org: OrgId, exec: ExecRow) -> Result<Origin, Failure> {
@@ -119,10 +181,7 @@ fn read_origin(objects: &mut Objects<'_>, exec: &ExecRow) -> Result<Parts, Fault
         shown.push((name, value));
     }
     let dag = read::dag(objects, record.result)?;
-    let value = match read::node(objects, dag.root)? {
-        Node::Literal { value } => shown_as(&Value::load_element(objects, &value)?),
-        _ => Json::Null,
-    };
+    let value = value_of(objects, dag.root)?.map_or(Json::Null, |value| shown_as(&value));
     Ok((record, shown, value))
 }
 

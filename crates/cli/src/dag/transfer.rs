@@ -12,7 +12,7 @@ use calls::reach::closure;
 use calls::refs::RefName;
 use calls::uri::Blob;
 use calls::{CommitId, Fault, Object, Read, Reference};
-use server::remote::{Access, Opened, Remote, RemoteError, Source};
+use server::remote::{Access, Opened, Remote, RemoteError, Source, WINDOW};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -64,6 +64,26 @@ pub struct Pull {
     force: bool,
     #[command(flatten)]
     json: Json,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Sweep {
+    /// file:///PATH or s3://BUCKET/PREFIX
+    #[arg(value_name = "URI")]
+    remote: String,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// What a sweep has done.
+#[derive(Debug, serde::Serialize)]
+struct Swept {
+    /// Unneeded since an earlier sweep.
+    deleted: usize,
+    /// Found unneeded now.
+    marked: usize,
+    /// Marked earlier and needed again.
+    spared: usize,
 }
 
 /// What went over the line.
@@ -147,6 +167,28 @@ fn tell(moved: &Moved, how: &str, remote: &str, json: bool) -> Done {
             many => format!(" and {many} files"),
         };
         eprintln!("repl: {name} is at {commit}: {} objects{blobs} {how} ({})", moved.objects, one_line(remote));
+    }
+    Ok(0)
+}
+
+pub async fn sweep(args: Sweep) -> Done {
+    let (uri, now_ms) = (args.remote.clone(), show::now_ms());
+    let swept = blocking(move || {
+        // A repository that is not there is not made; one that is there must keep to the conditions of writes.
+        Remote::open(&uri, Access::Read).map_err(complaint)?;
+        let remote = Remote::open(&uri, Access::Write).map_err(complaint)?;
+        remote.sweep(now_ms, WINDOW).map_err(complaint)
+    })
+    .await?;
+    let swept = Swept { deleted: swept.deleted, marked: swept.condemned, spared: swept.spared };
+    if args.json.json {
+        return show::json(&swept);
+    }
+    let Swept { deleted, marked, spared } = swept;
+    let remote = one_line(&args.remote);
+    eprintln!("repl: {deleted} files deleted, {marked} marked, {spared} needed again ({remote})");
+    if marked > 0 {
+        eprintln!("repl: a sweep in a day deletes what is marked and still not needed");
     }
     Ok(0)
 }

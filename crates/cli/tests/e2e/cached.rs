@@ -117,6 +117,65 @@ fn a_head_goes_to_a_remote_and_comes_to_another_home_where_it_answers_nothing() 
 }
 
 #[test]
+fn what_a_kept_result_cannot_know_is_refused_with_the_way_out() {
+    let settings = "[providers.far]\nkind = \"ssh\"\nhosts = [\"somebody@box.invalid\"]\n";
+    let feature = "[features.tool]\ninstall = \"true\"\nremove = \"true\"\n";
+    let home = Home::with(&format!("{settings}{feature}"));
+    for (flags, said) in [
+        (&["--provider", "far"][..], "use --provider local, or leave out --cache"),
+        (&["--feature", "tool"], "leave out features or cache"),
+        (&["--save-snapshot"], "leave out save_snapshot or cache"),
+    ] {
+        let refused = home.run(&[&["--cache"], flags].concat(), "true");
+        assert!(refused.code != 0 && refused.stderr.contains(said), "{flags:?}: {refused}");
+    }
+    assert_eq!(home.done(&["ps", "--all", "--json"]).out().trim(), "[]", "nothing was submitted");
+}
+
+/// All that is in the folder was written two days ago.
+fn age(folder: &std::path::Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            age(&path);
+        } else {
+            let then = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 24 * 3600);
+            std::fs::File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_no_head_of_a_remote_needs_is_deleted_by_the_second_sweep() {
+    let home = Home::new();
+    let folder = home.here().join("remote");
+    let remote = format!("file://{}", folder.display());
+    let none = home.say(&["dag", "sweep", &remote]);
+    assert!(none.code == 1 && none.stderr.contains("no repository"), "{none}");
+    assert!(!folder.exists(), "a sweep makes no remote");
+    home.run(&["--cache"], "echo first");
+    home.done(&["dag", "branch", "main"]);
+    home.done(&["dag", "push", &remote]);
+    let kept = home.done(&["dag", "ref", "main"]).out();
+    // The second push replaces the first: its manifest is needed no more.
+    home.run(&["--cache"], "echo second");
+    home.done(&["dag", "branch", "main"]);
+    home.done(&["dag", "push", &remote]);
+    let sweep = || -> serde_json::Value {
+        serde_json::from_slice(&home.done(&["dag", "sweep", &remote, "--json"]).stdout).unwrap()
+    };
+    assert_eq!(sweep(), serde_json::json!({ "deleted": 0, "marked": 0, "spared": 0 }), "all is young");
+    age(&folder);
+    let said = home.done(&["dag", "sweep", &remote]);
+    assert!(said.stderr.contains("0 files deleted, 1 marked") && said.stderr.contains("in a day"), "{said}");
+    age(&folder);
+    assert_eq!(sweep(), serde_json::json!({ "deleted": 1, "marked": 0, "spared": 0 }));
+    home.done(&["dag", "pull", &remote]);
+    let log = home.done(&["dag", "log", "origin/main"]).out();
+    assert!(log.contains(&kept[..12]), "what the head reaches is whole: {log}");
+}
+
+#[test]
 fn a_head_goes_to_a_bucket_and_comes_back() {
     let weed = Weed::start();
     let mut home = Home::new();

@@ -49,6 +49,32 @@ fn a_function_is_executed_once_for_the_same_inputs() {
 }
 
 #[test]
+fn a_value_of_a_function_is_followed_back_to_function_and_inputs() {
+    let (home, other) = (Home::with(SETTINGS), Home::new());
+    let echo = function(&home, "echo", "#!/bin/sh\ncat\n");
+    let text = "a text that is longer than what is inlined";
+    let called = value(&home.done(&["call", &echo, "1", &format!("{text:?}"), "--json"]).out());
+    let exec = called["result"]["exec"].as_str().unwrap();
+    let record = value(&home.done(&["dag", "show", exec]).out());
+    let dag = record["result"].as_str().unwrap();
+    let root = value(&home.done(&["dag", "show", dag]).out())["root"].as_str().unwrap().to_owned();
+    for named in [exec, dag, &root, called["node"].as_str().unwrap()] {
+        let said = home.done(&["backtrack", named]).out();
+        for part in [&exec[..12], "function", &echo, "input 0", "input 1", text, "value"] {
+            assert!(said.contains(part), "{named}: no {part} in {said}");
+        }
+        assert!(!said.contains("machine") && !said.contains("command"), "{said}");
+    }
+    // Elsewhere it is known by its record alone.
+    let remote = format!("file://{}", home.here().join("remote").display());
+    home.done(&["dag", "branch", "main"]);
+    home.done(&["dag", "push", &remote]);
+    other.done(&["dag", "pull", &remote]);
+    let said = other.done(&["backtrack", exec]).out();
+    assert!(said.contains(&echo) && said.contains(text), "{said}");
+}
+
+#[test]
 fn a_run_is_a_function_and_shares_its_result_with_cached_runs() {
     let home = Home::with(SETTINGS);
     let mark = home.here().join("mark");
