@@ -7,19 +7,24 @@ mod postgres;
 
 use adapters::fake::{FakeSettings, Fate, MachineState};
 use adapters::{FakeProvider, Provider};
-use calls::cached_run::{RunValue, Stream};
+use calls::cached_run::{FUNCTION, RunValue, Stream};
+use calls::call::Call;
+use calls::function::Function;
+use calls::key::{Epoch, execution_key};
+use calls::reach::available;
+use engine::cache::Garbage;
 use engine::durable::{Answered, Asker, End, Request, StepRender};
 use engine::offer::{Poll, Taken};
 use engine::question::{Verdict, Word};
 use engine::run::{Plans, Render, Submission};
 use engine::runner::{Fact, Introduction, What};
 use engine::{Config, Engine, EngineContext, Presence};
-use model::execution::{ExecutionEvent, apply};
+use model::execution::{Execution, ExecutionEvent, apply};
 use model::instance::Instance;
 use model::job::{Job, JobReason, JobStatus};
 use model::plan::{AgentPlan, StepPlan, TaskPlan};
 use model::run::RunStatus;
-use model::spec::RunSpec;
+use model::spec::{Command, RunSpec};
 use model::step::{StepWait, ToolKind};
 use model::time::HOUR;
 use model::{Credits, Failure, OrgId, Outcome, QuestionId, Refused, RunId, StepId};
@@ -28,6 +33,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use store::{Database, Installation, Options, Store};
 
 const MACHINES: usize = 6;
@@ -46,10 +52,14 @@ impl engine::Timer for Never {
 
 /// A control plane over this database. Of several each has a store, and thus connections and ids, of its own.
 fn control_plane(database: Database, blobs: &Path, provider: &Arc<FakeProvider>) -> Arc<Engine> {
+    control_plane_of(Config::default(), database, blobs, provider)
+}
+
+fn control_plane_of(config: Config, database: Database, blobs: &Path, provider: &Arc<FakeProvider>) -> Arc<Engine> {
     let options = Options { blobs: Some(blobs.to_owned()), lease_ms: HOUR, ..Options::new(database) };
     let store = Store::open(&options).unwrap();
     let context = EngineContext {
-        config: Config::default(),
+        config,
         installation: Installation::new("t3stt3st", [7; 32]),
         providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn Provider>)]).into(),
         tools: Default::default(),
@@ -545,6 +555,106 @@ fn a_thousand_pins_at_once_share_few_commits() {
     runtime.block_on(async {
         share_commits(&[open(Database::File(folder.path().join("pins.db")))]).await;
         share_commits(&[open(Database::Postgres(url))]).await;
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}
+
+/// A collection takes what was unused for so long. Longer than any transaction here takes.
+const WINDOW_MS: i64 = 3_000;
+/// Objects that collections have to take before the writers stop, and the pins after which they stop in any case.
+const ENOUGH_SWEPT: i64 = 200;
+const MOST_PINS: usize = 5_000;
+const PINS_AT_ONCE: usize = 20;
+
+/// An execution whose result is staged and waits to be pinned: call, result and row in one transaction.
+async fn answered(engine: &Engine, org: OrgId, number: usize) {
+    let call = Call::of(&Function::parse(FUNCTION).unwrap(), &[calls::Value::Int(number as i64)]).unwrap();
+    let stdout = Stream::of(format!("{number} {}", "long ".repeat(20)).into_bytes());
+    let stderr = Stream::of(Vec::new());
+    let (dag, records) = RunValue { exit_code: 0, stdout, stderr, artifacts: BTreeMap::new() }.dag().unwrap();
+    let key = execution_key(&org.to_string(), call.node, &Epoch::Counter(0)).to_string();
+    let write = move |tx: &mut store::Tx| {
+        store::object::put(tx, org, &call.records)?;
+        store::object::put(tx, org, &records)?;
+        let (id, at) = (tx.next_id(), tx.at());
+        let new = Execution::new(org, key.clone(), call.node.to_string(), 1);
+        let mut it = Execution { function: FUNCTION.to_owned(), asked: true, ..new };
+        for event in [ExecutionEvent::NotPinned, ExecutionEvent::Done { ok: true, result: dag.to_string() }] {
+            if let Outcome::Moved { next, .. } = apply(&it, &event, at)? {
+                it = next;
+            }
+        }
+        let spec = RunSpec::task(Command::Shell("true".to_owned()), "fake", "here");
+        let request = json!({ "name": "", "work": { "run": { "run": RunId(tx.next_id()), "spec": spec } } });
+        store::execution::insert(tx, id, &it, &request)?;
+        tx.wake(store::WorkKind::Execution, id, at);
+        Ok(())
+    };
+    engine.store.write(store::Lane::Normal, "test.answered", write).await.unwrap();
+}
+
+/// Stages and pins until the collections have taken enough; how many.
+async fn pins_beside(engine: Arc<Engine>, org: OrgId, from: usize, swept: Arc<AtomicI64>) -> usize {
+    let worker = engine.start_worker(format!("w{from}")).await.unwrap();
+    engine.beat(&worker).await.unwrap();
+    let mut number = from;
+    while swept.load(Ordering::Relaxed) < ENOUGH_SWEPT && number < from + MOST_PINS {
+        for _ in 0..PINS_AT_ONCE {
+            answered(&engine, org, number).await;
+            number += 1;
+        }
+        work(&engine, &worker).await;
+    }
+    work(&engine, &worker).await;
+    number - from
+}
+
+#[test]
+fn a_collection_beside_two_writers_loses_nothing_that_is_pinned() {
+    let postgres = Postgres::start();
+    let url = postgres.database();
+    let folder = tempfile::tempdir().unwrap();
+    let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey)));
+    let open = || {
+        let mut config = Config::default();
+        config.calls.unnamed_kept_ms = WINDOW_MS;
+        control_plane_of(config, Database::Postgres(url.clone()), folder.path(), &provider)
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let [one, two, collector] = [open(), open(), open()];
+        let org = collector.ensure_org("default").await.unwrap();
+        let swept = Arc::new(AtomicI64::new(0));
+        let writers = [(one, 0), (two, MOST_PINS)].map(|(engine, from)| {
+            let swept = swept.clone();
+            tokio::spawn(async move { pins_beside(engine, org, from, swept).await })
+        });
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            let asked = Garbage { older_than_ms: HOUR, max_bytes: i64::MAX };
+            let found = collector.collect_garbage(org, asked).await.unwrap();
+            swept.fetch_add(found.objects, Ordering::Relaxed);
+        }
+        let mut pinned = 0;
+        for writer in writers {
+            pinned += writer.await.unwrap();
+        }
+        assert!(swept.load(Ordering::Relaxed) >= ENOUGH_SWEPT, "{pinned} pins, and nothing was garbage");
+        let read = move |tx: &mut store::Tx| {
+            let pins = store::pin::page(tx, org, "default", i64::MAX, 2 * MOST_PINS as i64)?;
+            let damaged: Vec<String> = pins
+                .iter()
+                .filter_map(|pin| {
+                    let whole = available(&mut store::object::Objects { tx, org }, pin.exec.id.into(), 1_000);
+                    whole.err().map(|fault| format!("{}: {fault}", pin.exec.id))
+                })
+                .collect();
+            let index = store::refs::page(tx, org, "refs/index/", 2)?[0].1;
+            let root = calls::read::commit(&mut store::object::Objects { tx, org }, index).unwrap().execs;
+            let mut in_index = 0;
+            calls::trie::walk(&mut store::object::Objects { tx, org }, root, &mut |_, _| in_index += 1).unwrap();
+            Ok((pins.len(), in_index, damaged))
+        };
+        assert_eq!(collector.store.read("test.pins", read).await.unwrap(), (pinned, pinned, Vec::new()));
     });
     assert_eq!(postgres.deadlocks(), 0);
 }

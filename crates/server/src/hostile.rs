@@ -273,6 +273,22 @@ async fn nobody_gets_anything_without_a_token() {
             assert!(is_problem(&got), "{} {}: {}", route.method, route.path, got.body);
         }
     }
+    // A machine has a token, and so has a command that does durable steps: neither puts objects, pins or refs.
+    let run = world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
+    let id = run.body["instance"].as_str().unwrap().to_owned();
+    let machine = world.ask("get", &format!("/api/v1/instances/{id}"), Some(&world.admin), &[], "").await;
+    let name = machine.body["name"].as_str().unwrap();
+    let installation = &world.engine.context.installation;
+    let of_machine = format!("{name}.{}", installation.runner_token(name));
+    let known = world.ask("post", "/runner/v1/heartbeat", Some(&of_machine), &[], "{}").await;
+    assert_ne!(known.status, StatusCode::UNAUTHORIZED, "or this shows nothing");
+    let of_step = installation.step_token("1.1.1.1.1.1.1");
+    for (method, path) in [("put", "/dag/records"), ("put", "/dag/refs"), ("post", "/calls"), ("post", "/runs")] {
+        for (token, status) in [(&of_machine, StatusCode::UNAUTHORIZED), (&of_step, StatusCode::FORBIDDEN)] {
+            let got = world.ask(method, &format!("/api/v1{path}"), Some(token), &[], "{}").await;
+            assert_eq!(got.status, status, "{method} {path}: {}", got.body);
+        }
+    }
     for path in ["/runner/v1/heartbeat", "/runner/v1/report", "/runner/v1/register"] {
         for token in [None, Some("repl-testtest-1-1.0000"), Some("x")] {
             assert_eq!(world.ask("post", path, token, &[], "{}").await.status, StatusCode::UNAUTHORIZED, "{path}");

@@ -253,6 +253,16 @@ mod tests {
     }
 
     #[test]
+    fn a_server_executes_its_own_adapter_and_a_persons_control_plane_what_is_installed() {
+        let usual = |embedded| Settings { embedded, ..settings(Some("/s"), None, None) }.engine_config().calls.adapters;
+        assert_eq!(usual(false), Some(vec!["dml-exec-repl".to_owned()]));
+        assert_eq!(usual(true), Some(vec!["dml-exec-*".to_owned()]));
+        let mut listed = settings(Some("/s"), None, None);
+        listed.config.calls.adapters = Some(vec!["dml-exec-words".to_owned()]);
+        assert_eq!(listed.engine_config().calls.adapters, Some(vec!["dml-exec-words".to_owned()]));
+    }
+
+    #[test]
     fn runners_of_this_host_dial_the_socket_and_others_the_public_url() {
         let public = Some("https://remuda.example");
         for (socket, listen, public, listening, host) in [
