@@ -208,6 +208,14 @@ rules! {
             ("crates/model/src/run.rs", "string_enum! {\n    pub enum RunStatus {\n        Open = \"open\",\n    }\n}\nconst A: &str = \"a\";"),
             ("GLOSSARY.md", "| run | `open` | |"),
         ];
+    texts::tables_of_tests_name_only_tests_that_exist
+        refuses &[("docs/calls.md", "| sentence | test |\n|---|---|\n| a claim is taken over | `a::taken_over` (`result`) |")];
+        accepts &[
+            ("docs/calls.md", "| sentence | test |\n|---|---|\n| a claim is taken over | `a::taken_over` (`result`) |"),
+            ("docs/other.md", "| key | meaning |\n|---|---|\n| x | `no_test` |"),
+            ("crates/model/tests/a.rs", "#[test]\nfn taken_over() {}"),
+        ];
+
     texts::documents_name_only_what_exists
         refuses &[
             ("README.md", "see `crates/model/src/gone.rs`"),

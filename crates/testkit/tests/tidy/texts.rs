@@ -44,6 +44,44 @@ pub fn no_text_knows_a_machine(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
+/// Tables of documents whose last column is headed `test` name functions of tests. What stands in parentheses says more about one.
+pub fn tables_of_tests_name_only_tests_that_exist(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in tree.documents() {
+        let mut of_tests = false;
+        for (line, text) in file.lines() {
+            let Some(cell) =
+                text.trim_end().strip_suffix('|').and_then(|row| row.rsplit_once('|')).map(|(_, it)| it.trim())
+            else {
+                of_tests = false;
+                continue;
+            };
+            of_tests |= cell == "test";
+            let code = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+            for named in code(&without_parentheses(cell)).iter().filter(|_| of_tests) {
+                let function = format!("fn {}(", named.rsplit("::").next().unwrap_or(named));
+                if !tree.rust().any(|file| file.text.contains(&function)) {
+                    complaints.push(file.complain(line, format!("there is no test `{named}`")));
+                }
+            }
+        }
+    }
+    complaints
+}
+
+fn without_parentheses(text: &str) -> String {
+    let (mut depth, mut left) = (0, String::new());
+    for sign in text.chars() {
+        match sign {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            sign if depth <= 0 => left.push(sign),
+            _ => {}
+        }
+    }
+    left
+}
+
 pub fn documents_name_only_what_exists(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in tree.documents() {

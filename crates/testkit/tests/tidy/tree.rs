@@ -39,8 +39,10 @@ impl Tree {
         self.rust().filter(|file| file.path.contains("/src/") && !file.is_test())
     }
 
+    /// Of the crates of this workspace. Below them, `fuzz` folders are workspaces of their own.
     pub fn manifests(&self) -> impl Iterator<Item = &File> {
-        self.files.iter().filter(|file| file.path.starts_with("crates/") && file.path.ends_with("/Cargo.toml"))
+        let ours = |file: &&File| file.path.starts_with("crates/") && file.path.ends_with("/Cargo.toml");
+        self.files.iter().filter(ours).filter(|file| !file.path.ends_with("/fuzz/Cargo.toml"))
     }
 
     pub fn documents(&self) -> impl Iterator<Item = &File> {
