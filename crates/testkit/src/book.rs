@@ -55,6 +55,11 @@ model::string_enum! {
         CallAnswered = "call-answered",
         /// Two runs waited for one execution.
         CallShared = "call-shared",
+        /// A user that is no run called a function: a kept result answered, or an execution began.
+        CallOfUserAnswered = "call-of-user-answered",
+        CallOfUserExecuted = "call-of-user-executed",
+        /// A `call` step of a plan has its value.
+        StepCalled = "step-called",
         /// Another process went on with an execution whose worker was stopped or dead.
         ClaimTakenOver = "claim-taken-over",
         ResultsInvalidated = "results-invalidated",

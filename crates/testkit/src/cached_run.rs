@@ -3,25 +3,34 @@
 
 use crate::book::Situation;
 use crate::chance::Chance;
-use crate::client::{Client, Wish};
+use crate::client::{Client, Wish, plain};
 use crate::machine::Plan;
 use crate::sim::Promise;
 use crate::time::now;
 use crate::world::World;
+use calls::cached_run::RunValue;
+use calls::call::value_of;
 use calls::reach::available;
 use calls::refs::RefName;
 use calls::{NodeId, read, trie};
-use engine::Engine;
 use engine::cache::{CountRender, Garbage, Invalid};
+use engine::call::{CallAnswer, CallAsked, CallRender};
+use engine::run::{Plans, Submission};
+use engine::{Engine, EngineContext};
+use model::plan::StepPlan;
 use model::run::{Run, RunStatus};
 use model::spec::{Cache, CallPart, Command, RunSpec};
+use model::step::ToolKind;
 use model::time::{MINUTE, SECOND};
 use model::{Failure, OrgId, Refused, RunId};
+use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::idempotency::Key;
 use store::object::Objects;
 
+/// The function whose calls are executed by runs.
+const RUN: &str = "dml+exec://dml-exec-repl/run";
 /// Rows of one org that are looked at.
 const MANY: i64 = 10_000;
 /// Records of one result.
@@ -40,16 +49,63 @@ pub fn cached(spec: RunSpec, chance: &mut Chance) -> RunSpec {
 
 /// What users of cached runs do beside what all do.
 pub fn wish(chance: &mut Chance) -> Wish {
-    match chance.between(0, 4) {
+    match chance.between(0, 8) {
+        4..=6 => Wish::Call { fresh: false },
+        7 => Wish::Call { fresh: true },
         0 => Wish::Invalidate { all: chance.one_in(2) },
         1 => Wish::Collect { older_than_ms: 0, max_bytes: chance.pick(&[0, i64::MAX]) },
         _ => Wish::Collect { older_than_ms: MINUTE, max_bytes: i64::MAX },
     }
 }
 
-/// A request about results, as the server's handlers make it.
-pub fn request(engine: &Engine, org: OrgId, run: RunId, wish: Wish, key: Option<Key>) -> Result<Vec<u8>, Failure> {
+/// A function's input, the document of a run, is here its whole specification.
+pub fn document(_: &EngineContext, (org, _): (OrgId, &str), document: Json) -> Result<Submission, Failure> {
+    let spec = serde_json::from_value(document).map_err(|error| Refused::invalid("inputs", error.to_string()))?;
+    Ok(Submission { org, name: None, spec, plans: Plans::default(), start: true })
+}
+
+/// What a step of a plan calls: one of the commands that cached runs have, too.
+pub fn step(chance: &mut Chance, name: &str) -> StepPlan {
+    let spec = cached(plain(String::new()), chance);
+    let input = json!({ "function": RUN, "inputs": [spec], "cache": !chance.one_in(6) });
+    StepPlan { idempotent: true, input, timeout_ms: 10 * MINUTE, ..StepPlan::new(name, ToolKind::Call) }
+}
+
+/// What a user that is no run asks for, and which situation that was.
+fn call(engine: &Engine, client: &Client, org: OrgId, fresh: bool, key: Option<Key>) -> Result<Vec<u8>, Failure> {
+    let input = serde_json::to_value(&client.spec).expect("a specification is plain data");
+    let asked = CallAsked { org, function: RUN.to_owned(), inputs: vec![input], cache: !fresh };
+    let render: CallRender = Arc::new(|seen| format!("{:?} {}", seen.id, seen.status).into_bytes());
+    match now(engine.call(asked, key, render))? {
+        CallAnswer::Hit(seen) => Ok(format!("hit {}", seen.node).into_bytes()),
+        CallAnswer::Asked(answer) if answer.status < 400 => Ok(answer.body),
+        CallAnswer::Asked(answer) => {
+            Err(Refused::Conflict { why: String::from_utf8_lossy(&answer.body).into_owned() }.into())
+        }
+    }
+}
+
+/// The situation in which a user was answered.
+pub fn met(wish: Wish, answer: &[u8]) -> Option<Situation> {
     match wish {
+        Wish::Invalidate { .. } => Some(Situation::ResultsInvalidated),
+        Wish::Collect { .. } => Some(Situation::ResultsCollected),
+        Wish::Call { .. } if answer.starts_with(b"hit ") => Some(Situation::CallOfUserAnswered),
+        Wish::Call { .. } => Some(Situation::CallOfUserExecuted),
+        _ => None,
+    }
+}
+
+/// A request about results, as the server's handlers make it.
+pub fn request(
+    engine: &Engine,
+    (client, org): (&Client, OrgId),
+    run: RunId,
+    wish: Wish,
+    key: Option<Key>,
+) -> Result<Vec<u8>, Failure> {
+    match wish {
+        Wish::Call { fresh } => call(engine, client, org, fresh, key),
         Wish::Invalidate { all } => {
             let node = now(engine.run(org, run))?.call.and_then(|called| called.node.parse().ok());
             let what = match node.filter(|_| !all) {
@@ -130,12 +186,37 @@ impl World {
         }
     }
 
+    /// The value of every exec is what the run that it names really did.
+    fn judge_execs(&mut self, org: OrgId) {
+        let found = now(self.store.read("sim.execs", move |tx| {
+            let mut found = Vec::new();
+            for row in store::exec::page(tx, org, model::Timestamp(i64::MAX), MANY)? {
+                let mut objects = Objects { tx, org };
+                let value = read::exec(&mut objects, row.id)
+                    .and_then(|exec| read::dag(&mut objects, exec.result))
+                    .and_then(|dag| value_of(&mut objects, dag.root));
+                let code = value.ok().flatten().and_then(|value| RunValue::read(&value)).map(|value| value.exit_code);
+                found.push((row.run, row.ok, code));
+            }
+            Ok(found)
+        }));
+        for (run, ok, code) in found.expect("a database in memory is read") {
+            // One that a collection has taken says nothing.
+            let (Some(run), Some(code)) = (run, code) else { continue };
+            let really = self.truth.of(run).any(|execution| execution.exit_code.map(i64::from) == Some(code));
+            if !really || ok != (code == 0) {
+                self.complain(Promise::Safe, format!("the result of {run} says {code} (ok: {ok}), and it did not"));
+            }
+        }
+    }
+
     /// The rows of pins are the exec map of the index, and every pin leads to a result that is whole; no execution is left open.
     pub fn judge_results(&mut self) {
         if self.open_executions() > 0 {
             self.complain(Promise::Ends, "an execution never ends".to_owned());
         }
         for org in self.orgs {
+            self.judge_execs(org);
             let judged = now(self.store.read("sim.pins", move |tx| {
                 let rows: BTreeMap<NodeId, calls::ExecId> = store::pin::page(tx, org, "default", i64::MAX, MANY)?
                     .into_iter()

@@ -49,6 +49,10 @@ pub enum Wish {
     Invalidate {
         all: bool,
     },
+    /// As a caller that is no run, of the same call.
+    Call {
+        fresh: bool,
+    },
     /// Results that answered no run for long go.
     Collect {
         older_than_ms: i64,

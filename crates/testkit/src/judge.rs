@@ -12,7 +12,7 @@ use model::allocation::AllocationStatus;
 use model::question::QuestionStatus;
 use model::run::{Run, RunStatus};
 use model::spec::{FailureMode, RunKind};
-use model::step::StepWait;
+use model::step::{StepStatus, StepWait, ToolKind};
 use model::workflow::{PatternKind, WorkflowStatus};
 use std::collections::BTreeMap;
 use store::LogStream;
@@ -157,6 +157,12 @@ impl World {
     }
 
     fn note_situations(&mut self, run: &Run) {
+        let (id, attempt) = (run.id, run.attempt);
+        let steps = now(self.store.read("sim.steps", move |tx| store::step::of_attempt(tx, id, attempt)));
+        let called = |step: &model::step::Step| step.tool == ToolKind::Call && step.status == StepStatus::Completed;
+        if steps.expect("a database in memory is read").iter().any(called) {
+            self.tool.book().meets(Situation::StepCalled);
+        }
         let mut book = self.tool.book();
         let by_goal = run.spec.plan.goal && run.plan_version > 1;
         let again = run.plan_version > 1 + i64::from(run.spec.plan.goal);

@@ -1,7 +1,6 @@
 //! Requests of simulated users: each is repeated with the same idempotency key until it is answered. Calls the engine as
 //! the server's handlers do.
 
-use crate::book::Situation;
 use crate::cached_run;
 use crate::client::Wish;
 use crate::faults::Kind;
@@ -63,8 +62,8 @@ impl World {
                 let other = self.orgs[1 - client.org];
                 now(engine.act_on(other, run, Action::Cancel { abort: true }, None, render)).and_then(body)
             }
-            (Some(run), Some(wish @ (Wish::Invalidate { .. } | Wish::Collect { .. }))) => {
-                cached_run::request(engine, org, run, wish, key)
+            (Some(run), Some(wish @ (Wish::Invalidate { .. } | Wish::Collect { .. } | Wish::Call { .. }))) => {
+                cached_run::request(engine, (client, org), run, wish, key)
             }
             (Some(run), Some(Wish::Delete)) => now(engine.delete(org, run)).map(|()| Vec::new()),
             (Some(run), Some(wish)) => self.about_its_slot(engine, index, run, wish),
@@ -112,9 +111,12 @@ impl World {
                 now(engine.terminate_instance((org, "somebody".into()), slot.instance, force, key, render))
                     .and_then(body)
             }
-            Wish::Ask(_) | Wish::Delete | Wish::Meddle | Wish::Invalidate { .. } | Wish::Collect { .. } => {
-                unreachable!("asked of the run itself")
-            }
+            Wish::Ask(_)
+            | Wish::Delete
+            | Wish::Meddle
+            | Wish::Invalidate { .. }
+            | Wish::Collect { .. }
+            | Wish::Call { .. } => unreachable!("asked of the run itself"),
         }
     }
 
@@ -160,12 +162,8 @@ impl World {
             }
             (Some(wish), answer) => {
                 client.wishes.pop();
-                let met = match wish {
-                    Wish::Invalidate { .. } => Some(Situation::ResultsInvalidated),
-                    Wish::Collect { .. } => Some(Situation::ResultsCollected),
-                    _ => None,
-                };
-                met.filter(|_| answer.is_ok()).into_iter().for_each(|met| self.tool.book().meets(met));
+                let met = answer.as_ref().ok().and_then(|body| cached_run::met(wish, body));
+                met.into_iter().for_each(|met| self.tool.book().meets(met));
                 client.retries += i64::from(answer.is_ok() && matches!(wish, Wish::Ask(Action::Retry { .. })));
                 client.deleted |= answer.is_ok() && wish == Wish::Delete;
             }

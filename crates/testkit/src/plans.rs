@@ -1,6 +1,7 @@
 //! Runs of agents as people of the simulated world ask for them: modes at all levels, steps that may be repeated and steps that may
 //! not, dialogues, people's words, commands with durable steps, planners.
 
+use crate::cached_run;
 use crate::chance::Chance;
 use crate::client::plain;
 use crate::machine::{Plan, Steps};
@@ -84,14 +85,15 @@ fn step(chance: &mut Chance, place: Place) -> StepPlan {
     if place.machine && chance.one_in(2) {
         return command(chance, place.name);
     }
-    match chance.between(0, 18) {
+    match chance.between(0, 20) {
         0..3 => dialogue(chance, &place.name),
         3 => approval(chance, &place.name),
         4 => StepPlan {
             input: json!({ "for": chance.pick(&["1s", "1m"]) }),
             ..StepPlan::new(&place.name, ToolKind::Wait)
         },
-        16.. => external(chance, place),
+        16..18 => external(chance, place),
+        18.. => cached_run::step(chance, &place.name),
         kind => request(chance, place, kind < 7),
     }
 }

@@ -168,5 +168,5 @@ pub fn engine(config: &Config, far: &FarProvider, tool: &FarTool, store: &Store,
         presence: if alone { Presence::alone() } else { Presence::default() },
         timer: Arc::new(far.now.clone()),
     };
-    Engine::new(context, store.clone()).expect("the settings are good")
+    Engine::new(context, store.clone()).expect("the settings are good").reading(crate::cached_run::document)
 }
