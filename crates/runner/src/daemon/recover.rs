@@ -1,6 +1,6 @@
 //! The start of a runner: it reconnects to the keepers of an earlier runner, reports steps that ended meanwhile, ends the processes of dead
-//! keepers, and removes what a crash left half done. A step that began before the host's last boot and has no exit record ends *interrupted*:
-//! the mark that it began is not synced, so its absence does not show that the command never ran.
+//! keepers, and removes what a crash left half done. A step that began before the last boot of the host and has no exit record ends
+//! *interrupted*: the mark that it began is not synced, so its absence does not show that the command never ran.
 
 use super::{Daemon, keepers, open};
 use crate::exit::{self, ExitRecord};
