@@ -83,6 +83,8 @@ struct Page {
     listed: Vec<Listed>,
     #[serde(default)]
     next: Option<String>,
+    #[serde(default)]
+    incomplete: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -293,11 +295,11 @@ impl Provider for ExecProvider {
     fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage> {
         Box::pin(async move {
             let asked = json!({ "prefix": ask.prefix, "region": ask.region, "after": ask.after, "limit": ask.limit });
-            let Page { mut listed, next } = self.call("list", asked).await?;
+            let Page { mut listed, next, incomplete } = self.call("list", asked).await?;
             for it in &mut listed {
                 it.price_micro = it.price_micro.or(Some(self.settings.price_per_hour.micro()));
             }
-            Ok(ListedPage { listed, next })
+            Ok(ListedPage { listed, next, incomplete })
         })
     }
     fn delete<'a>(&'a self, kind: ResourceType, handle: &'a Handle) -> ProviderFuture<'a, ()> {

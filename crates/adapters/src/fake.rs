@@ -115,6 +115,8 @@ struct World {
     machines: BTreeMap<String, Machine>,
     /// What another program made at this provider, by handle.
     others: BTreeMap<String, Listed>,
+    /// What every page of a list says of parts that could not be asked.
+    incomplete: Vec<String>,
     decide: Decide,
     changes: u64,
     /// How often a machine was made under each name, forgotten ones too.
@@ -128,6 +130,7 @@ impl FakeProvider {
             world: Mutex::new(World {
                 machines: BTreeMap::new(),
                 others: BTreeMap::new(),
+                incomplete: Vec::new(),
                 decide,
                 changes: 0,
                 made: BTreeMap::new(),
@@ -190,6 +193,16 @@ impl FakeProvider {
     /// Something that this provider lists although it was not made by `spawn`.
     pub fn place(&self, other: Listed) {
         self.world().others.insert(other.handle.clone(), other);
+    }
+
+    /// From now on these parts of the provider cannot be asked when it is listed.
+    pub fn list_without(&self, parts: &[&str]) {
+        self.world().incomplete = parts.iter().map(|part| (*part).to_owned()).collect();
+    }
+
+    /// What was placed leaves without a trace.
+    pub fn unplace(&self, handle: &str) {
+        self.world().others.remove(handle);
     }
 
     /// What was placed and is still there, by handle.
@@ -412,7 +425,7 @@ fn list(settings: &FakeSettings, world: &mut World, ask: &ListAsk) -> ListedPage
     let more = found.len() > ask.limit;
     let listed: Vec<Listed> = found.into_values().take(ask.limit).collect();
     let next = listed.last().filter(|_| more).map(|last| last.handle.clone());
-    ListedPage { listed, next }
+    ListedPage { listed, next, incomplete: world.incomplete.clone() }
 }
 
 fn listed(settings: &FakeSettings, name: &str, machine: &Machine) -> Listed {

@@ -376,7 +376,11 @@ impl LocalProvider {
         let more = names.len() > ask.limit;
         names.truncate(ask.limit);
         let next = names.last().filter(|_| more).cloned();
-        Ok(ListedPage { listed: names.into_iter().map(|name| self.listed(name)).collect(), next })
+        Ok(ListedPage {
+            listed: names.into_iter().map(|name| self.listed(name)).collect(),
+            next,
+            ..ListedPage::default()
+        })
     }
 
     /// What a folder tells. One that cannot be read is there all the same.

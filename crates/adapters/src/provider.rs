@@ -32,8 +32,6 @@ pub struct Capabilities {
     pub remembers_names: bool,
     /// It has machines that are cheaper and may be taken away at any time.
     pub spot: bool,
-    /// It can copy a machine's disk.
-    pub snapshots: bool,
     /// Kinds of GPUs, each with as many as one machine can have.
     pub gpus: Vec<Gpu>,
     pub default_on_lost_control: OnLostControl,
@@ -64,7 +62,6 @@ impl Default for Capabilities {
             restarts_runner: true,
             remembers_names: true,
             spot: false,
-            snapshots: false,
             gpus: Vec::new(),
             default_on_lost_control: OnLostControl::Finish,
             user: String::new(),
@@ -202,6 +199,9 @@ pub struct ListedPage {
     pub listed: Vec<Listed>,
     /// Where the next page begins; none behind the last.
     pub next: Option<String>,
+    /// Parts of the provider, for example hosts, that could not be asked for this page, each with the reason. What is there is not listed,
+    /// and nothing follows from its absence. Where no part could be asked, `list` is an error.
+    pub incomplete: Vec<String>,
 }
 
 pub trait Provider: Send + Sync {

@@ -44,8 +44,8 @@ const ENDED_WITHIN: Duration = Duration::from_secs(120);
 const OPENED_WITHIN: Duration = Duration::from_secs(30);
 /// What a host's shell may write before a relay speaks.
 const CHATTER_BYTES: u64 = 64 << 10;
-/// Hosts that are asked at the same time.
-const ASKED_AT_ONCE: usize = 16;
+/// Hosts that are asked at the same time. Of 256 hosts, all of which fall silent (5 s each), a page is known within the scan's minute.
+const ASKED_AT_ONCE: usize = 32;
 /// One that has just failed is not asked again within this.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -234,23 +234,44 @@ impl SshProvider {
         // The cursor is a host and a name on it: hosts in the settings' order, names in theirs.
         let cursor = ask.after.as_ref().and_then(|after| after.rsplit_once(' '));
         let begins = cursor.and_then(|(host, _)| self.settings.hosts.iter().position(|target| target.text == host));
-        for (number, target) in self.settings.hosts.iter().enumerate().skip(begins.unwrap_or(0)) {
-            let after = cursor.filter(|_| begins == Some(number)).map(|(_, name)| name.to_owned());
-            let limit = ask.limit - page.listed.len();
-            let deed = Deed::List { prefix: ask.prefix.clone(), after, limit };
-            let found: Page = self.ask(target, deed, LOOKED_WITHIN).await?;
+        let hosts = &self.settings.hosts[begins.unwrap_or(0)..];
+        let mut asked = Vec::with_capacity(hosts.len());
+        for (number, target) in hosts.iter().enumerate() {
+            let after = cursor.filter(|_| begins.is_some() && number == 0).map(|(_, name)| name.to_owned());
+            let deed = Deed::List { prefix: ask.prefix.clone(), after, limit: ask.limit };
+            asked.push(async move { (target, self.ask::<Page>(target, deed, LOOKED_WITHIN).await) });
+        }
+        let last = hosts.last().map(|target| &target.text);
+        let mut failed = None;
+        let mut answers = stream::iter(asked).buffered(ASKED_AT_ONCE);
+        // A page that is full ends it: questions that are under way then are dropped.
+        while page.next.is_none()
+            && let Some((target, answer)) = answers.next().await
+        {
+            let mut found = match answer {
+                Ok(found) => found,
+                Err(trouble) => {
+                    page.incomplete.push(not_listed(target, &trouble));
+                    failed = failed.or(Some(trouble));
+                    continue;
+                }
+            };
+            let room = ask.limit - page.listed.len();
+            if found.listed.len() > room {
+                found.listed.truncate(room);
+                found.next = found.listed.last().map(|last| last.name.clone());
+            }
             page.listed.extend(found.listed.into_iter().map(|listed| self.listed(target, listed)));
             page.next = found.next.map(|name| format!("{} {name}", target.text));
-            let is_last = number + 1 == self.settings.hosts.len();
-            if page.listed.len() >= ask.limit && !is_last && page.next.is_none() {
+            if page.listed.len() >= ask.limit && last != Some(&target.text) && page.next.is_none() {
                 // Full with the last of this host: the next page begins behind it.
                 page.next = page.listed.last().map(|last| format!("{} {}", target.text, last.name));
             }
-            if page.next.is_some() {
-                break;
-            }
         }
-        Ok(page)
+        match failed {
+            Some(trouble) if page.incomplete.len() == self.settings.hosts.len() => Err(trouble),
+            _ => Ok(page),
+        }
     }
 
     /// What a host says of a machine there, as this provider knows it.
@@ -448,6 +469,14 @@ impl Provider for SshProvider {
     }
     fn leave<'a>(&'a self, control_id: &'a str) -> ProviderFuture<'a, Vec<Stays>> {
         Box::pin(async move { Ok(self.leave_now(control_id).await) })
+    }
+}
+
+/// The sentence names the host by itself in most cases.
+fn not_listed(target: &Target, trouble: &Trouble) -> String {
+    match trouble.what.contains(&target.text) {
+        true => trouble.what.clone(),
+        false => format!("{}: {}", target.text, trouble.what),
     }
 }
 

@@ -11,6 +11,15 @@ mod exec {
     adapters::provider_conformance!(crate::support::exec);
 }
 
+/// The same program, which says of itself only what every provider must do.
+mod exec_plain {
+    adapters::provider_conformance!(crate::support::exec_plain);
+}
+
+mod exec_least {
+    adapters::provider_conformance!(crate::support::exec_least);
+}
+
 mod ssh {
     adapters::provider_conformance!(crate::support::sshd::ssh);
 }

@@ -6,7 +6,7 @@ mod support;
 
 use adapters::conformance::{CONTROL_ID, Subject as _, order};
 use adapters::ssh::{Connection, Dial, Target};
-use adapters::{Linked, LookAsk, Provider as _, Seen, SshProvider, SshSettings};
+use adapters::{Linked, ListAsk, LookAsk, Order, Provider as _, Seen, SshProvider, SshSettings};
 use model::{Effect, Trouble, TroubleKind};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -200,6 +200,41 @@ async fn a_look_says_what_a_host_has_or_why_no_machine_can_be_made_there_and_lea
     let mut wrong = right();
     wrong.hosts = vec![Target::parse("127.0.0.1:1").unwrap()];
     check(&look(wrong).await.unwrap_err(), TroubleKind::Network, "cannot be reached");
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_asked_is_named_and_what_the_others_have_is_listed() {
+    let subject = ssh();
+    let (dead, alive) = (Target::parse("127.0.0.1:1").unwrap(), subject.sshd.host());
+    let ask = ListAsk::of(&format!("repl-{CONTROL_ID}-"));
+    for hosts in [vec![dead.clone(), alive.clone()], vec![alive.clone(), dead.clone()]] {
+        let provider = SshProvider::new(SshSettings { hosts, ..subject.sshd.settings(&subject.dir) });
+        let mut made = Vec::new();
+        for number in [1, 2] {
+            let order = Order { place: Some(alive.text.clone()), ..order(number) };
+            made.push(provider.spawn(&order).await.unwrap().0);
+        }
+        let page = provider.list(&ask).await.unwrap();
+        assert_eq!(page.listed.iter().map(|it| it.handle.clone()).collect::<Vec<_>>(), made);
+        assert_eq!((page.incomplete.len(), page.next), (1, None));
+        assert!(page.incomplete[0].contains("127.0.0.1:1 cannot be reached"), "{:?}", page.incomplete);
+        // A machine a page: the host that cannot be asked stands before or behind them.
+        let (mut ask, mut listed, mut incomplete) = (ListAsk { limit: 1, ..ask.clone() }, Vec::new(), 0);
+        loop {
+            let page = provider.list(&ask).await.unwrap();
+            assert!(page.listed.len() <= 1);
+            listed.extend(page.listed.into_iter().map(|it| it.handle));
+            incomplete += page.incomplete.len();
+            match page.next {
+                None => break,
+                next => ask.after = next,
+            }
+        }
+        assert_eq!((listed, incomplete), (made, 1));
+    }
+    let provider = SshProvider::new(SshSettings { hosts: vec![dead], ..subject.sshd.settings(&subject.dir) });
+    let trouble = provider.list(&ask).await.unwrap_err();
+    assert!(trouble.kind == TroubleKind::Network && trouble.what.contains("cannot be reached"), "{trouble}");
 }
 
 fn echo() -> Dial {

@@ -14,6 +14,7 @@ use adapters::provider::LIST_PAGE;
 use model::orphan::{self, OrphanSection, OrphanSeverity, Whitelisted};
 use model::time::{MINUTE, SECOND};
 use model::{Failure, InstanceId, ManifestId, OrgId, PoolId, Refused, Timestamp, Trouble, names};
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -30,6 +31,9 @@ const PAGE_MS: i64 = MINUTE;
 const AT_ONCE: i64 = 200;
 /// A provider that goes on for longer than so many pages is not listed to its end.
 const MOST_PAGES: i64 = 5_000;
+/// Parts of a provider that could not be asked and are remembered, and of which a person is told.
+const MOST_PARTS: usize = 1_000;
+const PARTS_TOLD: usize = 5;
 /// What the warning before a run counts up to.
 pub const MOST_COUNTED: i64 = 1_000;
 /// A name that an uncertain spawn may have left is looked for once more after this.
@@ -76,6 +80,16 @@ pub struct Match {
 pub struct Tally {
     pub orphans: i64,
     pub price_micro: i64,
+}
+
+/// What a person is told of a scan that left parts of its provider out.
+fn partly(incomplete: &BTreeSet<String>) -> String {
+    let told: Vec<&str> = incomplete.iter().take(PARTS_TOLD).map(String::as_str).collect();
+    let rest = match incomplete.len() - told.len() {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    format!("scanned in part, without {}: {}{rest}", incomplete.len(), told.join("; "))
 }
 
 impl OrphanPicture {
@@ -132,7 +146,8 @@ impl Engine {
         Ok(scans)
     }
 
-    /// Page by page: each is compared and written before the next is asked for.
+    /// Page by page: each is compared and written before the next is asked for. Where a part of the provider could not be asked, what the
+    /// others have is still compared, and nothing counts as vanished.
     async fn scan(&self, pool: &Pool, young: Young) -> Result<Scan, Failure> {
         let id = pool.id;
         let begin = move |tx: &mut Tx| {
@@ -148,7 +163,8 @@ impl Engine {
             Err(refused) => Err(Trouble::internal(refused.to_string()).into()),
         };
         match listed {
-            Ok(()) => self.remove_vanished(id, started_at).await?,
+            Ok(incomplete) if incomplete.is_empty() => self.remove_vanished(id, started_at).await?,
+            Ok(incomplete) => scan.error = Some(partly(&incomplete)),
             // Nothing is said of what was not listed, least of all that it is gone.
             Err(Failure::Trouble(trouble)) => scan.error = Some(trouble.what),
             Err(refused) => return Err(refused),
@@ -167,13 +183,15 @@ impl Engine {
         self.store.write(Lane::Low, "orphan.scan", save).await
     }
 
+    /// The parts of the provider that could not be asked.
     async fn list_all(
         &self,
         provider: &dyn Provider,
         pool: &Pool,
         young: Young,
         scan: &mut Scan,
-    ) -> Result<(), Failure> {
+    ) -> Result<BTreeSet<String>, Failure> {
+        let mut incomplete = BTreeSet::new();
         let mut ask = ListAsk {
             prefix: format!("{}-", names::PREFIX),
             region: Some(pool.region.clone()),
@@ -183,13 +201,14 @@ impl Engine {
         loop {
             let page = self.in_time(provider.list(&ask)).await?;
             scan.pages += 1;
-            let next = page.next.clone();
+            incomplete.extend(page.incomplete.into_iter().take(MOST_PARTS - incomplete.len().min(MOST_PARTS)));
+            let next = page.next;
             let ours = |name: &names::ResourceName| name.control_id == self.context.installation.control_id;
             let ids = page.listed.iter().filter_map(|it| it.inferred().filter(ours));
             self.pass_ids(ids.map(|name| name.resource.max(name.manifest.unwrap_or(0))).max()).await?;
             self.note_page(pool, young, scan, page.listed).await?;
             match next {
-                None => return Ok(()),
+                None => return Ok(incomplete),
                 Some(next) if ask.after.as_ref() == Some(&next) => {
                     return Err(Trouble::internal("its list does not go on").into());
                 }

@@ -224,7 +224,8 @@ impl RunTx<'_> {
             }
             SlotEnd::Interrupted => {
                 self.allocation_event(slot, failed(false))?;
-                terminate_instance::begin(self, instance, "its provider takes it back").map(drop)
+                terminate_instance::begin(self, instance, "its host was restarted, or its provider takes it back")
+                    .map(drop)
             }
             SlotEnd::Fenced => {
                 self.allocation_event(slot, failed(false))?;

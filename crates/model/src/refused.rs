@@ -58,6 +58,8 @@ pub enum Refused {
 
 /// The code by which a runner is told that no row knows it, or its jobs.
 pub const UNLISTED: &str = "unlisted";
+/// What a runner is answered whose machine was terminated.
+pub const GONE: &str = "gone";
 
 /// One thing that is wrong with a plan, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +109,7 @@ impl Refused {
             Refused::Forbidden { .. } => "forbidden",
             Refused::Held { .. } => "held",
             Refused::TooLarge { .. } => "too_large",
-            Refused::Gone { .. } => "gone",
+            Refused::Gone { .. } => GONE,
             Refused::Unlisted { .. } => UNLISTED,
         }
     }

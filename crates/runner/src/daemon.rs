@@ -251,6 +251,11 @@ impl Daemon {
                 self.hear_unlisted(now);
                 return None;
             }
+            Heard::Terminated => {
+                // Results are still taken from a session that was open; a new one is refused.
+                self.close(if self.session.is_some() { DELIVER_WITHIN } else { Duration::ZERO }, now);
+                return None;
+            }
             Heard::Registered(registered) => {
                 self.unlisted = None;
                 self.session = Some(registered.session);

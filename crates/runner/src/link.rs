@@ -26,7 +26,15 @@ pub enum Heard {
     Superseded,
     /// No row knows this runner, or one of its jobs.
     Unlisted,
+    /// The row of this machine is closed: its provider was told to end it.
+    Terminated,
     Lost(String),
+}
+
+impl Heard {
+    fn of(error: &ClientError) -> Heard {
+        if error.is_unlisted() { Heard::Unlisted } else { Heard::Lost(error.to_string()) }
+    }
 }
 
 /// The client, address and token for requests to the control plane.
@@ -109,7 +117,7 @@ enum Ended {
 }
 
 impl Link {
-    /// Runs until a newer session supersedes it or the daemon ends.
+    /// Runs until a newer session supersedes it, the machine is terminated, or the daemon ends.
     pub async fn run(self) {
         let (session_known, session) = watch::channel(0);
         tokio::join!(self.follow(session_known), self.beat(session));
@@ -124,9 +132,9 @@ impl Link {
                     self.tell(Heard::Registered(Box::new(registered)));
                     session
                 }
+                Err(error) if error.is_gone() => return self.tell(Heard::Terminated),
                 Err(error) => {
-                    let unlisted = error.is_unlisted();
-                    self.tell(if unlisted { Heard::Unlisted } else { Heard::Lost(error.to_string()) });
+                    self.tell(Heard::of(&error));
                     tokio::time::sleep(backoff.next()).await;
                     continue;
                 }
@@ -214,7 +222,7 @@ impl Link {
             Some(problem) if problem.status < 500 && problem.status != 429 => Ended::Forgotten,
             _ => Ended::Lost,
         };
-        self.tell(Heard::Lost(error.to_string()));
+        self.tell(Heard::of(&error));
         ended
     }
 
@@ -230,7 +238,7 @@ impl Link {
             let current = *session.borrow_and_update();
             match self.beat_once(current, &mut meter, every).await {
                 Ok(beat) => self.tell(Heard::Beat(beat)),
-                Err(error) => self.tell(Heard::Lost(error.to_string())),
+                Err(error) => self.tell(Heard::of(&error)),
             }
             tokio::select! {
                 () = tokio::time::sleep(every) => {}

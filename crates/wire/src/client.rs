@@ -57,6 +57,11 @@ impl ClientError {
         self.problem().is_some_and(|problem| problem.code == model::refused::UNLISTED)
     }
 
+    /// What is asked for has existed and is gone for good.
+    pub fn is_gone(&self) -> bool {
+        self.problem().is_some_and(|problem| problem.code == model::refused::GONE)
+    }
+
     /// Asking again brings the same answer.
     pub fn is_final(&self) -> bool {
         let refused = |problem: &Problem| problem.status < 500 && problem.status != 429;

@@ -305,6 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn a_host_where_no_relay_can_listen_has_no_way_back_unless_its_runners_dial() {
+        let base = tempfile::tempdir().unwrap();
+        let place = place(base.path(), "box");
+        let folder = base.path().join("c0nf0rm1").join(RELAYS);
+        let in_the_way = folder.join(format!("m-try.{}", std::process::id()));
+        std::fs::create_dir_all(&in_the_way).unwrap();
+        let trouble = place.try_out("c0nf0rm1", true).unwrap_err();
+        assert_eq!(trouble.kind, TroubleKind::InvalidSpec);
+        for part in ["runners here have no way back to us", folder.to_str().unwrap(), "set `dir`"] {
+            assert!(trouble.what.contains(part), "{trouble}");
+        }
+        let dials = place.try_out("c0nf0rm1", false).unwrap_err();
+        assert!(!dials.what.contains("way back"), "{dials}");
+        std::fs::remove_dir(&in_the_way).unwrap();
+        place.try_out("c0nf0rm1", true).unwrap();
+    }
+
+    #[test]
     fn a_path_that_no_socket_can_have_is_refused() {
         let long = Path::new("/x").join("y".repeat(100));
         assert!(place(&long, "box").relay_socket(NAME).unwrap_err().what.contains("`dir`"));

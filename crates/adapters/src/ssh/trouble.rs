@@ -3,6 +3,7 @@
 use super::binary::{BUILD, VARIABLE};
 use super::target::Target;
 use model::{Trouble, TroubleKind};
+use std::ffi::OsString;
 use std::path::Path;
 
 /// Of what a host wrote, as much is shown.
@@ -26,7 +27,14 @@ pub fn of_ssh(target: &Target, stderr: &str, known_hosts: &str) -> Trouble {
         );
         (TroubleKind::Auth, what)
     } else if has("Permission denied") || has("Too many authentication failures") {
-        (TroubleKind::Auth, format!("{host} does not let us in ({}): {}", last_line(stderr), agent_fix()))
+        (
+            TroubleKind::Auth,
+            format!(
+                "{host} does not let us in ({}): {}",
+                last_line(stderr),
+                agent_fix(std::env::var_os("SSH_AUTH_SOCK"))
+            ),
+        )
     } else if has("Could not resolve hostname") {
         (
             TroubleKind::Network,
@@ -44,8 +52,8 @@ pub fn of_ssh(target: &Target, stderr: &str, known_hosts: &str) -> Trouble {
 }
 
 /// An agent that has left is the usual reason why a key that worked is refused.
-fn agent_fix() -> String {
-    match std::env::var_os("SSH_AUTH_SOCK") {
+fn agent_fix(socket: Option<OsString>) -> String {
+    match socket {
         Some(socket) if !Path::new(&socket).exists() => format!(
             "the ssh agent of the control plane is gone (SSH_AUTH_SOCK names {}, which does not exist): set `identity`, or restart \
              the control plane where an agent runs",
@@ -133,6 +141,20 @@ mod tests {
             let found = of_ssh(&target, stderr, "/kh");
             assert_eq!((found.kind, found.retry), (kind, retry), "{found}");
             assert!(found.what.contains(says) && found.what.contains("ada@box:2222"), "{found}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_gone_is_named_and_one_that_lives_is_not_blamed() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("agent.1");
+        let fix = |socket: &Path| agent_fix(Some(socket.into()));
+        let gone = fix(&socket);
+        let named = format!("SSH_AUTH_SOCK names {}, which does not exist", socket.display());
+        assert!(gone.contains(&named) && gone.contains("set `identity`"), "{gone}");
+        std::fs::write(&socket, "").unwrap();
+        for other in [fix(&socket), agent_fix(None)] {
+            assert!(other.contains("authorized_keys") && !other.contains("SSH_AUTH_SOCK"), "{other}");
         }
     }
 

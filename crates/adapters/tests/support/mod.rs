@@ -56,11 +56,40 @@ pub fn local_at(home: tempfile::TempDir, root: PathBuf) -> Local {
     Local { _home: home, root, provider, exec: None, ready, seen: Mutex::default() }
 }
 
+/// What a program is believed to do that says nothing of itself.
+#[allow(dead_code, reason = "the conformance suite alone uses it")]
+fn plain() -> Capabilities {
+    Capabilities {
+        sees_runner: false,
+        restarts_runner: false,
+        remembers_names: false,
+        keeps_workdirs: false,
+        ..Capabilities::default()
+    }
+}
+
 /// Machines that `examples/providers/folder.py` makes.
 #[allow(dead_code, reason = "the conformance suite alone uses it")]
 pub fn exec() -> Local {
+    made_by("folder.py", Capabilities::default())
+}
+
+/// The same, of a program that says of itself only what each must do.
+#[allow(dead_code, reason = "the conformance suite alone uses it")]
+pub fn exec_plain() -> Local {
+    made_by("folder.py", plain())
+}
+
+/// A program that does no more than that.
+#[allow(dead_code, reason = "the conformance suite alone uses it")]
+pub fn exec_least() -> Local {
+    made_by("plain.py", plain())
+}
+
+#[allow(dead_code, reason = "the conformance suite alone uses it")]
+fn made_by(example: &str, can: Capabilities) -> Local {
     let mut local = local();
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/providers/folder.py");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/providers").join(example);
     let words = [example.as_path(), &local.root, script()].map(|path| path.to_str().unwrap().to_owned());
     let settings = ExecSettings {
         env: std::collections::BTreeMap::new(),
@@ -68,7 +97,7 @@ pub fn exec() -> Local {
         exec: words.to_vec(),
         folder: local.root.clone(),
         timeout: Duration::from_secs(60),
-        capabilities: Capabilities { regions: vec!["here".into()], max_instances: MACHINES, ..Capabilities::default() },
+        capabilities: Capabilities { regions: vec!["here".into()], max_instances: MACHINES, ..can },
         reach: Reach::Host,
         price_per_hour: model::Credits(7),
         spot_price: model::Credits(7),
@@ -158,7 +187,7 @@ impl Subject for Local {
         Box::pin(async move {
             // Started by somebody else's provider, which knows the directory's rules as ours does.
             let theirs = Order::new(boot, "", Resources::default());
-            self.provider().spawn(&theirs).await.unwrap();
+            self.provider.spawn(&theirs).await.unwrap();
             self.wait_ready(name);
         })
     }
@@ -215,6 +244,7 @@ fn standin() {
     let mischief = fs::read_to_string(root.join(MISCHIEF_FILE)).unwrap_or_default();
     if more == ["--end"] {
         assert_ne!(mischief, "cannot clean up");
+        end_runner(dir);
         fs::write(dir.join(ENDED_FILE), "").unwrap();
         return;
     }
@@ -225,6 +255,15 @@ fn standin() {
         unsafe { signal(Signal::SIGTERM, SigHandler::SigIgn) }.unwrap();
     }
     be_a_runner(dir, root, &mischief);
+}
+
+/// As the real one does with a runner that still lives.
+fn end_runner(dir: &Path) {
+    let Ok(lock) = File::open(dir.join(LOCK_FILE)) else { return };
+    if let (Err(_), Ok(pid)) = (lock.try_lock_shared(), fs::read_to_string(dir.join(LOCK_FILE)).unwrap().parse()) {
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        lock.lock_shared().unwrap();
+    }
 }
 
 fn be_a_runner(dir: &Path, root: &Path, mischief: &str) {

@@ -152,6 +152,12 @@ impl Host {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// From now on what it sends comes at 50 kB/s.
+    pub fn slow(&self) {
+        let limit = ["tbf", "rate", "400kbit", "burst", "32kbit", "latency", "2s"];
+        ip(&[["netns", "exec", &self.space, "tc", "qdisc", "add", "dev", "eth0", "root"].as_slice(), &limit].concat());
+    }
+
     pub fn cut_off(&self) {
         ip(&["link", "set", &self.cable, "down"]);
     }

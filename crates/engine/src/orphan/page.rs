@@ -7,7 +7,7 @@ use crate::{Engine, EngineContext};
 use adapters::ListAsk;
 use model::instance::{Instance, InstanceEvent};
 use model::orphan::{Compared, Listed, ListedStatus, ResourceType, compare};
-use model::{Failure, InstanceId, Timestamp, Trouble, bug};
+use model::{Failure, InstanceId, Timestamp, Trouble, TroubleKind, bug};
 use std::sync::Arc;
 use store::orphan::Scan;
 use store::pool::Pool;
@@ -51,8 +51,16 @@ impl Engine {
             Ok(provider) => self.in_time(provider.list(&ask)).await,
             Err(refused) => Err(Trouble::internal(refused.to_string())),
         };
-        let mut listed = match asked {
-            Ok(page) => page.listed,
+        let listed = asked.and_then(|mut page| {
+            page.listed.retain(|it| it.name == instance.name);
+            match page.incomplete.first() {
+                // It may be where nobody could ask.
+                Some(why) if page.listed.is_empty() => Err(Trouble::new(TroubleKind::Network, why.as_str())),
+                _ => Ok(page.listed),
+            }
+        });
+        let listed = match listed {
+            Ok(listed) => listed,
             Err(trouble) => {
                 tracing::warn!(instance = %instance.name, %trouble, "its provider cannot be asked for its name, and is asked again");
                 return self
@@ -60,7 +68,6 @@ impl Engine {
                     .await;
             }
         };
-        listed.retain(|it| it.name == instance.name);
         let seen = !listed.is_empty();
         let mut scan = Scan { started_at: now, ..Scan::default() };
         self.note_page(&pool, Young::Shown, &mut scan, listed).await?;

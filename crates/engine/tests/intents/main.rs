@@ -48,5 +48,6 @@ mod silence;
 mod slow;
 mod snapshots;
 mod sweeps;
+mod trials;
 mod usage;
 mod verify;

@@ -11,6 +11,7 @@ use model::orphan::{Listed, ListedStatus, OrphanSection, OrphanSeverity, Resourc
 use model::time::{DAY, HOUR, MINUTE, SECOND};
 use model::{Failure, OrgId, Refused, Timestamp, TroubleKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const OURS: &str = "b3nchm4n";
 
@@ -105,6 +106,63 @@ fn what_cannot_be_listed_is_not_scanned_and_never_absent() {
     assert_eq!(all(&bench), [], "what its provider says has ended is none");
     let unknown = now(bench.engine.scan_now(Some("fkae"))).unwrap_err();
     assert!(unknown.to_string().contains("`fkae` is not set up here"), "{unknown}");
+}
+
+/// One of its hosts is dead: what the others have is found all the same, and what the dead one had counts as there.
+#[test]
+fn a_provider_that_is_listed_in_part_is_scanned_in_part_and_nothing_vanishes() {
+    let mut bench = bench();
+    for number in [1, 2] {
+        bench.provider.place(listed(&bench, &format!("i-{number}"), &format!("repl-b3nchm4n-9ix-1h{number}i"), HOUR));
+    }
+    now(bench.engine.scan_now(None)).unwrap();
+    bench.advance(MINUTE);
+    bench.provider.unplace("i-1");
+    bench.provider.place(listed(&bench, "i-3", "repl-b3nchm4n-9ix-1h3i", HOUR));
+    bench.provider.list_without(&["box1 cannot be reached"]);
+    let scans = now(bench.engine.scan_now(None)).unwrap();
+    let here = scans.iter().find(|it| it.region == "here").unwrap().scan.clone().unwrap();
+    assert_eq!(here.error.as_deref(), Some("scanned in part, without 1: box1 cannot be reached"));
+    assert_eq!((here.listed, here.orphans), (2, 2), "what was listed counts");
+    assert!(here.complete_at < Some(here.started_at), "when all of it was last listed is still known");
+    let handles = |bench: &Bench| {
+        let mut found: Vec<String> = all(bench).into_iter().map(|it| it.orphan.listed.handle).collect();
+        found.sort();
+        found
+    };
+    assert_eq!(handles(&bench), ["i-1", "i-2", "i-3"]);
+    bench.provider.list_without(&[]);
+    now(bench.engine.scan_now(None)).unwrap();
+    assert_eq!(handles(&bench), ["i-2", "i-3"], "it is gone once all parts are listed again");
+}
+
+/// The list is without a host on which an uncertain spawn may have left its machine: nothing follows from that it is not listed.
+#[test]
+fn a_name_is_looked_for_until_every_part_of_its_provider_was_asked() {
+    let mut bench = bench();
+    bench.runners.unborn = true;
+    bench.provider.list_without(&["box1 cannot be reached"]);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    bench.fate(move |call, _, about| match call {
+        Call::Spawn | Call::Find => Fate::FailBefore(TroubleKind::Timeout),
+        Call::List if about != "repl-" => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Fate::Obey
+        }
+        _ => Fate::Obey,
+    });
+    bench.submit(spec());
+    let asked_in_an_hour = |bench: &mut Bench| {
+        let before = asked.load(Ordering::Relaxed);
+        bench.advance(HOUR);
+        asked.load(Ordering::Relaxed) - before
+    };
+    asked_in_an_hour(&mut bench);
+    assert!(asked_in_an_hour(&mut bench) > 0, "it goes on");
+    bench.provider.list_without(&[]);
+    asked_in_an_hour(&mut bench);
+    assert_eq!(asked_in_an_hour(&mut bench), 0, "all of it was asked");
 }
 
 #[test]

@@ -175,11 +175,16 @@ impl Daemon {
     }
 
     pub(super) fn contained(&mut self, key: Key) {
+        self.end_unrecorded(key, EndCause::KeeperDied, "its keeper was killed; all its processes were ended");
+    }
+
+    /// Writes the exit record of a step that began and whose keeper wrote none. No process of it is left.
+    pub(super) fn end_unrecorded(&mut self, key: Key, cause: EndCause, message: &str) {
         let Some(output) = self.steps.get_mut(&key).and_then(|step| step.output.as_mut()) else { return };
         let began = exit::begun(&output.dir).unwrap_or_else(wall_ms);
         let ended = ExitRecord {
-            cause: Some(EndCause::KeeperDied),
-            message: Some("its keeper was killed; all its processes were ended".to_owned()),
+            cause: Some(cause),
+            message: Some(message.to_owned()),
             final_offset: output.reader.end().unwrap_or(output.delivered),
             active_ms: (wall_ms() - began).max(0),
             started: true,
@@ -213,7 +218,7 @@ impl Daemon {
         step.steps_socket = None;
         let answered = ended.started
             && !step.is_server()
-            && !matches!(ended.cause, Some(EndCause::Aborted | EndCause::KeeperDied));
+            && !matches!(ended.cause, Some(EndCause::Aborted | EndCause::KeeperDied | EndCause::Interrupted));
         step.ended = Some(ended);
         step.stage = Stage::Over;
         if answered {

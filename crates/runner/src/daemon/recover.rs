@@ -1,5 +1,6 @@
 //! The start of a runner: it reconnects to the keepers of an earlier runner, reports steps that ended meanwhile, ends the processes of dead
-//! keepers, and removes what a crash left half done.
+//! keepers, and removes what a crash left half done. A step that began before the last boot of the host and has no exit record ends
+//! *interrupted*: the mark that it began is not synced, so its absence does not show that the command never ran.
 
 use super::{Daemon, keepers, open};
 use crate::exit::{self, ExitRecord};
@@ -11,6 +12,8 @@ use crate::{contain, slot};
 use std::io;
 use std::path::Path;
 use wire::runner::{EndCause, What};
+
+const RESTARTED: &str = "the host was restarted";
 
 impl Daemon {
     pub(super) fn recover(&mut self) -> io::Result<()> {
@@ -41,8 +44,8 @@ impl Daemon {
         let mut step = Step::new(key, None, Stage::Over);
         if !dir.exists() {
             self.steps.insert(key, step);
-            let message = "the host was restarted; nothing of the job is left".to_owned();
-            self.end_without_record(key, EndCause::KeeperDied, message, true);
+            let message = format!("{RESTARTED}; nothing of the job is left");
+            self.end_without_record(key, EndCause::Interrupted, message, true);
             return Ok(());
         }
         if job.facts.is_empty() {
@@ -63,6 +66,10 @@ impl Daemon {
                 }
                 step.stage = Stage::Kept(keepers::attach(key, keeper, &[], &self.events)?);
                 self.steps.insert(key, step);
+            }
+            Err(_) if !same_boot => {
+                self.steps.insert(key, step);
+                self.end_unrecorded(key, EndCause::Interrupted, RESTARTED);
             }
             Err(_) => {
                 let (orders, _nobody) = tokio::sync::mpsc::unbounded_channel();

@@ -46,6 +46,10 @@ pub struct State {
     /// Reports that are taken in, but whose answer gets lost.
     pub lose_answers: u32,
     pub down: bool,
+    /// The code of the 410 that every request is answered; none: they are answered as usual.
+    pub answers_410: Option<&'static str>,
+    /// Requests that were answered so.
+    pub refused: u64,
     pub superseded: bool,
     /// Sessions up to this one are not known any more.
     pub forgotten: i64,
@@ -190,6 +194,17 @@ impl Control {
             if self.see(|state| state.down) {
                 return;
             }
+            if let Some(code) = self.see(|state| state.answers_410) {
+                let problem = format!(r#"{{"code":"{code}","title":"gone","status":410}}"#);
+                let head = format!("HTTP/1.1 410 Gone\r\ncontent-length: {}\r\n\r\n{problem}", problem.len());
+                let sent = peer.write_all(head.as_bytes()).await;
+                self.state.lock().unwrap().refused += 1;
+                self.changed.send_modify(|n| *n += 1);
+                match sent {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                }
+            }
             let target = target.strip_prefix("/runner/v1/").expect("the runner protocol").to_owned();
             if let Some(session) = target.strip_prefix("desired?session=") {
                 let session = session.parse().unwrap();
@@ -300,7 +315,7 @@ impl Control {
             let (down, superseded, document) =
                 self.see(|state| (state.down, state.superseded, serde_json::to_string(&state.document()).unwrap()));
             let version = self.see(|state| state.version);
-            if down || self.see(|state| session <= state.forgotten) {
+            if down || self.see(|state| session <= state.forgotten || state.answers_410.is_some()) {
                 return;
             }
             if superseded {

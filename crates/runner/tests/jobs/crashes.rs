@@ -3,6 +3,8 @@
 use crate::host::{JOB, RunnerUnderTest, STEP};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use wire::runner::{EndCause, Fact, Stream, What};
 
 fn ends(facts: &[Fact]) -> usize {
@@ -86,6 +88,50 @@ async fn keeper_and_runner_killed_together_leave_nothing() {
     let What::Ended { cause, .. } = host.ends().await else { panic!() };
     assert_eq!(cause, Some(EndCause::KeeperDied));
     assert_eq!(host.living(), [] as [i32; 0]);
+}
+
+/// Whatever a power cut has left of it: its folder with the mark that it began, the folder without the mark, or nothing.
+#[tokio::test]
+async fn a_job_of_an_earlier_boot_of_the_host_is_interrupted_and_not_started_again() {
+    for (left, said) in [("all", 6), ("no mark", 6), ("nothing", 0)] {
+        let mut host = RunnerUnderTest::new().await;
+        host.ask(host.job("echo ran >> ../ran; setsid sleep 1000 & echo ready; sleep 1000"));
+        host.says("ready").await;
+        host.restart_of_the_host().await;
+        let folder = host.folder(JOB, STEP);
+        match left {
+            "no mark" => {
+                OpenOptions::new().write(true).open(folder.join("exit")).unwrap().write_all(&[0; 4096]).unwrap()
+            }
+            "nothing" => std::fs::remove_dir_all(&folder).unwrap(),
+            _ => {}
+        }
+        host.start();
+        let What::Ended { cause, message, started, final_offset, .. } = host.ends().await else { panic!() };
+        assert_eq!((cause, started, final_offset), (Some(EndCause::Interrupted), true, said), "{left}");
+        assert!(message.as_deref().unwrap().starts_with("the host was restarted"), "{left}: {message:?}");
+        assert_eq!(std::fs::read_to_string(host.dir.join("ran")).unwrap(), "ran\n", "{left}");
+        assert_eq!(host.living(), [] as [i32; 0]);
+    }
+}
+
+/// Its exit record was written before the power cut: how it ended is known.
+#[tokio::test]
+async fn a_job_that_ended_before_the_host_was_restarted_ends_as_it_did() {
+    let mut host = RunnerUnderTest::new().await;
+    host.ask(host.job("mkfifo gate; echo ready; cat gate >/dev/null; exit 3"));
+    host.says("ready").await;
+    host.control.change(|state| state.down = true);
+    host.open_gate("gate").await;
+    // Behind the mark that it began, of 4096 bytes, stands how it ended.
+    while std::fs::read(host.folder(JOB, STEP).join("exit")).unwrap()[4096] == 0 {
+        tokio::task::yield_now().await;
+    }
+    host.restart_of_the_host().await;
+    host.control.change(|state| state.down = false);
+    host.start();
+    let What::Ended { cause, exit_code, .. } = host.ends().await else { panic!() };
+    assert_eq!((cause, exit_code), (None, Some(3)));
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! One instance's directory with a real runner process in it, against the control plane of these tests.
 
 use crate::control::{Control, ID};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -204,8 +206,42 @@ impl RunnerUnderTest {
         tokio::task::spawn_blocking(move || runner.wait().unwrap()).await.unwrap().success()
     }
 
-    pub fn signal_runner(&self, signal: nix::sys::signal::Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.runner_pid()), signal).unwrap();
+    /// What a restart of the host does: every process of this machine is killed, and the boot in the journal is an earlier one.
+    pub async fn restart_of_the_host(&mut self) {
+        self.kill_runner().await;
+        // Keepers first: none of them may write down how a command ended that was killed here.
+        while !self.is_deserted() {
+            let keepers = pids().filter(|pid| works_below(*pid, &self.dir.join("jobs")));
+            let commands = pids().filter(|pid| works_below(*pid, &self.dir));
+            for pid in keepers.chain(commands).chain(self.living()) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            tokio::task::yield_now().await;
+        }
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let (boot, earlier) = (boot.trim().as_bytes(), "e".repeat(boot.trim().len()));
+        let journal = self.dir.join("journal");
+        let mut bytes = std::fs::read(&journal).unwrap();
+        // Each record: its length in four bytes, eight of a checksum, the entry.
+        let mut at = 0;
+        loop {
+            let length = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+            if length == 0 {
+                break;
+            }
+            let body = at + 12..at + 12 + length;
+            if let Some(found) = bytes[body.clone()].windows(boot.len()).position(|window| window == boot) {
+                bytes[body.start + found..][..boot.len()].copy_from_slice(earlier.as_bytes());
+                let hash = blake3::Hasher::new().update(&bytes[at..at + 4]).update(&bytes[body.clone()]).finalize();
+                bytes[at + 4..at + 12].copy_from_slice(&hash.as_bytes()[..8]);
+            }
+            at = body.end;
+        }
+        std::fs::write(&journal, bytes).unwrap();
+    }
+
+    pub fn signal_runner(&self, signal: Signal) {
+        kill(Pid::from_raw(self.runner_pid()), signal).unwrap();
     }
 
     pub fn job(&self, script: &str) -> Plain {
@@ -305,9 +341,7 @@ impl RunnerUnderTest {
 
     /// No process of any kind works in this instance's directory.
     pub fn is_deserted(&self) -> bool {
-        let works_here =
-            |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&self.dir));
-        pids().find(works_here).is_none() && self.living().is_empty()
+        !pids().any(|pid| works_below(pid, &self.dir)) && self.living().is_empty()
     }
 }
 
@@ -326,6 +360,10 @@ impl Drop for RunnerUnderTest {
 
 fn pids() -> impl Iterator<Item = i32> {
     std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn works_below(pid: i32, folder: &Path) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder))
 }
 
 fn environ(pid: i32) -> impl Iterator<Item = Vec<u8>> {

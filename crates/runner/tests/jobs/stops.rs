@@ -169,6 +169,65 @@ async fn a_disowned_job_is_ended_and_tells_no_more() {
 }
 
 #[tokio::test]
+async fn a_runner_whose_machine_was_terminated_ends_what_it_has_and_leaves() {
+    let mut host = RunnerUnderTest::new().await;
+    host.ask(host.job("echo ready; sleep 1000")); // which would be finished without a control plane
+    host.says("ready").await;
+    host.control.change(|state| (state.forgotten, state.answers_410) = (1, Some("gone")));
+    assert!(host.runner_leaves().await);
+    assert_eq!(host.living(), [] as [i32; 0]);
+    // One that starts on such a machine does not stay either.
+    host.start();
+    assert!(host.runner_leaves().await);
+}
+
+/// A runner that is not listed, which its control plane answers to each beat, 50 ms apart.
+async fn unlisted(unlisted_for_ms: i64) -> RunnerUnderTest {
+    let host = RunnerUnderTest::with(|boot| {
+        boot.timings.heartbeat_every_ms = 50;
+        boot.timings.degraded_after_ms = 100;
+        boot.timings.panic_after_ms = 400;
+        boot.timings.unlisted_for_ms = unlisted_for_ms;
+    })
+    .await;
+    let mut job = host.job("trap 'exit 5' TERM; mkfifo gate; echo ready; cat gate & wait; seq 1 20000; exit 6");
+    job.on_lost_control = OnLostControl::Stop;
+    host.ask(job);
+    host.says("ready").await;
+    host.control.change(|state| (state.forgotten, state.answers_410) = (1, Some("unlisted")));
+    host
+}
+
+#[tokio::test]
+async fn a_job_of_a_runner_that_is_not_listed_works_on_and_is_delivered_later() {
+    let mut host = unlisted(60_000).await;
+    host.control.until("longer than a control plane may be silent", |state| state.refused >= 40).await;
+    assert!(!host.living().is_empty());
+    host.open_gate("gate").await;
+    while !host.living().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(host.control.see(|state| state.ended(JOB).is_none()));
+    host.control.change(|state| state.answers_410 = None);
+    let ended = end_of(&host).await;
+    assert_eq!((ended.exit_code, ended.cause), (Some(6), None));
+    let written: String = (1..=20000).map(|n| format!("{n}\n")).collect();
+    assert!(host.control.see(|state| state.log(JOB).text(Stream::Stdout)) == format!("ready\ngo{written}"));
+    // With nothing left to do, a runner that is not listed leaves.
+    host.control.change(|state| (state.forgotten, state.answers_410) = (i64::MAX, Some("unlisted")));
+    assert!(host.runner_leaves().await);
+}
+
+#[tokio::test]
+async fn a_runner_that_is_not_listed_for_too_long_counts_as_lost() {
+    let mut host = unlisted(100).await;
+    assert!(host.runner_leaves().await, "its job is stopped, and nothing is left to do");
+    host.control.change(|state| state.answers_410 = None);
+    host.start();
+    assert_eq!(end_of(&host).await.cause, Some(EndCause::ControlLost));
+}
+
+#[tokio::test]
 async fn a_lost_control_plane_ends_work_only_where_it_is_asked_to() {
     for (policy, cause) in [(OnLostControl::Stop, Some(EndCause::ControlLost)), (OnLostControl::Finish, None)] {
         let mut host = RunnerUnderTest::with(|boot| {

@@ -1,0 +1,84 @@
+//! Trials of providers (`repl provider test`): the machine that a trial makes has a row before the first call of its provider, and is ended
+//! wherever the control plane dies meanwhile.
+
+use crate::bench::{Bench, now};
+use adapters::fake::{Fate, MachineState};
+use model::TroubleKind;
+use model::instance::InstanceStatus;
+use model::time::MINUTE;
+use std::cmp::Ordering::{Equal, Greater, Less};
+use std::sync::atomic::Ordering;
+use store::Moment;
+
+/// Longer than a trial may take.
+const A_WHILE_MS: i64 = 15 * MINUTE;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Death {
+    None,
+    AtWrite(usize, Moment),
+    /// The provider does what it was asked to, and who asked dies before it is answered.
+    AtCall(usize),
+}
+
+/// How many calls the provider got.
+fn try_with(death: Death) -> usize {
+    let mut bench = Bench::new();
+    let crashes = bench.crashes.clone();
+    crashes.count();
+    let mut calls = 0;
+    match death {
+        Death::None => {}
+        Death::AtWrite(write, moment) => crashes.arm(write, moment),
+        Death::AtCall(at) => bench.fate(move |_, _, _| {
+            calls += 1;
+            match (calls - 1).cmp(&at) {
+                Less => Fate::Obey,
+                Equal => {
+                    crashes.dead.store(true, Ordering::Relaxed);
+                    Fate::FailAfter(TroubleKind::Timeout)
+                }
+                Greater => Fate::FailBefore(TroubleKind::Timeout), // the dead ask nothing
+            }
+        }),
+    }
+    let tried = now(bench.engine.test_provider(bench.org, "fake"));
+    if death == Death::None {
+        assert_eq!(*bench.crashes.writes.lock().unwrap(), ["provider.test", "provider.tested"]);
+        let (_, cases) = tried.unwrap();
+        assert!(cases.iter().all(|(_, result)| result.is_ok()), "{cases:?}");
+    } else {
+        tried.unwrap_err();
+        assert!(bench.revive(), "{death:?}");
+    }
+    let called = bench.calls.lock().unwrap().len();
+    bench.fate(|_, _, _| Fate::Obey);
+    for moment in ["at once", "after a while"] {
+        now(bench.engine.scan_now(None)).unwrap();
+        let untracked = now(bench.engine.orphans(i64::MAX, 10)).unwrap();
+        assert_eq!(untracked, [], "{death:?}, {moment}");
+        bench.advance(A_WHILE_MS);
+    }
+    let machines = bench.provider.machines();
+    assert!(machines.values().all(|it| it.state == MachineState::Gone), "{death:?}: {machines:?}");
+    assert!(bench.provider.made().values().all(|times| *times == 1), "{death:?}: made twice");
+    let rows = now(bench.engine.instance_pictures(bench.org, i64::MAX, 10)).unwrap();
+    let expected = if death == Death::AtWrite(0, Moment::Before) { 0 } else { 1 };
+    assert_eq!(rows.len(), expected, "{death:?}");
+    assert!(rows.iter().all(|row| row.instance.status == InstanceStatus::Terminated), "{death:?}: {rows:?}");
+    called
+}
+
+#[test]
+fn the_machine_of_a_trial_is_tracked_and_ended_wherever_the_control_plane_dies() {
+    let calls = try_with(Death::None);
+    assert!(calls >= 8, "{calls}");
+    for write in 0..2 {
+        for moment in [Moment::Before, Moment::After] {
+            try_with(Death::AtWrite(write, moment));
+        }
+    }
+    for call in 0..calls {
+        try_with(Death::AtCall(call));
+    }
+}
