@@ -1,7 +1,7 @@
-// A run of agents: its tree grows while it is watched, an approval is answered with an edited value, a ticket is resolved; a run is paused and
-// resumed; a machine that is held is kept longer.
+// A run of agents: its tree grows while it is watched, after the input of a step was edited and approved; an approval is answered with a value, a
+// ticket is resolved; a run is paused and resumed; a machine that is held is kept longer.
 import { assert, detached, entered, gate, json, picture, run, sees, shown, state, visitor } from "./browser.mjs";
-import { hangsUp, market, submit } from "./plans.mjs";
+import { hangsUp, mailing, market, readers, submit } from "./plans.mjs";
 
 await run(async browser => {
   const context = await visitor(browser);
@@ -34,6 +34,30 @@ await run(async browser => {
   assert.ok(await page.evaluate(() => window.stays), "the page was not loaded again");
   await page.locator("pre.json", { hasText: "green" }).first().waitFor();
   await page.locator(".tree a.twist, .tree a").first().waitFor();
+
+  // A step that must be allowed is called with the input that a person has edited, and what it answers lets the tree grow under their eyes.
+  const service = await readers();
+  const growing = submit(mailing(service.port));
+  await page.goto(at(`/runs/${growing}`));
+  await page.locator(".tree li li", { hasText: "find" }).waitFor();
+  await page.evaluate(() => { window.stays = true; });
+  const nodes = () => page.locator(".tree li").allInnerTexts();
+  const few = await nodes();
+  assert.deepEqual(service.asked, []);
+  await inbox.goto(at("/inbox"));
+  await inbox.locator(".question", { hasText: "post/find/look" }).waitFor();
+  await inbox.getByText("Edit the input").click();
+  const input = inbox.getByLabel("JSON");
+  const shownInput = await input.inputValue();
+  assert.ok(shownInput.includes("/none"), shownInput);
+  await input.fill(shownInput.replace("/none", "/all"));
+  await inbox.getByRole("button", { name: "Approve this input" }).click();
+  await state(page, "completed");
+  assert.deepEqual(service.asked, ["/all"], "it was called once, with the edited input");
+  const many = await nodes();
+  assert.ok(many.length >= few.length + 2, `${few.length} nodes before: ${many}`);
+  assert.ok(["0", "1", "2"].every(n => many.some(text => text.includes(`mail[${n}]`))), many.join());
+  assert.ok(await page.evaluate(() => window.stays), "the page was not loaded again");
 
   // Pause and resume.
   const held = gate("held");

@@ -1,7 +1,7 @@
 // Drives Chromium for the tests of the pages: starts it, signs in, and collects everything that a page complains about.
 import { createRequire } from "node:module";
 import { execFile, execFileSync } from "node:child_process";
-import { mkdtempSync, promises, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, promises, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import assert from "node:assert/strict";
 import http from "node:http";
@@ -23,6 +23,8 @@ export const json = (...words) => JSON.parse(repl(...words, "--json"));
 export const begun = (...words) => new Promise((done, failed) =>
   execFile("repl", words, (error, stdout, stderr) => error ? failed(new Error(stderr)) : done(stdout)));
 export const file = (name, text) => { writeFileSync(name, text); return name; };
+/// Settings of this home, for a control plane that has not started yet.
+export const settings = text => { const folder = join(process.env.HOME, ".config/remuda"); mkdirSync(folder, { recursive: true }); writeFileSync(join(folder, "config.toml"), text); };
 /// The id of a run of this command.
 export const detached = (command, ...flags) => json("run", "--detach", ...flags, "-c", command).id;
 /// A place where a command waits until the script lets it through.
@@ -34,10 +36,10 @@ export function gate(name) {
 export const link = () => repl("ui", "--print").trim();
 
 /// A request without a browser: `.localhost` is this machine. Headers are sent as they stand.
-export const plain = (url, { method = "GET", headers = {}, body } = {}) => new Promise((done, failed) => {
+export const plain = (url, { method = "GET", headers = {}, body, socketPath } = {}) => new Promise((done, failed) => {
   const { hostname, port, pathname, search } = new URL(url);
   const host = hostname.endsWith(".localhost") ? "127.0.0.1" : hostname;
-  const request = http.request({ host, port, path: pathname + search, method, headers: { host: `${hostname}:${port}`, ...headers } }, answer => {
+  const request = http.request({ host, port, socketPath, path: pathname + search, method, headers: { host: `${hostname}:${port}`, ...headers } }, answer => {
     let text = "";
     answer.setEncoding("utf8").on("data", part => { text += part; }).on("end", () => done({ status: answer.statusCode, headers: answer.headers, text }));
   });
@@ -102,14 +104,16 @@ export async function run(script) {
 }
 
 /// Waits for this text in the page.
-export const sees = (page, text) => page.getByText(text).first().waitFor();
+export const sees = (page, text) => page.getByText(text).filter({ visible: true }).first().waitFor();
 /// Waits for a state word at the top of a run's page.
 export const state = (page, word) => page.locator(".title .st", { hasText: word }).first().waitFor();
 
 /// What axe finds wrong with a page.
 export async function judged(page) {
   await page.evaluate(axe);
-  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  // Rules of WCAG 2.2 are off unless they are asked for.
+  const rules = { "target-size": { enabled: true } };
+  const { violations } = await page.evaluate(rules => window.axe.run(document, { resultTypes: ["violations"], rules }), rules);
   return violations.map(it => `${it.id} (${it.impact}): ${it.help}\n    ${it.nodes.slice(0, 3).map(node => `${node.target} ${node.html.slice(0, 160)} ${node.any[0]?.message || ""}`).join("\n    ")}`);
 }
 
@@ -118,11 +122,12 @@ export async function picture(page, name) {
   if (process.env.PAGES_PICTURES) await page.screenshot({ path: join(process.env.PAGES_PICTURES, `${name}.png`) });
 }
 
-/// A picture of the manual, when it is written anew.
-export async function shown(page, name) {
+/// A picture of the manual, when it is written anew. It begins at `from`, where a page is longer than the picture.
+export async function shown(page, name, from) {
   if (!process.env.PAGES_MANUAL) return;
   const before = page.viewportSize();
   await page.setViewportSize({ width: 960, height: 560 });
+  if (from) await page.locator(from).first().evaluate(it => scrollTo(0, it.getBoundingClientRect().top + scrollY - 16));
   await page.screenshot({ path: join(process.env.PAGES_MANUAL, `${name}.png`) });
   await page.setViewportSize(before);
 }

@@ -29,9 +29,10 @@ await run(async browser => {
   await page.goto(new URL("/runs", page.url()).href);
   await page.evaluate(() => { window.stays = true; });
   const id = detached(`echo begun; ${held.wait}; echo goes on`, "--name", "follow-me");
-  await sees(page, /1 new|follow-me/);
-  const fresh = page.getByRole("button", { name: /1 new/ });
-  if (await fresh.isVisible()) await fresh.click();
+  const fresh = page.getByRole("button", { name: "1 new" });
+  await fresh.waitFor();
+  assert.equal(await page.locator(`#${id}`).count(), 0, "it waits behind the button");
+  await fresh.click();
   await page.locator(`#${id} .st`, { hasText: "running" }).waitFor();
   const watching = await context.newPage();
   await watching.goto(new URL(`/runs/${id}/log`, page.url()).href);

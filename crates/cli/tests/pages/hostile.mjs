@@ -53,6 +53,8 @@ await run(async browser => {
   await page.goto(at(`/runs/${waits}`));
   await state(page, "running");
   let stolen = "nothing was asked";
+  // No script reads the cookie.
+  assert.equal(await page.evaluate(() => document.cookie), "");
   const attack = `<form method=post action="${origin}/runs/${waits}/cancel"><input name=csrf value=x><button>go</button></form>`;
   const elsewhere = httpServer((request, response) => { stolen = request.headers.cookie; response.setHeader("content-type", "text/html").end(attack); });
   const port = await listening(elsewhere);
@@ -60,9 +62,24 @@ await run(async browser => {
   await foreign.goto(`http://127.0.0.1:${port}/`);
   const [answer] = await Promise.all([foreign.waitForNavigation(), foreign.getByText("go").click()]);
   assert.equal(answer.status(), 403);
-  // Another server of this machine, under its own name, sees no cookie of the pages.
+  // Another server of this machine sees no cookie of the pages under a name of its own.
   assert.equal(stolen, undefined);
   const cookie = await cookies(page);
+  await foreign.goto(`http://elsewhere.localhost:${port}/`);
+  assert.equal(stolen, undefined);
+  // Cookies know no ports: under our name it does see it, if it leads a person there (docs/pages.md says so). It is not another door: forms from
+  // there are refused, and neither the API nor runners' requests take it.
+  await foreign.goto(`http://${new URL(origin).hostname}:${port}/`);
+  assert.equal(stolen, cookie);
+  const [near] = await Promise.all([foreign.waitForNavigation(), foreign.getByText("go").click()]);
+  assert.equal(near.status(), 403);
+  const socketPath = json("control", "status").socket;
+  for (const [method, path] of [["GET", "/api/v1/runs"], ["POST", "/api/v1/runs"], ["GET", "/metrics"], ["POST", "/runner/v1/hello"], ["POST", "/control/v1/ui"]]) {
+    for (const headers of [{ cookie: stolen }, { cookie: stolen, authorization: `Bearer ${stolen.split("=")[1]}` }]) {
+      const answer = await plain(`http://localhost${path}`, { socketPath, method, headers: { ...headers, "content-type": "application/json" }, body: method === "POST" ? "{}" : undefined });
+      assert.ok([401, 404].includes(answer.status), `${method} ${path}: ${answer.status}`);
+    }
+  }
   const post = (headers, path = `/runs/${waits}/cancel`) => plain(at(path), { method: "POST", headers: { cookie, "content-type": "application/x-www-form-urlencoded", ...headers }, body: "csrf=x" });
   for (const headers of [{}, { origin: "null" }, { origin: "http://evil.example" }, { origin, "sec-fetch-site": "cross-site" }]) {
     assert.equal((await post(headers)).status, 403, JSON.stringify(headers));

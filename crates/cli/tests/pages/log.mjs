@@ -1,5 +1,7 @@
 // A log of many megabytes: opened in the time of a small one, walked through, searched, and followed while it grows.
 import { assert, detached, entered, gate, picture, plain, cookies, run, sees, shown, visitor } from "./browser.mjs";
+import { spawn } from "node:child_process";
+import { createHash } from "node:crypto";
 
 // About 60 bytes a line: 24 MB, or as many megabytes as `PAGES_LOG_MB` says (200 is the size that is promised). One needle near the end,
 // colours, and things that must not be believed.
@@ -53,6 +55,14 @@ await run(async browser => {
   assert.ok(await page.evaluate(() => window.stays) && await inView());
   assert.ok(await lines() > more - 5, "what was added by scrolling stays");
 
+  // Downloaded, it is what was written, byte by byte.
+  const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "Download" }).click()]);
+  const sum = of => { const hash = createHash("sha256"); return new Promise((done, failed) => of.on("error", failed).on("data", part => hash.update(part)).on("end", () => done(hash.digest("hex")))); };
+  const written = spawn("sh", ["-c", `${WRITE}; echo the last line`], { stdio: ["ignore", "pipe", "inherit"] });
+  assert.equal(await sum(await download.createReadStream()), await sum(written.stdout), "the download is what was written");
+  assert.equal(download.suggestedFilename(), `${id}.log`);
+  await download.delete();
+
   // Searched: the hit leads to its place.
   await page.getByLabel("Find in the log").fill("the needle");
   await page.getByRole("button", { name: "Find" }).click();
@@ -79,5 +89,5 @@ await run(async browser => {
   while (!(await page.locator(".title .st").first().innerText()).includes("failed")) await page.reload();
   await page.goto(at(`/runs/${failed}/log`));
   assert.equal((await page.locator(".log li").first().innerText()).includes("error: this went wrong"), true);
-  await shown(page, "log");
+  await shown(page, "log", ".tabs");
 });

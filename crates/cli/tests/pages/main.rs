@@ -14,6 +14,7 @@ mod gate;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/home.rs"]
 mod home;
+mod opened;
 #[allow(dead_code, reason = "the end-to-end tests use the rest")]
 #[path = "../e2e/process.rs"]
 mod process;

@@ -1,5 +1,6 @@
 // Two organisations at one server, each in a browser context of its own: nothing of one is seen, named or done by the other.
 import { assert, cookies, detached, expecting, file, gate, json, plain, run, sees, state, visitor } from "./browser.mjs";
+import { looker } from "./looking.mjs";
 
 const { PAGES_URL: url, PAGES_OURS: ours, PAGES_THEIRS: theirs } = process.env;
 
@@ -12,6 +13,21 @@ await run(async browser => {
     await page.waitForURL(`${url}/runs`);
     return page;
   };
+  // The door is judged like what is behind it, with a refusal, on narrow and wide screens.
+  const door = await (await visitor(browser)).newPage();
+  expecting(/status of 401/);
+  await door.goto(`${url}/login`);
+  await door.getByLabel("Token").fill("not a token");
+  await door.getByRole("button", { name: "Sign in" }).click();
+  const refused = door.locator(".bad, .error, [role=alert]").first();
+  await refused.waitFor();
+  for (const width of [320, 1440]) {
+    const { look, wrong } = looker(door, width);
+    await look("login-refused");
+    await look("login", `${url}/login`);
+    assert.deepEqual(wrong, [], wrong.join("\n"));
+    await door.goBack();
+  }
   const as = (token, work) => { process.env.REPL_TOKEN = token; return work(); };
   const here = await login(ours), there = await login(theirs);
   await sees(there, "No runs yet");

@@ -109,25 +109,49 @@ fn in_another_org(home: &Home) -> String {
 
 #[test]
 fn every_page_works_without_script() {
-    // One machine: what comes second waits, and can be cancelled before it has begun.
-    let home = Home::with("[tools]\nallow = [\"127.0.0.1\"]\n[providers.local]\nmax_instances = 1\n");
+    let home = Home::new();
     browse(&home, "without_script.mjs", &[]);
     home.stop();
 }
 
-/// axe finds nothing in light and dark, nothing is wider than the screen, and the keyboard reaches everything.
-fn look(width: &str) {
+/// Fields, opened parts, selections and rows stay as they are while a page changes; ages, titles and the status line go on.
+#[test]
+fn what_a_person_does_stays_while_a_page_changes() {
     let home = Home::with("[tools]\nallow = [\"127.0.0.1\"]\n");
-    browse(&home, "looks.mjs", &[("PAGES_WIDTH", width)]);
+    browse(&home, "live.mjs", &[]);
+    home.stop();
+}
+
+#[test]
+fn every_row_and_page_is_reached_by_the_keyboard() {
+    let home = Home::new();
+    browse(&home, "keys.mjs", &[]);
+    home.stop();
+}
+
+/// axe finds nothing in light and dark, nothing is wider than the screen, targets are large enough, and forced colours drown nothing.
+fn look(script: &str, width: &str) {
+    let home = Home::with("[tools]\nallow = [\"127.0.0.1\"]\n");
+    browse(&home, script, &[("PAGES_WIDTH", width)]);
     home.stop();
 }
 
 #[test]
 fn every_page_is_accessible_on_a_narrow_screen() {
-    look("320");
+    look("looks.mjs", "320");
 }
 
 #[test]
 fn every_page_is_accessible_on_a_wide_screen() {
-    look("1440");
+    look("looks.mjs", "1440");
+}
+
+#[test]
+fn pages_that_are_seen_seldom_are_accessible_on_a_narrow_screen() {
+    look("looks_rare.mjs", "320");
+}
+
+#[test]
+fn pages_that_are_seen_seldom_are_accessible_on_a_wide_screen() {
+    look("looks_rare.mjs", "1440");
 }

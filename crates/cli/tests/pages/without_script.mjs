@@ -1,8 +1,26 @@
 // Script switched off: every page is read, and acted on, by reloading.
-import { assert, detached, entered, expecting, gate, repl, run, sees, visitor } from "./browser.mjs";
-import { hangsUp, market, submit } from "./plans.mjs";
+import { assert, detached, entered, expecting, file, gate, repl, run, sees, settings, visitor } from "./browser.mjs";
+import { hangsUp, market, model, spoken, submit } from "./plans.mjs";
+import { resolve } from "node:path";
 
 await run(async browser => {
+  // One machine: what comes second waits, and can be cancelled before it has begun. Another provider takes its time.
+  const heard = await model(), provider = gate("provider");
+  const program = file("slow.sh", `case $1 in spawn) [ -p ${resolve("provider")} ] && { ${provider.wait}; rm ${resolve("provider")}; }; echo '{"error": {"kind": "capacity", "what": "full", "effect": "none"}}';; list) echo '{"listed": [], "next": null}';; *) echo '{"handle": null}';; esac\n`);
+  settings(`[tools]
+allow = ["127.0.0.1"]
+[providers.local]
+max_instances = 1
+[providers.slow]
+kind = "exec"
+exec = ["/bin/sh", "${resolve(program)}"]
+reach = "host"
+bills = false
+[llm.default]
+base_url = "http://127.0.0.1:${heard.port}/v1"
+[llm.default.models.one-word]
+context = 16000
+`);
   const context = await visitor(browser, { javaScriptEnabled: false });
   const page = await entered(context);
   const at = path => new URL(path, page.url()).href;
@@ -36,9 +54,22 @@ await run(async browser => {
   await until("completed");
   await page.locator("pre.json", { hasText: "blue" }).first().waitFor();
 
-  // A step is read, and its run's agent is spoken to where one listens.
-  await page.locator("a[href*='/steps/']").first().click();
+  // A step is read, with its question; an agent is spoken to before its model is asked, and the model hears it.
+  const talk = submit(spoken());
+  await page.goto(at(`/runs/${talk}`));
+  while (!(await page.locator(".tree .st", { hasText: "waiting" }).count())) await page.reload();
+  await page.getByText("Say something to an agent").click();
+  await page.getByLabel("Text, read by its next turn").fill("mind the gap");
+  await page.getByRole("button", { name: "Send" }).click();
+  await page.waitForURL(at(`/runs/${talk}`));
+  await page.locator("a[href*='/steps/']", { hasText: "agree" }).click();
   await sees(page, "Input");
+  await page.getByRole("button", { name: "Approve", exact: true }).click();
+  await page.waitForURL(at("/inbox"));
+  await page.goto(at(`/runs/${talk}`));
+  await until("completed");
+  assert.equal(heard.asked.length, 1);
+  assert.ok(heard.asked[0].includes("mind the gap"), heard.asked[0]);
 
   expecting(/status of 400/);
   // A file is pasted: YAML, as `repl run` reads it.
@@ -78,16 +109,26 @@ await run(async browser => {
   await page.waitForURL(at("/machines"));
   assert.ok(await held.locator("tbody tr").count() < rows);
 
-  // What waits for the only machine says why; its workflow is cancelled, and of two runs both at once.
+  // The workflow that starts a machine is cancelled while its provider thinks about it.
+  const thinks = detached("true", "--provider", "slow", "--name", "thinks");
+  await page.goto(at("/workflows"));
+  const starting = page.locator("main tr", { has: page.locator(".st", { hasText: "running" }) }).locator("a.row").first();
+  while (!(await starting.count())) await page.reload();
+  await starting.click();
+  await sees(page, "Nodes");
+  await page.getByLabel("Reason").fill("not needed");
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await sees(page, "not needed");
+  repl("cancel", thinks);
+  await provider.open();
+
+  // What waits for the only machine says why, and of two runs both are cancelled at once.
   const gated = gate("held");
   const slow = detached(gated.wait, "--name", "slow"), second = detached("true", "--name", "second");
   await page.goto(at(`/runs/${slow}`));
   await until("running");
   await page.goto(at("/machines"));
   await page.getByRole("region", { name: "Waiting" }).locator("tr", { hasText: "second" }).waitFor();
-  await page.goto(at("/workflows"));
-  await page.locator("main table a.row").first().click();
-  await sees(page, "Nodes");
   await page.goto(at("/runs?show=open"));
   for (const name of ["slow", "second"]) await page.getByLabel(`Choose ${name}`).check();
   await page.locator(".several").getByRole("button", { name: "Cancel" }).click();

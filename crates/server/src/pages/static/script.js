@@ -53,6 +53,11 @@
     const wait = Math.max(0, speakAt - Date.now());
     setTimeout(() => { if (pending && said()) { said().textContent = pending; pending = ""; speakAt = Date.now() + 5000; } }, wait);
   };
+  // What is no longer so is taken back.
+  const unsay = ending => {
+    if (pending.endsWith(ending)) pending = "";
+    if (said() && said().textContent.endsWith(ending)) said().textContent = "";
+  };
   const hear = message => {
     if (message.build && message.build !== root.dataset.build) return location.reload();
     if (message.over) return location.reload();
@@ -87,7 +92,7 @@
     for (const { name, value } of fresh.attributes) if (!keep(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   };
   // What the script itself has put into a region.
-  const ours = node => node.nodeType === 1 && node.matches(".copy,[data-keep]");
+  const ours = node => node.nodeType === 1 && node.matches(".copy,.fresh,[data-keep]");
   const swap = (old, fresh) => {
     const byKey = new Map();
     for (const child of old.childNodes) if (key(child)) byKey.set(key(child), child);
@@ -109,6 +114,7 @@
     while (at) { const next = at.nextSibling; if (!ours(at) && !(at.nodeType === 1 && at.contains(document.activeElement) && /^(INPUT|TEXTAREA)$/.test(document.activeElement.nodeName))) at.remove(); at = next; }
   };
 
+  const NEW = " new in the list.";
   customElements.define("live-region", class extends HTMLElement {
     // A newer version exists. One request at a time; what is heard meanwhile repeats it.
     heard(v) {
@@ -147,7 +153,7 @@
       const before = this.querySelector(".st");
       const state = before && before.textContent;
       swap(this, fresh.content);
-      if (held) this.offer(held, html); else this.querySelector(".fresh")?.remove();
+      if (held) this.offer(held, html); else this.shown();
       if (follows) { const now = this.querySelector(".log"); if (now) now.scrollTop = now.scrollHeight; }
       const after = this.querySelector(".title .st");
       if (after && state && after.textContent !== state) speak("Now " + after.textContent + ".");
@@ -171,8 +177,16 @@
         this.prepend(button);
       }
       button.textContent = count + " new";
-      button.onclick = () => { this.take = true; button.remove(); this.put(html); };
-      speak(count + " new in the list.");
+      button.onclick = () => { this.take = true; this.put(html); };
+      speak(count + NEW);
+    }
+    // Nothing waits any more. Who has pressed the button goes on at the first row.
+    shown() {
+      const button = this.querySelector(".fresh");
+      if (!button) return;
+      if (button === document.activeElement) this.querySelector("a.row")?.focus();
+      button.remove();
+      unsay(NEW);
     }
   });
 
