@@ -70,16 +70,18 @@ def name_what_is_there(body):
     secrets = body.get("secrets")
     if isinstance(secrets, list) and all(is_text(name, r"[A-Za-z_][A-Za-z0-9_]*") for name in secrets):
         del body["secrets"]
-    files = body.get("files")
-    if isinstance(files, list) and all(is_file(entry) for entry in files):
+    if is_stored(body.get("files"), "tree", {"files", "bytes"}):
         del body["files"]
+    if is_stored(body.get("stdin"), "hash", {"size"}):
+        del body["stdin"]
 
 
-def is_file(entry):
-    if not isinstance(entry, dict) or set(entry) != {"path", "hash", "size", "mode"}:
+def is_stored(value, name, counts):
+    """What was sent before, named by its hash, with some numbers."""
+    if not isinstance(value, dict) or not {name} <= set(value) <= {name} | counts:
         return False
-    numbers = all(type(entry[field]) is int and entry[field] >= 0 for field in ("size", "mode"))
-    return numbers and is_text(entry["path"], r"(?s).{1,4096}") and is_text(entry["hash"], r"[0-9a-f]{64}")
+    numbers = all(type(value[field]) is int and value[field] >= 0 for field in counts & set(value))
+    return numbers and is_text(value[name], r"[0-9a-f]{64}")
 
 
 def is_text(value, shape):

@@ -267,13 +267,18 @@ fn containment() -> Check {
 
 /// Whether `--memory` and `--cpu` can be enforced.
 fn limits() -> Check {
-    let fix = if nix::unistd::geteuid().is_root() {
+    limits_of(runner::limits("memory"), runner::limits("cpu"), nix::unistd::geteuid().is_root())
+}
+
+/// `memory` and `cpu` name the version of control groups that can limit it, if one can.
+fn limits_of(memory: Option<&str>, cpu: Option<&str>, is_root: bool) -> Check {
+    let fix = if is_root {
         "make a cgroup with the memory and cpu controllers writable here (docs/containment.md)"
     } else {
         "run the control plane in a cgroup of your own: repl control stop, then \
          systemd-run --user --scope -p Delegate=yes repl control start (docs/containment.md)"
     };
-    match (runner::limits("memory"), runner::limits("cpu")) {
+    match (memory, cpu) {
         (Some(memory), Some(cpu)) if memory == cpu => {
             Check::fine("limits", format!("--memory and --cpu are enforced (cgroup {memory})"))
         }
@@ -391,6 +396,27 @@ mod tests {
         assert_eq!(nearest_existing(&place), dir.path());
         assert_eq!(disk(dir.path()).check, "disk");
         assert_eq!(file_system(dir.path()).state, State::Fine);
+    }
+
+    #[test]
+    fn limits_are_told_with_the_way_to_get_them() {
+        let (both, mixed) = (limits_of(Some("v2"), Some("v2"), true), limits_of(Some("v1"), Some("v2"), false));
+        assert!(both.state == State::Fine && both.fix.is_none());
+        assert_eq!(both.detail, "--memory and --cpu are enforced (cgroup v2)");
+        assert_eq!(mixed.detail, "--memory (cgroup v1) and --cpu (cgroup v2) are enforced");
+        for (memory, cpu, detail) in [
+            (Some("v1"), None, "only --memory is enforced (cgroup v1), --cpu only chooses a machine"),
+            (None, Some("v1"), "only --cpu is enforced (cgroup v1), --memory only chooses a machine"),
+            (None, None, "--memory and --cpu choose a machine but are not enforced on it"),
+        ] {
+            for (is_root, fix) in
+                [(true, "make a cgroup with the memory and cpu"), (false, "systemd-run --user --scope")]
+            {
+                let found = limits_of(memory, cpu, is_root);
+                assert_eq!((found.state, found.detail.as_str()), (State::Limited, detail));
+                assert!(found.fix.as_ref().is_some_and(|said| said.contains(fix)), "{:?}", found.fix);
+            }
+        }
     }
 
     #[test]

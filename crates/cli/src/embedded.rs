@@ -35,7 +35,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// A larger log is rotated; one older file is kept.
 const LARGEST_LOG: u64 = 16 << 20;
-/// What the child says on its stdout when it answers.
+/// The last line of the child on its stdout, when it answers requests. Lines before it are warnings for the user.
 pub const READY: &str = "ready";
 /// Variables that the control plane inherits from the command that starts it; jobs inherit some of them for as long as it runs.
 const INHERITED: &[&str] = &[
@@ -211,10 +211,21 @@ async fn start(settings: &Settings) -> Done<Holder> {
         Ok(_) => String::new(),
         Err(_) => return Err(not_started(&settings.home, "it has not become ready")),
     };
-    match find(&settings.home)? {
-        Some(holder) if said.trim() == READY => Ok(holder),
+    match (find(&settings.home)?, warnings(&said)) {
+        (Some(holder), Some(warnings)) => {
+            for warning in warnings {
+                eprintln!("repl: {warning}");
+            }
+            Ok(holder)
+        }
         _ => Err(not_started(&settings.home, said.trim())),
     }
+}
+
+/// What the child said before the word that it is ready; none if it did not become ready.
+fn warnings(said: &str) -> Option<Vec<&str>> {
+    let mut lines: Vec<&str> = said.trim().lines().collect();
+    (lines.pop()? == READY).then_some(lines)
 }
 
 fn not_started(home: &Path, said: &str) -> Complaint {
@@ -295,6 +306,15 @@ mod tests {
         let path = socket(&home).unwrap();
         std::fs::remove_dir(path.parent().unwrap()).unwrap();
         assert!(path.as_os_str().len() <= LONGEST_SOCKET && path.starts_with("/tmp/"), "{path:?}");
+    }
+
+    #[test]
+    fn a_child_may_warn_before_it_is_ready() {
+        assert_eq!(warnings("ready\n"), Some(vec![]));
+        assert_eq!(warnings("WARNING: x\nready\n"), Some(vec!["WARNING: x"]));
+        for said in ["", "error: ready\n", "ready\nerror: it broke\n"] {
+            assert_eq!(warnings(said), None, "{said:?}");
+        }
     }
 
     #[test]

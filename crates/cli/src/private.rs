@@ -19,8 +19,20 @@ const STICKY: u32 = 0o1000;
 const HOPS: usize = 8;
 const ROOT: u32 = 0;
 /// What our processes make in a home; anything else there is not ours to change.
-const OURS: &[&str] =
-    &["control.", "token", "installation.json", "last", "remuda.db", "remuda-logs.db", "instances", "blobs", "hashes"];
+const OURS: &[&str] = &[
+    "control.",
+    "token",
+    "installation.json",
+    "last",
+    "remuda.db",
+    "remuda-logs.db",
+    "instances",
+    "blobs",
+    "hashes",
+    "ui.html",
+    "exchange",
+    "ssh",
+];
 
 /// Something that is there, opened by its path without reading or writing it: what is judged is what is used afterwards.
 struct Found {
@@ -252,8 +264,10 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("a/home");
         nix::sys::stat::umask(nix::sys::stat::Mode::empty());
-        std::fs::create_dir_all(dir.join("instances")).unwrap();
-        for name in ["control.log", "token", "remuda.db-wal", "notes.txt"] {
+        for name in ["instances", "exchange", "ssh"] {
+            std::fs::create_dir_all(dir.join(name)).unwrap();
+        }
+        for name in ["control.log", "token", "remuda.db-wal", "ui.html", "notes.txt"] {
             std::fs::write(dir.join(name), "x").unwrap();
         }
         home(&dir).unwrap();
@@ -261,6 +275,7 @@ mod tests {
         let modes =
             ["", "instances", "control.log", "token", "remuda.db-wal", "notes.txt"].map(|name| mode(&dir.join(name)));
         assert_eq!(modes, [0o700, 0o700, 0o600, 0o600, 0o600, 0o666], "what is not ours stays as it is");
+        assert_eq!(["exchange", "ssh", "ui.html"].map(|name| mode(&dir.join(name))), [0o700, 0o700, 0o600]);
         home(&place.path().join("new")).unwrap();
         assert_eq!(mode(&place.path().join("new")), 0o700);
         std::fs::create_dir(place.path().join("wide")).unwrap();

@@ -191,11 +191,7 @@ fn welcome(ready: &server::Ready, home: &Path) {
         }
     }
     if ready.is_readable_by_others {
-        eprintln!(
-            "repl: WARNING: {} IS OPEN TO OTHER MACHINES WITHOUT TLS: tokens and secrets can be read on the way. \
-             Use --tls-cert and --tls-key, or listen on 127.0.0.1",
-            url.unwrap_or("it")
-        );
+        eprintln!("repl: {}. Use --tls-cert and --tls-key, or listen on 127.0.0.1", open_door(url));
     }
     eprintln!("repl: serving {}", url.unwrap_or("on the socket of this home"));
 }
@@ -230,10 +226,11 @@ pub async fn embedded() -> Done {
     std::fs::write("/proc/self/comm", "repl").ok();
     let done = serve(orders, server::Role::All, Keeper::Embedded, |ready| {
         if ready.is_readable_by_others {
-            let url = ready.url.unwrap_or_default();
-            tracing::warn!(
-                "{url} is open to other machines without TLS: set tls_cert and tls_key, or listen on 127.0.0.1"
-            );
+            let warning =
+                format!("{}. Set tls_cert and tls_key, or listen on 127.0.0.1", open_door(ready.url.as_deref()));
+            tracing::warn!("{warning}");
+            // To the command that started this process, which shows it.
+            println!("{warning}");
         }
         say_ready();
     })
@@ -243,6 +240,11 @@ pub async fn embedded() -> Done {
         println!("{complaint}");
     }
     done
+}
+
+fn open_door(url: Option<&str>) -> String {
+    let what = url.unwrap_or("it");
+    format!("WARNING: {what} IS OPEN TO OTHER MACHINES WITHOUT TLS: tokens and secrets can be read on the way")
 }
 
 /// The starter waits for the end of our stdout; from now on it is the log.

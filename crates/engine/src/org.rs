@@ -76,7 +76,6 @@ impl Engine {
     }
 
     pub async fn put_secret(&self, org: OrgId, name: String, value: String) -> Result<(), Failure> {
-        const LONGEST: usize = 64 * 1024;
         if !is_secret_name(&name) {
             return Err(
                 Refused::invalid("name", format!("`{name}` is not a variable name: letters, digits and _")).into()
@@ -85,7 +84,7 @@ impl Engine {
         if model::spec::is_reserved(&name) {
             return Err(Refused::invalid("name", format!("`{name}`: {}", model::spec::RESERVED)).into());
         }
-        if value.is_empty() || value.len() > LONGEST {
+        if value.is_empty() || value.len() > model::limits::MAX_SECRET_BYTES {
             return Err(Refused::invalid("value", "must have 1 to 65,536 bytes").into());
         }
         let sealed = store::secret::seal(&self.context.installation, org, &name, &value);

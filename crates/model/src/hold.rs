@@ -44,6 +44,9 @@ impl HoldAccount {
     }
 }
 
+/// The longest hold that a run may ask for.
+pub const MAX_HOLD_MS: i64 = crate::time::DAY;
+
 /// `[holds]` in the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

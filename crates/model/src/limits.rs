@@ -5,6 +5,8 @@ use crate::time::{DAY, MINUTE, SECOND};
 use crate::{Credits, Refused};
 use serde::{Deserialize, Serialize};
 
+/// The value of a secret: it becomes a variable of the command.
+pub const MAX_SECRET_BYTES: usize = 64 * 1024;
 /// Amounts are 64-bit micro-credits: so many still fit.
 const MOST_CREDITS: i64 = 1_000_000_000_000;
 

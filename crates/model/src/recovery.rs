@@ -228,6 +228,8 @@ pub const MAX_TRIES: i64 = 3;
 pub const RETRY_BUDGET: i64 = 20;
 pub const BASE_DELAY_MS: i64 = 100;
 pub const MAX_DELAY_MS: i64 = 30_000;
+/// The longest pause that a run may ask for (`retry.delay`).
+pub const MAX_RETRY_DELAY_MS: i64 = crate::time::DAY;
 const REPROMPTS: i64 = 2;
 
 pub fn decide(case: &Case, limits: &EscalationLimits) -> (Decision, Rule) {

@@ -6,10 +6,10 @@ pub use resources::{GPU_PATTERN, Gpu, MAX_GPUS, Resources, show_cpu, show_memory
 
 use crate::feature::MAX_FEATURES;
 use crate::plan::DEFAULT_MAX_AGENTS;
-use crate::recovery::OnExhausted;
+use crate::recovery::{MAX_RETRY_DELAY_MS, OnExhausted};
 use crate::time::{DAY, SECOND};
 use crate::tree::TreeRef;
-use crate::{Credits, Refused, string_enum};
+use crate::{Credits, Refused, hold::MAX_HOLD_MS, string_enum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -569,7 +569,7 @@ impl RunSpec {
         check(self.max_duration_ms.is_none_or(|ms| ms > 0), "max_duration", "must be longer than nothing, e.g. 2h")?;
         check((1..=MAX_NODES).contains(&self.nodes), "nodes", format!("must lie between 1 and {MAX_NODES}"))?;
         check(self.stop_duration_ms >= 0, "stop_duration", "must not be negative, e.g. 10s")?;
-        check(self.hold_ms.is_none_or(|ms| (0..=DAY).contains(&ms)), "hold", "must lie between 0s and 24h")?;
+        check(self.hold_ms.is_none_or(|ms| (0..=MAX_HOLD_MS).contains(&ms)), "hold", "must lie between 0s and 24h")?;
         check(
             self.budget.is_none_or(|b| b > Credits::ZERO),
             "budget",
@@ -590,7 +590,7 @@ impl RunSpec {
                 "must lie between 1 and 100 attempts, the first included",
             )?;
             check(
-                retry.delay_ms.is_none_or(|ms| (0..=DAY).contains(&ms)),
+                retry.delay_ms.is_none_or(|ms| (0..=MAX_RETRY_DELAY_MS).contains(&ms)),
                 "retry.delay",
                 "must lie between 0s and 24h",
             )?;

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// The largest document of one folder: about two million names.
 pub const DOCUMENT_BYTES: i64 = 256 << 20;
+/// Files, folders and links in one tree, each counted as often as it is named. A folder may be named many times, so that a few documents
+/// could stand for more files than any disk has. `repl run` refuses a larger tree before it sends anything, a runner before it makes a file.
+pub const MAX_ENTRIES: u64 = 5_000_000;
 /// Folders below one another. Deeper paths are longer than any system call takes.
 pub const MAX_DEPTH: usize = 1_024;
 const MAX_NAME_BYTES: usize = 255;

@@ -12,11 +12,8 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use wire::model::tree::{MAX_DEPTH, Node, Tree, stays_inside};
+use wire::model::tree::{MAX_DEPTH, MAX_ENTRIES, Node, Tree, stays_inside};
 use wire::runner::SyncTree;
-
-/// A folder may be named many times, so that a few documents stand for more files than any disk has: beyond this a tree is refused.
-const MOST_ENTRIES: u64 = 5_000_000;
 
 /// A tree whose documents are all here and read.
 pub struct Files {
@@ -110,8 +107,8 @@ impl Files {
 
     /// Blocking. Ends early, with a reason, once it is cut.
     pub fn place(&self, workdir: &Path, cache: &Cache, is_cut: &AtomicBool) -> Result<(), NotPlaced> {
-        if self.entries() > MOST_ENTRIES {
-            return Err(NotPlaced::because(format!("more than {MOST_ENTRIES} files in one tree")));
+        if self.entries() > MAX_ENTRIES {
+            return Err(NotPlaced::because(format!("more than {MAX_ENTRIES} files in one tree")));
         }
         let system = |error: io::Error| NotPlaced::by_system(&workdir.display().to_string(), &error);
         std::fs::create_dir_all(workdir).map_err(system)?;

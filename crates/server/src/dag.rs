@@ -2,7 +2,7 @@
 
 use crate::Shared;
 use crate::auth::{Reader, Writer};
-use crate::problem::HandlerResult;
+use crate::problem::{HandlerResult, Problem};
 use crate::routes::{Asked, Paging, Query, download, page, part};
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -11,12 +11,17 @@ use axum::http::StatusCode;
 use engine::dag::{AT_ONCE, Expect, Logged, SetRef, commit_of, ref_of, short};
 use model::{OrgId, Refused, Trouble, TroubleKind};
 use serde::Deserialize;
+use std::time::Duration;
+use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use wire::api::{CommitView, IndexView, ObjectView, Page, RefView};
 use wire::records;
 
-/// Bodies of records that are held at the same time: each may be as large as the largest record.
-static RECEIVED_AT_ONCE: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(4);
+/// Bodies beyond the usual size that are held at the same time: each may be as large as the largest record. A usual body takes no turn, so
+/// that a client that sends slowly does not keep others waiting.
+static LARGE_AT_ONCE: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(4);
+/// From its turn on, such a body is here within this time.
+const LARGE_WITHIN: Duration = Duration::from_secs(120);
 
 /// Which refs, and a page of them.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -202,13 +207,21 @@ async fn piece(state: &Shared, org: OrgId, ids: Vec<engine::dag::Id>) -> Result<
 
 pub(crate) async fn put(State(state): State<Shared>, writer: Writer, body: Body) -> HandlerResult<StatusCode> {
     let bad = |error: records::Malformed| Refused::invalid("records", error.to_string());
-    let _turn = RECEIVED_AT_ONCE.acquire().await;
     let (mut unpacker, mut found, mut bytes) = (records::Unpacker::default(), Vec::new(), 0);
-    let mut pieces = body.into_data_stream();
-    while let Some(piece) = pieces.next().await {
+    let (mut pieces, mut turn) = (body.into_data_stream(), None);
+    loop {
+        let piece = match &turn {
+            None => pieces.next().await,
+            Some((_, until)) => tokio::time::timeout_at(*until, pieces.next()).await.map_err(|_| too_slow())?,
+        };
+        let Some(piece) = piece else { break };
         let piece =
             piece.map_err(|error| Trouble::new(TroubleKind::Network, format!("the upload broke off: {error}")))?;
         bytes += piece.len();
+        if bytes > records::BODY_BYTES && turn.is_none() {
+            let permit = LARGE_AT_ONCE.acquire().await;
+            turn = Some((permit, Instant::now() + LARGE_WITHIN));
+        }
         found.extend(unpacker.feed(&piece).map_err(bad)?);
         if found.len() > records::BODY_RECORDS || bytes > records::BODY_BYTES + records::RECORD_BYTES {
             let limit = format!("{} records or {} MiB", records::BODY_RECORDS, records::BODY_BYTES >> 20);
@@ -221,4 +234,9 @@ pub(crate) async fn put(State(state): State<Shared>, writer: Writer, body: Body)
     }
     state.engine.put_records(writer.org(), found).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn too_slow() -> Problem {
+    let within = format!("more than {} MiB must arrive within {} s", records::BODY_BYTES >> 20, LARGE_WITHIN.as_secs());
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", "the body did not arrive in time").fix(within)
 }

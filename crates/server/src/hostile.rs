@@ -390,6 +390,8 @@ async fn nonsense_is_refused_by_name_and_never_breaks_anything() {
         (json!({ "commands": ["a"], "secrets": ["NOPE"] }), "secrets"),
         (json!({ "commands": ["a"], "max_duration_ms": 0 }), "max_duration"),
         (json!({ "commands": ["a"], "working_dir": "../x" }), "working_dir"),
+        (json!({ "commands": ["a"], "artifacts": ["["] }), "artifacts"),
+        (json!({ "commands": ["a"], "artifacts": ["out/*", "{a"] }), "artifacts"),
         (json!({ "commands": ["a"], "init": " " }), "init"),
         (json!({ "commands": ["a"], "init": "x".repeat(70_000) }), "init"),
         (json!({ "commands": ["a"], "name": "-x" }), "name"),

@@ -73,6 +73,7 @@ async fn what_is_no_request_gets_a_plain_answer_and_is_cut_off() {
     for (sent, status) in [
         ("NONSENSE\r\n\r\n".to_owned(), "400 Bad Request"),
         (format!("{head}bad header\r\n\r\n"), "400 Bad Request"),
+        (format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "x".repeat(65_535)), "414 URI Too Long"),
         (format!("{head}x: {}\r\n\r\n", "x".repeat(256 << 10)), "431 Request Header Fields Too Large"),
         (format!("{head}{}\r\n", "x: y\r\n".repeat(100)), "431 Request Header Fields Too Large"),
     ] {
@@ -251,6 +252,34 @@ async fn an_address_that_guesses_is_slowed_down_and_good_tokens_are_not() {
     assert!(matches!(runner.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::UNAUTHORIZED), "{}", runner.status);
 }
 
+/// Every route that answers without a token, whatever listens: a thousand requests from one address meet the limit.
+#[tokio::test]
+async fn every_way_in_is_limited_for_strangers() {
+    for (method, path) in [
+        ("get", "/runner/v1/nothing"),
+        ("get", "/runner/v1/register"),
+        ("post", "/runner/v1/heartbeat"),
+        ("get", "/api/v1/nothing"),
+        ("get", "/healthz"),
+        ("get", "/nothing"),
+        ("post", "/control/v1/token"),
+        ("get", "/metrics"),
+        ("get", "/login"),
+        ("get", "/static/nothing"),
+        ("post", "/login"),
+    ] {
+        let world = World::new(false).await;
+        let mut last = StatusCode::OK;
+        for _ in 0..1_000 {
+            last = world.ask(method, path, None, &[], "").await.status;
+            if last == StatusCode::TOO_MANY_REQUESTS {
+                break;
+            }
+        }
+        assert_eq!(last, StatusCode::TOO_MANY_REQUESTS, "{method} {path}");
+    }
+}
+
 #[tokio::test]
 async fn a_download_is_saved_and_never_shown() {
     let world = World::new(true).await;
@@ -263,6 +292,9 @@ async fn a_download_is_saved_and_never_shown() {
     assert_eq!(got.headers["content-type"], "application/octet-stream");
     assert_eq!(got.headers["x-content-type-options"], "nosniff");
     assert_eq!(got.headers["content-disposition"], format!("attachment; filename*=UTF-8''{hash}"));
+    let absent = "0".repeat(64);
+    let gone = world.ask("get", &format!("/api/v1/blobs/{absent}"), Some(&world.admin), &[], "").await;
+    assert_eq!(gone.body["detail"], format!("no such blob: {absent}"), "nothing about where it would be");
     let named = crate::routes::download("a\"b\r\n\u{e4}.html", axum::body::Body::empty());
     assert_eq!(named.headers()["content-disposition"], "attachment; filename*=UTF-8''a%22b%0D%0A%C3%A4.html");
 }
@@ -280,4 +312,37 @@ async fn a_body_that_stops_coming_is_not_waited_for() {
     let got = router(world.state.clone()).oneshot(request.body(body).unwrap()).await.unwrap();
     assert_eq!(got.status(), StatusCode::REQUEST_TIMEOUT);
     drop(pipe);
+}
+
+/// Clients that send one byte and then nothing hold no turn that a record of another client needs.
+#[tokio::test]
+async fn slow_senders_of_records_keep_nobody_waiting() {
+    use axum::body::{Body, Bytes};
+    use tower::ServiceExt as _;
+    let world = World::new(true).await;
+    let put = |body: Body| {
+        let request = axum::http::Request::put("/api/v1/dag/records");
+        let mut request = request.header("authorization", format!("Bearer {}", world.admin)).body(body).unwrap();
+        request.extensions_mut().insert(crate::listen::Peer::Local);
+        router(world.state.clone()).oneshot(request)
+    };
+    let mut slow = Vec::new();
+    for _ in 0..10 {
+        let (pipe, pieces) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(1);
+        let stream = tokio_stream::wrappers::ReceiverStream::new(pieces);
+        let answer = tokio::spawn(put(Body::from_stream(stream)));
+        slow.push((pipe, answer));
+    }
+    // With four turns, and the fifth waiting for one, the first bytes of the others would never be taken.
+    for (pipe, _) in &slow {
+        for _ in 0..2 {
+            soon("a piece is taken", pipe.send(Ok(Bytes::from_static(b"r")))).await.unwrap();
+        }
+    }
+    let answered = soon("a body beside slow ones", put(Body::from("no record"))).await.unwrap();
+    assert_eq!(answered.status(), StatusCode::BAD_REQUEST);
+    for (pipe, answer) in slow {
+        drop(pipe);
+        assert_eq!(answer.await.unwrap().unwrap().status(), StatusCode::BAD_REQUEST);
+    }
 }

@@ -12,6 +12,7 @@ use crate::{
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
+use axum::handler::Handler as _;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -68,8 +69,9 @@ fn everything(state: &Shared) -> Router<Shared> {
         .route("/blobs/{hash}", get(runner::blob).put(runner::put_blob))
         .route("/trees/{hash}", put(runner::put_tree))
         .route("/jobs/{job}/artifacts", put(runner::artifact))
-        .fallback(nowhere)
-        .method_not_allowed_fallback(not_that_way);
+        // The other routes count each request of a runner by its name, and each one without a good token by its address.
+        .fallback(nowhere.layer(for_everybody()))
+        .method_not_allowed_fallback(not_that_way.layer(for_everybody()));
     open.nest("/api/v1", api).nest("/runner/v1", machines).merge(measured).merge(local)
 }
 

@@ -310,7 +310,10 @@ async fn a_panic_is_a_problem_with_its_request_id_and_is_counted() {
             engine.store.write(Lane::Normal, "test.panic", |_| -> Result<(), model::Failure> { panic!("SELECT 1") });
         broken.await.map_err(crate::problem::Problem::from)
     };
-    let world = world.serving(Router::new().route("/breaks", get(breaks)).route("/store", get(in_the_store)));
+    let routes = Router::new().route("/breaks", get(breaks)).route("/store", get(in_the_store));
+    let with_token = axum::middleware::from_fn_with_state(world.state.clone(), crate::auth::recognised);
+    let measured = Router::new().route("/metrics", get(crate::metrics::metrics)).layer(with_token);
+    let world = world.serving(routes.merge(measured));
     for (path, counted) in [("/breaks", 1), ("/store", 2)] {
         let got = ask(&world, "get", path, &[], "").await;
         assert_eq!((got.status, got.body["code"].as_str()), (StatusCode::INTERNAL_SERVER_ERROR, Some("internal")));
@@ -321,6 +324,11 @@ async fn a_panic_is_a_problem_with_its_request_id_and_is_counted() {
             "{text}"
         );
         assert_eq!(world.state.failures.load(std::sync::atomic::Ordering::Relaxed), counted);
+        let request = axum::http::Request::get("/metrics").header("authorization", format!("Bearer {}", world.admin));
+        let metrics = world.raw(request.body(axum::body::Body::empty()).unwrap()).await.into_body();
+        let metrics = String::from_utf8(axum::body::to_bytes(metrics, 1 << 20).await.unwrap().to_vec()).unwrap();
+        let line = format!("remuda_request_failures_total {counted}");
+        assert!(metrics.lines().any(|shown| shown == line), "{metrics}");
     }
 }
 

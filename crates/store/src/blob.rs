@@ -144,7 +144,9 @@ impl Blobs {
     }
 
     pub fn open(&self, name: &BlobName) -> Result<Download, Failure> {
-        let gone = || Failure::from(Refused::not_found("blob", name.path()));
+        // Only the last part of its path: clients are not told where and under which number of an org it would be.
+        let path = name.path();
+        let gone = || Failure::from(Refused::not_found("blob", path.rsplit('/').next().unwrap_or_default()));
         match &*self.place {
             Place::Memory(all) => {
                 let all = all.lock().expect("no panic while blobs are locked");

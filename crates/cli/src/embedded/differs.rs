@@ -5,6 +5,7 @@ use super::Holder;
 use super::Orders;
 use crate::settings::Settings;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Once;
 
 /// Of the environment, what runners of a control plane are started with.
@@ -20,6 +21,7 @@ pub fn effective(orders: &Orders) -> BTreeMap<String, String> {
     all.insert("log".to_owned(), orders.log.clone().unwrap_or_else(|| "info".to_owned()));
     all.extend(orders.listen.clone().map(|listen| ("listen".to_owned(), listen)));
     all.extend(orders.public_url.clone().map(|url| ("public_url".to_owned(), url)));
+    all.extend(named_files([&orders.tls_cert, &orders.tls_key, &orders.ca_cert]));
     all.extend(containment().map(|choice| (CONTAINMENT.to_owned(), choice)));
     all.extend(understood(&orders.tables));
     all
@@ -57,9 +59,16 @@ fn given(settings: &Settings) -> BTreeMap<String, String> {
     ];
     all.extend(words.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))));
     all.extend(settings.database.as_ref().map(|url| ("database".to_owned(), without_password(url))));
+    all.extend(named_files([&settings.tls_cert, &settings.tls_key, &settings.ca_cert]));
     all.extend(containment().map(|choice| (CONTAINMENT.to_owned(), choice)));
     all.extend(written(&settings.tables));
     all
+}
+
+/// Files of TLS by their setting. A changed file is read again without a restart, another name is not.
+fn named_files(paths: [&Option<PathBuf>; 3]) -> impl Iterator<Item = (String, String)> {
+    let named = ["tls_cert", "tls_key", "ca_cert"].into_iter().zip(paths);
+    named.filter_map(|(name, path)| Some((name.to_owned(), path.as_ref()?.display().to_string())))
 }
 
 /// What stands in the tables, without defaults. One value may be written in several ways: `2.50` is `2.5`.
@@ -119,7 +128,6 @@ fn without_password(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     #[test]
     fn what_differs_is_named_with_both_values() {
@@ -129,8 +137,8 @@ mod tests {
             blobs: None,
             listen: None,
             log: None,
-            tls_cert: None,
-            tls_key: None,
+            tls_cert: Some(PathBuf::from("/h/cert.pem")),
+            tls_key: Some(PathBuf::from("/h/key.pem")),
             ca_cert: None,
             public_url: None,
             tables: "[prices]\nlocal = '0.5'".parse().unwrap(),
@@ -147,6 +155,10 @@ mod tests {
         assert!(check(&[("providers.local.kind", "local")]).is_empty(), "the kind that it has anyway");
         assert_eq!(check(&[("prices.local", "2")]), ["prices.local = 2 (now: 0.5)"]);
         assert_eq!(check(&[("listen", "127.0.0.1:1")]), ["listen = 127.0.0.1:1 (now: not set)"]);
+        assert!(check(&[("tls_cert", "/h/cert.pem"), ("tls_key", "/h/key.pem")]).is_empty());
+        assert_eq!(check(&[("tls_cert", "/h/new.pem")]), ["tls_cert = /h/new.pem (now: /h/cert.pem)"]);
+        assert_eq!(check(&[("tls_key", "/h/new.pem")]), ["tls_key = /h/new.pem (now: /h/key.pem)"]);
+        assert_eq!(check(&[("ca_cert", "/h/ca.pem")]), ["ca_cert = /h/ca.pem (now: not set)"]);
         let unknown = BTreeMap::new();
         assert!(differences(&now, &unknown).is_empty(), "started by a version that wrote nothing down");
     }

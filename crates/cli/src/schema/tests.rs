@@ -289,15 +289,36 @@ fn kind(value: Value) -> String {
     }
 }
 
+#[test]
+fn every_setting_of_a_limit_is_in_the_table() {
+    let config = serde_json::to_value(server::Config::default()).unwrap();
+    let table = limits();
+    for name in ["logs", "limits", "holds"] {
+        let keys = config[name].as_object().unwrap();
+        assert!(!keys.is_empty(), "[{name}]");
+        for key in keys.keys() {
+            assert!(table.contains(&format!("`[{name}] {key}`")), "[{name}] {key} is not in the table of limits");
+        }
+    }
+}
+
 fn limits() -> String {
     use wire::model::time::show_duration;
-    use wire::model::{recovery, spec};
-    let server::Config { holds, timings, limits, .. } = server::Config::default();
+    use wire::model::{feature, hold, recovery, spec, tree};
+    let server::Config { holds, timings, limits, logs, .. } = server::Config::default();
     let bytes = |bytes: usize| crate::show::size(bytes as i64).replace(".0 ", " ");
     let rows: &[(&str, String, &str)] = &[
         ("commands, all together", bytes(spec::MAX_COMMAND_BYTES), ""),
         ("variables", spec::MAX_ENV.to_string(), ""),
         ("variables, all together", bytes(spec::MAX_ENV_BYTES), ""),
+        ("a secret's value", bytes(wire::model::limits::MAX_SECRET_BYTES), ""),
+        ("standard input (`-i`)", bytes(spec::MAX_STDIN_BYTES as usize), ""),
+        ("files, folders and links that are sent", tree::MAX_ENTRIES.to_string(), ""),
+        ("names and hashes of one folder, as a JSON document", bytes(tree::DOCUMENT_BYTES as usize), ""),
+        ("`init`", bytes(spec::MAX_INIT_BYTES), ""),
+        ("`features`", feature::MAX_FEATURES.to_string(), ""),
+        ("`cache.salt`", bytes(spec::MAX_SALT_BYTES), ""),
+        ("GPUs of a run", spec::MAX_GPUS.to_string(), ""),
         ("memory, if it is limited", format!("at least {}", bytes(spec::MIN_MEMORY_BYTES as usize)), ""),
         ("attempts", format!("1 to {}", spec::MAX_ATTEMPTS), ""),
         (
@@ -309,6 +330,8 @@ fn limits() -> String {
             ),
             "",
         ),
+        ("`retry.delay`", format!("at most {}", show_duration(recovery::MAX_RETRY_DELAY_MS)), ""),
+        ("`hold`", format!("at most {}", show_duration(hold::MAX_HOLD_MS)), ""),
         (
             "duration of an attempt, unless `max_duration` says otherwise",
             show_duration(spec::DEFAULT_MAX_DURATION_MS),
@@ -340,6 +363,8 @@ fn limits() -> String {
             limits.min_credits_to_retry.to_string(),
             "`[limits] min_credits_to_retry`",
         ),
+        ("a log stays in the database after the run's end", show_duration(logs.hot_ms), "`[logs] hot_ms`"),
+        ("a log is kept after the run's end", show_duration(logs.keep_ms), "`[logs] keep_ms`"),
         ("artifacts of a run, in sum", bytes(server::ARTIFACT_BYTES as usize), ""),
         ("artifacts are kept", show_duration(timings.artifacts_kept_ms), "`[timings] artifacts_kept_ms`"),
         (

@@ -5,12 +5,12 @@ use super::memory::Memory;
 use super::progress::Progress;
 use super::walk::{Files, Found, FoundFile};
 use crate::complaint::{Complaint, Done};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wire::api::FilesBody;
-use wire::model::tree::{DOCUMENT_BYTES, Entry, MAX_DEPTH, Node, Tree};
+use wire::model::tree::{DOCUMENT_BYTES, Entry, MAX_DEPTH, MAX_ENTRIES, Node, Tree};
 
 /// A tree that is ready to be sent.
 pub struct Hashed {
@@ -26,11 +26,12 @@ pub struct FolderDocument {
     pub tree: Tree,
 }
 
-/// None when there is nothing to send.
+/// None when there is nothing to send. A tree that no runner would make is refused before its files are read.
 pub async fn hash(files: &Files, memory_folder: &Path, sources: Vec<PathBuf>) -> Done<Option<Hashed>> {
     if files.found.is_empty() {
         return Ok(None);
     }
+    is_small_enough(files, MAX_ENTRIES)?;
     let mut memory = Memory::open(memory_folder, &sources.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     let all: Vec<(&str, &FoundFile)> = files.files().collect();
     let unread: Vec<&FoundFile> =
@@ -48,6 +49,34 @@ pub async fn hash(files: &Files, memory_folder: &Path, sources: Vec<PathBuf>) ->
     let hashes: BTreeMap<&str, String> = all.iter().map(|(name, file)| (*name, hash_of(file))).collect();
     memory.save(all.iter().map(|(_, file)| *file));
     assemble(files, &hashes).map(Some)
+}
+
+/// Counts as a runner does: what is sent, and every folder on the way to it.
+fn is_small_enough(files: &Files, most: u64) -> Done<()> {
+    let mut folders: BTreeSet<&str> = BTreeSet::new();
+    let mut leaves = 0;
+    for (name, found) in &files.found {
+        match found {
+            Found::Folder => {
+                folders.insert(name);
+            }
+            Found::File(_) | Found::Link { .. } => leaves += 1,
+        }
+        let mut inner = name.as_str();
+        // All folders above one that is known are known.
+        while let Some((folder, _)) = inner.rsplit_once('/')
+            && folders.insert(folder)
+        {
+            inner = folder;
+        }
+    }
+    folders.remove("");
+    let entries = folders.len() as u64 + leaves;
+    if entries <= most {
+        return Ok(());
+    }
+    Err(Complaint::usage(format!("{entries} files, folders and links are more than a run may have ({most})"))
+        .fix("send an archive, or only the folders that the run needs"))
 }
 
 fn now_ns() -> i64 {
@@ -203,6 +232,21 @@ mod tests {
         assert_ne!(hashed(dir.path(), &["b:t"]).await.root.tree, other.root.tree, "an executable is another file");
         std::fs::create_dir(dir.path().join("a/empty")).unwrap();
         assert_ne!(hashed(dir.path(), &["a:t"]).await.root.tree, one.root.tree, "an empty folder is there too");
+    }
+
+    #[tokio::test]
+    async fn a_tree_is_counted_before_it_is_read() {
+        let dir = place(&["t/a/x", "t/a/deep/er/y", "t/a-b", "t/c/x"]);
+        std::fs::create_dir_all(dir.path().join("t/empty/inner")).unwrap();
+        std::os::unix::fs::symlink("a", dir.path().join("t/l")).unwrap();
+        let files = walk(&[source("t:.", dir.path()).unwrap()], false).unwrap();
+        // 4 files, 1 link; a, a/deep, a/deep/er, c, empty, empty/inner.
+        assert!(is_small_enough(&files, 11).is_ok());
+        let refused = is_small_enough(&files, 10).unwrap_err();
+        assert!(refused.code == 2 && refused.text.starts_with("11 files") && refused.fix.is_some(), "{refused}");
+        let sent = hashed(dir.path(), &["t:."]).await;
+        let entries: usize = sent.folders.iter().map(|folder| folder.tree.entries.len()).sum();
+        assert_eq!(entries, 11, "no folder occurs twice here: the documents have as many entries");
     }
 
     #[tokio::test]

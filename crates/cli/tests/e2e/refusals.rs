@@ -53,6 +53,11 @@ fn the_api_refuses_what_is_not_for_it() {
     assert_eq!(negative.status, 400, "{negative:?}");
     let nothing = api.post_bytes("/runs", b"{}".to_vec());
     assert_eq!(nothing.status, 400, "{nothing:?}");
+    // PostgreSQL has no text with a NUL: it is refused before a database sees it.
+    let nul = api.post_bytes("/runs", br#"{"commands": ["true\u0000"]}"#.to_vec());
+    assert_eq!(nul.status, 400, "{nul:?}");
+    let Err(ClientError::Problem(nul)) = api.try_get("/runs?name=%00") else { panic!("a name with a NUL") };
+    assert_eq!(nul.status, 400, "{nul:?}");
     let nowhere = api.post_bytes("/rnus", b"{}".to_vec());
     assert_eq!((nowhere.status, &*nowhere.code), (404, "not_found"), "{nowhere:?}");
     for path in ["/runs/run_zzzz", "/runs/x", "/instances/ins_zzzz", "/allocations/alc_zzzz", "/workflows/wfl_zzzz"] {

@@ -107,6 +107,17 @@ fn an_open_door_without_tls_is_said_loudly() {
     home.say(&["server", "--tls-cert", "cert.pem"]).refused(2, &["key", "--tls-key"]);
     home.say(&["server", "--tls-cert", "ca.pem", "--tls-key", "key.pem"]).refused(1, &["tls_key", "key.pem"]);
     home.say(&["server", "--tls-cert", "missing.pem", "--tls-key", "key.pem"]).refused(1, &["missing.pem"]);
+    // The control plane that a command starts for itself: the command says it.
+    let mut home = Home::new();
+    home.set("REPL_LISTEN", "0.0.0.0:0");
+    let first = home.done(&["ps"]);
+    assert!(first.stderr.contains("WARNING") && first.stderr.contains("WITHOUT TLS"), "{first}");
+    let second = home.done(&["ps"]);
+    assert!(!second.stderr.contains("WITHOUT TLS"), "it was started by the command before: {second}");
+    home.done(&["control", "stop"]);
+    home.set("REPL_LISTEN", "127.0.0.1:0");
+    let local = home.done(&["ps"]);
+    assert!(!local.stderr.contains("WARNING"), "{local}");
 }
 
 #[test]

@@ -80,16 +80,25 @@ fn artifacts_are_what_the_globs_name_also_after_a_failure() {
     let flags = ["--artifact", "out/**", "--artifact", "*.bin"];
     let ended = home.run(
         &flags,
-        "mkdir -p out/deep; echo a > out/a; echo b > out/deep/b; printf '\\0\\377' > x.bin; echo no > y.txt; exit 4",
+        "mkdir -p out/deep out/empty; echo a > out/a; chmod 750 out/a; ln -s a out/l; ln -s ../a out/deep/up; \
+         echo b > out/deep/b; printf '\\0\\377' > x.bin; echo no > y.txt; exit 4",
     );
     assert_eq!(ended.code, 4, "{ended}");
     let listed = home.json(&["artifact", "ls", "@last"]);
     let mut paths: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["path"].as_str().unwrap()).collect();
     paths.sort_unstable();
-    assert_eq!(paths, ["out/a", "out/deep/b", "x.bin"]);
-    home.done(&["artifact", "get", "@last"]);
-    assert_eq!(std::fs::read(home.here().join("x.bin")).unwrap(), b"\x00\xff");
-    assert_eq!(std::fs::read_to_string(home.here().join("out/deep/b")).unwrap(), "b\n");
+    assert_eq!(paths, ["out/a", "out/deep/b", "out/deep/up", "out/empty", "out/l", "x.bin"]);
+    home.done(&["artifact", "get", "@last", "--output", "fresh"]);
+    let fresh = home.here().join("fresh");
+    assert_eq!(std::fs::read(fresh.join("x.bin")).unwrap(), b"\x00\xff");
+    assert_eq!(std::fs::read_to_string(fresh.join("out/deep/b")).unwrap(), "b\n");
+    let mode = |path: &str| std::fs::metadata(fresh.join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("out/a"), mode("out/deep/b") & 0o111), (0o750, 0), "executable bits");
+    assert!(std::fs::read_dir(fresh.join("out/empty")).unwrap().next().is_none(), "an empty folder is there");
+    for (link, target) in [("out/l", "a"), ("out/deep/up", "../a")] {
+        assert_eq!(std::fs::read_link(fresh.join(link)).unwrap(), Path::new(target), "{link}");
+        assert_eq!(std::fs::read_to_string(fresh.join(link)).unwrap(), "a\n", "{link}");
+    }
     home.adds_up();
 }
 

@@ -10,6 +10,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 const VIEWERS: usize = 1_000;
+/// Each with a token of its own: one token may ask 400 times at once, and each viewer asks twice.
+const PEOPLE: usize = 10;
 /// Reads of a run's end, of its renders, and of what the control plane does meanwhile by itself: far fewer than viewers.
 const MOST_READS: u64 = 200;
 /// Memory of an open stream in the control plane, in an unoptimised build.
@@ -54,6 +56,11 @@ fn heard(stream: &mut TcpStream, word: &str) -> String {
     text
 }
 
+fn token_of(home: &Home, person: usize) -> String {
+    let made = home.json(&["token", "create", &format!("person-{person}"), "--scope", "read"]);
+    made["token"].as_str().unwrap().to_owned()
+}
+
 fn reads(api: &Api) -> u64 {
     api.metrics().iter().filter(|(name, _)| name.starts_with("remuda_store_reads_total")).map(|(_, count)| count).sum()
 }
@@ -62,20 +69,27 @@ fn reads(api: &Api) -> u64 {
 fn a_thousand_viewers_of_a_run_cost_no_read_each_and_little_memory() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    let home = Home::new();
+    let mut home = Home::new();
     let gate = Gate::new(&home, "gate");
     let run = home.detach(&[], &format!("echo begun; {}", gate.wait()));
-    let (api, pages) = (Api::of(&home), Pages::enter(&home));
+    let api = Api::of(&home);
+    let tokens: Vec<String> = (0..PEOPLE).map(|person| token_of(&home, person)).collect();
+    let mut people = Vec::new();
+    for token in &tokens {
+        home.set("REPL_TOKEN", token);
+        people.push(Pages::enter(&home));
+    }
+    home.unset("REPL_TOKEN");
     assert_eq!(api.first_bytes(&run), b"begun\n");
     let region = format!("/ui/runs/{run}/head");
-    let follow = || {
-        let mut stream = pages.ask(&format!("/ui/live?r={region}"));
+    let follow = |viewer: usize| {
+        let mut stream = people[viewer % PEOPLE].ask(&format!("/ui/live?r={region}"));
         heard(&mut stream, "event: v");
         stream
     };
-    let mut streams = vec![follow()];
+    let mut streams = vec![follow(0)];
     let before = process::peak(home.control_plane());
-    streams.extend((1..VIEWERS).map(|_| follow()));
+    streams.extend((1..VIEWERS).map(follow));
     let after = process::peak(home.control_plane());
     let each = after.saturating_sub(before) / VIEWERS as u64;
     assert!(each <= MOST_BYTES, "{each} bytes for each viewer");
@@ -85,8 +99,8 @@ fn a_thousand_viewers_of_a_run_cost_no_read_each_and_little_memory() {
     for stream in &mut streams {
         heard(stream, "event: v");
     }
-    for _ in 0..VIEWERS {
-        heard(&mut pages.ask(&region), "x-version");
+    for viewer in 0..VIEWERS {
+        heard(&mut people[viewer % PEOPLE].ask(&region), "x-version");
     }
     let cost = reads(&api) - counted;
     assert!(cost <= MOST_READS, "{cost} reads for {VIEWERS} viewers");

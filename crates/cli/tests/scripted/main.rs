@@ -165,6 +165,81 @@ fn only_missing_blobs_travel() {
     assert_eq!(dry, [true, false], "asked before anything travels, then submitted");
 }
 
+/// A control plane that has nothing yet, and what it says to a PUT.
+fn empty(put: impl Fn(&Asked) -> Vec<u8> + Send + Sync + 'static) -> Script {
+    Script::new(move |asked| match asked.route().as_str() {
+        "POST /api/v1/blobs/missing" => {
+            answer(200, &json!({"hashes": asked.body["hashes"], "trees": asked.body["trees"]}))
+        }
+        "POST /api/v1/runs" => answer(201, &run_view("run_1", json!({}))),
+        route if route.starts_with("PUT /api/v1/") => put(asked),
+        other => problem(404, "not_found", other),
+    })
+}
+
+#[test]
+fn small_files_travel_together_and_large_ones_alone() {
+    let script = empty(|_| answer(204, &json!(null)));
+    let large = vec![b'x'; wire::pack::BLOB_BYTES as usize + 1];
+    for (name, bytes) in [("a", &b"one"[..]), ("b", b"two"), ("c", b"three"), ("large", &large)] {
+        std::fs::create_dir_all(script.home().join("folder")).unwrap();
+        std::fs::write(script.home().join("folder").join(name), bytes).unwrap();
+    }
+    let (code, _, said) = ended(repl(&script, &["run", "-d", "-f", "folder", "-c", "x"]));
+    assert_eq!((code, said.as_str()), (0, ""));
+    let packs: Vec<Vec<(bool, Vec<u8>)>> = script
+        .asked("PUT /api/v1/packs")
+        .iter()
+        .map(|asked| wire::pack::Unpacker::default().feed(&asked.raw).unwrap())
+        .map(|blobs| blobs.into_iter().map(|blob| (blob.is_tree, blob.bytes)).collect())
+        .collect();
+    assert_eq!(packs.len(), 2, "one of files and one of folders");
+    let mut files = packs[0].clone();
+    files.sort();
+    assert_eq!(files, [&b"one"[..], b"three", b"two"].map(|bytes| (false, bytes.to_vec())));
+    assert!(packs[1].len() == 2 && packs[1].iter().all(|(is_tree, _)| *is_tree), "the root and its folder");
+    let alone = script.all(|asked| asked.method == "PUT" && asked.path.starts_with("/api/v1/blobs/"));
+    assert_eq!(alone.len(), 1);
+    assert_eq!(alone[0].path, format!("/api/v1/blobs/{}", blake3::hash(&large).to_hex()));
+    assert_eq!(alone[0].raw, large);
+}
+
+/// Where requests wait until a second one is there.
+#[derive(Default)]
+struct Meeting(std::sync::Mutex<usize>, std::sync::Condvar);
+
+impl Meeting {
+    fn is_attended(&self) -> bool {
+        let mut here = self.0.lock().unwrap();
+        *here += 1;
+        self.1.notify_all();
+        let waited = self.1.wait_timeout_while(here, std::time::Duration::from_secs(30), |here| *here < 2).unwrap();
+        !waited.1.timed_out()
+    }
+}
+
+#[test]
+fn uploads_go_in_parallel() {
+    // No PUT of a kind is answered before a second one has arrived.
+    let (packs, blobs) = (Meeting::default(), Meeting::default());
+    let script = empty(move |asked| {
+        let meeting = if asked.path == "/api/v1/packs" { &packs } else { &blobs };
+        if meeting.is_attended() { answer(204, &json!(null)) } else { problem(400, "alone", "no second request came") }
+    });
+    std::fs::create_dir(script.home().join("folder")).unwrap();
+    // More small files than one pack has room for, and two large ones.
+    let (small, large) = (wire::pack::BLOB_BYTES as usize, wire::pack::BLOB_BYTES as usize + 1);
+    let sizes = std::iter::repeat_n(small, wire::pack::PACK_BYTES / small + 1).chain([large, large]);
+    for (number, size) in sizes.enumerate() {
+        let mut bytes = vec![b'x'; size];
+        bytes[0] = number as u8;
+        std::fs::write(script.home().join(format!("folder/{number}")), bytes).unwrap();
+    }
+    let (code, _, said) = ended(repl(&script, &["run", "-d", "-f", "folder", "-c", "x"]));
+    assert_eq!((code, said.as_str()), (0, ""));
+    assert!(script.asked("PUT /api/v1/packs").len() >= 2);
+}
+
 #[test]
 fn what_is_refused_is_refused_before_the_first_byte_travels() {
     let script = Script::new(move |asked| match asked.route().as_str() {

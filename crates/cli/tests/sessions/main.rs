@@ -493,6 +493,7 @@ fn wrong_input_is_refused_before_anything_happens() {
         "repl run --hold 48h -c true",
         "repl run --max-duration 0s -c true",
         "repl run --artifact ../x -c true",
+        "repl run --artifact '[' -c true",
         "repl release",
         "repl extend 2",
         "repl status nobody",

@@ -36,6 +36,26 @@ pub fn screen(session: &Session, line: &str, columns: u16) -> Vec<String> {
 }
 
 #[test]
+fn a_bar_shows_how_far_the_files_are() {
+    let session = Session::new();
+    let folder = session.here().join("many");
+    std::fs::create_dir(&folder).unwrap();
+    for number in 0..300 {
+        std::fs::write(folder.join(number.to_string()), format!("file {number}")).unwrap();
+    }
+    let frames = |line: &str| -> Vec<String> {
+        let lines = screen(&session, line, 120);
+        lines.iter().flat_map(|line| line.split('\r')).map(str::to_owned).collect()
+    };
+    let line = "repl run --detach --yes --file many -c true";
+    let is_bar = |frame: &&String| frame.contains("sending") && frame.contains("/300 files") && frame.contains("/s");
+    let first = frames(line);
+    assert!(first.iter().any(|frame| is_bar(&frame)), "{first:?}");
+    let again = frames(line);
+    assert!(!again.iter().any(|frame| is_bar(&frame)), "nothing is sent a second time: {again:?}");
+}
+
+#[test]
 fn what_is_shown_fits_into_80_columns() {
     let session = Session::new();
     session.quietly(

@@ -3,7 +3,9 @@
 use super::session::Visitor;
 use super::{Door, bare, private_html};
 use crate::Shared;
+use crate::limit::Who;
 use crate::listen::Peer;
+use crate::problem::Problem;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -23,23 +25,68 @@ pub(crate) fn headers(headers: &mut HeaderMap) {
     referrer.or_insert(HeaderValue::from_static("same-origin"));
 }
 
+/// Refuses what may not come this way, finds the session, and counts the request: by the session's token, or by the client's address.
+/// The order matters: an address whose bucket is empty causes no read of the database.
 pub(crate) async fn guard(State((state, door)): State<(Shared, Door)>, mut request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_owned();
-    let Some(origin) = our_origin(&state, door, &host) else {
-        return refused(StatusCode::MISDIRECTED_REQUEST, &misdirected(&state));
+    let peer = Peer::of(request.extensions());
+    let refusal = refusal(&state, door, &request);
+    let visitor = match &refusal {
+        Some(_) => Ok(None),
+        None => visitor(&state, door, peer, request.headers()).await,
     };
-    if door == Door::Server && is_readable_on_the_way(&state, &request, &origin) {
-        return refused(StatusCode::FORBIDDEN, &plain_http());
-    }
-    if request.method() != Method::GET && request.method() != Method::HEAD && !is_from_here(request.headers(), &origin)
-    {
-        return refused(StatusCode::FORBIDDEN, &foreign_form());
+    let counted = visitor.and_then(|visitor| {
+        let who = match (&visitor, peer) {
+            (_, Peer::Local) => return Ok((visitor, None)),
+            (Some(visitor), Peer::Remote(_)) => Who::Token(visitor.token.id),
+            (None, Peer::Remote(address)) => Who::stranger(address),
+        };
+        state.limits.take(who).map(|left| (visitor, Some((who, left))))
+    });
+    let (visitor, counted) = match counted {
+        Ok(counted) => counted,
+        Err(problem) => return too_many(&problem),
+    };
+    if let Some(refusal) = refusal {
+        return refusal;
     }
     request.extensions_mut().insert(door);
-    if let Some(visitor) = Visitor::of(&state, door, request.headers()).await {
+    if let Some(visitor) = visitor {
         request.extensions_mut().insert(visitor);
     }
-    next.run(request).await
+    let mut response = next.run(request).await;
+    if let Some((who, left)) = counted {
+        who.note(response.headers_mut(), left);
+    }
+    response
+}
+
+/// Whose session it is. A session that was read a moment ago is found whatever others at its address do; any other cookie is looked up
+/// only while the address may still be wrong.
+async fn visitor(state: &Shared, door: Door, peer: Peer, headers: &HeaderMap) -> Result<Option<Visitor>, Problem> {
+    if let Some(visitor) = Visitor::remembered(state, door, headers) {
+        return Ok(Some(visitor));
+    }
+    state.limits.admit(peer)?;
+    Ok(Visitor::of(state, door, headers).await)
+}
+
+/// Why this request is not for these pages, or not to be answered here.
+fn refusal(state: &Shared, door: Door, request: &Request) -> Option<Response> {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let Some(origin) = our_origin(state, door, host) else {
+        return Some(refused(StatusCode::MISDIRECTED_REQUEST, &misdirected(state)));
+    };
+    if door == Door::Server && is_readable_on_the_way(state, request, &origin) {
+        return Some(refused(StatusCode::FORBIDDEN, &plain_http()));
+    }
+    let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+    (!is_read && !is_from_here(request.headers(), &origin)).then(|| refused(StatusCode::FORBIDDEN, &foreign_form()))
+}
+
+fn too_many(problem: &Problem) -> Response {
+    let mut response = refused(problem.status(), &super::parts::problem(problem));
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
 }
 
 /// The origin that this host name stands for, if it is one of ours.

@@ -68,7 +68,10 @@ pub(crate) async fn enter(State(state): State<Shared>, request: Request) -> Resp
         Peer::Local => Who::stranger([0, 0, 0, 0].into()),
     };
     let Some(sent) = Form::read(request.into_body()).await else {
-        return StatusCode::BAD_REQUEST.into_response();
+        return guard::refused(
+            StatusCode::BAD_REQUEST,
+            &form(&state, None, Some("This form cannot be read. Send it again.")),
+        );
     };
     let next = sent.get("next");
     let again = |status: StatusCode, why: &str| guard::refused(status, &form(&state, next, Some(why)));

@@ -80,6 +80,13 @@ impl Visitor {
         format!("ui-{}", URL_SAFE_NO_PAD.encode(blake3::derive_key("remuda 2026 pages action", text.as_bytes())))
     }
 
+    /// Of a request's cookie, if its session was read a moment ago: costs no read.
+    pub(crate) fn remembered(state: &Shared, door: Door, headers: &HeaderMap) -> Option<Visitor> {
+        let secret = cookie(headers, &cookie_name(state, door))?;
+        let (token, until) = state.pages.sessions.remembered(blake3::hash(secret.as_bytes()).as_bytes())?;
+        Some(Visitor { token, secret: secret.to_owned(), until, door })
+    }
+
     /// Of a request's cookie, if it is good.
     pub(crate) async fn of(state: &Shared, door: Door, headers: &HeaderMap) -> Option<Visitor> {
         let secret = cookie(headers, &cookie_name(state, door))?;
@@ -114,20 +121,20 @@ impl Sessions {
         memory.read.clear();
     }
 
+    fn remembered(&self, hash: &[u8; 32]) -> Option<(Token, Timestamp)> {
+        let memory = self.memory.lock().expect("no panic while locked");
+        let (token, until, believed) = memory.read.get(hash)?;
+        (is_good(token, *until) && *believed > Instant::now()).then(|| (token.clone(), *until))
+    }
+
     async fn check(&self, state: &Shared, door: Door, secret: &str) -> Option<(Token, Timestamp)> {
         let hash = *blake3::hash(secret.as_bytes()).as_bytes();
-        let good = |token: &Token, until: Timestamp| {
-            let now = now_ms();
-            until.ms() > now && token.expires_at.is_none_or(|end| end.ms() > now)
-        };
+        if let Some(found) = self.remembered(&hash) {
+            return Some(found);
+        }
         let (own, forgotten) = {
             let memory = self.memory.lock().expect("no panic while locked");
-            match memory.read.get(&hash) {
-                Some((token, until, believed)) if good(token, *until) && *believed > Instant::now() => {
-                    return Some((token.clone(), *until));
-                }
-                _ => (memory.own.get(&hash).copied(), memory.forgotten),
-            }
+            (memory.own.get(&hash).copied(), memory.forgotten)
         };
         let (token, until) = match door {
             Door::Server => state.engine.check_session(secret).await.ok()?,
@@ -136,7 +143,7 @@ impl Sessions {
                 (state.engine.good_token(token).await.ok()??, until)
             }
         };
-        if !good(&token, until) {
+        if !is_good(&token, until) {
             return None;
         }
         let mut memory = self.memory.lock().expect("no panic while locked");
@@ -149,6 +156,11 @@ impl Sessions {
         }
         Some((token, until))
     }
+}
+
+fn is_good(token: &Token, until: Timestamp) -> bool {
+    let now = now_ms();
+    until.ms() > now && token.expires_at.is_none_or(|end| end.ms() > now)
 }
 
 /// Opens a session of this token; the answer sets its cookie.

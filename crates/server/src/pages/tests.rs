@@ -548,3 +548,85 @@ async fn files_of_runs_are_saved_and_never_shown() {
         assert_eq!(text("x-content-type-options"), "nosniff");
     }
 }
+
+#[tokio::test]
+async fn a_form_that_cannot_be_read_is_answered_with_a_page() {
+    let world = world().await;
+    for body in ["token=%ff", "token=%00", &format!("token={}", "x".repeat(2 << 20))] {
+        let shown = post(&world, "/login", "", body).await;
+        assert_eq!(shown.status, StatusCode::BAD_REQUEST);
+        assert!(shown.text.contains("cannot be read") && shown.text.contains(r#"name="token""#), "{}", shown.text);
+    }
+}
+
+/// The first answer of so many that is not `usual`.
+async fn until_limited(world: &World, usual: StatusCode, headers: &[(&str, &str)], path: &str) -> Shown {
+    for _ in 0..1_000 {
+        let shown = send(world, "GET", path, headers, "").await;
+        if shown.status != usual {
+            return shown;
+        }
+    }
+    panic!("{path}: a thousand requests and no limit");
+}
+
+#[tokio::test]
+async fn strangers_at_the_pages_are_slowed_down_and_a_session_is_not() {
+    for (path, usual, cookie) in [
+        ("/login", StatusCode::OK, ""),
+        ("/", StatusCode::SEE_OTHER, "remuda_testtest=guess"),
+        ("/static/nothing", StatusCode::NOT_FOUND, ""),
+        ("/ui/inbox/count", StatusCode::UNAUTHORIZED, "remuda_testtest=guess"),
+    ] {
+        let world = world().await;
+        let good = enter(&world, &world.admin).await;
+        assert_eq!(get(&world, "/inbox", &good).await.status, StatusCode::OK);
+        let limited = until_limited(&world, usual, &[("host", HOST), ("cookie", cookie)], path).await;
+        assert_eq!((limited.status, limited.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, "1"), "{path}");
+        assert!(limited.text.contains("too many requests"), "{}", limited.text);
+        // What is refused causes no read of the database.
+        let reads = || world.engine.store.counts().reads.values().sum::<u64>();
+        let (before, mut admitted) = (reads(), 0);
+        for _ in 0..50 {
+            let shown = send(&world, "GET", path, &[("host", HOST), ("cookie", "remuda_testtest=other")], "").await;
+            admitted += u64::from(shown.status != StatusCode::TOO_MANY_REQUESTS);
+        }
+        let read = reads() - before;
+        assert!(read <= admitted + 5, "{path}: {read} reads for {admitted} answers of 50");
+        let served = get(&world, "/inbox", &good).await;
+        assert_eq!(served.status, StatusCode::OK, "{path}: the session was good a moment ago");
+        assert!(served.headers.contains_key("ratelimit-remaining"), "{:?}", served.headers);
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_asks_too_much_is_told_so() {
+    let world = world().await;
+    let cookie = enter(&world, &world.admin).await;
+    let headers = [("host", HOST), ("cookie", cookie.as_str())];
+    let mut last = StatusCode::OK;
+    for _ in 0..20 {
+        let many = (0..200).map(|_| send(&world, "GET", "/static/nothing", &headers, ""));
+        let answers = futures_util::future::join_all(many).await;
+        if answers.iter().any(|shown| shown.status == StatusCode::TOO_MANY_REQUESTS) {
+            last = StatusCode::TOO_MANY_REQUESTS;
+            break;
+        }
+    }
+    assert_eq!(last, StatusCode::TOO_MANY_REQUESTS);
+}
+
+/// Wrong hosts and forms of other sites are counted too.
+#[tokio::test]
+async fn what_is_refused_at_the_door_is_counted() {
+    let world = world().await;
+    let limited = until_limited(&world, StatusCode::MISDIRECTED_REQUEST, &[("host", "evil.example")], "/").await;
+    assert_eq!(limited.status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn the_port_of_repl_ui_is_limited_too() {
+    let world = world().await.through_own_door();
+    let limited = until_limited(&world, StatusCode::UNAUTHORIZED, &[("host", OWN)], "/").await;
+    assert_eq!(limited.status, StatusCode::TOO_MANY_REQUESTS);
+}
