@@ -289,7 +289,7 @@ async fn act(asking: &Asking<'_>, go: &StepAnswer, args: &StepArgs, stdin: Optio
     };
     if ran.code == 0 {
         let output = remembered(&ran, &gather(&args.files)?);
-        let body = CompleteStep { fence, output, cost: None, next: None };
+        let body = CompleteStep { fence, output, cost: None, next: None, finish: None };
         return match asking.post::<_, StepAnswer>(&format!("/{id}/complete"), &body).await {
             Ok(_) => Ok(0),
             Err(error) => Err(Complaint::refused(format!("it was done, and cannot be remembered: {error}"))),

@@ -3,6 +3,7 @@
 //! that the process belongs to, or of the one step of an external run.
 
 use crate::child::ChildInput;
+use crate::external::Finish;
 use crate::run::KeyedResponse;
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
@@ -167,6 +168,8 @@ impl Report {
 pub struct Ended {
     pub standing: Standing,
     pub next: Option<Standing>,
+    /// Status of the run that was finished with it.
+    pub run: Option<RunStatus>,
 }
 
 impl Begin {
@@ -282,11 +285,42 @@ impl Engine {
     pub async fn end_step(
         &self,
         request: Request<Ended>,
-        (step, fence): (StepId, i64),
+        at: (StepId, i64),
         end: End,
         next: Option<Begin>,
     ) -> Result<Answered<Ended>, Failure> {
         next.iter().try_for_each(Begin::check)?;
+        self.end_and(request, at, end, move |run_tx, asker, ended| {
+            ended.next = next.as_ref().map(|next| run_tx.begin_durable(asker, next)).transpose()?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// One commit for the end of a program's last step and of its run.
+    pub async fn end_last_step(
+        &self,
+        request: Request<Ended>,
+        at: (StepId, i64),
+        end: End,
+        finish: Finish,
+    ) -> Result<Answered<Ended>, Failure> {
+        finish.check()?;
+        self.end_and(request, at, end, move |run_tx, _, ended| {
+            run_tx.finish_program(&finish)?;
+            ended.run = Some(run_tx.run.status);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn end_and(
+        &self,
+        request: Request<Ended>,
+        (step, fence): (StepId, i64),
+        end: End,
+        then: impl Fn(&mut RunTx<'_>, Asker, &mut Ended) -> Result<(), Failure> + Send + Sync + 'static,
+    ) -> Result<Answered<Ended>, Failure> {
         if let End::Completed { output, cost } = &end {
             check_cost("cost", *cost)?;
             check_data("the output", output)?;
@@ -294,13 +328,12 @@ impl Engine {
         let (asker, run) = (request.asker, request.run);
         self.ask_about_steps("step.end", request, move |run_tx| {
             let standing = run_tx.end_durable(asker, step, fence, &end)?;
-            let late = matches!(standing, Standing::Late { .. });
-            let next = match &next {
-                Some(next) if !late => Some(run_tx.begin_durable(asker, next)?),
-                _ => None,
-            };
+            let mut ended = Ended { standing, next: None, run: None };
+            if !matches!(ended.standing, Standing::Late { .. }) {
+                then(run_tx, asker, &mut ended)?;
+            }
             run_tx.tx.hint(Hint::Run(run)); // requests may wait for this step
-            Ok(Ended { standing, next })
+            Ok(ended)
         })
         .await
     }

@@ -20,6 +20,17 @@ pub enum Finish {
     Failed(String),
 }
 
+impl Finish {
+    pub(crate) fn check(&self) -> Result<(), Refused> {
+        match self {
+            Finish::Done(Some(output)) if output.to_string().len() > MAX_DATA_BYTES => {
+                Err(Refused::TooLarge { what: "the output", limit: "256 KiB as JSON".into() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Engine {
     pub async fn finish_run(
         &self,
@@ -29,11 +40,7 @@ impl Engine {
         key: Option<Key>,
         render: Render,
     ) -> Result<KeyedResponse, Failure> {
-        if let Finish::Done(Some(output)) = &finish
-            && output.to_string().len() > MAX_DATA_BYTES
-        {
-            return Err(Refused::TooLarge { what: "the output", limit: "256 KiB as JSON".into() }.into());
-        }
+        finish.check()?;
         let context = self.context.clone();
         self.keyed(Lane::Normal.of(run), "run.finish", key, 200, move |tx| {
             let mut run_tx = open(tx, &context, Asker::Org(org), run)?;
@@ -46,7 +53,7 @@ impl Engine {
 }
 
 impl RunTx<'_> {
-    fn finish_program(&mut self, finish: &Finish) -> Result<(), Failure> {
+    pub(crate) fn finish_program(&mut self, finish: &Finish) -> Result<(), Failure> {
         if self.run.spec.kind != RunKind::External {
             let why = "only a run of `type: external` is finished by its program; others end by themselves";
             return Err(Refused::Conflict { why: why.into() }.into());

@@ -79,9 +79,17 @@ pub(crate) async fn complete(
 ) -> HandlerResult {
     let at = (id("step", &step)?, asked.value.fence);
     let next = asked.value.next.as_ref().map(wanted).transpose()?;
-    let (output, cost) = (asked.value.output.clone(), credits("cost", asked.value.cost.as_deref())?);
+    let finish = asked.value.finish.as_ref().map(finish_of).transpose()?;
+    let end =
+        End::Completed { output: asked.value.output.clone(), cost: credits("cost", asked.value.cost.as_deref())? };
     let request = request(stepper, id("run", &run)?, &asked, ended_once());
-    ended(state.engine.end_step(request, at, End::Completed { output, cost }, next).await?)
+    ended(match (next, finish) {
+        (Some(_), Some(_)) => {
+            return Err(Refused::invalid("finish", "give either next or finish, not both").into());
+        }
+        (None, Some(finish)) => state.engine.end_last_step(request, at, end, finish).await?,
+        (next, None) => state.engine.end_step(request, at, end, next).await?,
+    })
 }
 
 pub(crate) async fn fail(
@@ -180,13 +188,17 @@ pub(crate) async fn finish(
     Path(run): Path<String>,
     asked: Asked<FinishBody>,
 ) -> HandlerResult {
-    let finish = match (asked.value.output.clone(), asked.value.error.clone()) {
-        (output, None) => Finish::Done(output),
-        (None, Some(error)) => Finish::Failed(error),
-        (Some(_), Some(_)) => return Err(Refused::invalid("error", "give either output or error, not both").into()),
-    };
+    let finish = finish_of(&asked.value)?;
     let (org, key) = (writer.org(), asked.key(writer.org()));
     answered(state.engine.finish_run(org, id("run", &run)?, finish, key, run::render()).await?)
+}
+
+fn finish_of(body: &FinishBody) -> Result<Finish, Refused> {
+    match (body.output.clone(), body.error.clone()) {
+        (output, None) => Ok(Finish::Done(output)),
+        (None, Some(error)) => Ok(Finish::Failed(error)),
+        (Some(_), Some(_)) => Err(Refused::invalid("error", "give either output or error, not both")),
+    }
 }
 
 fn request<B, T>(stepper: Stepper, run: RunId, asked: &Asked<B>, render: StepRender<T>) -> Request<T> {
@@ -252,6 +264,7 @@ fn ended(answer: Answered<Ended>) -> HandlerResult {
 fn end_answer(ended: &Ended) -> Option<StepAnswer> {
     let mut view = answer(&ended.standing)?;
     view.next = ended.next.as_ref().map(|next| Box::new(answer(next).unwrap_or_else(|| not_begun(next))));
+    view.run_status = ended.run.map(|status| status.to_string());
     // What was sent need not be sent back.
     view.output = None;
     Some(view)
@@ -429,6 +442,35 @@ mod tests {
         }
         let secrets = world.ask("get", "/api/v1/secrets", Some(&token(&world, mine)), &[], "").await;
         assert_eq!(secrets.status, StatusCode::FORBIDDEN);
+    }
+
+    #[tokio::test]
+    async fn the_last_step_and_its_run_end_in_one_request() {
+        let world = World::new(true).await;
+        let run = submitted(&world, json!({ "type": "external", "name": "etl", "start": true })).await;
+        let go = ask(&world, &world.admin, &format!("{run}/steps"), json!({ "name": "load" })).await.body;
+        let at = format!("{run}/steps/{}/complete", go["id"].as_str().unwrap());
+        let done = |more: Value| {
+            let mut body = json!({ "fence": go["fence"], "output": 1 });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        let both = done(json!({ "next": { "name": "more" }, "finish": {} }));
+        let refused = ask(&world, &world.admin, &at, both).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+        assert!(refused.body["detail"].as_str().unwrap().starts_with("finish"), "{}", refused.body);
+        let large = done(json!({ "finish": { "output": "x".repeat(300 << 10) } }));
+        assert_eq!(ask(&world, &world.admin, &at, large).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+        let commits = world.engine.store.counts().commits;
+        let last = ask(&world, &world.admin, &at, done(json!({ "finish": { "output": { "rows": 3 } } }))).await;
+        assert_eq!((last.status, &last.body["state"]), (StatusCode::OK, &json!("completed")), "{}", last.body);
+        assert_eq!(last.body["run_status"], "completed");
+        let told = world.ask("get", &format!("/api/v1/runs/{run}"), Some(&world.admin), &[], "").await.body;
+        assert_eq!((&told["status"], &told["output"]), (&json!("completed"), &json!({ "rows": 3 })), "{told}");
+        assert_eq!(world.engine.store.counts().commits, commits + 1);
+        // A program that was not answered says it again.
+        let again = ask(&world, &world.admin, &at, done(json!({}))).await;
+        assert_eq!((again.status, &again.body["state"]), (StatusCode::OK, &json!("completed")), "{}", again.body);
     }
 
     #[tokio::test]

@@ -218,14 +218,15 @@ async fn timed_steps(client: &Client, steps: usize) -> Done<Vec<f64>> {
         let began = Instant::now();
         let (id, fence) = (now.id.clone().unwrap_or_default(), now.fence.unwrap_or_default());
         let next = (n + 1 < steps).then(|| step(n + 1));
-        let done = CompleteStep { fence, output: json!(n), cost: None, next };
+        let finish = next.is_none().then(|| FinishBody { output: Some(json!(STEPS)), error: None });
+        let done = CompleteStep { fence, output: json!(n), cost: None, next, finish };
         let answer: StepAnswer = client.post(&format!("/api/v1/runs/{run}/steps/{id}/complete"), &done).await?;
         took.push(ms(began));
-        if let Some(next) = answer.next {
-            now = *next;
+        match answer.next {
+            Some(next) => now = *next,
+            None => expect_completed(&json!({ "status": answer.run_status }))?,
         }
     }
-    finish(client, &run).await?;
     Ok(took)
 }
 

@@ -122,7 +122,7 @@ fn end(ran: &Ran, fence: i64) -> End {
     let message = format!("exit code {}", ran.code);
     match ran.code {
         0 if ran.cut => failed("output_too_large", "its output has more than 256 KiB".into(), None, "done"),
-        0 => End::Done(CompleteStep { fence, output: output(&ran.stdout), cost: None, next: None }),
+        0 => End::Done(CompleteStep { fence, output: output(&ran.stdout), cost: None, next: None, finish: None }),
         TEMPORARY => failed("exit_code", message, Some("transient"), "none"),
         _ if ran.by_signal => failed("signal", format!("signal {}", ran.code - 128), None, "perhaps"),
         _ => failed("exit_code", message, None, "done"),

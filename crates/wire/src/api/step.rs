@@ -54,6 +54,9 @@ pub struct StepAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(no_recursion))]
     pub next: Option<Box<StepAnswer>>,
+    /// Status of the run, if it was finished with this step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_status: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,6 +73,9 @@ pub struct CompleteStep {
     /// Begins in the same commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<BeginStep>,
+    /// Ends the run, which is of `type: external`, in the same commit: this was its last step. Not together with `next`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish: Option<FinishBody>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
