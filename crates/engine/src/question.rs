@@ -155,17 +155,17 @@ impl Engine {
         before: i64,
         limit: i64,
     ) -> Result<Vec<Question>, Failure> {
-        self.questions_of(org, Which { kind, open, run: None }, before, limit).await
+        self.questions_of(org, Which { kind, open, run: None, oldest_first: false }, before, limit).await
     }
 
     pub async fn questions_of(
         &self,
         org: OrgId,
         which: Which,
-        before: i64,
+        from: i64,
         limit: i64,
     ) -> Result<Vec<Question>, Failure> {
-        self.store.read("question.page", move |tx| store::question::page(tx, org, which, before, limit)).await
+        self.store.read("question.page", move |tx| store::question::page(tx, org, which, from, limit)).await
     }
 
     pub async fn question(&self, org: OrgId, kind: StepWait, id: QuestionId) -> Result<QuestionDetail, Failure> {

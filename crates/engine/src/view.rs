@@ -1,13 +1,13 @@
 //! Reads for the API: a run with everything shown beside it, in one snapshot; the tree below it in pages.
 
 use crate::Engine;
-use model::agent::Agent;
+use model::agent::{Agent, AgentStatus};
 use model::attempt::Attempt;
 use model::job::Job;
 use model::run::Run;
-use model::step::{Step, StepWait};
-use model::task::Task;
-use model::{AgentId, Failure, OrgId, QuestionId, Refused, RunId, StepId};
+use model::step::{Step, StepStatus, StepWait};
+use model::task::{Task, TaskStatus};
+use model::{AgentId, Failure, OrgId, QuestionId, Refused, RunId, StepId, TaskId};
 use store::{Event, Tx};
 
 /// A job with the last sign of life of its machine.
@@ -176,6 +176,72 @@ impl Engine {
             .read("run.steps", move |tx| {
                 let attempt = owned(tx, org, id)?.attempt;
                 store::step::page(tx, id, attempt, below, after, limit)
+            })
+            .await
+    }
+
+    /// Agents of the current attempt that are looked at first: those that failed, wait for a person, or run; at most `limit` of each.
+    pub async fn urgent_agents(&self, org: OrgId, id: RunId, limit: i64) -> Result<Vec<Agent>, Failure> {
+        self.store
+            .read("run.agents", move |tx| {
+                let attempt = owned(tx, org, id)?.attempt;
+                let mut found = Vec::new();
+                for state in [AgentStatus::Failed, AgentStatus::Paused, AgentStatus::Running] {
+                    found.extend(store::agent::in_state(tx, id, attempt, state, limit)?);
+                }
+                Ok(found)
+            })
+            .await
+    }
+
+    /// The same of the tasks of an agent.
+    pub async fn urgent_tasks(&self, org: OrgId, id: RunId, agent: AgentId, limit: i64) -> Result<Vec<Task>, Failure> {
+        self.store
+            .read("run.tasks", move |tx| {
+                let attempt = owned(tx, org, id)?.attempt;
+                let mut found = Vec::new();
+                for state in [TaskStatus::Failed, TaskStatus::Running] {
+                    found.extend(store::task::in_state(tx, agent, state, limit)?);
+                }
+                found.retain(|task| task.run == id && task.attempt == attempt);
+                Ok(found)
+            })
+            .await
+    }
+
+    /// The same of the steps of a task; children of other steps are found below these.
+    pub async fn urgent_steps(&self, org: OrgId, id: RunId, task: TaskId, limit: i64) -> Result<Vec<Step>, Failure> {
+        self.store
+            .read("run.steps", move |tx| {
+                let attempt = owned(tx, org, id)?.attempt;
+                let mut found = Vec::new();
+                for state in [StepStatus::Failed, StepStatus::Waiting, StepStatus::Running] {
+                    found.extend(store::step::in_state(tx, task, state, limit)?);
+                }
+                found.retain(|step| step.run == id && step.attempt == attempt);
+                Ok(found)
+            })
+            .await
+    }
+
+    /// One agent of the current attempt.
+    pub async fn agent(&self, org: OrgId, id: RunId, agent: AgentId) -> Result<Agent, Failure> {
+        self.store
+            .read("run.agent", move |tx| {
+                let attempt = owned(tx, org, id)?.attempt;
+                let found = store::agent::find(tx, agent)?.filter(|it| it.run == id && it.attempt == attempt);
+                Ok(found.ok_or_else(|| Refused::not_found("agent", agent))?)
+            })
+            .await
+    }
+
+    /// One task of the current attempt.
+    pub async fn task(&self, org: OrgId, id: RunId, task: TaskId) -> Result<Task, Failure> {
+        self.store
+            .read("run.task", move |tx| {
+                let attempt = owned(tx, org, id)?.attempt;
+                let found = store::task::find(tx, task)?.filter(|it| it.run == id && it.attempt == attempt);
+                Ok(found.ok_or_else(|| Refused::not_found("task", task))?)
             })
             .await
     }

@@ -162,8 +162,11 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
 fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
     if !run.status.is_end() {
         for kind in [StepWait::Ticket, StepWait::Approval] {
-            let which = Which { kind, open: true, run: Some(run.id) };
+            let which = Which { kind, open: true, run: Some(run.id), oldest_first: false };
             let open = store::question::page(tx, run.org, which, i64::MAX, QUESTIONS_SHOWN + 1)?;
+            if !open.is_empty() && why.summary == format!("it is {}", RunStatus::Running) {
+                why.summary = "it is running, and a step of it waits for a person".into();
+            }
             asked(&open, kind, at, why);
         }
         put_off(tx, run, at, why)?;

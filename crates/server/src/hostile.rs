@@ -49,7 +49,18 @@ impl World {
         World::with(true, Some(executor)).await
     }
 
+    /// One whose pages are set up so.
+    pub(crate) async fn showing(pages: crate::pages::Pages, peer: Peer) -> World {
+        World::built(pages, None).await.seen_from(peer)
+    }
+
     async fn with(is_local: bool, executor: Option<engine::execution::Executor>) -> World {
+        let peer = if is_local { Peer::Local } else { Peer::Remote([192, 0, 2, 7].into()) };
+        let pages = crate::pages::Pages::new(Default::default(), None, false, Default::default());
+        World::built(pages, executor).await.seen_from(peer)
+    }
+
+    async fn built(pages: crate::pages::Pages, executor: Option<engine::execution::Executor>) -> World {
         let store = Store::open(&Options::new(Database::Memory)).unwrap();
         // Nothing is ever started: the path leads nowhere, and no worker is alive to try.
         let host = engine::adapters::registry::Host {
@@ -94,12 +105,11 @@ impl World {
             asked_at: AtomicI64::new(0),
             requests: AtomicI64::new(1),
             failures: AtomicI64::new(0),
-            pages: crate::pages::Pages::new(Default::default(), None, false, Default::default()),
+            pages,
             doctor: (|_| vec![found()], "/nonexistent".into()),
         });
         crate::pages::follow(&shared);
-        let peer = if is_local { Peer::Local } else { Peer::Remote([192, 0, 2, 7].into()) };
-        World { app: with_pages(shared.clone()), state: shared, engine, org, admin, peer }
+        World { app: with_pages(shared.clone()), state: shared, engine, org, admin, peer: Peer::Local }
     }
 
     /// The same with routes of the test's own.

@@ -99,6 +99,9 @@ pub(crate) fn last_event_id<T>(
     if text.is_empty() { Ok(None) } else { read(text).map(Some).ok_or_else(bad) }
 }
 
+/// How the routes of keys begin that belong to actions of web pages; those of the API begin with a method.
+pub(crate) const OF_PAGES: &str = "page ";
+
 /// A decoded JSON body, and what is needed to recognise the request when it comes again. An empty body is `{}`.
 pub(crate) struct Asked<T> {
     pub(crate) value: T,
@@ -115,9 +118,9 @@ pub(crate) struct Nothing {}
 
 impl<T> Asked<T> {
     /// A request that did not come as JSON: an action of a web page, done once under this key.
-    pub(crate) fn made(value: T, route: &str, subject: &str, key: String, request: String) -> Asked<T> {
+    pub(crate) fn made(value: T, action: &str, subject: &str, key: String, request: String) -> Asked<T> {
         let hash = *blake3::hash(subject.as_bytes()).as_bytes();
-        Asked { value, route: route.to_owned(), hash, key: Some(key), request }
+        Asked { value, route: format!("{OF_PAGES}{action}"), hash, key: Some(key), request }
     }
 
     pub(crate) fn key(&self, org: OrgId) -> Option<Key> {

@@ -29,8 +29,8 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn first(limit: i64) -> Filter {
-        Filter { limit: Some(limit), ..Filter::default() }
+    pub(crate) fn page(limit: i64, cursor: Option<String>) -> Filter {
+        Filter { limit: Some(limit), cursor, ..Filter::default() }
     }
 }
 

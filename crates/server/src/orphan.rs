@@ -50,8 +50,9 @@ pub(crate) struct Of {
 }
 
 impl Filter {
-    pub(crate) fn everything(limit: i64) -> Filter {
-        Filter { include_whitelisted: Some(true), limit: Some(limit), ..Filter::default() }
+    pub(crate) fn everything(paging: Paging) -> Filter {
+        let Paging { limit, cursor } = paging;
+        Filter { include_whitelisted: Some(true), limit, cursor, ..Filter::default() }
     }
 }
 

@@ -2,11 +2,17 @@
 //! Everything works without script; the script keeps regions of a page up to date.
 
 mod act;
+#[cfg(test)]
+mod acts;
 mod asset;
 mod cache;
 #[cfg(test)]
 mod crowd;
+#[cfg(test)]
+mod doors;
 mod drawing;
+#[cfg(test)]
+mod full;
 mod guard;
 mod image;
 mod instance;
@@ -72,6 +78,7 @@ pub(crate) struct Pages {
     tickets: ticket::Tickets,
     layouts: drawing::graph::Layouts,
     searches: log_search::Searches,
+    windows: log_window::Kept,
     /// Where tools of steps must not connect to: the port of `repl ui` is one of them.
     own: OwnAddresses,
 }
@@ -89,6 +96,7 @@ impl Pages {
             tickets: Default::default(),
             layouts: Default::default(),
             searches: Default::default(),
+            windows: Default::default(),
         }
     }
 
@@ -153,10 +161,12 @@ fn common() -> Router<Shared> {
         .route("/runs/{id}/steps/{step}", get(step::page))
         .route("/runs/{id}/artifacts/{artifact}", get(run::artifact))
         .route("/runs/{id}/artifacts/{artifact}/preview", get(image::preview))
+        .route("/runs/{id}/steps/{step}/{part}", get(step::part))
         .route("/runs/{id}/log/raw", get(log::raw))
+        .route("/runs/{id}/definition/raw", get(run::raw_definition))
         .route("/runs/{id}/{part}", get(run::part_page).post(act::on_run))
         .route("/inbox", get(question::page))
-        .route("/inbox/{id}/{action}", post(act::on_question))
+        .route("/inbox/{id}/{action}", get(question::input).post(act::on_question))
         .route("/allocations/{id}/{action}", post(act::on_allocation))
         .route("/machines", get(instance::page))
         .route("/machines/{id}/terminate", post(instance::terminate))

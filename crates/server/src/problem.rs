@@ -183,6 +183,10 @@ const REMEMBERED: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::CONFLICT
 
 /// The document as it is answered the first time, with the id of that request.
 pub(crate) fn remembered(refused: &Refused, key: &Key) -> Option<(i64, Vec<u8>)> {
+    // A button is pressed again when what stood in its way is gone: its form is the same, and it is judged anew.
+    if key.route.starts_with(crate::input::OF_PAGES) {
+        return None;
+    }
     let problem = Problem::from(refused.clone());
     if !REMEMBERED.contains(&problem.status) {
         return None;

@@ -26,6 +26,8 @@ pub(crate) struct Filter {
     all: Option<bool>,
     /// Only of this run.
     run: Option<String>,
+    /// `newest` unless given, or `oldest` first.
+    order: Option<String>,
     /// How many at most; 50 unless given.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
@@ -34,8 +36,9 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn open(limit: i64) -> Filter {
-        Filter { limit: Some(limit), ..Filter::default() }
+    /// Those that are open, oldest first.
+    pub(crate) fn open(limit: i64, cursor: Option<String>) -> Filter {
+        Filter { limit: Some(limit), cursor, order: Some("oldest".to_owned()), ..Filter::default() }
     }
 }
 
@@ -62,15 +65,21 @@ async fn list(
     filter: Filter,
 ) -> HandlerResult<Json<Page<QuestionView>>> {
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
-    let (limit, before, now) = (paging.limit()?, paging.before()?, Timestamp(now_ms()));
+    let oldest_first = match filter.order.as_deref() {
+        None | Some("newest") => false,
+        Some("oldest") => true,
+        Some(other) => return Err(Refused::invalid("order", format!("`{other}` is neither newest nor oldest")).into()),
+    };
+    let (limit, now) = (paging.limit()?, Timestamp(now_ms()));
+    let from = if oldest_first { paging.after()? } else { paging.before()? };
     let run = match &filter.run {
         Some(run) => {
             Some(run.parse::<RunId>().map_err(|_| Refused::invalid("run", format!("`{run}` is not the id of one")))?)
         }
         None => None,
     };
-    let which = Which { kind, open: filter.all != Some(true), run };
-    let found = state.engine.questions_of(reader.org(), which, before, limit).await?;
+    let which = Which { kind, open: filter.all != Some(true), run, oldest_first };
+    let found = state.engine.questions_of(reader.org(), which, from, limit).await?;
     Ok(page(found, limit, |question| question.id.0, |question| shown(question, now)))
 }
 
@@ -285,6 +294,32 @@ mod tests {
         assert_eq!((&step["output"], &step["questions"]), (&json!({ "id": 7 }), &json!([id])));
         assert_eq!(get(&world, "/escalations").await["data"], json!([]));
         assert_eq!(get(&world, "/escalations?all=true").await["data"][0]["id"], json!(id));
+    }
+
+    #[tokio::test]
+    async fn questions_are_listed_newest_first_or_oldest_first() {
+        let world = World::new(true).await;
+        let ids = [world.approval().await, world.approval().await, world.approval().await];
+        let listed = async |query: &str| -> Vec<String> {
+            let (mut all, mut next) = (Vec::new(), String::new());
+            loop {
+                let page = get(&world, &format!("/approvals?limit=2{query}{next}")).await;
+                all.extend(page["data"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap().to_owned()));
+                match page["next_cursor"].as_str() {
+                    Some(cursor) => next = format!("&cursor={cursor}"),
+                    None => return all,
+                }
+            }
+        };
+        let run = get(&world, &format!("/approvals/{}", ids[0])).await["run"].as_str().unwrap().to_owned();
+        let newest: Vec<String> = ids.iter().rev().cloned().collect();
+        for also in ["", "&all=true"] {
+            assert_eq!(listed(also).await, newest);
+            assert_eq!(listed(&format!("{also}&order=oldest")).await, ids);
+            assert_eq!(listed(&format!("{also}&order=oldest&run={run}")).await, ids[..1]);
+        }
+        let odd = world.ask("get", "/api/v1/approvals?order=x", Some(&world.admin), &[], "").await;
+        assert_eq!(odd.status, StatusCode::BAD_REQUEST, "{}", odd.body);
     }
 
     #[tokio::test]

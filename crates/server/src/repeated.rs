@@ -51,12 +51,12 @@ async fn seen(world: &World) -> Vec<Value> {
     all
 }
 
-async fn write(world: &World, f: impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static) {
+pub(crate) async fn write(world: &World, f: impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static) {
     world.engine.store.write(Lane::Normal, "test.write", f).await.unwrap();
 }
 
 /// A run that has a machine (nothing ever starts on it).
-async fn placed(world: &World) -> Value {
+pub(crate) async fn placed(world: &World) -> Value {
     let got = world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
     assert!(got.body["instance"].is_string(), "{}", got.body);
     got.body
@@ -70,7 +70,7 @@ async fn waiting(world: &World) -> String {
 }
 
 /// A run whose orchestration was given up.
-async fn failed(world: &World) -> String {
+pub(crate) async fn failed(world: &World) -> String {
     let id = waiting(world).await;
     let run: RunId = id.parse().unwrap();
     let job = world.engine.jobs(world.org, run).await.unwrap().1[0].id;
@@ -92,7 +92,7 @@ async fn failed(world: &World) -> String {
 }
 
 /// A slot that has finished and is held.
-async fn held(world: &World) -> String {
+pub(crate) async fn held(world: &World) -> String {
     placed(world).await;
     let list = world.ask("get", "/api/v1/allocations", Some(&world.admin), &[], "").await;
     let id = list.body["data"][0]["id"].as_str().unwrap().to_owned();
@@ -122,7 +122,7 @@ async fn sendable(world: &World) -> String {
 }
 
 /// A termination that failed.
-async fn failed_workflow(world: &World) -> String {
+pub(crate) async fn failed_workflow(world: &World) -> String {
     let instance = placed(world).await["instance"].as_str().unwrap().to_owned();
     let path = format!("/api/v1/instances/{instance}/terminate");
     let got = world.ask("post", &path, Some(&world.admin), &[], r#"{"force":true}"#).await;
@@ -139,7 +139,7 @@ async fn failed_workflow(world: &World) -> String {
     list.body["data"][0]["id"].as_str().unwrap().to_owned()
 }
 
-async fn launching(world: &World) -> String {
+pub(crate) async fn launching(world: &World) -> String {
     placed(world).await;
     let list = world.ask("get", "/api/v1/workflows", Some(&world.admin), &[], "").await;
     list.body["data"][0]["id"].as_str().unwrap().to_owned()
@@ -161,18 +161,22 @@ async fn begun(world: &World) -> String {
 }
 
 /// A run with an agent that will talk with a model, and waits for a person before it does.
-async fn talking(world: &World) -> String {
+pub(crate) async fn talking(world: &World) -> String {
     let steps = json!([{ "name": "ask", "approval": "go on?" }, { "name": "talk", "llm": { "prompt": "hello" } }]);
     world.agents(steps).await
 }
 
 /// A machine with a name of ours that no row knows.
-async fn orphan(world: &World) {
-    write(world, |tx| {
+pub(crate) async fn orphan(world: &World) {
+    orphan_as(world, "repl-testtest-none-1".to_owned(), "i-1".to_owned()).await;
+}
+
+pub(crate) async fn orphan_as(world: &World, name: String, handle: String) {
+    write(world, move |tx| {
         let listed = Listed {
             kind: ResourceType::Instance,
-            name: "repl-testtest-none-1".to_owned(),
-            handle: "i-1".to_owned(),
+            name: name.clone(),
+            handle: handle.clone(),
             nonce: None,
             status: ListedStatus::Running,
             instance_type: None,
@@ -193,7 +197,7 @@ fn call(input: i64) -> Value {
     json!({ "function": "dml+exec://dml-exec-none/f", "inputs": [input] })
 }
 
-async fn called(world: &World) -> String {
+pub(crate) async fn called(world: &World) -> String {
     let got = world.ask("post", "/api/v1/calls", Some(&world.admin), &[], &call(1).to_string()).await;
     assert_eq!(got.status, StatusCode::ACCEPTED, "{}", got.body);
     got.body["id"].as_str().unwrap().to_owned()

@@ -137,10 +137,10 @@ api! {
     post "/runs/{id}/pause" run::pause, write, "Freeze what runs; nothing new starts", ActionBody => 200 RunView;
     post "/runs/{id}/resume" run::resume, write, "Let a paused run go on", ActionBody => 200 RunView | 402;
     post "/runs/{id}/retry" run::retry, write, "Open the next attempt of a failed run", ActionBody => 200 RunView | 402;
-    get "/escalations" question::escalations, read, "Tickets about steps, newest first: open ones, or `all`", ?question::Filter, => 200 Page of QuestionView;
+    get "/escalations" question::escalations, read, "Tickets about steps: open ones, or `all`, in either `order`", ?question::Filter, => 200 Page of QuestionView;
     get "/escalations/{id}" question::escalation, read, "One ticket with what is known of its step", => 200 QuestionDetailView;
     post "/escalations/{id}/resolve" question::resolve, approve, "Decide what becomes of the step", ResolveBody => 200 QuestionDetailView;
-    get "/approvals" question::approvals, read, "Approvals of steps, newest first: open ones, or `all`", ?question::Filter, => 200 Page of QuestionView;
+    get "/approvals" question::approvals, read, "Approvals of steps: open ones, or `all`, in either `order`", ?question::Filter, => 200 Page of QuestionView;
     get "/approvals/{id}" question::approval, read, "One approval with the input that it is about", => 200 QuestionDetailView;
     post "/approvals/{id}/approve" question::approve, approve, "Let the step begin, with another input if one is given; or answer it", ApproveBody => 200 QuestionDetailView;
     post "/approvals/{id}/reject" question::reject, approve, "The step fails and is not called", RejectBody => 200 QuestionDetailView;

@@ -3,7 +3,7 @@
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
-use model::agent::Agent;
+use model::agent::{Agent, AgentStatus};
 use model::hierarchy::{Ending, Pick};
 use model::{AgentId, Failure, RunId, Timestamp};
 
@@ -61,6 +61,11 @@ pub fn pick(tx: &mut Tx, run: RunId, attempt: i64, pick: Pick, limit: i64) -> Re
         Pick::Waiting | Pick::Failed | Pick::Any => return Ok(Vec::new()),
     };
     doc::read_all(tx.rows(&IN_STATE, &args![run, attempt, state, limit])?, 0)
+}
+
+/// Those of one attempt in a state, in order of their sequence.
+pub fn in_state(tx: &mut Tx, run: RunId, attempt: i64, state: AgentStatus, limit: i64) -> Result<Vec<Agent>, Failure> {
+    doc::read_all(tx.rows(&IN_STATE, &args![run, attempt, state.as_str(), limit])?, 0)
 }
 
 /// When the first of an agent's tasks and steps that wait for their next try begins.

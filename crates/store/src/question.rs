@@ -61,16 +61,21 @@ pub struct Which {
     /// Only those without an answer.
     pub open: bool,
     pub run: Option<RunId>,
+    pub oldest_first: bool,
 }
 
-/// Those of an org before this id, newest first.
-pub fn page(tx: &mut Tx, org: OrgId, which: Which, before: i64, limit: i64) -> Result<Vec<Question>, Failure> {
+/// Those of an org that come after the one with this id: newest first, or oldest first.
+pub fn page(tx: &mut Tx, org: OrgId, which: Which, from: i64, limit: i64) -> Result<Vec<Question>, Failure> {
     let kind = which.kind.as_str();
+    let (all, open, of_run, open_of_run) = match which.oldest_first {
+        false => (&PAGE, &PAGE_OPEN, &PAGE_OF_RUN, &PAGE_OPEN_OF_RUN),
+        true => (&OLDEST, &OLDEST_OPEN, &OLDEST_OF_RUN, &OLDEST_OPEN_OF_RUN),
+    };
     let rows = match (which.run, which.open) {
-        (None, true) => tx.rows(&PAGE_OPEN, &args![org, kind, before, limit])?,
-        (None, false) => tx.rows(&PAGE, &args![org, kind, before, limit])?,
-        (Some(run), true) => tx.rows(&PAGE_OPEN_OF_RUN, &args![org, run, kind, before, limit])?,
-        (Some(run), false) => tx.rows(&PAGE_OF_RUN, &args![org, run, kind, before, limit])?,
+        (None, true) => tx.rows(open, &args![org, kind, from, limit])?,
+        (None, false) => tx.rows(all, &args![org, kind, from, limit])?,
+        (Some(run), true) => tx.rows(open_of_run, &args![org, run, kind, from, limit])?,
+        (Some(run), false) => tx.rows(of_run, &args![org, run, kind, from, limit])?,
     };
     doc::read_all(rows, 0)
 }
@@ -120,6 +125,10 @@ pub(crate) const ALL: &[&Sql] = &[
     &PAGE_OPEN,
     &PAGE_OF_RUN,
     &PAGE_OPEN_OF_RUN,
+    &OLDEST,
+    &OLDEST_OPEN,
+    &OLDEST_OF_RUN,
+    &OLDEST_OPEN_OF_RUN,
     &INSERT_DATA,
     &FIND_DATA,
 ];
@@ -153,6 +162,18 @@ const PAGE_OF_RUN: Sql = Sql::new(
 const PAGE_OPEN_OF_RUN: Sql = Sql::new(
     "SELECT doc FROM questions
       WHERE org_id = $1 AND run_id = $2 AND kind = $3 AND open = 1 AND id < $4 ORDER BY id DESC LIMIT $5",
+);
+const OLDEST: Sql =
+    Sql::new("SELECT doc FROM questions WHERE org_id = $1 AND kind = $2 AND id > $3 ORDER BY id LIMIT $4");
+const OLDEST_OPEN: Sql =
+    Sql::new("SELECT doc FROM questions WHERE org_id = $1 AND kind = $2 AND open = 1 AND id > $3 ORDER BY id LIMIT $4");
+const OLDEST_OF_RUN: Sql = Sql::new(
+    "SELECT doc FROM questions
+      WHERE org_id = $1 AND run_id = $2 AND kind = $3 AND id > $4 ORDER BY id LIMIT $5",
+);
+const OLDEST_OPEN_OF_RUN: Sql = Sql::new(
+    "SELECT doc FROM questions
+      WHERE org_id = $1 AND run_id = $2 AND kind = $3 AND open = 1 AND id > $4 ORDER BY id LIMIT $5",
 );
 const INSERT_DATA: Sql = Sql::new("INSERT INTO question_data (question_id, kind, body) VALUES ($1, $2, $3)");
 const FIND_DATA: Sql = Sql::new("SELECT body FROM question_data WHERE question_id = $1 AND kind = $2");

@@ -4,7 +4,7 @@ use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
 use model::hierarchy::Pick;
-use model::step::{Recorded, Step};
+use model::step::{Recorded, Step, StepStatus};
 use model::{AgentId, Failure, OrgId, RunId, StepId, TaskId, Trouble};
 
 pub fn insert(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
@@ -118,6 +118,11 @@ pub fn page(tx: &mut Tx, run: RunId, attempt: i64, below: Below, after: i64, lim
         Below::Task(task) => tx.rows(&PAGE_OF_TASK, &args![run, attempt, task, after, limit])?,
     };
     doc::read_all(rows, 0)
+}
+
+/// Those of a task in a state, in their order; children of other steps are not among them.
+pub fn in_state(tx: &mut Tx, task: TaskId, state: StepStatus, limit: i64) -> Result<Vec<Step>, Failure> {
+    doc::read_all(tx.rows(&IN_STATE, &args![task, state.as_str(), limit])?, 0)
 }
 
 /// Those that failed, in order of creation.

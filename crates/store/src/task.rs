@@ -5,7 +5,7 @@ use crate::tx::Tx;
 use crate::{args, doc};
 use model::children::ChildState;
 use model::hierarchy::{Ending, Pick};
-use model::task::Task;
+use model::task::{Task, TaskStatus};
 use model::{AgentId, Failure, RunId, TaskId};
 
 pub fn insert(tx: &mut Tx, task: &Task) -> Result<(), Failure> {
@@ -99,6 +99,11 @@ pub fn pick(tx: &mut Tx, agent: AgentId, pick: Pick, limit: i64) -> Result<Vec<T
     doc::read_all(tx.rows(&IN_STATE, &args![agent, state, limit])?, 0)
 }
 
+/// Those of an agent in a state, also those that are ending.
+pub fn in_state(tx: &mut Tx, agent: AgentId, state: TaskStatus, limit: i64) -> Result<Vec<Task>, Failure> {
+    doc::read_all(tx.rows(&ALL_IN_STATE, &args![agent, state.as_str(), limit])?, 0)
+}
+
 /// Those of an agent that run, also those that are ending.
 pub fn in_flight(tx: &mut Tx, agent: AgentId, limit: i64) -> Result<Vec<Task>, Failure> {
     doc::read_all(tx.rows(&IN_FLIGHT, &args![agent, limit])?, 0)
@@ -115,6 +120,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &PAGE,
     &PAGE_OF_AGENT,
     &IN_STATE,
+    &ALL_IN_STATE,
     &IN_FLIGHT,
     &DUE,
     &FAILED,
@@ -144,6 +150,8 @@ const PAGE_OF_AGENT: Sql = Sql::new(
 );
 const IN_STATE: Sql =
     Sql::new("SELECT doc FROM tasks WHERE agent_id = $1 AND state = $2 AND ending = 0 ORDER BY sequence, id LIMIT $3");
+const ALL_IN_STATE: Sql =
+    Sql::new("SELECT doc FROM tasks WHERE agent_id = $1 AND state = $2 ORDER BY sequence, id LIMIT $3");
 const IN_FLIGHT: Sql =
     Sql::new("SELECT doc FROM tasks WHERE agent_id = $1 AND state = 'running' ORDER BY sequence, id LIMIT $2");
 const DUE: Sql = Sql::new(

@@ -23,7 +23,8 @@ fn asked(name: &str) -> StepPlan {
 }
 
 fn questions(bench: &Bench, kind: StepWait, open: bool) -> Vec<Question> {
-    now(bench.engine.questions_of(bench.org, Which { kind, open, run: None }, i64::MAX, 50)).unwrap()
+    now(bench.engine.questions_of(bench.org, Which { kind, open, run: None, oldest_first: false }, i64::MAX, 50))
+        .unwrap()
 }
 
 fn only(bench: &Bench, kind: StepWait) -> Question {

@@ -1,5 +1,6 @@
 //! Forms of pages: what the API's handlers do, done once. The key of an action is made of the session, the action, what it is about and
-//! the version that the page showed: a double click is one act, and a button on a page that is out of date is refused.
+//! the version that the page showed: a double click is one act, and a button on a page that is out of date is refused. What was refused
+//! is not stored under the key: the same form is judged anew.
 
 use super::session::{Form, Visitor};
 use super::{Refusal, run as run_page, see_other};
@@ -56,6 +57,11 @@ impl FromRequest<Shared> for Sent {
 }
 
 impl Sent {
+    /// The version of what has none: each page as it is loaded. Its buttons act once, and those of the page loaded next act again.
+    pub(crate) fn page() -> String {
+        engine::store::session::new_secret()
+    }
+
     /// The person's token, if it may do this.
     pub(crate) fn may(&self, scope: Scope, what: &str) -> HandlerResult<Token> {
         self.visitor.token.must(scope, what)?;
@@ -73,7 +79,7 @@ impl Sent {
     /// The request of the API that the form stands for: done once for this session, action, subject and version.
     pub(crate) fn asked<B>(&self, body: B, action: &str, about: &str, version: &str) -> Asked<B> {
         let key = self.visitor.action_key(action, about, version);
-        Asked::made(body, &format!("POST {action}"), &format!("{about} {version}"), key, self.request.clone())
+        Asked::made(body, action, &format!("{about} {version}"), key, self.request.clone())
     }
 
     /// A field, also an empty one.
@@ -117,10 +123,9 @@ pub(crate) fn no_action(action: &str) -> HandlerResult {
 
 /// `POST /runs/{id}/{action}`.
 pub(crate) async fn on_run(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
-    let body = ActionBody { abort: sent.form.get("abort").is_some(), force: sent.form.get("force").is_some() };
     let answer = match action.as_str() {
         "send" => say(&sent, &id).await,
-        _ => to_run(&sent, body, (&action, &id, &sent.button.seen)).await,
+        _ => to_run(&sent, (&action, &id, &sent.button.seen)).await,
     };
     sent.answered(answer, &format!("/runs/{id}")).await
 }
@@ -133,9 +138,9 @@ async fn say(sent: &Sent, id: &str) -> HandlerResult {
 }
 
 /// One action on one run, if it still is in the state that the page showed.
-async fn to_run(sent: &Sent, body: ActionBody, (action, id, seen): (&str, &str, &str)) -> HandlerResult {
+async fn to_run(sent: &Sent, (action, id, seen): (&str, &str, &str)) -> HandlerResult {
     let (writer, shared, path) = (sent.writer(action)?, sent.shared(), Path(id.to_owned()));
-    let asked = sent.asked(body, action, id, seen);
+    let asked = sent.asked(ActionBody::default(), action, id, seen);
     if sent.state.engine.answered_before(asked.key(writer.org())).await?.is_none() {
         fresh(sent, id, seen).await?;
     }
@@ -159,7 +164,7 @@ pub(crate) async fn on_several(sent: Sent) -> Response {
     }
     for chosen in sent.form.all("run").take(SEVERAL) {
         let Some((id, seen)) = chosen.split_once(' ') else { continue };
-        let problem = match to_run(&sent, ActionBody::default(), (action, id, seen)).await {
+        let problem = match to_run(&sent, (action, id, seen)).await {
             Ok(answer) if answer.status().is_success() => continue,
             Ok(answer) => document(answer).await,
             Err(problem) => problem,

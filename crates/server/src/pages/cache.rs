@@ -66,7 +66,7 @@ fn executions(all: &[CallView], writes: bool) -> Markup {
                 td { @match &it.run { Some(run) => a href=(format!("/runs/{run}")) { (run) }, None => span.quiet { "–" } } }
                 td.r.num { (it.attempt) } td.r { (parts::lasted(it.started_at, it.ended_at)) }
                 td { @if let Some(error) = &it.error { (parts::visible(&error.message)) } @else if it.status == "pinned_hit" { "a kept result answered" } }
-                @if writes { td { @if !it.ended { (parts::button("Cancel", &format!("/calls/{id}/cancel"), "danger")) } } }
+                @if writes { td { @if !it.ended { (parts::button("Cancel", &format!("/calls/{id}/cancel?seen={}", it.status), "danger")) } } }
             } } }
         } }
     }
@@ -99,7 +99,7 @@ fn origin(it: &Backtrack, writes: bool) -> Markup {
     html! {
         p.crumbs { a href="/calls" { "Calls" } " / " (short(&it.exec)) }
         div.title { h1 { (parts::visible(&it.function)) } (parts::state(&it.status))
-            @if writes { div.actions { (parts::button("Invalidate", &format!("/calls/{}/invalidate", it.node), "danger")) } } }
+            @if writes { div.actions { (parts::button("Invalidate", &format!("/calls/{}/invalidate?seen={}", it.node, Sent::page()), "danger")) } } }
         h2 { "Where it came from" }
         (parts::facts(vec![
             ("Run", it.run.as_ref().map(|run| html! { a href=(format!("/runs/{run}")) { (run) } })),
@@ -132,13 +132,12 @@ pub(crate) async fn act(Path((id, action)): Path<(String, String)>, sent: Sent) 
 async fn to_call(sent: &Sent, id: &str, action: &str) -> HandlerResult {
     let (shared, writer) = (sent.shared(), sent.writer(action)?);
     match action {
-        // A result that is made again may be invalidated again: each time is its own.
         "invalidate" => {
             let body = Invalidate { result: Some(id.to_owned()), all: false };
-            cache::invalidate(shared, writer, sent.asked(body, action, id, &sent.request)).await
+            cache::invalidate(shared, writer, sent.asked(body, action, id, &sent.button.seen)).await
         }
         "cancel" => {
-            let asked = sent.asked(Nothing {}, "cancel-call", id, "");
+            let asked = sent.asked(Nothing {}, "cancel-call", id, &sent.button.seen);
             call::cancel(shared, writer, Path(id.to_owned()), asked).await
         }
         other => no_action(other),

@@ -74,7 +74,7 @@ async fn visitor(state: &Shared, door: Door, peer: Peer, headers: &HeaderMap) ->
 fn refusal(state: &Shared, door: Door, request: &Request) -> Option<Response> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let Some(origin) = our_origin(state, door, host) else {
-        return Some(refused(StatusCode::MISDIRECTED_REQUEST, &misdirected(state)));
+        return Some(refused(StatusCode::MISDIRECTED_REQUEST, &misdirected(state, door, host)));
     };
     if door == Door::Server && is_readable_on_the_way(state, request, &origin) {
         return Some(refused(StatusCode::FORBIDDEN, &plain_http()));
@@ -135,8 +135,16 @@ pub(crate) fn refused(status: StatusCode, body: &Markup) -> Response {
     response
 }
 
-fn misdirected(state: &Shared) -> Markup {
+fn misdirected(state: &Shared, door: Door, host: &str) -> Markup {
     let own = format!("{}.localhost", state.engine.context.installation.control_id);
+    if door == Door::Own {
+        let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        let url = port.map_or_else(|| format!("http://{own}/"), |port| format!("http://{own}:{port}/"));
+        return html! {
+            h1 { "Not this name" }
+            p { "Pages that " code { "repl ui" } " has opened answer to one name only: " a href=(url) { (url) } "." }
+        };
+    }
     html! {
         h1 { "Not this name" }
         p { "These pages answer to an IP address, to " code { (own) }

@@ -10,6 +10,7 @@ use crate::problem::HandlerResult;
 use crate::routes::Paging;
 use crate::{Shared, allocation, instance, pool};
 use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
 use engine::store::token::Scope;
 use maud::{Markup, html};
@@ -17,26 +18,49 @@ use model::Refused;
 use model::spec::{show_cpu, show_memory};
 use wire::api::{AllocationView, InstanceView, Page, PoolView, TerminateBody, Waiting};
 
-/// Machines and slots that are shown.
-const SHOWN: i64 = 100;
+/// Machines of one page, each with its form, and rows of each table beside them.
+const SHOWN: i64 = 25;
+const BESIDE: i64 = 15;
 
-pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageResult {
-    let list = region::live(&state, visitor.viewer(), "/ui/machines").await.or_shown(&visitor)?;
+/// Where each listing goes on.
+#[derive(Debug, Default, Clone, serde::Deserialize)]
+#[serde(default)]
+struct Wanted {
+    pools: Option<String>,
+    waiting: Option<String>,
+    slots: Option<String>,
+    machines: Option<String>,
+}
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
+    let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let list = region::live(&state, visitor.viewer(), &format!("/ui/machines{query}")).await.or_shown(&visitor)?;
     let body = html! { div.title { h1 { "Machines" } } (list) };
     Ok(shell::full(&state, &visitor, Head { title: "Machines", under: "/machines" }, &body).await)
 }
 
-pub(crate) async fn region(state: &Shared, viewer: Viewer) -> HandlerResult<Markup> {
-    let paging = || Query(Paging { limit: Some(SHOWN), cursor: None });
+pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> HandlerResult<Markup> {
+    let uri: Uri = format!("/?{query}").parse().unwrap_or_default();
+    let wanted = axum::extract::Query::<Wanted>::try_from_uri(&uri).map(|it| it.0).unwrap_or_default();
+    let paging = |cursor: &Option<String>| Query(Paging { limit: Some(BESIDE), cursor: cursor.clone() });
     let shared = || State(state.clone());
-    let pools: Page<PoolView> = answer_of(pool::pools(shared(), viewer.reader(), paging()).await).await?;
-    let machines = instance::list(shared(), viewer.reader(), Query(instance::Filter::first(SHOWN))).await?.0.data;
-    let slots = allocation::list(shared(), viewer.reader(), paging()).await?.0.data;
-    let waiting: Page<Waiting> = answer_of(pool::waiting(shared(), viewer.reader(), paging()).await).await?;
-    let held: Vec<&AllocationView> = slots.iter().filter(|slot| slot.held).collect();
+    let pools: Page<PoolView> = answer_of(pool::pools(shared(), viewer.reader(), paging(&wanted.pools)).await).await?;
+    let filter = instance::Filter::page(SHOWN, wanted.machines.clone());
+    let Page { data: machines, next_cursor: further } =
+        instance::list(shared(), viewer.reader(), Query(filter)).await?.0;
+    // Of these, those that are held are shown.
+    let of_slots = Query(Paging { limit: Some(SHOWN), cursor: wanted.slots.clone() });
+    let slots = allocation::list(shared(), viewer.reader(), of_slots).await?.0;
+    let waiting: Page<Waiting> =
+        answer_of(pool::waiting(shared(), viewer.reader(), paging(&wanted.waiting)).await).await?;
+    let held: Vec<&AllocationView> = slots.data.iter().filter(|slot| slot.held).collect();
+    let more = |name: &str, label: &str, next: &Option<String>, cursor: &Option<String>| {
+        parts::more_of("/machines", name, label, (next.as_deref(), cursor.is_none()))
+    };
     let writes = viewer.may(Scope::Write);
     Ok(html! {
         @for pool in pools.data.iter().filter(|pool| pool.instances > 0 || pool.waiting > 0) { (pool_row(pool, &machines)) }
+        (more("pools", "Further pools", &pools.next_cursor, &wanted.pools))
         @if !waiting.data.is_empty() {
             h2 { "Waiting" }
             div.scroll tabindex="0" role="region" aria-label="Waiting" { table.list {
@@ -48,6 +72,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer) -> HandlerResult<Mark
                 } } }
             } }
         }
+        (more("waiting", "Further runs that wait", &waiting.next_cursor, &wanted.waiting))
         @if !held.is_empty() {
             h2 { "Folders that are kept" }
             div.scroll tabindex="0" role="region" aria-label="Folders that are kept" { table.list {
@@ -64,12 +89,14 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer) -> HandlerResult<Mark
                 } } }
             } }
         }
+        (more("slots", "Further slots", &slots.next_cursor, &wanted.slots))
         h2 { "All machines" }
         @if machines.is_empty() { p.empty { "No machine is running. One is started when a run needs it." } }
         @else { div.scroll tabindex="0" role="region" aria-label="Machines" { table.list {
             thead { tr { th scope="col" { "State" } th scope="col" { "Machine" } th scope="col" { "Where" } th scope="col" { "Size" } th scope="col" { "Run" } th.r scope="col" { "Per hour" } th.r scope="col" { "Heard" } th.r scope="col" { "Age" } @if writes { th scope="col" { "End" } } } }
             tbody { @for one in &machines { (row(one, writes)) } }
         } } }
+        (more("machines", "Further machines", &further, &wanted.machines))
     })
 }
 
@@ -113,10 +140,15 @@ fn row(one: &InstanceView, writes: bool) -> Markup {
             @if writes { td { details { summary { "End it" }
                 label { span { "Type " code { (one.id) } } input form="act" name=(format!("typed-{}", one.id)) autocomplete="off" spellcheck="false"; }
                 label { input type="checkbox" form="act" name=(format!("force-{}", one.id)) value="1"; " also under a job or hold" }
-                (parts::button("Terminate", &format!("/machines/{}/terminate", one.id), "danger"))
+                (parts::button("Terminate", &format!("/machines/{}/terminate?seen={}", one.id, seen(one)), "danger"))
             } } }
         }
     }
+}
+
+/// Which state the button was shown for: the machine's and the run that it was busy with.
+fn seen(one: &InstanceView) -> String {
+    format!("{}.{}", one.status, one.run.as_deref().unwrap_or_default())
 }
 
 pub(crate) async fn terminate(Path(id): Path<String>, sent: Sent) -> Response {
@@ -130,6 +162,6 @@ async fn end(sent: &Sent, id: &str) -> HandlerResult {
         return Err(Refused::invalid("id", format!("type `{id}` to end this machine")).into());
     }
     let force = sent.form.get(&format!("force-{id}")).is_some();
-    let asked = sent.asked(TerminateBody { force }, "terminate", id, &force.to_string());
+    let asked = sent.asked(TerminateBody { force }, "terminate", id, &format!("{} {force}", sent.button.seen));
     instance::terminate(sent.shared(), writer, Path(id.to_owned()), asked).await
 }

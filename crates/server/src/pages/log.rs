@@ -1,24 +1,29 @@
 //! The log of a run: one window of it, found by an offset in a job's log or by the number of a frame in a run of agents. Its last window is
 //! followed live; of a job that failed the window with the first failure comes first. Searched, and downloaded as it was written.
 
-use super::log_search::{Found, Needle, Place};
+use super::log_search::{Hit, Needle, Place, RunFound, RunPlace};
 use super::log_text::{self, Lines, Style};
 use super::log_window::{self, WINDOW_BYTES};
 use super::session::{Viewer, Visitor};
 use super::{OrShown as _, PageResult, parts, region};
 use crate::Shared;
 use crate::input::{Path, Query};
-use crate::problem::{HandlerResult, Problem};
+use crate::problem::HandlerResult;
 use crate::routes::{download, id as parsed};
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{StatusCode, Uri};
 use engine::store::log_file::LogStream;
 use futures_util::stream;
 use maud::{Markup, PreEscaped, html};
 use model::job::{Job, JobStatus};
 use model::log::LogId;
-use model::{JobId, RunId};
+use model::run::Run;
+use model::spec::RunKind;
+use model::step::{Step, StepStatus};
+use model::{JobId, Refused, RunId, StepId};
+use std::collections::HashMap;
+use std::sync::Arc;
 use wire::api::RunView;
 
 /// Frames of one window of a run of agents, and their bytes.
@@ -30,6 +35,8 @@ const FRAME_BYTES: i64 = 48 * 1024;
 #[serde(default)]
 pub(crate) struct Wanted {
     job: Option<String>,
+    /// Only of this step.
+    step: Option<String>,
     /// Where it begins: an offset in the job's log, the number of a frame, or `end`.
     from: Option<String>,
     q: Option<String>,
@@ -68,23 +75,81 @@ struct Window {
     follows: bool,
 }
 
+/// One log of a run: of a job, or of the present try of a step.
+struct Of {
+    log: LogId,
+    epoch: i64,
+    ended: bool,
+    failed: bool,
+    /// What names it in addresses.
+    named: String,
+}
+
+impl Of {
+    fn job(job: &Job) -> Of {
+        let (ended, failed) = (job.status.is_end(), job.status == JobStatus::Failed);
+        Of { log: job.id.into(), epoch: job.epoch, ended, failed, named: format!("job={}", job.id) }
+    }
+
+    /// None: it has no log, because it does not run on a machine, or has not begun.
+    fn step(step: &Step, jobs: &[Job]) -> Option<Of> {
+        if let Some(job) = jobs.iter().rfind(|job| job.step.is_some_and(|of| of.id == step.id)) {
+            return Some(Of::job(job));
+        }
+        let epoch = step.on.as_ref().map(|_| 0)?;
+        let (ended, failed) = (step.status.is_end(), step.status == StepStatus::Failed);
+        Some(Of { log: step.present_try().into(), epoch, ended, failed, named: format!("step={}", step.id) })
+    }
+}
+
+/// What a page is about: the run, its jobs, and which of its logs. None: all of a run of agents, or nothing was on a machine yet.
+async fn chosen(
+    state: &Shared,
+    viewer: Viewer,
+    run: &str,
+    wanted: &Wanted,
+) -> HandlerResult<(Run, Vec<Job>, Option<Of>)> {
+    let run: RunId = parsed("run", run)?;
+    let (seen, jobs) = state.engine.jobs(viewer.org, run).await?;
+    let agents = seen.spec.kind == RunKind::Agents;
+    let of = match (&wanted.step, &wanted.job) {
+        (Some(step), _) => {
+            let step: StepId = parsed("step", step)?;
+            let found = state.engine.step(viewer.org, run, step).await?.step;
+            Some(
+                Of::step(&found, if agents { &[][..] } else { &jobs })
+                    .ok_or_else(|| Refused::not_found("log of", step))?,
+            )
+        }
+        (None, _) if agents => None,
+        (None, Some(named)) => {
+            let id: JobId = parsed("job", named)?;
+            let found = jobs.iter().find(|job| job.id == id);
+            Some(found.map(Of::job).ok_or_else(|| Refused::not_found("job", id))?)
+        }
+        (None, None) => jobs.last().map(Of::job),
+    };
+    match &of {
+        Some(Of { log: LogId::Job(job), .. }) => state.engine.log_is_kept(&seen, vec![*job]).await?,
+        _ if agents => state.engine.step_logs_are_kept(&seen).await?,
+        _ => {}
+    }
+    Ok((seen, jobs, of))
+}
+
 /// The end of a log is a live region; what is before it does not change.
 pub(crate) async fn page(state: &Shared, viewer: Viewer, run: &RunView, query: &str) -> HandlerResult<Markup> {
     let wanted = Wanted::read(query);
-    let job = match &wanted.job {
-        Some(job) => Some(job.clone()),
-        None if run.kind == "agents" => None,
-        None => state.engine.jobs(viewer.org, parsed("run", &run.id)?).await?.1.last().map(|job| job.id.to_string()),
-    };
+    let (seen, _, of) = chosen(state, viewer, &run.id, &wanted).await?;
+    let named = of.as_ref().map_or_else(String::new, |of| format!("?{}", of.named));
     let searched = match wanted.q.as_deref().filter(|text| !text.is_empty()) {
-        Some(text) => Some(search(state, viewer, run, job.as_deref(), text, &wanted).await?),
+        Some(text) => Some(search(state, (&seen, of.as_ref()), text, &wanted).await?),
         None => None,
     };
     // The address of a live region names the job, because hints about bytes are about one log.
-    let src =
-        format!("/ui/runs/{}/log{}", run.id, job.as_deref().map_or_else(String::new, |job| format!("?job={job}")));
+    let src = format!("/ui/runs/{}/log{named}", run.id);
     let ends = wanted.from.is_none() || wanted.from.as_deref() == Some("end");
-    let failed = run.status == "failed" && wanted.from.is_none();
+    let failed = of.as_ref().map_or(run.status == "failed", |of| of.failed) && wanted.from.is_none();
     let window = if ends && !failed {
         region::live(state, viewer, &src).await?
     } else {
@@ -93,10 +158,14 @@ pub(crate) async fn page(state: &Shared, viewer: Viewer, run: &RunView, query: &
     Ok(html! {
         form.filters method="get" action=(format!("/runs/{}/log", run.id)) role="search" {
             @if let Some(job) = &wanted.job { input type="hidden" name="job" value=(job); }
+            @if let Some(step) = &wanted.step { input type="hidden" name="step" value=(step); }
             label { span { "Find in the log" } input type="search" id="search" name="q" value=(wanted.q.as_deref().unwrap_or_default()) spellcheck="false"; }
             label.tick { input type="checkbox" name="re" value="1" checked[wanted.re.is_some()]; " expression" }
             button type="submit" { "Find" }
-            a href=(format!("/runs/{}/log/raw{}", run.id, job.map_or_else(String::new, |job| format!("?job={job}")))) download { "Download" }
+            a href=(format!("/runs/{}/log/raw{named}", run.id)) download { "Download" }
+        }
+        @if let Some(step) = &wanted.step {
+            p.quiet { "Of the step " a href=(format!("/runs/{}/steps/{step}", run.id)) { (step) } ". " a href=(format!("/runs/{}/log", run.id)) { "The whole log" } }
         }
         @if let Some(searched) = searched { (searched) }
         (window)
@@ -105,38 +174,54 @@ pub(crate) async fn page(state: &Shared, viewer: Viewer, run: &RunView, query: &
 
 pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerResult<Markup> {
     let wanted = Wanted::read(query);
-    let run: RunId = parsed("run", id)?;
-    let (seen, jobs) = state.engine.jobs(viewer.org, run).await?;
-    if seen.spec.kind == model::spec::RunKind::Agents {
-        state.engine.step_logs_are_kept(&seen).await?;
-        let window = of_run(state, run, &wanted, seen.status.is_end()).await?;
-        return Ok(shown(id, &window, &[], None));
+    let (seen, jobs, of) = chosen(state, viewer, id, &wanted).await?;
+    match of {
+        Some(of) => Ok(shown(id, &of_log(state, &of, &wanted).await?, &jobs, &of.named)),
+        None if seen.spec.kind == RunKind::Agents => {
+            Ok(shown(id, &of_run(state, seen.id, &wanted, seen.status.is_end()).await?, &[], ""))
+        }
+        None => Ok(html! { p.empty { "It has not written anything: it has not been on a machine yet." } }),
     }
-    let Some(job) = chosen(&jobs, wanted.job.as_deref())? else {
-        return Ok(html! { p.empty { "It has not written anything: it has not been on a machine yet." } });
+}
+
+/// The end of the log of one step, for its page. None: it has none.
+pub(crate) async fn of_step(
+    state: &Shared,
+    viewer: Viewer,
+    run: &RunView,
+    step: &str,
+) -> HandlerResult<Option<Markup>> {
+    let wanted = Wanted { step: Some(step.to_owned()), ..Wanted::default() };
+    let of = match chosen(state, viewer, &run.id, &wanted).await {
+        Ok((_, _, Some(of))) => of,
+        Ok(_) => return Ok(None),
+        Err(problem) if problem.status() == StatusCode::GONE => {
+            return Ok(Some(html! { p.quiet { (parts::visible(problem.detail())) } }));
+        }
+        Err(problem) if problem.status() == StatusCode::NOT_FOUND => return Ok(None),
+        Err(problem) => return Err(problem),
     };
-    state.engine.log_is_kept(&seen, vec![job.id]).await?;
-    let window = of_job(state, job, &wanted).await?;
-    Ok(shown(id, &window, &jobs, Some(job)))
+    let src = format!("/ui/runs/{}/log?{}", run.id, of.named);
+    let window = match of.failed {
+        true => region(state, viewer, &run.id, &of.named).await?,
+        false => region::live(state, viewer, &src).await?,
+    };
+    Ok(Some(html! {
+        p { a href=(format!("/runs/{}/log?{}", run.id, of.named)) { "Search it or download it" } }
+        (window)
+    }))
 }
 
-/// The job that is named, or the last.
-fn chosen<'j>(jobs: &'j [Job], named: Option<&str>) -> HandlerResult<Option<&'j Job>> {
-    let Some(named) = named else { return Ok(jobs.last()) };
-    let id: JobId = parsed("job", named)?;
-    let found = jobs.iter().find(|job| job.id == id);
-    found.map(Some).ok_or_else(|| Problem::from(model::Refused::not_found("job", id)))
-}
-
-async fn of_job(state: &Shared, job: &Job, wanted: &Wanted) -> HandlerResult<Window> {
-    let total = state.engine.logs.reached(job.id, job.epoch).await?.total;
-    let failure = match (wanted.from.as_deref(), job.status) {
-        (None, JobStatus::Failed) => state.pages.searches.first_failure(&state.engine.logs, job.id.into()).await?,
+async fn of_log(state: &Shared, of: &Of, wanted: &Wanted) -> HandlerResult<Window> {
+    let total = state.engine.logs.reached(of.log, of.epoch).await?.total;
+    let failure = match wanted.from.as_deref() {
+        None if of.failed => state.pages.searches.first_failure(&state.engine.logs, of.log).await?,
         _ => None,
     };
     let found = match wanted.offset().or(failure) {
-        Some(from) => log_window::window(&state.engine.logs, job.id.into(), from).await?,
-        None => log_window::last(&state.engine.logs, job.id.into(), total).await?,
+        Some(from) if of.ended => state.pages.windows.window(&state.engine.logs, of.log, from).await?,
+        Some(from) => Arc::new(log_window::window(&state.engine.logs, of.log, from).await?),
+        None => Arc::new(log_window::last(&state.engine.logs, of.log, total).await?),
     };
     let lines = found.lines.iter().map(|line| Shown {
         key: format!("o{}-{}", line.offset, line.stream as usize),
@@ -152,7 +237,7 @@ async fn of_job(state: &Shared, job: &Job, wanted: &Wanted) -> HandlerResult<Win
         before: found.before(),
         next: found.more.then_some(found.next),
         size: parts::bytes(total),
-        follows: wanted.offset().is_none() && failure.is_none() && !job.status.is_end(),
+        follows: wanted.offset().is_none() && failure.is_none() && !of.ended,
     })
 }
 
@@ -178,13 +263,16 @@ async fn of_run(state: &Shared, run: RunId, wanted: &Wanted, ended: bool) -> Han
     for (log, rest) in open {
         found.extend(rest.rest().into_iter().map(|line| (log, line)));
     }
+    // Of each stream of each step: its colours go on behind the lines of others.
+    let mut styles: HashMap<(LogId, usize), Style> = HashMap::new();
     let lines = found.iter().map(|(log, line)| {
-        let step = if let LogId::Step(step) = log { step.id.to_string() } else { String::new() };
+        let style = styles.entry((*log, line.stream as usize)).or_default();
+        let step = step_of(*log);
         Shown {
             key: format!("{step}-{}-{}", line.offset, line.stream as usize),
             at_ms: line.at_ms,
             stream: line.stream,
-            html: log_text::html(&line.bytes, &mut Style::default()),
+            html: log_text::html(&line.bytes, style),
             cut: line.cut > 0,
             title: step,
         }
@@ -199,8 +287,8 @@ async fn of_run(state: &Shared, run: RunId, wanted: &Wanted, ended: bool) -> Han
     })
 }
 
-fn shown(id: &str, window: &Window, jobs: &[Job], job: Option<&Job>) -> Markup {
-    let (base, of) = (format!("/runs/{id}/log"), job.map_or_else(String::new, |job| format!("&job={}", job.id)));
+fn shown(id: &str, window: &Window, jobs: &[Job], named: &str) -> Markup {
+    let (base, of) = (format!("/runs/{id}/log"), if named.is_empty() { String::new() } else { format!("&{named}") });
     let at = |from: i64| format!("{base}?from={from}{of}");
     html! {
         nav.pages aria-label="Windows of the log" {
@@ -209,7 +297,7 @@ fn shown(id: &str, window: &Window, jobs: &[Job], job: Option<&Job>) -> Markup {
             a href=(format!("{base}?from=end{of}")) { "End" }
             @if jobs.len() > 1 {
                 @for (n, one) in jobs.iter().enumerate() {
-                    a href=(format!("{base}?job={}", one.id)) aria-current=[(job.map(|job| job.id) == Some(one.id)).then_some("true")] { "Job " (n + 1) }
+                    a href=(format!("{base}?job={}", one.id)) aria-current=[(named == format!("job={}", one.id)).then_some("true")] { "Job " (n + 1) }
                 }
             }
             span.quiet { (window.size) @if window.follows { " · live" } }
@@ -219,7 +307,7 @@ fn shown(id: &str, window: &Window, jobs: &[Job], job: Option<&Job>) -> Markup {
             div.log tabindex="0" role="region" aria-label="Log" data-tail=[window.follows.then_some("")] {
                 ol { @for line in &window.lines {
                     li id=(line.key) class=(class(line.stream)) {
-                        a href=(format!("?from={}{of}#{}", window.from, line.key)) title=[Some(&line.title).filter(|it| !it.is_empty())] { (parts::clock_time(line.at_ms)) }
+                        a href=(format!("{base}?from={}{of}#{}", window.from, line.key)) title=[Some(&line.title).filter(|it| !it.is_empty())] { (parts::clock_time(line.at_ms)) }
                         span { (PreEscaped(&line.html)) @if line.cut { i.hidden { "cut" } } }
                     }
                 } }
@@ -236,43 +324,47 @@ fn class(stream: LogStream) -> &'static str {
     }
 }
 
-async fn search(
-    state: &Shared,
-    viewer: Viewer,
-    run: &RunView,
-    job: Option<&str>,
-    text: &str,
-    wanted: &Wanted,
-) -> HandlerResult<Markup> {
-    let id: RunId = parsed("run", &run.id)?;
-    let (seen, jobs) = state.engine.jobs(viewer.org, id).await?;
-    let Some(job) = chosen(&jobs, job)?.filter(|_| run.kind != "agents") else {
-        return Ok(
-            html! { p.quiet { "The log of a run of agents is searched by " (parts::command(&format!("repl logs {} | grep -n TEXT", run.id))) } },
-        );
-    };
-    state.engine.log_is_kept(&seen, vec![job.id]).await?;
+async fn search(state: &Shared, (run, of): (&Run, Option<&Of>), text: &str, wanted: &Wanted) -> HandlerResult<Markup> {
     let needle = if wanted.re.is_some() { Needle::expression(text)? } else { Needle::literal(text)? };
-    let from: Place = wanted.on.as_deref().map_or(Ok(Place::at(0)), str::parse)?;
-    let found = state.pages.searches.search(&state.engine.logs, job.id.into(), needle, from).await?;
-    Ok(hits(run, job, wanted, &found))
-}
-
-fn hits(run: &RunView, job: &Job, wanted: &Wanted, found: &Found) -> Markup {
+    let (searches, logs, on) = (&state.pages.searches, &state.engine.logs, wanted.on.as_deref());
     let encode =
         |text: &str| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
-    let base = format!("/runs/{}/log?job={}", run.id, job.id);
-    let again = format!(
-        "{base}&q={}{}",
-        encode(wanted.q.as_deref().unwrap_or_default()),
-        if wanted.re.is_some() { "&re=1" } else { "" }
-    );
+    let asked = format!("q={}{}", encode(text), if wanted.re.is_some() { "&re=1" } else { "" });
+    let base = format!("/runs/{}/log", run.id);
+    if let Some(of) = of {
+        let from = on.map_or(Ok(Place::at(0)), str::parse)?;
+        let found = searches.search(logs, of.log, needle, from).await?;
+        let base = format!("{base}?{}", of.named);
+        let lines = found.hits.iter().map(|hit| {
+            let to = format!("{base}&from={0}#o{0}-{1}", hit.offset, hit.stream as usize);
+            (to, String::new(), hit)
+        });
+        let on = found.go_on.map(|on| (parts::bytes(on.reached()), format!("{base}&{asked}&on={on}")));
+        return Ok(hits(&lines.collect::<Vec<_>>(), on));
+    }
+    let from = on.map_or(Ok(RunPlace::default()), str::parse)?;
+    let found: RunFound = searches.search_run(logs, run.id, needle, from).await?;
+    let lines = found.hits.iter().map(|it| {
+        let (step, hit) = (step_of(it.log), &it.hit);
+        let to = format!("{base}?from={}#{step}-{}-{}", (it.frame - 1).max(0), hit.offset, hit.stream as usize);
+        (to, step, hit)
+    });
+    let on = found.go_on.map(|on| (format!("piece {}", on.reached()), format!("{base}?{asked}&on={on}")));
+    Ok(hits(&lines.collect::<Vec<_>>(), on))
+}
+
+fn step_of(log: LogId) -> String {
+    if let LogId::Step(step) = log { step.id.to_string() } else { String::new() }
+}
+
+/// Lines with where they are and their step, and how far the search has come and where it goes on.
+fn hits(found: &[(String, String, &Hit)], on: Option<(String, String)>) -> Markup {
     html! {
         section aria-label="Found" {
-            p.quiet { (found.hits.len()) " lines" @if let Some(on) = found.go_on { " up to " (parts::bytes(on.reached())) ". " a href=(format!("{again}&on={on}")) { "Go on" } } }
-            @if !found.hits.is_empty() { div.log tabindex="0" role="region" aria-label="Found lines" { ol {
-                @for hit in &found.hits { li class=(class(hit.stream)) {
-                    a href=(format!("{base}&from={0}#o{0}-{1}", hit.offset, hit.stream as usize)) { (parts::moment(hit.at_ms)) }
+            p.quiet { (parts::counted(found.len() as i64, "line", "lines")) @if let Some((reached, on)) = on { " up to " (reached) ". " a href=(on) { "Go on" } } }
+            @if !found.is_empty() { div.log tabindex="0" role="region" aria-label="Found lines" { ol {
+                @for (to, step, hit) in found { li class=(class(hit.stream)) {
+                    a href=(to) title=[Some(step).filter(|it| !it.is_empty())] { (parts::moment(hit.at_ms)) }
                     span { (parts::visible(&hit.before)) mark { (parts::visible(&hit.found)) } (parts::visible(&hit.behind)) }
                 } }
             } } }
@@ -287,10 +379,10 @@ pub(crate) async fn raw(
     Path(id): Path<String>,
     Query(wanted): Query<Wanted>,
 ) -> PageResult {
-    let run: RunId = parsed("run", &id).or_shown(&visitor)?;
-    let (seen, jobs) = state.engine.jobs(visitor.token.org, run).await.or_shown(&visitor)?;
-    let logs = state.engine.logs.clone();
-    if seen.spec.kind == model::spec::RunKind::Agents {
+    let (seen, _, of) = chosen(&state, visitor.viewer(), &id, &wanted).await.or_shown(&visitor)?;
+    let (logs, run) = (state.engine.logs.clone(), seen.id);
+    let Some(log) = of.as_ref().map(|of| of.log) else {
+        // Of a run that has not been on a machine there is nothing.
         let pieces = stream::try_unfold(0, move |after| {
             let logs = logs.clone();
             async move {
@@ -300,15 +392,13 @@ pub(crate) async fn raw(
             }
         });
         return Ok(download(&format!("{id}.log"), Body::from_stream(pieces)));
-    }
-    let job = chosen(&jobs, wanted.job.as_deref()).or_shown(&visitor)?.map(|job| job.id);
+    };
     let pieces = stream::try_unfold(0, move |from| {
         let logs = logs.clone();
         async move {
-            let Some(job) = job else { return Ok::<_, std::io::Error>(None) };
-            let page = logs.read(job, from, WINDOW_BYTES).await.map_err(std::io::Error::other)?;
+            let page = logs.read(log, from, WINDOW_BYTES).await.map_err(std::io::Error::other)?;
             if page.frames.is_empty() {
-                return Ok(None);
+                return Ok::<_, std::io::Error>(None);
             }
             Ok(Some((
                 page.frames.into_iter().flat_map(|placed| placed.frame.data).collect::<Vec<u8>>(),

@@ -167,11 +167,11 @@ impl Searches {
         Ok(first)
     }
 
-    async fn run(&self, logs: &Logs, log: LogId, scan: Scan) -> Result<(Found, bool), Problem> {
+    async fn run(&self, logs: &Logs, log: LogId, mut scan: Scan) -> Result<(Found, bool), Problem> {
         let turn = self.turn().await?;
         let (logs, handle) = (logs.clone(), Handle::current());
         let read = move |at| handle.block_on(logs.read(log, at, READ_BYTES));
-        Ok(off_the_reactor(turn, scan, read).await?)
+        Ok(off_the_reactor(turn, move |over| scan.all(&read, over)).await?)
     }
 
     async fn turn(&self) -> Result<OwnedSemaphorePermit, Problem> {
@@ -194,17 +194,16 @@ impl Drop for EndsWith {
 }
 
 /// The turn is over when the thread has stopped, not when the request is gone.
-async fn off_the_reactor(
+async fn off_the_reactor<F: Send + 'static>(
     turn: OwnedSemaphorePermit,
-    mut scan: Scan,
-    read: impl Fn(i64) -> Result<Page, Failure> + Send + 'static,
-) -> Result<(Found, bool), Failure> {
+    scan: impl FnOnce(&dyn Fn() -> bool) -> Result<F, Failure> + Send + 'static,
+) -> Result<F, Failure> {
     let gone = EndsWith(Arc::default());
     let is_gone = gone.0.clone();
     let until = Instant::now() + LONGEST;
     let searched = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        scan.all(&read, || is_gone.load(Ordering::Relaxed) || Instant::now() >= until)
+        scan(&|| is_gone.load(Ordering::Relaxed) || Instant::now() >= until)
     });
     let found = searched.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
     drop(gone);
@@ -304,5 +303,7 @@ fn judge(needle: &Needle, told: i64, line: &RawLine) -> Option<Hit> {
     })
 }
 
+mod of_run;
+pub(crate) use of_run::{RunFound, RunPlace};
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,8 @@ use engine::store::log::{Logs, Page};
 use engine::store::log_file::LogStream;
 use model::Failure;
 use model::log::LogId;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Of a log, in one window: about 500 lines of a usual one.
 pub(crate) const WINDOW_BYTES: i64 = 64 * 1024;
@@ -15,6 +17,8 @@ const AROUND_BYTES: i64 = 64 * 1024;
 /// A window in which no line begins (a file on one line) goes on for so long until one does.
 const LONGEST_BYTES: i64 = 2 * 1024 * 1024;
 const READ_BYTES: i64 = 256 * 1024;
+/// Windows of complete logs that are kept: some megabytes.
+const KEPT: usize = 64;
 
 /// A line, ready to be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +60,37 @@ pub(crate) async fn window(logs: &Logs, log: LogId, from: i64) -> Result<Window,
 /// The last lines of a log that has this many bytes.
 pub(crate) async fn last(logs: &Logs, log: LogId, total: i64) -> Result<Window, Failure> {
     gathered(logs, log, Gathering::last(total)).await
+}
+
+/// Windows of logs that are complete, the newest first: a reader who goes back, and each of several readers of one place, reads nothing.
+#[derive(Default)]
+pub(crate) struct Kept(Mutex<VecDeque<((LogId, i64), Arc<Window>)>>);
+
+impl Kept {
+    /// The window at `from` of a log to which nothing is added any more.
+    pub(crate) async fn window(&self, logs: &Logs, log: LogId, from: i64) -> Result<Arc<Window>, Failure> {
+        if let Some(kept) = self.find((log, from)) {
+            return Ok(kept);
+        }
+        let found = Arc::new(window(logs, log, from).await?);
+        if found.more || found.done {
+            self.keep((log, from), found.clone());
+        }
+        Ok(found)
+    }
+
+    fn find(&self, place: (LogId, i64)) -> Option<Arc<Window>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.iter().position(|(of, _)| *of == place).and_then(|at| kept.remove(at))?;
+        kept.push_front(found.clone());
+        Some(found.1)
+    }
+
+    fn keep(&self, place: (LogId, i64), window: Arc<Window>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_front((place, window));
+        kept.truncate(KEPT);
+    }
 }
 
 async fn gathered(logs: &Logs, log: LogId, mut gathering: Gathering) -> Result<Window, Failure> {
@@ -212,6 +247,18 @@ mod tests {
     }
 
     use LogStream::{Stderr, Stdout};
+
+    #[test]
+    fn the_windows_that_were_looked_at_last_are_kept() {
+        let (kept, log) = (Kept::default(), LogId::from_key(1, 0));
+        let one = |from| Arc::new(Window { lines: Vec::new(), from, next: from, more: true, done: false });
+        (0..KEPT as i64).for_each(|from| kept.keep((log, from), one(from)));
+        assert_eq!(kept.find((log, 0)).map(|it| it.from), Some(0));
+        kept.keep((log, 1_000), one(1_000));
+        assert_eq!(kept.find((log, 0)).map(|it| it.from), Some(0), "it was looked at a moment ago");
+        assert_eq!(kept.find((log, 1)), None);
+        assert_eq!(kept.find((LogId::from_key(2, 0), 0)), None);
+    }
 
     #[test]
     fn windows_beside_each_other_show_each_line_once() {

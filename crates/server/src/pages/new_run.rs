@@ -164,7 +164,7 @@ async fn start(sent: &Sent, draft: &Draft) -> HandlerResult {
     let (writer, submission) = (sent.writer("new runs")?, draft.submission(false)?);
     let subject = serde_json::to_string(&submission).unwrap_or_default();
     let key = sent.visitor.action_key("submit", &draft.once, "");
-    let asked = Asked::made(submission, "POST /new", &subject, key, sent.request.clone());
+    let asked = Asked::made(submission, "new", &subject, key, sent.request.clone());
     run::submit(sent.shared(), writer, Query(Default::default()), asked).await
 }
 

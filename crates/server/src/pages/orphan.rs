@@ -3,13 +3,14 @@
 use super::act::{Sent, answer_of, no_action};
 use super::session::Visitor;
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, parts};
+use super::{OrShown as _, PageResult, parts, run};
 use crate::auth::{Admin, Reader};
 use crate::input::{Path, Query};
 use crate::problem::HandlerResult;
 use crate::routes::Paging;
 use crate::{Shared, orphan};
 use axum::extract::State;
+use axum::http::Uri;
 use axum::response::Response;
 use engine::store::token::Scope;
 use maud::{Markup, html};
@@ -24,24 +25,31 @@ const SECTIONS: [(&str, &str); 5] = [
     ("other_installations", "Of other installations"),
 ];
 
-pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageResult {
+/// Orphans of one page, each with its forms.
+const LISTED: i64 = 30;
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
+    let paging = run::paging(uri.query().unwrap_or_default(), LISTED);
+    let first = paging.cursor.is_none();
     let reader = || Reader(visitor.token.clone());
     let shared = || State(state.clone());
-    let all = orphan::list(shared(), reader(), Query(orphan::Filter::everything(200))).await.or_shown(&visitor)?.0;
+    let all = orphan::list(shared(), reader(), Query(orphan::Filter::everything(paging))).await.or_shown(&visitor)?.0;
     let tally = orphan::tally(shared(), reader()).await.or_shown(&visitor)?.0;
     let scans = answer_of(orphan::scans(shared(), reader(), Query(Paging::default())).await).await;
     let scans: Page<ScanView> = scans.or_shown(&visitor)?;
     let admin = visitor.viewer().may(Scope::Admin);
+    let seen = Sent::page();
     let body = html! {
         div.title { h1 { "Orphans" }
-            @if visitor.viewer().may(Scope::Write) { div.actions { (parts::button("Scan now", "/orphans/scan", "primary")) } } }
+            @if visitor.viewer().may(Scope::Write) { div.actions { (parts::button("Scan now", &format!("/orphans/scan?seen={seen}"), "primary")) } } }
         p { @if tally.orphans == 0 { "Nothing is left behind that costs." } @else {
             (tally.orphans) " that no person keeps, " (parts::credits(&tally.estimated_hourly_cost)) " credits an hour." }
             @if !tally.not_scanned.is_empty() { " Not listed to their end: " (tally.not_scanned.join(", ")) "." } }
         @for (section, title) in SECTIONS {
             @let here: Vec<&OrphanView> = all.data.iter().filter(|it| it.section == section).collect();
-            @if !here.is_empty() { h2 { (title) } (table(title, &here, admin)) }
+            @if !here.is_empty() { h2 { (title) } (table(title, &here, admin.then_some(seen.as_str()))) }
         }
+        (parts::more("/orphans", all.next_cursor.as_deref(), first))
         h2 { "Last scans" }
         @if scans.data.is_empty() { p.empty { "No provider has been listed yet." } } @else {
             div.scroll tabindex="0" role="region" aria-label="Last scans" { table.list {
@@ -56,34 +64,40 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageR
     Ok(shell::full(&state, &visitor, Head { title: "Orphans", under: "/orphans" }, &body).await)
 }
 
-fn table(title: &str, all: &[&OrphanView], admin: bool) -> Markup {
+/// `decides` is the version of the buttons of an admin.
+fn table(title: &str, all: &[&OrphanView], decides: Option<&str>) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(title) { table.list {
-            thead { tr { th scope="col" { "Severity" } th scope="col" { "Id" } th scope="col" { "Provider" } th scope="col" { "State" } th.r scope="col" { "Per hour" } th.r scope="col" { "Seen" } @if admin { th scope="col" { "Decide" } } } }
+            thead { tr { th scope="col" { "Severity" } th scope="col" { "Id" } th scope="col" { "Provider" } th scope="col" { "State" } th.r scope="col" { "Per hour" } th.r scope="col" { "Seen" } @if decides.is_some() { th scope="col" { "Decide" } } } }
             tbody { @for it in all { tr {
                 td { (it.severity) @if it.whitelisted.is_some() { span.phase { "kept" } } @if it.ending_at.is_some() { span.phase { "ending" } } }
                 td { code { (parts::visible(&it.provider_id)) } br; span.quiet { (parts::visible(&it.name)) }
                     @if let Some(error) = &it.ending_error { p.bad { (parts::visible(error)) } } }
                 td { (it.provider) " " span.quiet { (it.region) } } td { (it.status) }
                 td.r { @match &it.estimated_hourly_cost { Some(cost) => (parts::credits(cost)), None => "?" } } td.r { (parts::time(it.seen_at)) }
-                @if admin { td { @if it.whitelisted.is_none() { (decide(it)) } } }
+                @if let Some(seen) = decides { td { @if it.whitelisted.is_none() { (decide(it, seen)) } } }
             } } }
         } }
     }
 }
 
-fn decide(it: &OrphanView) -> Markup {
+fn decide(it: &OrphanView, seen: &str) -> Markup {
     let field = |name: &str| format!("{name}-{}", it.provider_id);
     let to = |action: &str| {
         let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
-        format!("/orphans/{action}?id={}&provider={}", encode(&it.provider_id), encode(&it.provider))
+        format!("/orphans/{action}?seen={seen}&id={}&provider={}", encode(&it.provider_id), encode(&it.provider))
     };
     html! {
         details { summary { "Keep or end" }
             label { span { "Reason to keep it" } input form="act" name=(field("reason")) maxlength="500" autocomplete="off"; }
             (parts::button("Keep", &to("keep"), ""))
-            label { span { "Type its id to end it" } input form="act" name=(field("typed")) autocomplete="off" spellcheck="false"; }
-            (parts::button("Terminate", &to("terminate"), "danger"))
+            @if it.section == "other_installations" {
+                p.quiet { "Another control plane started it, and may still need it. To end it all the same: "
+                    (parts::command(&format!("repl orphans terminate {} --force", it.provider_id))) }
+            } @else {
+                label { span { "Type its id to end it" } input form="act" name=(field("typed")) autocomplete="off" spellcheck="false"; }
+                (parts::button("Terminate", &to("terminate"), "danger"))
+            }
         }
     }
 }
@@ -96,22 +110,23 @@ pub(crate) async fn act(Path(action): Path<String>, sent: Sent) -> Response {
 
 async fn to_orphan(sent: &Sent, action: &str) -> HandlerResult {
     let (shared, id, provider) = (sent.shared(), sent.button.id.clone(), sent.button.provider.clone());
+    let about = format!("{} {id}", provider.as_deref().unwrap_or_default());
     if action == "scan" {
-        // A scan is asked for again and again: each is its own.
-        let asked = sent.asked(ScanBody::default(), action, "", &sent.request);
+        let asked = sent.asked(ScanBody::default(), action, "", &sent.button.seen);
         return orphan::scan(shared, sent.writer(action)?, asked).await;
     }
     let admin = Admin(sent.may(Scope::Admin, action)?);
     let field = |name: &str| sent.field(&format!("{name}-{id}"));
+    let version = |said: &str| format!("{} {said}", sent.button.seen);
     match action {
         "keep" => {
             let (provider_id, reason) = (id.clone(), field("reason"));
             let body = WhitelistBody { provider_id, provider, reason: reason.clone(), expires_at: None, notes: None };
-            orphan::keep(shared, admin, sent.asked(body, action, &id, &reason)).await
+            orphan::keep(shared, admin, sent.asked(body, action, &about, &version(&reason))).await
         }
         "terminate" => {
             let body = EndOrphanBody { confirm: field("typed"), force: false };
-            let asked = sent.asked(body, "terminate-orphan", &id, &field("typed"));
+            let asked = sent.asked(body, "terminate-orphan", &about, &version(&field("typed")));
             orphan::terminate(shared, admin, Path(id.clone()), Query(orphan::Of::provider(provider)), asked).await
         }
         other => no_action(other),

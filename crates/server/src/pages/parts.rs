@@ -7,8 +7,10 @@ use model::time::{DAY, civil_date, show_duration};
 use serde_json::Value;
 use wire::api::ErrorView;
 
-/// Bytes of a JSON value that a page shows.
-const SHOWN_JSON: usize = 64 * 1024;
+/// HTML bytes of a JSON value on a page: four of them leave room for the rest of a page of 60 KB.
+pub(crate) const SHOWN_JSON: usize = 8 * 1024;
+/// HTML bytes of the message of an error in a list.
+const SHORT_ERROR: usize = 200;
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// Text as it is, but for characters that would change how the text around them reads.
@@ -96,23 +98,73 @@ pub(crate) fn bytes(size: i64) -> String {
     format!("{size:.1} TiB")
 }
 
+/// A number with its noun.
+pub(crate) fn counted(number: i64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// A command to copy.
 pub(crate) fn command(text: &str) -> Markup {
     html! { code.cli data-copy { (visible(text)) } }
 }
 
+/// A JSON value, as far as a page shows it.
 pub(crate) fn json(value: &Value) -> Markup {
+    json_up_to(value, SHOWN_JSON, None)
+}
+
+/// The same, and where the whole is saved from.
+pub(crate) fn json_or(value: &Value, download: &str) -> Markup {
+    json_up_to(value, SHOWN_JSON, Some(download))
+}
+
+pub(crate) fn json_up_to(value: &Value, most: usize, download: Option<&str>) -> Markup {
     let text = match value {
         Value::String(text) => text.clone(),
         other => serde_json::to_string_pretty(other).unwrap_or_default(),
     };
-    let mut end = text.len().min(SHOWN_JSON);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
+    text_up_to(&text, most, download)
+}
+
+/// The beginning of a text that weighs at most this on a page, and where the whole is saved from.
+pub(crate) fn text_up_to(text: &str, most: usize, download: Option<&str>) -> Markup {
+    let end = cut(text, most);
     html! {
         pre.json tabindex="0" { (visible(&text[..end])) }
-        @if end < text.len() { p.quiet { "The first " (bytes(end as i64)) " of " (bytes(text.len() as i64)) "." } }
+        @if end < text.len() {
+            p.quiet { "The first " (bytes(end as i64)) " of " (bytes(text.len() as i64)) "."
+                @if let Some(href) = download { " " a href=(href) download { "Download all of it" } } }
+        }
+    }
+}
+
+/// How much of a text fits into so many bytes of HTML.
+pub(crate) fn cut(text: &str, most: usize) -> usize {
+    let mut weight = 0;
+    for (at, c) in text.char_indices() {
+        weight += match c {
+            '"' => 6,
+            '&' => 5,
+            '<' | '>' => 4,
+            '\n' | '\t' | ' '..='~' => 1,
+            // It may be shown as a mark.
+            _ => visible(c.encode_utf8(&mut [0; 4])).len(),
+        };
+        if weight > most {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// An error in a list: its first words.
+pub(crate) fn error_in_short(error: &ErrorView) -> Markup {
+    let end = cut(&error.message, SHORT_ERROR);
+    html! {
+        div.error {
+            strong { (error.code.replace('_', " ")) } " "
+            span { (visible(&error.message[..end])) @if end < error.message.len() { "…" } }
+        }
     }
 }
 
@@ -143,12 +195,17 @@ pub(crate) fn button(label: &str, action: &str, class: &str) -> Markup {
 
 /// Where a listing goes on.
 pub(crate) fn more(path: &str, next: Option<&str>, first: bool) -> Markup {
+    more_of(path, "cursor", "Further entries", (next, first))
+}
+
+/// The same of one of several listings on a page: each has a cursor of its own name.
+pub(crate) fn more_of(path: &str, cursor: &str, label: &str, (next, first): (Option<&str>, bool)) -> Markup {
     let joint = if path.contains('?') { '&' } else { '?' };
     html! {
         @if next.is_some() || !first {
-            nav.pages aria-label="Further entries" {
+            nav.pages aria-label=(label) {
                 @if !first { a href=(path) { "First page" } }
-                @if let Some(next) = next { a rel="next" href=(format!("{path}{joint}cursor={next}")) { "Next page" } }
+                @if let Some(next) = next { a rel="next" href=(format!("{path}{joint}{cursor}={next}")) { "Next page" } }
             }
         }
     }
@@ -179,6 +236,21 @@ mod tests {
     #[test]
     fn characters_that_mislead_are_shown() {
         assert_eq!(visible("a\u{202e}b\u{1b}[31m\u{0}\n\tç"), "a‹U+202E›b␛[31m␀\n\tç");
+    }
+
+    #[test]
+    fn a_text_is_cut_by_what_it_weighs_as_html() {
+        for (text, most, end) in [("abc", 3, 3), ("abc", 2, 2), ("\"\"\"", 12, 2), ("é\u{202e}", 13, 2), ("", 0, 0)] {
+            assert_eq!(cut(text, most), end, "{text:?}");
+        }
+        let value = Value::String("<\u{202e}\"é\u{1}".repeat(9_000));
+        let shown = json_or(&value, "/all").into_string();
+        assert!((SHOWN_JSON / 3..SHOWN_JSON + 200).contains(&shown.len()), "{}", shown.len());
+        assert!(
+            shown.contains(r#"<a href="/all" download>"#) && shown.contains("of 70.3 KiB"),
+            "{}",
+            &shown[shown.len() - 200..]
+        );
     }
 
     #[test]

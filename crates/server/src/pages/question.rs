@@ -3,19 +3,60 @@
 use super::region;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, parts};
-use crate::Shared;
+use super::{OrShown as _, PageResult, parts, step};
 use crate::input::{Path, Query};
 use crate::problem::HandlerResult;
 use crate::question::{self, Filter};
+use crate::routes::download;
+use crate::{Shared, tree};
 use axum::extract::State;
 use axum::http::Uri;
 use engine::store::token::Scope;
 use maud::{Markup, html};
-use wire::api::{QuestionDetailView, QuestionView};
+use model::{QuestionId, Refused};
+use wire::api::{QuestionDetailView, QuestionView, StepView};
 
-/// Questions of each kind that are listed.
-const LISTED: i64 = 100;
+/// Questions of one page.
+const LISTED: usize = 40;
+/// Of each kind, as far as they are counted.
+const COUNTED: i64 = 100;
+
+/// Which question is open, and where the list goes on: each kind has its own place.
+#[derive(Debug, Default, Clone, serde::Deserialize)]
+#[serde(default)]
+struct Wanted {
+    open: Option<String>,
+    tickets: Option<String>,
+    approvals: Option<String>,
+}
+
+impl Wanted {
+    fn read(query: &str) -> Wanted {
+        let uri: Uri = format!("/?{query}").parse().unwrap_or_default();
+        axum::extract::Query::<Wanted>::try_from_uri(&uri).map(|it| it.0).unwrap_or_default()
+    }
+
+    fn is_first(&self) -> bool {
+        self.tickets.is_none() && self.approvals.is_none()
+    }
+
+    /// The place of this page as a query.
+    fn place(&self) -> String {
+        let pairs = [("tickets", &self.tickets), ("approvals", &self.approvals)];
+        let pairs = pairs.iter().filter_map(|(name, cursor)| Some(format!("{name}={}", cursor.as_ref()?)));
+        pairs.collect::<Vec<_>>().join("&")
+    }
+
+    /// Behind the last of each kind that is shown.
+    fn behind(&self, shown: &[(&str, QuestionView)]) -> Wanted {
+        let last = |kind: &str, before: &Option<String>| {
+            let last =
+                shown.iter().rev().find(|(of, _)| *of == kind).and_then(|(_, it)| it.id.parse::<QuestionId>().ok());
+            last.map_or_else(|| before.clone(), |id| Some(model::slug(id.0)))
+        };
+        Wanted { open: None, tickets: last("ticket", &self.tickets), approvals: last("approval", &self.approvals) }
+    }
+}
 
 pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
     let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
@@ -24,57 +65,98 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri
     Ok(shell::full(&state, &visitor, Head { title: "Inbox", under: "/inbox" }, &body).await)
 }
 
-/// Open tickets and approvals, oldest first, and whether there are more.
-async fn open(state: &Shared, viewer: Viewer) -> HandlerResult<(Vec<(&'static str, QuestionView)>, bool)> {
-    let filter = || Query(Filter::open(LISTED));
-    let tickets = question::escalations(State(state.clone()), viewer.reader(), filter()).await?.0;
-    let approvals = question::approvals(State(state.clone()), viewer.reader(), filter()).await?.0;
+/// Open tickets and approvals, oldest first, up to so many of each kind, and whether there are more.
+async fn open(
+    state: &Shared,
+    viewer: Viewer,
+    limit: i64,
+    wanted: &Wanted,
+) -> HandlerResult<(Vec<(&'static str, QuestionView)>, bool)> {
+    let filter = |cursor: &Option<String>| Query(Filter::open(limit, cursor.clone()));
+    let shared = || State(state.clone());
+    let tickets = question::escalations(shared(), viewer.reader(), filter(&wanted.tickets)).await?.0;
+    let approvals = question::approvals(shared(), viewer.reader(), filter(&wanted.approvals)).await?.0;
     let more = tickets.next_cursor.is_some() || approvals.next_cursor.is_some();
     let tickets = tickets.data.into_iter().map(|it| ("ticket", it));
     let approvals = approvals.data.into_iter().map(|it| ("approval", it));
     let mut all: Vec<_> = tickets.chain(approvals).filter(|(_, it)| it.status == "open").collect();
-    all.sort_by(|left, right| (left.1.asked_at, &left.1.id).cmp(&(right.1.asked_at, &right.1.id)));
+    all.sort_by_key(|(_, it)| it.id.parse::<QuestionId>().map_or(i64::MAX, |id| id.0));
     Ok((all, more))
 }
 
 /// How many wait for an answer.
 pub(crate) async fn count(state: &Shared, viewer: Viewer) -> HandlerResult<Markup> {
-    let (open, more) = open(state, viewer).await?;
+    let (open, more) = open(state, viewer, COUNTED, &Wanted::default()).await?;
     Ok(html! { @if !open.is_empty() { span.count data-count=(open.len()) { (open.len()) @if more { "+" } } } })
+}
+
+/// One question that is open or answered, whichever kind it is of.
+async fn detail(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<QuestionDetailView> {
+    let (shared, path) = (|| State(state.clone()), || Path(id.to_owned()));
+    match question::escalation(shared(), viewer.reader(), path()).await {
+        Ok(ticket) => Ok(ticket.0),
+        Err(_) => Ok(question::approval(shared(), viewer.reader(), path()).await?.0),
+    }
 }
 
 /// The list, and one of them with all that is needed to answer it: the oldest, unless the address names another.
 pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> HandlerResult<Markup> {
-    let (all, more) = open(state, viewer).await?;
-    let named = query.split('&').find_map(|pair| pair.strip_prefix("open="));
-    let chosen = named.and_then(|id| all.iter().find(|(_, it)| it.id == id)).or(all.first());
-    let Some((kind, chosen)) = chosen else {
-        return Ok(html! { p.empty { "Nothing waits for an answer." } });
+    let wanted = Wanted::read(query);
+    let (mut all, mut more) = open(state, viewer, LISTED as i64, &wanted).await?;
+    more |= all.len() > LISTED;
+    all.truncate(LISTED);
+    let named = match wanted.open.as_deref() {
+        Some(id) => detail(state, viewer, id).await.ok().filter(|it| it.question.status == "open"),
+        None => None,
     };
-    let (state, id) = (State(state.clone()), Path(chosen.id.clone()));
-    let detail = match *kind {
-        "ticket" => question::escalation(state, viewer.reader(), id).await?.0,
-        _ => question::approval(state, viewer.reader(), id).await?.0,
+    let chosen = match (named, all.first()) {
+        (Some(named), _) => named,
+        (None, Some((_, oldest))) => detail(state, viewer, &oldest.id).await?,
+        (None, None) if wanted.is_first() => return Ok(html! { p.empty { "Nothing waits for an answer." } }),
+        (None, None) => {
+            return Ok(html! { p.empty { "Nothing more waits for an answer. " a href="/inbox" { "The oldest" } } });
+        }
     };
+    let place = (State(state.clone()), Path((chosen.question.run.clone(), chosen.question.step.clone())));
+    let tries = tree::step(place.0, viewer.reader(), place.1).await.map(|it| it.0.earlier_tries).unwrap_or_default();
+    let here = wanted.place();
+    let to = |id: &str| format!("/inbox?open={id}{}{here}", if here.is_empty() { "" } else { "&" });
     Ok(html! {
         div.inbox {
             nav.letters aria-label="Open questions" {
                 ul { @for (kind, it) in &all {
                     li id=(format!("l-{}", it.id)) {
-                        a href=(format!("/inbox?open={}", it.id)) aria-current=[(it.id == chosen.id).then_some("true")] {
+                        a href=(to(&it.id)) aria-current=[(it.id == chosen.question.id).then_some("true")] {
                             strong { (parts::visible(&it.path)) }
                             span { span.phase { (kind) } " " (parts::time(it.asked_at)) }
                         }
                     }
                 } }
-                @if more { p.quiet { "The newest " (LISTED) " of each kind." } }
+                @if more || !wanted.is_first() {
+                    p.pages {
+                        @if !wanted.is_first() { a href="/inbox" { "The oldest" } " " }
+                        @if more { a rel="next" href=(format!("/inbox?{}", wanted.behind(&all).place())) { "Later ones" } }
+                    }
+                }
             }
-            (card(&detail, viewer.may(Scope::Approve)))
+            (card(&chosen, viewer.may(Scope::Approve), &tries))
         }
     })
 }
 
-pub(crate) fn card(it: &QuestionDetailView, may: bool) -> Markup {
+/// `GET /inbox/{id}/input`: the exact input, as a file.
+pub(crate) async fn input(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path((id, what)): Path<(String, String)>,
+) -> PageResult {
+    let it = detail(&state, visitor.viewer(), &id).await.or_shown(&visitor)?;
+    let input = it.input.filter(|_| what == "input").ok_or_else(|| Refused::not_found("input", id.as_str()));
+    Ok(download(&format!("{id}.json"), format!("{:#}", input.or_shown(&visitor)?).into()))
+}
+
+/// A question with what is needed to answer it; `tries` is what became of the step before.
+pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Markup {
     let q = &it.question;
     let is_ticket = it.allowed.iter().any(|word| word == "resume");
     let to = |action: &str| format!("/inbox/{}/{action}", q.id);
@@ -93,11 +175,14 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool) -> Markup {
                 p.bad { "The same call was begun before, as " a href=(format!("/runs/{}/steps/{step}", q.run)) { (parts::visible(path)) } "." }
             }
             @if let Some(input) = &it.input {
-                details.block open { summary { "Exact input" } (parts::json(input)) }
+                details.block open { summary { "Exact input" } (parts::json_or(input, &format!("/inbox/{}/input", q.id))) }
             }
+            @if !tries.is_empty() { details.block { summary { "History: " (parts::counted(tries.len() as i64, "earlier try", "earlier tries")) } (step::tries(tries)) } }
             @if may && is_ticket { (ticket(q.id.as_str(), it, &to)) }
             @else if may {
-                @if can("edit") || can("answer") {
+                @if can("edit") && it.input.as_ref().is_some_and(|input| !fits(input)) {
+                    p.quiet { "Its input is too long to be edited here: " (parts::command(&format!("repl approval approve {} --input JSON", q.id))) }
+                } @else if can("edit") || can("answer") {
                     @let field = format!("{}-json", q.id);
                     details.block { summary { (if can("answer") { "Answer with a value" } else { "Edit the input" }) }
                         label for=(field) { "JSON" }
@@ -112,6 +197,12 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool) -> Markup {
             } @else { p.quiet { "A token with the scope approve answers this." } }
         }
     }
+}
+
+/// Whether a field of the page can hold it.
+fn fits(input: &serde_json::Value) -> bool {
+    let text = serde_json::to_string_pretty(input).unwrap_or_default();
+    parts::cut(&text, parts::SHOWN_JSON) == text.len()
 }
 
 fn ticket(id: &str, it: &QuestionDetailView, to: &dyn Fn(&str) -> String) -> Markup {

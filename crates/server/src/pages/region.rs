@@ -75,7 +75,7 @@ pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> Handler
         Region::Run(id, part) => run::region(state, viewer, id, part, query).await,
         Region::Inbox => question::region(state, viewer, query).await,
         Region::InboxCount => question::count(state, viewer).await,
-        Region::Machines => instance::region(state, viewer).await,
+        Region::Machines => instance::region(state, viewer, query).await,
         Region::Workflow(id) => workflow::region(state, viewer, id).await,
         Region::Calls => cache::region(state, viewer, query).await,
         Region::Spending => usage::region(state, viewer, query).await,

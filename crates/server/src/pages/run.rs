@@ -7,14 +7,14 @@ use super::{OrShown as _, PageResult, image, log, parts, run_list, tree};
 use crate::auth::Reader;
 use crate::input::{Path, Query};
 use crate::problem::{HandlerResult, Problem};
-use crate::routes::{Paging, id as parsed};
+use crate::routes::{Paging, download, id as parsed};
 use crate::{Shared, artifact as artifacts, definition, run, usage, view};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use engine::store::token::Scope;
 use maud::{Markup, html};
-use model::RunId;
+use model::{QuestionId, RunId};
 use wire::api::{RunView, UsageGroups, UsageSums};
 
 /// Parts of a run that have a page of their own.
@@ -27,7 +27,15 @@ const PARTS: [(&str, &str); 6] = [
     ("definition", "Definition"),
 ];
 /// Events of one page.
-const EVENTS: i64 = 200;
+const EVENTS: i64 = 50;
+/// HTML bytes of a field of an event, of the output of a run beside its other parts, and of its definition.
+const FIELD: usize = 300;
+const BESIDE: usize = 4 * 1024;
+const DEFINITION: usize = 32 * 1024;
+/// Steps of one page of their cost.
+const STEPS: i64 = 50;
+/// Groups that a table names; the others are one row.
+const GROUPS: usize = 30;
 
 pub(crate) async fn page(state: State<Shared>, visitor: Visitor, Path(id): Path<String>, uri: Uri) -> PageResult {
     shown(state.0, visitor, id, "", &uri).await
@@ -89,7 +97,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, part: &str,
         "tree" => tree::region(state, viewer, id, query).await,
         "log" => log::region(state, viewer, id, query).await,
         "events" => events(state, viewer, id, query).await,
-        "cost" => cost(state, viewer, id).await,
+        "cost" => cost(state, viewer, id, query).await,
         "files" => files(state, viewer, id, query).await,
         _ => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such part of a run")),
     }
@@ -100,11 +108,24 @@ async fn definition(state: &Shared, viewer: Viewer, run: &RunView) -> HandlerRes
     let it = definition::show(State(state.clone()), viewer.reader(), Path(run.id.clone())).await?.0;
     Ok(html! {
         @if it.sent_files { p.quiet { "It was sent with files, which a run file names and does not hold." } }
-        pre.json tabindex="0" data-copy { (parts::visible(&runfile::written(&it.definition))) }
+        @let text = runfile::written(&it.definition);
+        @if parts::cut(&text, DEFINITION) == text.len() { pre.json tabindex="0" data-copy { (parts::visible(&text)) } }
+        @else { (parts::text_up_to(&text, DEFINITION, Some(&format!("/runs/{}/definition/raw", run.id)))) }
         @if viewer.may(Scope::Write) && run.kind != "external" {
-            p { a.button href=(format!("/new?from={}", run.id)) { "Run again with changes" } }
+            p { a.button href=(format!("/new?from={}", run.id)) { "Run again with changes" } " " a href=(format!("/runs/{}/definition/raw", run.id)) download { "Save as " (run.id) ".yaml" } }
         }
     })
+}
+
+/// `GET /runs/{id}/definition/raw`: the run file.
+pub(crate) async fn raw_definition(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+) -> Result<Response, super::Refusal> {
+    let reader = Reader(visitor.token.clone());
+    let it = definition::show(State(state), reader, Path(id.clone())).await.or_shown(&visitor)?.0;
+    Ok(download(&format!("{id}.yaml"), runfile::written(&it.definition).into()))
 }
 
 /// State, why, what it is, and what can be done.
@@ -127,7 +148,7 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
         @if let Some(why) = why {
             section.why data-s=(run.status) aria-label="Why" {
                 p.summary { (parts::visible(&why.summary)) }
-                @if !why.facts.is_empty() { ul { @for fact in &why.facts { li { (parts::visible(fact)) } } } }
+                @if !why.facts.is_empty() { ul { @for fact in &why.facts { li { (fact_of(fact)) } } } }
                 @if !why.next.is_empty() {
                     p.quiet { "What helps" }
                     ul.commands { @for next in &why.next { li { (helps(next)) } } }
@@ -149,10 +170,20 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             ("Workdir", run.workdir.as_ref().filter(|_| run.hold_until.is_some()).map(|it| html! { code { (parts::visible(it)) } })),
         ]))
         @if viewer.may(Scope::Write) && run.kind == "agents" && ended.is_none() { (say(&run)) }
-        @if let Some(output) = &run.output { details.block open { summary { "Output" } (parts::json(output)) } }
+        @if let Some(output) = &run.output { details.block open { summary { "Output" } (parts::json_up_to(output, BESIDE, None)) } }
         @if let Some(why) = &run.output_error { p.bad { (parts::visible(why)) } }
-        @if let Some(inputs) = run.inputs.as_ref().filter(|it| !it.is_null()) { details.block { summary { "Inputs" } (parts::json(inputs)) } }
+        @if let Some(inputs) = run.inputs.as_ref().filter(|it| !it.is_null()) { details.block { summary { "Inputs" } (parts::json_up_to(inputs, BESIDE, None)) } }
     })
+}
+
+/// A fact about a question leads to it.
+fn fact_of(fact: &str) -> Markup {
+    match fact.split_once(' ') {
+        Some((id, rest)) if id.parse::<QuestionId>().is_ok() => {
+            html! { a href=(format!("/inbox?open={id}")) { (id) } " " (parts::visible(rest)) }
+        }
+        _ => html! { (parts::visible(fact)) },
+    }
 }
 
 /// A word to an agent that talks with a model.
@@ -206,6 +237,12 @@ fn actions(run: &RunView) -> Markup {
                     li { (parts::command(&format!("repl status {}", run.id))) }
                     li { (parts::command(&format!("repl logs -f {}", run.id))) }
                     @for (action, _, _) in possible { li { (parts::command(&format!("repl {action} {}", run.id))) } }
+                    @if let (Some(slot), Some(_)) = (&run.allocation, run.hold_until) {
+                        li { (parts::command(&format!("repl extend {slot}"))) }
+                        li { (parts::command(&format!("repl release {slot}"))) }
+                    }
+                    li { (parts::command(&format!("repl artifact get {}", run.id))) }
+                    @if run.kind != "external" { li { (parts::command(&format!("repl run {}.yaml", run.id))) span.quiet { "again, from the run file under Definition" } } }
                 }
             }
         }
@@ -240,24 +277,24 @@ async fn events(state: &Shared, viewer: Viewer, id: &str, query: &str) -> Handle
 
 /// The fields of an event in one line; those that are long open.
 fn event_body(body: &serde_json::Value) -> Markup {
-    let Some(fields) = body.as_object() else { return parts::json(body) };
+    let Some(fields) = body.as_object() else { return parts::json_up_to(body, FIELD, None) };
     html! {
         @for (name, value) in fields.iter().filter(|(name, value)| *name != "run" && !value.is_null()) {
             @match value {
                 serde_json::Value::Object(_) | serde_json::Value::Array(_) => {
-                    details.inline { summary { (parts::visible(name)) } (parts::json(value)) }
+                    details.inline { summary { (parts::visible(name)) } (parts::json_up_to(value, FIELD, None)) }
                 }
-                serde_json::Value::String(text) => { span.field { b { (parts::visible(name)) } " " (parts::visible(text)) } " " }
+                serde_json::Value::String(text) => { span.field { b { (parts::visible(name)) } " " (parts::visible(&text[..parts::cut(text, FIELD)])) @if parts::cut(text, FIELD) < text.len() { "…" } } " " }
                 other => { span.field { b { (parts::visible(name)) } " " (other.to_string()) } " " }
             }
         }
     }
 }
 
-async fn cost(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
-    let run: RunId = parsed("run", id)?;
-    let first = Query(Paging::default());
-    let used = usage::of_run(State(state.clone()), viewer.reader(), Path(id.to_owned()), first).await?.0;
+async fn cost(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerResult<Markup> {
+    let (run, paging): (RunId, _) = (parsed("run", id)?, paging(query, STEPS));
+    let first = paging.cursor.is_none();
+    let used = usage::of_run(State(state.clone()), viewer.reader(), Path(id.to_owned()), Query(paging)).await?.0;
     let attempts = state.engine.attempts(viewer.org, run).await?;
     Ok(html! {
         (parts::facts(vec![
@@ -287,24 +324,44 @@ async fn cost(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
                 } } }
             } }
         }
+        (parts::more(&format!("/runs/{id}/cost"), used.next_cursor.as_deref(), first))
     })
 }
 
+/// What each has used: the first ones by name, the rest as one row.
 pub(crate) fn groups(title: &str, groups: &UsageGroups) -> Markup {
+    let (shown, rest) = groups.groups.split_at(groups.groups.len().min(GROUPS));
+    let others =
+        rest.iter().map(|group| &group.usage).chain(&groups.others).fold(None, |sum, one| Some(together(sum, one)));
     html! {
         @if groups.groups.iter().any(|group| group.key.is_some()) {
             h2 { (title) }
             div.scroll tabindex="0" role="region" aria-label=(title) { table.list {
                 thead { tr { th scope="col" { "Name" } (sums_head()) } }
                 tbody {
-                    @for group in &groups.groups { tr {
+                    @for group in shown { tr {
                         td { (parts::visible(group.name.as_deref().or(group.key.as_deref()).unwrap_or("other"))) }
                         (sums(&group.usage))
                     } }
-                    @if let Some(others) = &groups.others { tr { td.quiet { "others" } (sums(others)) } }
+                    @if let Some(others) = others { tr { td.quiet { "others" } (sums(&others)) } }
                 }
             } }
         }
+    }
+}
+
+fn together(sum: Option<UsageSums>, one: &UsageSums) -> UsageSums {
+    let Some(sum) = sum else { return one.clone() };
+    let charged_micro = sum.charged_micro + one.charged_micro;
+    UsageSums {
+        input_tokens: sum.input_tokens + one.input_tokens,
+        output_tokens: sum.output_tokens + one.output_tokens,
+        turns: sum.turns + one.turns,
+        estimated_turns: sum.estimated_turns + one.estimated_turns,
+        tool_calls: sum.tool_calls + one.tool_calls,
+        machine_ms: sum.machine_ms + one.machine_ms,
+        charged: model::Credits(charged_micro).to_string(),
+        charged_micro,
     }
 }
 

@@ -23,7 +23,7 @@ fn choices() -> Vec<&'static str> {
 #[derive(Debug, Default, Clone, serde::Deserialize)]
 #[serde(default)]
 pub(crate) struct Wanted {
-    /// `open` unless given.
+    /// `all` unless given.
     show: Option<String>,
     /// A text in their name or command.
     q: Option<String>,
@@ -147,15 +147,11 @@ pub(crate) fn what(run: &RunView) -> Markup {
     match (&run.task, run.kind.as_str()) {
         (Some(task), _) => html! { span title=(parts::visible(task)) { (parts::visible(task)) } },
         (None, "agents") => {
-            html! { span.quiet { (counted(run.agent_count, "agent")) ", " (counted(run.step_count, "step")) } }
+            html! { span.quiet { (parts::counted(run.agent_count, "agent", "agents")) ", " (parts::counted(run.step_count, "step", "steps")) } }
         }
-        (None, "external") => html! { span.quiet { "external, " (counted(run.step_count, "step")) } },
+        (None, "external") => html! { span.quiet { "external, " (parts::counted(run.step_count, "step", "steps")) } },
         _ => html! { code title=(parts::visible(&run.command)) { (parts::visible(&run.command)) } },
     }
-}
-
-fn counted(number: i64, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Nothing to list: because of the filter, or because there is nothing yet.

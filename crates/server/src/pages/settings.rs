@@ -15,21 +15,43 @@ use engine::store::token::Scope;
 use maud::{Markup, html};
 use wire::api::{Finding, Page, ProviderView};
 
-pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageResult {
+/// Rows of each table.
+const LISTED: i64 = 40;
+
+/// Where each listing goes on.
+#[derive(Debug, Default, Clone, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct Wanted {
+    tokens: Option<String>,
+    secrets: Option<String>,
+    providers: Option<String>,
+}
+
+pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Query(wanted): Query<Wanted>) -> PageResult {
     let reader = || Reader(visitor.token.clone());
     let shared = || State(state.clone());
-    let paging = || Query(Paging { limit: Some(200), cursor: None });
+    let paging = |cursor: &Option<String>| Query(Paging { limit: Some(LISTED), cursor: cursor.clone() });
+    let more = |name: &str, label: &str, next: &Option<String>, cursor: &Option<String>| {
+        parts::more_of("/settings", name, label, (next.as_deref(), cursor.is_none()))
+    };
     let is_admin = visitor.viewer().may(Scope::Admin);
     let tokens = match is_admin {
-        true => Some(token::list(shared(), Admin(visitor.token.clone()), paging()).await.or_shown(&visitor)?.0.data),
+        true => Some(
+            token::list(shared(), Admin(visitor.token.clone()), paging(&wanted.tokens)).await.or_shown(&visitor)?.0,
+        ),
         false => None,
     };
-    let secrets = secret::list(shared(), reader(), paging()).await.or_shown(&visitor)?.0.data;
-    let providers = answer_of(provider::list(shared(), reader(), paging()).await).await;
+    let secrets = secret::list(shared(), reader(), paging(&wanted.secrets)).await.or_shown(&visitor)?.0;
+    let providers = answer_of(provider::list(shared(), reader(), paging(&wanted.providers)).await).await;
     let providers: Page<ProviderView> = providers.or_shown(&visitor)?;
     let findings: Vec<Finding> = match is_admin {
         true => {
-            let found = control::doctor(shared(), Admin(visitor.token.clone()), paging()).await;
+            let found = control::doctor(
+                shared(),
+                Admin(visitor.token.clone()),
+                Query(Paging { limit: Some(200), cursor: None }),
+            )
+            .await;
             answer_of::<Page<Finding>>(found).await.or_shown(&visitor)?.data
         }
         false => Vec::new(),
@@ -47,20 +69,22 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageR
         @if let Some(tokens) = &tokens {
             div.scroll tabindex="0" role="region" aria-label="Tokens" { table.list {
                 thead { tr { th scope="col" { "Name" } th scope="col" { "Id" } th scope="col" { "Scope" } th.r scope="col" { "Made" } th.r scope="col" { "Ends" } th scope="col" { "Act" } } }
-                tbody { @for it in tokens { tr id=(it.id) {
+                tbody { @for it in &tokens.data { tr id=(it.id) {
                     td { (parts::visible(&it.name)) @if it.id == own { span.phase { "yours" } } } td { code { (it.id) } } td { (it.scopes.join(", ")) }
                     td.r { (parts::time(it.created_at)) } td.r { @match it.expires_at { Some(at) => (parts::time(at)), None => "–" } }
                     td { (parts::button("Revoke", &format!("/settings/tokens/{}/revoke", it.id), "danger")) }
                 } } }
             } }
+            (more("tokens", "Further tokens", &tokens.next_cursor, &wanted.tokens))
             p.quiet { "A new one: " (parts::command("repl token create NAME --scope write")) }
         } @else { p.quiet { "A token with the scope admin lists them." } }
         h2 { "Secrets" }
-        @if secrets.is_empty() { p.quiet { "None. " (parts::command("repl secret set NAME")) } } @else {
+        @if secrets.data.is_empty() { p.quiet { "None. " (parts::command("repl secret set NAME")) } } @else {
             div.scroll tabindex="0" role="region" aria-label="Secrets" { table.list {
                 thead { tr { th scope="col" { "Name" } th.r scope="col" { "Set" } } }
-                tbody { @for it in &secrets { tr { td { code { (it.name) } } td.r { (parts::time(it.updated_at)) } } } }
+                tbody { @for it in &secrets.data { tr { td { code { (it.name) } } td.r { (parts::time(it.updated_at)) } } } }
             } }
+            (more("secrets", "Further secrets", &secrets.next_cursor, &wanted.secrets))
         }
         h2 { "Providers" }
         div.scroll tabindex="0" role="region" aria-label="Providers" { table.list {
@@ -70,6 +94,7 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor) -> PageR
                 td.r.num { (it.instances) " of " (it.max_instances) } td.r { (parts::credits(&it.price_per_hour)) } td { (it.source) }
             } } }
         } }
+        (more("providers", "Further providers", &providers.next_cursor, &wanted.providers))
         @if !findings.is_empty() { (health(&findings)) }
     };
     Ok(shell::full(&state, &visitor, Head { title: "Settings", under: "/settings" }, &body).await)

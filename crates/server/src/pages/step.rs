@@ -2,14 +2,22 @@
 
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, parts};
+use super::{OrShown as _, PageResult, log, parts};
 use crate::auth::Reader;
-use crate::input::Path;
-use crate::{Shared, question, tree};
+use crate::input::{Path, Query};
+use crate::problem::HandlerResult;
+use crate::routes::{Paging, download, id as parsed};
+use crate::{Shared, question, tree, usage};
 use axum::extract::State;
 use engine::store::token::Scope;
 use maud::{Markup, html};
-use wire::api::{QuestionDetailView, RunView, StepDetailView, StepView};
+use model::{Refused, StepId};
+use wire::api::{QuestionDetailView, RunView, StepDetailView, StepView, UsageSums};
+
+/// HTML bytes of a conversation, of one message of it, and of what is around one.
+const TALK: usize = 16 * 1024;
+const MESSAGE: usize = 4 * 1024;
+const MESSAGE_FRAME: usize = 100;
 
 pub(crate) async fn page(
     State(state): State<Shared>,
@@ -28,12 +36,47 @@ pub(crate) async fn page(
         };
         open.extend(asked.ok().map(|it| it.0).filter(|it| it.question.status == "open"));
     }
-    let body = shown(&of, &found, &open, visitor.viewer());
+    let used = cost(&state, visitor.viewer(), &run, &found.step.id).await.or_shown(&visitor)?;
+    let log = log::of_step(&state, visitor.viewer(), &of, &found.step.id).await.or_shown(&visitor)?;
+    let body = shown(&of, &found, &open, visitor.viewer(), (used.as_ref(), log));
     Ok(shell::full(&state, &visitor, Head { title: &found.step.name, under: "/runs" }, &body).await)
 }
 
-fn shown(of: &RunView, detail: &StepDetailView, open: &[QuestionDetailView], viewer: Viewer) -> Markup {
+/// What it has used, with the turns below it. None: nothing.
+async fn cost(state: &Shared, viewer: Viewer, run: &str, step: &str) -> HandlerResult<Option<UsageSums>> {
+    let id: StepId = parsed("step", step)?;
+    // The first one behind the step before it.
+    let paging = Paging { limit: Some(1), cursor: Some(model::slug(id.0 - 1)) };
+    let used = usage::of_run(State(state.clone()), viewer.reader(), Path(run.to_owned()), Query(paging)).await?.0;
+    Ok(used.steps.into_iter().find(|it| it.step == step).map(|it| it.usage))
+}
+
+/// `GET /runs/{id}/steps/{step}/{input,output}`: the whole of it, as a file.
+pub(crate) async fn part(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path((run, step, part)): Path<(String, String, String)>,
+) -> PageResult {
+    let reader = Reader(visitor.token.clone());
+    let found = tree::step(State(state), reader, Path((run, step.clone()))).await.or_shown(&visitor)?.0;
+    let value = match part.as_str() {
+        "input" => found.input,
+        "output" => found.output,
+        _ => None,
+    };
+    let value = value.ok_or_else(|| Refused::not_found("part of a step", part.as_str())).or_shown(&visitor)?;
+    Ok(download(&format!("{step}-{part}.json"), format!("{value:#}").into()))
+}
+
+fn shown(
+    of: &RunView,
+    detail: &StepDetailView,
+    open: &[QuestionDetailView],
+    viewer: Viewer,
+    (used, log): (Option<&UsageSums>, Option<Markup>),
+) -> Markup {
     let (run, step) = (&of.id, &detail.step);
+    let file = |part: &str| format!("/runs/{run}/steps/{}/{part}", step.id);
     html! {
         p.crumbs { a href="/runs" { "Runs" } " / " a href=(format!("/runs/{run}")) { (run) } " / "
             a href=(format!("/runs/{run}?agent={}&task={}", step.agent, step.task)) { (step.task) } " / " (step.id) }
@@ -51,23 +94,26 @@ fn shown(of: &RunView, detail: &StepDetailView, open: &[QuestionDetailView], vie
             ("Goes on", step.due_at.map(parts::time)),
             ("Began", step.began_at.map(parts::time)),
             ("Took", step.started_at.map(|at| parts::lasted(Some(at), step.ended_at))),
+            ("Cost", used.map(|it| parts::credits(&it.charged))),
+            ("Tokens", used.filter(|it| it.turns > 0).map(|it| html! { span.num { (it.input_tokens) " in, " (it.output_tokens) " out" } })),
             ("May be repeated", Some(html! { (if step.idempotent { "yes" } else { "no" }) })),
             ("Key", step.key.as_ref().map(|it| html! { code { (it) } })),
         ]))
         @if viewer.may(Scope::Write) { (actions(of, step)) }
-        @for ticket in open { (super::question::card(ticket, viewer.may(Scope::Approve))) }
+        @for ticket in open { (super::question::card(ticket, viewer.may(Scope::Approve), &[])) }
         @if !detail.questions.is_empty() {
             p { "People were asked: " @for id in &detail.questions { a href=(format!("/inbox?open={id}")) { (id) } " " } }
         }
         @if let Some(talk) = detail.input.as_ref().and_then(|input| input.get("messages")).and_then(|it| it.as_array()) {
             h2 { "Conversation" }
-            (conversation(talk))
+            (conversation(talk, &file("input")))
         }
         h2 { "Input" }
-        @match &detail.input { Some(input) => (parts::json(input)), None => p.quiet { "None yet." } }
+        @match &detail.input { Some(input) => (parts::json_or(input, &file("input"))), None => p.quiet { "None yet." } }
         h2 { "Output" }
-        @match &detail.output { Some(output) => (parts::json(output)), None => p.quiet { "None yet." } }
+        @match &detail.output { Some(output) => (parts::json_or(output, &file("output"))), None => p.quiet { "None yet." } }
         @if !detail.earlier_tries.is_empty() { h2 { "Earlier tries" } (tries(&detail.earlier_tries)) }
+        @if let Some(log) = log { h2 { "Log" } (log) }
     }
 }
 
@@ -90,25 +136,38 @@ fn actions(run: &RunView, step: &StepView) -> Markup {
     }
 }
 
-fn conversation(messages: &[serde_json::Value]) -> Markup {
+/// The last messages, as far as a page holds them; the input has all.
+fn conversation(messages: &[serde_json::Value], all: &str) -> Markup {
+    let said = |message: &serde_json::Value| message.get("content").unwrap_or(message).to_string();
+    let mut left = TALK;
+    let fits = |message: &&serde_json::Value| {
+        let text = said(message);
+        left = left.saturating_sub(MESSAGE_FRAME + text.len().min(MESSAGE));
+        left > 0
+    };
+    let shown = messages.iter().rev().take_while(fits).count().max(1).min(messages.len());
+    let before = messages.len() - shown;
     html! {
-        ol.talk { @for message in messages {
+        @if before > 0 {
+            p.quiet { (parts::counted(before as i64, "message", "messages")) " before these. " a href=(all) download { "Download all" } }
+        }
+        ol.talk { @for message in &messages[before..] {
             @let role = message.get("role").and_then(|it| it.as_str()).unwrap_or("?");
             li data-role=(role) {
                 strong { (parts::visible(role)) }
-                @match message.get("content") { Some(content) => (parts::json(content)), None => (parts::json(message)) }
+                @match message.get("content") { Some(content) => (parts::json_up_to(content, MESSAGE, Some(all))), None => (parts::json_up_to(message, MESSAGE, Some(all))) }
             }
         } }
     }
 }
 
-fn tries(all: &[StepView]) -> Markup {
+pub(crate) fn tries(all: &[StepView]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Earlier tries" { table.list {
             thead { tr { th.r scope="col" { "Try" } th scope="col" { "State" } th scope="col" { "Failure" } th scope="col" { "Effect" } th scope="col" { "Decision" } th.r scope="col" { "Took" } } }
             tbody { @for it in all { tr {
                 td.r.num { (it.tries) } td { (parts::state(&it.status)) }
-                td { @if let Some(error) = &it.last_error { (error.code) " " (parts::visible(&error.message)) } }
+                td { @if let Some(error) = &it.last_error { (parts::error_in_short(error)) } }
                 td { (it.error_effect.as_deref().unwrap_or("–")) } td { (it.decision.as_deref().unwrap_or("–")) }
                 td.r { (parts::lasted(it.began_at, it.ended_at)) }
             } } }

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 pub(super) const HOST: &str = "127.0.0.1:7780";
 const ORIGIN: &str = "http://127.0.0.1:7780";
-const OWN: &str = "testtest.localhost:9";
-const NEAR: Peer = Peer::Remote(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+pub(super) const OWN: &str = "testtest.localhost:9";
+pub(super) const NEAR: Peer = Peer::Remote(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
 pub(super) struct Shown {
     pub(super) status: StatusCode,
@@ -25,7 +25,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    fn header(&self, name: &str) -> &str {
+    pub(super) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
@@ -34,7 +34,7 @@ pub(super) async fn world() -> World {
     World::new(true).await.seen_from(NEAR)
 }
 
-async fn send(world: &World, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Shown {
+pub(super) async fn send(world: &World, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Shown {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -49,7 +49,7 @@ pub(super) async fn get(world: &World, path: &str, cookie: &str) -> Shown {
     send(world, "GET", path, &[("host", HOST), ("cookie", cookie)], "").await
 }
 
-async fn post(world: &World, path: &str, cookie: &str, body: &str) -> Shown {
+pub(super) async fn post(world: &World, path: &str, cookie: &str, body: &str) -> Shown {
     send(world, "POST", path, &[("host", HOST), ("origin", ORIGIN), ("cookie", cookie)], body).await
 }
 
@@ -64,13 +64,13 @@ pub(super) async fn enter(world: &World, token: &str) -> String {
 }
 
 /// The form token of a page.
-fn form_token(text: &str) -> String {
+pub(super) fn form_token(text: &str) -> String {
     let at = text.find(r#"name="csrf" value=""#).expect("a page has a form") + 19;
     text[at..].split('"').next().unwrap().to_owned()
 }
 
 /// The address of the button that ends with this action.
-fn button(text: &str, action: &str) -> String {
+pub(super) fn button(text: &str, action: &str) -> String {
     let found = text.split("formaction=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
     let found = found.map(|it| it.replace("&amp;", "&")).find(|it| it.contains(&format!("/{action}?")));
     found.unwrap_or_else(|| panic!("no button {action} in {text}"))

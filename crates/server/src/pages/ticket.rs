@@ -57,6 +57,16 @@ pub(crate) async fn open(
     Ok(Json(wire::api::PagesLink { url: format!("http://{host}.localhost:{port}/ticket?t={ticket}") }))
 }
 
+#[cfg(test)]
+impl Tickets {
+    /// As if this link had been made so long ago.
+    pub(crate) fn age(&self, url: &str, by: Duration) {
+        let text = url.split("t=").nth(1).unwrap();
+        let mut open = self.open.lock().unwrap();
+        open.get_mut(blake3::hash(text.as_bytes()).as_bytes()).unwrap().1 -= by;
+    }
+}
+
 async fn listen(state: &Shared) -> Result<u16, Problem> {
     let failed = |error: std::io::Error| {
         Problem::from(Trouble::new(TroubleKind::Internal, format!("cannot listen on the loopback interface: {error}")))

@@ -1,4 +1,5 @@
-//! The tree of a run, opened level by level: agents, the tasks of one, the steps of one. At most a hundred of each are read.
+//! The tree of a run, opened level by level: agents, the tasks of one, the steps of one. Of the innermost level a hundred are read, of those
+//! around it fewer; those that failed, wait for a person or run stand first, also if they come much later.
 
 use super::drawing::Tone;
 use super::drawing::timeline::{Span, timeline};
@@ -6,9 +7,12 @@ use super::parts;
 use super::session::Viewer;
 use crate::input::{Path, Query};
 use crate::problem::HandlerResult;
-use crate::{Shared, now_ms, tree};
+use crate::routes::id as parsed;
+use crate::{Shared, now_ms, tree, view};
 use axum::extract::State;
 use maud::{Markup, html};
+use model::RunId;
+use std::collections::HashSet;
 use wire::api::{AgentView, CountsView, Page, StepView, TaskView};
 
 /// Which agent and task are open, and where the lists go on.
@@ -21,46 +25,126 @@ struct Opened {
     cursor: Option<String>,
 }
 
-/// Children of one level.
+/// Children of the innermost open level.
 const LEVEL: i64 = 100;
+/// Children of the levels around it.
+const AROUND: i64 = 8;
+/// Of those that are looked at first, in each state, when there are more children than one page has.
+const FIRST: i64 = 10;
+
+/// Where a level is read.
+struct Level<'l> {
+    state: &'l Shared,
+    viewer: Viewer,
+    run: &'l str,
+    limit: i64,
+    cursor: Option<String>,
+}
+
+impl Level<'_> {
+    fn shared(&self) -> State<Shared> {
+        State(self.state.clone())
+    }
+
+    /// Those that are looked at first stand before the first page, however late they were made.
+    fn sorted<T>(
+        &self,
+        urgent: Vec<T>,
+        mut page: Page<T>,
+        id: impl Fn(&T) -> &str,
+        status: impl Fn(&T) -> &str,
+    ) -> Page<T> {
+        let known: HashSet<String> = urgent.iter().map(|it| id(it).to_owned()).collect();
+        let rest = std::mem::take(&mut page.data).into_iter().filter(|it| !known.contains(id(it)));
+        page.data = urgent.into_iter().chain(rest).collect();
+        page.data.sort_by_key(|it| rank(status(it)));
+        page
+    }
+
+    fn is_cut<T>(&self, page: &Page<T>) -> bool {
+        self.cursor.is_none() && page.next_cursor.is_some()
+    }
+
+    /// `open` is among them, wherever it stands.
+    async fn agents(self, open: Option<&str>) -> HandlerResult<Page<AgentView>> {
+        let filter = tree::AgentFilter::first(self.limit, self.cursor.clone());
+        let page = tree::agents(self.shared(), self.viewer.reader(), Path(self.run.to_owned()), Query(filter)).await?.0;
+        let (org, run): (_, RunId) = (self.viewer.org, parsed("run", self.run)?);
+        let urgent = match self.is_cut(&page) {
+            true => self.state.engine.urgent_agents(org, run, FIRST).await?,
+            false => Vec::new(),
+        };
+        let urgent = urgent.iter().map(view::agent).collect();
+        let mut page = self.sorted(urgent, page, |it| &it.id, |it| &it.status);
+        if let Some(open) = open.filter(|open| page.data.iter().all(|it| it.id != *open)) {
+            // A link of an earlier attempt opens nothing.
+            let found = self.state.engine.agent(org, run, parsed("agent", open)?).await;
+            page.data.extend(found.iter().map(view::agent));
+        }
+        Ok(page)
+    }
+
+    async fn tasks(self, agent: &str, open: Option<&str>) -> HandlerResult<Page<TaskView>> {
+        let filter = tree::TaskFilter::of(agent.to_owned(), self.limit, self.cursor.clone());
+        let page = tree::tasks(self.shared(), self.viewer.reader(), Path(self.run.to_owned()), Query(filter)).await?.0;
+        let (org, run): (_, RunId) = (self.viewer.org, parsed("run", self.run)?);
+        let urgent = match self.is_cut(&page) {
+            true => self.state.engine.urgent_tasks(org, run, parsed("agent", agent)?, FIRST).await?,
+            false => Vec::new(),
+        };
+        let urgent = urgent.iter().map(view::task).collect();
+        let mut page = self.sorted(urgent, page, |it| &it.id, |it| &it.status);
+        if let Some(open) = open.filter(|open| page.data.iter().all(|it| it.id != *open)) {
+            // A link of an earlier attempt opens nothing.
+            let found = self.state.engine.task(org, run, parsed("task", open)?).await;
+            page.data.extend(found.iter().map(view::task));
+        }
+        Ok(page)
+    }
+
+    async fn steps(self, task: &str) -> HandlerResult<Page<StepView>> {
+        let filter = tree::StepFilter::of(task.to_owned(), self.limit, self.cursor.clone());
+        let page = tree::steps(self.shared(), self.viewer.reader(), Path(self.run.to_owned()), Query(filter)).await?.0;
+        let urgent = match self.is_cut(&page) {
+            true => {
+                let (run, task) = (parsed("run", self.run)?, parsed("task", task)?);
+                self.state.engine.urgent_steps(self.viewer.org, run, task, FIRST).await?
+            }
+            false => Vec::new(),
+        };
+        let urgent = urgent.iter().map(view::step).collect();
+        Ok(self.sorted(urgent, page, |it| &it.id, |it| &it.status))
+    }
+}
 
 pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerResult<Markup> {
     let uri: axum::http::Uri = format!("/?{query}").parse().unwrap_or_default();
     let opened = axum::extract::Query::<Opened>::try_from_uri(&uri).map(|it| it.0).unwrap_or_default();
-    let path = || Path(id.to_owned());
-    let inner = |level: u8| match (&opened.agent, &opened.task) {
-        (None, None) => level == 0,
-        (Some(_), None) => level == 1,
-        _ => level == 2,
+    let innermost: u8 = match (&opened.agent, &opened.task) {
+        (None, None) => 0,
+        (Some(_), None) => 1,
+        _ => 2,
     };
-    let cursor = |level| opened.cursor.clone().filter(|_| inner(level));
-    let agents = tree::AgentFilter::first(LEVEL, cursor(0));
-    let mut agents = tree::agents(State(state.clone()), viewer.reader(), path(), Query(agents)).await?.0;
-    agents.data.sort_by_key(|agent| rank(&agent.status));
+    let level = |level: u8| Level {
+        state,
+        viewer,
+        run: id,
+        limit: if level < innermost { AROUND } else { LEVEL },
+        cursor: opened.cursor.clone().filter(|_| level == innermost),
+    };
+    let agents = level(0).agents(opened.agent.as_deref()).await?;
     // What has one child only is open.
     let agent = opened.agent.clone().or_else(|| single(&agents.data).map(|agent| agent.id.clone()));
-    let mut tasks = match &agent {
-        Some(agent) => {
-            let filter = tree::TaskFilter::of(agent.clone(), LEVEL, cursor(1));
-            Some(tree::tasks(State(state.clone()), viewer.reader(), path(), Query(filter)).await?.0)
-        }
+    let tasks = match &agent {
+        Some(agent) => Some(level(1).tasks(agent, opened.task.as_deref()).await?),
         None => None,
     };
-    if let Some(tasks) = &mut tasks {
-        tasks.data.sort_by_key(|task| rank(&task.status));
-    }
     let only = tasks.as_ref().and_then(|tasks| single(&tasks.data)).map(|task| task.id.clone());
     let task = opened.task.clone().or(only);
-    let mut steps = match &task {
-        Some(task) => {
-            let filter = tree::StepFilter::of(task.clone(), LEVEL, cursor(2));
-            Some(tree::steps(State(state.clone()), viewer.reader(), path(), Query(filter)).await?.0)
-        }
+    let steps = match &task {
+        Some(task) => Some(level(2).steps(task).await?),
         None => None,
     };
-    if let Some(steps) = &mut steps {
-        steps.data.sort_by_key(|step| rank(&step.status));
-    }
     let here = |agent: Option<&str>, task: Option<&str>| match (agent, task) {
         (Some(agent), Some(task)) => format!("/runs/{id}?agent={agent}&task={task}"),
         (Some(agent), None) => format!("/runs/{id}?agent={agent}"),
@@ -165,7 +249,7 @@ fn agent_row(agent: &AgentView, link: &str, open: bool) -> Markup {
             @if let Some(job) = agent.jobs.last() { @if let Some(machine) = &job.instance { code { (machine) } } }
             (parts::lasted(agent.started_at, agent.ended_at))
         }
-        @if let Some(error) = &agent.last_error { (parts::error(error)) }
+        @if let Some(error) = &agent.last_error { (parts::error_in_short(error)) }
     }
 }
 
@@ -196,7 +280,7 @@ fn step_row(run: &str, step: &StepView) -> Markup {
                 span.fill {}
                 (parts::lasted(step.started_at, step.ended_at))
             }
-            @if let Some(error) = &step.last_error { (parts::error(error)) }
+            @if let Some(error) = &step.last_error { (parts::error_in_short(error)) }
         }
     }
 }

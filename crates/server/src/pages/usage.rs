@@ -50,7 +50,10 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
         }
         h2 { "By day" }
         @let drawn = by_day(&days);
-        @if drawn.is_empty() { p.empty { "Nothing was spent within 30 days." } } @else { (columns("Credits by day", &drawn, written)) }
+        @if drawn.is_empty() { p.empty { "Nothing was spent within 30 days." } } @else {
+            (columns("Credits by day", &drawn, written))
+            details.block { summary { "As a table" } (run::groups("Table by day", &days.groups)) }
+        }
         nav.tabs aria-label="Spent by" { @for one in BY { a href=(format!("/spending?by={one}")) aria-current=[(one == by).then_some("page")] { "By " (one) } } }
         (rows(&format!("Credits by {by}"), &amounts(&used), written))
         (run::groups(&format!("Table by {by}"), &used.groups))

@@ -1,12 +1,12 @@
 //! Workflows: the durable steps behind runs and machines, as a list and as a graph with its table.
 
-use super::act::{Sent, no_action};
+use super::act::{Sent, answer_of, no_action};
 use super::drawing::Tone;
 use super::drawing::graph::{Node, graph};
 use super::region;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, parts, run};
+use super::{OrShown as _, PageResult, parts, run, see_other};
 use crate::auth::Reader;
 use crate::input::{Nothing, Path, Query};
 use crate::problem::HandlerResult;
@@ -119,7 +119,7 @@ fn row(node: &NodeView) -> Markup {
             td {
                 @if let Some(error) = &node.error { span.bad { (parts::visible(error)) } }
                 @if let Some(child) = &node.child { a href=(format!("/workflows/{child}")) { (child) } }
-                @if let Some(output) = node.output.as_ref().filter(|it| !it.is_null()) { details { summary { "Output" } (parts::json(output)) } }
+                @if let Some(output) = node.output.as_ref().filter(|it| !it.is_null()) { details { summary { "Output" } (parts::json_up_to(output, 1024, None)) } }
                 @if node.compensated_at.is_some() { span.phase { "undone" } }
             }
         }
@@ -127,34 +127,40 @@ fn row(node: &NodeView) -> Markup {
 }
 
 fn actions(it: &WorkflowView) -> Markup {
+    let to = |action: &str| format!("/workflows/{}/{action}?seen={}", it.id, it.status);
     html! {
         div.actions {
             @match it.status.as_str() {
                 "pending" | "running" => {
                     label { span { "Reason" } input form="act" name="reason" maxlength="500" autocomplete="off"; }
-                    (parts::button("Cancel", &format!("/workflows/{}/cancel", it.id), "danger"))
+                    (parts::button("Cancel", &to("cancel"), "danger"))
                 }
-                "failed" | "cancelled" => (parts::button("Retry", &format!("/workflows/{}/retry", it.id), "primary")),
+                "failed" => (parts::button("Retry", &to("retry"), "primary")),
                 _ => {}
             }
         }
     }
 }
 
-/// `POST /workflows/{id}/{cancel,retry}`.
+/// `POST /workflows/{id}/{cancel,retry}`. A retry is another workflow, and leads there.
 pub(crate) async fn act(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
-    let answer = to_workflow(&sent, &id, &action).await;
-    sent.answered(answer, &format!("/workflows/{id}")).await
+    match to_workflow(&sent, &id, &action).await {
+        Ok(answer) if answer.status().is_success() => {
+            let now: Result<WorkflowView, _> = answer_of(Ok(answer)).await;
+            see_other(&format!("/workflows/{}", now.map_or(id, |it| it.id)))
+        }
+        refused => sent.answered(refused, "/workflows").await,
+    }
 }
 
 async fn to_workflow(sent: &Sent, id: &str, action: &str) -> HandlerResult {
-    let (writer, shared, path) = (sent.writer(action)?, sent.shared(), Path(id.to_owned()));
+    let (writer, shared, path, seen) = (sent.writer(action)?, sent.shared(), Path(id.to_owned()), &sent.button.seen);
     match action {
         "cancel" => {
             let body = CancelBody { reason: sent.form.get("reason").map(str::to_owned) };
-            workflow::cancel(shared, writer, path, sent.asked(body, "cancel-workflow", id, "")).await
+            workflow::cancel(shared, writer, path, sent.asked(body, "cancel-workflow", id, seen)).await
         }
-        "retry" => workflow::retry(shared, writer, path, sent.asked(Nothing {}, "retry-workflow", id, "")).await,
+        "retry" => workflow::retry(shared, writer, path, sent.asked(Nothing {}, "retry-workflow", id, seen)).await,
         other => no_action(other),
     }
 }

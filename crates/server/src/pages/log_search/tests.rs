@@ -169,8 +169,8 @@ async fn a_search_ends_with_its_request_and_two_run_at_once() {
         Ok(Page { frames: vec![Placed { offset: at, next: at + 2, frame }], next_offset: at + 2, done: false })
     };
     let turn = searches.turn().await.unwrap();
-    let scan = Scan::new(literal("y"), Place::default(), 9);
-    let search = tokio::spawn(off_the_reactor(turn, scan, endless));
+    let mut scan = Scan::new(literal("y"), Place::default(), 9);
+    let search = tokio::spawn(off_the_reactor(turn, move |over| scan.all(&endless, over)));
     tokio::task::spawn_blocking(move || heard.recv()).await.unwrap().unwrap();
     let other = searches.turn().await.unwrap();
     assert_eq!(searches.turns.available_permits(), 0);
