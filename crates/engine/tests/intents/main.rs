@@ -25,6 +25,7 @@ mod inits;
 mod keys;
 mod large_outputs;
 mod launch;
+mod limits;
 mod machines;
 mod matrix;
 mod mcp;
