@@ -22,7 +22,7 @@ simulation. Exits 1 with the first that breaks.
 
 Examples:
   repl sim --runs 1000                     a thousand seeds, one core
-  repl sim --seed 1 --runs 12000 --jobs 2  as the tests do
+  repl sim --seed 1 --runs 20000 --jobs 2  as the tests do
   repl sim --seed 42 --trace               one seed, line by line
   repl sim --seed 42 --only lost:3,crash-after:17
                                            the same with these faults alone

@@ -28,7 +28,7 @@ use model::agent::{Agent, AgentKind};
 use model::log::LogId;
 use model::step::ToolKind;
 use model::time::SECOND;
-use model::{AgentId, Failure, Refused, RunId, StepId, Trouble};
+use model::{AgentId, Failure, Refused, RunId, StepId, Trouble, bug};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -293,7 +293,10 @@ impl Holder<'_> {
             match woken {
                 Woken::Ended(ended) => return Ok(ended),
                 Woken::Time => return Ok(Vec::new()),
-                Woken::Closing => return Ok(cut_all(&mut self.acts)),
+                Woken::Closing => {
+                    let cut = cut_all(&mut self.acts);
+                    return Ok(if bug!(cut_unrecorded) { Vec::new() } else { cut });
+                }
                 Woken::Look if changed(self.engine, self.run, self.id, seen).await? => return Ok(Vec::new()),
                 Woken::Look => {}
             }

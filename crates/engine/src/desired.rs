@@ -407,13 +407,13 @@ fn rank_step(job: &Job, run: &Run, content: &RunContent, log_offset: i64) -> Opt
     })
 }
 
-/// Jobs that a runner should know of: placed, and not known to be gone from there.
 /// It was placed on a machine that is still being prepared for it. One that is to end is told so, prepared or not.
 fn awaits_features(instance: &Instance, found: &Found) -> bool {
     let waits = found.job.accepted_at.is_none() && found.job.stop_asked_at.is_none();
     waits && !instance.has_features(&found.run.spec.features)
 }
 
+/// Jobs that a runner should know of: placed, and not known to be gone from there.
 fn wanted(job: &Job) -> bool {
     job.status != JobStatus::Submitted && !job.status.is_end() && job.gone_at.is_none() && !job.fenced
 }

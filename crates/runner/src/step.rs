@@ -20,10 +20,10 @@ use wire::runner::{Command, DesiredJob, DesiredState, DesiredStep, EndCause, Fac
 
 /// Where programs of a command whose result is kept are looked for, unless its run says otherwise.
 const CLEAN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Of the host's environment a job sees these; nothing else of the runner's own reaches it.
 /// Which GPUs a job may use, by their numbers.
 pub const GPUS: &str = "CUDA_VISIBLE_DEVICES";
 const GPU_ORDER: &str = "CUDA_DEVICE_ORDER";
+/// Of the host's environment a job sees these; nothing else of the runner's own reaches it.
 const FROM_THE_HOST: &[&str] = &["PATH", "HOME", "USER", "SHELL", "LANG", "TZ"];
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

@@ -1,5 +1,5 @@
-//! Runs of agents on a tool in memory: what begins, what an end decides, what is never repeated. Plans are given from inside; the API
-//! does not offer them yet.
+//! Runs of agents on a tool in memory: what begins, what an end decides, what is never repeated. Plans are given compiled, without the
+//! files that users write.
 
 use crate::bench::{Bench, now, shown, spec};
 use adapters::tool::fake::Fate;
@@ -120,39 +120,6 @@ fn the_end_of_a_step_and_the_beginning_of_the_next_are_one_commit() {
 }
 
 #[test]
-fn what_a_failure_means_is_its_parents_to_say() {
-    use FailureMode::{Continue, FailFast, Retry};
-    // (of the run, of the agent, of the task) -> (the run's end, outcome, attempts)
-    let table = [
-        ((FailFast, FailFast, FailFast), (RunStatus::Failed, None, 1)),
-        ((FailFast, FailFast, Continue), (RunStatus::Completed, Some(RunOutcome::Partial), 1)),
-        ((FailFast, Continue, FailFast), (RunStatus::Completed, Some(RunOutcome::Partial), 1)),
-        ((Continue, FailFast, FailFast), (RunStatus::Completed, Some(RunOutcome::Partial), 1)),
-        ((FailFast, FailFast, Retry), (RunStatus::Failed, None, 1)),
-        ((FailFast, Retry, FailFast), (RunStatus::Failed, None, 1)),
-        ((Retry, FailFast, FailFast), (RunStatus::Failed, None, 3)),
-    ];
-    for ((run_mode, agent_mode, task_mode), (status, outcome, attempts)) in table {
-        let mut bench = Bench::new();
-        fails(&bench, "bad", ErrorClass::Permanent, Effect::Done);
-        let bad = TaskPlan { mode: task_mode, ..task("bad", vec![step("good"), step("bad")]) };
-        let worse = AgentPlan { mode: agent_mode, ..agent("worse", vec![task("first", vec![step("a")]), bad]) };
-        let spec = RunSpec { failure_mode: run_mode, ..agents_spec() };
-        let plans =
-            Plans { agents: vec![agent("fine", vec![task("all", vec![step("x")])]), worse], ..Plans::default() };
-        let run = submit(&mut bench, spec, plans);
-        bench.advance(5 * MINUTE);
-        let found = bench.run(run);
-        let modes = (run_mode, agent_mode, task_mode);
-        assert_eq!((found.status, found.outcome, found.attempt), (status, outcome, attempts), "{modes:?}");
-        let calls = bench.tool.seen().values().filter(|seen| seen.effects > 0).map(|seen| seen.calls).max().unwrap();
-        let tries = if modes == (FailFast, FailFast, FailFast) { 1 } else { calls };
-        assert_eq!(calls, tries, "a permanent error is not tried again by the step itself");
-        check(&bench);
-    }
-}
-
-#[test]
 fn finished_steps_answer_from_their_record_in_every_attempt() {
     let mut bench = Bench::new();
     fails(&bench, "bad", ErrorClass::Permanent, Effect::Done);
@@ -220,8 +187,6 @@ fn a_holder_that_dies_leaves_steps_that_are_repeated_or_asked_about() {
     }
 }
 
-/// One step of a task fails while another, which must not be repeated, is under way: that one is cut off, and when the
-/// task is tried again a person is asked about it.
 /// A failure whose effect is known leaves nothing to ask about, also where the step must not be repeated by itself.
 #[test]
 fn a_retried_task_calls_a_step_again_that_surely_failed() {
@@ -241,6 +206,8 @@ fn a_retried_task_calls_a_step_again_that_surely_failed() {
     }
 }
 
+/// One step of a task fails while another, which must not be repeated, is under way: that one is cut off, and when the
+/// task is tried again a person is asked about it.
 #[test]
 fn a_retried_task_does_not_repeat_a_step_that_was_cut_off() {
     let mut bench = Bench::new();
@@ -502,24 +469,6 @@ fn dying_around_every_commit_of_agents_repeats_no_effect() {
             check(&bench);
         }
     }
-}
-
-/// Work of the control plane goes on while acts hang: classes have permits and claims of their own.
-#[test]
-fn acts_that_hang_hold_up_nothing_else() {
-    let mut bench = Bench::new();
-    bench.tool.decide_by(Box::new(|_, _| Fate::hang()));
-    for n in 0..64 {
-        let slow = StepPlan { timeout_ms: 30 * MINUTE, ..step("s") };
-        submit_agents(&mut bench, vec![agent(&format!("agent-{n}"), vec![task("all", vec![slow])])]);
-    }
-    bench.settle();
-    assert_eq!(bench.tool.hanging().len(), 64);
-    let run = bench.submit(spec());
-    bench.advance(5 * MINUTE);
-    assert!(bench.run(run).status.is_end(), "submitted, placed, run and settled meanwhile");
-    assert_eq!(bench.tool.hanging().len(), 64);
-    check(&bench);
 }
 
 /// The audit finds nothing.

@@ -323,6 +323,24 @@ impl Bench {
         assert!(acts || self.under_way.len() <= before, "only acts wait for anything: {item:?}");
     }
 
+    /// An orderly end of the process: it claims nothing more, cuts its acts off and gives everything back.
+    pub fn close(&mut self) {
+        self.engine.cut_acts();
+        self.poll_under_way();
+        assert!(self.under_way.is_empty(), "every holder has come to its end");
+        now(self.engine.stop_worker(&self.worker)).unwrap();
+    }
+
+    /// What is under way goes on; nothing is claimed.
+    pub fn poll(&mut self) {
+        self.poll_under_way();
+    }
+
+    /// Time in which nothing happens, not even a beat.
+    pub fn elapse(&mut self, ms: i64) {
+        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+    }
+
     /// Goes on with what is under way; true if something came to its end.
     fn poll_under_way(&mut self) -> bool {
         let before = self.under_way.len();

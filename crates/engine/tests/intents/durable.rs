@@ -113,6 +113,23 @@ fn audited(bench: &Bench) {
     assert!(audit.broken.is_empty(), "{:?}", audit.broken);
 }
 
+/// Errors that a program is told of are its own to judge: the run neither asks a person nor counts them among its retries.
+#[test]
+fn failed_durable_steps_do_not_count_among_the_failures_of_the_run() {
+    let (mut bench, run, asker) = job(spec());
+    for n in 0..7 {
+        let at = goes(begin(&bench, asker, run, &step(&format!("bad-{n}"))));
+        end(&bench, asker, run, at, End::Failed(failure(None, "no".into(), None)), None);
+    }
+    bench.settle();
+    assert_eq!(bench.run(run).status, RunStatus::Running);
+    let open = now(bench.engine.questions(bench.org, StepWait::Ticket, true, i64::MAX, 10)).unwrap();
+    assert!(open.is_empty(), "{open:?}");
+    exits(&mut bench, run, 0);
+    assert_eq!(bench.run(run).status, RunStatus::Completed);
+    audited(&bench);
+}
+
 #[test]
 fn a_finished_step_answers_from_its_record_and_a_loop_has_one_for_each_key() {
     let (bench, run, asker) = job(spec());
