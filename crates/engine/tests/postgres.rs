@@ -57,6 +57,7 @@ fn control_plane(database: Database, blobs: &Path, provider: &Arc<FakeProvider>)
         control_urls: engine::ControlUrls::only("test:"),
         control_ca: None,
         presence: Presence::alone(),
+        blob_source: store.blobs().source(),
         timer: Arc::new(Never),
     };
     Arc::new(Engine::new(context, store).unwrap())

@@ -4,6 +4,7 @@ mod advice;
 mod agents;
 mod artifacts;
 mod audit;
+mod begun_again;
 mod bench;
 mod cached_runs;
 mod cancel;
@@ -46,7 +47,9 @@ mod same_steps;
 mod shares;
 mod silence;
 mod slow;
+
 mod snapshots;
+mod sources;
 mod sweeps;
 mod usage;
 mod verify;
