@@ -124,5 +124,5 @@ fn refused(code: &'static str, what: String) -> Unanswered {
 fn unanswered(none: NoAnswer) -> Unanswered {
     let kind = if none.code == "timed_out" { TroubleKind::Timeout } else { TroubleKind::Internal };
     let effect = if none.code == "not_started" { Effect::None } else { Effect::Perhaps };
-    Unanswered { code: none.code, trouble: Trouble { kind, what: none.message, retry: true, effect } }
+    Unanswered { code: none.code, trouble: Trouble { retry: true, effect, ..Trouble::new(kind, none.message) } }
 }

@@ -160,7 +160,8 @@ impl ExecProvider {
         };
         let what = complaint.what.unwrap_or_else(|| format!("`{verb}` failed: {}", complaint.kind));
         let trouble = Trouble::new(kind(&complaint.kind), format!("{}: {what}", self.settings.name));
-        let trouble = Trouble { retry: trouble.retry || complaint.retry_after_ms.is_some(), ..trouble };
+        let retry_after_ms = complaint.retry_after_ms.map(|ms| ms.max(0));
+        let trouble = Trouble { retry: trouble.retry || retry_after_ms.is_some(), retry_after_ms, ..trouble };
         if complaint.effect.as_deref() == Some("none") {
             trouble
         } else {
@@ -256,6 +257,7 @@ impl Provider for ExecProvider {
             let ask = json!({
                 "name": order.boot.name, "nonce": order.boot.nonce, "boot": order.boot, "region": order.region,
                 "resources": order.resources, "spot": order.spot, "instance_type": order.instance_type,
+                "image": order.image, "disk_bytes": order.disk_bytes, "user_data": order.user_data,
                 "labels": order.labels, "max_instances": self.settings.capabilities.max_instances,
             });
             let handle = Handle(self.call::<Made>("spawn", ask).await?.handle);
@@ -376,12 +378,30 @@ mod tests {
             let retry = |it: (TroubleKind, bool, Effect)| (it.0, it.2);
             assert_eq!(found.map(retry), expected.map(retry), "{script}");
         }
+        let later = r#"echo '{"error":{"kind":"rate_limit","effect":"none","retry_after_ms":90000}}'"#;
+        let trouble = provider(later, 60_000).terminate(&handle, "n").await.unwrap_err();
+        assert_eq!((trouble.retry, trouble.retry_after_ms), (true, Some(90_000)));
         let late = provider("exec sleep 60", 50).terminate(&handle, "n").await.unwrap_err();
         assert_eq!((late.kind, late.effect), (TroubleKind::Timeout, Effect::Perhaps));
         let mut none = provider("", 1000);
         none.settings.exec = vec!["/nonexistent/program".into()];
         let trouble = none.terminate(&handle, "n").await.unwrap_err();
         assert_eq!((trouble.kind, trouble.effect), (TroubleKind::Internal, Effect::None));
+    }
+
+    /// The program answers with what it was asked, as far as a handle can be that.
+    #[tokio::test]
+    async fn an_order_says_from_what_and_how_large_the_machine_is_made() {
+        let script = r#"q=$(cat)
+            for want in '"image":"debian-12"' '"disk_bytes":20000000000' '"user_data":"echo hello"' '"instance_type":null'; do
+                case "$q" in *"$want"*) ;; *) echo "{\"error\":{\"kind\":\"invalid_spec\",\"what\":\"no such thing\"}}"; exit;; esac
+            done
+            echo '{"handle":"m-1"}'"#;
+        let resources = Resources { disk_bytes: Some(20_000_000_000), ..Resources::default() };
+        let plain = Order::new(crate::conformance::order(1).boot, "here", resources);
+        let order = Order { image: Some("debian-12".into()), user_data: Some("echo hello".into()), ..plain.clone() };
+        assert_eq!(provider(script, 60_000).spawn(&order).await, Ok(Handle("m-1".into())));
+        assert!(provider(script, 60_000).spawn(&plain).await.is_err(), "without one of them it is told null");
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use model::boot::Boot;
 use model::orphan::{ListedStatus, ResourceType};
 use model::spec::Resources;
 use model::{Credits, Trouble, TroubleKind, names};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A call of the provider, as passed to the test or simulator that decides its outcome.
@@ -117,7 +117,13 @@ struct World {
     others: BTreeMap<String, Listed>,
     /// What every page of a list says of parts that could not be asked.
     incomplete: Vec<String>,
+    /// Handles of those that were ended.
+    ended_others: BTreeSet<String>,
     decide: Decide,
+    /// They cannot be listed.
+    unlisted: Vec<String>,
+    /// Of the pages that were listed.
+    longest_page: usize,
     changes: u64,
     /// How often a machine was made under each name, forgotten ones too.
     made: BTreeMap<String, u32>,
@@ -131,7 +137,10 @@ impl FakeProvider {
                 machines: BTreeMap::new(),
                 others: BTreeMap::new(),
                 incomplete: Vec::new(),
+                ended_others: BTreeSet::new(),
                 decide,
+                unlisted: Vec::new(),
+                longest_page: 0,
                 changes: 0,
                 made: BTreeMap::new(),
             }),
@@ -192,7 +201,19 @@ impl FakeProvider {
 
     /// Something that this provider lists although it was not made by `spawn`.
     pub fn place(&self, other: Listed) {
-        self.world().others.insert(other.handle.clone(), other);
+        let mut world = self.world();
+        world.ended_others.remove(&other.handle);
+        world.others.insert(other.handle.clone(), other);
+    }
+
+    /// From now on these regions, and no others, cannot be listed.
+    pub fn unlisted_regions(&self, regions: &[&str]) {
+        self.world().unlisted = regions.iter().map(|region| (*region).to_owned()).collect();
+    }
+
+    /// How many resources the longest page had that was ever listed.
+    pub fn longest_page(&self) -> usize {
+        self.world().longest_page
     }
 
     /// From now on these parts of the provider cannot be asked when it is listed.
@@ -278,6 +299,16 @@ impl Provider for FakeProvider {
     }
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen> {
         self.act(Call::Inspect, &handle.0, |_, world| {
+            if let Some(other) = world.others.get(&handle.0) {
+                return Ok(match other.nonce.as_deref() {
+                    _ if !other.is_there() => Seen::Gone,
+                    Some(tag) if tag != nonce => Seen::Stranger,
+                    _ => Seen::Alive,
+                });
+            }
+            if world.ended_others.contains(&handle.0) {
+                return Ok(Seen::Gone);
+            }
             check_name(&handle.0)?;
             let Some(machine) = world.machines.get_mut(&handle.0) else { return Ok(Seen::Gone) };
             go_on(machine);
@@ -297,6 +328,7 @@ impl Provider for FakeProvider {
                     return Err(stranger(&handle.0));
                 }
                 world.others.remove(&handle.0);
+                world.ended_others.insert(handle.0.clone());
                 return Ok(());
             }
             check_name(&handle.0)?;
@@ -318,7 +350,14 @@ impl Provider for FakeProvider {
         })
     }
     fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage> {
-        self.act(Call::List, &ask.prefix, |settings, world| Ok(list(settings, world, ask)))
+        self.act(Call::List, &ask.prefix, |settings, world| {
+            if let Some(region) = ask.region.as_ref().filter(|region| world.unlisted.contains(region)) {
+                return Err(Trouble::new(TroubleKind::Network, format!("{region} cannot be listed")));
+            }
+            let page = list(settings, world, ask);
+            world.longest_page = world.longest_page.max(page.listed.len());
+            Ok(page)
+        })
     }
     fn delete<'a>(&'a self, kind: ResourceType, handle: &'a Handle) -> ProviderFuture<'a, ()> {
         self.act(Call::Delete, &handle.0, |_, world| {

@@ -82,6 +82,12 @@ pub struct Order {
     pub instance_type: Option<String>,
     /// Which of the provider's rooms, where it has several.
     pub place: Option<String>,
+    /// What the machine is made from, as its provider names it; none: the provider's own choice.
+    pub image: Option<String>,
+    /// At least so large; none: the provider's own choice.
+    pub disk_bytes: Option<i64>,
+    /// For the machine's first start, as its provider takes it.
+    pub user_data: Option<String>,
     /// For people who look at the provider's own lists.
     pub labels: BTreeMap<String, String>,
 }
@@ -89,8 +95,18 @@ pub struct Order {
 impl Order {
     /// An ordinary machine of no particular type.
     pub fn new(boot: Boot, region: impl Into<String>, resources: Resources) -> Order {
-        let (region, labels) = (region.into(), BTreeMap::new());
-        Order { boot, region, resources, spot: false, instance_type: None, place: None, labels }
+        Order {
+            boot,
+            region: region.into(),
+            disk_bytes: resources.disk_bytes,
+            resources,
+            spot: false,
+            instance_type: None,
+            place: None,
+            image: None,
+            user_data: None,
+            labels: BTreeMap::new(),
+        }
     }
 }
 

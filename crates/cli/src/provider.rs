@@ -240,7 +240,7 @@ fn prices(found: &[PriceView]) -> u8 {
     let mut table = Table::new(["PROVIDER", "REGION", "SPOT", "TYPE", "SIZE", "PER HOUR"]).without_if_narrow(&["SIZE"]);
     for it in found {
         let gpu = it.gpu.as_deref().and_then(|text| wire::model::spec::Gpu::parse(text).ok());
-        let size = Resources { cpu_milli: it.cpu_milli, memory_bytes: it.memory_bytes, gpu };
+        let size = Resources { cpu_milli: it.cpu_milli, memory_bytes: it.memory_bytes, gpu, disk_bytes: None };
         table.row([
             it.provider.clone(),
             one_line(&it.region),
@@ -273,17 +273,33 @@ async fn add(settings: &Settings, args: AddArgs) -> Done {
 
 /// A control plane on this computer sleeps with it. Machines that cost money go on costing it meanwhile: a user of such a provider is told.
 pub async fn say_what_sleep_does(plane: &ControlPlane, submit: &Submit) {
-    let asked = submit.provider.iter().chain(&submit.providers).next();
-    let (Some(name), true) = (asked, plane.is_embedded() && submit.on_lost_control.as_deref() != Some("finish")) else {
+    if !plane.is_embedded() || submit.on_lost_control.as_deref() == Some("finish") {
         return;
-    };
-    let found: Done<ProviderView> = plane.get(&format!("/providers/{}", encode(name))).await;
-    if found.is_ok_and(|found| found.bills) {
-        eprintln!(
-            "repl: {} bills: if this computer sleeps for 15m, the job is stopped there (`on_lost_control: finish` in a run file lets it go on)",
-            one_line(name)
-        );
     }
+    let mut billing = Vec::new();
+    for name in submit.provider.iter().chain(&submit.providers) {
+        let found: Done<ProviderView> = plane.get(&format!("/providers/{}", encode(name))).await;
+        if found.is_ok_and(|found| found.bills) && !billing.contains(name) {
+            billing.push(name.clone());
+        }
+    }
+    if let Some(told) = what_sleep_does(&billing) {
+        eprintln!("repl: {told}");
+    }
+}
+
+/// Of those that the run may go to and that bill.
+fn what_sleep_does(billing: &[String]) -> Option<String> {
+    let names: Vec<String> = billing.iter().map(|name| one_line(name)).collect();
+    let bill = match names.len() {
+        0 => return None,
+        1 => "bills",
+        _ => "bill",
+    };
+    Some(format!(
+        "{} {bill}: if this computer sleeps for 15m, the job is stopped there (`on_lost_control: finish` in a run file lets it go on)",
+        names.join(" and ")
+    ))
 }
 
 /// What the kind is told: its own flags, and `--set`.
@@ -403,5 +419,13 @@ mod tests {
         assert_eq!(set, json!({ "max_instances": 2, "word": "yes=no" }));
         assert!(said("add ssh lab").unwrap_err().text.contains("needs hosts"));
         assert!(said("add local x --set nothing").unwrap_err().text.contains("is not KEY=VALUE"));
+    }
+
+    #[test]
+    fn every_provider_that_bills_is_named_in_what_is_said_of_sleep() {
+        let told = |names: &[&str]| what_sleep_does(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(told(&[]), None);
+        assert!(told(&["lab"]).unwrap().starts_with("lab bills: if this computer sleeps"));
+        assert!(told(&["lab", "cloud"]).unwrap().starts_with("lab and cloud bill: if this computer sleeps"));
     }
 }

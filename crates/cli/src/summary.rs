@@ -258,6 +258,7 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 16]
         cpu_milli: it.cpu_milli,
         memory_bytes: it.memory_bytes,
         gpu: it.gpu.as_deref().and_then(|text| Gpu::parse(text).ok()),
+        disk_bytes: it.disk_bytes,
     };
     let (size, limits) = (resources(&plan.machine_size), resources(&plan.limits));
     let unlimited = limits == Resources::default();

@@ -1,6 +1,7 @@
 //! The desired document of an instance: all that its runner should be doing, computed from rows whenever it is asked for.
 
 use crate::command::{self, Caller, Server, Started};
+use crate::intents::launch_run;
 use crate::step::is_in_flight;
 use crate::{Engine, EngineContext};
 use model::agent::{Agent, AgentKind};
@@ -11,7 +12,7 @@ use model::instance::{Instance, InstanceStatus};
 use model::job::{Job, JobStatus};
 use model::plan::MachinePlan;
 use model::run::Run;
-use model::spec::{Command, Resources, RunContent, Sandbox, StdinRef};
+use model::spec::{BlobSource, Command, Resources, RunContent, Sandbox, StdinRef};
 use model::step::{Step, StepTry, ToolKind};
 use model::stub::{SealedStub, Stub};
 use model::task::Task;
@@ -57,6 +58,8 @@ pub struct DesiredJob {
     pub files: Option<TreeRef>,
     /// The snapshot that is laid under its files, as long as they are to be brought.
     pub base: Option<TreeRef>,
+    /// Where it reads what these name.
+    pub source: BlobSource,
     /// The whole tree of its files, folders' documents included, if it is small, and a small standard input, by hash.
     pub inline: BTreeMap<String, Vec<u8>>,
     /// Those that have begun and have not been seen to end.
@@ -103,6 +106,7 @@ struct Found {
     job: Job,
     run: Run,
     content: RunContent,
+    source: BlobSource,
     secrets: BTreeMap<String, String>,
     /// Of a planned agent; a plain task's one step follows from its run.
     commands: Vec<FoundCommand>,
@@ -149,7 +153,7 @@ impl Engine {
     }
 
     async fn desired_job(&self, instance: &Instance, found: Found, workdir: String) -> Result<DesiredJob, Failure> {
-        let Found { job, run, content, secrets, commands } = found;
+        let Found { job, run, content, source, secrets, commands } = found;
         let files = content.files.clone().filter(|_| job.running_at.is_none());
         let mut inline = match job.running_at {
             None => self.inline(run.org, &content),
@@ -171,7 +175,7 @@ impl Engine {
         let stub = Stub::of((&job, &run, &content), instance, org_name, workdir.clone());
         let stub = self.context.installation.seal_stub(&stub);
         let base = content.base.clone().filter(|_| job.running_at.is_none());
-        Ok(DesiredJob { base, job, run, content, workdir, secrets, limits, files, inline, steps, closed, stub })
+        Ok(DesiredJob { base, job, run, content, source, workdir, secrets, limits, files, inline, steps, closed, stub })
     }
 
     /// Names of orgs never change, so each is read once.
@@ -273,7 +277,8 @@ fn find_job(tx: &mut Tx, context: &EngineContext, job: Job) -> Result<Found, Fai
         commands = find_commands(tx, context, &run, &job)?;
     }
     let secrets = open_secrets(tx, context, run.org, &named)?;
-    Ok(Found { job, run, content, secrets, commands })
+    let source = launch_run::source_of(tx, context, &job)?;
+    Ok(Found { job, run, content, source, secrets, commands })
 }
 
 fn machine_of(tx: &mut Tx, agent: AgentId) -> Result<MachinePlan, Failure> {

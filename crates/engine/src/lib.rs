@@ -85,6 +85,7 @@ pub use reach::ControlUrls;
 pub use relay::Dialler;
 pub use store;
 
+use model::spec::BlobSource;
 use model::step::ToolKind;
 use model::{Failure, Refused};
 use std::collections::BTreeMap;
@@ -110,6 +111,8 @@ pub struct EngineContext {
     /// PEM of the authorities they trust beside those of their system.
     pub control_ca: Option<String>,
     pub presence: Presence,
+    /// What the blob store can do.
+    pub blob_source: BlobSource,
     /// Ends the wait for an act that takes too long.
     pub timer: Arc<dyn Timer>,
 }

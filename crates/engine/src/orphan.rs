@@ -99,12 +99,13 @@ impl OrphanPicture {
 }
 
 impl Engine {
-    /// One item for each provider and region, made when the control plane starts.
+    /// One item for each provider and region, made when the control plane starts and due at once: a database that was restored from an
+    /// older copy passes the ids of what providers list before it gives out many.
     pub async fn arm_scans(&self) -> Result<(), Failure> {
         let context = self.context.clone();
         self.store
             .write(Lane::Low, "orphan.arm", move |tx| {
-                let due = tx.at() + context.config.orphans.scan_every_ms;
+                let due = tx.at();
                 for (provider, region) in regions(&context) {
                     let pool = store::pool::ensure(tx, &provider, &region)?;
                     tx.wake(WorkKind::Scan, pool.0, due);

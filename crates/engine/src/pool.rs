@@ -447,6 +447,7 @@ mod tests {
             control_urls: crate::ControlUrls::only("test:"),
             control_ca: None,
             presence: crate::Presence::alone(),
+            blob_source: model::spec::BlobSource::ControlPlane,
             timer: Arc::new(crate::workflow::tests::Never),
         })
     }

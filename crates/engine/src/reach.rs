@@ -83,6 +83,7 @@ mod tests {
             control_urls: ControlUrls { host: "unix:/s".into(), public: public.map(str::to_owned) },
             control_ca: None,
             presence: crate::Presence::alone(),
+            blob_source: model::spec::BlobSource::ControlPlane,
             timer: Arc::new(crate::workflow::tests::Never),
         }
     }

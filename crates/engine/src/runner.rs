@@ -1,5 +1,6 @@
 //! Requests of runners: register, heartbeat, report. A report is accepted or refused by its job's epoch alone; a repeated report changes nothing.
 
+use crate::intents::launch_run;
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
 use model::bug;
@@ -36,6 +37,10 @@ pub enum What {
     Accepted,
     SyncComplete {
         blobs: i64,
+    },
+    /// What its files name cannot be read where it was told to.
+    SourceFailed {
+        why: String,
     },
     Started {
         unenforced: Option<String>,
@@ -447,6 +452,7 @@ fn happened(run_tx: &mut RunTx<'_>, job: JobId, fact: &Fact, logged: i64) -> Res
     let event = match what {
         What::Accepted => return Ok(()),
         What::SyncComplete { blobs } => JobEvent::SyncComplete { blobs: *blobs },
+        What::SourceFailed { why } => return launch_run::source_failed(run_tx, job, why),
         What::Started { unenforced } => {
             if let (None, Some(step)) = (run_tx.job(job)?.step, fact.step) {
                 run_tx.command_started(step)?;

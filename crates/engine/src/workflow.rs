@@ -8,10 +8,10 @@ pub(crate) mod kind;
 pub(crate) mod tests;
 
 pub(crate) use crate::manifest::open_manifest;
-pub(crate) use advance::advance_in;
+pub(crate) use advance::{advance_in, fail_in};
 pub use model::workflow::topology;
 
-use crate::intents::{self, cleanup_manifest, launch_run, terminate_instance};
+use crate::intents::{self, cleanup_manifest, create_snapshot, launch_run, terminate_instance};
 use crate::run::KeyedResponse;
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
@@ -115,23 +115,20 @@ impl Engine {
         let context = self.context.clone();
         self.keyed(Lane::Normal, "instance.terminate", key, 200, move |tx| {
             let workflow = owned(tx, org, id)?;
-            let why = match (workflow.intent, workflow.status) {
-                (Intent::TerminateInstance, WorkflowStatus::Failed) => {
+            if workflow.status != WorkflowStatus::Failed {
+                let why = format!("only a failed workflow can be tried again, and {id} is {}", workflow.status);
+                return Err(Refused::Conflict { why }.into());
+            }
+            let begun = match workflow.intent {
+                Intent::LaunchRun => launch_again(tx, &context, &workflow)?,
+                Intent::TerminateInstance => {
                     let instance = workflow.instance.ok_or_else(|| Refused::not_found("instance", id))?;
-                    let begun = terminate_instance::begin_again(tx, instance, "asked again")?;
-                    return Ok(render(&owned(tx, org, begun)?));
+                    terminate_instance::begin_again(tx, instance, "asked again")?
                 }
-                (Intent::LaunchRun, WorkflowStatus::Failed) => {
-                    let begun = launch_again(tx, &context, &workflow)?;
-                    return Ok(render(&owned(tx, org, begun)?));
-                }
-                (Intent::CleanupManifest, WorkflowStatus::Failed) => {
-                    let begun = cleanup_manifest::begin_again(tx, &workflow)?;
-                    return Ok(render(&owned(tx, org, begun)?));
-                }
-                _ => "only a failed workflow can be tried again",
+                Intent::CreateSnapshot => create_snapshot::begin_again(tx, &workflow)?,
+                Intent::CleanupManifest => cleanup_manifest::begin_again(tx, &workflow)?,
             };
-            Err(Refused::Conflict { why: why.to_owned() }.into())
+            Ok(render(&owned(tx, org, begun)?))
         })
         .await
     }

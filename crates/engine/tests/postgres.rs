@@ -67,6 +67,7 @@ fn control_plane_of(config: Config, database: Database, blobs: &Path, provider: 
         control_urls: engine::ControlUrls::only("test:"),
         control_ca: None,
         presence: Presence::alone(),
+        blob_source: store.blobs().source(),
         timer: Arc::new(Never),
     };
     Arc::new(Engine::new(context, store).unwrap())

@@ -175,7 +175,7 @@ impl Host {
 
     fn share(&self, facts: &HostFacts) -> Resources {
         let of = |whole: Option<i64>| whole.map(|whole| whole / self.slots.max(1));
-        Resources { cpu_milli: of(facts.cpu_milli), memory_bytes: of(facts.memory_bytes), gpu: None }
+        Resources { cpu_milli: of(facts.cpu_milli), memory_bytes: of(facts.memory_bytes), gpu: None, disk_bytes: None }
     }
 
     /// The numbers of the GPUs that a machine gets: all of a host that is not split, what was asked for of one that is. Those that were

@@ -233,7 +233,7 @@ mod tests {
         Candidate { name: "local".into(), quotes: vec![quote("local", false, 1)], ..Candidate::default() }
     }
 
-    const PLAIN: &Resources = &Resources { cpu_milli: None, memory_bytes: None, gpu: None };
+    const PLAIN: &Resources = &Resources { cpu_milli: None, memory_bytes: None, gpu: None, disk_bytes: None };
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()

@@ -177,6 +177,8 @@ pub struct Trouble {
     pub what: String,
     pub retry: bool,
     pub effect: Effect,
+    /// No sooner than after this, as who failed has said.
+    pub retry_after_ms: Option<i64>,
 }
 
 impl Trouble {
@@ -191,7 +193,7 @@ impl Trouble {
                 | TroubleKind::Database
         );
         let effect = if kind == TroubleKind::Timeout { Effect::Perhaps } else { Effect::None };
-        Trouble { kind, what: what.into(), retry, effect }
+        Trouble { kind, what: what.into(), retry, effect, retry_after_ms: None }
     }
     pub fn internal(what: impl Into<String>) -> Trouble {
         Trouble::new(TroubleKind::Internal, what)

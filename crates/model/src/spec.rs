@@ -1,7 +1,9 @@
 //! What a user asked for: the run's specification as it was accepted, defaults filled in. Never changes after submission.
 
+mod blob_source;
 mod resources;
 
+pub use blob_source::BlobSource;
 pub use resources::{GPU_PATTERN, Gpu, MAX_GPUS, Resources, show_cpu, show_memory};
 
 use crate::feature::MAX_FEATURES;
@@ -575,13 +577,7 @@ impl RunSpec {
             "budget",
             "must be a positive number of credits, e.g. 5 or 0.25",
         )?;
-        check(self.resources.cpu_milli.is_none_or(|c| c > 0), "cpu", "must be positive, e.g. 2 or 0.5")?;
-        check(
-            self.resources.memory_bytes.is_none_or(|m| m >= MIN_MEMORY_BYTES),
-            "memory",
-            "must be at least 4MB, e.g. 512MB or 2GB",
-        )?;
-        self.resources.gpu.as_ref().map_or(Ok(()), Gpu::check)?;
+        self.resources.check()?;
         self.check_cache()?;
         if let Some(retry) = &self.retry {
             check(

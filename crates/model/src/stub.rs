@@ -1,6 +1,7 @@
 //! A stub: what a runner keeps of a job, sealed by the control plane that sent the job, so that the job can be tracked again after the loss
 //! of the database. It holds no secret and no environment, and is not enough to run the command once more.
 
+use crate::feature::Feature;
 use crate::instance::Instance;
 use crate::job::Job;
 use crate::run::Run;
@@ -47,6 +48,14 @@ pub struct Stub {
     pub stop_duration_ms: i64,
     pub on_lost_control: OnLostControl,
     pub price_micro: i64,
+    /// Of the machine: the numbers of its GPUs on its host, the init that it has or that the job brings, and its features. Their removal
+    /// scripts are left out: the settings have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<i64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_checksum: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<Feature>,
 }
 
 /// A stub as a runner keeps it: the very text that was sealed.
@@ -89,6 +98,9 @@ impl Stub {
             stop_duration_ms: run.spec.stop_duration_ms,
             on_lost_control: run.spec.on_lost_control,
             price_micro: job.price_micro,
+            gpus: instance.gpus.clone(),
+            init_checksum: instance.init_checksum.clone(),
+            features: instance.features.iter().map(without_script).collect(),
         }
     }
 
@@ -100,6 +112,10 @@ impl Stub {
             () => None,
         }
     }
+}
+
+fn without_script(feature: &Feature) -> Feature {
+    Feature { remove: String::new(), ..feature.clone() }
 }
 
 /// As it was if it is short, else its beginning.

@@ -283,6 +283,7 @@ fn read_agent(at: usize, value: &Value) -> Agent {
             cpu_milli: resources.quantity("cpu", quantity::cpu),
             memory_bytes: resources.quantity("memory", quantity::memory),
             gpu: resources.quantity("gpu", |text| model::spec::Gpu::parse(text.trim())),
+            disk_bytes: None,
         },
         provider: agent.text("provider"),
         region: agent.text("region"),

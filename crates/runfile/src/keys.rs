@@ -268,6 +268,14 @@ pub const RESOURCES: &[Key] = &[
         flag: Some("--cpu"),
     },
     Key {
+        name: "disk",
+        value: Value::Memory,
+        about: "Disk that its machine has, where its provider says how much that is; at least 4 MB. It is not a limit.",
+        default: "any",
+        example: "20GB",
+        flag: None,
+    },
+    Key {
         name: "gpu",
         value: Value::Gpu,
         about: "GPUs: part of the model's name, and how many; a number alone is of any kind.",

@@ -54,7 +54,6 @@ const NOT_HERE: &[&str] = &[
     "replicas",
     "volumes",
     "python",
-    "disk",
     "shm_size",
 ];
 /// Names that other tools, or our flags, have for a field.
@@ -70,7 +69,7 @@ const MEANT: &[(&[&str], &str)] = &[
     (&["mem", "ram"], "resources.memory"),
     (&["gpu", "gpus"], "resources.gpu"),
 ];
-const RESOURCES: &[&str] = &["cpu", "memory", "gpu"];
+const RESOURCES: &[&str] = &["cpu", "memory", "disk", "gpu"];
 const SANDBOX: &[&str] = &["network"];
 const CACHE: &[&str] = &["salt", "errors"];
 const RETRY: &[&str] = &["on_events", "max_attempts", "duration", "delay"];
@@ -194,6 +193,7 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Done<(Submit, 
     if let Some(resources) = fields.inner("resources", RESOURCES)? {
         submit.resources.cpu_milli = resources.read("cpu", quantity::cpu)?;
         submit.resources.memory_bytes = resources.read("memory", quantity::memory)?;
+        submit.resources.disk_bytes = resources.read("disk", quantity::memory)?;
         submit.resources.gpu = resources.read("gpu", quantity::gpu)?;
     }
     variables(&fields, env, &mut submit)?;
@@ -239,6 +239,7 @@ pub fn defaults(table: &impl Serialize, env: Option<&dyn Fn(&str) -> Option<Stri
     if let Some(resources) = fields.inner("resources", RESOURCES)? {
         submit.resources.cpu_milli = resources.read("cpu", quantity::cpu)?.or(submit.resources.cpu_milli);
         submit.resources.memory_bytes = resources.read("memory", quantity::memory)?.or(submit.resources.memory_bytes);
+        submit.resources.disk_bytes = resources.read("disk", quantity::memory)?;
         submit.resources.gpu = resources.read("gpu", quantity::gpu)?.or(submit.resources.gpu);
     }
     match env {
@@ -265,6 +266,7 @@ pub fn fill(submit: &mut Submit, defaults: &Submit) {
     or(&mut submit.working_dir, &defaults.working_dir);
     or(&mut submit.resources.cpu_milli, &defaults.resources.cpu_milli);
     or(&mut submit.resources.memory_bytes, &defaults.resources.memory_bytes);
+    or(&mut submit.resources.disk_bytes, &defaults.resources.disk_bytes);
     or(&mut submit.resources.gpu, &defaults.resources.gpu);
     if submit.provider.is_none() && submit.providers.is_empty() {
         submit.providers.clone_from(&defaults.providers);
@@ -532,13 +534,14 @@ mod tests {
     #[test]
     fn a_task_reads_as_it_is_written() {
         let text = "type: task\nname: train\ncommands:\n  - python train.py\n  - echo done\nenv:\n  EPOCHS: 3\n  DEBUG: true\n\
-            files: [train.py, 'data:input']\nresources: {cpu: 0.5, memory: 2GB}\nretry: 2\nmax_duration: 2h30m\n\
+            files: [train.py, 'data:input']\nresources: {cpu: 0.5, memory: 2GB, disk: 20GB}\nretry: 2\nmax_duration: 2h30m\n\
             budget: 0.25\npriority: high\nartifacts: out/*\nsecrets: [KEY]\nmerge: true\nhold: 1h\nregion:\n";
         let (submit, files) = parsed(text).unwrap();
         assert_eq!(submit.commands, ["python train.py", "echo done"]);
         assert_eq!((submit.env["EPOCHS"].as_str(), submit.env["DEBUG"].as_str()), ("3", "true"));
         assert_eq!(files, ["train.py", "data:input"]);
         assert_eq!((submit.resources.cpu_milli, submit.resources.memory_bytes), (Some(500), Some(2 << 30)));
+        assert_eq!(submit.resources.disk_bytes, Some(20 << 30));
         assert_eq!(submit.retry.unwrap().max_attempts, 2);
         assert_eq!((submit.max_duration_ms, submit.hold_ms), (Some(9_000_000), Some(3_600_000)));
         assert_eq!((submit.budget.as_deref(), submit.priority.as_deref()), (Some("0.25"), Some("high")));
@@ -576,7 +579,11 @@ mod tests {
             ("type: tsk", "unknown type `tsk`", "use `type: task`"),
             ("commands: [x]", "`type` is missing", "begin with `type: task`"),
             ("type: task\nnodes: 2", "`nodes` cannot be used in this version", "leave it out"),
-            ("type: task\nresources: {disk: 1}", "`resources.disk` cannot be used in this version", "leave it out"),
+            (
+                "type: task\nresources: {shm_size: 1}",
+                "`resources.shm_size` cannot be used in this version",
+                "leave it out",
+            ),
             ("type: task\nresources: {gpo: 1}", "unknown field `resources.gpo`", "did you mean `gpu`?"),
             ("- x", "a run file is a list of `field: value`", "begin with `type: task`"),
             (
@@ -605,7 +612,7 @@ mod tests {
             ("type: task\npriority: urgent", "`priority`: `urgent` is none of high, normal", "known: high, normal"),
             (
                 "type: task\nresources: 5",
-                "`resources`: must contain fields (cpu, memory, gpu)",
+                "`resources`: must contain fields (cpu, memory, disk, gpu)",
                 "write it like `resources: {cpu: …}`",
             ),
             (

@@ -55,6 +55,7 @@ fn written(run: &Run, content: &RunContent) -> Value {
     let mut resources = Map::new();
     resources.extend(terms.resources.cpu_milli.map(|milli| ("cpu".to_owned(), json!(format!("{milli}m")))));
     resources.extend(terms.resources.memory_bytes.map(|bytes| ("memory".to_owned(), json!(format!("{bytes}b")))));
+    resources.extend(terms.resources.disk_bytes.map(|bytes| ("disk".to_owned(), json!(format!("{bytes}b")))));
     resources.extend(terms.resources.gpu.as_ref().map(|gpu| ("gpu".to_owned(), json!(gpu.to_string()))));
     say("resources", Value::Object(resources));
     say("provider", json!(terms.provider));

@@ -82,6 +82,7 @@ impl World {
             control_urls: engine::ControlUrls::only("unix:/nonexistent"),
             control_ca: None,
             presence: Presence::default(),
+            blob_source: store.blobs().source(),
             timer: Arc::new(crate::worker::Clockwork),
         };
         let engine = Engine::new(state, store).unwrap().refusing(crate::problem::remembered);

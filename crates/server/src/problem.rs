@@ -148,7 +148,8 @@ fn fitting(asked: &Resources, largest: &Resources) -> String {
         |asked: Option<i64>, largest: Option<i64>| largest.filter(|largest| asked.is_some_and(|it| it > *largest));
     let cpu = more(asked.cpu_milli, largest.cpu_milli).map(|milli| format!("--cpu {}", show_cpu(milli)));
     let memory = more(asked.memory_bytes, largest.memory_bytes).map(|bytes| format!("--memory {}", show_memory(bytes)));
-    let most: Vec<String> = cpu.into_iter().chain(memory).collect();
+    let disk = more(asked.disk_bytes, largest.disk_bytes).map(|bytes| format!("resources.disk {}", show_memory(bytes)));
+    let most: Vec<String> = cpu.into_iter().chain(memory).chain(disk).collect();
     format!("ask for at most {}, or choose another --provider", most.join(" "))
 }
 

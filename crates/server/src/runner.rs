@@ -20,7 +20,7 @@ use engine::store::unlisted::{Unlisted, UnlistedJob};
 use engine::store::{Hint, Installation};
 use model::feature::{Feature, FeatureState, Features};
 use model::job::{FreezeState, JobReason, LifecycleError};
-use model::spec::{Network, OnLostControl};
+use model::spec::{BlobSource, Network, OnLostControl};
 use model::{InstanceId, Refused, Timestamp};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -339,6 +339,7 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         limits,
         files,
         base,
+        source,
         inline,
         steps,
         closed,
@@ -380,6 +381,10 @@ fn wired_job(installation: &Installation, desired: engine::desired::DesiredJob) 
         secrets: wired_secrets(secrets),
         files,
         base: base.map(|tree| protocol::SyncTree { hash: tree.hash, inline: BTreeMap::new(), plain_modes: clean }),
+        source: match source {
+            BlobSource::Direct => protocol::BlobSource::Direct,
+            BlobSource::ControlPlane => protocol::BlobSource::ControlPlane,
+        },
         init: content.init.zip(spec.init_checksum).map(|(script, checksum)| protocol::Init { script, checksum }),
         limits: protocol::Limits { cpu_milli: limits.cpu_milli, memory_bytes: limits.memory_bytes },
         attempt: job.attempt,
@@ -443,6 +448,7 @@ fn fact(fact: protocol::Fact) -> Option<Fact> {
     let what = match fact.what {
         protocol::What::Accepted => What::Accepted,
         protocol::What::SyncComplete { fetched_blobs, .. } => What::SyncComplete { blobs: fetched_blobs },
+        protocol::What::SourceFailed { why } => What::SourceFailed { why },
         protocol::What::Started { unenforced } => What::Started { unenforced },
         protocol::What::Initialised { checksum } => What::Initialised { checksum },
         protocol::What::Froze => What::Froze,

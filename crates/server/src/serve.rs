@@ -156,6 +156,7 @@ fn open(
             Database::Postgres(_) => Presence::default(),
             _ => Presence::alone(),
         },
+        blob_source: store.blobs().source(),
         timer: Arc::new(crate::worker::Clockwork),
     };
     let engine = Engine::new(state, store)?.refusing(crate::problem::remembered).executing(settings.executor()?);

@@ -91,7 +91,7 @@ pub(crate) fn submission(
 fn resources(body: &Submit) -> Result<Resources, Refused> {
     let asked = &body.resources;
     let gpu = asked.gpu.as_deref().map(Gpu::parse).transpose().map_err(|why| Refused::invalid("gpu", why))?;
-    Ok(Resources { cpu_milli: asked.cpu_milli, memory_bytes: asked.memory_bytes, gpu })
+    Ok(Resources { cpu_milli: asked.cpu_milli, memory_bytes: asked.memory_bytes, gpu, disk_bytes: asked.disk_bytes })
 }
 
 /// The providers that the request names; empty if it names none.

@@ -127,6 +127,7 @@ pub(crate) fn plan(spec: &RunSpec, plan: &engine::plan::Plan) -> Plan {
         cpu_milli: r.cpu_milli,
         memory_bytes: r.memory_bytes,
         gpu: r.gpu.as_ref().map(ToString::to_string),
+        disk_bytes: r.disk_bytes,
     };
     let (machine, placement) = match plan.placement {
         Place::Now(instance) => (Some(instance), "now"),

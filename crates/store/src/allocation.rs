@@ -1,5 +1,6 @@
 //! Rows of allocations. The warm pool is a query over them, never a structure.
 
+use crate::newest::made_at;
 use crate::post::Meaning;
 use crate::sql::Sql;
 use crate::tx::Tx;
@@ -11,10 +12,19 @@ use model::{AllocationId, Failure, InstanceId, JobId, OrgId, PoolId, Refused};
 
 pub fn insert(tx: &mut Tx, a: &Allocation) -> Result<(), Failure> {
     tx.hint(Hint::Org(a.org, Topic::Machines));
-    tx.post(
-        &INSERT,
-        args![a.id, a.org, a.instance, a.job, a.status.as_str(), kept(a), a.debug_hold_until, a.version, doc::write(a)],
-    )
+    let row = args![
+        a.id,
+        a.org,
+        a.created_at,
+        a.instance,
+        a.job,
+        a.status.as_str(),
+        kept(a),
+        a.debug_hold_until,
+        a.version,
+        doc::write(a)
+    ];
+    tx.post(&INSERT, row)
 }
 
 /// Compare-and-set by version: the later of two claims is refused.
@@ -83,7 +93,8 @@ pub fn count_held(tx: &mut Tx) -> Result<i64, Failure> {
 }
 
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allocation>, Failure> {
-    doc::page(tx.rows(&PAGE, &args![org, before, limit])?, 0)
+    let at = made_at(tx, &MADE_AT, before)?;
+    doc::page(tx.rows(&PAGE, &args![org, at, before, limit])?, 0)
 }
 
 /// Whether the folder of this allocation is still kept.
@@ -92,11 +103,11 @@ fn kept(a: &Allocation) -> bool {
 }
 
 pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &SAVE, &FIND, &AVAILABLE, &OF_INSTANCE, &KEPT_ON, &KEPT_IDS, &OF_JOB, &COUNT_HELD, &PAGE];
+    &[&INSERT, &SAVE, &FIND, &AVAILABLE, &OF_INSTANCE, &KEPT_ON, &KEPT_IDS, &OF_JOB, &COUNT_HELD, &PAGE, &MADE_AT];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO allocations (id, org_id, instance_id, job_id, status, kept, hold_until, version, doc)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    "INSERT INTO allocations (id, org_id, created_at, instance_id, job_id, status, kept, hold_until, version, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 );
 const SAVE: Sql = Sql::new(
     "UPDATE allocations SET job_id = $3, status = $4, kept = $5, hold_until = $6, version = $7, doc = $8
@@ -115,4 +126,8 @@ const KEPT_IDS: Sql = Sql::new("SELECT id FROM allocations WHERE instance_id = $
 const OF_JOB: Sql = Sql::new("SELECT doc FROM allocations WHERE job_id = $1 ORDER BY id");
 const COUNT_HELD: Sql =
     Sql::new("SELECT count(*) FROM allocations WHERE kept = 1 AND status IN ('COMPLETE', 'FAILED')");
-const PAGE: Sql = Sql::new("SELECT doc FROM allocations WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
+const PAGE: Sql = Sql::new(
+    "SELECT doc FROM allocations
+      WHERE org_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4",
+);
+const MADE_AT: Sql = Sql::new("SELECT created_at FROM allocations WHERE id = $1");

@@ -4,6 +4,7 @@
 use crate::installation::random;
 use futures_util::{Stream, StreamExt};
 use model::log::LogId;
+use model::spec::BlobSource;
 use model::{ArtifactId, Failure, OrgId, Refused, RunId, Trouble, TroubleKind, crash_point, slug};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,6 +42,7 @@ pub struct Stored {
 #[derive(Clone)]
 pub struct Blobs {
     place: Arc<Place>,
+    source: BlobSource,
 }
 
 enum Place {
@@ -56,11 +58,21 @@ impl Blobs {
         crate::private::folder(&root)?;
         crate::private::folder(&drafts)?;
         sweep(&drafts).map_err(|e| trouble(&drafts, e))?;
-        Ok(Blobs { place: Arc::new(Place::Folder(root)) })
+        Ok(Blobs { place: Arc::new(Place::Folder(root)), source: BlobSource::ControlPlane })
     }
 
     pub fn memory() -> Blobs {
-        Blobs { place: Arc::new(Place::Memory(Mutex::default())) }
+        Blobs::fake(BlobSource::ControlPlane)
+    }
+
+    /// In memory, and as if machines could read it so.
+    pub fn fake(source: BlobSource) -> Blobs {
+        Blobs { place: Arc::new(Place::Memory(Mutex::default())), source }
+    }
+
+    /// Where machines read what is here. A folder of the control plane's host is not theirs to read.
+    pub fn source(&self) -> BlobSource {
+        self.source
     }
 
     /// Begins a blob. It is invisible until it is kept under a name, and dropping it before removes it.

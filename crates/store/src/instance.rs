@@ -1,5 +1,6 @@
 //! Rows of instances. What runners report often (last seen, observed version) is in columns, and its update does not rewrite the document.
 
+use crate::newest::made_at;
 use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
@@ -12,6 +13,7 @@ pub fn insert(tx: &mut Tx, i: &Instance) -> Result<(), Failure> {
     let row = args![
         i.id,
         i.org,
+        i.created_at,
         i.pool,
         &i.name,
         i.status.as_str(),
@@ -80,7 +82,8 @@ pub fn open_in(tx: &mut Tx, pool: PoolId) -> Result<Vec<Instance>, Failure> {
 }
 
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Instance>, Failure> {
-    tx.rows(&PAGE, &args![org, before, limit])?.iter().map(read).collect()
+    let at = made_at(tx, &MADE_AT, before)?;
+    tx.rows(&PAGE, &args![org, at, before, limit])?.iter().map(read).collect()
 }
 
 fn read(row: &Row) -> Result<Instance, Failure> {
@@ -92,11 +95,11 @@ fn read(row: &Row) -> Result<Instance, Failure> {
     Ok(instance)
 }
 
-pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &LOCK, &FIND, &BY_NAME, &TELL, &SEEN, &OPEN_IN, &PAGE];
+pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &LOCK, &FIND, &BY_NAME, &TELL, &SEEN, &OPEN_IN, &PAGE, &MADE_AT];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO instances (id, org_id, pool_id, name, status, open, desired_version, observed_version, last_seen_at, version, doc)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    "INSERT INTO instances (id, org_id, created_at, pool_id, name, status, open, desired_version, observed_version, last_seen_at, version, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
 );
 const SAVE: Sql = Sql::new(
     "UPDATE instances SET status = $3, open = $4, desired_version = $5, observed_version = $6, last_seen_at = $7, version = $8, doc = $9
@@ -122,5 +125,6 @@ const OPEN_IN: Sql = Sql::new(
 );
 const PAGE: Sql = Sql::new(
     "SELECT doc, desired_version, observed_version, last_seen_at, version FROM instances
-      WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3",
+      WHERE org_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4",
 );
+const MADE_AT: Sql = Sql::new("SELECT created_at FROM instances WHERE id = $1");

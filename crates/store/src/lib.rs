@@ -36,6 +36,7 @@ pub mod log_file;
 pub mod manifest;
 pub mod message;
 mod migrate;
+mod newest;
 pub mod object;
 pub mod org;
 pub mod orphan;

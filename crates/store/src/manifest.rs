@@ -1,5 +1,6 @@
 //! Rows of manifests and of what they own. The primary key of `resources` gives every resource exactly one owner.
 
+use crate::newest::made_at;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::{args, doc};
@@ -7,7 +8,7 @@ use model::manifest::{Manifest, ResourceKind};
 use model::{Failure, ManifestId, OrgId, Trouble};
 
 pub fn insert(tx: &mut Tx, m: &Manifest) -> Result<(), Failure> {
-    tx.post(&INSERT, args![m.id, m.org, m.workflow, m.status.as_str(), m.retain_until, doc::write(m)])
+    tx.post(&INSERT, args![m.id, m.org, m.created_at, m.workflow, m.status.as_str(), m.retain_until, doc::write(m)])
 }
 
 /// A manifest that was deleted meanwhile stays so.
@@ -45,13 +46,15 @@ pub fn owner(tx: &mut Tx, kind: ResourceKind, id: i64) -> Result<Option<Manifest
 }
 
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Manifest>, Failure> {
-    doc::page(tx.rows(&PAGE, &args![org, before, limit])?, 0)
+    let at = made_at(tx, &MADE_AT, before)?;
+    doc::page(tx.rows(&PAGE, &args![org, at, before, limit])?, 0)
 }
 
-pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &OWN, &RELEASE, &RESOURCES, &OWNER, &PAGE];
+pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &OWN, &RELEASE, &RESOURCES, &OWNER, &PAGE, &MADE_AT];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO manifests (id, org_id, workflow_id, status, retain_until, doc) VALUES ($1, $2, $3, $4, $5, $6)",
+    "INSERT INTO manifests (id, org_id, created_at, workflow_id, status, retain_until, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7)",
 );
 const SAVE: Sql =
     Sql::new("UPDATE manifests SET status = $2, retain_until = $3, doc = $4 WHERE id = $1 AND status <> 'DELETED'");
@@ -64,4 +67,8 @@ const RELEASE: Sql = Sql::new("DELETE FROM resources WHERE kind = $1 AND resourc
 const RESOURCES: Sql =
     Sql::new("SELECT kind, resource_id FROM resources WHERE manifest_id = $1 ORDER BY kind, resource_id LIMIT 1000");
 const OWNER: Sql = Sql::new("SELECT manifest_id FROM resources WHERE kind = $1 AND resource_id = $2");
-const PAGE: Sql = Sql::new("SELECT doc FROM manifests WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
+const PAGE: Sql = Sql::new(
+    "SELECT doc FROM manifests
+      WHERE org_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4",
+);
+const MADE_AT: Sql = Sql::new("SELECT created_at FROM manifests WHERE id = $1");

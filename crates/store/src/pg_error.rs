@@ -26,7 +26,8 @@ pub(crate) fn met_another(error: &tokio_postgres::Error) -> bool {
 pub(crate) fn in_our_words(error: &tokio_postgres::Error, doing: &str) -> Failure {
     let doing = doing.split_whitespace().take(6).collect::<Vec<_>>().join(" ");
     let text = error.as_db_error().map_or_else(|| error.to_string(), |db| db.message().to_owned());
-    let nothing = |kind, what: String| Failure::from(Trouble { kind, what, retry: true, effect: Effect::None });
+    let nothing =
+        |kind, what: String| Failure::from(Trouble { retry: true, effect: Effect::None, ..Trouble::new(kind, what) });
     match error.code() {
         Some(&SqlState::UNIQUE_VIOLATION) => Refused::Conflict { why: format!("already there: {text}") }.into(),
         Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED) => {

@@ -1,5 +1,6 @@
 //! Rows of workflows: one row a workflow, its whole DAG inside, so that a running one never meets a changed blueprint.
 
+use crate::newest::made_at;
 use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
@@ -11,6 +12,7 @@ pub fn insert(tx: &mut Tx, w: &Workflow) -> Result<(), Failure> {
     let row = args![
         w.id,
         w.org,
+        w.created_at,
         w.intent.as_str(),
         w.status.as_str(),
         !w.status.is_end(),
@@ -52,14 +54,15 @@ pub fn of_instance(tx: &mut Tx, instance: InstanceId) -> Result<Vec<Workflow>, F
 }
 
 pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Workflow>, Failure> {
-    doc::page(tx.rows(&PAGE, &args![org, before, limit])?, 0)
+    let at = made_at(tx, &MADE_AT, before)?;
+    doc::page(tx.rows(&PAGE, &args![org, at, before, limit])?, 0)
 }
 
-pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &LOCK, &FIND, &OF_INSTANCE, &PAGE];
+pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &LOCK, &FIND, &OF_INSTANCE, &PAGE, &MADE_AT];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO workflows (id, org_id, intent, status, open, job_id, instance_id, manifest_id, version, doc)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    "INSERT INTO workflows (id, org_id, created_at, intent, status, open, job_id, instance_id, manifest_id, version, doc)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
 );
 const SAVE: Sql = Sql::new(
     "UPDATE workflows SET status = $3, open = $4, instance_id = $5, version = $6, doc = $7
@@ -68,4 +71,8 @@ const SAVE: Sql = Sql::new(
 const LOCK: Sql = Sql::new("SELECT doc FROM workflows WHERE id = $1").no_key_update().locks(Rank::Workflow);
 const FIND: Sql = Sql::new("SELECT doc FROM workflows WHERE id = $1");
 const OF_INSTANCE: Sql = Sql::new("SELECT doc FROM workflows WHERE instance_id = $1 ORDER BY id DESC LIMIT 20");
-const PAGE: Sql = Sql::new("SELECT doc FROM workflows WHERE org_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
+const PAGE: Sql = Sql::new(
+    "SELECT doc FROM workflows
+      WHERE org_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4",
+);
+const MADE_AT: Sql = Sql::new("SELECT created_at FROM workflows WHERE id = $1");

@@ -168,6 +168,7 @@ fn spec(text: String, chance: &mut Chance) -> RunSpec {
             cpu_milli: None,
             memory_bytes: chance.pick(&[None, None, Some(1 << 30), Some(4 << 30)]),
             gpu: None,
+            disk_bytes: None,
         },
         any_region: chance.one_in(3),
         max_duration_ms: chance.pick(&[None, None, Some(2 * MINUTE)]),

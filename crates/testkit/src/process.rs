@@ -166,6 +166,7 @@ pub fn engine(config: &Config, far: &FarProvider, tool: &FarTool, store: &Store,
         control_urls: engine::ControlUrls::only("sim:"),
         control_ca: None,
         presence: if alone { Presence::alone() } else { Presence::default() },
+        blob_source: store.blobs().source(),
         timer: Arc::new(far.now.clone()),
     };
     Engine::new(context, store.clone()).expect("the settings are good").reading(crate::cached_run::document)

@@ -42,6 +42,7 @@ impl Rehearsal {
         let mut config = Config::default();
         config.money.first_topup = PLENTY;
         config.calls.adapters = Some(vec!["dml-exec-*".to_owned()]);
+        let store = Store::open(&options)?;
         let context = EngineContext {
             config,
             installation: Installation::open(home)?,
@@ -51,9 +52,10 @@ impl Rehearsal {
             control_urls: engine::ControlUrls::only("unix:/nowhere"),
             control_ca: None,
             presence: Presence::default(),
+            blob_source: store.blobs().source(),
             timer: Arc::new(crate::time::Now::new(0)), // nothing here waits for an act
         };
-        let engine = Engine::new(context, Store::open(&options)?)?;
+        let engine = Engine::new(context, store)?;
         let org = engine.ensure_org("default").await?;
         Ok(Rehearsal { engine, org, recording })
     }

@@ -72,6 +72,7 @@ impl House {
         config.money.first_topup = Credits(1_000_000_000_000_000);
         // All steps of an agent may be under way at once here, more than one agent gets by default.
         config.worker.agent_steps = (TASKS * STEPS) as i64;
+        let store = Store::open(&options).unwrap();
         let context = EngineContext {
             config,
             installation: Installation::new("t3stt3st", [7; 32]),
@@ -81,9 +82,10 @@ impl House {
             control_urls: engine::ControlUrls::only("test:"),
             control_ca: None,
             presence: Presence::alone(),
+            blob_source: store.blobs().source(),
             timer: Arc::new(Never),
         };
-        let engine = Engine::new(context, Store::open(&options).unwrap()).unwrap();
+        let engine = Engine::new(context, store).unwrap();
         let org = engine.ensure_org("test").await.unwrap();
         let worker = engine.start_worker("one".to_owned()).await.unwrap();
         engine.beat(&worker).await.unwrap();

@@ -176,6 +176,9 @@ pub struct DesiredJob {
     /// Laid into the workdir before `files`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<SyncTree>,
+    /// Where it reads what these name.
+    #[serde(default, skip_serializing_if = "BlobSource::is_control_plane")]
+    pub source: BlobSource,
     /// What prepares the machine before its command starts, unless it has ended well here before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Init>,
@@ -199,6 +202,24 @@ pub struct DesiredJob {
     /// Its result is kept for other runs: its commands get no variable of the host, and its files are executable for all users or for none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clean: bool,
+}
+
+/// Where a runner reads the contents of files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlobSource {
+    /// From the blob store itself.
+    Direct,
+    /// By `GET /runner/v1/blobs/{hash}`; also what a source means that this runner does not know.
+    #[default]
+    #[serde(other)]
+    ControlPlane,
+}
+
+impl BlobSource {
+    fn is_control_plane(&self) -> bool {
+        *self == BlobSource::ControlPlane
+    }
 }
 
 /// One try of one command.
@@ -420,6 +441,8 @@ pub enum What {
     Accepted,
     /// Of a job: its files are in place.
     SyncComplete { fetched_blobs: i64, fetched_bytes: i64 },
+    /// Of a job: what its files name cannot be read where it was told to. It waits to be told another source.
+    SourceFailed { why: String },
     /// Of a step: the command was started.
     Started {
         /// Limits of the job that this machine cannot enforce, and why.

@@ -24,6 +24,7 @@ pub fn size() -> Resources {
     Resources {
         cpu_milli: Some(cores() * 1000),
         memory_bytes: installed.into_iter().chain(allowed).min(),
+        disk_bytes: None,
         gpu: gpus(Path::new(NVIDIA)),
     }
 }

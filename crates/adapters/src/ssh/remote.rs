@@ -132,7 +132,7 @@ pub fn say(answer: &Result<Value, Trouble>, to: &mut impl Write) -> io::Result<(
     let answer = match answer {
         Ok(value) => Answer::Done(value.clone()),
         Err(trouble) => {
-            let Trouble { kind, what, retry, effect } = trouble.clone();
+            let Trouble { kind, what, retry, effect, .. } = trouble.clone();
             Answer::Failed { kind, what, retry, effect }
         }
     };
@@ -146,7 +146,7 @@ pub fn heard(output: &[u8]) -> Option<Result<Value, Trouble>> {
     let line = text.lines().find_map(|line| line.strip_prefix(ANSWER))?;
     Some(match serde_json::from_str(line).ok()? {
         Answer::Done(value) => Ok(value),
-        Answer::Failed { kind, what, retry, effect } => Err(Trouble { kind, what, retry, effect }),
+        Answer::Failed { kind, what, retry, effect } => Err(Trouble { retry, effect, ..Trouble::new(kind, what) }),
     })
 }
 

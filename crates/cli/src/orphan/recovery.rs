@@ -124,6 +124,19 @@ mod tests {
             seen_at: show::now_ms(),
             jobs: vec![job(true), job(false)],
         };
+        let inferred_info = runner.inferred_info.clone();
+        let listed = report::tests::view("other_sessions", "i-77", "repl-v2a1b2c3-9ix-1h", 0, "0.5");
+        let listed = OrphanView { inferred_info, ..listed };
+        let both = super::text(&[listed], std::slice::from_ref(&runner));
+        assert!(
+            both.starts_with(
+                "Resources named like ours and not tracked (1 found)\n\nControl id v2a1b2c3, manifest 9ix:\n"
+            ),
+            "{both}"
+        );
+        assert_eq!(both.matches("repl-v2a1b2c3-9ix-1h").count(), 1, "it stands once: {both}");
+        assert_eq!(both.matches("Control id").count(), 1, "{both}");
+        assert!(both.contains("i-77") && both.contains("        running: train (run_1) of lab\n"), "{both}");
         let text = text(&[], &[runner]);
         let expected = "Resources named like ours and not tracked (1 found)
 

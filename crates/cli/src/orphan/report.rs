@@ -147,11 +147,11 @@ pub fn detail(found: &OrphanDetailView) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use wire::api::{InferredView, TailscaleView};
 
-    fn view(section: &str, id: &str, name: &str, age_ms: i64, cost: &str) -> OrphanView {
+    pub fn view(section: &str, id: &str, name: &str, age_ms: i64, cost: &str) -> OrphanView {
         OrphanView {
             provider: "aws".into(),
             provider_id: id.into(),

@@ -87,6 +87,8 @@ const VALUES: &[&str] = &[
     "{cpu: 0}",
     "{cpu: x}",
     "{memory: 5}",
+    "{disk: 20GB}",
+    "{disk: 5}",
     "{gpu: 1}",
     "{gpu: a100}",
     "{gpu: 'A100:2'}",

@@ -291,7 +291,6 @@ fn machines_holds_and_what_stands_behind_them() {
 fn orphans_are_said_kept_and_ended_by_their_id() {
     let mut session = Session::new();
     session.quietly("repl run -c true");
-    session.type_in("repl orphans list");
     // Of another installation, and one whose name cannot be read.
     for name in ["repl-0therpl4-none-1a", "repl-old"] {
         std::fs::create_dir_all(session.home().join("instances").join(name)).unwrap();

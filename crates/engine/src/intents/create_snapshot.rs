@@ -3,12 +3,12 @@
 
 use crate::snapshot::{can_be_read, changed};
 use crate::workflow;
-use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict, to_value};
+use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict, missing, to_value};
 use model::manifest::ResourceKind;
 use model::snapshot::{Snapshot, SnapshotEvent, SnapshotStatus};
 use model::time::{HOUR, MINUTE};
 use model::tree::TreeRef;
-use model::workflow::{Intent, Node};
+use model::workflow::{Intent, Node, Workflow};
 use model::{AllocationId, Failure, InstanceId, ManifestId, OrgId, RunId, SnapshotId, WorkflowId};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -79,6 +79,19 @@ pub(crate) fn begin(tx: &mut Tx, source: Source) -> Result<Snapshot, Failure> {
     };
     store::snapshot::insert(tx, &snapshot)?;
     Ok(snapshot)
+}
+
+/// A person tries a snapshot that failed again: another one, of the same folder as it is now.
+pub(crate) fn begin_again(tx: &mut Tx, failed: &Workflow) -> Result<WorkflowId, Failure> {
+    let input: Input = Deserialize::deserialize(&*failed.input)
+        .map_err(|error| model::Trouble::internal(format!("the input of {}: {error}", failed.id)))?;
+    let snapshot = store::snapshot::find(tx, input.snapshot)?.ok_or_else(|| missing("snapshot", input.snapshot))?;
+    let Snapshot { org, run, allocation, instance, .. } = snapshot;
+    let slot = store::allocation::find(tx, allocation)?.ok_or_else(|| missing("allocation", allocation))?;
+    let machine = store::instance::find(tx, instance)?;
+    can_be_read(&slot, machine.as_ref())?;
+    let source = Source { org, run, allocation, instance, workdir: slot.workdir, tree: None };
+    Ok(begin(tx, source)?.workflow)
 }
 
 /// The snapshot, or why it is not made any more.

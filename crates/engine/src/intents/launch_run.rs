@@ -4,18 +4,22 @@
 mod features;
 mod spawn;
 
+use crate::EngineContext;
 use crate::intents::create_snapshot::{self, Source};
 use crate::pool::{Decision, WarmSlot};
 use crate::run_tx::{RunTx, Tracked};
 use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict, to_value};
 use crate::workflow::{self, advance_in};
+use model::instance::Instance;
 use model::job::{Job, JobEvent, JobReason, JobStatus};
 use model::offer::Offer;
+use model::spec::BlobSource;
 use model::workflow::{Alternative, Branch, Intent, Node, NodeStatus, Pattern};
 use model::{AllocationId, Credits, Failure, InstanceId, JobId, ManifestId, RunId, SnapshotId, WorkflowId};
 use serde::{Deserialize, Serialize};
 use spawn::SpawnInstance;
 use std::sync::LazyLock;
+use store::Tx;
 
 const CHECK: &str = "check-budget";
 const CHOOSE: &str = "choose-machine";
@@ -23,6 +27,8 @@ const CLAIM: &str = "claim-warm-allocation";
 const SPAWN: &str = "spawn-instance";
 const BOOT: &str = "wait-for-boot";
 const ALLOCATE: &str = "create-allocation";
+const CHOOSE_SYNC: &str = "choose-sync";
+const SYNC_DIRECT: &str = "sync-direct";
 const SYNC: &str = "sync-files";
 const AWAIT: &str = "await-completion";
 const CHOOSE_END: &str = "choose-end";
@@ -45,6 +51,14 @@ pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
         otherwise: FINALIZE.into(),
         on_error: true,
     };
+    // What machines cannot read in the blob store themselves they are sent by the control plane.
+    let sync = Branch {
+        decided_by: ALLOCATED.logical.into(),
+        field: "direct".into(),
+        then: SYNC_DIRECT.into(),
+        otherwise: SYNC.into(),
+        on_error: true,
+    };
     Blueprint::of(Intent::LaunchRun)
         .node(Node::new(CHECK, &[], None), &CheckBudget)
         .node(Node::new(RESOLVED.logical, &[CHECK], None), &ResolveInstance)
@@ -54,8 +68,10 @@ pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
         .node(Node::new(BOOT, &[CLAIM, SPAWN], None), &WaitForBoot)
         .kind(features::INSTALL, &features::InstallFeature)
         .node(Node::new(ALLOCATE, &[BOOT], None), &CreateAllocation)
-        .node(Node::new(SYNC, &[ALLOCATE], None), &SyncFiles)
-        .node(Node::new(AWAIT, &[SYNC], None), &AwaitCompletion)
+        .choice(Node::new(CHOOSE_SYNC, &[ALLOCATE], None).branching(sync))
+        .node(Node::new(SYNC_DIRECT, &[CHOOSE_SYNC], DIRECT_LIMIT_MS).as_logical(SYNC), &SyncDirect)
+        .node(Node::new(SYNC, &[CHOOSE_SYNC], None), &SyncFiles)
+        .node(Node::new(AWAIT, &[SYNC_DIRECT, SYNC], None), &AwaitCompletion)
         .choice(Node::new(CHOOSE_END, &[AWAIT], None).branching(end))
         .node(Node::new(SNAPSHOT, &[CHOOSE_END], None).as_logical(FINALIZE), &SnapshotRun)
         .node(Node::new(FINALIZE, &[CHOOSE_END], None), &FinalizeRun)
@@ -295,6 +311,9 @@ struct Allocated {
     user: String,
     workdir: String,
     epoch: i64,
+    /// Whether its machine reads the contents of files in the blob store itself.
+    #[serde(default)]
+    direct: bool,
 }
 
 impl NodeKind for CreateAllocation {
@@ -308,7 +327,8 @@ impl NodeKind for CreateAllocation {
             return Ok(Verdict::Failed { error, uncertain: false });
         }
         let (user, workdir) = (slot.user.clone(), slot.workdir.clone());
-        Ok(ALLOCATED.done(&Allocated { allocation, user, workdir, epoch: job.epoch }))
+        let direct = run_tx.context.blob_source == BlobSource::Direct;
+        Ok(ALLOCATED.done(&Allocated { allocation, user, workdir, epoch: job.epoch, direct }))
     }
 }
 
@@ -326,6 +346,47 @@ impl NodeKind for SyncFiles {
         let synced = job.running_at.is_some();
         Ok(observed(&job, synced.then_some((&SYNCED, Synced { fetched_blobs: job.synced_blobs }))))
     }
+}
+
+/// The same, read by the machine in the blob store itself. Where that does not go, the branch falls back to the control plane.
+struct SyncDirect;
+/// A machine that has not got everything from the blob store within this gets it from the control plane: half of the time that its files may
+/// take (`limits.sync_ms`) unless the settings say otherwise.
+const DIRECT_LIMIT_MS: i64 = 5 * model::time::MINUTE;
+
+impl NodeKind for SyncDirect {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        SyncFiles.inside(node)
+    }
+
+    /// Its runner is told another source.
+    fn undo(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Undo, NodeError> {
+        let (run_tx, id) = node.run()?;
+        if let Some(instance) = run_tx.job(id)?.instance {
+            let kept = run_tx.instance(instance)?;
+            let desired_version = kept.it.desired_version + 1;
+            kept.set(Instance { desired_version, ..kept.it.clone() });
+            run_tx.tx.hint(store::Hint::Instance(instance));
+        }
+        Ok(Undo::Done)
+    }
+}
+
+/// Where the machine of a job reads the contents of its files now.
+pub(crate) fn source_of(tx: &mut Tx, context: &EngineContext, job: &Job) -> Result<BlobSource, Failure> {
+    if context.blob_source == BlobSource::ControlPlane {
+        return Ok(BlobSource::ControlPlane);
+    }
+    let workflow = store::workflow::find(tx, job.workflow)?;
+    let given_up = |node: &Node| node.name == SYNC_DIRECT && node.status == NodeStatus::Failed;
+    let failed = workflow.is_some_and(|workflow| workflow.nodes.iter().any(|node| given_up(node)));
+    Ok(if failed { BlobSource::ControlPlane } else { BlobSource::Direct })
+}
+
+/// A runner cannot read where it was told to: said twice, or too late, it changes nothing.
+pub(crate) fn source_failed(run_tx: &mut RunTx<'_>, job: JobId, why: &str) -> Result<(), Failure> {
+    let workflow = run_tx.job(job)?.workflow;
+    workflow::fail_in(run_tx, workflow, SYNC_DIRECT, why)
 }
 
 struct AwaitCompletion;

@@ -177,13 +177,12 @@ impl NodeKind for Terminate {
             match said {
                 Said::Gone(handle) => gone(tx, context, instance, Some(&handle))?,
                 Said::Unseen if at < unseen_until && !bug!(not_found_is_gone) => {
-                    return Ok(
-                        node.again("its provider does not list it, which is inconclusive for 5 minutes".into(), true)
-                    );
+                    let why = "its provider does not list it, which is inconclusive for 5 minutes";
+                    return Ok(node.again(why.into(), true, None));
                 }
                 Said::Unseen => gone(tx, context, instance, None)?,
                 Said::Stranger => displaced(tx, context, instance)?,
-                Said::NotYet(why) => return Ok(node.again(why, true)),
+                Said::NotYet { why, retry_after_ms } => return Ok(node.again(why, true, retry_after_ms)),
             }
         }
         Ok(TERMINATED.done(&Terminated { confirmed: true }))
@@ -199,19 +198,28 @@ enum Said {
     Unseen,
     /// Something has its name and not its nonce.
     Stranger,
-    NotYet(String),
+    NotYet {
+        why: String,
+        retry_after_ms: Option<i64>,
+    },
+}
+
+impl From<Trouble> for Said {
+    fn from(trouble: Trouble) -> Said {
+        Said::NotYet { why: trouble.what, retry_after_ms: trouble.retry_after_ms }
+    }
 }
 
 async fn ask_provider(context: &EngineContext, instance: &Instance) -> Said {
     let provider = match context.provider(&instance.provider) {
         Ok(provider) => provider,
-        Err(refused) => return Said::NotYet(refused.to_string()),
+        Err(refused) => return Said::NotYet { why: refused.to_string(), retry_after_ms: None },
     };
     let handle = match &instance.handle {
         Some(handle) => Some(Handle(handle.clone())),
         None => match provider.find_at(&instance.name, instance.place.as_deref()).await {
             Ok(handle) => handle,
-            Err(trouble) => return Said::NotYet(trouble.what),
+            Err(trouble) => return trouble.into(),
         },
     };
     let Some(handle) = handle else { return Said::Unseen };
@@ -219,12 +227,12 @@ async fn ask_provider(context: &EngineContext, instance: &Instance) -> Said {
         Ok(Seen::Stranger) => return Said::Stranger,
         Ok(Seen::Gone) => return Said::Gone(handle.0),
         Ok(Seen::Alive | Seen::RunnerGone | Seen::Queued { .. }) => {}
-        Err(trouble) => return Said::NotYet(trouble.what),
+        Err(trouble) => return trouble.into(),
     }
     match crash_point!("provider.terminate", provider.terminate(&handle, &instance.nonce).await) {
         Ok(()) => Said::Gone(handle.0),
         Err(_) if bug!(failed_termination_believed) => Said::Gone(handle.0),
-        Err(trouble) => Said::NotYet(trouble.what),
+        Err(trouble) => trouble.into(),
     }
 }
 

@@ -3,7 +3,8 @@
 
 use super::{OrphanPicture, one, publish};
 use crate::Engine;
-use adapters::{Handle, ListAsk};
+use adapters::provider::Seen;
+use adapters::{Handle, ListAsk, Provider};
 use model::orphan::{Listed, ResourceType};
 use model::time::SECOND;
 use model::{Failure, OrgId, OrphanId, Refused, Trouble, TroubleKind, crash_point};
@@ -72,14 +73,15 @@ impl Engine {
         let provider = self.context.lister(&orphan.provider);
         let provider = provider.map_err(|refused| Trouble::new(TroubleKind::InvalidSpec, refused.to_string()))?;
         let known = &orphan.listed;
-        let ask = ListAsk { region: Some(known.region.clone()), ..ListAsk::of(&known.name) };
-        let listed = self.in_time(provider.list(&ask)).await?.listed;
-        let Some(found) = listed.into_iter().find(|it| it.handle == known.handle) else { return Ok(()) };
-        if !is_same(&found, known) {
-            let what = format!("`{}` is another resource now: scan again and look at it", known.handle);
-            return Err(Trouble { retry: false, ..Trouble::new(TroubleKind::InvalidSpec, what) });
-        }
         let handle = Handle(known.handle.clone());
+        match self.orphan_now(provider.as_ref(), known, &handle).await? {
+            Now::Same => {}
+            Now::Gone => return Ok(()),
+            Now::Another => {
+                let what = format!("`{}` is another resource now: scan again and look at it", known.handle);
+                return Err(Trouble { retry: false, ..Trouble::new(TroubleKind::InvalidSpec, what) });
+            }
+        }
         match known.kind {
             ResourceType::Instance => {
                 let nonce = known.nonce.clone().unwrap_or_default();
@@ -92,6 +94,24 @@ impl Engine {
             }
             kind => provider.delete(kind, &handle).await,
         }
+    }
+
+    /// A machine with a tag is asked for itself: the list of its provider fails as a whole when one host is dead, which need not be its own.
+    async fn orphan_now(&self, provider: &dyn Provider, known: &Listed, handle: &Handle) -> Result<Now, Trouble> {
+        if let (ResourceType::Instance, Some(nonce)) = (known.kind, &known.nonce) {
+            return Ok(match self.in_time(provider.inspect(handle, nonce)).await? {
+                Seen::Alive | Seen::RunnerGone | Seen::Queued { .. } => Now::Same,
+                Seen::Gone => Now::Gone,
+                Seen::Stranger => Now::Another,
+            });
+        }
+        let ask = ListAsk { region: Some(known.region.clone()), ..ListAsk::of(&known.name) };
+        let listed = self.in_time(provider.list(&ask)).await?.listed;
+        Ok(match listed.into_iter().find(|it| it.handle == known.handle) {
+            Some(found) if is_same(&found, known) => Now::Same,
+            Some(_) => Now::Another,
+            None => Now::Gone,
+        })
     }
 
     async fn forget_orphan(
@@ -118,6 +138,13 @@ impl Engine {
             })
             .await
     }
+}
+
+/// What bears the id of an orphan when it is to be ended.
+enum Now {
+    Same,
+    Gone,
+    Another,
 }
 
 fn is_same(found: &Listed, known: &Listed) -> bool {

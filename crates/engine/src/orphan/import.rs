@@ -6,11 +6,12 @@ use crate::pool::WarmSlot;
 use crate::run_tx::{RunTx, Tracked};
 use crate::transition::slot_event;
 use crate::{EngineContext, Provider};
-use adapters::ListAsk;
+use adapters::Handle;
+use adapters::provider::Seen;
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
+use model::feature::{Feature, FeatureSettings, FeatureState};
 use model::instance::{Instance, InstanceEvent, InstanceStatus};
 use model::job::JobEvent;
-use model::orphan::{Listed, ResourceType};
 use model::run::{Run, RunEvent};
 use model::spec::{Retry, RunContent, RunSpec};
 use model::stub::Stub;
@@ -65,7 +66,7 @@ struct Found {
     runner: Unlisted,
     known: UnlistedJob,
     stub: Stub,
-    listed: Listed,
+    handle: Handle,
 }
 
 impl Engine {
@@ -98,10 +99,10 @@ impl Engine {
 
     async fn import_runner(&self, runner: Unlisted, by: &str, fallback: Option<OrgId>) -> Result<Imported, Failure> {
         let (known, stub) = self.chosen(&runner)?;
-        let listed = self.listed_now(&runner, &stub).await?;
+        let handle = self.handle_now(&runner, &stub).await?;
         // Before anybody hears of the job: what its runner still has is asked for from there.
         self.logs.begin_at(stub.job, stub.epoch, known.log_from).await?;
-        let found = Arc::new(Found { runner, known, stub, listed });
+        let found = Arc::new(Found { runner, known, stub, handle });
         let (context, by) = (self.context.clone(), by.to_owned());
         let run = found.stub.run;
         self.store
@@ -134,19 +135,18 @@ impl Engine {
         Ok((job.clone(), stub))
     }
 
-    /// The machine as its provider lists it now. Only the nonce proves that it is the one whose runner has spoken.
-    async fn listed_now(&self, runner: &Unlisted, stub: &Stub) -> Result<Listed, Failure> {
+    /// What its provider calls the machine. It is looked up by name, because a list fails as a whole when one host of its provider is dead.
+    /// Only the nonce proves that it is the one whose runner has spoken.
+    async fn handle_now(&self, runner: &Unlisted, stub: &Stub) -> Result<Handle, Failure> {
         let provider: Arc<dyn Provider> = self.context.provider(&stub.provider)?.clone();
-        let ask = ListAsk { region: Some(stub.region.clone()), ..ListAsk::of(&runner.name) };
-        let listed = self.in_time(provider.list(&ask)).await?.listed;
-        let is_it = |it: &Listed| {
-            let same = it.name == runner.name && it.nonce.as_deref() == Some(runner.nonce.as_str());
-            same && it.kind == ResourceType::Instance && it.is_there()
-        };
-        listed.into_iter().find(is_it).ok_or_else(|| {
-            let why = format!("{} lists no machine of its name and tag", stub.provider);
-            Refused::Conflict { why }.into()
-        })
+        if let Some(handle) = self.in_time(provider.find_by_name(&runner.name)).await? {
+            match self.in_time(provider.inspect(&handle, &runner.nonce)).await? {
+                Seen::Alive | Seen::RunnerGone | Seen::Queued { .. } => return Ok(handle),
+                Seen::Gone | Seen::Stranger => {}
+            }
+        }
+        let why = format!("{} has no machine of its name and tag", stub.provider);
+        Err(Refused::Conflict { why }.into())
     }
 }
 
@@ -223,7 +223,7 @@ fn write(
     debug_assert_ne!(manifest, ManifestId(0), "the claim has given it to the run's manifest");
     run_tx.close()?;
     store::unlisted::forget(tx, &stub.instance)?;
-    store::orphan::remove(tx, &stub.provider, &found.listed.handle)?;
+    store::orphan::remove(tx, &stub.provider, &found.handle.0)?;
     let (run, job, log_from) = (stub.run, stub.job, found.known.log_from);
     Ok(Imported { instance: machine, run, run_name: name, job, org: org_name, log_from })
 }
@@ -281,14 +281,14 @@ fn add_machine(
                 provider: stub.provider.clone(),
                 region: stub.region.clone(),
                 nonce: found.runner.nonce.clone(),
-                handle: Some(found.listed.handle.clone()),
-                place: run_tx.context.provider(&stub.provider)?.room_of(&adapters::Handle(found.listed.handle.clone())),
+                handle: Some(found.handle.0.clone()),
+                place: run_tx.context.provider(&stub.provider)?.room_of(&found.handle),
                 status: InstanceStatus::Ready,
                 resources: run_tx.context.provider(&stub.provider)?.size_for(&stub.resources),
                 on_lost_control: stub.on_lost_control,
                 price_micro: stub.price_micro,
                 workdirs: number,
-                created_at: found.listed.created_at.unwrap_or(stub.started_at).min(at),
+                created_at: stub.started_at.min(at),
                 ready_at: Some(at),
                 last_seen_at: Some(found.runner.seen_at),
                 host: Some(found.runner.host.clone()),
@@ -297,6 +297,7 @@ fn add_machine(
             }
         }
     };
+    let machine = prepared(run_tx.context, stub, machine);
     let (id, user) = (machine.id, run_tx.context.provider(&stub.provider)?.capabilities().user);
     match row {
         Some(id) => run_tx.instance(id)?.set(machine),
@@ -305,6 +306,27 @@ fn add_machine(
     let free = Allocation::free(slot, org, id, user, at);
     run_tx.allocations.push(Tracked::new(Allocation { workdir: stub.workdir.clone(), ..free }));
     Ok(())
+}
+
+/// What the machine had when the job was sent to it: GPUs that no other machine of its host may get, and what is to be removed before it
+/// ends. Its init has ended well, because only jobs whose command has been started are imported.
+fn prepared(context: &EngineContext, stub: &Stub, machine: Instance) -> Instance {
+    let with_script = |kept: &Feature| match context.config.features.get(&kept.name) {
+        Some(FeatureSettings { remove, remove_ms, .. }) => {
+            Feature { remove: remove.clone(), remove_ms: *remove_ms, ..kept.clone() }
+        }
+        None => {
+            let why = "the settings do not have it any more, and what removes it was lost with the database";
+            Feature { state: FeatureState::Left, error: Some(why.to_owned()), ..kept.clone() }
+        }
+    };
+    Instance {
+        gpus: stub.gpus.clone().or(machine.gpus),
+        features: stub.features.iter().map(with_script).collect(),
+        init_done: stub.init_checksum.is_some(),
+        init_checksum: stub.init_checksum.clone(),
+        ..machine
+    }
 }
 
 /// The slot that the older database has is of a folder that is not the job's.

@@ -60,6 +60,19 @@ pub(crate) fn in_run<T>(
     done
 }
 
+/// Fails a node that runs, and brings the workflow to what follows. A node that does not run stays as it is.
+pub(crate) fn fail_in(run_tx: &mut RunTx<'_>, id: WorkflowId, node: &str, error: &str) -> Result<(), Failure> {
+    let mut workflow = run_tx.workflow(id)?.it.clone();
+    if find(&workflow, node).is_none_or(|node| node.status != NodeStatus::Running) {
+        return Ok(());
+    }
+    let event = WorkflowEvent::NodeFailed { node: node.to_owned(), error: error.to_owned(), uncertain: false };
+    if in_run(run_tx, id, |scope| apply(scope, &mut workflow, event))? {
+        run_tx.workflow(id)?.set(workflow);
+    }
+    advance_in(run_tx, id, false)
+}
+
 /// When a node or a compensation must be looked at although nothing happens. Our own outages can only make that later.
 fn first_limit(workflow: &Workflow) -> Option<Timestamp> {
     let limits = workflow.nodes.iter().filter_map(|node| model::workflow::time_limit(node));

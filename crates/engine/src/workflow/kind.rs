@@ -18,6 +18,8 @@ use store::Tx;
 /// Tries of an act that failed in a way worth trying again.
 const TRIES: i64 = 3;
 const LONGEST_PAUSE_MS: i64 = 60 * model::time::SECOND;
+/// A provider that wants to be left alone for longer is asked again all the same.
+const LONGEST_WISH_MS: i64 = 5 * model::time::MINUTE;
 
 /// What a look at a node, or at the result of its act, decided.
 #[derive(Debug, Clone, PartialEq)]
@@ -199,15 +201,16 @@ impl<'t> NodeTx<'_, '_, 't> {
     pub(crate) fn troubled(&mut self, trouble: &Trouble) -> Verdict {
         let uncertain = trouble.effect == Effect::Perhaps;
         if trouble.retry && self.node.tries < TRIES {
-            return self.again(trouble.what.clone(), uncertain);
+            return self.again(trouble.what.clone(), uncertain, trouble.retry_after_ms);
         }
         Verdict::Failed { error: trouble.what.clone(), uncertain }
     }
 
-    /// Tries again after 2 s, then after twice as long each time, up to a minute.
-    pub(crate) fn again(&mut self, error: String, uncertain: bool) -> Verdict {
+    /// Tries again after 2 s, then after twice as long each time, up to a minute; no sooner than who failed has wished, up to 5 minutes.
+    pub(crate) fn again(&mut self, error: String, uncertain: bool, wish_ms: Option<i64>) -> Verdict {
         let pause_ms = (model::time::SECOND << self.node.tries.clamp(0, 6)).min(LONGEST_PAUSE_MS);
-        Verdict::Again { error, uncertain, at: self.at() + pause_ms }
+        let wish_ms = wish_ms.unwrap_or(0).min(LONGEST_WISH_MS);
+        Verdict::Again { error, uncertain, at: self.at() + pause_ms.max(wish_ms) }
     }
 }
 

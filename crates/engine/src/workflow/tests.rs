@@ -55,6 +55,8 @@ enum Fate {
     /// It happens, and is said to have failed.
     FailAfter,
     Hang,
+    /// It may be tried again, no sooner than the world wishes.
+    Later,
 }
 
 /// What the made-up nodes do and have done.
@@ -62,6 +64,7 @@ struct World {
     done: Mutex<Vec<String>>,
     acts: Mutex<BTreeMap<&'static str, Fate>>,
     compensations: Mutex<Fate>,
+    wish_ms: AtomicI64,
     /// What `prepare` says.
     prepared: Mutex<Value>,
     use_fails: AtomicBool,
@@ -80,6 +83,7 @@ async fn meet(fate: Fate, at: &'static str) -> Result<Value, Trouble> {
         Fate::Obey => Ok(to_value(&Made { name: format!("made by {at}") })),
         Fate::Fail => Err(Trouble::new(TroubleKind::Auth, "not allowed")),
         Fate::FailAfter => Err(Trouble::new(TroubleKind::Auth, "not allowed").perhaps()),
+        Fate::Later => Err(Trouble::new(TroubleKind::RateLimit, "too many calls")),
         Fate::Hang => std::future::pending().await,
     }
 }
@@ -118,7 +122,9 @@ impl NodeKind for Make {
         let row = engine.store.read_now("test.row", move |tx| store::workflow::find(tx, id)).unwrap().unwrap();
         let node = row.nodes.iter().find(|node| node.name == self.name).unwrap();
         self.world.note(format!("{} of {}: {}, in hand: {}", self.name, order["size"], node.status, node.in_hand));
-        Box::pin(meet(self.world.acts.lock().unwrap()[self.name], self.name))
+        let (fate, wish_ms) = (self.world.acts.lock().unwrap()[self.name], self.world.wish_ms.load(Ordering::Relaxed));
+        let met = meet(fate, self.name);
+        Box::pin(async move { met.await.map_err(|trouble| Trouble { retry_after_ms: Some(wish_ms), ..trouble }) })
     }
     fn undo(&self, _: &mut NodeTx<'_, '_, '_>) -> Result<Undo, NodeError> {
         let resource = Resource { kind: ResourceKind::Snapshot, name: format!("repl-{}", self.name), provider: None };
@@ -217,6 +223,7 @@ impl Bench {
             done: Mutex::default(),
             acts: Mutex::new(acts.iter().copied().collect()),
             compensations: Mutex::new(Fate::Obey),
+            wish_ms: AtomicI64::default(),
             prepared: Mutex::new(to_value(&Prepared { size: 3 })),
             use_fails: AtomicBool::new(false),
             made: Mutex::default(),
@@ -287,6 +294,7 @@ fn start(store: &Store, hands: &Hands) -> (Engine, Worker) {
         control_urls: crate::ControlUrls::only("test:"),
         control_ca: None,
         presence: Presence::alone(),
+        blob_source: store.blobs().source(),
         timer: Arc::new(hands.clone()),
     };
     let engine = Engine::new(context, store.clone()).unwrap();
@@ -338,6 +346,26 @@ fn an_act_that_was_not_recorded_is_repeated_by_the_next_worker_if_it_may_be() {
                 assert_eq!(make.error.as_deref(), Some("its worker died and it cannot be repeated"));
             }
         }
+    }
+}
+
+/// What it wishes is believed up to 5 minutes.
+#[test]
+fn who_wants_to_be_left_alone_for_a_while_is_not_asked_before() {
+    for (wish_ms, pause_ms) in [(0, 2 * SECOND), (90 * SECOND, 90 * SECOND), (60 * MINUTE, 5 * MINUTE)] {
+        let bench = Bench::new(chain, &[("make", Fate::Later)]);
+        bench.world.wish_ms.store(wish_ms, Ordering::Relaxed);
+        bench.settle();
+        let tried = |bench: &Bench| bench.done().iter().filter(|it| it.starts_with("make")).count();
+        assert_eq!(tried(&bench), 1);
+        bench.world.acts.lock().unwrap().insert("make", Fate::Obey);
+        bench.pass(pause_ms - SECOND);
+        bench.settle();
+        assert_eq!(tried(&bench), 0, "{wish_ms}");
+        bench.pass(SECOND);
+        bench.settle();
+        assert_eq!(tried(&bench), 1, "{wish_ms}");
+        assert_eq!(bench.workflow().status, WorkflowStatus::Completed);
     }
 }
 

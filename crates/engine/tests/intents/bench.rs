@@ -11,7 +11,7 @@ use engine::view::RunSnapshot;
 use engine::{Config, Engine, EngineContext, Presence, Provider};
 use model::job::Job;
 use model::run::{Phase, Run};
-use model::spec::{Command, RunSpec};
+use model::spec::{BlobSource, Command, RunSpec};
 use model::step::ToolKind;
 use model::time::{MINUTE, SECOND};
 use model::{Credits, Failure, InstanceId, OrgId, RunId, Timestamp};
@@ -21,6 +21,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use store::blob::Blobs;
 use store::idempotency::Key;
 use store::{Clock, CrashHook, Database, Installation, Item, Moment, Options, Store, WorkClass, WorkKind, Worker};
 
@@ -58,6 +59,8 @@ pub struct Bench {
     pub twice: bool,
     /// The settings know no provider.
     bare: bool,
+    /// Of the blob store, as the engine sees it.
+    blob_source: BlobSource,
     /// A worker has not learnt what became of its write.
     finds_out: bool,
     /// How often the control plane was started.
@@ -204,6 +207,7 @@ impl Bench {
             runners: Runners::default(),
             twice: false,
             bare: false,
+            blob_source: BlobSource::ControlPlane,
             finds_out: false,
             starts: 1,
             keys: 0,
@@ -395,8 +399,9 @@ impl Bench {
         self.crashes.dead.store(false, Ordering::Relaxed);
         self.under_way.clear();
         self.engine = open(&self.config, &self.provider, &self.tool, &self.spawns_hang, &self.store, &self.clock);
+        let context = Arc::get_mut(&mut self.engine.context).expect("nobody else has it yet");
+        context.blob_source = self.blob_source;
         if self.bare {
-            let context = Arc::get_mut(&mut self.engine.context).expect("nobody else has it yet");
             context.providers.replace(Default::default());
         }
         if let Some(program) = self.notifier.clone() {
@@ -437,6 +442,12 @@ impl Bench {
     /// Another process whose settings know no provider any more.
     pub fn restart_without_providers(&mut self) {
         self.bare = true;
+        self.restart();
+    }
+
+    /// Another process, whose blob store machines can read themselves.
+    pub fn restart_with_direct_blobs(&mut self) {
+        self.blob_source = Blobs::fake(BlobSource::Direct).source();
         self.restart();
     }
 
@@ -565,6 +576,7 @@ fn open(
         control_urls: engine::ControlUrls::only("bench:"),
         control_ca: None,
         presence: Presence::alone(),
+        blob_source: store.blobs().source(),
         timer: Arc::new(HandsTimer(clock.clone())),
     };
     Engine::new(context, store.clone()).unwrap()

@@ -74,6 +74,8 @@ pub const STORIES: &[Story] = &[
     story("unsaved", crate::snapshots::unsaved_story, WELL, 1),
     story("called", crate::cached_runs::story, WELL, 1),
     story("elsewhere", elsewhere, WELL, 1),
+    story("direct", crate::sources::direct, WELL, 1),
+    story("indirect", crate::sources::out_of_reach, WELL, 1),
 ];
 
 fn cold(bench: &mut Bench) -> RunId {
@@ -286,4 +288,4 @@ macro_rules! harmed {
     };
 }
 
-harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped emptied kept unreadable saved unsaved called elsewhere);
+harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped emptied kept unreadable saved unsaved called elsewhere direct indirect);

@@ -1,16 +1,20 @@
 //! The database is lost while jobs run: nothing ends, and what was sealed is tracked again, once.
 
-use crate::bench::{Bench, now, spec};
+use crate::bench::{Bench, PRICE, now, spec};
+use crate::cleanups::written;
 use crate::machines::Plan;
+use crate::money::spend_all_but;
+use adapters::fake::{Call, Fate};
 use engine::orphan::{Import, ImportOutcome, Imported};
 use engine::run::Action;
 use model::allocation::AllocationStatus;
 use model::fault::Moment;
-use model::instance::InstanceStatus;
+use model::feature::FeatureState;
+use model::instance::{Instance, InstanceStatus};
 use model::run::RunStatus;
 use model::spec::{Command, RunSpec};
 use model::time::{HOUR, MINUTE};
-use model::{Credits, Failure, InstanceId, Refused, RunId, names};
+use model::{Credits, Failure, InstanceId, Refused, RunId, TroubleKind, names};
 
 /// A run at work, and its machine's name; then the database is lost.
 fn lost() -> (Bench, RunId, String) {
@@ -130,6 +134,81 @@ fn only_the_machine_with_the_same_tag_is_imported() {
     let (bench, _, name) = lost();
     bench.provider.replace_by_stranger(&name);
     left(&bench, "no machine of its name and tag");
+}
+
+/// One dead host of the provider makes its list fail as a whole.
+#[test]
+fn a_provider_that_cannot_be_listed_is_asked_for_the_machine_by_its_name() {
+    let (mut bench, run, _) = lost();
+    bench.fate(|call, _, _| if call == Call::List { Fate::FailBefore(TroubleKind::Network) } else { Fate::Obey });
+    assert_eq!(imported(&bench).run, run);
+    bench.runners.plan = Some(Plan::Exit(0));
+    bench.settle();
+    bench.expect_end(run, RunStatus::Completed, None);
+}
+
+/// A machine with everything that it can be prepared with. `known`: whether the settings still have its feature when it is imported.
+fn prepared(known: bool) -> (Bench, Instance, Instance) {
+    let mut bench = Bench::brief();
+    let (init, init_checksum) = (Some("make".to_owned()), Some("of the init".to_owned()));
+    let run = bench.running(RunSpec { features: vec!["a".into()], init, init_checksum, ..spec() });
+    let id = bench.job(run).instance.unwrap();
+    written(&mut bench, move |tx| {
+        let instance = store::instance::lock(tx, id).unwrap();
+        store::instance::save(tx, &Instance { gpus: Some(vec![1, 3]), ..instance }).unwrap();
+    });
+    bench.runners.disconnect();
+    bench.settle();
+    let of = |bench: &Bench, id| now(bench.engine.find_instance(id)).unwrap().unwrap();
+    let before = of(&bench, id);
+    if !known {
+        bench.config.features.clear();
+    }
+    bench.lose_database();
+    bench.settle();
+    let after = of(&bench, imported(&bench).instance);
+    (bench, before, after)
+}
+
+#[test]
+fn an_imported_machine_has_its_gpus_its_init_and_its_features_and_is_rid_of_them() {
+    let (mut bench, before, after) = prepared(true);
+    assert_eq!(after.gpus, Some(vec![1, 3]), "no other machine of its host gets them");
+    assert_eq!((&after.init_checksum, after.init_done), (&before.init_checksum, true));
+    assert!(before.init_checksum.is_some() && before.has_features(&["a".to_owned()]));
+    assert_eq!(after.features, before.features, "with the script that removes it");
+    bench.runners.plan = Some(Plan::Exit(0));
+    bench.settle();
+    bench.terminate(after.id, true).unwrap();
+    bench.advance(MINUTE);
+    let last = bench.runners.scripts.last().map(|(_, feature, act)| (feature.as_str(), *act));
+    assert_eq!(last, Some(("a", "remove")));
+}
+
+#[test]
+fn a_feature_that_the_settings_lost_with_the_database_is_said_to_be_left() {
+    let (_, _, after) = prepared(false);
+    let [feature] = &after.features[..] else { panic!("{:?}", after.features) };
+    assert_eq!(feature.state, FeatureState::Left);
+    assert!(feature.error.as_ref().unwrap().contains("lost with the database"), "{feature:?}");
+}
+
+/// Its org can pay for nothing when it is imported, and for nothing afterwards.
+#[test]
+fn money_never_ends_an_imported_run() {
+    let (mut bench, run, _) = lost();
+    spend_all_but(&bench, Credits::ZERO);
+    imported(&bench);
+    bench.advance(2 * HOUR);
+    assert_eq!(bench.run(run).status, RunStatus::Running);
+    let attempt = bench.snapshot(run).attempt.unwrap();
+    assert_eq!((attempt.reserved, attempt.charged), (Credits::ZERO, Credits::ZERO), "{attempt:?}");
+    assert!(attempt.uncollected.0 >= 2 * PRICE.0, "all of it is on record: {attempt:?}");
+    bench.runners.plan = Some(Plan::Exit(0));
+    bench.settle();
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert_eq!(bench.balance().available, Credits::ZERO);
+    bench.check();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use engine::feature::FeatureSaid;
 use engine::runner::{Fact, Introduction, Output, StepChunk, Taken, What};
 use model::feature::FeatureState;
 use model::job::{FreezeState, Job, JobReason, LifecycleError};
-use model::spec::Command;
+use model::spec::{BlobSource, Command};
 use model::step::StepTry;
 use model::stub::SealedStub;
 use model::{Failure, InstanceId, JobId, Refused, RunId, Timestamp};
@@ -29,6 +29,15 @@ pub enum Plan {
     Exit(i32),
 }
 
+/// What a runner does that cannot read in the blob store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// It says so.
+    Fails,
+    /// It goes on trying.
+    Hangs,
+}
+
 /// What a command does when it is started.
 pub type Script = Box<dyn FnMut(&DesiredStep) -> Does>;
 
@@ -37,6 +46,10 @@ pub struct Runners {
     pub plan: Option<Plan>,
     /// Machines that say nothing and hear nothing.
     pub deaf: Vec<String>,
+    /// They cannot read in the blob store although they are told to; or they try to, and never come to an end.
+    pub out_of_reach: Option<Reading>,
+    /// Where each was told to read, whenever that was something else.
+    pub sources: Vec<BlobSource>,
     /// What plain commands that end well have kept.
     pub kept: Option<model::tree::TreeRef>,
     /// Inits do not end well.
@@ -296,6 +309,18 @@ impl Bench {
                 work.facts.push(if still { What::Froze } else { What::Thawed });
             }
             if still {
+                return;
+            }
+            if self.runners.sources.last() != Some(&wanted.source) {
+                self.runners.sources.push(wanted.source);
+            }
+            if let (BlobSource::Direct, Some(reading), false) =
+                (wanted.source, self.runners.out_of_reach, work.over || work.started)
+            {
+                let said = work.facts.iter().any(|fact| matches!(fact, What::SourceFailed { .. }));
+                if reading == Reading::Fails && !said {
+                    work.facts.push(What::SourceFailed { why: "the bucket cannot be reached from here".into() });
+                }
                 return;
             }
             if !work.started && !work.over && matches!(plan, Plan::Run | Plan::Exit(_)) {

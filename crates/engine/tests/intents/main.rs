@@ -4,6 +4,7 @@ mod advice;
 mod agents;
 mod artifacts;
 mod audit;
+mod begun_again;
 mod bench;
 mod cached_runs;
 mod cancel;
@@ -48,7 +49,9 @@ mod same_steps;
 mod shares;
 mod silence;
 mod slow;
+
 mod snapshots;
+mod sources;
 mod sweeps;
 mod trials;
 mod truth;

@@ -121,6 +121,13 @@ fn matrix() -> Vec<Row> {
             ..decides((LAUNCH, "install-feature"), "equipped")
         },
         decides((LAUNCH, "create-allocation"), "cold"),
+        decides((LAUNCH, "choose-sync"), "cold"),
+        Row {
+            before: Commits("indirect", FAILS),
+            times_out: tale(crate::sources::never_ends, FAILS, WELL, 1, 1),
+            compensation: Commits("indirect", FAILS),
+            ..decides((LAUNCH, "sync-direct"), "direct")
+        },
         Row {
             before: tale(no_files, FAILS, (RunStatus::Failed, Some("executor_error")), 0, 1),
             times_out: tale(files_never_come, FAILS, (RunStatus::Failed, Some("sync_limit")), 0, 1),

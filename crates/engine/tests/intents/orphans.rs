@@ -4,6 +4,7 @@ use crate::bench::{Bench, now, settings, spec};
 use crate::machines::Plan;
 use adapters::FakeTool;
 use adapters::fake::{Call, Fate};
+use adapters::provider::LIST_PAGE;
 use engine::Config;
 use engine::orphan::OrphanPicture;
 use model::instance::InstanceStatus;
@@ -67,14 +68,18 @@ fn ten_thousand_of_three_installations_are_read_in_pages_and_only_ours_are_claim
         bench.provider.place(listed(&bench, &format!("i-{number:05}"), &name, 2 * DAY));
     }
     bench.provider.place(listed(&bench, "i-z", "repl-of-an-older-time", DAY));
+    // The other region does not answer.
+    bench.provider.unlisted_regions(&["there"]);
     now(bench.engine.arm_scans()).unwrap();
-    bench.advance(HOUR + MINUTE);
+    bench.settle();
     let scans = now(bench.engine.scans()).unwrap();
     let here = scans.iter().find(|scan| scan.region == "here").unwrap().scan.clone().unwrap();
     assert_eq!((here.pages, here.listed, here.error), (51, 10_001, None));
     assert_eq!((here.orphans, here.foreign, here.tracked), (3_334 + 1, 6_666, 0));
     let there = scans.iter().find(|scan| scan.region == "there").unwrap().scan.clone().unwrap();
-    assert_eq!((there.listed, there.error), (0, None));
+    assert_eq!((there.listed, there.complete_at), (0, None), "not scanned");
+    assert!(there.error.is_some(), "{there:?}");
+    assert!(bench.provider.longest_page() <= LIST_PAGE, "what is in memory at once is bounded");
     let of = |section| all(&bench).iter().filter(|found| found.section == section).count();
     assert_eq!((of(OrphanSection::OtherSessions), of(OrphanSection::OtherInstallations)), (3_334, 6_666));
     let unknown = all(&bench).into_iter().find(|found| found.section == OrphanSection::Unknown).unwrap();
@@ -169,6 +174,9 @@ fn a_name_is_looked_for_until_every_part_of_its_provider_was_asked() {
 fn the_young_are_left_out_by_the_hour_and_marked_on_demand() {
     let mut bench = bench();
     now(bench.engine.arm_scans()).unwrap();
+    bench.settle();
+    let first = now(bench.engine.scans()).unwrap()[0].scan.clone().expect("at once when the control plane starts");
+    assert_eq!((first.finished_at, first.listed), (bench.at(), 0));
     bench.advance(HOUR - 5 * MINUTE);
     bench.provider.place(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h2i", 0));
     bench.advance(6 * MINUTE);
@@ -199,6 +207,36 @@ fn a_tracked_machine_is_no_orphan_and_a_stranger_under_its_name_is() {
     assert_eq!(matches.iter().map(|it| it.confidence).collect::<Vec<_>>(), [100]);
     assert_eq!(now(bench.engine.matches(OrgId(i64::MAX), &found[0].orphan)).unwrap(), [], "of another org: nothing");
     bench.cancel(run);
+}
+
+/// Its own entry in the tailnet: tracked while the machine is open, an orphan of its own section when the machine has ended.
+#[test]
+fn what_a_machine_leaves_in_its_tailnet_and_a_snapshot_of_its_disk_are_listed() {
+    let mut bench = bench();
+    let run = bench.submit(spec());
+    bench.settle();
+    let machine = bench.job(run).instance.unwrap();
+    let entry = format!("repl-{OURS}-{}", machine.slug());
+    let placed = listed(&bench, "ts-1", &entry, HOUR);
+    bench.provider.place(Listed { kind: ResourceType::TailscaleMachine, nonce: None, ..placed });
+    let placed = listed(&bench, "snap-1", &format!("repl-{OURS}-9ix-{}", machine.slug()), HOUR);
+    bench.provider.place(Listed { kind: ResourceType::Snapshot, nonce: None, ..placed });
+    let of = |bench: &Bench, handle: &str| {
+        now(bench.engine.scan_now(None)).unwrap();
+        let found = all(bench).into_iter().find(|found| found.orphan.listed.handle == handle);
+        found.map(|found| (found.section, found.orphan.listed.kind))
+    };
+    assert_eq!(of(&bench, "ts-1"), None, "its machine is open");
+    let snapshot = (OrphanSection::OtherSessions, ResourceType::Snapshot);
+    assert_eq!(of(&bench, "snap-1"), Some(snapshot), "no row knows it");
+    bench.terminate(machine, true).unwrap();
+    bench.advance(MINUTE);
+    assert_eq!(of(&bench, "ts-1"), Some((OrphanSection::Tailscale, ResourceType::TailscaleMachine)));
+    for handle in ["ts-1", "snap-1"] {
+        now(bench.engine.end_orphan((bench.org, "somebody".to_owned()), (None, handle), handle, false)).unwrap();
+    }
+    bench.advance(MINUTE);
+    assert!(bench.provider.placed().is_empty(), "each is deleted as what it is");
 }
 
 /// Nobody can look it up by its name; only the list shows it.
@@ -253,6 +291,19 @@ fn only_a_persons_word_ends_an_orphan_and_only_the_one_that_was_meant() {
     let why = left.orphan.refused.unwrap();
     assert!(why.contains("is another resource now"), "{why}");
     assert_eq!(all(&bench).len(), 1);
+}
+
+/// One dead host of the provider makes its list fail as a whole; the machine itself can be asked.
+#[test]
+fn an_orphan_is_ended_at_a_provider_that_cannot_be_listed() {
+    let mut bench = bench();
+    bench.provider.place(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h2i", HOUR));
+    now(bench.engine.scan_now(None)).unwrap();
+    bench.fate(|call, _, _| if call == Call::List { Fate::FailBefore(TroubleKind::Network) } else { Fate::Obey });
+    now(bench.engine.end_orphan((OrgId(1), "somebody".to_owned()), (None, "i-1"), "i-1", false)).unwrap();
+    bench.advance(MINUTE);
+    assert!(bench.provider.placed().is_empty());
+    assert_eq!(all(&bench), []);
 }
 
 #[test]

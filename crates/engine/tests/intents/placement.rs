@@ -155,7 +155,7 @@ fn a_full_pool_retires_an_idle_machine_that_fits_nobody() {
 /// Where all machines are of one size, what a run asks for limits the run and not the machine.
 #[test]
 fn a_machine_takes_every_run_that_is_no_larger() {
-    let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30), gpu: None };
+    let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30), gpu: None, disk_bytes: None };
     let mut bench = Bench::with(FakeSettings { one_size: Some(host.clone()), ..settings(1) }, Config::default());
     let small = bench.submit(sized(1));
     bench.settle();
@@ -177,7 +177,8 @@ fn a_machine_takes_every_run_that_is_no_larger() {
 #[test]
 fn what_fits_no_machine_is_refused_and_leaves_nothing() {
     let mut settings = settings(2);
-    settings.capabilities.largest = Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30), gpu: None };
+    settings.capabilities.largest =
+        Resources { cpu_milli: Some(2000), memory_bytes: Some(8 << 30), gpu: None, disk_bytes: None };
     let mut bench = Bench::with(settings, Config::default());
     let key = bench.key();
     let cpu = RunSpec { resources: Resources { cpu_milli: Some(2001), ..Resources::default() }, ..spec() };

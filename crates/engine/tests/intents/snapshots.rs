@@ -42,12 +42,12 @@ fn create_in(bench: &mut Bench, org: OrgId, slot: AllocationId) -> Result<Snapsh
     }
 }
 
-fn create(bench: &mut Bench, run: RunId) -> Result<SnapshotId, Failure> {
+pub fn create(bench: &mut Bench, run: RunId) -> Result<SnapshotId, Failure> {
     let (org, slot) = (bench.org, bench.job(run).allocation.unwrap());
     create_in(bench, org, slot)
 }
 
-fn find(bench: &Bench, id: SnapshotId) -> Snapshot {
+pub fn find(bench: &Bench, id: SnapshotId) -> Snapshot {
     now(bench.engine.workdir_snapshot(bench.org, id)).unwrap()
 }
 
@@ -55,7 +55,7 @@ fn machine(bench: &Bench, run: RunId) -> Instance {
     now(bench.engine.find_instance(bench.job(run).instance.unwrap())).unwrap().unwrap()
 }
 
-fn taken(bench: &mut Bench, id: SnapshotId, said: Result<TreeRef, String>) {
+pub fn taken(bench: &mut Bench, id: SnapshotId, said: Result<TreeRef, String>) {
     let instance = find(bench, id).instance;
     loop {
         let told = now(bench.engine.snapshot_taken(instance, id, said.clone()));

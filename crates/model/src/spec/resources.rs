@@ -1,6 +1,6 @@
-//! How large a machine a run asks for: processors, memory and GPUs, and whether a machine is large enough.
+//! How large a machine a run asks for: processors, memory, disk and GPUs, and whether a machine is large enough.
 
-use super::check;
+use super::{MIN_MEMORY_BYTES, check};
 use crate::Refused;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,9 @@ pub struct Resources {
     pub memory_bytes: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
+    /// Of the machine. How much of it a job uses is not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<i64>,
 }
 
 /// GPUs of one kind.
@@ -46,7 +49,7 @@ impl Gpu {
         Ok(gpu)
     }
 
-    pub(super) fn check(&self) -> Result<(), Refused> {
+    fn check(&self) -> Result<(), Refused> {
         let is_word = |kind: &String| {
             (1..=64).contains(&kind.len()) && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
         };
@@ -79,6 +82,14 @@ impl std::fmt::Display for Gpu {
 }
 
 impl Resources {
+    pub(super) fn check(&self) -> Result<(), Refused> {
+        let enough = |bytes: Option<i64>| bytes.is_none_or(|bytes| bytes >= MIN_MEMORY_BYTES);
+        check(self.cpu_milli.is_none_or(|milli| milli > 0), "cpu", "must be positive, e.g. 2 or 0.5")?;
+        check(enough(self.memory_bytes), "memory", "must be at least 4MB, e.g. 512MB or 2GB")?;
+        check(enough(self.disk_bytes), "disk", "must be at least 4MB, e.g. 20GB")?;
+        self.gpu.as_ref().map_or(Ok(()), Gpu::check)
+    }
+
     /// Whether a machine made for `self` is large enough for `asked`. A machine made for nothing in particular has the host's whole.
     pub fn satisfies(&self, asked: &Resources) -> bool {
         let enough = |have: Option<i64>, want: Option<i64>| match (have, want) {
@@ -91,7 +102,8 @@ impl Resources {
             (None, Some(_)) => false,
             (Some(have), Some(want)) => have.satisfies(want),
         };
-        enough(self.cpu_milli, asked.cpu_milli) && enough(self.memory_bytes, asked.memory_bytes) && gpus
+        let disk = enough(self.disk_bytes, asked.disk_bytes);
+        enough(self.cpu_milli, asked.cpu_milli) && enough(self.memory_bytes, asked.memory_bytes) && disk && gpus
     }
 }
 
@@ -107,7 +119,8 @@ impl std::fmt::Display for Resources {
             (None, 1) => "1 GPU".to_owned(),
             (None, count) => format!("{count} GPUs"),
         });
-        let parts: Vec<String> = cpu.into_iter().chain(memory).chain(gpus).collect();
+        let disk = self.disk_bytes.map(|bytes| format!("{} of disk", show_memory(bytes)));
+        let parts: Vec<String> = cpu.into_iter().chain(memory).chain(disk).chain(gpus).collect();
         f.write_str(if parts.is_empty() { "as much as there is" } else { "" })?;
         f.write_str(&parts.join(" and "))
     }

@@ -30,7 +30,7 @@ fn a_word_that_looks_like_a_file_is_noticed() {
 
 #[test]
 fn a_machine_satisfies_what_is_no_larger() {
-    let of = |cpu, memory| Resources { cpu_milli: cpu, memory_bytes: memory, gpu: None };
+    let of = |cpu, memory| Resources { cpu_milli: cpu, memory_bytes: memory, gpu: None, disk_bytes: None };
     let table = [
         (of(None, None), of(Some(1), Some(1)), true),
         (of(Some(2000), Some(100)), of(None, None), true),
@@ -41,6 +41,13 @@ fn a_machine_satisfies_what_is_no_larger() {
     for (machine, asked, enough) in table {
         assert_eq!(machine.satisfies(&asked), enough, "{machine:?} for {asked:?}");
     }
+    let disk = |bytes| Resources { disk_bytes: bytes, ..Resources::default() };
+    for (has, wants, enough) in
+        [(None, Some(5), true), (Some(5), Some(5), true), (Some(4), Some(5), false), (Some(4), None, true)]
+    {
+        assert_eq!(disk(has).satisfies(&disk(wants)), enough, "{has:?} for {wants:?}");
+    }
+    assert_eq!(disk(Some(20 << 30)).to_string(), "20GB of disk");
 }
 
 #[test]
@@ -66,7 +73,7 @@ fn sizes_are_shown_as_they_are_asked_for() {
     for (bytes, shown) in [(7, "7B"), (1536, "1.5KB"), (512 << 20, "512MB"), ((3 << 30) - 1, "2.9GB")] {
         assert_eq!(show_memory(bytes), shown);
     }
-    let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(4 << 30), gpu: None };
+    let host = Resources { cpu_milli: Some(2000), memory_bytes: Some(4 << 30), gpu: None, disk_bytes: None };
     assert_eq!(host.to_string(), "2 cores and 4GB of memory");
     assert_eq!(Resources { cpu_milli: Some(1000), ..Resources::default() }.to_string(), "1 core");
 }

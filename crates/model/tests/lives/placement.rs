@@ -12,7 +12,12 @@ use proptest::prelude::*;
 
 fn resources() -> impl Strategy<Value = Resources> {
     let amount = || prop::option::of(1i64..5);
-    (amount(), amount()).prop_map(|(cpu_milli, memory_bytes)| Resources { cpu_milli, memory_bytes, gpu: None })
+    (amount(), amount()).prop_map(|(cpu_milli, memory_bytes)| Resources {
+        cpu_milli,
+        memory_bytes,
+        gpu: None,
+        disk_bytes: None,
+    })
 }
 
 fn init() -> impl Strategy<Value = Option<String>> {

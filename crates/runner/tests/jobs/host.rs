@@ -67,6 +67,7 @@ impl From<Plain> for DesiredJob {
             files: plain.files,
             init: None,
             base: None,
+            source: Default::default(),
             limits: plain.limits,
             attempt: plain.attempt,
             stop_duration_ms: plain.stop_duration_ms,

@@ -30,6 +30,7 @@ fn kind(what: &What) -> &'static str {
     match what {
         What::Accepted => "accepted",
         What::SyncComplete { .. } => "sync_complete",
+        What::SourceFailed { .. } => "source_failed",
         What::Started { .. } => "started",
         What::Initialised { .. } => "initialised",
         What::Froze => "froze",

@@ -82,6 +82,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("StdinBody.hash", json!({ "pattern": HASH })),
         ("StdinBody.size", json!({ "minimum": 0, "maximum": model::spec::MAX_STDIN_BYTES })),
         ("ResourcesBody.cpu_milli", json!({ "minimum": 1 })),
+        ("ResourcesBody.disk_bytes", json!({ "minimum": MIN_MEMORY_BYTES })),
         ("ResourcesBody.gpu", json!({ "pattern": GPU_PATTERN })),
         ("ResourcesBody.memory_bytes", json!({ "minimum": MIN_MEMORY_BYTES })),
         ("RetryBody.max_attempts", json!({ "minimum": 1, "maximum": 100 })),

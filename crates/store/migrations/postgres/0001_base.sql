@@ -407,6 +407,7 @@ CREATE TABLE pools (
 CREATE TABLE instances (
     id               BIGINT NOT NULL PRIMARY KEY,
     org_id           BIGINT NOT NULL,
+    created_at       BIGINT NOT NULL,
     pool_id          BIGINT NOT NULL,
     name             TEXT   NOT NULL UNIQUE,
     status           TEXT   NOT NULL,
@@ -418,7 +419,7 @@ CREATE TABLE instances (
     doc              TEXT   NOT NULL
 );
 -- A page of an org's machines, newest first.
-CREATE INDEX instances_of_org ON instances (org_id, id);
+CREATE INDEX instances_of_org ON instances (org_id, created_at, id);
 -- The open machines of a pool, with or without a free slot.
 CREATE INDEX instances_open ON instances (pool_id, id) WHERE open = 1;
 
@@ -426,6 +427,7 @@ CREATE INDEX instances_open ON instances (pool_id, id) WHERE open = 1;
 CREATE TABLE allocations (
     id          BIGINT NOT NULL PRIMARY KEY,
     org_id      BIGINT NOT NULL,
+    created_at  BIGINT NOT NULL,
     instance_id BIGINT NOT NULL,
     job_id      BIGINT,
     status      TEXT   NOT NULL,
@@ -435,7 +437,7 @@ CREATE TABLE allocations (
     doc         TEXT   NOT NULL
 );
 -- A page of an org's slots, newest first.
-CREATE INDEX allocations_of_org ON allocations (org_id, id);
+CREATE INDEX allocations_of_org ON allocations (org_id, created_at, id);
 -- All slots that a machine has had.
 CREATE INDEX allocations_of_instance ON allocations (instance_id, id);
 -- The slots of a job.
@@ -452,6 +454,7 @@ CREATE INDEX allocations_kept ON allocations (instance_id, id) WHERE kept = 1;
 CREATE TABLE workflows (
     id          BIGINT NOT NULL PRIMARY KEY,
     org_id      BIGINT NOT NULL,
+    created_at  BIGINT NOT NULL,
     intent      TEXT   NOT NULL,
     status      TEXT   NOT NULL,
     open        BIGINT NOT NULL,
@@ -462,7 +465,7 @@ CREATE TABLE workflows (
     doc         TEXT   NOT NULL
 );
 -- A page of an org's workflows, newest first.
-CREATE INDEX workflows_of_org ON workflows (org_id, id);
+CREATE INDEX workflows_of_org ON workflows (org_id, created_at, id);
 -- The last workflows of a machine.
 CREATE INDEX workflows_of_instance ON workflows (instance_id, id) WHERE instance_id IS NOT NULL;
 
@@ -470,13 +473,14 @@ CREATE INDEX workflows_of_instance ON workflows (instance_id, id) WHERE instance
 CREATE TABLE manifests (
     id           BIGINT NOT NULL PRIMARY KEY,
     org_id       BIGINT NOT NULL,
+    created_at   BIGINT NOT NULL,
     workflow_id  BIGINT NOT NULL,
     status       TEXT   NOT NULL,
     retain_until BIGINT,
     doc          TEXT   NOT NULL
 );
 -- A page of an org's manifests, newest first.
-CREATE INDEX manifests_of_org ON manifests (org_id, id);
+CREATE INDEX manifests_of_org ON manifests (org_id, created_at, id);
 
 -- The entries of manifests. A resource has exactly one owner; claiming it moves the row to another manifest.
 CREATE TABLE resources (
@@ -490,14 +494,15 @@ CREATE INDEX resources_of_manifest ON resources (manifest_id, kind, resource_id)
 
 -- Workdirs kept as trees. `tree`: what the sweep of contents must leave.
 CREATE TABLE snapshots (
-    id       BIGINT NOT NULL PRIMARY KEY,
-    org_id   BIGINT NOT NULL,
-    status   TEXT   NOT NULL,
-    tree     TEXT,
-    doc      TEXT   NOT NULL
+    id         BIGINT NOT NULL PRIMARY KEY,
+    org_id     BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    status     TEXT   NOT NULL,
+    tree       TEXT,
+    doc        TEXT   NOT NULL
 );
 -- A page of an org's snapshots, newest first.
-CREATE INDEX snapshots_of_org ON snapshots (org_id, id) WHERE status <> 'deleted';
+CREATE INDEX snapshots_of_org ON snapshots (org_id, created_at, id) WHERE status <> 'deleted';
 -- Whether a snapshot needs a tree.
 CREATE INDEX snapshots_of_tree ON snapshots (org_id, tree) WHERE tree IS NOT NULL;
 

@@ -403,6 +403,7 @@ CREATE TABLE pools (
 CREATE TABLE instances (
     id               BIGINT NOT NULL PRIMARY KEY,
     org_id           BIGINT NOT NULL,
+    created_at       BIGINT NOT NULL,
     pool_id          BIGINT NOT NULL,
     name             TEXT   NOT NULL UNIQUE,
     status           TEXT   NOT NULL,
@@ -414,7 +415,7 @@ CREATE TABLE instances (
     doc              TEXT   NOT NULL
 );
 -- A page of an org's machines, newest first.
-CREATE INDEX instances_of_org ON instances (org_id, id);
+CREATE INDEX instances_of_org ON instances (org_id, created_at, id);
 -- The open machines of a pool, with or without a free slot.
 CREATE INDEX instances_open ON instances (pool_id, id) WHERE open = 1;
 
@@ -422,6 +423,7 @@ CREATE INDEX instances_open ON instances (pool_id, id) WHERE open = 1;
 CREATE TABLE allocations (
     id          BIGINT NOT NULL PRIMARY KEY,
     org_id      BIGINT NOT NULL,
+    created_at  BIGINT NOT NULL,
     instance_id BIGINT NOT NULL,
     job_id      BIGINT,
     status      TEXT   NOT NULL,
@@ -431,7 +433,7 @@ CREATE TABLE allocations (
     doc         TEXT   NOT NULL
 );
 -- A page of an org's slots, newest first.
-CREATE INDEX allocations_of_org ON allocations (org_id, id);
+CREATE INDEX allocations_of_org ON allocations (org_id, created_at, id);
 -- All slots that a machine has had.
 CREATE INDEX allocations_of_instance ON allocations (instance_id, id);
 -- The slots of a job.
@@ -448,6 +450,7 @@ CREATE INDEX allocations_kept ON allocations (instance_id, id) WHERE kept = 1;
 CREATE TABLE workflows (
     id          BIGINT NOT NULL PRIMARY KEY,
     org_id      BIGINT NOT NULL,
+    created_at  BIGINT NOT NULL,
     intent      TEXT   NOT NULL,
     status      TEXT   NOT NULL,
     open        BIGINT NOT NULL,
@@ -458,7 +461,7 @@ CREATE TABLE workflows (
     doc         TEXT   NOT NULL
 );
 -- A page of an org's workflows, newest first.
-CREATE INDEX workflows_of_org ON workflows (org_id, id);
+CREATE INDEX workflows_of_org ON workflows (org_id, created_at, id);
 -- The last workflows of a machine.
 CREATE INDEX workflows_of_instance ON workflows (instance_id, id) WHERE instance_id IS NOT NULL;
 
@@ -466,13 +469,14 @@ CREATE INDEX workflows_of_instance ON workflows (instance_id, id) WHERE instance
 CREATE TABLE manifests (
     id           BIGINT NOT NULL PRIMARY KEY,
     org_id       BIGINT NOT NULL,
+    created_at   BIGINT NOT NULL,
     workflow_id  BIGINT NOT NULL,
     status       TEXT   NOT NULL,
     retain_until BIGINT,
     doc          TEXT   NOT NULL
 );
 -- A page of an org's manifests, newest first.
-CREATE INDEX manifests_of_org ON manifests (org_id, id);
+CREATE INDEX manifests_of_org ON manifests (org_id, created_at, id);
 
 -- The entries of manifests. A resource has exactly one owner; claiming it moves the row to another manifest.
 CREATE TABLE resources (
@@ -486,14 +490,15 @@ CREATE INDEX resources_of_manifest ON resources (manifest_id, kind, resource_id)
 
 -- Workdirs kept as trees. `tree`: what the sweep of contents must leave.
 CREATE TABLE snapshots (
-    id       BIGINT NOT NULL PRIMARY KEY,
-    org_id   BIGINT NOT NULL,
-    status   TEXT   NOT NULL,
-    tree     TEXT,
-    doc      TEXT   NOT NULL
+    id         BIGINT NOT NULL PRIMARY KEY,
+    org_id     BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    status     TEXT   NOT NULL,
+    tree       TEXT,
+    doc        TEXT   NOT NULL
 );
 -- A page of an org's snapshots, newest first.
-CREATE INDEX snapshots_of_org ON snapshots (org_id, id) WHERE status <> 'deleted';
+CREATE INDEX snapshots_of_org ON snapshots (org_id, created_at, id) WHERE status <> 'deleted';
 -- Whether a snapshot needs a tree.
 CREATE INDEX snapshots_of_tree ON snapshots (org_id, tree) WHERE tree IS NOT NULL;
 

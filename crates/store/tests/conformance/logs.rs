@@ -94,6 +94,29 @@ pub async fn a_new_epoch_of_a_job_goes_on_where_the_log_ended(w: &World) {
     assert_eq!(logs.reached(JOB, 3).await, Ok(Logged { next_offset: 0, total: 12 }));
 }
 
+/// After the loss of the database a runner has what comes from some byte on.
+pub async fn a_log_whose_beginning_is_lost_says_from_which_byte_it_is(w: &World) {
+    let logs = w.store.logs();
+    let note = "[remuda: bytes 0 to 1000 of the log were lost with the database]\n";
+    for _ in 0..2 {
+        logs.begin_at(JOB, 3, 1000).await.unwrap();
+        assert_eq!(text(&w.store, 0).await, (note.to_owned(), note.len() as i64, false));
+    }
+    let reached = Logged { next_offset: 1000, total: note.len() as i64 };
+    assert_eq!(logs.reached(JOB, 3).await, Ok(reached), "its runner is asked for what comes then");
+    assert_eq!(logs.append(chunk(3, 999, "!")).await.unwrap().next_offset, 1000, "what is before it is lost");
+    assert_eq!(logs.append(chunk(3, 1001, "!")).await, Err(Refused::LogGap { expected: 1000, given: 1001 }.into()));
+    let total = note.len() as i64 + 5;
+    assert_eq!(logs.append(chunk(3, 1000, "later")).await, Ok(Logged { next_offset: 1005, total }));
+    // Too late, or of an epoch that is over: what is there stays.
+    logs.begin_at(JOB, 3, 1002).await.unwrap();
+    logs.begin_at(JOB, 2, 5000).await.unwrap();
+    assert_eq!(text(&w.store, 0).await, (format!("{note}later"), total, false));
+    logs.seal(JOB, 0).await.unwrap();
+    logs.begin_at(JOB, 3, 9000).await.unwrap();
+    assert_eq!(text(&w.store, 0).await, (format!("{note}later"), total, true));
+}
+
 /// A log in rows and in a file.
 async fn gathered(w: &World, lines: usize) -> (String, i64, bool) {
     let logs = w.store.logs();

@@ -4,6 +4,7 @@
 mod calls;
 mod items;
 mod keys;
+mod lists;
 mod logs;
 mod money;
 mod pipe;
@@ -90,6 +91,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         logs::each_try_of_a_step_has_a_log_of_its_own
         logs::frames_of_all_logs_of_a_run_have_one_order
         logs::a_new_epoch_of_a_job_goes_on_where_the_log_ended
+        logs::a_log_whose_beginning_is_lost_says_from_which_byte_it_is
         logs::a_log_reads_the_same_after_it_was_gathered
         logs::a_log_is_as_old_as_its_run_says
         logs::a_deleted_log_is_gone_with_a_mark
@@ -100,6 +102,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         things::secrets_are_kept_sealed
         things::the_newest_record_is_the_last_one_of_the_last_attempt
         things::orphans_are_kept_until_they_are_not_seen_again
+        lists::lists_begin_with_what_was_made_last_whatever_its_id
         things::blobs_are_what_was_sent
         things::contents_go_when_nobody_needs_them
         things::a_tree_keeps_what_it_names

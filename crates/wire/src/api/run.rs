@@ -265,6 +265,8 @@ pub struct ResourcesBody {
     pub memory_bytes: Option<i64>,
     /// `KIND[:N]`, e.g. `a100:2`, or `2` of any kind.
     pub gpu: Option<String>,
+    /// Of its machine's disk; not a limit.
+    pub disk_bytes: Option<i64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
