@@ -123,7 +123,7 @@ pub async fn logs(plane: &ControlPlane, run: &str, part: &Part, sink: &mut Sink<
                         } else if !event.id.is_empty() {
                             last = Some(event.id.clone());
                         }
-                        if let Some(end) = sink.take(&event).await? {
+                        if let Some(end) = sink.take(plane, run, &event).await? {
                             return Ok(end);
                         }
                     }
@@ -230,6 +230,8 @@ pub struct Sink<'a> {
     stderr: tokio::io::Stderr,
     /// How far each log has been written, by its job, or by its step and try: a replay after a break repeats nothing.
     written: BTreeMap<(String, Option<String>, Option<i64>), i64>,
+    /// The newest try of each step that has written something.
+    tries: BTreeMap<String, i64>,
     /// Only these jobs, when asked so.
     pub only: Option<Vec<String>>,
     /// Only steps like this, when asked so.
@@ -249,6 +251,7 @@ impl<'a> Sink<'a> {
             stdout: tokio::io::stdout(),
             stderr: tokio::io::stderr(),
             written: BTreeMap::new(),
+            tries: BTreeMap::new(),
             only: None,
             steps: None,
             waits_for_output: false,
@@ -257,7 +260,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    async fn take(&mut self, event: &Event) -> Done<Option<LogEnd>> {
+    async fn take(&mut self, plane: &ControlPlane, run: &str, event: &Event) -> Done<Option<LogEnd>> {
         let unread = |error: serde_json::Error| ClientError::Protocol(format!("{error} in an event of the log"));
         match event.event.as_str() {
             "log" => {
@@ -268,6 +271,9 @@ impl<'a> Sink<'a> {
                     return Ok(None);
                 }
                 let fresh = self.fresh(&frame);
+                if fresh > 0 && self.is_new_try(&frame) {
+                    self.mark_try(plane, run, &frame).await;
+                }
                 self.write(&frame.stream, fresh, &frame.data.0).await?;
                 Ok(None)
             }
@@ -292,6 +298,24 @@ impl<'a> Sink<'a> {
         if let Some(text) = self.announced.take() {
             self.live.tell(&text);
         }
+    }
+
+    /// Whether this is the first output of another try of its step.
+    fn is_new_try(&mut self, frame: &LogFrame) -> bool {
+        let (Some(step), Some(number)) = (&frame.step, frame.number) else { return false };
+        let seen = self.tries.entry(step.clone()).or_insert(1);
+        let is_new = number > *seen;
+        *seen = number.max(*seen);
+        is_new
+    }
+
+    /// By the step's name, if that can be asked for now.
+    async fn mark_try(&mut self, plane: &ControlPlane, run: &str, frame: &LogFrame) {
+        let (Some(step), Some(number)) = (&frame.step, frame.number) else { return };
+        self.announce();
+        let view: Done<StepDetailView> = plane.get(&format!("/runs/{run}/steps/{step}")).await;
+        let name = view.map_or_else(|_| step.clone(), |view| view.step.name);
+        self.live.tell(&format!("{name}: try {number}"));
     }
 
     /// How many bytes at the frame's end are new.
@@ -362,6 +386,19 @@ mod tests {
         ];
         for (frame, fresh) in table {
             assert_eq!(sink.fresh(&frame), fresh, "{} at {}", frame.job, frame.offset);
+        }
+    }
+
+    #[test]
+    fn a_new_try_is_marked_once() {
+        let live = Live::none();
+        let mut sink = Sink::new(&live);
+        let table = [("a", 1, false), ("a", 2, true), ("a", 2, false), ("b", 3, true), ("a", 1, false), ("a", 3, true)];
+        for (step, number, marked) in table {
+            let (stream, data) = ("stdout".to_owned(), Base64(b"x".to_vec()));
+            let (step, number) = (Some(step.to_owned()), Some(number));
+            let frame = LogFrame { job: "job_1".into(), step, number, stream, offset: 0, at: 0, data };
+            assert_eq!(sink.is_new_try(&frame), marked, "{:?} {:?}", frame.step, frame.number);
         }
     }
 

@@ -11,22 +11,22 @@ mod pace;
 mod text;
 mod verify;
 
-pub(crate) use act::{MAX_OUTPUT_BYTES, output_problem};
+pub(crate) use act::{INVALID_OUTPUT, MAX_OUTPUT_BYTES, output_problem};
 pub(crate) use commit::{collect_secrets, named_secrets};
 
 use crate::Engine;
 use crate::call_step::CallTool;
-use crate::planner::history;
+use crate::planner::{history, plan_problem};
 use crate::render::{Evaluated, Fresh, Renderer, Want};
 use crate::step::{Place, step_plan};
-use act::{Act, Called, Ended, Found, Woken, cut_all, no_tool, poll_acts, poll_ended, schema_problem};
+use act::{Act, Called, Ended, Found, Woken, cut_all, invalid_output, no_tool, poll_acts, poll_ended, schema_problem};
 use adapters::{Tool, ToolAnswer, ToolCall};
 use commit::{AtHand, Begin, Decided};
 use dialogues::Talk;
 use hints::RunHints;
 use model::agent::{Agent, AgentKind};
 use model::log::LogId;
-use model::step::ToolKind;
+use model::step::{StepTry, ToolKind};
 use model::time::SECOND;
 use model::{AgentId, Failure, Refused, RunId, StepId, Trouble, bug};
 use std::collections::BTreeMap;
@@ -60,6 +60,7 @@ impl Engine {
             talks: Vec::new(),
             verifies: Arc::default(),
             verifiable,
+            texts: Arc::default(),
         };
         holder.work().await
     }
@@ -105,6 +106,8 @@ struct Holder<'e> {
     verifies: Arc<BTreeMap<StepId, verify::Prepared>>,
     /// Whether the agent's plan has a `verify` at all.
     verifiable: bool,
+    /// Bytes of text that turns of an earlier holder have stored.
+    texts: Arc<BTreeMap<StepTry, i64>>,
 }
 
 impl Holder<'_> {
@@ -131,6 +134,10 @@ impl Holder<'_> {
                 self.look_into(&decided.checks).await?;
                 continue;
             }
+            if !decided.unread.is_empty() {
+                self.count_texts(&decided.unread).await?;
+                continue;
+            }
             if talked {
                 continue;
             }
@@ -144,6 +151,15 @@ impl Holder<'_> {
         let evaluated = Arc::make_mut(&mut self.evaluated);
         evaluated.steps.extend(found.steps);
         evaluated.tasks.extend(found.tasks);
+        Ok(())
+    }
+
+    /// How much text turns have stored whose holder is gone: it is part of what they cost.
+    async fn count_texts(&mut self, turns: &[StepTry]) -> Result<(), Failure> {
+        for turn in turns {
+            let stored = self.engine.logs.reached(*turn, self.item.fence).await?.total;
+            Arc::make_mut(&mut self.texts).insert(*turn, stored);
+        }
         Ok(())
     }
 
@@ -184,7 +200,9 @@ impl Holder<'_> {
             run: self.run,
             log: LogId::Step(step.present_try()),
             epoch: self.item.fence,
+            said: Arc::default(),
         };
+        let said = target.said.clone();
         let limit = step.timeout_ms.map(|ms| engine.context.timer.after(ms));
         let future = Box::pin(async move {
             match (begin.answer, tool) {
@@ -199,6 +217,7 @@ impl Holder<'_> {
             idempotent: step.idempotent,
             called,
             tool: kind,
+            said,
             future,
             limit,
         }
@@ -216,13 +235,14 @@ impl Holder<'_> {
             org: self.renderer.org,
             run: self.run,
             agent: self.id,
-            held: self.acts.iter().map(|act| (act.of, act.idempotent)).collect(),
+            held: self.acts.iter().map(Act::held).collect(),
             ended: Arc::new(ended),
             plan: self.renderer.plan.clone(),
             evaluated: self.evaluated.clone(),
             dialogues: Arc::new(dialogues),
             verifies: self.verifies.clone(),
             verifiable: self.verifiable,
+            texts: self.texts.clone(),
         };
         let late = at_hand.clone();
         let turn = Lane::Normal.of(self.run);
@@ -260,7 +280,8 @@ impl Holder<'_> {
         }
     }
 
-    /// An output that does not match the schema of its step, or that is too large, is a failure of a call that had its effect.
+    /// An output that does not match the schema of its step, that is too large, or that is a plan with mistakes, is a failure of a call
+    /// that had its effect.
     fn checked(&self, ended: Ended) -> Ended {
         let Found::Answer(answer) = &ended.found else { return ended };
         let step = ended.place.and_then(|place| step_plan(&self.renderer.plan, place));
@@ -269,6 +290,10 @@ impl Holder<'_> {
             true => schema_problem(&answer.output, schema),
             false => output_problem(&answer.output, schema),
         };
+        let problem = problem.or_else(|| {
+            let document = step.filter(|_| self.renderer.planning.is_some()).map(|_| &self.renderer.shared.document)?;
+            plan_problem(&answer.output, document.as_ref()).map(invalid_output)
+        });
         match problem {
             None => ended,
             Some(failed) => Ended { found: Found::Failed(failed.using(answer.usage.clone())), ..ended },

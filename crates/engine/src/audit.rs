@@ -158,6 +158,10 @@ fn money(tx: &mut Tx, run: &Run, audit: &mut Audit) -> Result<(), Failure> {
         audit.must(a.charged >= Credits::ZERO && a.charged <= a.reserved, "1 credits", &subject, || {
             format!("charged {} of {} reserved", a.charged, a.reserved)
         });
+        let retried = a.tree.retried_cost;
+        audit.must(retried >= Credits::ZERO && retried <= a.charged, "1 credits", &subject, || {
+            format!("retries cost {retried} of {} charged", a.charged)
+        });
         let closed = a.status == AttemptStatus::Open || a.charged + a.refunded == a.reserved;
         audit.must(closed, "1 credits", &subject, || format!("{} + {} is not {}", a.charged, a.refunded, a.reserved));
         let in_step = a.number != run.attempt || (a.status == AttemptStatus::Open) != run.status.is_end();

@@ -3,10 +3,12 @@
 
 use crate::Engine;
 use crate::agent::output_problem;
+use crate::planner::plan_problem;
 use crate::run_tx::RunTx;
 use crate::runner::{Fact, Output, What};
 use crate::step::{Place, step_plan};
 use adapters::tool::mcp::stdio;
+use model::agent::AgentKind;
 use model::hierarchy::{self, Rows};
 use model::job::{Job, JobReason, LifecycleError};
 use model::recovery::{ErrorClass, StepFailure};
@@ -34,20 +36,19 @@ impl Engine {
         Ok(facts)
     }
 
-    /// What does not match its schema is no output.
+    /// What does not match its schema, or is a plan with mistakes, is no output.
     async fn check_output(&self, step: StepTry, what: &mut What) -> Result<(), Failure> {
         let What::Ended { reason: reason @ JobReason::DoneByRunner, exit_code, message, output, stdout_tail, .. } =
             what
         else {
             return Ok(());
         };
-        let Some((tool, schema)) = self.store.read("step.schema", move |tx| schema_of(tx, step)).await? else {
+        let Some(asked) = self.store.read("step.schema", move |tx| asked_of(tx, step)).await? else {
             return Ok(());
         };
-        let said = answer(tool, output.as_ref(), *exit_code, stdout_tail.as_deref());
-        let problem = said.ok().and_then(|said| output_problem(&said, Some(&schema)));
-        if let Some(problem) = problem {
-            (*reason, *message) = (JobReason::InvalidOutput, Some(problem.failure.error.message));
+        let said = answer(asked.tool, output.as_ref(), *exit_code, stdout_tail.as_deref());
+        if let Some(problem) = said.ok().and_then(|said| asked.problem(&said)) {
+            (*reason, *message) = (JobReason::InvalidOutput, Some(problem));
         }
         Ok(())
     }
@@ -65,14 +66,34 @@ impl Engine {
     }
 }
 
-/// The schema that the output of a plan's step must match.
-fn schema_of(tx: &mut store::Tx, step: StepTry) -> Result<Option<(ToolKind, Value)>, Failure> {
+/// What the output of a plan's step must be.
+struct Asked {
+    tool: ToolKind,
+    schema: Option<Value>,
+    /// Of a planner: the document by whose rules its plan is checked.
+    document: Option<Value>,
+}
+
+impl Asked {
+    fn problem(&self, said: &Value) -> Option<String> {
+        let problem = self.schema.as_ref().and_then(|schema| output_problem(said, Some(schema)));
+        problem.map(|problem| problem.failure.error.message).or_else(|| plan_problem(said, self.document.as_ref()))
+    }
+}
+
+fn asked_of(tx: &mut store::Tx, step: StepTry) -> Result<Option<Asked>, Failure> {
     let Some(step) = store::step::find(tx, step.id)?.filter(|step| step.parent.is_none()) else { return Ok(None) };
     let (task, agent) = (store::task::find(tx, step.task)?, store::agent::find(tx, step.agent)?);
     let (Some(task), Some(agent)) = (task, agent) else { return Ok(None) };
     let plan = store::plan::find(tx, agent.run, agent.plan_version, agent.sequence)?;
     let planned = plan.as_ref().and_then(|plan| step_plan(plan, Place::of(&task, &step)));
-    Ok(planned.and_then(|planned| planned.output.clone()).map(|schema| (step.tool, schema)))
+    let schema = planned.and_then(|planned| planned.output.clone());
+    let document = match agent.kind {
+        AgentKind::Planner => store::plan::shared(tx, agent.run)?.document,
+        _ => None,
+    };
+    let asked = Asked { tool: step.tool, schema, document };
+    Ok((asked.schema.is_some() || asked.document.is_some()).then_some(asked))
 }
 
 impl RunTx<'_> {

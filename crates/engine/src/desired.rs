@@ -2,6 +2,7 @@
 
 use crate::command::{self, Caller, Server, Started};
 use crate::intents::launch_run;
+use crate::planner::{told_errors, with_errors};
 use crate::step::is_in_flight;
 use crate::{Engine, EngineContext};
 use model::agent::{Agent, AgentKind};
@@ -298,7 +299,10 @@ fn find_commands(tx: &mut Tx, context: &EngineContext, run: &Run, job: &Job) -> 
             if step.on.as_ref().is_none_or(|on| on.job != job.id) {
                 continue;
             }
-            let input = store::step::data(tx, step.id, Data::Input)?.unwrap_or_default();
+            let mut input = store::step::data(tx, step.id, Data::Input)?.unwrap_or_default();
+            if agent.as_ref().is_some_and(|agent| agent.kind == AgentKind::Planner) {
+                input = with_errors(input, told_errors(tx, job.agent)?);
+            }
             let caller = Caller { key: step.key.as_deref().unwrap_or_default(), timeout_ms: step.timeout_ms };
             let Ok(started) = command::read(step.tool, &input, caller) else { continue };
             let secrets = open_secrets(tx, context, run.org, &started.secrets)?;

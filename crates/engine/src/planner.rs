@@ -1,6 +1,7 @@
 //! Plans that are made while a run goes on: a planner agent is opened when too much has failed, and what it answers becomes the run's next
 //! plan version.
 
+use crate::agent::INVALID_OUTPUT;
 use crate::run_tx::RunTx;
 use model::agent::{AgentKind, AgentStatus};
 use model::children::Children;
@@ -108,6 +109,32 @@ pub(crate) fn planned(source: &Value, document: &Value) -> Result<Vec<AgentPlan>
     let file = plan::check(document).map_err(said)?.document;
     let agents = plan::check_planned(source, &file).map_err(said)?;
     Ok(plan::compile_agents(&agents, &file))
+}
+
+/// Why an answer of the planner cannot be used, if it cannot. It is asked again then, with this text.
+pub(crate) fn plan_problem(answer: &Value, document: Option<&Value>) -> Option<String> {
+    let why = planned(answer, document?).err()?;
+    Some(format!("its plan cannot be used: {why}"))
+}
+
+/// What was wrong with the last plan that the planner answered, in whichever of its tries.
+pub(crate) fn told_errors(tx: &mut Tx, planner: AgentId) -> Result<Option<String>, Failure> {
+    let steps = match store::task::of_agent(tx, planner)?.first() {
+        Some(task) => store::step::of_task(tx, task.id)?,
+        None => Vec::new(),
+    };
+    let Some(step) = steps.into_iter().next() else { return Ok(None) };
+    let tries = store::step::tries(tx, step.id)?.into_iter().chain([step]);
+    let mut errors = tries.filter_map(|step| step.last_error).filter(|error| error.code == INVALID_OUTPUT);
+    Ok(errors.next_back().map(|error| error.message))
+}
+
+/// A program that is asked again is given what was wrong with its last answer. A model reads it in its dialogue.
+pub(crate) fn with_errors(mut input: Value, errors: Option<String>) -> Value {
+    if let (Some(given), Some(errors)) = (input.get_mut("input"), errors) {
+        given["errors"] = errors.into();
+    }
+    input
 }
 
 /// Finished steps of an earlier plan that a planner is told of, per agent.

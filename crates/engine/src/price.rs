@@ -51,6 +51,11 @@ fn prices(models: &Models, model: &str) -> Prices {
     }
 }
 
+/// The version of the prices by which models are charged now.
+pub(crate) fn version(models: &Models) -> String {
+    models.price_version(DEFAULT_PRICE)
+}
+
 /// What is set aside before a turn.
 pub(crate) fn most_of_turn(models: &Models, input: &Value) -> Credits {
     let prices = prices(models, input["model"].as_str().unwrap_or("default"));
@@ -125,7 +130,8 @@ impl RunTx<'_> {
             ..self.spent()
         };
         Rows::set_agent(self, agent);
-        let charged = self.charge_try(step, amount, &format!("llm {}", used.of), spent)?;
+        let memo = format!("llm {}, prices {}", used.of, version(&self.context.models));
+        let charged = self.charge_try(step, amount, &memo, spent)?;
         let before = step.usage.clone().unwrap_or_default();
         let usage = StepUsage {
             of: used.of.clone(),
@@ -138,10 +144,12 @@ impl RunTx<'_> {
         Ok(())
     }
 
-    /// A turn that was cut off, or whose holder died: its model was asked, and the answer is lost.
-    pub(crate) fn charge_unanswered(&mut self, step: &Step) -> Result<(), Failure> {
+    /// A turn that was cut off, whose time was up, or whose holder died: its model was asked, and only `said` bytes of its answer are
+    /// known.
+    pub(crate) fn charge_unanswered(&mut self, step: &Step, said: i64) -> Result<(), Failure> {
         let Some(Asked { of, tokens }) = step.asked.clone() else { return Ok(()) };
-        let used = ToolUsage { of, input_tokens: tokens, output_tokens: 0, estimated: true };
+        let output_tokens = (said + LIKELY_BYTES_PER_TOKEN - 1) / LIKELY_BYTES_PER_TOKEN;
+        let used = ToolUsage { of, input_tokens: tokens, output_tokens, estimated: true };
         self.charge_step(step, &used, 0)
     }
 
@@ -168,7 +176,20 @@ impl RunTx<'_> {
         let before = self.attempt()?.it.charged;
         let charged = self.charge(amount, key, memo, spent)?;
         self.warn_of_budget(before, before + charged)?;
+        if !charged.is_zero() && self.is_repeated(step)? {
+            let mut attempt = Rows::attempt(self)?;
+            attempt.tree.retried_cost = attempt.tree.retried_cost + charged;
+            Rows::set_attempt(self, attempt)?;
+        }
         Ok(charged)
+    }
+
+    /// Whether the present try is another one of the step, of its task or of its agent. A turn or a call that is tried again inside its
+    /// dialogue is none: as an error that a model is told, it uses up no retry of the run.
+    fn is_repeated(&mut self, step: &Step) -> Result<bool, Failure> {
+        let of_plan = Rows::step(self, counted_under(step))?;
+        let (task, agent) = (Rows::task(self, step.task)?, Rows::agent(self, step.agent)?);
+        Ok(of_plan.tries > 1 || task.tries > 1 || agent.tries > 1)
     }
 
     /// Once, when the charges of the run pass the share of its budget.
@@ -223,5 +244,21 @@ mod tests {
         assert_eq!(cost_of(&models, &used("default/small")), Credits(60));
         assert_eq!(cost_of(&models, &used("unknown")), Credits(15), "the default price");
         assert_eq!(cost(1, Credits(1)), Credits(1), "rounded up");
+    }
+
+    #[test]
+    fn another_price_is_another_version_of_the_table() {
+        let models = |input: Option<Credits>, output: Option<Credits>, context: i64| {
+            let model = LlmModel { context, input_price: input, output_price: output };
+            let settings = LlmSettings::at("http://a/v1".into(), BTreeMap::from([("small".to_owned(), model)]));
+            Models(BTreeMap::from([("default".to_owned(), settings)]))
+        };
+        let of = |input, output, context| version(&models(input, output, context));
+        let one = of(Some(Credits(1)), None, 8_000);
+        assert!(one.len() == 8 && one.bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
+        assert_eq!(one, of(Some(Credits(1)), Some(DEFAULT_PRICE), 9_000), "what is charged is the same");
+        for other in [of(Some(Credits(2)), None, 8_000), of(None, Some(Credits(1)), 8_000), of(None, None, 8_000)] {
+            assert_ne!(one, other);
+        }
     }
 }

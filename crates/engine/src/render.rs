@@ -2,7 +2,7 @@
 //! never runs inside a transaction that writes: a step begins with what was evaluated before its commit.
 
 use crate::Engine;
-use crate::planner::planning_input;
+use crate::planner::{planning_input, told_errors, with_errors};
 use crate::step::{Call, Place, Prepared, PreparedTask, TaskPlace, step_plan};
 use model::plan::{AgentPlan, RunPlan, TaskPlan};
 use model::run::LastError;
@@ -57,7 +57,9 @@ impl Renderer {
     /// Evaluates all of these; one read brings every output that they name.
     pub(crate) async fn evaluate(&self, engine: &Engine, wants: &[Want], fresh: Fresh) -> Result<Evaluated, Failure> {
         if let Some((history, max_agents)) = &self.planning {
-            return Ok(self.planned(wants, history, *max_agents));
+            let agent = self.agent;
+            let errors = engine.store.read("agent.planner", move |tx| told_errors(tx, agent)).await?;
+            return Ok(self.planned(wants, history, *max_agents, errors.as_ref()));
         }
         let mut parts = Vec::new();
         for want in wants {
@@ -100,8 +102,9 @@ impl Renderer {
         Ok(scope.and_then(|scope| part.render_input(&scope)))
     }
 
-    /// A planner's step has no expressions: it is given the goal, and what became of the plan so far.
-    fn planned(&self, wants: &[Want], history: &Value, max_agents: i64) -> Evaluated {
+    /// A planner's step has no expressions: it is given the goal, what became of the plan so far, and what was wrong with its last answer.
+    /// The errors are not part of the key, so that the record of the plan answers in the next attempt.
+    fn planned(&self, wants: &[Want], history: &Value, max_agents: i64, errors: Option<&String>) -> Evaluated {
         let mut evaluated = Evaluated::default();
         for want in wants {
             let Want::Step(place) = want else { continue };
@@ -109,6 +112,7 @@ impl Renderer {
             let input = planning_input(step.tool, &step.input, &self.shared, max_agents, history);
             let identity = plan::identity(PLANNER, "plan", &step.name, 1);
             let key = plan::key(self.run, &identity, step.tool, &input);
+            let input = with_errors(input, errors.cloned());
             evaluated.steps.insert(*place, Prepared::Call(Call { identity: identity.to_string(), key, input }));
         }
         evaluated
@@ -150,9 +154,9 @@ impl Renderer {
         self.scope(&Values::default(), None)
     }
 
-    pub(crate) fn identity(&self, task: &TaskPlan, item: Option<i64>, step: &str, rerun: bool) -> plan::Identity {
+    pub(crate) fn identity(&self, task: &TaskPlan, item: Option<i64>, step: &str, generation: i64) -> plan::Identity {
         let task = item.map_or_else(|| task.name.clone(), |item| format!("{}[{item}]", task.name));
-        plan::identity(&self.agent_name, &task, step, if rerun { self.attempt } else { 1 })
+        plan::identity(&self.agent_name, &task, step, generation)
     }
 }
 
@@ -236,7 +240,8 @@ impl Part {
         let task = &renderer.plan.tasks[place.task.sequence as usize];
         let step = &task.steps[place.step as usize];
         let input = self.render_input(&scope)?;
-        let identity = renderer.identity(task, place.task.item, &step.name, step.rerun);
+        let generation = if step.rerun { renderer.attempt } else { 1 };
+        let identity = renderer.identity(task, place.task.item, &step.name, generation);
         let mut key = plan::key(renderer.run, &identity, step.tool, &input);
         if bug!(row_id_in_a_key) {
             key.push_str(&renderer.agent.to_string());

@@ -1,6 +1,7 @@
 //! What a run or an org has used, in sums. Reads only the rows of the run, or of the span, that it is asked about.
 
 use crate::Engine;
+use crate::price;
 use crate::view::owned;
 use model::step::Step;
 use model::time::HOUR;
@@ -32,6 +33,8 @@ impl Groups {
 
 #[derive(Debug, Clone)]
 pub struct RunUsage {
+    /// The version of the prices by which models are charged now.
+    pub prices: String,
     pub total: Usage,
     /// Of the total, what belongs to no step: machines.
     pub beside_steps: Usage,
@@ -63,6 +66,7 @@ pub struct OrgUsage {
 impl Engine {
     /// In all attempts of a run; of its steps those behind `after`.
     pub async fn run_usage(&self, org: OrgId, run: RunId, after: StepId, limit: i64) -> Result<RunUsage, Failure> {
+        let prices = price::version(&self.context.models);
         self.store
             .read("run.usage", move |tx| {
                 owned(tx, org, run)?;
@@ -74,6 +78,7 @@ impl Engine {
                 let (agents, models, providers) = (by(UsageBy::Agent)?, by(UsageBy::Model)?, by(UsageBy::Provider)?);
                 let beside_steps = store::usage::beside_steps(tx, org, run)?;
                 Ok(RunUsage {
+                    prices: prices.clone(),
                     total,
                     beside_steps,
                     agents,

@@ -68,6 +68,8 @@ pub struct TreeCounters {
     pub held: Credits,
     /// Retries of steps, tasks and agents so far.
     pub retries: i64,
+    /// What tries after the first of a step, its task or its agent have cost.
+    pub retried_cost: Credits,
     pub errors: ErrorWindow,
     /// Its open jobs.
     pub jobs: JobCounters,

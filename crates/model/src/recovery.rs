@@ -3,7 +3,7 @@
 use crate::run::LastError;
 use crate::spec::FailureMode;
 use crate::time::MINUTE;
-use crate::{Effect, Refused, RunId, Timestamp, string_enum};
+use crate::{Credits, Effect, Refused, RunId, Timestamp, string_enum};
 use serde::{Deserialize, Serialize};
 
 string_enum! {
@@ -52,6 +52,9 @@ pub struct Case {
     pub retry_after_ms: Option<i64>,
     /// Retries left of the run's 20, and whether its credits allow one more.
     pub budget_left: i64,
+    /// What tries after the first have cost so far, of what the attempt has set aside.
+    pub retried_cost: Credits,
+    pub reserved: Credits,
     pub affordable: bool,
     pub errors: Errors,
     pub on_exhausted: OnExhausted,
@@ -184,7 +187,7 @@ impl Rule {
             Rule::NotIdempotent => "an error of unknown kind is tried again only if the step is idempotent",
             Rule::RepromptsUsed => "an output that is still invalid after two more tries stays so",
             Rule::TriesUsed => "all its tries are used",
-            Rule::RetriesUsed => "all retries of the run are used",
+            Rule::RetriesUsed => "all retries of the run are used: 20, or a quarter of its credits",
             Rule::TooManyErrors => "too many steps of the run failed within a few minutes: a person decides",
             Rule::PauseTooLong => "the pause before the next try would be longer than 30 s: a person decides",
             Rule::Unaffordable => "another try cannot be paid",
@@ -226,6 +229,7 @@ pub struct Judged {
 
 pub const MAX_TRIES: i64 = 3;
 pub const RETRY_BUDGET: i64 = 20;
+const RETRY_PERCENT: i128 = 25;
 pub const BASE_DELAY_MS: i64 = 100;
 pub const MAX_DELAY_MS: i64 = 30_000;
 /// The longest pause that a run may ask for (`retry.delay`).
@@ -239,7 +243,7 @@ pub fn decide(case: &Case, limits: &EscalationLimits) -> (Decision, Rule) {
     if case.level == Level::Step && limits.exceeded(case.errors) {
         return (Decision::Escalate, Rule::TooManyErrors);
     }
-    if case.tries >= case.max_tries || case.budget_left <= 0 {
+    if case.tries >= case.max_tries || case.budget_left <= 0 || retries_cost_too_much(case) {
         let rule = if case.tries >= case.max_tries { Rule::TriesUsed } else { Rule::RetriesUsed };
         return match case.on_exhausted {
             OnExhausted::Escalate => (Decision::Escalate, rule),
@@ -277,6 +281,11 @@ pub fn jitter(run: RunId, attempt: i64) -> i64 {
 pub fn infrastructure_pause(submission: i64) -> i64 {
     const STEPS: [i64; 6] = [15_000, 30_000, 60_000, 120_000, 300_000, 600_000];
     STEPS[(submission - 1).clamp(0, STEPS.len() as i64 - 1) as usize]
+}
+
+/// Once more than this share of what is set aside was spent on retries, nothing is tried again (R40).
+fn retries_cost_too_much(case: &Case) -> bool {
+    i128::from(case.retried_cost.micro()) * 100 > i128::from(case.reserved.micro()) * RETRY_PERCENT
 }
 
 /// Why it is not tried again, if it is not.
@@ -319,6 +328,8 @@ mod tests {
         max_tries: MAX_TRIES,
         retry_after_ms: None,
         budget_left: RETRY_BUDGET,
+        retried_cost: Credits::ZERO,
+        reserved: Credits::whole(4),
         affordable: true,
         errors: Errors { failed: 1, total: 1 },
         on_exhausted: OnExhausted::Abort,
@@ -336,6 +347,7 @@ mod tests {
         let once = Case { idempotent: false, ..CASE };
         let task = Case { level: Level::Task, mode: FailureMode::Retry, ..CASE };
         let errors = |failed, total| Errors { failed, total };
+        let dear = Credits::whole(1) + Credits(1);
         let table = [
             (Case { ..CASE }, Retry { after_ms: 100 }),
             (Case { tries: 2, ..CASE }, Retry { after_ms: 200 }),
@@ -366,6 +378,13 @@ mod tests {
             (Case { errors: errors(5, 9), ..CASE }, Retry { after_ms: 100 }),
             (Case { errors: errors(5, 10), ..CASE }, Retry { after_ms: 100 }),
             (Case { budget_left: 0, ..CASE }, Abort),
+            // R40: a quarter of the credits, to the last of them.
+            (Case { retried_cost: Credits::whole(1), ..CASE }, Retry { after_ms: 100 }),
+            (Case { retried_cost: dear, ..CASE }, Abort),
+            (Case { retried_cost: dear, on_exhausted: OnExhausted::Escalate, ..CASE }, Escalate),
+            (Case { retried_cost: dear, parent_mode: FailureMode::Continue, ..CASE }, Skip),
+            (Case { retried_cost: dear, ..task }, Abort),
+            (Case { retried_cost: Credits::ZERO, reserved: Credits::ZERO, ..CASE }, Retry { after_ms: 100 }),
             (Case { tries: 10, max_tries: 20, ..CASE }, Escalate),
             // R142: in every mode.
             (Case { affordable: false, ..CASE }, OutOfBudget),
@@ -407,6 +426,7 @@ mod tests {
             (Case { class: InvalidOutput, tries: 3, max_tries: 9, ..CASE }, Rule::RepromptsUsed),
             (Case { tries: 3, ..CASE }, Rule::TriesUsed),
             (Case { budget_left: 0, ..CASE }, Rule::RetriesUsed),
+            (Case { retried_cost: Credits::whole(2), ..CASE }, Rule::RetriesUsed),
             (Case { errors: Errors { failed: 6, total: 6 }, ..CASE }, Rule::TooManyErrors),
             (Case { tries: 10, max_tries: 20, ..CASE }, Rule::PauseTooLong),
             (Case { affordable: false, ..CASE }, Rule::Unaffordable),

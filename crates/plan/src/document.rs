@@ -1,7 +1,7 @@
 //! A document as checked types. Reading is lenient: a field of a wrong shape reads as missing, since `shape` has complained about
 //! it, so that the other checks can go on and all problems are shown together.
 
-use crate::fields::{MODEL_TOOLS, STEP_TOOLS};
+use crate::fields::{MODEL_TOOLS, STEP_TOOLS, VERIFY_TOOLS};
 use crate::quantity;
 use crate::shape::{duration, get};
 use model::Credits;
@@ -321,7 +321,7 @@ fn read_step(at: usize, value: &Value) -> Step {
         named: step.get("name").is_some(),
         idempotent: step.flag("idempotent").unwrap_or(call.is_idempotent()),
         call,
-        verify: step.get("verify").map(|value| read_call(Fields::of(value), MODEL_TOOLS)),
+        verify: step.get("verify").map(|value| read_call(Fields::of(value), VERIFY_TOOLS)),
         verify_outcome: step.inner("verify").text("outcome"),
         files: step.get("files").map(|_| step.texts("files")),
         policy: step.word("policy"),

@@ -108,6 +108,8 @@ pub const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", 
 pub const STEP_TOOLS: &[&str] = &["command", "http", "llm", "mcp", "exec", "external", "call", "approval", "wait"];
 /// The fields of an entry of `tools:` that do.
 pub const MODEL_TOOLS: &[&str] = &["command", "http", "mcp", "exec", "external"];
+/// The fields of a `verify` that do. A program that polls for its steps may never ask for one, and a model knows nothing of what happened.
+pub const VERIFY_TOOLS: &[&str] = &["command", "http", "mcp", "exec"];
 /// What `planner.allow` may name.
 pub const ALLOWED: &[&str] = &["command", "http", "mcp", "exec", "external", "call", "secrets"];
 
@@ -356,14 +358,13 @@ pub static RETRY: Table = table(
 pub static VERIFY: Table = Table {
     what: "`verify`",
     required: &[],
-    exactly_one: &[MODEL_TOOLS],
+    exactly_one: &[VERIFY_TOOLS],
     at_most_one: &[],
     fields: &[
         COMMAND,
         HTTP_TOOL,
         MCP_TOOL,
         EXEC_TOOL,
-        EXTERNAL_TOOL,
         ENV,
         TIMEOUT,
         field(

@@ -182,7 +182,11 @@ impl Step {
     pub fn answer_unusable(&mut self, why: &str) {
         self.answer = None;
         let Some(ended) = &mut self.ended else { return };
-        let message = format!("what it wrote to ${} cannot be used: {why}", output::VARIABLE);
+        let prints = self.wanted.as_ref().is_some_and(|wanted| wanted.answers);
+        let message = match prints {
+            true => format!("what it wrote to its standard output cannot be used: {why}"),
+            false => format!("what it wrote to ${} cannot be used: {why}", output::VARIABLE),
+        };
         if (ended.exit_code, ended.signal, ended.cause) == (Some(0), None, None) {
             ended.cause = Some(EndCause::InvalidOutput);
         }

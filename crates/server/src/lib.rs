@@ -6,6 +6,8 @@ mod allocation;
 mod artifact;
 mod audit;
 mod auth;
+#[cfg(test)]
+mod awaited;
 mod binary;
 mod blob;
 mod cache;

@@ -65,6 +65,7 @@ fn run_view(run: RunId, usage: &RunUsage, limit: i64) -> RunUsageView {
     let full = usage.steps.len() as i64 == limit;
     RunUsageView {
         run: run.to_string(),
+        prices: usage.prices.clone(),
         total: sums(&usage.total),
         agents: named(&usage.agents),
         models: named(&usage.models),

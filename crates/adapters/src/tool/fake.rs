@@ -69,6 +69,15 @@ impl Fate {
         self
     }
 
+    /// The code of a failure, for callers that tell failures of one class apart.
+    pub fn coded(mut self, code: &str) -> Fate {
+        match &mut self.then {
+            Then::Fail(failure) => failure.failure.error.code = code.to_owned(),
+            other => panic!("{other:?} is no failure"),
+        }
+        self
+    }
+
     /// Only a failure asks its caller to wait.
     pub fn retry_after_ms(mut self, wait_ms: i64) -> Fate {
         match &mut self.then {

@@ -105,3 +105,26 @@ fn kept_files_are_there_in_the_next_attempt() {
     assert_eq!(text_of(&api.events(&format!("/runs/{run}/logs"))), "made\n750\nmade\n750\n");
     home.adds_up();
 }
+
+/// A command that is killed is tried again: what its second try writes is told apart, while a run is followed and when its log is read.
+#[test]
+fn the_output_of_a_new_try_begins_with_a_mark() {
+    let home = Home::new();
+    let command = "echo one; test -e mark || { touch mark; kill -9 $$; }; echo two";
+    home.write(
+        "twice.yaml",
+        format!(
+            "type: agents\nagents:\n  - name: one\n    tasks:\n      - name: all\n        steps:\n          - {{name: work, idempotent: true, command: {}}}\n",
+            json!(command)
+        ),
+    );
+    for args in
+        [&["run", "twice.yaml"][..], &["logs", "@last"], &["logs", "@last", "-f"], &["logs", "@last", "--step", "work"]]
+    {
+        let done = home.done(args);
+        assert_eq!(done.out(), "one\none\ntwo\n", "{args:?}");
+        assert_eq!(done.stderr.matches("repl: work: try 2\n").count(), 1, "{args:?}: {}", done.stderr);
+        assert!(!done.stderr.contains("try 1"), "{args:?}: {}", done.stderr);
+    }
+    home.adds_up();
+}

@@ -12,7 +12,12 @@ use model::{Effect, StepId, Timestamp};
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll};
+
+/// The code of a failure of a call that had its effect, and whose output cannot be used.
+pub(crate) const INVALID_OUTPUT: &str = "invalid_output";
 
 /// Bytes of a step's output, as JSON.
 pub(crate) const MAX_OUTPUT_BYTES: usize = 256 * 1024;
@@ -28,6 +33,8 @@ pub(super) struct Act {
     pub(super) idempotent: bool,
     pub(super) called: Option<Called>,
     pub(super) tool: ToolKind,
+    /// Bytes of text that the tool has written to its log so far.
+    pub(super) said: Arc<AtomicI64>,
     pub(super) future: Pin<Box<dyn Future<Output = Result<ToolAnswer, ToolFailure>> + Send>>,
     pub(super) limit: Option<TimerFuture>,
 }
@@ -35,8 +42,22 @@ pub(super) struct Act {
 impl Act {
     fn ended(&mut self, found: Found) -> Ended {
         let called = self.called.take();
-        Ended { of: self.of, place: self.place, found, called, tool: self.tool, put_away: None }
+        let said = self.said.load(Ordering::Relaxed);
+        Ended { of: self.of, place: self.place, found, called, tool: self.tool, said, put_away: None }
     }
+
+    pub(super) fn held(&self) -> Held {
+        Held { of: self.of, idempotent: self.idempotent, said: self.said.load(Ordering::Relaxed) }
+    }
+}
+
+/// What a commit has to know of a call that is under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub(super) of: Try,
+    pub(super) idempotent: bool,
+    /// Bytes of text that the tool has written to its log so far.
+    pub(super) said: i64,
 }
 
 /// A call that came to its end, or was given up.
@@ -47,6 +68,8 @@ pub(super) struct Ended {
     pub(super) found: Found,
     pub(super) called: Option<Called>,
     pub(super) tool: ToolKind,
+    /// Bytes of text that the tool wrote to its log.
+    pub(super) said: i64,
     /// Where most of its output is.
     pub(super) put_away: Option<PutAway>,
 }
@@ -138,8 +161,11 @@ pub(super) fn too_large(message: String) -> ToolFailure {
 pub(super) fn schema_problem(output: &Value, schema: Option<&Value>) -> Option<ToolFailure> {
     let compiled = plan::OutputSchema::compile(schema?);
     let problems = compiled.map_err(|why| vec![why]).and_then(|schema| schema.validate(output)).err()?;
-    let message = format!("its output does not match its schema: {}", problems.join("; "));
-    Some(failed(ErrorClass::InvalidOutput, Effect::Done, "invalid_output", message))
+    Some(invalid_output(format!("its output does not match its schema: {}", problems.join("; "))))
+}
+
+pub(super) fn invalid_output(message: String) -> ToolFailure {
+    failed(ErrorClass::InvalidOutput, Effect::Done, INVALID_OUTPUT, message)
 }
 
 fn failed(class: ErrorClass, effect: Effect, code: &str, message: String) -> ToolFailure {

@@ -1,18 +1,19 @@
 //! One transaction of the holder of an agent's work item. It records calls that have ended, takes over steps that an earlier holder began
 //! and did not end, and begins the next steps.
 
-use super::act::{Ended, Found, Try, cut_off, holder_gone};
+use super::act::{Ended, Found, Held, Try, cut_off, holder_gone};
 use super::dialogues::{News, Open};
 use super::verify;
 use crate::EngineContext;
 use crate::render::{Evaluated, Want};
 use crate::run_tx::RunTx;
 use crate::step::{Acting, Place, is_in_flight};
-use model::agent::AgentStatus;
+use model::agent::{AgentKind, AgentStatus};
 use model::hierarchy::{self, Rows};
 use model::plan::AgentPlan;
-use model::step::{Step, ToolKind};
-use model::{AgentId, Failure, OrgId, RunId, StepId, Timestamp, Trouble};
+use model::recovery::StepFailure;
+use model::step::{Step, StepTry, ToolKind};
+use model::{AgentId, Effect, Failure, OrgId, RunId, StepId, Timestamp, Trouble};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub(super) struct Decided {
     pub(super) over: Vec<StepId>,
     pub(super) news: Vec<News>,
     pub(super) checks: Vec<verify::Check>,
+    /// Turns that an earlier holder began: how much text each has stored has to be read before it is paid.
+    pub(super) unread: Vec<StepTry>,
     pub(super) look_in_ms: Option<i64>,
     /// The item was given back.
     pub(super) finished: bool,
@@ -54,13 +57,15 @@ pub(super) struct AtHand {
     pub(super) org: OrgId,
     pub(super) run: RunId,
     pub(super) agent: AgentId,
-    pub(super) held: Vec<(Try, bool)>,
+    pub(super) held: Vec<Held>,
     pub(super) ended: Arc<Vec<Ended>>,
     pub(super) plan: Arc<AgentPlan>,
     pub(super) evaluated: Arc<Evaluated>,
     pub(super) dialogues: Arc<Vec<Open>>,
     pub(super) verifies: Arc<BTreeMap<StepId, verify::Prepared>>,
     pub(super) verifiable: bool,
+    /// Bytes of text that turns of an earlier holder have stored.
+    pub(super) texts: Arc<BTreeMap<StepTry, i64>>,
 }
 
 impl AtHand {
@@ -80,7 +85,7 @@ impl AtHand {
         });
         self.record(&mut run_tx)?;
         let closing = self.ended.iter().any(|ended| matches!(ended.found, Found::Cut));
-        let waits = self.take_over(&mut run_tx)?;
+        let (waits, unread) = self.take_over(&mut run_tx)?;
         self.expire(&mut run_tx)?;
         let cut = self.cut(&mut run_tx)?;
         run_tx.stop_commands(self.agent)?;
@@ -101,20 +106,36 @@ impl AtHand {
         let (again, look_at, wanted) = acting.unwrap_or_default();
         let agent = Rows::agent(&mut run_tx, self.agent)?;
         let put_off = agent.put_off.is_some_and(|until| until > at);
-        let timed = run_tx.attempt()?.it.tree.retries > 0 || agent.waiting > 0 || put_off;
+        let told = agent.kind == AgentKind::Planner; // asked again without a retry that is counted
+        let timed = run_tx.attempt()?.it.tree.retries > 0 || agent.waiting > 0 || put_off || told;
         let version = run_tx.close()?.version;
         // Only a retry, or a step that waits or is put off, gives anything a time.
         let due = if timed { store::agent::next_due(tx, self.agent, at)? } else { None };
         let again = (again || closing).then_some(at);
         let next = again.into_iter().chain(look_at).chain(due).chain(waits).chain(deadline).min();
-        let rests = wanted.is_empty() && adopted.is_empty() && checks.is_empty() && !news.iter().any(News::goes_on);
+        let nothing_to_read = wanted.is_empty() && checks.is_empty() && unread.is_empty();
+        let rests = nothing_to_read && adopted.is_empty() && !news.iter().any(News::goes_on);
         let finished = under_way == 0 && (rests || closing);
         if finished {
             // Everything was read again after `hold`, so wakes up to now are answered.
             store::work::finish(tx, &self.item.seen(seen), next);
         }
         let look_in_ms = next.map(|due| due.since(at).max(1));
-        Ok(Decided { begin, cut, wanted, adopted, over, news, checks, look_in_ms, finished, version, generation: seen })
+        let generation = seen;
+        Ok(Decided {
+            begin,
+            cut,
+            wanted,
+            adopted,
+            over,
+            news,
+            checks,
+            unread,
+            look_in_ms,
+            finished,
+            version,
+            generation,
+        })
     }
 
     /// By a holder that has lost its item: the ends alone.
@@ -135,7 +156,7 @@ impl AtHand {
                 run_tx.acting.iter_mut().for_each(|acting| acting.evaluated = Arc::default());
                 continue;
             }
-            self.charge(run_tx, &step, &ended.found)?;
+            self.charge(run_tx, &step, ended)?;
             let step = Rows::step(run_tx, id)?;
             let is_child = step.parent.is_some();
             match &ended.found {
@@ -159,12 +180,16 @@ impl AtHand {
         Ok(())
     }
 
-    /// What a call used is paid, also one that failed.
-    fn charge(&self, run_tx: &mut RunTx<'_>, step: &Step, found: &Found) -> Result<(), Failure> {
-        let (usage, calls) = match found {
+    /// What a call used is paid, also one that failed. Of a turn whose connection was cut or whose time was up, only we can say how much
+    /// that was.
+    fn charge(&self, run_tx: &mut RunTx<'_>, step: &Step, ended: &Ended) -> Result<(), Failure> {
+        let (usage, calls) = match &ended.found {
             Found::Answer(answer) => (answer.usage.as_ref(), asked_calls(&answer.output)),
+            Found::Failed(failure) if failure.usage.is_none() && is_unanswered(&failure.failure) => {
+                return run_tx.charge_unanswered(step, ended.said);
+            }
             Found::Failed(failure) => (failure.usage.as_ref(), 0),
-            Found::Cut => return run_tx.charge_unanswered(step),
+            Found::Cut => return run_tx.charge_unanswered(step, ended.said),
         };
         usage.map_or(Ok(()), |usage| run_tx.charge_step(step, usage, calls))
     }
@@ -172,30 +197,31 @@ impl AtHand {
     /// Aborts calls whose task, agent or run ends. Whether a step that is not idempotent had its effect stays unknown.
     fn cut(&self, run_tx: &mut RunTx<'_>) -> Result<Vec<Try>, Failure> {
         let mut cut = Vec::new();
-        for ((id, number), idempotent) in &self.held {
-            let step = Rows::step(run_tx, *id)?;
-            if !hierarchy::is_current(&step, *number) {
-                cut.push((*id, *number));
+        for Held { of: (id, number), idempotent, said } in self.held.iter().copied() {
+            let step = Rows::step(run_tx, id)?;
+            if !hierarchy::is_current(&step, number) {
+                cut.push((id, number));
             } else if hierarchy::is_to_stop(run_tx, &step)? {
-                run_tx.charge_unanswered(&step)?;
-                hierarchy::cancel_step(run_tx, *id, *number, !idempotent)?;
-                cut.push((*id, *number));
+                run_tx.charge_unanswered(&step, said)?;
+                hierarchy::cancel_step(run_tx, id, number, !idempotent)?;
+                cut.push((id, number));
             }
         }
         Ok(cut)
     }
 
-    /// Steps that an earlier holder began and did not end. Returns when to look at those that may still be reported.
-    fn take_over(&self, run_tx: &mut RunTx<'_>) -> Result<Option<Timestamp>, Failure> {
+    /// Steps that an earlier holder began and did not end. Returns when to look at those that may still be reported, and turns of which
+    /// the stored text has to be counted first.
+    fn take_over(&self, run_tx: &mut RunTx<'_>) -> Result<(Option<Timestamp>, Vec<StepTry>), Failure> {
         // Of what this holder has in hand, some may have just been ended by the end of a step above it: it counts no more.
         let mut in_hand = 0;
-        for ((id, number), _) in &self.held {
-            in_hand += i64::from(hierarchy::is_current(&Rows::step(run_tx, *id)?, *number));
+        for Held { of: (id, number), .. } in self.held.iter().copied() {
+            in_hand += i64::from(hierarchy::is_current(&Rows::step(run_tx, id)?, number));
         }
         if Rows::agent(run_tx, self.agent)?.acting <= in_hand {
-            return Ok(None);
+            return Ok((None, Vec::new()));
         }
-        let mut wait = None;
+        let (mut wait, mut unread) = (None, Vec::new());
         for step in run_tx.acted_on(self.agent)? {
             // A machine, or a program that has taken it, works on it and reports for itself.
             let theirs = step.needs_machine() || step.tool == ToolKind::External;
@@ -206,13 +232,20 @@ impl AtHand {
             if !step.idempotent && surely_over > run_tx.at {
                 wait = wait.into_iter().chain([surely_over]).min();
             } else if step.parent.is_some() {
-                run_tx.charge_unanswered(&step)?;
+                match self.texts.get(&step.present_try()) {
+                    Some(said) => run_tx.charge_unanswered(&step, *said)?,
+                    None if step.asked.is_some() => {
+                        unread.push(step.present_try());
+                        continue;
+                    }
+                    None => {}
+                }
                 hierarchy::lose_child(run_tx, step.id, step.tries, &holder_gone())?;
             } else {
                 hierarchy::lose_step(run_tx, step.id, step.tries, &holder_gone())?;
             }
         }
-        Ok(wait)
+        Ok((wait, unread))
     }
 
     /// Only plans with such steps, or with models that may call for them, look for any.
@@ -293,6 +326,11 @@ impl AtHand {
         collect_secrets(&input, &mut names);
         Ok(Begin { step, place, key, input, secrets: secrets(run_tx, names)?, answer })
     }
+}
+
+/// The request was sent, and nothing says how it ended. An answer with a status, such as 503, is none of these.
+fn is_unanswered(failure: &StepFailure) -> bool {
+    failure.effect == Effect::Perhaps && matches!(failure.error.code.as_str(), "timeout" | "cut")
 }
 
 /// Calls of tools that a model's answer asks for.

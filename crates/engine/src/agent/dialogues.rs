@@ -5,7 +5,7 @@ use super::Holder;
 use super::act::{Ended, Found, Try};
 use super::commit::{AtHand, Begin, Decided};
 use crate::Engine;
-use crate::child::ChildInput;
+use crate::child::{ChildInput, generation_of};
 use crate::dialogue::{self, Dialogue, Next, Wanted};
 use crate::message::MAX_WAITING;
 use crate::price;
@@ -27,6 +27,8 @@ use store::step::Data;
 pub(super) struct Talk {
     of: Try,
     place: Place,
+    /// Of its step, and so of its turns and calls: a step that runs anew in a new attempt asks for everything anew.
+    generation: i64,
     dialogue: Dialogue,
     /// Rows of its open children, by their names below the step.
     rows: BTreeMap<String, StepId>,
@@ -80,7 +82,7 @@ impl Holder<'_> {
                     let task = &self.renderer.plan.tasks[talk.place.task.sequence as usize];
                     let with_key = |wanted: Wanted| {
                         let path = format!("{step}/{}", wanted.name);
-                        let identity = self.renderer.identity(task, talk.place.task.item, &path, false);
+                        let identity = self.renderer.identity(task, talk.place.task.item, &path, talk.generation);
                         let key = plan::key(self.renderer.run, &identity, wanted.tool, &wanted.input);
                         let (most, asked) = if wanted.tool == ToolKind::Llm {
                             (price::most_of_turn(models, &wanted.input), Some(price::asked(&wanted.input)))
@@ -106,7 +108,7 @@ impl Holder<'_> {
             };
             talk.over = true;
             let (of, place, tool) = (talk.of, Some(talk.place), ToolKind::Llm);
-            ended.push(Ended { of, place, found, called: None, tool, put_away: None });
+            ended.push(Ended { of, place, found, called: None, tool, said: 0, put_away: None });
         }
         open
     }
@@ -144,6 +146,7 @@ impl Holder<'_> {
 
 /// A dialogue that runs, from the rows of its step and of its children.
 async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) -> Result<Talk, Failure> {
+    let generation = generation_of(&step);
     let (id, name, of) = (step.id, step.name.clone(), (step.run, step.identity.clone().unwrap_or_default()));
     let read = move |tx: &mut Tx| Ok((rows(tx, id)?, store::message::taken(tx, of.0, &of.1)?));
     let ((input, children), taken) = engine.store.read("agent.dialogue", read).await?;
@@ -166,7 +169,8 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
             None => drop(open.insert(below.to_owned(), child.id)),
         }
     }
-    Ok(Talk { of: (id, step.tries), place, dialogue, rows: open, parallel, over: false, offered: None })
+    let of = (id, step.tries);
+    Ok(Talk { of, place, generation, dialogue, rows: open, parallel, over: false, offered: None })
 }
 
 /// Of a model that the settings do not know any more.

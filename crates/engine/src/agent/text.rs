@@ -6,6 +6,7 @@ use model::RunId;
 use model::log::LogId;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use store::log::{Chunk, Logs};
@@ -21,20 +22,25 @@ pub(super) struct Target {
     pub(super) run: RunId,
     pub(super) log: LogId,
     pub(super) epoch: i64,
+    /// Counts the bytes that the tool writes. Outlives the call, whose future may be dropped.
+    pub(super) said: Arc<AtomicI64>,
 }
 
-#[derive(Default)]
-struct Text(Mutex<Vec<u8>>);
+struct Text {
+    unsent: Mutex<Vec<u8>>,
+    said: Arc<AtomicI64>,
+}
 
 impl ToolLog for Text {
     fn write(&self, text: &[u8]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(text);
+        self.said.fetch_add(text.len() as i64, Ordering::Relaxed);
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(text);
     }
 }
 
 impl Text {
     fn take(&self) -> Vec<u8> {
-        let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         let most = text.len().min(FRAME_BYTES);
         text.drain(..most).collect()
     }
@@ -42,7 +48,7 @@ impl Text {
 
 /// Calls the tool and stores its text as it comes.
 pub(super) async fn call(target: Target, tool: Arc<dyn Tool>, call: ToolCall) -> Result<ToolAnswer, ToolFailure> {
-    let text = Text::default();
+    let text = Text { unsent: Mutex::default(), said: target.said.clone() };
     let mut offset = 0;
     let mut sending: Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = None;
     let mut calling = tool.call(&call, &text);

@@ -282,3 +282,30 @@ fn what_people_said_stands_before_the_turn_that_took_it_in_every_later_prompt() 
     other.ended = it.ended.clone();
     assert_eq!(other.next(), it.next());
 }
+
+/// The answer of a planner's dialogue is checked as a file is.
+#[test]
+fn a_plan_with_mistakes_is_sent_back_with_them() {
+    let document = json!({ "type": "agents", "goal": "g", "planner": { "llm": {}, "allow": ["http"] } });
+    let answers = |plan: Value| {
+        let message = json!({ "content": plan.to_string(), "tool_calls": [], "json": plan });
+        Ended::Answered(json!({ "message": message, "finish_reason": "stop" }))
+    };
+    let bad = || answers(json!({ "agents": [{ "tasks": [{ "steps": [{ "name": "x", "command": "rm" }] }] }] }));
+    let good = json!({ "agents": [{ "tasks": [{ "steps": [{ "http": { "url": "https://h.example/" } }] }] }] });
+    for asked_again in 0..=3 {
+        let mut it = dialogue(1, None).planning(Some(document.clone()));
+        for turn in 1..=asked_again {
+            it.ended(&format!("t{turn}"), bad());
+        }
+        if asked_again == 3 {
+            assert_eq!(code(it.next()), "invalid_output", "the third mistake is the last");
+            continue;
+        }
+        let next = wanted(it.next()).remove(0);
+        let said = next.input["messages"].as_array().unwrap().last().unwrap().to_string();
+        assert_eq!(said.contains("must not use `command`"), asked_again > 0, "{said}");
+        it.ended(&next.name, answers(good.clone()));
+        assert_eq!(it.next(), Next::Done(good.clone()));
+    }
+}

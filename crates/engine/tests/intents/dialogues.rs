@@ -1,16 +1,18 @@
 //! Dialogues with a model in memory: turns and calls are children of their step, and what has ended is never asked for again.
 
-use crate::agents::{agent, agents_spec, check, submit, task, tree};
+use crate::agents::{agent, agents_spec, check, once, step, submit, task, tree};
 use crate::bench::Bench;
 use crate::crashes::{UNDISTURBED, around_every_write};
 use adapters::ToolCall;
 use adapters::tool::fake::Fate;
 use engine::run::Plans;
-use model::RunId;
 use model::plan::{Policy, RunPlan, StepPlan, ToolPlan};
+use model::recovery::ErrorClass;
 use model::run::RunStatus;
+use model::spec::{FailureMode, RunSpec};
 use model::step::{StepStatus, ToolKind};
 use model::time::{MINUTE, SECOND};
+use model::{Effect, RunId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -34,6 +36,13 @@ pub fn talks(call: &ToolCall) -> Fate {
 }
 
 pub fn begin(bench: &mut Bench) -> RunId {
+    let (talk, shared) = talk();
+    let agents = vec![agent("one", vec![task("all", vec![talk])])];
+    submit(bench, agents_spec(), Plans { agents, shared, ..Plans::default() })
+}
+
+/// The step of a dialogue, and what its run shares.
+fn talk() -> (StepPlan, RunPlan) {
     let look = ToolPlan {
         tool: ToolKind::Http,
         description: String::new(),
@@ -45,9 +54,7 @@ pub fn begin(bench: &mut Bench) -> RunId {
     };
     let input = json!({ "model": "default", "prompt": "go", "tools": ["look"], "max_turns": 5 });
     let talk = StepPlan { input, idempotent: true, ..StepPlan::new("talk", ToolKind::Llm) };
-    let shared = RunPlan { tools: BTreeMap::from([("look".to_owned(), look)]), ..RunPlan::default() };
-    let agents = vec![agent("one", vec![task("all", vec![talk])])];
-    submit(bench, agents_spec(), Plans { agents, shared, ..Plans::default() })
+    (talk, RunPlan { tools: BTreeMap::from([("look".to_owned(), look)]), ..RunPlan::default() })
 }
 
 /// How often each turn and each call was begun.
@@ -96,4 +103,32 @@ fn dying_around_every_commit_of_a_dialogue_asks_for_nothing_that_had_ended() {
         assert!(again <= u32::from(place != UNDISTURBED), "{place}: {:?}", calls(bench));
         check(bench);
     });
+}
+
+/// The second attempt of a run whose last step failed once. What is not to run again answers from its record; what is gets another key,
+/// by which the far side takes it for another effect.
+#[test]
+fn what_runs_again_in_a_new_attempt_is_called_under_another_key() {
+    for rerun in [true, false] {
+        let mut bench = Bench::new();
+        let mut failed = false;
+        bench.tool.decide_by(Box::new(move |call, _| match call.input["of"].as_str() {
+            Some("bad") if !std::mem::replace(&mut failed, true) => Fate::fail(ErrorClass::Permanent, Effect::Done),
+            Some(_) => Fate::answer(call.input.clone()),
+            None => talks(call),
+        }));
+        let (talk, shared) = talk();
+        let steps = vec![StepPlan { rerun, ..once("plain") }, StepPlan { rerun, ..talk }, step("bad")];
+        let spec = RunSpec { failure_mode: FailureMode::Retry, ..agents_spec() };
+        let agents = vec![agent("one", vec![task("all", steps)])];
+        let run = submit(&mut bench, spec, Plans { agents, shared, ..Plans::default() });
+        bench.advance(MINUTE);
+        assert_eq!((bench.run(run).status, bench.run(run).attempt), (RunStatus::Completed, 2), "{rerun}");
+        // The plain step, three turns and two calls, each once a key; and the step that failed, twice by one key.
+        let (calls, mut keys) = (calls(&bench), if rerun { vec![1; 12] } else { vec![1; 6] });
+        keys.push(2);
+        assert_eq!(calls.iter().sum::<u32>(), keys.iter().sum::<u32>(), "{rerun}: {calls:?}");
+        assert_eq!(calls.len(), keys.len(), "{rerun}: a call that is made again has another key");
+        check(&bench);
+    }
 }

@@ -6,13 +6,15 @@ use crate::dialogues;
 use crate::holds::cloud;
 use crate::machines::Plan;
 use adapters::ToolUsage;
+use adapters::tool::fake::Fate;
 use engine::run::Plans;
 use engine::usage::{Groups, RunUsage};
+use model::recovery::ErrorClass;
 use model::run::RunStatus;
 use model::spec::RunSpec;
 use model::time::{DAY, HOUR, MINUTE};
 use model::usage::{Usage, UsageBy};
-use model::{Credits, OrgId, RunId, StepId, Timestamp};
+use model::{Credits, Effect, OrgId, RunId, StepId, Timestamp};
 use store::{Entry, EntryKind, Lane};
 
 /// Each turn uses so many tokens; those of the second are only estimated.
@@ -84,6 +86,9 @@ fn every_grouping_adds_up_to_what_the_ledger_has_charged() {
     bench.settle();
     adds_up(&bench, &[talked, held, free]);
     let usage = of_run(&bench, talked, StepId(0), 10);
+    let rows = now(bench.engine.ledger(bench.org, 0, 10_000)).unwrap();
+    let memo = format!("llm default/small, prices {}", usage.prices);
+    assert_eq!(rows.iter().filter(|row| row.entry.memo == memo).count(), 3, "each charge names its prices: {memo}");
     let models: Vec<(&str, i64, i64, i64, i64)> = usage
         .models
         .shown
@@ -173,7 +178,7 @@ fn a_turn_that_nobody_has_the_answer_of_pays_what_it_asked_once() {
         let mut begun = 0;
         bench.tool.decide_by(Box::new(move |call, _| {
             begun += 1;
-            if begun == 1 { adapters::tool::fake::Fate::hang() } else { dialogues::talks(call) }
+            if begun == 1 { Fate::hang().saying("nine byte") } else { dialogues::talks(call) }
         }));
         let run = dialogues::begin(&mut bench);
         bench.settle();
@@ -187,8 +192,35 @@ fn a_turn_that_nobody_has_the_answer_of_pays_what_it_asked_once() {
         assert_eq!(bench.run(run).status, status);
         let usage = of_run(&bench, run, StepId(0), 10).total;
         assert_eq!((usage.turns, usage.estimated), (1, 1), "only the lost one: the others report no usage");
-        assert!(usage.input_tokens > 0 && usage.output_tokens == 0, "{usage:?}");
+        assert!(usage.input_tokens > 0 && usage.output_tokens == 3, "four bytes are one token: {usage:?}");
         assert!(crate::agents::found(&bench, run, "talk/t1").usage.is_some_and(|used| used.estimated));
+        adds_up(&bench, &[run]);
+        check(&bench);
+    }
+}
+
+/// The step's time limit, or a connection that breaks before the head of the answer: the model was asked all the same. A status such as
+/// 503 says that the server did not answer the question.
+#[test]
+fn a_turn_that_ends_without_an_answer_pays_what_it_asked_unless_the_server_refused_it() {
+    let perhaps = |code: &str| Fate::fail(ErrorClass::Transient, Effect::Perhaps).coded(code).saying("five!");
+    let table = [
+        ("the time limit", Fate::hang().saying("five!"), (1, 2)),
+        ("timeout", perhaps("timeout"), (1, 2)),
+        ("cut", perhaps("cut"), (1, 2)),
+        ("http_status", perhaps("http_status"), (0, 0)),
+        ("not connected", Fate::fail(ErrorClass::Transient, Effect::None).coded("timeout"), (0, 0)),
+    ];
+    for (name, fate, (turns, output_tokens)) in table {
+        let mut bench = Bench::new();
+        let mut fate = Some(fate);
+        bench.tool.decide_by(Box::new(move |call, _| fate.take().unwrap_or_else(|| dialogues::talks(call))));
+        let run = dialogues::begin(&mut bench);
+        bench.advance(12 * MINUTE);
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{name}");
+        let usage = of_run(&bench, run, StepId(0), 10).total;
+        assert_eq!((usage.turns, usage.estimated, usage.output_tokens), (turns, turns, output_tokens), "{name}");
+        assert_eq!(usage.input_tokens > 0, turns == 1, "{name}: {usage:?}");
         adds_up(&bench, &[run]);
         check(&bench);
     }

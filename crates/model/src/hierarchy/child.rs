@@ -10,7 +10,7 @@ use crate::children::ChildState;
 use crate::recovery::{self, Case, Decision, ErrorClass, RETRY_BUDGET, Rule, StepFailure};
 use crate::run::LastError;
 use crate::step::{Step, StepEvent, StepStatus, ToolKind};
-use crate::{Effect, Refused, StepId};
+use crate::{Credits, Effect, Refused, StepId};
 
 /// Open children that a step may have at once: they all end in the commit in which it ends.
 pub const MAX_OPEN_CHILDREN: i64 = 100;
@@ -127,6 +127,7 @@ fn decide<R: Rows>(rows: &mut R, child: &Step, failure: &StepFailure) -> Result<
         max_tries: child.max_tries,
         retry_after_ms: failure.retry_after_ms,
         budget_left: RETRY_BUDGET,
+        retried_cost: Credits::ZERO,
         on_exhausted: recovery::OnExhausted::Abort,
         ..base(rows.run(), &attempt, affordable)
     };

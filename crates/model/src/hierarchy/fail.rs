@@ -11,7 +11,7 @@ use crate::run::{LastError, PauseReason, Run, RunEvent, RunReason, RunStatus, Ti
 use crate::spec::FailureMode;
 use crate::step::{Step, StepEvent, StepStatus, StepWait};
 use crate::task::{Task, TaskStatus};
-use crate::{AgentId, Effect, Refused, StepId, TaskId, bug};
+use crate::{AgentId, Credits, Effect, Refused, StepId, TaskId, bug};
 
 /// A try of a step has failed. A report about an older try, or about a step that has ended, changes nothing.
 pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &StepFailure) -> Result<(), R::Error> {
@@ -33,7 +33,8 @@ pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &S
 }
 
 fn fail_open_step<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(), R::Error> {
-    if rows.is_counted(step) {
+    let told = is_told(rows, step, failure)?;
+    if rows.is_counted(step) && !told {
         note_failure(rows)?;
     }
     let (id, error) = (step.id, failure.error.clone());
@@ -47,7 +48,9 @@ fn fail_open_step<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> 
     match decision {
         Decision::Retry { after_ms } => {
             let at = rows.at() + after_ms;
-            count_retry(rows)?;
+            if !told {
+                count_retry(rows)?;
+            }
             step_event(rows, id, &StepEvent::ToBeRetried { at, error })?;
         }
         Decision::Skip => drop(step_event(rows, id, &StepEvent::Skipped { error })?),
@@ -60,6 +63,13 @@ fn fail_open_step<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> 
         }
     }
     settle_task(rows, step.task)
+}
+
+/// A planner is told what is wrong with its plan, and asked again. As with all that a model or a program is told, this counts neither among
+/// the run's failures nor in its budget of retries (R152).
+fn is_told<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<bool, R::Error> {
+    let by_a_planner = rows.agent(step.agent)?.kind == AgentKind::Planner;
+    Ok(by_a_planner && failure.class == ErrorClass::InvalidOutput)
 }
 
 /// What a failure was and what follows from it stays with the step, for people who ask.
@@ -387,7 +397,9 @@ fn decide<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(
     let (attempt, affordable) = (rows.attempt()?, rows.pays_for_retry()?);
     let at = rows.at();
     let limits = rows.limits();
-    let errors = attempt.tree.errors.errors(at, limits.window_ms);
+    let told = is_told(rows, step, failure)?;
+    let base = base(rows.run(), &attempt, affordable);
+    let errors = if told { Errors::default() } else { attempt.tree.errors.errors(at, limits.window_ms) };
     let case = Case {
         level: Level::Step,
         class: failure.class,
@@ -398,7 +410,9 @@ fn decide<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(
         retry_after_ms: failure.retry_after_ms,
         errors,
         parent_mode: task.mode,
-        ..base(rows.run(), &attempt, affordable)
+        budget_left: if told { RETRY_BUDGET } else { base.budget_left },
+        retried_cost: if told { Credits::ZERO } else { base.retried_cost },
+        ..base
     };
     let (decision, rule) = recovery::decide(&case, &limits);
     if decision != Decision::Abort || matches!(failure.class, ErrorClass::Budget | ErrorClass::Cancelled) {
@@ -449,6 +463,8 @@ pub(super) fn base(run: &Run, attempt: &Attempt, affordable: bool) -> Case {
         max_tries: 1,
         retry_after_ms: None,
         budget_left: RETRY_BUDGET - attempt.tree.retries,
+        retried_cost: attempt.tree.retried_cost,
+        reserved: attempt.reserved,
         affordable,
         errors: Errors::default(),
         on_exhausted: run.spec.plan.on_exhausted,

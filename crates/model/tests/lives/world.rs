@@ -288,6 +288,7 @@ impl Lives {
 /// How many retries there were, and how many errors of late, would make the worlds endless. That both count is tested beside `decide`.
 fn tidy_attempt(attempt: &mut Attempt) {
     attempt.tree.retries = 0;
+    attempt.tree.retried_cost = Credits::ZERO;
     attempt.tree.errors = Default::default();
     attempt.tree.failed_tasks = attempt.tree.failed_tasks.min(1);
 }

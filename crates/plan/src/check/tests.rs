@@ -453,6 +453,17 @@ fn all_problems_are_shown_together_up_to_a_limit() {
     assert_eq!(problems(&many).len(), crate::MAX_PROBLEMS);
 }
 
+/// What a `verify` asks has to answer soon, and from what it sees.
+#[test]
+fn a_verify_asks_neither_a_program_that_polls_nor_a_model() {
+    for (tool, call) in [("external", json!("look")), ("llm", json!({ "prompt": "did it happen?" }))] {
+        let found = problems(&with_steps(json!([{ "name": "s", "command": "x", "verify": { (tool): call } }])));
+        let words = [format!("`verify` has no field `{tool}`"), "needs one of command, http, mcp, exec".to_owned()];
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(words.iter().all(|words| found.iter().any(|found| found.contains(words))), "{found:?}");
+    }
+}
+
 #[test]
 fn what_has_no_effect_is_a_warning() {
     let mut document =

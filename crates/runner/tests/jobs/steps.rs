@@ -422,10 +422,15 @@ async fn the_standard_output_of_an_exec_is_its_answer_and_not_its_log() {
     small.stdin = Some(Stdin { hash, size: 8, inline: Some(wire::Base64(bytes)) });
     let mut large = step(TWO, "head -c 50000000 /dev/zero | tr '\\0' x");
     large.answers = true;
-    host.ask(host.open_job(vec![small, large]));
+    let mut none = step(StepTry { id: StepId(3), number: 1 }, "echo no JSON");
+    none.answers = true;
+    host.ask(host.open_job(vec![small, large, none.clone()]));
     assert_eq!(host.step_ends(ONE).await, (Some(0), None));
     assert_eq!(output(&host, ONE).0, Some(Output::Json(r#"{"a": 1}"#.to_owned())));
     assert_eq!(host.said(ONE), "", "its log has its standard error only");
+    assert_eq!(host.step_ends(none.step).await, (Some(0), Some(EndCause::InvalidOutput)));
+    let why = output(&host, none.step).2.unwrap();
+    assert!(why.starts_with("what it wrote to its standard output cannot be used: it is not JSON"), "{why}");
     assert_eq!(host.step_ends(TWO).await, (Some(0), Some(EndCause::InvalidOutput)));
     assert!(output(&host, TWO).2.unwrap().ends_with("it is larger than 256 KiB"));
 }

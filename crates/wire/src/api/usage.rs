@@ -59,6 +59,9 @@ pub struct UsageView {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunUsageView {
     pub run: String,
+    /// The version of the prices by which models are charged now. Each charge in the ledger names that by which it was made.
+    #[serde(default)]
+    pub prices: String,
     pub total: UsageSums,
     pub agents: UsageGroups,
     pub models: UsageGroups,

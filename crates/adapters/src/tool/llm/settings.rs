@@ -114,6 +114,20 @@ impl LlmModel {
 }
 
 impl Models {
+    /// The version of the price table: a hash of the prices of all models as they are charged. `default` is that of a model without one.
+    pub fn price_version(&self, default: Credits) -> String {
+        let mut table = format!("default {default}\n");
+        for (name, settings) in &self.0 {
+            let named = settings.models.iter().map(|(model, limits)| (model.as_str(), limits));
+            for (model, limits) in named.chain(settings.any_model.iter().map(|limits| ("*", limits))) {
+                let price = |price: Option<Credits>| price.unwrap_or(default);
+                let (input, output) = (price(limits.input_price), price(limits.output_price));
+                table.push_str(&format!("{name}/{model} {input} {output}\n"));
+            }
+        }
+        blake3::hash(table.as_bytes()).to_hex()[..8].to_owned()
+    }
+
     /// By `NAME`, `NAME/MODEL`, or a `MODEL` that only one of the settings has.
     pub fn find<'a>(&'a self, asked: &'a str) -> Result<Found<'a>, String> {
         if let Some((name, settings)) = self.0.get_key_value(asked) {

@@ -1,0 +1,133 @@
+//! Planners that are programs: a plan with mistakes is sent back with what is wrong, twice, as a model's is.
+
+use crate::agents::{agent, agents_spec, check, found, step, submit, task};
+use crate::bench::Bench;
+use crate::machines::Does;
+use adapters::tool::fake::Fate;
+use engine::run::Plans;
+use model::RunId;
+use model::plan::{AgentPlan, MachinePlan, RunPlan, StepPlan};
+use model::run::{RunReason, RunStatus};
+use model::spec::{PlanRules, RunSpec};
+use model::step::{StepStatus, ToolKind};
+use model::time::MINUTE;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+
+/// A run with a goal, and this agent to plan for it.
+fn begin(bench: &mut Bench, planner: AgentPlan) -> RunId {
+    let spec = RunSpec { plan: PlanRules { goal: true, ..PlanRules::default() }, ..agents_spec() };
+    let document =
+        json!({ "type": "agents", "goal": "anything", "planner": { "exec": ["./plan"], "allow": ["http"] } });
+    let shared = RunPlan { goal: Some("anything".into()), document: Some(document), ..RunPlan::default() };
+    let run = submit(bench, spec, Plans { shared, planner: Some(planner), ..Plans::default() });
+    bench.advance(MINUTE);
+    run
+}
+
+fn good() -> Value {
+    json!({ "agents": [{ "name": "one", "tasks": [{ "steps": [{ "http": { "url": "https://works.example/" } }] }] }] })
+}
+
+/// The n-th answers, what the run comes to, and how often the planner is called.
+fn table() -> [(Vec<Value>, RunStatus, usize); 3] {
+    let command = json!({ "agents": [{ "tasks": [{ "steps": [{ "name": "x", "command": "true" }] }] }] });
+    [
+        (vec![json!({ "agents": [] }), good()], RunStatus::Completed, 2),
+        (vec![json!("no plan"), command.clone(), good()], RunStatus::Completed, 3),
+        (vec![command.clone(), command.clone(), command, good()], RunStatus::Failed, 3),
+    ]
+}
+
+#[track_caller]
+fn ends_as(bench: &Bench, run: RunId, status: RunStatus, tries: usize) {
+    let end = bench.run(run);
+    assert_eq!(end.status, status, "{:?}", end.last_error);
+    let attempt = bench.snapshot(run).attempt.unwrap();
+    assert_eq!(attempt.tree.retries, 0, "what a planner is told uses up no retry");
+    let plan = found(bench, run, "plan");
+    assert_eq!(plan.tries, tries as i64);
+    if status == RunStatus::Failed {
+        assert_eq!(end.termination.unwrap().reason, RunReason::PlannerFailed);
+        assert_eq!((plan.status, plan.last_error.unwrap().code.as_str()), (StepStatus::Failed, "invalid_output"));
+    }
+    check(bench);
+}
+
+#[test]
+fn a_plan_with_mistakes_is_sent_back_with_them_twice() {
+    for (answers, status, tries) in table() {
+        let mut bench = Bench::new();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (notes, mut answers) = (told.clone(), answers.into_iter());
+        bench.tool.decide_by(Box::new(move |call, _| match call.input["of"] == "plan" {
+            true => {
+                notes.lock().unwrap().push(call.input["input"]["errors"].clone());
+                Fate::answer(answers.next().unwrap())
+            }
+            false => Fate::answer(json!({})),
+        }));
+        let run = begin(&mut bench, agent("planner", vec![task("plan", vec![step("plan")])]));
+        ends_as(&bench, run, status, tries);
+        let told = told.lock().unwrap().clone();
+        assert_eq!((told.len(), &told[0]), (tries, &Value::Null), "the first try has made no mistake yet");
+        for errors in &told[1..] {
+            assert!(errors.as_str().is_some_and(|errors| errors.starts_with("its plan cannot be used: ")), "{told:?}");
+        }
+        let key = found(&bench, run, "plan").key.unwrap();
+        assert_eq!(bench.tool.seen_of(&key).calls, tries as u32, "one question, one key");
+    }
+}
+
+#[test]
+fn the_plan_of_a_program_on_a_machine_is_sent_back_too() {
+    for (answers, status, tries) in table() {
+        let mut bench = Bench::new();
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let (notes, mut answers) = (sizes.clone(), answers.into_iter());
+        bench.runners.script = Some(Box::new(move |step| {
+            notes.lock().unwrap().push(step.stdin.as_ref().unwrap().size);
+            Does::answers(answers.next().unwrap())
+        }));
+        let exec = StepPlan {
+            input: json!({ "argv": ["./plan"] }),
+            idempotent: true,
+            ..StepPlan::new("plan", ToolKind::Exec)
+        };
+        let planner = agent("planner", vec![task("plan", vec![exec])]);
+        let run = begin(&mut bench, AgentPlan { machine: Some(MachinePlan::default()), ..planner });
+        ends_as(&bench, run, status, tries);
+        let sizes = sizes.lock().unwrap().clone();
+        assert_eq!(sizes.len(), tries);
+        assert!(sizes[1..].iter().all(|size| *size > sizes[0]), "it reads the errors: {sizes:?}");
+    }
+}
+
+/// A worker dies while the planner thinks again: the next worker gives it the same errors.
+#[test]
+fn a_planner_that_is_asked_again_by_another_worker_is_told_the_same() {
+    let mut bench = Bench::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let notes = told.clone();
+    bench.tool.decide_by(Box::new(move |call, _| {
+        if call.input["of"] != "plan" {
+            return Fate::answer(json!({}));
+        }
+        let mut notes = notes.lock().unwrap();
+        notes.push(call.input["input"]["errors"].clone());
+        match notes.len() {
+            1 => Fate::answer(json!("no plan")),
+            2 => Fate::hang(),
+            _ => Fate::answer(good()),
+        }
+    }));
+    let planner = StepPlan { timeout_ms: 10 * MINUTE, ..step("plan") };
+    let run = begin(&mut bench, agent("planner", vec![task("plan", vec![planner])]));
+    assert_eq!(bench.tool.hanging().len(), 1);
+    bench.restart();
+    bench.advance(MINUTE);
+    assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
+    let told = told.lock().unwrap().clone();
+    assert!(told[1].is_string() && told[2..] == told[1..2], "{told:?}");
+    check(&bench);
+}
