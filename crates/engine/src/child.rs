@@ -85,12 +85,14 @@ impl RunTx<'_> {
         };
         let (key, approved) = self.approved_child(child, &identity, &input, recorded.as_ref())?;
         Ok(match recorded {
-            Some(row) if row.key != key && !child.idempotent => Ready::Escalate(input_changed()),
+            Some(row) if row.key != key && !child.idempotent && !self.is_resumed(child)? => {
+                Ready::Escalate(input_changed())
+            }
             Some(row) if row.key == key && row.state == Recorded::Done => {
                 self.answer_by(child, &row);
                 Ready::Recorded
             }
-            Some(row) if !child.idempotent => {
+            Some(row) if row.key == key && !child.idempotent => {
                 self.claim_record(child, identity, row);
                 Ready::Unknown
             }

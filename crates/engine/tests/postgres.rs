@@ -16,7 +16,7 @@ use engine::cache::Garbage;
 use engine::durable::{Answered, Asker, End, Request, StepRender};
 use engine::offer::{Poll, Taken};
 use engine::question::{Verdict, Word};
-use engine::run::{Plans, Render, Submission};
+use engine::run::{Action, Plans, Render, Submission};
 use engine::runner::{Fact, Introduction, What};
 use engine::{Config, Engine, EngineContext, Presence};
 use model::execution::{Execution, ExecutionEvent, apply};
@@ -33,12 +33,15 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use store::{Database, Installation, Options, Store};
 
 const MACHINES: usize = 6;
-const CLIENTS: usize = 8;
-const RUNS_EACH: usize = 13;
+const CLIENTS: usize = 4;
+/// Runs whose two jobs were placed in their submission, side by side with the runs of the other clients.
+const PLACED_AT_ONCE: usize = 100;
+/// A client that has submitted so many runs will not find two free machines often enough.
+const MOST_RUNS_EACH: usize = 250;
 /// A run that is not done after so many looks never will be.
 const MOST_ROUNDS: usize = 2_000;
 
@@ -123,6 +126,11 @@ async fn register(engine: &Engine, provider: &FakeProvider) {
 
 /// The runner of a placed job says that its command has run well.
 async fn finish(engine: &Engine, job: &Job) {
+    assert!(is_heard(engine, job).await);
+}
+
+/// The same; false if the job had ended before.
+async fn is_heard(engine: &Engine, job: &Job) -> bool {
     let instance: Instance = engine.find_instance(job.instance.unwrap()).await.unwrap().unwrap();
     let ended = What::Ended {
         reason: JobReason::DoneByRunner,
@@ -140,7 +148,7 @@ async fn finish(engine: &Engine, job: &Job) {
     };
     let fact = Fact { job: job.id, epoch: job.epoch, step: job.step, what: ended };
     let taken = engine.report(&instance, vec![fact], Vec::new()).await.unwrap();
-    assert!(taken.refused.is_empty(), "{:?}", taken.refused);
+    taken.refused.is_empty()
 }
 
 /// One client: submits a run of two ranks, finishes what is placed, until it has completed.
@@ -194,23 +202,27 @@ fn two_ranks_of_a_run_are_placed_in_one_transaction_and_nobody_waits_in_a_circle
             }
         }
         assert_eq!(provider.machines().len(), MACHINES);
+        let at_once = Arc::new(AtomicUsize::new(0));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let (engine, worker) = (engines[client % 2].clone(), workers[client % 2].clone());
+                let at_once = at_once.clone();
                 tokio::spawn(async move {
-                    let mut at_once = 0;
-                    for _ in 0..RUNS_EACH {
-                        at_once += usize::from(drive(engine.clone(), worker.clone(), org).await);
+                    for _ in 0..MOST_RUNS_EACH {
+                        if at_once.load(Ordering::Relaxed) >= PLACED_AT_ONCE {
+                            return;
+                        }
+                        let placed = drive(engine.clone(), worker.clone(), org).await;
+                        at_once.fetch_add(usize::from(placed), Ordering::Relaxed);
                     }
-                    at_once
                 })
             })
             .collect();
-        let mut at_once = 0;
         for client in clients {
-            at_once += client.await.unwrap();
+            client.await.unwrap();
         }
-        assert!(at_once > 0, "some runs found two free machines in their submission");
+        let at_once = at_once.load(Ordering::Relaxed);
+        assert!(at_once >= PLACED_AT_ONCE, "only {at_once} runs found two free machines in their submission");
         assert_eq!(postgres.deadlocks(), 0);
         let audit = engines[0].audit().await.unwrap();
         assert!(audit.broken.is_empty(), "{:#?}", audit.broken);
@@ -656,6 +668,82 @@ fn a_collection_beside_two_writers_loses_nothing_that_is_pinned() {
             Ok((pins.len(), in_index, damaged))
         };
         assert_eq!(collector.store.read("test.pins", read).await.unwrap(), (pinned, pinned, Vec::new()));
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}
+
+const RACES: usize = 20;
+
+/// A command ends well and its run is cancelled at the same moment, again and again on one machine: the run has one end, and who was told
+/// that the cancel is accepted sees it cancelled.
+async fn one_end(engines: &[Arc<Engine>], provider: &FakeProvider) {
+    let engine = &engines[0];
+    let org = engine.ensure_org("test").await.unwrap();
+    one_warm_slot(engine, org, provider).await;
+    let worker = engine.start_worker("two".to_owned()).await.unwrap();
+    engine.beat(&worker).await.unwrap();
+    for race in 0..RACES {
+        let run = submit(engine, org, 1, 1).await;
+        let mut job = engine.jobs(org, run).await.unwrap().1.remove(0);
+        for _ in 0..MOST_ROUNDS {
+            if job.instance.is_some() {
+                break;
+            }
+            work(engine, &worker).await;
+            job = engine.jobs(org, run).await.unwrap().1.remove(0);
+        }
+        let (one, other) = (engine.clone(), engines[engines.len() - 1].clone());
+        let ends = async move { is_heard(&one, &job).await };
+        let cancels = async move {
+            let render: Render = Arc::new(|_| Vec::new());
+            other.act_on(org, run, Action::Cancel { abort: false }, None, render).await.map(drop)
+        };
+        // Each of them is the first to be started in half of the races.
+        let (ends, cancels) = if race % 2 == 0 {
+            let ends = tokio::spawn(ends);
+            (ends, tokio::spawn(cancels))
+        } else {
+            let cancels = tokio::spawn(cancels);
+            (tokio::spawn(ends), cancels)
+        };
+        ends.await.unwrap();
+        let cancelled = cancels.await.unwrap();
+        work(engine, &worker).await;
+        let status = engine.run(org, run).await.unwrap().status;
+        let expected = match cancelled {
+            Ok(()) => RunStatus::Cancelled,
+            Err(Failure::Refused(Refused::NotFrom { .. })) => RunStatus::Completed,
+            Err(failure) => panic!("{failure:?}"),
+        };
+        assert_eq!(status, expected, "race {race}");
+        let read = move |tx: &mut store::Tx| store::event::after(tx, org, Some(run), 0, 1_000);
+        let events = engine.store.read("test.events", read).await.unwrap();
+        let ends =
+            events.iter().filter(|event| ["run.completed", "run.failed", "run.cancelled"].contains(&&*event.kind));
+        assert_eq!(ends.count(), 1, "race {race}: {events:?}");
+    }
+    let audit = engine.audit().await.unwrap();
+    assert!(audit.broken.is_empty(), "{:#?}", audit.broken);
+}
+
+#[test]
+fn a_run_that_completes_while_it_is_cancelled_has_one_end() {
+    let postgres = Postgres::start();
+    let url = postgres.database();
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    let provider = || {
+        let mut settings = FakeSettings::default();
+        settings.capabilities.max_instances = 1;
+        Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)))
+    };
+    runtime.block_on(async {
+        let here = provider();
+        let sqlite = Database::File(folder.path().join("race.db"));
+        one_end(&[control_plane(sqlite, folder.path(), &here)], &here).await;
+        let here = provider();
+        let planes = [(); 2].map(|()| control_plane(Database::Postgres(url.clone()), folder.path(), &here));
+        one_end(&planes, &here).await;
     });
     assert_eq!(postgres.deadlocks(), 0);
 }

@@ -320,6 +320,7 @@ pub const LOG_TAIL_LIMIT_MS: i64 = 60 * SECOND;
 
 type Step = Result<Outcome<Job, C>, Refused>;
 
+#[expect(clippy::too_many_lines, reason = "one flat match: the table of its transitions")]
 pub fn apply(job: &Job, event: &JobEvent, at: Timestamp) -> Step {
     let mut next = job.clone();
     match (job.status, event) {

@@ -321,6 +321,7 @@ use RunStatus as S;
 
 type Step = Result<Outcome<Run, RunConsequence>, Refused>;
 
+#[expect(clippy::too_many_lines, reason = "one flat match: the table of its transitions")]
 pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
     if run.deleted_at.is_some() {
         return if *event == E::Deleted { unchanged() } else { Err(Refused::not_found("run", run.id)) };

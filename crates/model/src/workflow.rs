@@ -336,6 +336,7 @@ use WorkflowStatus as S;
 
 type Step = Result<Outcome<Workflow, C>, Refused>;
 
+#[expect(clippy::too_many_lines, reason = "one flat match: the table of its transitions")]
 pub fn apply(workflow: &Workflow, event: &WorkflowEvent, at: Timestamp) -> Step {
     if is_said_again(workflow, event) {
         return unchanged();

@@ -181,8 +181,21 @@ pub(crate) async fn remember(engine: Engine, mut closing: watch::Receiver<bool>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::adapters::fake::{FakeSettings, Fate as MachineFate};
+    use engine::adapters::tool::fake::Fate;
+    use engine::adapters::{FakeProvider, FakeTool};
+    use engine::run::{Plans, Render, Submission};
+    use engine::runner::{Fact, Introduction, What};
+    use engine::store::{Database, Installation, Options, Store};
     use futures_util::FutureExt as _;
-    use model::RunId;
+    use model::job::{Job, JobReason};
+    use model::plan::{AgentPlan, StepPlan, TaskPlan};
+    use model::run::RunStatus;
+    use model::spec::{Command, RunKind, RunSpec};
+    use model::step::ToolKind;
+    use model::{OrgId, RunId};
+    use serde_json::json;
+    use std::collections::BTreeMap;
 
     #[test]
     fn who_waits_for_something_is_woken_for_what_comes_before_it() {
@@ -204,5 +217,145 @@ mod tests {
             bell.send(after).unwrap();
         }
         assert!(woken(&mut hints, due).now_or_never().is_some());
+    }
+
+    /// Calls that may be under way at once.
+    const ACTS: usize = 2;
+
+    struct World {
+        engine: Engine,
+        org: OrgId,
+        tool: Arc<FakeTool>,
+        provider: Arc<FakeProvider>,
+        hints: broadcast::Receiver<Hint>,
+        worker: tokio::task::JoinHandle<Result<(), Failure>>,
+        _closing: watch::Sender<bool>,
+    }
+
+    impl World {
+        /// A worker whose tool hangs.
+        async fn new() -> World {
+            let tool = Arc::new(FakeTool::new(Box::new(|_, _| Fate::hang())));
+            let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| MachineFate::Obey)));
+            let mut config = engine::Config::default();
+            config.worker.act_permits = ACTS as i64;
+            let context = engine::EngineContext {
+                config,
+                installation: Installation::new("testtest", [7; 32]),
+                providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn engine::Provider>)]).into(),
+                tools: BTreeMap::from([(ToolKind::Http, tool.clone() as Arc<dyn engine::Tool>)]),
+                models: Default::default(),
+                control_urls: engine::ControlUrls::only("test:"),
+                control_ca: None,
+                presence: engine::Presence::alone(),
+                timer: Arc::new(Clockwork),
+            };
+            let engine = Engine::new(context, Store::open(&Options::new(Database::Memory)).unwrap()).unwrap();
+            let org = engine.ensure_org("default").await.unwrap();
+            let (closing, closed) = watch::channel(false);
+            let hints = engine.store.hints();
+            let worker = tokio::spawn(work(engine.clone(), "one".to_owned(), closed));
+            World { engine, org, tool, provider, hints, worker, _closing: closing }
+        }
+
+        async fn submit(&self, spec: RunSpec, agents: Vec<AgentPlan>) -> RunId {
+            let plans = Plans { agents, ..Plans::default() };
+            let submission = Submission { org: self.org, name: None, spec, plans, start: true };
+            let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
+            let answer = self.engine.submit(submission, None, render).await.unwrap();
+            String::from_utf8(answer.body).unwrap().parse().unwrap()
+        }
+
+        /// Looks again each time something has changed.
+        async fn until<T>(&mut self, mut look: impl AsyncFnMut(&World) -> Option<T>) -> T {
+            loop {
+                if let Some(found) = look(self).await {
+                    return found;
+                }
+                let _ = self.hints.recv().await;
+            }
+        }
+
+        async fn hang(&self, calls: usize) {
+            while self.tool.hanging().len() < calls {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// The runner of a machine that has just been made registers, and says that the job's command has run well.
+    async fn does_its_work(world: &World, job: &Job) {
+        let (name, machine) = world.provider.machines().into_iter().next().unwrap();
+        let instance = world.engine.recognise(&name, &machine.boot.token).await.unwrap();
+        let who = Introduction {
+            name,
+            nonce: machine.boot.nonce,
+            version: "1".to_owned(),
+            host: "here".to_owned(),
+            containment: None,
+            sandbox: None,
+        };
+        world.engine.register(instance.id, who).await.unwrap();
+        let instance = world.engine.find_instance(instance.id).await.unwrap().unwrap();
+        let ended = What::Ended {
+            reason: JobReason::DoneByRunner,
+            exit_code: Some(0),
+            signal: None,
+            message: None,
+            lifecycle_error: None,
+            final_offset: 0,
+            active_ms: 1,
+            ended_ago_ms: 0,
+            output: None,
+            stdout_tail: None,
+            started: true,
+            kept: None,
+        };
+        let fact = Fact { job: job.id, epoch: job.epoch, step: job.step, what: ended };
+        let taken = world.engine.report(&instance, vec![fact], Vec::new()).await.unwrap();
+        assert!(taken.refused.is_empty(), "{:?}", taken.refused);
+    }
+
+    /// All permits of acts are taken by calls that hang: runs on machines are placed and end all the same, and other calls wait for a permit.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn calls_that_hang_take_no_permit_of_other_work() {
+        let mut world = World::new().await;
+        let plain = RunSpec {
+            providers: vec!["fake".to_owned()],
+            ..RunSpec::task(Command::Shell("true".to_owned()), "fake", "here")
+        };
+        let agents = RunSpec { kind: RunKind::Agents, command: Command::Argv(Vec::new()), ..plain.clone() };
+        for n in 0..3 * ACTS {
+            let step =
+                StepPlan { input: json!({ "of": n }), timeout_ms: 3_600_000, ..StepPlan::new("s", ToolKind::Http) };
+            let agent = AgentPlan::new("one", vec![TaskPlan::new("all", vec![step])]);
+            world.submit(agents.clone(), vec![agent]).await;
+        }
+        world.hang(ACTS).await;
+        let run = world.submit(plain, Vec::new()).await;
+        let org = world.org;
+        let job = world
+            .until(async |world| {
+                let job = world.engine.jobs(org, run).await.unwrap().1.pop()?;
+                (job.instance.is_some() && !world.provider.machines().is_empty()).then_some(job)
+            })
+            .await;
+        does_its_work(&world, &job).await;
+        let status = world
+            .until(async |world| {
+                let status = world.engine.run(org, run).await.unwrap().status;
+                status.is_end().then_some(status)
+            })
+            .await;
+        assert_eq!(status, RunStatus::Completed);
+        let hanging = world.tool.hanging();
+        assert_eq!(hanging.len(), ACTS, "as many as there are permits, and no more");
+        // The next call begins when one has ended.
+        assert!(world.tool.tell(hanging[0].number, Fate::answer(json!({}))));
+        while world.tool.seen().len() <= ACTS {
+            tokio::task::yield_now().await;
+        }
+        assert!(world.tool.hanging().len() <= ACTS);
+        world.worker.abort();
     }
 }

@@ -1,13 +1,13 @@
 //! Limits of what a run of agents tries by itself: the window of errors, the budget of retries, and how often and how large it is planned
 //! again.
 
-use crate::agents::{agent, agents_spec, check, step, submit, task, tree};
+use crate::agents::{agent, agents_spec, check, found, step, submit, task, tree};
 use crate::bench::{Bench, now, settings};
 use crate::dialogues;
 use adapters::tool::fake::Fate;
 use engine::Config;
 use engine::run::Plans;
-use model::agent::AgentKind;
+use model::agent::{AgentKind, AgentStatus};
 use model::plan::{AgentPlan, RunPlan, StepPlan, TaskPlan};
 use model::recovery::{Decided, ErrorClass, EscalationLimits, RETRY_BUDGET, Rule};
 use model::run::{RunReason, RunStatus};
@@ -159,6 +159,7 @@ fn planned(
     let mut asked = 0;
     bench.tool.decide_by(Box::new(move |call, _| match call.input["of"].as_str() {
         Some("bad") => Fate::fail(ErrorClass::Permanent, Effect::Done),
+        Some("hang") => Fate::hang(),
         Some("plan") => {
             asked += 1;
             Fate::answer(plan_of(answers.get(asked - 1).unwrap_or_else(|| panic!("asked for {asked} plans"))))
@@ -189,6 +190,10 @@ fn bad(name: &str) -> AgentPlan {
     agent(name, vec![task("all", vec![step("bad")])])
 }
 
+fn hanging() -> StepPlan {
+    StepPlan { timeout_ms: 30 * MINUTE, ..step("hang") }
+}
+
 fn planners(bench: &Bench, run: RunId) -> usize {
     tree(bench, run).agents.iter().filter(|agent| agent.kind == AgentKind::Planner).count()
 }
@@ -205,4 +210,72 @@ fn a_run_is_planned_again_as_often_as_it_may_be() {
         assert_eq!(planners(&bench, run), replans as usize);
         check(&bench);
     }
+}
+
+/// All plan versions together: planners count as agents.
+#[test]
+fn plans_make_three_times_as_many_agents_as_may_run_at_once_and_no_more() {
+    // Three, a planner, three, a planner and one are nine of nine.
+    let table: [(&'static [&'static str], RunStatus); 2] =
+        [(&["bad bad bad", "good"], RunStatus::Completed), (&["bad bad bad", "good good"], RunStatus::Failed)];
+    for (answers, end) in table {
+        let mut bench = Bench::new();
+        let rules = PlanRules { replans: 2, max_agents: 3, ..PlanRules::default() };
+        let agents = (FailureMode::Continue, vec![bad("one"), bad("two"), bad("three")]);
+        let run = planned(&mut bench, agents, rules, answers);
+        let found = bench.run(run);
+        assert_eq!((found.status, planners(&bench, run)), (end, 2), "{answers:?}: {:?}", found.last_error);
+        if end == RunStatus::Failed {
+            assert_eq!(found.termination.unwrap().reason, RunReason::PlannerFailed);
+            assert!(
+                found.last_error.as_ref().unwrap().message.contains("more than 9 agents"),
+                "{:?}",
+                found.last_error
+            );
+        }
+        check(&bench);
+    }
+}
+
+/// Three agents of five are well, so only the number of failed tasks is a reason.
+#[test]
+fn more_than_ten_failed_tasks_are_a_reason_for_another_plan() {
+    for (failed, plan_version, status) in [(9, 1, RunStatus::Failed), (10, 2, RunStatus::Completed)] {
+        let mut bench = Bench::new();
+        let tasks = (0..failed).map(|n| task(&format!("bad-{n}"), vec![step("bad")]));
+        let tasks = tasks.chain([task("good", vec![step("good")])]).collect();
+        let many = AgentPlan { mode: FailureMode::Continue, ..agent("many", tasks) };
+        let fine = |name: &str| agent(name, vec![task("all", vec![step(name)])]);
+        let last = agent("last", vec![task("all", vec![hanging()])]);
+        let rules = PlanRules { replans: 1, ..PlanRules::default() };
+        let agents = vec![many, fine("a"), fine("b"), fine("c"), last];
+        let run = planned(&mut bench, (FailureMode::FailFast, agents), rules, &["good"]);
+        let hanging = bench.tool.hanging();
+        assert_eq!(hanging.len(), 1, "one agent is left");
+        // With this one it is one more.
+        assert!(bench.tool.tell(hanging[0].number, Fate::fail(ErrorClass::Permanent, Effect::Done)));
+        bench.advance(MINUTE);
+        let found = bench.run(run);
+        assert_eq!((found.plan_version, found.status), (plan_version, status), "{failed}: {:?}", found.last_error);
+        check(&bench);
+    }
+}
+
+#[test]
+fn an_agent_that_works_when_the_next_plan_comes_is_cancelled_and_what_it_did_is_unknown() {
+    let mut bench = Bench::new();
+    let busy = agent("busy", vec![task("all", vec![StepPlan { idempotent: false, ..hanging() }, step("after")])]);
+    let rules = PlanRules { replans: 1, ..PlanRules::default() };
+    let run = planned(&mut bench, (FailureMode::Continue, vec![busy, bad("one"), bad("two")]), rules, &["good"]);
+    let hang = found(&bench, run, "hang");
+    assert_eq!((hang.status, hang.outcome_unknown), (StepStatus::Cancelled, true), "{hang:?}");
+    let seen = bench.tool.seen_of(&hang.key.unwrap());
+    assert_eq!((seen.calls, seen.cut), (1, 1), "nobody waits for it any more");
+    let tree = tree(&bench, run);
+    let busy = tree.agents.iter().find(|agent| agent.name == "busy").unwrap();
+    assert_eq!((busy.status, busy.plan_version), (AgentStatus::Cancelled, 1));
+    assert!(tree.steps.iter().all(|step| step.name != "after" || step.began_at.is_none()));
+    let run = bench.run(run);
+    assert_eq!((run.status, run.plan_version), (RunStatus::Completed, 2), "{:?}", run.last_error);
+    check(&bench);
 }

@@ -24,6 +24,7 @@ mod holds;
 mod idle_billing;
 mod imports;
 mod inits;
+mod inputs;
 mod keys;
 mod large_outputs;
 mod launch;

@@ -359,6 +359,16 @@ impl Drop for RunnerUnderTest {
     }
 }
 
+/// The most memory that a process has had, in bytes, without the pages of its binary.
+pub fn peak(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kilobytes = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    (kilobytes("VmHWM:") - kilobytes("RssFile:")) * 1024
+}
+
 fn pids() -> impl Iterator<Item = i32> {
     std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

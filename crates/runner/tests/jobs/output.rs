@@ -1,6 +1,6 @@
 //! What a job says: every byte of each stream, in order, once.
 
-use crate::host::{JOB, RunnerUnderTest};
+use crate::host::{JOB, RunnerUnderTest, peak};
 use wire::runner::{Command, Secret, Stream, What};
 
 fn exit_code(end: &What) -> Option<i32> {
@@ -53,10 +53,8 @@ async fn twenty_megabytes_of_anything_arrive_exactly() {
         assert_eq!(said.len(), 20_000_000);
         assert!(said == *kept, "the log is what was written");
     });
-    let status = std::fs::read_to_string(format!("/proc/{}/status", host.runner_pid())).unwrap();
-    let peak: u64 =
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok()).unwrap();
-    assert!(peak < 80 << 10, "the runner's memory is bounded: {peak} KiB");
+    let peak = peak(host.runner_pid());
+    assert!(peak < 80 << 20, "the runner's memory is bounded: {} MiB", peak >> 20);
 }
 
 #[tokio::test]

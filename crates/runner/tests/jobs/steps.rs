@@ -1,7 +1,7 @@
 //! A job with several steps: one after the other and side by side in one workdir, each with its own keeper, log and end.
 
 use crate::files::{inline, tree};
-use crate::host::{JOB, RunnerUnderTest, step};
+use crate::host::{JOB, RunnerUnderTest, peak, step};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use wire::model::StepId;
@@ -420,17 +420,35 @@ async fn the_standard_output_of_an_exec_is_its_answer_and_not_its_log() {
     let bytes = br#"{"a": 1}"#.to_vec();
     let hash = blake3::hash(&bytes).to_hex().to_string();
     small.stdin = Some(Stdin { hash, size: 8, inline: Some(wire::Base64(bytes)) });
-    let mut large = step(TWO, "head -c 50000000 /dev/zero | tr '\\0' x");
-    large.answers = true;
-    let mut none = step(StepTry { id: StepId(3), number: 1 }, "echo no JSON");
+    let mut none = step(TWO, "echo no JSON");
     none.answers = true;
-    host.ask(host.open_job(vec![small, large, none.clone()]));
+    host.ask(host.open_job(vec![small, none]));
     assert_eq!(host.step_ends(ONE).await, (Some(0), None));
     assert_eq!(output(&host, ONE).0, Some(Output::Json(r#"{"a": 1}"#.to_owned())));
     assert_eq!(host.said(ONE), "", "its log has its standard error only");
-    assert_eq!(host.step_ends(none.step).await, (Some(0), Some(EndCause::InvalidOutput)));
-    let why = output(&host, none.step).2.unwrap();
-    assert!(why.starts_with("what it wrote to its standard output cannot be used: it is not JSON"), "{why}");
     assert_eq!(host.step_ends(TWO).await, (Some(0), Some(EndCause::InvalidOutput)));
-    assert!(output(&host, TWO).2.unwrap().ends_with("it is larger than 256 KiB"));
+    let why = output(&host, TWO).2.unwrap();
+    assert!(why.starts_with("what it wrote to its standard output cannot be used: it is not JSON"), "{why}");
+}
+
+/// It is refused, and neither keeper nor runner keeps it in memory or on the disk.
+#[tokio::test]
+async fn an_answer_of_a_gigabyte_is_refused() {
+    const BYTES: u64 = 1_000_000_000;
+    let host = RunnerUnderTest::new().await;
+    let command = format!("mkfifo go; head -c {BYTES} /dev/zero | tr '\\0' x; echo written >&2; read x < go");
+    let mut large = step(ONE, &command);
+    large.answers = true;
+    host.ask(host.open_job(vec![large]));
+    let written = |log: String| log.contains("written");
+    host.control.until("it is written", |state| written(state.log_of(JOB, ONE).text(Stream::Stderr))).await;
+    for (who, pid) in [("keeper", host.keeper_of(ONE)), ("runner", host.runner_pid())] {
+        let peak = peak(pid);
+        assert!(peak < 64 << 20, "the {who} took {} MiB", peak >> 20);
+    }
+    let kept = host.folder(JOB, ONE).join("io/output").metadata().unwrap().len();
+    assert!(kept < 1 << 20, "{kept} bytes of it are on the disk");
+    std::fs::write(host.workdir().join("go"), "\n").unwrap();
+    assert_eq!(host.step_ends(ONE).await, (Some(0), Some(EndCause::InvalidOutput)));
+    assert!(output(&host, ONE).2.unwrap().ends_with("it is larger than 256 KiB"));
 }

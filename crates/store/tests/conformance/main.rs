@@ -52,6 +52,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         transactions::a_closure_that_needs_many_ids_gets_them
         transactions::hints_come_after_the_commit_and_once
         transactions::time_does_not_go_backwards_for_a_run
+        transactions::locks_are_taken_in_one_order
         transactions::placeholders_mean_their_number
         transactions::an_inline_read_sees_what_is_committed_and_fails_alone
         transactions::an_inline_read_is_a_few_rows_and_bytes

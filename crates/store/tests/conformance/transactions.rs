@@ -5,7 +5,7 @@ use crate::{TOPUP, happened, read, rich_org, together, write};
 use model::{Effect, Failure, OrgId, Refused, RunId, Timestamp, Trouble, TroubleKind};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, mpsc};
-use store::{Entry, EntryKind, Hint, Sql, Topic, Tx, WorkKind, args, org};
+use store::{Entry, EntryKind, Hint, Rank, Sql, Topic, Tx, WorkKind, args, org};
 
 pub async fn one_refusal_takes_back_its_own_rows_only(w: &World) {
     // The first closure holds the writer until the others wait behind it, so that on SQLite they are one group.
@@ -194,4 +194,38 @@ pub async fn an_inline_read_is_a_few_rows_and_bytes(w: &World) {
     let refused = w.store.read_inline("bytes", move |tx| org::find(tx, large)).await.unwrap_err();
     assert!(refused.to_string().contains("too many for `read_inline`"), "{refused}");
     w.store.read("bytes", move |tx| org::find(tx, large)).await.unwrap();
+}
+
+/// Rows are locked in the order of their ranks, those of one rank in the order of their ids. Who locks against the order has written
+/// nothing.
+pub async fn locks_are_taken_in_one_order(w: &World) {
+    const INSTANCE: Sql = Sql::new("SELECT id FROM instances WHERE id = $1").no_key_update().locks(Rank::Instance);
+    const RUN: Sql = Sql::new("SELECT id FROM runs WHERE id = $1").no_key_update().locks(Rank::Run);
+    const ORG: Sql = Sql::new("SELECT id FROM orgs WHERE id = $1").no_key_update().locks(Rank::Org);
+    let table: [(&'static [(Sql, i64)], bool); 6] = [
+        (&[(INSTANCE, 1), (INSTANCE, 2)], true),
+        (&[(INSTANCE, 2), (INSTANCE, 1)], false),
+        (&[(INSTANCE, 2), (INSTANCE, 2)], true),
+        (&[(RUN, 9), (INSTANCE, 1), (ORG, 1)], true),
+        (&[(ORG, 1), (RUN, 1)], false),
+        (&[(RUN, 1), (ORG, 1), (INSTANCE, 1)], false),
+    ];
+    for (locks, allowed) in table {
+        let name = format!("{locks:?}");
+        let answer = write(&w.store, move |tx| {
+            let made = org::create(tx, &name)?;
+            for (lock, id) in locks {
+                tx.row(lock, &args![*id])?;
+            }
+            Ok(made)
+        });
+        match answer.await {
+            Ok(_) => assert!(allowed, "{locks:?}"),
+            Err(failure) => {
+                assert!(!allowed && failure.to_string().contains("is locked after"), "{locks:?}: {failure}");
+            }
+        }
+    }
+    let made = read(&w.store, |tx| org::page(tx, OrgId(0), 100)).await;
+    assert_eq!(made.len(), table.iter().filter(|(_, allowed)| *allowed).count(), "the others wrote nothing");
 }

@@ -168,6 +168,12 @@ rules! {
     sources::nothing_is_left_undone
         refuses &[("crates/cli/src/a.rs", "fn f() { todo!() }"), ("crates/cli/tests/b.rs", "unimplemented!(\"later\")")];
         accepts &[("crates/cli/src/a.rs", "// never todo!()\nfn f() { unreachable!(\"why\") }")];
+    sources::only_flat_matches_are_long
+        refuses &[
+            ("crates/engine/src/run.rs", "#[expect(clippy::too_many_lines, reason = \"r\")]\nfn f() {}"),
+            ("crates/cli/tests/run.rs", "#![allow(clippy::too_many_lines)]"),
+        ];
+        accepts &[("crates/model/src/run.rs", "#[expect(clippy::too_many_lines, reason = \"r\")]\nfn apply() {}")];
     sources::names_say_something
         refuses &[
             ("crates/engine/src/run.rs", "pub struct RunManager {"),
@@ -233,9 +239,10 @@ fn no_file_is_too_long() {
     let long = format!("//! Long.\n{}", "fn f() {}\n".repeat(701));
     let short =
         format!("//! Short.\n{}\n#[cfg(test)]\nmod tests {{\n{}}}", "// why\n".repeat(900), "fn f() {}\n".repeat(900));
-    assert_eq!(
-        sources::no_file_is_too_long(&Tree::of(&[("crates/a/src/a.rs", &long), ("crates/a/src/b.rs", &short)])).len(),
-        1
-    );
+    let (long_sql, short_sql) = ("SELECT 1;\n".repeat(701), "-- why\nSELECT 1;\n".repeat(700));
+    let long = [("crates/a/src/a.rs", &*long), ("crates/store/migrations/sqlite/0001_a.sql", &*long_sql)];
+    let short = [("crates/a/src/b.rs", &*short), ("crates/store/migrations/sqlite/0001_b.sql", &*short_sql)];
+    assert_eq!(sources::no_file_is_too_long(&Tree::of(&long)).len(), 2);
+    assert_eq!(sources::no_file_is_too_long(&Tree::of(&short)).len(), 0);
     check(sources::no_file_is_too_long, &[], &[]);
 }
