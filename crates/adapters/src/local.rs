@@ -74,7 +74,7 @@ pub struct LocalSettings {
     /// What each of them has: all that this host has. They share it, and what a job may use of it is limited with the job.
     pub size: Resources,
     pub price_per_hour: Credits,
-    pub patience: LocalTimeouts,
+    pub timeouts: LocalTimeouts,
     /// Of plain tasks that do not say whether they want one.
     pub sandbox: Option<Sandbox>,
     /// Whether this host can make sandboxes; otherwise why not.
@@ -95,7 +95,7 @@ impl LocalSettings {
             max_instances: host::cores(),
             size: host::size(),
             price_per_hour: DEFAULT_PRICE,
-            patience: LocalTimeouts::default(),
+            timeouts: LocalTimeouts::default(),
             sandbox: None,
             can_sandbox: || Ok(()),
             hidden: Vec::new(),
@@ -288,14 +288,14 @@ impl LocalProvider {
 
     /// Asks, then insists, then kills. Each step is bounded, and each is tried only on the process we hold.
     fn end(&self, home: &Home, living: &Living, nonce: &str) -> Result<(), Trouble> {
-        let patience = &self.settings.patience;
+        let timeouts = &self.settings.timeouts;
         let ended = |within| living.ends_within(within).map_err(at(&home.dir));
         match self.ask(home, &SocketAsk::Shutdown { nonce: nonce.to_owned() }) {
             Ok((answer, _)) if answer.nonce != nonce || answer.refused.is_some() => return Err(stranger(home)),
-            Ok(_) if ended(patience.shutdown)? => return Ok(()),
+            Ok(_) if ended(timeouts.shutdown)? => return Ok(()),
             Ok(_) | Err(_) => {}
         }
-        for (signal, within) in [(Signal::SIGTERM, patience.sigterm), (Signal::SIGKILL, patience.sigkill)] {
+        for (signal, within) in [(Signal::SIGTERM, timeouts.sigterm), (Signal::SIGKILL, timeouts.sigkill)] {
             living.signal(signal).map_err(at(&home.dir))?;
             if ended(within)? {
                 return Ok(());
@@ -306,12 +306,12 @@ impl LocalProvider {
     }
 
     fn ask(&self, home: &Home, ask: &SocketAsk) -> io::Result<(SocketAnswer, Option<Trace>)> {
-        socket::ask(&home.dir, ask, self.settings.patience.answer)
+        socket::ask(&home.dir, ask, self.settings.timeouts.answer)
     }
 
     /// Ends keepers and processes that a runner left when it died.
     fn clean_up(&self, home: &Home) -> Result<(), Trouble> {
-        let within = self.settings.patience.cleanup;
+        let within = self.settings.timeouts.cleanup;
         let mut child = self.start(home, &[], &["--end".as_ref()])?;
         let in_time = match Trace::of(child.id() as i32).and_then(|trace| trace.map_or(Ok(None), |trace| trace.hold()))
         {

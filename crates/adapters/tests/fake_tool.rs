@@ -1,6 +1,6 @@
 //! The fake tool's faults: each does what it says, and works for a caller that polls by hand and ignores wake-ups.
 
-use adapters::tool::fake::{Fate, Seen};
+use adapters::tool::fake::{Fate, Tally};
 use adapters::{FakeTool, Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};
 use model::Effect;
 use model::recovery::ErrorClass;
@@ -47,7 +47,7 @@ fn each_fate_has_the_effect_and_the_answer_that_it_says() {
         let result = polled(&tool, "k");
         let failure = result.as_ref().err().map(|failed| (failed.failure.class, failed.failure.effect));
         assert_eq!(failure, heard, "{fate:?}");
-        assert_eq!(tool.seen_of("k"), Seen { calls: 1, effects, cut: 0 }, "{fate:?}");
+        assert_eq!(tool.seen_of("k"), Tally { calls: 1, effects, cut: 0 }, "{fate:?}");
     }
 }
 
@@ -60,14 +60,14 @@ fn the_script_sees_which_call_with_the_key_it_is() {
     assert_eq!(polled(&tool, "a").unwrap_err().failure.retry_after_ms, Some(2_000));
     assert_eq!(polled(&tool, "a").unwrap().output, json!({"to": "a"}));
     assert!(polled(&tool, "b").is_err(), "another key counts for itself");
-    assert_eq!(tool.seen()["a"], Seen { calls: 2, effects: 1, cut: 0 });
+    assert_eq!(tool.seen()["a"], Tally { calls: 2, effects: 1, cut: 0 });
 }
 
 #[test]
 fn nothing_happens_before_the_first_poll() {
     let tool = FakeTool::obedient();
     drop(tool.call(&call("k"), &Kept::default()));
-    assert_eq!(tool.seen_of("k"), Seen::default());
+    assert_eq!(tool.seen_of("k"), Tally::default());
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_hanging_call_ends_when_it_is_told_and_only_then() {
     for _ in 0..3 {
         assert!(poll(&mut future).is_pending());
     }
-    assert_eq!(tool.seen_of("k"), Seen { calls: 1, effects: 0, cut: 0 });
+    assert_eq!(tool.seen_of("k"), Tally { calls: 1, effects: 0, cut: 0 });
     let hanging = tool.hanging();
     assert_eq!((hanging.len(), hanging[0].key.as_str()), (1, "k"));
     let used = ToolUsage { of: "m".to_owned(), input_tokens: 1, output_tokens: 2, estimated: false };
@@ -87,7 +87,7 @@ fn a_hanging_call_ends_when_it_is_told_and_only_then() {
     assert_eq!(poll(&mut future), Poll::Ready(Ok(ToolAnswer { output: json!("late"), usage: Some(used) })));
     assert_eq!(log.0.lock().unwrap().as_slice(), b"begun\nended\n");
     drop(future);
-    assert_eq!(tool.seen_of("k"), Seen { calls: 1, effects: 1, cut: 0 }, "a call that ended is not cut");
+    assert_eq!(tool.seen_of("k"), Tally { calls: 1, effects: 1, cut: 0 }, "a call that ended is not cut");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn an_effect_without_an_answer_happens_once_and_stays() {
     assert!(tool.tell(1, Fate::hang().happened()));
     assert!(poll(&mut future).is_pending());
     drop(future);
-    assert_eq!(tool.seen_of("k"), Seen { calls: 1, effects: 1, cut: 1 });
+    assert_eq!(tool.seen_of("k"), Tally { calls: 1, effects: 1, cut: 1 });
     assert_eq!(tool.hanging(), []);
     assert!(!tool.tell(1, Fate::answer(json!(1))), "its caller is gone");
 }

@@ -49,7 +49,7 @@ pub async fn events(settings: &Settings, args: EventsArgs) -> Done {
 
 async fn follow(plane: &ControlPlane, run: &str, json: bool) -> Done {
     let live = Live::none();
-    let mut patience = Persistence::default();
+    let mut persistence = Persistence::default();
     let mut last: Option<String> = None;
     loop {
         let broken = match plane.events(&format!("/runs/{run}/events"), last.as_deref()).await {
@@ -58,7 +58,7 @@ async fn follow(plane: &ControlPlane, run: &str, json: bool) -> Done {
                     // A database that lost its end: the numbers begin again.
                     Ok(Some(event)) if event.event == "reset" => last = None,
                     Ok(Some(event)) => {
-                        patience.reset();
+                        persistence.reset();
                         let view: EventView = serde_json::from_str(&event.data)
                             .map_err(|error| ClientError::Protocol(format!("{error} in an event")))?;
                         last = Some(event.id);
@@ -75,7 +75,7 @@ async fn follow(plane: &ControlPlane, run: &str, json: bool) -> Done {
             },
             Err(error) => error,
         };
-        patience.wait(plane, broken, &live).await?;
+        persistence.wait(plane, broken, &live).await?;
     }
 }
 

@@ -99,11 +99,11 @@ pub fn say_if_cut(end: &LogEnd) {
 
 /// The run, however long it takes to reach its control plane: its log is complete, so its end is there to be told.
 async fn ended(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> {
-    let mut patience = Persistence::default();
+    let mut persistence = Persistence::default();
     loop {
         match plane.client().get(&format!("{API}/runs/{run}")).await {
             Ok(view) => return Ok(view),
-            Err(broken) => patience.wait(plane, broken, live).await?,
+            Err(broken) => persistence.wait(plane, broken, live).await?,
         }
     }
 }
@@ -111,13 +111,13 @@ async fn ended(plane: &ControlPlane, run: &str, live: &Live) -> Done<RunView> {
 /// Writes a log; comes back when the server says it is complete.
 pub async fn logs(plane: &ControlPlane, run: &str, part: &Part, sink: &mut Sink<'_>) -> Done<LogEnd> {
     let mut last: Option<String> = None;
-    let mut patience = Persistence::default();
+    let mut persistence = Persistence::default();
     loop {
         let broken = match plane.events(&part.path(run, last.is_some()), last.as_deref()).await {
             Ok(mut events) => loop {
                 match events.next().await {
                     Ok(Some(event)) => {
-                        patience.reset();
+                        persistence.reset();
                         if event.event == "reset" {
                             last = None;
                         } else if !event.id.is_empty() {
@@ -133,7 +133,7 @@ pub async fn logs(plane: &ControlPlane, run: &str, part: &Part, sink: &mut Sink<
             },
             Err(error) => error,
         };
-        patience.wait(plane, broken, sink.live).await?;
+        persistence.wait(plane, broken, sink.live).await?;
     }
 }
 
@@ -406,8 +406,8 @@ mod tests {
     fn a_fault_of_the_control_plane_is_not_asked_for_ever() {
         let problem = |status| ClientError::Problem(Box::new(wire::client::Problem { status, ..Default::default() }));
         let times = |broken: &ClientError| {
-            let mut patience = Persistence::default();
-            (0..100).take_while(|_| patience.may_change(broken)).count()
+            let mut persistence = Persistence::default();
+            (0..100).take_while(|_| persistence.may_change(broken)).count()
         };
         for (broken, most) in [
             (problem(500), FAILED_ANSWERS as usize - 1),

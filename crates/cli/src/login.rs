@@ -56,7 +56,7 @@ pub struct LogoutArgs {
 
 /// A token that was kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct StoredToken {
     token: String,
     /// What the server calls it.
     id: String,
@@ -67,7 +67,7 @@ struct Kept {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct File {
-    tokens: BTreeMap<String, Kept>,
+    tokens: BTreeMap<String, StoredToken>,
 }
 
 pub async fn login(settings: &Settings, args: LoginArgs) -> Done {
@@ -87,7 +87,7 @@ pub async fn login(settings: &Settings, args: LoginArgs) -> Done {
         );
     }
     let view = checked(settings, &url, &token).await?;
-    let kept = Kept { token, id: view.id, name: view.name, scopes: view.scopes, kept_at: show::now_ms() };
+    let kept = StoredToken { token, id: view.id, name: view.name, scopes: view.scopes, kept_at: show::now_ms() };
     change(path, |tokens| drop(tokens.insert(url.clone(), kept.clone())))?;
     if url.starts_with("http:") && !is_loopback(&url) {
         eprintln!("repl: {url} is not encrypted: whoever is on the way can read the token; use https");
@@ -172,7 +172,7 @@ async fn answers(settings: &Settings, url: &str) -> Done<()> {
 }
 
 /// Everything about it but the token.
-fn shown(url: &str, kept: &Kept) -> serde_json::Value {
+fn shown(url: &str, kept: &StoredToken) -> serde_json::Value {
     serde_json::json!({ "url": url, "id": kept.id, "name": kept.name, "scopes": kept.scopes, "kept_at": kept.kept_at })
 }
 
@@ -226,7 +226,7 @@ fn read(path: &Path) -> Done<File> {
 }
 
 /// One change at a time: two commands that sign in at once both stay signed in.
-fn change(path: &Path, change: impl FnOnce(&mut BTreeMap<String, Kept>)) -> Done<()> {
+fn change(path: &Path, change: impl FnOnce(&mut BTreeMap<String, StoredToken>)) -> Done<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
         private::folder(folder)?;
     }
@@ -303,7 +303,7 @@ mod tests {
             std::fs::write(dir.path().join("repl.toml"), project).unwrap();
             let place = Place { dir };
             for url in ["http://kept", "https://control.example"] {
-                let kept = Kept {
+                let kept = StoredToken {
                     token: format!("kept for {url}"),
                     id: String::new(),
                     name: String::new(),

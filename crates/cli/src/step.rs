@@ -159,7 +159,7 @@ impl Asking<'_> {
     async fn post<B: Serialize, T: serde::de::DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
         let path = format!("{API}/runs/{}/steps{path}", self.run);
         let key = new_key().map_err(|complaint| ClientError::Protocol(complaint.to_string()))?;
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
             let client = self.plane.map_or_else(|| self.client.clone(), ControlPlane::client);
             let request = client.request(Method::POST, &path).header("idempotency-key", &key).json(body);
@@ -169,7 +169,7 @@ impl Asking<'_> {
             };
             match answered {
                 Err(error) if is_passing(&error) => {
-                    patience.wait(&error).await;
+                    backoff.wait(&error).await;
                     if let Some(plane) = self.plane {
                         plane.again().await.ok();
                     }
@@ -181,14 +181,14 @@ impl Asking<'_> {
 }
 
 /// Between asking and asking again: longer each time, and said once where it takes long.
-struct Patience {
+struct Backoff {
     pause: Duration,
     told: bool,
 }
 
-impl Patience {
-    fn new() -> Patience {
-        Patience { pause: FIRST_PAUSE, told: false }
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff { pause: FIRST_PAUSE, told: false }
     }
 
     async fn wait(&mut self, error: &ClientError) {

@@ -259,7 +259,7 @@ impl Holder<'_> {
     /// Another holder has taken the item over. Calls of this one that end within a short time are reported: no other process knows how
     /// they ended. The rest are dropped, so that this process can take the item again if the other holder dies.
     async fn report_late(&mut self, mut late: AtHand) -> Result<(), Failure> {
-        let mut patience = self.engine.context.timer.after(LATE_ENDS_WITHIN_MS);
+        let mut late_ends = self.engine.context.timer.after(LATE_ENDS_WITHIN_MS);
         loop {
             if !late.ended.is_empty() {
                 let report = late.clone();
@@ -272,7 +272,7 @@ impl Holder<'_> {
             let acts = &mut self.acts;
             let ended = poll_fn(|context| match poll_ended(acts, context) {
                 Poll::Ready(ended) => Poll::Ready(Some(ended)),
-                Poll::Pending => patience.as_mut().poll(context).map(|()| None),
+                Poll::Pending => late_ends.as_mut().poll(context).map(|()| None),
             });
             let Some(ended) = ended.await else { return Ok(()) };
             let ended = ended.into_iter().map(|ended| self.checked(ended)).collect();

@@ -15,11 +15,11 @@ use store::idempotency::Key;
 use store::{Hint, Item, Lane, NewEvent, Tx, WorkKind};
 
 /// Turns a changed slot into the bytes that are answered.
-pub type SlotRender = Arc<dyn Fn(&AllocationPicture) -> Vec<u8> + Send + Sync>;
+pub type SlotRender = Arc<dyn Fn(&AllocationOverview) -> Vec<u8> + Send + Sync>;
 
 /// A slot with what is shown beside it.
 #[derive(Debug, Clone)]
-pub struct AllocationPicture {
+pub struct AllocationOverview {
     pub allocation: Allocation,
     pub run: Option<RunId>,
     pub path: Option<String>,
@@ -147,7 +147,7 @@ impl Engine {
         .await
     }
 
-    pub async fn allocations(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<AllocationPicture>, Failure> {
+    pub async fn allocations(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<AllocationOverview>, Failure> {
         let context = self.context.clone();
         self.store
             .read("allocation.page", move |tx| {
@@ -157,7 +157,7 @@ impl Engine {
             .await
     }
 
-    pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<AllocationPicture, Failure> {
+    pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<AllocationOverview, Failure> {
         let context = self.context.clone();
         self.store
             .read_inline("allocation.find", move |tx| {
@@ -168,7 +168,7 @@ impl Engine {
     }
 }
 
-fn snapshot(tx: &mut Tx, context: &EngineContext, allocation: Allocation) -> Result<AllocationPicture, Failure> {
+fn snapshot(tx: &mut Tx, context: &EngineContext, allocation: Allocation) -> Result<AllocationOverview, Failure> {
     let run = match allocation.job {
         Some(job) => store::job::find(tx, job)?.map(|job| job.run),
         None => None,
@@ -178,7 +178,7 @@ fn snapshot(tx: &mut Tx, context: &EngineContext, allocation: Allocation) -> Res
         let handle = adapters::Handle(i.handle?);
         context.providers.get(&i.provider)?.workdir_path(&handle, &allocation.workdir)
     });
-    Ok(AllocationPicture { allocation, run, path })
+    Ok(AllocationOverview { allocation, run, path })
 }
 
 fn extended(

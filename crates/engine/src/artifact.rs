@@ -5,7 +5,8 @@ use crate::{Engine, view};
 use model::time::HOUR;
 use model::{ArtifactId, Failure, InstanceId, JobId, OrgId, Refused, RunId, tree};
 use store::Lane;
-use store::artifact::{Announced, Artifact, EntryKind};
+use store::artifact::Announced;
+pub use store::artifact::{Artifact, EntryKind};
 use store::blob::{BlobName, Download, Upload};
 
 /// Artifacts of one run in sum.

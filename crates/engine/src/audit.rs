@@ -311,7 +311,7 @@ fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), 
         let free_at = free_at(tx, &item)?;
         owned |= item.due.is_some() || free_at.is_none();
         if let Some(due) = item.due.zip(free_at).map(|(due, free)| due.max(free))
-            && at.since(due) > patience(&item)
+            && at.since(due) > overdue_after(&item)
         {
             let (name, held) = (model::slug(subject), item.owner.is_some());
             let holder = if held { ", held by a dead worker" } else { "" };
@@ -324,7 +324,7 @@ fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), 
 }
 
 /// An agent's item that is suspected of killing its holders is leased alone, behind other suspects whose calls may take minutes.
-fn patience(item: &store::work::ItemState) -> i64 {
+fn overdue_after(item: &store::work::ItemState) -> i64 {
     let deaths = item.deaths + i64::from(item.owner.is_some());
     match item.kind {
         WorkKind::Agent if deaths >= store::work::SUSPECT_AFTER => SUSPECTS_TURN_MS,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use store::exec::ExecRow;
 use store::idempotency::Key;
 use store::object::Objects;
-use store::pin::Pin;
+pub use store::pin::Pin;
 use store::{Lane, Tx};
 
 /// Pins that one transaction changes.

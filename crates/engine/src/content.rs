@@ -6,7 +6,8 @@ use model::tree::{Child, DOCUMENT_BYTES, Tree};
 use model::{Failure, OrgId, Refused};
 use std::sync::Arc;
 use store::Lane;
-use store::blob::{BlobHash, BlobName, Download, Upload};
+pub use store::blob::BlobHash;
+use store::blob::{BlobName, Download, Upload};
 
 /// Links of a tree that are written in one transaction.
 const LINKED_AT_ONCE: usize = 500;

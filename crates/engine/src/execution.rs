@@ -22,6 +22,8 @@ use model::run::{LastError, Run, RunEvent, RunStatus};
 use model::spec::RunSpec;
 use model::{Failure, OrgId, Outcome, Refused, RunId, Timestamp, Trouble, bug};
 use store::blob::Blobs;
+pub use store::exec::ExecRow;
+pub use store::execution::Numbered;
 use store::{Item, Lane, Tx, WorkKind};
 
 /// Callers that are answered between two looks at the execution.

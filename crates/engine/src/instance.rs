@@ -106,12 +106,7 @@ impl Engine {
         found.ok_or_else(|| Refused::not_found("instance", id).into())
     }
 
-    pub async fn instance_pictures(
-        &self,
-        org: OrgId,
-        before: i64,
-        limit: i64,
-    ) -> Result<Vec<InstancePicture>, Failure> {
+    pub async fn list_instances(&self, org: OrgId, before: i64, limit: i64) -> Result<Vec<InstanceOverview>, Failure> {
         self.store
             .read("instance.page", move |tx| {
                 let found = store::instance::page(tx, org, before, limit)?;
@@ -120,7 +115,7 @@ impl Engine {
             .await
     }
 
-    pub async fn instance_picture(&self, org: OrgId, id: InstanceId) -> Result<InstancePicture, Failure> {
+    pub async fn instance_picture(&self, org: OrgId, id: InstanceId) -> Result<InstanceOverview, Failure> {
         let found = self.instance(org, id).await?;
         self.store.read("instance.snapshot", move |tx| snapshot(tx, found.clone())).await
     }
@@ -245,7 +240,7 @@ impl Engine {
 
 /// A machine with what is shown beside it.
 #[derive(Debug, Clone)]
-pub struct InstancePicture {
+pub struct InstanceOverview {
     pub instance: Instance,
     pub job: Option<model::job::Job>,
     /// `<workflow>:<phase>`, derived from the machine and what is changing it.
@@ -254,7 +249,7 @@ pub struct InstancePicture {
 }
 
 /// Turns a machine into the bytes that are answered.
-pub type InstanceRender = Arc<dyn Fn(&InstancePicture) -> Vec<u8> + Send + Sync>;
+pub type InstanceRender = Arc<dyn Fn(&InstanceOverview) -> Vec<u8> + Send + Sync>;
 
 pub(crate) fn ended_by_a_person(
     tx: &mut Tx,
@@ -304,7 +299,7 @@ pub(crate) fn ended_by_a_person(
     }
 }
 
-fn snapshot(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure> {
+fn snapshot(tx: &mut Tx, instance: Instance) -> Result<InstanceOverview, Failure> {
     let job = store::job::on_instance(tx, instance.id)?;
     let at = tx.at();
     let held = store::allocation::kept_on(tx, instance.id)?;
@@ -321,7 +316,7 @@ fn snapshot(tx: &mut Tx, instance: Instance) -> Result<InstancePicture, Failure>
         },
         (status, None) => format!("idle:{status}"),
     };
-    Ok(InstancePicture { instance, job, workflow_state, held_until })
+    Ok(InstanceOverview { instance, job, workflow_state, held_until })
 }
 
 /// It is not being terminated: a job may get a slot on it, now or when its runner is heard again.

@@ -37,7 +37,7 @@ impl Engine {
                 }
                 Err(Failure::Trouble(trouble)) => {
                     tracing::warn!(instance = %instance.name, %trouble, "what is left of it cannot be removed, and is tried again");
-                    return self.at(item, now + patience(ended.unwrap_or(now), now)).await;
+                    return self.at(item, now + next_pause(ended.unwrap_or(now), now)).await;
                 }
                 Err(failure) => return Err(failure),
             }
@@ -69,7 +69,7 @@ impl Engine {
 
 /// How long a provider that cannot be asked is left alone: as long as it could not be asked about this, from 5 s to 10 minutes. So pauses
 /// double, and no count of tries is kept.
-pub(crate) fn patience(since: Timestamp, now: Timestamp) -> i64 {
+pub(crate) fn next_pause(since: Timestamp, now: Timestamp) -> i64 {
     now.since(since).clamp(ASK_AGAIN_MS, LONGEST_PAUSE_MS)
 }
 

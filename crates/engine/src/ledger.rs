@@ -12,7 +12,7 @@ use model::usage::Usage;
 use model::{Credits, Failure, JobId, OrgId, Outcome, Refused, Timestamp};
 use std::sync::Arc;
 use store::idempotency::Key;
-use store::ledger::Entered;
+pub use store::ledger::Entered;
 use store::usage::Spent;
 use store::{Entry, EntryKind};
 

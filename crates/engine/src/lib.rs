@@ -83,7 +83,11 @@ pub use presence::Presence;
 pub use provider_set::{Listing, Listings, ProviderSet, ProviderSettings};
 pub use reach::ControlUrls;
 pub use relay::Dialler;
+/// For the processes that open a store, and for tests. Everything that the engine hands out has a name in the engine.
 pub use store;
+pub use store::idempotency::Key;
+pub use store::token::{Scope, Token};
+pub use store::{Counts, Event, Hint, Installation, Topic};
 
 use model::spec::BlobSource;
 use model::step::ToolKind;
@@ -93,9 +97,9 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use store::Store;
 use store::blob::Blobs;
 use store::log::Logs;
-use store::{Installation, Store};
 
 /// What every transaction may consult: settings, providers, the installation. Only the set of providers changes while the process lives.
 pub struct EngineContext {

@@ -8,6 +8,9 @@ use model::run::Run;
 use model::time::show_duration;
 use model::{Failure, JobId, Refused, StepId, Timestamp};
 use store::Item;
+pub use store::log::{Chunk, Logs, Page};
+pub use store::log_file::{Frame, LogStream, Placed};
+pub use store::run_log::RunFrame;
 
 /// Logs looked at in one go.
 const AT_ONCE: i64 = 200;

@@ -13,7 +13,7 @@ use model::{Failure, MessageId, OrgId, Refused, RunId};
 use std::sync::Arc;
 use store::Lane;
 use store::idempotency::Key;
-use store::message::Message;
+pub use store::message::Message;
 
 /// Bytes of one message.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024;

@@ -3,6 +3,7 @@
 use crate::Engine;
 use model::{Failure, OrgId, Refused, Timestamp, TokenId, Trouble};
 use store::idempotency::{self, Key, Looked};
+pub use store::org::Org;
 use store::secret::SecretName;
 use store::token::{NewToken, Scope, Token};
 use store::{Entry, EntryKind, Lane};

@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use store::orphan::{Orphan, Scan};
 use store::pool::Pool;
+pub use store::unlisted::{Unlisted, UnlistedJob};
 use store::{Item, Lane, NewEvent, Tx, WorkKind};
 
 pub use import::{Import, ImportOutcome, Imported};
-pub use unlisted::UnlistedPicture;
+pub use unlisted::UnlistedOverview;
 
 /// A page that does not come within this will not come.
 const PAGE_MS: i64 = MINUTE;
@@ -48,7 +49,7 @@ pub(crate) enum Young {
 
 /// A scan of one provider and region, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScanPicture {
+pub struct ScanOverview {
     pub provider: String,
     pub region: String,
     /// None: no scan has ended yet.
@@ -57,7 +58,7 @@ pub struct ScanPicture {
 
 /// An orphan, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OrphanPicture {
+pub struct OrphanOverview {
     pub orphan: Orphan,
     pub section: OrphanSection,
     pub severity: OrphanSeverity,
@@ -92,7 +93,7 @@ fn partly(incomplete: &BTreeSet<String>) -> String {
     format!("scanned in part, without {}: {}{rest}", incomplete.len(), told.join("; "))
 }
 
-impl OrphanPicture {
+impl OrphanOverview {
     pub fn is_whitelisted(&self) -> bool {
         self.orphan.whitelisted.as_ref().is_some_and(|kept| kept.holds_at(self.now))
     }
@@ -125,7 +126,7 @@ impl Engine {
     }
 
     /// Everything is listed now, what is young too. `provider`: only this one.
-    pub async fn scan_now(&self, provider: Option<&str>) -> Result<Vec<ScanPicture>, Failure> {
+    pub async fn scan_now(&self, provider: Option<&str>) -> Result<Vec<ScanOverview>, Failure> {
         if let Some(provider) = provider {
             self.context.lister(provider)?;
         }
@@ -142,7 +143,7 @@ impl Engine {
             let pool = self.store.write(Lane::Normal, "orphan.arm", find).await?;
             let pool = pool.ok_or_else(|| Trouble::internal("a pool that was just made is not there"))?;
             let scan = Some(self.scan(&pool, Young::Shown).await?);
-            scans.push(ScanPicture { provider: name, region, scan });
+            scans.push(ScanOverview { provider: name, region, scan });
         }
         Ok(scans)
     }
@@ -241,7 +242,7 @@ impl Engine {
     }
 
     /// The last scan of every provider and region.
-    pub async fn scans(&self) -> Result<Vec<ScanPicture>, Failure> {
+    pub async fn scans(&self) -> Result<Vec<ScanOverview>, Failure> {
         let context = self.context.clone();
         self.store
             .read("orphan.scans", move |tx| {
@@ -255,7 +256,7 @@ impl Engine {
                         Some(pool) => store::orphan::scan_of(tx, pool.id)?,
                         None => None,
                     };
-                    found.push(ScanPicture { provider, region, scan });
+                    found.push(ScanOverview { provider, region, scan });
                 }
                 Ok(found)
             })
@@ -263,7 +264,7 @@ impl Engine {
     }
 
     /// Newest first, before this id.
-    pub async fn orphans(&self, before: i64, limit: i64) -> Result<Vec<OrphanPicture>, Failure> {
+    pub async fn orphans(&self, before: i64, limit: i64) -> Result<Vec<OrphanOverview>, Failure> {
         let context = self.context.clone();
         self.store
             .read("orphan.page", move |tx| {
@@ -275,7 +276,7 @@ impl Engine {
     }
 
     /// The orphan with this id at its provider. `provider` says which, where several have one.
-    pub async fn orphan(&self, provider: Option<&str>, id: &str) -> Result<OrphanPicture, Failure> {
+    pub async fn orphan(&self, provider: Option<&str>, id: &str) -> Result<OrphanOverview, Failure> {
         let (context, provider, id) = (self.context.clone(), provider.map(str::to_owned), id.to_owned());
         self.store
             .read("orphan.show", move |tx| {
@@ -401,11 +402,11 @@ impl EngineContext {
     }
 }
 
-fn picture(context: &EngineContext, orphan: Orphan, session: Option<Timestamp>, now: Timestamp) -> OrphanPicture {
+fn picture(context: &EngineContext, orphan: Orphan, session: Option<Timestamp>, now: Timestamp) -> OrphanOverview {
     let (section, severity) = orphan::classify(&orphan.listed, &context.installation.control_id, session);
     let of_session = section != OrphanSection::OtherInstallations && orphan::is_of_session(&orphan.listed, session);
     let young = orphan.listed.is_young(&context.config.orphans, now);
-    OrphanPicture { orphan, section, severity, of_session, young, now }
+    OrphanOverview { orphan, section, severity, of_session, young, now }
 }
 
 fn one(tx: &mut Tx, provider: Option<&str>, id: &str) -> Result<Orphan, Failure> {

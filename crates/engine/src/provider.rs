@@ -12,7 +12,7 @@ use store::{Lane, Tx, WorkKind};
 
 /// A provider as it is set up now.
 #[derive(Clone)]
-pub struct ProviderPicture {
+pub struct ProviderOverview {
     pub name: String,
     pub listing: Listing,
     /// None of one that only the settings of this process know.
@@ -65,7 +65,7 @@ impl Engine {
         Ok(())
     }
 
-    pub async fn add_provider(&self, wanted: ProviderRow) -> Result<ProviderPicture, Failure> {
+    pub async fn add_provider(&self, wanted: ProviderRow) -> Result<ProviderOverview, Failure> {
         let (name, context) = (wanted.name.clone(), self.context.clone());
         if context.providers.of_settings().contains_key(&name) {
             let why = format!("[providers.{name}] stands in the settings, which win: choose another name");
@@ -142,7 +142,7 @@ impl Engine {
         Ok(tried)
     }
 
-    pub async fn provider_pictures(&self) -> Result<Vec<ProviderPicture>, Failure> {
+    pub async fn list_providers(&self) -> Result<Vec<ProviderOverview>, Failure> {
         let all = self.context.providers.all();
         let (rows, open) = self
             .store
@@ -158,7 +158,7 @@ impl Engine {
                 Ok((store::provider::all(tx)?, open))
             })
             .await?;
-        let picture = |(name, listing): (&String, &Listing)| ProviderPicture {
+        let picture = |(name, listing): (&String, &Listing)| ProviderOverview {
             name: name.clone(),
             listing: listing.clone(),
             kind: rows.iter().find(|row| row.name == *name).map(|row| row.kind.clone()),
@@ -169,8 +169,8 @@ impl Engine {
         Ok(all.iter().map(picture).collect())
     }
 
-    pub async fn provider_picture(&self, name: &str) -> Result<ProviderPicture, Failure> {
-        let found = self.provider_pictures().await?.into_iter().find(|it| it.name == name);
+    pub async fn provider_picture(&self, name: &str) -> Result<ProviderOverview, Failure> {
+        let found = self.list_providers().await?.into_iter().find(|it| it.name == name);
         found.ok_or_else(|| Refused::not_found("provider", name).into())
     }
 

@@ -32,10 +32,10 @@ pub type Dialler = Arc<dyn Fn(InstanceId) -> DialFuture + Send + Sync>;
 struct Machine {
     id: InstanceId,
     name: String,
-    known: Known,
+    source: Source,
 }
 
-enum Known {
+enum Source {
     Row(Box<Instance>),
     Listed { provider: String, handle: Handle },
 }
@@ -77,31 +77,31 @@ impl Engine {
                 return Ok(row.status.is_open().then(|| Machine {
                     id: row.id,
                     name: row.name.clone(),
-                    known: Known::Row(Box::new(row)),
+                    source: Source::Row(Box::new(row)),
                 }));
             }
             let Some(orphan) = store::orphan::find(tx, OrphanId(subject))? else { return Ok(None) };
             let Some(name) = orphan.listed.inferred() else { return Ok(None) };
             let handle = Handle(orphan.listed.handle.clone());
-            let known = Known::Listed { provider: orphan.provider, handle };
-            Ok(Some(Machine { id: InstanceId(name.resource), name: orphan.listed.name, known }))
+            let source = Source::Listed { provider: orphan.provider, handle };
+            Ok(Some(Machine { id: InstanceId(name.resource), name: orphan.listed.name, source }))
         };
         self.store.read_inline("instance.linked", read).await
     }
 
     async fn link(&self, machine: &Machine, dial: Dial) -> Held {
         let mut linked = pin!(async {
-            let provider = match &machine.known {
-                Known::Row(row) => &row.provider,
-                Known::Listed { provider, .. } => provider,
+            let provider = match &machine.source {
+                Source::Row(row) => &row.provider,
+                Source::Listed { provider, .. } => provider,
             };
             let provider = match self.context.provider(provider) {
                 Ok(provider) => provider,
                 Err(refused) => return Err(Trouble::internal(refused.to_string())),
             };
-            let handle = match &machine.known {
-                Known::Row(row) => handle_of(provider.as_ref(), row).await?,
-                Known::Listed { handle, .. } => Some(handle.clone()),
+            let handle = match &machine.source {
+                Source::Row(row) => handle_of(provider.as_ref(), row).await?,
+                Source::Listed { handle, .. } => Some(handle.clone()),
             };
             match handle {
                 Some(handle) => provider.link(&handle, dial).await,

@@ -323,10 +323,10 @@ impl Read {
 /// What is known of steps, by the place of their task.
 #[derive(Default)]
 pub(crate) struct Values {
-    tasks: BTreeMap<TaskPlace, (String, BTreeMap<i64, Known>)>,
+    tasks: BTreeMap<TaskPlace, (String, BTreeMap<i64, StepFacts>)>,
 }
 
-struct Known {
+struct StepFacts {
     status: String,
     output: Option<Value>,
 }
@@ -351,22 +351,22 @@ pub(crate) fn read(tx: &mut Tx, agent: AgentId, reads: &BTreeSet<Read>, fresh: &
             let (_, known) = values.tasks.entry(place).or_insert((task.status.to_string(), BTreeMap::new()));
             for step in steps {
                 let at = Place { task: place, step: step.sequence };
-                known.insert(step.sequence, known_of(tx, &step, fresh.get(&at))?);
+                known.insert(step.sequence, facts_of(tx, &step, fresh.get(&at))?);
             }
         }
     }
     Ok(values)
 }
 
-fn known_of(tx: &mut Tx, step: &Step, fresh: Option<&Value>) -> Result<Known, Failure> {
+fn facts_of(tx: &mut Tx, step: &Step, fresh: Option<&Value>) -> Result<StepFacts, Failure> {
     if let Some(output) = fresh {
-        return Ok(Known { status: "completed".into(), output: Some(output.clone()) });
+        return Ok(StepFacts { status: "completed".into(), output: Some(output.clone()) });
     }
     let output = match step.answer {
         Some(answer) => store::step::data(tx, answer, Data::Output)?,
         None => None,
     };
-    Ok(Known { status: step.status.to_string(), output })
+    Ok(StepFacts { status: step.status.to_string(), output })
 }
 
 impl Values {

@@ -59,7 +59,7 @@ pub(crate) fn snapshot(tx: &mut Tx, id: RunId) -> Result<RunSnapshot, Failure> {
 }
 
 /// A snapshot of a run that this org has and did not delete.
-fn owned_picture(tx: &mut Tx, org: OrgId, id: RunId) -> Result<RunSnapshot, Failure> {
+fn owned_run(tx: &mut Tx, org: OrgId, id: RunId) -> Result<RunSnapshot, Failure> {
     let snapshot = store::run::find_shown(tx, id)?.filter(|p| p.run.org == org && p.run.deleted_at.is_none());
     snapshot.ok_or_else(|| Refused::not_found("run", id).into())
 }
@@ -71,22 +71,22 @@ pub(crate) fn owned(tx: &mut Tx, org: OrgId, id: RunId) -> Result<Run, Failure> 
 
 impl Engine {
     pub async fn snapshot(&self, org: OrgId, id: RunId) -> Result<RunSnapshot, Failure> {
-        self.store.read("run.snapshot", move |tx| owned_picture(tx, org, id)).await
+        self.store.read("run.snapshot", move |tx| owned_run(tx, org, id)).await
     }
 
     /// Newest first.
-    pub async fn pictures(
+    pub async fn list_runs(
         &self,
         org: OrgId,
         which: Which,
         before: i64,
         limit: i64,
     ) -> Result<Vec<RunSnapshot>, Failure> {
-        self.store.read("run.pictures", move |tx| store::run::page_shown(tx, org, which, before, limit)).await
+        self.store.read("run.list", move |tx| store::run::page_shown(tx, org, which, before, limit)).await
     }
 
     /// Of the newest runs, those whose name or command holds this text.
-    pub async fn found_pictures(
+    pub async fn search_runs(
         &self,
         org: OrgId,
         text: String,
@@ -98,16 +98,14 @@ impl Engine {
 
     /// A run, and the document of a run of agents as it was submitted.
     pub async fn definition(&self, org: OrgId, id: RunId) -> Result<(RunSnapshot, Option<serde_json::Value>), Failure> {
-        self.store
-            .read("run.definition", move |tx| Ok((owned_picture(tx, org, id)?, store::plan::document(tx, id)?)))
-            .await
+        self.store.read("run.definition", move |tx| Ok((owned_run(tx, org, id)?, store::plan::document(tx, id)?))).await
     }
 
     /// The open run of that name, or the newest.
-    pub async fn named_picture(&self, org: OrgId, name: String) -> Result<Option<RunSnapshot>, Failure> {
+    pub async fn run_by_name(&self, org: OrgId, name: String) -> Result<Option<RunSnapshot>, Failure> {
         self.store
-            .read("run.named_picture", move |tx| match store::run::by_name(tx, org, &name)? {
-                Some(run) => owned_picture(tx, org, run.id).map(Some),
+            .read("run.by_name", move |tx| match store::run::by_name(tx, org, &name)? {
+                Some(run) => owned_run(tx, org, run.id).map(Some),
                 None => Ok(None),
             })
             .await
@@ -125,7 +123,7 @@ impl Engine {
     pub async fn tree(&self, org: OrgId, id: RunId) -> Result<Tree, Failure> {
         self.store
             .read("run.tree", move |tx| {
-                let snapshot = owned_picture(tx, org, id)?;
+                let snapshot = owned_run(tx, org, id)?;
                 let attempt = snapshot.run.attempt;
                 let (agents, more_agents) = cut(store::agent::page(tx, id, attempt, 0, TREE_AGENTS + 1)?, TREE_AGENTS);
                 let tasks = store::task::page(tx, id, attempt, None, 0, TREE_TASKS + 1)?;
@@ -315,11 +313,11 @@ impl Engine {
             .await
     }
 
-    pub async fn pools(&self) -> Result<Vec<PoolPicture>, Failure> {
+    pub async fn pools(&self) -> Result<Vec<PoolOverview>, Failure> {
         let context = self.context.clone();
         self.store
-            .read("pool.pictures", move |tx| {
-                let mut pictures = Vec::new();
+            .read("pool.overviews", move |tx| {
+                let mut overviews = Vec::new();
                 // A pool stays when its provider is removed, and some only list what features have made.
                 let set_up = |pool: &store::pool::Pool| context.providers.get(&pool.provider).is_some();
                 for pool in store::pool::all(tx)?.into_iter().filter(set_up) {
@@ -327,9 +325,9 @@ impl Engine {
                     let available = store::allocation::available(tx, pool.id)?.len() as i64;
                     let waiting = store::job::count_waiting(tx, pool.id)?;
                     let busy = (room.instances - room.ending - available).max(0);
-                    pictures.push(PoolPicture { pool, room, available, busy, waiting });
+                    overviews.push(PoolOverview { pool, room, available, busy, waiting });
                 }
-                Ok(pictures)
+                Ok(overviews)
             })
             .await
     }
@@ -358,7 +356,7 @@ impl Engine {
 }
 
 #[derive(Debug, Clone)]
-pub struct PoolPicture {
+pub struct PoolOverview {
     pub pool: store::pool::Pool,
     pub room: model::pool::Room,
     pub available: i64,

@@ -399,11 +399,11 @@ async fn extend_and_end(
     let (slot, machine) = (job.allocation.unwrap(), job.instance.unwrap());
     let (one, other) = (engines[0].clone(), engines[engines.len() - 1].clone());
     let extends = tokio::spawn(async move {
-        let shown = Arc::new(|_: &engine::allocation::AllocationPicture| Vec::new());
+        let shown = Arc::new(|_: &engine::allocation::AllocationOverview| Vec::new());
         one.extend(org, slot, Some(2 * HOUR), None, shown).await.map(drop)
     });
     let ends = tokio::spawn(async move {
-        let shown = Arc::new(|_: &engine::instance::InstancePicture| Vec::new());
+        let shown = Arc::new(|_: &engine::instance::InstanceOverview| Vec::new());
         other.terminate_instance((org, "a test".to_owned()), machine, force, None, shown).await.map(drop)
     });
     (extends.await.unwrap(), ends.await.unwrap())

@@ -239,7 +239,7 @@ struct Checker<'c> {
     planner: Option<&'c document::Planner>,
     problems: &'c mut Problems,
     warnings: &'c mut Problems,
-    schemas: output::Known,
+    schemas: output::GoodSchemas,
 }
 
 impl<'c> Checker<'c> {
@@ -249,7 +249,7 @@ impl<'c> Checker<'c> {
         problems: &'c mut Problems,
         warnings: &'c mut Problems,
     ) -> Checker<'c> {
-        Checker { file, planner, problems, warnings, schemas: output::Known::default() }
+        Checker { file, planner, problems, warnings, schemas: output::GoodSchemas::default() }
     }
 
     /// Per agent and task, the positions of the tasks that it waits for.

@@ -71,11 +71,11 @@ fn said(error: &boon::CompileError) -> String {
 
 /// The schemas of a document that were found good. Many steps share few schemas, so each is compiled once.
 #[derive(Default)]
-pub struct Known {
+pub struct GoodSchemas {
     good: BTreeSet<String>,
 }
 
-impl Known {
+impl GoodSchemas {
     pub fn check(&mut self, schema: &Value) -> Result<(), String> {
         let text = schema.to_string();
         if self.good.contains(&text) {

@@ -307,8 +307,8 @@ impl Daemon {
     /// delivered meanwhile, so output is spooled as if the line were down.
     fn hear_unlisted(&mut self, now: Instant) {
         let since = *self.unlisted.get_or_insert(now);
-        let patience = Duration::from_millis(self.instance.boot.timings.unlisted_for_ms.max(0) as u64);
-        if now.saturating_duration_since(since) < patience {
+        let limit = Duration::from_millis(self.instance.boot.timings.unlisted_for_ms.max(0) as u64);
+        if now.saturating_duration_since(since) < limit {
             (self.last_heard, self.silence) = (now, Silence::None);
         }
         self.session = None;

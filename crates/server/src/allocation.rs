@@ -6,7 +6,7 @@ use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, id, page};
 use crate::{Shared, now_ms};
 use axum::Json;
 use axum::extract::State;
-use engine::allocation::{AllocationPicture, SlotRender};
+use engine::allocation::{AllocationOverview, SlotRender};
 use model::AllocationId;
 use std::sync::Arc;
 use wire::api::{AllocationView, ExtendBody, Page};
@@ -55,12 +55,12 @@ pub(crate) async fn release(
 
 fn render() -> SlotRender {
     let now = now_ms();
-    Arc::new(move |snapshot: &AllocationPicture| {
+    Arc::new(move |snapshot: &AllocationOverview| {
         serde_json::to_vec(&view(snapshot, now)).expect("a view is plain data")
     })
 }
 
-fn view(snapshot: &AllocationPicture, now: i64) -> AllocationView {
+fn view(snapshot: &AllocationOverview, now: i64) -> AllocationView {
     let a = &snapshot.allocation;
     AllocationView {
         id: a.id.to_string(),

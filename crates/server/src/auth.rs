@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use engine::durable::{Asker, StepClaim};
-use engine::store::token::{Scope, Token};
+use engine::{Scope, Token};
 use model::instance::Instance;
 use model::{Failure, OrgId, Refused};
 

@@ -8,9 +8,9 @@ use crate::log::{Cursor, FRAME_BYTES, Filter, Stopped, name_of, tell_backend, te
 use crate::problem::HandlerResult;
 use axum::http::HeaderMap;
 use axum::response::sse;
+use engine::Hint;
 use engine::cached_run::{Opened, Output};
-use engine::store::Hint;
-use engine::store::log_file::Frame;
+use engine::log::Frame;
 use futures_util::{Stream, StreamExt as _};
 use model::run::{Called, Run, RunStatus};
 use model::{Failure, OrgId, RunId, Timestamp};
@@ -18,15 +18,15 @@ use wire::Base64;
 use wire::api::{LogEnd, LogFrame};
 
 /// How far a follower has come: in the streams of the result, or in the log of the run that executes.
-enum Seen {
+enum Position {
     Result(i64),
     Backend(Cursor),
 }
 
-impl Seen {
-    fn parse(text: &str) -> Option<Seen> {
-        let bytes = text.parse().ok().filter(|bytes| *bytes >= 0).map(Seen::Result);
-        bytes.or_else(|| Cursor::parse(text).map(Seen::Backend))
+impl Position {
+    fn parse(text: &str) -> Option<Position> {
+        let bytes = text.parse().ok().filter(|bytes| *bytes >= 0).map(Position::Result);
+        bytes.or_else(|| Cursor::parse(text).map(Position::Backend))
     }
 }
 
@@ -37,15 +37,15 @@ pub(crate) async fn logs(
     tail: Option<u64>,
     headers: &HeaderMap,
 ) -> HandlerResult {
-    let seen = last_event_id(headers, "<bytes> or <job>:<offset>, joined by commas", Seen::parse)?;
+    let seen = last_event_id(headers, "<bytes> or <job>:<offset>, joined by commas", Position::parse)?;
     let (org, id, backend) = (run.org, run.id, called.run);
     let exec = called.exec.clone().filter(|_| run.status.is_end());
     let (output, from) = match (exec, &seen) {
-        (Some(_), Some(Seen::Backend(_))) | (None, _) => (None, 0),
+        (Some(_), Some(Position::Backend(_))) | (None, _) => (None, 0),
         (Some(exec), seen) => {
             let output = state.engine.output_of(org, &exec).await?;
             let from = match (seen, tail) {
-                (Some(Seen::Result(bytes)), _) => *bytes,
+                (Some(Position::Result(bytes)), _) => *bytes,
                 (_, Some(lines)) => before_last(&output, &filter, usize::try_from(lines).unwrap_or(usize::MAX)),
                 _ => 0,
             };
@@ -59,7 +59,7 @@ pub(crate) async fn logs(
             (Some(output), _) => tell_result(&state, &feed, (org, at), &filter, &output, from, &end).await,
             (None, Some(backend)) => {
                 let cursor = match seen {
-                    Some(Seen::Backend(cursor)) => cursor,
+                    Some(Position::Backend(cursor)) => cursor,
                     _ => Cursor::default(),
                 };
                 tell_execution(&state, &feed, org, (id, backend), &filter, cursor).await

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use axum::response::sse;
-use engine::store::{Event, Hint};
+use engine::{Event, Hint};
 use model::{Failure, OrgId, RunId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

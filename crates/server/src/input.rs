@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
-use engine::store::idempotency::Key;
+use engine::Key;
 use model::{OrgId, Refused};
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;

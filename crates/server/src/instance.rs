@@ -6,7 +6,7 @@ use crate::problem::HandlerResult;
 use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, gather, id, page};
 use axum::Json;
 use axum::extract::State;
-use engine::instance::InstancePicture;
+use engine::instance::InstanceOverview;
 use model::feature::Feature;
 use model::instance::InstanceStatus;
 use serde::Deserialize;
@@ -42,12 +42,12 @@ pub(crate) async fn list(
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let (limit, before) = (paging.limit()?, paging.before()?);
     let (org, all) = (reader.org(), filter.all == Some(true) || filter.state.is_some());
-    let number = |p: &InstancePicture| p.instance.id.0;
-    let wanted = |p: &InstancePicture| {
+    let number = |p: &InstanceOverview| p.instance.id.0;
+    let wanted = |p: &InstanceOverview| {
         (all || p.instance.status != InstanceStatus::Terminated)
             && filter.state.as_ref().is_none_or(|prefix| p.workflow_state.starts_with(prefix))
     };
-    let read = |before| state.engine.instance_pictures(org, before, limit);
+    let read = |before| state.engine.list_instances(org, before, limit);
     Ok(page(gather(before, limit, read, number, wanted).await?, limit, number, show_picture))
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn terminate(
     asked: Asked<TerminateBody>,
 ) -> HandlerResult {
     let (instance, org) = (id("instance", &instance)?, writer.org());
-    let render = Arc::new(|snapshot: &InstancePicture| {
+    let render = Arc::new(|snapshot: &InstanceOverview| {
         serde_json::to_vec(&show_picture(snapshot)).expect("a view is plain data")
     });
     let by = (org, writer.0.described());
@@ -81,14 +81,14 @@ pub(crate) async fn drain(
     asked: Asked<Nothing>,
 ) -> HandlerResult {
     let (instance, org) = (id("instance", &instance)?, writer.org());
-    let render = Arc::new(|snapshot: &InstancePicture| {
+    let render = Arc::new(|snapshot: &InstanceOverview| {
         serde_json::to_vec(&show_picture(snapshot)).expect("a view is plain data")
     });
     let by = (org, writer.0.described());
     answered(state.engine.drain_instance(by, instance, asked.key(org), render).await?)
 }
 
-fn show_picture(snapshot: &InstancePicture) -> InstanceView {
+fn show_picture(snapshot: &InstanceOverview) -> InstanceView {
     let i = &snapshot.instance;
     InstanceView {
         id: i.id.to_string(),

@@ -24,9 +24,8 @@ pub(crate) async fn add(State(state): State<Shared>, admin: Admin, asked: Asked<
         return Err(Refused::invalid("amount", "must be more than nothing").into());
     }
     let memo = asked.value.memo.clone().unwrap_or_default();
-    let render = Arc::new(|org: &engine::store::org::Org| {
-        serde_json::to_vec(&view::balance(org)).expect("a view is plain data")
-    });
+    let render =
+        Arc::new(|org: &engine::org::Org| serde_json::to_vec(&view::balance(org)).expect("a view is plain data"));
     answered(state.engine.add_credits(admin.org(), amount, memo, asked.key(admin.org()), render).await?)
 }
 

@@ -5,7 +5,7 @@ use crate::auth::Writer;
 use crate::problem::HandlerResult;
 use crate::routes::{Asked, Path, answered, id};
 use axum::extract::State;
-use engine::store::message::Message;
+use engine::message::Message;
 use std::sync::Arc;
 use wire::api::{MessageView, SendMessage};
 

@@ -6,7 +6,7 @@ use crate::problem::HandlerResult;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use engine::store::Counts;
+use engine::Counts;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 

@@ -7,8 +7,8 @@ use crate::routes::{Asked, Paging, Path, Query, gather, once, page, part};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use engine::orphan::{ImportOutcome, OrphanPicture, ScanPicture, UnlistedPicture};
-use engine::store::unlisted::UnlistedJob;
+use engine::orphan::UnlistedJob;
+use engine::orphan::{ImportOutcome, OrphanOverview, ScanOverview, UnlistedOverview};
 use model::names::ResourceName;
 use model::orphan::{ResourceType, Whitelisted};
 use model::stub::Stub;
@@ -69,8 +69,8 @@ pub(crate) async fn list(
 ) -> HandlerResult<Json<Page<OrphanView>>> {
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let (limit, before) = (paging.limit()?, paging.before()?);
-    let number = |found: &OrphanPicture| found.orphan.id.0;
-    let wanted = |found: &OrphanPicture| {
+    let number = |found: &OrphanOverview| found.orphan.id.0;
+    let wanted = |found: &OrphanOverview| {
         (filter.include_whitelisted == Some(true) || !found.is_whitelisted())
             && filter.provider.as_ref().is_none_or(|only| *only == found.orphan.provider)
     };
@@ -188,7 +188,7 @@ pub(crate) async fn import(State(state): State<Shared>, admin: Admin, asked: Ask
     .await
 }
 
-fn unlisted_view(found: &UnlistedPicture) -> UnlistedView {
+fn unlisted_view(found: &UnlistedOverview) -> UnlistedView {
     let job = |(job, stub): &(UnlistedJob, Option<Stub>)| UnlistedJobView {
         job: job.job.to_string(),
         epoch: job.epoch,
@@ -238,7 +238,7 @@ pub(crate) async fn terminate(
     .await
 }
 
-fn shown(found: &OrphanPicture) -> OrphanView {
+fn shown(found: &OrphanOverview) -> OrphanView {
     let (orphan, it, now) = (&found.orphan, &found.orphan.listed, found.now);
     let name = it.inferred();
     let instance_slug = name.as_ref().map(|name| slug(name.resource));
@@ -291,7 +291,7 @@ fn entry(kept: &Whitelisted) -> WhitelistView {
     }
 }
 
-fn scanned(picture: &ScanPicture) -> ScanView {
+fn scanned(picture: &ScanOverview) -> ScanView {
     let known = picture.scan.as_ref();
     let scan = picture.scan.clone().unwrap_or_default();
     ScanView {

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::store::idempotency::Key;
+use engine::Key;
 use model::spec::{Resources, show_cpu, show_memory};
 use model::{Failure, Refused, Trouble, TroubleKind};
 use serde_json::{Value, json};

@@ -9,9 +9,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use engine::Engine;
+use engine::Hint;
 use engine::adapters::PriceLine;
-use engine::provider::ProviderPicture;
-use engine::store::Hint;
+use engine::provider::ProviderOverview;
 use model::Timestamp;
 use model::host::Host;
 use model::provider_row::{Departure, ProviderRow, Stays};
@@ -60,7 +60,7 @@ pub(crate) fn follow(hub: &Hub, engine: Engine) {
 }
 
 pub(crate) async fn list(State(state): State<Shared>, _: Reader, Query(paging): Query<Paging>) -> HandlerResult {
-    part(state.engine.provider_pictures().await?.iter().map(shown).collect(), &paging)
+    part(state.engine.list_providers().await?.iter().map(shown).collect(), &paging)
 }
 
 pub(crate) async fn show(
@@ -147,7 +147,7 @@ pub(crate) async fn test(
     .await
 }
 
-fn shown(it: &ProviderPicture) -> ProviderView {
+fn shown(it: &ProviderOverview) -> ProviderView {
     let (listing, capabilities) = (&it.listing, it.listing.provider.capabilities());
     let region = capabilities.regions.first().cloned().unwrap_or_default();
     let source = match (listing.of_settings, listing.leaving) {

@@ -17,7 +17,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
-use engine::store::idempotency::Key;
+use engine::Key;
 use engine::store::{Lane, Tx};
 use futures_util::FutureExt as _;
 use model::{Failure, Refused};

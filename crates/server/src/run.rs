@@ -8,8 +8,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
+use engine::Hint;
 use engine::run::{Action, KeyedResponse, Render};
-use engine::store::Hint;
 use engine::view::{RunSnapshot, Which};
 use model::run::RunStatus;
 use model::spec::RunKind;
@@ -155,7 +155,7 @@ pub(crate) async fn list(
     let (status, now) = (filter.status.as_deref().map(status).transpose()?, Timestamp(now_ms()));
     let show = |p: &RunSnapshot| view::run(p, now);
     if let Some(name) = filter.name {
-        let named = state.engine.named_picture(reader.org(), name).await?;
+        let named = state.engine.run_by_name(reader.org(), name).await?;
         let kept = named.filter(|p| status.is_none_or(|wanted| wanted == p.run.status));
         return Ok(Json(Page { data: kept.iter().map(show).collect(), next_cursor: None }));
     }
@@ -166,7 +166,7 @@ pub(crate) async fn list(
         if text.chars().count() > LONGEST_TEXT {
             return Err(Refused::invalid("q", format!("at most {LONGEST_TEXT} characters")).into());
         }
-        let found = state.engine.found_pictures(reader.org(), text, before, limit).await?;
+        let found = state.engine.search_runs(reader.org(), text, before, limit).await?;
         return Ok(page(found, limit, |p| p.run.id.0, show));
     }
     let which = match status {
@@ -174,7 +174,7 @@ pub(crate) async fn list(
         None if filter.all == Some(true) => Which::All,
         None => Which::Open,
     };
-    Ok(page(state.engine.pictures(reader.org(), which, before, limit).await?, limit, |p| p.run.id.0, show))
+    Ok(page(state.engine.list_runs(reader.org(), which, before, limit).await?, limit, |p| p.run.id.0, show))
 }
 
 fn status(text: &str) -> Result<RunStatus, Problem> {

@@ -8,11 +8,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
+use engine::Hint;
 use engine::durable::{Answered, Begin, DEFAULT_LEASE_MS, End, Ended, Report, Request, Standing, StepRender};
 use engine::external::Finish;
 use engine::lease::Beat;
 use engine::offer::{Poll, Taken};
-use engine::store::Hint;
 use model::recovery::ErrorClass;
 use model::step::StepWait;
 use model::time::show_duration;
@@ -55,8 +55,8 @@ pub(crate) async fn begin(
         if let Some(view) = answer(&standing) {
             return Ok(Json(view).into_response());
         }
-        let patience = if standing == Standing::NotYet { wait_ms.max(REPORTED_WITHIN_MS) } else { wait_ms };
-        let until = started + Duration::from_millis(patience as u64);
+        let within_ms = if standing == Standing::NotYet { wait_ms.max(REPORTED_WITHIN_MS) } else { wait_ms };
+        let until = started + Duration::from_millis(within_ms as u64);
         if tokio::time::Instant::now() >= until || *closing.borrow() {
             return Err(unsettled(&standing));
         }

@@ -149,7 +149,7 @@ async fn a_secret_cannot_take_the_name_of_a_variable_of_jobs() {
 async fn a_runner_of_a_later_version_may_say_more() {
     let world = World::new(true).await;
     world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
-    let found = world.engine.instance_pictures(world.org, i64::MAX, 1).await.unwrap().remove(0).instance;
+    let found = world.engine.list_instances(world.org, i64::MAX, 1).await.unwrap().remove(0).instance;
     let token = format!("{}.{}", found.name, world.engine.context.installation.runner_token(&found.name));
     let body = json!({
         "session": 0, "observed_version": 0, "nonce": found.nonce, "jobs": [], "of_a_later_version": "a\0b",

@@ -1,8 +1,8 @@
 //! A submission as it came over the wire becomes a specification with every default filled in; what cannot be read is refused by field.
 
 use engine::EngineContext;
+use engine::content::BlobHash;
 use engine::run::Submission;
-use engine::store::blob::BlobHash;
 use model::offer::Asked;
 use model::spec::{
     Cache, CallPart, Command, DEFAULT_MAX_DURATION_MS, DEFAULT_STOP_DURATION_MS, FailureMode, Gpu, Network, Priority,

@@ -7,7 +7,7 @@ use crate::routes::{Asked, Paging, Path, Query, gather, id, page};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use engine::store::token::{Scope, Token};
+use engine::{Scope, Token};
 use model::{Refused, Timestamp, TokenId};
 use wire::api::{NewToken, Page, TokenView};
 

@@ -4,8 +4,8 @@
 use crate::hub::Hub;
 use crate::now_ms;
 use engine::Engine;
-use engine::store::Hint;
-use engine::store::token::Token;
+use engine::Hint;
+use engine::Token;
 use model::Failure;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
 //! Entities as the API shows them. Words and amounts only: nothing is decided here.
 
+use engine::artifact::Artifact;
+use engine::ledger::Entered;
+use engine::org::Org;
 use engine::plan::{Missing, Place};
-use engine::store::artifact::Artifact;
-use engine::store::ledger::Entered;
-use engine::store::org::Org;
 use engine::view::{RunSnapshot, SeenJob, StepDetail, Tree};
 use model::agent::Agent;
 use model::attempt::Attempt;

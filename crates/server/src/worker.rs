@@ -239,8 +239,10 @@ mod tests {
             let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| MachineFate::Obey)));
             let mut config = engine::Config::default();
             config.worker.act_permits = ACTS as i64;
+            let store = Store::open(&Options::new(Database::Memory)).unwrap();
             let context = engine::EngineContext {
                 config,
+                blob_source: store.blobs().source(),
                 installation: Installation::new("testtest", [7; 32]),
                 providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn engine::Provider>)]).into(),
                 tools: BTreeMap::from([(ToolKind::Http, tool.clone() as Arc<dyn engine::Tool>)]),
@@ -250,7 +252,7 @@ mod tests {
                 presence: engine::Presence::alone(),
                 timer: Arc::new(Clockwork),
             };
-            let engine = Engine::new(context, Store::open(&Options::new(Database::Memory)).unwrap()).unwrap();
+            let engine = Engine::new(context, store).unwrap();
             let org = engine.ensure_org("default").await.unwrap();
             let (closing, closed) = watch::channel(false);
             let hints = engine.store.hints();

@@ -100,7 +100,7 @@ pub fn find(tx: &mut Tx, id: RunId) -> Result<Option<Run>, Failure> {
 /// Each of these runs, if it is there, and what its attempt counts: enough to see that nothing is to be done. Locks nothing, and all
 /// are asked for at once.
 pub fn read_inline(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<Option<(Run, TreeCounters)>>, Failure> {
-    let asked: Vec<_> = ids.iter().map(|id| (&GLANCE, args![*id].to_vec())).collect();
+    let asked: Vec<_> = ids.iter().map(|id| (&SNAPSHOT, args![*id].to_vec())).collect();
     let read = |row: &Row| Ok((doc::read_once(row, 0)?, doc::read_opt(row, 1)?.unwrap_or_default()));
     let read = |rows: Vec<Row>| rows.first().map(read).transpose();
     tx.rows_of_each(&asked)?.into_iter().map(read).collect()
@@ -238,7 +238,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &SAVE,
     &LOCK,
     &FIND,
-    &GLANCE,
+    &SNAPSHOT,
     &OF_JOB,
     &OF_STEP,
     &BY_NAME,
@@ -270,7 +270,7 @@ const SAVE: Sql = Sql::new(
 );
 const LOCK: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1").no_key_update().locks(Rank::Run);
 const FIND: Sql = Sql::new("SELECT doc FROM runs WHERE id = $1");
-const GLANCE: Sql = Sql::new(
+const SNAPSHOT: Sql = Sql::new(
     "SELECT r.doc, t.tree FROM runs r LEFT JOIN attempts t ON t.run_id = r.id AND t.number = r.attempt WHERE r.id = $1",
 );
 const OF_JOB: Sql = Sql::new("SELECT r.doc FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.id = $1");

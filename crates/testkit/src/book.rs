@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What the far side has seen of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct Tally {
     pub effects: u32,
     /// It must not be repeated.
     pub once: bool,
@@ -70,7 +70,7 @@ model::string_enum! {
 #[derive(Debug, Default)]
 pub struct Book {
     met: BTreeSet<Situation>,
-    seen: BTreeMap<String, Seen>,
+    seen: BTreeMap<String, Tally>,
     /// Names of steps whose input never changes, each with its only key.
     keys: BTreeMap<String, String>,
     /// Inputs that a person has approved, as text.
@@ -83,11 +83,11 @@ pub struct Book {
 }
 
 impl Book {
-    pub fn of(&self, key: &str) -> Seen {
+    pub fn of(&self, key: &str) -> Tally {
         self.seen.get(key).copied().unwrap_or_default()
     }
 
-    pub fn all(&self) -> impl Iterator<Item = (&String, &Seen)> {
+    pub fn all(&self) -> impl Iterator<Item = (&String, &Tally)> {
         self.seen.iter()
     }
 
@@ -188,6 +188,6 @@ mod tests {
             complaints.len() == 3 && words.iter().zip(&complaints).all(|(word, it)| it.contains(word)),
             "{complaints:?}"
         );
-        assert_eq!(book.of("3"), Seen { effects: 2, once: true, ..Seen::default() });
+        assert_eq!(book.of("3"), Tally { effects: 2, once: true, ..Tally::default() });
     }
 }

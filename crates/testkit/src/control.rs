@@ -13,7 +13,7 @@ use store::WorkClass;
 
 const BEAT_EVERY_MS: i64 = store::worker::RENEW_EVERY_MS;
 /// A connection that is dead for longer than this is found out.
-const STREAM_PATIENCE_MS: i64 = 30 * A_SECOND;
+const STREAM_TIMEOUT_MS: i64 = 30 * A_SECOND;
 
 impl World {
     pub fn start_process(&mut self, process: usize) {
@@ -207,7 +207,7 @@ impl World {
                 } else {
                     machine.cut_down_until_ms = until_ms;
                 }
-                if ms > STREAM_PATIENCE_MS {
+                if ms > STREAM_TIMEOUT_MS {
                     self.stream_broke(&name);
                 }
             }

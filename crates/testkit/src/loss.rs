@@ -10,7 +10,7 @@ use crate::world::{World, open_store};
 use adapters::fake::MachineState;
 use adapters::{Handle, Provider as _};
 use engine::Engine;
-use engine::orphan::{Import, ImportOutcome, OrphanPicture};
+use engine::orphan::{Import, ImportOutcome, OrphanOverview};
 use engine::store::unlisted::{Unlisted, UnlistedJob};
 use model::orphan::{Listed, ListedStatus, OrphanSection, ResourceType};
 use model::run::Run;
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// A person types the id of a machine of ours that no row knows and on which nothing goes on.
-    fn end_unless_needed(&mut self, serving: &Engine, orphan: &OrphanPicture) {
+    fn end_unless_needed(&mut self, serving: &Engine, orphan: &OrphanOverview) {
         let id = &orphan.orphan.listed.handle;
         let ours = matches!(orphan.section, OrphanSection::CurrentSession | OrphanSection::OtherSessions);
         // While its end is under way the person does not ask again.

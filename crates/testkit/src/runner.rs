@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 const HEARTBEAT_MS: i64 = 10 * SECOND;
 /// A request that was not answered is sent again after this.
-const PATIENCE_MS: i64 = 5 * SECOND;
+const RETRY_AFTER_MS: i64 = 5 * SECOND;
 /// Without acknowledgement for so long, an idle runner ends (the ladder's last step).
 const PANIC_MS: i64 = 15 * MINUTE;
 
@@ -151,7 +151,7 @@ impl World {
             return;
         }
         let again = Happening::Dial { name: name.to_owned(), process: number };
-        let Some(engine) = self.reaches(name) else { return self.after(PATIENCE_MS, again) };
+        let Some(engine) = self.reaches(name) else { return self.after(RETRY_AFTER_MS, again) };
         let (boot, introduction) = (self.machines[name].boot.clone(), self.machines[name].introduction());
         let answer = now(async {
             engine.check_runner(&boot.name, &boot.token)?;
@@ -172,20 +172,20 @@ impl World {
             answer.as_ref().map_or_else(ToString::to_string, |d| d.instance.status.to_string())
         ));
         match answer {
-            Ok(_) if !self.arrives(name) => self.after(PATIENCE_MS, again),
+            Ok(_) if !self.arrives(name) => self.after(RETRY_AFTER_MS, again),
             Ok(desired) => self.connected(&engine, name, number, &desired),
             Err(Failure::Refused(Refused::Unlisted { .. })) if self.machines[name].is_needed() => {
                 self.tool.book().meets(Situation::Unlisted);
                 let process = self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("it just dialled");
                 // For a day this is no silence.
                 (process.session, process.acknowledged_ms) = (0, self.now.ms());
-                self.after(PATIENCE_MS, again);
+                self.after(RETRY_AFTER_MS, again);
             }
             Err(failure @ Failure::Refused(_)) => {
                 self.turned_away(name, &failure);
                 self.far.near.kill_runner(name); // its registration is refused: the machine is to end
             }
-            Err(Failure::Trouble(_)) => self.after(PATIENCE_MS, again),
+            Err(Failure::Trouble(_)) => self.after(RETRY_AFTER_MS, again),
         }
     }
 
@@ -289,7 +289,7 @@ impl World {
         }
         let (number, process) = (self.number(), machine_no(&self.machines[name]));
         self.machines.get_mut(name).and_then(|m| m.process.as_mut()).expect("as before").in_flight = Some(number);
-        self.after(PATIENCE_MS, Happening::WaitedInVain { name: name.to_owned(), process, number });
+        self.after(RETRY_AFTER_MS, Happening::WaitedInVain { name: name.to_owned(), process, number });
         let report = Report { number, facts, chunks, upto };
         let copies = 1 + i64::from(self.faults.strikes(Kind::Doubled).is_some());
         for _ in 0..copies {

@@ -37,7 +37,7 @@ impl engine::Timer for Never {
 }
 
 /// A control plane without machines over a SQLite file, whose statements are recorded.
-struct House {
+struct ControlPlane {
     engine: Engine,
     worker: Worker,
     org: OrgId,
@@ -49,8 +49,8 @@ struct House {
     holders: JoinSet<()>,
 }
 
-impl House {
-    async fn open() -> House {
+impl ControlPlane {
+    async fn open() -> ControlPlane {
         let folder = tempfile::tempdir().unwrap();
         let recording = Arc::new(Recording::default());
         let options = Options {
@@ -89,7 +89,7 @@ impl House {
         let org = engine.ensure_org("test").await.unwrap();
         let worker = engine.start_worker("one".to_owned()).await.unwrap();
         engine.beat(&worker).await.unwrap();
-        House { engine, worker, org, tool, called, recording, folder, holders: JoinSet::new() }
+        ControlPlane { engine, worker, org, tool, called, recording, folder, holders: JoinSet::new() }
     }
 
     async fn submit(&self, agents: Vec<AgentPlan>, max_agents: i64) -> RunId {
@@ -213,7 +213,7 @@ fn is_alike(small: i64, large: i64) -> bool {
 fn the_end_of_a_step_costs_the_same_in_a_run_of_ten_steps_and_of_a_hundred_thousand() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut house = House::open().await;
+        let mut house = ControlPlane::open().await;
         let mut agents: Vec<AgentPlan> = (1..AGENTS).map(|n| fast_agent(n, false)).collect();
         agents.push(slow_agent(TASKS, "large"));
         let large = house.submit(agents, 1).await;
@@ -249,7 +249,7 @@ fn a_cancel_of_a_thousand_agents_changes_few_rows_a_commit_and_other_runs_are_se
 
 async fn cancelled() {
     const AT_ONCE: usize = 10;
-    let mut house = House::open().await;
+    let mut house = ControlPlane::open().await;
     let agents = (0..AGENTS).map(|n| fast_agent(n, true)).collect();
     let run = house.submit(agents, AT_ONCE as i64).await;
     house.work_until_waiting(AT_ONCE * TASKS * STEPS).await;

@@ -99,8 +99,8 @@ impl Remote {
             return Err(RemoteError::NotFastForward { name: name.clone(), remote, pushed: commit });
         }
         let known = match &stored {
-            Some((_, pointer)) if builds_on_it == Some(true) => Known::own(self.opened(pointer)?),
-            _ => Known::shared(self.shareable()?),
+            Some((_, pointer)) if builds_on_it == Some(true) => Present::own(self.opened(pointer)?),
+            _ => Present::shared(self.shareable()?),
         };
         let new = closure(from, [commit.into()], &|reference| known.has(reference), MAX_OBJECTS).map_err(source)?;
         let kept = known.kept();
@@ -133,7 +133,7 @@ impl Remote {
         from: &mut S,
         new: &Closure,
         kept: Vec<Segment>,
-        known: &Known,
+        known: &Present,
         pushed: &mut Pushed,
     ) -> Result<Manifest, RemoteError>
     where
@@ -178,15 +178,15 @@ fn source<E: Display>(fault: Fault<E>) -> RemoteError {
 }
 
 /// Refs whose segments the new manifest may name. What is in the segments of one ref is there with everything below it.
-struct Known(Vec<(Opened, Cell<bool>)>);
+struct Present(Vec<(Opened, Cell<bool>)>);
 
-impl Known {
+impl Present {
     /// The ref builds on what it has: all of that stays.
-    fn own(opened: Opened) -> Known {
-        Known(vec![(opened, Cell::new(true))])
+    fn own(opened: Opened) -> Present {
+        Present(vec![(opened, Cell::new(true))])
     }
-    fn shared(found: Vec<Opened>) -> Known {
-        Known(found.into_iter().map(|opened| (opened, Cell::new(false))).collect())
+    fn shared(found: Vec<Opened>) -> Present {
+        Present(found.into_iter().map(|opened| (opened, Cell::new(false))).collect())
     }
     fn has(&self, reference: Reference) -> bool {
         let found = self.0.iter().find(|(opened, _)| opened.has(reference));
@@ -213,7 +213,7 @@ struct Sending<'a> {
 
 impl Sending<'_> {
     /// Blobs first: a segment that names them comes later.
-    fn blobs<S>(&mut self, from: &mut S, new: &Closure, known: &Known) -> Result<(), RemoteError>
+    fn blobs<S>(&mut self, from: &mut S, new: &Closure, known: &Present) -> Result<(), RemoteError>
     where
         S: Source,
         S::Error: Display,

@@ -59,7 +59,7 @@ enum Told {
 }
 
 /// What the reader of the pipe knows of a connection.
-struct Known {
+struct Channel {
     tell: mpsc::UnboundedSender<Told>,
     window: Arc<Semaphore>,
     /// Received and not yet taken.
@@ -109,7 +109,7 @@ async fn carry_all(
         io::Result::Ok(())
     };
     let serves = async {
-        let (mut known, mut next, mut tasks) = (BTreeMap::<u32, Known>::new(), 1u32, JoinSet::new());
+        let (mut known, mut next, mut tasks) = (BTreeMap::<u32, Channel>::new(), 1u32, JoinSet::new());
         loop {
             tokio::select! {
                 Some(connection) = incoming.recv() => {
@@ -151,18 +151,18 @@ async fn carry_all(
     }
 }
 
-fn remember(known: &mut BTreeMap<u32, Known>, id: u32) -> mpsc::UnboundedReceiver<Told> {
+fn remember(known: &mut BTreeMap<u32, Channel>, id: u32) -> mpsc::UnboundedReceiver<Told> {
     let (tell, told) = mpsc::unbounded_channel();
-    known.insert(id, Known { tell, window: Arc::new(Semaphore::new(WINDOW as usize)), kept: Arc::default() });
+    known.insert(id, Channel { tell, window: Arc::new(Semaphore::new(WINDOW as usize)), kept: Arc::default() });
     told
 }
 
-fn share(known: &Known) -> (Arc<Semaphore>, Arc<AtomicU32>) {
+fn share(known: &Channel) -> (Arc<Semaphore>, Arc<AtomicU32>) {
     (known.window.clone(), known.kept.clone())
 }
 
 /// A frame of a connection that has ended means nothing any more.
-fn hear(known: &BTreeMap<u32, Known>, id: u32, kind: Kind, body: Body) -> io::Result<()> {
+fn hear(known: &BTreeMap<u32, Channel>, id: u32, kind: Kind, body: Body) -> io::Result<()> {
     let Some(entry) = known.get(&id) else { return Ok(()) };
     let told = match (kind, body) {
         (Kind::Data, Body::Bytes(bytes)) => {

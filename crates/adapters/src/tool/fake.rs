@@ -103,7 +103,7 @@ pub struct Hanging {
 
 /// What the far side knows of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct Tally {
     pub calls: u32,
     /// More than one for a step that is not idempotent is the error that the journal exists to prevent.
     pub effects: u32,
@@ -117,7 +117,7 @@ pub struct FakeTool {
 
 struct World {
     decide: Decide,
-    seen: BTreeMap<String, Seen>,
+    seen: BTreeMap<String, Tally>,
     open: BTreeMap<u64, Open>,
     next: u64,
     changes: u64,
@@ -149,11 +149,11 @@ impl FakeTool {
     }
 
     /// Everything that was ever asked for, by key.
-    pub fn seen(&self) -> BTreeMap<String, Seen> {
+    pub fn seen(&self) -> BTreeMap<String, Tally> {
         self.world().seen.clone()
     }
 
-    pub fn seen_of(&self, key: &str) -> Seen {
+    pub fn seen_of(&self, key: &str) -> Tally {
         self.world().seen.get(key).copied().unwrap_or_default()
     }
 
@@ -198,19 +198,19 @@ impl Tool for FakeTool {
     }
 
     fn call<'a>(&'a self, call: &'a ToolCall, log: &'a dyn ToolLog) -> ToolFuture<'a> {
-        Box::pin(Act { tool: self, call, log, number: None })
+        Box::pin(FakeCall { tool: self, call, log, number: None })
     }
 }
 
 /// One call. Nothing happens before its first poll.
-struct Act<'a> {
+struct FakeCall<'a> {
     tool: &'a FakeTool,
     call: &'a ToolCall,
     log: &'a dyn ToolLog,
     number: Option<u64>,
 }
 
-impl Future for Act<'_> {
+impl Future for FakeCall<'_> {
     type Output = Result<ToolAnswer, ToolFailure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -233,7 +233,7 @@ impl Future for Act<'_> {
     }
 }
 
-impl Drop for Act<'_> {
+impl Drop for FakeCall<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let mut world = self.tool.world();

@@ -117,8 +117,8 @@ impl Local {
     /// For those who will not answer: nothing may depend on how soon somebody who does, does.
     pub fn hasty(&self) -> LocalProvider {
         let soon = Duration::from_millis(300);
-        let patience = LocalTimeouts { answer: soon, shutdown: soon, sigterm: soon, ..LocalTimeouts::default() };
-        LocalProvider::new(LocalSettings { patience, ..settings(&self.root) })
+        let timeouts = LocalTimeouts { answer: soon, shutdown: soon, sigterm: soon, ..LocalTimeouts::default() };
+        LocalProvider::new(LocalSettings { timeouts, ..settings(&self.root) })
     }
     pub fn local(&self) -> &LocalProvider {
         &self.provider

@@ -2,7 +2,7 @@
 //! and reports what it answered.
 
 use super::process::{Process, Ran};
-use super::{ANSWER_WITHIN, Asking, Patience, StepArgs, WAIT_MS, failed_step, is_passing};
+use super::{ANSWER_WITHIN, Asking, Backoff, StepArgs, WAIT_MS, failed_step, is_passing};
 use crate::complaint::{Complaint, Done};
 use crate::control_plane::{API, ControlPlane, new_key};
 use crate::say::one_line;
@@ -44,7 +44,7 @@ pub(super) async fn poll(settings: &Settings, args: &StepArgs) -> Done {
 /// The next step, or none for a while. Asked again under the same key when an answer got lost: the step was taken for this program.
 async fn next(plane: &ControlPlane, body: &PollSteps) -> Done<Option<PolledStep>> {
     let (path, key) = (format!("{API}/steps/poll"), new_key()?);
-    let mut patience = Patience::new();
+    let mut backoff = Backoff::new();
     loop {
         let request = plane.client().request(Method::POST, &path).header("idempotency-key", &key).json(body);
         let answered = match request.within(ANSWER_WITHIN).send().await {
@@ -54,7 +54,7 @@ async fn next(plane: &ControlPlane, body: &PollSteps) -> Done<Option<PolledStep>
         };
         match answered {
             Err(error) if is_passing(&error) => {
-                patience.wait(&error).await;
+                backoff.wait(&error).await;
                 plane.again().await.ok(); // an embedded one may have come back at another place
             }
             answered => return answered.map_err(Complaint::from),

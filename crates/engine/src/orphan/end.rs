@@ -1,7 +1,7 @@
 //! The end of one orphan, asked for by a person who named its id. The wish is a row before the provider is asked; what bears the id by
 //! then and is another resource is left alone.
 
-use super::{OrphanPicture, one, publish};
+use super::{OrphanOverview, one, publish};
 use crate::Engine;
 use adapters::provider::Seen;
 use adapters::{Handle, ListAsk, Provider};
@@ -22,7 +22,7 @@ impl Engine {
         (provider, id): (Option<&str>, &str),
         typed: &str,
         force: bool,
-    ) -> Result<OrphanPicture, Failure> {
+    ) -> Result<OrphanOverview, Failure> {
         if typed != id {
             let why = format!("must repeat the resource's id `{id}`: nothing is terminated without a person's word");
             return Err(Refused::invalid("confirm", why).into());

@@ -1,7 +1,7 @@
 //! One page of a provider's list against the rows; and the look for one name that an uncertain spawn may have left.
 
 use super::{LOOK_AGAIN_MS, Young};
-use crate::instance_cleanup::{is_there_again, patience};
+use crate::instance_cleanup::{is_there_again, next_pause};
 use crate::transition::instance_event;
 use crate::{Engine, EngineContext};
 use adapters::ListAsk;
@@ -64,7 +64,7 @@ impl Engine {
             Err(trouble) => {
                 tracing::warn!(instance = %instance.name, %trouble, "its provider cannot be asked for its name, and is asked again");
                 return self
-                    .at(item, now + patience(instance.terminating_at.unwrap_or(instance.created_at), now))
+                    .at(item, now + next_pause(instance.terminating_at.unwrap_or(instance.created_at), now))
                     .await;
             }
         };

@@ -21,7 +21,7 @@ const FORGOTTEN_AFTER_MS: i64 = 25 * HOUR;
 
 /// A runner that is not listed, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnlistedPicture {
+pub struct UnlistedOverview {
     pub runner: Unlisted,
     /// Each with what its stub says, if this installation has sealed it.
     pub jobs: Vec<(UnlistedJob, Option<Stub>)>,
@@ -89,12 +89,12 @@ impl Engine {
     }
 
     /// In the order of their names, after this one.
-    pub async fn unlisted(&self, after: String, limit: i64) -> Result<Vec<UnlistedPicture>, Failure> {
+    pub async fn unlisted(&self, after: String, limit: i64) -> Result<Vec<UnlistedOverview>, Failure> {
         let read = move |tx: &mut Tx| store::unlisted::page(tx, &after, limit);
         let found = self.store.read("runner.unlisted", read).await?;
         let picture = |runner: Unlisted| {
             let jobs = runner.jobs.iter().map(|job| (job.clone(), self.open_stub(&runner, job))).collect();
-            UnlistedPicture { runner, jobs }
+            UnlistedOverview { runner, jobs }
         };
         Ok(found.into_iter().map(picture).collect())
     }

@@ -95,7 +95,7 @@ pub(crate) fn advance(
         advanced.acts.clear();
         let mut moved = false;
         for name in open_nodes(workflow) {
-            let looked = look(scope, registry, workflow, &name, asked)?;
+            let looked = judge(scope, registry, workflow, &name, asked)?;
             let (verdict, brought) = brought(scope, registry, workflow, &name, looked)?;
             moved |= brought;
             asked = false; // answered by the first node that is open
@@ -150,7 +150,7 @@ fn event_of(
     })
 }
 
-fn look(
+fn judge(
     scope: &mut Scope<'_, '_>,
     registry: &Registry,
     workflow: &Workflow,

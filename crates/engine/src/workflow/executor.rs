@@ -31,7 +31,7 @@ pub(crate) async fn work(
         move |tx: &mut Tx| at_hand.step(tx, &[], None)
     };
     let mut step = engine.store.write(turn, "workflow.mark", mark).await?;
-    let mut acts: Vec<Act> = Vec::new();
+    let mut acts: Vec<NodeAct> = Vec::new();
     loop {
         acts.retain(|act| !step.cut.contains(&act.key));
         for begin in step.begin {
@@ -40,7 +40,7 @@ pub(crate) async fn work(
             } else {
                 begin.kind.act(engine, begin.order.clone())
             };
-            acts.push(Act { key: begin.key, order: begin.order, future });
+            acts.push(NodeAct { key: begin.key, order: begin.order, future });
         }
         if let Some((kind, order)) = step.unwanted {
             undo_now(engine, kind.compensate(engine, order)).await?;
@@ -69,7 +69,7 @@ async fn undo_now(engine: &Engine, mut undo: ActFuture) -> Result<(), Trouble> {
 }
 
 /// An act that is under way in this process.
-struct Act {
+struct NodeAct {
     key: Key,
     order: Value,
     future: ActFuture,
@@ -89,7 +89,7 @@ struct Ended {
 }
 
 /// Waits for the first act that ends, or until the rows must be looked at (none).
-async fn next(acts: &mut Vec<Act>, mut timer: Option<crate::TimerFuture>) -> Option<Ended> {
+async fn next(acts: &mut Vec<NodeAct>, mut timer: Option<crate::TimerFuture>) -> Option<Ended> {
     poll_fn(|context| {
         for i in 0..acts.len() {
             if let Poll::Ready(found) = acts[i].future.as_mut().poll(context) {

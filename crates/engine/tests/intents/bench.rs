@@ -5,7 +5,7 @@ use crate::machines::{Plan, Runners};
 use crate::slow::SlowProvider;
 use adapters::fake::{Call, FakeSettings, Fate};
 use adapters::{FakeProvider, FakeTool};
-use engine::instance::InstancePicture;
+use engine::instance::InstanceOverview;
 use engine::run::{Action, KeyedResponse, Render, Submission};
 use engine::view::RunSnapshot;
 use engine::{Config, Engine, EngineContext, Presence, Provider};
@@ -517,7 +517,7 @@ impl Bench {
 
     pub fn terminate_with(&mut self, id: InstanceId, force: bool, key: Key) -> Result<KeyedResponse, Failure> {
         loop {
-            let shown = Arc::new(|snapshot: &InstancePicture| snapshot.workflow_state.clone().into_bytes());
+            let shown = Arc::new(|snapshot: &InstanceOverview| snapshot.workflow_state.clone().into_bytes());
             let answer =
                 now(self.engine.terminate_instance((self.org, "a test".into()), id, force, Some(key.clone()), shown));
             if !self.revive() {

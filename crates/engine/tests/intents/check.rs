@@ -65,7 +65,7 @@ impl Bench {
                 row.status
             );
         }
-        for snapshot in now(self.engine.instance_pictures(self.org, i64::MAX, 1000)).unwrap() {
+        for snapshot in now(self.engine.list_instances(self.org, i64::MAX, 1000)).unwrap() {
             let (id, status) = (snapshot.instance.id, snapshot.instance.status);
             if !status.is_open() {
                 continue;
@@ -112,7 +112,7 @@ impl Bench {
         self.advance(ms);
         self.check();
         assert_eq!(self.provider.machines().keys().collect::<Vec<_>>(), Vec::<&String>::new(), "nobody forgets it");
-        let open: Vec<_> = now(self.engine.instance_pictures(self.org, i64::MAX, 1000))
+        let open: Vec<_> = now(self.engine.list_instances(self.org, i64::MAX, 1000))
             .unwrap()
             .into_iter()
             .filter(|snapshot| snapshot.instance.status.is_open())

@@ -4,7 +4,7 @@ use crate::bench::{Bench, now, settings, spec};
 use crate::holds::{cloud, extend, finished, slot_of};
 use crate::machines::{Plan, broken, fact};
 use engine::Config;
-use engine::instance::InstancePicture;
+use engine::instance::InstanceOverview;
 use engine::runner::What;
 use engine::workflow::WorkflowRender;
 use model::allocation::AllocationStatus;
@@ -18,7 +18,7 @@ use model::{Failure, InstanceId, OrgId, Refused, RunId};
 use std::sync::Arc;
 
 fn drain(bench: &Bench, id: InstanceId) -> Result<(), Failure> {
-    let shown = Arc::new(|picture: &InstancePicture| picture.workflow_state.clone().into_bytes());
+    let shown = Arc::new(|picture: &InstanceOverview| picture.workflow_state.clone().into_bytes());
     now(bench.engine.drain_instance((bench.org, "a test".into()), id, None, shown)).map(drop)
 }
 
@@ -81,7 +81,7 @@ fn only_a_machine_of_the_own_org_that_is_up_is_drained() {
     let id = bench.job(run).instance.unwrap();
     let refused = drain(&bench, id).unwrap_err();
     assert!(matches!(refused.refused(), Some(Refused::NotFrom { .. })), "{refused:?}");
-    let shown = Arc::new(|_: &InstancePicture| Vec::new());
+    let shown = Arc::new(|_: &InstanceOverview| Vec::new());
     let other = now(bench.engine.drain_instance((OrgId(i64::MAX), "x".into()), id, None, shown)).unwrap_err();
     assert!(matches!(other.refused(), Some(Refused::NotFound { .. })), "{other:?}");
 }

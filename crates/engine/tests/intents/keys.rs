@@ -21,7 +21,7 @@ fn the_same_request_gets_the_same_bytes_and_has_one_effect() {
     let again = now(bench.engine.submit(submission(&bench), Some(key.clone()), shown())).unwrap();
     assert_eq!((first.status, &first.body, first.replayed), (201, &again.body, false));
     assert_eq!((again.status, again.replayed), (201, true));
-    assert_eq!(now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap().len(), 1);
+    assert_eq!(now(bench.engine.list_runs(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap().len(), 1);
     let other = Key { hash: [99; 32], ..key.clone() };
     let refused = now(bench.engine.submit(submission(&bench), Some(other), shown())).unwrap_err();
     assert_eq!(refused.refused(), Some(&Refused::KeyReused));
@@ -36,7 +36,7 @@ fn a_crash_between_effect_and_answer_changes_nothing() {
         bench.crashes.arm(0, moment);
         let run = bench.submit(spec());
         assert_eq!(bench.starts, 2, "it died over the first request");
-        assert_eq!(now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap().len(), 1);
+        assert_eq!(now(bench.engine.list_runs(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap().len(), 1);
         bench.settle();
         bench.expect_end(run, RunStatus::Completed, None);
         bench.check();
@@ -104,7 +104,7 @@ fn a_refused_request_leaves_its_answer_and_nothing_else() {
     let (why, _) = refusal(now(bench.engine.submit(named(&bench), Some(key.clone()), shown())));
     assert!(why.contains("open already"), "{why}");
     assert_eq!(bench.balance(), before, "what it would have reserved came back");
-    assert_eq!(now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap().len(), 1);
+    assert_eq!(now(bench.engine.list_runs(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap().len(), 1);
     bench.settle();
     bench.exits(String::from_utf8(first.body).unwrap().parse().unwrap(), 0);
     assert_eq!(

@@ -65,7 +65,7 @@ fn an_accepted_run_is_answered_as_it_is_found() {
         let submission =
             Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: true };
         let answer = now(bench.engine.submit(submission, Some(key), render)).unwrap();
-        let runs = now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 1)).unwrap();
+        let runs = now(bench.engine.list_runs(bench.org, engine::view::Which::All, i64::MAX, 1)).unwrap();
         let found = format!("{:#?}", strip(runs.into_iter().next().unwrap()));
         assert_eq!(String::from_utf8(answer.body).unwrap(), found);
         bench.settle();
@@ -107,7 +107,7 @@ fn a_run_shows_the_beat_of_the_worker_that_looks_after_it() {
     let run = bench.submit(spec());
     bench.advance(MINUTE);
     let shown = |bench: &Bench| {
-        let listed = now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap();
+        let listed = now(bench.engine.list_runs(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap();
         let listed = listed.into_iter().find(|snapshot| snapshot.run.id == run).unwrap().beat_at;
         assert_eq!(listed, bench.snapshot(run).beat_at, "a list says the same");
         listed

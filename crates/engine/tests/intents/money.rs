@@ -151,7 +151,7 @@ fn without_credits_nothing_is_written() {
         let expected = Refused::Unaffordable { needed: PRICE, available: PRICE - Credits(1) };
         assert_eq!(refused.refused(), Some(&expected));
     }
-    let runs = now(bench.engine.pictures(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap();
+    let runs = now(bench.engine.list_runs(bench.org, engine::view::Which::All, i64::MAX, 10)).unwrap();
     assert!(runs.is_empty());
     assert!(bench.provider.machines().is_empty());
     bench.check();

@@ -6,7 +6,7 @@ use adapters::FakeTool;
 use adapters::fake::{Call, Fate};
 use adapters::provider::LIST_PAGE;
 use engine::Config;
-use engine::orphan::OrphanPicture;
+use engine::orphan::OrphanOverview;
 use model::instance::InstanceStatus;
 use model::orphan::{Listed, ListedStatus, OrphanSection, OrphanSeverity, ResourceType, Whitelisted};
 use model::time::{DAY, HOUR, MINUTE, SECOND};
@@ -36,7 +36,7 @@ fn bench() -> Bench {
     Bench::with(settings(2), Config::default())
 }
 
-fn all(bench: &Bench) -> Vec<OrphanPicture> {
+fn all(bench: &Bench) -> Vec<OrphanOverview> {
     let (mut found, mut before) = (Vec::new(), i64::MAX);
     loop {
         let page = now(bench.engine.orphans(before, 200)).unwrap();

@@ -381,7 +381,7 @@ fn a_rank_that_ends_frees_its_machine_for_others() {
     let other = bench.submit(spec());
     assert!(bench.job(other).warm);
     assert_eq!(bench.job(other).instance, of_rank(&bench, run, 1).instance);
-    let machines = now(bench.engine.instance_pictures(bench.org, i64::MAX, 10)).unwrap();
+    let machines = now(bench.engine.list_instances(bench.org, i64::MAX, 10)).unwrap();
     assert!(machines.iter().all(|machine| machine.instance.status == InstanceStatus::Ready));
     bench.check();
 }

@@ -62,7 +62,7 @@ fn try_with(death: Death) -> usize {
     let machines = bench.provider.machines();
     assert!(machines.values().all(|it| it.state == MachineState::Gone), "{death:?}: {machines:?}");
     assert!(bench.provider.made().values().all(|times| *times == 1), "{death:?}: made twice");
-    let rows = now(bench.engine.instance_pictures(bench.org, i64::MAX, 10)).unwrap();
+    let rows = now(bench.engine.list_instances(bench.org, i64::MAX, 10)).unwrap();
     let expected = if death == Death::AtWrite(0, Moment::Before) { 0 } else { 1 };
     assert_eq!(rows.len(), expected, "{death:?}");
     assert!(rows.iter().all(|row| row.instance.status == InstanceStatus::Terminated), "{death:?}: {rows:?}");

@@ -15,7 +15,7 @@ use wire::runner::*;
 
 pub const ID: &str = "testctl1";
 /// Far beyond anything here; a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Control {
     pub path: PathBuf,
@@ -179,7 +179,7 @@ impl Control {
     /// Waits until it is so.
     pub async fn until(&self, what: &str, mut is: impl FnMut(&State) -> bool) {
         let mut changed = self.changed.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, async {
+        let waited = tokio::time::timeout(TIMEOUT, async {
             while !self.see(&mut is) {
                 changed.changed().await.unwrap();
             }

@@ -2,8 +2,8 @@
 //! enforces; the suite sends what these lines forbid and expects a refusal.
 
 use crate::question::MAX_NOTE;
+use engine::Scope;
 use engine::offer::{MAX_TOOL_NAME, MAX_TOOLS};
-use engine::store::token::Scope;
 use model::agent::AgentStatus;
 use model::feature::MAX_FEATURES;
 use model::run::{RunStatus, Ticket};

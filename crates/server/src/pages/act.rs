@@ -12,7 +12,7 @@ use crate::{Shared, allocation, message, question, run};
 use axum::extract::{FromRequest, FromRequestParts as _, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use engine::store::token::{Scope, Token};
+use engine::{Scope, Token};
 use model::Refused;
 use serde_json::Value;
 use wire::api::{ActionBody, ApproveBody, ExtendBody, RejectBody, ResolveBody, SendMessage};

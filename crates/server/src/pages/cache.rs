@@ -14,7 +14,7 @@ use crate::{Shared, cache, call};
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use wire::api::{Backtrack, CallView, Invalidate};
 

@@ -12,7 +12,7 @@ use crate::{Shared, allocation, instance, pool};
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use model::Refused;
 use model::spec::{show_cpu, show_memory};

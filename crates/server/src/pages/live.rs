@@ -11,7 +11,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use engine::store::Hint;
+use engine::Hint;
 use futures_util::future::select_all;
 use futures_util::stream::{StreamExt as _, select_all as merged};
 use percent_encoding::percent_decode_str;

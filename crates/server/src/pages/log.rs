@@ -13,7 +13,7 @@ use crate::routes::{download, id as parsed};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use engine::store::log_file::LogStream;
+use engine::log::LogStream;
 use futures_util::stream;
 use maud::{Markup, PreEscaped, html};
 use model::job::{Job, JobStatus};

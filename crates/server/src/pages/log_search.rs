@@ -4,8 +4,8 @@
 use super::log_text::{LINE_BYTES, Lines, RawLine, text};
 use crate::problem::Problem;
 use axum::http::StatusCode;
-use engine::store::log::{Logs, Page};
-use engine::store::log_file::LogStream;
+use engine::log::LogStream;
+use engine::log::{Logs, Page};
 use model::log::LogId;
 use model::{Failure, Refused};
 use regex::bytes::{Regex, RegexBuilder};

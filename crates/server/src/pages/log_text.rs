@@ -4,7 +4,7 @@
 mod sgr;
 mod visible;
 
-use engine::store::log_file::{LogStream, Placed};
+use engine::log::{LogStream, Placed};
 pub(crate) use sgr::Style;
 pub(crate) use visible::{html, text};
 

@@ -2,8 +2,8 @@
 //! lines, however the log is written. Reads the log and nothing else.
 
 use super::log_text::{Lines, RawLine, Style, html};
-use engine::store::log::{Logs, Page};
-use engine::store::log_file::LogStream;
+use engine::log::LogStream;
+use engine::log::{Logs, Page};
 use model::Failure;
 use model::log::LogId;
 use std::collections::VecDeque;

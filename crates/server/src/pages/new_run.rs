@@ -10,7 +10,7 @@ use crate::{Shared, definition, run};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use model::Refused;
 use wire::api::{AgentsPlan, DryRun, Plan, RunView, Submit};

@@ -12,7 +12,7 @@ use crate::{Shared, orphan};
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use wire::api::{EndOrphanBody, OrphanView, Page, ScanBody, ScanView, WhitelistBody};
 

@@ -11,7 +11,7 @@ use crate::routes::download;
 use crate::{Shared, tree};
 use axum::extract::State;
 use axum::http::Uri;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use model::{QuestionId, Refused};
 use wire::api::{QuestionDetailView, QuestionView, StepView};

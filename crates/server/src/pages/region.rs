@@ -8,7 +8,7 @@ use crate::problem::{HandlerResult, Problem};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use engine::store::{Hint, Topic};
+use engine::{Hint, Topic};
 use maud::{Markup, PreEscaped, html};
 use model::{JobId, OrgId, RunId};
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::{Shared, artifact as artifacts, definition, run, usage, view};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use model::{QuestionId, RunId};
 use wire::api::{RunView, UsageGroups, UsageSums};

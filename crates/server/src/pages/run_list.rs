@@ -10,7 +10,7 @@ use crate::run::Filter;
 use crate::{Shared, run};
 use axum::extract::State;
 use axum::http::Uri;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use model::run::RunStatus;
 use wire::api::RunView;

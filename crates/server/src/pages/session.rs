@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use engine::store::session::new_secret;
-use engine::store::token::{Scope, Token};
+use engine::{Scope, Token};
 use model::{Failure, OrgId, Timestamp, TokenId};
 use percent_encoding::percent_decode_str;
 use std::collections::HashMap;
@@ -191,7 +191,7 @@ pub(crate) async fn end(state: &Shared, visitor: &Visitor) -> Result<HeaderValue
     }
     state.pages.forget_sessions();
     // Streams of this session look again.
-    state.hub.ring(engine::store::Hint::Tokens);
+    state.hub.ring(engine::Hint::Tokens);
     Ok(set_cookie(state, visitor.door, "", 0))
 }
 

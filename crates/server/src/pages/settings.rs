@@ -11,7 +11,7 @@ use crate::routes::Paging;
 use crate::{Shared, control, provider, secret, token};
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use wire::api::{Finding, Page, ProviderView};
 

@@ -9,7 +9,7 @@ use crate::problem::HandlerResult;
 use crate::routes::{Paging, download, id as parsed};
 use crate::{Shared, question, tree, usage};
 use axum::extract::State;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use model::{Refused, StepId};
 use wire::api::{QuestionDetailView, RunView, StepDetailView, StepView, UsageSums};

@@ -14,7 +14,7 @@ use crate::{Shared, manifest, workflow};
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use engine::store::token::Scope;
+use engine::Scope;
 use maud::{Markup, html};
 use model::time::show_duration;
 use wire::api::{CancelBody, NodeView, WorkflowView};

@@ -4,8 +4,8 @@
 use super::{Hit, MOST_BYTES, MOST_HITS, Needle, OVERLAP_BYTES, READ_BYTES, Searches, judge, off_the_reactor};
 use crate::pages::log_text::{Lines, RawLine};
 use crate::problem::Problem;
-use engine::store::log::Logs;
-use engine::store::run_log::RunFrame;
+use engine::log::Logs;
+use engine::log::RunFrame;
 use model::log::LogId;
 use model::{Failure, Refused, RunId};
 use std::collections::{HashMap, VecDeque};
