@@ -74,7 +74,11 @@ impl EngineContext {
         let largest =
             hosts.iter().map(model::host::Host::largest).max_by_key(|size| (size.cpu_milli, size.memory_bytes));
         let largest = largest.unwrap_or(capabilities.largest);
-        Err(Refused::DoesNotFit { asked: asked.clone(), largest, place: provider.to_owned() })
+        Err(Refused::DoesNotFit {
+            asked: Box::new(asked.clone()),
+            largest: Box::new(largest),
+            place: provider.to_owned(),
+        })
     }
 
     /// Whether some provider is not for every org.
@@ -93,7 +97,7 @@ fn refused(asked: &Asked<'_>, PassedOver { provider, why }: &PassedOver, choice:
     match why {
         Passed::TooLarge { largest } => {
             let (asked, largest) = (asked.resources.clone(), largest.clone());
-            Refused::DoesNotFit { asked, largest, place: provider.clone() }
+            Refused::DoesNotFit { asked: Box::new(asked), largest: Box::new(largest), place: provider.clone() }
         }
         Passed::NoSuchGpu { .. } => {
             let gpu = asked.resources.gpu.as_ref().map_or_else(String::new, |gpu| gpu.to_string());

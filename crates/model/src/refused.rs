@@ -18,7 +18,7 @@ pub enum Refused {
     #[error("its budget of {budget} credits is used up: earlier attempts cost {spent}")]
     BudgetSpent { budget: Credits, spent: Credits },
     #[error("asked for {asked}, and the largest machine of {place} has {largest}")]
-    DoesNotFit { asked: Resources, largest: Resources, place: String },
+    DoesNotFit { asked: Box<Resources>, largest: Box<Resources>, place: String },
     #[error("its processes are to run in a sandbox, and machines of {place} cannot make one: {why}")]
     NoSandbox { place: String, why: String },
     #[error("{field}: {why}")]

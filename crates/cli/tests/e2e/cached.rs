@@ -139,8 +139,9 @@ fn age(folder: &std::path::Path) {
         if path.is_dir() {
             age(&path);
         } else {
-            let then = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 24 * 3600);
-            std::fs::File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            let then = file.metadata().unwrap().modified().unwrap() - std::time::Duration::from_secs(2 * 24 * 3600);
+            file.set_modified(then).unwrap();
         }
     }
 }

@@ -101,7 +101,10 @@ fn note(
     let is_young = listed.is_young(&context.config.orphans, tx.at());
     match compare(&pool.provider, listed, row.as_ref()) {
         Compared::Ended => store::orphan::remove(tx, &pool.provider, &listed.handle)?,
-        Compared::Orphan if is_young && young == Young::Skipped => scan.young += 1,
+        // One that a person was shown already stays: its row may say that it is kept, or to be ended.
+        Compared::Orphan if is_young && young == Young::Skipped && !has_row(tx, &pool.provider, listed)? => {
+            scan.young += 1;
+        }
         Compared::Orphan => {
             let ours = listed.inferred().is_none_or(|name| name.control_id == context.installation.control_id);
             *(if ours { &mut scan.orphans } else { &mut scan.foreign }) += 1;
@@ -123,6 +126,10 @@ fn note(
         }
     }
     Ok(())
+}
+
+fn has_row(tx: &mut Tx, provider: &str, listed: &Listed) -> Result<bool, Failure> {
+    Ok(store::orphan::by_handle(tx, &listed.handle)?.iter().any(|orphan| orphan.provider == provider))
 }
 
 /// A machine of ours that no row knows, whose runner may have no way to the control plane: it is given one, so that it can say what it has.

@@ -127,7 +127,8 @@ fn a_step_that_must_not_be_repeated_is_not_begun_with_another_input_unless_a_per
 #[test]
 fn the_same_input_answers_from_the_record_and_what_may_be_repeated_is_called_with_another() {
     let anew = || StepPlan { idempotent: true, ..pay() };
-    let table: [(fn() -> StepPlan, bool, Vec<Value>); 3] =
+    type MakeStep = fn() -> StepPlan;
+    let table: [(MakeStep, bool, Vec<Value>); 3] =
         [(pay, true, vec![json!(1)]), (talk, true, vec![json!(1)]), (anew, false, vec![json!(1), json!(2)])];
     for (second, same, expected) in table {
         let mut bench = Bench::new();

@@ -190,6 +190,19 @@ fn the_young_are_left_out_by_the_hour_and_marked_on_demand() {
 }
 
 #[test]
+fn what_was_shown_on_demand_while_it_was_young_stays_at_the_next_hour() {
+    let mut bench = bench();
+    now(bench.engine.arm_scans()).unwrap();
+    bench.settle();
+    bench.advance(HOUR - 5 * MINUTE);
+    bench.provider.place(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h2i", 0));
+    now(bench.engine.scan_now(None)).unwrap();
+    let shown = all(&bench)[0].orphan.id;
+    bench.advance(6 * MINUTE);
+    assert_eq!(all(&bench).iter().map(|it| (it.orphan.id, it.young)).collect::<Vec<_>>(), [(shown, true)]);
+}
+
+#[test]
 fn a_tracked_machine_is_no_orphan_and_a_stranger_under_its_name_is() {
     let mut bench = bench();
     bench.runners.plan = Some(Plan::Run);
