@@ -137,7 +137,8 @@ impl RunTx<'_> {
         let jobs = self.attempt()?.it.tree.jobs.clone();
         let Some(from) = jobs.charged_to.filter(|_| self.run.status == RunStatus::Running) else { return Ok(None) };
         let window = from + self.context.config.money.window_ms;
-        if self.run.termination.is_some() || self.all_is_paid()? {
+        // What is left ends none of these, so nothing is to be done when it is used up.
+        if self.run.termination.is_some() || self.run.imported_at.is_some() || self.all_is_paid()? {
             return Ok(Some(window));
         }
         let paid_ms = self.attempt()?.it.left().lasts_ms(jobs.hourly());

@@ -229,7 +229,7 @@ fn uploads_go_in_parallel() {
     std::fs::create_dir(script.home().join("folder")).unwrap();
     // More small files than one pack has room for, and two large ones.
     let (small, large) = (wire::pack::BLOB_BYTES as usize, wire::pack::BLOB_BYTES as usize + 1);
-    let sizes = std::iter::repeat_n(small, wire::pack::PACK_BYTES / small + 1).chain([large, large]);
+    let sizes = std::iter::repeat_n(small, wire::pack::PACK_BYTES / small + 2).chain([large, large]);
     for (number, size) in sizes.enumerate() {
         let mut bytes = vec![b'x'; size];
         bytes[0] = number as u8;

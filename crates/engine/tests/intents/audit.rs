@@ -269,7 +269,7 @@ const DAMAGES: &[Damage] = &[
     (
         running,
         &["INSERT INTO jobs SELECT id + 1, org_id, run_id, attempt, agent_id, status, open, pool_id, priority, queue_seq, turn,
-             instance_id, allocation_id, epoch, can_stop, freeze_state, version, json_set(doc, '$.epoch', 9) FROM jobs"],
+             NULL, NULL, epoch, can_stop, freeze_state, version, json_set(doc, '$.epoch', 9) FROM jobs"],
         "one live job an agent",
         "2 are open",
     ),
