@@ -1,7 +1,7 @@
 //! What a run may spend on retries by itself: 20 of them, and a quarter of what is set aside for it (R40).
 
 use crate::agents::{agent, agents_spec, check, submit, task, tree};
-use crate::bench::Bench;
+use crate::bench::{Bench, now};
 use adapters::ToolUsage;
 use adapters::tool::fake::Fate;
 use engine::run::Plans;
@@ -36,7 +36,8 @@ fn retries_end_when_they_have_cost_a_quarter_of_what_is_set_aside() {
         let agents = vec![agent("one", vec![retried])];
         let run = submit(&mut bench, spec, Plans { agents, ..Plans::default() });
         bench.advance(5 * MINUTE);
-        let (end, attempt) = (bench.run(run), bench.snapshot(run).attempt.unwrap());
+        let read = move |tx: &mut store::Tx| store::attempt::find(tx, run, 1);
+        let (end, attempt) = (bench.run(run), now(bench.store.read("test.attempt", read)).unwrap().unwrap());
         assert_eq!((end.status, attempt.reserved), (status, Credits(estimate)), "{:?}", end.last_error);
         assert_eq!(tree(&bench, run).tasks[0].tries, tries, "{estimate} {on_exhausted}");
         let cost = Credits(2_000 * (tries - 1));
