@@ -203,10 +203,12 @@ async fn filled(world: &World) -> Vec<String> {
 async fn no_page_of_a_full_world_weighs_more_than_60_kb() {
     let world = world().await;
     let cookie = enter(&world, &world.admin).await;
+    let mut heavy = Vec::new();
     for path in filled(&world).await {
-        let page = shown(&world, &path, &cookie).await;
-        assert!(page.len() <= MOST_BYTES, "{path} has {} bytes", page.len());
+        let bytes = shown(&world, &path, &cookie).await.len();
+        heavy.extend((bytes > MOST_BYTES).then(|| format!("{path} has {bytes} bytes")));
     }
+    assert_eq!(heavy, Vec::<String>::new());
     // What does not fit has a way to the rest.
     for (path, ways) in [
         ("/machines", vec!["machines="]),
