@@ -28,7 +28,7 @@ struct Opened {
 /// Children of the innermost open level.
 const LEVEL: i64 = 100;
 /// Children of the levels around it.
-const AROUND: i64 = 6;
+const AROUND: i64 = 4;
 /// Of those that are looked at first, in each state, when there are more children than one page has.
 const FIRST: i64 = 5;
 
