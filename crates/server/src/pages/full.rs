@@ -211,7 +211,6 @@ async fn no_page_of_a_full_world_weighs_more_than_60_kb() {
     assert_eq!(heavy, Vec::<String>::new());
     // What does not fit has a way to the rest.
     for (path, ways) in [
-        ("/machines", vec!["machines="]),
         ("/orphans", vec!["cursor="]),
         ("/settings", vec!["tokens="]),
         ("/inbox", vec!["/inbox?approvals=", "/input\" download"]),
